@@ -72,10 +72,18 @@ class Summed(_Fused):
     tree: Tree
     sends: bool
 
+    far: tuple[tuple[str, Index], ...] = ()
+    cores: None = None
+
     @property
     def what(self) -> str:
         """Words for a record."""
         return f"reduce tree, {len(self.tree.rounds)} rounds" + ", broadcast" * self.sends
+
+    @property
+    def outs(self) -> tuple[str, ...]:
+        """The buffer that it writes."""
+        return (self.tree.acc,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,22 +111,17 @@ class Group:
 
     def takes(self, step: Task | Summed | Folded) -> bool:
         """Whether the launch can run the step as well, and if so adds it; an empty launch takes any."""
-        if self.tree is not None:
+        if self.tree is not None or (self.tasks and isinstance(step, Folded)):
             return False
         if isinstance(step, Folded):
-            self.folds += [] if self.tasks else [step]
-            return not self.tasks
-        if isinstance(step, Summed) and (self.folds or any(task.cores is not None for task in self.tasks)):
-            return False
-        outs = {step.tree.acc} if isinstance(step, Summed) else set(step.outs)
-        far, cores = ((), None) if isinstance(step, Summed) else (step.far, step.cores)
-        if self.tasks and not _same(self.tasks[0].cores, cores):
+            self.folds.append(step)
+            return True
+        if (self.folds and isinstance(step, Summed)) or (self.tasks and not _same(self.tasks[0].cores, step.cores)):
             return False
         written = {name for task in self.tasks for name in task.outs}
-        held = {name for task in self.tasks for name, _ in task.far} | {
-            name for fold in self.folds for name in (fold.tree.acc, fold.tree.sums)
-        }
-        if not written.isdisjoint(dict(far)) or not outs.isdisjoint(held):
+        held = {name for task in self.tasks for name, _ in task.far}
+        held |= {name for fold in self.folds for name in (fold.tree.acc, fold.tree.sums)}
+        if not written.isdisjoint(dict(step.far)) or not held.isdisjoint(step.outs):
             return False
         if isinstance(step, Summed):
             self.tree = step

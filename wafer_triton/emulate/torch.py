@@ -151,15 +151,14 @@ class TorchExecutor(Executor):
             """The tiles of a map where they lie, or a copy that is gathered before, and put back `after`."""
             if area is not None and grid and each.is_own and each.slot.is_fixed:
                 return _tiles(memory, each.slot)[area]
-            (index, flat), shape = self._rows(memory, each, cores), (len(cores),)
+            index, flat = self._rows(memory, each, cores)
             held, hold = memory.index(index), memory.workspace.take(len(cores) * flat.shape[1], flat.dtype)
             hold = hold.view(len(cores), -1)
             if not out or _keeps(definition, op.params, flat.shape[1]):
                 before.append(lambda: torch.index_select(flat, 0, held[0], out=hold))
             if out:
                 after.append(lambda: flat.index_copy_(0, held[0], hold))
-            if area is not None and grid:
-                shape = _tiles(memory, op.outs[0])[area].shape[:2]
+            shape = _tiles(memory, op.outs[0])[area].shape[:2] if area is not None and grid else hold.shape[:1]
             return hold.view(*shape, -1)
 
         outs, reads = [tiles(TileMap(out), out=True) for out in op.outs], [tiles(each) for each in ins]

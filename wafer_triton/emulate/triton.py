@@ -271,46 +271,29 @@ class TritonExecutor(Executor):
             f"{group.what} in a launch", partial(reduce_tree, tables, ops, alarm, receivers, sent, among, grid)
         )
 
-    def _products(self, memory: Memory, run: Products) -> list[Step]:
-        """All rounds in one launch where the GPU holds the whole mesh, else a launch a round."""
-        mesh, number = memory.mesh, run.number
-        c, out = (self._operand(memory, TileMap(Slot(name))) for name in (run.c, run.out))
-        a, b = (
-            (self._operand(memory, TileMap(first)), self._operand(memory, TileMap(second)))
-            for first, second in (run.a, run.b)
+    def _products(self, memory: Memory, run: Products) -> list[Step] | None:
+        """All rounds in one launch where the GPU holds the whole mesh, else None: each is a launch of its own."""
+        if self.launch == "rounds":
+            return None
+        mesh, (to_a, to_b) = memory.mesh, run.to
+        c, out, *hands = (self._operand(memory, TileMap(slot)) for slot in (Slot(run.c), Slot(run.out), *run.a, *run.b))
+        neighbours = self._table(memory, np.stack([to_a, to_b, np.argsort(to_a), np.argsort(to_b)], axis=1))
+        counters = torch.zeros(SLOTS, mesh.cores, dtype=torch.int32, device=self.device)
+        alarm = self.watch.alarm("compute-shift", mesh.shape[1], [counters], lambda _, round_: run.start + round_)
+        shared = (c, out, (hands[0], hands[1]), (hands[2], hands[3]), neighbours, counters, self._cores(memory), alarm)
+        alone: dict[str, Any] = {**run.params, "add": run.add}
+        fits = residency(*shared, **alone)
+        if fits >= mesh.cores:
+            launched = partial(all_rounds, *shared, rounds=run.number, **alone)
+            return [Launch(f"compute-shift, {run.number} rounds in a launch", launched)]
+        if self.launch == "auto":
+            return None
+        if not fits and torch.device(self.device).type == "cpu":
+            raise BackendError("launch='persistent' needs a GPU, as programs wait for each other; use launch='auto'")
+        raise BackendError(
+            f"launch='persistent': {self.device} holds {fits} programs of this kernel at once, the mesh of "
+            f"{mesh.shape[0]} x {mesh.shape[1]} needs {mesh.cores}; use launch='auto', or a smaller mesh or tile"
         )
-        to_a, to_b = run.to
-        cores = self._cores(memory)
-        fits = 0
-        if self.launch != "rounds":
-            neighbours = self._table(memory, np.stack([to_a, to_b, np.argsort(to_a), np.argsort(to_b)], axis=1))
-            counters = torch.zeros(SLOTS, mesh.cores, dtype=torch.int32, device=self.device)
-            alarm = self.watch.alarm("compute-shift", mesh.shape[1], [counters], lambda _, round_: run.start + round_)
-            shared = (c, out, a, b, neighbours, counters, cores, alarm)
-            alone: dict[str, Any] = {**run.params, "add": run.add}
-            fits = residency(*shared, **alone)
-            if fits >= mesh.cores:
-                launched = partial(all_rounds, *shared, rounds=number, **alone)
-                return [Launch(f"compute-shift, {number} rounds in a launch", launched)]
-        if self.launch == "persistent":
-            if not fits and torch.device(self.device).type == "cpu":
-                raise BackendError(
-                    "launch='persistent' needs a GPU, as programs wait for each other; use launch='auto'"
-                )
-            raise BackendError(
-                f"launch='persistent': {self.device} holds {fits} programs of this kernel at once, the mesh of "
-                f"{mesh.shape[0]} x {mesh.shape[1]} needs {mesh.cores}; use launch='auto', or a smaller mesh or tile"
-            )
-        sends = self._table(memory, to_a), self._table(memory, to_b)
-        steps: list[Step] = []
-        for at in range(number):
-            here, there = at % SLOTS, (at + 1) % SLOTS
-            params: dict[str, Any] = {**run.params, "add": run.add or at > 0}
-            ends = c, out if at + 1 == number else c, a[here], b[here], a[there], b[there]
-            steps.append(
-                Launch("compute-shift, 1 round in a launch", partial(one_round, *ends, *sends, cores, **params))
-            )
-        return steps
 
     def _elided(self, memory: Memory, run: Products, a: TileMap, b: TileMap) -> list[Step] | None:
         """One launch for compute-shift rounds around whole rings, see `kernels.elided`."""

@@ -22,7 +22,6 @@ import torch.distributed as dist
 
 from wafer_triton.emulate.executor import Executor, whole
 from wafer_triton.emulate.parts import Communication, Memory, Products, Segment, Step, Steps, TileMap, flat, together
-from wafer_triton.emulate.program import Program
 from wafer_triton.emulate.ranks.group import OPERAND, agree, blaming, digest
 from wafer_triton.emulate.ranks.shards import Shard, partition
 from wafer_triton.emulate.ranks.transfers import Gather, SendRecv, Transfer, copied, route
@@ -81,8 +80,11 @@ class DistributedExecutor(Executor):
             self._shards[mesh] = Shard(partition(mesh, self.ranks, self.shards), self.rank)
         return self._shards[mesh]
 
-    def admit(self, schedule: Schedule, fresh: list[Buffer]) -> None:
+    def meet(self, schedule: Schedule) -> None:
         agree({"schedule": schedule.name, "mesh": str(schedule.mesh), "rounds": len(schedule.rounds)}, self.group)
+
+    def admit(self, schedule: Schedule, fresh: list[Buffer]) -> None:
+        self.meet(schedule)
         self.inside.admit(self._here(schedule), fresh)
 
     def agree(self, name: str, given: torch.Tensor) -> None:
@@ -103,13 +105,8 @@ class DistributedExecutor(Executor):
             return whole(here, buffer, given)
         return whole(schedule, buffer, given)[self.rectangle(schedule.mesh)]
 
-    def enter(self, program: Program, name: str, tensor: torch.Tensor, pattern: str) -> None:
-        program.write(name, scatter(tensor, program.schedule.mesh, pattern).tiles)
-
-    def borrow(self, schedule: Schedule) -> Program:
-        """As of `Executor`; all ranks agree on the schedule in every call."""
-        agree({"schedule": schedule.name, "mesh": str(schedule.mesh), "rounds": len(schedule.rounds)}, self.group)
-        return super().borrow(schedule)
+    def enter(self, schedule: Schedule, name: str, memory: torch.Tensor, tensor: torch.Tensor, pattern: str) -> None:
+        memory.copy_(self.part(schedule, schedule.buffers[name], scatter(tensor, schedule.mesh, pattern).tiles))
 
     def rectangle(self, mesh: Mesh) -> tuple[slice, slice]:
         return self.shard(mesh).rectangle
