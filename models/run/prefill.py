@@ -16,7 +16,7 @@ import torch
 from einops import rearrange
 
 from wafer_triton.emulate.executor import Executor
-from wafer_triton.emulate.plan import Step
+from wafer_triton.emulate.parts import Step
 from wafer_triton.emulate.program import Program
 from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.models.place.cuts import Tiles, is_repeated, picked, unpicked
