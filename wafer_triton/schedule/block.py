@@ -256,7 +256,7 @@ def counted(function: Callable[Concatenate[Block, P], T]) -> Callable[Concatenat
 
     @wraps(function)
     def found(block: Block, *args: P.args, **more: P.kwargs) -> T:
-        return kept(countable(block), *args, **more)  # type: ignore[arg-type]
+        return kept(countable(block), *args, **more)
 
     return found
 
