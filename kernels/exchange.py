@@ -16,7 +16,7 @@ from torch import Tensor
 from wafer_triton.kernels._common import Operand, block, start, tile_ptr, warps
 
 
-class Moves(NamedTuple):
+class Copies(NamedTuple):
     """Copy tiles of src, bit for bit, to tiles of dst: `number` messages on each of `count` mesh rows or columns.
 
     `send` and `recv`, int32, are positions along the axis: [number] for all lines, or [count, number] (`step` =
@@ -63,7 +63,7 @@ def _exchange_kernel(moves, SIZES: tl.constexpr, BLOCKS: tl.constexpr, TOGETHER:
             _carry(moves[kind], tl.program_id(0), SIZES[kind], BLOCKS[kind], TOGETHER[kind])
 
 
-def exchange(moves: Sequence[Moves], sizes: Sequence[int]) -> None:
+def exchange(moves: Sequence[Copies], sizes: Sequence[int]) -> None:
     """All moves of a round, in one launch: tiles of sizes[i] elements by moves[i]."""
     assert all(one.dst.tensor.dtype == one.src.tensor.dtype for one in moves), "a message keeps its dtype"
     blocks = [block(size) for size in sizes]

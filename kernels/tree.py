@@ -21,7 +21,7 @@ from wafer_triton.kernels.fused import FusedOp, Grid, constants, cores_at, given
 from wafer_triton.kernels.waiting import Alarm, wait
 
 
-class Tree(NamedTuple):
+class TreeTables(NamedTuple):
     """A reduction by `op` of acc [size]: afterwards every core's acc holds the sum of its subtree, a root's of all.
 
     `order` int32 [cores] lists the cores, children before parents, in blocks of `grid.together`. Of the tables, all
@@ -99,7 +99,7 @@ def _send(x, core, first, count, step, SIZE: tl.constexpr, BLOCK: tl.constexpr, 
 def _block(acc, mailbox, tables, args, sizes, receivers, sends, number, alarm_ptr, launch, BODIES: tl.constexpr, P):
     order_ptr, _, _, _, _, awaited_ptr, arrived_ptr = tables
     if len(BODIES) > 0:
-        run_ops(args, sizes, cores_at(order_ptr, number, P.CORES), 0, BODIES, 1)
+        run_ops(args, sizes, cores_at(order_ptr, number, P.CORES), BODIES)
         tl.debug_barrier()
     awaited = tl.load(awaited_ptr + number)
     if awaited > 0:
@@ -129,7 +129,7 @@ def _tree_kernel(
 
 
 def reduce_tree(
-    tree: Tree, ops: Sequence[FusedOp], alarm: Alarm, receivers: Receivers | None = None,
+    tree: TreeTables, ops: Sequence[FusedOp], alarm: Alarm, receivers: Receivers | None = None,
     sends: Sequence[tuple[Operand, int]] = (), among: Sequence[FusedOp] = (), grid: Grid = Grid(),  # noqa: B008  a value
 ) -> None:  # fmt: skip
     """Run `ops` on every core, reduce, then write the roots' tiles of `sends`, of so many elements, to `receivers`.

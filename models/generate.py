@@ -83,7 +83,7 @@ class Sampling:
         return int(ids[torch.multinomial(odds, 1, generator=source)])
 
 
-class Stream(Iterator[T], Generic[T]):
+class TokenStream(Iterator[T], Generic[T]):
     """Tokens as they come: for one prompt ints, for a batch a list with an entry for each prompt, None once it ended.
 
     A sequence ends before a stop token, which is not given, or after `max_new_tokens`. `tokens` holds all tokens so
@@ -224,8 +224,8 @@ class SamplingOptions(TypedDict, total=False):
 def stream(
     model: WaferForCausalLM, prompts: Any, max_new_tokens: int, progress: Progress = silent,
     **options: Unpack[SamplingOptions],
-) -> Stream[Any]:  # fmt: skip
-    """Return a checked `Stream`; ShapeError for an empty prompt, no prompt or more than the model is placed for."""
+) -> TokenStream[Any]:  # fmt: skip
+    """Return a checked `TokenStream`; ShapeError for an empty prompt, none, or more than the model is placed for."""
     if not isinstance(max_new_tokens, Integral) or max_new_tokens < 0:
         raise ShapeError(f"max_new_tokens = {max_new_tokens!r} must be a whole number, 0 or more")
     given = prompts.tolist() if hasattr(prompts, "tolist") else prompts  # a tensor, an array
@@ -249,4 +249,4 @@ def stream(
             raise ShapeError("the prompt is empty; give at least one token" + ("" if single else f" (prompt {number})"))
         model.room(len(prompt) + max(0, max_new_tokens - 1), len(prompt))
     stop = token_ids(options.pop("stop", ()))
-    return Stream(model, batch, max_new_tokens, Sampling(**options), stop, progress, single)
+    return TokenStream(model, batch, max_new_tokens, Sampling(**options), stop, progress, single)

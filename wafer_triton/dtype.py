@@ -1,4 +1,9 @@
-"""Storage types of tiles, by name, so that schedules and costs need no torch."""
+"""Storage types of tiles, by name, so that schedules and costs need no torch.
+
+Tiles are fp32, bf16 or fp16. The matrices of a model may also be stored in int8 or fp8, of one byte a number: a core
+then converts a number as it reads it, and activations, keys, values, norms, biases and routers stay in fp16. That rule
+holds in predictions alone: SRAM, link bytes and reads of SRAM count one byte, and no executor runs it.
+"""
 
 from __future__ import annotations
 
@@ -9,30 +14,47 @@ from wafer_triton.errors import DtypeError
 if TYPE_CHECKING:
     import torch
 
-BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 _TORCH = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _NAMES = {full: short for short, full in _TORCH.items()}
+_NAMES |= {"float8_e4m3fn": "fp8"}
+BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "int8": 1, "fp8": 1}
+TILES = tuple(_TORCH)  # that run
+STORED = ("int8", "fp8")  # of weights, in predictions
+WEIGHTS = ("fp16", "bf16", *STORED)  # of a model that is priced
 
 
 def dtype_name(dtype: Any) -> str:
     """Return the short name of a dtype given as "fp16", "float16" or torch.float16; DtypeError for any other type."""
-    name = str(dtype).removeprefix("torch.")
-    name = _NAMES.get(name, name)
-    if name not in BYTES:
-        raise DtypeError(f"dtype {name} is not supported; use one of fp32, bf16, fp16")
+    name = storage_name(dtype)
+    if name in STORED:
+        raise DtypeError(f"dtype {name} is a storage of weights in predictions alone; run in one of {', '.join(TILES)}")
     return name
 
 
+def storage_name(dtype: Any) -> str:
+    """Return the short name of a dtype of tiles or of stored weights; DtypeError for any other type."""
+    name = str(dtype).removeprefix("torch.")
+    name = _NAMES.get(name, name)
+    if name not in BYTES:
+        raise DtypeError(f"dtype {name} is not supported; use one of {', '.join(TILES)}")
+    return name
+
+
+def tile_dtype(stored: str) -> str:
+    """Return the dtype of the activations beside weights that are stored so."""
+    return "fp16" if stored in STORED else stored
+
+
 def torch_dtype(name: str) -> torch.dtype:
-    """Return the torch dtype of a short name."""
+    """Return the torch dtype of a short name; DtypeError for a storage of weights, which no executor runs."""
     import torch
 
-    found: torch.dtype = getattr(torch, _TORCH[name])
+    found: torch.dtype = getattr(torch, _TORCH[dtype_name(name)])
     return found
 
 
 def accumulator(dtype: str, accumulate: str) -> str:
-    """The dtype of partial sums for tiles of `dtype`; DtypeError unless accumulate is "fp32", or "fp16" with fp16."""
+    """Return the dtype of partial sums for tiles of `dtype`; DtypeError unless it is "fp32", or "fp16" with fp16."""
     if accumulate not in ("fp32", "fp16"):
         raise DtypeError(f"accumulate={accumulate!r}: partial sums are kept in 'fp32' or 'fp16'")
     if accumulate == "fp16" and dtype != "fp16":

@@ -1,7 +1,7 @@
 """Mesh tensors: a tensor cut into one tile per core by an einops pattern.
 
 In a pattern `y` and `x` are the mesh axes. "(y m) (x k)" cuts a matrix both ways; "(y k)" cuts a vector along y and
-repeats it along x. The axis right behind y or x is the tile's and is padded with zeros to whole tiles. A right side
+repeats it along x. The axis right after y or x is the tile's and is padded with zeros to whole tiles. A right side
 orders the tile's own dimensions: "(h two x p) (y d) -> d (h two p)". Sizes other than the tile's are given by name.
 """
 
@@ -37,7 +37,7 @@ class MeshTensor:
     def gather(self) -> torch.Tensor:
         """Return the whole tensor, padding removed; of repeated tiles the first copy is taken."""
         check_type("tiles", getattr(self.tiles, "shape", self.tiles), tuple, ShapeError)
-        made = cut(self.pattern, self.shape, self.mesh.shape, tuple(self.sizes.items()))
+        made = sharding(self.pattern, self.shape, self.mesh.shape, tuple(self.sizes.items()))
         if tuple(self.tiles.shape) != (*self.mesh.shape, *made.tile):
             held, wanted = list(self.tiles.shape), [*self.mesh.shape, *made.tile]
             raise ShapeError(f"tiles {held} of a tensor {list(self.shape)} cut by {self.pattern!r} must be {wanted}")
@@ -59,19 +59,19 @@ def scatter(tensor: torch.Tensor, mesh: Mesh, pattern: str, **sizes: int) -> Mes
     if tensor.layout is not torch.strided or tensor.is_nested:
         raise ShapeError("scatter: the tensor is sparse or nested; give a dense one")
     shape = tuple(tensor.shape)
-    into = cut(pattern, shape, mesh.shape, tuple(sizes.items()))
+    into = sharding(pattern, shape, mesh.shape, tuple(sizes.items()))
     tiles = tensor.new_empty(*mesh.shape, *into.tile)
     into.fill(tiles, tensor)
     return MeshTensor(mesh, tiles, pattern, shape, sizes)
 
 
 @dataclass(frozen=True)
-class Cut:
+class Sharding:
     """A pattern matched to a tensor's `shape` and a mesh: how the whole tensor lies in tiles [rows, cols, *tile].
 
-    The tensor is viewed as `sizes`, a dimension for each axis that is cut, `padded` to whole tiles, and `split` into
-    mesh axes and tile axes. `order` are the dimensions of tiles in that order, after the `repeated` mesh axes; `inner`
-    are the sizes of the tile axes, which `tile` groups as the pattern does.
+    The tensor is viewed as `sizes`, which has a dimension for each axis that is cut. It is `padded` to whole tiles, and
+    `split` into mesh axes and tile axes. `order` are the dimensions of tiles in that order, after the `repeated` mesh
+    axes; `inner` are the sizes of the tile axes, which `tile` groups as the pattern does.
     """
 
     shape: tuple[int, ...]
@@ -102,10 +102,10 @@ class Cut:
 
 def letters(pattern: str) -> dict[str, str]:
     """Return the tile axes that a pattern cuts, each with its mesh axis: {"m": "y", "k": "x"} of "(y m) (x k)"."""
-    cut: dict[str, str] = {}
+    found: dict[str, str] = {}
     for group in dimensions(pattern.partition("->")[0]):
-        cut |= {letter: axis for axis, letter in pairwise(group) if axis in MESH_AXES}
-    return cut
+        found |= {letter: axis for axis, letter in pairwise(group) if axis in MESH_AXES}
+    return found
 
 
 def axes(pattern: str) -> list[str]:
@@ -122,8 +122,10 @@ def dimensions(left: str) -> list[list[str]]:
 
 
 @lru_cache(maxsize=1024)
-def cut(pattern: str, shape: tuple[int, ...], mesh: tuple[int, int], named: tuple[tuple[str, int], ...] = ()) -> Cut:
-    """The cut of a tensor of a shape over a mesh by a pattern; `named` are sizes of axes. Raises as `scatter` does."""
+def sharding(
+    pattern: str, shape: tuple[int, ...], mesh: tuple[int, int], named: tuple[tuple[str, int], ...] = ()
+) -> Sharding:
+    """Return the sharding of a tensor over a mesh by a pattern; `named` are sizes of axes. Raises as `scatter` does."""
     left, _, right = pattern.partition("->")
     groups = dimensions(left)
     if len(groups) != len(shape):
@@ -171,7 +173,7 @@ def cut(pattern: str, shape: tuple[int, ...], mesh: tuple[int, int], named: tupl
     grouped = dimensions(right) if written else [[axis] for axis in kept]
     repeated = [axis for axis in MESH_AXES if axis not in axes]
     held = [*MESH_AXES, *tile]
-    return Cut(
+    return Sharding(
         shape, tuple(sizes), tuple(padded), tuple(axes[axis] for axis in whole),
         tuple(prod(axes[axis] for axis in group) for group in grouped), tuple(axes[axis] for axis in tile),
         tuple(held.index(axis) for axis in (*repeated, *whole)), len(repeated),

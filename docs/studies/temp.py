@@ -23,9 +23,9 @@ from wafer_triton.train.mapping import (
     ring_flows,
     route,
 )
-from wafer_triton.train.options import Split
+from wafer_triton.train.options import ParallelSizes
 from wafer_triton.train.placement import fixed, placements
-from wafer_triton.train.planner import BASELINES, PLANNED, Placer, Planned, Strategy, plan
+from wafer_triton.train.planner import BASELINES, PLANNED, Placer, Strategy, TrainingPlan, plan
 from wafer_triton.train.product import Team, product, stream_blocks
 from wafer_triton.train.workload import WORKLOADS, workload
 
@@ -231,7 +231,7 @@ of the block before. Which forwarding TEMP's simulator has is not known. Its bas
 
 
 @lru_cache(maxsize=256)
-def planned(name: str, mode: str, strategy: Strategy = PLANNED, tera: float = 4.0) -> Planned | None:
+def planned(name: str, mode: str, strategy: Strategy = PLANNED, tera: float = 4.0) -> TrainingPlan | None:
     """Return a plan; None where no tuple divides."""
     device = replace(wafer(WAFERS[name]), forwarding=mode, link_bytes_per_second=tera * 1e12)
     try:
@@ -240,23 +240,23 @@ def planned(name: str, mode: str, strategy: Strategy = PLANNED, tera: float = 4.
         return None
 
 
-def _rows(device: Wafer, split: Split) -> tuple:
+def _rows(device: Wafer, split: ParallelSizes) -> tuple:
     return (fixed(device, split.sizes),)
 
 
-def _tensor8(split: Split) -> bool:
+def _tensor8(split: ParallelSizes) -> bool:
     return split.tensor == 8 and split.sequence and split.stream == split.context == 1 and split.sharded <= 1
 
 
-def _stream8(split: Split) -> bool:
+def _stream8(split: ParallelSizes) -> bool:
     return split.stream == 8 and split.tensor == split.context == 1 and split.sharded <= 1
 
 
-def _best(device: Wafer, split: Split) -> tuple:
+def _best(device: Wafer, split: ParallelSizes) -> tuple:
     return placements(device, split.sizes)
 
 
-def _strategy(name: str, allowed: Callable[[Split], bool], placer: Placer) -> Strategy:
+def _strategy(name: str, allowed: Callable[[ParallelSizes], bool], placer: Placer) -> Strategy:
     return Strategy(name, allowed, placer)
 
 
@@ -345,11 +345,11 @@ def holds(name: str) -> str:
     return f"| {name} | " + " | ".join(cells) + " |"
 
 
-def _ratio(one: Planned | None, best: Planned, number: Callable[[Planned], float]) -> str:
+def _ratio(one: TrainingPlan | None, best: TrainingPlan, number: Callable[[TrainingPlan], float]) -> str:
     return "/" if one is None else "-" if one.why else f"{number(one) / number(best):.2f}"
 
 
-def _share(best: Planned, one: Planned | None, number: Callable[[Planned], float]) -> str:
+def _share(best: TrainingPlan, one: TrainingPlan | None, number: Callable[[TrainingPlan], float]) -> str:
     return "/" if one is None else "-" if one.why else f"{number(best) / number(one):.0%}"
 
 

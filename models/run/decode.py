@@ -9,7 +9,7 @@ from functools import partial
 import torch
 
 from wafer_triton.emulate.executor import Executor
-from wafer_triton.emulate.plan import Step, Tables
+from wafer_triton.emulate.parts import Step, Tables
 from wafer_triton.emulate.program import Program
 from wafer_triton.layout import scatter
 from wafer_triton.models.place.cuts import Tiles, Weights, fill, held_tile, is_repeated, picked
@@ -208,7 +208,7 @@ class Decode:
             layer.output.run()
             layer.ffn.run()
         x = self.layers[-1].ffn.gather(
-            blocks.HIDDEN, blocks.HIDDEN_CUT, (self.block.batch, self.block.shape.hidden_size)
+            blocks.HIDDEN, blocks.HIDDEN_SPEC, (self.block.batch, self.block.shape.hidden_size)
         )
         self.results[active] = x if self.head is None else self.head.run(x)
 
@@ -220,7 +220,7 @@ class Decode:
 
     def _enter(self, x: torch.Tensor) -> None:
         """Put x [batch, width] where the first layer reads it."""
-        self.layers[0].project.write(blocks.HIDDEN, scatter(x, self.block.mesh, blocks.HIDDEN_CUT).tiles)
+        self.layers[0].project.write(blocks.HIDDEN, scatter(x, self.block.mesh, blocks.HIDDEN_SPEC).tiles)
 
     def fill(self, layer: int, sequence: int, cache: KvCache, k: torch.Tensor, v: torch.Tensor) -> None:
         """Put a prompt's keys and values [count, key heads, head_dim] into a layer's cache, row by row in order."""

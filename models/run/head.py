@@ -82,7 +82,7 @@ class Head(End):
     def run(self, x: torch.Tensor) -> torch.Tensor:
         """Return logits [tokens, vocab] of x [tokens, width], of no more tokens than go at once."""
         program = self.program(len(x))
-        program.write(blocks.HIDDEN, scatter(x, self.block.mesh, blocks.HIDDEN_CUT).tiles)
+        program.write(blocks.HIDDEN, scatter(x, self.block.mesh, blocks.HIDDEN_SPEC).tiles)
         program.run()
         return program.gather(blocks.LOGITS, "m (x v)", (len(x), self.block.shape.vocab_size))
 
@@ -135,4 +135,4 @@ class Embedding(End):
         """Return rows [tokens, width] of the table, of so many tokens that were given."""
         program = self.program(tokens)
         program.run()
-        return program.gather(blocks.HIDDEN, blocks.HIDDEN_CUT, (tokens, self.block.shape.hidden_size))
+        return program.gather(blocks.HIDDEN, blocks.HIDDEN_SPEC, (tokens, self.block.shape.hidden_size))

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 @dataclass
-class Pipeline:
+class ModelPipeline:
     """Stage `number` of `count`, which has the `layers`; `group` are the ranks at its place in all stages.
 
     `everyone` are all ranks. The embedding lies in the first stage, or beside the head in the last where they are one
@@ -48,7 +48,7 @@ class Pipeline:
     _under_way: deque[tuple[dist.Work, torch.Tensor]] = field(default_factory=deque)
 
     @classmethod
-    def of(cls, shape: DecoderShape, executor: Executor, dtype: str, cached: int = 0, head: int = 0) -> Pipeline:
+    def of(cls, shape: DecoderShape, executor: Executor, dtype: str, cached: int = 0, head: int = 0) -> ModelPipeline:
         """This rank's place, beside caches of `cached` tokens in all; `head` is as of `stage_layers`.
 
         BackendError where the ranks of `executor` are no stages of so many layers.

@@ -90,12 +90,12 @@ def test_a_comparison_shows_its_rows(tmp_path):
 @pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
 def test_a_sweep_is_written_in_every_kind(kind, tmp_path):
     path = tmp_path / f"sweep.{kind}"
-    draw.sweep(ROWS, path, title="a sweep")
-    draw.sweep(ROWS, tmp_path / f"again.{kind}", title="a sweep")
+    draw.curves(ROWS, ["mesh"], "cycles", path, title="a sweep")
+    draw.curves(ROWS, ["mesh"], "cycles", tmp_path / f"again.{kind}", title="a sweep")
     assert path.read_bytes() == (tmp_path / f"again.{kind}").read_bytes(), "the same numbers give the same file"
     if kind == "png":
-        assert numbers_of(path) == {"mesh": [8, 16], "cycles": [20, 15]}
-        assert Image.open(path).size[0] == 1400, "7 inches of 200 dots"
+        assert numbers_of(path) == {"cycles": [20, 15], "cycles without figures": []}
+        assert Image.open(path).size[0] == 700, "3.5 inches of 200 dots"
     elif kind == "svg":
         assert "a sweep" in path.read_text() and "predicted on the wafer" in path.read_text()
     else:
@@ -121,8 +121,8 @@ EMPTY = replace(SCHEDULES["square"], rounds=())
         (lambda path: draw.timeline(EMPTY, path / "a.png"), "a timeline of a schedule without rounds"),
         (lambda path: draw.wafer([], path / "a.png"), "a wafer without regions"),
         (lambda path: draw.compare([], path / "a.png"), "a comparison without algorithms"),
-        (lambda path: draw.sweep([], path / "a.png"), "a sweep without rows"),
-        (lambda path: draw.sweep(ROWS, path / "a.png", show="x"), "no column 'x'; columns: cycles, hops"),
+        (lambda path: draw.curves([], ["mesh"], "cycles", path / "a.png"), "a sweep without figures"),
+        (lambda path: draw.curves(ROWS, ["mesh"], "x", path / "a.png"), "no column 'x'; columns: cycles, hops"),
     ],
 )  # fmt: skip
 def test_a_picture_that_cannot_be_drawn_is_refused(wrong, message, tmp_path):

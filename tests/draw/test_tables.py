@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from wafer_triton.compare.algorithms import Row
+from wafer_triton.compare.algorithms import AlgorithmRow
 from wafer_triton.cost.results import Kernel, Layered
 from wafer_triton.count.account import account
 from wafer_triton.draw import tables
@@ -16,7 +16,7 @@ from wafer_triton.schedule.builder import Builder
 from wafer_triton.text.quantity import Legend
 
 MESH = Mesh(2, 2)
-LEGEND = Legend(Row, Layered, Kernel)
+LEGEND = Legend(AlgorithmRow, Layered, Kernel)
 PREDICTED = {
     phase: {
         "cycles": cycles, "compute_cycles": cycles / 4, "communication_cycles": cycles * 3 / 4,
@@ -77,7 +77,7 @@ def test_a_record_shows_a_field_a_line():
 
 def test_a_unit_stands_in_the_head_or_in_every_cell():
     records = [{"rounds": 1, "sram_peak_bytes": 2048, "algorithm": "ring", "verdict": {"P": True, "L": False}}]
-    head, _, row = tables.records(records, Legend(Row)).splitlines()
+    head, _, row = tables.records(records, Legend(AlgorithmRow)).splitlines()
     assert head.split() == ["algorithm", "rounds", "SRAM", "peak", "PLMR"]
     assert row.split() == ["ring", "1", "2", "KiB", "P", "-"]
 
@@ -85,9 +85,9 @@ def test_a_unit_stands_in_the_head_or_in_every_cell():
 def test_cycles_of_counted_rows_are_called_predicted():
     row = {"algorithm": "ring", "hops": 12345, "cycles": 2345.75}
     without = {name: value for name, value in row.items() if name != "cycles"}
-    head, _, cells = tables.records([row], Legend(Row)).splitlines()
+    head, _, cells = tables.records([row], Legend(AlgorithmRow)).splitlines()
     assert (re.split("  +", head)[-1], re.split("  +", cells)[-1]) == ("predicted cycles", "2,346")
-    assert "cycles" not in tables.records([without], Legend(Row))
+    assert "cycles" not in tables.records([without], Legend(AlgorithmRow))
 
 
 def test_predicted_and_emulated_time_never_share_a_table(generation):

@@ -9,7 +9,7 @@ from wafer_triton import local
 from wafer_triton.errors import BackendError
 from wafer_triton.kernels import Operand, find
 from wafer_triton.kernels.fused import Grid
-from wafer_triton.kernels.tree import Receivers, Tree, reduce_tree
+from wafer_triton.kernels.tree import Receivers, TreeTables, reduce_tree
 from wafer_triton.kernels.waiting import Alarm
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -32,7 +32,7 @@ def run_tree(
     awaited = [sum(children[core] for core in range(7) if block[core] == number) for number in range(7 // together)]
     arrived = table([0] * len(awaited))
     tables = map(table, (ORDER, children, PARENT, [max(slot, 0) for slot in SLOT], above, awaited))
-    tree = Tree(acc, mailbox, *tables, arrived, slots=3, size=size, **more)
+    tree = TreeTables(acc, mailbox, *tables, arrived, slots=3, size=size, **more)
     alarm = Alarm(torch.zeros(1, dtype=torch.int64, device=DEVICE), 1)
     receivers = Receivers(table([0] * 7), table([7 * (core == 1) for core in range(7)]), 1) if broadcast else None
     for _ in range(times):

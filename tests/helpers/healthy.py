@@ -25,9 +25,9 @@ from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.ring import aligned, ring_position
 from wafer_triton.schedule.rounds import Cores, Schedule, Slot
 from wafer_triton.shape.decoder import DecoderShape
-from wafer_triton.verify.cuts import Tiles
 from wafer_triton.verify.decoder import sub_layer_intent
 from wafer_triton.verify.faults import Intent
+from wafer_triton.verify.specs import Tiles
 
 DEVICE = replace(ROOMY, name="roomy", routes=None)
 TILES = {"i": "y", "j": "x"}

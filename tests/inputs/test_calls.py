@@ -92,7 +92,6 @@ CALLS = [
     (lambda: convert(nn.Sequential(nn.Linear(2, 2)), mesh=2)("x"), "MeshLinear: x is of type str; give a torch tensor"),
     (lambda: draw.mesh(built(), "x.png", round="a"), "t: round 'a' is not one of its 1 rounds"),
     (lambda: draw.compare([1], "x.png"), "compare: a row is of type int; give rows of compare_gemm"),
-    (lambda: draw.sweep([{"a": 1}], "x.png"), "a sweep's rows hold 'a' alone; give the estimates as well"),
     (lambda: draw.values(built(), "x", core=(0, 0)), "values: a Schedule holds no values; give a program"),
     (lambda: draw.values(program(), "x", core=5), "values: core = 5 must be a pair of whole numbers, row and column"),
     (
@@ -107,7 +106,10 @@ CALLS = [
     (lambda: draw.inspect("x"), "the schedule to show is of type str; give a Schedule"),
     (lambda: draw.rounds(5), "the schedule to show is of type int; give a Schedule"),
     (lambda: draw.wafer([5], "x.png"), "a region is of type int; give the regions of a placed model"),
-    (lambda: draw.sweep([{"a": 1, "b": "x"}], "x.png"), "columns 'a' and 'b' do not hold numbers alone; show another"),
+    (
+        lambda: draw.curves([{"a": 1, "b": "x"}], ["a"], "b", "x.png"),
+        "column 'b' does not hold numbers alone; show another",
+    ),
     (lambda: scatter(A, as_mesh(2), "(y m) (x n)", m=2), r"m = 2, but 3 of \[6, 6\] lie on a core"),
     (
         lambda: scatter(A.to_sparse(), as_mesh(2), "(y m) (x n)"),

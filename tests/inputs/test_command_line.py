@@ -11,7 +11,6 @@ import pytest
 
 from wafer_triton.cli import border
 from wafer_triton.cli.main import main
-from wafer_triton.compare import sweep
 
 SWEEP = "sweep gemv --set n=48 --set mesh=8 --no-plot --over"
 DECODE = "sweep decode --set model=smollm2-135m --set mesh=64 --no-plot"
@@ -45,18 +44,18 @@ def wrong(capsys, tmp_path, monkeypatch):
         ("check --model smollm2-135m --prompt 1000000000", "a layer of smollm2-135m on mesh 16x16: a core would hold"),
         ("estimate gemm --m 99999999999999 --k 1 --n 1 --mesh 4", "argument --m: 99,999,999,999,999 is more than the"),
         ("estimate gemm --m 0 --k 1 --n 1 --mesh 4", "argument --m: '0' is not a whole number of at least 1"),
-        (f"{SWEEP} k --values 1:1000000000000:1", "more than 10,000 values; take a larger STEP"),
-        (f"{SWEEP} k --values 20:10:5", "FROM:TO:STEP counts upwards, and 20 lies above 10"),
-        (f"{SWEEP} k --values 1,nan", "--values '1,nan': write numbers as A,B,C"),
-        (f"{SWEEP} k --values 1e400", "--values '1e400': write numbers as A,B,C"),
-        (f"{SWEEP} k --values 1.5", "k = 1.5 must be a whole number of at least 1"),
-        (f"{SWEEP} groups --values 1,2 --set k=0", "k = 0 must be a whole number of at least 1"),
-        (f"{SWEEP} mesh --values 2,4 --set k=8", "--set mesh=8: mesh takes its values from --values"),
-        (f"{SWEEP} k --values 8 --set =5", "--set '=5': write NAME=VALUE"),
-        (f"{SWEEP} k --values 8 --show cycles", "--show cycles: it names a column of the plot; leave out --no-plot"),
-        (f"{SWEEP} k --values 8 --out q.png", "--out q.png: CSV goes there, pictures beside it"),
-        (f"{SWEEP} k --values 8 --out /nowhere/x.csv", "/nowhere/x.csv: No such file or directory; give another path"),
-        (f"{SWEEP} k --values 8 --out /dev/full", "/dev/full: No space left on device; free some space"),
+        (f"{SWEEP} k=1:1000000000000:1", "more than 10,000 values; take a larger STEP"),
+        (f"{SWEEP} k=20:10:5", "FROM:TO:STEP counts upwards, and 20 is more than 10"),
+        (f"{SWEEP} k=1,nan", "'k=1,nan': 'nan' is no value; write finite numbers"),
+        (f"{SWEEP} k=1e400", "'k=1e400': 'inf' is no value; write finite numbers"),
+        (f"{SWEEP} k=1.5", "k = 1.5 must be a whole number of at least 1"),
+        (f"{SWEEP} groups=1,2 --set k=0", "k = 0 must be a whole number of at least 1"),
+        (f"{SWEEP} mesh=2,4 --set k=8", "--set mesh=8: mesh takes its values from --over"),
+        (f"{SWEEP} k=8 --set =5", "--set '=5': write NAME=VALUE"),
+        (f"{SWEEP} k=8 --show cycle", "--show cycle: there is no such column; columns: cycles, compute_cycles"),
+        (f"{SWEEP} k=8 --out q.png", "--out q.png: CSV goes there, pictures beside it"),
+        (f"{SWEEP} k=8 --out /nowhere/x.csv", "/nowhere/x.csv: No such file or directory; give another path"),
+        (f"{SWEEP} k=8 --out /dev/full", "/dev/full: No space left on device; free some space"),
         ("fit --out /dev/null/x", "/dev/null/x: Not a directory; give another path"),
         ("validate --write /", "/: Is a directory; give another path"),
         ("validate --write ''", "argument --write: the path is empty"),
@@ -74,15 +73,15 @@ def wrong(capsys, tmp_path, monkeypatch):
         ("generate --model x --prompt 'a\udce9b'", "argument --prompt: 'a\\udce9b' is not UTF-8 text (at character 1)"),
         ("compare gemm --m \u0663 --k 1 --n 1 --mesh 4", "argument --m: '\u0663' is not a whole number"),
         ("compare gemm --m 3 --k 1 --n 1 --mesh 1_0", "mesh '1_0': give a side such as 16"),
-        (f"{SWEEP} k --values 8 --out q.PNG", "--out q.PNG: CSV goes there, pictures beside it"),
-        (f"{SWEEP} k --values 8 --set mesh=4", "--set mesh=4: it is set already; give it once"),
-        (f"{SWEEP} k --values 8 --set device=wse3", "--set device=wse3: use --device"),
-        (f"{DECODE} --over context --values 8 --set as_if=maybe", "as_if = 'maybe' must be true or false"),
+        (f"{SWEEP} k=8 --out q.PNG", "--out q.PNG: CSV goes there, pictures beside it"),
+        (f"{SWEEP} k=8 --set mesh=4", "--set mesh=4: it is set already; give it once"),
+        (f"{SWEEP} k=8 --set device=wse3", "--set device=wse3: use --device"),
+        (f"{DECODE} --over context=8 --set as_if=maybe", "as_if = 'maybe' must be true or false"),
         (
-            f"{DECODE} --over context --values 8 --set head_groups=x",
+            f"{DECODE} --over context=8 --set head_groups=x",
             "head_groups = 'x', but 9 query heads on 64 columns",
         ),
-        (f"{DECODE} --over head-groups --values 0 --set context=8", "head_groups = 0, but 9 query heads on 64 columns"),
+        (f"{DECODE} --over head-groups=0 --set context=8", "head_groups = 0, but 9 query heads on 64 columns"),
         (
             "estimate kv --model llama3-8b --mesh 360 --program paper-benchmark --head-groups 8",
             "head_groups = 8, but a program",
@@ -103,7 +102,7 @@ def wrong(capsys, tmp_path, monkeypatch):
         ("show model --model mixtral-8x7b --mesh 180", "B; no mesh of it holds them: give a device"),
         ("fit --out /nodir/x", "/nodir/x: No such file or directory; give another path"),
         ("cap run.json --perplexity none", "none: No such file or directory; give another path"),
-        (f"{SWEEP} hop_cycles --values 1e300 --set k=48", "hop_cycles = 1e+300 must be at most 1,000,000"),
+        (f"{SWEEP} hop_cycles=1e300 --set k=48", "hop_cycles = 1e+300 must be at most 1,000,000"),
         ("estimate kv --model /proc/self/mem --mesh 4", "/proc/self/mem: Input/output error; give another path"),
         ("estimate kv --model /dev/null --mesh 4", "error: /dev/null: is no regular file (a device or a pipe); give"),
         ("estimate decode --model smollm2-135m --mesh 8 --context 8 --experts regions", "estimate decode --help`"),
@@ -114,9 +113,9 @@ def wrong(capsys, tmp_path, monkeypatch):
         ("draw validation --mesh 3", "arguments: --mesh 3; see `wafer-triton draw validation --help`"),
         ("devices --device wse2", "arguments: --device wse2; see `wafer-triton devices --help`"),
         (f"estimate gemm {GEMM} 8 --routes 3", "arguments: --routes 3; see `wafer-triton estimate gemm --help`"),
-        (f"{SWEEP} k --values -16,0", "argument --values: expected one argument; write --values=VALUE where the value"),
-        (f"{SWEEP} k --values 16:4:-4", "STEP is -4, and FROM:TO:STEP counts upwards; give more than 0"),
-        (f"{SWEEP} groups --values 999 --set k=64", "groups"),
+        (f"{SWEEP} k=-16,0", "k = -16 must be a whole number of at least 1"),
+        (f"{SWEEP} k=16:4:-4", "STEP is -4, and FROM:TO:STEP counts upwards; give more than 0"),
+        (f"{SWEEP} groups=999 --set k=64", "groups"),
         ("estimate cap --model olmoe-1b-7b --mesh 360 --context 512 --batch 1000000", "batch = 1,000,000 is more than"),
         ("estimate cap --model llama3-8b --mesh 360 --context 8 --routing 1.5", "llama3-8b has no experts, so that"),
         (
@@ -187,26 +186,13 @@ def test_a_record_whose_speed_is_none_is_refused(wrong, tmp_path, speed):
     assert f"tokens_per_second = {speed!r} is not positive" in wrong("cap g.json")
 
 
-def test_a_sweep_prints_left_out_values_and_unscaled_numbers(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert main(shlex.split(f"{SWEEP} mesh --values 8,900 --set k=48".replace("--set mesh=8", ""))) == 0
-    assert "left out: mesh = 900: mesh 900 x 900 at (0, 0) leaves device wse2" in capsys.readouterr().out
-    assert main(shlex.split(f"{DECODE} --over clock_hz --values 1e9,2e9 --set context=64")) == 0
-    assert "power_watts stays 15,000 W while clock_hz changes" in capsys.readouterr().out
-    assert main(shlex.split(f"{DECODE} --over context --values 64,128")) == 0
-    assert "power_watts" not in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (f"compare gemm {GEMM} 8 --no-values", "priced with both operands aligned on the mesh; `wafer-triton estimate"),
-        (
-            "compare gemv --k 64 --n 64 --mesh 8 --no-values",
-            "priced with the K-tree's default groups; `wafer",
-        ),
-        (f"estimate gemm {GEMM} 8", "priced with weights that the host skews; `wafer-triton compare gemm` aligns"),
-        ("estimate gemv --k 64 --n 64 --mesh 8", "priced with the best groups of the K-tree; `wafer-triton compare"),
+        (f"compare gemm {GEMM} 8 --no-values", ", as the host skews the weights, so that they are not aligned"),
+        ("compare gemv --k 64 --n 64 --mesh 8 --no-values", ", as the K-tree has 3 groups in place of its default"),
+        (f"estimate gemm {GEMM} 8", "cycles by compare, "),
+        ("estimate gemv --k 64 --n 64 --mesh 8", "cycles by compare, "),
         (
             "estimate decode --model llama3-8b --mesh 660 --context 20000 --as-if",
             "20,000 tokens are more than",
@@ -254,24 +240,6 @@ def test_a_check_of_many_cores_says_how_far_it_is(capsys, monkeypatch):
 def test_the_legend_of_plmr_has_its_thresholds_once(capsys):
     assert main(shlex.split("compare gemv --k 8 --n 8 --mesh 4")) == 0
     assert capsys.readouterr().out.count("half of the cores or more take part; L: the critical path takes at most") == 1
-
-
-def test_a_sweep_keeps_its_rows_after_ctrl_c(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    gemv = sweep.KINDS["gemv"]
-
-    def until_nine(*, device: str, mesh: str, k: int, n: int):
-        if k > 9:
-            raise KeyboardInterrupt
-        return gemv(device=device, mesh=mesh, k=k, n=n)
-
-    monkeypatch.setitem(sweep.KINDS, "gemv", until_nine)
-    assert main(shlex.split(f"{SWEEP} k --values 8,9,10,11 --json")) == 130
-    out, err = capsys.readouterr()
-    answer = json.loads(out.splitlines()[-1])
-    assert [row["k"] for row in answer["rows"]] == [8, 9] and answer["interrupted"]
-    assert err.endswith("interrupted after 2 of 4 values\n")
-    assert len(Path("sweep.csv").read_text().splitlines()) == 3
 
 
 # --- the border ---

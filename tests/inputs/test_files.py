@@ -206,7 +206,7 @@ def test_a_working_directory_that_is_gone_is_named_with_the_file(tmp_path, monke
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     shutil.rmtree(tmp_path / "gone")
-    line = "sweep gemv --over k --values 8 --set n=8 --set mesh=4 --no-plot"
+    line = "sweep gemv --over k=8 --set n=8 --set mesh=4 --no-plot"
     code = main(shlex.split(line))
     assert (code, capsys.readouterr().err) == (
         2, "wafer-triton: error: sweep.csv: No such file or directory; give another path\n"

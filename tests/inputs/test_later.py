@@ -24,7 +24,8 @@ GEMM = recipe("gemm", as_mesh(3), "fp32", ((6, 6), (6, 6)), ()).schedule
 
 @pytest.mark.parametrize("cut, axis", [("y", "y"), ("(m y) (x k)", "y"), ("(y m) x", "x")])
 def test_an_axis_without_a_letter_is_no_intent(cut, axis):
-    with pytest.raises(WaferError, match=rf"the cut of 'a', has no letter after {axis}; write a pattern such as"):
+    said = rf"the partition spec of 'a', has no letter after {axis}; write a pattern such as"
+    with pytest.raises(WaferError, match=said):
         check(GEMM, intent=Intent({"a": cut}, {"c": "(y m) (x n)"}))
 
 

@@ -38,20 +38,12 @@ def test_a_mixture_that_no_wafer_holds_ends_with_a_remedy(capsys, line):
     assert found.endswith(offer if line.startswith("estimate") else " or a smaller model")
 
 
-def test_a_sweep_over_words_names_the_parameters_with_numbers(capsys):
-    for line in ("decode --over model --values 1,2 --set mesh=64", "gemm --over algorithm --values 1,2"):
-        word = line.split()[2]
-        found = said(capsys, f"sweep {line} --set context=64 --no-plot")
-        assert f"cannot sweep '{word}'; parameters: mesh, " in found and "algorithm" not in found.partition(";")[2]
-    assert "--out s.pdf: CSV goes there, pictures beside it" in said(capsys, f"{SWEEP} groups --values 2 --out s.pdf")
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ("groups --values 999", "K-tree over 8 cores: level 1 has 8 cores for 999 groups"),
-        ("routes --values 0", "routes = 0 must be positive"),
-        ("hop_cycles --values 1e300", "hop_cycles = 1e+300 must be at most 1,000,000"),
+        ("groups=999", "K-tree over 8 cores: level 1 has 8 cores for 999 groups"),
+        ("routes=0", "routes = 0 must be positive"),
+        ("hop_cycles=1e300", "hop_cycles = 1e+300 must be at most 1,000,000"),
     ],
 )
 def test_a_sweep_that_leaves_all_out_says_why(capsys, values, message):

@@ -22,7 +22,7 @@ from wafer_triton.models import demo
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.random import RandomWeights
-from wafer_triton.place import moves, transfers
+from wafer_triton.place import hand_over, moves
 from wafer_triton.schedule.rounds import Schedule
 
 LLAMA = {
@@ -94,7 +94,7 @@ def handed_on(model: WaferForCausalLM, runs: Runs) -> float:
     # a tied model has its embedding beside the head
     way = [model.regions[-1]] * model.config.tie_word_embeddings + model.regions
     steps = [
-        transfers.hand_over(region.mesh, following.mesh, model.config.hidden_size, model.batch, model.block.dtype)
+        hand_over.hand_over(region.mesh, following.mesh, model.config.hidden_size, model.batch, model.block.dtype)
         for region, following in pairwise(way)
     ]
     return runs.steps * sum(price(schedule).cycles for schedule in steps)
@@ -141,7 +141,7 @@ def check_phase(prediction: Prediction, cycles: float, tokens: int, device: Devi
 )  # fmt: skip
 def test_a_model_predicts_the_schedules_it_ran(family, mesh, prefill_mesh, head_groups, batch, runs, monkeypatch):
     config, prompts = DecoderConfig.from_dict(CONFIGS[family]), PROMPTS[:batch]
-    model = WaferForCausalLM(
+    model = WaferForCausalLM.from_weights(
         config, RandomWeights(config), mesh=as_mesh(mesh, SMALL), prefill_mesh=prefill_mesh, batch=batch,
         max_length=44, max_prompt=40, executor=TorchExecutor(), head_groups=head_groups,
     )  # fmt: skip

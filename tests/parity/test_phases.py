@@ -15,7 +15,7 @@ from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.place.cuts import prefill_tiles
-from wafer_triton.models.run.prefill import chunks
+from wafer_triton.models.run.chunks import chunks
 from wafer_triton.place import moves
 from wafer_triton.place.need import param_shapes, prefill_need
 from wafer_triton.place.transfers import blocks_of, redistribute, skewed, turned
@@ -41,7 +41,9 @@ def weights() -> dict[str, torch.Tensor]:
 
 
 def decoder(mesh, device="wse2", **options) -> WaferForCausalLM:
-    return WaferForCausalLM(CONFIG, weights(), mesh=as_mesh(mesh, device), **({"max_length": 64} | options))
+    return WaferForCausalLM.from_weights(
+        CONFIG, weights(), mesh=as_mesh(mesh, device), **({"max_length": 64} | options)
+    )
 
 
 def logits_of(model: WaferForCausalLM, prompt: int, steps: int = 8) -> torch.Tensor:
@@ -297,7 +299,7 @@ def test_head_groups_on_one_mesh_are_counted_along_x():
     rows = np.arange(4)
     assert moves._cached(decode, prefill, rows, rows, 1, 0) == ()
     assert moves._cached(grouped, replace(prefill, head_groups=2), rows, rows, 1, 0) == ()
-    assert priced(moves._cached(grouped, prefill, rows, rows, 1, 0)).link_bytes > 0
+    assert priced(moves.scheduled(moves._cached(grouped, prefill, rows, rows, 1, 0))).link_bytes > 0
 
 
 @pytest.mark.parametrize(

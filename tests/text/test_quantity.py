@@ -14,7 +14,7 @@ from wafer_triton.text.quantity import Legend, as_in, digits, named, quantity, u
 
 SHOWN = (
     device.Device,
-    algorithms.Row,
+    algorithms.AlgorithmRow,
     Account,
     Cap,
     Cost,
@@ -22,7 +22,7 @@ SHOWN = (
     operations.Operation,
     estimate.Kernel,
     estimate.Layered,
-    estimate.Request,
+    estimate.RequestCost,
     estimate.Capacity,
     estimate.Energy,
     search.Plan,
@@ -61,7 +61,7 @@ def test_no_dataclass_of_an_estimate_is_forgotten():
 
 
 def test_numeric_fields_are_separated_from_others():
-    assert {"seconds", "fits"} & set(numeric(estimate.Request)) == {"seconds"}
+    assert {"seconds", "fits"} & set(numeric(estimate.RequestCost)) == {"seconds"}
     assert {"steps", "layers"} <= set(numeric(estimate.Layered))
     assert {"routes", "name"} & set(numeric(device.Device)) == {"routes"}
 

@@ -10,7 +10,7 @@ import pytest
 from wafer_triton.errors import ConfigError, HbmError, MeshError, ShapeError
 from wafer_triton.train.cost import die_cost
 from wafer_triton.train.dies import wafer
-from wafer_triton.train.options import Case, Split, option, splits
+from wafer_triton.train.options import Case, ParallelSizes, option, splits
 from wafer_triton.train.placement import fixed, placements
 from wafer_triton.train.planner import BASELINES, PLANNED, Strategy, demand, plan
 from wafer_triton.train.product import Team, product
@@ -95,7 +95,7 @@ def test_a_stream_s_seconds_follow_its_schedule(name, moving, which, flops):
     work = replace(SMALL, batch=1)
     case = Case(device, work, rules=Rules(sums=4))
     op = next(each for each in work.operators if each.name == name)
-    split = Split(stream=8, moving=moving)
+    split = ParallelSizes(stream=8, moving=moving)
     (placed,) = placements(device, split.sizes)
     from wafer_triton.train.options import _Priced
 
@@ -128,11 +128,11 @@ def test_activations_equal_the_published_formulas():
     device = on(1, 8)
     case = Case(device, replace(work, batch=1))
     for sequence, each in ((False, 10 + 24 / 8), (True, 34 / 8)):
-        split = Split(tensor=8, sequence=sequence)
+        split = ParallelSizes(tensor=8, sequence=sequence)
         placed = placements(device, split.sizes)[0]
         found = [option(case, op, split, placed, "selective") for op in work.operators]
         assert sum(own.kept_bytes for own in found) == pytest.approx(s * h * each)
-    full = [option(case, op, Split(tensor=8, sequence=True), placed, "full") for op in work.operators]
+    full = [option(case, op, ParallelSizes(tensor=8, sequence=True), placed, "full") for op in work.operators]
     assert sum(own.kept_bytes for own in full) == pytest.approx(2 * s * h / 8)
 
 

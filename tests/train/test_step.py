@@ -10,7 +10,7 @@ from wafer_triton.train.dies import wafer
 from wafer_triton.train.machine import Machine
 from wafer_triton.train.model import Sizes, parameters, plain_loss
 from wafer_triton.train.product import Team
-from wafer_triton.train.shards import Plan
+from wafer_triton.train.shards import DieGroups
 from wafer_triton.train.step import AdamW, Trainer
 
 WAFER = wafer("wafer-48")
@@ -18,7 +18,7 @@ MODELS = {"llama": Sizes(), "gpt": Sizes(kind="gpt", kv_heads=4)}
 
 
 def planned(shape, kind, sides, *rest):
-    return Plan(Team(WAFER.mesh(*shape), kind, *sides), *rest)
+    return DieGroups(Team(WAFER.mesh(*shape), kind, *sides), *rest)
 
 
 def batch_of(plan, sizes, length=5):
@@ -141,7 +141,7 @@ def test_wrong_plans_and_models_are_refused(make, said):
 
 def test_tensors_over_a_dies_hbm_are_refused_by_name():
     small = replace(WAFER, hbm_bytes=60_000)
-    plan = Plan(Team(small.mesh(1, 1), "relay", 1, 1))
+    plan = DieGroups(Team(small.mesh(1, 1), "relay", 1, 1))
     sizes = MODELS["llama"]
     with pytest.raises(HbmError, match="over its 60,000 B of HBM: .*weights"):
         Trainer(Machine(small, plan.team.mesh), sizes, plan, parameters(sizes)).step(*batch_of(plan, sizes))

@@ -12,7 +12,7 @@ from wafer_triton.train.dies import wafer
 from wafer_triton.train.machine import Machine
 from wafer_triton.train.model import Sizes, parameters
 from wafer_triton.train.product import Team
-from wafer_triton.train.shards import Plan
+from wafer_triton.train.shards import DieGroups
 from wafer_triton.train.step import Trainer
 
 pytestmark = pytest.mark.slow
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("moving", ["w", "xy"])
 def test_a_step_on_triton_has_the_values_of_one_on_torch(moving):
     on, sizes = wafer("wafer-48"), Sizes(layers=1, width=8, heads=2, hidden=6, vocab=5)
-    plan = Plan(Team(on.mesh(1, 2), "relay", 1, 2), moving)
+    plan = DieGroups(Team(on.mesh(1, 2), "relay", 1, 2), moving)
     torch.manual_seed(0)
     batch = torch.randint(0, 5, (2, 1, 3))
     found = []

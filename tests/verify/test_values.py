@@ -244,7 +244,9 @@ def test_checking_without_a_reference_loads_no_torch():
 
 @pytest.mark.parametrize("cut", ["(((y", "(y m", "y m)", "((y m))"])
 def test_unmatched_brackets_of_a_cut_are_named(cut):
-    with pytest.raises(ScheduleError, match=r"the brackets of .*, the cut of 'x', do not match; write a pattern such"):
+    with pytest.raises(
+        ScheduleError, match=r"the brackets of .*, the partition spec of 'x', do not match; write a pattern such"
+    ):
         Intent({"x": cut}, {})
 
 

@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from wafer_triton.cli.options import DEVICE, DTYPE, DTYPES, HEADS, MESH, NAMED, Command, count, option, size, tell
+from wafer_triton import dtype as dtypes
+from wafer_triton.cli.options import (
+    DEVICE,
+    HEADS,
+    MESH,
+    NAMED,
+    OF_WEIGHTS,
+    SIZES,
+    STORED,
+    Command,
+    count,
+    option,
+    size,
+    tell,
+)
 from wafer_triton.count.verdict import PLMR
 from wafer_triton.errors import ConfigError
 from wafer_triton.text.quantity import Legend
 
 if TYPE_CHECKING:
-    from wafer_triton.compare.algorithms import Row
+    from wafer_triton.compare.agreement import Agreement
+    from wafer_triton.compare.algorithms import AlgorithmRow
     from wafer_triton.verify.faults import Finding
 
 OWN = "schedule"  # the kind of `compare` that a FILE.py:FUNCTION stands for
@@ -20,14 +36,10 @@ REFERENCE = "FILE.py:FUNCTION"
 RETURNS = "a function that returns a Schedule, a Recipe or a pair (Schedule, Intent)"
 MANY_CORES = 200 * 200  # of a mesh, from which on `check` of a model reports how far it is
 UNCOUNTABLE = frozenset(("malformed", "off-mesh", "two-writers", "deadlock"))
-PRICED = {
-    "gemm": "priced with both operands aligned on the mesh; `wafer-triton estimate gemm` has the host skew the weights",
-    "gemv": "priced with the K-tree's default groups; `wafer-triton estimate gemv` takes the best",
-}
 
 
 def compare(args: argparse.Namespace) -> int:
-    """all algorithms for one product: rounds, hops, routes, links, SRAM, error, PLMR verdict"""
+    """compare all algorithms for one product: rounds, hops, routes, links, SRAM, error, PLMR verdict"""
     from wafer_triton.compare import algorithms
     from wafer_triton.draw.progress import Progress
 
@@ -43,11 +55,24 @@ def compare(args: argparse.Namespace) -> int:
             rows = algorithms.compare_gemm(args.mesh, args.m, args.k, args.n, **common)
         else:
             rows = algorithms.compare_gemv(args.mesh, args.k, args.n, **common)
-    return _tell_rows(args, {"mesh": args.mesh, "device": args.device}, rows)
+    agreed = _estimated(args)
+    about = {"mesh": args.mesh, "device": args.device, "agreement": asdict(agreed)}
+    return _tell_rows(args, about, rows, [str(agreed)])
+
+
+def _estimated(args: argparse.Namespace) -> Agreement:
+    """Return how `estimate` prices the first algorithm, and the steps that make the difference."""
+    from wafer_triton.compare.agreement import agreement
+    from wafer_triton.compare.product import Compared
+    from wafer_triton.mesh import as_mesh
+
+    shapes = ((args.m, args.k), (args.k, args.n)) if args.kind == "gemm" else ((1, args.k), (args.k, args.n))
+    product = Compared(args.kind, as_mesh(args.mesh, args.device), args.dtype, shapes)
+    return agreement(product, product.algorithms[0])
 
 
 def compare_own(args: argparse.Namespace) -> int:
-    """a schedule of your own beside the built-in algorithms of its operation, which its intent tells"""
+    """compare a schedule of your own with the built-in algorithms of the operation that its intent states"""
     from wafer_triton.cli.own import load
     from wafer_triton.compare import algorithms
     from wafer_triton.draw.progress import Progress
@@ -62,21 +87,21 @@ def compare_own(args: argparse.Namespace) -> int:
     return _tell_rows(args, {"schedule": own.schedule.name, "mesh": str(mesh), "device": mesh.device.name}, rows)
 
 
-def _tell_rows(args: argparse.Namespace, about: dict[str, Any], rows: list[Row]) -> int:
-    from wafer_triton.compare.algorithms import Row
+def _tell_rows(
+    args: argparse.Namespace, about: dict[str, Any], rows: list[AlgorithmRow], more: Sequence[str] = ()
+) -> int:
+    from wafer_triton.compare.algorithms import AlgorithmRow
     from wafer_triton.draw import tables
 
     records = [asdict(row) for row in rows]
-    notes = [PLMR]
-    if "mesh" in about and args.kind != OWN:
-        notes.append(PRICED[args.kind])
+    notes = [PLMR, *more]
     if any(row.error is None for row in rows):
         notes.append("largest error -: values were not computed; --values does, for products")
-    return tell(args, about | {"rows": records}, tables.records(records, Legend(Row)), *notes)
+    return tell(args, about | {"rows": records}, tables.records(records, Legend(AlgorithmRow)), *notes)
 
 
 def check(args: argparse.Namespace) -> int:
-    """a verdict for every operation of a decoder layer on a device, or for a schedule of your own"""
+    """judge every operation of a decoder layer on a device, or a schedule of your own"""
     model = {"mesh": "16", "device": "wse2", "dtype": "fp16", "context": 512, "prompt": None, "head_groups": None}
     given = [name for name in model if getattr(args, name) is not None]
     if (args.model is None) == (args.schedule is None):
@@ -100,7 +125,8 @@ def _check_model(args: argparse.Namespace, asked: argparse.Namespace) -> int:
     from wafer_triton.shape.read import shape_of
 
     mesh = as_mesh(asked.mesh, asked.device)
-    block = Block(shape_of(args.model), mesh, asked.dtype, entries=-(-asked.context // mesh.rows))
+    shape = shape_of(args.model, asked.dtype if asked.dtype in dtypes.STORED else None)
+    block = Block(shape, mesh, dtypes.tile_dtype(asked.dtype), entries=-(-asked.context // mesh.rows))
     block = with_head_groups(block, constants(mesh.device), asked.head_groups)
     tokens = -(-asked.prompt // mesh.square().shape[0]) if asked.prompt else 0
     with Progress(brief=mesh.cores < MANY_CORES) as progress:
@@ -166,7 +192,13 @@ COMMANDS = (
                 Command(
                     kind,
                     compare,
-                    (*(size(f"--{name}", "size of the whole matrices") for name in sizes), MESH, DEVICE, DTYPE, VALUES),
+                    (
+                        *(size(f"--{name}", "size of the whole matrices") for name in sizes),
+                        MESH,
+                        DEVICE,
+                        STORED,
+                        VALUES,
+                    ),
                     f"compare the algorithms of {kind.upper()}",
                 )
                 for kind, sizes in (("gemm", "mkn"), ("gemv", "kn"))
@@ -180,11 +212,11 @@ COMMANDS = (
         check,
         (
             option("schedule", nargs="?", metavar=REFERENCE, help=RETURNS),
-            option("--model", metavar="NAME|PATH", help="a known shape, a config.json or its folder"),
+            option("--model", metavar="NAME|PATH|SIZES", help=SIZES),
             option("--mesh", metavar="P|RxC", help="virtual cores (default: 16)"),
             option("--device", metavar="NAME|FILE", help=f"{NAMED} (default: wse2)"),
             HEADS,
-            option("--dtype", choices=DTYPES, help="of tiles (default: fp16)"),
+            option("--dtype", choices=tuple(dtypes.BYTES), help=OF_WEIGHTS),
             option("--context", type=count, metavar="N", help="tokens in the cache (default: 512)"),
             option("--prompt", type=count, metavar="N", help="judge prefill of N tokens as well"),
         ),

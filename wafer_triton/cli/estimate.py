@@ -1,59 +1,71 @@
-"""The commands that predict: `estimate`, `plan` and `sweep`. Every time in them is wafer time."""
+"""The commands that predict: `estimate` and `plan`. Every time in them is wafer time."""
 
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from wafer_triton.cli.options import (
     DEVICE,
-    DTYPE,
     EXPERTS,
     HEADS,
     MESH,
+    SIZES,
+    STORED,
+    WEIGHTS_DTYPE,
     Command,
     count,
-    cut_short,
     experts_of,
     given,
     number,
     option,
-    path,
     size,
     tell,
 )
 from wafer_triton.device import device as find_device
 from wafer_triton.device import energy_note
 from wafer_triton.errors import ConfigError
+from wafer_triton.mesh import as_mesh
 from wafer_triton.text.quantity import PREDICTED, Legend
 
 PROGRAMS = ("full", "paper-benchmark")  # as `wafer_triton.cost.layers`, which --help does not wait for
 
-BASIS = ("constants", "error_band", "outside", "layout")  # of a plan, which is told of the best alone
-MOST_VALUES = 10_000  # of a sweep, which takes milliseconds to seconds for each
+BASIS = ("constants", "error_band", "outside", "layout")  # of a plan, printed of the best alone
 SECONDS_A_SIDE, OF_A_MIXTURE = 0.4, 1.0  # of a plan, about, on a machine such as a laptop
+# The line under an estimate that predicts no time.
+TIMELESS = {
+    "kv": "bound by the SRAM of a core alone: a cache takes no time, and no rate of the device changes it",
+    "energy": "bound by the given seconds and the power of each side alone",
+}
 FINE_STEP = 5  # up to which a plan, of some hundred meshes, reports how far it is
-MANY_VALUES = 50  # from which on a sweep reports how far it is
-MACHINE = ("clock_hz", "rows", "cols", "sram_bytes", "macs_per_cycle_fp16", "macs_per_cycle_fp32")  # what takes power
-PICTURES = (".png", ".svg")  # what a sweep draws beside its CSV
 
 
 def estimate(args: argparse.Namespace) -> int:
     """predict cycles, tokens per second, capacity or energy"""
     from wafer_triton import estimate
+    from wafer_triton.compare.explain import bounds
+    from wafer_triton.compare.sweep import KINDS
     from wafer_triton.draw import tables
 
-    options = _with_experts(args, _with_model(given(args)))
-    estimated = getattr(estimate, args.kind)(**options)
+    options = arguments_of(args)
+    estimated = KINDS.get(args.kind, estimate.energy)(**options)
     text = tables.fields(asdict(estimated), Legend(type(estimated)), title=_title(args.kind, options))
-    notes = [
-        note for note in (_priced(args), _positions(args), _layers_alone(options), _energy(args, estimated)) if note
-    ]
-    return tell(args, asdict(estimated), text, *notes)
+    found = bounds(args.kind, **options)
+    line = TIMELESS[args.kind] if found is None else str(found)
+    answer = asdict(estimated) | {"bounds": None if found is None else asdict(found)}
+    return tell(args, answer, text, line, *notes_of(args, options), *filter(None, [_energy(args, estimated)]))
+
+
+def arguments_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of an estimate from the options of its kind."""
+    return _with_experts(args, _with_model(given(args)))
+
+
+def notes_of(args: argparse.Namespace, options: dict[str, Any]) -> list[str]:
+    """Return the lines under an estimate: which product is priced, too many positions, absent parts."""
+    return [note for note in (_priced(args), _positions(args), _layers_alone(options)) if note]
 
 
 def _energy(args: argparse.Namespace, estimated: Any) -> str:
@@ -62,16 +74,20 @@ def _energy(args: argparse.Namespace, estimated: Any) -> str:
 
 
 def _priced(args: argparse.Namespace) -> str:
-    """Which product is priced, where `compare` prices another."""
-    if args.kind == "gemm" and args.algorithm in ("mesh", "cannon"):
-        return "priced with weights that the host skews; `wafer-triton compare gemm` aligns both operands on the mesh"
-    if args.kind == "gemv" and args.algorithm == "ktree" and args.groups is None:
-        return "priced with the best groups of the K-tree; `wafer-triton compare gemv` has its default groups"
-    return ""
+    """Return how `compare` prices the same product, where it does."""
+    from wafer_triton.compare.agreement import agreement
+    from wafer_triton.compare.product import Compared
+
+    if args.kind not in ("gemm", "gemv"):
+        return ""
+    shapes = ((args.m, args.k), (args.k, args.n)) if args.kind == "gemm" else ((1, args.k), (args.k, args.n))
+    product = Compared(args.kind, as_mesh(args.mesh, args.device), args.dtype, shapes)
+    known = args.algorithm in product.algorithms
+    return str(agreement(product, args.algorithm, getattr(args, "groups", None))) if known else ""
 
 
 def _positions(args: argparse.Namespace) -> str:
-    """What to say of more tokens than a model has positions for."""
+    """Return a note on more tokens than a model has positions for."""
     tokens = {name: getattr(args, name, None) for name in ("context", "tokens", "input", "output")}
     if args.kind in ("gemm", "gemv", "energy", "kv") or args.model is None:
         return ""
@@ -84,7 +100,7 @@ def _positions(args: argparse.Namespace) -> str:
 
 
 def _layers_alone(options: dict[str, Any]) -> str:
-    """Which parts a decoder without a vocabulary lacks."""
+    """Return a note on the sub-layers that a decoder without a vocabulary lacks."""
     if "model" not in options:
         return ""
     from wafer_triton.shape.read import shape_of
@@ -127,53 +143,6 @@ def plan(args: argparse.Namespace) -> int:
     return tell(args, {"best": plans[0], "plans": plans}, text, named, *notes)
 
 
-def sweep(args: argparse.Namespace) -> int:
-    """an estimate over values of one parameter, as CSV and plots"""
-    from wafer_triton import draw
-    from wafer_triton.compare.sweep import LEGEND, estimates, write_csv
-    from wafer_triton.draw import tables
-    from wafer_triton.draw.progress import Progress
-
-    if args.out.suffix.lower() in (*PICTURES, ".pdf"):
-        raise ConfigError(f"--out {args.out}: CSV goes there, pictures beside it; give a name that ends in .csv")
-    if args.no_plot and args.show:
-        raise ConfigError(f"--show {args.show}: it names a column of the plot; leave out --no-plot, or --show")
-    over = _name(args.over)
-    options = _settings(args.set, over)
-    values = _values(args.values)
-    rows: list[dict[str, Any]] = []
-    left_out: dict[str, list[float]] = {}
-    interrupted = False
-    try:
-        with Progress(brief=len(values) < MANY_VALUES) as progress:
-            for row in estimates(args.kind, over, values, device=args.device, left_out=left_out, **options):
-                rows.append(row)
-                progress("values", len(rows), len(values))
-    except KeyboardInterrupt:
-        if not rows:
-            raise
-        interrupted = True
-    title = _title(f"{args.kind} over {over}", options | {"device": args.device})
-    texts = [tables.records([row | {over: LEGEND.asked(over, row[over])} for row in rows], LEGEND, title=title)]
-    for reason, absent in left_out.items():
-        texts.append(f"left out: {over} = {', '.join(f'{value:g}' for value in absent)}: {reason}")
-    if over in MACHINE and any("joules" in name for name in rows[0]):
-        texts.append(
-            f"power_watts stays {find_device(args.device).power_watts:,.0f} W while {over} changes, and so "
-            f"energies are times alone; --set takes no device's number, a Device of your own does"
-        )
-    files = []
-    if not args.no_plot:  # first, as it may fail
-        files = [args.out.with_suffix(suffix) for suffix in PICTURES]
-        for path in files:
-            draw.sweep(rows, path, show=args.show, title=f"{args.kind} on {args.device}")
-    write_csv(rows, args.out)
-    files.insert(0, args.out)
-    texts += [f"written: {path}" for path in files]
-    code = tell(args, {"rows": rows, "files": [str(path) for path in files], "interrupted": interrupted}, *texts)
-    return cut_short(f"after {len(rows)} of {len(values)} values") if interrupted else code
-
-
 def _with_model(options: dict[str, Any]) -> dict[str, Any]:
     """Return the options of an estimate, with sizes that stand for a model made one.
 
@@ -196,7 +165,7 @@ def _with_model(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_experts(args: argparse.Namespace, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of an estimate, with what says where experts live made one."""
+    """Return the options of an estimate, with one option for the place of the experts."""
     if "experts" not in options:
         return options
     own = {name: value for name, value in options.items() if name not in ("copies", "routing")}
@@ -204,7 +173,7 @@ def _with_experts(args: argparse.Namespace, options: dict[str, Any]) -> dict[str
 
 
 def _title(subject: str, options: dict[str, Any]) -> str:
-    """What is estimated, and of what: every option that says something."""
+    """Return the title: the subject of the estimate, and every option with a value."""
     from wafer_triton.compare.sweep import LEGEND
 
     said = (
@@ -217,61 +186,14 @@ def _title(subject: str, options: dict[str, Any]) -> str:
     return f"{subject}, {PREDICTED}: {', '.join(said)}"
 
 
-def _name(option_name: str) -> str:
-    return option_name.strip("-").replace("-", "_")
-
-
-def _settings(settings: list[str], over: str) -> dict[str, Any]:
-    """Return the options that `--set` gives to a sweep over another one."""
-    options: dict[str, Any] = {}
-    for text in settings:
-        name, sign, value = text.partition("=")
-        if not sign or not name:
-            raise ConfigError(f"--set {text!r}: write NAME=VALUE")
-        if _name(name) == over:
-            raise ConfigError(f"--set {text}: {over} takes its values from --values; leave it out of --set")
-        if _name(name) in (*options, "device"):
-            remedy = "use --device" if _name(name) == "device" else "it is set already; give it once"
-            raise ConfigError(f"--set {text}: {remedy}")
-        options[_name(name)] = {"true": True, "false": False}.get(value, _number(value, value))
-    return options
-
-
-def _values(text: str) -> list[float]:
-    parts = text.split(":") if ":" in text else text.split(",")
-    numbers = [_number(part, None) for part in parts]
-    wrong = [part for part, number in zip(parts, numbers, strict=True) if number is None or not math.isfinite(number)]
-    if wrong or (":" in text and len(numbers) != 3):
-        which = f" ({wrong[0]!r} is no finite number)" if wrong else ""
-        raise ConfigError(f"--values {text!r}: write numbers as A,B,C or FROM:TO:STEP{which}")
-    if ":" in text and numbers[2] <= 0:
-        raise ConfigError(f"--values {text!r}: STEP is {parts[2]}, and FROM:TO:STEP counts upwards; give more than 0")
-    if ":" not in text:
-        return numbers
-    first, last, step = numbers
-    if (last - first) / step >= MOST_VALUES:
-        raise ConfigError(f"--values {text!r}: that is more than {MOST_VALUES:,} values; take a larger STEP")
-    if first > last:
-        raise ConfigError(f"--values {text!r}: FROM:TO:STEP counts upwards, and {parts[0]} lies above {parts[1]}")
-    return [first + number * step for number in range(int((last - first) / step + 1e-9) + 1)]
-
-
-def _number(text: str, otherwise: Any) -> Any:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return otherwise
-
-
 MODEL = (
-    option("--model", metavar="NAME|PATH", help="a preset or a config.json"),
+    option("--model", metavar="NAME|PATH|SIZES", help=SIZES),
     option("--dim", type=count, metavar="N", help="instead of --model: width"),
     option("--ffn", type=count, metavar="N", help="instead of --model: feed-forward width"),
     option("--heads", type=count, metavar="N", help="instead of --model: query heads"),
     option("--kv-heads", type=count, metavar="N", help="instead of --model: key heads (default: as many)"),
     option("--layers", type=count, metavar="N", help="instead of --model: layers"),
+    WEIGHTS_DTYPE,
 )
 PROGRAM = option(
     "--program",
@@ -292,7 +214,7 @@ KINDS = (
             *(size(f"--{name}", "size of the whole matrices") for name in "mkn"),
             option("--algorithm", default="mesh", help="mesh, cannon, summa, allgather, t10 or ladder"),
             DEVICE,
-            DTYPE,
+            STORED,
         ),
         "a matrix product",
     ),
@@ -305,7 +227,7 @@ KINDS = (
             option("--algorithm", default="ktree", help="ktree, pipeline, ring, star, two-phase, t10 or ladder"),
             GROUPS,
             DEVICE,
-            DTYPE,
+            STORED,
         ),
         "a vector-matrix product",
     ),
@@ -358,6 +280,26 @@ KINDS = (
         ),
         "MoE-CAP's measures of decode: S-MBU, S-MFU and distinct experts",
     ),
+    Command(
+        "batch",
+        estimate,
+        (
+            *MODEL,
+            MESH,
+            DEVICE,
+            size("--context", "tokens in the cache of each sequence"),
+            size("--batch", "sequences, each of which gets a token in a turn"),
+            option(
+                "--at-once",
+                type=count,
+                metavar="N",
+                help="sequences of a group, which follow one another through the regions (default: the fastest)",
+            ),
+            HEADS,
+            AS_IF,
+        ),
+        "decode of a batch, in groups that follow one another through the regions",
+    ),
     Command("kv", estimate, (*MODEL, MESH, DEVICE, HEADS, PROGRAM), "how many tokens the cache holds"),
     Command(
         "energy",
@@ -390,20 +332,6 @@ COMMANDS = (
             option("--best", type=count, default=5, metavar="N", help="plans to show (default: %(default)s)"),
             option("--slo", metavar="BOUNDS", help="ttft=200ms,tpot=1ms: plan for the most goodput at --rate instead"),
             option("--rate", type=number, metavar="R", help="with --slo: requests a second of these sizes"),
-        ),
-    ),
-    Command(
-        "sweep",
-        sweep,
-        (
-            option("kind", metavar="KIND", help="gemm, gemv, decode, prefill, request or kv"),
-            option("--over", required=True, metavar="NAME", help="a number of the device, or an option of KIND"),
-            option("--values", required=True, metavar="A,B,...", help="a list, or FROM:TO:STEP"),
-            option("--set", action="append", default=[], metavar="NAME=VALUE", help="the other options of KIND"),
-            option("--show", metavar="COLUMN", help="what the plot shows (default: the first after the parameter)"),
-            option("--out", type=path, default=Path("sweep.csv"), metavar="FILE", help="default: %(default)s"),
-            option("--no-plot", action="store_true", help="CSV alone"),
-            DEVICE,
         ),
     ),
 )

@@ -14,11 +14,11 @@ from wafer_triton.cli.options import (
     EXECUTION,
     PLACE,
     Command,
+    checkpoint_of,
     count,
     cut_short,
     executor_of,
     experts_of,
-    folder_of,
     mesh_of,
     option,
     path,
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 def perplexity(args: argparse.Namespace) -> int:
-    """the perplexity of a text on a mesh of virtual cores, to compare meshes, algorithms and number formats"""
+    """measure the perplexity of a text on a mesh of virtual cores, to compare meshes and number formats"""
     from wafer_triton.draw.progress import Progress
     from wafer_triton.models import precision
 
@@ -84,7 +84,7 @@ def precision(args: argparse.Namespace) -> int:
 
 
 def _so_far(judged: Iterator[T]) -> tuple[T, bool]:
-    """The last judgement, and whether Ctrl-C kept more from coming; before the first there is nothing to show."""
+    """Return the last judgement, and whether Ctrl-C ended them; Ctrl-C before the first is raised."""
     newest = next(judged)
     try:
         for newest in judged:  # noqa: B007 (the last one is wanted)
@@ -96,16 +96,14 @@ def _so_far(judged: Iterator[T]) -> tuple[T, bool]:
 
 def _ids(args: argparse.Namespace) -> list[int]:
     from wafer_triton.models.checkpoint.text import file_ids, file_text
-    from wafer_triton.models.config import DecoderConfig
     from wafer_triton.models.precision import windows
 
     mesh_of(args)
     windows([0, 0], args.window)  # raises before anything is read
-    text, folder = file_text(args.text), folder_of(args)
-    ids = ranks.of_first(lambda: file_ids(folder, args.text, text, args.tokens))
-    config = DecoderConfig.from_folder(folder)
-    config.check_tokens(ids)
-    config.room(min(args.window, len(ids)) - 1)
+    text, checkpoint = file_text(args.text), checkpoint_of(args)
+    ids = ranks.of_first(lambda: file_ids(checkpoint.folder, args.text, text, args.tokens))
+    checkpoint.config.check_tokens(ids)
+    checkpoint.config.room(min(args.window, len(ids)) - 1)
     args.window = min(args.window, len(ids))  # a longer one would only take memory
     return ids
 
@@ -127,7 +125,7 @@ def _model(args: argparse.Namespace, executor: Executor, progress: Progress, **o
 def _announce(
     args: argparse.Namespace, executor: Executor, progress: Progress, tokens: int
 ) -> Callable[[Placement], None]:
-    """What tells about how long so many tokens take, window by window, once the model's place is known."""
+    """Return a function that prints the expected time of `tokens` in windows, for the placement that it is given."""
     from wafer_triton.models import effort
 
     window = min(args.window, tokens)

@@ -1,4 +1,4 @@
-"""What commands share: how a command is described, its options and their types, and where its answer goes."""
+"""Common parts of commands: descriptions, options and their types, and the streams of an answer."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from wafer_triton.cli import ranks
 from wafer_triton.device import device as find_device
+from wafer_triton.dtype import BYTES, TILES, WEIGHTS
 from wafer_triton.errors import ConfigError
 from wafer_triton.mesh import Mesh, as_mesh
 
 if TYPE_CHECKING:
     from wafer_triton.emulate.executor import Executor
+    from wafer_triton.models.checkpoint.checkpoint import Checkpoint
 
 Option = tuple[tuple[str, ...], dict[str, Any]]
 MOST = 10**9  # of any number, some thousand times the largest model's
-DTYPES = ("fp16", "bf16", "fp32")
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Command:
 
 
 def option(*flags: str, **settings: Any) -> Option:
-    """What argparse's `add_argument` takes."""
+    """Return an option as the arguments of argparse's `add_argument`."""
     return flags, settings
 
 
@@ -134,6 +135,18 @@ def number(text: str) -> float:
     return value
 
 
+def tiles(text: str) -> str:
+    """Return the type of an option that takes a dtype of tiles."""
+    if text in WEIGHTS and text not in TILES:
+        raise argparse.ArgumentTypeError(
+            f"{text} is a storage of weights in predictions (estimate, compare, check, plan, serve); run in one of "
+            f"{', '.join(TILES)}"
+        )
+    if text not in TILES:
+        raise argparse.ArgumentTypeError(f"{text!r} is no dtype of tiles; choose one of {', '.join(TILES)}")
+    return text
+
+
 def path(text: str) -> Path:
     """Return the type of an option that takes a path."""
     if not text:
@@ -162,7 +175,12 @@ SET = option(
     "--set", action="append", default=[], dest="numbers", metavar="KEY=VALUE",
     help="another number of --device, such as hop_cycles=2 or clock_ghz=1.4",
 )  # fmt: skip
-DTYPE = option("--dtype", default="fp16", choices=DTYPES, help="of tiles (default: %(default)s)")
+DTYPE = option("--dtype", type=tiles, default="fp16", metavar="fp16|bf16|fp32", help="of tiles (default: %(default)s)")
+OF_WEIGHTS = "of tiles; int8 and fp8 are of weights, beside activations in fp16 (default: fp16)"
+STORED = option("--dtype", default="fp16", choices=tuple(BYTES), help=OF_WEIGHTS)
+WEIGHTS_DTYPE = option("--dtype", choices=WEIGHTS, help="of weights, beside activations in fp16 (default: fp16)")
+SIZES = "a preset, a folder, its config.json, either with sizes, or sizes: dim=2048,ffn=8192,heads=32,layers=16"
+SHAPE = option("--model", required=True, metavar="NAME|PATH|SIZES", help=SIZES)
 MESH = option("--mesh", required=True, metavar="P|RxC", help="cores of a region, 64 or 48x64")
 HEADS = option(
     "--head-groups", type=count, metavar="N",
@@ -171,10 +189,10 @@ HEADS = option(
 EXPERTS = (
     option(
         "--experts", choices=("spread", "regions"),
-        help="where those of a mixture live in prefill: each over the whole mesh, or in a region (default: the faster)",
+        help="place of a mixture's experts in prefill: each over the whole mesh, or in a region (default: the faster)",
     ),
     option("--copies", type=count, metavar="N", help="with --experts regions: copies of the hottest, by --routing"),
-    option("--routing", type=path, metavar="FILE", help="for --copies: what tokens took, by --routing-out"),
+    option("--routing", type=path, metavar="FILE", help="for --copies: the experts of tokens, by --routing-out"),
 )  # fmt: skip
 CHECKPOINT = option(
     "--model", required=True, metavar="PATH|NAME", help="a Hugging Face folder, or smollm2-135m (fetched)"
@@ -188,15 +206,18 @@ PLACE = (
     HEADS,
     *EXPERTS,
 )  # fmt: skip
+EMULATE_ON = (
+    option(
+        "--emulate-on", default="auto", metavar="auto|cpu|cuda|cuda:N",
+        help="the torch device that emulates the cores (default: a GPU where there is one)",
+    ),
+    option("--backend", choices=("torch", "triton"), help="default: triton on a GPU, else torch"),
+)  # fmt: skip
 EXECUTION = (
     DTYPE,
     option("--accumulate", default="fp32", choices=("fp32", "fp16"), help="partial sums (default: %(default)s)"),
     option("--exchange", default="explicit", choices=("explicit", "elided"), help="do tiles move (default), or not"),
-    option(
-        "--emulate-on", default="auto", metavar="auto|cpu|cuda|cuda:N",
-        help="what emulates the cores (default: a GPU where there is one)",
-    ),
-    option("--backend", choices=("torch", "triton"), help="default: triton on a GPU, else torch"),
+    *EMULATE_ON,
     option(
         "--shards", metavar="RxC",
         help="of ranks that torchrun starts: rectangles that a mesh is cut into (default: ranks take layers first)",
@@ -205,7 +226,7 @@ EXECUTION = (
 
 
 def given(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of a command by name, without what every command has."""
+    """Return the options of a command by name, without those that every command has."""
     return {name: value for name, value in vars(args).items() if name not in ("run", "kind", "json")}
 
 
@@ -226,7 +247,7 @@ def searching(args: argparse.Namespace) -> None:
 
 
 def experts_of(args: argparse.Namespace, model: str | Path) -> Any:
-    """Where `EXPERTS` says that the experts of a model live; ConfigError for options that do not go together."""
+    """Return the place of a model's experts by `EXPERTS`; ConfigError for options that do not go together."""
     if (args.copies is None) != (args.routing is None) or (args.copies and args.experts != "regions"):
         raise ConfigError("--copies of the hottest experts: give --experts regions and --routing FILE with it, or none")
     if args.copies is None:
@@ -238,26 +259,25 @@ def experts_of(args: argparse.Namespace, model: str | Path) -> Any:
     return HotRegions(read_trace(args.routing, shape_of(model)), args.copies)
 
 
-def folder_of(args: argparse.Namespace, tokens: int = 1) -> Path:
-    """Return the folder of `CHECKPOINT`; raises for what is wrong with it, `PLACE` and so many tokens.
+def checkpoint_of(args: argparse.Namespace, tokens: int = 1) -> Checkpoint:
+    """Return the checkpoint of `CHECKPOINT`; raises for its faults, and for faults of `PLACE` and a number of tokens.
 
-    That is all that can be told before the tokenizer is loaded, which takes seconds, and weights are placed.
+    These are judged before the tokenizer is loaded, which takes seconds, and before weights are placed.
     """
     from wafer_triton.dtype import torch_dtype
-    from wafer_triton.models.checkpoint.fetch import resolve
-    from wafer_triton.models.checkpoint.weights import Checkpoint
+    from wafer_triton.models.checkpoint.checkpoint import Checkpoint
     from wafer_triton.schedule.heads import HeadGroups
 
-    mesh, folder = mesh_of(args), resolve(args.model)
-    checkpoint = Checkpoint.of(folder, torch_dtype(args.dtype))
+    mesh, checkpoint = mesh_of(args), Checkpoint(args.model)
+    weights = checkpoint.weights(torch_dtype(args.dtype))
     checkpoint.config.room(tokens)
     if mesh is not None:
         mesh.square()  # of prefill
         if args.head_groups is not None:
             HeadGroups(checkpoint.config, mesh.cols, args.head_groups)
-    for name in checkpoint if ranks.count() == 1 else ():  # of several each reads its own
-        checkpoint[name]  # which has no NaN
-    return folder
+    for name in weights if ranks.count() == 1 else ():  # of several each reads its own
+        weights[name]  # which has no NaN
+    return checkpoint
 
 
 def executor_of(args: argparse.Namespace) -> Executor:
@@ -272,7 +292,7 @@ def executor_of(args: argparse.Namespace) -> Executor:
 
 
 def tell_where(executor: Executor) -> None:
-    """Print on what and in which exchange an executor runs, to stderr."""
+    """Print the device and the exchange of an executor, to stderr."""
     from wafer_triton.ops import described
 
     print(f"emulated {described(executor)}", file=sys.stderr, flush=True)
@@ -292,7 +312,7 @@ def tell(args: argparse.Namespace, answer: Any, *texts: str) -> int:
 
 
 def _plain(answer: Any) -> Any:
-    """Return an answer with null for what is not finite, which JSON does not have."""
+    """Return an answer with null for numbers that are not finite, which JSON does not have."""
     if isinstance(answer, dict):
         return {name: _plain(value) for name, value in answer.items()}
     if isinstance(answer, list | tuple):
@@ -301,7 +321,7 @@ def _plain(answer: Any) -> Any:
 
 
 def cut_short(when: str) -> int:
-    """Tell that Ctrl-C ended a command, whose answer so far has been told; the exit code."""
+    """Print that Ctrl-C ended a command, whose answer so far is printed; returns the exit code."""
     print(f"interrupted {when}", file=sys.stderr)
     return 130
 

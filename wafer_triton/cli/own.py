@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib.util
 import inspect
 import sys
@@ -25,8 +26,8 @@ RESULTS = "a Schedule, a Recipe or a pair (Schedule, Intent)"
 
 
 @dataclass(frozen=True)
-class Own:
-    """What a function returned: a schedule, and if they are known its intent and how its operands are cut."""
+class OwnSchedule:
+    """The result of a user's function: a schedule, and if given its intent and recipe."""
 
     function: str
     schedule: Schedule
@@ -34,11 +35,25 @@ class Own:
     recipe: Recipe | None
 
 
-def load(reference: str, drafts: bool = False) -> Own:
-    """The schedule that FILE.py:FUNCTION returns; with `drafts` it is built unchecked, for all its faults to be listed.
+def load(reference: str, drafts: bool = False) -> OwnSchedule:
+    """Return the schedule of FILE.py:FUNCTION; with `drafts` it is built unchecked, for all its faults to be listed.
+
+    Raises ConfigError for a function that needs arguments, and as `function_of`.
+    """
+    called, path = function_of(reference, drafts)
+    try:
+        inspect.signature(called).bind()
+    except TypeError as error:
+        name = reference.rpartition(":")[2]
+        raise ConfigError(f"{path}: {name} is called without arguments ({error}); give them defaults") from None
+    return called()
+
+
+def function_of(reference: str, drafts: bool = False) -> tuple[Callable[..., OwnSchedule], Path]:
+    """Return the function of FILE.py:FUNCTION, with its own parameters and `OwnSchedule` as its result, and the file.
 
     Raises ConfigError without such a file or function, ScheduleError if the file or the function raises, or if the
-    function returns anything else. What they print goes to stderr.
+    function returns anything else. The output of both goes to stderr.
     """
     file, _, name = reference.rpartition(":")
     path = Path(file).expanduser()
@@ -49,15 +64,24 @@ def load(reference: str, drafts: bool = False) -> Own:
     with _told(path), redirect_stdout(sys.stderr):
         module = _run(path)
     function = _function(module, path, name)
-    with _told(path), redirect_stdout(sys.stderr), drafting() if drafts else nullcontext():
-        result = function()
+
+    @functools.wraps(function)
+    def called(*args: Any, **arguments: Any) -> OwnSchedule:
+        with _told(path), redirect_stdout(sys.stderr), drafting() if drafts else nullcontext():
+            result = function(*args, **arguments)
+        return _own(result, path, name)
+
+    return called, path
+
+
+def _own(result: Any, path: Path, name: str) -> OwnSchedule:
     match result:
         case Schedule():
-            return Own(name, result, None, None)
+            return OwnSchedule(name, result, None, None)
         case Recipe():
-            return Own(name, result.schedule, Intent.of(result), result)
+            return OwnSchedule(name, result.schedule, Intent.of(result), result)
         case (Schedule() as schedule, Intent() as intent):
-            return Own(name, schedule, intent, None)
+            return OwnSchedule(name, schedule, intent, None)
         case (Intent(), Schedule()):
             raise ScheduleError(f"{path}: {name} returns a pair (Intent, Schedule); exchange the two")
     hint = "; end it with .build()" if hasattr(result, "build") else ""
@@ -68,7 +92,7 @@ def _run(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(path.stem, path.resolve())
     assert spec is not None and spec.loader is not None  # it ends in .py
     module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)  # dataclasses look their module up
+    sys.modules.setdefault(path.stem, module)  # dataclasses need their module here
     sys.path.insert(0, str(path.resolve().parent))  # modules beside the file
     try:
         spec.loader.exec_module(module)
@@ -77,7 +101,7 @@ def _run(path: Path) -> ModuleType:
     return module
 
 
-def _function(module: ModuleType, path: Path, name: str) -> Callable[[], Any]:
+def _function(module: ModuleType, path: Path, name: str) -> Callable[..., Any]:
     function = getattr(module, name, None)
     if not callable(function):
         own = [
@@ -91,10 +115,6 @@ def _function(module: ModuleType, path: Path, name: str) -> Callable[[], Any]:
         more = f" and {len(own) - len(listed)} more" * (len(own) > len(listed))
         has = f"its functions are {', '.join(map(repr, listed))}{more}" if own else "it has no function"
         raise ConfigError(f"{path}: there is no function {name!r}; {has}")
-    try:
-        inspect.signature(function).bind()
-    except TypeError as error:
-        raise ConfigError(f"{path}: {name} is called without arguments ({error}); give them defaults") from None
     return function
 
 

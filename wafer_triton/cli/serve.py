@@ -7,7 +7,7 @@ import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from wafer_triton.cli.options import DEVICE, Command, Once, option, path, tell
+from wafer_triton.cli.options import DEVICE, SHAPE, WEIGHTS_DTYPE, Command, Once, option, path, tell
 from wafer_triton.cli.serving import (
     PLACED,
     POLICIES,
@@ -76,7 +76,7 @@ def serve(args: argparse.Namespace) -> int:
 
 def sweep(args: argparse.Namespace) -> int:
     """Simulate each value of --sweep, and print one row for each, or the reason why there is none."""
-    from wafer_triton.compare.sweep import write_csv
+    from wafer_triton.compare.grid import write_csv
     from wafer_triton.draw import serving, tables
     from wafer_triton.draw.progress import Progress
     from wafer_triton.text.quantity import PREDICTED, quantity
@@ -155,7 +155,7 @@ def plan(args: argparse.Namespace) -> int:
         raise ConfigError(f"--{more[0].replace('_', '-')}: a plan with --slo chooses by itself; leave it out")
     with Progress() as progress:
         found = plan(
-            shape_of(args.model), device(args.device), input=args.input, output=args.output, rate=args.rate,
+            shape_of(args.model, args.dtype), device(args.device), input=args.input, output=args.output, rate=args.rate,
             slo=slo_of(args), best=args.best, progress=progress,
         )  # fmt: skip
     plans = [asdict(one) for one in found]
@@ -259,7 +259,8 @@ COMMANDS = (
         "serve",
         serve,
         (
-            option("--model", required=True, metavar="NAME|PATH", help="a preset or a config.json"),
+            SHAPE,
+            WEIGHTS_DTYPE,
             DEVICE,
             *WORKLOAD,
             option("--policy", default="shared", choices=POLICIES,

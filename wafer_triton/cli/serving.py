@@ -152,4 +152,5 @@ def times_of(args: argparse.Namespace, workload: list[Request] | Closed) -> Pric
     from wafer_triton.serve.sizes import priced
     from wafer_triton.shape.read import shape_of
 
-    return priced(args.policy, shape_of(args.model), device(args.device), load_of(args, workload), given_of(args))
+    shape, chip = shape_of(args.model, args.dtype), device(args.device)
+    return priced(args.policy, shape, chip, load_of(args, workload), given_of(args))

@@ -15,7 +15,7 @@ from wafer_triton.mesh import as_mesh
 
 if TYPE_CHECKING:
     from wafer_triton.train.dies import Wafer
-    from wafer_triton.train.planner import Planned
+    from wafer_triton.train.planner import TrainingPlan
 
 MOST_MICRO_BATCHES = 1_024  # of a step of the demo
 WORKLOAD = "gpt3-6.7b"  # that is planned unless another is given
@@ -35,7 +35,7 @@ def train(args: argparse.Namespace) -> int:
     from wafer_triton.train.machine import Machine
     from wafer_triton.train.model import Sizes, parameters, plain_loss
     from wafer_triton.train.product import Team
-    from wafer_triton.train.shards import Plan
+    from wafer_triton.train.shards import DieGroups
     from wafer_triton.train.step import AdamW, Trainer
 
     torch.set_num_threads(1)
@@ -47,7 +47,7 @@ def train(args: argparse.Namespace) -> int:
     except MeshError as error:
         raise ConfigError(f"--group {args.group}: {error}") from None
     team = Team(device.mesh(mesh.rows, mesh.cols), args.stream, sides.rows, sides.cols)
-    plan = Plan(team, args.moving, args.split, args.recompute, args.micro_batches)
+    plan = DieGroups(team, args.moving, args.split, args.recompute, args.micro_batches)
     sizes = Sizes() if args.model == "llama" else Sizes(kind="gpt", kv_heads=4)
     given = parameters(sizes)
     plain = {name: value.clone().requires_grad_() for name, value in given.items()}
@@ -108,7 +108,7 @@ def plan_training(args: argparse.Namespace) -> int:
     recompute = ("none", "selective", "full") if args.recompute is None else (args.recompute,)
     shared = {"wafers": args.wafers, "recompute": recompute, "objective": args.objective}
     best = demand(plan(work, device, PLANNED, **shared))
-    plans: list[Planned] = [best]
+    plans: list[TrainingPlan] = [best]
     failures: dict[str, str] = {}
     for strategy in () if args.no_baselines else BASELINES:
         try:
@@ -133,7 +133,7 @@ def plan_training(args: argparse.Namespace) -> int:
         (start, end), size = best.hottest
         texts.append(
             f"the hottest link, {start} to {end}, carries {size / 1e12:.2f} TB a step, "
-            f"{size / device.link_bytes_per_second / best.seconds:.0%} of what it could"
+            f"{size / device.link_bytes_per_second / best.seconds:.0%} of its capacity"
         )
     texts.append(
         f"{best.tried:,} options were priced; the plan is the best of all whose layers are of one or two kinds, "
@@ -192,7 +192,7 @@ def workload_of(args: argparse.Namespace) -> Any:
     return workload(whole, args.sequence, args.batch)
 
 
-def _row(each: Planned, best: Planned) -> tuple[str, ...]:
+def _row(each: TrainingPlan, best: TrainingPlan) -> tuple[str, ...]:
     parts = [f"{value:.3f}" for value in each.parts.values()]
     return (
         each.strategy, f"{each.seconds:.3f}", *parts, f"{each.bytes / 1e9:.1f}", f"{each.watts / 1e3:.1f} kW",
@@ -200,18 +200,18 @@ def _row(each: Planned, best: Planned) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _title(best: Planned) -> str:
+def _title(best: TrainingPlan) -> str:
     on = best.wafer.name if best.wafers == 1 else f"{best.wafers} x {best.wafer.name}"
     return f"{best.work.name}, {best.work.batch} x {best.work.sequence} tokens on {on} ({best.wafer.forwarding})"
 
 
-def _layers(best: Planned) -> str:
+def _layers(best: TrainingPlan) -> str:
     assert best.mix is not None
     kinds = zip(best.mix.counts, best.recompute, strict=True)
     return ", ".join(f"{number} layers with {kind} recompute" for number, kind in kinds)
 
 
-def _answer(each: Planned) -> dict[str, Any]:
+def _answer(each: TrainingPlan) -> dict[str, Any]:
     if each.why:
         return {"strategy": each.strategy, "why": each.why, "solver_seconds": each.solver_seconds}
     assert each.mix is not None
@@ -259,7 +259,7 @@ COMMANDS = (
                 "--recompute",
                 default="none",
                 choices=("none", "selective", "full"),
-                help="what backward computes again (default: %(default)s)",
+                help="the values that backward computes again (default: %(default)s)",
             ),
             option("--micro-batches", type=count, default=1, metavar="N", help="of a step (default: %(default)s)"),
             option("--steps", type=count, default=10, metavar="N", help="of training (default: %(default)s)"),

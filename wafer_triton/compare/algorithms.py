@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from wafer_triton.compare.product import Product, understood
+from wafer_triton.compare.product import Compared, understood
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.price import Cost, price
 from wafer_triton.count.account import Account, account
@@ -25,7 +25,7 @@ from wafer_triton.verify.provenance import Intent
 
 
 @dataclass(frozen=True)
-class Row:
+class AlgorithmRow:
     """One algorithm: counts of its schedule, its error against fp64 (None: not computed), its verdict by letter."""
 
     algorithm: str
@@ -43,27 +43,27 @@ class Row:
 def compare_gemm(
     mesh: Any, m: int, k: int, n: int, *, device: DeviceLike = "wse2", dtype: str = "fp16",
     values: bool | None = None, progress: Progress = silent, announce: Announce = unannounced,
-) -> list[Row]:  # fmt: skip
+) -> list[AlgorithmRow]:  # fmt: skip
     """Return rows for [m, k] x [k, n] by MeshGEMM, Cannon, SUMMA and all-gather.
 
     `values` says whether errors are computed; None computes them where that takes no more than seconds, see
     `Product.values`. Raises a WaferError for a wrong mesh, size or dtype, and for values that do not fit this machine;
     SRAM is no limit here. Reports "algorithms" and "values" to `progress`.
     """
-    return _beside(Product("gemm", as_mesh(mesh, device), dtype, ((m, k), (k, n))), {}, values, progress, announce)
+    return _beside(Compared("gemm", as_mesh(mesh, device), dtype, ((m, k), (k, n))), {}, values, progress, announce)
 
 
 def compare_gemv(
     mesh: Any, k: int, n: int, *, device: DeviceLike = "wse2", dtype: str = "fp16", values: bool | None = None,
     progress: Progress = silent, announce: Announce = unannounced,
-) -> list[Row]:  # fmt: skip
-    """Rows for [k] x [k, n] by MeshGEMV's K-tree and the other all-reduces; keywords are those of `compare_gemm`."""
-    return _beside(Product("gemv", as_mesh(mesh, device), dtype, ((1, k), (k, n))), {}, values, progress, announce)
+) -> list[AlgorithmRow]:  # fmt: skip
+    """Return rows for [k] x [k, n] by MeshGEMV's K-tree and other all-reduces; keywords as of `compare_gemm`."""
+    return _beside(Compared("gemv", as_mesh(mesh, device), dtype, ((1, k), (k, n))), {}, values, progress, announce)
 
 
 def _beside(
-    product: Product, own: Mapping[str, Recipe], values: bool | None, progress: Progress, announce: Announce
-) -> list[Row]:
+    product: Compared, own: Mapping[str, Recipe], values: bool | None, progress: Progress, announce: Announce
+) -> list[AlgorithmRow]:
     """Return rows for recipes of the user's own, and for all algorithms of a product."""
     mesh, wanted = product.mesh, product.values(values)
     names = (*own, *product.algorithms)
@@ -85,7 +85,7 @@ def _beside(
         errors[name] = error
         progress("values", number + 1, len(names))
     return [
-        Row(
+        AlgorithmRow(
             algorithm=name,
             rounds=counted.rounds,
             stages=counted.stages,
@@ -104,18 +104,18 @@ def _beside(
 def compare_own(
     name: str, schedule: Schedule, intent: Intent | None, *, values: bool | None = None, progress: Progress = silent,
     announce: Announce = unannounced,
-) -> list[Row]:  # fmt: skip
+) -> list[AlgorithmRow]:  # fmt: skip
     """Return rows for a schedule of the user's own, called `name`, and for the built-in algorithms of its operation.
 
-    The intent's cuts say which operation it is: a product of two matrices, of a vector and a matrix, or a sum over
-    lines, on the mesh and of the sizes and dtype of the schedule. Raises ScheduleError for any other, or for no intent.
+    The operation follows from the intent's partition specs: a product of two matrices, of a vector and a matrix, or a
+    sum over mesh lines. Mesh, sizes and dtype are the schedule's. Raises ScheduleError for any other, or for no intent.
     """
     own, product = understood(schedule, intent)
     return _beside(product, {f"{name} (own)": own}, values, progress, announce)
 
 
-def _busy(built: Recipe, product: Product) -> float:
-    """The share of cores that hold some of the weights, which are cut both ways with padded ends; all of a sum's."""
+def _busy(built: Recipe, product: Compared) -> float:
+    """Return the share of cores with weights in their tiles, which are cut both ways with padded ends; 1 of a sum."""
     if product.name == "all_reduce":
         return 1.0
     tile = built.schedule.buffers[built.inputs[1][0]].tile
@@ -124,7 +124,7 @@ def _busy(built: Recipe, product: Product) -> float:
     return min(1.0, used[0] * used[1] / (rows * cols))
 
 
-def _errors(recipes: Mapping[str, Recipe], product: Product) -> Iterator[tuple[str, float]]:
+def _errors(recipes: Mapping[str, Recipe], product: Compared) -> Iterator[tuple[str, float]]:
     """Yield the largest error of each algorithm against fp64, relative to the largest value, on one random product."""
     import torch
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
+from wafer_triton.dtype import STORED, dtype_name
 from wafer_triton.errors import ScheduleError, ShapeError, SramError, check_counts
 from wafer_triton.layout import MESH_AXES, axes, letters
 from wafer_triton.mesh import Mesh
@@ -25,8 +26,8 @@ MOST_SIZES = 2**40  # numbers of one matrix, far above any model's
 
 
 @dataclass(frozen=True)
-class Product:
-    """What algorithms are compared for: an operation of `recipe` on a mesh, by name, dtype, shapes and options."""
+class Compared:
+    """An operation that algorithms are compared for: a name of `recipe`, a mesh, a dtype, shapes and options."""
 
     name: str
     mesh: Mesh
@@ -67,8 +68,12 @@ class Product:
             return recipe(self.name, unbounded(self.mesh), self.dtype, self.shapes, options)
 
     def values(self, wanted: bool | None) -> bool:
-        """Whether values are computed, which `wanted` may leave open; ShapeError if they do not fit this machine."""
+        """Return whether values are computed, as `wanted` or by default; ShapeError if they do not fit this machine."""
         if self.name == "all_reduce":
+            return False
+        if self.dtype in STORED:
+            if wanted:
+                dtype_name(self.dtype)  # raises
             return False
         (m, k), n = self.shapes[0], self.shapes[1][0 if self.transposed else 1]
         numbers = m * k + k * n + m * n
@@ -83,20 +88,20 @@ class Product:
 
 
 def unbounded(mesh: Mesh) -> Mesh:
-    """Return the mesh with SRAM for anything: what does not fit is a finding here, not an error."""
+    """Return the mesh with unbounded SRAM: an overflow is a finding here, not an error."""
     return replace(mesh, device=mesh.device.unbounded())
 
 
 @contextmanager
 def sized(what: str) -> Iterator[None]:
-    """What is judged without a limit of SRAM has one all the same, that of the numbers here: ShapeError above it."""
+    """Raise ShapeError where sizes exceed even an unbounded SRAM, which has a largest number of bytes."""
     try:
         yield
     except SramError:
         raise ShapeError(f"{what}: a core would hold more than a TiB; take smaller sizes or a larger mesh") from None
 
 
-def understood(schedule: Schedule, intent: Intent | None) -> tuple[Recipe, Product]:
+def understood(schedule: Schedule, intent: Intent | None) -> tuple[Recipe, Compared]:
     """Return a schedule as a recipe, and the operation that it computes."""
     if intent is None:
         raise ScheduleError(f"{schedule.name}: which operation it is, only an Intent says; return (Schedule, Intent)")
@@ -106,16 +111,16 @@ def understood(schedule: Schedule, intent: Intent | None) -> tuple[Recipe, Produ
         return _sum(schedule, intent)
     except (ShapeError, KeyError, ValueError, TypeError):
         raise ScheduleError(
-            f"{schedule.name}: which operation it is does not follow from the cuts {dict(intent.given)} -> "
-            f"{dict(intent.result)}; compared are products, as of '(y m) (x k)' and '(y k) (x n)' -> '(y m) (x n)' or "
-            f"'m (y k)' and '(y k) (x n)' -> 'm (x n)', and sums, as of {{'i': 'y', 'j': 'x'}} -> {{'i': 'y'}}"
+            f"{schedule.name}: its operation does not follow from the partition specs {dict(intent.given)} -> "
+            f"{dict(intent.result)}; products are compared, as of '(y m) (x k)' and '(y k) (x n)' -> '(y m) (x n)' or "
+            f"'m (y k)' and '(y k) (x n)' -> 'm (x n)'; and sums, as of {{'i': 'y', 'j': 'x'}} -> {{'i': 'y'}}"
         ) from None
 
 
-def _product(schedule: Schedule, intent: Intent) -> tuple[Recipe, Product]:
-    ((out, cut),) = ((name, _pattern(cut)) for name, cut in intent.result.items())
-    operands = [(name, _pattern(cut)) for name, cut in intent.given.items()]
-    m, n = axes(cut)
+def _product(schedule: Schedule, intent: Intent) -> tuple[Recipe, Compared]:
+    ((out, spec),) = ((name, _pattern(spec)) for name, spec in intent.result.items())
+    operands = [(name, _pattern(spec)) for name, spec in intent.given.items()]
+    m, n = axes(spec)
     first, second = sorted(operands, key=lambda operand: m not in axes(operand[1]))  # which has the rows of the result
     (k,) = set(axes(first[1])) - {m}
     order = axes(second[1])
@@ -126,32 +131,32 @@ def _product(schedule: Schedule, intent: Intent) -> tuple[Recipe, Product]:
     options: tuple[tuple[str, Any], ...] = (("transposed", True),) if order == [n, k] else ()
     if name == "gemv":
         options = (("axis", letters(first[1])[k]),)
-    built = Recipe(schedule, (first, second), (out, cut, (shapes[0][0], shapes[1][order.index(n)])))
-    return built, Product(name, schedule.mesh, schedule.buffers[first[0]].dtype, shapes, options)
+    built = Recipe(schedule, (first, second), (out, spec, (shapes[0][0], shapes[1][order.index(n)])))
+    return built, Compared(name, schedule.mesh, schedule.buffers[first[0]].dtype, shapes, options)
 
 
-def _sum(schedule: Schedule, intent: Intent) -> tuple[Recipe, Product]:
+def _sum(schedule: Schedule, intent: Intent) -> tuple[Recipe, Compared]:
     ((name, given),) = intent.given.items()
-    cuts = [letters(cut) if isinstance(cut, str) else cut for cut in (given, intent.result[name])]
-    ((_, axis),) = ((letter, axis) for letter, axis in cuts[0].items() if letter not in cuts[1])
+    specs = [letters(spec) if isinstance(spec, str) else spec for spec in (given, intent.result[name])]
+    ((_, axis),) = ((letter, axis) for letter, axis in specs[0].items() if letter not in specs[1])
     if axis not in MESH_AXES or len(intent.result) != 1:
         raise ValueError
     buffer, mesh = schedule.buffers[name], schedule.mesh
     built = Recipe(schedule, ((name, ""),), (name, "", ()))
-    return built, Product("all_reduce", mesh, buffer.dtype, ((*mesh.shape, *buffer.tile),), (("axis", str(axis)),))
+    return built, Compared("all_reduce", mesh, buffer.dtype, ((*mesh.shape, *buffer.tile),), (("axis", str(axis)),))
 
 
-def _pattern(cut: Any) -> str:
-    """Return a cut that is a pattern; ValueError for a table of letters, which does not order them."""
-    if not isinstance(cut, str):
-        raise ValueError(cut)
-    return cut
+def _pattern(spec: Any) -> str:
+    """Return a partition spec that is a pattern; ValueError for a table of letters, which does not order them."""
+    if not isinstance(spec, str):
+        raise ValueError(spec)
+    return spec
 
 
-def _whole(schedule: Schedule, name: str, cut: str) -> tuple[int, ...]:
+def _whole(schedule: Schedule, name: str, spec: str) -> tuple[int, ...]:
     """Return the shape of an operand in whole tiles, which is cut by a pattern."""
-    held, lines = schedule.buffers[name].tile, letters(cut)
+    held, lines = schedule.buffers[name].tile, letters(spec)
     return tuple(
         size * (schedule.mesh.length(lines[axis]) if axis in lines else 1)
-        for axis, size in zip(axes(cut), held, strict=True)
+        for axis, size in zip(axes(spec), held, strict=True)
     )

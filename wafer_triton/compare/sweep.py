@@ -1,111 +1,255 @@
-"""Estimates over the values of one parameter: a number of a device, or an argument of the estimate."""
+"""Estimates over a grid of parameters: numbers of a device, devices, models, and all arguments of an estimate.
+
+Every point has a row: its figures, or the reason why there are none, such as a model that does not fit. Counts are kept
+between points, as they depend on no number of a device; so a sweep over rates prices the same schedules anew.
+"""
 
 from __future__ import annotations
 
-import csv
+import difflib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, replace
-from inspect import signature
-from math import isfinite
+from dataclasses import asdict, dataclass, field, replace
+from inspect import Parameter, signature
+from math import isfinite, prod
 from numbers import Real
-from pathlib import Path
 from typing import Any
 
 from wafer_triton import estimate
-from wafer_triton.cost.results import ARGUMENTS, Capacity, Energy, Kernel, Layered, Request
-from wafer_triton.cost.routed import Routed
-from wafer_triton.device import NUMBERS, Device
+from wafer_triton.compare.grid import MOST_POINTS, REASON, Over, Point, Row, feasible, masked, points, size
+from wafer_triton.cost.cap import Routed
+from wafer_triton.cost.price import Cost, Prediction, price
+from wafer_triton.cost.results import ARGUMENTS, Capacity, Energy, Kernel, Layered, RequestCost
+from wafer_triton.cost.search import without_collection
+from wafer_triton.device import Device, DeviceLike
 from wafer_triton.device import device as find_device
-from wafer_triton.errors import DeviceError, ShapeError, WaferError, check_counts, writing
-from wafer_triton.text.quantity import Legend
+from wafer_triton.device.keys import KEYS
+from wafer_triton.errors import DeviceError, ShapeError, WaferError, check_counts
+from wafer_triton.place.fitting import without_hints
+from wafer_triton.schedule import sram
+from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.serve.batch import Batched, batch
+from wafer_triton.text.progress import Progress, silent
+from wafer_triton.text.quantity import Legend, as_in, unit
 
-MOST_WHOLE = 2**53  # beyond which a number is told as it was written
-WORDS = ("str", "str | None", "str | DecoderShape", "bool", "Placement")  # the types of parameters without numbers
+MOST_WHOLE = 2**53  # up to which a number that is whole is given as a whole number
+OVERLAID = ("device", "model")  # that may be swept beside two other parameters
 KINDS: dict[str, Callable[..., Any]] = {
     "gemm": estimate.gemm,
     "gemv": estimate.gemv,
     "decode": estimate.decode,
     "prefill": estimate.prefill,
     "request": estimate.request,
+    "batch": batch,
     "kv": estimate.kv,
+    "cap": estimate.cap,
 }
+# CPU seconds of a point, about, on a machine such as a laptop: the first with its counts, and another device for them
+SECONDS = {
+    "gemm": (0.1, 0.1), "gemv": (0.02, 0.02), "decode": (0.04, 0.005), "prefill": (1.0, 0.1), "request": (3.0, 0.5),
+    "batch": (0.2, 0.1), "kv": (0.1, 0.05), "cap": (0.2, 0.1),
+}  # fmt: skip
+MORE = ("tokens/s", "tokens", "%")  # units of columns of which more is better
+# units of the keys of a device's numbers beside their own, as of `device.keys.UNITS`
+KEY_UNITS = {
+    "sram_kib": "KiB", "sram_mib": "MiB", "clock_mhz": "MHz", "clock_ghz": "GHz", "link_bits_per_cycle": "bits/cycle",
+    "power_kilowatts": "kW",
+}  # fmt: skip
+OWN_SECONDS = 0.1, 0.1  # of a schedule of the user's own
 
 
-_RESULTS = Legend(Kernel, Layered, Request, Capacity, Energy, Routed)
-# of the rows of a sweep: the numbers of a device, arguments of estimates, and results; see `estimates`
+@dataclass(frozen=True)
+class OwnCost:
+    """A price of a schedule of the user's own; fields are as in `Cost` and `Prediction`."""
+
+    cycles: float = field(metadata=as_in(Cost, "cycles"))
+    seconds: float = field(metadata=as_in(Prediction, "seconds"))
+    compute_cycles: float = field(metadata=as_in(Cost, "compute_cycles"))
+    communication_cycles: float = field(metadata=as_in(Prediction, "communication_cycles"))
+    rounds: int = field(metadata=as_in(Cost, "rounds"))
+    stages: int = field(metadata=as_in(Cost, "stages"))
+    hops: int = field(metadata=as_in(Cost, "hops"))
+    routes: int = field(metadata=as_in(Cost, "routes"))
+    link_bytes: int = field(metadata=as_in(Cost, "link_bytes"))
+    sram_peak_bytes: int = field(metadata=as_in(Cost, "sram_peak_bytes"))
+    relayed: bool = field(metadata=as_in(Cost, "relayed"))
+
+
+_RESULTS = Legend(OwnCost, Kernel, Layered, RequestCost, Capacity, Energy, Routed, Batched)
+# of the rows of a sweep: the numbers of a device, arguments of estimates, and results; see `grid.masked`
 LEGEND = Legend(
     {f"estimated_{name}": {**entry, "label": ""} for name, entry in _RESULTS.entries.items()},
     Device,
+    {key: unit(said) for key, said in KEY_UNITS.items()},
     ARGUMENTS,
     _RESULTS,
+    {REASON: {"label": "reason"}},
 )
 
 
-def sweep(kind: str, parameter: str, values: Sequence[float], **fixed: Any) -> list[dict[str, Any]]:
-    """Return one estimate for each value of a parameter, which is a field of Device or an argument of the estimate.
+def own(function: Callable[..., Schedule]) -> Callable[..., OwnCost]:
+    """Return an estimate of the schedule that a function returns, with its parameters and `device`.
 
-    Values that raise a WaferError are left out; if all do, the last error is raised. Raises DeviceError for an unknown
-    kind or parameter, ShapeError for a count that is not a positive whole number.
+    The schedule is placed on `device` (None: its own) and priced there. Raises SramError where a core does not hold its
+    buffers, MeshError where its mesh leaves the device.
     """
-    return list(estimates(kind, parameter, values, **fixed))
+
+    def run(*, device: DeviceLike | None = None, **arguments: Any) -> OwnCost:
+        schedule = function(**arguments)
+        if device is not None:
+            schedule = replace(schedule, mesh=replace(schedule.mesh, device=find_device(device)))
+        sram.check(schedule)
+        cost = price(schedule)
+        found = vars(cost) | {
+            "seconds": cost.cycles / schedule.mesh.device.clock_hz,
+            "communication_cycles": cost.communication_cycles,
+        }
+        return OwnCost(**{name: found[name] for name in OwnCost.__dataclass_fields__})
+
+    named = [one for one in signature(function).parameters.values() if one.name != "device"]
+    run.__signature__ = signature(function).replace(  # type: ignore[attr-defined]
+        parameters=[*named, Parameter("device", Parameter.KEYWORD_ONLY, default=None)]
+    )
+    return run
+
+
+def sweep(kind: str | Callable[..., Any], over: Over, progress: Progress = silent, **fixed: Any) -> list[Row]:
+    """Return a row for each point of a grid: `over` has the values of each parameter, `fixed` the other arguments.
+
+    `kind` is one of `KINDS`, or an estimate such as `own` makes. A parameter is a number of a device, "device", or an
+    argument of the estimate; numbers have the keys of a device's file, such as `sram_kib`, and power follows cores and
+    clock as there. At most two are swept beside "device" and "model". A point that raises a WaferError has
+    its message in the column "reason"; if all do, the last error is raised. Raises DeviceError for an unknown kind or
+    parameter, ShapeError for a value of the wrong type and for more than `MOST_POINTS` points.
+    """
+    rows, last = [], list[WaferError]()
+    for row in estimates(kind, over, progress, errors=last, **fixed):
+        rows.append(row)
+    if last and not feasible(rows):
+        raise last[-1]
+    return rows
 
 
 def estimates(
-    kind: str, parameter: str, values: Sequence[float], *, left_out: dict[str, list[float]] | None = None, **fixed: Any
-) -> Iterator[dict[str, Any]]:
-    """Yield the rows of `sweep` as they come; `left_out` takes, by the reason, the values that have none."""
+    kind: str | Callable[..., Any], over: Over, progress: Progress = silent, *,
+    errors: list[WaferError] | None = None, **fixed: Any,
+) -> Iterator[Row]:  # fmt: skip
+    """Yield the rows of `sweep` one by one; `errors` takes the errors of points without figures."""
+    run = _estimate(kind)
+    arguments = {name: one for name, one in signature(run).parameters.items() if name != "device"}
+    _check_names(kind if isinstance(kind, str) else "an own schedule", arguments, over, fixed)
+    check_size(kind, over)
+    values = {name: [_value(name, value, arguments) for value in given] for name, given in over.items()}
+    fixed = {name: value if name == "device" else _value(name, value, arguments) for name, value in fixed.items()}
+    base = fixed.pop("device", "wse2" if isinstance(kind, str) else None)
+    set_ = {name: fixed.pop(name) for name in list(fixed) if name in KEYS and name not in arguments}
+
+    def figures(point: Point) -> Row:
+        on = point.get("device", base)
+        numbers = {name: value for name, value in (set_ | point).items() if name in KEYS and name not in arguments}
+        try:
+            if numbers:
+                chip = find_device("wse2" if on is None else on)
+                on = chip.changed(name=chip.name, **numbers)
+            given = {name: value for name, value in point.items() if name in arguments}
+            found = run(device=on, **fixed | given)
+        except WaferError as error:
+            if errors is not None:
+                errors.append(error)
+            raise
+        return {name: each for name, each in asdict(found).items() if isinstance(each, int | float)}
+
+    rows = masked(points(values), figures, progress)
+    while True:
+        with without_hints(), without_collection():
+            row = next(rows, None)
+        if row is None:
+            return
+        yield row | {name: str(getattr(row[name], "name", row[name])) for name in OVERLAID if name in over}
+
+
+def less_is_better(column: str) -> bool:
+    """Return whether the least of a column is its best: of all but rates, tokens and shares in use."""
+    return LEGEND.entries.get(column, {}).get("unit") not in MORE
+
+
+def best(rows: Sequence[Row], by: str) -> list[Row]:
+    """Return the best feasible row by a column, of each device and model among the rows; see `less_is_better`."""
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in feasible(rows):
+        groups.setdefault(tuple(row.get(name) for name in OVERLAID), []).append(row)
+    pick = min if less_is_better(by) else max
+    return [pick(group, key=lambda row: row[by]) for group in groups.values()]
+
+
+def front(rows: Sequence[Row], columns: Sequence[str]) -> list[Row]:
+    """Return the feasible rows that no other beats: as good in all columns, and better in one; the best first."""
+    signs = [1 if less_is_better(column) else -1 for column in columns]
+    held = sorted(feasible(rows), key=lambda row: [sign * row[name] for sign, name in zip(signs, columns, strict=True)])
+    kept: list[tuple[list[float], Row]] = []
+    for row in held:  # a row is beaten by none that comes later
+        values = [sign * row[name] for sign, name in zip(signs, columns, strict=True)]
+        if not any(all(a <= b for a, b in zip(other, values, strict=True)) for other, _ in kept):
+            kept.append((values, row))
+    return [row for _, row in kept]
+
+
+def seconds(kind: str | Callable[..., Any], over: Over) -> float:
+    """Return about how many CPU seconds a sweep takes on a machine such as a laptop."""
+    first, again = SECONDS.get(kind, OWN_SECONDS) if isinstance(kind, str) else OWN_SECONDS
+    cold = prod(len(values) for name, values in over.items() if name not in (*KEYS, "device"))
+    return cold * first + (prod(map(len, over.values())) - cold) * again
+
+
+def check_size(kind: str | Callable[..., Any], over: Over) -> None:
+    """Raise ShapeError for a grid of more than `MOST_POINTS` points, with its size and time."""
+    if prod(map(len, over.values())) > MOST_POINTS:
+        raise ShapeError(
+            f"a sweep of {size(over)}: at most {MOST_POINTS:,} are taken, and these need about "
+            f"{seconds(kind, over) / 60:,.0f} minutes here; take larger steps"
+        )
+
+
+def _estimate(kind: str | Callable[..., Any]) -> Callable[..., Any]:
+    if callable(kind):
+        return kind
     if kind not in KINDS:
         raise DeviceError(f"sweep over {kind!r}: choose one of {', '.join(KINDS)}")
-    target, run = find_device(fixed.pop("device", "wse2")), KINDS[kind]
-    own = {name: argument for name, argument in signature(run).parameters.items() if name != "device"}
-    numbers = (*(name for name, argument in own.items() if argument.annotation not in WORDS), *NUMBERS)
-    if parameter not in numbers:
-        raise DeviceError(f"cannot sweep {parameter!r}; parameters: {', '.join(numbers)}")
-    unknown = sorted(set(fixed) - set(own))
-    missing = [
-        name for name, argument in own.items() if argument.default is argument.empty and name not in (*fixed, parameter)
-    ]
+    return KINDS[kind]
+
+
+def _check_names(kind: str, arguments: dict[str, Parameter], over: Over, fixed: dict[str, Any]) -> None:
+    """Raise DeviceError for parameters that an estimate lacks or needs, or that are given twice, or too many."""
+    if not over:
+        raise DeviceError(f"sweep over {kind}: no parameter is swept; give one or two, each with its values")
+    known = (*arguments, "device", *(name for name in KEYS if name not in arguments))
+    for name in over:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise DeviceError(f"cannot sweep {name!r}; {hint}parameters: {', '.join(known)}")
+        if name in fixed and name != "device":
+            raise DeviceError(f"sweep over {kind}: {name} is swept and given; leave one out")
+    grown = [name for name in over if name not in OVERLAID]
+    if len(grown) > 2:
+        raise DeviceError(
+            f"a sweep over {', '.join(grown)}: at most two parameters beside {' and '.join(OVERLAID)}; fix some"
+        )
+    unknown = sorted(set(fixed) - set(known))
+    missing = [name for name, one in arguments.items() if one.default is one.empty and name not in (*fixed, *over)]
     if unknown or missing:
         wrong = f"unknown option {', '.join(unknown)}" if unknown else f"{', '.join(missing)} missing"
-        raise DeviceError(f"sweep over {kind}: {wrong}; options: {', '.join(own)}")
-    counts = [name for name, argument in own.items() if argument.annotation == "int"]
-    for name in counts:
-        if name in fixed:
-            check_counts(**{name: fixed[name]})
-    if not isinstance(values, Sequence) or not all(isinstance(value, Real) and isfinite(value) for value in values):
-        raise ShapeError(f"sweep over {parameter}: values = {values!r} must be a list of finite numbers")
-    reason: WaferError | None = None
-    rows = 0
-    for value in values:
-        number = int(value) if float(value).is_integer() and abs(value) < MOST_WHOLE else value
-        if parameter in counts:
-            check_counts(**{parameter: number})
-        try:
-            changed: dict[str, Any] = {parameter: number}
-            estimated = (
-                run(device=target, **fixed | changed)
-                if parameter in own
-                else run(device=replace(target, **changed), **fixed)
-            )
-        except WaferError as error:
-            reason = error
-            if left_out is not None:
-                left_out.setdefault(str(error), []).append(value)
-            continue
-        plain = {  # a result of the parameter's name, such as routes, is not the value that was asked for
-            f"estimated_{name}" if name == parameter else name: figure
-            for name, figure in asdict(estimated).items()
-            if isinstance(figure, int | float)
-        }
-        rows += 1
-        yield {parameter: number} | plain
-    if not rows and reason is not None:
-        raise reason
+        raise DeviceError(f"sweep over {kind}: {wrong}; options: {', '.join(arguments)}")
 
 
-def write_csv(table: Sequence[dict[str, Any]], path: Path) -> None:
-    """Write a sweep as CSV."""
-    with writing(path), path.open("w", encoding="utf-8", newline="") as lines:
-        writer = csv.DictWriter(lines, list(table[0]))
-        writer.writeheader()
-        writer.writerows(table)
+def _value(name: str, value: Any, arguments: dict[str, Parameter]) -> Any:
+    """Return a value of a parameter, a whole float as a whole number; ShapeError for one of the wrong type."""
+    if isinstance(value, Real) and not isinstance(value, bool):
+        if not isfinite(value):
+            raise ShapeError(f"{name} = {value!r} must be a finite number")
+        number: Any = value
+        value = int(number) if float(number).is_integer() and abs(number) < MOST_WHOLE else number
+    elif name in KEYS and name not in arguments:
+        raise ShapeError(f"{name} = {value!r} must be a finite number")
+    if name in arguments and arguments[name].annotation == "int":
+        check_counts(**{name: value})
+    return value

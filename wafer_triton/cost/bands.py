@@ -20,6 +20,7 @@ import numpy as np
 
 from wafer_triton.cost.constants import moved, scaled
 from wafer_triton.device import PRESETS, Device
+from wafer_triton.dtype import STORED
 from wafer_triton.mesh import Mesh
 from wafer_triton.shape.decoder import DecoderShape
 
@@ -125,6 +126,7 @@ def unmeasured(dtype: str, algorithm: str, measured: str, relayed: bool) -> list
     said = {
         f"algorithm {algorithm} was not measured": algorithm != measured,
         f"{dtype} was not measured": dtype == "fp32",  # bf16 takes as long as fp16
+        f"weights in {dtype} were not measured": dtype in STORED,
         "nothing that is relayed core by core was measured": relayed,
     }
     return [text for text, holds in said.items() if holds]
@@ -133,6 +135,7 @@ def unmeasured(dtype: str, algorithm: str, measured: str, relayed: bool) -> list
 def layer_basis(phase: str, mesh: Mesh, shape: DecoderShape, tokens: int, program: str) -> Basis:
     """The basis of a phase with a cache or a prompt of so many tokens; `program` as in `wafer_triton.cost.layers`."""
     own = ["a model's own program was not measured"] if program == "full" else []
+    own += [f"weights in {shape.weights} were not measured"] if shape.weights in STORED else []
     return basis(mesh.device, phase, layer_sizes(shape, mesh, tokens), own)
 
 

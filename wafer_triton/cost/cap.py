@@ -10,17 +10,29 @@ Seconds are predicted on the wafer.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
+from wafer_triton.cost.bands import layer_basis
 from wafer_triton.cost.constants import constants
+from wafer_triton.cost.inference import batch_placed
+from wafer_triton.cost.layers import decode_steps, embedding_steps, head_steps, total
 from wafer_triton.cost.price import Prediction
-from wafer_triton.device import Device
+from wafer_triton.cost.results import Layered
+from wafer_triton.device import Device, DeviceLike
+from wafer_triton.device import device as find_device
 from wafer_triton.dtype import BYTES
-from wafer_triton.errors import ShapeError
+from wafer_triton.errors import ShapeError, check_counts
+from wafer_triton.mesh import Mesh, as_mesh
+from wafer_triton.place.fitting import fitted
+from wafer_triton.schedule.block import Block
 from wafer_triton.shape.decoder import DecoderShape
+from wafer_triton.shape.read import Model, shape_of
+from wafer_triton.shape.routing import DRAWN, Trace, drawn, of_experts, read_trace, steps
 from wafer_triton.text.quantity import as_in, unit
 
+MOST_BATCH = 1024  # sequences of a step, each of which is priced by itself
 Hits = Mapping[int, int]  # by expert, the tokens that took it; of none that no token took
 
 
@@ -94,12 +106,14 @@ class Cap:
 def weight_bytes(shape: DecoderShape, dtype: str, experts: Sequence[Hits] | None = None) -> int:
     """Bytes of the weights of all layers; with `experts` of the experts that are hit alone, and all that is shared."""
     numbers, layers = shape.decode_elements(0), shape.layers_of
-    held = sum(numbers[kind] * count for kind, count in layers.items())
+    held, stored = sum(numbers[kind] * count for kind, count in layers.items()), shape.matrices
     e = shape.experts
+    if e is not None:
+        stored -= shape.hidden_size * e.logits * layers["experts"]  # routers stay in the dtype of tiles
     if e is not None and experts is not None:
-        resting = layers["experts"] * e.count - sum(map(len, experts))
-        held -= resting * 3 * shape.hidden_size * e.width
-    return held * BYTES[dtype]
+        resting = (layers["experts"] * e.count - sum(map(len, experts))) * 3 * shape.hidden_size * e.width
+        held, stored = held - resting, stored - resting
+    return (held - stored) * BYTES[dtype] + stored * BYTES[shape.weights or dtype]
 
 
 def kv_bytes(shape: DecoderShape, dtype: str, tokens: int) -> int:
@@ -167,3 +181,79 @@ def sparse(shape: DecoderShape, device: Device, seconds: float, context: int) ->
     taken = dict.fromkeys(range(shape.experts.top_k), 1)
     step = Pass.decode([context], seconds, [taken] * shape.layers_of["experts"])
     return measured(shape, "fp16", device, [step]).s_mbu, shape.experts.top_k / shape.experts.count
+
+
+@dataclass(frozen=True)
+class Routed(Cap):
+    """The measures of decode steps of `batch` sequences, by a routing, and what the prediction rests on."""
+
+    batch: int = field(default=1, metadata=unit("tokens"))
+    routing: str | None = None
+    head_groups: int | None = field(default=None, metadata=as_in(Layered, "head_groups"))
+    constants: str | None = None
+    error_band: float | None = field(default=None, metadata=as_in(Layered, "error_band"))
+    outside: str | None = field(default=None, metadata=as_in(Layered, "outside"))
+    as_if: str | None = field(default=None, metadata=as_in(Layered, "as_if"))
+
+
+def cap(
+    *, device: DeviceLike = "wse2", model: Model, mesh: Any, context: int, batch: int = 1,
+    routing: str | float | Path = "uniform", as_if: bool = False, head_groups: int | None = None,
+    dtype: str | None = None,
+) -> Routed:  # fmt: skip
+    """Decode steps of `batch` sequences, after which the cache of each holds `context` tokens.
+
+    `routing` is "uniform", a skew (see `routing.drawn`), or a JSON file of a trace, whose tokens go `batch` at a time;
+    a dense model has none. How long a step takes does not depend on it. `dtype` is as of `estimate.decode`.
+    """
+    on, shape = as_mesh(mesh, find_device(device)), shape_of(model, dtype)
+    context, batch = check_counts(context=context, batch=batch)
+    if batch > MOST_BATCH:
+        raise ShapeError(f"batch = {batch:,} is more than the {MOST_BATCH:,} sequences of a step that are taken here")
+    if not isinstance(routing, str | int | float | Path) or isinstance(routing, bool):
+        raise ShapeError(f"routing {routing!r}: give uniform, a skew such as 1.2, or a JSON file")
+    if shape.experts is None and routing != "uniform":
+        of_experts(shape)  # raises
+
+    c = constants(on.device)
+
+    def place(candidate: Mesh, own: DecoderShape = shape) -> Block:
+        return batch_placed(candidate, own, context, c, batch, head_groups)
+
+    on, why = fitted(place, on, as_if, shape)
+    hits = [] if shape.experts is None else steps(_trace(routing, shape, batch), batch)
+    own = place(on)
+    whole = total(decode_steps(own, context, c)) * shape.num_hidden_layers
+    if shape.vocab_size:
+        for end in (embedding_steps(own, batch, c), head_steps(own, batch, c)):
+            whole += total(end)
+    seconds = whole.cycles / on.device.clock_hz
+    passes = [Pass.decode([context] * batch, seconds, each) for each in hits or [[]]]
+    measures = measured(shape, own.dtype, find_device(device), passes)
+    return Routed(
+        **asdict(measures),
+        batch=batch,
+        routing=str(routing) if hits else None,
+        head_groups=own.head_groups,
+        as_if=why,
+        **layer_basis("decode", on, shape, context, "full").fields(),
+    )
+
+
+def _trace(routing: str | float | Path, shape: DecoderShape, batch: int) -> Trace:
+    """Return the trace that a routing stands for."""
+    tokens = max(DRAWN, batch)
+    if routing == "uniform":
+        return drawn(shape, tokens)
+    try:
+        skew = float(str(routing))
+    except ValueError:
+        path = Path(routing)  # type: ignore[arg-type]
+        if not path.is_file():
+            if path.suffix == ".json":
+                raise ShapeError(
+                    f"routing {path}: there is no such file; `generate --routing-out` writes one"
+                ) from None
+            raise ShapeError(f"routing {str(routing)!r}: give uniform, a skew such as 1.2, or a JSON file") from None
+        return read_trace(path, shape)
+    return drawn(shape, tokens, skew)

@@ -9,6 +9,7 @@ from wafer_triton.cost import layers
 from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.inference import decode_placed, layout_of
 from wafer_triton.cost.results import Capacity
+from wafer_triton.dtype import BYTES
 from wafer_triton.errors import SramError
 from wafer_triton.mesh import Mesh
 from wafer_triton.place.fitting import fitted
@@ -26,8 +27,8 @@ def full(
 ) -> Capacity:
     """Return the capacity at which decode just fits; SramError or MeshError where it does not with one token a row."""
 
-    def place(candidate: Mesh) -> layers.Block:
-        return decode_placed(candidate, shape, candidate.shape[0], c, None, program, head_groups, layout)[0]
+    def place(candidate: Mesh, own: DecoderShape = shape) -> layers.Block:
+        return decode_placed(candidate, own, candidate.shape[0], c, None, program, head_groups, layout)[0]
 
     def holds(entries: int) -> bool:
         try:
@@ -36,7 +37,7 @@ def full(
             return False
         return True
 
-    fitted(place, mesh, as_if=None)
+    fitted(place, mesh, None, shape)
     block, own = place(mesh), layout_of(layout, program)
     needs = [decode_need(block, kind) for kind in ("attention", layers.feed_forward(block)[-1])]
     held = {buffer.name for sub_layer, args in decode.sharing(block, "attention")
@@ -97,4 +98,4 @@ def _evenly_cut(shape: DecoderShape, mesh: Mesh) -> tuple[dict[str, int], int]:
         "gate and up": 2 * d * f,
         "down": f * d,
     }
-    return {name: 2 * size for name, size in elements.items()}, 2 * 2 * kv_width
+    return {name: BYTES[shape.weights or "fp16"] * size for name, size in elements.items()}, 2 * 2 * kv_width

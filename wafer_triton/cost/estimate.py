@@ -17,6 +17,7 @@ from typing import Any
 
 from wafer_triton.cost import capacity, layers, padding, placement, rivals
 from wafer_triton.cost.bands import ASSUMED, Basis, basis, product_sizes, unmeasured
+from wafer_triton.cost.cap import Routed, cap
 from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.inference import (
     decode_on,
@@ -28,11 +29,10 @@ from wafer_triton.cost.inference import (
 )
 from wafer_triton.cost.placement import Placement
 from wafer_triton.cost.price import Cost, best_groups, price
-from wafer_triton.cost.results import Capacity, Energy, Kernel, Layered, Request
-from wafer_triton.cost.routed import Routed, cap
+from wafer_triton.cost.results import Capacity, Energy, Kernel, Layered, RequestCost
 from wafer_triton.device import DeviceLike
 from wafer_triton.device import device as find_device
-from wafer_triton.dtype import dtype_name
+from wafer_triton.dtype import storage_name, tile_dtype
 from wafer_triton.errors import DeviceError, MeshError, ShapeError, SramError, check_counts, check_type
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.place.fitting import AS_IF, as_if_held, fitted
@@ -44,10 +44,10 @@ from wafer_triton.schedule.heads import HeadGroups
 from wafer_triton.schedule.product import recipe, tiles
 from wafer_triton.schedule.reduce import ALGORITHMS as REDUCTIONS
 from wafer_triton.shape.decoder import DecoderShape
-from wafer_triton.shape.read import shape_of
+from wafer_triton.shape.read import Model, shape_of
 
 __all__ = [
-    "GPU_WATTS", "Capacity", "Energy", "Kernel", "Layered", "Request", "Routed", "cap",
+    "GPU_WATTS", "Capacity", "Energy", "Kernel", "Layered", "RequestCost", "Routed", "cap",
     "decode", "energy", "gemm", "gemv", "kv", "prefill", "request",
 ]  # fmt: skip
 
@@ -61,14 +61,14 @@ def gemm(
     """C [m, n] = A [m, k] B [k, n] by "mesh", "cannon", "summa", "allgather", or the rivals "t10" and "ladder"."""
     mesh, c = _mesh(device, mesh)
     m, k, n = check_counts(m=m, k=k, n=n)
-    name = dtype_name(dtype)
+    name = storage_name(dtype)
     check_type("gemm: algorithm", algorithm, str, MeshError)
     if algorithm in rivals.ASSUMED:
         return _kernel(mesh, rivals.gemm(mesh, m, k, n, name, algorithm, c), c, name, ASSUMED, algorithm)
     if algorithm not in gemm_schedules.ALGORITHMS:
         known = ", ".join((*gemm_schedules.ALGORITHMS, *rivals.ASSUMED))
         raise MeshError(f"GEMM algorithm {algorithm!r}: choose one of {known}")
-    options = (("algorithm", algorithm), ("skew", "host"), ("sums", name))
+    options = (("algorithm", algorithm), ("skew", "host"), ("sums", tile_dtype(name)))
     cost = price(recipe("gemm", mesh, name, ((m, k), (k, n)), options).schedule, c)
     sizes = product_sizes(mesh, *tiles(mesh.square().shape[0], m, k, n))
     rests_on = basis(mesh.device, "gemm", sizes, unmeasured(name, algorithm, "mesh", cost.relayed))
@@ -85,7 +85,7 @@ def gemv(
     """
     mesh, c = _mesh(device, mesh)
     k, n = check_counts(k=k, n=n)
-    name = dtype_name(dtype)
+    name = storage_name(dtype)
     tree = _groups(groups)
     check_type("gemv: algorithm", algorithm, str, MeshError)
     if algorithm in rivals.ASSUMED:
@@ -96,7 +96,7 @@ def gemv(
         raise MeshError(f"GEMV algorithm {algorithm!r}: choose one of {', '.join((*REDUCTIONS, *rivals.ASSUMED))}")
     if algorithm == "ktree" and tree is None:
         tree = best_groups(mesh.length("y"), c)
-    options = (("algorithm", algorithm), ("groups", tree), ("sums", name))
+    options = (("algorithm", algorithm), ("groups", tree), ("sums", tile_dtype(name)))
     cost = price(recipe("gemv", mesh, name, ((1, k), (k, n)), options).schedule, c)
     sizes = product_sizes(mesh, *tiles(mesh.shape[0], k), *tiles(mesh.shape[1], n))
     rests_on = basis(mesh.device, "gemv", sizes, unmeasured(name, algorithm, "ktree", cost.relayed))
@@ -104,9 +104,9 @@ def gemv(
 
 
 def decode(
-    *, device: DeviceLike = "wse2", model: str | DecoderShape, mesh: Any, context: int, groups: int | None = None,
+    *, device: DeviceLike = "wse2", model: Model, mesh: Any, context: int, groups: int | None = None,
     program: str = "full", as_if: bool = False, head_groups: int | None = None, trim: bool = False,
-    layout: str | None = None,
+    layout: str | None = None, dtype: str | None = None,
 ) -> Layered:  # fmt: skip
     """Return one token of decode, after which the cache holds `context` tokens.
 
@@ -114,101 +114,113 @@ def decode(
     `head_groups` that of the head groups on the columns (None: the best that fits; the paper-benchmark program has
     one). With `trim` decode takes the rows of the mesh that hold more than padding, see `wafer_triton.cost.padding`.
     `layout` says how regions lie on the device, see `wafer_triton.place.layouts` (None: in rectangles, in the
-    paper-benchmark program by area).
+    paper-benchmark program by area). `dtype` is the storage of the weights, of `wafer_triton.dtype.WEIGHTS` (None:
+    fp16).
     """
     mesh, c = _mesh(device, mesh)
-    shape, tree = shape_of(model), _groups(groups)
+    shape, tree = shape_of(model, dtype), _groups(groups)
     (context,) = check_counts(context=context)
     padding.check_trim(trim, program)
 
     def part(candidate: Mesh) -> Mesh:
         return padding.trimmed_decode(shape, candidate, context) if trim else candidate
 
-    def place(candidate: Mesh) -> None:
-        decode_placed(part(candidate), shape, context, c, tree, program, head_groups, layout)
+    def place(candidate: Mesh, own: DecoderShape = shape) -> None:
+        decode_placed(part(candidate), own, context, c, tree, program, head_groups, layout)
 
-    mesh, why = fitted(place, mesh, as_if)
+    mesh, why = fitted(place, mesh, as_if, shape)
     return replace(decode_on(part(mesh), shape, context, c, tree, program, head_groups, layout), as_if=why)
 
 
 def prefill(
-    *, device: DeviceLike = "wse2", model: str | DecoderShape, mesh: Any, tokens: int, program: str = "full",
+    *, device: DeviceLike = "wse2", model: Model, mesh: Any, tokens: int, program: str = "full",
     as_if: bool = False, head_groups: int | None = None, trim: bool = False, experts: Placement = None,
-    layout: str | None = None,
+    layout: str | None = None, dtype: str | None = None,
 ) -> Layered:  # fmt: skip
     """Prefill of a prompt of `tokens` tokens, in chunks where the device does not hold it at once.
 
     `head_groups` is the number of head groups on the columns, on fewer columns as many as there are (None: the best;
     the paper-benchmark program has one). With `trim` prefill takes the part of a square mesh that needs the fewest
     multiply-adds, see `wafer_triton.cost.padding`. `experts` says where those of a mixture live, see
-    `wafer_triton.cost.placement` (None: where it is the fastest). `layout` is as of `decode`.
+    `wafer_triton.cost.placement` (None: where it is the fastest). `layout` and `dtype` are as of `decode`.
     """
     mesh, c = _mesh(device, mesh)
-    shape = shape_of(model)
+    shape = shape_of(model, dtype)
     (tokens,) = check_counts(tokens=tokens)
     padding.check_trim(trim, program)
     anywhere = placement.unordered(experts, shape)
 
-    def place(candidate: Mesh) -> None:
-        prefill_placed(candidate, shape, tokens, c, program, head_groups, trim, anywhere, layout)
+    def place(candidate: Mesh, own: DecoderShape = shape) -> None:
+        prefill_placed(candidate, own, tokens, c, program, head_groups, trim, anywhere, layout)
 
-    mesh, why = fitted(place, mesh, as_if)
+    mesh, why = fitted(place, mesh, as_if, shape)
     return replace(prefill_on(mesh, shape, tokens, c, program, head_groups, trim, experts, layout), as_if=why)
 
 
 def request(
-    *, device: DeviceLike = "wse2", model: str | DecoderShape, prefill_mesh: Any, decode_mesh: Any, input: int,
+    *, device: DeviceLike = "wse2", model: Model, prefill_mesh: Any, decode_mesh: Any, input: int,
     output: int, groups: int | None = None, program: str = "full", as_if: bool = False, head_groups: int | None = None,
-    experts: Placement = None, layout: str | None = None,
-) -> Request:  # fmt: skip
+    experts: Placement = None, layout: str | None = None, dtype: str | None = None,
+) -> RequestCost:  # fmt: skip
     """Return a prompt of `input` tokens and an answer of `output` tokens; `groups` are as of `decode`.
 
-    `head_groups` are those of both phases (None: the best of each), `experts` is as of `prefill`, `layout` as of
-    `decode`. The model is placed as `generate` places it. Going from region to region, and from one phase to the
+    `head_groups` are those of both phases (None: the best of each), `experts` is as of `prefill`, `layout` and `dtype`
+    as of `decode`. The model is placed as `generate` places it. Going from region to region, and from one phase to the
     other, is priced as the schedules that do it.
     """
+    place, reasons = request_place(
+        device=device, model=model, prefill_mesh=prefill_mesh, decode_mesh=decode_mesh, input=input, output=output,
+        groups=groups, program=program, as_if=as_if, head_groups=head_groups, experts=experts, layout=layout,
+        dtype=dtype,
+    )  # fmt: skip
+    whole = request_on(place, input, output, constants(place.decode.mesh.device), program)
+    regions = device_regions(as_mesh(decode_mesh, find_device(device)), place.layout)
+    return replace(whole, device_regions=regions, fits=reasons is None, as_if=reasons)
+
+
+def request_place(
+    *, device: DeviceLike = "wse2", model: Model, prefill_mesh: Any, decode_mesh: Any, input: int,
+    output: int, groups: int | None = None, program: str = "full", as_if: bool = False, head_groups: int | None = None,
+    experts: Placement = None, layout: str | None = None, dtype: str | None = None,
+) -> tuple[Placed, str | None]:  # fmt: skip
+    """Return the place of a `request`, and the reasons why the device does not hold it, if there are some."""
     decode_mesh, c = _mesh(device, decode_mesh)
-    prefill_mesh, shape, tree = as_mesh(prefill_mesh, decode_mesh.device), shape_of(model), _groups(groups)
+    prefill_mesh, shape, tree = as_mesh(prefill_mesh, decode_mesh.device), shape_of(model, dtype), _groups(groups)
     input, output = check_counts(input=input, output=output)
     anywhere = placement.unordered(experts, shape)
 
-    def before(candidate: Mesh) -> None:
-        prefill_placed(candidate, shape, input, c, program, head_groups, False, anywhere, layout)
+    def before(candidate: Mesh, own: DecoderShape = shape) -> None:
+        prefill_placed(candidate, own, input, c, program, head_groups, False, anywhere, layout)
 
-    def after(candidate: Mesh) -> None:
-        decode_placed(candidate, shape, input + output, c, tree, program, head_groups, layout)
+    def after(candidate: Mesh, own: DecoderShape = shape) -> None:
+        decode_placed(candidate, own, input + output, c, tree, program, head_groups, layout)
 
     def both(first: Mesh, second: Mesh) -> Placed:
         return request_placed(first, second, shape, input, output, c, tree, program, head_groups, experts, layout)
 
-    whys = [fitted(before, prefill_mesh, as_if)[1], fitted(after, decode_mesh, as_if)[1]]
+    whys = [fitted(before, prefill_mesh, as_if, shape)[1], fitted(after, decode_mesh, as_if, shape)[1]]
     if not any(whys):
         try:
-            place = both(prefill_mesh, decode_mesh)
+            return both(prefill_mesh, decode_mesh), None
         except (SramError, FullError) as error:
             whys.append(str(error))
             if not as_if:
                 raise type(error)(f"{error}; {AS_IF}") from None
-    if any(whys):
-        _, place = as_if_held(both, prefill_mesh, decode_mesh)
-    whole = request_on(place, input, output, c, program)
-    reasons = "; ".join(filter(None, whys)) or None
-    regions = device_regions(decode_mesh, place.layout)
-    return replace(whole, device_regions=regions, fits=reasons is None, as_if=reasons)
+    return as_if_held(both, prefill_mesh, decode_mesh)[1], "; ".join(filter(None, whys))
 
 
 def kv(
-    *, device: DeviceLike = "wse2", model: str | DecoderShape, mesh: Any, program: str = "full",
-    head_groups: int | None = None, layout: str | None = None,
+    *, device: DeviceLike = "wse2", model: Model, mesh: Any, program: str = "full",
+    head_groups: int | None = None, layout: str | None = None, dtype: str | None = None,
 ) -> Capacity:  # fmt: skip
     """Return tokens that the KV cache of a decode mesh holds beside all else that decode keeps on the device.
 
-    With concatenation one row takes every new token. `layout` is as of `decode`. "paper-benchmark" counts as the paper
-    does: regions by area, layers spread evenly over them, every width cut evenly over a line, and nothing that comes
-    and goes. `head_groups` None takes those that are best with one token on each row.
+    With concatenation one row takes every new token. `layout` and `dtype` are as of `decode`. "paper-benchmark" counts
+    as the paper does: regions by area, layers spread evenly over them, every width cut evenly over a line, and nothing
+    that comes and goes. `head_groups` None takes those that are best with one token on each row.
     """
     mesh, c = _mesh(device, mesh)
-    shape = shape_of(model)
+    shape = shape_of(model, dtype)
     if layers.is_paper_benchmark(program):
         HeadGroups(shape.paper_benchmark(), mesh.shape[1], 1 if head_groups is None else head_groups)  # raises for more
         return capacity.paper_benchmark(mesh, shape)
@@ -243,12 +255,13 @@ def _groups(count: int | None) -> tuple[int, ...] | None:
 
 def _kernel(mesh: Mesh, cost: Cost, c: Constants, dtype: str, rests_on: Basis, rival: str | None = None) -> Kernel:
     whole = cost + Cost(cycles=c.kernel_cycles)
-    peak = mesh.device.macs_per_cycle_fp32 if dtype_name(dtype) == "fp32" else mesh.device.macs_per_cycle_fp16
+    peak = mesh.device.macs_per_cycle_fp32 if dtype == "fp32" else mesh.device.macs_per_cycle_fp16
     return Kernel(
         cycles=whole.cycles,
         compute_cycles=whole.compute_cycles,
         communication_cycles=whole.communication_cycles,
         link_cycles=whole.link_cycles,
+        latency_cycles=whole.latency_cycles,
         rounds=whole.rounds,
         hops=whole.hops,
         routes=whole.routes,

@@ -13,15 +13,15 @@ from dataclasses import replace
 from functools import lru_cache
 
 from wafer_triton.cost.constants import Constants
-from wafer_triton.cost.phases import Phase, Product, phases
-from wafer_triton.cost.price import Cost, Groups, best_groups, phase_cost, product_cycles, relayed, tree_for
+from wafer_triton.cost.phases import Phase, phases
+from wafer_triton.cost.price import Cost, Groups, best_groups, phase_cost, relayed, tree_for
+from wafer_triton.cost.products import prefill_products, sum_cycles
 from wafer_triton.count.routes import colours
 from wafer_triton.errors import ShapeError
-from wafer_triton.local import find
 from wafer_triton.mesh import Mesh
-from wafer_triton.place.need import anywhere, decode_need
+from wafer_triton.place.need import decode_need
 from wafer_triton.schedule import decode, prefill, sram
-from wafer_triton.schedule.block import Block, SubLayer, drafted
+from wafer_triton.schedule.block import Block, SubLayer, counted, drafted, used
 from wafer_triton.schedule.heads import HeadGroups, distinct
 from wafer_triton.shape.decoder import DecoderShape
 
@@ -122,19 +122,34 @@ def _mean(block: Block, sub_layers: KindsAndSubLayers, c: Constants) -> Steps:
 
 def decode_costs(block: Block, context: int, c: Constants) -> dict[str, Cost]:
     """Return the cost of one token of each sequence through each kind of block of decode layers."""
-    return _costs(block, _decode_sub_layers(block, context), c)
+    return {kind: total(steps) for kind, steps in decode_kinds(block, context, c).items()}
+
+
+def decode_kinds(block: Block, context: int, c: Constants) -> dict[str, Steps]:
+    """Return the steps of `decode_costs`."""
+    return _kinds(block, _decode_sub_layers(block, context), c)
 
 
 def chunk_costs(block: Block, tokens: int, past: int, c: Constants) -> dict[str, Cost]:
     """Return the cost of `tokens` tokens a row, after `past` ones, through each kind of block of prefill layers."""
-    return _costs(block, _chunk_sub_layers(block, tokens, past), c)
+    return {kind: total(steps) for kind, steps in chunk_kinds(block, tokens, past, c).items()}
 
 
-def _costs(block: Block, sub_layers: KindsAndSubLayers, c: Constants) -> dict[str, Cost]:
-    costs = dict.fromkeys(block.shape.layers_of, Cost())
+def chunk_kinds(block: Block, tokens: int, past: int, c: Constants) -> dict[str, Steps]:
+    """Return the steps of `chunk_costs`."""
+    return _kinds(block, _chunk_sub_layers(block, tokens, past), c)
+
+
+def _kinds(block: Block, sub_layers: KindsAndSubLayers, c: Constants) -> dict[str, Steps]:
+    kinds: dict[str, Steps] = {kind: {} for kind in block.shape.layers_of}
     for kind, sub_layer, args in sub_layers:
-        costs[kind] += total(_sub_layer(sub_layer, block, args, c))
-    return costs
+        _add(kinds[kind], _sub_layer(sub_layer, block, args, c))
+    return kinds
+
+
+def _add(steps: Steps, more: Steps) -> None:
+    for name, cost in more.items():
+        steps[name] = steps.get(name, Cost()) + cost
 
 
 def head_steps(block: Block, tokens: int, c: Constants) -> Steps:
@@ -157,19 +172,18 @@ def total(steps: Steps) -> Cost:
 def _steps(sub_layers: Iterable[tuple[Block, SubLayer, tuple[int, ...], Constants]]) -> Steps:
     steps: Steps = {}
     for block, sub_layer, args, c in sub_layers:
-        for name, cost in _sub_layer(sub_layer, block, args, c).items():
-            steps[name] = steps.get(name, Cost()) + cost
+        _add(steps, _sub_layer(sub_layer, block, args, c))
     return steps
 
 
 def _sub_layer(sub_layer: SubLayer, block: Block, args: tuple[int, ...], c: Constants) -> Steps:
     """Return the cost of a sub-layer by step; read only."""
-    return _sub_layer_anywhere(sub_layer, anywhere(block, sub_layer in (decode.embed, decode.head)), args, c)
+    return _priced(*used(sub_layer, block), args, c)
 
 
 @lru_cache(maxsize=4096)
-def _sub_layer_anywhere(sub_layer: SubLayer, block: Block, args: tuple[int, ...], c: Constants) -> Steps:
-    demands, needed, peak = _read(sub_layer, block, args)
+def _priced(sub_layer: SubLayer, block: Block, args: tuple[int, ...], c: Constants) -> Steps:
+    demands, needed, peak = _read(block, sub_layer, args)
     own, over = c.of(sub_layer.family), relayed(needed, block.mesh.device)
     steps: Steps = {}
     for phase in demands:
@@ -178,15 +192,20 @@ def _sub_layer_anywhere(sub_layer: SubLayer, block: Block, args: tuple[int, ...]
     return steps
 
 
-@lru_cache(maxsize=4096)
-def _read(sub_layer: SubLayer, block: Block, args: tuple[int, ...]) -> tuple[list[Phase], int, int]:
+@counted
+def _read(block: Block, sub_layer: SubLayer, args: tuple[int, ...]) -> tuple[list[Phase], int, int]:
     """Return the phases of a sub-layer, its routes, and the SRAM peak of a core in bytes; none depends on constants."""
     schedule = drafted(sub_layer, block, *args)
-    return _phased(sub_layer, block, args), colours(schedule), sram.account(schedule).peak_bytes
+    return _phases(block, sub_layer, args), colours(schedule), sram.account(schedule).peak_bytes
 
 
-@lru_cache(maxsize=4096)
-def _phased(sub_layer: SubLayer, block: Block, args: tuple[int, ...]) -> list[Phase]:
+def _phased(block: Block, sub_layer: SubLayer, args: tuple[int, ...]) -> list[Phase]:
+    own, plain = used(sub_layer, block)
+    return _phases(plain, own, args)
+
+
+@counted
+def _phases(block: Block, sub_layer: SubLayer, args: tuple[int, ...]) -> list[Phase]:
     return phases(drafted(sub_layer, block, *args))
 
 
@@ -206,7 +225,7 @@ def prefill_phases(block: Block, tokens: int, at_once: int | None = None) -> Pha
 def _by_kind(block: Block, sub_layers: KindsAndSubLayers) -> PhasesOf:
     found: PhasesOf = {kind: [] for kind in block.shape.layers_of}
     for kind, sub_layer, args in sub_layers:
-        found[kind] += _phased(sub_layer, anywhere(block), args)
+        found[kind] += _phased(block, sub_layer, args)
     return found
 
 
@@ -255,7 +274,7 @@ def prefill_head_group_choices(block: Block, tokens: int, c: Constants, count: i
     choices = prefill_head_groups(block, count)
     if count is not None:
         return choices
-    cycles = {choice: _product_cycles(choice, tokens, c) for choice in choices}
+    cycles = {choice: sum_cycles(prefill_products(choice, tokens), c) for choice in choices}
     fastest = sorted(choices, key=lambda choice: cycles[choice])[:2]
     return list(dict.fromkeys([*fastest, _in_prefill(block, 1)]))
 
@@ -272,26 +291,6 @@ def prefill_head_groups(block: Block, count: int | None = None) -> list[Block]:
 def _in_prefill(block: Block, count: int) -> Block:
     """Return statistics of a head group go by chains, whose routes the sums of its scores have already."""
     return replace(block, head_groups=count, head_tree=None if count == 1 else ())
-
-
-def prefill_products(block: Block, tokens: int) -> list[Product]:
-    """One local product of each kind of a prefill layer of `tokens` tokens a row: a mesh of P x P does P of each."""
-    heads, head, d = block.query_heads, block.head, block.share(block.shape.hidden_size, "x")
-    attention = (d, block.qkv, 1), (head, tokens, heads), (tokens, head, heads), (heads * head, d, 1)
-    sizes = [(tokens, *size) for size in attention]
-    if "ffn" in block.shape.layers_of:
-        f = block.share(block.shape.intermediate_size, "x")
-        sizes += [(tokens, d, 2 * f, 1), (tokens, f, d, 1)]
-    e, product = block.shape.experts, find("expert_gemm").product
-    if e is not None and product is not None:
-        f = block.share(e.width, "x")
-        sizes += [product(m=tokens, per_token=e.per_token, experts=e.tiles, k=k, n=n) for k, n in ((d, 2 * f), (f, d))]
-    return [Product(*size, block.dtype) for size in sizes]
-
-
-def _product_cycles(block: Block, tokens: int, c: Constants) -> float:
-    """Return cycles of the products, which hide the messages beside them."""
-    return sum(product_cycles(product, c, True) for product in prefill_products(block, tokens))
 
 
 _PRICED = 3  # numbers of head groups, those that leave the least padding

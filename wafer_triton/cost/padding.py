@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from wafer_triton.cost import layers
 from wafer_triton.cost.constants import Constants
-from wafer_triton.cost.price import product_cycles
+from wafer_triton.cost.products import prefill_products, sum_cycles
 from wafer_triton.dtype import BYTES
 from wafer_triton.errors import ShapeError
 from wafer_triton.mesh import Mesh
@@ -44,7 +44,11 @@ def padding(block: Block, context: int) -> dict[str, Padding]:
     """
     macs, model = _decode_macs(block, context), block.shape.decode_macs(context)
     needs = _decode_stays(block)
-    own = {kind: numbers * BYTES[block.dtype] for kind, numbers in block.shape.decode_elements(context).items()}
+    held, cached = block.shape.decode_elements(0), block.shape.decode_elements(context)
+    own = {
+        kind: number * BYTES[block.stored] + (cached[kind] - number) * BYTES[block.dtype]
+        for kind, number in held.items()
+    }
     return {kind: Padding(macs[kind], model[kind], needs[kind], own[kind]) for kind in model}
 
 
@@ -96,10 +100,9 @@ def _choices(block: Block, tokens: int, c: Constants, count: int | None) -> list
     """Multiply-adds and cycles of the products of a layer with each number of head groups, and its block."""
     side, found = block.mesh.shape[0], []
     for choice in layers.prefill_head_groups(block, count):
-        products = layers.prefill_products(choice, -(-tokens // side))
+        products = prefill_products(choice, -(-tokens // side))
         macs = sum(product.m * product.k * product.n * product.heads for product in products)
-        cycles = sum(product_cycles(product, c, True) for product in products)
-        found.append((macs * side**3, cycles * side, choice))
+        found.append((macs * side**3, sum_cycles(products, c) * side, choice))
     return found
 
 

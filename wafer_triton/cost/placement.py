@@ -9,10 +9,8 @@ from functools import lru_cache
 
 from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.layers import prefill_steps, total
-from wafer_triton.cost.phases import Product
-from wafer_triton.cost.price import product_cycles
+from wafer_triton.cost.products import region_products, sum_cycles
 from wafer_triton.errors import ConfigError, MeshError, check_counts
-from wafer_triton.local import find
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.expert_places import ExpertRegions, expected_demand
 from wafer_triton.shape.decoder import DecoderShape
@@ -108,7 +106,9 @@ def _tried(block: Block, tokens: int, c: Constants) -> list[ExpertRegions]:
         for passes in PASSES
     }
     for regions in tried:
-        tried[regions] = _product_cycles(replace(block, expert_regions=regions), tokens, c)
+        region = replace(block, expert_regions=regions)
+        size, passes = block.mesh.shape[0] // regions.side, region.expected_passes(tokens)
+        tried[regions] = sum_cycles(region_products(region), c) * size * passes
     return sorted(tried, key=lambda regions: tried[regions])
 
 
@@ -117,17 +117,6 @@ def _sides(block: Block) -> list[int]:
     assert block.shape.experts is not None, "regions are of a model that has experts"
     count = block.shape.experts.count
     return [side for side in range(2, MOST + 1) if block.mesh.shape[0] % side == 0 and side * side <= count]
-
-
-def _product_cycles(block: Block, tokens: int, c: Constants) -> float:
-    """Return cycles of the products of experts in regions, which hide the messages beside them."""
-    e, regions, product = block.shape.experts, block.expert_regions, find("expert_gemm").product
-    assert e is not None and regions is not None and product is not None
-    size, d = block.mesh.shape[0] // regions.side, regions.side * block.share(block.shape.hidden_size, "x")
-    rows, f = regions.side * regions.capacity, -(-e.width // size)
-    each = (product(m=rows, per_token=1, experts=regions.held(e), k=k, n=n) for k, n in ((d, 2 * f), (f, d)))
-    once = sum(product_cycles(Product(*sizes, block.dtype), c, True) for sizes in each)
-    return once * size * block.expected_passes(tokens)
 
 
 def with_copies(regions: ExpertRegions, shape: DecoderShape, hot: HotRegions, rows: int) -> ExpertRegions:

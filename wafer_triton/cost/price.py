@@ -51,6 +51,8 @@ class Cost(Counts):
     sram_bytes: int = field(default=0, metadata=unit("B", "read and written in SRAM"))
     routes: int = field(default=0, metadata=unit("routes", join=max))  # colours in all
     relayed: bool = field(default=False, metadata=named("relayed core by core", join=max))
+    # set-ups and hops of the longest paths, beside compute or not
+    latency_cycles: float = field(default=0.0, metadata=unit("cycles"))
 
     @property
     def communication_cycles(self) -> float:
@@ -167,6 +169,7 @@ def phase_cost(phase: Phase, c: Constants, by_cores: bool = False) -> Cost:
         link_bytes=phase.link_bytes,
         macs=phase.macs * phase.fold,
         sram_bytes=phase.sram_bytes * phase.fold,
+        latency_cycles=set_up + phase.hops * hop,
     )
     return cost * phase.times
 

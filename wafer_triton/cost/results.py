@@ -24,6 +24,7 @@ class Kernel:
     compute_cycles: float = field(metadata=as_in(Cost, "compute_cycles"))
     communication_cycles: float = field(metadata=as_in(Prediction, "communication_cycles"))
     link_cycles: float = field(metadata=as_in(Cost, "link_cycles"))
+    latency_cycles: float = field(metadata=as_in(Cost, "latency_cycles"))
     rounds: int = field(metadata=as_in(Cost, "rounds"))
     hops: int = field(metadata=as_in(Cost, "hops"))
     routes: int = field(metadata=as_in(Cost, "routes"))
@@ -73,10 +74,15 @@ class Layered:
     # that the layers, the embedding and the head take
     regions: int | None = field(default=None, metadata=unit("regions"))
     layout: str | None = None  # of the regions, see `wafer_triton.place.layouts`
+    # of the whole phase, as in `Cost`
+    latency_cycles: float = field(default=0.0, metadata=as_in(Cost, "latency_cycles"))
+    link_cycles: float = field(default=0.0, metadata=as_in(Cost, "link_cycles"))
+    # of the fullest core of the regions
+    sram_peak_bytes: int = field(default=0, metadata=as_in(Cost, "sram_peak_bytes"))
 
 
 @dataclass(frozen=True)
-class Request:
+class RequestCost:
     """A predicted request: prefill, weights and cache placed anew, decode over a growing cache."""
 
     program: str  # "full" or "paper-benchmark"

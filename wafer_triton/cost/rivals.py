@@ -12,7 +12,7 @@ from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.phases import Phase, Product
 from wafer_triton.cost.price import Cost, phase_cost
 from wafer_triton.count.traffic import WORD_BYTES
-from wafer_triton.dtype import BYTES
+from wafer_triton.dtype import BYTES, tile_dtype
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.product import tiles
 
@@ -29,9 +29,11 @@ def gemm(mesh: Mesh, m: int, k: int, n: int, dtype: str, algorithm: str, c: Cons
     square = mesh.square()
     side = square.shape[0]
     tm, tk, tn = tiles(side, m, k, n)
-    moved = max(_words(tm * tk, dtype), _words(tk * tn, dtype))
+    moved = max(_words(tm * tk, tile_dtype(dtype)), _words(tk * tn, dtype))
     apart, crowd = (ceil(side / 3), ceil(side / 4)) if algorithm == "t10" else (2 * ceil(side / 3), ceil(side / 2))
-    tile_bytes = BYTES[dtype] * (tm * tk + tk * tn) * 2 + BYTES[dtype] * tm * tn
+    stored, dtype = dtype, tile_dtype(dtype)
+    own = BYTES[dtype] * tm * tk + BYTES[stored] * tk * tn
+    tile_bytes = 2 * own + BYTES[dtype] * tm * tn
     phase = Phase(
         "product",
         times=side,
@@ -44,7 +46,7 @@ def gemm(mesh: Mesh, m: int, k: int, n: int, dtype: str, algorithm: str, c: Cons
         overlaps=algorithm == "t10",
         products=(Product(tm, tk, tn, 1, dtype),),
         macs=tm * tk * tn,
-        sram_bytes=BYTES[dtype] * (tm * tk + tk * tn + tm * tn),
+        sram_bytes=own + BYTES[dtype] * tm * tn,
     )
     return phase_cost(phase, c, by_cores=True) + Cost(
         routes=crowd, sram_peak_bytes=tile_bytes * phase.fold, relayed=True
@@ -55,13 +57,14 @@ def gemv(mesh: Mesh, k: int, n: int, dtype: str, algorithm: str, c: Constants) -
     """y [n] = x [k] W [k, n] by the rival `algorithm`, x cut along y."""
     length = mesh.shape[0]
     (tk,), (tn,) = tiles(length, k), tiles(mesh.shape[1], n)
-    words = _words(tn, dtype)
-    tile_bytes = BYTES[dtype] * (tk + tk * tn + 2 * tn)
+    stored, dtype = dtype, tile_dtype(dtype)
+    words, weights = _words(tn, dtype), BYTES[stored] * tk * tn
+    tile_bytes = BYTES[dtype] * (tk + 2 * tn) + weights
     local = Phase(
         "local",
         products=(Product(1, tk, tn, 1, dtype),),
         macs=tk * tn,
-        sram_bytes=BYTES[dtype] * (tk + tk * tn + tn),
+        sram_bytes=BYTES[dtype] * (tk + tn) + weights,
     )
     levels = ceil(log2(length)) if length > 1 else 0
     reduce = Phase(

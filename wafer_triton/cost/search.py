@@ -1,36 +1,44 @@
-"""Searching: the best meshes and groups for a request."""
+"""Searching: the best meshes and groups for a request.
+
+Meshes, and pairs of meshes, are tried in the order of a bound below their time, and only as far as their bounds allow.
+The plans are those of a search that tries all.
+"""
 
 from __future__ import annotations
 
 import gc
+from bisect import insort
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import product
-from typing import TypeVar
+from functools import cache, partial
+from math import inf
+from typing import Generic, Protocol, TypeVar
 
 from wafer_triton import estimate
 from wafer_triton.cost import inference
-from wafer_triton.cost.cap import Cap, sparse
+from wafer_triton.cost.cap import Cap, kv_bytes, sparse, weight_bytes
 from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.layers import is_paper_benchmark
 from wafer_triton.cost.placement import Placement, checked
 from wafer_triton.cost.price import best_groups
-from wafer_triton.cost.results import Layered, Request
-from wafer_triton.device import DeviceLike
+from wafer_triton.cost.results import Layered, RequestCost
+from wafer_triton.device import Device, DeviceLike
 from wafer_triton.device import device as find_device
-from wafer_triton.errors import MeshError, ShapeError, WaferError, check_counts
+from wafer_triton.errors import MeshError, ShapeError, SramError, WaferError, check_counts
 from wafer_triton.mesh import Mesh
+from wafer_triton.place.fitting import remedies
+from wafer_triton.place.layouts import device_regions
+from wafer_triton.place.regions import FullError
+from wafer_triton.place.regions import Placement as Placed
 from wafer_triton.schedule.heads import HeadGroups
 from wafer_triton.shape.decoder import DecoderShape
-from wafer_triton.shape.read import shape_of
+from wafer_triton.shape.read import Model, shape_of
 from wafer_triton.text.progress import Progress, silent
 from wafer_triton.text.quantity import as_in, unit
 
-T = TypeVar("T")
-MOST = 3  # pairs of meshes that are placed and priced for each plan to find, those of the least bound
-FASTEST = 2  # meshes on which the experts of a mixture are tried in regions too, which takes seconds for each
+MOST = 3  # pairs of meshes that may be placed and priced for each plan to find, those of the least bound
+FASTEST = 2  # meshes on which the experts of a mixture are tried in regions too
 
 
 @dataclass(frozen=True)
@@ -48,9 +56,9 @@ class Plan:
     groups: int = field(metadata=unit("groups"))
     head_groups: int = field(metadata=as_in(Layered, "head_groups"))
     regions: int = field(metadata=as_in(Layered, "regions"))
-    tokens_per_second: float = field(metadata=as_in(Request, "tokens_per_second"))
-    prefill_seconds: float = field(metadata=as_in(Request, "prefill_seconds"))
-    decode_seconds: float = field(metadata=as_in(Request, "decode_seconds"))
+    tokens_per_second: float = field(metadata=as_in(RequestCost, "tokens_per_second"))
+    prefill_seconds: float = field(metadata=as_in(RequestCost, "prefill_seconds"))
+    decode_seconds: float = field(metadata=as_in(RequestCost, "decode_seconds"))
     kv_tokens: int = field(metadata=unit("tokens", "KV cache"))
     constants: str
     error_band: float | None = field(metadata=as_in(Layered, "error_band"))
@@ -62,7 +70,7 @@ class Plan:
 
 
 @contextmanager
-def _without_collection() -> Iterator[None]:
+def without_collection() -> Iterator[None]:
     """Leave reference cycles be: their collector walks all that pricing keeps, and a plan makes some thousand of them.
 
     It takes two fifths of a plan's time otherwise.
@@ -76,11 +84,11 @@ def _without_collection() -> Iterator[None]:
             gc.enable()
 
 
-@_without_collection()
+@without_collection()
 def plan(
-    *, model: str | DecoderShape, device: DeviceLike = "wse2", input: int, output: int, step: int = 20, best: int = 5,
+    *, model: Model, device: DeviceLike = "wse2", input: int, output: int, step: int = 20, best: int = 5,
     sides: Sequence[int] | None = None, program: str = "full", head_groups: int | None = None,
-    experts: Placement = None, progress: Progress = silent,
+    experts: Placement = None, dtype: str | None = None, progress: Progress = silent,
 ) -> list[Plan]:  # fmt: skip
     """The `best` fastest plans for a request, best first, over square meshes of `sides` (None: multiples of `step`).
 
@@ -88,82 +96,70 @@ def plan(
 
     A plan holds the embedding, all layers, the head and the whole cache in the SRAM of the device's regions. It has
     `head_groups`, or the best (None). The experts of a mixture live where `experts` says in prefill; None compares both
-    ways on the meshes that are the fastest with each expert over the whole mesh. Reports "meshes of prefill" and
+    ways on the meshes that are the fastest with each expert over the whole mesh. `dtype` is as of `estimate.decode`.
+    Reports "meshes of prefill" and
     "meshes of decode" to `progress`.
     Raises SramError or MeshError, with the last mesh's reason, when there is no plan, ShapeError for a size that is not
     a positive whole number.
     """
-    target, shape = find_device(device), shape_of(model)
-    c = constants(target)
+    target, shape = find_device(device), shape_of(model, dtype)
     input, output, step, best = check_counts(input=input, output=output, step=step, best=best)
     if sides is not None and len(sides) == 0:
         raise ShapeError("sides is empty; give a side at least, or leave it out for all multiples of step")
     sides = range(step, min(target.rows, target.cols) + 1, step) if sides is None else sides
     if head_groups is not None and sides:
-        priced = shape.paper_benchmark() if is_paper_benchmark(program) else shape
-        HeadGroups(priced, max(sides), head_groups)  # raises for too many
-
-    def square(side: int) -> Mesh:
-        return Mesh(side, side, target)
-
-    def prefilled(side: int, way: Placement) -> estimate.Layered:
-        return inference.prefill_on(square(side), shape, input, c, program, head_groups, experts=way)
-
+        HeadGroups(shape.paper_benchmark() if is_paper_benchmark(program) else shape, max(sides), head_groups)  # checks
     checked(experts, shape)
+    asked = _Asked(shape, target, input, output, constants(target), program, head_groups)
     both = shape.experts is not None and experts is None
-    prefills, reason = _estimates(
-        sides, partial(prefilled, way="spread" if both else experts), partial(progress, "meshes of prefill")
-    )
-    ways: dict[int, Placement] = dict.fromkeys(prefills, "spread" if both else experts)
-    for side in sorted(prefills, key=lambda side: prefills[side].seconds)[: FASTEST if both else 0]:
-        with suppress(WaferError):
-            other = prefilled(side, "regions")
-            if other.seconds < prefills[side].seconds:
-                prefills[side], ways[side] = other, "regions"
-    ends, why = _estimates(
-        sides,
-        lambda side: _first_and_last(square(side), shape, input, output, c, program, head_groups),
-        partial(progress, "meshes of decode"),
-    )
-    decodes, fast = ({side: pick(each, key=lambda layer: layer.seconds) for side, each in ends.items()}
-                     for pick in (max, min))  # fmt: skip
-    if not prefills or not decodes:
-        last = reason or why
+    way: Placement = "spread" if both else experts
+    decodes = _Tried(sides, asked.tokens, asked.least_decode, partial(progress, "meshes of decode"))
+    decodes.until(lambda bound: False)
+    prefills = _Tried(
+        sides, partial(asked.prefill, way=way), partial(asked.least_prefill, way=way),
+        partial(progress, "meshes of prefill"),
+    )  # fmt: skip
+    if both:
+        prefills.until(
+            lambda bound: len(prefills.found) >= FASTEST and bound > prefills.fastest(FASTEST)[-1][1].seconds
+        )
+        for side, spread in prefills.fastest(FASTEST):
+            with suppress(WaferError):
+                prefills.found[side] = min(spread, asked.prefill(side, "regions"), key=lambda made: made.seconds)
+    after = decodes.fastest(2 * best)
+
+    def pairs() -> list[tuple[float, int, int]]:
+        """Return the pairs to place so far, each after the seconds that a request takes on it at least."""
+        found = list[tuple[float, int, int]]()
+        for first, prefill in prefills.fastest(2 * best):
+            if len(found) >= count and prefill.seconds + least_answer > found[count - 1][0]:
+                break
+            begin = prefill.seconds + turning(first, prefill.experts)
+            for side, tokens in after:
+                insort(found, (begin + output * tokens.fast, first, side), key=lambda pair: pair[0])
+        return found[:count]
+
+    def enough(bound: float) -> bool:
+        return not after or (len(found := pairs()) == count and bound + least_answer > found[-1][0])
+
+    turning = cache(asked.turning)
+    count, least_answer = MOST * best, output * min((tokens.fast for _, tokens in after), default=0.0)
+    prefills.until(enough)
+    if not prefills.found or not decodes.found:
+        last = prefills.reason or decodes.reason
         if last is None:
             raise MeshError(
                 f"no mesh of {target.name} was tried: its sides have no multiple of {step}; give another step"
             )
-        phase = "decode" if prefills else "prefill"
-        raise type(last)(f"no mesh that was tried on {target.name} holds {phase}; of the last: {last}")
-
-    def requested(first: int, side: int) -> estimate.Request:
-        place = inference.request_placed(
-            square(first), square(side), shape, input, output, c, None, program, head_groups, ways[first]
-        )
-        return inference.request_on(place, input, output, c, program)
-
-    def least(first: int, side: int) -> float:
-        """Seconds that a request takes at least, as no token of its answer is faster than the first or the last."""
-        return prefills[first].seconds + turning[first] + output * fast[side].seconds
-
-    fastest = [sorted(found, key=lambda side: found[side].seconds)[: 2 * best] for found in (prefills, decodes)]
-    turning = {}
-    for side in fastest[0]:
-        own, _ = inference.prefill_placed(square(side), shape, input, c, program, head_groups, False, ways[side])
-        turning[side] = inference.turning_cycles(own, c) / target.clock_hz
-    pairs = sorted(product(*fastest), key=lambda pair: least(*pair))
-    candidates: list[tuple[int, int, inference.Request]] = []
-    for first, side in pairs[: MOST * best]:
-        if sum(request.seconds <= least(first, side) for _, _, request in candidates) >= best:
-            break
-        try:
-            candidates.append((first, side, requested(first, side)))
-        except WaferError as error:  # each phase fits by itself
-            reason = error
-    if not candidates:
-        raise MeshError(f"no two meshes that were tried on {target.name} hold both phases; of the last: {reason}")
-    candidates.sort(key=lambda candidate: -candidate[2].tokens_per_second)
-    decoding = c.of("decode")
+        phase = "decode" if prefills.found else "prefill"
+        said = f"no mesh that was tried on {target.name} holds {phase}; of the last: {last}"
+        if isinstance(last, SramError | FullError):
+            side = sorted(sides)[len(sides) // 2]
+            more = remedies(asked.placed, Mesh(side, side, target), shape)
+            said += more.replace("; it", f"; on mesh {side}x{side} it", 1)
+        raise type(last)(said)
+    chosen = asked.best(best, [(first, side, prefills.found[first].experts) for _, first, side in pairs()])
+    decoding, capacity = asked.c.of("decode"), cache(asked.capacity)
     return [
         Plan(
             first,
@@ -174,42 +170,177 @@ def plan(
             request.tokens_per_second,
             request.prefill_seconds,
             request.decode_seconds,
-            _capacity(square(side), shape, program, request.head_groups),
+            capacity(side, request.head_groups),
             request.constants,
             request.error_band,
             request.outside,
             request.experts,
-            *sparse(shape, target, decodes[side].seconds, input + output),
+            *sparse(shape, target, decodes.found[side].seconds, input + output),
             request.layout,
         )
-        for first, side, request in candidates[:best]
+        for first, side, request in chosen
     ]
 
 
-def _first_and_last(
-    mesh: Mesh, shape: DecoderShape, input: int, output: int, c: Constants, program: str, head_groups: int | None
-) -> tuple[estimate.Layered, estimate.Layered]:
-    """Return the first and the last token of an answer, with the head groups that are best for the last."""
-    last = inference.decode_on(mesh, shape, input + output, c, None, program, head_groups)
-    first = inference.decode_on(mesh, shape, input + 1, c, program=program, head_groups=last.head_groups)
-    return first, last
+class _Timed(Protocol):
+    @property
+    def seconds(self) -> float: ...
 
 
-def _estimates(
-    sides: Sequence[int], estimated: Callable[[int], T], progress: Callable[[int, int], None]
-) -> tuple[dict[int, T], WaferError | None]:
-    """Return estimates by side, and the last error if no side has one."""
-    estimates, reason = {}, None
-    for number, side in enumerate(sides):
-        try:
-            estimates[side] = estimated(side)
-        except WaferError as error:
-            reason = error
-        progress(number + 1, len(sides))
-    return estimates, None if estimates else reason
+T = TypeVar("T", bound=_Timed)
 
 
-def _capacity(mesh: Mesh, shape: DecoderShape, program: str, head_groups: int) -> int:
-    return estimate.kv(
-        device=mesh.device, model=shape, mesh=mesh, program=program, head_groups=head_groups
-    ).shift_tokens
+class _Tried(Generic[T]):
+    """Estimates by side, made in the order of the sides' bounds as far as they are needed.
+
+    A bound is the seconds that a side takes at least, inf if it cannot hold the model.
+    """
+
+    def __init__(
+        self, sides: Sequence[int], estimated: Callable[[int], T], least: Callable[[int], float],
+        progress: Callable[[int, int], None],
+    ) -> None:  # fmt: skip
+        self.sides, self.estimated, self.progress = tuple(dict.fromkeys(sides)), estimated, progress
+        self.left = sorted(((least(side), side) for side in self.sides), key=lambda pair: pair[0])
+        self.found: dict[int, T] = {}
+        self.errors: dict[int, WaferError] = {}
+
+    def until(self, enough: Callable[[float], bool]) -> None:
+        """Go on until the next bound is `enough`; sides without hope are tried if no other holds the model."""
+        while self.left and not (self.found and (self.left[0][0] == inf or enough(self.left[0][0]))):
+            _, side = self.left.pop(0)
+            try:
+                self.found[side] = self.estimated(side)
+            except WaferError as error:
+                self.errors[side] = error
+            self.progress(len(self.sides) - len(self.left), len(self.sides))
+
+    def fastest(self, count: int) -> list[tuple[int, T]]:
+        """Return the fastest estimates so far, and their sides."""
+        found = [(side, self.found[side]) for side in self.sides if side in self.found]
+        return sorted(found, key=lambda pair: pair[1].seconds)[:count]
+
+    @property
+    def reason(self) -> WaferError | None:
+        """The error of the last side, if no side holds the model."""
+        return None if self.found else next((self.errors[side] for side in reversed(self.sides)), None)
+
+
+@dataclass(frozen=True)
+class _Prefilled:
+    """The seconds of prefill, with the experts of a mixture where `experts` says."""
+
+    seconds: float
+    experts: Placement
+
+
+@dataclass(frozen=True)
+class _Tokens:
+    """The seconds of the slowest and of the fastest token of an answer."""
+
+    seconds: float
+    fast: float
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What is asked for: a request to a model on a device, predicted on square meshes."""
+
+    shape: DecoderShape
+    device: Device
+    input: int
+    output: int
+    c: Constants
+    program: str
+    head_groups: int | None
+
+    def mesh(self, side: int) -> Mesh:
+        """Return a square mesh."""
+        return Mesh(side, side, self.device)
+
+    @property
+    def whole(self) -> tuple[int, Constants, str, int | None]:
+        """The arguments of an estimate of prefill after the mesh and the shape."""
+        return self.input, self.c, self.program, self.head_groups
+
+    def placed(self, mesh: Mesh, shape: DecoderShape) -> None:
+        """Raise the error of a mesh that does not hold each phase of a model."""
+        last = self.input + self.output
+        inference.prefill_placed(mesh, shape, *self.whole, False)
+        inference.decode_placed(mesh, shape, last, self.c, None, self.program, self.head_groups)
+
+    def prefill(self, side: int, way: Placement) -> _Prefilled:
+        """Estimate prefill alone."""
+        made = inference.prefill_on(self.mesh(side), self.shape, *self.whole, experts=way)
+        return _Prefilled(made.seconds, way)
+
+    def least_prefill(self, side: int, way: Placement) -> float:
+        """Return seconds that prefill takes at least, inf on a mesh that cannot hold the model."""
+        if self._too_small(side, self.input):
+            return inf
+        return inference.least_prefill(self.mesh(side), self.shape, *self.whole, way)
+
+    def turning(self, side: int, way: Placement) -> float:
+        """Return seconds of transposing and skewing the weights of prefill."""
+        placed, _ = inference.prefill_placed(self.mesh(side), self.shape, *self.whole, False, way)
+        return inference.turning_cycles(placed, self.c) / self.device.clock_hz
+
+    def tokens(self, side: int) -> _Tokens:
+        """Estimate the first and the last token of the answer, with the head groups that are best for the last."""
+        mesh, last = self.mesh(side), self.input + self.output
+        late = inference.decode_on(mesh, self.shape, last, self.c, None, self.program, self.head_groups)
+        early = inference.decode_on(
+            mesh, self.shape, self.input + 1, self.c, program=self.program, head_groups=late.head_groups
+        )
+        return _Tokens(*sorted((early.seconds, late.seconds))[::-1])
+
+    def least_decode(self, side: int) -> float:
+        """Return inf on a mesh that cannot hold the model, else 0."""
+        return inf if self._too_small(side, self.input + self.output) else 0.0
+
+    def _too_small(self, side: int, context: int) -> bool:
+        """Whether all regions together have less SRAM than the numbers of all layers take, however they are cut."""
+        shape = self.shape.paper_benchmark() if is_paper_benchmark(self.program) else self.shape
+        held = weight_bytes(shape, "fp16") + kv_bytes(shape, "fp16", context)
+        regions = device_regions(self.mesh(side), inference.layout_of(None, self.program))
+        return held > regions * side * side * self.device.sram_bytes
+
+    def best(
+        self, count: int, pairs: Sequence[tuple[int, int, Placement]]
+    ) -> list[tuple[int, int, estimate.RequestCost]]:
+        """Return the fastest requests of pairs of meshes, the fastest first.
+
+        Raises MeshError, with the last pair's reason, if no pair holds both phases.
+        """
+        errors, places = dict[int, WaferError](), list[tuple[float, int, Placed]]()
+        found = list[tuple[float, int, estimate.RequestCost]]()
+        for number, (first, side, way) in enumerate(pairs):
+            asked = self.mesh(first), self.mesh(side), self.shape, self.input, self.output, self.c
+            try:
+                place = inference.request_placed(*asked, None, self.program, self.head_groups, way)
+                places.append((inference.least_seconds(place, *asked[3:], self.program), number, place))
+            except WaferError as error:  # each phase fits by itself
+                errors[number] = error
+        for least, number, place in sorted(places, key=lambda one: one[0]):
+            limit = found[count - 1][2].seconds if len(found) >= count else inf
+            if least > limit:
+                break
+            try:
+                if not inference.may_take(place, self.input, self.c, least, limit):
+                    continue
+                request = inference.request_on(place, self.input, self.output, self.c, self.program)
+                insort(found, (-request.tokens_per_second, number, request), key=lambda one: one[:2])
+            except WaferError as error:
+                errors[number] = error
+        if not found:
+            reason = errors[max(errors)]
+            raise MeshError(
+                f"no two meshes that were tried on {self.device.name} hold both phases; of the last: {reason}"
+            )
+        return [(*pairs[number][:2], request) for _, number, request in found[:count]]
+
+    def capacity(self, side: int, head_groups: int) -> int:
+        """Return tokens of the KV cache in decode."""
+        return estimate.kv(
+            device=self.device, model=self.shape, mesh=self.mesh(side), program=self.program, head_groups=head_groups
+        ).shift_tokens

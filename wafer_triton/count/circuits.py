@@ -16,6 +16,7 @@ from wafer_triton.schedule.repeat import comings
 from wafer_triton.schedule.rounds import Exchange, Index, Schedule
 
 NEVER = np.iinfo(np.int32).max  # the first round of a route that is not there
+MOST_ALONG = 2048  # cores of a line whose pairs are numbered by a table
 # a router's sides, as bits: the core itself and the four links
 CORE, EAST, WEST, SOUTH, NORTH = 1, 2, 4, 8, 16
 SIDES = {"x": (EAST, WEST), "y": (SOUTH, NORTH)}
@@ -66,7 +67,14 @@ def meeting(moves: Sequence[Exchange], fold: int, along: int) -> int:
             several.update(circuits_of(send, recv, fold))
     pairs += [np.array([[one.sender], [one.receivers[0]]]) for one in several if len(one.receivers) == 1]
     ends = np.concatenate(pairs, 1)
-    ends = np.stack(np.divmod(np.unique(ends[0] * along + ends[1]), along))
+    codes = ends[0] * along + ends[1]
+    if along <= MOST_ALONG:
+        met = np.zeros(along * along, bool)
+        met[codes] = True
+        codes = np.flatnonzero(met)
+    else:
+        codes = np.unique(codes)
+    ends = np.stack(np.divmod(codes, along))
     spans = [(ends.min(0), ends.max(0)), *(one.span for one in several if len(one.receivers) > 1)]
     low, high = (np.concatenate([np.atleast_1d(end) for end in side]) for side in zip(*spans, strict=True))
     begun, ended = np.bincount(low, minlength=along), np.bincount(high + 1, minlength=along + 1)[:along]
@@ -104,12 +112,70 @@ def _steps(circuit: Circuit) -> list[Circuit]:
     return up + [Circuit(at, (at - 1,)) for at in range(circuit.sender, low, -1)]
 
 
+class Numbers:
+    """The numbers of circuits along lines of `along` cores, in the order of their coming."""
+
+    def __init__(self, along: int) -> None:
+        self.along = along
+        self.keys: list[Circuit | int] = []  # of a circuit to one receiver, sender * `along` + receiver
+        self._several: dict[Circuit, int] = {}
+        self._alone = np.full(min(along, MOST_ALONG) ** 2, -1, np.int64)
+        self._far: dict[int, int] = {}
+
+    def of(self, send: Index, recv: Index, fold: int, relayed: bool) -> Index:
+        """Return the numbers of the circuits of one line's moves; `relayed`, of every step from core to core."""
+        start, end = send[send >= 0] // fold, recv[send >= 0] // fold
+        if not relayed and np.bincount(start, minlength=1).max() <= 1:  # no multicast
+            return self._of_pairs((start * self.along + end)[start != end])
+        circuits = circuits_of(send, recv, fold)
+        if relayed:
+            circuits = [step for circuit in circuits for step in _steps(circuit)]
+        return np.array([self._of(circuit) for circuit in circuits], np.int64)
+
+    def _of(self, circuit: Circuit) -> int:
+        if len(circuit.receivers) == 1:
+            return int(self._of_pairs(np.array([circuit.sender * self.along + circuit.receivers[0]]))[0])
+        if circuit not in self._several:
+            self._several[circuit] = len(self.keys)
+            self.keys.append(circuit)
+        return self._several[circuit]
+
+    def _of_pairs(self, pairs: Index) -> Index:
+        """Return the numbers of different circuits to one receiver each."""
+        if self.along > MOST_ALONG:
+            new = [pair for pair in pairs.tolist() if pair not in self._far]
+            self._far.update(zip(new, range(len(self.keys), len(self.keys) + len(new)), strict=True))
+            self.keys += new
+            return np.array([self._far[pair] for pair in pairs.tolist()], np.int64)
+        fresh = pairs[self._alone[pairs] < 0]
+        if fresh.size:
+            self._alone[fresh] = len(self.keys) + np.arange(fresh.size)
+            self.keys += fresh.tolist()
+        return self._alone[pairs]
+
+    @property
+    def circuits(self) -> list[Circuit]:
+        """All circuits, by number."""
+        return [
+            key if isinstance(key, Circuit) else Circuit(key // self.along, (key % self.along,)) for key in self.keys
+        ]
+
+    @property
+    def spans(self) -> Index:
+        """[circuits, 2]: the first and the last router of each."""
+        alone = np.array([key if isinstance(key, int) else 0 for key in self.keys], np.int64)
+        spans = np.sort(np.stack(np.divmod(alone, self.along), 1), 1)
+        for circuit, number in self._several.items():
+            spans[number] = circuit.span
+        return spans
+
+
 @dataclass(frozen=True)
 class Circuits:
     """All circuits along an axis, and what lines have them."""
 
-    numbers: dict[Circuit, int]
-    patterns: list[tuple[list[int], NDArray[np.int32]]]  # circuits, and the first round of each line that has them
+    numbers: Numbers
+    patterns: list[tuple[Index, NDArray[np.int32]]]  # circuits, and the first round of each line that has them
     kinds: list[tuple[Index, Index]]  # lines, and the circuits of each of them by their left ends
     spans: Index  # [circuits, 2]
 
@@ -122,24 +188,25 @@ class Circuits:
 
     def coloured(self, across: int, along: int) -> tuple[Lines, Index, Index]:
         """Return the circuits with their first rounds and colours; how many touch each router, and `top`."""
-        first = np.full((len(self.numbers), across), NEVER, np.int32)
+        first = np.full((len(self.spans), across), NEVER, np.int32)
         for ids, rounds in self.patterns:
             first[ids] = np.minimum(first[ids], rounds)
         colour, load = np.full_like(first, -1), np.zeros((across, along), np.int64)
         for members, here in self.kinds:
             chosen, load[members], _ = _assigned(self.spans[here].tobytes(), along)
             colour[np.ix_(here, members)] = chosen[:, None]
-        return Lines(self.numbers, first, colour), load, self.top(across, along)
+        circuits = {circuit: number for number, circuit in enumerate(self.numbers.circuits)}
+        return Lines(circuits, first, colour), load, self.top(across, along)
 
 
 def collect(schedule: Schedule, axis: str, relayed: bool = False) -> Circuits:
     """Return all circuits along an axis and when they first run, uncoloured."""
     mesh = schedule.mesh
-    across = mesh.rows if axis == "x" else mesh.cols
+    across, along = (mesh.rows, mesh.cols) if axis == "x" else (mesh.cols, mesh.rows)
     fold, fold_across = mesh.fold[::-1] if axis == "x" else mesh.fold
-    numbers: dict[Circuit, int] = {}
+    numbers = Numbers(along)
     # exchanges that move alike share one pattern: its circuits and, for every line, its first round
-    patterns: dict[tuple[bytes, bytes], tuple[list[int], NDArray[np.int32]]] = {}
+    patterns: dict[tuple[bytes, bytes], tuple[Index, NDArray[np.int32]]] = {}
     seen: set[tuple[int, int]] = set()
     for number, round_, _, turning in comings(schedule.rounds.steps):
         if (id(round_), id(turning)) in seen:
@@ -149,11 +216,7 @@ def collect(schedule: Schedule, axis: str, relayed: bool = False) -> Circuits:
             for at, send, recv in groups_of(exchange, mesh) if exchange.axis == axis else ():
                 key = (send.tobytes(), recv.tobytes())
                 if key not in patterns:
-                    circuits = circuits_of(send, recv, fold)
-                    if relayed:
-                        circuits = [step for circuit in circuits for step in _steps(circuit)]
-                    ids = [numbers.setdefault(circuit, len(numbers)) for circuit in circuits]
-                    patterns[key] = (ids, np.full(across, NEVER, np.int32))
+                    patterns[key] = numbers.of(send, recv, fold, relayed), np.full(across, NEVER, np.int32)
                 first = patterns[key][1]
                 if turning is not None and axis == "x":
                     times = turning.first_time(at)
@@ -162,23 +225,22 @@ def collect(schedule: Schedule, axis: str, relayed: bool = False) -> Circuits:
                     continue
                 here = at // fold_across
                 first[here] = np.minimum(first[here], number)
-    spans = np.array([circuit.span for circuit in numbers], np.int64).reshape(-1, 2)
-    held = [each for each in patterns.values() if each[0]]
+    held, spans = [each for each in patterns.values() if each[0].size], numbers.spans
     return Circuits(numbers, held, _kinds(held, spans), spans)
 
 
-def _kinds(patterns: list[tuple[list[int], NDArray[np.int32]]], spans: Index) -> list[tuple[Index, Index]]:
+def _kinds(patterns: list[tuple[Index, NDArray[np.int32]]], spans: Index) -> list[tuple[Index, Index]]:
     if not patterns:
         return []
     order, kinds = np.argsort(spans[:, 0], kind="stable"), list[tuple[Index, Index]]()
+    every, counts = np.concatenate([numbers for numbers, _ in patterns]), [len(numbers) for numbers, _ in patterns]
     alike: dict[bytes, list[int]] = {}
     used = np.array([first != NEVER for _, first in patterns]).T.copy()
     for line, row in enumerate(used):
         alike.setdefault(row.tobytes(), []).append(line)
     for members in alike.values():
         has = np.zeros(len(spans), bool)
-        for number in np.flatnonzero(used[members[0]]):
-            has[patterns[number][0]] = True
+        has[every[np.repeat(used[members[0]], counts)]] = True
         if has.any():
             kinds.append((np.array(members), order[has[order]]))
     return kinds

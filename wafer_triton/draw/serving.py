@@ -23,6 +23,11 @@ MOST = 60  # requests in the picture of a run
 INTERVALS = 60  # of energy and S-MBU over time
 MOST_TRACED = 5000  # requests in a trace
 KNEE = 2.0  # times the median latency of the least rate, up to which the knee lies
+ACROSS = {"rate": "rate (requests a second that arrive)"}
+LABELS = {
+    "ttft_p50": "TTFT, median", "ttft_p99": "TTFT, p99", "e2e_p50": "whole, median", "e2e_p99": "whole, p99",
+    "requests_per_second": "finished", "goodput": "goodput",
+}  # fmt: skip
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -65,11 +70,11 @@ def latency(rows: Rows, name: str, path: str | Path, title: str = "") -> None:
             for number, field in enumerate(shown):
                 values = [row[field] * factor for row in rows]
                 numbers[field] = values
-                axes.plot(across, values, marker="o", ms=3, color=COLOURS[number], label=field.replace("_", " "))
+                axes.plot(across, values, marker="o", ms=3, color=COLOURS[number], label=LABELS[field])
             axes.axvline(at, color="black", lw=0.8, ls="--", label=f"knee, {name} {at:g}")
-            axes.set(xlabel=name)
+            axes.set(xlabel=ACROSS.get(name, name))
             axes.grid(alpha=0.3)
-            axes.legend()
+            axes.legend(loc="lower right" if axes is left else "center right")
         left.set(ylabel="seconds, predicted on the wafer", yscale="log")
         right.set(ylabel="requests a second")
 

@@ -1,6 +1,6 @@
 """Pictures of wafers of dies: bytes over every link, of a plan or of routes before and after mapping.
 
-Each function writes a file, `.png`, `.svg` or `.pdf`, and raises what `figure.picture` does.
+Each function writes a file, `.png`, `.svg` or `.pdf`, and raises as `figure.picture`.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from typing import Any
 
 from wafer_triton.draw.figure import Numbers, picture
 from wafer_triton.train.dies import Link, Wafer
-from wafer_triton.train.mapping import Routing
-from wafer_triton.train.planner import Planned
+from wafer_triton.train.mapping import RoutedFlows
+from wafer_triton.train.planner import TrainingPlan
 
 _APART = 0.08  # of the two directions of a link, in dies
 
 
-def links(plan: Planned, path: str | Path) -> None:
+def links(plan: TrainingPlan, path: str | Path) -> None:
     """Draw the bytes that a plan puts on every link in a step."""
     title = f"{plan.work.name} on {plan.wafer.name}, {plan.strategy}"
     with picture(path, 3.4, title) as (figure, numbers):
         _wafers(figure, plan.wafer, {"bytes of a step": plan.loads}, numbers)
 
 
-def routes(before: Routing, after: Routing, path: str | Path) -> None:
+def routes(before: RoutedFlows, after: RoutedFlows, path: str | Path) -> None:
     """Draw the bytes over every link of one phase before and after mapping, on one scale."""
     with picture(path, 3.0) as (figure, numbers):
         _wafers(figure, before.wafer, {"before": before.loads, "after": after.loads}, numbers)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from wafer_triton.local.gemm import multiply_add
-from wafer_triton.local.registry import cut, local_op
+from wafer_triton.local.registry import MATRIX, cut, local_op
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -68,7 +68,7 @@ def _tiles(*, m: int, per_token: int, experts: int, k: int, n: int, **_: Any) ->
     return (m, per_token, n), (m, k), (experts, k, n), (m, per_token)
 
 
-@local_op(tiles=_tiles, work=_work, product=_product, reads={"w": _read}, dtypes=_FP32)
+@local_op(tiles=_tiles, work=_work, product=_product, reads={"w": _read}, dtypes=_FP32 | {"w": MATRIX})
 def expert_gemm_torch(
     c: Tensor, a: Tensor, w: Tensor, expert_ids: Tensor, *, m: int, per_token: int, experts: int, k: int, n: int,
     add: bool = False, accumulate: str = "fp32",
@@ -82,7 +82,7 @@ def _summed(*, m: int, per_token: int, experts: int, k: int, n: int, **_: Any) -
     return (m, n), (m, per_token, k), (experts, k, n), (m, per_token), (m, per_token)
 
 
-@local_op(tiles=_summed, work=_work, product=_product, reads={"w": _read}, dtypes=_FP32)
+@local_op(tiles=_summed, work=_work, product=_product, reads={"w": _read}, dtypes=_FP32 | {"w": MATRIX})
 def expert_sum_torch(
     c: Tensor, a: Tensor, w: Tensor, expert_ids: Tensor, shares: Tensor, *, m: int, per_token: int, experts: int,
     k: int, n: int, add: bool = False, accumulate: str = "fp32",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from wafer_triton.local.registry import cut, local_op
+from wafer_triton.local.registry import MATRIX, cut, local_op
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,7 +22,7 @@ def _tiles(*, m: int, k: int, n: int, heads: int = 1, kv_heads: int = 1, **_: An
     return (m, heads, n), (heads, m, k), (k, kv_heads, n)
 
 
-@local_op(tiles=_tiles, work=_work, product=_product)
+@local_op(tiles=_tiles, work=_work, product=_product, dtypes={"b": MATRIX})
 def gemm_torch(
     c: Tensor,
     a: Tensor,
@@ -46,7 +46,7 @@ def _tiles_t(*, m: int, k: int, n: int, heads: int = 1, kv_heads: int = 1, **_: 
     return (heads, m, n), (m, heads, k), (n, kv_heads, k)
 
 
-@local_op(tiles=_tiles_t, work=_work, product=_product)
+@local_op(tiles=_tiles_t, work=_work, product=_product, dtypes={"b": MATRIX})
 def gemm_t_torch(
     c: Tensor,
     a: Tensor,

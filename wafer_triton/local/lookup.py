@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wafer_triton.local.registry import cut, local_op
+from wafer_triton.local.registry import MATRIX, cut, local_op
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 # 16 bits hold few whole numbers
 @local_op(
     tiles=lambda *, m, d, v: ((m, d), (d, v), (m,)), work=lambda *, m, d, v: (0, m * d),
-    reads={"table": lambda *, m, d, v: m * d}, dtypes={"ids": ("fp32",)},
+    reads={"table": lambda *, m, d, v: m * d}, dtypes={"ids": ("fp32",), "table": MATRIX},
 )  # fmt: skip
 def lookup_torch(out: Tensor, table: Tensor, ids: Tensor, *, m: int, d: int, v: int) -> None:
     """out [m, d] = the columns ids [m] of table [d, v]; zeros for an id outside it, whose column another core has."""

@@ -9,7 +9,7 @@ from functools import cached_property
 from math import isfinite, prod
 from typing import TYPE_CHECKING, Any
 
-from wafer_triton.dtype import BYTES
+from wafer_triton.dtype import BYTES, TILES
 from wafer_triton.errors import ScheduleError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _WANTED = {
 
 
 @dataclass(frozen=True)
-class Operand:
+class SlotOperand:
     """An operand that a schedule gives an operation: the name of a slot, its elements and dtype."""
 
     slot: str
@@ -41,8 +41,9 @@ class LocalOp:
 
     `tiles(**params)` gives the dimensions of every operand, in order, and `work(**params)` the multiply-adds of its
     products and its vector elements, of one core; `outs` is the number of outputs. Operands have the dtypes that
-    `dtypes` names for them, else any. Of a `partial` operation operands may be longer. An `elementwise` operation may
-    write the slot that it reads. Of an input that `reads` names no more elements are read than it says, of others all.
+    `dtypes` names for them, else any dtype of tiles. Of a `partial` operation operands may be longer. An `elementwise`
+    operation may write the slot that it reads. Of an input that `reads` names no more elements are read than it says,
+    of others all.
     `product(**params)` gives (m, k, n, heads) of an operation that is a product, by which it is priced.
     """
 
@@ -79,7 +80,7 @@ class LocalOp:
         """Return the parameters, with the definition's defaults where none is given."""
         return {**self._defaults, **params}
 
-    def fault(self, params: Mapping[str, Any], outs: Sequence[Operand], ins: Sequence[Operand]) -> str | None:
+    def fault(self, params: Mapping[str, Any], outs: Sequence[SlotOperand], ins: Sequence[SlotOperand]) -> str | None:
         """Return the fault of the parameters or the operands, in one line; None if there is none."""
         return self._wrong_params(params) or self._wrong_operands(params, outs, ins)
 
@@ -96,7 +97,9 @@ class LocalOp:
                 return f"{self.name}: {name} = {value!r} must be {_WANTED[kind]}"
         return None
 
-    def _wrong_operands(self, params: Mapping[str, Any], outs: Sequence[Operand], ins: Sequence[Operand]) -> str | None:
+    def _wrong_operands(
+        self, params: Mapping[str, Any], outs: Sequence[SlotOperand], ins: Sequence[SlotOperand]
+    ) -> str | None:
         expected = len(self.operands) - self.outs
         if (len(outs), len(ins)) != (self.outs, expected):
             names = f"{', '.join(self.operands[: self.outs])} of {', '.join(self.operands[self.outs :])}"
@@ -111,10 +114,11 @@ class LocalOp:
                     f"{self.name}: operand {name} is {given.slot} with {given.numel} elements, but by {sizes} it is "
                     f"{list(dims)}, {prod(dims)} elements; {remedy}, or other sizes"
                 )
-            if given.dtype not in self.dtypes.get(name, BYTES):
+            taken = self.dtypes.get(name, TILES)
+            if given.dtype not in taken:
                 return (
                     f"{self.name}: operand {name} is {given.slot} in {given.dtype}, but it must be in "
-                    f"{' or '.join(self.dtypes[name])}"
+                    f"{' or '.join(taken)}"
                 )
         return None
 
@@ -126,6 +130,7 @@ def _is(value: Any, kind: str) -> bool:
     return isfinite(value) and (kind == "float" or bool(value >= 0))
 
 
+MATRIX = tuple(BYTES)  # the dtypes of an operand that may hold stored weights
 LOCAL_OPS: dict[str, LocalOp] = {}
 
 

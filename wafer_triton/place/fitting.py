@@ -1,30 +1,50 @@
-"""What to say where a model does not fit a device: the mesh that would hold it, or a device on which it is priced."""
+"""Remedies for a model that does not fit a device: a mesh that holds it, other changes, a larger device for prices."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
+from functools import partial
 from math import gcd
 from time import process_time
 from typing import Any, TypeVar
 
-from wafer_triton.errors import MeshError, ShapeError, SramError
+from wafer_triton.dtype import STORED
+from wafer_triton.errors import MeshError, ShapeError, SramError, WaferError
 from wafer_triton.mesh import Mesh
 from wafer_triton.place.layouts import endless
 from wafer_triton.place.regions import FullError, LargeError
 from wafer_triton.schedule import sram
+from wafer_triton.shape.decoder import DecoderShape
 
 T = TypeVar("T")
 AS_IF = "as_if=True (--as-if) prices it all the same"
+MOST_SRAM = 2**26  # bytes of a core up to which a remedy is sought
 _TRIED = 24  # meshes that are tried where a device is too small for one
+_HINTED = ContextVar("hinted", default=True)
 
 
-def fitted(place: Callable[[Mesh], Any], mesh: Mesh, as_if: bool | None) -> tuple[Mesh, str | None]:
+@contextmanager
+def without_hints() -> Iterator[None]:
+    """Leave out the search for a mesh that fits, within the block: a sweep has many points and tries others anyway."""
+    token = _HINTED.set(False)
+    try:
+        yield
+    finally:
+        _HINTED.reset(token)
+
+
+def fitted(
+    place: Callable[..., Any], mesh: Mesh, as_if: bool | None, shape: DecoderShape | None = None
+) -> tuple[Mesh, str | None]:
     """Return the mesh to place a model on, and why it does not fit; None where it does.
 
     A model that does not fit is refused with a mesh that would hold it. With `as_if` it is given a device of more
     cores, or, where a core does not hold a block, of more SRAM; None says that this is not on offer. `place` raises
-    SramError or FullError for a mesh that does not hold the model.
+    SramError or FullError for a mesh that does not hold the model. With a `shape`, `place` takes a shape after the
+    mesh. The refusal then names changes of model and device that make it fit, see `remedies`.
     """
     if as_if not in (None, True, False):
         raise ShapeError(f"as_if = {as_if!r} must be true or false")
@@ -33,18 +53,74 @@ def fitted(place: Callable[[Mesh], Any], mesh: Mesh, as_if: bool | None) -> tupl
         return mesh, None
     except (SramError, FullError) as error:
         reason = error
+    if not as_if and not _HINTED.get():
+        raise reason
     if not as_if:
         offer = "" if as_if is None else f"; {AS_IF}"
         try:
             said = with_hint(place, mesh, reason)
         except MeshError:  # other meshes are refused for their sides, as by regions of experts: no hint
             said = str(reason)
-        raise type(reason)(said + offer) from None
+        more = "" if shape is None else remedies(place, mesh, shape)
+        raise type(reason)(said + more + offer) from None
     return as_if_held(place, mesh)[0][0], str(reason)
 
 
+def remedies(place: Callable[[Mesh, DecoderShape], Any], mesh: Mesh, shape: DecoderShape) -> str:
+    """Return the end of a refusal: fewer layers a device, more devices, weights of a byte, and SRAM that would do.
+
+    Each is tried by placing the model, so a change that would not do is not named. Every device of several holds the
+    embedding and the head; time between devices is not modelled.
+    """
+
+    def fits(own: DecoderShape, sram_bytes: int = mesh.device.sram_bytes) -> bool:
+        try:
+            place(replace(mesh, device=replace(mesh.device, sram_bytes=sram_bytes)), own)
+        except WaferError:
+            return False
+        return True
+
+    every, byte = shape.num_hidden_layers, replace(shape, weights=STORED[0])
+    kept = _most(lambda count: fits(replace(shape, num_hidden_layers=count)), every - 1)
+    found = [_split(kept, every)] if kept else []
+    if shape.weights not in STORED:
+        if fits(byte):
+            found.append(f"{' or '.join(STORED)} weights")
+        elif (fewer := _most(lambda count: fits(replace(byte, num_hidden_layers=count)), every - 1)) > kept:
+            found.append(f"{' or '.join(STORED)} weights and {_split(fewer, every)}")
+    if size := _least_sram(partial(fits, shape), mesh.device.sram_bytes):
+        found.append(f"{size // 1024:,} KiB of SRAM a core")
+    return f"; it would fit with {', or with '.join(found)}" if found else ""
+
+
+def _split(kept: int, every: int) -> str:
+    return f"{kept:,} of its {every:,} layers a device, so on {-(-every // kept):,} such devices"
+
+
+def _most(holds: Callable[[int], bool], most: int) -> int:
+    """Return the largest number up to `most` that holds, where every smaller one does too; 0 if none does."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle - 1)
+    return low
+
+
+def _least_sram(fits: Callable[[int], bool], size: int) -> int | None:
+    """Return the least SRAM of a core in bytes, in whole KiB and to 2 %, that fits; None above `MOST_SRAM`."""
+    low = high = size
+    while not fits(high):
+        low, high = high, 2 * high
+        if high > MOST_SRAM:
+            return None
+    while high - low > max(1024, high // 50):
+        middle = (low + high) // 2048 * 1024
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high
+
+
 def as_if_held(place: Callable[..., T], *meshes: Mesh) -> tuple[tuple[Mesh, ...], T]:
-    """Meshes on a device of as many cores as any, or if that is too little of any SRAM as well, and what lies there."""
+    """Return the meshes on a device of as many cores as any, or of any SRAM as well, and the model's place there."""
     larger = tuple(replace(mesh, device=endless(mesh.device)) for mesh in meshes)
     try:
         return larger, place(*larger)

@@ -19,46 +19,47 @@ from math import prod
 import numpy as np
 
 from wafer_triton.mesh import Mesh
+from wafer_triton.place.hand_over import from_corner, hand_over
 from wafer_triton.place.need import ENDS, cut_along, is_turned, tile_shape, weights_of
 from wafer_triton.place.regions import Placement, Region
 from wafer_triton.place.transfers import (
     Scheduled,
+    Shift,
+    Turn,
     blocks_of,
-    from_corner,
     grid,
-    hand_over,
-    moved,
     sides,
-    skewed,
-    turned,
 )
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.rounds import Buffer, Index, Parameter, Schedule
 
 Steps = tuple[Scheduled, ...]
+Move = Shift | Turn
 Offset = tuple[int, int]  # rows and columns
 
 
 def between_phases(placement: Placement) -> Steps:
-    """Return all weights going from one phase's place to the other's.
+    """Return all weights going from one phase's place to the other's."""
+    turns = of_layers(placement.decode, placement.prefill, placement.prefill_regions)
+    return (*turns, *scheduled(weight_shifts(placement)))
 
-    Blocks that lie in one region of both phases go together, as one larger tile of a core. Blocks of one region of
-    prefill are transposed and skewed together.
-    """
+
+def weight_shifts(placement: Placement) -> tuple[Shift, ...]:
+    """Return all weights going from region to region; blocks of one region of both phases go together."""
     alike = _plain(placement.decode), _plain(placement.prefill)
     ends = _plain(placement.head), _plain(placement.prefill_head)
     homes = {name: region.mesh for region in placement.prefill_regions for name in region.blocks}
     ways: Counter[tuple[Mesh, Mesh, str]] = Counter()
     for region in placement.regions:
         ways.update((region.mesh, homes[name], name.split()[-1]) for name in region.blocks)
-    steps = list(of_layers(*alike, placement.prefill_regions))
+    shifts = list[Shift]()
     for (here, there, kind), count in ways.items():
         offset = here.origin[0] - there.origin[0], here.origin[1] - there.origin[1]
         own, phase = (ends, "decode") if kind in ENDS else (alike, "prefill")
-        for moves in weights(*own, kind, phase, count, offset, turning=False).values():
-            steps += moves
-    return tuple(steps)
+        for moves in _weights(*own, kind, phase, count, offset).values():
+            shifts += (move for move in moves if isinstance(move, Shift))
+    return tuple(shifts)
 
 
 def of_layers(decode: Block, prefill: Block, regions: Sequence[Region]) -> Steps:
@@ -67,8 +68,9 @@ def of_layers(decode: Block, prefill: Block, regions: Sequence[Region]) -> Steps
     alike, steps = (_plain(decode), _plain(prefill)), list[Scheduled]()
     for together, times in Counter(tuple(sorted(each.items())) for each in kinds if each).items():
         for kind, count in together:
-            for moves in weights(*alike, kind, together=count, moving=False).values():
-                steps += [(schedule, number * times) for schedule, number in moves]
+            for moves in _weights(*alike, kind, "prefill", count, (0, 0)).values():
+                turns = scheduled(move for move in moves if isinstance(move, Turn))
+                steps += [(schedule, number * times) for schedule, number in turns]
     return tuple(steps)
 
 
@@ -77,59 +79,69 @@ def _plain(block: Block) -> Block:
     return replace(block, entries=1, policy="shift", groups=None, batch=1, overlap=True, head_tree=None)
 
 
-@lru_cache(maxsize=256)
 def weights(
-    decode: Block, prefill: Block, kind: str, phase: str = "prefill", together: int = 1, offset: Offset = (0, 0),
-    moving: bool = True, turning: bool = True,
-) -> dict[str, Steps]:  # fmt: skip
-    """The weights of so many blocks of a kind, going from decode's place to another or back, by their buffers there.
+    decode: Block, prefill: Block, kind: str, phase: str = "prefill", together: int = 1, offset: Offset = (0, 0)
+) -> dict[str, Steps]:
+    """Return the weights of `together` blocks of a kind going from decode's place to another, by their buffers there.
 
     The other is that of prefill, or of decode as well, on another mesh. Decode's region lies `offset` rows and columns
-    from the other. A weight is moved first, then turned: transposed and skewed.
+    from the other. A weight is moved first, then turned: transposed and skewed. The way back takes the same cycles.
     """
+    return {name: scheduled(moves) for name, moves in _weights(decode, prefill, kind, phase, together, offset).items()}
+
+
+def scheduled(moves: Iterable[Move]) -> Steps:
+    """Return the schedules of moves."""
+    return tuple(move.scheduled for move in moves)
+
+
+@lru_cache(maxsize=64)
+def _weights(
+    decode: Block, prefill: Block, kind: str, phase: str, together: int, offset: Offset
+) -> dict[str, tuple[Move, ...]]:
     held = {cut.name: (buffer, cut) for buffer in weights_of(decode, kind, "decode").values() for cut in buffer.holds}
-    steps: dict[str, Steps] = {}
+    moves: dict[str, tuple[Move, ...]] = {}
     for there in weights_of(prefill, kind, phase).values():
         here, _ = held[there.holds[0].name]
         pairs = [(held[cut.name][1], cut) for cut in there.holds]
         in_regions = prefill.expert_regions is not None and there.holds[0].experts is not None
         move = _to_regions if in_regions else _matrix
-        steps[there.name] = tuple(move(decode, prefill, here, there, pairs, together, offset, moving, turning))
-    return steps
+        moves[there.name] = tuple(move(decode, prefill, here, there, pairs, together, offset))
+    return moves
 
 
 def _matrix(
     decode: Block, prefill: Block, here: Buffer, there: Buffer, pairs: Sequence[tuple[Parameter, Parameter]],
-    together: int, offset: Offset, moving: bool, turning: bool,
-) -> list[Scheduled]:  # fmt: skip
+    together: int, offset: Offset,
+) -> list[Move]:  # fmt: skip
     """Return a buffer's parameters going to their tiles in prefill, over the whole mesh."""
-    (f_rows, f_cols), own = prefill.mesh.fold, decode.mesh
-    steps, axes = list[Scheduled](), cut_along(pairs[0][0])
+    (f_rows, f_cols), own, square = prefill.mesh.fold, decode.mesh, replace(prefill.mesh, origin=(0, 0))
+    steps, axes = list[Move](), cut_along(pairs[0][0])
     tile = together * sum(prod(tile_shape(cut, prefill.mesh)) for _, cut in pairs)
     down = pairs[0][0].shape[axes["y"]] if "y" in axes else 1
     down_by, right_by = ((max(0, shift), max(0, -shift)) for shift in offset)  # of decode's mesh, of the other
     rows = max(own.rows + down_by[0], prefill.mesh.rows + down_by[1])
     cols = max(own.cols + right_by[0], prefill.mesh.cols + right_by[1])
-    if "x" in axes and moving:
+    if "x" in axes:
         ends = [_along(mine, other, axes["x"], decode.mesh, prefill.mesh) for mine, other in pairs]
         source, target = (np.concatenate(each) for each in zip(*ends, strict=True))
-        order = np.lexsort((target, source))
-        source, target = (source[order] + right_by[0]) * f_cols, target[order] + right_by[1] * f_cols
+        if (np.diff(source) < 0).any() or (np.diff(target) < 0).any():
+            order = np.lexsort((target, source))
+            source, target = source[order], target[order]
+        source, target = (source + right_by[0]) * f_cols, target + right_by[1] * f_cols
         if (source != target).any():
             line = grid(own, own.rows, cols, (1, f_cols))
-            steps.append(moved(line, "x", source, target, together * -(-down // own.rows), decode.dtype))
-    if "y" in axes and moving:
+            steps.append(Shift(line, "x", source, target, together * -(-down // own.rows), there.dtype))
+    if "y" in axes:
         lines = (blocks_of(down, own.rows) + down_by[0]) * f_rows, blocks_of(down, prefill.mesh.shape[0])
         lines = lines[0], lines[1] + down_by[1] * f_rows
         if (lines[0] != lines[1]).any():
             held = tile // -(-down // prefill.mesh.shape[0])
             whole = grid(own, rows, prefill.mesh.cols, prefill.mesh.fold)
-            steps.append(moved(whole, "y", *lines, held, decode.dtype))
-    if is_turned(here, there) and turning:
-        steps.append(turned(replace(prefill.mesh, origin=(0, 0)), tile, decode.dtype))
-    if there.skew and turning:
-        steps.append(skewed(replace(prefill.mesh, origin=(0, 0)), tile, decode.dtype))
-    return steps
+            steps.append(Shift(whole, "y", *lines, held, there.dtype))
+    if is_turned(here, there):
+        steps.append(Turn(square, tile, there.dtype))
+    return [*steps, Turn(square, tile, there.dtype, square.shape[0])] if there.skew else steps
 
 
 @lru_cache(maxsize=1024)
@@ -139,6 +151,8 @@ def _along(here: Parameter, there: Parameter, dim: int, decode: Mesh, prefill: M
     An element that one of them holds several times comes to, or from, each copy.
     """
     axis = next(axis for axis, number in cut_along(there).items() if number == dim)
+    if all(cut.rows is None and cut.sizes.get("s", 1) == 1 for cut in (here, there)):
+        return blocks_of(here.shape[dim], decode.length("x")), blocks_of(there.shape[dim], prefill.length(axis))
     mine, own = _held(here, dim, decode.length("x"))
     other, others = _held(there, dim, prefill.length(axis))
     copies = [np.bincount(each, minlength=here.shape[dim]) for each in (own, others)]
@@ -165,8 +179,8 @@ def _held(cut: Parameter, dim: int, cores: int) -> tuple[Index, Index]:
 
 def _to_regions(
     decode: Block, prefill: Block, here: Buffer, there: Buffer, pairs: Sequence[tuple[Parameter, Parameter]],
-    together: int, offset: Offset, moving: bool, turning: bool,
-) -> list[Scheduled]:  # fmt: skip
+    together: int, offset: Offset,
+) -> list[Move]:  # fmt: skip
     """Return all experts' weights of a buffer going to their regions.
 
     In decode every expert lies over the whole mesh, columns of it on columns of cores. It goes along x to the columns
@@ -193,33 +207,40 @@ def _to_regions(
     along_x = to_regions(blocks_of(e.width, mine.cols) * f_cols, wide // f, right_by, f_cols)
     along_y = to_regions(blocks_of(len(down), mine.rows) * f_rows, down // (regions.side * share), down_by, f_rows)
     tile = -(-len(down) // mine.rows) * parts
-    first, slices = moved(grid(mine, mine.rows, cols, (1, f_cols)), "x", *along_x, tile, decode.dtype)
-    second, more = moved(grid(mine, rows, other.cols, other.fold), "y", *along_y, f * parts, decode.dtype)
     # one expert of all regions on a line, then the next: as many as there are lines of regions, and experts in each
-    steps = [(first, slices * regions.side * held), (second, more * held)] if moving else []
+    steps: list[Move] = [
+        Shift(grid(mine, mine.rows, cols, (1, f_cols)), "x", *along_x, tile, there.dtype, regions.side * held),
+        Shift(grid(mine, rows, other.cols, other.fold), "y", *along_y, f * parts, there.dtype, held),
+    ]
     numel = held * f * parts * regions.side * share
-    if is_turned(here, there) and turning:
-        steps.append(turned(other, numel, decode.dtype))
-    return [*steps, skewed(other, numel, decode.dtype, size)] if turning else steps
+    if is_turned(here, there):
+        steps.append(Turn(other, numel, there.dtype))
+    return [*steps, Turn(other, numel, there.dtype, size)]
 
 
 def keys_and_values(placement: Placement, source: Index, target: Index, right: int = 0) -> Steps:
+    """Return the schedules of `cache_shifts`."""
+    return scheduled(cache_shifts(placement, source, target, right))
+
+
+def cache_shifts(placement: Placement, source: Index, target: Index, right: int = 0) -> tuple[Shift, ...]:
     """Return a prompt's keys and values going from rows `source` of prefill to rows `target` of decode.
 
     Those of the layers that lie in one of prefill's regions go together. Decode's first column is `right` columns from
     prefill's.
     """
     counts = Counter(sum(name.endswith("attention") for name in region.blocks) for region in placement.prefill_regions)
-    every = ((_cached(placement.decode, placement.prefill, source, target, 2 * each, right), times)
-             for each, times in counts.items() if each)  # fmt: skip
-    return tuple((schedule, number * times) for steps, times in every for schedule, number in steps)
+    own = placement.decode, placement.prefill, source, target
+    return tuple(shift for each, times in counts.items() if each for shift in _cached(*own, 2 * each, right, times))
 
 
-def _cached(decode: Block, prefill: Block, source: Index, target: Index, together: int, right: int) -> Steps:
-    """So many caches going from rows of prefill to rows of decode."""
+def _cached(
+    decode: Block, prefill: Block, source: Index, target: Index, together: int, right: int, times: int = 1
+) -> tuple[Shift, ...]:
+    """Return `together` caches going from rows of prefill to rows of decode, `times` times."""
     here, there = prefill.mesh, decode.mesh
     (down, cols), (f_rows, f_cols) = sides(here, there), here.fold
-    steps = list[Scheduled]()
+    steps = list[Shift]()
     if decode.layout != prefill.layout or right:
         c = decode.shape
         rows = [block.layout.rows("k") if c.rotary else None for block in (decode, prefill)]
@@ -228,10 +249,10 @@ def _cached(decode: Block, prefill: Block, source: Index, target: Index, togethe
         order = np.lexsort((columns, placed))
         own, held = grid(here, here.rows, right + cols, here.fold), int(np.bincount(source).max())
         target_columns = (right + columns[order]) * f_cols
-        steps.append(moved(own, "x", placed[order], target_columns, held * together, decode.dtype))
+        steps.append(Shift(own, "x", placed[order], target_columns, held * together, decode.dtype, times))
     if (source != target * f_rows).any():
         own, held = grid(here, down, there.cols, (f_rows, 1)), decode.kv_heads * decode.head * together
-        steps.append(moved(own, "y", source, target * f_rows, held, decode.dtype))
+        steps.append(Shift(own, "y", source, target * f_rows, held, decode.dtype, times))
     return tuple(steps)
 
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from functools import lru_cache
 
 from wafer_triton.device import PRESETS
-from wafer_triton.layout import cut as plan_of
 from wafer_triton.layout import letters
+from wafer_triton.layout import sharding as plan_of
 from wafer_triton.mesh import Mesh
-from wafer_triton.place.layouts import endless
 from wafer_triton.schedule import decode, prefill, sram
-from wafer_triton.schedule.block import Block, drafted
+from wafer_triton.schedule.block import Block, counted, drafted
 from wafer_triton.schedule.rounds import Buffer, Parameter
 from wafer_triton.shape.decoder import DecoderShape
 
@@ -20,7 +18,7 @@ PHASES = ("decode", "prefill")
 ENDS = ("embedding", "head")  # kinds on a mesh of their own, and at rest; a tied model has its embedding in the head
 
 
-@lru_cache(maxsize=1024)
+@counted
 def weights_of(block: Block, kind: str, phase: str) -> dict[str, Buffer]:
     """Return the weight buffers of a kind of block in a phase, as its schedules declare them."""
     sub_layers = decode.sharing(block, kind) if phase == "decode" else prefill.sharing(block, kind, 1, 0)
@@ -31,44 +29,30 @@ def weights_of(block: Block, kind: str, phase: str) -> dict[str, Buffer]:
     return found
 
 
-@lru_cache(maxsize=4096)
-def anywhere(block: Block, end: bool = False) -> Block:
-    """Return a block of the same needs and costs: on a device without end, and for an end without a cache.
-
-    Searches try many devices and caches, and price only the blocks that differ so.
-    """
-    mesh = replace(block.mesh, device=endless(block.mesh.device), origin=(0, 0))
-    return replace(decode.at_rest(block) if end else block, mesh=mesh)
-
-
+@counted
 def decode_need(block: Block, kind: str) -> sram.Need:
     """Return the bytes of a block of a kind on a core in decode: resident buffers and the largest workspace."""
-    return _decode_need(anywhere(block, kind in ENDS), kind)
+    return _need(tuple(drafted(sub_layer, block, *args) for sub_layer, args in decode.sharing(block, kind)))
 
 
-@lru_cache(maxsize=4096)
-def _decode_need(block: Block, kind: str) -> sram.Need:
-    return sram.need(drafted(sub_layer, block, *args) for sub_layer, args in decode.sharing(block, kind))
-
-
+@counted
 def prefill_need(block: Block, kind: str, tokens: int, past: int, keep: bool = False) -> sram.Need:
-    """Return the need of a core for prefill of a block on a square mesh, with `tokens` new and `past` tokens a row.
+    """What a core needs of a block of a kind for prefill on a square mesh, with so many new and past tokens a row.
 
     With `keep` the keys and values stay, as decode has another mesh for them, and takes them once all layers are done.
     """
-    return _prefill_need(anywhere(block), kind, tokens, past, keep)
-
-
-@lru_cache(maxsize=4096)
-def _prefill_need(block: Block, kind: str, tokens: int, past: int, keep: bool) -> sram.Need:
-    sub_layers = [drafted(sub_layer, block, *args) for sub_layer, args in prefill.sharing(block, kind, tokens, past)]
-    needed = sram.need(sub_layers)
+    sharing = prefill.sharing(block, kind, tokens, past)
+    sub_layers = tuple(drafted(sub_layer, block, *args) for sub_layer, args in sharing)
+    needed = _need(sub_layers)
     if not keep or kind != "attention":
         return needed
     fold = block.mesh.fold[0] * block.mesh.fold[1]
     kept = {name: sub_layers[0].buffers[name].bytes * fold for name in prefill.PAST}
     workspace = {name: size for name, size in needed.workspace.items() if name not in kept}
     return sram.Need(needed.resident | kept, workspace)
+
+
+_need = lru_cache(maxsize=64)(sram.need)  # of schedules that several blocks share
 
 
 def size_of(need: sram.Need) -> int:

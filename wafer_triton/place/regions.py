@@ -173,8 +173,6 @@ def _prefill(decode: Block, choices: Sequence[Block], prompt: int, layout: str, 
     """Prefill of a prompt, beside decode unless it is `alone`."""
     rows, reason = -(-prompt // choices[0].mesh.shape[0]), None
     for tokens in _sizes(rows, choices[0]):
-        if tokens < rows:  # not all at once
-            _weights_alone(decode, tuple(choices), prompt, layout)
         for choice in choices:
             found: Prefill | None = None
             # a second buffer of partial sums is for speed: it may cost regions of prefill's own, but none of decode's
@@ -185,6 +183,8 @@ def _prefill(decode: Block, choices: Sequence[Block], prompt: int, layout: str, 
                 try:
                     regions = _prefill_regions(decode, block, prompt, tokens, rows - tokens, layout, alone)
                 except (SramError, FullError) as error:
+                    if reason is None:
+                        _weights_alone(decode, tuple(choices), prompt, layout)
                     reason = reason if isinstance(error, SramError) and reason else error
                     continue
                 if found is None or (not alone and len(regions) == len(found.regions)):
@@ -192,7 +192,6 @@ def _prefill(decode: Block, choices: Sequence[Block], prompt: int, layout: str, 
             if found is not None:
                 return found
     assert reason is not None, "a prompt has a token"
-    _weights_alone(decode, tuple(choices), prompt, layout)
     raise reason
 
 
@@ -292,10 +291,10 @@ def _full(what: str, device: Device, packed: list[tuple[Mesh, list[str]]], laid:
 def held_by_all(block: Block) -> None:
     """LargeError if the experts of a model, most of which rest, are more than all cores of the device hold together."""
     shape, device = block.shape, block.mesh.device
-    weights, held = shape.parameters * BYTES[block.dtype], device.cores * device.sram_bytes
+    weights, held = shape.parameters * BYTES[block.stored], device.cores * device.sram_bytes
     if shape.experts is not None and weights > held:
         raise LargeError(
             f"{shape.name} does not fit {device.name}: its {shape.parameters:,} weights take {weights:,} B in "
-            f"{block.dtype}, and all cores together hold {held:,} B; no mesh of it holds them: give a device of more "
+            f"{block.stored}, and all cores together hold {held:,} B; no mesh of it holds them: give a device of more "
             f"cores or SRAM, or a smaller model"
         )

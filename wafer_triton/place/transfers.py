@@ -1,12 +1,13 @@
-"""Transfers: schedules that bring tiles from one place to another, in slices that a core can hold."""
+"""Transfers: schedules that bring weights and caches from one place to another, in slices that a core can hold."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import gcd
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,64 @@ from wafer_triton.schedule.gemm import align, transpose_by_rings
 from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Schedule, Slot
 
 Scheduled = tuple[Schedule, int]  # a schedule, and how often it runs
+
+
+@dataclass(frozen=True, eq=False)
+class Shift:
+    """Units of `numel` elements on every line of an axis, from cores `source` to cores `target`, `times` times.
+
+    Its schedule is made when it is asked for. Units that always go together are moved as one.
+    """
+
+    mesh: Mesh
+    axis: str
+    source: Index
+    target: Index
+    numel: int
+    dtype: str
+    times: int = 1
+
+    @property
+    def scheduled(self) -> Scheduled:
+        """The schedule, and how often it runs; SramError where a core does not hold even one element."""
+        source, target = self.source, self.target
+        together = np.diff(np.flatnonzero(np.diff(source) | np.diff(target)) + 1, prepend=0, append=len(source))
+        unit = int(np.gcd.reduce(together))
+        ends = np.stack([source[::unit], target[::unit]]).astype(np.int64)
+        schedule, slices = _moved(self.mesh, self.axis, ends.tobytes(), self.numel * unit, self.dtype)
+        return schedule, slices * self.times
+
+    @property
+    def busiest_bytes(self) -> int:
+        """Bytes over the busiest link of a line, all times."""
+        ends = np.stack([self.source, self.target]) // self.mesh.fold[self.axis == "x"]
+        low, high = ends.min(0), ends.max(0)
+        units, upwards = 0, ends[0] < ends[1]
+        for way in (upwards, ~upwards):  # a link carries both at the same time
+            begun, ended = (np.bincount(each[way], minlength=self.mesh.length(self.axis)) for each in (low, high))
+            units = max(units, int((begun - ended).cumsum().max()))
+        return units * self.numel * BYTES[self.dtype] * self.times
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Tiles of `numel` elements that are transposed across the diagonal, or skewed in squares of `skew` cores a side.
+
+    Its schedule is made when it is asked for.
+    """
+
+    mesh: Mesh
+    numel: int
+    dtype: str
+    skew: int | None = None
+
+    @property
+    def scheduled(self) -> Scheduled:
+        """The schedule, and how often it runs; SramError where a core does not hold even one element."""
+        own = self.mesh, self.numel, self.dtype
+        if self.skew is None:
+            return turned(*own)
+        return skewed(*own, None if self.skew == self.mesh.shape[0] else self.skew)
 
 
 def redistribute(mesh: Mesh, axis: str, source: Index, target: Index, numel: int, dtype: str) -> Schedule:
@@ -56,18 +115,19 @@ def _planned(
     Moves of other sizes share them, so that each is counted once.
     """
     here, there = np.frombuffer(source, np.int64), np.frombuffer(target, np.int64)
-    ranks, rounds = (_ranks(here), _ranks(there)), _rounds(here, there)
-    order, planned = np.argsort(rounds, kind="stable"), list[tuple[Moves | None, Stays | None]]()
-    for units in np.split(order, np.flatnonzero(np.diff(rounds[order])) + 1):
-        moving = here[units] != there[units]
-        part, rest = units[moving], units[~moving]
-        part = part[np.argsort(there[part], kind="stable")]
-        slots = [
-            (_at(length, here[own], ranks[0][own]), _at(length, there[own], ranks[1][own])) for own in (part, rest)
-        ]
-        moves = (here[part], there[part], *slots[0]) if part.size else None
-        planned.append((moves, (np.sort(here[rest]), *slots[1]) if rest.size else None))
-    return (int(ranks[0].max()) + 1, int(ranks[1].max()) + 1), planned
+    rounds, ranks, moving = _rounds(here, there), (ranks_of(here), ranks_of(there)), (here != there).astype(np.int64)
+    slots = np.zeros((2, 2, int(rounds.max()) + 1, length), np.int64)  # of units that stay and that move, on both sides
+    for side, (cores, own) in enumerate(zip((here, there), ranks, strict=True)):
+        slots[moving, side, rounds, cores] = own
+    order = np.lexsort((there, 2 * rounds + moving))
+    here, there, kinds = here[order], there[order], (2 * rounds + moving)[order]
+    edges = [0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), len(kinds)]
+    planned: list[list[Any]] = [[None, None] for _ in range(slots.shape[2])]
+    for start, end in pairwise(edges):
+        number, goes = divmod(int(kinds[start]), 2)
+        both = (here[start:end], there[start:end]) if goes else (there[start:end],)
+        planned[number][1 - goes] = (*both, *slots[goes, :, number])
+    return (int(ranks[0].max()) + 1, int(ranks[1].max()) + 1), [(moves, stays) for moves, stays in planned]
 
 
 def _rounds(source: Index, target: Index) -> Index:
@@ -90,18 +150,14 @@ def _rounds(source: Index, target: Index) -> Index:
     return np.array(rounds)
 
 
-def _slots(mesh: Mesh, axis: str, name: str, cores: Index, ranks: Index) -> Slot:
-    return Slot(name, _at(mesh.length(axis), cores, ranks), axis)
-
-
-def _at(length: int, cores: Index, ranks: Index) -> Index:
+def at_cores(length: int, cores: Index, ranks: Index) -> Index:
     """[length]: the ranks at their cores, 0 elsewhere."""
     index = np.zeros(length, np.int64)
     index[cores] = ranks
     return index
 
 
-def _ranks(cores: Index) -> Index:
+def ranks_of(cores: Index) -> Index:
     """Return how many earlier units lie on the same core."""
     order = np.argsort(cores, kind="stable")
     placed = cores[order]
@@ -114,14 +170,6 @@ def _ranks(cores: Index) -> Index:
 def blocks_of(size: int, cores: int) -> Index:
     """[size]: the core that holds each element of a dimension cut into whole tiles."""
     return np.arange(size) // -(-size // cores)
-
-
-def moved(grid: Mesh, axis: str, source: Index, target: Index, numel: int, dtype: str) -> Scheduled:
-    """Return units moving along an axis; units that always go together are moved as one."""
-    together = np.diff(np.flatnonzero(np.diff(source) | np.diff(target)) + 1, prepend=0, append=len(source))
-    unit = int(np.gcd.reduce(together))
-    ends = np.stack([source[::unit], target[::unit]]).astype(np.int64)
-    return _moved(grid, axis, ends.tobytes(), numel * unit, dtype)
 
 
 @lru_cache(maxsize=1024)
@@ -184,82 +232,3 @@ def sliced(mesh: Mesh, numel: int, dtype: str, tiles: int, build: Callable[[int]
         if slices >= numel:
             sram.check(made)
         slices *= 2
-
-
-def from_corner(source: Mesh, target: Mesh) -> tuple[Mesh, Mesh]:
-    """Return two regions moved together so that the smallest rectangle with both begins at the device's first core."""
-    top, left = (min(ends) for ends in zip(source.origin, target.origin, strict=True))
-    here, there = (
-        replace(mesh, origin=(mesh.origin[0] - top, mesh.origin[1] - left)) for mesh in (source, target)
-    )  # fmt: skip
-    return here, there
-
-
-@lru_cache(maxsize=256)
-def hand_over(source: Mesh, target: Mesh, width: int, tokens: int, dtype: str) -> Schedule:
-    """Return the activation of decode, cut along y and repeated along x, going from a region to another.
-
-    Both lie as `from_corner` has them. Where rows of cores are others, a tile goes along y first: that of row r down or
-    up column r, so that no two tiles of a region with as many columns as rows take the same link. It is then multicast
-    along x to all columns.
-    """
-    ends = [
-        (mesh.origin[0], mesh.origin[1], mesh.origin[0] + mesh.rows, mesh.origin[1] + mesh.cols)
-        for mesh in (source, target)
-    ]
-    rows, cols = (max(end[2 + side] for end in ends) for side in (0, 1))
-    b = Builder(Mesh(rows, cols, source.device), "hand over", "decode")
-    shares = [-(-width // mesh.rows) for mesh in (source, target)]
-    unit = gcd(*shares)
-    slots = [share // unit for share in shares]
-    b.buffer("from", (tokens * unit,), dtype, "input", slots[0])
-    b.buffer("to", (tokens * unit,), dtype, "output", slots[1])
-    units = np.arange(-(-width // unit))
-    here, there = (end[0] + units // each for end, each in zip(ends, slots, strict=True))
-    down = bool((here != there).any())
-    for number in range(max(slots)):
-        own = units[units % max(slots) == number]
-        _hand_over(b, source, ends, here[own], there[own], own % slots[0], own % slots[1], down)
-    return b.build(draft=True)
-
-
-def _hand_over(
-    b: Builder, source: Mesh, ends: list[tuple[int, int, int, int]], here: Index, there: Index, sent: Index,
-    got: Index, down: bool,
-) -> None:  # fmt: skip
-    """The rounds of units of which a row of cores sends one and gets one."""
-    (_, left, _, right), (_, first, _, last) = ends
-    numel, label = b.buffers["to"].numel, "hand over"
-    src, dst = _slots(b.mesh, "y", "from", here, sent), _slots(b.mesh, "y", "to", there, got)
-    columns = np.arange(first, last)
-    if not down:  # rows stay what they are
-        nearest = right - 1 if first >= right else left if last <= left else None
-        if nearest is None:
-            b.round(b.local("copy", dst, src, Cores("y", here, columns), size=numel), label=label)
-            return
-        rest = columns[columns != nearest]
-        b.round(b.exchange("x", src, dst, np.full(len(rest), nearest), rest, lines=here), label=label)
-        return
-    via = b.buffer("via", b.buffers["to"].tile, b.buffers["to"].dtype)
-    column = left + here % source.cols  # of each unit
-    most = int(np.bincount(column).max())
-    lines, place = np.unique(column, return_inverse=True)
-    send, recv = (np.full((len(lines), most), -1) for _ in range(2))
-    rank = _ranks(column)
-    send[place, rank], recv[place, rank] = here, there
-    moving = (send != recv) & (send >= 0)
-    send, recv = np.where(moving, send, -1), np.where(moving, recv, -1)
-    b.round(b.exchange("y", src, via, send, recv, lines=lines), label=label)
-    stay = here == there
-    if stay.any():
-        b.round(b.local("copy", via, src, Cores("x", column[stay, None], here[stay]), size=numel), label=label)
-    senders = np.broadcast_to(column[:, None], (len(there), len(columns)))
-    receivers = np.broadcast_to(columns, senders.shape)
-    others = senders != receivers
-    steps: list[Exchange | Local] = [
-        b.exchange("x", via, dst, np.where(others, senders, -1), np.where(others, receivers, -1), lines=there)
-    ]
-    inside = (column >= first) & (column < last)
-    if inside.any():
-        steps.append(b.local("copy", dst, via, Cores("x", column[inside, None], there[inside]), size=numel))
-    b.round(*steps, label=label)

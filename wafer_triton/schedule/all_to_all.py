@@ -16,6 +16,7 @@ both axes are busy.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import zip_longest
 
 import numpy as np
@@ -23,7 +24,7 @@ import numpy as np
 from wafer_triton.errors import MeshError
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.lines import ALGORITHMS, MeshLine, planned
-from wafer_triton.schedule.rounds import Cores, Exchange, Local, Pattern, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Local, Pattern, Round, Slot
 
 STAGES = ("begin", "crossed", "turned", "end")
 Steps = Iterator[tuple[Exchange | Local, ...]]
@@ -61,10 +62,19 @@ def all_to_all(
         for part in range(parts)
     ]
     for together in zip_longest(*ways, fillvalue=()):
-        steps = [step for part in together for step in part]
-        moved = {end.buffer: None for step in steps if isinstance(step, Exchange) for end in (step.src, step.dst)}
-        moves = all(isinstance(step, Exchange) for step in steps)
-        b.round(*steps, label=label, pattern=Pattern("relay", tuple(moved)) if moves else None)
+        steps = tuple(step for part in together for step in part)
+        moves = tuple(step for step in steps if isinstance(step, Exchange))
+        if len(moves) == len(steps):
+            b.steps.append(_relayed(moves, label))
+        else:
+            b.round(*steps, label=label)
+
+
+@lru_cache(maxsize=8192)
+def _relayed(moves: tuple[Exchange, ...], label: str) -> Round:
+    """Return the round of some moves; schedules of the same moves share it, so that each is read once."""
+    moved = {end.buffer: None for move in moves for end in (move.src, move.dst)}
+    return Round(moves, (), label, Pattern("relay", tuple(moved)))
 
 
 def _along(
@@ -106,13 +116,24 @@ def _line(b: Builder, src: str, dst: str, name: str, axis: str, algorithm: str, 
         yield (keep,)
         return
     waiting = b.buffer(f"{name}.waiting", b.buffers[src].tile, b.buffers[src].dtype, "scratch", max(1, slots))
-    names = {"src": src, "dst": dst, "waiting": waiting}
-    for number, moves in enumerate(rounds):
-        exchanges = []
-        for ((source, held), (target, placed)), send, recv in moves:
-            ends = Slot(names[source], held, axis), Slot(names[target], placed, axis)
-            exchanges.append(Exchange(axis, *ends, send, recv))
-        yield (*exchanges, keep) if number == 0 else tuple(exchanges)
+    first, *others = _exchanges(line, algorithm, axis, (src, dst, waiting))
+    yield (*first, keep)
+    yield from others
+
+
+@lru_cache(maxsize=32)
+def _exchanges(
+    line: MeshLine, algorithm: str, axis: str, names: tuple[str, str, str]
+) -> tuple[tuple[Exchange, ...], ...]:
+    """Return the exchanges of every round between buffers `names`: of departure, of arrival, and for waiting tiles."""
+    ends = dict(zip(("src", "dst", "waiting"), names, strict=True))
+    return tuple(
+        tuple(
+            Exchange(axis, Slot(ends[source], held, axis), Slot(ends[target], placed, axis), send, recv)
+            for ((source, held), (target, placed)), send, recv in moves
+        )
+        for moves in planned(line, algorithm)[0]
+    )
 
 
 def busiest(rows: int, cols: int) -> int:

@@ -8,10 +8,11 @@ The sequence of keys and values lies along y in both phases (WaferLLM, OSDI'25, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from wafer_triton.device import ANY
 from wafer_triton.dtype import accumulator
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.builder import Builder, checked
@@ -23,6 +24,9 @@ from wafer_triton.schedule.reduce import all_reduce
 from wafer_triton.schedule.rounds import Schedule, Slot
 from wafer_triton.schedule.segment_gemm import BlockRing, block_ring
 from wafer_triton.shape.decoder import DecoderShape
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,11 @@ class Block:
     def sums(self) -> str:
         """The dtype of partial sums."""
         return accumulator(self.dtype, self.accumulate)
+
+    @property
+    def stored(self) -> str:
+        """The dtype of matrices at rest and between cores; the others' is `dtype`."""
+        return self.shape.weights or self.dtype
 
     @property
     def layout(self) -> HeadGroups:
@@ -192,20 +201,29 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class SubLayer:
-    """A sub-layer of a decoder: a function that adds its buffers and rounds, and its schedule's title and family."""
+    """A sub-layer of a decoder: a function that adds its buffers and rounds, and its schedule's title and family.
+
+    Its schedule does not depend on the fields of `Block` that it `ignores`.
+    """
 
     adds: Callable[..., None]  # of a builder, a block and whole numbers
     title: str
     family: str
+    ignores: tuple[str, ...] = ()
 
     def __call__(self, b: Builder, block: Block, *args: int) -> None:
         """Add the buffers and rounds."""
         self.adds(b, block, *args)
 
 
-def sub_layer(title: str, family: str = "kernel") -> Callable[[Callable[..., None]], SubLayer]:
+HEADS = ("entries", "policy", "overlap", "head_groups", "head_tree")  # fields of `Block` that attention alone reads
+
+
+def sub_layer(
+    title: str, family: str = "kernel", ignores: tuple[str, ...] = ()
+) -> Callable[[Callable[..., None]], SubLayer]:
     """Make the decorated function a `SubLayer`."""
-    return lambda adds: SubLayer(adds, title, family)
+    return lambda adds: SubLayer(adds, title, family, ignores)
 
 
 SubLayers = tuple[tuple[SubLayer, tuple[int, ...]], ...]  # in order, each with its whole numbers
@@ -223,17 +241,59 @@ class Variant:
     sub_layers: Mapping[SubLayer, SubLayer]
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=4096)
+def countable(block: Block) -> Block:
+    """Return the block on a device of any size and speed, for counts to be kept: they depend on no device's number.
+
+    A variant is kept as it is, since its parts may read the device.
+    """
+    return block if block.shape.variant is not None else replace(block, mesh=replace(block.mesh, device=ANY))
+
+
+def counted(function: Callable[Concatenate[Block, P], T]) -> Callable[Concatenate[Block, P], T]:
+    """Keep the results of a function of a block, and share them between devices by `countable`."""
+    kept: Any = lru_cache(maxsize=4096)(function)
+
+    @wraps(function)
+    def found(block: Block, *args: P.args, **more: P.kwargs) -> T:
+        return kept(countable(block), *args, **more)
+
+    return found
+
+
+def used(adds: SubLayer, block: Block) -> tuple[SubLayer, Block]:
+    """Return the sub-layer that is used, a variant's or the usual one; and the block, with defaults for ignored fields.
+
+    So sub-layers that are alike on several blocks share a schedule.
+    """
+    variant = block.shape.variant
+    own = variant.sub_layers.get(adds, adds) if isinstance(variant, Variant) else adds
+    return own, _plain(block, own.ignores) if own.ignores else block
+
+
+@lru_cache(maxsize=4096)
+def _plain(block: Block, ignored: tuple[str, ...]) -> Block:
+    defaults: dict[str, Any] = {one.name: one.default for one in fields(Block) if one.name in ignored}
+    return replace(block, **defaults)
+
+
 def schedule(adds: SubLayer, block: Block, *args: int) -> Schedule:
     """Return the schedule of a sub-layer, built once; raises SramError when it does not fit a core."""
-    return checked(drafted(adds, block, *args))
+    return _schedule(*used(adds, block), *args)
+
+
+@lru_cache(maxsize=1024)
+def _schedule(own: SubLayer, block: Block, *args: int) -> Schedule:
+    return checked(_drafted(own, block, *args))
+
+
+def drafted(adds: SubLayer, block: Block, *args: int) -> Schedule:
+    """Return the schedule of a sub-layer, or of the variant's in its place, not checked: for pricing."""
+    return _drafted(*used(adds, block), *args)
 
 
 @lru_cache(maxsize=64)
-def drafted(adds: SubLayer, block: Block, *args: int) -> Schedule:
-    """Return the schedule of a sub-layer, or of the variant's in its place, not checked: for pricing."""
-    variant = block.shape.variant
-    own = variant.sub_layers.get(adds, adds) if isinstance(variant, Variant) else adds
+def _drafted(own: SubLayer, block: Block, *args: int) -> Schedule:
     b = Builder(block.mesh, own.title, own.family)
     own(b, block, *args)
     return b.build(draft=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from wafer_triton.dtype import dtype_name
+from wafer_triton.dtype import storage_name
 from wafer_triton.errors import ScheduleError, check_type
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import rules, sram
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from wafer_triton.schedule.repeat import Step
 
 FAMILIES = ("kernel", "decode")  # of measurements, see `Schedule`
-MOST_ITERATIONS = 1_000_000  # of a `repeat`, some thousand times those of the largest mesh
+MOST_ITERATIONS = 1_000_000  # of a `repeat`, some thousand times more than the largest mesh has
 _DRAFTING = ContextVar("drafting", default=False)
 
 
@@ -78,7 +78,7 @@ class Builder:
     ) -> str:  # fmt: skip
         """Declare a buffer of `slots` tiles of shape `tile` and return its name; the same buffer may be declared again.
 
-        `dtype` is as of `dtype_name`, the others as of `Buffer`. Raises ScheduleError for sizes that are not positive
+        `dtype` is as of `storage_name`, the others as of `Buffer`. Raises ScheduleError for sizes that are not positive
         whole numbers, an unknown role, or a name that stands for a different buffer; DtypeError for an unknown dtype.
         """
         if not isinstance(name, str) or not name:
@@ -91,7 +91,7 @@ class Builder:
                 f"at least 1, such as (4, 8), and a whole number of slots"
             )
         sizes = tuple(map(int, tile))
-        buffer = Buffer(name, sizes, dtype_name(dtype), role, int(slots), pattern, tuple(holds), skew)
+        buffer = Buffer(name, sizes, storage_name(dtype), role, int(slots), pattern, tuple(holds), skew)
         if self.buffers.setdefault(name, buffer) != buffer:
             raise ScheduleError(f"{self.name}: buffer {name!r} is declared twice: {self.buffers[name]} and {buffer}")
         return name
@@ -183,7 +183,7 @@ class Builder:
     ) -> None:  # fmt: skip
         """Add `iteration(0)` to `iteration(times - 1)`; each differs from the one `period` before as `Repeat` says.
 
-        `rows` and `slots` are those of `Repeat`, for a whole period. Raises ScheduleError for `rows` that are not every
+        `rows` and `slots` are as of `Repeat`, for a whole period. Raises ScheduleError for `rows` that are not every
         row once, or that change an exchange along y.
         """
         check_type(f"{self.name}: times of repeat", times, int)

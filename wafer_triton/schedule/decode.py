@@ -12,9 +12,8 @@ from functools import lru_cache
 from typing import Any
 
 from wafer_triton.errors import MeshError, SramError
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import sram, weights
-from wafer_triton.schedule.block import Block, SubLayer, SubLayers, drafted, sub_layer
+from wafer_triton.schedule.block import HEADS, Block, SubLayer, SubLayers, counted, drafted, sub_layer
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.experts import decode_experts
 from wafer_triton.schedule.gemv import meshgemv
@@ -24,7 +23,7 @@ from wafer_triton.schedule.rounds import Slot
 
 # buffers that a model writes and reads: the activation [tokens, width] and its cut, ids, logits, the angles of
 # rotary embedding, the mask of scores, the experts chosen
-HIDDEN, HIDDEN_CUT, IDS, LOGITS, ANGLES, MASK, EXPERT_IDS = (
+HIDDEN, HIDDEN_SPEC, IDS, LOGITS, ANGLES, MASK, EXPERT_IDS = (
     "x",
     "m (y d)",
     "ids",
@@ -43,7 +42,7 @@ def cache_name(which: str, sequence: int) -> str:
 def _attention(b: Builder, block: Block) -> None:
     """Declare the buffers that stay on the cores of an attention block."""
     c = block.shape
-    b.buffer("x", (block.batch, block.share(c.hidden_size, "y")), block.dtype, "state", pattern=HIDDEN_CUT)
+    b.buffer("x", (block.batch, block.share(c.hidden_size, "y")), block.dtype, "state", pattern=HIDDEN_SPEC)
     weights.attention(b, block, "y", block.batch)
     for sequence in range(block.batch):
         for which in "kv":
@@ -127,12 +126,12 @@ def output(b: Builder, block: Block) -> None:
     b.round(b.local("add", "x", ("x", "y"), size=m * d), label="residual")
 
 
-@sub_layer("decode feed-forward", "decode")
+@sub_layer("decode feed-forward", "decode", HEADS)
 def ffn(b: Builder, block: Block) -> None:
     """x -> x plus the feed-forward block's output."""
     c, m = block.shape, block.batch
     d, f = block.share(c.hidden_size, "y"), block.share(c.intermediate_size, "x")
-    b.buffer("x", (m, d), block.dtype, "state", pattern=HIDDEN_CUT)
+    b.buffer("x", (m, d), block.dtype, "state", pattern=HIDDEN_SPEC)
     weights.ffn(b, block, "y")
     b.buffer("h", (m, d), block.dtype)
     b.buffer("gu", (m, 2 * f), block.sums)
@@ -146,7 +145,7 @@ def ffn(b: Builder, block: Block) -> None:
     b.round(b.local("add", "x", ("x", "y"), size=m * d), label="residual")
 
 
-@sub_layer("embedding", "decode")
+@sub_layer("embedding", "decode", HEADS)
 def embed(b: Builder, block: Block, tokens: int) -> None:
     """Set x to the rows of the table for the ids of `tokens` tokens; the table lies as the head's does.
 
@@ -157,17 +156,17 @@ def embed(b: Builder, block: Block, tokens: int) -> None:
     d, v = block.share(c.hidden_size, "y"), block.share(c.vocab_size, "x")
     b.buffer("ids", (tokens,), "fp32", "input")
     weights.table(b, block, embedding=True)
-    b.buffer("x", (tokens, d), block.dtype, "output", pattern=HIDDEN_CUT)
+    b.buffer("x", (tokens, d), block.dtype, "output", pattern=HIDDEN_SPEC)
     b.round(b.local("lookup", "x", ("table", "ids"), m=tokens, d=d, v=v), label="embedding")
     all_reduce(b, "x", "x", groups=block.groups, label="embedding")
 
 
-@sub_layer("head", "decode")
+@sub_layer("head", "decode", HEADS)
 def head(b: Builder, block: Block, tokens: int) -> None:
     """x of `tokens` tokens -> their logits, cut along x."""
     c = block.shape
     d, v = block.share(c.hidden_size, "y"), block.share(c.vocab_size, "x")
-    b.buffer("x", (tokens, d), block.dtype, "state", pattern=HIDDEN_CUT)
+    b.buffer("x", (tokens, d), block.dtype, "state", pattern=HIDDEN_SPEC)
     weights.final_norm(b, block)
     weights.table(b, block, embedding=False)
     b.buffer("h", (tokens, d), block.dtype)
@@ -198,13 +197,18 @@ def at_once(adds: SubLayer, block: Block) -> int:
 
 
 def batches(adds: SubLayer, block: Block, tokens: int) -> dict[int, int]:
-    """Return how often `embed` or `head` runs for how many tokens at once, for so many tokens in all."""
+    """Return the runs of `embed` or `head` for `tokens` tokens in all: tokens at once, and how often."""
     most = at_once(adds, block)
     return {size: times for size, times in ((most, tokens // most), (tokens % most, 1)) if size and times}
 
 
 def _fits(adds: SubLayer, block: Block, tokens: int) -> bool:
-    return sram.account(drafted(adds, block, tokens)).peak_bytes <= block.mesh.device.sram_bytes
+    return _peak_bytes(block, adds, tokens) <= block.mesh.device.sram_bytes
+
+
+@counted
+def _peak_bytes(block: Block, adds: SubLayer, tokens: int) -> int:
+    return sram.account(drafted(adds, block, tokens)).peak_bytes
 
 
 FEED_FORWARD = {"ffn": ffn, "experts": decode_experts}  # by the kind of block
@@ -221,32 +225,21 @@ def layer(block: Block, context: int, kind: str = "ffn") -> SubLayers:
     return ((project, ()), *appends, *attends, (output, ()), (FEED_FORWARD[kind], ()))
 
 
+@lru_cache(maxsize=1024)
 def head_block(block: Block) -> Block:
     """Return the block on the smallest whole multiple of its mesh that holds the LM head.
 
     Raises MeshError when no multiple on the device does.
     """
-    return replace(block, mesh=_head_mesh(at_rest(block)))
-
-
-def at_rest(block: Block) -> Block:
-    """Return a block as the embedding and the head have it: without a cache, head groups and regions of experts."""
-    if block.shape.variant is not None:  # whose parts may read all of a block
-        return block
-    return replace(block, entries=1, overlap=True, head_groups=1, head_tree=None, expert_regions=None)
-
-
-@lru_cache(maxsize=1024)
-def _head_mesh(block: Block) -> Mesh:
     mesh, device = block.mesh, block.mesh.device
     for times in range(1, min(device.rows // mesh.rows, device.cols // mesh.cols) + 1):
-        bigger = replace(mesh, rows=mesh.rows * times, cols=mesh.cols * times)
-        try:
-            sram.check(drafted(head, replace(block, mesh=bigger), block.batch))
-        except SramError as error:
-            reason = error
-            continue
-        return bigger
+        bigger = replace(block, mesh=replace(mesh, rows=mesh.rows * times, cols=mesh.cols * times))
+        if _fits(head, bigger, block.batch):
+            return bigger
+    try:
+        sram.check(drafted(head, bigger, block.batch))
+    except SramError as error:
+        reason = error
     raise MeshError(
         f"the model does not fit {device.name}: no multiple of mesh {mesh} there holds its head; "
         f"take another mesh or a larger device ({reason})"

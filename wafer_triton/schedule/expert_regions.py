@@ -13,7 +13,7 @@ from typing import Any
 
 from wafer_triton.schedule import weights
 from wafer_triton.schedule.all_to_all import all_to_all
-from wafer_triton.schedule.block import Block, sub_layer
+from wafer_triton.schedule.block import HEADS, Block, sub_layer
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.expert_places import ExpertRegions
 from wafer_triton.schedule.experts import routed
@@ -23,7 +23,7 @@ from wafer_triton.schedule.rounds import Local
 from wafer_triton.shape.moe import Experts
 
 
-@sub_layer("prefill routing")
+@sub_layer("prefill routing", ignores=HEADS)
 def prefill_routing(b: Builder, block: Block, tokens: int, past: int) -> None:
     """x -> where its tokens' rows go, and x plus the output of the shared expert; `past` is ignored.
 
@@ -32,14 +32,14 @@ def prefill_routing(b: Builder, block: Block, tokens: int, past: int) -> None:
     _routing(b, block, tokens, "state")
 
 
-@sub_layer("prefill experts in regions")
+@sub_layer("prefill experts in regions", ignores=HEADS)
 def prefill_pass(b: Builder, block: Block, tokens: int, past: int, number: int) -> None:
     """x -> x plus the shares of the experts that pass `number` takes the rows to; `past` is ignored."""
     _queues(b, block, tokens, "state")
     _pass(b, block, tokens, number)
 
 
-@sub_layer("prefill experts in regions, whole")
+@sub_layer("prefill experts in regions, whole", ignores=HEADS)
 def prefill_experts_in_regions(b: Builder, block: Block, tokens: int, past: int, passes: int) -> None:
     """Set x to x plus the sum of the chosen experts' outputs by their shares, in passes; `past` is ignored."""
     _routing(b, block, tokens, "scratch")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from wafer_triton.schedule import weights
-from wafer_triton.schedule.block import Block, sub_layer
+from wafer_triton.schedule.block import HEADS, Block, sub_layer
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.gemm import align, compute_shift
 from wafer_triton.schedule.reduce import all_reduce
@@ -20,7 +20,7 @@ from wafer_triton.schedule.rounds import Local
 Product = Callable[[tuple[str, str], bool], Local]  # of the buffers of both operands, and whether it adds
 
 
-@sub_layer("decode experts", "decode")
+@sub_layer("decode experts", "decode", HEADS)
 def decode_experts(b: Builder, block: Block) -> None:
     """x -> x plus the sum of the chosen experts' outputs by their shares; expert_ids [tokens, per_token]."""
 
@@ -31,7 +31,7 @@ def decode_experts(b: Builder, block: Block) -> None:
     _experts(b, block, "y", block.batch, reduced)
 
 
-@sub_layer("prefill experts")
+@sub_layer("prefill experts", ignores=HEADS)
 def prefill_experts(b: Builder, block: Block, tokens: int, past: int) -> None:
     """x -> x plus the sum of the chosen experts' outputs by their shares; `past` is ignored.
 

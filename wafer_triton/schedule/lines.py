@@ -38,18 +38,10 @@ class MeshLine:
         """Return the regions of the row, which is the number of tiles that a core sends and receives."""
         return self.length // self.width
 
-    @cached_property
+    @property
     def slots(self) -> dict[tuple[int, int], tuple[int, int]]:
         """Of every pair of sender and receiver, the sender's slot of the tile and the receiver's."""
-        pairs = {}
-        for core in range(self.length):
-            for region in range(self.regions):
-                other = region * self.width + core // self.regions
-                if self.back:
-                    pairs[other, core] = core % self.regions, region
-                else:
-                    pairs[core, other] = region, core % self.regions
-        return pairs
+        return _slots(self)
 
     @cached_property
     def targets(self) -> list[list[int]]:
@@ -59,6 +51,19 @@ class MeshLine:
             if source != target:
                 targets[source].append(target)
         return targets
+
+
+@lru_cache(maxsize=64)
+def _slots(line: MeshLine) -> dict[tuple[int, int], tuple[int, int]]:
+    pairs, regions = {}, line.regions
+    for core in range(line.length):
+        for region in range(regions):
+            other = region * line.width + core // regions
+            if line.back:
+                pairs[other, core] = core % regions, region
+            else:
+                pairs[core, other] = region, core % regions
+    return pairs
 
 
 class Move(NamedTuple):

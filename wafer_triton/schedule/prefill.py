@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from wafer_triton.schedule import weights
-from wafer_triton.schedule.block import Block, SubLayer, SubLayers, sub_layer
+from wafer_triton.schedule.block import HEADS, Block, SubLayer, SubLayers, sub_layer
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.expert_regions import prefill_pass, prefill_routing
 from wafer_triton.schedule.experts import prefill_experts
@@ -21,11 +21,18 @@ from wafer_triton.schedule.segment_gemm import segment_gemm, segment_gemm_t
 
 # Buffers that a model writes and reads: the activation, the angles of rotary embedding, the mask of scores. Then the
 # keys and values of earlier and of new tokens, and expert ids; with experts in regions real rows, demand and ranks.
-HIDDEN, HIDDEN_CUT, ANGLES, MASK, PAST, NEW = "x", "(y m) (x d)", ("cos", "sin"), "bias", ("keys", "values"), ("k", "v")
+HIDDEN, HIDDEN_SPEC, ANGLES, MASK, PAST, NEW = (
+    "x",
+    "(y m) (x d)",
+    ("cos", "sin"),
+    "bias",
+    ("keys", "values"),
+    ("k", "v"),
+)
 EXPERT_IDS, REAL, DEMAND, RANKS = "expert_ids", "real", "demand", "ranks"
 
 
-@sub_layer("prefill attention")
+@sub_layer("prefill attention", ignores=("entries", "policy", "expert_regions"))
 def attention(b: Builder, block: Block, tokens: int, past: int) -> None:
     """x -> x plus the attention block's output, and the keys and values; a row has `tokens` new and `past` old tokens.
 
@@ -35,7 +42,7 @@ def attention(b: Builder, block: Block, tokens: int, past: int) -> None:
     c = block.shape
     width, d, q_heads, seen = block.head, block.share(c.hidden_size, "x"), block.query_heads, tokens + past
     run: dict[str, Any] = {"m": tokens, "accumulate": block.accumulate}
-    b.buffer("x", (tokens, d), block.dtype, "state", pattern=HIDDEN_CUT)
+    b.buffer("x", (tokens, d), block.dtype, "state", pattern=HIDDEN_SPEC)
     weights.attention(b, block, "x", tokens)
     if not block.apart:
         b.buffer("cos", (tokens, block.pairs), block.dtype, "input")
@@ -106,13 +113,13 @@ def _attend_in_groups(b: Builder, block: Block, m: int, seen: int) -> None:
     b.round(*ends, label="attention")
 
 
-@sub_layer("prefill feed-forward")
+@sub_layer("prefill feed-forward", ignores=HEADS)
 def ffn(b: Builder, block: Block, tokens: int, past: int) -> None:
     """x -> x plus the feed-forward block's output; `past` is ignored."""
     c = block.shape
     d, f = block.share(c.hidden_size, "x"), block.share(c.intermediate_size, "x")
     run: dict[str, Any] = {"m": tokens, "accumulate": block.accumulate}
-    b.buffer("x", (tokens, d), block.dtype, "state", pattern=HIDDEN_CUT)
+    b.buffer("x", (tokens, d), block.dtype, "state", pattern=HIDDEN_SPEC)
     weights.ffn(b, block, "x")
     b.buffer("h", (tokens, d), block.dtype)
     gates = 2 if block.apart else 1  # each in a slot, or side by side

@@ -1,6 +1,7 @@
 """Whole products: from the operands' shapes and dtype to a schedule, and how operands are cut for it.
 
-A recipe is built once for a mesh, a dtype and shapes, and serves every call with them. The kernels measured on silicon
+A recipe is built once for a mesh, a dtype and shapes, and serves every call with them. With a dtype of
+`dtype.STORED` the second operand is stored so, for predictions. The kernels measured on silicon
 are the same products with two options. With `skew="host"` the host skews the weights of compute-shift products. With
 `sums` of the operands' dtype the last rounding is saved.
 """
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wafer_triton.dtype import accumulator
+from wafer_triton.dtype import accumulator, tile_dtype
 from wafer_triton.errors import ShapeError, check_type
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import reduce as reduce_schedules
@@ -35,11 +36,11 @@ Groups = tuple[int, ...] | None
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """A schedule, its input buffers with their cuts, and its output buffer with its cut and whole shape.
+    """A schedule, its input buffers with their partition specs, and its output buffer with its spec and whole shape.
 
-    The cut "" stands for an operand that is given as tiles [rows, cols, ...]; `combined` is the mesh axis over which
-    such tiles are combined. `constants` are inputs that follow from the shapes, each with its values and cut.
-    `shapes` are those of the inputs, none of a schedule of one's own.
+    The spec "" stands for an operand that is given as tiles [rows, cols, ...]; `combined` is the mesh axis over which
+    such tiles are combined. `constants` are inputs that follow from the shapes, each with its values and spec.
+    `shapes` are the shapes of the inputs; a schedule of the user's own has none.
     `reference`, if there is one, computes the output plainly from the inputs and then the constants, whole and padded.
     """
 
@@ -92,11 +93,12 @@ def _gemm(
     accumulate: str = "fp32", skew: str = "mesh", sums: str | None = None,
 ) -> Recipe:  # fmt: skip
     (m, k), n = a, b[0 if transposed else 1]
+    stored, dtype = dtype, tile_dtype(dtype)
     square = mesh.square()
     tm, tk, tn = tiles(square.shape[0], m, k, n)
     builder = Builder(square, f"{algorithm} gemm [{m}, {k}] x [{', '.join(map(str, b))}]{'^T' if transposed else ''}")
     builder.buffer("a", (tm, tk), dtype, "input")
-    builder.buffer("b", (tn, tk) if transposed else (tk, tn), dtype, "input")
+    builder.buffer("b", (tn, tk) if transposed else (tk, tn), stored, "input")
     _sums(builder, "c", (tm, tn), dtype, accumulate, sums)
     sizes: dict[str, Any] = {"m": tm, "k": tk, "n": tn, "accumulate": accumulate}
     matmul(builder, "a", "b", "c", algorithm=algorithm, transposed=transposed, skew=skew, **sizes)
@@ -115,11 +117,12 @@ def _gemv(
     accumulate: str = "fp32", sums: str | None = None,
 ) -> Recipe:  # fmt: skip
     (m, k), n = x, w[1]
+    stored, dtype = dtype, tile_dtype(dtype)
     across = "x" if axis == "y" else "y"
     (tk,), (tn,) = tiles(mesh.length(axis), k), tiles(mesh.length(across), n)
     builder = Builder(mesh, f"mesh_gemv [{m}, {k}] x [{k}, {n}]")
     builder.buffer("x", (m, tk), dtype, "input")
-    builder.buffer("w", (tk, tn), dtype, "input")
+    builder.buffer("w", (tk, tn), stored, "input")
     _sums(builder, "y", (m, tn), dtype, accumulate, sums)
     meshgemv(builder, "x", "w", "y", axis, m=m, k=tk, n=tn, groups=groups, algorithm=algorithm, accumulate=accumulate)
     output = _rounded(builder, "y", dtype, sums)

@@ -145,10 +145,12 @@ def _arrays(
 ) -> tuple[Stages, int]:
     """Return the stages of equal trees on `times` segments as arrays, receivers in ascending order, and their root."""
     stages, place = tree(size, algorithm, groups, root)
-    return Stages(tuple(tuple(_sorted(way, size, times) for way in stage) for stage in stages)), place
+    return Stages(tuple(tuple(_sorted(tuple(way), size, times) for way in stage) for stage in stages)), place
 
 
-def _sorted(pairs: list[tuple[int, int]], size: int, times: int) -> Way:
+@lru_cache(maxsize=8192)
+def _sorted(pairs: tuple[tuple[int, int], ...], size: int, times: int) -> Way:
+    """Return the messages of a stage on all segments as arrays, which trees to different roots share."""
     ends = np.array(sorted(pairs, key=lambda pair: pair[1]), np.int64).reshape(-1, 2).T
     send, recv = (repeated(end, size, times) for end in ends)
     send.flags.writeable = recv.flags.writeable = False
@@ -230,7 +232,7 @@ def _combining(
     for acc, whole, inboxes in payloads:
         index = None if whole else 0
         ends.append([(Slot(acc.name, index), Slot(inbox, index)) for inbox in inboxes])
-        # one object for all: pricing knows equal work by it
+        # one object for all, by which pricing finds equal work
         params.append({"size": acc.numel * (acc.slots if whole else 1)})
     pattern = Pattern("tree", tuple(acc.name for acc, _, _ in payloads), op)
 

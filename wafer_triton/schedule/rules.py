@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from wafer_triton import local
 from wafer_triton.errors import ScheduleError
-from wafer_triton.local import Operand
+from wafer_triton.local import SlotOperand
 from wafer_triton.schedule import patterns
 from wafer_triton.schedule.repeat import Repeat, comings, count
 from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Schedule, Slot
@@ -221,11 +221,11 @@ class _Check:
                     if core is not None:
                         self.fail("overwritten", f"{op.op} writes {out}, which it reads", core)
 
-    def operand(self, slot: Slot) -> Operand:
+    def operand(self, slot: Slot) -> SlotOperand:
         """Check a slot as an operand of an operation; fail unless it exists."""
         self.slot(slot)
         buffer = self.schedule.buffers[slot.buffer]
-        return Operand(str(slot), buffer.numel * (buffer.slots if slot.index is None else 1), buffer.dtype)
+        return SlotOperand(str(slot), buffer.numel * (buffer.slots if slot.index is None else 1), buffer.dtype)
 
     def conflicts(self) -> None:
         """Demand one sender a slot; no tile that a core sends is overwritten in the same round."""

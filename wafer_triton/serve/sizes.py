@@ -15,8 +15,9 @@ from wafer_triton.cost.placement import Placement as Experts
 from wafer_triton.cost.placement import checked
 from wafer_triton.device import Device, DeviceLike
 from wafer_triton.device import device as find_device
-from wafer_triton.errors import ConfigError, MeshError, ShapeError, WaferError, check_counts, check_type
+from wafer_triton.errors import ConfigError, MeshError, ShapeError, SramError, WaferError, check_counts, check_type
 from wafer_triton.mesh import Mesh, as_mesh
+from wafer_triton.place.fitting import remedies
 from wafer_triton.place.regions import FullError, Placement, Prefill, decode_regions, placed
 from wafer_triton.schedule.block import Block
 from wafer_triton.serve.pipeline import period
@@ -78,15 +79,33 @@ def ranked(name: str, model: str | DecoderShape, on: DeviceLike, load: Load, giv
 
     Sizes that are not given are tried: meshes of "shared", columns of "split". Those with the most requests a second by
     the mean request alone come first: see `rate`. Of "replace" there is one place alone. Raises ConfigError for an
-    unknown organisation, SramError or MeshError, with the last reason, where nothing fits.
+    unknown organisation, SramError or MeshError, with the last reason, where nothing fits. Without columns of prefill
+    the error names changes that make the model fit, see `fitting.remedies`.
     """
     organisation(name)
     check_type("priced: load", load, Load, ConfigError)
     check_type("priced: given", given, Given, ConfigError)
     shape, device = shape_of(model), find_device(on)
-    check_weights(shape, device)
     checked(given.experts, shape)
+    try:
+        check_weights(shape, device)
+        return _organised(name, shape, device, load, given)
+    except (SramError, FullError) as error:
+        if name == "split":
+            raise
+        meshes = list(_meshes(device, given.decode_mesh if given.prefill_mesh is None else given.prefill_mesh))
+        mesh = meshes[len(meshes) // 2]
 
+        def place(on: Mesh, own: DecoderShape) -> None:
+            second = on if given.decode_mesh is None else as_mesh(given.decode_mesh, on.device)
+            _together(on, second, own, load, given)
+
+        more = remedies(place, mesh, shape).replace("; it", f"; on mesh {mesh} it", 1)
+        raise type(error)(f"{error}{more}") from None
+
+
+def _organised(name: str, shape: DecoderShape, device: Device, load: Load, given: Given) -> list[Priced]:
+    """Return the times under a known organisation."""
     if name == "split":
         return _by_rate(f"{shape.name} in columns of {device.name}", _splits(shape, device, load, given), load)
     if given.columns is not None:

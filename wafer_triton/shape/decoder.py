@@ -6,6 +6,7 @@ from collections.abc import Hashable
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 
+from wafer_triton.dtype import WEIGHTS
 from wafer_triton.errors import ConfigError
 from wafer_triton.shape.config import MOST, check_positive, check_size
 from wafer_triton.shape.moe import Experts
@@ -34,6 +35,7 @@ class DecoderShape:
     clip_qkv: float | None = None  # the largest projection, of either sign (OLMoE)
     experts: Experts | None = None  # in place of the feed-forward block of some or all layers
     rotary: bool = True  # rotary position embedding; the paper-benchmark program has none
+    weights: str | None = None  # the storage of matrices, of `dtype.WEIGHTS`; None: as all tiles
     variant: Hashable | None = None  # a `schedule.block.Variant`, of a decoder with parts of the user's own
     name: str = "decoder"
 
@@ -46,6 +48,8 @@ class DecoderShape:
                 f"{self.name}: num_attention_heads = {self.num_attention_heads} is not a multiple of "
                 f"num_key_value_heads = {self.num_key_value_heads}; each key head serves a whole group of query heads"
             )
+        if self.weights not in (None, *WEIGHTS):
+            raise ConfigError(f"{self.name}: weights = {self.weights!r} must be one of {', '.join(WEIGHTS)}")
         alike = self.num_attention_heads == self.num_key_value_heads
         if not self.rotary and (self.qkv_bias or self.qk_norm or not alike):
             raise ConfigError(f"{self.name}: without rotary embedding no bias, head norm or grouped keys are computed")
@@ -131,7 +135,7 @@ class DecoderShape:
             raise ConfigError(f"{self.name}: no program with experts was measured; take program='full'")
         return DecoderShape(
             self.hidden_size, self.intermediate_size, self.num_hidden_layers, 1, 1, self.q_width, 0,
-            rms_norm_eps=self.rms_norm_eps, rotary=False, name=self.name,
+            rms_norm_eps=self.rms_norm_eps, rotary=False, weights=self.weights, name=self.name,
         )  # fmt: skip
 
 

@@ -31,7 +31,7 @@ DTYPES = (None, "auto", "float64", "float32", "float16", "bfloat16")  # of the k
 def shape_values(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a `DecoderShape` from the keys of a `config.json`.
 
-    An absent optional key means what transformers takes it to mean. Raises ConfigError for a missing key, and for a
+    An absent optional key has the meaning that transformers gives it. Raises ConfigError for a missing key, and for a
     value that no decoder can have.
     """
     model_type = values.get("model_type", "llama")
@@ -41,7 +41,7 @@ def shape_values(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
             known = ", ".join(filter(None, DTYPES))
             raise ConfigError(f"{name}: {key} = {short(values[key])} is no dtype of weights; take one of {known}")
     heads = required(name, values, "num_attention_heads")
-    # The others' defaults are 8 or 32 whatever the number of heads; nobody means that, so it must be said.
+    # The others' defaults are 8 or 32 whatever the number of heads; the key is required, as no such model is meant.
     kv_heads = (
         values.get("num_key_value_heads")
         if model_type in ("llama", "olmoe")
@@ -112,15 +112,38 @@ def check_keys(name: str, values: Mapping[str, Any]) -> None:
         )
 
 
-def shape_of(model: str | Path | DecoderShape) -> DecoderShape:
-    """Return the shape of a model that is known by name, or of a `config.json` (or of the folder that holds it).
+# Keys of a text of sizes, and the fields of `DecoderShape` that they stand for.
+KEYS = {
+    "dim": "hidden_size",
+    "ffn": "intermediate_size",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+    "layers": "num_hidden_layers",
+    "head_dim": "head_dim",
+    "vocab": "vocab_size",
+    "weights": "weights",
+    "name": "name",
+}
+NEEDED = ("dim", "ffn", "heads", "layers")  # of sizes alone
+Model = str | Path | DecoderShape  # a name, a folder or its config.json, sizes as "dim=2048,ffn=8192,...", a shape
 
-    Raises ConfigError: with the nearest names for an unknown model, with the key that a configuration lacks, and for a
-    key that asks for another kind of layer.
+
+def shape_of(model: Model, dtype: str | None = None) -> DecoderShape:
+    """Return the shape of a model: of a name, a `config.json` or its folder, or sizes.
+
+    Sizes are a text such as "dim=2048,ffn=8192,heads=32,layers=16", or follow a model: "llama3-8b,layers=16". `dtype`
+    is the storage of its matrices, of `dtype.WEIGHTS` (None: as the model says, else as its tiles).
+    Raises ConfigError with the nearest names for an unknown model, and with the key that a configuration lacks. Raises
+    it for a key that asks for another kind of layer, too.
     """
+    if dtype is not None:
+        return replace(shape_of(model), weights=dtype)
     if isinstance(model, DecoderShape):
         return model
-    path = located(model)
+    base, own = split(model)
+    if own:
+        return _sized(str(model), base, own)
+    path = located(base)
     if path is None:
         values = MODELS[str(model)]
         return DecoderShape(**shape_values(str(model), values), vocab_size=values["vocab_size"])
@@ -138,10 +161,55 @@ def shape_of(model: str | Path | DecoderShape) -> DecoderShape:
     return replace(DecoderShape(**sizes, vocab_size=vocabulary), name=name_of(path))
 
 
-def positions(model: str | Path) -> int | None:
+def split(model: Any) -> tuple[Any, dict[str, str]]:
+    """Return the model before its sizes, "" where sizes are all, and the sizes by key; see `shape_of`."""
+    if not isinstance(model, str) or "=" not in model or model in MODELS or os.path.exists(os.path.expanduser(model)):
+        return model, {}
+    first, *words = (word.strip() for word in model.split(","))
+    base, words = ("", [first, *words]) if "=" in first else (first, words)
+    sizes: dict[str, str] = {}
+    for word in words:
+        key, sign, value = (part.strip() for part in word.partition("="))
+        if not sign or not value:
+            raise ConfigError(f"model {short(model)}: {word!r} is no size; write KEY=VALUE, as layers=16")
+        if key not in KEYS:
+            near = difflib.get_close_matches(key, KEYS, n=1, cutoff=0.5)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(f"model {short(model)}: no size {key!r}{hint} (sizes: {', '.join(KEYS)})")
+        if key in sizes:
+            raise ConfigError(f"model {short(model)}: {key} is given twice; give it once")
+        sizes[key] = value
+    return base, sizes
+
+
+def _sized(text: str, base: str, sizes: Mapping[str, str]) -> DecoderShape:
+    """Return the shape of sizes, of a base with other sizes if there is one."""
+    words = {key: value for key, value in sizes.items() if key in ("name", "weights")}
+    numbers = {key: _whole(text, key, value) for key, value in sizes.items() if key not in words}
+    if not base:
+        if missing := [key for key in NEEDED if key not in numbers]:
+            raise ConfigError(f"model {short(text)}: {', '.join(missing)} missing; give them, or a model first")
+        dim, ffn, heads, layers = (numbers[key] for key in NEEDED)
+        made = of_sizes(dim, ffn, heads, numbers.get("kv_heads", heads), layers)
+    else:
+        made = shape_of(base)
+    own: dict[str, Any] = {KEYS[key]: value for key, value in (words | numbers).items()}
+    return replace(made, **{"name": text, **own})
+
+
+def _whole(text: str, key: str, value: str) -> int:
+    if not (value.isascii() and value.isdecimal()):
+        raise ConfigError(f"model {short(text)}: {key} = {value!r} must be a whole number")
+    return int(value)
+
+
+def positions(model: Model) -> int | None:
     """Return the most tokens that a text of a model may have, rope scaling included; None where it does not say."""
-    path = located(model)
-    values = MODELS[str(model)] if path is None else read_json(path)
+    base, _ = split(model)
+    if isinstance(base, DecoderShape) or not base:
+        return None
+    path = located(base)
+    values = MODELS[str(base)] if path is None else read_json(path)
     most = values.get("max_position_embeddings")
     rope = values.get("rope_scaling")
     if most is None or not isinstance(rope, dict) or not isinstance(rope.get("factor"), int | float):
@@ -151,7 +219,7 @@ def positions(model: str | Path) -> int | None:
 
 
 def located(model: Any) -> Path | None:
-    """The `config.json` that `model` stands for: its path, or the folder that holds it; None of a name in `MODELS`.
+    """Return the `config.json` of a model, which is its path or the folder that holds it; None of a name in `MODELS`.
 
     Raises ConfigError for anything else.
     """
@@ -170,7 +238,7 @@ def located(model: Any) -> Path | None:
 
 
 def name_of(path: Path) -> str:
-    """What a model is called whose `config.json` lies at a path: its folder, or the path where that has no name."""
+    """Return the name of the model of a `config.json`: its folder, or the path where the folder has no name."""
     return path.resolve().parent.name or str(path)
 
 
@@ -180,7 +248,7 @@ def is_path(name: str) -> bool:
 
 
 def unknown_model(name: str) -> ConfigError:
-    """What to say of a name that no table, folder or file has."""
+    """Return the error of a name that no table, folder or file has."""
     if is_path(name):
         return ConfigError(f"{short(name).strip(chr(39))}: there is no such file or folder")
     near = difflib.get_close_matches(name.lower(), MODELS, n=3, cutoff=0.4)

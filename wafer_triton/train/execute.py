@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from wafer_triton.errors import ConfigError
-from wafer_triton.train.planner import Planned, demand
+from wafer_triton.train.planner import TrainingPlan, demand
 from wafer_triton.train.product import Team
-from wafer_triton.train.shards import Plan
+from wafer_triton.train.shards import DieGroups
 
 
-def executable(planned: Planned) -> Plan:
+def executable(planned: TrainingPlan) -> DieGroups:
     """Return the plan that `wafer_triton.train.step.Trainer` runs, on the planned wafer's dies.
 
     Raises HbmError for a plan that does not fit, and ConfigError for one that no trainer runs: with tensor or context
@@ -30,4 +30,4 @@ def executable(planned: Planned) -> Plan:
     team = Team(planned.wafer.mesh(), kind if split.stream > 1 else "relay", rows, cols)
     samples = planned.work.batch // planned.micro_batches // split.data
     rows_by = "sample" if samples % split.stream == 0 else "sequence"
-    return Plan(team, split.moving or "w", rows_by, planned.recompute[0], planned.micro_batches)
+    return DieGroups(team, split.moving or "w", rows_by, planned.recompute[0], planned.micro_batches)

@@ -1,6 +1,6 @@
 """The computation of a layer on dies, forward and backward: norms, products, attention, activations, embedding.
 
-A `Pass` is one micro-batch. With weights moving, a die has own rows and all heads; keys and values of other
+A `MicroBatch` is one micro-batch. With weights moving, a die has own rows and all heads; keys and values of other
 rows of its group are gathered, and their gradients summed. With "xy" it has all rows of the group and own heads.
 """
 
@@ -50,7 +50,7 @@ def _embedding(team: Team, m: int, d: int, v: int, back: bool) -> Schedule:
     return b.build()
 
 
-class Pass:
+class MicroBatch:
     """Forward and backward of one micro-batch: the computation of a layer, in terms of a machine's runs."""
 
     def __init__(self, trainer: Trainer, rows: Rows, vectors: Tensor) -> None:

@@ -42,7 +42,7 @@ class Flow:
 
 
 @dataclass(frozen=True)
-class Routing:
+class RoutedFlows:
     """Flows and a tree for each; `history` has the objective after every accepted change, which never rises."""
 
     wafer: Wafer
@@ -75,7 +75,7 @@ class Routing:
         return min(loads, key=lambda link: (-loads[link], link)) if loads else None
 
 
-def route(wafer: Wafer, flows: Iterable[Flow], tries: int = TRIES) -> Routing:
+def route(wafer: Wafer, flows: Iterable[Flow], tries: int = TRIES) -> RoutedFlows:
     """Return routes for flows of one phase, by all steps of the module.
 
     Raises MeshError for a flow between dies that the wafer does not have.
@@ -104,7 +104,7 @@ def merge(flows: Iterable[Flow]) -> tuple[Flow, ...]:
     return tuple(flow for flow in joined.values() if flow.targets)
 
 
-def dimension_ordered(wafer: Wafer, flows: Sequence[Flow]) -> Routing:
+def dimension_ordered(wafer: Wafer, flows: Sequence[Flow]) -> RoutedFlows:
     """Return routes along rows first, then columns (XY), whatever the loads; around failed links the shortest."""
     trees = []
     for flow in flows:
@@ -114,10 +114,10 @@ def dimension_ordered(wafer: Wafer, flows: Sequence[Flow]) -> Routing:
         if any(not wafer.links.has_edge(*link) for link in tree):
             tree = set(_grown(wafer, flow, {}))
         trees.append(_turned(flow, frozenset(tree)))
-    return Routing(wafer, tuple(flows), tuple(trees))
+    return RoutedFlows(wafer, tuple(flows), tuple(trees))
 
 
-def construct(wafer: Wafer, flows: Sequence[Flow]) -> Routing:
+def construct(wafer: Wafer, flows: Sequence[Flow]) -> RoutedFlows:
     """Return trees that are grown one flow after the other, largest first, around links that carry much already."""
     order = sorted(range(len(flows)), key=lambda i: (-flows[i].size * len(flows[i].targets), i))
     loads: dict[Link, float] = defaultdict(float)
@@ -126,10 +126,10 @@ def construct(wafer: Wafer, flows: Sequence[Flow]) -> Routing:
         trees[number] = _turned(flows[number], _grown(wafer, flows[number], _of_kind(flows[number], loads)))
         for link in trees[number]:
             loads[link] += flows[number].size
-    return Routing(wafer, tuple(flows), tuple(trees[number] for number in range(len(flows))))
+    return RoutedFlows(wafer, tuple(flows), tuple(trees[number] for number in range(len(flows))))
 
 
-def _improved(start: Routing, tries: int) -> Routing:
+def _improved(start: RoutedFlows, tries: int) -> RoutedFlows:
     """Reroute flows of the busiest links; steps are judged by `_key`, and the best objective on the path is kept."""
     wafer, flows, trees = start.wafer, start.flows, list(start.trees)
     loads: dict[Link, float] = defaultdict(float, start.loads)
@@ -256,7 +256,7 @@ def _depth(flow: Flow, tree: Tree) -> int:
 # --- exact ---
 
 
-def _exact(wafer: Wafer, flows: tuple[Flow, ...]) -> Routing | None:
+def _exact(wafer: Wafer, flows: tuple[Flow, ...]) -> RoutedFlows | None:
     """Return the best of all trees, by branch and bound; None for phases too large."""
     if wafer.dies > SMALL or not flows:
         return None
@@ -294,7 +294,7 @@ def _exact(wafer: Wafer, flows: tuple[Flow, ...]) -> Routing | None:
 
     if not descend(0, 0.0, 0.0, {}):
         return None
-    return Routing(wafer, flows, best[0][1], proved=True, history=())
+    return RoutedFlows(wafer, flows, best[0][1], proved=True, history=())
 
 
 @lru_cache(maxsize=4096)
@@ -339,7 +339,9 @@ def ring_flows(rings: Sequence[Sequence[Die]], size: float) -> list[Flow]:
     ]
 
 
-def permute(wafer: Wafer, rings: Sequence[Sequence[Die]], size: float = 1.0) -> tuple[list[tuple[Die, ...]], Routing]:
+def permute(
+    wafer: Wafer, rings: Sequence[Sequence[Die]], size: float = 1.0
+) -> tuple[list[tuple[Die, ...]], RoutedFlows]:
     """Return orders of the dies within each ring for which one step is fastest, and its routes.
 
     Rings of up to 6 dies are tried in every order, longer ones by reversing runs, ring by ring until none improves.

@@ -24,7 +24,7 @@ from functools import cached_property
 from wafer_triton.errors import ConfigError
 from wafer_triton.train.dies import Wafer
 from wafer_triton.train.mapping import bisection_bytes
-from wafer_triton.train.placement import IDLE, Placement
+from wafer_triton.train.placement import IDLE, GroupPlacement
 from wafer_triton.train.workload import Operator, Rules, Workload
 
 RECOMPUTE = ("none", "selective", "full")
@@ -32,7 +32,7 @@ DATA, TENSOR, CONTEXT, STREAM = range(4)  # of `placement.AXES`
 
 
 @dataclass(frozen=True)
-class Split:
+class ParallelSizes:
     """A tuple of parallel sizes; `moving` is "" without a stream."""
 
     data: int = 1
@@ -111,8 +111,8 @@ class Option:
     `takes` and `gives` name layouts; where one operator gives another than the next takes, a re-sharding comes between.
     """
 
-    split: Split
-    placed: Placement
+    split: ParallelSizes
+    placed: GroupPlacement
     takes: tuple[object, ...]
     gives: tuple[object, ...]
     compute: float
@@ -139,7 +139,7 @@ class Option:
         return self.state_bytes + self.kept_bytes
 
 
-def splits(case: Case) -> Iterator[Split]:
+def splits(case: Case) -> Iterator[ParallelSizes]:
     """Return every tuple that the wafer's dies and the workload's sizes allow."""
     dies, work = case.wafer.dies, case.work
     for data in _divisors(dies):
@@ -156,16 +156,16 @@ def splits(case: Case) -> Iterator[Split]:
                         continue
                     for sharded in (0, 1, 3) if data * context > 1 else (0,):
                         for sequence in (False, True) if tensor > 1 else (False,):
-                            yield Split(data, tensor, sequence, context, sharded, stream, moving)
+                            yield ParallelSizes(data, tensor, sequence, context, sharded, stream, moving)
 
 
-def option(case: Case, op: Operator, split: Split, placed: Placement, recompute: str) -> Option:
+def option(case: Case, op: Operator, split: ParallelSizes, placed: GroupPlacement, recompute: str) -> Option:
     """Return the price of an operator with a tuple on a placement."""
     return _Priced(case, op, split, placed, recompute).option()
 
 
 class _Priced:
-    def __init__(self, case: Case, op: Operator, split: Split, placed: Placement, recompute: str) -> None:
+    def __init__(self, case: Case, op: Operator, split: ParallelSizes, placed: GroupPlacement, recompute: str) -> None:
         self.case, self.op, self.split, self.placed, self.recompute = case, op, split, placed, recompute
         self.wafer, self.rules = case.wafer, case.rules
         self.sent = [0.0] * 4  # by a die in one micro-batch, along every axis

@@ -42,7 +42,7 @@ IDLE = Step("none", 0, 0, 0.0)
 
 
 @dataclass(frozen=True)
-class Placement:
+class GroupPlacement:
     """The rectangle (rows, columns) and stride (rows, columns) of every axis, or `fixed`; and their fastest steps.
 
     `steps[axis]` are a ring's, `streams[axis]` a stream's, which may be a relay.
@@ -69,7 +69,7 @@ class Placement:
         return ", ".join(named) or "one die"
 
 
-def placements(wafer: Wafer, sizes: tuple[int, ...], prune: bool = True) -> tuple[Placement, ...]:
+def placements(wafer: Wafer, sizes: tuple[int, ...], prune: bool = True) -> tuple[GroupPlacement, ...]:
     """Return every rectangular placement of axes of `sizes` (as `AXES`); with `prune` those that none is better than.
 
     Raises MeshError where the sizes do not multiply to the wafer's dies.
@@ -78,10 +78,10 @@ def placements(wafer: Wafer, sizes: tuple[int, ...], prune: bool = True) -> tupl
 
 
 @lru_cache(maxsize=4096)
-def _placements(wafer: Wafer, sizes: tuple[int, ...], prune: bool) -> tuple[Placement, ...]:
+def _placements(wafer: Wafer, sizes: tuple[int, ...], prune: bool) -> tuple[GroupPlacement, ...]:
     _demand(wafer, sizes)
     used = [axis for axis, size in enumerate(sizes) if size > 1]
-    found: dict[object, Placement] = {}
+    found: dict[object, GroupPlacement] = {}
     for order in permutations(used):
         for sides in _sides([sizes[axis] for axis in order], wafer.rows, wafer.cols):
             rectangles, strides = [(1, 1)] * 4, [(1, 1)] * 4
@@ -92,18 +92,18 @@ def _placements(wafer: Wafer, sizes: tuple[int, ...], prune: bool) -> tuple[Plac
                 down, right = down * rows, right * cols
             steps = [_step(wafer, *rectangles[axis], *strides[axis], False) for axis in range(4)]
             streams = [_step(wafer, *rectangles[axis], *strides[axis], True) for axis in range(4)]
-            placed = Placement(tuple(rectangles), tuple(strides), tuple(steps), tuple(streams))
+            placed = GroupPlacement(tuple(rectangles), tuple(strides), tuple(steps), tuple(streams))
             found.setdefault((placed.sides, placed.strides), placed)
     if not prune:
         return tuple(found.values())
-    kept: list[Placement] = []
+    kept: list[GroupPlacement] = []
     for placed in sorted(found.values(), key=lambda placed: (_numbers(placed), _links(placed))):
         if not any(all(a <= b for a, b in zip(_numbers(other), _numbers(placed), strict=True)) for other in kept):
             kept.append(placed)
     return tuple(kept)
 
 
-def fixed(wafer: Wafer, sizes: tuple[int, ...], order: Sequence[int] = (1, 3, 2, 0)) -> Placement:
+def fixed(wafer: Wafer, sizes: tuple[int, ...], order: Sequence[int] = (1, 3, 2, 0)) -> GroupPlacement:
     """Return dies numbered row by row, axes nested in `order`, rings in the order of numbers."""
     _demand(wafer, sizes)
     dies = [(row, col) for row in range(wafer.rows) for col in range(wafer.cols)]
@@ -116,10 +116,10 @@ def fixed(wafer: Wafer, sizes: tuple[int, ...], order: Sequence[int] = (1, 3, 2,
             rings = [tuple(dies[start + number * stride] for number in range(size)) for start in starts]
             steps[axis] = _measured(wafer, "wrap", tuple(rings), mapped=False)
         stride *= size
-    return Placement(((0, 0),) * 4, ((0, 0),) * 4, tuple(steps), tuple(steps), fixed=True)
+    return GroupPlacement(((0, 0),) * 4, ((0, 0),) * 4, tuple(steps), tuple(steps), fixed=True)
 
 
-def groups_of(wafer: Wafer, placed: Placement, axis: int) -> list[tuple[Die, ...]]:
+def groups_of(wafer: Wafer, placed: GroupPlacement, axis: int) -> list[tuple[Die, ...]]:
     """Return the rings of an axis in a rectangular placement, each with its dies in order."""
     step = placed.step(axis)
     if step is IDLE:
@@ -150,12 +150,12 @@ def _sides(sizes: Sequence[int], rows: int, cols: int) -> Iterator[tuple[tuple[i
                 yield ((down, sizes[0] // down), *rest)
 
 
-def _numbers(placed: Placement) -> tuple[float, ...]:
+def _numbers(placed: GroupPlacement) -> tuple[float, ...]:
     """Return the numbers with which seconds grow."""
     return tuple(number for axis in range(4) for number in (placed.step(axis).hops, placed.step(axis).load))
 
 
-def _links(placed: Placement) -> float:
+def _links(placed: GroupPlacement) -> float:
     return sum(placed.step(axis).links for axis in range(4))
 
 

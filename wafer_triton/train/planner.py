@@ -14,14 +14,14 @@ from time import process_time
 from wafer_triton.errors import ConfigError, HbmError
 from wafer_triton.train.dies import Link, Wafer
 from wafer_triton.train.mapping import dimension_ordered, ring_flows
-from wafer_triton.train.options import RECOMPUTE, Case, Option, Split, option, splits
-from wafer_triton.train.placement import AXES, Placement, fixed, groups_of, placements
+from wafer_triton.train.options import RECOMPUTE, Case, Option, ParallelSizes, option, splits
+from wafer_triton.train.placement import AXES, GroupPlacement, fixed, groups_of, placements
 from wafer_triton.train.solve import Label, Mix, layer, layers
 from wafer_triton.train.workload import Operator, Rules, Workload
 
 BETWEEN_WAFERS = 9e12  # bytes a second, taken from Dojo by TEMP's summaries
-Allowed = Callable[[Split], bool]
-Placer = Callable[[Wafer, Split], tuple[Placement, ...]]
+Allowed = Callable[[ParallelSizes], bool]
+Placer = Callable[[Wafer, ParallelSizes], tuple[GroupPlacement, ...]]
 
 
 @dataclass(frozen=True)
@@ -34,29 +34,29 @@ class Strategy:
     uniform: bool = True
 
 
-def _every(wafer: Wafer, split: Split) -> tuple[Placement, ...]:
+def _every(wafer: Wafer, split: ParallelSizes) -> tuple[GroupPlacement, ...]:
     return placements(wafer, split.sizes)
 
 
-def _row_by_row(wafer: Wafer, split: Split) -> tuple[Placement, ...]:
+def _row_by_row(wafer: Wafer, split: ParallelSizes) -> tuple[GroupPlacement, ...]:
     return (fixed(wafer, split.sizes),)
 
 
-def _blind(wafer: Wafer, split: Split) -> tuple[Placement, ...]:
+def _blind(wafer: Wafer, split: ParallelSizes) -> tuple[GroupPlacement, ...]:
     """Return the rectangles with the shortest steps, whatever loads their links get."""
     every = placements(wafer, split.sizes, prune=False)
     return every and (min(every, key=lambda placed: sum(placed.step(axis).links for axis in range(4))),)
 
 
-def _megatron(split: Split) -> bool:
+def _megatron(split: ParallelSizes) -> bool:
     return split.stream == split.context == 1 and not split.sequence and split.sharded == 0
 
 
-def _megatron_sequence(split: Split) -> bool:
+def _megatron_sequence(split: ParallelSizes) -> bool:
     return split.stream == 1 and (split.sequence or split.tensor == 1) and split.sharded <= 1
 
 
-def _sharded(split: Split) -> bool:
+def _sharded(split: ParallelSizes) -> bool:
     return split.stream == split.tensor == 1 and split.sharded == 3
 
 
@@ -72,7 +72,7 @@ BASELINES = tuple(
 )
 
 
-def _useful(split: Split) -> bool:
+def _useful(split: ParallelSizes) -> bool:
     """Return whether rows of tensor parallelism are split: that takes the same traffic and holds fewer bytes."""
     return split.sequence or split.tensor == 1
 
@@ -81,7 +81,7 @@ PLANNED = Strategy("planned", _useful, _every, uniform=False)
 
 
 @dataclass(frozen=True)
-class Planned:
+class TrainingPlan:
     """A plan of a strategy. Seconds are of one step; `parts` split them, `held` are bytes of a die by name.
 
     With `why` the workload does not fit, and everything else belongs to the smallest plan there is.
@@ -148,7 +148,7 @@ class Planned:
 def plan(
     work: Workload, wafer: Wafer, strategy: Strategy = PLANNED, wafers: int = 1, rules: Rules | None = None,
     recompute: tuple[str, ...] = RECOMPUTE, objective: str = "time",
-) -> Planned:  # fmt: skip
+) -> TrainingPlan:  # fmt: skip
     """Return the best plan of a strategy, by "time" or by "energy"; one that does not fit says `why`.
 
     Raises ConfigError for layers that do not divide by wafers, or where no tuple divides batch, heads and tokens.
@@ -158,7 +158,7 @@ def plan(
     if objective not in ("time", "energy"):
         raise ConfigError(f"objective {objective!r}: choose 'time' or 'energy'")
     began, tried = process_time(), 0
-    best: Planned | None = None
+    best: TrainingPlan | None = None
     smallest: tuple[float, str] | None = None
     for micro in _counts(work.batch):
         case = Case(wafer, work, micro, work.layers // wafers, min(wafers, micro), rules or Rules())
@@ -203,27 +203,27 @@ def plan(
             f"{strategy.name}: no tuple divides {work.batch} samples, {work.heads} heads and {work.sequence} tokens "
             f"over {wafer.dies} dies of {wafer.name}; give a batch with more divisors, or a wafer of other sides"
         )
-    return Planned(
+    return TrainingPlan(
         strategy.name, work, wafer, wafers, 0, None, (), {}, {}, 0.0, 0.0, {}, process_time() - began, tried,
         smallest[1],
     )  # fmt: skip
 
 
-def _options(case: Case, op: Operator, pairs: list[tuple[Split, Placement]], kind: str) -> list[Option]:
+def _options(case: Case, op: Operator, pairs: list[tuple[ParallelSizes, GroupPlacement]], kind: str) -> list[Option]:
     """Return the options of an operator; one without weights has the options of one stage of sharding."""
     if not op.weights:
         pairs = list(dict.fromkeys((replace(split, sharded=0), placed) for split, placed in pairs))
     return [option(case, op, split, placed, kind) for split, placed in pairs]
 
 
-def demand(planned: Planned) -> Planned:
+def demand(planned: TrainingPlan) -> TrainingPlan:
     """Return the plan; HbmError with the byte account where the workload does not fit."""
     if planned.why:
         raise HbmError(f"{planned.strategy}: {planned.why}")
     return planned
 
 
-def _score(planned: Planned, objective: str) -> float:
+def _score(planned: TrainingPlan, objective: str) -> float:
     return planned.seconds if objective == "time" else planned.joules
 
 
@@ -231,7 +231,7 @@ def _counts(batch: int) -> list[int]:
     return [1 << power for power in range(batch.bit_length()) if batch % (1 << power) == 0]
 
 
-def _groups(case: Case, strategy: Strategy) -> Iterator[list[tuple[Split, Placement]]]:
+def _groups(case: Case, strategy: Strategy) -> Iterator[list[tuple[ParallelSizes, GroupPlacement]]]:
     """Return pairs of tuple and placement: all together, or one by one where all operators take the same."""
     pairs = [
         (split, placed)
@@ -270,10 +270,10 @@ def _held(case: Case, mix: Mix) -> dict[str, int]:
     return {"states": summed("state_bytes"), "activations": summed("kept_bytes"), "embedding and head": head}
 
 
-def _planned(case: Case, strategy: Strategy, wafers: int, mix: Mix, recompute: tuple[str, ...]) -> Planned:
+def _planned(case: Case, strategy: Strategy, wafers: int, mix: Mix, recompute: tuple[str, ...]) -> TrainingPlan:
     work, wafer, micro = case.work, case.wafer, case.micro_batches
     parts = dict.fromkeys(("compute", "exposed communication", "re-sharding", "HBM", "bubbles"), 0.0)
-    sent: dict[Placement, list[float]] = {}
+    sent: dict[GroupPlacement, list[float]] = {}
     hbm = 0.0
     for label, count in zip(mix.kinds, mix.counts, strict=True):
         parts["re-sharding"] += label.reshards * case.reshard_seconds * count
@@ -306,13 +306,13 @@ def _planned(case: Case, strategy: Strategy, wafers: int, mix: Mix, recompute: t
         flops / wafer.flops_per_joule + link_bytes * wafer.link_joules_per_byte + hbm * wafer.hbm_joules_per_byte
     )
     joules += head / wafer.flops_per_joule
-    return Planned(
+    return TrainingPlan(
         strategy.name, work, wafer, wafers, micro, mix, recompute, parts, _held(case, mix), joules, link_bytes,
         link_loads(wafer, sent), 0.0,
     )  # fmt: skip
 
 
-def link_loads(wafer: Wafer, sent: dict[Placement, list[float]]) -> dict[Link, float]:
+def link_loads(wafer: Wafer, sent: dict[GroupPlacement, list[float]]) -> dict[Link, float]:
     """Return bytes over every link in a step, from the bytes that every die sends along the axes of placements."""
     loads: dict[Link, float] = {}
     for placed, totals in sent.items():

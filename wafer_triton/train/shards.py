@@ -20,7 +20,7 @@ Blocks = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Plan:
+class DieGroups:
     """How a model is trained on groups of dies.
 
     `moving`: "w" streams weights; "xy" streams the input into the first product of a pair and the sums out of the
@@ -63,7 +63,7 @@ class Shards:
     """The blocks of a model's parameters under a plan."""
 
     sizes: Sizes
-    plan: Plan
+    plan: DieGroups
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)  # of whole parameters
 
     def blocks(self, p: Parameters) -> Blocks:
@@ -150,7 +150,7 @@ class Rows:
     position: Tensor
 
 
-def micro_batches(plan: Plan, tokens: Tensor, targets: Tensor) -> list[Rows]:
+def micro_batches(plan: DieGroups, tokens: Tensor, targets: Tensor) -> list[Rows]:
     """Return the rows of every micro-batch of a batch [samples, length].
 
     Raises ShapeError where samples do not divide by groups and micro-batches, or, split by samples, by positions.

@@ -19,12 +19,12 @@ from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Schedule
 from wafer_triton.schedule.stream import peers, relay
 from wafer_triton.train.cost import DieCost
-from wafer_triton.train.layers import Pass, Saved
+from wafer_triton.train.layers import MicroBatch, Saved
 from wafer_triton.train.linear import Linear, orders, take
 from wafer_triton.train.machine import Machine
 from wafer_triton.train.model import Parameters, Sizes
 from wafer_triton.train.product import Team, collective, stream_blocks
-from wafer_triton.train.shards import Plan, Rows, Shards, first_group, micro_batches, padded, spread
+from wafer_triton.train.shards import DieGroups, Rows, Shards, first_group, micro_batches, padded, spread
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class AdamW:
 
 
 @dataclass(frozen=True)
-class Report:
+class StepReport:
     """One step: the mean loss, the predicted cost on the wafer, and the bytes that a die held in HBM at most."""
 
     loss: float
@@ -54,7 +54,7 @@ class Trainer:
     """
 
     def __init__(
-        self, machine: Machine, sizes: Sizes, plan: Plan, given: Parameters, optimizer: AdamW | None = None
+        self, machine: Machine, sizes: Sizes, plan: DieGroups, given: Parameters, optimizer: AdamW | None = None
     ) -> None:
         plan.demand(sizes)
         self.machine, self.sizes, self.plan, self.team = machine, sizes, plan, plan.team
@@ -80,7 +80,7 @@ class Trainer:
         """Return the whole gradients of the last step, summed over groups."""
         return self._whole(self.grads)
 
-    def step(self, tokens: Tensor, targets: Tensor) -> Report:
+    def step(self, tokens: Tensor, targets: Tensor) -> StepReport:
         """Take one step on a batch [samples, length] of whole numbers and report it, with the loss before it."""
         self.machine.ran.clear()
         batches = micro_batches(self.plan, tokens, targets)
@@ -90,12 +90,12 @@ class Trainer:
         for rows in batches:
             loss += self._micro_batch(rows, vectors, 1 / tokens.numel())
         self._update()
-        return Report(loss, self.machine.cost, self._most)
+        return StepReport(loss, self.machine.cost, self._most)
 
     # --- one micro-batch ---
 
     def _micro_batch(self, rows: Rows, vectors: Tensor, scale: float) -> float:
-        run, sizes = Pass(self, rows, vectors), self.sizes
+        run, sizes = MicroBatch(self, rows, vectors), self.sizes
         x = run.embed()
         kept: list[Saved] = []
         for layer in range(sizes.layers):

@@ -14,9 +14,9 @@ import numpy as np
 from wafer_triton.schedule import decode, prefill
 from wafer_triton.schedule.block import Block, SubLayer
 from wafer_triton.verify import mixtures
-from wafer_triton.verify.cuts import Tiles
 from wafer_triton.verify.plain import fed, head_means, joined, normed, plain_intent, segments, whole_means
 from wafer_triton.verify.provenance import Intent
+from wafer_triton.verify.specs import Tiles
 
 if TYPE_CHECKING:
     from torch import Tensor

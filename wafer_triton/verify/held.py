@@ -35,19 +35,19 @@ class Value(NamedTuple):
         return self.origin % len(JOINTS)
 
 
-class Held:
+class HeldTiles:
     """Of every buffer the values [rows, cols, slots, parts] of all cores, and the round that last wrote each slot.
 
-    `cuts` say of each buffer that is given which index of each letter its slots have, [rows, cols, slots]. Raises
+    `specs` say of each buffer that is given which index of each letter its slots have, [rows, cols, slots]. Raises
     ScheduleError for a mesh too large to follow every tile.
     """
 
-    def __init__(self, schedule: Schedule, cuts: dict[str, dict[str, NDArray[np.int64]]]) -> None:
+    def __init__(self, schedule: Schedule, specs: dict[str, dict[str, NDArray[np.int64]]]) -> None:
         self.schedule, self.mesh = schedule, schedule.mesh
         self.parts = _parts(schedule)
         sizes = {PART: max((self.cells(Slot(name, None)) for name in schedule.buffers), default=1)}
-        for cut in cuts.values():
-            for letter, at in cut.items():
+        for spec in specs.values():
+            for letter, at in spec.items():
                 sizes[letter] = max(sizes.get(letter, 0), int(at.max()) + 1)
         self.letters = Letters(sizes)
         cells = sum(self.cells(Slot(name, None)) for name in schedule.buffers)
@@ -60,8 +60,8 @@ class Held:
             self.counts[name] = np.zeros((*shape, self.parts[name], self.letters.total), np.int16)
             self.origins[name] = np.zeros((*shape, self.parts[name]), np.int16)
         self.when = {name: np.full(shape, -1, np.int32) for name, shape in shapes.items()}
-        for name, cut in cuts.items():
-            for letter, at in cut.items():
+        for name, spec in specs.items():
+            for letter, at in spec.items():
                 self.letters.set(self.counts[name], letter, np.repeat(at[..., None], self.parts[name], -1))
             if self.parts[name] > 1:
                 self.letters.set(self.counts[name], PART, np.arange(self.parts[name]))

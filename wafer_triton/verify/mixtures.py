@@ -16,9 +16,9 @@ from wafer_triton.schedule import expert_regions, experts
 from wafer_triton.schedule.block import Block, SubLayer
 from wafer_triton.schedule.expert_places import ExpertRegions
 from wafer_triton.shape.moe import Experts
-from wafer_triton.verify.cuts import Tiles, tiled, whole
 from wafer_triton.verify.plain import fed, joined, normed, plain_intent, straight
 from wafer_triton.verify.provenance import Intent
+from wafer_triton.verify.specs import Tiles, tiled, whole
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,7 +27,7 @@ CLOSE = 1e-9  # of the largest logit: experts whose logits differ by less may be
 PADDED = 4  # one of this many runs has tokens of padding
 
 
-class Routing(NamedTuple):
+class TokenRouting(NamedTuple):
     """The experts of all tokens: ids and shares [tokens, per_token], slots and ranks [tokens, k], and the demand [1].
 
     All is NaN where rounding may decide.
@@ -166,7 +166,7 @@ def _choice(e: Experts, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return own.to(logits.dtype), shares, (edges <= CLOSE * values.abs().amax(-1))[:, None]
 
 
-def _routing(block: Block, logits: Tensor, real: Tensor) -> Routing:
+def _routing(block: Block, logits: Tensor, real: Tensor) -> TokenRouting:
     """Return the routing of tokens whose `real` is above 0; others go nowhere.
 
     The tokens of each row of cores that choose an expert with copies take its homes in turn.
@@ -184,8 +184,8 @@ def _routing(block: Block, logits: Tensor, real: Tensor) -> Routing:
                 slots[token, choice], ranks[token, choice] = region * held + place, queued[region]
                 seen[expert], queued[region] = seen[expert] + 1, queued[region] + 1
         most = max(most, *queued)
-    routing = Routing(expert_ids, shares, slots, ranks, own.new_tensor([most]))
-    return Routing(*(each * float("nan") for each in routing)) if bool(close.any()) else routing
+    routing = TokenRouting(expert_ids, shares, slots, ranks, own.new_tensor([most]))
+    return TokenRouting(*(each * float("nan") for each in routing)) if bool(close.any()) else routing
 
 
 def _homes(e: Experts, regions: ExpertRegions) -> list[list[tuple[int, int]]]:
@@ -198,7 +198,7 @@ def _homes(e: Experts, regions: ExpertRegions) -> list[list[tuple[int, int]]]:
     return homes
 
 
-def _with_shared(block: Block, x: Tensor, h: Tensor, routing: Routing, *weights: Tensor) -> Tensor:
+def _with_shared(block: Block, x: Tensor, h: Tensor, routing: TokenRouting, *weights: Tensor) -> Tensor:
     """Return x plus the shared expert's output, times the token's share of it."""
     if not weights:
         return x

@@ -25,8 +25,8 @@ from wafer_triton.errors import ScheduleError, check_type
 from wafer_triton.layout import MESH_AXES, dimensions
 from wafer_triton.schedule.rounds import Cores, Local, Slot
 from wafer_triton.schedule.rules import Finding
-from wafer_triton.verify.cuts import EVERY_CORE, Cut, Tiles, indices, whole_reference
-from wafer_triton.verify.held import JOINTS, Held, Value
+from wafer_triton.verify.held import JOINTS, HeldTiles, Value
+from wafer_triton.verify.specs import EVERY_CORE, PartitionSpec, Tiles, indices, whole_reference
 from wafer_triton.verify.state import fault, slot_view
 from wafer_triton.verify.terms import PART, Counts
 
@@ -63,8 +63,8 @@ class Intent:
     that lack a piece of the schedule, by the piece's name, for a finding to name the missing piece.
     """
 
-    given: Mapping[str, Cut]
-    result: Mapping[str, Cut]
+    given: Mapping[str, PartitionSpec]
+    result: Mapping[str, PartitionSpec]
     on: Mapping[str, Cores] = field(default_factory=dict)
     reference: Callable[[Tiles], Tiles] | None = None
     draw: Callable[[Tiles, int], Tiles] | None = None
@@ -81,27 +81,27 @@ class Intent:
                 raise ScheduleError(f"Intent: {field_} = {getattr(self, field_)!r} is no function; give one, or None")
         if type(self.runs) is not int or self.runs < 1:
             raise ScheduleError(f"Intent: runs = {self.runs!r} must be a whole number of at least 1")
-        for name, cut in (*self.given.items(), *self.result.items()):
-            if not isinstance(cut, str | Mapping):
+        for name, spec in (*self.given.items(), *self.result.items()):
+            if not isinstance(spec, str | Mapping):
                 raise ScheduleError(
-                    f"Intent: the cut of {name!r} is {cut!r}; give a pattern such as '(y m) (x k)', or a mapping from "
-                    f"letters to 'y', 'x', 'slot', a number or an array"
+                    f"Intent: the partition spec of {name!r} is {spec!r}; give a pattern such as '(y m) (x k)', or a "
+                    f"mapping from letters to 'y', 'x', 'slot', a number or an array"
                 )
-            if isinstance(cut, str) and not re.fullmatch(r"[^()]*(\([^()]*\)[^()]*)*", cut):
+            if isinstance(spec, str) and not re.fullmatch(r"[^()]*(\([^()]*\)[^()]*)*", spec):
                 raise ScheduleError(
-                    f"Intent: the brackets of {cut!r}, the cut of {name!r}, do not match; write a pattern such as "
-                    f"'(y m) (x k)'"
+                    f"Intent: the brackets of {spec!r}, the partition spec of {name!r}, do not match; "
+                    f"write a pattern such as '(y m) (x k)'"
                 )
-            for axes in dimensions(cut) if isinstance(cut, str) else ():
+            for axes in dimensions(spec) if isinstance(spec, str) else ():
                 if axes and axes[-1] in MESH_AXES:
                     raise ScheduleError(
-                        f"Intent: {cut!r}, the cut of {name!r}, has no letter after {axes[-1]}; write a pattern such "
-                        f"as '(y m) (x k)', or a mapping such as {{'m': '{axes[-1]}'}}"
+                        f"Intent: {spec!r}, the partition spec of {name!r}, has no letter after {axes[-1]}; write a "
+                        f"pattern such as '(y m) (x k)', or a mapping such as {{'m': '{axes[-1]}'}}"
                     )
-            words = re.findall(r"\w+", cut) if isinstance(cut, str) else []
+            words = re.findall(r"\w+", spec) if isinstance(spec, str) else []
             if len(set(words)) < len(words):
                 raise ScheduleError(
-                    f"Intent: {cut!r}, the cut of {name!r}, names an axis twice; give each its own letter"
+                    f"Intent: {spec!r}, the partition spec of {name!r}, names an axis twice; give each its own letter"
                 )
 
     @classmethod
@@ -111,9 +111,9 @@ class Intent:
             raise ScheduleError(
                 f"Intent.of: a {type(recipe).__name__} is no recipe; wafer_triton.schedule.product.recipe makes one"
             )
-        constants = {name: cut for name, (_, cut) in recipe.constants.items()}
+        constants = {name: spec for name, (_, spec) in recipe.constants.items()}
         patterns = dict(recipe.inputs) | constants
-        given: dict[str, Cut] = {name: cut or EVERY_CORE for name, cut in patterns.items()}
+        given: dict[str, PartitionSpec] = {name: spec or EVERY_CORE for name, spec in patterns.items()}
         name, pattern, _ = recipe.output
         kept = {letter: axis for letter, axis in EVERY_CORE.items() if axis != recipe.combined}
         # tiles that cores exchange part by part are judged by values alone
@@ -142,12 +142,12 @@ def provenance(schedule: Schedule, intent: Intent) -> list[Finding]:
         return []
     try:
         _Run(schedule, intent).run()
-    except _Broken as broken:
+    except _Refuted as broken:
         return [broken.finding]
     return []
 
 
-class _Broken(Exception):
+class _Refuted(Exception):
     def __init__(self, finding: Finding) -> None:
         self.finding = finding
 
@@ -159,12 +159,12 @@ class _Run:
         self.schedule, self.mesh, self.on = schedule, schedule.mesh, intent.on
         self.number = 0
         given, self.results = (
-            {name: indices(cut, self.mesh, schedule.buffers[name].slots) for name, cut in cuts.items()}
-            for cuts in (intent.given, intent.result)
+            {name: indices(spec, self.mesh, schedule.buffers[name].slots) for name, spec in specs.items()}
+            for specs in (intent.given, intent.result)
         )
-        self.held = Held(schedule, given)
+        self.held = HeldTiles(schedule, given)
         self.letters = self.held.letters
-        self.kept = {letter for cut in self.results.values() for letter in cut}
+        self.kept = {letter for spec in self.results.values() for letter in spec}
         unnamed = sorted(self.kept - self.letters.places.keys())
         if unnamed:
             raise ScheduleError(f"{schedule.name}: no buffer is given with {', '.join(unnamed)}")
@@ -177,12 +177,12 @@ class _Run:
                 self.held.put(exchange.dst, exchange.receivers, value, number)
             for op in round_.locals:
                 self.local(op)
-        for name, cut in self.results.items():
-            self.judge(name, cut)
+        for name, spec in self.results.items():
+            self.judge(name, spec)
 
     def fail(self, verdict: str, core: tuple[int, int], message: str, number: int | None = None) -> NoReturn:
         number = self.number if number is None else number
-        raise _Broken(fault(self.schedule, verdict, number, core, message))
+        raise _Refuted(fault(self.schedule, verdict, number, core, message))
 
     def demand(
         self, wrong: NDArray[np.bool_], verdict: str, op: Local, message: Callable[..., str], *values: Counts
@@ -270,7 +270,7 @@ class _Run:
                 self.demand(mixed & letters.partial(value.counts), "misaligned", op, message, *pair)
         return Value(total, a.maker() * len(JOINTS) + code)
 
-    def judge(self, name: str, cut: dict[str, NDArray[np.int64]]) -> None:
+    def judge(self, name: str, spec: dict[str, NDArray[np.int64]]) -> None:
         """Demand that every core of a result holds the indices of its cut, in every part that has elements."""
         buffer, parts, letters = self.schedule.buffers[name], self.held.parts[name], self.letters
         here = slot_view(Slot(name, None), self.on.get(name), self.mesh)
@@ -280,8 +280,8 @@ class _Run:
         for number, (letter, place) in enumerate(letters.places.items()):
             if letter == PART:
                 wrong, verdict = letters.astray(value) & (used > 1), "misplaced"
-            elif letter in cut:
-                want = here.get(cut[letter])[..., None, None] == np.arange(letters.sizes[number])
+            elif letter in spec:
+                want = here.get(spec[letter])[..., None, None] == np.arange(letters.sizes[number])
                 wrong, verdict = np.asarray(((value[..., place] > 0) != want).any(-1)), "misplaced"
             else:
                 wrong, verdict = (support[..., number] > 0) & ~full[..., number], "incomplete"
@@ -289,7 +289,7 @@ class _Run:
                 content = letters.text(value[wrong][0]) or "nothing"
                 slots = np.asarray(wrong.any(-1))
                 wanted = "its parts in order" if letter == PART else f"all of {letter}"
-                wanted = f"{letter}={here.get(cut[letter])[slots][0]}" if letter in cut else wanted
+                wanted = f"{letter}={here.get(spec[letter])[slots][0]}" if letter in spec else wanted
                 last = int(here.get(self.held.when[name])[slots][0])
                 last = last if last >= 0 else len(self.schedule.rounds) - 1
                 self.fail(verdict, here.core(slots), f"ends with {content} in {name}, not with {wanted}", last)

@@ -27,9 +27,9 @@ from wafer_triton.dtype import torch_dtype
 from wafer_triton.errors import ScheduleError
 from wafer_triton.schedule.rounds import Cores, Round, Slot
 from wafer_triton.schedule.rules import Finding, title
-from wafer_triton.verify.cuts import Tiles, indices
 from wafer_triton.verify.provenance import Intent
 from wafer_triton.verify.slices import sliced
+from wafer_triton.verify.specs import Tiles, indices
 from wafer_triton.verify.state import fault, given_buffers
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ _MEASURED = (("skew", "host"), ("sums", "fp16"))  # as the kernels on silicon
 
 
 @dataclass(frozen=True)
-class Row:
+class Measurement:
     """A measured number in `unit` and the model's prediction of it; rows that share a value of `groups` are related.
 
     `sizes` say how large it is: what lies outside of those of all rows is beyond the measurements.
@@ -37,7 +37,7 @@ class Row:
 Record = Mapping[str, str]
 
 
-def rows(family: str) -> list[Row]:
+def rows(family: str) -> list[Measurement]:
     """Return the rows of a family of measurements; `FAMILIES` has their names."""
     file, read, name = FAMILIES[family]
     return [row for record in _records(file) for row in read(record, device(name))]
@@ -48,7 +48,7 @@ def _records(file: str) -> list[dict[str, str]]:
         return list(csv.DictReader(lines))
 
 
-def _meshgemm(record: Record, on: Device) -> list[Row]:
+def _meshgemm(record: Record, on: Device) -> list[Measurement]:
     side, m, k, n = (int(record[key]) for key in ("mesh", "tile_m", "tile_k", "tile_n"))
     sizes = ((side * m, side * k), (side * k, side * n))
     product = recipe("gemm", Mesh(side, side, on), "fp16", sizes, _MEASURED)
@@ -59,10 +59,10 @@ def _meshgemm(record: Record, on: Device) -> list[Row]:
     name = f"{side}, {m} x {k} x {n}"
     groups = {"mesh": str(side), "tile": f"{m} x {k} x {n}"}
     spans = product_sizes(Mesh(side, side), m, k, n)
-    return [Row("MeshGEMM", name, float(record["cycles"]), "cycles", predict, groups, spans)]
+    return [Measurement("MeshGEMM", name, float(record["cycles"]), "cycles", predict, groups, spans)]
 
 
-def _meshgemv(record: Record, on: Device) -> list[Row]:
+def _meshgemv(record: Record, on: Device) -> list[Measurement]:
     side, k, n, count = (int(record[key]) for key in ("mesh", "tile_k", "tile_n", "group_num"))
     sizes = ((1, side * k), (side * k, side * n))
     options = (("groups", (count,)), ("sums", "fp16"))
@@ -74,10 +74,10 @@ def _meshgemv(record: Record, on: Device) -> list[Row]:
     name = f"{side}, {k} x {n}, {count} groups"
     groups = {"mesh": str(side), "tile": f"{k} x {n}", "group_num": str(count)}
     spans = product_sizes(Mesh(side, side), k, n)
-    return [Row("MeshGEMV", name, float(record["cycles"]), "cycles", predict, groups, spans)]
+    return [Measurement("MeshGEMV", name, float(record["cycles"]), "cycles", predict, groups, spans)]
 
 
-def _decode_layer(record: Record, on: Device) -> list[Row]:
+def _decode_layer(record: Record, on: Device) -> list[Measurement]:
     side, dim, ffn, context = (int(record[key]) for key in ("mesh", "dim", "ffn_dim", "sequence"))
     shape, mesh = of_sizes(dim, ffn, 1, 1, 1), Mesh(side, side, on)
     groups = (int(record["group_num"]),)
@@ -98,13 +98,13 @@ def _decode_layer(record: Record, on: Device) -> list[Row]:
     }
     spans = layer_sizes(shape, mesh, context)
     return [
-        Row("WSE-3 decode layer", f"{side}, {name}", float(value), "cycles", predict, {"quantity": name}, spans)
+        Measurement("WSE-3 decode layer", f"{side}, {name}", float(value), "cycles", predict, {"quantity": name}, spans)
         for name, (predict, value) in measured.items()
     ]
 
 
-def _llm(phase: str) -> Callable[[Record, Device], list[Row]]:
-    def read(record: Record, on: Device) -> list[Row]:
+def _llm(phase: str) -> Callable[[Record, Device], list[Measurement]]:
+    def read(record: Record, on: Device) -> list[Measurement]:
         if record["phase"] != phase:
             return []
         shape, side, tokens = shape_of(record["model"]), int(record["mesh"]), int(record["tokens"])
@@ -122,13 +122,15 @@ def _llm(phase: str) -> Callable[[Record, Device], list[Row]]:
         groups = {"row": f"{shape.name} {side}", "mesh": str(side), "model": shape.name}
         name = f"{shape.name}, {side}"
         spans = layer_sizes(shape, mesh, tokens)
-        return [Row(f"WSE-2 {phase}", name, float(record["tokens_per_second"]), "tokens/s", predict, groups, spans)]
+        return [
+            Measurement(f"WSE-2 {phase}", name, float(record["tokens_per_second"]), "tokens/s", predict, groups, spans)
+        ]
 
     return read
 
 
 # Of every family its file, what reads a row of it, and the device that was measured.
-FAMILIES: dict[str, tuple[str, Callable[[Record, Device], list[Row]], str]] = {
+FAMILIES: dict[str, tuple[str, Callable[[Record, Device], list[Measurement]], str]] = {
     "MeshGEMM": ("wse3_meshgemm.csv", _meshgemm, "wse3"),
     "MeshGEMV": ("wse3_meshgemv.csv", _meshgemv, "wse3"),
     "WSE-3 decode layer": ("wse3_decode_layer.csv", _decode_layer, "wse3"),

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from wafer_triton.cost.bands import band
-from wafer_triton.cost.calibrate import FAMILIES, Row, rows
+from wafer_triton.cost.calibrate import FAMILIES, Measurement, rows
 from wafer_triton.cost.constants import Constants, ruled
 from wafer_triton.device import MEASURED, device
 from wafer_triton.device.spec import Sourced, Spec, read
@@ -34,11 +34,11 @@ class Stage:
     least_mesh: int = 0
     hands_on: tuple[str, ...] = ()
 
-    def takes(self, row: Row) -> bool:
+    def takes(self, row: Measurement) -> bool:
         """Return whether the stage is fitted on a measurement of its family."""
         return int(row.groups.get("mesh", self.least_mesh)) >= self.least_mesh
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[Measurement]:
         """Return the measurements that the stage is fitted on."""
         return [row for row in rows(self.family) if self.takes(row)]
 
@@ -81,7 +81,7 @@ class Fitted:
     stage: Stage
     values: dict[str, float]
     errors: dict[str, float | None]
-    residuals: tuple[tuple[Row, float], ...]  # predicted over measured, less 1
+    residuals: tuple[tuple[Measurement, float], ...]  # predicted over measured, less 1
 
 
 ROUNDING = 1e-9  # relative errors that a constant changes by no more than this do not depend on it
@@ -91,7 +91,9 @@ class UndeterminedError(ValueError):
     """The rows do not determine the constants."""
 
 
-def solve(names: Sequence[str], measurements: Sequence[Row], start: Constants) -> tuple[Constants, list[float | None]]:
+def solve(
+    names: Sequence[str], measurements: Sequence[Measurement], start: Constants
+) -> tuple[Constants, list[float | None]]:
     """Least squares of relative errors over the named constants: Gauss-Newton, and standard errors from its Jacobian.
 
     One step is exact where predictions are linear in the constants. A few more steps settle which term of a maximum
@@ -165,15 +167,15 @@ def spec(name: str, c: Constants, results: Sequence[Fitted]) -> Spec:
     return replace(held, constants=constants)
 
 
-def leave_one_out(stage: Stage, start: Constants) -> dict[str, list[tuple[Row, float]] | None]:
+def leave_one_out(stage: Stage, start: Constants) -> dict[str, list[tuple[Measurement, float]] | None]:
     """For each way to group a stage's rows, each row and what is predicted of it when its group is left out of the fit.
 
     None where no remaining rows determine the constants.
     """
     measurements = stage.rows()
-    left: dict[str, list[tuple[Row, float]] | None] = {}
+    left: dict[str, list[tuple[Measurement, float]] | None] = {}
     for key in measurements[0].groups:
-        predictions: list[tuple[Row, float]] = []
+        predictions: list[tuple[Measurement, float]] = []
         for group in sorted({row.groups[key] for row in measurements}):
             rest = [row for row in measurements if row.groups[key] != group]
             try:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from wafer_triton.cost.bands import bands
-from wafer_triton.cost.calibrate import FAMILIES, Row
+from wafer_triton.cost.calibrate import FAMILIES, Measurement
 from wafer_triton.cost.calibrate.fit import STAGES, UndeterminedError, solve
 from wafer_triton.cost.constants import constants
 from wafer_triton.device import PRESETS, Device, device
@@ -35,12 +35,12 @@ WORDS = ("phase", "model")  # columns that hold no number
 
 
 @dataclass(frozen=True)
-class Own:
+class OwnFamily:
     """The rows of a file of one family, on a device."""
 
     family: str
     device: Device
-    rows: tuple[Row, ...]
+    rows: tuple[Measurement, ...]
 
     @property
     def band(self) -> float:
@@ -54,7 +54,7 @@ class Own:
         return [row.predict(own) / row.measured - 1 for row in self.rows]
 
 
-def read(path: Path, on: Device | None = None) -> list[Own]:
+def read(path: Path, on: Device | None = None) -> list[OwnFamily]:
     """Return the measurements in a file, by family, on a device; None takes the one that the family was measured on.
 
     Raises ConfigError, with the line, for other columns, for what is no number and for what cannot be predicted.
@@ -73,7 +73,7 @@ def read(path: Path, on: Device | None = None) -> list[Own]:
         )
     if not records or len(records) > MOST_ROWS:
         raise ConfigError(f"{path}: {len(records):,} rows; give from 1 to {MOST_ROWS:,}")
-    found: dict[str, list[Row]] = {family: [] for family in kinds}
+    found: dict[str, list[Measurement]] = {family: [] for family in kinds}
     for line, record in enumerate(records, 2):
         _checked(path, line, record)
         for family in kinds:
@@ -87,7 +87,7 @@ def read(path: Path, on: Device | None = None) -> list[Own]:
         if len(kinds) > 1 and record["phase"] not in ("decode", "prefill"):
             raise ConfigError(f"{path}, line {line}: phase is {record['phase']!r}; write decode or prefill")
     return [
-        Own(family, device(FAMILIES[family][2]) if on is None else on, tuple(own))
+        OwnFamily(family, device(FAMILIES[family][2]) if on is None else on, tuple(own))
         for family, own in found.items()
         if own
     ]
@@ -116,7 +116,7 @@ def _checked(path: Path, line: int, record: dict[str, Any]) -> None:
 class Refitted:
     """What a fit with the rows of a user gives: constants before and after, and errors of the user's rows."""
 
-    own: Own
+    own: OwnFamily
     beside: int  # calibration rows that were fitted on as well
     before: dict[str, float]
     after: dict[str, float]
@@ -125,7 +125,7 @@ class Refitted:
     errors_after: list[float]
 
 
-def refitted(own: Own) -> Refitted:
+def refitted(own: OwnFamily) -> Refitted:
     """Return what a fit of the family's constants gives, on a preset with the calibration rows beside the user's.
 
     Raises ConfigError for rows that do not determine the constants.

@@ -1,6 +1,6 @@
-"""The cut of buffers into tiles: a tile's index of each letter, and tiles put together and cut again.
+"""Partition specs of buffers: a tile's index of each letter, and tiles put together and cut again.
 
-A cut is an einops pattern as of `layout`, such as "(y m) (x k)", or a mapping from letters. A letter maps to "y", "x",
+A spec is an einops pattern as of `layout`, such as "(y m) (x k)", or a mapping from letters. A letter maps to "y", "x",
 "slot", a number, or an array [rows, cols]. Under "(y m) (x k)" the tile of core (2, 3) is m=2, k=3.
 """
 
@@ -20,16 +20,16 @@ from wafer_triton.mesh import Mesh
 if TYPE_CHECKING:
     from torch import Tensor
 
-Cut = str | Mapping[str, ArrayLike]
+PartitionSpec = str | Mapping[str, ArrayLike]
 Tiles = Mapping[str, "Tensor"]
-EVERY_CORE = {"row": "y", "column": "x"}  # the cut of tiles that no pattern names
+EVERY_CORE = {"row": "y", "column": "x"}  # the spec of tiles that no pattern names
 
 
-def indices(cut: Cut, mesh: Mesh, slots: int) -> dict[str, NDArray[np.int64]]:
-    """Return the index of each letter of a cut at every core and slot, [rows, cols, slots]; else ScheduleError."""
+def indices(spec: PartitionSpec, mesh: Mesh, slots: int) -> dict[str, NDArray[np.int64]]:
+    """Return the index of each letter of a spec at every core and slot, [rows, cols, slots]; else ScheduleError."""
     shape = (*mesh.shape, slots)
     places = {}
-    for letter, at in (letters(cut) if isinstance(cut, str) else cut).items():
+    for letter, at in (letters(spec) if isinstance(spec, str) else spec).items():
         try:
             if isinstance(at, str):
                 places[letter] = np.indices(shape)[("y", "x", "slot").index(at)]
@@ -41,8 +41,8 @@ def indices(cut: Cut, mesh: Mesh, slots: int) -> dict[str, NDArray[np.int64]]:
                 places[letter] = np.broadcast_to(array if array.ndim == 0 else array[..., None], shape)
         except (TypeError, ValueError):
             raise ScheduleError(
-                f"cut {cut!r} on mesh {mesh}: {letter} is neither 'y', 'x', 'slot', a number nor an array [rows, cols]"
-                f"; numbers are whole, from 0"
+                f"partition spec {spec!r} on mesh {mesh}: {letter} is neither 'y', 'x', 'slot', a number nor an array "
+                f"[rows, cols]; numbers are whole, from 0"
             ) from None
     return places
 

@@ -1,0 +1,161 @@
+"""`wafer-triton sweep`: grids of estimates, masked points, own schedules, pictures, and errors of one line."""
+
+import csv
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from wafer_triton import estimate
+from wafer_triton.cli.main import main
+from wafer_triton.compare import sweep
+from wafer_triton.device import LAW, device
+from wafer_triton.draw.figure import numbers_of
+
+GEMV = "sweep gemv --set k=48 --set n=48"
+DECODE = "sweep decode --set model=smollm2-135m --set context=64"
+OWN = str(Path(__file__).resolve().parents[2] / "docs" / "examples" / "own_gemm.py") + ":fox"
+
+
+@pytest.fixture
+def run(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def command(line):
+        code = main(shlex.split(line))
+        return code, *capsys.readouterr()
+
+    return command
+
+
+def answer(run, line):
+    code, out, _ = run(f"{line} --json")
+    assert code == 0
+    return json.loads(out.splitlines()[-1])
+
+
+def test_two_parameters_and_two_devices_make_a_grid(run):
+    found = answer(run, f"{DECODE} --over mesh=32,64 --over hop_cycles=1,2 --device wse2 --device wse3 --no-plot")
+    points = [(row["mesh"], row["hop_cycles"], row["device"]) for row in found["rows"]]
+    assert points == [(mesh, hop, chip) for mesh in (32, 64) for hop in (1, 2) for chip in ("wse2", "wse3")]
+    for row in found["rows"]:
+        chip = device(row["device"]).changed(hop_cycles=row["hop_cycles"])
+        alone = estimate.decode(model="smollm2-135m", mesh=row["mesh"], context=64, device=chip)
+        assert row["tokens_per_second"] == alone.tokens_per_second
+    best = {row["device"]: max(each["tokens_per_second"] for each in found["rows"] if each["device"] == row["device"])
+            for row in found["rows"]}  # fmt: skip
+    assert {row["device"]: row["tokens_per_second"] for row in found["best"]} == best
+
+
+def test_a_failing_value_is_a_row_with_its_reason(run):
+    code, out, _ = run(f"{GEMV} --over mesh=8,900,16 --no-plot --out x.csv")
+    assert code == 0 and "no figures at mesh 900: mesh 900 x 900 at (0, 0) leaves device wse2" in out
+    with Path("x.csv").open() as lines:
+        rows = list(csv.DictReader(lines))
+    assert [row["mesh"] for row in rows] == ["8", "900", "16"]
+    assert [bool(row["reason"]) for row in rows] == [False, True, False] and not rows[1]["cycles"]
+
+
+def test_a_sweep_over_the_context_does_not_stop_where_the_cache_is_full(run):
+    found = answer(run, "sweep decode --over context=360,400000,720 --set model=llama3-8b --set mesh=360 --no-plot")
+    assert ["reason" in row for row in found["rows"]] == [False, True, False]
+
+
+def test_words_are_swept(run):
+    found = answer(run, "sweep gemv --over algorithm=ktree,ring,star --set k=48 --set n=48 --set mesh=8 --no-plot")
+    assert [row["algorithm"] for row in found["rows"]] == ["ktree", "ring", "star"]
+    models = answer(run, "sweep kv --over model=smollm2-135m,llama3.2-1b --set mesh=300 --no-plot")
+    assert [row["model"] for row in models["rows"]] == ["smollm2-135m", "llama3.2-1b"]
+    kinds = answer(run, "sweep gemm --over dtype=fp16,fp32 --set mesh=8 --set m=8 --set k=8 --set n=8")
+    assert kinds["rows"][0]["cycles"] < kinds["rows"][1]["cycles"] and len(kinds["files"]) == 3
+
+
+def test_own_schedules_take_arguments_and_devices(run):
+    found = answer(run, f"sweep {OWN} --over side=4,8 --over hop_cycles=1,3 --set tile=16 --device wse3 --no-plot")
+    cycles = {(row["side"], row["hop_cycles"]): row["cycles"] for row in found["rows"]}
+    assert cycles[4, 1] < cycles[4, 3] and cycles[4, 1] < cycles[8, 1]
+    absent = answer(run, f"sweep {OWN} --over tile=8,2000 --no-plot")["rows"]
+    assert "cycles" in absent[0] and "SRAM" in absent[1]["reason"]
+
+
+def test_pictures_are_drawn_beside_the_csv(run):
+    line = f"{DECODE} --over sram_kib=4:16:4 --over mesh=16,32,48,64"
+    files = answer(run, f"{line} --out heat.csv")["files"]
+    assert files == ["heat.csv", "heat.png", "heat.svg"] and -1 in numbers_of("heat.png")["tokens_per_second"]
+    answer(run, f"{line} --out front.csv --picture pareto --against sram_peak_bytes")
+    assert numbers_of("front.png")["front"]
+
+
+def test_energies_name_the_law_of_power(run):
+    line = f"{DECODE} --set mesh=32 --no-plot --over"
+    assert LAW in run(f"{line} clock_ghz=1,2")[1]
+    assert LAW not in run(f"{line} hop_cycles=1,2")[1]
+    assert LAW not in run(f"{line} clock_ghz=1,2 --set power_watts=9000")[1]
+
+
+def test_a_large_table_is_left_to_the_csv(run):
+    code, out, err = run(f"{GEMV} --over k=8:800:8 --no-plot".replace("--set k=48", "--set mesh=8"))
+    assert code == 0 and "100 points, 100 with figures" in out and "points: 100 of 100" in err
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("--over mesh=8 --set mesh=3", "--set mesh=3: mesh takes its values from --over; leave it out"),
+        ("--over=--mesh=8 --set=--mesh=3", "mesh takes its values from --over"),
+        ("--over mesh=8 --over mesh=9", "--over mesh=9: mesh is swept already; give its values once"),
+        ("--over mesh=8 --out q.png", "--out q.png: CSV goes there, pictures beside it; give a name that"),
+        ("--over mesh=8 --out q.svg", "give a name that ends in .csv"),
+        ("--over mesh=20:10:5", "'mesh=20:10:5': FROM:TO:STEP counts upwards, and 20 is more than 10"),
+        ("--over mesh=1:2", "'mesh=1:2': write NAME=FROM:TO:STEP with three numbers"),
+        ("--over mesh=8:16:0", "'mesh=8:16:0': STEP is 0, and FROM:TO:STEP counts upwards; give mo"),
+        ("--over mesh=16:4:-4", "'mesh=16:4:-4': STEP is -4, and FROM:TO:STEP counts upwards"),
+        ("--over mesh=4:16:nan", "'mesh=4:16:nan': write NAME=FROM:TO:STEP with three numbers ('nan' is no finite"),
+        ("--over mesh=0:100000:1", "'mesh=0:100000:1': that is more than 10,000 values; take a larger STEP"),
+        ("--over mesh=8,nan", "'mesh=8,nan': 'nan' is no value; write finite numbers or words, as A,B,C"),
+        ("--over mesh=8,8", "sweep over mesh: 8 comes twice; give each value once"),
+        ("--over mesh", "'mesh': write NAME=A,B,... or NAME=FROM:TO:STEP"),
+        ("--over mesh=8 --set groups", "--set 'groups': write NAME=VALUE"),
+        ("--over mesh=8 --set groups=2 --set groups=3", "--set groups=3: it is set already; give it once"),
+        ("--over mesh=8 --device wse2 --over device=wse3", "--device beside --over device=...: give the devices once"),
+        ("--over mesh=8 --device wse9", "unknown device 'wse9'; did you mean"),
+        ("--over meshes=8", "cannot sweep 'meshes'; did you mean 'mesh'? parameters: mesh, "),
+        ("--over mesh=8 --over groups=2 --over hop_cycles=1", "at most two parameters beside device and model"),
+        ("--over mesh=1:200:1 --over hop_cycles=1:200:1", "a sweep of 200 x 200 = 40,000 points: at most 10,000 are"),
+        ("--over mesh=8 --show x", "--show x: there is no such column; columns: cycles, "),
+        ("--over mesh=8 --against hops", "--against hops: it is of --picture pareto; give that too"),
+        ("--over mesh=8 --no-plot --picture heat", "--picture heat: it is of the picture; leave out --no-plot, or"),
+        ("--over mesh=8 --picture heat", "a heat map has two parameters, and mesh are swept; draw curves"),
+    ],
+)
+def test_a_sweep_is_refused_in_one_line(run, tmp_path, line, message):
+    code, out, err = run(f"{GEMV} {line}")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert message in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_own_schedules_are_refused_in_one_line(run):
+    for line, message in (
+        ("--over width=4", "cannot sweep 'width'; parameters: side, tile, device"),
+        ("--over side=4 --set colour=2", "sweep over an own schedule: unknown option colour; options: side, tile"),
+    ):
+        code, _, err = run(f"sweep {OWN} {line}")
+        assert code == 2 and message in err
+
+
+def test_a_sweep_keeps_its_rows_after_ctrl_c(run, monkeypatch):
+    gemv = sweep.KINDS["gemv"]
+
+    def until_nine(*, device: str, mesh: str, k: int, n: int):
+        if k > 9:
+            raise KeyboardInterrupt
+        return gemv(device=device, mesh=mesh, k=k, n=n)
+
+    monkeypatch.setitem(sweep.KINDS, "gemv", until_nine)
+    code, out, err = run("sweep gemv --set n=48 --set mesh=8 --no-plot --over k=8,9,10,11 --json")
+    found = json.loads(out.splitlines()[-1])
+    assert code == 130 and [row["k"] for row in found["rows"]] == [8, 9] and found["interrupted"]
+    assert err.endswith("interrupted after 2 of 4 points\n")
+    assert len(Path("sweep.csv").read_text().splitlines()) == 3

@@ -1,0 +1,244 @@
+"""`wafer-triton sweep`: estimates over a grid of parameters, as a table, CSV and pictures. Every time is wafer time."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Callable
+from inspect import signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wafer_triton.cli.options import Command, cut_short, is_reference, option, path, tell
+from wafer_triton.device import LAW
+from wafer_triton.device import device as find_device
+from wafer_triton.errors import ConfigError
+from wafer_triton.text.quantity import PREDICTED
+
+if TYPE_CHECKING:
+    from wafer_triton.compare.grid import Over, Row
+
+MOST_SHOWN = 60  # rows of a table for people; more are in the CSV alone
+MOST_REASONS = 5  # that are printed, the most frequent first
+SHORT = 100  # points of a sweep that reports no progress
+PICTURES = (".png", ".svg")  # kinds of files that a sweep draws beside its CSV
+KINDS = ("curves", "heat", "pareto")  # of pictures, see `wafer_triton.draw.desk`
+
+
+def sweep(args: argparse.Namespace) -> int:
+    """print estimates over one or two parameters, devices and models: a table, CSV and pictures"""
+    from wafer_triton.compare import grid
+    from wafer_triton.compare import sweep as sweeps
+    from wafer_triton.draw.progress import Progress
+
+    _check_files(args)
+    over = over_of(args)
+    options = _settings(args.set, over)
+    if len(args.devices) == 1:
+        options["device"] = find_device(args.devices[0])
+    kind = kind_of(args.kind)
+    sweeps.check_size(kind, over)
+    rows: list[Row] = []
+    errors: list[Any] = []
+    interrupted = False
+    try:
+        with Progress(brief=len(grid.points(over)) < SHORT) as progress:
+            progress.announce(sweeps.seconds(kind, over))
+            for row in sweeps.estimates(kind, over, progress, errors=errors, **options):
+                rows.append(row)
+    except KeyboardInterrupt:
+        if not rows:
+            raise
+        interrupted = True
+    if not grid.feasible(rows):
+        raise errors[-1]
+    title = f"{args.kind} over {' and '.join(over)}, {PREDICTED}" + _fixed(options)
+    shown = args.show or _first_figure(rows, over)
+    texts = [*_tables(rows, over, title), *_masked(rows), *_best(rows, over, shown)]
+    if any("joules" in name for name in grid.feasible(rows)[0]) and _changes_power(over, options):
+        texts.append(f"power follows {LAW}; give power_watts to change it")
+    files: list[Path] = []
+    if not args.no_plot:  # before the CSV, as it may fail
+        files = _draw(args, rows, over, shown, title)
+    grid.write_csv(rows, args.out)
+    files.insert(0, args.out)
+    texts += [f"written: {file}" for file in files]
+    best = sweeps.best(rows, shown)
+    answer = {"rows": rows, "best": best, "files": [str(file) for file in files], "interrupted": interrupted}
+    code = tell(args, answer, *texts)
+    return cut_short(f"after {len(rows)} of {len(grid.points(over))} points") if interrupted else code
+
+
+def over_of(args: argparse.Namespace) -> Over:
+    """Return the values of each swept parameter, of `--over` and of several `--device`."""
+    from wafer_triton.compare.grid import parsed
+
+    over: dict[str, list[Any]] = {}
+    for text in args.over:
+        name, values = parsed(text)
+        if name in over:
+            raise ConfigError(f"--over {text}: {name} is swept already; give its values once")
+        over[name] = values
+    if args.devices and "device" in over:
+        raise ConfigError("--device beside --over device=...: give the devices once")
+    if len(args.devices) > 1:
+        over["device"] = args.devices
+    if "device" in over:
+        over["device"] = [find_device(name) for name in over["device"]]
+    return over
+
+
+def kind_of(name: str) -> str | Callable[..., Any]:
+    """Return a kind of estimate by its name, or an estimate of a schedule of the user's own, given as a reference."""
+    if not is_reference(name):
+        return name
+    from wafer_triton.cli.own import function_of
+    from wafer_triton.compare.sweep import own
+
+    called, _ = function_of(name)
+
+    def schedule(**arguments: Any) -> Any:
+        return called(**arguments).schedule
+
+    schedule.__signature__ = signature(called)  # type: ignore[attr-defined]
+    return own(schedule)
+
+
+def _check_files(args: argparse.Namespace) -> None:
+    if args.out.suffix.lower() in (*PICTURES, ".pdf"):
+        raise ConfigError(f"--out {args.out}: CSV goes there, pictures beside it; give a name that ends in .csv")
+    for name in ("show", "against", "picture"):
+        if args.no_plot and getattr(args, name) and name != "show":
+            raise ConfigError(f"--{name} {getattr(args, name)}: it is of the picture; leave out --no-plot, or --{name}")
+    if args.against and args.picture != "pareto":
+        raise ConfigError(f"--against {args.against}: it is of --picture pareto; give that too")
+
+
+def _settings(settings: list[str], over: Over) -> dict[str, Any]:
+    """Return the arguments of `--set`, which no parameter of the sweep may have."""
+    from wafer_triton.compare.grid import plain
+
+    options: dict[str, Any] = {}
+    for text in settings:
+        name, sign, value = text.partition("=")
+        name = name.strip("-").replace("-", "_")
+        if not sign or not name:
+            raise ConfigError(f"--set {text!r}: write NAME=VALUE")
+        if name in over:
+            raise ConfigError(f"--set {text}: {name} takes its values from --over; leave it out of --set")
+        if name == "device":
+            raise ConfigError(f"--set {text}: use --device")
+        if name in options:
+            raise ConfigError(f"--set {text}: it is set already; give it once")
+        options[name] = value if name == "model" else plain(value)
+    return options
+
+
+def _fixed(options: dict[str, Any]) -> str:
+    """Return the arguments that stay, in words."""
+    from wafer_triton.compare.sweep import LEGEND
+
+    given = {name: getattr(value, "name", value) for name, value in options.items() if value is not False}
+    said = [LEGEND.label(name) + (value is not True) * f" {LEGEND.asked(name, value)}" for name, value in given.items()]
+    return f": {', '.join(said)}" if said else ""
+
+
+def _first_figure(rows: list[Row], over: Over) -> str:
+    """Return tokens per second, or the first figure of a row without them."""
+    from wafer_triton.compare.grid import feasible
+
+    row = feasible(rows)[0]
+    return "tokens_per_second" if "tokens_per_second" in row else list(row)[len(over)]
+
+
+def _tables(rows: list[Row], over: Over, title: str) -> list[str]:
+    """Return the table of all rows with figures, or a line where they are too many to read."""
+    from wafer_triton.compare.grid import feasible, size
+    from wafer_triton.compare.sweep import LEGEND
+    from wafer_triton.draw import tables
+
+    held = feasible(rows)
+    if len(rows) > MOST_SHOWN:
+        return [f"{title}\n{size(over)}, {len(held):,} with figures"]
+    asked = [row | {name: LEGEND.asked(name, row[name]) for name in over} for row in held]
+    return [tables.records(asked, LEGEND, title=title)]
+
+
+def _masked(rows: list[Row]) -> list[str]:
+    """Return the reasons of the rows without figures, the most frequent first, each with one of its points."""
+    absent = [row for row in rows if "reason" in row]
+    counts = Counter(row["reason"] for row in absent)
+    texts = []
+    for reason, count in counts.most_common(MOST_REASONS):
+        example = next(row for row in absent if row["reason"] == reason)
+        point = ", ".join(f"{name} {value}" for name, value in example.items() if name != "reason")
+        texts.append(f"no figures at {point}{f' and {count - 1:,} others' * (count > 1)}: {reason}")
+    if len(counts) > MOST_REASONS:
+        texts.append(f"no figures for {len(counts) - MOST_REASONS:,} other reasons, which the CSV has")
+    return texts
+
+
+def _best(rows: list[Row], over: Over, shown: str) -> list[str]:
+    """Return a line with the best point of each device and model."""
+    from wafer_triton.compare.sweep import LEGEND, best, less_is_better
+
+    if all(shown not in row or not isinstance(row[shown], int | float) for row in rows):
+        columns = ", ".join(name for name in max(rows, key=len) if name not in over)
+        raise ConfigError(f"--show {shown}: there is no such column; columns: {columns}")
+    texts = []
+    for row in best(rows, shown):
+        point = ", ".join(f"{name} {LEGEND.asked(name, row[name])}" for name in over)
+        most = "least" if less_is_better(shown) else "most"
+        texts.append(f"{most} {LEGEND.label(shown)}: {LEGEND.shown(shown, row[shown])} at {point}")
+    return texts
+
+
+def _changes_power(over: Over, options: dict[str, Any]) -> bool:
+    """Return whether a number that the power follows changes, and the power does not."""
+    from wafer_triton.device.keys import KEYS
+
+    numbers = {KEYS[name][0] for name in (*over, *options) if name in KEYS}
+    return bool(numbers & {"rows", "cols", "clock_hz"}) and "power_watts" not in numbers
+
+
+def _draw(args: argparse.Namespace, rows: list[Row], over: Over, shown: str, title: str) -> list[Path]:
+    """Draw the picture of `--picture` beside the CSV; returns its files."""
+    from wafer_triton.draw import desk
+
+    numeric = [name for name, values in over.items() if all(type(value) in (int, float) for value in values)]
+    kind = args.picture or ("heat" if len(numeric) == 2 else "curves")
+    files = [args.out.with_suffix(suffix) for suffix in PICTURES]
+    for file in files:
+        if kind == "pareto":
+            desk.pareto(rows, list(over), shown, args.against or "joules_per_token", file, title=title)
+        else:
+            (desk.heat if kind == "heat" else desk.curves)(rows, list(over), shown, file, title=title)
+    return files
+
+
+COMMANDS = (
+    Command(
+        "sweep",
+        sweep,
+        (
+            option(
+                "kind", metavar="KIND|FILE.py:FUNCTION",
+                help="gemm, gemv, decode, prefill, request, batch, kv or cap, or a function that returns a Schedule",
+            ),
+            option(
+                "--over", action="append", required=True, metavar="NAME=VALUES",
+                help="A,B,... or FROM:TO:STEP of a device's number or an option of KIND; at most two and model, device",
+            ),
+            option("--set", action="append", default=[], metavar="NAME=VALUE", help="the other options of KIND"),
+            option(
+                "--device", action="append", default=[], dest="devices", metavar="NAME|FILE",
+                help="a preset, a file, either with numbers; repeated: devices beside each other (default: wse2)",
+            ),
+            option("--show", metavar="COLUMN", help="column that is drawn and judged (default: tokens_per_second)"),
+            option("--picture", choices=KINDS, help="default: heat of two numbers, else curves"),
+            option("--against", metavar="COLUMN", help="of --picture pareto: the other (default: joules_per_token)"),
+            option("--out", type=path, default=Path("sweep.csv"), metavar="FILE", help="default: %(default)s"),
+            option("--no-plot", action="store_true", help="CSV alone"),
+        ),
+    ),
+)  # fmt: skip

@@ -1,0 +1,128 @@
+"""A grid of points: every combination of the values of some parameters, each with figures or with a reason.
+
+A sweep of estimates and a sweep of simulations share it: `points` makes the grid, `masked` runs it, `write_csv` writes
+it. A row is a dictionary: the parameters of its point first, then the figures or, in the column `REASON`, a text.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import product
+from math import isfinite, prod
+from pathlib import Path
+from typing import Any
+
+from wafer_triton.errors import ConfigError, WaferError, writing
+from wafer_triton.text.progress import Progress, silent
+
+REASON = "reason"  # the column of a row without figures
+MOST_POINTS = 10_000  # of a grid
+
+Over = Mapping[str, Sequence[Any]]  # the values of each parameter
+Point = dict[str, Any]
+Row = dict[str, Any]
+
+
+def points(over: Over) -> list[Point]:
+    """Return all combinations of the values; the last parameter varies fastest.
+
+    Raises ConfigError for a parameter without a value or with a value twice.
+    """
+    for name, values in over.items():
+        if not values:
+            raise ConfigError(f"sweep over {name}: it has no value; give one at least")
+        for number, value in enumerate(values):
+            if value in values[:number]:
+                raise ConfigError(f"sweep over {name}: {value!r} comes twice; give each value once")
+    return [dict(zip(over, combined, strict=True)) for combined in product(*over.values())]
+
+
+def size(over: Over) -> str:
+    """Return the number of points in words, such as "40 x 40 = 1,600 points"."""
+    counts = [len(values) for values in over.values()]
+    each = " x ".join(f"{count:,}" for count in counts)
+    return f"{each} = {prod(counts):,} points" if len(counts) > 1 else f"{each} point{'s' * (counts != [1])}"
+
+
+def masked(of: Iterable[Point], run: Callable[[Point], Row], progress: Progress = silent) -> Iterator[Row]:
+    """Yield a row for each point: its parameters, and the figures that `run` returns or the reason that it raises.
+
+    A figure of a parameter's name, such as `routes`, is renamed `estimated_routes`. Only a WaferError is a reason.
+    Reports "points" to `progress`.
+    """
+    every = list(of)
+    for number, point in enumerate(every, 1):
+        try:
+            figures = run(point)
+        except WaferError as error:
+            yield point | {REASON: str(error)}
+        else:
+            yield point | {f"estimated_{name}" if name in point else name: each for name, each in figures.items()}
+        progress("points", number, len(every))
+
+
+def feasible(rows: Iterable[Row]) -> list[Row]:
+    """Return the rows with figures."""
+    return [row for row in rows if REASON not in row]
+
+
+def write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Write rows as CSV, with a column for each name of any row; a row lacks nothing but its figures or its reason."""
+    names = dict.fromkeys(name for row in rows for name in row if name != REASON)
+    if any(REASON in row for row in rows):
+        names[REASON] = None
+    with writing(path), path.open("w", encoding="utf-8", newline="") as lines:
+        writer = csv.DictWriter(lines, list(names))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def parsed(text: str) -> tuple[str, list[Any]]:
+    """Return the parameter and the values that `NAME=A,B,...` or `NAME=FROM:TO:STEP` stands for.
+
+    A value is a whole number, a number, true, false, or else a word. Raises ConfigError for a text of another form
+    and for a number that is not finite. It is raised, too, for a range that counts down or has too many values.
+    """
+    name, sign, given = text.partition("=")
+    name = name.strip().strip("-").replace("-", "_")
+    if not name or not sign or not given:
+        raise ConfigError(f"{text!r}: write NAME=A,B,... or NAME=FROM:TO:STEP")
+    ranged = ":" in given and all(_is_number(part) for part in given.split(":"))
+    values = _range(text, given) if ranged else [plain(part.strip()) for part in given.split(",")]
+    for value in values:
+        if value == "" or (isinstance(value, float) and not isfinite(value)):
+            raise ConfigError(f"{text!r}: {str(value)!r} is no value; write finite numbers or words, as A,B,C")
+    return name, values
+
+
+def plain(text: str) -> Any:
+    """Return a word of the command line as the whole number, the number or the truth value that it stands for."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return {"true": True, "false": False}.get(text, text)
+
+
+def _is_number(text: str) -> bool:
+    return isinstance(plain(text), int | float) or not text
+
+
+def _range(text: str, given: str) -> list[Any]:
+    """Return the values from the first to the last number, by steps; whole numbers stay whole."""
+    parts = given.split(":")
+    numbers = [plain(part) for part in parts]
+    wrong = [part for part, number in zip(parts, numbers, strict=True) if number == "" or not isfinite(number)]
+    if wrong or len(numbers) != 3:
+        which = f" ({wrong[0]!r} is no finite number)" if wrong else ""
+        raise ConfigError(f"{text!r}: write NAME=FROM:TO:STEP with three numbers{which}")
+    first, last, step = numbers
+    if step <= 0:
+        raise ConfigError(f"{text!r}: STEP is {parts[2]}, and FROM:TO:STEP counts upwards; give more than 0")
+    if first > last:
+        raise ConfigError(f"{text!r}: FROM:TO:STEP counts upwards, and {parts[0]} is more than {parts[1]}")
+    if (last - first) / step >= MOST_POINTS:
+        raise ConfigError(f"{text!r}: that is more than {MOST_POINTS:,} values; take a larger STEP")
+    return [first + number * step for number in range(int((last - first) / step + 1e-9) + 1)]

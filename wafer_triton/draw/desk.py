@@ -1,0 +1,310 @@
+"""Pictures for an architect: sweeps as curves, heat maps and Pareto fronts, and the explanation of an estimate.
+
+A picture is a column wide and stays legible at 8 cm. Figures are predicted on the wafer; estimates have the
+bands. Each function writes a file, `.png`, `.svg` or `.pdf`, and raises the errors of `figure.picture`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from string import ascii_uppercase
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wafer_triton.compare.grid import REASON, feasible
+from wafer_triton.compare.sweep import LEGEND, OVERLAID, best, front
+from wafer_triton.draw.figure import AMOUNTS, COLOURS, COLUMN, REST, picture
+from wafer_triton.errors import DrawError
+from wafer_triton.text.quantity import PREDICTED, quantity
+
+if TYPE_CHECKING:
+    from wafer_triton.compare.explain import Effect, Explanation
+
+Rows = Sequence[Mapping[str, Any]]
+MOST_SERIES = len(COLOURS)  # of one picture
+MOST_NAMED = 6  # points of a front that have a name
+MOST_TICKS = 6
+_MARKERS = "os^DvPX"
+_LETTERS = 46  # of a line of a title
+
+
+def curves(rows: Rows, over: Sequence[str], shown: str, path: str | Path, *, title: str = "") -> None:
+    """Draw a column over the first swept parameter, with bands; a curve for each value of the others.
+
+    A point without figures is a cross below. Raises DrawError for a column that is not there or holds no numbers, and
+    for more than `MOST_SERIES` curves.
+    """
+    _check(rows, over, shown)
+    across = next((name for name in over if name not in OVERLAID), over[0])
+    others = [name for name in over if name != across]
+    groups = _grouped(rows, others)
+    places = _places(rows, across)
+    with picture(path, 2.6, _wrapped(title), width=COLUMN) as (figure, numbers):
+        axes = figure.subplots()
+        for number, (name, group) in enumerate(groups.items()):
+            colour = COLOURS[number]
+            x = [places[row[across]] for row in group]
+            y = [row.get(shown, np.nan) for row in group]  # a curve has a gap where there are no figures
+            numbers[name or shown] = [row[shown] for row in group if REASON not in row]
+            _band(axes, x, group, shown, colour)
+            axes.plot(x, y, marker=_MARKERS[number], ms=3, lw=1, color=colour, label=name or None)
+            absent = [places[row[across]] for row in group if REASON in row]
+            numbers[f"{name or shown} without figures"] = absent
+            axes.plot(absent, [0.02 + 0.03 * number] * len(absent), "x", ms=3, mew=0.8, color=colour,
+                      transform=axes.get_xaxis_transform(), clip_on=False)  # fmt: skip
+        if any(REASON in row for row in rows):
+            axes.plot([], [], "x", ms=3, color=REST, label="no figures, see CSV")
+        axes.set(xlabel=LEGEND.head(across), ylabel=LEGEND.head(shown))
+        axes.margins(y=0.12)
+        _named_ticks(axes.xaxis, places)
+        axes.grid(alpha=0.3)
+        if others or any(REASON in row for row in rows):
+            axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2, columnspacing=1)
+
+
+def heat(rows: Rows, over: Sequence[str], shown: str, path: str | Path, *, title: str = "") -> None:
+    """Draw a column over two parameters as a map, with the border of feasibility; a map for each device and model.
+
+    Points without figures are hatched, a star is the best point. Raises DrawError for other than two parameters beside
+    "device" and "model", and for a column as `curves`.
+    """
+    _check(rows, over, shown)
+    pair = [name for name in over if name not in OVERLAID]
+    if len(pair) != 2:
+        raise DrawError(f"a heat map has two parameters, and {', '.join(pair) or 'none'} are swept; draw curves")
+    groups = _grouped(rows, [name for name in over if name in OVERLAID])
+    values = [row[shown] for row in feasible([dict(row) for row in rows])]
+    (down, across), low, high = pair, min(values), max(values)
+    xs, ys = ([*_places(rows, name)] for name in (across, down))
+    bands = [row["error_band"] for row in feasible([dict(row) for row in rows]) if row.get("error_band") is not None]
+    label = LEGEND.head(shown) + (f"\nbands {_bands(bands)}" if bands else "")
+    with picture(path, 0.7 + 2.3 * len(groups), _wrapped(title), width=COLUMN) as (figure, numbers):
+        many = figure.subplots(len(groups), 1, squeeze=False)[:, 0]
+        for axes, (name, group) in zip(many, groups.items(), strict=True):
+            image = np.full((len(ys), len(xs)), np.nan)
+            for row in group:
+                image[ys.index(row[down]), xs.index(row[across])] = row.get(shown, np.nan)
+            numbers[name or shown] = np.nan_to_num(image, nan=-1).ravel().tolist()
+            axes.set_facecolor("#e8e8e8")
+            axes.patch.set(hatch="////", edgecolor="#b0b0b0", lw=0)
+            drawn = axes.pcolormesh(image, vmin=low, vmax=high, cmap=AMOUNTS)
+            _border(axes, ~np.isnan(image))
+            for row in best([dict(row) for row in group], shown):
+                at = xs.index(row[across]) + 0.5, ys.index(row[down]) + 0.5
+                axes.plot(*at, "*", ms=9, color="white", mec="black", mew=0.7)
+                right = at[0] < len(xs) / 2
+                axes.annotate(
+                    LEGEND.shown(shown, row[shown]), at, (7 if right else -7, 0), textcoords="offset points",
+                    ha="left" if right else "right", va="center", fontsize=7,
+                    bbox={"boxstyle": "round,pad=0.15", "fc": "white", "ec": "none", "alpha": 0.85},
+                )  # fmt: skip
+            axes.set(title=name, xlabel=LEGEND.head(across), ylabel=LEGEND.head(down))
+            _cell_ticks(axes.xaxis, xs)
+            _cell_ticks(axes.yaxis, ys)
+        figure.colorbar(drawn, ax=list(many), label=label, pad=0.02)
+
+
+def pareto(
+    rows: Rows, over: Sequence[str], shown: str, against: str, path: str | Path, *, title: str = ""
+) -> None:  # fmt: skip
+    """Draw two columns against each other, with bands, the front that no point beats, and names on the front.
+
+    Raises DrawError for a column as `curves`.
+    """
+    _check(rows, over, shown)
+    _check(rows, over, against)
+    groups = _grouped(rows, [name for name in over if name in OVERLAID])
+    kept = front([dict(row) for row in rows], [against, shown])
+    kept.sort(key=lambda row: row[against])
+    named = _spread(kept)
+    with picture(path, 2.9 + 0.14 * len(named), _wrapped(title), width=COLUMN) as (figure, numbers):
+        axes = figure.subplots()
+        for number, (name, group) in enumerate(groups.items()):
+            held = feasible([dict(row) for row in group])
+            x, y = ([row[column] for row in held] for column in (against, shown))
+            numbers |= {f"{name} {against}".strip(): x, f"{name} {shown}".strip(): y}
+            style = {"color": COLOURS[number], "ms": 3, "alpha": 0.6, "mew": 0}
+            axes.plot(x, y, _MARKERS[number], label=name or None, **style)
+        numbers["front"] = [row[shown] for row in kept]
+        x, y = [row[against] for row in kept], [row[shown] for row in kept]
+        axes.plot(x, y, "-", color="black", lw=0.9, label="front, with bands")
+        error = [row[shown] * (row.get("error_band") or 0.0) for row in kept]
+        axes.errorbar(x, y, yerr=error, fmt="none", ecolor="black", elinewidth=0.4, alpha=0.5)
+        axes.margins(x=0.08, y=0.1)
+        for letter, row in zip(ascii_uppercase, named, strict=False):
+            at = row[against], row[shown]
+            axes.plot(*at, "o", ms=4.5, mfc="none", mec="black", mew=0.8)
+            axes.annotate(letter, at, (4, 4), textcoords="offset points", fontsize=8, weight="bold")
+        axes.set(xlabel=LEGEND.head(against), ylabel=LEGEND.head(shown))
+        axes.grid(alpha=0.3)
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, borderaxespad=0.2, columnspacing=1)
+        axes.locator_params(axis="x", nbins=5)
+        figure.supxlabel("\n".join(_names(named, over)), fontsize=7, ha="left", x=0.03)
+
+
+def _names(named: list[dict[str, Any]], over: Sequence[str]) -> list[str]:
+    """Return a line for each named point: its letter and its parameters."""
+    points = (", ".join(f"{LEGEND.label(name)} {LEGEND.asked(name, row[name])}" for name in over) for row in named)
+    return [f"{letter}: {point}" for letter, point in zip(ascii_uppercase, points, strict=False)]
+
+
+def explanation(of: Explanation, path: str | Path, *, title: str = "") -> None:
+    """Draw an explanation: the shares of the time, a roof for each letter of PLMR, and the effect of each number."""
+    shown = {name: effect for name, effect in of.effects.items() if effect.matters}
+    heights = [0.45, *([0.75] if of.roofs else []), 0.2 + 0.19 * max(1, len(shown))]
+    with picture(path, 1.7 + sum(heights), _wrapped(title or of.title), width=COLUMN) as (figure, numbers):
+        many = list(figure.subplots(len(heights), 1, height_ratios=heights))
+        _shares(many[0], of, numbers)
+        if of.roofs:
+            _roofs(many[1], of, numbers)
+        _effects(many[-1], of, shown, numbers)
+
+
+def _shares(axes: Any, of: Explanation, numbers: dict[str, Sequence[float]]) -> None:
+    """Draw the shares of the time as one bar, each with its name."""
+    left = 0.0
+    names = [name for name, share in of.shares.items() if share > 0]
+    for number, name in enumerate(names):
+        share = 100 * of.shares[name]
+        axes.barh(0, share, 0.5, left, color=COLOURS[number % len(COLOURS)] if share >= 3 else REST, ec="white", lw=0.4)
+        if share >= 6:
+            axes.text(left + share / 2, 0, f"{share:.0f}", ha="center", va="center", fontsize=7, color="white")
+        left += share
+    handles = [(name, COLOURS[number % len(COLOURS)]) for number, name in enumerate(names) if of.shares[name] >= 0.03]
+    for name, colour in handles:
+        axes.plot([], [], "s", ms=5, color=colour, label=name)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.5), ncols=4, columnspacing=0.8, handletextpad=0.1)
+    axes.set(xlim=(0, 100), yticks=[], title="share of the time (%)")
+    axes.spines["left"].set_visible(False)
+    numbers["shares"] = [of.shares[name] for name in names]
+
+
+def _roofs(axes: Any, of: Explanation, numbers: dict[str, Sequence[float]]) -> None:
+    """Draw the speed that each letter allows by itself, on a logarithmic scale, and the predicted speed."""
+    roofs = {name: roof for name, roof in of.roofs.items() if roof}
+    axes.barh(range(len(roofs)), roofs.values(), 0.6, color="#bdd7e7")
+    for number, (name, roof) in enumerate(roofs.items()):
+        axes.text(of.value, number, f" {name}: {quantity(roof, of.unit)}", va="center", fontsize=6.5)
+    axes.axvline(of.value, color=COLOURS[5], lw=1.2)
+    axes.set(xscale="log", yticks=[], xlim=(of.value / 2, max(roofs.values()) * 1.5))
+    axes.set_title(f"roofs by PLMR; line: {quantity(of.value, of.unit)}")
+    axes.tick_params(axis="x", which="both", labelsize=6)
+    axes.invert_yaxis()
+    numbers["roofs"] = list(roofs.values())
+
+
+def _effects(axes: Any, of: Explanation, shown: Mapping[str, Effect], numbers: dict[str, Sequence[float]]) -> None:
+    """Draw the change by each number of the device that matters, halved and doubled."""
+    from matplotlib.patches import Patch
+
+    for number, (name, effect) in enumerate(shown.items()):
+        for ratio, colour in ((effect.halved, COLOURS[1]), (effect.doubled, COLOURS[0])):
+            axes.barh(number, 0.0 if ratio is None else 100 * (ratio - 1), 0.7, color=colour)
+        missing = [word for word, ratio in (("halved", effect.halved), ("doubled", effect.doubled)) if ratio is None]
+        if missing:
+            axes.text(1, number, f"{missing[0]}: does not fit", fontsize=6.5, va="center", color=COLOURS[5])
+        numbers[name] = [effect.halved or 0.0, effect.doubled or 0.0]
+    rest = [name for name in of.effects if name not in shown]
+    axes.axvline(0, color="black", lw=0.6)
+    axes.set(yticks=range(len(shown)), yticklabels=list(shown))
+    axes.set_xlabel(fill(f"change of {of.label} (%)" + f"; none by {', '.join(rest)}" * bool(rest), _LETTERS))
+    handles = [Patch(color=COLOURS[1], label="halved"), Patch(color=COLOURS[0], label="doubled")]
+    axes.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0, handlelength=1)
+    axes.tick_params(axis="y", length=0, labelsize=6.5)
+    axes.invert_yaxis()
+
+
+def _check(rows: Rows, over: Sequence[str], shown: str) -> None:
+    """Raise DrawError for rows without figures, for a column that is not there, and for one without numbers."""
+    held = feasible([dict(row) for row in rows])
+    if not held:
+        raise DrawError("a sweep without figures: there is nothing to draw; give it values that can be estimated")
+    columns = [name for name in held[0] if name not in over]
+    if shown not in columns:
+        raise DrawError(f"no column {shown!r}; columns: {', '.join(columns)}")
+    if not all(isinstance(row[shown], int | float) for row in held):
+        raise DrawError(f"column {shown!r} does not hold numbers alone; show another")
+
+
+def _grouped(rows: Rows, names: Sequence[str]) -> dict[str, list[Mapping[str, Any]]]:
+    """Return the rows by the values of some parameters, in words; DrawError for more groups than colours."""
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        said = (name if name in OVERLAID else f"{LEGEND.label(name)} " for name in names)
+        key = ", ".join(
+            f"{'' if name in OVERLAID else text}{LEGEND.asked(name, row[name])}"
+            for name, text in zip(names, said, strict=True)
+        )
+        groups.setdefault(key, []).append(row)
+    if len(groups) > MOST_SERIES:
+        raise DrawError(
+            f"{len(groups)} curves of {' and '.join(names)}: at most {MOST_SERIES} have colours of their own; sweep "
+            f"fewer values, or draw a heat map"
+        )
+    return groups
+
+
+def _places(rows: Rows, name: str) -> dict[Any, float]:
+    """Return the place of each value of a parameter along an axis: the number itself, or its position if it is none."""
+    values = list(dict.fromkeys(row[name] for row in rows))
+    numeric = all(isinstance(value, int | float) for value in values)
+    return {value: float(value) if numeric else float(number) for number, value in enumerate(values)}
+
+
+def _band(axes: Any, x: Sequence[float], held: Rows, shown: str, colour: str) -> None:
+    """Shade the error band of a column that is a time, a rate or an energy."""
+    if LEGEND.entries.get(shown, {}).get("unit") not in ("s", "tokens/s", "cycles", "J", "J/token"):
+        return
+    bands = [row.get("error_band") or 0.0 for row in held]
+    values = [row.get(shown, np.nan) for row in held]
+    low, high = ([value * (1 + s * band) for value, band in zip(values, bands, strict=True)] for s in (-1, 1))
+    axes.fill_between(x, np.maximum(low, 0), high, color=colour, alpha=0.15, lw=0)
+
+
+def _border(axes: Any, fits: Any) -> None:
+    """Draw the edges between cells with and without figures."""
+    rows, cols = fits.shape
+    for row in range(rows):
+        for col, (here, there) in enumerate(pairwise(fits[row])):
+            if here != there:
+                axes.plot([col + 1] * 2, [row, row + 1], color=COLOURS[5], lw=1.6)
+    for col in range(cols):
+        for row, (here, there) in enumerate(pairwise(fits[:, col])):
+            if here != there:
+                axes.plot([col, col + 1], [row + 1] * 2, color=COLOURS[5], lw=1.6)
+
+
+def _spread(kept: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the points of a front that have a name: its ends, and others evenly between."""
+    if len(kept) <= MOST_NAMED:
+        return kept
+    return [kept[round(number * (len(kept) - 1) / (MOST_NAMED - 1))] for number in range(MOST_NAMED)]
+
+
+def _named_ticks(axis: Any, places: Mapping[Any, float]) -> None:
+    """Put names at places that stand for words."""
+    if any(not isinstance(value, int | float) for value in places):
+        axis.set_ticks(list(places.values()), [str(value) for value in places])
+
+
+def _cell_ticks(axis: Any, values: Sequence[Any]) -> None:
+    """Put some values at the middle of their cells."""
+    step = max(1, -(-len(values) // MOST_TICKS))
+    chosen = range(0, len(values), step)
+    texts = [f"{values[n]:,.4g}" if isinstance(values[n], float) else f"{values[n]}" for n in chosen]
+    axis.set_ticks([number + 0.5 for number in chosen], texts)
+
+
+def _bands(bands: Sequence[float]) -> str:
+    low, high = min(bands), max(bands)
+    return f"+-{100 * low:.0f} %" + (f" to {100 * high:.0f} %" if round(100 * low) != round(100 * high) else "")
+
+
+def _wrapped(title: str) -> str:
+    """Return a title in lines as wide as the picture, which says that times are predicted."""
+    said = title if PREDICTED in title else ", ".join(filter(None, (title, PREDICTED)))
+    return fill(said, _LETTERS)

@@ -1,0 +1,96 @@
+"""Handing over: the schedule that brings the activation of decode from one region of a model to the next."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from math import gcd
+
+import numpy as np
+
+from wafer_triton.mesh import Mesh
+from wafer_triton.place.transfers import at_cores, ranks_of
+from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Schedule, Slot
+
+
+def from_corner(source: Mesh, target: Mesh) -> tuple[Mesh, Mesh]:
+    """Return two regions moved together so that the smallest rectangle with both begins at the device's first core."""
+    top, left = (min(ends) for ends in zip(source.origin, target.origin, strict=True))
+    here, there = (
+        replace(mesh, origin=(mesh.origin[0] - top, mesh.origin[1] - left)) for mesh in (source, target)
+    )  # fmt: skip
+    return here, there
+
+
+@lru_cache(maxsize=256)
+def hand_over(source: Mesh, target: Mesh, width: int, tokens: int, dtype: str) -> Schedule:
+    """Return the activation of decode, cut along y and repeated along x, going from a region to another.
+
+    Both lie as `from_corner` has them. Where rows of cores are others, a tile goes along y first: that of row r down or
+    up column r, so that no two tiles of a region with as many columns as rows take the same link. It is then multicast
+    along x to all columns.
+    """
+    ends = [
+        (mesh.origin[0], mesh.origin[1], mesh.origin[0] + mesh.rows, mesh.origin[1] + mesh.cols)
+        for mesh in (source, target)
+    ]
+    rows, cols = (max(end[2 + side] for end in ends) for side in (0, 1))
+    b = Builder(Mesh(rows, cols, source.device), "hand over", "decode")
+    shares = [-(-width // mesh.rows) for mesh in (source, target)]
+    unit = gcd(*shares)
+    slots = [share // unit for share in shares]
+    b.buffer("from", (tokens * unit,), dtype, "input", slots[0])
+    b.buffer("to", (tokens * unit,), dtype, "output", slots[1])
+    units = np.arange(-(-width // unit))
+    here, there = (end[0] + units // each for end, each in zip(ends, slots, strict=True))
+    down = bool((here != there).any())
+    for number in range(max(slots)):
+        own = units[units % max(slots) == number]
+        _hand_over(b, source, ends, here[own], there[own], own % slots[0], own % slots[1], down)
+    return b.build(draft=True)
+
+
+def _hand_over(
+    b: Builder, source: Mesh, ends: list[tuple[int, int, int, int]], here: Index, there: Index, sent: Index,
+    got: Index, down: bool,
+) -> None:  # fmt: skip
+    """The rounds of units of which a row of cores sends one and gets one."""
+    (_, left, _, right), (_, first, _, last) = ends
+    numel, label = b.buffers["to"].numel, "hand over"
+    src, dst = (
+        Slot(name, at_cores(b.mesh.length("y"), cores, slots), "y")
+        for name, cores, slots in (("from", here, sent), ("to", there, got))
+    )
+    columns = np.arange(first, last)
+    if not down:  # rows stay what they are
+        nearest = right - 1 if first >= right else left if last <= left else None
+        if nearest is None:
+            b.round(b.local("copy", dst, src, Cores("y", here, columns), size=numel), label=label)
+            return
+        rest = columns[columns != nearest]
+        b.round(b.exchange("x", src, dst, np.full(len(rest), nearest), rest, lines=here), label=label)
+        return
+    via = b.buffer("via", b.buffers["to"].tile, b.buffers["to"].dtype)
+    column = left + here % source.cols  # of each unit
+    most = int(np.bincount(column).max())
+    lines, place = np.unique(column, return_inverse=True)
+    send, recv = (np.full((len(lines), most), -1) for _ in range(2))
+    rank = ranks_of(column)
+    send[place, rank], recv[place, rank] = here, there
+    moving = (send != recv) & (send >= 0)
+    send, recv = np.where(moving, send, -1), np.where(moving, recv, -1)
+    b.round(b.exchange("y", src, via, send, recv, lines=lines), label=label)
+    stay = here == there
+    if stay.any():
+        b.round(b.local("copy", via, src, Cores("x", column[stay, None], here[stay]), size=numel), label=label)
+    senders = np.broadcast_to(column[:, None], (len(there), len(columns)))
+    receivers = np.broadcast_to(columns, senders.shape)
+    others = senders != receivers
+    steps: list[Exchange | Local] = [
+        b.exchange("x", via, dst, np.where(others, senders, -1), np.where(others, receivers, -1), lines=there)
+    ]
+    inside = (column >= first) & (column < last)
+    if inside.any():
+        steps.append(b.local("copy", dst, via, Cores("x", column[inside, None], there[inside]), size=numel))
+    b.round(*steps, label=label)

@@ -1,0 +1,178 @@
+"""Decode of a batch: its sequences all at once, or in groups that follow one another through the regions of a model.
+
+`times` prices the seconds, and `pipeline` composes them. In a turn each sequence gets a token. It takes the latency of
+a group through all regions, or the time of the busiest region for all groups, whichever is longer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from math import ceil
+from typing import Any
+
+from wafer_triton.cost import layers
+from wafer_triton.cost.bands import basis, layer_sizes
+from wafer_triton.cost.constants import Constants, constants
+from wafer_triton.cost.inference import batch_placed
+from wafer_triton.cost.price import Prediction
+from wafer_triton.cost.results import Kernel, Layered
+from wafer_triton.device import DeviceLike
+from wafer_triton.device import device as find_device
+from wafer_triton.errors import ShapeError, check_counts
+from wafer_triton.mesh import Mesh, as_mesh
+from wafer_triton.place.fitting import fitted
+from wafer_triton.place.layouts import LAYOUTS
+from wafer_triton.place.regions import Placement, decode_regions
+from wafer_triton.schedule.block import Block
+from wafer_triton.serve.pipeline import period
+from wafer_triton.serve.times import Priced
+from wafer_triton.shape.decoder import DecoderShape
+from wafer_triton.shape.read import Model, shape_of
+from wafer_triton.text.quantity import as_in, digits, unit
+
+MOST_BATCH = 1024  # sequences, each of which is priced by itself
+UNMEASURED = "a model's own program was not measured", "decode of several sequences was not measured"
+
+
+@dataclass(frozen=True)
+class Batched:
+    """A predicted turn of decode, in which each of `batch` sequences gets a token.
+
+    Of `sequence_groups` groups, each has at most `at_once` sequences. A turn takes `seconds`, the longer of two times:
+    `latency_seconds` of the largest group through all regions, and `busiest_seconds` of all groups in their slowest
+    regions. A batch that is priced as if it fitted may have cores of several `wafers`, which all take power; moves from
+    wafer to wafer are priced as moves on one. `one_group_...` are of all sequences in one group. `falls` is the reason
+    why one group gives fewer tokens a second than a smaller one, None where it does not.
+    """
+
+    batch: int = field(metadata=unit("sequences"))
+    at_once: int = field(metadata=unit("sequences", "sequences of a group"))
+    sequence_groups: int = field(metadata=unit("groups"))
+    tokens_per_second: float = field(metadata=as_in(Prediction, "tokens_per_second"))  # of the wafer
+    user_tokens_per_second: float = field(metadata=unit("tokens/s", "tokens per second of a user"))
+    seconds: float = field(metadata=as_in(Prediction, "seconds"))  # of a turn
+    latency_seconds: float = field(metadata=unit("s", "time of a group through all regions"))
+    busiest_seconds: float = field(metadata=unit("s", "time of the busiest region"))
+    one_group_tokens_per_second: float = field(metadata=unit("tokens/s", "tokens per second in one group"))
+    one_group_user_tokens_per_second: float = field(
+        metadata=unit("tokens/s", "tokens per second of a user in one group")
+    )
+    joules_per_token: float = field(metadata=as_in(Prediction, "joules_per_token"))
+    regions: int = field(metadata=as_in(Layered, "regions"))
+    wafers: int = field(metadata=unit("wafers"))
+    sram_peak_bytes: int = field(metadata=as_in(Layered, "sram_peak_bytes"))
+    bound: str  # "latency" or "busiest region"
+    falls: str | None
+    head_groups: int = field(metadata=as_in(Layered, "head_groups"))
+    constants: str
+    error_band: float | None = field(metadata=as_in(Kernel, "error_band"))
+    outside: str | None = field(metadata=as_in(Kernel, "outside"))
+    as_if: str | None = field(default=None, metadata=as_in(Layered, "as_if"))
+
+
+def batch(
+    *, device: DeviceLike = "wse2", model: Model, mesh: Any, context: int, batch: int = 1,
+    at_once: int | None = None, head_groups: int | None = None, as_if: bool = False, dtype: str | None = None,
+) -> Batched:  # fmt: skip
+    """Return a turn of decode of `batch` sequences, each with `context` tokens in its cache.
+
+    Groups of `at_once` sequences follow one another through the regions (None: the size with the most tokens a second,
+    of the powers of two and the batch). The placement has buffers and caches for all sequences. `dtype` is as of
+    `estimate.decode`. Raises ShapeError for a group larger than the batch, and as `estimate.decode`.
+    """
+    chip, shape = find_device(device), shape_of(model, dtype)
+    on = as_mesh(mesh, chip)
+    context, batch = check_counts(context=context, batch=batch)
+    if at_once is not None:
+        (at_once,) = check_counts(at_once=at_once)
+    if batch > MOST_BATCH:
+        raise ShapeError(f"batch = {batch:,} is more than the {MOST_BATCH:,} sequences that are taken here")
+    if at_once is not None and at_once > batch:
+        raise ShapeError(f"at_once = {at_once}: a group has no more sequences than the batch, {batch}; give fewer")
+    c = constants(on.device)
+
+    def place(candidate: Mesh, own: DecoderShape = shape) -> Block:
+        return batch_placed(candidate, own, context, c, batch, head_groups)
+
+    on, why = fitted(place, on, as_if, shape)
+    block = place(on)
+    times = times_of(block, context)
+    sizes = sizes_of(batch)
+    turns = {size: turn(times, batch, size) for size in ([at_once] if at_once else sizes)}
+    chosen = min(turns, key=lambda size: turns[size])
+    entries, groups = -(-context // times.rows), -(-batch // chosen)
+    largest = -(-batch // groups)
+    latency = times.latency(largest, largest * times.attend(entries))
+    together = {size: times.latency(size, size * times.attend(entries)) for size in sizes}
+    fastest = max(together, key=lambda size: size / together[size])
+    wafers = ceil(sum(region.mesh.cores for region in times.place.regions) / chip.cores)
+    unmeasured = UNMEASURED if batch > 1 else UNMEASURED[:1]
+    return Batched(
+        batch=batch,
+        at_once=chosen,
+        sequence_groups=groups,
+        tokens_per_second=batch / turns[chosen],
+        user_tokens_per_second=1 / turns[chosen],
+        seconds=turns[chosen],
+        latency_seconds=latency,
+        busiest_seconds=sum(times.slowest(size, size * times.attend(entries)) for size in group_sizes(batch, chosen)),
+        one_group_tokens_per_second=batch / together[batch],
+        one_group_user_tokens_per_second=1 / together[batch],
+        joules_per_token=turns[chosen] * chip.power_watts * wafers / batch,
+        regions=len(times.regions),
+        wafers=wafers,
+        sram_peak_bytes=max(region.sram_peak_bytes for region in times.place.regions),
+        bound="latency" if latency >= turns[chosen] else "busiest region",
+        falls=None if fastest == batch else falls(block, context, fastest, batch, c),
+        head_groups=block.head_groups,
+        as_if=why,
+        **basis(on.device, "decode", layer_sizes(shape, on, context), unmeasured).fields(),
+    )
+
+
+def times_of(block: Block, context: int) -> Priced:
+    """Return the times of a block of decode that is placed alone."""
+    alone = Placement(block, block, block, block, decode_regions(block), (), 1, LAYOUTS[0])
+    return Priced(alone, batch=block.batch, longest=context, prompt=1, at_once=block.batch)
+
+
+def sizes_of(batch: int) -> list[int]:
+    """Return the sizes of groups that are tried: powers of two below the batch, and the batch."""
+    return [*(1 << shift for shift in range((batch - 1).bit_length())), batch]
+
+
+def group_sizes(batch: int, at_once: int) -> list[int]:
+    """Return the sizes of as few groups as `at_once` allows, as equal as they can be."""
+    groups = -(-batch // at_once)
+    return [batch // groups + (number < batch % groups) for number in range(groups)]
+
+
+def turn(times: Priced, batch: int, at_once: int) -> float:
+    """Return the seconds of a turn of `batch` sequences with full caches, in groups of at most `at_once`."""
+    entries = -(-times.longest // times.rows)
+    return period(times, [[entries] * size for size in group_sizes(batch, at_once)])
+
+
+def falls(block: Block, context: int, fewer: int, more: int, c: Constants) -> str:
+    """Return why a token takes more cycles in a group of `more` sequences than in one of `fewer`: the step that grows.
+
+    A local product with several rows is a loop over k; with one row it is one instruction over the tile.
+    """
+    own = {size: replace(block, batch=size) for size in (fewer, more)}
+    cycles = {
+        size: {name: cost.cycles / size for name, cost in layers.decode_steps(each, context, c).items()}
+        for size, each in own.items()
+    }
+    step = max(cycles[more], key=lambda name: cycles[more][name] - cycles[fewer].get(name, 0.0))
+    rows = {size: _rows(each, context, step) for size, each in own.items()}
+    form = f"; its local products have {rows[fewer]} row and {rows[more]} rows, and several rows take a loop over k"
+    return (
+        f"{step} takes {digits(cycles[more][step])} cycles a token and layer, with {fewer} sequences "
+        f"{digits(cycles[fewer].get(step, 0.0))}{form * (rows[fewer] == 1 < rows[more])}"
+    )
+
+
+def _rows(block: Block, context: int, step: str) -> int:
+    """Return the most rows of a local product of a step."""
+    phases = [phase for every in layers.decode_phases(block, context).values() for phase in every]
+    return max((one.m for phase in phases if phase.label == step for one in phase.products), default=0)
