@@ -15,7 +15,7 @@ from functools import lru_cache
 from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.phases import Phase, phases
 from wafer_triton.cost.price import Cost, Groups, best_groups, phase_cost, relayed, tree_for
-from wafer_triton.cost.products import prefill_products, sum_cycles
+from wafer_triton.cost.products import in_prefill, prefill_head_groups, prefill_products, sum_cycles
 from wafer_triton.count.routes import colours
 from wafer_triton.errors import ShapeError
 from wafer_triton.mesh import Mesh
@@ -27,7 +27,6 @@ from wafer_triton.shape.decoder import DecoderShape
 
 PROGRAMS = ("full", "paper-benchmark")
 Steps = dict[str, Cost]  # by the name of a step of the algorithm, in order
-WIDEST = 100  # columns of a head group, of which prefill has several, unless their number is given
 
 
 def decode_block(
@@ -254,7 +253,7 @@ def prefill_head_group_choices(block: Block, tokens: int, c: Constants, count: i
     """Return a prefill block with `count` head groups, or with as many as there are columns.
 
     None takes the two numbers whose products are predicted to take the fewest cycles with `tokens` tokens on a row, the
-    fewest first, then one group. Groups of more than `WIDEST` columns are none of them: few models have so few heads,
+    fewest first, then one group. Groups of more than `products.WIDEST` columns are none of them: few models have so few heads,
     and pricing takes long, as every column has sums of its own. Raises MeshError for a count that does not fit.
     """
     choices = prefill_head_groups(block, count)
@@ -262,21 +261,7 @@ def prefill_head_group_choices(block: Block, tokens: int, c: Constants, count: i
         return choices
     cycles = {choice: sum_cycles(prefill_products(choice, tokens), c) for choice in choices}
     fastest = sorted(choices, key=lambda choice: cycles[choice])[:2]
-    return list(dict.fromkeys([*fastest, _in_prefill(block, 1)]))
-
-
-def prefill_head_groups(block: Block, count: int | None = None) -> list[Block]:
-    """Return a prefill block with each number of head groups that is tried, or with `count`."""
-    columns = block.mesh.shape[1]
-    if count is not None:
-        return [_in_prefill(block, min(count, columns) if type(count) is int else count)]
-    kinds = distinct(block.shape, columns)
-    return [_in_prefill(block, kind.count) for kind in kinds if kind.count == 1 or kind.width <= WIDEST]
-
-
-def _in_prefill(block: Block, count: int) -> Block:
-    """Return statistics of a head group go by chains, whose routes the sums of its scores have already."""
-    return replace(block, head_groups=count, head_tree=None if count == 1 else ())
+    return list(dict.fromkeys([*fastest, in_prefill(block, 1)]))
 
 
 _PRICED = 3  # numbers of head groups, those that leave the least padding
