@@ -15,7 +15,7 @@ export PYTHONSAFEPATH := 1
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test small-tests all quick lint typecheck wheel-test mutants bench bench-models bench-paired bench-ranks gpu rehearse pictures screenshot docs browser clean
+.PHONY: help demo test small-tests all coverage quick lint typecheck wheel-test mutants bench bench-models bench-paired bench-ranks gpu rehearse pictures screenshot docs browser clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -35,8 +35,14 @@ test: .venv/.installed  ## what a change needs: lint, types, the tests that are 
 small-tests: .venv/.installed
 	$(PYTEST) -m "not large"
 
-all: .venv/.installed  ## the rest: other targets, whole models, searches, large meshes, ranks, pages and pictures
+all: .venv/.installed  ## the rest: planted faults, other targets, whole models, searches, large meshes, ranks, pages
+	$(BIN)/python tests/helpers/planted.py
 	$(PYTEST) -m large
+
+coverage: .venv/.installed  ## lines that neither `make test` nor `make all` reaches, after twice their time
+	@rm -rf build/coverage && mkdir -p build/coverage
+	OMP_NUM_THREADS=1 $(BIN)/coverage run -m pytest -n $(WORKERS) -q -m "large or not large"
+	@$(BIN)/coverage combine --quiet && $(BIN)/coverage report
 
 quick: .venv/.installed  ## the fast tests
 	$(PYTEST) -m "not slow and not large"

@@ -11,7 +11,7 @@ from typing import Any
 _HOME = {
     "all_rounds": "compute_shift",
     "KERNELS": "table",
-    "Moves": "exchange",
+    "Copies": "exchange",
     "Operand": "_common",
     "find": "table",
     "one_round": "compute_shift",

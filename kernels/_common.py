@@ -128,16 +128,6 @@ def warps(elements: int) -> int:
     return 2 if elements >= 2048 else 1
 
 
-def registers(a_thread: int) -> dict[str, int]:
-    """The launch option that lets a kernel have so many registers; where there is no such option, none.
-
-    Left to itself, NVIDIA's assembler parks values on the stack sooner than use the registers there are.
-    """
-    if INTERPRET or triton.runtime.driver.active.get_current_target().backend != "cuda":
-        return {}
-    return {"maxnreg": a_thread}
-
-
 def on_hopper() -> bool:
     """Whether kernels are compiled for NVIDIA's Hopper."""
     target = None if INTERPRET else triton.runtime.driver.active.get_current_target()

@@ -1,8 +1,8 @@
 """How MeshGEMM with elided exchange is cut into programs: which cores share one, in what order, and how tiles come.
 
-`by` is how a program comes by its tiles:
-- "loads": each warp loads what it multiplies, on any GPU and in the interpreter;
-- "warps": Hopper's unit for tensors (TMA) copies blocks for a warp that does nothing else (see `warp_groups`).
+`by` says how a program gets its tiles:
+- "loads": each warp loads its own operands, on any GPU and in the interpreter; a program is a block of one core;
+- "warps": Hopper's unit for tensors (TMA) copies blocks for a warp of its own (see `warp_groups`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import triton
+import triton.language as tl
 
 from wafer_triton.kernels._common import Operand, on_hopper
 
@@ -19,7 +20,7 @@ RING = 192 * 1024  # bytes of shared memory for tiles that wait to be multiplied
 
 
 @triton.jit
-def placed(pid, P, M, N, BLOCK_M, BLOCK_N, GROUP_M, GROUP_N, SWIZZLE):
+def placed(pid, P, M, N, BLOCK_M, BLOCK_N, GROUP_M, GROUP_N, SWIZZLE: tl.constexpr):
     """The first core (p, q) and the first row and column in its tile of block `pid`; neighbours in time share tiles."""
     # a program is GROUP_M x GROUP_N cores, or a block of one core
     blocks_m = (M + BLOCK_M - 1) // BLOCK_M if GROUP_M == 1 else 1
@@ -34,7 +35,7 @@ def placed(pid, P, M, N, BLOCK_M, BLOCK_N, GROUP_M, GROUP_N, SWIZZLE):
 
 
 def number_of(side: int, chosen: dict[str, Any], way: dict[str, Any]) -> int:
-    """How many blocks there are."""
+    """Return the number of blocks."""
     blocks = 1
     for size in "MN":
         group = way[f"GROUP_{size}"]
@@ -45,36 +46,30 @@ def number_of(side: int, chosen: dict[str, Any], way: dict[str, Any]) -> int:
 def candidates(
     a: Operand, b: Operand, out: Operand, chosen: dict[str, Any], side: int, shared: bool
 ) -> list[dict[str, Any]]:
-    """Ways to cut the work into programs, the likeliest first; the last is a program for a block of one core.
+    """Return ways to cut the work into programs, the likeliest first; the last is by loads.
 
     `chosen` are the sizes and blocks of `gemm.plan`; `shared`: one table of labels serves all positions.
     """
-    own = {name: chosen[name] for name in ("BLOCK_M", "BLOCK_K", "BLOCK_N", "num_warps", "num_stages")}
-    ways = [own | {"GROUP_M": 1, "GROUP_N": 1, "SWIZZLE": 8, "by": "loads"}]
+    single = {"GROUP_M": 1, "GROUP_N": 1, "BLOCK_M": chosen["BLOCK_M"], "BLOCK_N": chosen["BLOCK_N"], "by": "loads"}
     m, k, n = (chosen[size] for size in "MKN")
-    alike = a.tensor.dtype == b.tensor.dtype != torch.float32
-    if not alike or k % 16 or min(m, n) < 16:
+    ways, dtypes = [single], {x.tensor.dtype for x in (a, b, out)}
+    boxed = m % BOX == n % BOX == k % BOX == 0 and len(dtypes) == 1 and torch.float32 not in dtypes
+    boxed = boxed and chosen["MODE"] == "dot" and not chosen["ADD"]
+    if not boxed or not on_hopper() or not all(map(_copied, (a, b, out), (m * k, k * n, m * n))):
         return ways
-    boxed = m % BOX == n % BOX == k % BOX == 0 and out.tensor.dtype == a.tensor.dtype and not chosen["ADD"]
-    boxed = boxed and all(map(_copied, (a, b, out), (m * k, k * n, m * n)))
-    for block_m, block_n, warps, stages in ((64, 64, 4, 3), (128, 64, 4, 3), (128, 128, 8, 4), (128, 256, 8, 4)):
+    for block_m, block_n in ((128, 128), (128, 256)):
         group = max(1, block_m // m), max(1, block_n // n)
         whole = all(
             (one > 1 and one * size == block_size and side % one == 0) or (one == 1 and size % block_size == 0)
             for one, size, block_size in zip(group, (m, n), (block_m, block_n), strict=True)
         )
         if whole and (shared or group == (1, 1)) and sum(group) - 2 < side:
-            blocks = {"BLOCK_M": block_m, "BLOCK_K": min(64, k & -k), "BLOCK_N": block_n}
-            way = blocks | {"num_warps": warps, "num_stages": stages}
-            way |= {"GROUP_M": group[0], "GROUP_N": group[1], "SWIZZLE": 8}
-            ways.insert(0, way | {"by": "loads"})
-            # its instructions for matrices are Hopper's alone
-            if boxed and block_m == 2 * BOX and block_n > BOX and on_hopper():
-                depth = RING // (BOX * (block_m + block_n) * a.tensor.itemsize)
-                ways.insert(0, way | {"num_warps": 4, "num_stages": depth, "by": "warps"})
+            depth = RING // (BOX * (block_m + block_n) * a.tensor.itemsize)
+            way = {"GROUP_M": group[0], "GROUP_N": group[1], "BLOCK_M": block_m, "BLOCK_N": block_n, "by": "warps"}
+            ways.insert(0, way | {"DEPTH": depth, "SWIZZLE": 8})
     return ways
 
 
 def _copied(x: Operand, numel: int) -> bool:
-    """Whether the tiles of an operand lie one after another, on 16 bytes, as TMA asks."""
+    """Return whether the tiles of an operand lie one after another, on 16 bytes, as TMA asks."""
     return x.stride == numel and x.tensor[x.offset :].data_ptr() % 16 == 0

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from wafer_triton.kernels._common import Operand, load, registers, resident, start, store, this_core, tile_ptr
+from wafer_triton.kernels._common import Operand, load, resident, start, store, this_core, tile_ptr
 from wafer_triton.kernels.fused import PROGRAMS
 from wafer_triton.kernels.gemm import accumulate, plan, product
 from wafer_triton.kernels.waiting import Alarm, wait
@@ -25,7 +25,6 @@ ARRIVALS = tl.constexpr(protocol.ARRIVALS)
 # A tile that is passed on has a second user, for which Triton (3.6, 3.7) makes one shared buffer too few: with two
 # stages the copy of the next tile overwrites the one that the tensor cores still read. One stage or three are safe.
 STAGES = 1
-TIGHT = 64  # registers a thread, of which 64 Ki are enough for 8 programs of 4 warps
 
 
 @triton.jit
@@ -33,7 +32,7 @@ def _round_kernel(
     c, out, a, b, next_a, next_b, send_a_ptr, send_b_ptr, cores_ptr, cores,
     M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
     TRANSPOSED: tl.constexpr, ADD: tl.constexpr, MODE: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr, LOOPS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr, UNROLL: tl.constexpr, LOOPS: tl.constexpr,
 ):  # fmt: skip
     first = tl.program_id(0) * LOOPS
     for number in range(first, first + 1 if LOOPS == 1 else min(first + LOOPS, cores)):
@@ -42,7 +41,7 @@ def _round_kernel(
             tile_ptr(c, core), tile_ptr(out, core), tile_ptr(a, core), tile_ptr(b, core),
             tile_ptr(next_a, tl.load(send_a_ptr + core)) if send_a_ptr is not None else None,
             tile_ptr(next_b, tl.load(send_b_ptr + core)) if send_b_ptr is not None else None,
-            M, K, N, HEADS, KV_HEADS, TRANSPOSED, ADD, MODE, BLOCK_M, BLOCK_K, BLOCK_N,
+            M, K, N, HEADS, KV_HEADS, TRANSPOSED, ADD, MODE, BLOCK_M, BLOCK_K, BLOCK_N, UNROLL,
         )  # fmt: skip
 
 
@@ -59,11 +58,8 @@ def _rounds_kernel(
     BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     core = this_core(cores_ptr)
-    # who receives this core's a and b, and whose a and b it receives
-    offs_neighbours = core * ARRIVALS + tl.arange(0, ARRIVALS)
-    neighbours = tl.load(neighbours_ptr + offs_neighbours)
-    to_a = tl.load(neighbours_ptr + core * ARRIVALS)
-    to_b = tl.load(neighbours_ptr + core * ARRIVALS + 1)
+    # [ARRIVALS]: the receivers of this core's a and b, then the senders of them
+    neighbours_ptr += core * ARRIVALS
     offs_m, offs_n = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
     # [BLOCK_M, BLOCK_N]
     offs_c = offs_m[:, None] * N + offs_n[None, :]
@@ -82,9 +78,10 @@ def _rounds_kernel(
         total = accumulate(
             total,
             _slot_ptr(a, spare_a, here, core), _slot_ptr(b, spare_b, here, core),
-            _slot_ptr(a, spare_a, 1 - here, to_a), _slot_ptr(b, spare_b, 1 - here, to_b),
-            counters_ptr + (1 - here) * cores + neighbours, (number < rounds - 1).to(tl.int32),
-            offs_m, offs_n, K, N, 1, True, True, M, K, N, MODE, ".cg", BLOCK_M, BLOCK_K, BLOCK_N,
+            _slot_ptr(a, spare_a, 1 - here, tl.load(neighbours_ptr)),
+            _slot_ptr(b, spare_b, 1 - here, tl.load(neighbours_ptr + 1)),
+            counters_ptr + (1 - here) * cores + tl.load(neighbours_ptr + tl.arange(0, ARRIVALS)),
+            (number < rounds - 1).to(tl.int32), 0, 0, K, N, 1, M, K, N, MODE, ".cg", BLOCK_M, BLOCK_K, BLOCK_N,
         )  # fmt: skip
         here = 1 - here
 
@@ -109,34 +106,31 @@ def one_round(
 
 def all_rounds(
     c: Operand, out: Operand, a: tuple[Operand, Operand], b: tuple[Operand, Operand],
-    neighbours: Tensor, counters: Tensor, cores: Tensor, alarm: Alarm, *, rounds: int, tight: bool = False,
-    **params: Any,
+    neighbours: Tensor, counters: Tensor, cores: Tensor, alarm: Alarm, *, rounds: int, **params: Any,
 ) -> None:  # fmt: skip
     """`rounds` compute-shift rounds in one launch, from the first slots of a and b; as many one by one give these bits.
 
-    `neighbours` int32 [cores, 4]: who receives core i's a, its b, who sends it a, b. `counters` int32 [2, cores] is 0
-    before and after. All programs must be on the GPU at once, and a launch of more than it holds is refused (see
-    `residency`). `tight`: with registers so few that more of them are, and some values on the stack.
+    `neighbours` int32 [cores, 4]: the receivers of core i's a and of its b, then the senders of them. `counters` int32
+    [2, cores] is 0 before and after. All programs must be on the GPU at once; a launch of more is refused.
     """
     start(
         _rounds_kernel, cores.numel(), c, out, *a, *b, neighbours, counters, cores, counters.shape[1], alarm.word,
-        alarm.launch, rounds, **_rounds_plan(a[0], b[0], tight, **params), launch_cooperative_grid=True,
+        alarm.launch, rounds, **_rounds_plan(a[0], b[0], **params), launch_cooperative_grid=True,
     )  # fmt: skip
 
 
 def residency(
     c: Operand, out: Operand, a: tuple[Operand, Operand], b: tuple[Operand, Operand],
-    neighbours: Tensor, counters: Tensor, cores: Tensor, alarm: Alarm, *, tight: bool = False, **params: Any,
+    neighbours: Tensor, counters: Tensor, cores: Tensor, alarm: Alarm, **params: Any,
 ) -> int:  # fmt: skip
-    """How many programs of `all_rounds` this GPU holds at once, by its driver; 0 where it cannot, or had best not.
+    """Return how many programs of `all_rounds` this GPU holds at once, by its driver; 0 where it cannot run.
 
-    It keeps one block of sums, and both slots of an operand must lie alike in their tensors.
+    It keeps one block of sums, and both slots of an operand must be alike in their tensors.
     """
-    chosen = _rounds_plan(a[0], b[0], tight, **params)
-    if tight and (chosen["MODE"] != "dot" or _many(chosen) or a[0].tensor.dtype.itemsize > 2):
-        return 0  # these would have most of their values on the stack
+    chosen = _rounds_plan(a[0], b[0], **params)
     alike = all(one.offset == two.offset and one.stride == two.stride for one, two in (a, b))
-    if params.get("heads", 1) > 1 or chosen["M"] > chosen["BLOCK_M"] or chosen["N"] > chosen["BLOCK_N"] or not alike:
+    one_block = params.get("heads", 1) == 1 and chosen["M"] <= chosen["BLOCK_M"] and chosen["N"] <= chosen["BLOCK_N"]
+    if chosen["MODE"] == "rows" or not alike or not one_block:
         return 0
     kernel = _rounds_kernel.warmup(
         c, out, *a, *b, neighbours, counters, cores, counters.shape[1], alarm.word, alarm.launch, 1, grid=(1,),
@@ -145,15 +139,9 @@ def residency(
     return resident(kernel, cores.device)
 
 
-def _rounds_plan(a: Operand, b: Operand, tight: bool, **params: Any) -> dict[str, Any]:
+def _rounds_plan(a: Operand, b: Operand, **params: Any) -> dict[str, Any]:
     chosen = plan(a, b, **params)
-    for name in ("HEADS", "KV_HEADS", "TRANSPOSED"):
+    for name in ("HEADS", "KV_HEADS", "TRANSPOSED", "UNROLL"):
         del chosen[name]
-    most = 168 if chosen["MODE"] == "sum" else 128 if _many(chosen) else TIGHT if tight else 96
     # a tile must not be fetched before its round: no pipelining over rounds
-    return chosen | {"num_stages": 1} | registers(most)
-
-
-def _many(chosen: dict[str, Any]) -> bool:
-    """Whether there are masks, or sums of their own for every row, which take more than accumulators and two tiles."""
-    return any(chosen[size] % chosen[f"BLOCK_{size}"] for size in "MKN")
+    return chosen | {"num_stages": 1}

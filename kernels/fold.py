@@ -40,7 +40,7 @@ def _combined(one, other, DTYPE: tl.constexpr, COMBINE: tl.constexpr):
 @triton.jit
 def _columns(args, tree, start, end, P):
     """Fold P.BLOCK columns from `start` on."""
-    total, tiles, cores_ptr, roots_ptr, _ = args
+    total, tiles, cores_ptr, roots_ptr, _, _ = args
     dtype: tl.constexpr = total.tensor.dtype.element_ty
     # [BLOCK]
     offs = start + tl.arange(0, P.BLOCK)
@@ -55,27 +55,26 @@ def _columns(args, tree, start, end, P):
 
 
 @triton.jit
-def _fold(args, core, P, piece=0):
+def _fold(args, core, P):
     if P.CORES > 1:  # all of one tree
         core = tl.max(tl.reshape(core, [P.CORES]), axis=0)
     tree = tl.load(args[4] + core)
-    if P.BLOCK >= P.STEP:
-        _columns(args, tree, piece * P.STEP, min(piece * P.STEP + P.STEP, P.SIZE), P)
-    else:
-        for start in range(piece * P.STEP, min(piece * P.STEP + P.STEP, P.SIZE), P.BLOCK):
-            _columns(args, tree, start, min(piece * P.STEP + P.STEP, P.SIZE), P)
+    first = tl.load(args[5] + core) * P.STEP if P.STEP < P.SIZE else 0
+    end = min(first + P.STEP, P.SIZE)
+    for start in range(first, end, P.BLOCK):
+        _columns(args, tree, start, end, P)
 
 
 def fold(
-    total: Operand, tiles: Operand, cores: Tensor, roots: Tensor, tree_of: Tensor, *,
+    total: Operand, tiles: Operand, cores: Tensor, roots: Tensor, tree_of: Tensor, number: Tensor, *,
     pairs: Sequence[tuple[int, int]], size: int, op: str, step: int | None = None,
 ) -> FusedOp:  # fmt: skip
     """Return the sums by `op` of tiles [size] of every tree, into their roots' totals.
 
     `cores`, int32 [trees, number], are the cores of each tree. Their parts have the numbers from 0 on; each of
-    the `pairs` of numbers is combined to a value of the next number, the last one the sum. `roots` int32 [trees],
-    `tree_of` int32 [cores]. A slice of the launch is `step` columns, by default all; parts and totals may share memory
-    if slices are folded once.
+    the `pairs` of numbers is combined to a value of the next number, the last one the sum. Int32 are `roots` [trees],
+    and `tree_of` and `number` [cores]: the tree of a core, and its number there. By default each core folds the whole
+    tile; with a `step` core number i of a tree folds columns from i * step to (i + 1) * step.
     """
     step = size if step is None else step
     wide = block(step, WIDE)
@@ -84,4 +83,4 @@ def fold(
         "SIZE": size, "STEP": step, "BLOCK": wide, "NUMBER": len(pairs) + 1, "FIRST": first, "SECOND": second,
         "COMBINE": COMBINE[op],
     }  # fmt: skip
-    return fused_op(_fold, (total, tiles, cores, roots, tree_of), sizes, max(1, wide // 32), elements=1)
+    return fused_op(_fold, (total, tiles, cores, roots, tree_of, number), sizes, max(1, wide // 32), elements=1)

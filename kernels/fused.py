@@ -32,9 +32,7 @@ class FusedOp(NamedTuple):
 
     `sums`: it adds in an order that depends on its warps, as products of 64 rows do. `rounds`: it rounds every
     product, so none may be fused with an addition. `elements`: the size of a core's block, if the body takes P.CORES
-    cores at once; else 0. `rows`: that many rows, P.BLOCK_M at once, need nothing of one another; where a launch is
-    sliced, the body takes the number of its slice, and does every P.SLICES-th block. `ways` are sizes and warps to
-    choose from, all with the same bits.
+    cores at once; else 0. `ways` are sizes and warps to choose from, all with the same bits.
     """
 
     body: Any
@@ -45,17 +43,13 @@ class FusedOp(NamedTuple):
     rounds: bool = False
     num_stages: int = 3
     elements: int = 0
-    rows: int = 0
     ways: tuple[dict[str, int], ...] = ()
 
     def sized(self, **sizes: int) -> FusedOp:
         """Return the op with other sizes; `elements` follows the sizes of its block."""
         before = {name: value.value for name, value in self.sizes._asdict().items()}
-        elements = self.elements
-        for name in ("BLOCK_M", "BLOCK_N"):
-            if name in sizes and elements:
-                elements = elements // before[name] * sizes[name]
-        return self._replace(sizes=constants(before | sizes), elements=elements)
+        wider = {"BLOCK_N": 1, **before, **sizes}["BLOCK_N"], before.get("BLOCK_N", 1)
+        return self._replace(sizes=constants(before | sizes), elements=self.elements * wider[0] // wider[1])
 
     @property
     def is_product(self) -> bool:
@@ -67,7 +61,7 @@ def fused_op(
     body: Any, args: Sequence[Any], sizes: Mapping[str, Any], num_warps: int, **facts: Any
 ) -> FusedOp:  # fmt: skip
     """A fused op; `sizes` are what the body finds in P, functions among them; `facts` are more fields of it."""
-    return FusedOp(body, tuple(args), constants({**sizes, "CORES": 1, "SLICES": 1}), num_warps, **facts)
+    return FusedOp(body, tuple(args), constants({**sizes, "CORES": 1}), num_warps, **facts)
 
 
 def constants(values: Mapping[str, Any]) -> Any:
@@ -85,11 +79,10 @@ class Grid(NamedTuple):
 
     together: int = 1
     loops: int = 1
-    slices: int = 1
 
     def programs(self, count: int) -> int:
         """The number of programs for `count` cores."""
-        return -(-count // self.together // self.loops) * self.slices
+        return -(-count // self.together // self.loops)
 
 
 def grid_of(ops: Sequence[FusedOp], count: int, whole: Sequence[int] = ()) -> Grid:
@@ -115,29 +108,22 @@ def cores_at(cores_ptr, block, CORES: tl.constexpr):
 
 
 @triton.jit
-def run_ops(args, sizes, core, piece, BODIES: tl.constexpr, SLICES: tl.constexpr):
-    """Everything that cores compute by themselves in this launch."""
+def run_ops(args, sizes, core, BODIES: tl.constexpr):
+    """Run all fused ops of a launch on the cores of a block."""
     for number in tl.static_range(len(BODIES)):
         if number > 0:
             tl.debug_barrier()
-        if SLICES > 1:
-            BODIES[number](args[number], core, sizes[number], piece)
-        else:
-            BODIES[number](args[number], core, sizes[number])
+        BODIES[number](args[number], core, sizes[number])
 
 
 @triton.jit
 def _ops_kernel(
     cores_ptr, blocks, args, sizes, BODIES: tl.constexpr, SOURCE: tl.constexpr, CORES: tl.constexpr,
-    LOOPS: tl.constexpr, SLICES: tl.constexpr,
+    LOOPS: tl.constexpr,
 ):  # fmt: skip
-    pid = tl.program_id(0)
-    if LOOPS == 1:
-        run_ops(args, sizes, cores_at(cores_ptr, pid // SLICES, CORES), pid % SLICES, BODIES, SLICES)
-    else:
-        first = pid // SLICES * LOOPS
-        for block in range(first, min(first + LOOPS, blocks)):
-            run_ops(args, sizes, cores_at(cores_ptr, block, CORES), pid % SLICES, BODIES, SLICES)
+    first = tl.program_id(0) * LOOPS
+    for number in tl.range(first, first + 1 if LOOPS == 1 else min(first + LOOPS, blocks), num_stages=1):
+        run_ops(args, sizes, cores_at(cores_ptr, number, CORES), BODIES)
 
 
 def options(ops: Sequence[FusedOp], num_warps: int = 1, among: Sequence[FusedOp] = ()) -> dict[str, Any]:
@@ -164,8 +150,7 @@ def source(ops: Sequence[FusedOp]) -> str:
 
 def given(ops: Sequence[FusedOp], grid: Grid) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """The operands and the sizes of ops, as a kernel takes them."""
-    sizes = (op.sized(CORES=grid.together, SLICES=grid.slices).sizes for op in ops)
-    return tuple(op.args for op in ops), tuple(sizes)
+    return tuple(op.args for op in ops), tuple(op.sized(CORES=grid.together).sizes for op in ops)
 
 
 def launch(ops: Sequence[FusedOp], cores: Tensor, among: Sequence[FusedOp] = (), grid: Grid | None = None) -> None:
@@ -177,7 +162,7 @@ def launch(ops: Sequence[FusedOp], cores: Tensor, among: Sequence[FusedOp] = (),
     start(
         _ops_kernel, grid.programs(count), cores, count // grid.together, *given(ops, grid),
         BODIES=tuple(op.body for op in ops), SOURCE=source(ops), CORES=grid.together, LOOPS=grid.loops,
-        SLICES=grid.slices, **options(ops, min(4, max(1, held // 1024)), among),
+        **options(ops, min(4, max(1, held // 1024)), among),
     )  # fmt: skip
 
 

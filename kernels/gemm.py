@@ -3,10 +3,8 @@
 One kernel serves both. What differs is constexpr: the strides (`TRANSPOSED`), and how a block of products is summed.
 `MODE` is one of
 - "dot": blocks of at least 16 on tensor cores (fp32: in full precision on FMA units);
-- "sum": for up to four rows, where a dot would be mostly padding: products are gathered in [BLOCK_M, BLOCK_K, BLOCK_N]
-  registers and summed over K once, so that B streams through at load speed;
-- "rows": the same of several heads at once, which would otherwise wait for their loads one after another, and of
-  several cores; tiles are streamed whole, in the order of their rows;
+- "rows": for up to four rows, where a dot would be mostly padding, of all heads and of several cores at once: tiles are
+  streamed whole, in the order of their rows, and row k of b goes into sum k % BLOCK_K;
 - "fp16": one k at a time, every multiply-add rounded to fp16, as WSE-2 software does.
 """
 
@@ -31,102 +29,95 @@ AT_ONCE = 1024  # elements of a tile that such a program of one warp holds at on
 
 
 @triton.jit
+def read(ptrs, mask, EVEN: tl.constexpr, CACHE: tl.constexpr = ""):
+    """Load a block, without its mask where it is EVEN."""
+    if EVEN:
+        return tl.load(ptrs, cache_modifier=CACHE)
+    else:
+        return tl.load(ptrs, mask=mask, other=0.0, cache_modifier=CACHE)
+
+
+@triton.jit
+def multiplied(total, a, b, MODE: tl.constexpr):
+    """total + a @ b of two blocks, for "dot" and "fp16"."""
+    # the interpreter's dot multiplies the raw bits of bf16
+    if MODE != "dot" or a.dtype != b.dtype or INTERPRET:
+        a, b = a.to(tl.float32), b.to(tl.float32)
+    if MODE == "dot":
+        return tl.dot(a, b, total, input_precision="ieee")
+    else:
+        return (total + a * b).to(tl.float16).to(tl.float32)
+
+
+@triton.jit
 def accumulate(
     total, a_ptr, b_ptr, next_a_ptr, next_b_ptr, passed_ptrs, arrivals,
-    offs_m, offs_n, stride_am, stride_bk, stride_bn, first_m, first_n,
+    start_m, start_n, stride_am, stride_bk, stride_bn,
     M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, MODE: tl.constexpr, CACHE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """total + a @ b for one block of C; a next_*_ptr that is not None receives a copy of what is read.
 
-    Only the first block of a row or column of blocks copies (`first_m`, `first_n`), so that a tile goes out once.
-    Once both tiles are read and passed on, before the last product, `arrivals` are added to counters at `passed_ptrs`,
-    if any.
+    Only the first block of a row or column of blocks copies, so that a tile goes out once. Once both tiles are read and
+    passed on, before the last product, `arrivals` are added to counters at `passed_ptrs`, if any.
     """
     # blocks that divide the tile need no masks
     EVEN_A: tl.constexpr = M % BLOCK_M == 0 and K % BLOCK_K == 0
     EVEN_B: tl.constexpr = K % BLOCK_K == 0 and N % BLOCK_N == 0
-    # total [BLOCK_M, BLOCK_N]
-    if MODE == "sum":
-        products = tl.zeros([BLOCK_M, BLOCK_K, BLOCK_N], tl.float32)
+    offs_m, offs_n = start_m + tl.arange(0, BLOCK_M), start_n + tl.arange(0, BLOCK_N)
     for start_k in range(0, K, BLOCK_K):
         offs_k = start_k + tl.arange(0, BLOCK_K)
-        if MODE == "sum":  # loaded in the layout of the products, or each block would change it in shared memory
-            # [BLOCK_M, BLOCK_K, 1]
-            offs_a = offs_m[:, None, None] * stride_am + offs_k[None, :, None]
-            mask_a = (offs_m < M)[:, None, None] & (offs_k < K)[None, :, None]
-            # [1, BLOCK_K, BLOCK_N]
-            offs_b = offs_k[None, :, None] * stride_bk + offs_n[None, None, :] * stride_bn
-            mask_b = (offs_k < K)[None, :, None] & (offs_n < N)[None, None, :]
-        else:
-            # [BLOCK_M, BLOCK_K]
-            offs_a = offs_m[:, None] * stride_am + offs_k[None, :]
-            mask_a = (offs_m < M)[:, None] & (offs_k < K)[None, :]
-            # [BLOCK_K, BLOCK_N]
-            offs_b = offs_k[:, None] * stride_bk + offs_n[None, :] * stride_bn
-            mask_b = (offs_k < K)[:, None] & (offs_n < N)[None, :]
-        if EVEN_A:
-            a = tl.load(a_ptr + offs_a, cache_modifier=CACHE)
-        else:
-            a = tl.load(a_ptr + offs_a, mask=mask_a, other=0.0, cache_modifier=CACHE)
-        if EVEN_B:
-            b = tl.load(b_ptr + offs_b, cache_modifier=CACHE)
-        else:
-            b = tl.load(b_ptr + offs_b, mask=mask_b, other=0.0, cache_modifier=CACHE)
+        # [BLOCK_M, BLOCK_K]
+        offs_a = offs_m[:, None] * stride_am + offs_k[None, :]
+        mask_a = (offs_m < M)[:, None] & (offs_k < K)[None, :]
+        # [BLOCK_K, BLOCK_N]
+        offs_b = offs_k[:, None] * stride_bk + offs_n[None, :] * stride_bn
+        mask_b = (offs_k < K)[:, None] & (offs_n < N)[None, :]
+        a, b = read(a_ptr + offs_a, mask_a, EVEN_A, CACHE), read(b_ptr + offs_b, mask_b, EVEN_B, CACHE)
 
         if next_a_ptr is not None:
             if EVEN_A and BLOCK_N >= N:
                 tl.store(next_a_ptr + offs_a, a)
             else:
-                tl.store(next_a_ptr + offs_a, a, mask=mask_a & first_n)
+                tl.store(next_a_ptr + offs_a, a, mask=mask_a & (start_n == 0))
         if next_b_ptr is not None:
             if EVEN_B and BLOCK_M >= M:
                 tl.store(next_b_ptr + offs_b, b)
             else:
-                tl.store(next_b_ptr + offs_b, b, mask=mask_b & first_m)
+                tl.store(next_b_ptr + offs_b, b, mask=mask_b & (start_m == 0))
 
         if passed_ptrs is not None:  # noqa: SIM102  known when compiled, the other not
             if start_k + BLOCK_K >= K:
                 tl.debug_barrier()
                 tl.atomic_add(passed_ptrs, arrivals, sem="release", scope="gpu")
-
-        # the interpreter's dot multiplies the raw bits of bf16
-        if MODE != "dot" or a.dtype != b.dtype or INTERPRET:
-            a, b = a.to(tl.float32), b.to(tl.float32)
-        if MODE == "dot":
-            total = tl.dot(a, b, total, input_precision="ieee")
-        elif MODE == "sum":
-            products += a * b
-        else:
-            total = (total + a * b).to(tl.float16).to(tl.float32)
-    if MODE == "sum":
-        total += summed(products, BLOCK_M, BLOCK_K, BLOCK_N)
+        total = multiplied(total, a, b, MODE)
     return total
 
 
 @triton.jit
-def _rows(
-    c_ptr, out_ptr, a_ptr, b_ptr, start_m, start_n,
-    stride_ch: tl.constexpr, stride_cm: tl.constexpr, stride_ah: tl.constexpr, stride_am: tl.constexpr,
-    stride_bh: tl.constexpr, stride_bk: tl.constexpr, stride_bn: tl.constexpr,
+def row_sums(
+    a_ptr, b_ptr, start_m, start_n,
     M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
-    ADD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
-    UNROLL: tl.constexpr, CORES: tl.constexpr,
+    TRANSPOSED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
+    UNROLL: tl.constexpr, CORES: tl.constexpr = 1,
 ):  # fmt: skip
-    """A block of out = (c +) a @ b on the CORES at whose tiles the pointers are, a row of it being a row of a head.
+    """A block of a @ b on the CORES at whose tiles the pointers are, a row of it being a row of a head.
 
-    Row k of b goes into sum k % BLOCK_K, whatever the UNROLL of row blocks that are loaded before the first is added.
+    UNROLL blocks of rows are loaded before the first is added, which changes no bit. Its shape is that of `head_rows`
+    by columns.
     """
-    # [1, 1, BLOCK_M, 1], or [1, BLOCK_M, 1, 1]
-    rows = start_m + tl.expand_dims(tl.arange(0, BLOCK_M), (0, 1, 3) if K_FIRST else (0, 2, 3))
-    head, offs_m, mask_m = rows // M, rows % M, rows < HEADS * M
+    head, offs_m, mask_m = head_rows(start_m, M, HEADS, BLOCK_M)
+    stride_ah: tl.constexpr = K if TRANSPOSED else M * K
+    stride_am: tl.constexpr = HEADS * K if TRANSPOSED else K
+    stride_bh: tl.constexpr = K if TRANSPOSED else N
+    stride_bk: tl.constexpr = 1 if TRANSPOSED else KV_HEADS * N
+    stride_bn: tl.constexpr = KV_HEADS * K if TRANSPOSED else 1
     # [1, 1, 1, BLOCK_N]
     offs_n = start_n + tl.expand_dims(tl.arange(0, BLOCK_N), (0, 1, 2))
-    offs_b, mask_n = offs_n * stride_bn, offs_n < N
-    mask_b = mask_n
+    offs_b, mask_b = offs_n * stride_bn, offs_n < N
     if HEADS > 1:
         offs_b += head // (HEADS // KV_HEADS) * stride_bh
-        mask_b = mask_n & mask_m
+        mask_b = mask_b & mask_m
     if K_FIRST:
         products = tl.zeros([BLOCK_K, CORES, BLOCK_M, BLOCK_N], tl.float32)
     else:
@@ -149,14 +140,25 @@ def _rows(
             products += x[number] * y[number]
     if K_FIRST:
         total = summed(products, 1, BLOCK_K, CORES * BLOCK_M * BLOCK_N)
-        total = tl.reshape(total, [1, CORES, BLOCK_M, BLOCK_N])
+        return tl.reshape(total, [1, CORES, BLOCK_M, BLOCK_N])
     else:
         total = summed(products, CORES * BLOCK_M, BLOCK_K, BLOCK_N)
-        total = tl.reshape(total, [CORES, BLOCK_M, 1, BLOCK_N])
-    offs_c = head * stride_ch + offs_m * stride_cm + offs_n
-    if ADD:
-        total += load(c_ptr + offs_c, mask_m & mask_n)
-    store(out_ptr + offs_c, total, mask_m & mask_n)
+        return tl.reshape(total, [CORES, BLOCK_M, 1, BLOCK_N])
+
+
+@triton.jit
+def head_rows(start_m, M: tl.constexpr, HEADS: tl.constexpr, BLOCK_M: tl.constexpr):
+    """The head and the row of each row of a block, and its mask: [1, 1, BLOCK_M, 1], or [1, BLOCK_M, 1, 1]."""
+    rows = start_m + tl.expand_dims(tl.arange(0, BLOCK_M), (0, 1, 3) if K_FIRST else (0, 2, 3))
+    return rows // M, rows % M, rows < HEADS * M
+
+
+@triton.jit
+def _copy(to_ptr, from_ptr, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+    for begun in range(0, SIZE, BLOCK):
+        # [BLOCK]
+        offs = begun + tl.arange(0, BLOCK)
+        tl.store(to_ptr + offs, tl.load(from_ptr + offs, mask=offs < SIZE), mask=offs < SIZE)
 
 
 @triton.jit
@@ -164,32 +166,35 @@ def product(
     c_ptr, out_ptr, a_ptr, b_ptr, next_a_ptr, next_b_ptr,
     M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
     TRANSPOSED: tl.constexpr, ADD: tl.constexpr, MODE: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
-    piece=0, CORES: tl.constexpr = 1, SLICES: tl.constexpr = 1, UNROLL: tl.constexpr = 1,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr, UNROLL: tl.constexpr, CORES: tl.constexpr = 1,
 ):  # fmt: skip
     """out = (c +) a @ b for tiles at the given pointers; a next_*_ptr that is not None receives a copy of that tile."""
     # c, out [m, heads, n], a [heads, m, k], b [k, kv_heads, n]
     # transposed: c [heads, m, n], a [m, heads, k], b [n, kv_heads, k]
     stride_ch: tl.constexpr = M * N if TRANSPOSED else N
     stride_cm: tl.constexpr = N if TRANSPOSED else HEADS * N
-    stride_ah: tl.constexpr = K if TRANSPOSED else M * K
-    stride_am: tl.constexpr = HEADS * K if TRANSPOSED else K
-    stride_bh: tl.constexpr = K if TRANSPOSED else N
-    stride_bk: tl.constexpr = 1 if TRANSPOSED else KV_HEADS * N
-    stride_bn: tl.constexpr = KV_HEADS * K if TRANSPOSED else 1
-
     if MODE == "rows":
-        for start_m in range(piece * BLOCK_M, HEADS * M, SLICES * BLOCK_M):  # slices are of heads
+        for start_m in range(0, HEADS * M, BLOCK_M):
+            head, offs_m, mask_m = head_rows(start_m, M, HEADS, BLOCK_M)
             for start_n in range(0, N, BLOCK_N):
-                _rows(
-                    c_ptr, out_ptr, a_ptr, b_ptr, start_m, start_n, stride_ch, stride_cm, stride_ah, stride_am,
-                    stride_bh, stride_bk, stride_bn, M, K, N, HEADS, KV_HEADS, ADD, BLOCK_M, BLOCK_K, BLOCK_N, UNROLL,
-                    CORES,
+                total = row_sums(
+                    a_ptr, b_ptr, start_m, start_n, M, K, N, HEADS, KV_HEADS, TRANSPOSED, BLOCK_M, BLOCK_K, BLOCK_N,
+                    UNROLL, CORES,
                 )  # fmt: skip
+                offs_n = start_n + tl.expand_dims(tl.arange(0, BLOCK_N), (0, 1, 2))
+                offs_c, mask_c = head * stride_ch + offs_m * stride_cm + offs_n, mask_m & (offs_n < N)
+                if ADD:
+                    total += load(c_ptr + offs_c, mask_c)
+                store(out_ptr + offs_c, total, mask_c)
+        if next_a_ptr is not None:
+            _copy(next_a_ptr, a_ptr, HEADS * M * K, 1024)
+        if next_b_ptr is not None:
+            _copy(next_b_ptr, b_ptr, K * KV_HEADS * N, 1024)
     else:
+        stride_am: tl.constexpr = HEADS * K if TRANSPOSED else K
         for head in range(HEADS):
-            offs_ah = head * stride_ah
-            offs_bh = head // (HEADS // KV_HEADS) * stride_bh
+            offs_ah = head * (K if TRANSPOSED else M * K)
+            offs_bh = head // (HEADS // KV_HEADS) * (K if TRANSPOSED else N)
             for start_m in range(0, M, BLOCK_M):
                 offs_m = start_m + tl.arange(0, BLOCK_M)
                 for start_n in range(0, N, BLOCK_N):
@@ -206,43 +211,39 @@ def product(
                         total, a_ptr + offs_ah, b_ptr + offs_bh,
                         next_a_ptr + offs_ah if next_a_ptr is not None else None,
                         next_b_ptr + offs_bh if next_b_ptr is not None else None,
-                        None, 0, offs_m, offs_n, stride_am, stride_bk, stride_bn, start_m == 0, start_n == 0,
-                        M, K, N, MODE, "", BLOCK_M, BLOCK_K, BLOCK_N,
+                        None, 0, start_m, start_n, stride_am, 1 if TRANSPOSED else KV_HEADS * N,
+                        KV_HEADS * K if TRANSPOSED else 1, M, K, N, MODE, "", BLOCK_M, BLOCK_K, BLOCK_N,
                     )  # fmt: skip
                     store(out_ptr + offs_c, total, mask_c)
 
 
 @triton.jit
-def _gemm(args, core, P, piece=0):
+def _gemm(args, core, P):
     c, a, b = args
     if P.CORES > 1 and not K_FIRST:
         core = tl.reshape(core, [P.CORES, 1, 1, 1])
     product(
         tile_ptr(c, core), tile_ptr(c, core), tile_ptr(a, core), tile_ptr(b, core), None, None,
-        P.M, P.K, P.N, P.HEADS, P.KV_HEADS, P.TRANSPOSED, P.ADD, P.MODE, P.BLOCK_M, P.BLOCK_K, P.BLOCK_N,
-        piece, P.CORES, P.SLICES, P.UNROLL,
+        P.M, P.K, P.N, P.HEADS, P.KV_HEADS, P.TRANSPOSED, P.ADD, P.MODE, P.BLOCK_M, P.BLOCK_K, P.BLOCK_N, P.UNROLL,
+        P.CORES,
     )  # fmt: skip
 
 
 def _dot_block(size: int) -> int:
-    """64 where that covers a dimension or divides it; 32 for other long ones: less padding, fewer registers."""
+    """Return 64 where that covers a dimension or divides it; 32 for other long ones: less padding, fewer registers."""
     return block(size, 64 if size <= 64 or size % 64 == 0 else 32, 16)
 
 
 def plan(
     a: Operand, b: Operand, *, m: int, k: int, n: int, heads: int = 1, kv_heads: int = 1,
-    add: bool = False, accumulate: str = "fp32", transposed: bool = False, at_once: bool = False,
+    add: bool = False, accumulate: str = "fp32", transposed: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """The constexpr arguments and launch options of `product` for these parameters.
-
-    `at_once`: few rows, of all heads, share blocks, for products whose operands are not passed on.
-    """
-    wide = torch.float32 in (a.tensor.dtype, b.tensor.dtype)
-    unroll = 1
+    """Return the constexpr arguments and launch options of `product` for these parameters."""
+    wide, unroll = torch.float32 in (a.tensor.dtype, b.tensor.dtype), 1
     if accumulate == "fp16":
         mode, blocks = "fp16", (block(m, 32), 1, block(n, 64))
         num_warps = min(4, blocks[0] * blocks[2] // 512)
-    elif m <= 4 and heads > 1 and at_once:
+    elif m <= 4 and heads > 1:
         block_n = block(n, 256)
         block_k = block(k, 2048 // block_n)
         mode, blocks = "rows", (block(heads * m, 2048 // (block_k * block_n)), block_k, block_n)
@@ -250,8 +251,8 @@ def plan(
     elif m <= 4:
         block_m, block_k = block(m), block(k, LANES)
         block_n = block(n, AT_ONCE // (block_m * LANES))
-        unroll = block(k, AT_ONCE // (block_m * LANES * block_n) * LANES) // block_k if at_once else 1
-        mode, blocks, num_warps = "rows" if at_once else "sum", (block_m, block_k, block_n), 1
+        unroll = block(k, AT_ONCE // (block_m * LANES * block_n) * LANES) // block_k
+        mode, blocks, num_warps = "rows", (block_m, block_k, block_n), 1
     else:
         # fp32 goes through FMA units, operands in registers: little depth and twice the warps, or it spills
         mode, blocks = "dot", (_dot_block(m), 16 if wide else _dot_block(k), _dot_block(n))
@@ -259,7 +260,7 @@ def plan(
     return {
         "M": m, "K": k, "N": n, "HEADS": heads, "KV_HEADS": kv_heads,
         "TRANSPOSED": transposed, "ADD": add, "MODE": mode,
-        "BLOCK_M": blocks[0], "BLOCK_K": blocks[1], "BLOCK_N": blocks[2], **({"UNROLL": unroll} if at_once else {}),
+        "BLOCK_M": blocks[0], "BLOCK_K": blocks[1], "BLOCK_N": blocks[2], "UNROLL": unroll,
         "num_warps": max(1, num_warps), "num_stages": 1 if wide else 2,
         # a fused multiply-add would skip the rounding of the fp32 product that the definition makes
         "enable_fp_fusion": mode != "fp16",
@@ -267,7 +268,7 @@ def plan(
 
 
 def _ways(chosen: dict[str, Any]) -> tuple[dict[str, int], ...]:
-    """Blocks for one vector by a tile: whole rows of the tile, or columns that need no masks; all add alike."""
+    """Return blocks for one vector by a tile: whole rows of the tile, or columns without masks; all add alike."""
     k, n, lanes = chosen["K"], chosen["N"], chosen["BLOCK_K"]
     ways = []
     for wide in (block(n, AT_ONCE // 2), min(n & -n, AT_ONCE // 2)):
@@ -280,17 +281,15 @@ def _ways(chosen: dict[str, Any]) -> tuple[dict[str, int], ...]:
 
 
 def _fused(outs: tuple[Operand, ...], ins: tuple[Operand, ...], **params: Any) -> FusedOp:
-    chosen = plan(*ins, **params, at_once=True)
+    chosen = plan(*ins, **params)
     num_warps, num_stages, fused = (chosen.pop(name) for name in ("num_warps", "num_stages", "enable_fp_fusion"))
     few = chosen["MODE"] == "rows"
     # with four warps, blocks of 64 rows are added by other instructions
     sums = chosen["MODE"] == "dot" and chosen["BLOCK_M"] >= 64
-    # rows of several heads follow one another in c if each has one
-    alone = few and (chosen["HEADS"] == 1 or chosen["M"] == 1)
-    rows = chosen["HEADS"] if alone and chosen["HEADS"] > 1 else 0
-    elements = chosen["BLOCK_M"] * chosen["BLOCK_K"] * chosen["BLOCK_N"] if alone else 0
+    together = few and (chosen["HEADS"] == 1 or chosen["M"] == 1)
+    elements = chosen["BLOCK_M"] * chosen["BLOCK_K"] * chosen["BLOCK_N"] if together else 0
     ways = _ways(chosen) if few and chosen["HEADS"] == chosen["M"] == 1 else ()
-    facts = {"sums": sums, "rounds": not fused, "num_stages": num_stages, "elements": elements, "rows": rows}
+    facts = {"sums": sums, "rounds": not fused, "num_stages": num_stages, "elements": elements}
     op = fused_op(_gemm, (*outs, *ins), chosen, num_warps, ways=ways, **facts)
     return op.sized(BLOCK_N=ways[0]["BLOCK_N"], UNROLL=ways[0]["UNROLL"]) if ways else op
 

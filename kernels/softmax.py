@@ -17,7 +17,7 @@ from wafer_triton.kernels.fused import local_kernel
 def _rows(ins: Any, *, heads: int, m: int, n: int, **_: Any) -> dict[str, Any]:
     block_n = block(n, 1024)
     block_m = block(heads * m, 1024 // block_n)
-    return {"BLOCK_M": block_m, "BLOCK_N": block_n, "rows": heads * m, "together": True}
+    return {"BLOCK_M": block_m, "BLOCK_N": block_n, "together": True}
 
 
 @triton.jit
@@ -30,9 +30,9 @@ def _biased(s, bias, core, offs_row, offs_n, mask, SCALE, M: tl.constexpr, N: tl
 
 @local_kernel(_rows)
 @triton.jit
-def row_max(args, core, P, piece=0):
+def row_max(args, core, P):
     top, s, bias = args
-    for start_row in range(piece * P.BLOCK_M, P.HEADS * P.M, P.SLICES * P.BLOCK_M):
+    for start_row in range(0, P.HEADS * P.M, P.BLOCK_M):
         # [BLOCK_M, BLOCK_N]
         offs_row = start_row + tl.arange(0, P.BLOCK_M)
         mask_row = offs_row < P.HEADS * P.M
@@ -52,9 +52,9 @@ def row_max(args, core, P, piece=0):
 
 @local_kernel(_rows)
 @triton.jit
-def exp_sum(args, core, P, piece=0):
+def exp_sum(args, core, P):
     p, z, s, bias, top = args
-    for start_row in range(piece * P.BLOCK_M, P.HEADS * P.M, P.SLICES * P.BLOCK_M):
+    for start_row in range(0, P.HEADS * P.M, P.BLOCK_M):
         # [BLOCK_M, BLOCK_N]
         offs_row = start_row + tl.arange(0, P.BLOCK_M)
         mask_row = offs_row < P.HEADS * P.M
@@ -71,12 +71,11 @@ def exp_sum(args, core, P, piece=0):
         store(tile_ptr(z, core) + offs_row[:, None], total, mask_row[:, None])
 
 
-# o is [m, heads, n]: the rows of a slice follow one another in it only if m is 1
-@local_kernel(lambda ins, heads, m, n: _rows(ins, heads=heads, m=m, n=n) | {"rows": heads if m == 1 else 0})
+@local_kernel(_rows)
 @triton.jit
-def normalize(args, core, P, piece=0):
+def normalize(args, core, P):
     out, o, z = args
-    for start_row in range(piece * P.BLOCK_M, P.HEADS * P.M, P.SLICES * P.BLOCK_M):
+    for start_row in range(0, P.HEADS * P.M, P.BLOCK_M):
         # [BLOCK_M, BLOCK_N]
         offs_row = (start_row + tl.arange(0, P.BLOCK_M))[:, None]
         mask_row = offs_row < P.HEADS * P.M

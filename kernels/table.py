@@ -10,7 +10,7 @@ from wafer_triton.kernels.fused import KERNELS
 
 
 def find(name: str) -> Callable[..., None]:
-    """The launcher of local operation `name`; BackendError with the known names otherwise."""
+    """Return the launcher of local operation `name`; BackendError with the known names otherwise."""
     if name not in KERNELS:
         raise BackendError(
             f"local operation {name!r} has no Triton kernel; known: {', '.join(sorted(KERNELS))}. Add your own with "

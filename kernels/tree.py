@@ -99,7 +99,7 @@ def _send(x, core, first, count, step, SIZE: tl.constexpr, BLOCK: tl.constexpr, 
 def _block(acc, mailbox, tables, args, sizes, receivers, sends, number, alarm_ptr, launch, BODIES: tl.constexpr, P):
     order_ptr, _, _, _, _, awaited_ptr, arrived_ptr = tables
     if len(BODIES) > 0:
-        run_ops(args, sizes, cores_at(order_ptr, number, P.CORES), 0, BODIES, 1)
+        run_ops(args, sizes, cores_at(order_ptr, number, P.CORES), BODIES)
         tl.debug_barrier()
     awaited = tl.load(awaited_ptr + number)
     if awaited > 0:

@@ -197,9 +197,8 @@ def warp_groups(
     stay = programs
     if a.tensor.device.type == "cuda":  # one program a multiprocessor, as the ring leaves no room for two
         stay = min(programs, torch.cuda.get_device_properties(a.tensor.device).multi_processor_count)
-    named = ("M", "K", "N", "BLOCK_N", "GROUP_M", "GROUP_N", "SWIZZLE")
-    sizes = {name: chosen[name] for name in named}
-    sizes |= {"SPREAD": chosen["GROUP_M"] + chosen["GROUP_N"] - 2, "DEPTH": chosen["num_stages"]}
+    sizes = {name: chosen[name] for name in ("M", "K", "N", "BLOCK_N", "GROUP_M", "GROUP_N", "SWIZZLE", "DEPTH")}
+    sizes["SPREAD"] = chosen["GROUP_M"] + chosen["GROUP_N"] - 2
     start(
         _groups_kernel, stay, boxes(out, chosen["N"]), boxes(a, chosen["K"]), boxes(b, chosen["N"]), rows, cols,
         a_labels, b_labels, side, programs, constants(sizes), num_warps=4,

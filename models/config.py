@@ -97,7 +97,7 @@ class DecoderConfig(DecoderShape):
         """Raise CacheError unless a text may have `count` tokens."""
         if count > self.context:
             raise CacheError(
-                f"{count} tokens are more than the {self.context} positions that {self.name} knows "
+                f"{count} tokens are more than the {self.context} positions of {self.name} "
                 f"(max_position_embeddings in its config.json); give a shorter prompt, or fewer new tokens"
             )
 

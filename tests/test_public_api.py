@@ -158,7 +158,7 @@ def test_planning_and_counting_work_without_torch():
 # the longest that fits a module is its own.
 LAYERS = [
     {"errors", "text"},
-    {"device", "dtype"},
+    {"device", "dtype", "timing"},
     {"mesh", "layout", "local", "shape"},
     {"schedule"},
     {"count", "place"},
@@ -307,8 +307,8 @@ def test_torch_would_be_seen(module, tmp_path):
 )
 def test_a_circle_would_be_seen(line, tmp_path):
     changed = tmp_path / "changed.py"
-    changed.write_text(modules()["emulate.elision"].read_text() + f"\n{line}\n")
-    assert "emulate.elision" in circle(modules() | {"emulate.elision": changed})
+    changed.write_text(modules()["emulate.plan"].read_text() + f"\n{line}\n")
+    assert "emulate.plan" in circle(modules() | {"emulate.plan": changed})
 
 
 def test_transformers_computes_nothing():

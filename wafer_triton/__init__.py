@@ -1,4 +1,4 @@
-"""Run a wafer-scale chip's program on one GPU or a laptop, and know what it would cost on the wafer."""
+"""Run the program of a wafer-scale chip on one GPU or a laptop, and predict its cycles on the wafer."""
 
 from importlib import import_module
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 __version__ = "0.1.0"
 
 # Everything public, by the module that holds it. Names are loaded on first use, so that `import wafer_triton` pulls
-# in neither torch nor triton, and costing works where they are missing. No name may be that of a module of this
-# package: once imported, a module is an attribute of its package and would take the name's place.
+# in neither torch nor triton, and costing works where they are missing. No public name may equal the
+# name of a module of this package: an imported module is an attribute of its package and would replace the name.
 _PUBLIC = {
     "cost.price": ("price",),
     "count.account": ("Account", "account", "link_loads"),

@@ -44,11 +44,11 @@ def executor(
 
     `shards` is "RxC", the rectangles that a mesh is cut into; by default as few cores as can be lie at the cuts.
     `emulate_on` is "cuda" for one GPU to a rank, with NCCL, or "cpu", with gloo; "auto" takes the GPUs if there are
-    any. The other arguments are those of `ops.executor`, for each rank. A rank that waits `timeout` seconds for another
+    any. The other arguments are as of `ops.executor`, for each rank. A rank that waits `timeout` seconds for another
     gives up.
 
-    Raises BackendError where ranks do not agree on all this, for a node with fewer GPUs than ranks, and for a `shards`
-    that has not one rectangle for each rank; MeshError for a `shards` that is none.
+    Raises BackendError if ranks do not agree on all this, and for a node with fewer GPUs than ranks. It is raised, too,
+    unless `shards` has one rectangle for each rank. Raises MeshError for `shards` of another form.
     """
     if not isinstance(timeout, int | float) or not 0 < timeout <= MOST_TIMEOUT:
         raise BackendError(f"timeout = {timeout!r} must be a number of seconds above 0, at most {MOST_TIMEOUT:,.0f}")

@@ -1,6 +1,6 @@
 """The one exception family: every mistake a user can make raises a `WaferError`.
 
-A message says what is wrong, where (core, round, buffer, key or file) and what to do about it.
+A message names the mistake, its place (core, round, buffer, key or file) and the remedy.
 Our own impossibilities are `assert`s, not members of this family.
 """
 
@@ -57,7 +57,7 @@ class CacheError(WaferError, ValueError):
 
 
 class DrawError(WaferError, ValueError):
-    """A picture, a page or a trace cannot be made of what is given."""
+    """A picture, a page or a trace cannot be made of its arguments."""
 
 
 def check_type(what: str, value: object, kind: type, error: type[WaferError] = ScheduleError) -> None:

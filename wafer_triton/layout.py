@@ -1,7 +1,7 @@
 """Mesh tensors: a tensor cut into one tile per core by an einops pattern.
 
 In a pattern `y` and `x` are the mesh axes. "(y m) (x k)" cuts a matrix both ways; "(y k)" cuts a vector along y and
-repeats it along x. The axis right behind y or x is the tile's and is padded with zeros to whole tiles. A right side
+repeats it along x. The axis right after y or x is the tile's and is padded with zeros to whole tiles. A right side
 orders the tile's own dimensions: "(h two x p) (y d) -> d (h two p)". Sizes other than the tile's are given by name.
 """
 
@@ -69,9 +69,9 @@ def scatter(tensor: torch.Tensor, mesh: Mesh, pattern: str, **sizes: int) -> Mes
 class Sharding:
     """A pattern matched to a tensor's `shape` and a mesh: how the whole tensor lies in tiles [rows, cols, *tile].
 
-    The tensor is viewed as `sizes`, a dimension for each axis that is cut, `padded` to whole tiles, and `split` into
-    mesh axes and tile axes. `order` are the dimensions of tiles in that order, after the `repeated` mesh axes; `inner`
-    are the sizes of the tile axes, which `tile` groups as the pattern does.
+    The tensor is viewed as `sizes`, which has a dimension for each axis that is cut. It is `padded` to whole tiles, and
+    `split` into mesh axes and tile axes. `order` are the dimensions of tiles in that order, after the `repeated` mesh
+    axes; `inner` are the sizes of the tile axes, which `tile` groups as the pattern does.
     """
 
     shape: tuple[int, ...]

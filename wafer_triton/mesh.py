@@ -2,7 +2,7 @@
 
 `fold` serves algorithms that need a square grid on a rectangular mesh (MeshGEMM's lcm grid, WaferLLM section 5): the
 schedule is written for `shape = rows * fold[0], cols * fold[1]` logical cores, and each physical core does the work of
-a `fold` block of them. Moves inside a block cost no hop; SRAM is that of the whole block.
+a `fold` block of them. Moves inside a block cost no hop; SRAM counts the whole block.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Mesh:
         return self.shape[0] * self.shape[1]
 
     def square(self) -> Mesh:
-        """The mesh folded to the square lcm grid (itself when square already); MeshError for a grid too large."""
+        """Return the mesh folded to the square lcm grid (itself if square already); MeshError for a grid too large."""
         if self.fold != (1, 1) or self.rows == self.cols:
             return self
         side = math.lcm(self.rows, self.cols)

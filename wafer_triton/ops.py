@@ -2,6 +2,7 @@
 
     >>> c = mesh_gemm(a, b, mesh=16)                  # 16 x 16 virtual cores of a WSE-2
     >>> c, record = mesh_gemm(a, b, mesh="8x12", record=True)
+
     >>> record.hops, record.link_bytes, record.sram_by_buffer
 
 Operands share one dtype (fp32, bf16, fp16) and one torch device. A MeshTensor is taken as it is cut; if the first
@@ -62,7 +63,7 @@ class How(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Record(Account):
-    """The account of a run and the predicted cost of its rounds on the wafer; `+` and `*` are those of both.
+    """The account of a run and the predicted cost of its rounds on the wafer; `+` and `*` act on both.
 
     `rank_bytes` are the bytes that each round sent between ranks, where several emulate the mesh.
     """
@@ -186,12 +187,12 @@ def _run(
     for (name, _), operand in zip(operation.inputs, operands, strict=True):
         runner.agree(name, operand.tiles if isinstance(operand, MeshTensor) else operand)
     for name, (values, pattern) in operation.constants.items():
-        runner.enter(program, name, torch.from_numpy(values), pattern)
+        runner.enter(program.schedule, name, program.memory[name], torch.from_numpy(values), pattern)
     for (name, pattern), operand in zip(operation.inputs, operands, strict=True):
         if isinstance(operand, MeshTensor) or not pattern:
             program.write(name, operand.tiles if isinstance(operand, MeshTensor) else operand)
         else:
-            runner.enter(program, name, operand, pattern)
+            runner.enter(program.schedule, name, program.memory[name], operand, pattern)
     program.captured()
     result = take(program)
     program.give_back()
@@ -226,7 +227,7 @@ def _parsed(text: str) -> tuple[Mesh, tuple[tuple[str, Any], ...]]:
 
 @torch.library.custom_op("wafer_triton::apply", mutates_args=())
 def _apply(name: str, operands: list[Tensor], spec: str, backend: str, exchange: str, launch: str) -> Tensor:
-    """Return one opaque operator for all operations, so that torch.compile and fake tensors do not look inside."""
+    """Return one opaque operator for all operations, which torch.compile and fake tensors do not enter."""
     mesh, options = _parsed(spec)
     operation = recipe(
         name, mesh, dtype_name(operands[0].dtype), tuple(tuple(operand.shape) for operand in operands), options
@@ -301,7 +302,7 @@ def _cut_alike(operation: Recipe, operands: tuple[Operand, ...]) -> None:
 
 
 def mesh_gemm(a: Operand, b: Operand, *, algorithm: str = "mesh", accumulate: str = "fp32", **how: Unpack[How]) -> Any:
-    """a [m, k] @ b [k, n] -> [m, n] by MeshGEMM, or by algorithm "cannon", "summa" or "allgather".
+    """Return a [m, k] @ b [k, n] -> [m, n] by MeshGEMM, or by algorithm "cannon", "summa" or "allgather".
 
     A rectangular mesh is folded to its lcm grid. Source: WaferLLM (OSDI'25), section 5.
     """
@@ -314,7 +315,7 @@ def mesh_gemm(a: Operand, b: Operand, *, algorithm: str = "mesh", accumulate: st
 def mesh_gemm_t(
     a: Operand, b: Operand, *, algorithm: str = "mesh", accumulate: str = "fp32", **how: Unpack[How]
 ) -> Any:
-    """a [m, k] @ b [n, k]^T -> [m, n] by GEMM-T: b circles along y, partial products are summed along x.
+    """Return a [m, k] @ b [n, k]^T -> [m, n] by GEMM-T: b circles along y, partial products are summed along x.
 
     The algorithms "cannon", "summa" and "allgather" transpose b on the mesh first. Source: WaferLLM (OSDI'25),
     section 5.

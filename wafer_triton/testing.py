@@ -1,6 +1,6 @@
 """How values are judged: against an fp64 reference, with a tolerance that follows from the dtype and is never tuned.
 
-A result in a dtype may be wrong by twice what plain torch is wrong by in that dtype, and by one rounding.
+A result in a dtype may have twice the error of plain torch in that dtype, and one rounding.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from wafer_triton.dtype import dtype_name, torch_dtype
 def assert_close(actual: Tensor, reference: Tensor, dtype: Any, plain: Tensor | None = None, name: str = "") -> None:
     """AssertionError, naming the worst coordinates, unless `actual` is as near to `reference` as `dtype` lets it be.
 
-    `reference` is fp64, `plain` what torch computes in `dtype` (None: as if it were exact). The bound on every element
+    `reference` is fp64, `plain` the result of torch in `dtype` (None: as if it were exact). The bound on every element
     is 2 max|plain - reference| + eps max|reference|. NaN or infinity is wrong unless the reference has it there.
     """
     assert reference.dtype == torch.float64, f"the reference must be fp64, not {reference.dtype}"

@@ -1,20 +1,16 @@
-"""Time on the device that runs: one clock for CPU and GPU, CUDA graphs, and runs over inputs that take turns.
+"""Time on the device that runs, see `wafer_triton.timing`, for pytest-benchmark and runs over inputs that take turns.
 
 pytest-benchmark keeps the statistics, but its own timer reads the host, which a GPU runs ahead of. So benchmarks give
 it `CLOCK`, which stands still but for the seconds that CUDA events (on a CPU: `perf_counter`) measured inside a round.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from time import perf_counter
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-Run = Callable[[], object]
-SHORTEST = {"cuda": 2e-3, "cpu": 2e-2}  # seconds of one timed round at the least: events resolve half a microsecond
-LONGEST = 1.0  # seconds that all rounds of one case take, about
-ROUNDS = (3, 30)
+from wafer_triton.timing import LONGEST, Run, captured, elapsed, is_cuda, repeats, synchronize
 
 
 class Clock:
@@ -30,29 +26,6 @@ class Clock:
 CLOCK = Clock()
 
 
-def is_cuda(device: str) -> bool:
-    return torch.device(device).type == "cuda"
-
-
-def elapsed(device: str, run: Run) -> float:
-    """Return the seconds that the device takes for `run`."""
-    if not is_cuda(device):
-        begun = perf_counter()
-        run()
-        return perf_counter() - begun
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    begin.record()
-    run()
-    end.record()
-    end.synchronize()
-    return begin.elapsed_time(end) / 1e3
-
-
-def synchronize(device: str) -> None:
-    if is_cuda(device):
-        torch.cuda.synchronize()
-
-
 def broken(device: str) -> bool:
     """Return whether the device runs nothing more in this process, as after a GPU's illegal memory access."""
     try:
@@ -61,26 +34,6 @@ def broken(device: str) -> bool:
     except RuntimeError:
         return True
     return False
-
-
-def captured(device: str, run: Run) -> tuple[Run, str]:
-    """Return a replay of `run` as a CUDA graph, and a word for it; `run` itself on a CPU or where capture fails."""
-    run()  # compiles kernels
-    synchronize(device)
-    if not is_cuda(device):
-        return run, "run"
-    graph = torch.cuda.CUDAGraph()
-    try:
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            run()
-        torch.cuda.current_stream().wait_stream(side)
-        with torch.cuda.graph(graph):
-            run()
-    except RuntimeError as refused:  # the case is still worth a time, which says that launches are in it
-        return run, f"launches, not a graph: {str(refused).splitlines()[0]}"
-    return graph.replay, "graph replay"
 
 
 def fastest(device: str, runs: Sequence[Run]) -> int:
@@ -109,12 +62,11 @@ def measure(benchmark: Any, device: str, runs: Sequence[Run], graph: bool = True
         replay, how = captured(device, replay)
     replay()
     once = min(elapsed(device, replay) for _ in range(2))
-    times = max(1, min(1000, math.ceil(SHORTEST[torch.device(device).type] / once)))
+    times, rounds = repeats(device, once, LONGEST)
 
     def timed() -> None:
         CLOCK.seconds += elapsed(device, lambda: [replay() for _ in range(times)]) / (times * len(runs))
 
-    rounds = max(ROUNDS[0], min(ROUNDS[1], int(LONGEST / (once * times))))
     benchmark.pedantic(timed, rounds=rounds, warmup_rounds=1)
     return how
 

@@ -14,7 +14,7 @@ from functools import partial
 import torch
 
 from wafer_triton.emulate.executor import Executor
-from wafer_triton.emulate.plan import Step
+from wafer_triton.emulate.parts import Step
 from wafer_triton.emulate.program import Program
 from wafer_triton.models.place.cuts import Tiles, is_repeated
 from wafer_triton.models.run.chunks import Chunk, ChunkTiles

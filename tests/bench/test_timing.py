@@ -15,13 +15,14 @@ import limits
 import timing
 from clock import Clock
 from wafer_triton import ops
+from wafer_triton import timing as clocks
 
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
-    """Replace the host's clock in bench/harness/timing.py by one that only a run's sleep advances."""
+    """Replace the host's clock by one that only a run's sleep advances."""
     clock = Clock()
-    monkeypatch.setattr(timing, "perf_counter", clock.time)
+    monkeypatch.setattr(clocks, "perf_counter", clock.time)
     return clock
 
 
@@ -54,6 +55,15 @@ def test_short_runs_are_repeated_until_they_can_be_timed(clock, seconds, times):
     count = []
     timing.measure(Benchmark(), "cpu", [lambda: count.append(clock.sleep(seconds))])
     assert len(count) == times, "until they take 20 ms, or are a thousand"
+
+
+def test_times_are_the_median_and_the_least_of_rounds(clock):
+    seconds = iter(
+        [9.0, 0.5, 0.5, 0.7, 0.5, 0.6, 0.9]
+    )  # the first run does not count, the next two say how long one is
+    times = clocks.timed("cpu", lambda: clock.sleep(next(seconds)), longest=2)
+    assert (times.seconds, times.least) == (pytest.approx(0.65), pytest.approx(0.5))
+    assert (times.rounds, times.how) == (4, "run")
 
 
 def test_the_fastest_way_is_chosen_and_a_refused_one_is_none(clock):
@@ -156,9 +166,9 @@ class Graphs:
             "empty_cache": lambda: None,
         }.items():  # fmt: skip
             monkeypatch.setattr(torch.cuda, name, value)
-        for module in (timing, limits, cases):
+        for module in (clocks, timing, limits, cases):
             monkeypatch.setattr(module, "is_cuda", lambda device: True)
-        monkeypatch.setitem(timing.SHORTEST, "cpu", timing.SHORTEST["cuda"])
+        monkeypatch.setitem(clocks.SHORTEST, "cpu", clocks.SHORTEST["cuda"])
 
     def run(self, what):
         """Return a run that is only recorded while a graph is captured, as on a GPU."""

@@ -10,7 +10,8 @@ import triton.language as tl
 from triton.runtime import interpreter
 
 from wafer_triton.emulate import fuse
-from wafer_triton.emulate.segments import Tree, segments
+from wafer_triton.emulate.parts import Tree
+from wafer_triton.emulate.segments import segments
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.mesh import Mesh
@@ -123,8 +124,8 @@ BLOCK = Block(
     Mesh(3, 2), "bf16", entries=5,
 )  # fmt: skip
 DECODING = (decode.project, decode.attend, decode.output, decode.ffn)
-# the constants of `fuse` that choose: by default; every fold alone; several cores a program, and rows in slices
-CHOICES = {"default": {}, "alone": {"READ": 0}, "several cores": {"LEAST": 1, "DEEP": 1}}
+# the constants of `fuse` that choose: by default; every fold alone; several cores a program
+CHOICES = {"default": {}, "alone": {"READ": 0}, "several cores": {"LEAST": 1}}
 
 
 def last_first(monkeypatch) -> None:

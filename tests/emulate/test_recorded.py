@@ -37,15 +37,14 @@ def test_meshgemm_is_one_launch_a_round(launches):
     rounds = {"compute-shift, 1 round in a launch": 4}
     # alignment: two rounds, then lines that moved an odd number of times copy back, operand by operand
     assert {what: number for what, number in launches.items() if "shift" in what} == rounds
-    assert sum(launches.values()) <= 4 + 4
+    assert sum(launches.values()) <= 4 + 4 + 1, "and a copy rounds the sums"
 
 
 @pytest.fixture
 def gpu_that_holds(monkeypatch):
     """Return a function that sets the programs a GPU holds; rounds of one launch run one by one here."""
 
-    def several(c, out, a, b, neighbours, counters, cores, alarm, *, rounds, tight, **params):
-        taken.append(tight)
+    def several(c, out, a, b, neighbours, counters, cores, alarm, *, rounds, **params):
         assert not counters.any() and held >= len(neighbours)
         to_a, to_b, from_a, from_b = neighbours.t().contiguous()
         assert to_a[from_a].equal(to_b[from_b]) and to_a[from_a].equal(torch.arange(len(to_a), dtype=torch.int32))
@@ -55,14 +54,13 @@ def gpu_that_holds(monkeypatch):
             one_round(c, target, a[now], b[now], a[then], b[then], to_a, to_b, cores, **params)
             params["add"] = True
 
-    held, taken = 0, []
+    held = 0
 
-    def holds(programs: int, tightly: int = 0) -> list[bool]:
+    def holds(programs: int) -> None:
         nonlocal held
-        held = max(programs, tightly)
-        monkeypatch.setattr(triton_executor, "residency", lambda *_, tight=False, **__: tightly if tight else programs)
+        held = programs
+        monkeypatch.setattr(triton_executor, "residency", lambda *_, **__: programs)
         monkeypatch.setattr(triton_executor, "all_rounds", several)
-        return taken
 
     return holds
 
@@ -91,13 +89,6 @@ def test_all_rounds_are_one_launch_where_the_gpu_has_room_for_the_mesh(gpu_that_
         assert torch.equal(product, (a @ b).bfloat16())
     said = [what.split(" x ")[-1] for what in program.launches if "compute-shift" in what]
     assert tuple(said) == launches
-
-
-@pytest.mark.parametrize(("holds", "tightly", "rounds"), [(8, 9, [True]), (9, 9, [False]), (7, 8, [])])
-def test_a_mesh_that_fits_with_few_registers_is_one_launch(gpu_that_holds, holds, tightly, rounds):
-    taken = gpu_that_holds(holds, tightly)
-    run(*of("gemm", "3"), TritonExecutor())
-    assert taken == rounds
 
 
 def test_the_record_of_a_run_has_its_launches(gpu_that_holds):
@@ -180,7 +171,8 @@ def test_a_decode_layer_is_a_few_launches(exchange, number):
     words = {part.title: bound(part, block, given, exchange).launches for part, given in decode.layer(block, 4095)}
     counts = tuple(len(words[name if name == "kv append" else f"decode {name}"]) for name in PARTS)
     assert counts == number and sum(number) <= (20 if exchange == "explicit" else 16), words
-    assert ("reduce tree" in str(words)) == (exchange == "explicit") == ("fold" not in str(words))
+    trees = str(words).count("reduce tree"), str(words).count("fold")
+    assert trees == ((10, 0) if exchange == "explicit" else (1, 9)), "the scores alone have large tiles"
 
 
 @pytest.mark.parametrize("exchange", EXCHANGES)

@@ -93,22 +93,16 @@ def test_a_pure_move_takes_tiles_of_two_dtypes(dtype):
     assert torch.equal(got.float(), wanted)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("shape", [(1, 48), (48, 1), (1, 1)], ids=str)
-@pytest.mark.parametrize("case", [c for c in [*EXACT, *ROUNDED] if form(local.find(c.op)).repeated], ids=str)
-def test_a_tile_that_many_cores_share_gives_the_bits_of_copies_of_it(case, shape):
-    # torch's sigmoid differs in the last bit of few numbers, so that small tiles take many cores
-    grid = (48, 48) if max(case.ins) < 50 else (4, 4)
-    shape = (min(shape[0], grid[0]), min(shape[1], grid[1]))
-    ins, outs = draw(case, torch.float32, integers=False, cores=shape[0] * shape[1])
-    shared = [value.view(*shape, -1).expand(*grid, -1) for value in ins]
-    for given in range(1 << len(ins)):  # some of the inputs are shared, others lie with each core
-        mixed = [value if given >> place & 1 else value.contiguous() for place, value in enumerate(shared)]
-        results = [[torch.full((*grid, out.shape[-1]), float("nan")) for out in outs] for _ in range(2)]
-        for result, tiles in zip(results, (mixed, [value.contiguous() for value in shared]), strict=True):
-            form(local.find(case.op)).plan(*result, *tiles, **case.params)()
-        for got, wanted in zip(*results, strict=True):
-            assert torch.equal(got, wanted)
+@pytest.mark.parametrize("case", [*EXACT, *ROUNDED], ids=str)
+def test_a_slot_among_others_gives_the_bits_of_a_tile_alone(case):
+    # some functions of torch have another last bit for few numbers of a strided tensor, so that there are many cores
+    ins, outs = draw(case, torch.float32, integers=False, cores=48 * 48 if max(case.ins) < 50 else 16)
+    results = [[torch.zeros_like(out) for out in outs] for _ in range(2)]
+    slots = [torch.cat([value, value], -1)[..., : value.shape[-1]] for value in ins]
+    for result, tiles in zip(results, (slots, ins), strict=True):
+        form(local.find(case.op)).plan(*result, *tiles, **case.params)()
+    for got, wanted in zip(*results, strict=True):
+        assert torch.equal(got, wanted)
 
 
 def test_an_addition_in_place_is_the_same():

@@ -169,7 +169,7 @@ def test_a_too_long_text_is_refused_before_weights_are_placed(tiny, capsys, tmp_
     (tmp_path / "text.txt").write_text("a" * 200)
     assert main(shlex.split(f"{line.format(text=tmp_path / 'text.txt')} --mesh 2 --model {tiny}")) == 2
     err = capsys.readouterr().err
-    assert "tokens are more than the 64 positions that" in err and "placing" not in err
+    assert "tokens are more than the 64 positions of" in err and "placing" not in err
 
 
 def test_values_that_leave_their_range(wrong, tmp_path):

@@ -68,7 +68,7 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
 
     from wafer_triton.emulate.fuse import folded
     from wafer_triton.emulate.segments import segments
-    from wafer_triton.kernels import Moves, Operand, all_rounds, compute_shift, find, one_round
+    from wafer_triton.kernels import Copies, Operand, all_rounds, compute_shift, find, one_round
     from wafer_triton.kernels.elided import Labels, elided
     from wafer_triton.kernels.exchange import exchange
     from wafer_triton.kernels.fold import fold
@@ -126,7 +126,7 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
         name = str(dtype).removeprefix("torch.")
         covered = dtype != torch.bfloat16
         for numel in (4096,) if covered else (4096, 35):
-            one = Moves(tile(numel, dtype), tile(numel, dtype), cores, cores, None, 0, 4, 6, 1, 6)
+            one = Copies(tile(numel, dtype), tile(numel, dtype), cores, cores, None, 0, 4, 6, 1, 6)
             record(f"exchange {numel}-{name}", 0, exchange, (one,), (numel,))
             record(f"exchange {numel}-{name} and 35", 0, exchange, (one, one), (numel, 35))
 
@@ -146,13 +146,13 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
             labels = Labels(cores, cores, 0)
             record(
                 f"elided {m}x{k}x{n}-{name}",
-                3 * blocks // 2, elided, c, rounded, a, b, cores, cores, labels, labels, group=(1, 1), **shape,
+                3 * blocks // 2, elided, c, rounded, a, b, cores, cores, labels, labels, by="loads", **shape,
             )  # fmt: skip
 
-        for m, k, n in (*shapes, (4, 64, 64), (2, 64, 128), (4, 64, 256)) if whole else shapes:
+        for m, k, n in shapes:
             a, b, next_a, next_b = (tile(numel, dtype) for numel in (m * k, k * n) * 2)
             shape = plan(a, b, m=m, k=k, n=n)
-            if shape["M"] <= shape["BLOCK_M"] and shape["N"] <= shape["BLOCK_N"]:
+            if shape["MODE"] == "dot" and shape["M"] <= shape["BLOCK_M"] and shape["N"] <= shape["BLOCK_N"]:
                 record(
                     f"all_rounds {m}x{k}x{n}-{name}",
                     blocks, all_rounds, tile(m * n, torch.float32), tile(m * n, dtype), (a, next_a), (b, next_b),
@@ -220,13 +220,12 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
 
         for op in ("add",) if covered else ("add", "maximum"):
             record(f"tree {op}-{name}", scratch, reduce_tree, *reduced(tile(288, dtype), 288, op=op))
-        tree, small = tree_of(64), tile(32 * 65, dtype)
-        tables = (small, small, cores, cores, cores)
-        for size, step in ((448, 32), (1, 1), (32 * 65, 65)):
+        tree, small = tree_of(64), tile(448, dtype)
+        tables = (small, small, cores, cores, cores, cores)
+        for size, step in ((448, 32), (1, 1), (8, 8)):
             sums = fold(*tables, pairs=tree.pairs, size=size, op="add", step=step)
-            rows = {"heads": 32, "m": 1, "n": 65, "scale": 0.1}
-            scores = find("row_max").fused((tile(32, torch.float32),), (small, small), **rows).sized(BLOCK_M=1)
-            ops, grid = ([sums, scores], Grid(4, 1, 32)) if step == 65 else ([sums], Grid(slices=size // step))
+            scores = find("row_max").fused((small,), (small, small), heads=1, m=1, n=8, scale=0.1)
+            ops, grid = ([sums, scores], Grid(4)) if size == 8 else ([sums], Grid())
             if not covered or size == 448:
                 record(f"fold {size}-{name}", scratch, launch, ops, cores, (), grid)
         for m, k, n in ((1, 36, 288),) if covered else ((1, 36, 288), (8, 64, 64)):

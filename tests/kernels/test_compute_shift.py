@@ -17,10 +17,11 @@ import torch
 from torch import Tensor, multiprocessing
 from triton.runtime.interpreter import GridExecutor, InterpreterBuilder
 
-from wafer_triton.emulate.segments import Products, segments
+from wafer_triton.emulate.parts import Products
+from wafer_triton.emulate.segments import segments
 from wafer_triton.errors import BackendError
 from wafer_triton.kernels import Operand, _common, all_rounds, compute_shift, one_round, residency
-from wafer_triton.kernels.waiting import PATIENCE_LOOKS, Alarm, Watch
+from wafer_triton.kernels.waiting import PATIENCE, Alarm, Watch
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.product import recipe
 
@@ -187,7 +188,7 @@ def test_after_one_core_gives_up_no_core_waits_long(monkeypatch):
     watch = Watch("cpu")
     alarm = watch.alarm("MeshGEMM", 2, [], lambda core, round_: round_)
     alone(2, alarm)
-    assert len(looks) > PATIENCE_LOOKS.value
+    assert len(looks) > PATIENCE.value
     looks.clear()
     alone(9, alarm)
     assert len(looks) == 2 * 8, "in each round that waits, one poll and one more after the flag is read as raised"
@@ -279,30 +280,6 @@ def test_a_launch_of_all_rounds_is_cooperative(monkeypatch):
     given = dict(zip(names, args, strict=True))
     assert given["cores"] == 6 and given["cores_ptr"] is cores and given["counters_ptr"] is counters
     assert (given["alarm_ptr"], given["launch"], given["rounds"]) == (alarm.word, alarm.launch, 3)
-
-
-@pytest.mark.parametrize("tight", [True, False])
-def test_tight_rounds_have_64_registers(tight, monkeypatch):
-    """And only those are tight that have little on the stack then."""
-    asked = []
-    kernel = SimpleNamespace(warmup=lambda *_, **options: asked.append(options["maxnreg"]))
-    monkeypatch.setattr(compute_shift, "_rounds_kernel", kernel)
-    monkeypatch.setattr(compute_shift, "registers", lambda number: {"maxnreg": number})
-    monkeypatch.setattr(compute_shift, "resident", lambda *_: 1056)
-    cores, c = torch.arange(6, dtype=torch.int32), operand(torch.zeros(2, 3, 64 * 64))
-
-    def holds(dtype: torch.dtype, **sizes: int) -> int:
-        a = operand(torch.zeros(2, 3, 64 * 64, dtype=dtype))
-        return residency(c, c, (a, a), (a, a), cores, cores[None], cores, raised(), tight=tight, **sizes)
-
-    whole = {"m": 64, "k": 64, "n": 64}
-    assert holds(torch.bfloat16, **whole) == 1056 and asked == [64 if tight else 96]
-    for dtype, sizes in (
-        (torch.float32, whole),
-        (torch.bfloat16, whole | {"k": 60}),
-        (torch.bfloat16, whole | {"m": 4}),
-    ):
-        assert holds(dtype, **sizes) == (0 if tight else 1056)
 
 
 def test_a_watch_keeps_no_memory_of_programs_that_are_gone():

@@ -74,21 +74,22 @@ def test_all_rounds_are_cooperative(launched):
 
 
 def test_elided(launched):
-    shared, alone = launched["elided"]
-    assert shape(shared) == ("_dot_kernel", [4, 1, 1], 128, False), "2 x 2 of 4 x 4 cores a program"
-    assert shape(alone) == ("_core_kernel", [16, 1, 1], 32, False)
-    for launch, step in ((shared, 0), (alone, 4)):
+    dots, rows = launched["elided"]
+    assert shape(dots) == ("_elided_kernel", [16, 1, 1], 64, False), "a core a program"
+    assert shape(rows) == ("_elided_kernel", [16, 1, 1], 32, False)
+    for launch, step in ((dots, 0), (rows, 4)):
         assert launch["args"] == {
             "c": C, "out": OUT, "a": A, "b": B, "rows_ptr": "cores", "cols_ptr": "sends",
             "a_labels": ["others", "table", step], "b_labels": ["table", "others", step], "P": 4,
-        } | ({} if launch is shared else {"programs": 16})  # fmt: skip
+            "programs": 16,
+        }  # fmt: skip
 
 
 def test_warp_groups(launched):
     (launch,) = launched["warp groups"]
     assert shape(launch) == ("_groups_kernel", [4, 1, 1], 384, False), "two groups of 4 warps, 4 for one that fetches"
     args = launch["args"]
-    assert args.pop("S")[-1] == "constexpr[6]", "slots of the ring"
+    assert args.pop("S")[-2:] == ["constexpr[6]", "constexpr[2]"], "slots of the ring, labels between cores"
     for name, lie in (("out", "tiles of c"), ("a", "tiles of a"), ("b", "tiles of b")):
         assert args.pop(name) == [lie, 64, 16 * 64, 64, 64, [16 * 64, 64, 64, 1]]
     assert args == {
@@ -135,7 +136,7 @@ def launch_all(compiler: str) -> dict[str, list[dict]]:
 
     import torch
 
-    from wafer_triton.kernels import Moves, Operand, all_rounds, compute_shift, find, one_round
+    from wafer_triton.kernels import Copies, Operand, all_rounds, compute_shift, find, one_round
     from wafer_triton.kernels.elided import Labels, elided
     from wafer_triton.kernels.exchange import exchange
     from wafer_triton.kernels.fused import Grid
@@ -174,7 +175,7 @@ def launch_all(compiler: str) -> dict[str, list[dict]]:
         return launches
 
     done = {}
-    moves = Moves(next_a, a, cores, sends, None, 0, 3, 2, 3, 2), Moves(next_b, b, others, sends, table, 3, 3, 2, 7, 5)
+    moves = Copies(next_a, a, cores, sends, None, 0, 3, 2, 3, 2), Copies(next_b, b, others, sends, table, 3, 3, 2, 7, 5)
     exchange(moves, [256, 64])
     done["exchange"] = since(named)
     tile = {"m": 16, "k": 16, "n": 16}
@@ -184,9 +185,9 @@ def launch_all(compiler: str) -> dict[str, list[dict]]:
     all_rounds(c, out, *hands, *waiting, rounds=7, **tile)
     done["all_rounds"] = since(named)
     side = (cores[:4], sends[:4])
-    for step, group, sizes in ((0, (2, 2), {"m": 32, "k": 32, "n": 32}), (4, None, {"m": 1, "k": 8, "n": 8})):
+    for step, sizes in ((0, {"m": 32, "k": 32, "n": 32}), (4, {"m": 1, "k": 8, "n": 8})):
         labels = Labels(others, table, step), Labels(table, others, step)
-        elided(c, out, a, b, *side, *labels, group=group, **sizes)
+        elided(c, out, a, b, *side, *labels, **sizes)
     done["elided"] = since(named)
     tiles = [Operand(torch.zeros(16 * 64 * 64, dtype=bf16), 0, 64 * 64) for _ in "abc"]
     named |= {one.tensor.data_ptr(): f"tiles of {name}" for one, name in zip(tiles, "abc", strict=True)}

@@ -27,9 +27,7 @@ def test_benchmarked_kernels_stay_within_the_committed_bounds():
     found = {row["case"]: row for row in csv.DictReader(io.StringIO(child.stdout))}
     assert found.keys() == bounds.keys(), "run python bench/harness/static_gate.py --write"
     assert [fault for case in found for fault in faults(found[case], bounds[case])] == []
-    spilling = {case: row["spills"] for case, row in bounds.items() if row["spills"] != "0"}
-    assert spilling.keys() == {"all_rounds, 64 x 64 tiles, tight"}, "so that 8 programs fit: 64 registers a thread"
-    assert max(map(int, spilling.values())) <= 96, "bytes a thread"
+    assert {row["spills"] for row in bounds.values()} == {"0"}
     groups = [row for case, row in found.items() if "by warp groups" in case]
     assert len(groups) == 5 and all(row["wgmma"] == row["tma"] == row["specialised"] == "1" for row in groups)
     assert {row["warps"] for row in groups} == {"12"}, "two groups of 4, and one that fetches, which takes 4 as well"

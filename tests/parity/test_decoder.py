@@ -69,7 +69,7 @@ def test_a_prompt_and_its_answer_longer_than_the_cache(model):
 
 def test_a_text_beyond_max_position_embeddings_is_refused():
     model = decoder(max_length=80, max_prompt=80)
-    text = r"65 tokens are more than the 64 positions that decoder knows \(max_position_embeddings in its config.json\)"
+    text = r"65 tokens are more than the 64 positions of decoder \(max_position_embeddings in its config.json\)"
     with pytest.raises(CacheError, match=text):
         model.prefill([1] * 65)
     with pytest.raises(CacheError, match=text):

@@ -1,1 +1,1 @@
-"""The command line: `main` runs it, `options` holds what commands share, every other file is a family of commands."""
+"""The command line: `main` runs it, `options` has the common code, every other file is a family of commands."""

@@ -1,7 +1,7 @@
 """The border between the command line and its user: every exception that is not a fault of ours becomes one line.
 
-A mistake (`WaferError`), a file or stream that cannot be used, memory that this machine does not have, and what another
-package says of a user's file are told in one line. Any other exception is ours and keeps its traceback.
+One line reports a mistake (`WaferError`), a file or stream that cannot be used, or memory that this machine lacks. It
+also reports an error of another package about a user's file. Any other exception is ours and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from traceback import walk_tb
 from wafer_triton.errors import BackendError, WaferError
 
 OPTIONAL = ("rich", "tokenizers", "transformers")  # packages of the extra `models`
-# Packages that read what the user gives, whose exceptions speak of it.
+# Packages that read files of the user; their exceptions are about these files.
 READERS = ("gguf", "huggingface_hub", "matplotlib", "rich", "safetensors", "tokenizers", "transformers")
 _ALLOCATORS = re.compile("not enough memory|can't allocate memory|out of memory|unable to allocate", re.IGNORECASE)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -25,7 +25,7 @@ _BYTES = re.compile(r"allocate (\d+) bytes")
 
 
 def judged(error: Exception) -> tuple[int, str]:
-    """Return the exit code of an exception and what to say of it; a fault of ours is raised again."""
+    """Return the exit code and the message of an exception; a fault of ours is raised again."""
     if isinstance(error, BrokenPipeError):
         return 141, ""
     said = _said(error)
@@ -59,7 +59,7 @@ def _reader(error: Exception) -> str | None:
 
 @contextmanager
 def output() -> Iterator[None]:
-    """Standard output for a command: it exists, takes any character, and what is written has arrived at the end."""
+    """Check that standard output exists, let it take any character, and flush it at the end."""
     if sys.stdout is None or sys.stdout.closed:
         raise BackendError("standard output is closed; send it somewhere, if only to /dev/null")
     for stream in (sys.stdout, sys.stderr):
@@ -69,7 +69,7 @@ def output() -> Iterator[None]:
         yield
         sys.stdout.flush()
     except OSError as error:
-        if error.errno is not None and error.filename is None:  # what is written to files names them, see `writing`
+        if error.errno is not None and error.filename is None:  # an error about a file names it, see `writing`
             error.filename = "standard output"
             with open(os.devnull, "w") as nowhere, suppress(OSError):  # else Python complains again when it exits
                 os.dup2(nowhere.fileno(), sys.stdout.fileno())

@@ -23,7 +23,7 @@ def validate(args: argparse.Namespace) -> int:
     from wafer_triton.cost.calibrate import paper, validation
     from wafer_triton.cost.calibrate.own import spread
 
-    if not args.json:  # before the work too: what cannot be written is told at once
+    if not args.json:  # before the work too: a closed stdout raises at once
         print(validation.TITLE, flush=True)
     families = validation.families()
     page = validation.markdown(families, paper.cells(), paper.parts())
@@ -43,7 +43,7 @@ def validate(args: argparse.Namespace) -> int:
 
 
 def reproduce(args: argparse.Namespace) -> int:
-    """every cell of the paper's tables beside its prediction; takes some fifteen seconds"""
+    """compare every cell of the paper's tables with its prediction; takes some fifteen seconds"""
     from dataclasses import asdict
 
     from wafer_triton.cost.calibrate import paper, validation
@@ -59,7 +59,7 @@ def reproduce(args: argparse.Namespace) -> int:
     cells = paper.cells(chosen)
     texts = [tables.table(validation.CELLS, map(validation.row_of, cells), left=5)]
     notes = dict.fromkeys(f"  {cell.system}: {cell.note}" for cell in cells if cell.verdict == "miss" and cell.note)
-    texts += ["", "what is known of the misses", *notes] if notes else []
+    texts += ["", "notes on the misses", *notes] if notes else []
     texts += ["", tables.table(validation.KINDS, validation.kind_rows(cells), title=SUMMED)]
     requests = paper.parts() if "2" in chosen else []
     if requests:
@@ -72,8 +72,8 @@ def reproduce(args: argparse.Namespace) -> int:
     return tell(args, answer, *texts)
 
 
-REPRODUCED = "WaferLLM (OSDI'25), tables 2 to 8 and text, beside what is predicted of its program and of the full one"
-SUMMED = "errors are those of cells that are not fitted"
+REPRODUCED = "WaferLLM (OSDI'25), tables 2 to 8 and text, beside the predictions of its program and of the full one"
+SUMMED = "errors are of cells that are not fitted"
 PARTS = "requests of table 2: times published, and predicted on the wafer of the paper's program"
 
 
@@ -113,7 +113,7 @@ def _validate_own(args: argparse.Namespace) -> int:
 
 
 def _fit_own(args: argparse.Namespace) -> int:
-    """What a fit with a user's measurements gives."""
+    """Fit constants on a user's measurements and print them; return the exit code."""
     from wafer_triton.cost.calibrate import own
     from wafer_triton.cost.constants import Constants
     from wafer_triton.draw import tables

@@ -20,7 +20,7 @@ AXES = ("performance", "cost", "accuracy")
 
 
 def cap(args: argparse.Namespace) -> int:
-    """compare cost, accuracy and performance of runs that `generate --json` told, in predicted wafer time"""
+    """compare cost, accuracy and performance of runs of `generate --json`, in predicted wafer time"""
     from wafer_triton.cost.cap import Cap
     from wafer_triton.cost.price import Prediction
     from wafer_triton.draw import tables
@@ -55,7 +55,7 @@ def cap(args: argparse.Namespace) -> int:
 
 
 def _row(run: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """Return one run's measures in decode, and what a token costs."""
+    """Return one run's measures in decode, with the price of a token."""
     record = _read(run)
     measures, predicted = record["cap"]["decode"], record["predicted"]["decode"]
     row: dict[str, Any] = {"run": run.stem, "device": record["device"]}
@@ -96,7 +96,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _wrong(record: dict[str, Any]) -> list[str]:
-    """What is wrong with the numbers of a record."""
+    """Return the faults in the numbers of a record."""
     measures = {name: record["cap"]["decode"].get(name) for name in SHOWN}
     measures |= {"joules_per_token": record["predicted"]["decode"].get("joules_per_token")}
     wrong = [
@@ -109,7 +109,7 @@ def _wrong(record: dict[str, Any]) -> list[str]:
 
 
 def _perplexity(path: Path) -> float:
-    """What `perplexity --json` printed last; ConfigError for a file that holds no such record."""
+    """Return the last perplexity that `perplexity --json` printed; ConfigError for a file that holds no such record."""
     try:
         value = float(json.loads(read_text(path).splitlines()[-1])["perplexity"])
     except ConfigError:
@@ -122,7 +122,7 @@ def _perplexity(path: Path) -> float:
 
 
 def _scaled(rows: list[dict[str, Any]]) -> list[dict[str, float]]:
-    """Of each run its place on every axis that all runs have, by min-max; the best is 1, as is what all have alike."""
+    """Return, of each run, its place on every axis that all runs have, by min-max; the best is 1, and so are equals."""
     values = {
         "performance": [row["tokens_per_second"] for row in rows],
         "cost": [
@@ -141,7 +141,7 @@ def _scaled(rows: list[dict[str, Any]]) -> list[dict[str, float]]:
 
 
 def _draw(out: Path, rows: list[dict[str, Any]], scaled: list[dict[str, float]]) -> None:
-    """A radar of the scaled axes."""
+    """Draw a radar of the scaled axes."""
     from wafer_triton.draw.figure import COLOURS, picture
 
     axes = list(scaled[0])
@@ -176,14 +176,14 @@ COMMANDS = (
         "cap",
         cap,
         (
-            option("runs", type=path, nargs="+", metavar="RUN.json", help="what `generate --json` printed"),
+            option("runs", type=path, nargs="+", metavar="RUN.json", help="the output of `generate --json`"),
             option("--accuracy", type=number, action="append", metavar="A", help="of a run; once for each, in order"),
             option(
                 "--perplexity",
                 type=path,
                 action="append",
                 metavar="FILE",
-                help="in place of an accuracy, what `perplexity --json` printed; once for each run, in order",
+                help="in place of an accuracy, the output of `perplexity --json`; once for each run, in order",
             ),
             option("--watts", type=positive, metavar="W", help="power of the device (default: its own)"),
             option("--kwh-price", type=positive, metavar="P", help="price of a kWh"),

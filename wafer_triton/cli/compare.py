@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from wafer_triton.errors import ConfigError
 from wafer_triton.text.quantity import Legend
 
 if TYPE_CHECKING:
+    from wafer_triton.compare.agreement import Agreement
     from wafer_triton.compare.algorithms import AlgorithmRow
     from wafer_triton.verify.faults import Finding
 
@@ -34,14 +36,10 @@ REFERENCE = "FILE.py:FUNCTION"
 RETURNS = "a function that returns a Schedule, a Recipe or a pair (Schedule, Intent)"
 MANY_CORES = 200 * 200  # of a mesh, from which on `check` of a model reports how far it is
 UNCOUNTABLE = frozenset(("malformed", "off-mesh", "two-writers", "deadlock"))
-PRICED = {
-    "gemm": "priced with both operands aligned on the mesh; `wafer-triton estimate gemm` has the host skew the weights",
-    "gemv": "priced with the K-tree's default groups; `wafer-triton estimate gemv` takes the best",
-}
 
 
 def compare(args: argparse.Namespace) -> int:
-    """all algorithms for one product: rounds, hops, routes, links, SRAM, error, PLMR verdict"""
+    """compare all algorithms for one product: rounds, hops, routes, links, SRAM, error, PLMR verdict"""
     from wafer_triton.compare import algorithms
     from wafer_triton.draw.progress import Progress
 
@@ -57,11 +55,24 @@ def compare(args: argparse.Namespace) -> int:
             rows = algorithms.compare_gemm(args.mesh, args.m, args.k, args.n, **common)
         else:
             rows = algorithms.compare_gemv(args.mesh, args.k, args.n, **common)
-    return _tell_rows(args, {"mesh": args.mesh, "device": args.device}, rows)
+    agreed = _estimated(args)
+    about = {"mesh": args.mesh, "device": args.device, "agreement": asdict(agreed)}
+    return _tell_rows(args, about, rows, [str(agreed)])
+
+
+def _estimated(args: argparse.Namespace) -> Agreement:
+    """Return how `estimate` prices the first algorithm, and the steps that make the difference."""
+    from wafer_triton.compare.agreement import agreement
+    from wafer_triton.compare.product import Compared
+    from wafer_triton.mesh import as_mesh
+
+    shapes = ((args.m, args.k), (args.k, args.n)) if args.kind == "gemm" else ((1, args.k), (args.k, args.n))
+    product = Compared(args.kind, as_mesh(args.mesh, args.device), args.dtype, shapes)
+    return agreement(product, product.algorithms[0])
 
 
 def compare_own(args: argparse.Namespace) -> int:
-    """a schedule of your own beside the built-in algorithms of its operation, which its intent tells"""
+    """compare a schedule of your own with the built-in algorithms of the operation that its intent states"""
     from wafer_triton.cli.own import load
     from wafer_triton.compare import algorithms
     from wafer_triton.draw.progress import Progress
@@ -76,21 +87,21 @@ def compare_own(args: argparse.Namespace) -> int:
     return _tell_rows(args, {"schedule": own.schedule.name, "mesh": str(mesh), "device": mesh.device.name}, rows)
 
 
-def _tell_rows(args: argparse.Namespace, about: dict[str, Any], rows: list[AlgorithmRow]) -> int:
+def _tell_rows(
+    args: argparse.Namespace, about: dict[str, Any], rows: list[AlgorithmRow], more: Sequence[str] = ()
+) -> int:
     from wafer_triton.compare.algorithms import AlgorithmRow
     from wafer_triton.draw import tables
 
     records = [asdict(row) for row in rows]
-    notes = [PLMR]
-    if "mesh" in about and args.kind != OWN:
-        notes.append(PRICED[args.kind])
+    notes = [PLMR, *more]
     if any(row.error is None for row in rows):
         notes.append("largest error -: values were not computed; --values does, for products")
     return tell(args, about | {"rows": records}, tables.records(records, Legend(AlgorithmRow)), *notes)
 
 
 def check(args: argparse.Namespace) -> int:
-    """a verdict for every operation of a decoder layer on a device, or for a schedule of your own"""
+    """judge every operation of a decoder layer on a device, or a schedule of your own"""
     model = {"mesh": "16", "device": "wse2", "dtype": "fp16", "context": 512, "prompt": None, "head_groups": None}
     given = [name for name in model if getattr(args, name) is not None]
     if (args.model is None) == (args.schedule is None):

@@ -27,27 +27,45 @@ from wafer_triton.cli.options import (
 from wafer_triton.device import device as find_device
 from wafer_triton.device import energy_note
 from wafer_triton.errors import ConfigError
+from wafer_triton.mesh import as_mesh
 from wafer_triton.text.quantity import PREDICTED, Legend
 
 PROGRAMS = ("full", "paper-benchmark")  # as `wafer_triton.cost.layers`, which --help does not wait for
 
-BASIS = ("constants", "error_band", "outside", "layout")  # of a plan, which is told of the best alone
+BASIS = ("constants", "error_band", "outside", "layout")  # of a plan, printed of the best alone
 SECONDS_A_SIDE, OF_A_MIXTURE = 0.4, 1.0  # of a plan, about, on a machine such as a laptop
+# The line under an estimate that predicts no time.
+TIMELESS = {
+    "kv": "bound by the SRAM of a core alone: a cache takes no time, and no rate of the device changes it",
+    "energy": "bound by the given seconds and the power of each side alone",
+}
 FINE_STEP = 5  # up to which a plan, of some hundred meshes, reports how far it is
 
 
 def estimate(args: argparse.Namespace) -> int:
     """predict cycles, tokens per second, capacity or energy"""
     from wafer_triton import estimate
+    from wafer_triton.compare.explain import bounds
+    from wafer_triton.compare.sweep import KINDS
     from wafer_triton.draw import tables
 
-    options = _with_experts(args, _with_model(given(args)))
-    estimated = getattr(estimate, args.kind)(**options)
+    options = arguments_of(args)
+    estimated = KINDS.get(args.kind, estimate.energy)(**options)
     text = tables.fields(asdict(estimated), Legend(type(estimated)), title=_title(args.kind, options))
-    notes = [
-        note for note in (_priced(args), _positions(args), _layers_alone(options), _energy(args, estimated)) if note
-    ]
-    return tell(args, asdict(estimated), text, *notes)
+    found = bounds(args.kind, **options)
+    line = TIMELESS[args.kind] if found is None else str(found)
+    answer = asdict(estimated) | {"bounds": None if found is None else asdict(found)}
+    return tell(args, answer, text, line, *notes_of(args, options), *filter(None, [_energy(args, estimated)]))
+
+
+def arguments_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of an estimate from the options of its kind."""
+    return _with_experts(args, _with_model(given(args)))
+
+
+def notes_of(args: argparse.Namespace, options: dict[str, Any]) -> list[str]:
+    """Return the lines under an estimate: which product is priced, too many positions, absent parts."""
+    return [note for note in (_priced(args), _positions(args), _layers_alone(options)) if note]
 
 
 def _energy(args: argparse.Namespace, estimated: Any) -> str:
@@ -56,16 +74,20 @@ def _energy(args: argparse.Namespace, estimated: Any) -> str:
 
 
 def _priced(args: argparse.Namespace) -> str:
-    """Which product is priced, where `compare` prices another."""
-    if args.kind == "gemm" and args.algorithm in ("mesh", "cannon"):
-        return "priced with weights that the host skews; `wafer-triton compare gemm` aligns both operands on the mesh"
-    if args.kind == "gemv" and args.algorithm == "ktree" and args.groups is None:
-        return "priced with the best groups of the K-tree; `wafer-triton compare gemv` has its default groups"
-    return ""
+    """Return how `compare` prices the same product, where it does."""
+    from wafer_triton.compare.agreement import agreement
+    from wafer_triton.compare.product import Compared
+
+    if args.kind not in ("gemm", "gemv"):
+        return ""
+    shapes = ((args.m, args.k), (args.k, args.n)) if args.kind == "gemm" else ((1, args.k), (args.k, args.n))
+    product = Compared(args.kind, as_mesh(args.mesh, args.device), args.dtype, shapes)
+    known = args.algorithm in product.algorithms
+    return str(agreement(product, args.algorithm, getattr(args, "groups", None))) if known else ""
 
 
 def _positions(args: argparse.Namespace) -> str:
-    """What to say of more tokens than a model has positions for."""
+    """Return a note on more tokens than a model has positions for."""
     tokens = {name: getattr(args, name, None) for name in ("context", "tokens", "input", "output")}
     if args.kind in ("gemm", "gemv", "energy", "kv") or args.model is None:
         return ""
@@ -78,7 +100,7 @@ def _positions(args: argparse.Namespace) -> str:
 
 
 def _layers_alone(options: dict[str, Any]) -> str:
-    """Which parts a decoder without a vocabulary lacks."""
+    """Return a note on the sub-layers that a decoder without a vocabulary lacks."""
     if "model" not in options:
         return ""
     from wafer_triton.shape.read import shape_of
@@ -143,7 +165,7 @@ def _with_model(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_experts(args: argparse.Namespace, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of an estimate, with what says where experts live made one."""
+    """Return the options of an estimate, with one option for the place of the experts."""
     if "experts" not in options:
         return options
     own = {name: value for name, value in options.items() if name not in ("copies", "routing")}
@@ -151,7 +173,7 @@ def _with_experts(args: argparse.Namespace, options: dict[str, Any]) -> dict[str
 
 
 def _title(subject: str, options: dict[str, Any]) -> str:
-    """What is estimated, and of what: every option that says something."""
+    """Return the title: the subject of the estimate, and every option with a value."""
     from wafer_triton.compare.sweep import LEGEND
 
     said = (
@@ -257,6 +279,26 @@ KINDS = (
             AS_IF,
         ),
         "MoE-CAP's measures of decode: S-MBU, S-MFU and distinct experts",
+    ),
+    Command(
+        "batch",
+        estimate,
+        (
+            *MODEL,
+            MESH,
+            DEVICE,
+            size("--context", "tokens in the cache of each sequence"),
+            size("--batch", "sequences, each of which gets a token in a turn"),
+            option(
+                "--at-once",
+                type=count,
+                metavar="N",
+                help="sequences of a group, which follow one another through the regions (default: the fastest)",
+            ),
+            HEADS,
+            AS_IF,
+        ),
+        "decode of a batch, in groups that follow one another through the regions",
     ),
     Command("kv", estimate, (*MODEL, MESH, DEVICE, HEADS, PROGRAM), "how many tokens the cache holds"),
     Command(

@@ -153,7 +153,7 @@ class TextStream:
         self.prompt = ranks.of_first(tokenized)
         self.tokens: list[int] = []
         self.shown = ""
-        # With the prompt in front, a tokenizer that strips the first space does not strip that of the new text.
+        # With the prompt in front, a tokenizer that strips the first space keeps the first space of the new text.
         self._start = len(self._decode())
 
     def push(self, token: int) -> str:

@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 def perplexity(args: argparse.Namespace) -> int:
-    """the perplexity of a text on a mesh of virtual cores, to compare meshes, algorithms and number formats"""
+    """measure the perplexity of a text on a mesh of virtual cores, to compare meshes and number formats"""
     from wafer_triton.draw.progress import Progress
     from wafer_triton.models import precision
 
@@ -84,7 +84,7 @@ def precision(args: argparse.Namespace) -> int:
 
 
 def _so_far(judged: Iterator[T]) -> tuple[T, bool]:
-    """The last judgement, and whether Ctrl-C kept more from coming; before the first there is nothing to show."""
+    """Return the last judgement, and whether Ctrl-C ended them; Ctrl-C before the first is raised."""
     newest = next(judged)
     try:
         for newest in judged:  # noqa: B007 (the last one is wanted)
@@ -125,7 +125,7 @@ def _model(args: argparse.Namespace, executor: Executor, progress: Progress, **o
 def _announce(
     args: argparse.Namespace, executor: Executor, progress: Progress, tokens: int
 ) -> Callable[[Placement], None]:
-    """What tells about how long so many tokens take, window by window, once the model's place is known."""
+    """Return a function that prints the expected time of `tokens` in windows, for the placement that it is given."""
     from wafer_triton.models import effort
 
     window = min(args.window, tokens)

@@ -42,7 +42,7 @@ def _main(argv: list[str] | None) -> int:
     if sys.stderr is None:  # closed, and `print` would take stdout in its place
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (until Python ends)
     try:
-        if argv is None:  # what runs may have something to show, or to put away
+        if argv is None:  # the command may have a result to print, or memory to free
             signal.signal(signal.SIGINT, signal.default_int_handler)
         with ranks.quiet():
             code = commands.run(argv)
@@ -72,7 +72,7 @@ def _say(message: str, code: int) -> int:
     from wafer_triton.cli import ranks
     from wafer_triton.errors import WaferError
 
-    with suppress(WaferError):  # which is what the message says
+    with suppress(WaferError):  # the message reports the same error
         if not message or not ranks.first_to_say(message):
             return code
     if message:

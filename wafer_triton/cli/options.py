@@ -1,4 +1,4 @@
-"""What commands share: how a command is described, its options and their types, and where its answer goes."""
+"""Common parts of commands: descriptions, options and their types, and the streams of an answer."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Command:
 
 
 def option(*flags: str, **settings: Any) -> Option:
-    """What argparse's `add_argument` takes."""
+    """Return an option as the arguments of argparse's `add_argument`."""
     return flags, settings
 
 
@@ -177,10 +177,10 @@ HEADS = option(
 EXPERTS = (
     option(
         "--experts", choices=("spread", "regions"),
-        help="where those of a mixture live in prefill: each over the whole mesh, or in a region (default: the faster)",
+        help="place of a mixture's experts in prefill: each over the whole mesh, or in a region (default: the faster)",
     ),
     option("--copies", type=count, metavar="N", help="with --experts regions: copies of the hottest, by --routing"),
-    option("--routing", type=path, metavar="FILE", help="for --copies: what tokens took, by --routing-out"),
+    option("--routing", type=path, metavar="FILE", help="for --copies: the experts of tokens, by --routing-out"),
 )  # fmt: skip
 CHECKPOINT = option(
     "--model", required=True, metavar="PATH|NAME", help="a Hugging Face folder, or smollm2-135m (fetched)"
@@ -194,15 +194,18 @@ PLACE = (
     HEADS,
     *EXPERTS,
 )  # fmt: skip
+EMULATE_ON = (
+    option(
+        "--emulate-on", default="auto", metavar="auto|cpu|cuda|cuda:N",
+        help="the torch device that emulates the cores (default: a GPU where there is one)",
+    ),
+    option("--backend", choices=("torch", "triton"), help="default: triton on a GPU, else torch"),
+)  # fmt: skip
 EXECUTION = (
     DTYPE,
     option("--accumulate", default="fp32", choices=("fp32", "fp16"), help="partial sums (default: %(default)s)"),
     option("--exchange", default="explicit", choices=("explicit", "elided"), help="do tiles move (default), or not"),
-    option(
-        "--emulate-on", default="auto", metavar="auto|cpu|cuda|cuda:N",
-        help="what emulates the cores (default: a GPU where there is one)",
-    ),
-    option("--backend", choices=("torch", "triton"), help="default: triton on a GPU, else torch"),
+    *EMULATE_ON,
     option(
         "--shards", metavar="RxC",
         help="of ranks that torchrun starts: rectangles that a mesh is cut into (default: ranks take layers first)",
@@ -211,7 +214,7 @@ EXECUTION = (
 
 
 def given(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of a command by name, without what every command has."""
+    """Return the options of a command by name, without those that every command has."""
     return {name: value for name, value in vars(args).items() if name not in ("run", "kind", "json")}
 
 
@@ -232,7 +235,7 @@ def searching(args: argparse.Namespace) -> None:
 
 
 def experts_of(args: argparse.Namespace, model: str | Path) -> Any:
-    """Where `EXPERTS` says that the experts of a model live; ConfigError for options that do not go together."""
+    """Return the place of a model's experts by `EXPERTS`; ConfigError for options that do not go together."""
     if (args.copies is None) != (args.routing is None) or (args.copies and args.experts != "regions"):
         raise ConfigError("--copies of the hottest experts: give --experts regions and --routing FILE with it, or none")
     if args.copies is None:
@@ -245,9 +248,9 @@ def experts_of(args: argparse.Namespace, model: str | Path) -> Any:
 
 
 def checkpoint_of(args: argparse.Namespace, tokens: int = 1) -> Checkpoint:
-    """Return the checkpoint of `CHECKPOINT`; raises for what is wrong with it, `PLACE` and so many tokens.
+    """Return the checkpoint of `CHECKPOINT`; raises for its faults, and for faults of `PLACE` and a number of tokens.
 
-    That is all that can be told before the tokenizer is loaded, which takes seconds, and weights are placed.
+    These are judged before the tokenizer is loaded, which takes seconds, and before weights are placed.
     """
     from wafer_triton.dtype import torch_dtype
     from wafer_triton.models.checkpoint.checkpoint import Checkpoint
@@ -277,7 +280,7 @@ def executor_of(args: argparse.Namespace) -> Executor:
 
 
 def tell_where(executor: Executor) -> None:
-    """Print on what and in which exchange an executor runs, to stderr."""
+    """Print the device and the exchange of an executor, to stderr."""
     from wafer_triton.ops import described
 
     print(f"emulated {described(executor)}", file=sys.stderr, flush=True)
@@ -297,7 +300,7 @@ def tell(args: argparse.Namespace, answer: Any, *texts: str) -> int:
 
 
 def _plain(answer: Any) -> Any:
-    """Return an answer with null for what is not finite, which JSON does not have."""
+    """Return an answer with null for numbers that are not finite, which JSON does not have."""
     if isinstance(answer, dict):
         return {name: _plain(value) for name, value in answer.items()}
     if isinstance(answer, list | tuple):
@@ -306,7 +309,7 @@ def _plain(answer: Any) -> Any:
 
 
 def cut_short(when: str) -> int:
-    """Tell that Ctrl-C ended a command, whose answer so far has been told; the exit code."""
+    """Print that Ctrl-C ended a command, whose answer so far is printed; returns the exit code."""
     print(f"interrupted {when}", file=sys.stderr)
     return 130
 

@@ -27,7 +27,7 @@ RESULTS = "a Schedule, a Recipe or a pair (Schedule, Intent)"
 
 @dataclass(frozen=True)
 class OwnSchedule:
-    """What a function returned: a schedule, and if they are known its intent and how its operands are cut."""
+    """The result of a user's function: a schedule, and if given its intent and recipe."""
 
     function: str
     schedule: Schedule
@@ -90,7 +90,7 @@ def _run(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(path.stem, path.resolve())
     assert spec is not None and spec.loader is not None  # it ends in .py
     module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)  # dataclasses look their module up
+    sys.modules.setdefault(path.stem, module)  # dataclasses need their module here
     sys.path.insert(0, str(path.resolve().parent))  # modules beside the file
     try:
         spec.loader.exec_module(module)

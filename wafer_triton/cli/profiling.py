@@ -18,7 +18,7 @@ STEPS = 2  # decode steps that are profiled, as each is thousands of events
 
 @contextmanager
 def profiled(path: Path | None) -> Iterator[Callable[[], object]]:
-    """Profile what runs into a trace at `path`, or nothing for None; what it yields is called after each step.
+    """Profile the steps of the block into a trace at `path` (None: no profile); yields a function to call after each.
 
     Raises OSError for a path that cannot be written.
     """

@@ -1,4 +1,4 @@
-"""The command line on the ranks that torchrun started: rank 0 prints, and what went wrong is told once."""
+"""The command line on the ranks that torchrun started: rank 0 prints, and an error is printed once."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ T = TypeVar("T")
 
 
 def count() -> int:
-    """Return how many ranks there are; 1 without torchrun."""
+    """Return the number of ranks; 1 without torchrun."""
     return _whole("WORLD_SIZE", 1)
 
 
 def number() -> int:
-    """Which of them this is."""
+    """Return the number of this rank."""
     return _whole("RANK", 0) if count() > 1 else 0
 
 
 def _whole(name: str, otherwise: int) -> int:
-    """Return a number that torchrun sets; BackendError for what is none."""
+    """Return a number that torchrun sets; BackendError for a text that is no number."""
     text = os.environ.get(name) or str(otherwise)
     if not (text.isascii() and text.isdecimal()):
         raise BackendError(f"{name} = {text[:80]!r} in the environment must be a whole number, as torchrun sets it")
@@ -42,7 +42,7 @@ def quiet() -> Iterator[None]:
 
 
 def of_first(work: Callable[[], T]) -> T:
-    """What `work` gives on rank 0, which alone does it; the ranks have joined."""
+    """Return the result of `work`, which rank 0 alone does; the ranks have joined."""
     if count() == 1:
         return work()
     import torch.distributed as dist
@@ -53,7 +53,7 @@ def of_first(work: Callable[[], T]) -> T:
 
 
 def first_to_say(message: str) -> bool:
-    """Whether no other rank has told this already; before the ranks have joined, rank 0 tells what all of them know."""
+    """Return whether no other rank has printed this already; before the ranks have joined, rank 0 alone prints."""
     distributed = sys.modules.get("torch.distributed")
     if count() == 1:
         return True

@@ -1,4 +1,4 @@
-"""A page of what `wafer-triton generate --json` told: the regions, what was counted, emulated and predicted."""
+"""A page of an output of `wafer-triton generate --json`: the regions, counts, emulation and predictions."""
 
 from __future__ import annotations
 

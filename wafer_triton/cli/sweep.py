@@ -26,7 +26,7 @@ KINDS = ("curves", "heat", "pareto")  # of pictures, see `wafer_triton.draw.desk
 
 
 def sweep(args: argparse.Namespace) -> int:
-    """estimates over one or two parameters, devices and models: a table, CSV and pictures"""
+    """print estimates over one or two parameters, devices and models: a table, CSV and pictures"""
     from wafer_triton.compare import grid
     from wafer_triton.compare import sweep as sweeps
     from wafer_triton.draw.progress import Progress

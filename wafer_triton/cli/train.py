@@ -133,7 +133,7 @@ def plan_training(args: argparse.Namespace) -> int:
         (start, end), size = best.hottest
         texts.append(
             f"the hottest link, {start} to {end}, carries {size / 1e12:.2f} TB a step, "
-            f"{size / device.link_bytes_per_second / best.seconds:.0%} of what it could"
+            f"{size / device.link_bytes_per_second / best.seconds:.0%} of its capacity"
         )
     texts.append(
         f"{best.tried:,} options were priced; the plan is the best of all whose layers are of one or two kinds, "
@@ -259,7 +259,7 @@ COMMANDS = (
                 "--recompute",
                 default="none",
                 choices=("none", "selective", "full"),
-                help="what backward computes again (default: %(default)s)",
+                help="the values that backward computes again (default: %(default)s)",
             ),
             option("--micro-batches", type=count, default=1, metavar="N", help="of a step (default: %(default)s)"),
             option("--steps", type=count, default=10, metavar="N", help="of training (default: %(default)s)"),

@@ -57,7 +57,7 @@ def compare_gemv(
     mesh: Any, k: int, n: int, *, device: DeviceLike = "wse2", dtype: str = "fp16", values: bool | None = None,
     progress: Progress = silent, announce: Announce = unannounced,
 ) -> list[AlgorithmRow]:  # fmt: skip
-    """Rows for [k] x [k, n] by MeshGEMV's K-tree and the other all-reduces; keywords are those of `compare_gemm`."""
+    """Return rows for [k] x [k, n] by MeshGEMV's K-tree and other all-reduces; keywords as of `compare_gemm`."""
     return _beside(Compared("gemv", as_mesh(mesh, device), dtype, ((1, k), (k, n))), {}, values, progress, announce)
 
 
@@ -107,15 +107,15 @@ def compare_own(
 ) -> list[AlgorithmRow]:  # fmt: skip
     """Return rows for a schedule of the user's own, called `name`, and for the built-in algorithms of its operation.
 
-    The intent's cuts say which operation it is: a product of two matrices, of a vector and a matrix, or a sum over
-    lines, on the mesh and of the sizes and dtype of the schedule. Raises ScheduleError for any other, or for no intent.
+    The operation follows from the intent's partition specs: a product of two matrices, of a vector and a matrix, or a
+    sum over mesh lines. Mesh, sizes and dtype are the schedule's. Raises ScheduleError for any other, or for no intent.
     """
     own, product = understood(schedule, intent)
     return _beside(product, {f"{name} (own)": own}, values, progress, announce)
 
 
 def _busy(built: Recipe, product: Compared) -> float:
-    """The share of cores that hold some of the weights, which are cut both ways with padded ends; all of a sum's."""
+    """Return the share of cores with weights in their tiles, which are cut both ways with padded ends; 1 of a sum."""
     if product.name == "all_reduce":
         return 1.0
     tile = built.schedule.buffers[built.inputs[1][0]].tile

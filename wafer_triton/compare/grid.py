@@ -25,7 +25,7 @@ Row = dict[str, Any]
 
 
 def points(over: Over) -> list[Point]:
-    """Return all combinations of the values, those of the last parameter next to each other.
+    """Return all combinations of the values; the last parameter varies fastest.
 
     Raises ConfigError for a parameter without a value or with a value twice.
     """
@@ -81,8 +81,8 @@ def write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 def parsed(text: str) -> tuple[str, list[Any]]:
     """Return the parameter and the values that `NAME=A,B,...` or `NAME=FROM:TO:STEP` stands for.
 
-    A value is a whole number, a number, true, false, or else a word. Raises ConfigError for a text of another form, a
-    number that is not finite, and a range that does not count upwards or has too many values.
+    A value is a whole number, a number, true, false, or else a word. Raises ConfigError for a text of another form
+    and for a number that is not finite. It is raised, too, for a range that counts down or has too many values.
     """
     name, sign, given = text.partition("=")
     name = name.strip().strip("-").replace("-", "_")

@@ -81,13 +81,13 @@ def decoder_layer(
     return operations
 
 
-STEPS = 32  # of a schedule that are told one by one; one whose labels alternate has as many as rounds
+STEPS = 32  # of a schedule that are listed one by one; a schedule with alternating labels has as many as rounds
 
 
 def operations(schedule: Schedule) -> list[Operation]:
-    """The steps of a schedule, which its labels name, and the whole: counted, priced and judged, each standing alone.
+    """Return the steps of a schedule by their labels, and the whole, each counted, priced and judged alone.
 
-    A schedule of more than `STEPS` steps is told as a whole.
+    A schedule of more than `STEPS` steps is listed as a whole.
     """
     steps = list(islice(_steps(schedule), STEPS + 1))
     told = steps if 1 < len(steps) <= STEPS else []
@@ -146,7 +146,7 @@ FFN = ("gate and up", "silu", "down")
 
 
 def _busy_share(step: Schedule, block: Block) -> float:
-    """The share of the columns that hold some of the width which the operation cuts along x; else that of the rows."""
+    """Return the share of columns that hold some of the width that lies along x; without one, the share of rows."""
     rows, cols = step.mesh.shape
     if step.name in HEADS:
         return block.layout.busy / cols

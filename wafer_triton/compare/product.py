@@ -27,7 +27,7 @@ MOST_SIZES = 2**40  # numbers of one matrix, far above any model's
 
 @dataclass(frozen=True)
 class Compared:
-    """What algorithms are compared for: an operation of `recipe` on a mesh, by name, dtype, shapes and options."""
+    """An operation that algorithms are compared for: a name of `recipe`, a mesh, a dtype, shapes and options."""
 
     name: str
     mesh: Mesh
@@ -68,7 +68,7 @@ class Compared:
             return recipe(self.name, unbounded(self.mesh), self.dtype, self.shapes, options)
 
     def values(self, wanted: bool | None) -> bool:
-        """Whether values are computed, which `wanted` may leave open; ShapeError if they do not fit this machine."""
+        """Return whether values are computed, as `wanted` or by default; ShapeError if they do not fit this machine."""
         if self.name == "all_reduce":
             return False
         if self.dtype in STORED:
@@ -88,13 +88,13 @@ class Compared:
 
 
 def unbounded(mesh: Mesh) -> Mesh:
-    """Return the mesh with SRAM for anything: what does not fit is a finding here, not an error."""
+    """Return the mesh with unbounded SRAM: an overflow is a finding here, not an error."""
     return replace(mesh, device=mesh.device.unbounded())
 
 
 @contextmanager
 def sized(what: str) -> Iterator[None]:
-    """What is judged without a limit of SRAM has one all the same, that of the numbers here: ShapeError above it."""
+    """Raise ShapeError where sizes exceed even an unbounded SRAM, which has a largest number of bytes."""
     try:
         yield
     except SramError:
@@ -111,9 +111,9 @@ def understood(schedule: Schedule, intent: Intent | None) -> tuple[Recipe, Compa
         return _sum(schedule, intent)
     except (ShapeError, KeyError, ValueError, TypeError):
         raise ScheduleError(
-            f"{schedule.name}: which operation it is does not follow from the partition specs {dict(intent.given)} -> "
-            f"{dict(intent.result)}; compared are products, as of '(y m) (x k)' and '(y k) (x n)' -> '(y m) (x n)' or "
-            f"'m (y k)' and '(y k) (x n)' -> 'm (x n)', and sums, as of {{'i': 'y', 'j': 'x'}} -> {{'i': 'y'}}"
+            f"{schedule.name}: its operation does not follow from the partition specs {dict(intent.given)} -> "
+            f"{dict(intent.result)}; products are compared, as of '(y m) (x k)' and '(y k) (x n)' -> '(y m) (x n)' or "
+            f"'m (y k)' and '(y k) (x n)' -> 'm (x n)'; and sums, as of {{'i': 'y', 'j': 'x'}} -> {{'i': 'y'}}"
         ) from None
 
 

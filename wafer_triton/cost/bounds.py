@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from math import inf
 from typing import Generic, Protocol, TypeVar
 
@@ -110,7 +109,7 @@ def least_prefill(
 def least_seconds(place: Placement, input: int, output: int, c: Constants, program: str = "full") -> float:
     """Return seconds that `request_on` takes at least: handing on costs nothing, and moves the busiest link alone."""
     decode, prefill = place.decode, place.prefill
-    own = layers.decode_block(decode.shape, replace(prefill.mesh, fold=(1, 1)), 1, c, None, program, 1)
+    own = inference.last_block(prefill, c, program)
     turns = priced(moves.of_layers(decode, prefill, place.prefill_regions), c).cycles
     words = sum(shift.busiest_bytes for shift in inference.shifts(place, input)) / WORD_BYTES
     cycles = turns + words * c.word_cycles + inference.decoding_cycles(decode, input, output, c, 0.0)[0]

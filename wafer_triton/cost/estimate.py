@@ -168,6 +168,22 @@ def request(
     as of `decode`. The model is placed as `generate` places it. Going from region to region, and from one phase to the
     other, is priced as the schedules that do it.
     """
+    place, reasons = request_place(
+        device=device, model=model, prefill_mesh=prefill_mesh, decode_mesh=decode_mesh, input=input, output=output,
+        groups=groups, program=program, as_if=as_if, head_groups=head_groups, experts=experts, layout=layout,
+        dtype=dtype,
+    )  # fmt: skip
+    whole = request_on(place, input, output, constants(place.decode.mesh.device), program)
+    regions = device_regions(as_mesh(decode_mesh, find_device(device)), place.layout)
+    return replace(whole, device_regions=regions, fits=reasons is None, as_if=reasons)
+
+
+def request_place(
+    *, device: DeviceLike = "wse2", model: Model, prefill_mesh: Any, decode_mesh: Any, input: int,
+    output: int, groups: int | None = None, program: str = "full", as_if: bool = False, head_groups: int | None = None,
+    experts: Placement = None, layout: str | None = None, dtype: str | None = None,
+) -> tuple[Placed, str | None]:  # fmt: skip
+    """Return the place of a `request`, and the reasons why the device does not hold it, if there are some."""
     decode_mesh, c = _mesh(device, decode_mesh)
     prefill_mesh, shape, tree = as_mesh(prefill_mesh, decode_mesh.device), shape_of(model, dtype), _groups(groups)
     check_counts(input=input, output=output)
@@ -185,17 +201,12 @@ def request(
     whys = [fitted(before, prefill_mesh, as_if, shape)[1], fitted(after, decode_mesh, as_if, shape)[1]]
     if not any(whys):
         try:
-            place = both(prefill_mesh, decode_mesh)
+            return both(prefill_mesh, decode_mesh), None
         except (SramError, FullError) as error:
             whys.append(str(error))
             if not as_if:
                 raise type(error)(f"{error}; {AS_IF}") from None
-    if any(whys):
-        _, place = as_if_held(both, prefill_mesh, decode_mesh)
-    whole = request_on(place, input, output, c, program)
-    reasons = "; ".join(filter(None, whys)) or None
-    regions = device_regions(decode_mesh, place.layout)
-    return replace(whole, device_regions=regions, fits=reasons is None, as_if=reasons)
+    return as_if_held(both, prefill_mesh, decode_mesh)[1], "; ".join(filter(None, whys))
 
 
 def kv(

@@ -121,19 +121,34 @@ def _mean(block: Block, sub_layers: KindsAndSubLayers, c: Constants) -> Steps:
 
 def decode_costs(block: Block, context: int, c: Constants) -> dict[str, Cost]:
     """Return the cost of one token of each sequence through each kind of block of decode layers."""
-    return _costs(block, _decode_sub_layers(block, context), c)
+    return {kind: total(steps) for kind, steps in decode_kinds(block, context, c).items()}
+
+
+def decode_kinds(block: Block, context: int, c: Constants) -> dict[str, Steps]:
+    """Return the steps of `decode_costs`."""
+    return _kinds(block, _decode_sub_layers(block, context), c)
 
 
 def chunk_costs(block: Block, tokens: int, past: int, c: Constants) -> dict[str, Cost]:
     """Return the cost of `tokens` tokens a row, after `past` ones, through each kind of block of prefill layers."""
-    return _costs(block, _chunk_sub_layers(block, tokens, past), c)
+    return {kind: total(steps) for kind, steps in chunk_kinds(block, tokens, past, c).items()}
 
 
-def _costs(block: Block, sub_layers: KindsAndSubLayers, c: Constants) -> dict[str, Cost]:
-    costs = dict.fromkeys(block.shape.layers_of, Cost())
+def chunk_kinds(block: Block, tokens: int, past: int, c: Constants) -> dict[str, Steps]:
+    """Return the steps of `chunk_costs`."""
+    return _kinds(block, _chunk_sub_layers(block, tokens, past), c)
+
+
+def _kinds(block: Block, sub_layers: KindsAndSubLayers, c: Constants) -> dict[str, Steps]:
+    kinds: dict[str, Steps] = {kind: {} for kind in block.shape.layers_of}
     for kind, sub_layer, args in sub_layers:
-        costs[kind] += total(_sub_layer(sub_layer, block, args, c))
-    return costs
+        _add(kinds[kind], _sub_layer(sub_layer, block, args, c))
+    return kinds
+
+
+def _add(steps: Steps, more: Steps) -> None:
+    for name, cost in more.items():
+        steps[name] = steps.get(name, Cost()) + cost
 
 
 def head_steps(block: Block, tokens: int, c: Constants) -> Steps:
@@ -156,8 +171,7 @@ def total(steps: Steps) -> Cost:
 def _steps(sub_layers: Iterable[tuple[Block, SubLayer, tuple[int, ...], Constants]]) -> Steps:
     steps: Steps = {}
     for block, sub_layer, args, c in sub_layers:
-        for name, cost in _sub_layer(sub_layer, block, args, c).items():
-            steps[name] = steps.get(name, Cost()) + cost
+        _add(steps, _sub_layer(sub_layer, block, args, c))
     return steps
 
 
@@ -184,11 +198,6 @@ def _read(block: Block, sub_layer: SubLayer, args: tuple[int, ...]) -> tuple[lis
     return _phases(block, sub_layer, args), colours(schedule), sram.account(schedule).peak_bytes
 
 
-def _phased(block: Block, sub_layer: SubLayer, args: tuple[int, ...]) -> list[Phase]:
-    own, plain = used(sub_layer, block)
-    return _phases(plain, own, args)
-
-
 @counted
 def _phases(block: Block, sub_layer: SubLayer, args: tuple[int, ...]) -> list[Phase]:
     return phases(drafted(sub_layer, block, *args))
@@ -210,14 +219,15 @@ def prefill_phases(block: Block, tokens: int, at_once: int | None = None) -> Pha
 def _by_kind(block: Block, sub_layers: KindsAndSubLayers) -> PhasesOf:
     found: PhasesOf = {kind: [] for kind in block.shape.layers_of}
     for kind, sub_layer, args in sub_layers:
-        found[kind] += _phased(block, sub_layer, args)
+        own, plain = used(sub_layer, block)
+        found[kind] += _phases(plain, own, args)
     return found
 
 
 def with_head_groups(block: Block, c: Constants, count: int | None = None) -> Block:
-    """Return a decode block with `count` head groups, and with the fastest K-tree over the columns of one.
+    """Return a decode block with `count` head groups (None: the best choice) and the fastest K-tree over their columns.
 
-    None takes the first of `head_group_choices`. Raises MeshError for a count that does not fit the model or the mesh.
+    Raises MeshError for a count that does not fit the model or the mesh.
     """
     return _grouped(block, count, c) if count is not None else head_group_choices(block, c)[0]
 
@@ -253,7 +263,7 @@ def prefill_head_group_choices(block: Block, tokens: int, c: Constants, count: i
     """Return a prefill block with `count` head groups, or with as many as there are columns.
 
     None takes the two numbers whose products are predicted to take the fewest cycles with `tokens` tokens on a row, the
-    fewest first, then one group. Groups of more than `products.WIDEST` columns are none of them: few models have so few heads,
+    fewest first, then one group. Groups of more than `WIDEST` columns are none of them: few models have so few heads,
     and pricing takes long, as every column has sums of its own. Raises MeshError for a count that does not fit.
     """
     choices = prefill_head_groups(block, count)

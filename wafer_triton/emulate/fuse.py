@@ -14,8 +14,7 @@ from typing import TypeAlias
 import numpy as np
 from torch import Tensor
 
-from wafer_triton.emulate.plan import Step, sums_of
-from wafer_triton.emulate.segments import Tree
+from wafer_triton.emulate.parts import Step, Tree
 from wafer_triton.kernels.exchange import Copies
 from wafer_triton.kernels.fold import MOST
 from wafer_triton.kernels.fused import HELD, FusedOp, Grid
@@ -24,8 +23,8 @@ from wafer_triton.schedule.rounds import Index
 
 READ = 8192  # elements of parts that a program may fold before its own work,
 REREAD = 2**24  # and all programs of a launch together, at some 8 TB/s from the L2: as long as two launches take
+LARGE = 1024  # elements of a tile, above which the hops of a tree take little time beside its bytes
 LEAST = 256  # programs that a launch keeps where a program takes several cores
-DEEP = 512  # columns of a tile, from which on a fold at the head of a launch goes by rows in slices
 
 
 class _Fused:
@@ -73,10 +72,18 @@ class Summed(_Fused):
     tree: Tree
     sends: bool
 
+    far: tuple[tuple[str, Index], ...] = ()
+    cores: None = None
+
     @property
     def what(self) -> str:
         """Words for a record."""
         return f"reduce tree, {len(self.tree.rounds)} rounds" + ", broadcast" * self.sends
+
+    @property
+    def outs(self) -> tuple[str, ...]:
+        """The buffer that it writes."""
+        return (self.tree.acc,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,11 +100,6 @@ class Folded(_Fused):
     tree_of: Index
     size: int
 
-    @property
-    def sums(self) -> str:
-        """The buffer that receives the sums, as other programs may still read the parts."""
-        return sums_of(self.tree.acc)
-
 
 @dataclass(eq=False)
 class Group:
@@ -109,22 +111,17 @@ class Group:
 
     def takes(self, step: Task | Summed | Folded) -> bool:
         """Whether the launch can run the step as well, and if so adds it; an empty launch takes any."""
-        if self.tree is not None:
+        if self.tree is not None or (self.tasks and isinstance(step, Folded)):
             return False
         if isinstance(step, Folded):
-            self.folds += [] if self.tasks else [step]
-            return not self.tasks
-        if isinstance(step, Summed) and (self.folds or any(task.cores is not None for task in self.tasks)):
-            return False
-        outs = {step.tree.acc} if isinstance(step, Summed) else set(step.outs)
-        far, cores = ((), None) if isinstance(step, Summed) else (step.far, step.cores)
-        if self.tasks and not _same(self.tasks[0].cores, cores):
+            self.folds.append(step)
+            return True
+        if (self.folds and isinstance(step, Summed)) or (self.tasks and not _same(self.tasks[0].cores, step.cores)):
             return False
         written = {name for task in self.tasks for name in task.outs}
-        held = {name for task in self.tasks for name, _ in task.far} | {
-            name for fold in self.folds for name in (fold.tree.acc, fold.sums)
-        }
-        if not written.isdisjoint(dict(far)) or not outs.isdisjoint(held):
+        held = {name for task in self.tasks for name, _ in task.far}
+        held |= {name for fold in self.folds for name in (fold.tree.acc, fold.tree.sums)}
+        if not written.isdisjoint(dict(step.far)) or not held.isdisjoint(step.outs):
             return False
         if isinstance(step, Summed):
             self.tree = step
@@ -175,37 +172,28 @@ def heads(group: Group, mesh: Mesh) -> tuple[list[Folded], Grid]:
     found = [fold for fold in found if np.array_equal(fold.tree_of, found[0].tree_of)]
     if not found:
         return [], Grid()
-    length, rows = found[0].cores.shape[1], ops[0].rows
-    deep = max(fold.size for fold in found) >= DEEP and rows > 1 and all(op.rows == rows for op in ops)
-    slices = rows if deep and all(fold.size % rows == 0 for fold in found) else 1
-    elements = [op.sized(BLOCK_M=1).elements if slices > 1 else op.elements for op in ops]
-    together = 1
-    while (
-        length % (2 * together) == 0
-        and mesh.cores * slices // (2 * together) >= LEAST
-        and not any(
-            op.is_product or size == 0 or 2 * together * size > 2 * HELD for op, size in zip(ops, elements, strict=True)
-        )
-    ):
+    length, together = found[0].cores.shape[1], 1
+    while length % (2 * together) == 0 and mesh.cores // (2 * together) >= LEAST:
+        if any(op.is_product or op.elements == 0 or together * op.elements > HELD for op in ops):
+            break
         together *= 2
     small = [
-        fold for fold in found
-        if length * fold.size // slices <= READ and mesh.cores * (length // together) * fold.size <= REREAD
-    ]  # fmt: skip
-    return (small, Grid(together, 1, slices)) if small else ([], Grid())
+        fold for fold in found if length * fold.size <= READ and mesh.cores * (length // together) * fold.size <= REREAD
+    ]
+    return (small, Grid(together)) if small else ([], Grid())
 
 
 def _stays(fold: Folded, group: Group) -> bool:
     """Whether all cores read sums of their own tree alone."""
-    far = [home for task in group.tasks for name, home in task.far if name == fold.sums]
+    far = [home for task in group.tasks for name, home in task.far if name == fold.tree.sums]
     return all((fold.tree_of[home] == fold.tree_of).all() for home in far)
 
 
 def folded(tree: Tree, size: int) -> Folded | None:
-    """Trees of tiles of `size` as a fold; None unless all are alike, and of no more cores than are added in one go."""
+    """Trees of tiles of `size` as a fold; None unless all are alike, with tiles and numbers of cores that are small."""
     roots, tree_of = np.unique(tree.roots, return_inverse=True)
     number = len(tree_of) // len(roots)
-    if number > MOST or (np.bincount(tree_of) != number).any():
+    if size > LARGE or number > MOST or (np.bincount(tree_of) != number).any():
         return None
     members = np.argsort(tree_of, kind="stable").reshape(-1, number)
     inside = np.empty(len(tree_of), np.int64)  # of each core, the number among those of its tree

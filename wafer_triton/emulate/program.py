@@ -9,19 +9,17 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import islice
 from threading import Lock
 
 import torch
 
 from wafer_triton.cost.price import Prediction, price
-from wafer_triton.emulate.plan import Communication, Launch, Memory, Planner, Step, Tables, Workspace
-from wafer_triton.emulate.segments import mailboxes, once
+from wafer_triton.emulate.parts import Communication, Launch, Memory, Planner, Step, Tables, Workspace
 from wafer_triton.errors import BackendError, MeshError, ScheduleError, ShapeError
 from wafer_triton.layout import sharding
-from wafer_triton.local import find
-from wafer_triton.schedule.rounds import Buffer, Cores, Round, Schedule
+from wafer_triton.schedule.rounds import Buffer, Schedule
 
 
 @dataclass(eq=False)
@@ -34,7 +32,6 @@ class Program:
     workspace: Workspace
     tables: Tables | None = None
     steps: list[Step] = field(init=False)
-    _refills: list[Step] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         self.steps = self.executor.plan(self.schedule, self._memory(self.schedule))
@@ -89,12 +86,10 @@ class Program:
         return self.executor.capture(self.run)
 
     def refill(self) -> None:
-        """Make buffers that some round may read unwritten as in fresh memory."""
-        if not self._refills:
-            names = self.schedule.buffers if self.executor.poison else stale(self.schedule)
-            self._refills += [partial(self.memory[name].fill_, self.executor.unwritten) for name in names]
-        for step in self._refills:
-            step()
+        """Make all buffers but those given at the start as in fresh memory."""
+        for name, buffer in self.schedule.buffers.items():
+            if not buffer.given:
+                self.memory[name].fill_(self.executor.unwritten)
 
     def give_back(self) -> None:
         """Put a program that was borrowed into the pool."""
@@ -201,9 +196,6 @@ class Pool:
 POOL = Pool()
 
 
-POOL = Pool()
-
-
 @dataclass(frozen=True, eq=False)
 class Held:
     """A copy of the tiles of a buffer: [rows, cols, *tile], or [rows, cols, slots, *tile] of several slots."""
@@ -246,41 +238,3 @@ def number_of(schedule: Schedule, until: int | str) -> int:
     if not 0 <= until <= count:
         raise ScheduleError(f"{schedule.name}: until = {until} is not one of 0 to {count}, its number of rounds")
     return until
-
-
-@once
-def stale(schedule: Schedule) -> frozenset[str]:
-    """Buffers, neither given nor mailboxes of trees, of which a tile may be read, or left, before a round writes it."""
-    kept = {name for name, buffer in schedule.buffers.items() if buffer.given}
-    unwritten, found = set(schedule.buffers) - kept - mailboxes(schedule), set[str]()
-    for round_ in schedule.rounds:
-        if not unwritten:
-            break
-        for name, whole in _touched(round_, schedule):
-            if name in unwritten:
-                unwritten.remove(name)
-                found |= set() if whole else {name}
-    return frozenset(found | unwritten)
-
-
-def _touched(round_: Round, schedule: Schedule) -> Iterator[tuple[str, bool]]:
-    """The buffers that a round reads or writes, in order, and whether it writes them whole before it reads any tile."""
-
-    def every(cores: Cores | None) -> bool:
-        if cores is None:
-            return True
-        return cores.lines is None and cores.at.ndim == 1 and len(cores.at) == schedule.mesh.length(cores.axis)
-
-    yield from ((exchange.src.buffer, False) for exchange in round_.exchanges)
-    for exchange in round_.exchanges:
-        buffer = schedule.buffers[exchange.dst.buffer]
-        yield buffer.name, every(exchange.receivers) and (exchange.dst.index is None or buffer.slots == 1)
-    for op in round_.locals:
-        yield from ((slot.buffer, False) for slot in op.ins)
-        definition = find(op.op)
-        for slot in op.outs:
-            buffer = schedule.buffers[slot.buffer]
-            size = op.params.get("size", 0 if definition.partial else buffer.numel)
-            full = size >= buffer.numel * (buffer.slots if slot.index is None else 1)
-            full = full and (slot.index is None or buffer.slots == 1) and not definition.updates(op.params)
-            yield buffer.name, full and every(op.where)

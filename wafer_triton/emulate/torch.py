@@ -15,10 +15,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from wafer_triton.emulate import sweep
 from wafer_triton.emulate.executor import Executor
-from wafer_triton.emulate.plan import Memory, Step, Steps, TileMap
-from wafer_triton.emulate.segments import Products, Segment, Tree, messages
+from wafer_triton.emulate.parts import Memory, Products, Segment, Step, Steps, TileMap, Tree, messages
 from wafer_triton.emulate.torch_local import Form, form
 from wafer_triton.local import LocalOp, find
 from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Slot
@@ -28,6 +26,7 @@ Params = Mapping[str, Any]
 Tensors: TypeAlias = "list[torch.Tensor]"
 
 COMBINE: Mapping[str, Callable[..., torch.Tensor]] = {"add": torch.add, "maximum": torch.maximum}
+CPU = torch.device("cpu")
 CACHED = 2**18  # elements that are widened at once: 1 MiB of fp32, which stays in a core's cache
 
 
@@ -57,7 +56,11 @@ class TorchExecutor(Executor):
 
     def _grid(self, memory: Memory, exchange: Exchange, src: TileMap) -> Step | None:
         """The step of an exchange whose receivers are a grid of cores."""
-        views = self._views(memory, exchange, exchange.dst) if src.lies_in(exchange.src) else None
+        views = (
+            self._views(memory, exchange, exchange.dst)
+            if src.is_own and src.slot.buffer == exchange.src.buffer
+            else None
+        )
         if views is None:
             return None
         target, source, send = views
@@ -73,17 +76,34 @@ class TorchExecutor(Executor):
             steps = [self._combine(memory, segment, round_) for round_ in segment.rounds]
             sends = segment.broadcast if self.exchange == "explicit" else None
             return [*steps, *(self.round(memory, sends) if sends is not None else [])]
-        found = self._sweep(memory, segment, ins) if isinstance(segment, Products) else None
-        if found is None:
+        return self._windows(memory, segment, *ins) if isinstance(segment, Products) and ins else None
+
+    def _windows(self, memory: Memory, run: Products, a: TileMap, b: TileMap) -> list[Step] | None:
+        """Rounds around whole rings: b is copied once, nearly twice along its rings, and each round reads a window."""
+        names = (a.slot.buffer, b.slot.buffer, run.c)
+        fp32 = all(memory.tensors[name].dtype == torch.float32 for name in names) and torch.device(self.device) == CPU
+        several = any(memory.buffers[name].slots > 1 for name in names)
+        if run.rings is None or run.number != len(run.rings[0]) or several or not fp32:
             return None
-        run = found.run
-        c, out = memory.tensors[run.c], memory.tensors[run.out]
-        if ins:
-            a, b = (memory.rows(each.slot) for each in ins)
-            return [found.elided(a, b, [each.flat(memory.mesh.shape) for each in ins], c, out)]
-        first, second = ((_tiles(memory, one), _tiles(memory, other)) for one, other in (run.a, run.b))
-        rounded = [step for round_ in run.rounds[run.number :] for step in self.round(memory, round_)]
-        return [found.explicit(first, second, c), *rounded]
+        side = run.number
+        cores = run.rings[0][:, None] * side + run.rings[1]  # by their positions on the rings
+        around = torch.from_numpy(b.homes(memory.mesh)[np.concatenate([cores[1:], cores])].ravel())
+        begun, home = a.homes(memory.mesh)[cores], torch.from_numpy(cores.ravel())
+        rows = [torch.from_numpy(np.roll(begun, number, axis=1).ravel()) for number in range(side)]
+        memory.workspace.begin()
+        tiles_a, tiles_b, c = (memory.rows(slot) for slot in (a.slot, b.slot, Slot(run.c)))
+        passing, held, total = (
+            memory.workspace.take(number * side * tiles.shape[1], torch.float32).view(-1, tiles.shape[1])
+            for number, tiles in ((2 * side - 1, tiles_b), (side, tiles_a), (side, c))
+        )
+        steps: list[Step] = [partial(torch.index_select, tiles_b, 0, around, out=passing)]
+        steps.append(partial(torch.index_select, c, 0, home, out=total))
+        for number, index in enumerate(rows):
+            window = passing[(side - 1 - number) * side : (2 * side - 1 - number) * side]
+            steps.append(partial(torch.index_select, tiles_a, 0, index, out=held))
+            steps.append(form(find("gemm")).plan(total, held, window, **run.params, add=run.add or number > 0))
+        out = memory.rows(Slot(run.out))
+        return [*steps, lambda: out.index_copy_(0, home, total.to(out.dtype))]
 
     def _combine(self, memory: Memory, tree: Tree, round_: Round) -> Step:
         """A round of a tree, whose messages are combined where they arrive; no core sends and receives in it."""
@@ -118,46 +138,31 @@ class TorchExecutor(Executor):
         ends = recv, send
         return lambda: tiles.index_copy_(dim, recv, combine(*(tiles.index_select(dim, end) for end in ends)))
 
-    def _sweep(self, memory: Memory, run: Products, ins: tuple[TileMap, ...]) -> sweep.Sweep | None:
-        """With explicit and elided exchange alike, as the last bit depends on which products are computed together."""
-        fp32 = memory.tensors[run.c].dtype == torch.float32 and run.params.get("accumulate", "fp32") == "fp32"
-        a, b = (memory.buffers[pair[0].buffer] for pair in (run.a, run.b))
-        several = any(memory.buffers[name].slots > 1 for name in (a.name, b.name, *(each.slot.buffer for each in ins)))
-        if not fp32 or several or torch.device(self.device).type != "cpu":
-            return None
-        return sweep.plan(run, (a.numel, b.numel), partial(form(find("gemm")).plan, **run.params))
-
     def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> Step:
-        definition, params, area = find(op.op), op.params, _area(op.where)
-        reads: list[torch.Tensor | None] = [None] * len(ins)
-        # with tables, slots differ from schedule to schedule
-        grid = area is not None and memory.tables is None and all(out.is_fixed for out in op.outs)
-        if area is not None and grid:
-            views = [_view(memory, each, form(definition).repeated) for each in ins]
-            reads = [None if view is None else view[area] for view in views]
-            # gathered tiles come in the order of rows and columns
-            grid = None not in reads or op.where is None or op.where.axis == "x"
-        outs = [_tiles(memory, out)[area] for out in op.outs] if area is not None and grid else []
-        memory.workspace.begin()
-        if grid and None not in reads:
-            return self._direct(memory, definition, params, outs, reads)
+        definition, area = find(op.op), _area(op.where)
         cores = np.arange(memory.mesh.cores) if op.where is None else op.where.flat(memory.mesh)
-        shape = outs[0].shape[:2] if grid else (len(cores),)
+        # gathered tiles come in the order of rows and columns; with tables, slots differ from schedule to schedule
+        grid = area is not None and memory.tables is None and (op.where is None or op.where.axis == "x")
+        grid = grid and all(out.is_fixed for out in op.outs)
         before, after = list[Step](), list[Step]()
-        for number, each in enumerate(ins):
-            if reads[number] is None or not grid:
-                index, flat = self._rows(memory, each, cores)
-                hold = memory.workspace.take(len(cores) * flat.shape[1], flat.dtype).view(len(cores), -1)
-                before.append(_gather(memory, flat, index, hold))
-                reads[number] = hold.view(*shape, -1)
-        for out in () if grid else op.outs:
-            index, flat = self._rows_of(memory, out, cores)
-            hold = memory.workspace.take(len(cores) * flat.shape[1], flat.dtype).view(len(cores), -1)
-            if _keeps(definition, params, flat.shape[1]):
-                before.append(_gather(memory, flat, index, hold))
-            after.append(_scatter(memory, flat, index, hold))
-            outs.append(hold)
-        return Steps([*before, self._direct(memory, definition, params, outs, reads), *after])
+        memory.workspace.begin()
+
+        def tiles(each: TileMap, out: bool = False) -> torch.Tensor:
+            """The tiles of a map where they lie, or a copy that is gathered before, and put back `after`."""
+            if area is not None and grid and each.is_own and each.slot.is_fixed:
+                return _tiles(memory, each.slot)[area]
+            index, flat = self._rows(memory, each, cores)
+            held, hold = memory.index(index), memory.workspace.take(len(cores) * flat.shape[1], flat.dtype)
+            hold = hold.view(len(cores), -1)
+            if not out or _keeps(definition, op.params, flat.shape[1]):
+                before.append(lambda: torch.index_select(flat, 0, held[0], out=hold))
+            if out:
+                after.append(lambda: flat.index_copy_(0, held[0], hold))
+            shape = _tiles(memory, op.outs[0])[area].shape[:2] if area is not None and grid else hold.shape[:1]
+            return hold.view(*shape, -1)
+
+        outs, reads = [tiles(TileMap(out), out=True) for out in op.outs], [tiles(each) for each in ins]
+        return Steps([*before, self._direct(memory, definition, op.params, outs, reads), *after])
 
     def _direct(self, memory: Memory, op: LocalOp, params: Params, outs: Tensors, reads: Any) -> Step:
         """The step of an operation on these very tensors, widened in parts if need be."""
@@ -202,7 +207,7 @@ class TorchExecutor(Executor):
         """Row numbers of the tiles that are sent and of their targets."""
         pairs = [(exchange.senders.flat(memory.mesh), exchange.receivers.flat(memory.mesh)) for exchange in exchanges]
         senders, receivers = map(np.concatenate, zip(*pairs, strict=True))
-        at = senders if src.is_own else src.flat(memory.mesh.shape)[senders]
+        at = senders if src.is_own else src.homes(memory.mesh)[senders]
         return self._rows_of(memory, src.slot, at)[0], self._rows_of(memory, exchanges[0].dst, receivers)[0]
 
     def _rows_of(self, memory: Memory, slot: Slot, cores: Index) -> tuple[torch.Tensor, torch.Tensor]:
@@ -214,19 +219,7 @@ class TorchExecutor(Executor):
 
     def _rows(self, memory: Memory, each: TileMap, cores: Index) -> tuple[torch.Tensor, torch.Tensor]:
         """Row numbers of the tiles that `cores` read, and the view that holds them."""
-        return self._rows_of(memory, each.slot, cores if each.is_own else each.flat(memory.mesh.shape)[cores])
-
-
-def _gather(memory: Memory, flat: torch.Tensor, index: torch.Tensor, hold: torch.Tensor) -> Step:
-    """The step hold = flat[index]."""
-    held = memory.index(index)
-    return lambda: torch.index_select(flat, 0, held[0], out=hold)
-
-
-def _scatter(memory: Memory, flat: torch.Tensor, index: torch.Tensor, hold: torch.Tensor) -> Step:
-    """The step flat[index] = hold."""
-    held = memory.index(index)
-    return lambda: flat.index_copy_(0, held[0], hold)
+        return self._rows_of(memory, each.slot, cores if each.is_own else each.homes(memory.mesh)[cores])
 
 
 def _tiles(memory: Memory, slot: Slot) -> torch.Tensor:
@@ -236,25 +229,6 @@ def _tiles(memory: Memory, slot: Slot) -> torch.Tensor:
         return tensor
     assert isinstance(slot.index, int)
     return tensor[..., slot.index * numel : (slot.index + 1) * numel]
-
-
-def _view(memory: Memory, each: TileMap, repeated: bool) -> torch.Tensor | None:
-    """The tiles of a map [rows, cols, numel] without a copy, of cores themselves or, if `repeated` may be, of others.
-
-    None where that takes a copy.
-    """
-    if not each.slot.is_fixed or not (each.is_own or repeated):
-        return None
-    tiles = _tiles(memory, each.slot)
-    if each.is_own:
-        return tiles
-    rows, cols = memory.mesh.shape
-    homes = each.flat(memory.mesh.shape).reshape(rows, cols)
-    row, col = homes[:, :1] // cols, homes[:1] % cols
-    if (homes != row * cols + col).any():  # as where some have their own
-        return None
-    at = [_select(index.ravel(), "cpu") for index in (row, col)]
-    return tiles[at[0], at[1]].expand(rows, cols, -1) if all(isinstance(index, slice) for index in at) else None
 
 
 def _keeps(op: LocalOp, params: Params, numel: int) -> bool:

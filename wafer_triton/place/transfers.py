@@ -125,8 +125,8 @@ def _planned(
     planned: list[list[Any]] = [[None, None] for _ in range(slots.shape[2])]
     for start, end in pairwise(edges):
         number, goes = divmod(int(kinds[start]), 2)
-        ends = (here[start:end], there[start:end]) if goes else (there[start:end],)
-        planned[number][1 - goes] = (*ends, *slots[goes, :, number])
+        both = (here[start:end], there[start:end]) if goes else (there[start:end],)
+        planned[number][1 - goes] = (*both, *slots[goes, :, number])
     return (int(ranks[0].max()) + 1, int(ranks[1].max()) + 1), [(moves, stays) for moves, stays in planned]
 
 

@@ -256,8 +256,7 @@ def counted(function: Callable[Concatenate[Block, P], T]) -> Callable[Concatenat
 
     @wraps(function)
     def found(block: Block, *args: P.args, **more: P.kwargs) -> T:
-        result: T = kept(countable(block), *args, **more)
-        return result
+        return kept(countable(block), *args, **more)
 
     return found
 

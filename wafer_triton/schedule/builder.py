@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from wafer_triton.schedule.repeat import Step
 
 FAMILIES = ("kernel", "decode")  # of measurements, see `Schedule`
-MOST_ITERATIONS = 1_000_000  # of a `repeat`, some thousand times those of the largest mesh
+MOST_ITERATIONS = 1_000_000  # of a `repeat`, some thousand times more than the largest mesh has
 _DRAFTING = ContextVar("drafting", default=False)
 
 
@@ -183,7 +183,7 @@ class Builder:
     ) -> None:  # fmt: skip
         """Add `iteration(0)` to `iteration(times - 1)`; each differs from the one `period` before as `Repeat` says.
 
-        `rows` and `slots` are those of `Repeat`, for a whole period. Raises ScheduleError for `rows` that are not every
+        `rows` and `slots` are as of `Repeat`, for a whole period. Raises ScheduleError for `rows` that are not every
         row once, or that change an exchange along y.
         """
         check_type(f"{self.name}: times of repeat", times, int)

@@ -197,7 +197,7 @@ def at_once(adds: SubLayer, block: Block) -> int:
 
 
 def batches(adds: SubLayer, block: Block, tokens: int) -> dict[int, int]:
-    """Return how often `embed` or `head` runs for how many tokens at once, for so many tokens in all."""
+    """Return the runs of `embed` or `head` for `tokens` tokens in all: tokens at once, and how often."""
     most = at_once(adds, block)
     return {size: times for size, times in ((most, tokens // most), (tokens % most, 1)) if size and times}
 

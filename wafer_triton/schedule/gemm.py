@@ -70,9 +70,9 @@ def _skewing(
     mesh: tuple[int, int], width: int, skewed: tuple[tuple[str, str], ...], slots: tuple[int, ...], order: Ring,
     steps: bytes, label: str,
 ) -> Section:  # fmt: skip
-    """Return the rounds that skew buffers along axes, on rings of so many cores.
+    """Return the rounds that skew buffers along axes, on rings of `region` cores.
 
-    Schedules that align alike share them, so that each is read once.
+    Schedules that align alike share the rounds, which are then read once.
 
     `slots` is part of the key: exchanges are planned for a mesh and the buffers' numbers of slots.
     """

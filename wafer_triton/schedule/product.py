@@ -39,8 +39,8 @@ class Recipe:
     """A schedule, its input buffers with their partition specs, and its output buffer with its spec and whole shape.
 
     The spec "" stands for an operand that is given as tiles [rows, cols, ...]; `combined` is the mesh axis over which
-    such tiles are combined. `constants` are inputs that follow from the shapes, each with its values and cut.
-    `shapes` are those of the inputs, none of a schedule of one's own.
+    such tiles are combined. `constants` are inputs that follow from the shapes, each with its values and spec.
+    `shapes` are the shapes of the inputs; a schedule of the user's own has none.
     `reference`, if there is one, computes the output plainly from the inputs and then the constants, whole and padded.
     """
 

@@ -232,7 +232,7 @@ def _combining(
     for acc, whole, inboxes in payloads:
         index = None if whole else 0
         ends.append([(Slot(acc.name, index), Slot(inbox, index)) for inbox in inboxes])
-        # one object for all: pricing knows equal work by it
+        # one object for all, by which pricing finds equal work
         params.append({"size": acc.numel * (acc.slots if whole else 1)})
     pattern = Pattern("tree", tuple(acc.name for acc, _, _ in payloads), op)
 

@@ -27,8 +27,8 @@ Uses = Mapping[str, tuple[int, int]]  # of buffers, the first and the last round
 class Section:
     """`count` rounds that are one run (see `wafer_triton.count.runs`); `make` makes a round when it is first read.
 
-    `uses` are those of its buffers, in an order of their own. Sections with equal `moves` differ in the names and sizes
-    of buffers, and in labels, alone. Rounds `works` have between them all that cores compute.
+    `uses` are the uses of its buffers, in an order of their own. Sections with equal `moves` differ only in labels and
+    in the names and sizes of buffers. The rounds `works` contain every local operation of the section.
     """
 
     count: int
@@ -66,8 +66,8 @@ class Section:
 class Repeat:
     """Steps that come `times` times.
 
-    Each time row `rows[i]` of the mesh does what row i did the time before (None: itself), to which exchanges along y
-    are the same. Each time fixed slots of the buffers in `slots` are so many slots further on.
+    In each repetition mesh row `rows[i]` takes the place that mesh row i had before (None: rows stay). Exchanges along
+    y are the same under this order. A fixed slot of a buffer in `slots` advances by that number in each repetition.
     """
 
     steps: tuple[Step, ...]
@@ -87,7 +87,7 @@ class Repeat:
 
     @cached_property
     def uses(self) -> Uses:
-        """Of buffers, the first and the last round that touches them."""
+        """Return the first and the last round that touches each buffer."""
         more = self.each * (self.times - 1)
         return {name: (first, last + more) for name, (first, last) in uses(self.steps).items()}
 
@@ -106,7 +106,7 @@ class Repeat:
 
     @property
     def last(self) -> Iterator[Round]:
-        """The rounds of the last time whose slots are not those of the first."""
+        """The rounds of the last repetition whose slots differ from the first."""
         more = {name: by * (self.times - 1) for name, by in self.slots.items()}
         rounds = ((round_, _changed(round_, None, more)) for round_ in flat(self.steps))
         return (after for before, after in rounds if after is not before)
@@ -125,7 +125,7 @@ class Repeat:
         return circles
 
     def first_time(self, lines: Index) -> Index:
-        """[rows]: the first time in which each row does what one of `lines` does in time 0; `times` for none."""
+        """Return the first repetition [rows] in which each row has the place of one of `lines`; else `times`."""
         assert self.rows is not None
         begins = np.zeros(len(self.rows), bool)
         begins[lines] = True
@@ -157,7 +157,7 @@ def count(steps: Iterable[Step]) -> int:
 
 
 def uses(steps: Iterable[Step]) -> dict[str, tuple[int, int]]:
-    """Of buffers, the first and the last round that touches them."""
+    """Return the first and the last round that touches each buffer."""
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     number = 0

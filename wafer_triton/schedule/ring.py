@@ -38,7 +38,7 @@ def ring_position(size: int, order: Ring = ring) -> Index:
 
 @cache
 def ring_rows(size: int, steps: int) -> Index:
-    """[size]: the core so many steps further on the interleaved ring than each core of the line."""
+    """Return, for each core of a mesh line [size], the core `steps` further on the interleaved ring."""
     return _frozen(ring(size)[(ring_position(size) + steps) % size])
 
 
@@ -81,7 +81,7 @@ def ring_ends(size: int, step: int, order: Ring, times: int = 1) -> tuple[Index,
 def aligned(side: int, region: int | None = None) -> Index:
     """[side * side]: the core whose tile each core has after `gemm.align` along y on a square mesh.
 
-    With `region` that is so in every square of so many cores a side by itself.
+    With `region` each square of `region` x `region` cores is aligned by itself.
     """
     width, cores = region or side, np.arange(side)
     position = ring_position(width)[cores % width]

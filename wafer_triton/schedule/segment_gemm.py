@@ -147,7 +147,7 @@ def segment_gemm_t(
     products, size_of = (product(0), product(1)), {"size": buffer.numel}
 
     def fill(station: int, begin: int, end: int) -> None:
-        """Turns `begin` to `end` - 1, whose sums go to the columns at a station."""
+        """Add iterations `begin` to `end` - 1, whose sums go to the columns at a station."""
         owners, root = Cores("x", np.flatnonzero(blocks.station == station)), int(blocks.columns[station])
 
         def iteration(slot: int) -> None:

@@ -35,7 +35,7 @@ class Span:
 
 
 def spans(schedule: Schedule) -> dict[str, Span]:
-    """When each buffer lives; a buffer that is never used does not, unless it is given.
+    """Return the rounds in which each buffer lives; a buffer that is neither used nor given has none.
 
     Every buffer lives from its first use to its last, a given one from the start, a kept one to the end.
     """

@@ -11,14 +11,14 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from wafer_triton.cost.cap import peaks
 from wafer_triton.device import Device
 from wafer_triton.errors import ConfigError, ShapeError, writing
-from wafer_triton.serve.simulate import Run, Served
+from wafer_triton.serve.course import Interval, Run, Served, course
 
 PERCENTILES = (50, 90, 99)
 UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -82,6 +82,7 @@ class Report:
     joules: float
     joules_per_token: float
     s_mbu: float
+    course: list[Interval]  # ten of equal length
 
 
 def ttft(one: Served) -> float:
@@ -110,7 +111,8 @@ def report(run: Run, pool: int, device: Device, dtype: str = "fp16", slo: Slo = 
     start, end = min(one.request.arrival for one in run.served), max(one.end or 0.0 for one in done)
     seconds, tokens = end - start, sum(one.request.output for one in done)
     good = sum(ttft(one) <= slo.ttft and tpot(one) <= slo.tpot for one in done)
-    held = [(later.time - one.time, one.entries) for one, later in pairwise(run.samples)]
+    samples = run.samples
+    held = samples[-1].sums[2] - samples[0].sums[2]
     joules, decode = device.power_watts * seconds, run.busy["decode"]
     return Report(
         requests=len(run.served),
@@ -128,11 +130,12 @@ def report(run: Run, pool: int, device: Device, dtype: str = "fp16", slo: Slo = 
         e2e=latency([e2e(one) for one in done]),
         most_waiting=run.peak_waiting,
         kv_peak=run.peak_entries / pool,
-        kv_mean=sum(time * entries for time, entries in held) / (sum(time for time, _ in held) or 1.0) / pool,
+        kv_mean=held / (samples[-1].time - samples[0].time or 1.0) / pool,
         busy={name: busy / seconds for name, busy in run.busy.items()},
         joules=joules,
         joules_per_token=joules / tokens,
         s_mbu=run.read / decode / peaks(device, dtype)[0] if decode else 0.0,
+        course=course(run, pool, device, dtype),
     )
 
 
@@ -155,12 +158,12 @@ def weighted(values: Sequence[tuple[float, float]]) -> Latency:
 
 
 def flat(of: Report) -> dict[str, Any]:
-    """Return the figures as one row, such as `ttft_p50`."""
+    """Return the figures as one row, such as `ttft_p50`, without the course."""
     row: dict[str, Any] = {}
     for name, value in asdict(of).items():
         if isinstance(value, dict):
             row |= {f"{name}_{key}".replace("-", "_"): figure for key, figure in value.items()}
-        else:
+        elif not isinstance(value, list):
             row[name] = value
     return row
 

@@ -15,9 +15,9 @@ _STREAMS = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")  # which a shell may giv
 
 
 def read_text(path: Path, most: int = MOST_BYTES) -> str:
-    """Return the UTF-8 text of a file of at most so many bytes.
+    """Return the UTF-8 text of a file of at most `most` bytes.
 
-    Raises ConfigError for a larger one and for what is no file, as a device, OSError and UnicodeDecodeError as `open`.
+    Raises ConfigError for a larger file and for a device, OSError and UnicodeDecodeError as `open`.
     """
     if str(path).startswith(_STREAMS):
         return _streamed(path, most)

@@ -1,21 +1,21 @@
-"""What a long run tells whoever asks: about how long it will take, then how far it is."""
+"""Reports of a long run to a caller: its expected time before it starts, then its progress."""
 
 from collections.abc import Callable
 
-Progress = Callable[[str, int, int], None]  # of (what, done, total)
+Progress = Callable[[str, int, int], None]  # of the thing that is counted, its number done, and its total
 Announce = Callable[[float], None]  # of seconds of emulation, about, before it starts
 
 
 def silent(what: str, done: int, total: int) -> None:
-    """No report."""
+    """Report nothing."""
 
 
 def unannounced(seconds: float) -> None:
-    """No estimate."""
+    """Announce nothing."""
 
 
 # Of the torch executor with one thread of a 2-core CPU, by timing decoders on meshes of 16 to 256 a side. Other
-# machines differ by a small factor, which is what an estimate of this kind is good for.
+# machines differ by a small factor, which is the precision of such an estimate.
 ROUND_SECONDS = 5e-5
 CORE_SECONDS = 1.2e-7  # a core in a round in which all cores compute
 MACS_PER_SECOND = 5e9
@@ -27,7 +27,7 @@ INTERPRETED_SECONDS = 1.4e-2  # a core in a round in which all cores compute
 def emulation_seconds(
     rounds: int, cores: int, macs: int, *, computing: int | None = None, interpreted: bool = False
 ) -> float:
-    """About how long rounds on a mesh take to emulate here, with so many multiply-adds of all cores together.
+    """Return about the seconds to emulate rounds on a mesh here; `macs` are the multiply-adds of all cores together.
 
     All cores compute in `computing` of the rounds (None: in all); in the others few do, as along a tree.
     """

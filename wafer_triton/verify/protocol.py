@@ -1,18 +1,18 @@
 """The waiting protocol of kernels whose programs wait for each other: its constants, and its programs as data.
 
-A slot has two flags. "full" says that its tile is there: the writer raises it after its payload. "credit" says that
-it may be written: its reader raises it after its last read. Who waits takes down what it waited for in the same
-instruction, so that no flag is up between launches.
+A slot has two flags. "full" means that the tile is in the slot; the writer raises it after its payload. "credit" means
+that the slot may be written; its reader raises it after its last read. A core that waits for a flag lowers it in the
+same instruction, so that no flag is up between launches.
 
-- Compute-shift (several rounds in one launch, double-buffered): in round t a core waits until the tiles are in its
-  slots t % SLOTS and room is in its neighbours' slots (t + 1) % SLOTS, copies the tiles there on their way to the
-  multipliers, and hands its own slots back. It waits for all these flags at once, so the kernel keeps them as one
-  counter per core and slot number, which `ARRIVALS` neighbours add to. No core waits in the first round of a
-  launch, before which all is in place, and so none raises a flag in the last.
-- A reduce tree: a core waits until all its children's messages are there, which one counter says, adds them in order,
-  and leaves the sum in its parent's mailbox. A root may then write its sum into the memory of all cores of its tree.
+- Compute-shift (several rounds in one launch, double-buffered): in round t a core waits for the tiles in its slots
+  t % SLOTS, and for room in its neighbours' slots (t + 1) % SLOTS. It copies the tiles there while it multiplies them,
+  and then releases its own slots. It waits for all these flags at once. So the kernel keeps one counter per core and
+  slot number, to which `ARRIVALS` neighbours add. No core waits in the first round of a launch, since all tiles are in
+  place; so no core raises a flag in the last.
+- A reduce tree: a core waits for the messages of all its children, which one counter counts. It adds them in order, and
+  leaves the sum in its parent's mailbox. A root may then write its sum into the memory of all cores of its tree.
 
-A wait has a bound: once nothing it waits for comes, a core gives up, says so, and all others go on as well (see
+A wait has a bound: a core whose flags never come gives up and raises an alarm, and all other cores go on (see
 `kernels.waiting`).
 
 The kernels take their constants from here. A program is data: a list of atomic instructions in the order of the kernel;
@@ -49,9 +49,9 @@ class Location(NamedTuple):
 
 
 class Instruction(NamedTuple):
-    """What a core does atomically: "wait" for flags and take them down, "raise" one, "write" or "read" payload.
+    """One atomic step of a core: "wait" for flags and lower them, "raise" one, "write" or "read" payload.
 
-    `tile` tells payloads of one location apart: what is written, or what the reader means to read. A wait is for
+    `tile` distinguishes payloads of one location: the payload written, or the payload that is expected. A wait is for
     `location` and for all of `also`, at once.
     """
 
@@ -64,13 +64,13 @@ class Instruction(NamedTuple):
 
     @property
     def flags(self) -> tuple[Location, ...]:
-        """What a wait waits for."""
+        """The flags of a wait."""
         return (self.location, *self.also)
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """Programs in the order in which a GPU starts them, what is there at the start, and the flags up at the end."""
+    """Programs in the order in which a GPU starts them, tiles and flags at the start, and flags at the end."""
 
     programs: tuple[tuple[Instruction, ...], ...]
     tiles: dict[Location, int]
@@ -84,7 +84,7 @@ class Protocol:
 
 
 def neighbours(round_: Round, mesh: Mesh) -> list[list[int]]:
-    """For each exchange of a round in which every core takes part: the core that each core sends to."""
+    """Return, for each exchange of a round in which every core takes part, the core that each core sends to."""
     tables = []
     for exchange in round_.exchanges:
         pairs = zip(exchange.senders.flat(mesh).tolist(), exchange.receivers.flat(mesh).tolist(), strict=True)
@@ -95,7 +95,7 @@ def neighbours(round_: Round, mesh: Mesh) -> list[list[int]]:
 
 
 def compute_shift(to: Sequence[Sequence[int]], rounds: int, *, slots: int = SLOTS, blocks: int = 1) -> Protocol:
-    """The programs of a persistent compute-shift kernel; `to[operand][core]` is the neighbour that it sends to."""
+    """Return the programs of a persistent compute-shift kernel; `to[operand][core]` is a core's receiver."""
     cores, operands = range(len(to[0])), range(len(to))
     programs = [_shifting(core, [neighbour[core] for neighbour in to], rounds, slots, blocks) for core in cores]
     tiles = [

@@ -172,7 +172,7 @@ def lines(of: Sequence[Parts], width: int) -> list[str]:
         *wrap(said, width), "",
         *_table(("assumption", *heads), rows), "",
         *_table(TOKENS_HEAD, times), "",
-        "### What of a cache is off", "",
+        "### The misses of a cache, part by part", "",
         *wrap(cached, width), "",
         *_table(("tokens a row", *CACHES), counted),
     ]  # fmt: skip

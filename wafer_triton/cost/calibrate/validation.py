@@ -76,7 +76,7 @@ def markdown(of: Sequence[Family], cells: Sequence[Cell], requests: Sequence[Par
         lines.append(f"| {family.name} | {len(family.rows)} | {family.fitted} | {summary} | {left} |")
     lines += [
         "",
-        "MeshGEMV: mean and worst are those of meshes of 80 and up, on which it is fitted. The WSE-3 decode layer is",
+        "MeshGEMV: mean and worst are over meshes of 80 and up, on which it is fitted. The WSE-3 decode layer is",
         "one measurement: one constant is fitted on its total, its communication is predicted by constants of others.",
     ]
     lines += _not_reproduced()
@@ -128,20 +128,20 @@ def _marked(head: Sequence[str], rows: Iterable[Sequence[str]], left: int) -> li
 
 _WIDTH = 116  # of the page's lines
 _SAID_OF_CELLS = """
-The constants are fitted on eight of these cells, in the calibration files, and on nothing else of the paper. Two rows
-were in view when a routing stage of a single GEMV on a WSE-2 was taken from WSE-3 measurements, and not, as in a decode
-layer, as the set-up of a vector operation: the GEMV of 16,384 x 16,384, and the vendor's pipeline. The paper's program
-has one head and keys and values of full width. The full program is the model's own, of which there is no measurement.
-Models that the wafer does not hold are priced as if it did, as the paper scales them. T10 and Ladder are priced by the
-products of the paper's program alone, under the assumptions of `wafer_triton/cost/rivals.py`.
+The constants are fitted on eight of these cells, in the calibration files, and on nothing else of the paper. A routing
+stage of a single GEMV on a WSE-2 is taken from WSE-3 measurements; in a decode layer it is the set-up of a vector
+operation. Two rows were known when that was decided: the GEMV of 16,384 x 16,384, and the vendor's pipeline. The
+paper's program has one head and keys and values of full width. The full program is the model's own, of which there is
+no measurement. Models that the wafer does not hold are priced as if it did, as the paper scales them. T10 and Ladder
+are priced by the products of the paper's program alone, under the assumptions of `wafer_triton/cost/rivals.py`.
 """
 _SAID_OF_REQUESTS = """
 Two answers to one prompt differ by decode alone, which is as published, of 8B to a thousandth. The first token takes
 less than a millisecond. Prefill and re-placement are off. "Left" is the part of the published time for re-placement,
 after prefill and decode. Prefill is on meshes that table 3 lacks. On 660 x 660 a core has 7 of 8B's 4,096 columns and
 on 720 x 720 it has 6. So prefill is predicted to be slower than on 600 x 600, and nothing is left. On 750 x 750 a core
-has 7 of 13B's 5,120 columns and on 720 x 720 it has 8. With prefill on 720 x 720 some time is left in all requests, of
-8B less than the schedules that move weights and cache are predicted to take.
+has 7 of 13B's 5,120 columns and on 720 x 720 it has 8. With prefill on 720 x 720 some time is left in all requests. For
+8B it is less than the predicted time of the schedules that move weights and cache.
 """
 
 
@@ -151,7 +151,7 @@ def reproduced(cells: Sequence[Cell], requests: Sequence[Parts]) -> list[str]:
         "## The paper's tables",
         "",
         "`wafer-triton reproduce` prints every cell of tables 2 to 8 of the paper, and the speeds in its text.",
-        "Errors are those of the cells that are not fitted.",
+        "Errors are of the cells that are not fitted.",
         "",
         *_marked(KINDS, kind_rows(cells), 1),
         "",
@@ -165,10 +165,10 @@ def reproduced(cells: Sequence[Cell], requests: Sequence[Parts]) -> list[str]:
         own = [cell for cell in cells if cell.table == table]
         lines += _marked(CELLS, map(row_of, own), 5)
         notes = dict.fromkeys(f"{cell.system}: {cell.note}." for cell in own if cell.verdict == "miss" and cell.note)
-        lines += ["", "What is known of the misses:", "", *(f"- {note}" for note in notes)] if notes else []
+        lines += ["", "Notes on the misses:", "", *(f"- {note}" for note in notes)] if notes else []
     lines += [
         "",
-        "### What of a request is off",
+        "### The misses of a request, part by part",
         "",
         *wrap(_SAID_OF_REQUESTS.strip(), _WIDTH),
         "",
@@ -178,7 +178,7 @@ def reproduced(cells: Sequence[Cell], requests: Sequence[Parts]) -> list[str]:
 
 
 CELLS = (
-    "what", "model", "system", "mesh", "tokens", "published", "its program", "error", "band", "full", "verdict",
+    "quantity", "model", "system", "mesh", "tokens", "published", "its program", "error", "band", "full", "verdict",
 )  # fmt: skip
 
 
@@ -206,15 +206,15 @@ def _share(error: float, sign: bool = False) -> str:
 
 
 def _not_reproduced() -> list[str]:
-    """What the paper reports and the model does not predict."""
+    """Return the section on reports of the paper that the model does not predict."""
     lines = [
         "",
         "## Not reproduced",
         "",
-        "For an 8192^3 MeshGEMM the paper sees the share of communication fall with more cores. Here it rises, however",
-        "communication is counted; only its cycles on the busiest link fall. What a core computes falls faster than",
-        "what passes its links, and twice the rounds, each with a fixed cost, take twice that: so say the measured",
-        "tiles of 1 x 1 x 1, which hardly compute, and whose cycles grow with the side of the mesh.",
+        "For an 8192^3 MeshGEMM the paper's share of communication falls with more cores. Here it rises, however",
+        "communication is counted; only its cycles on the busiest link fall. The multiply-adds of a core fall faster",
+        "than the bytes over its links, and each round has a fixed cost: twice the rounds cost twice as much. So the",
+        "measured tiles of 1 x 1 x 1, which hardly compute, take cycles in proportion to the side of the mesh.",
         "",
         "| device | counted | 360 x 360 | 720 x 720 |",
         "| --- | --- | ---: | ---: |",

@@ -1,14 +1,12 @@
-"""MeshGEMM column by column on a CPU: the bits, and the memory, of one round after the other."""
+"""Elided MeshGEMM on a CPU, whose rounds read windows of one copy of B: the bits of one round after the other."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 
-from wafer_triton.emulate import sweep
 from wafer_triton.emulate.executor import EXCHANGES
 from wafer_triton.emulate.program import Program
-from wafer_triton.emulate.segments import mailboxes
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
@@ -47,25 +45,13 @@ def one_by_one(monkeypatch):
     return run
 
 
-@pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize("side", [1, 2, 3, 4, 7])
-def test_explicit_rounds_leave_the_memory_of_rounds_one_by_one(side, transposed, monkeypatch, one_by_one):
-    shapes = (9, 10), ((11, 10) if transposed else (10, 11))
-    schedule = recipe("gemm", Mesh(side, side), "fp32", shapes, (("transposed", transposed),)).schedule
-    wanted = bits(one_by_one(schedule))
-    monkeypatch.setattr(sweep, "LARGE", 0)
-    got, passing = bits(ran(schedule)), mailboxes(schedule)
-    assert bool(passing) == (transposed and side > 1)
-    assert [name for name in wanted if name not in passing and not torch.equal(got[name], wanted[name])] == []
-
-
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("side", [2, 3, 5, 8])
-def test_elided_rounds_give_the_bits_of_explicit_rounds(side, dtype, monkeypatch):
+def test_elided_rounds_give_the_bits_of_explicit_rounds(side, dtype):
     schedule = recipe("gemm", Mesh(side, side), dtype, ((19, 36), (36, 21)), ()).schedule
-    monkeypatch.setattr(sweep, "LARGE", 0)
     explicit, elided = (ran(schedule, exchange, 1) for exchange in EXCHANGES)
-    assert len(elided.steps) < 4
+    if dtype == "fp32" and side % 2 == 0:
+        assert len(elided.steps) == 3 + 2 * side, "B and C are copied once, A and a product in each round"
     (result,) = (name for name, buffer in schedule.buffers.items() if buffer.role == "output")
     assert torch.equal(bits(explicit)[result], bits(elided)[result])
     assert not explicit.read(result).isnan().any()
@@ -73,7 +59,7 @@ def test_elided_rounds_give_the_bits_of_explicit_rounds(side, dtype, monkeypatch
 
 @pytest.mark.parametrize("exchange", EXCHANGES)
 @pytest.mark.parametrize("side", [2, 5])
-def test_sums_start_from_the_present_values(side, exchange, monkeypatch, one_by_one):
+def test_sums_start_from_the_present_values(side, exchange, one_by_one):
     b = Builder(Mesh(side, side), "sums go on")
     for name, tile in (("a", (3, 4)), ("b", (4, 6)), ("c", (3, 6))):
         b.buffer(name, tile, "fp32", "state")
@@ -82,14 +68,4 @@ def test_sums_start_from_the_present_values(side, exchange, monkeypatch, one_by_
     b.steps[0] = replace(b.rounds[0], locals=(replace(product, params={**product.params, "add": True}),))
     schedule = b.build()
     wanted = one_by_one(schedule).read("c")
-    monkeypatch.setattr(sweep, "LARGE", 0)
     assert torch.equal(ran(schedule, exchange).read("c"), wanted)
-
-
-def test_rounds_really_go_together(monkeypatch):
-    plain = recipe("gemm", Mesh(6, 6), "fp32", ((6, 6), (6, 6)), ()).schedule
-    before = len(ran(plain).steps)
-    monkeypatch.setattr(sweep, "LARGE", 0)
-    assert len(ran(plain).steps) == before - 6 * 3 + 1, "two moves and a product a round"
-    monkeypatch.setattr(sweep, "KEPT", 6 * 36 - 1)
-    assert len(ran(plain).steps) == before, "the tiles of all rounds would be too many to keep"

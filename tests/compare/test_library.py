@@ -1,0 +1,80 @@
+"""`bench`: the rows of a product beside torch.matmul, and refusals. Times themselves have no bound here."""
+
+import json
+
+import pytest
+
+from wafer_triton.cli import main as cli
+from wafer_triton.compare.library import MATMUL, bench_gemm, bench_gemv
+from wafer_triton.errors import WaferError
+
+QUICK = {"seconds": 0.01, "emulate_on": "cpu"}
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_every_row_computes_the_product(dtype: str) -> None:
+    for rows in (
+        bench_gemm(4, 20, 24, 28, dtype=dtype, **QUICK),
+        bench_gemm("2x4", 20, 24, 28, algorithm="cannon", dtype=dtype, **QUICK),
+        bench_gemv(4, 24, 28, dtype=dtype, **QUICK),
+    ):
+        assert [row.name for row in rows] == ["explicit", "elided", MATMUL]
+        assert all(row.error < (1e-5 if dtype == "fp32" else 1e-2) for row in rows)
+        assert all(0 < row.least <= row.seconds and row.rounds >= 3 for row in rows)
+        assert [row.ratio for row in rows] == pytest.approx([row.seconds / rows[-1].seconds for row in rows])
+
+
+def test_explicit_and_elided_have_the_same_bits_after_many_runs() -> None:
+    """Check that a result is of operands placed anew, as explicit exchange has moved them."""
+    explicit, elided, _ = bench_gemm(4, 64, 64, 64, **QUICK)
+    assert explicit.error == elided.error
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"algorithm": "strassen"}, "gemm algorithm 'strassen': choose one of mesh"),
+        ({"dtype": "int8"}, "dtype int8 is a storage of weights in predictions alone"),
+        ({"dtype": "fp64"}, "dtype fp64 is not supported"),
+        ({"seconds": 0}, "seconds = 0 must be a number above 0, of at most 600"),
+        ({"seconds": "1"}, "seconds = '1' must be a number above 0"),
+        ({"emulate_on": "tpu"}, "torch has no such device here"),
+        ({"backend": "cuda"}, "backend"),
+        ({"device": "wse9"}, "unknown device 'wse9'"),
+    ],
+)
+def test_wrong_options_are_refused(options, message: str) -> None:
+    with pytest.raises(WaferError) as caught:
+        bench_gemm(4, 16, 16, 16, **{**QUICK, **options})
+    assert message in str(caught.value)
+
+
+def test_products_that_are_too_large_are_refused() -> None:
+    with pytest.raises(WaferError, match="numbers are more than the 268,435,456 that are computed here"):
+        bench_gemm(700, 100_000, 100_000, 100_000, **QUICK)
+    with pytest.raises(WaferError, match="SRAM"):
+        bench_gemm(2, 1000, 1000, 1000, **QUICK)
+    with pytest.raises(WaferError, match="must be a whole number of at least 1"):
+        bench_gemv(0, 8, 8, **QUICK)
+
+
+@pytest.mark.parametrize("line", ["gemm --m 16 --k 16 --n 16 --mesh 4", "gemv --k 16 --n 16 --mesh 4"])
+def test_the_command_prints_times_of_this_machine_alone(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", *line.split(), "--seconds", "0.01", "--emulate-on", "cpu", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert [row["name"] for row in json.loads(out)["rows"]] == ["explicit", "elided", MATMUL]
+    table, notes = err.split("on the CPU by torch")
+    assert "emulated on this machine" in table and "cycles" not in table and "predicted" not in table
+    assert "no time of a wafer" in notes
+
+
+def test_the_command_refuses_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    for line, message in (
+        ("gemm --m 16 --k 16 --n 16 --mesh 4 --dtype int8", "int8 is a storage of weights"),
+        ("gemm --m 16 --k 16 --n 16 --mesh 4 --seconds -1", "seconds = -1.0 must be"),
+        ("gemv --k 16 --n 16 --mesh 4 --algorithm mesh", "choose one of ktree"),
+        ("gemv --k 16 --n 16", "--mesh"),
+    ):
+        assert cli.main(["bench", *line.split()]) == 2
+        err = capsys.readouterr().err
+        assert message in err and err.count("\n") == 1
