@@ -36,11 +36,11 @@ def convert(
 ) -> Model:  # fmt: skip
     """`model` itself, its Linear layers, GPT-2's Conv1D and RMSNorms now computed on the mesh, without gradients.
 
-    One vector goes by MeshGEMV, more by MeshGEMM. `dtype` is that of tiles (None: the weight's own). `emulate_on` is
-    the torch device that computes the layers, wherever the model is ("auto": the GPU of their input, else a GPU where
-    there is one). A norm that is not x / rms(x) * weight stays as it is. Warns (`UserWarning`) of parameters that stay
-    off the mesh, but for embeddings. Raises ShapeError if there is nothing to convert; a layer that does not fit the
-    mesh says so when it first runs.
+    One vector goes by MeshGEMV, more by MeshGEMM. `dtype` is the dtype of tiles (None: the weight's own). `emulate_on`
+    is the torch device that computes the layers, wherever the model is ("auto": the GPU of their input, else a GPU
+    where there is one). A norm that is not x / rms(x) * weight stays as it is. Warns (`UserWarning`) of parameters that
+    stay off the mesh, but for embeddings. Raises ShapeError if there is nothing to convert; a layer that does not fit
+    the mesh says so when it first runs.
     """
     if not isinstance(model, nn.Module):
         raise ShapeError(f"convert: {short(model)} of type {type(model).__name__} is no model; give a torch.nn.Module")
