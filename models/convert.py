@@ -1,4 +1,4 @@
-"""Any torch model with its linear layers and RMSNorms on a mesh: for architectures that the decoder does not know.
+"""Any torch model with its linear layers and RMSNorms on a mesh: for architectures that the decoder lacks.
 
 Weights are cut into tiles once; activations are cut and put together around every layer, so nothing else of the model
 changes: its state_dict, its forward, its generate.
@@ -45,7 +45,7 @@ def convert(
     if not isinstance(model, nn.Module):
         raise ShapeError(f"convert: {short(model)} of type {type(model).__name__} is no model; give a torch.nn.Module")
     grid = as_mesh(mesh, device)
-    executor(backend, exchange, emulate_on)  # raises for what it does not know
+    executor(backend, exchange, emulate_on)  # raises for a kind that it lacks
     if accumulate not in ("fp32", "fp16"):
         raise DtypeError(f"convert: accumulate = {accumulate!r}: partial sums are kept in 'fp32' or 'fp16'")
     how = {"accumulate": accumulate, "exchange": exchange, "backend": backend, "emulate_on": emulate_on}

@@ -85,7 +85,7 @@ class WaferForCausalLM(Session):
     def from_pretrained(
         cls, checkpoint: str | Path | Checkpoint, *, dtype: str = "fp32", **options: Any
     ) -> WaferForCausalLM:
-        """A model from a checkpoint: one that is open, a folder in Hugging Face layout, or a name that `resolve` knows.
+        """A model from a checkpoint: one that is open, a folder in Hugging Face layout, or a name of `resolve`.
 
         `options` are as of `PlaceOptions` and `RunOptions`; TypeError for any other.
         """
