@@ -1,7 +1,7 @@
 """Exchange: programs copy the tiles of a round's messages into their receivers' mailboxes.
 
-Who sends to whom is computed from the exchange's own arrays, which are per axis and per mesh row or column. A program
-carries one message, or several where tiles are small.
+Senders and receivers are computed from the exchange's own arrays, which are per axis and per mesh row or column. A
+program carries one message, or several where tiles are small.
 """
 
 from __future__ import annotations

@@ -85,9 +85,9 @@ class WaferForCausalLM(Session):
     def from_pretrained(
         cls, checkpoint: str | Path | Checkpoint, *, dtype: str = "fp32", **options: Any
     ) -> WaferForCausalLM:
-        """A model from a checkpoint: one that is open, a folder in Hugging Face layout, or a name that `resolve` knows.
+        """A model from a checkpoint: one that is open, a folder in Hugging Face layout, or a name of `resolve`.
 
-        `options` are those of `PlaceOptions` and `RunOptions`; TypeError for any other.
+        `options` are as of `PlaceOptions` and `RunOptions`; TypeError for any other.
         """
         opened, name = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint), dtype_name(dtype)
         weights = opened.weights(torch_dtype(name))

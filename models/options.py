@@ -22,8 +22,8 @@ class PlaceOptions:
     """How a model lies on a wafer.
 
     `mesh` is a Mesh, or what `as_mesh` makes one of on `device` (default: a WSE-2). `prefill_mesh` is the mesh of
-    prefill where it is another. `groups` and `prefill_groups` are those of the K-trees (default: about the root of a
-    line's cores). Without a mesh, the fastest plan that holds the model gives whatever of these is not given. The
+    prefill where it is another. `groups` and `prefill_groups` are the groups of the K-trees (default: about the root of
+    a line's cores). Without a mesh, the fastest plan that holds the model gives whatever of these is not given. The
     columns hold the heads in `head_groups` groups, in prefill in `prefill_head_groups` if that is given (default: in
     each phase the fastest by the cost model that fit). With `trim` each phase takes the part of its mesh that holds
     more than padding, see `wafer_triton.cost.padding`. In prefill the `experts` of a mixture are "spread", each over

@@ -125,7 +125,7 @@ def is_in_regions(block: Block, buffer: Buffer) -> bool:
 
 
 def held_tile(buffer: Buffer) -> tuple[int, ...]:
-    """The tile of a weight's buffer as its parameters fill it: vectors lie one behind the other, whatever its rows."""
+    """Return the tile of a weight's buffer as its parameters fill it: vectors lie one after the other in any layout."""
     vectors = all(len(cut.shape) == 1 for cut in buffer.holds)
     return (buffer.numel,) if vectors and not is_repeated(buffer) else buffer.tile
 
@@ -230,9 +230,9 @@ def sources(decode: Block, prefill: Block, kind: str) -> dict[str, tuple[str, to
 class PlacedWeights(Mapping[str, torch.Tensor]):
     """A model's parameters under Hugging Face names, put together from the tiles that hold them when asked for.
 
-    `layers[i][kind]` has the tiles of a block's buffers for decode. `head` has those of the head on its own mesh, and
-    `embedding` the embedding's there. All of them are views: what changes there, changes here. Where the model lies on
-    several ranks, the parameters are those of this one's layers, and `together` gets tiles from those that share them.
+    `layers[i][kind]` has the tiles of a block's buffers for decode. `head` has the tiles of the head on its own
+    mesh, and `embedding` the embedding's there. All of them are views: what changes there, changes here. If the
+    model lies on several ranks, this rank has the parameters of its layers, and `together` gets tiles from other ranks.
     """
 
     def __init__(

@@ -1,10 +1,10 @@
 """MoE-CAP's measures of sparse models (arXiv 2412.07067): the bandwidth and operations that the experts in use take.
 
 Of weights the layers' count: attention with its norms and biases, routers, experts, dense feed-forward blocks; not the
-embedding and the head. S-MBU is of the bytes of the experts that at least one token of a pass took, MBU of those of all
-experts; both with the keys and values of the caches. S-MFU is of the operations of the experts that each token took,
-MFU of those of all experts. Peaks are those of the whole device: cores times SRAM bytes, or multiply-adds, a cycle.
-Seconds are predicted on the wafer.
+embedding and the head. S-MBU counts the bytes of the experts that at least one token of a pass took, MBU of all
+experts; both with the keys and values of the caches. S-MFU counts the operations of the experts that each token took,
+MFU of all experts. Peaks are the whole device's: cores times SRAM bytes, or multiply-adds, a cycle. Seconds are
+predicted on the wafer.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ class Pass:
 
     @classmethod
     def decode(cls, contexts: Sequence[int], seconds: float, experts: Sequence[Hits] = ()) -> Pass:
-        """Return one token of each sequence, whose cache then holds so many tokens."""
+        """Return one token of each sequence, whose cache then holds `contexts` tokens."""
         count = len(contexts)
         return cls("decode", count, count, sum(contexts), sum(contexts), seconds, tuple(experts))
 
     @classmethod
     def prefill(cls, tokens: int, seconds: float, experts: Sequence[Hits] = ()) -> Pass:
-        """Return a prompt of so many tokens, each of which attends to itself and those before it."""
+        """Return a prompt of `tokens`, each of which attends to itself and the tokens before it."""
         return cls("prefill", 1, tokens, tokens, tokens * (tokens + 1) // 2, seconds, tuple(experts))
 
     @property
@@ -117,7 +117,7 @@ def weight_bytes(shape: DecoderShape, dtype: str, experts: Sequence[Hits] | None
 
 
 def kv_bytes(shape: DecoderShape, dtype: str, tokens: int) -> int:
-    """Return bytes of the keys and values of so many tokens in all layers."""
+    """Return bytes of the keys and values of `tokens` in all layers."""
     return 2 * shape.kv_width * shape.num_hidden_layers * tokens * BYTES[dtype]
 
 
@@ -172,7 +172,7 @@ def measured(shape: DecoderShape, dtype: str, device: Device, passes: Sequence[P
 
 
 def sparse(shape: DecoderShape, device: Device, seconds: float, context: int) -> tuple[float | None, float | None]:
-    """S-MBU of decode steps of so many seconds with one sequence, and the most if experts lived in regions.
+    """Return S-MBU of decode steps of one sequence, and the most if experts lived in regions.
 
     A token then takes k of E regions. None of a dense model.
     """

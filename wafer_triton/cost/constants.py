@@ -174,7 +174,7 @@ def scaled(of: Device) -> tuple[str, ...]:
 
 
 def moved(of: Device) -> tuple[str, ...]:
-    """Return the numbers of a device at which nothing was measured: those of `scaled`, and a clock of its own."""
+    """Return the numbers of a device at which nothing was measured: all of `scaled`, and a clock of its own."""
     clock = of.like is not None and of.clock_hz != PRESETS[of.like].clock_hz
     return (*scaled(of), *(("clock_hz",) if clock else ()))
 

@@ -4,10 +4,10 @@
     >>> estimate.gemm(device="wse3", mesh=720, m=5760, k=720, n=5760).cycles
     >>> estimate.decode(device="wse2", model="llama2-13b", mesh=540, context=4096).tokens_per_second
 
-Nothing runs, and neither torch nor a GPU is needed. Sizes are those of whole matrices and models. `program` "full" (the
-default) is the program that `generate` runs, with fp16 sums; "paper-benchmark" is that of WaferLLM's measurements (see
-`wafer_triton.cost.layers`). A model that the device does not hold is refused, unless it is priced `as_if` it did. All
-functions raise a WaferError of one line for a user's mistake.
+Nothing runs, and neither torch nor a GPU is needed. Sizes are of whole matrices and models. `program` "full" (the
+default) is the program that `generate` runs, with fp16 sums; "paper-benchmark" is the program of WaferLLM's
+measurements (see `wafer_triton.cost.layers`). A model that the device does not hold is refused, unless it is priced
+`as_if` it did. All functions raise a WaferError of one line for a user's mistake.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def decode(
     """Return one token of decode, after which the cache holds `context` tokens.
 
     `groups` is the number of groups on the first of two levels of the K-trees (None: the best),
-    `head_groups` that of the head groups on the columns (None: the best that fits; the paper-benchmark program has
+    `head_groups` the number of head groups on the columns (None: the best that fits; the paper-benchmark program has
     one). With `trim` decode takes the rows of the mesh that hold more than padding, see `wafer_triton.cost.padding`.
     `layout` says how regions lie on the device, see `wafer_triton.place.layouts` (None: in rectangles, in the
     paper-benchmark program by area). `dtype` is the storage of the weights, of `wafer_triton.dtype.WEIGHTS` (None:
@@ -141,7 +141,7 @@ def prefill(
 
     `head_groups` is the number of head groups on the columns, on fewer columns as many as there are (None: the best;
     the paper-benchmark program has one). With `trim` prefill takes the part of a square mesh that needs the fewest
-    multiply-adds, see `wafer_triton.cost.padding`. `experts` says where those of a mixture live, see
+    multiply-adds, see `wafer_triton.cost.padding`. `experts` is the place of a mixture's experts, see
     `wafer_triton.cost.placement` (None: where it is the fastest). `layout` and `dtype` are as of `decode`.
     """
     mesh, c = _mesh(device, mesh)
@@ -164,7 +164,7 @@ def request(
 ) -> RequestCost:  # fmt: skip
     """Return a prompt of `input` tokens and an answer of `output` tokens; `groups` are as of `decode`.
 
-    `head_groups` are those of both phases (None: the best of each), `experts` is as of `prefill`, `layout` and `dtype`
+    `head_groups` is for both phases (None: the best of each), `experts` is as of `prefill`, `layout` and `dtype`
     as of `decode`. The model is placed as `generate` places it. Going from region to region, and from one phase to the
     other, is priced as the schedules that do it.
     """

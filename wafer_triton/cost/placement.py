@@ -24,7 +24,7 @@ PASSES = (1, 2, 3)  # that are expected of the capacities that are tried
 
 @dataclass(frozen=True, eq=False)
 class HotRegions:
-    """The best regions, with so many copies of the experts that a trace's tokens took the most, see `with_copies`.
+    """The best regions, with `copies` copies of the experts that a trace's tokens took the most, see `with_copies`.
 
     Raises ShapeError for copies that are not a positive whole number.
     """
@@ -123,7 +123,7 @@ def with_copies(regions: ExpertRegions, shape: DecoderShape, hot: HotRegions, ro
     """Return regions with copies of the experts that a trace's tokens took the most, over all layers.
 
     Each copy is of the expert that has the most tokens a copy, which lives in every region at the most. The capacity is
-    the most rows that one of `rows` rows of cores then sends to a region, its tokens those of the trace in order.
+    the most rows that one of `rows` rows of cores then sends to a region, taking the tokens of the trace in order.
     """
     counts = Counter(expert for layer in hot.trace for taken in layer for expert in taken)
     lives, made = Counter(counts.keys()), list[int]()
@@ -156,7 +156,7 @@ def demand(regions: ExpertRegions, shape: DecoderShape, layer: Sequence[Sequence
 
 
 def where(block: Block, tokens: int) -> str | None:
-    """In words, where the experts of a block of prefill live for a prompt of so many tokens; None of a dense model."""
+    """Return, in words, the place of the experts in prefill of a prompt of `tokens`; None of a dense model."""
     if block.shape.experts is None:
         return None
     regions = block.expert_regions

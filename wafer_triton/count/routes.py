@@ -98,7 +98,7 @@ def routes(schedule: Schedule, relayed: bool = False) -> Routes:
 
 
 def colours(schedule: Schedule) -> int:
-    """The colours of `routes(schedule)` alone; where all lines of an axis move alike, those of one are counted."""
+    """Return the colours of `routes(schedule)` alone; of lines that move alike, one is counted."""
     alike = schedule.mesh.shape, schedule.mesh.fold, frozenset(_ways(schedule.rounds.steps, None))
     if alike not in _WAYS:
         if len(_WAYS) >= 4096:

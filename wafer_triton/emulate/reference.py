@@ -23,7 +23,7 @@ from wafer_triton.schedule.rounds import Index, Local, Schedule, Slot
 class Reference:
     """A schedule on memory of its own: `tensors` [rows, cols, *tile], or [rows, cols, slots, *tile], are copied in.
 
-    With `runs` all of them have one more dimension in front, and so many runs, each on its own values, go side by side.
+    With `runs` all of them have one more dimension in front: that many runs, each on its own values, go side by side.
     All other memory is NaN, or zero with `poison=False`. With `exact` memory and arithmetic are fp64, and nothing that
     is computed is rounded. Raises ShapeError for a missing tensor.
     """
@@ -35,7 +35,7 @@ class Reference:
         self.schedule, self.mesh = schedule, schedule.mesh
         self.exact = exact
         self.runs = () if runs is None else (runs,)
-        self.memory: dict[str, Tensor] = {}  # [cores, slots, numel], behind the runs
+        self.memory: dict[str, Tensor] = {}  # [cores, slots, numel], after the dimension of runs
         self.rounds_done = 0
         for name, buffer in schedule.buffers.items():
             dtype = torch_dtype(buffer.dtype)

@@ -185,7 +185,7 @@ def sides(mesh: Mesh, other: Mesh) -> tuple[int, int]:
 
 
 def grid(like: Mesh, rows: int, cols: int, fold: tuple[int, int]) -> Mesh:
-    """Return a mesh of so many cores on the device of another, or on a wider one where regions are counted by area."""
+    """Return a mesh of `rows` x `cols` cores on the device of `like`, or wider where regions are counted by area."""
     device = like.device
     if rows > device.rows or cols > device.cols:
         device = replace(device, rows=max(rows, device.rows), cols=max(cols, device.cols))
@@ -208,7 +208,7 @@ def turned(mesh: Mesh, numel: int, dtype: str) -> Scheduled:
 
 @lru_cache(maxsize=256)
 def skewed(mesh: Mesh, numel: int, dtype: str, region: int | None = None) -> Scheduled:
-    """Return the alignment of weight tiles of `numel` elements, in every `region` of so many cores a side by itself."""
+    """Return the alignment of weight tiles of `numel` elements, in every square of `region` cores a side by itself."""
 
     def build(part: int) -> Schedule:
         b = Builder(mesh, "skew weights")

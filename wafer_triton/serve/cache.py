@@ -12,7 +12,7 @@ class Cache:
         self.used = self.peak = self.peak_requests = 0
 
     def fits(self, entries: int) -> bool:
-        """Return whether so many entries are free."""
+        """Return whether `entries` entries are free."""
         return self.used + entries <= self.pool
 
     def hold(self, number: int, entries: int) -> None:

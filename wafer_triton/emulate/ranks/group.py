@@ -1,4 +1,4 @@
-"""What ranks say to one another besides tiles: what they agree on, what one tells all, and who was lost."""
+"""Messages between ranks besides tiles: agreement on options, broadcasts of one rank, and lost ranks."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class Shard:
         return slot
 
     def where(self, cores: Cores) -> Cores | None:
-        """Those of some cores that are here; None if none are."""
+        """Return the cores of `cores` in this shard; None if it has none."""
         here, across = self._range(cores.axis), self._range("y" if cores.axis == "x" else "x")
         lines = np.arange(across.start, across.stop) if cores.lines is None else cores.lines
         mine = (lines >= across.start) & (lines < across.stop)
@@ -117,7 +117,7 @@ class Shard:
 
 @lru_cache(maxsize=64)
 def partition(mesh: Mesh, ranks: int, shards: tuple[int, int] | None = None) -> Partition:
-    """A mesh over so many ranks, in `shards` = (rows, columns) of rectangles, or with the fewest cores at the cuts.
+    """Return a mesh over `ranks` ranks, in `shards` = (rows, columns) of rectangles, or with the fewest border cores.
 
     Raises MeshError for more ranks than cores, and for a mesh whose sides have too few cores for every such cut.
     """

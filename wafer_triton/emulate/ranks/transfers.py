@@ -127,7 +127,7 @@ def copied(found: SendRecv, source: torch.Tensor, target: torch.Tensor) -> Calla
 
 
 def _message(parts: Sequence[tuple[int, torch.Tensor]]) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """A message for so many tiles of each of some tensors, and its parts [tiles, numel]."""
+    """Return a message for a number of tiles of each of some tensors, and its parts [tiles, numel]."""
     sizes = [-(-number * _tile_bytes(like) // ALIGNED) * ALIGNED for number, like in parts]
     message = torch.empty(sum(sizes), dtype=torch.uint8, device=parts[0][1].device)
     return message, [
