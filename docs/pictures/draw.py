@@ -8,6 +8,7 @@ can compare them with newly computed ones.
 from __future__ import annotations
 
 import contextlib
+import csv
 import io
 import re
 import shlex
@@ -31,7 +32,7 @@ from wafer_triton.cost.constants import constants
 from wafer_triton.cost.layers import decode_block
 from wafer_triton.count.runs import kind
 from wafer_triton.draw import serving
-from wafer_triton.draw.figure import COLOURS, picture, whole_ticks
+from wafer_triton.draw.figure import COLOURS, REST, picture, whole_ticks
 from wafer_triton.draw.times import of_token
 from wafer_triton.errors import SramError
 from wafer_triton.place.regions import decode_regions
@@ -157,6 +158,31 @@ def served(path: Path) -> None:
     serving.latency(rows, "rate", path, title)
 
 
+def head_groups(path: Path) -> None:
+    """Draw the rows of docs/head-groups.csv: cycles over the paper-benchmark program's, with one group and the best."""
+    rows = list(csv.DictReader((Path(__file__).parents[1] / "head-groups.csv").open(encoding="utf-8")))
+    with picture(path, 2.6, "cycles of a layer over the paper-benchmark program's, predicted on a WSE-2") as drawn:
+        figure, numbers = drawn
+        for axes, phase in zip(figure.subplots(1, 2), ("decode", "prefill"), strict=True):
+            models = dict.fromkeys(row["model"] for row in rows)
+            for model, colour in zip(models, COLOURS, strict=False):
+                own = [row for row in rows if (row["phase"], row["model"]) == (phase, model)]
+                sides = [int(row["mesh"].split("x")[0]) for row in own]
+                for name, style in (("one group", "--"), ("best", "-")):
+                    values = [float(row[name]) / float(row["paper-benchmark program"]) for row in own]
+                    numbers[f"{phase} of {model}, {name}"] = values
+                    axes.plot(
+                        sides, values, style, color=colour, marker="o", ms=3, label=model if name == "best" else None
+                    )
+            axes.axhline(1, color=REST, lw=0.6)
+            axes.set(
+                title=f"{phase}: best number of head groups (solid), one (dashed)",
+                xlabel="cores a side",
+                ylim=(0, None),
+            )
+        axes.legend()
+
+
 def architect(name: str) -> Callable[[Path], None]:
     """Return the drawing of a picture of docs/architect.md, by the page's own command and device."""
     page = (Path(__file__).resolve().parents[1] / "architect.md").read_text(encoding="utf-8")
@@ -189,6 +215,7 @@ PICTURES: dict[str, Callable[[Path], None]] = {
     "compare.png": compared,
     "sweep.png": tree_groups,
     "serving.png": served,
+    "head-groups.png": head_groups,
     **{f"{name}.png": architect(name) for name in DESK},
 }
 

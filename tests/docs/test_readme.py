@@ -156,7 +156,8 @@ def drawn(tmp_path_factory):
 
 
 def test_pictures_are_shown_and_light():
-    shown = {path for page in PAGES.values() for path in re.findall(r"[(\"](?:docs/)?pictures/([^)\"]+\.png)", page)}
+    pages = [path.read_text(encoding="utf-8") for path in (README, *GALLERY.parent.glob("*.md"))]
+    shown = {path for page in pages for path in re.findall(r"[(\"](?:docs/)?pictures/([^)\"]+\.png)", page)}
     pictures = {path.name: path.stat().st_size for path in PICTURES.glob("*.png")}
     assert set(pictures) == shown
     assert all(10_000 < size < 150_000 for size in pictures.values())

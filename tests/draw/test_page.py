@@ -72,6 +72,16 @@ def settled(browser, said):
     assert said in browser.text("#status")
 
 
+def sum_of_bounds(schedule):
+    """Return cycles by step and by their bound, such as compute."""
+    sums = {}
+    for run in intervals(schedule):
+        of = sums.setdefault(run.label, dict.fromkeys(run.cost.bounds, 0.0))
+        for name, cycles in run.cost.bounds.items():
+            of[name] += cycles
+    return sums
+
+
 def test_counts_price_and_links_equal_python_s(show):
     browser, schedule = show("product"), product("mesh")
     counted, cost = account(schedule), price(schedule)
@@ -85,6 +95,11 @@ def test_counts_price_and_links_equal_python_s(show):
         "gemm",
         "round",
     ]
+    bounds = sum_of_bounds(schedule)
+    for step, _, most in cells(browser, "#costs"):
+        name, share = max(bounds[step].items(), key=lambda bound: bound[1])
+        assert most == f"{name} {100 * share / sum(bounds[step].values()):.0f} %"
+    assert "on one link" in browser.text("#heat .scale") and browser.text("#heat .scale").startswith("0 B")
     assert f"ends at {cost.cycles:,.0f} predicted cycles" in browser.value(
         "document.querySelector('#timeline').ariaLabel"
     )

@@ -12,7 +12,7 @@ import browser as chromium
 from wafer_triton import draw, estimate
 from wafer_triton.cli.main import main
 from wafer_triton.cli.own import load
-from wafer_triton.count.account import account
+from wafer_triton.count.account import account, link_loads
 from wafer_triton.device import device
 from wafer_triton.draw.figure import REST
 from wafer_triton.mesh import Mesh
@@ -172,15 +172,20 @@ def test_sums_are_coloured_by_how_many_parts_they_have(show):
     assert "8 parts summed" in browser.text("#maps .scale")
 
 
-def test_rows_of_a_cache_are_coloured_by_their_entries(show):
-    browser = show("cache")
-    assert browser.value("document.querySelector('#show').value") == "fill cache"
+def check_fill(browser):
+    """Assert that the page counts the entries of every row of a cache, by each policy after each append."""
     for number, policy in enumerate(POLICIES):
         for count in range(7):
             browser.choose("#slider", str(count))
             filled = page(browser, f"[...page.scenes[{number}].fill(0)]")
             entries = np.diff(KvCache(4, 6, policy).windows(count))
             assert filled == np.repeat(entries, 2).tolist(), (policy, count)
+
+
+def test_rows_of_a_cache_are_coloured_by_their_entries(show):
+    browser = show("cache")
+    assert browser.value("document.querySelector('#show').value") == "fill cache"
+    check_fill(browser)
     for canvas, entries in (("#map-first", {1, 2}), ("#map-second", {0, 6})):  # after 6 appends
         drawn_ = pixels(browser, canvas)
         assert all(drawn_.get(page(browser, f"amount({count} / 7).join(',')"), 0) > 200 for count in entries), canvas
@@ -244,8 +249,13 @@ def test_a_layer_and_a_zoom_show_a_part_of_the_time(show):
     assert [start, end] == [layer[0][0], layer[-1][1]]
     browser.press("#times-out")
     assert page(browser, "page.times.view()")[1] > end
+    browser.choose("#times-view", "1")
+    address = browser.value("location.hash")
     browser.choose("#times-view", "0")
     assert page(browser, "page.times.view()") == whole
+    browser.value(f"location.hash = {address!r}")
+    browser.value("new Promise((done) => setTimeout(done, 0))")
+    assert page(browser, "page.times.view()") == pytest.approx([start, end], abs=1)
 
 
 def test_values_of_an_own_schedule_are_its_intents_tiles_and_their_sums(show):
@@ -325,6 +335,23 @@ def test_the_address_shows_the_same_view_again(browser, folder):
     assert browser.problems == []
 
 
+def test_pictures_side_by_side_share_their_scales(show):
+    browser = show("compare")
+    for picture in ("links-run", "links-round", "parts c"):
+        browser.choose("#show", picture)
+        ends = browser.value("[...document.querySelectorAll('#maps .scale')].map((one) => one.textContent)")
+        assert len(ends) == 2 and ends[0] == ends[1], picture
+    ends = browser.value("[...document.querySelectorAll('#heat .scale')].map((one) => one.textContent)")
+    most = max(
+        load.max()
+        for name in ("mesh", "allgather")
+        for load in link_loads(
+            recipe("gemm", Mesh(SIDE, SIDE), "fp16", ((32, 32), (32, 32)), (("algorithm", name),)).schedule
+        ).values()
+    )
+    assert ends == [f"0 B{most:,} B on one link"] * 2
+
+
 def test_the_value_below_the_pointer_is_shown(show):
     browser = show("compare")
     x, y = page(browser, f"page.maps[0].middle({2 * SIDE + 3})")
@@ -392,8 +419,9 @@ def test_a_dark_preference_is_kept_without_a_click(show):
         browser.ask("Emulation.setEmulatedMedia", features=[])
 
 
-def test_a_phone_shows_all_within_its_width_and_scrolls(show):
-    browser = show("compare")
+@pytest.mark.parametrize("name", ["compare", "model", "request", "cache"])
+def test_a_phone_shows_all_within_its_width_and_scrolls(show, name):
+    browser = show(name)
     browser.ask("Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=2, mobile=True)
     try:
         wide = browser.value(
@@ -419,31 +447,35 @@ def test_the_wheel_scrolls_over_a_map_and_zooms_with_a_key(show):
 
 FAULTS = {
     "colours of each schedule by itself": (
+        "compare",
         "Object.assign(scene, { stepColours, bufferColours })",
         "Object.assign(scene, { stepColours: coloured(scene.cycles), bufferColours: coloured(scene.held) })",
         lambda browser, folder: check_colours(browser),
     ),
     "arrows below the cores": (
+        "compare",
         "    if (!moving) return;\n",
         "    for (let core = 0; core < count; core += 1) { const [row, column] = this.corner(core); "
         "this.box(row, column, high, wide, '#fff'); }\n    if (!moving) return;\n",
         lambda browser, folder: check_arrows(browser),
     ),
-    "an address without the core": (
-        "if (scene) state.core =",
-        "if (!scene) state.core =",
-        check_address,
+    "an address without the core": ("compare", "if (scene) state.core =", "if (!scene) state.core =", check_address),
+    "slots that stay full when their entry moves": (
+        "cache",
+        "if (src[0] === dst[0] && src[1] !== null)",
+        "if (src[0] !== dst[0])",
+        lambda browser, folder: check_fill(browser),
     ),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_found(browser, folder, tmp_path, fault):
-    old, new, check = FAULTS[fault]
-    text = (folder / "compare.html").read_text()
+    name, old, new, check = FAULTS[fault]
+    text = (folder / f"{name}.html").read_text()
     assert text.count(old) == 1
-    (tmp_path / "compare.html").write_text(text.replace(old, new))
-    browser.open(tmp_path / "compare.html")
+    (tmp_path / f"{name}.html").write_text(text.replace(old, new))
+    browser.open(tmp_path / f"{name}.html")
     assert browser.value("document.documentElement.dataset.ready") == "yes", json.dumps(browser.problems)
     with pytest.raises(AssertionError):
         check(browser, tmp_path)

@@ -187,18 +187,28 @@ class WaferMap extends Arrows {
     if (shown < 0) return null;
     if (this.show.startsWith("fill")) return ["no entry", `all ${this.scene.buffers[shown].slots} slots filled`];
     const { name } = this.scene.buffers[shown], way = this.byRow(name) ? "row" : "column";
-    return this.show.startsWith("parts") ? ["1 part", `${this.scene.survey().most[shown]} parts summed`] : [`tile from ${way} 0`, `from the last ${way}`];
+    return this.show.startsWith("parts") ? ["1 part", `${this.most(name)} parts summed`] : [`tile from ${way} 0`, `from the last ${way}`];
+  }
+
+  // The scenes of this map and of the map beside it, which share their scales.
+  scenes() { return [this.scene, this.twin?.canvas.offsetParent ? this.twin.scene : null].filter(Boolean); }
+
+  // The most partial results of a buffer's sums in these scenes.
+  most(name) { return Math.max(1, ...this.scenes().map((scene) => (scene.detailed ? scene.survey().most[scene.buffers.findIndex((buffer) => buffer.name === name)] ?? 1 : 1))); }
+
+  // The bytes that each block of cores of a scene sends, over all directions.
+  sent(scene) {
+    const links = Object.values(scene.linksOf(this.show === "links-run" || this.position === 0 ? null : scene.frameAt(this.position)));
+    return Array.from({ length: Math.ceil(scene.mesh.rows / scene.block) * Math.ceil(scene.mesh.cols / scene.block) }, (_, at) => links.reduce((sum, load) => sum + load[at], 0));
   }
 
   // Blocks of cores in the colour of the bytes that they send, over all directions.
   drawBlocks() {
-    const { scene } = this;
-    const links = Object.values(scene.linksOf(this.frame())), rows = Math.ceil(scene.mesh.rows / scene.block), columns = Math.ceil(scene.mesh.cols / scene.block);
-    const sums = Array.from({ length: rows * columns }, (_, at) => links.reduce((sum, load) => sum + load[at], 0)), top = sums.reduce((high, sum) => Math.max(high, sum), 1);
-    this.top = top;
-    sums.forEach((bytes, at) => {
+    const { scene } = this, columns = Math.ceil(scene.mesh.cols / scene.block);
+    this.top = this.scenes().reduce((high, each) => this.sent(each).reduce((most, bytes) => Math.max(most, bytes), high), 1);
+    this.sent(scene).forEach((bytes, at) => {
       const row = Math.floor(at / columns) * scene.block, column = (at % columns) * scene.block;
-      this.box(this.place[0] + row, this.place[1] + column, Math.min(scene.block, scene.mesh.rows - row), Math.min(scene.block, scene.mesh.cols - column), rgb(amount(bytes / top)));
+      this.box(this.place[0] + row, this.place[1] + column, Math.min(scene.block, scene.mesh.rows - row), Math.min(scene.block, scene.mesh.cols - column), rgb(amount(bytes / this.top)));
     });
   }
 
@@ -232,7 +242,7 @@ class WaferMap extends Arrows {
 
   colourOf(core, shown, sum) {
     const { scene } = this;
-    if (this.show.startsWith("parts")) return amount((sum - 1) / Math.max(1, scene.survey().most[shown] - 1));
+    if (this.show.startsWith("parts")) return amount((sum - 1) / Math.max(1, this.most(scene.buffers[shown].name) - 1));
     return this.byRow(scene.buffers[shown].name) ? amount(Math.floor(core / scene.width) / Math.max(1, scene.height - 1)) : amount((core % scene.width) / Math.max(1, scene.width - 1));
   }
 

@@ -128,7 +128,7 @@ async function start() {
     shown.forEach((scene) => make("div", (second() ? `${scene.name}: ` : "") + sentence(scene, page.position), by("status")));
     factsPanel(page, maps[0].scene);
     drawRegions();
-    if (!shown.length) return;
+    if (!shown.length) return remember();
     heatPanel(shown, page.position);
     drawStrip(by("strip"), first(), page.position);
     drawTimeline(by("timeline"), shown, page.position, view());
@@ -143,6 +143,7 @@ async function start() {
     const scene = maps[0].scene, state = { round: page.position - 1, show: by("show").value, first: by("first").value, beside: by("second").value };
     if (scene) state.core = `${Math.floor(page.chosen / scene.width)},${page.chosen % scene.width}`;
     if (data.regions.length) state.region = page.region;
+    if (data.time) state.time = page.times.view().map(Math.round).join(",");
     history.replaceState(null, "", `#${Object.entries(state).map(([name, value]) => `${name}=${encodeURIComponent(value).replace(/%2C/g, ",")}`).join("&")}`);
   }
 
@@ -155,6 +156,8 @@ async function start() {
     chooseScenes(true);
     known("show", "show");
     const scene = maps[0].scene, [row, column] = (state.get("core") ?? "").split(",").map(Number);
+    const [from, to] = (state.get("time") ?? "").split(",").map(Number);
+    if (data.time && to > from) page.times.see(from, to);
     if (scene && row >= 0 && column >= 0 && row < scene.height && column < scene.width) page.chosen = Math.trunc(row) * scene.width + Math.trunc(column);
     update();
   }
@@ -288,7 +291,7 @@ async function start() {
   window.addEventListener("resize", () => update());
   window.addEventListener("hashchange", recall);
   recall();
-  Object.assign(page, { maps, first, second });
+  Object.assign(page, { maps, first, second, remember });
   document.documentElement.dataset.ready = "yes";
   return page;
 }

@@ -60,11 +60,12 @@ function numbersPanel(shown) {
 function heatPanel(shown, position) {
   const round = document.querySelector("[name=span]:checked").value === "round" && position > 0;
   by("heat").replaceChildren();
+  const linksOf = (scene) => scene.linksOf(round ? scene.frameAt(position) : null);  // on one scale, as they stand side by side
+  const top = Math.max(1, ...shown.flatMap((scene) => Object.values(linksOf(scene)).map((load) => load.reduce((most, sent) => Math.max(most, sent), 0))));
   for (const scene of shown) {
-    const frame = round ? scene.frameAt(position) : null, links = scene.linksOf(frame);
+    const frame = round ? scene.frameAt(position) : null, links = linksOf(scene);
     by("span-round").textContent = frame && frame.last > frame.first ? `rounds ${frame.first} to ${frame.last}` : "this round";
     if (shown.length > 1) make("h3", scene.name, by("heat"));
-    const top = Math.max(1, ...Object.values(links).flatMap((load) => load.reduce((most, sent) => Math.max(most, sent), 0)));
     const rows = Math.ceil(scene.mesh.rows / scene.block), columns = Math.ceil(scene.mesh.cols / scene.block);
     for (const way of scene.ways) {
       const figure = make("figure", "", by("heat")), canvas = make("canvas", "", figure), sum = (links[way] ?? []).reduce((a, b) => a + b, 0);

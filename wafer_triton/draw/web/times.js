@@ -25,7 +25,7 @@ function drawTimes(canvas, { rows }, [from, to], colours, region) {
         const left = place(start), right = Math.max(place(end), left + 0.6), down = top + number * lane;
         if (right - last < 0.5 && right - left < 1) continue;  // within a pixel that has a bar
         last = right;
-        context.fillStyle = number ? colours[name] : name === "hand-over" ? css("--limit") : css(NEUTRAL[shade]);
+        context.fillStyle = number ? colours[name] : name === "hand-over" ? css("--ink") : css(NEUTRAL[shade]);
         context.fillRect(left, down, right - left - (right - left > 4 ? 0.5 : 0), lane - 1);
         context.font = "11px system-ui, sans-serif";
         if (context.measureText(name).width + 6 > right - left) continue;
@@ -54,6 +54,7 @@ function timesSection(page, choose) {
     const wide = Math.min(end - start, to - from), low = Math.max(start, Math.min(end - wide, from));
     view = [low, low + wide];
     draw();
+    page.remember?.();
   };
   const zoom = (factor, cycle = (view[0] + view[1]) / 2) => see(cycle - (cycle - view[0]) * factor, cycle + (view[1] - cycle) * factor);
   const rowAt = (y) => { let top = HEAD; return time.rows.findIndex((_, at) => y < (top += tall[at])); };
@@ -80,7 +81,7 @@ function timesSection(page, choose) {
     return `${row.name}, ${name}: ${long} cycles, from ${number(from)} on`;
   };
   const seen = Object.keys(stepsOf(time)), rest = seen.filter((name) => page.stepColours[name] === REST).length;
-  for (const [name, colour] of [...seen.filter((name) => page.stepColours[name] !== REST).map((name) => [name, page.stepColours[name]]), ...(rest ? [[`${rest} smaller`, REST]] : []), ["hand-over", css("--limit")]]) {
+  for (const [name, colour] of [...seen.filter((name) => page.stepColours[name] !== REST).map((name) => [name, page.stepColours[name]]), ...(rest ? [[`${rest} smaller`, REST]] : []), ["hand-over", css("--ink")]]) {
     const item = make("li", "", by("times-steps"));
     make("i", "", item).style.background = colour;
     item.append(name);
