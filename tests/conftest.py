@@ -78,7 +78,7 @@ def roomy() -> Device:
 @pytest.fixture
 def launches(monkeypatch) -> Counter:
     """Count the launches of the Triton executor by their description."""
-    from wafer_triton.emulate.plan import Launch
+    from wafer_triton.emulate.parts import Launch
 
     counted: Counter = Counter()
     run = Launch.__call__

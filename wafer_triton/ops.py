@@ -187,12 +187,12 @@ def _run(
     for (name, _), operand in zip(operation.inputs, operands, strict=True):
         runner.agree(name, operand.tiles if isinstance(operand, MeshTensor) else operand)
     for name, (values, pattern) in operation.constants.items():
-        runner.enter(program, name, torch.from_numpy(values), pattern)
+        runner.enter(program.schedule, name, program.memory[name], torch.from_numpy(values), pattern)
     for (name, pattern), operand in zip(operation.inputs, operands, strict=True):
         if isinstance(operand, MeshTensor) or not pattern:
             program.write(name, operand.tiles if isinstance(operand, MeshTensor) else operand)
         else:
-            runner.enter(program, name, operand, pattern)
+            runner.enter(program.schedule, name, program.memory[name], operand, pattern)
     program.captured()
     result = take(program)
     program.give_back()

@@ -14,10 +14,8 @@ from wafer_triton.text.files import read_text
 
 
 @lru_cache(maxsize=4)
-def tokenizer_of(folder: Path | None) -> Any:
+def tokenizer_of(folder: Path) -> Any:
     """Return the tokenizer in a folder; CheckpointError without one."""
-    if folder is None:
-        raise CheckpointError("a model made from a configuration has no tokenizer; give token ids")
     if not any(folder.glob("tokenizer*")):
         raise CheckpointError(f"{folder}: no tokenizer there (tokenizer.json); give the folder of a whole checkpoint")
     # Read before what takes seconds to import.

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 
 from wafer_triton.emulate.executor import Executor
-from wafer_triton.emulate.plan import Step, Tables
+from wafer_triton.emulate.parts import Step, Tables
 from wafer_triton.emulate.program import Program
 from wafer_triton.layout import scatter
 from wafer_triton.models.place.cuts import Tiles, Weights, fill, held_tile, is_repeated, picked

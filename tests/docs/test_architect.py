@@ -1,6 +1,6 @@
 """docs/architect.md: the architect's task in five commands, and docs/batch.md: the study that writes it.
 
-Run as a program, it writes the outputs of the commands anew, and the pictures beside them.
+Run as a program, it writes the outputs of the commands anew; `make pictures` draws the pictures.
 """
 
 import io
@@ -8,7 +8,6 @@ import os
 import re
 import runpy
 import shlex
-import shutil
 import tempfile
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -87,14 +86,12 @@ def test_the_fall_of_a_mixture_equals_the_study_s(size):
 
 
 def rewrite():
-    """Write the outputs of the commands anew, and their pictures."""
+    """Write the outputs of the commands anew."""
     root = os.getcwd()
 
     def block(match):
         os.chdir(tempfile.mkdtemp())
         printed = output(match[1])
-        for picture in Path().glob("*.png"):
-            shutil.copy(picture, DOCS / "pictures" / picture.name)
         os.chdir(root)
         if match[2].endswith(MORE):
             printed = "".join([*printed.splitlines(keepends=True)[: match[2].count("\n") - 1], MORE])

@@ -10,7 +10,8 @@ import triton.language as tl
 from triton.runtime import interpreter
 
 from wafer_triton.emulate import fuse
-from wafer_triton.emulate.segments import Tree, segments
+from wafer_triton.emulate.parts import Tree
+from wafer_triton.emulate.segments import segments
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.mesh import Mesh

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from wafer_triton.emulate.executor import EXCHANGES
-from wafer_triton.emulate.plan import Tables
+from wafer_triton.emulate.parts import Tables
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.errors import ScheduleError

@@ -37,7 +37,7 @@ def test_meshgemm_is_one_launch_a_round(launches):
     rounds = {"compute-shift, 1 round in a launch": 4}
     # alignment: two rounds, then lines that moved an odd number of times copy back, operand by operand
     assert {what: number for what, number in launches.items() if "shift" in what} == rounds
-    assert sum(launches.values()) <= 4 + 4
+    assert sum(launches.values()) <= 4 + 4 + 1, "and a copy rounds the sums"
 
 
 @pytest.fixture

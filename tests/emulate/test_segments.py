@@ -8,7 +8,8 @@ import torch
 
 from schedules import LAYERS, MOVES, SUMS, build, given
 from wafer_triton.emulate.executor import EXCHANGES
-from wafer_triton.emulate.segments import Products, Segment, Tree, segments
+from wafer_triton.emulate.parts import Products, Segment, Tree
+from wafer_triton.emulate.segments import segments
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.mesh import Mesh

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, multiprocessing
 from triton.runtime.interpreter import GridExecutor, InterpreterBuilder
 
-from wafer_triton.emulate.segments import Products, segments
+from wafer_triton.emulate.parts import Products
+from wafer_triton.emulate.segments import segments
 from wafer_triton.errors import BackendError
 from wafer_triton.kernels import Operand, _common, all_rounds, compute_shift, one_round, residency
 from wafer_triton.kernels.waiting import PATIENCE, Alarm, Watch

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from wafer_triton.emulate.executor import EXCHANGES
-from wafer_triton.emulate.plan import Launch
+from wafer_triton.emulate.parts import Launch
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.kernels import Operand, find

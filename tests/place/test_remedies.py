@@ -84,6 +84,18 @@ def test_a_plan_and_a_picture_name_them_for_one_mesh(tmp_path, monkeypatch, caps
     assert "it would fit with 27 of its 32 layers a device" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("policy", ["shared", "replace"])
+def test_serving_names_them_too(policy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    line = "serve --model llama2-13b --rate 1 --input 512 --output 512 --count 3 --prefill-mesh 300 --decode-mesh 300"
+    assert cli.main([*line.split(), "--policy", policy]) == 2
+    said = capsys.readouterr().err
+    assert "; on mesh 300x300 it would fit with" in said and "int8 or fp8 weights" in said
+    (kept,) = re.findall(r"with (\d+) of its 40 layers a device", said)
+    assert cli.main([*line.replace("13b", f"13b,layers={kept}").split(), "--policy", policy]) == 0, (
+        capsys.readouterr().err
+    )
+
+
 def test_a_request_names_them_too() -> None:
     own = {"prefill_mesh": 20, "decode_mesh": 20, "input": 32, "output": 32}
     with pytest.raises(WaferError, match="it would fit with"):

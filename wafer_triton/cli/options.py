@@ -19,6 +19,7 @@ from wafer_triton.mesh import Mesh, as_mesh
 
 if TYPE_CHECKING:
     from wafer_triton.emulate.executor import Executor
+    from wafer_triton.models.checkpoint.checkpoint import Checkpoint
 
 Option = tuple[tuple[str, ...], dict[str, Any]]
 MOST = 10**9  # of any number, some thousand times the largest model's
@@ -246,26 +247,25 @@ def experts_of(args: argparse.Namespace, model: str | Path) -> Any:
     return HotRegions(read_trace(args.routing, shape_of(model)), args.copies)
 
 
-def folder_of(args: argparse.Namespace, tokens: int = 1) -> Path:
-    """Return the folder of `CHECKPOINT`; raises for its faults, and for faults of `PLACE` and a number of tokens.
+def checkpoint_of(args: argparse.Namespace, tokens: int = 1) -> Checkpoint:
+    """Return the checkpoint of `CHECKPOINT`; raises for its faults, and for faults of `PLACE` and a number of tokens.
 
     These are judged before the tokenizer is loaded, which takes seconds, and before weights are placed.
     """
     from wafer_triton.dtype import torch_dtype
-    from wafer_triton.models.checkpoint.fetch import resolve
-    from wafer_triton.models.checkpoint.weights import Checkpoint
+    from wafer_triton.models.checkpoint.checkpoint import Checkpoint
     from wafer_triton.schedule.heads import HeadGroups
 
-    mesh, folder = mesh_of(args), resolve(args.model)
-    checkpoint = Checkpoint.of(folder, torch_dtype(args.dtype))
+    mesh, checkpoint = mesh_of(args), Checkpoint(args.model)
+    weights = checkpoint.weights(torch_dtype(args.dtype))
     checkpoint.config.room(tokens)
     if mesh is not None:
         mesh.square()  # of prefill
         if args.head_groups is not None:
             HeadGroups(checkpoint.config, mesh.cols, args.head_groups)
-    for name in checkpoint if ranks.count() == 1 else ():  # of several each reads its own
-        checkpoint[name]  # which has no NaN
-    return folder
+    for name in weights if ranks.count() == 1 else ():  # of several each reads its own
+        weights[name]  # which has no NaN
+    return checkpoint
 
 
 def executor_of(args: argparse.Namespace) -> Executor:

@@ -78,7 +78,7 @@ class Device:
                 raise DeviceError(f"device {self.name!r}: {number} = {value!r} must be {wanted}, an int or a float")
             if value > most:
                 raise DeviceError(f"device {self.name!r}: {number} = {value!r} must be at most {most:,.0f}")
-            if number in ("rows", "cols", "sram_bytes", "routes") and value != int(value):
+            if number in keys.WHOLE and value != int(value):
                 raise DeviceError(f"device {self.name!r}: {number} = {value!r} must be a whole number")
         if self.like is not None and self.like not in MEASURED:
             known = ", ".join(map(repr, MEASURED))
@@ -214,7 +214,7 @@ def device(spec: DeviceLike) -> Device:
         return Device.from_file(spec)
     known = f"(presets: {', '.join(PRESETS)})"
     if not isinstance(spec, str):
-        raise DeviceError(f"device {spec!r}: give a preset, a file or a Device {known}")
+        raise DeviceError(f"unknown device {spec!r}; give a preset, a file or a Device {known}")
     first, numbers = keys.in_text(spec)
     if first in PRESETS:
         base = PRESETS[first]

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from wafer_triton.dtype import torch_dtype
-from wafer_triton.emulate.elision import elided
-from wafer_triton.emulate.plan import Memory, Planner, Step, Tables, Workspace, explicit
+from wafer_triton.emulate.parts import Memory, Planner, Step, Tables, Workspace
+from wafer_triton.emulate.plan import elided, explicit
 from wafer_triton.emulate.program import POOL, Program
 from wafer_triton.errors import BackendError, DtypeError, ShapeError, WaferError, check_type
 from wafer_triton.layout import sharding
@@ -96,6 +96,7 @@ class Executor(Planner):
 
         Its inputs hold old values, all other buffers are as in fresh memory.
         """
+        self.meet(schedule)
         program = POOL.take((self, schedule))
         if program is not None:
             program.refill()
@@ -132,6 +133,9 @@ class Executor(Planner):
                 f"{self.device} has {free:,} B free; use a smaller mesh or smaller tiles"
             )
 
+    def meet(self, schedule: Schedule) -> None:
+        """Raise BackendError where ranks do not run the same schedule; one process always does."""
+
     def agree(self, name: str, given: torch.Tensor) -> None:
         """Raise BackendError where ranks are not given the same values for an operand; one process always is."""
 
@@ -158,9 +162,9 @@ class Executor(Planner):
         """
         return whole(schedule, buffer, given)
 
-    def enter(self, program: Program, name: str, tensor: torch.Tensor, pattern: str) -> None:
+    def enter(self, schedule: Schedule, name: str, memory: torch.Tensor, tensor: torch.Tensor, pattern: str) -> None:
         """Cut a whole tensor by `pattern` into the memory of a buffer, rounded to its dtype; see `layout.scatter`."""
-        sharding(pattern, tuple(tensor.shape), program.schedule.mesh.shape).fill(program.memory[name], tensor)
+        sharding(pattern, tuple(tensor.shape), schedule.mesh.shape).fill(memory, tensor)
 
     def rectangle(self, mesh: Mesh) -> tuple[slice, slice]:
         """The rows and the columns of a mesh whose cores this executor holds."""

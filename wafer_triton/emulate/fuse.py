@@ -14,8 +14,7 @@ from typing import TypeAlias
 import numpy as np
 from torch import Tensor
 
-from wafer_triton.emulate.plan import Step, sums_of
-from wafer_triton.emulate.segments import Tree
+from wafer_triton.emulate.parts import Step, Tree
 from wafer_triton.kernels.exchange import Copies
 from wafer_triton.kernels.fold import MOST
 from wafer_triton.kernels.fused import HELD, FusedOp, Grid
@@ -73,10 +72,18 @@ class Summed(_Fused):
     tree: Tree
     sends: bool
 
+    far: tuple[tuple[str, Index], ...] = ()
+    cores: None = None
+
     @property
     def what(self) -> str:
         """Words for a record."""
         return f"reduce tree, {len(self.tree.rounds)} rounds" + ", broadcast" * self.sends
+
+    @property
+    def outs(self) -> tuple[str, ...]:
+        """The buffer that it writes."""
+        return (self.tree.acc,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,11 +100,6 @@ class Folded(_Fused):
     tree_of: Index
     size: int
 
-    @property
-    def sums(self) -> str:
-        """The buffer that receives the sums, as other programs may still read the parts."""
-        return sums_of(self.tree.acc)
-
 
 @dataclass(eq=False)
 class Group:
@@ -109,22 +111,17 @@ class Group:
 
     def takes(self, step: Task | Summed | Folded) -> bool:
         """Whether the launch can run the step as well, and if so adds it; an empty launch takes any."""
-        if self.tree is not None:
+        if self.tree is not None or (self.tasks and isinstance(step, Folded)):
             return False
         if isinstance(step, Folded):
-            self.folds += [] if self.tasks else [step]
-            return not self.tasks
-        if isinstance(step, Summed) and (self.folds or any(task.cores is not None for task in self.tasks)):
-            return False
-        outs = {step.tree.acc} if isinstance(step, Summed) else set(step.outs)
-        far, cores = ((), None) if isinstance(step, Summed) else (step.far, step.cores)
-        if self.tasks and not _same(self.tasks[0].cores, cores):
+            self.folds.append(step)
+            return True
+        if (self.folds and isinstance(step, Summed)) or (self.tasks and not _same(self.tasks[0].cores, step.cores)):
             return False
         written = {name for task in self.tasks for name in task.outs}
-        held = {name for task in self.tasks for name, _ in task.far} | {
-            name for fold in self.folds for name in (fold.tree.acc, fold.sums)
-        }
-        if not written.isdisjoint(dict(far)) or not outs.isdisjoint(held):
+        held = {name for task in self.tasks for name, _ in task.far}
+        held |= {name for fold in self.folds for name in (fold.tree.acc, fold.tree.sums)}
+        if not written.isdisjoint(dict(step.far)) or not held.isdisjoint(step.outs):
             return False
         if isinstance(step, Summed):
             self.tree = step
@@ -188,7 +185,7 @@ def heads(group: Group, mesh: Mesh) -> tuple[list[Folded], Grid]:
 
 def _stays(fold: Folded, group: Group) -> bool:
     """Whether all cores read sums of their own tree alone."""
-    far = [home for task in group.tasks for name, home in task.far if name == fold.sums]
+    far = [home for task in group.tasks for name, home in task.far if name == fold.tree.sums]
     return all((fold.tree_of[home] == fold.tree_of).all() for home in far)
 
 

@@ -6,96 +6,18 @@ One pass cuts a schedule, once. A round without a pattern, or with one that no e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from wafer_triton.emulate.parts import Products, Segment, Tree, messages
 from wafer_triton.mesh import Mesh
-from wafer_triton.schedule.rounds import Exchange, Index, Local, Round, Schedule, Slot
+from wafer_triton.schedule.rounds import Index, Local, Round, Schedule, Slot
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, eq=False)
-class Segment:
-    """Rounds of a schedule from number `start` on, which run one by one."""
-
-    mesh: Mesh
-    start: int
-    rounds: tuple[Round, ...]
-
-    @property
-    def every(self) -> tuple[Round, ...]:
-        """All rounds of the segment."""
-        return self.rounds
-
-
-@dataclass(frozen=True, eq=False)
-class Products(Segment):
-    """Compute-shift: `number` products c += a b, beside each of which both operands move one ring step.
-
-    In product t the operands lie in slots a[t % 2] and b[t % 2]. With `out` other than `c`, the last round rounds the
-    sums to `out`. `add`: the first product adds to `c` as well.
-    """
-
-    number: int
-    c: str
-    out: str
-    a: tuple[Slot, Slot]
-    b: tuple[Slot, Slot]
-    add: bool
-    params: Mapping[str, Any]
-
-    @cached_property
-    def to(self) -> tuple[Index, Index]:
-        """[cores] each: the cores that receive each core's a and b."""
-        moves = shifts(self.rounds[0], self.mesh)
-        return moves[0][1], moves[1][1]
-
-    @cached_property
-    def rings(self) -> tuple[Index, Index] | None:
-        """The rows and the columns of a square mesh in ring order, if b circles all rows and a all columns."""
-        (a, _), (b, _) = (shifts(self.rounds[0], self.mesh)[number] for number in (0, 1))
-        rows, cols = self.mesh.shape
-        if rows != cols or (a.axis, b.axis) != ("x", "y"):
-            return None
-        rings = _cycle(b), _cycle(a)
-        return rings if all(len(ring) == rows for ring in rings) else None
-
-
-@dataclass(frozen=True, eq=False)
-class Tree(Segment):
-    """Reduce trees, all of one buffer `acc`, whose messages `op` combines; then the `broadcast` of their sums, if any.
-
-    Each core sends to its parent once it has combined the messages of its children. Of each core [cores]: its `parent`,
-    -1 for a root; the number `slot` of its message among those of the parent, in the order of their arrival; the
-    number of messages of `children`; the round in which it has `sent`, from the first, or their number for a root.
-    """
-
-    acc: str
-    op: str
-    parent: Index
-    slot: Index
-    children: Index
-    sent: Index
-    broadcast: Round | None = None
-
-    @property
-    def every(self) -> tuple[Round, ...]:
-        """The rounds of the tree, then its broadcast."""
-        return self.rounds if self.broadcast is None else (*self.rounds, self.broadcast)
-
-    @cached_property
-    def roots(self) -> Index:
-        """[cores]: the root of each core's tree."""
-        roots = np.where(self.parent < 0, np.arange(len(self.parent)), self.parent)
-        while not np.array_equal(roots, further := roots[roots]):
-            roots = further
-        return roots
 
 
 def once(find: Callable[[Schedule], T]) -> Callable[[Schedule], T]:
@@ -125,40 +47,6 @@ def mailboxes(schedule: Schedule) -> frozenset[str]:
         mail |= arriving
         others |= round_.touched - arriving
     return frozenset(name for name in mail - others if schedule.buffers[name].role == "scratch")
-
-
-def messages(round_: Round) -> tuple[Exchange, ...]:
-    """The messages of a round of trees, in the order in which they are combined; none of another round."""
-    if round_.pattern is None or round_.pattern.kind != "tree":
-        return ()
-    arrivals = {str(exchange.dst): exchange for exchange in round_.exchanges}
-    return tuple(arrivals[str(op.ins[-1])] for op in round_.locals)
-
-
-def shifts(round_: Round, mesh: Mesh) -> dict[int, tuple[Exchange, Index]]:
-    """For each input (0: a, 1: b) that a ring moves beside a product of all cores: its exchange, and its receivers.
-
-    Receivers are [cores]. Empty for every other round.
-    """
-    if round_.pattern is None or round_.pattern.kind != "ring" or round_.locals[0].op != "gemm":
-        return {}
-    inputs = [str(slot) for slot in round_.locals[0].ins]
-    found = {}
-    for exchange in round_.exchanges:
-        to = np.empty(mesh.cores, np.int64)
-        to[exchange.senders.flat(mesh)] = exchange.receivers.flat(mesh)
-        found[inputs.index(str(exchange.src))] = exchange, to
-    return found
-
-
-def _cycle(exchange: Exchange) -> Index:
-    """The positions that a tile passes from position 0 back to position 0."""
-    to = np.empty(len(exchange.send), np.int64)
-    to[exchange.send] = exchange.recv
-    passed = [0]
-    while to[passed[-1]] != 0:
-        passed.append(int(to[passed[-1]]))
-    return np.array(passed)
 
 
 def _segments(schedule: Schedule) -> Iterator[Segment]:

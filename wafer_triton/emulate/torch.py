@@ -16,8 +16,7 @@ import numpy as np
 import torch
 
 from wafer_triton.emulate.executor import Executor
-from wafer_triton.emulate.plan import Memory, Step, Steps, TileMap
-from wafer_triton.emulate.segments import Products, Segment, Tree, messages
+from wafer_triton.emulate.parts import Memory, Products, Segment, Step, Steps, TileMap, Tree, messages
 from wafer_triton.emulate.torch_local import Form, form
 from wafer_triton.local import LocalOp, find
 from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Slot
@@ -57,7 +56,11 @@ class TorchExecutor(Executor):
 
     def _grid(self, memory: Memory, exchange: Exchange, src: TileMap) -> Step | None:
         """The step of an exchange whose receivers are a grid of cores."""
-        views = self._views(memory, exchange, exchange.dst) if src.lies_in(exchange.src) else None
+        views = (
+            self._views(memory, exchange, exchange.dst)
+            if src.is_own and src.slot.buffer == exchange.src.buffer
+            else None
+        )
         if views is None:
             return None
         target, source, send = views
@@ -82,10 +85,10 @@ class TorchExecutor(Executor):
         several = any(memory.buffers[name].slots > 1 for name in names)
         if run.rings is None or run.number != len(run.rings[0]) or several or not fp32:
             return None
-        side, shape = run.number, memory.mesh.shape
+        side = run.number
         cores = run.rings[0][:, None] * side + run.rings[1]  # by their positions on the rings
-        around = torch.from_numpy(b.flat(shape)[np.concatenate([cores[1:], cores])].ravel())
-        begun, home = a.flat(shape)[cores], torch.from_numpy(cores.ravel())
+        around = torch.from_numpy(b.homes(memory.mesh)[np.concatenate([cores[1:], cores])].ravel())
+        begun, home = a.homes(memory.mesh)[cores], torch.from_numpy(cores.ravel())
         rows = [torch.from_numpy(np.roll(begun, number, axis=1).ravel()) for number in range(side)]
         memory.workspace.begin()
         tiles_a, tiles_b, c = (memory.rows(slot) for slot in (a.slot, b.slot, Slot(run.c)))
@@ -148,15 +151,14 @@ class TorchExecutor(Executor):
             """The tiles of a map where they lie, or a copy that is gathered before, and put back `after`."""
             if area is not None and grid and each.is_own and each.slot.is_fixed:
                 return _tiles(memory, each.slot)[area]
-            (index, flat), shape = self._rows(memory, each, cores), (len(cores),)
+            index, flat = self._rows(memory, each, cores)
             held, hold = memory.index(index), memory.workspace.take(len(cores) * flat.shape[1], flat.dtype)
             hold = hold.view(len(cores), -1)
             if not out or _keeps(definition, op.params, flat.shape[1]):
                 before.append(lambda: torch.index_select(flat, 0, held[0], out=hold))
             if out:
                 after.append(lambda: flat.index_copy_(0, held[0], hold))
-            if area is not None and grid:
-                shape = _tiles(memory, op.outs[0])[area].shape[:2]
+            shape = _tiles(memory, op.outs[0])[area].shape[:2] if area is not None and grid else hold.shape[:1]
             return hold.view(*shape, -1)
 
         outs, reads = [tiles(TileMap(out), out=True) for out in op.outs], [tiles(each) for each in ins]
@@ -205,7 +207,7 @@ class TorchExecutor(Executor):
         """Row numbers of the tiles that are sent and of their targets."""
         pairs = [(exchange.senders.flat(memory.mesh), exchange.receivers.flat(memory.mesh)) for exchange in exchanges]
         senders, receivers = map(np.concatenate, zip(*pairs, strict=True))
-        at = senders if src.is_own else src.flat(memory.mesh.shape)[senders]
+        at = senders if src.is_own else src.homes(memory.mesh)[senders]
         return self._rows_of(memory, src.slot, at)[0], self._rows_of(memory, exchanges[0].dst, receivers)[0]
 
     def _rows_of(self, memory: Memory, slot: Slot, cores: Index) -> tuple[torch.Tensor, torch.Tensor]:
@@ -217,7 +219,7 @@ class TorchExecutor(Executor):
 
     def _rows(self, memory: Memory, each: TileMap, cores: Index) -> tuple[torch.Tensor, torch.Tensor]:
         """Row numbers of the tiles that `cores` read, and the view that holds them."""
-        return self._rows_of(memory, each.slot, cores if each.is_own else each.flat(memory.mesh.shape)[cores])
+        return self._rows_of(memory, each.slot, cores if each.is_own else each.homes(memory.mesh)[cores])
 
 
 def _tiles(memory: Memory, slot: Slot) -> torch.Tensor:

@@ -21,8 +21,7 @@ from triton.runtime._async_compile import AsyncCompileMode
 from wafer_triton.emulate import fuse
 from wafer_triton.emulate.executor import Executor, Graph
 from wafer_triton.emulate.fuse import Folded, Group, Moved, Summed, Task
-from wafer_triton.emulate.plan import Launch, Memory, Step, TileMap
-from wafer_triton.emulate.segments import Products, Segment, Tree, shifts
+from wafer_triton.emulate.parts import Launch, Memory, Products, Segment, Step, TileMap, Tree, shifts
 from wafer_triton.errors import BackendError
 from wafer_triton.kernels import table
 from wafer_triton.kernels._common import INTERPRET, Operand, compiling
@@ -161,7 +160,7 @@ class TritonExecutor(Executor):
         reads = tuple(self._operand(memory, each) for each in ins)
         if not isinstance(kernel, LocalKernel):
             return Launch(op.op, partial(kernel, outs, reads, cores, **op.params))
-        far = [(each.slot.buffer, each.flat(memory.mesh.shape)) for each in ins if not each.is_own]
+        far = [(each.slot.buffer, each.homes(memory.mesh)) for each in ins if not each.is_own]
         written = tuple(out.buffer for out in op.outs)
         return Task(op.op, kernel.fused(outs, reads, **op.params), written, tuple(far), where, cores)
 
@@ -177,7 +176,7 @@ class TritonExecutor(Executor):
                 found = fuse.folded(tree, memory.buffers[tree.acc].numel)
             if found is None:
                 return [Summed(tree, sends=False)]
-            memory.beside(tree.acc, found.sums).fill_(self.unwritten)
+            memory.beside(tree.acc, tree.sums).fill_(self.unwritten)
             memory.apart.add(tree)
             return [found]
         if tree.broadcast is None:
@@ -223,7 +222,7 @@ class TritonExecutor(Executor):
         return [*alone, Launch(shown.what, run)]
 
     def _folding(self, memory: Memory, one: Folded, step: int | None = None) -> FusedOp:
-        total, parts = (self._operand(memory, TileMap(Slot(name))) for name in (one.sums, one.tree.acc))
+        total, parts = (self._operand(memory, TileMap(Slot(name))) for name in (one.tree.sums, one.tree.acc))
         number = np.empty_like(one.tree_of)
         number[one.cores] = np.arange(one.cores.shape[1])
         tables = (self._table(memory, each) for each in (one.cores, one.roots, one.tree_of, number))
@@ -272,46 +271,29 @@ class TritonExecutor(Executor):
             f"{group.what} in a launch", partial(reduce_tree, tables, ops, alarm, receivers, sent, among, grid)
         )
 
-    def _products(self, memory: Memory, run: Products) -> list[Step]:
-        """All rounds in one launch where the GPU holds the whole mesh, else a launch a round."""
-        mesh, number = memory.mesh, run.number
-        c, out = (self._operand(memory, TileMap(Slot(name))) for name in (run.c, run.out))
-        a, b = (
-            (self._operand(memory, TileMap(first)), self._operand(memory, TileMap(second)))
-            for first, second in (run.a, run.b)
+    def _products(self, memory: Memory, run: Products) -> list[Step] | None:
+        """All rounds in one launch where the GPU holds the whole mesh, else None: each is a launch of its own."""
+        if self.launch == "rounds":
+            return None
+        mesh, (to_a, to_b) = memory.mesh, run.to
+        c, out, *hands = (self._operand(memory, TileMap(slot)) for slot in (Slot(run.c), Slot(run.out), *run.a, *run.b))
+        neighbours = self._table(memory, np.stack([to_a, to_b, np.argsort(to_a), np.argsort(to_b)], axis=1))
+        counters = torch.zeros(SLOTS, mesh.cores, dtype=torch.int32, device=self.device)
+        alarm = self.watch.alarm("compute-shift", mesh.shape[1], [counters], lambda _, round_: run.start + round_)
+        shared = (c, out, (hands[0], hands[1]), (hands[2], hands[3]), neighbours, counters, self._cores(memory), alarm)
+        alone: dict[str, Any] = {**run.params, "add": run.add}
+        fits = residency(*shared, **alone)
+        if fits >= mesh.cores:
+            launched = partial(all_rounds, *shared, rounds=run.number, **alone)
+            return [Launch(f"compute-shift, {run.number} rounds in a launch", launched)]
+        if self.launch == "auto":
+            return None
+        if not fits and torch.device(self.device).type == "cpu":
+            raise BackendError("launch='persistent' needs a GPU, as programs wait for each other; use launch='auto'")
+        raise BackendError(
+            f"launch='persistent': {self.device} holds {fits} programs of this kernel at once, the mesh of "
+            f"{mesh.shape[0]} x {mesh.shape[1]} needs {mesh.cores}; use launch='auto', or a smaller mesh or tile"
         )
-        to_a, to_b = run.to
-        cores = self._cores(memory)
-        fits = 0
-        if self.launch != "rounds":
-            neighbours = self._table(memory, np.stack([to_a, to_b, np.argsort(to_a), np.argsort(to_b)], axis=1))
-            counters = torch.zeros(SLOTS, mesh.cores, dtype=torch.int32, device=self.device)
-            alarm = self.watch.alarm("compute-shift", mesh.shape[1], [counters], lambda _, round_: run.start + round_)
-            shared = (c, out, a, b, neighbours, counters, cores, alarm)
-            alone: dict[str, Any] = {**run.params, "add": run.add}
-            fits = residency(*shared, **alone)
-            if fits >= mesh.cores:
-                launched = partial(all_rounds, *shared, rounds=number, **alone)
-                return [Launch(f"compute-shift, {number} rounds in a launch", launched)]
-        if self.launch == "persistent":
-            if not fits and torch.device(self.device).type == "cpu":
-                raise BackendError(
-                    "launch='persistent' needs a GPU, as programs wait for each other; use launch='auto'"
-                )
-            raise BackendError(
-                f"launch='persistent': {self.device} holds {fits} programs of this kernel at once, the mesh of "
-                f"{mesh.shape[0]} x {mesh.shape[1]} needs {mesh.cores}; use launch='auto', or a smaller mesh or tile"
-            )
-        sends = self._table(memory, to_a), self._table(memory, to_b)
-        steps: list[Step] = []
-        for at in range(number):
-            here, there = at % SLOTS, (at + 1) % SLOTS
-            params: dict[str, Any] = {**run.params, "add": run.add or at > 0}
-            ends = c, out if at + 1 == number else c, a[here], b[here], a[there], b[there]
-            steps.append(
-                Launch("compute-shift, 1 round in a launch", partial(one_round, *ends, *sends, cores, **params))
-            )
-        return steps
 
     def _elided(self, memory: Memory, run: Products, a: TileMap, b: TileMap) -> list[Step] | None:
         """One launch for compute-shift rounds around whole rings, see `kernels.elided`."""
@@ -322,8 +304,8 @@ class TritonExecutor(Executor):
         shape = memory.mesh.shape
         # [position, label]: the core that holds the tile which carries that label along this row, or column
         back = (side[None, :] - side[:, None]) % len(side)
-        of_a = a.flat(shape).reshape(shape)[rows[:, None], cols[back]]
-        of_b = b.flat(shape).reshape(shape)[rows[back], cols[:, None]]
+        of_a = a.homes(memory.mesh).reshape(shape)[rows[:, None], cols[back]]
+        of_b = b.homes(memory.mesh).reshape(shape)[rows[back], cols[:, None]]
         c, out = (self._operand(memory, TileMap(Slot(name))) for name in (run.c, run.out))
         x, y = (self._operand(memory, TileMap(each.slot)) for each in (a, b))
         tables = self._table(memory, rows), self._table(memory, cols)
@@ -358,7 +340,7 @@ class TritonExecutor(Executor):
         whole = buffer.slots * buffer.numel
         varies = memory.tables is not None and buffer.slots > 1 and each.slot.index is not None
         if each.slot.is_fixed and not varies:
-            index = None if each.is_own else self._table(memory, each.flat(memory.mesh.shape))
+            index = None if each.is_own else self._table(memory, each.homes(memory.mesh))
             return Operand(tensor, int(each.slot.index or 0) * buffer.numel, whole, index)
         assert each.is_own, "slots that differ between cores are never elided"
         every = np.arange(memory.mesh.cores)

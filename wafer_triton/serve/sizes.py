@@ -13,9 +13,10 @@ from wafer_triton.cost.cap import kv_bytes, weight_bytes
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.placement import Placement as Experts
 from wafer_triton.device import Device
-from wafer_triton.errors import MeshError, WaferError, check_counts
+from wafer_triton.errors import MeshError, SramError, WaferError, check_counts
 from wafer_triton.mesh import Mesh, as_mesh
-from wafer_triton.place.regions import Placement, Prefill, decode_regions, placed
+from wafer_triton.place.fitting import remedies
+from wafer_triton.place.regions import FullError, Placement, Prefill, decode_regions, placed
 from wafer_triton.schedule.block import Block
 from wafer_triton.serve.pipeline import period
 from wafer_triton.serve.policies import organisation
@@ -72,9 +73,28 @@ def ranked(name: str, shape: DecoderShape, device: Device, load: Load, given: Gi
 
     Sizes that are not given are tried: meshes of "shared", columns of "split". Those with the most requests a second by
     the mean request alone come first: see `rate`. Of "replace" there is one place alone. Raises ConfigError for an
-    unknown organisation, SramError or MeshError, with the last reason, where nothing fits.
+    unknown organisation, SramError or MeshError, with the last reason, where nothing fits. Without columns of prefill
+    the error names changes that make the model fit, see `fitting.remedies`.
     """
     organisation(name)
+    try:
+        return _organised(name, shape, device, load, given)
+    except (SramError, FullError) as error:
+        if name == "split":
+            raise
+        meshes = list(_meshes(device, given.decode_mesh if given.prefill_mesh is None else given.prefill_mesh))
+        mesh = meshes[len(meshes) // 2]
+
+        def place(on: Mesh, own: DecoderShape) -> None:
+            second = on if given.decode_mesh is None else as_mesh(given.decode_mesh, on.device)
+            _together(on, second, own, load, given)
+
+        more = remedies(place, mesh, shape).replace("; it", f"; on mesh {mesh} it", 1)
+        raise type(error)(f"{error}{more}") from None
+
+
+def _organised(name: str, shape: DecoderShape, device: Device, load: Load, given: Given) -> list[Priced]:
+    """Return the times under a known organisation."""
     if name == "split":
         return _by_rate(f"{shape.name} in columns of {device.name}", _splits(shape, device, load, given), load)
     if given.columns is not None:

@@ -21,12 +21,10 @@ import torch
 import torch.distributed as dist
 
 from wafer_triton.emulate.executor import Executor, whole
-from wafer_triton.emulate.plan import Communication, Memory, Step, Steps, TileMap, flat, together
-from wafer_triton.emulate.program import Program
+from wafer_triton.emulate.parts import Communication, Memory, Products, Segment, Step, Steps, TileMap, flat, together
 from wafer_triton.emulate.ranks.group import OPERAND, agree, blaming, digest
 from wafer_triton.emulate.ranks.shards import Shard, partition
 from wafer_triton.emulate.ranks.transfers import Gather, SendRecv, Transfer, copied, route
-from wafer_triton.emulate.segments import Products, Segment
 from wafer_triton.errors import BackendError
 from wafer_triton.layout import scatter
 from wafer_triton.mesh import Mesh
@@ -82,8 +80,11 @@ class DistributedExecutor(Executor):
             self._shards[mesh] = Shard(partition(mesh, self.ranks, self.shards), self.rank)
         return self._shards[mesh]
 
-    def admit(self, schedule: Schedule, fresh: list[Buffer]) -> None:
+    def meet(self, schedule: Schedule) -> None:
         agree({"schedule": schedule.name, "mesh": str(schedule.mesh), "rounds": len(schedule.rounds)}, self.group)
+
+    def admit(self, schedule: Schedule, fresh: list[Buffer]) -> None:
+        self.meet(schedule)
         self.inside.admit(self._here(schedule), fresh)
 
     def agree(self, name: str, given: torch.Tensor) -> None:
@@ -104,13 +105,8 @@ class DistributedExecutor(Executor):
             return whole(here, buffer, given)
         return whole(schedule, buffer, given)[self.rectangle(schedule.mesh)]
 
-    def enter(self, program: Program, name: str, tensor: torch.Tensor, pattern: str) -> None:
-        program.write(name, scatter(tensor, program.schedule.mesh, pattern).tiles)
-
-    def borrow(self, schedule: Schedule) -> Program:
-        """As of `Executor`; all ranks agree on the schedule in every call."""
-        agree({"schedule": schedule.name, "mesh": str(schedule.mesh), "rounds": len(schedule.rounds)}, self.group)
-        return super().borrow(schedule)
+    def enter(self, schedule: Schedule, name: str, memory: torch.Tensor, tensor: torch.Tensor, pattern: str) -> None:
+        memory.copy_(self.part(schedule, schedule.buffers[name], scatter(tensor, schedule.mesh, pattern).tiles))
 
     def rectangle(self, mesh: Mesh) -> tuple[slice, slice]:
         return self.shard(mesh).rectangle
@@ -164,12 +160,12 @@ class DistributedExecutor(Executor):
 
     def _products(self, memory: Memory, run: Products, ins: tuple[TileMap, ...]) -> list[Step] | None:
         """A rank fetches what its cores read in any round; a round then gathers the tiles that they hold by then."""
-        shard, shape = self.shard(memory.mesh), memory.mesh.shape
+        shard = self.shard(memory.mesh)
         if any(memory.buffers[place.slot.buffer].slots > 1 for place in ins):
             return None
         fetches, holds, gathers = list[Step](), list[str](), list[Gather]()
         for number, (place, to) in enumerate(zip(ins, run.to, strict=True)):
-            begins, gives = place.flat(shape), np.argsort(to)
+            begins, gives = place.homes(memory.mesh), np.argsort(to)
             tiles, rows = self._reach(memory, shard, place.slot.buffer, begins, gives, run.number, fetches)
             holds.append(self._halo(memory, shard, place.slot.buffer, number))
             self._fetched.get(memory, {}).pop(holds[-1], None)  # whose tiles the product's take the place of
@@ -215,7 +211,7 @@ class DistributedExecutor(Executor):
         """The way of some exchanges from one slot to one."""
         ends = [(each.senders.flat(memory.mesh), each.receivers.flat(memory.mesh)) for each in exchanges]
         senders, receivers = map(np.concatenate, zip(*ends, strict=True))
-        homes = senders if src.is_own else src.flat(memory.mesh.shape)[senders]
+        homes = senders if src.is_own else src.homes(memory.mesh)[senders]
         found = self._route(memory, src.slot, exchanges[0].dst, homes, receivers)
         return found, memory.rows(src.slot), memory.rows(exchanges[0].dst)
 
@@ -244,7 +240,7 @@ class DistributedExecutor(Executor):
         """Where these cores find input `number` on this rank, once it was fetched from others if need be."""
         if place.is_own:
             return TileMap(shard.slot(place.slot))
-        homes = place.flat(memory.mesh.shape)
+        homes = place.homes(memory.mesh)
         if (shard.partition.owner[homes[cores]] == shard.partition.owner[cores]).all():
             base = np.arange(memory.mesh.cores)
             base[cores] = homes[cores]

@@ -1,0 +1,364 @@
+"""The parts of plans: segments of a schedule, steps, the memory that they use, and the hooks of executors.
+
+A step is a function without arguments; planned once, it runs many times. Hooks are given tile maps, so they serve
+explicit and elided exchange alike.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from wafer_triton.errors import ScheduleError
+from wafer_triton.mesh import Mesh
+from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Schedule, Slot
+
+Step = Callable[[], object]
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """Rounds of a schedule from number `start` on, which run one by one."""
+
+    mesh: Mesh
+    start: int
+    rounds: tuple[Round, ...]
+
+    @property
+    def every(self) -> tuple[Round, ...]:
+        """All rounds of the segment."""
+        return self.rounds
+
+
+@dataclass(frozen=True, eq=False)
+class Products(Segment):
+    """Compute-shift: `number` products c += a b, beside each of which both operands move one ring step.
+
+    In product t the operands are in slots a[t % 2] and b[t % 2]. With `out` other than `c`, the last round rounds the
+    sums to `out`. `add`: the first product adds to `c` as well.
+    """
+
+    number: int
+    c: str
+    out: str
+    a: tuple[Slot, Slot]
+    b: tuple[Slot, Slot]
+    add: bool
+    params: Mapping[str, Any]
+
+    @cached_property
+    def to(self) -> tuple[Index, Index]:
+        """[cores] each: the cores that receive each core's a and b."""
+        moves = shifts(self.rounds[0], self.mesh)
+        return moves[0][1], moves[1][1]
+
+    @cached_property
+    def rings(self) -> tuple[Index, Index] | None:
+        """The rows and the columns of a square mesh in ring order, if b circles all rows and a all columns."""
+        (a, _), (b, _) = (shifts(self.rounds[0], self.mesh)[number] for number in (0, 1))
+        rows, cols = self.mesh.shape
+        if rows != cols or (a.axis, b.axis) != ("x", "y"):
+            return None
+        rings = _cycle(b), _cycle(a)
+        return rings if all(len(ring) == rows for ring in rings) else None
+
+
+@dataclass(frozen=True, eq=False)
+class Tree(Segment):
+    """Reduce trees, all of one buffer `acc`, whose messages `op` combines; then the `broadcast` of their sums, if any.
+
+    Each core sends to its parent once it has combined the messages of its children. All indices are [cores]. `parent`
+    is -1 for a root. `slot` is the number of a core's message among the `children` messages of its parent. `sent` is
+    the round in which it leaves, from the first, or their number for a root.
+    """
+
+    acc: str
+    op: str
+    parent: Index
+    slot: Index
+    children: Index
+    sent: Index
+    broadcast: Round | None = None
+
+    @property
+    def every(self) -> tuple[Round, ...]:
+        """The rounds of the tree, then its broadcast."""
+        return self.rounds if self.broadcast is None else (*self.rounds, self.broadcast)
+
+    @cached_property
+    def roots(self) -> Index:
+        """[cores]: the root of each core's tree."""
+        roots = np.where(self.parent < 0, np.arange(len(self.parent)), self.parent)
+        while not np.array_equal(roots, further := roots[roots]):
+            roots = further
+        return roots
+
+    @property
+    def sums(self) -> str:
+        """The name of the buffer of the sums, where they are apart from the parts."""
+        return f"{self.acc}.sums"
+
+
+def messages(round_: Round) -> tuple[Exchange, ...]:
+    """Return the messages of a round of trees, in the order of their combination; none of another round."""
+    if round_.pattern is None or round_.pattern.kind != "tree":
+        return ()
+    arrivals = {str(exchange.dst): exchange for exchange in round_.exchanges}
+    return tuple(arrivals[str(op.ins[-1])] for op in round_.locals)
+
+
+def shifts(round_: Round, mesh: Mesh) -> dict[int, tuple[Exchange, Index]]:
+    """Return the exchange and the receivers [cores] of each input (0: a, 1: b) that a ring moves beside a product.
+
+    Empty unless the round is one product of all cores, in a ring.
+    """
+    if round_.pattern is None or round_.pattern.kind != "ring" or round_.locals[0].op != "gemm":
+        return {}
+    inputs = [str(slot) for slot in round_.locals[0].ins]
+    found = {}
+    for exchange in round_.exchanges:
+        to = np.empty(mesh.cores, np.int64)
+        to[exchange.senders.flat(mesh)] = exchange.receivers.flat(mesh)
+        found[inputs.index(str(exchange.src))] = exchange, to
+    return found
+
+
+def _cycle(exchange: Exchange) -> Index:
+    """Return the positions that a tile passes from position 0 back to position 0."""
+    to = dict(zip(exchange.send.tolist(), exchange.recv.tolist(), strict=True))
+    passed = [0]
+    while to[passed[-1]] != 0:
+        passed.append(to[passed[-1]])
+    return np.array(passed)
+
+
+@dataclass(frozen=True, eq=False)
+class Launch:
+    """A step with words for the kernel that it launches, which a record of a run shows."""
+
+    what: str
+    run: Step
+
+    def __call__(self) -> None:
+        """Launch the kernel."""
+        self.run()
+
+
+@dataclass(frozen=True, eq=False)
+class Communication:
+    """A step between ranks, never fused with others; `crossed` bytes are sent."""
+
+    run: Step
+    crossed: int = 0
+
+    def __call__(self) -> None:
+        """Run the step."""
+        self.run()
+
+
+class Steps:
+    """Steps in order, which count as one until a program's steps are `flat`."""
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self.steps = flat(steps)
+
+    def __call__(self) -> None:
+        """Run all steps."""
+        for step in self.steps:
+            step()
+
+
+def flat(steps: Sequence[Step]) -> list[Step]:
+    """Return steps without `Steps` among them."""
+    return [each for one in steps for each in (one.steps if isinstance(one, Steps) else (one,))]
+
+
+class Workspace:
+    """Memory for values that live within one step; all steps of a program use it in turn."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self._bytes, self._used = torch.empty(0, dtype=torch.uint8, device=device), 0
+
+    def begin(self) -> None:
+        """Plan the next step, which may use all of the memory."""
+        self._used = 0
+
+    def take(self, count: int, dtype: torch.dtype) -> torch.Tensor:
+        """Return a flat tensor of `count` elements, apart from the others of this step."""
+        size = -(-count * dtype.itemsize // 64) * 64
+        if self._used + size > self._bytes.numel():  # steps planned before keep their memory
+            self._bytes, self._used = torch.empty(self._used + size, dtype=torch.uint8, device=self.device), 0
+        taken = self._bytes[self._used : self._used + count * dtype.itemsize].view(dtype)
+        self._used += size
+        return taken
+
+
+class Tables:
+    """The index tables of programs that are planned alike and so share them.
+
+    Planning asks for tables in an order. For a schedule that differs in indices alone, it writes the tables anew in
+    place, and every record of those programs stays valid. `schedule` is None while they are being written.
+    """
+
+    def __init__(self) -> None:
+        self.held: list[torch.Tensor] = []
+        self.indices: list[list[torch.Tensor]] = []
+        self.schedule: Schedule | None = None
+        self._name, self._next, self._index = "", 0, 0
+
+    def begin(self, name: str) -> None:
+        """Begin again with the first table, for the schedule `name`."""
+        self.schedule, self._name, self._next, self._index = None, name, 0, 0
+
+    def put(self, values: torch.Tensor, device: str) -> torch.Tensor:
+        """Return the next table, with these values; ScheduleError if the one planned first had another size."""
+        if self._next == len(self.held):
+            self.held.append(torch.empty_like(values, device=device))
+        table = self.held[self._next]
+        if table.shape != values.shape:
+            raise ScheduleError(
+                f"{self._name}: table {self._next} has {values.numel()} entries, and {table.numel()} in the "
+                f"schedule that was bound; bind this one anew, it differs in more than its indices"
+            )
+        self._next += 1
+        return table.copy_(values)
+
+    def index(self, values: torch.Tensor) -> list[torch.Tensor]:
+        """Return the next index, of any length, as the one item of a list that steps read when they run."""
+        if self._index == len(self.indices):
+            self.indices.append([values])
+        self._index += 1
+        self.indices[self._index - 1][0] = values
+        return self.indices[self._index - 1]
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """Buffers of a mesh as tensors [rows, cols, slots * numel]; `tables` are index tables that programs share.
+
+    The sums of trees that are `apart` are in a buffer of their own.
+    """
+
+    mesh: Mesh
+    buffers: dict[str, Buffer]
+    tensors: dict[str, torch.Tensor]
+    workspace: Workspace
+    tables: Tables | None = None
+    apart: set[Tree] = field(default_factory=set)
+
+    def rows(self, slot: Slot) -> torch.Tensor:
+        """Return a buffer as [tiles, numel], every slot of every core a row; one a core if the slot is the whole."""
+        tensor = self.tensors[slot.buffer]
+        return tensor.flatten(0, 1) if slot.index is None else tensor.view(-1, self.buffers[slot.buffer].numel)
+
+    def index(self, values: torch.Tensor) -> list[torch.Tensor]:
+        """Return an index as the one item of a list that a step reads when it runs: schedules may replace it."""
+        return [values] if self.tables is None else self.tables.index(values)
+
+    def beside(self, name: str, other: str) -> torch.Tensor:
+        """Return the memory of buffer `other`, of the shape of buffer `name`; made where there is none."""
+        if other not in self.buffers:
+            self.buffers[other] = replace(self.buffers[name], name=other, role="scratch")
+            self.tensors[other] = self.tensors[name].clone()
+        return self.tensors[other]
+
+
+@dataclass(frozen=True, eq=False)
+class TileMap:
+    """The tiles that cores read for a slot: core i reads the slot of core base[i]; None: its own.
+
+    -1 stands for a tile in the core's own memory of the buffer itself, where only some tiles were renamed.
+    """
+
+    slot: Slot
+    base: Index | None = None
+
+    @property
+    def is_own(self) -> bool:
+        """Whether every core reads its own tile."""
+        return self.base is None
+
+    def homes(self, mesh: Mesh) -> Index:
+        """Return [cores]: the core whose memory holds each core's tile."""
+        return np.arange(mesh.cores) if self.base is None else self.base
+
+
+class Planner(ABC):
+    """The hooks of an executor that plans and programs call."""
+
+    poison: bool
+    exchange: str
+
+    @abstractmethod
+    def plan(self, schedule: Schedule, memory: Memory) -> list[Step]:
+        """Return the steps of a schedule on memory."""
+
+    @abstractmethod
+    def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> Step:
+        """Return a step that copies the senders' tiles into the receivers' slots, all from one slot to one."""
+
+    @abstractmethod
+    def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> Step:
+        """Return a step that runs a local operation on its cores."""
+
+    def segment(self, memory: Memory, segment: Segment, ins: tuple[TileMap, ...] = ()) -> list[Step] | None:
+        """Return fewer steps for a whole segment, or None to run it round by round.
+
+        With elided exchange `ins` are the tile maps of a and b before the first of `Products`. The broadcast of a
+        `Tree` is left out then, since it becomes a tile map.
+        """
+        return None
+
+    def joined(self, memory: Memory, steps: list[Step]) -> list[Step]:
+        """Return all steps of a program, with neighbours fused where one launch can run them."""
+        return steps
+
+    def round(self, memory: Memory, round_: Round) -> list[Step]:
+        """Return the steps of one round: its moves, then its local operations."""
+        moves = [self.move(memory, exchanges, TileMap(exchanges[0].src)) for exchanges in together(round_)]
+        return moves + [self.compute(memory, op, tuple(map(TileMap, op.ins))) for op in round_.locals]
+
+    @property
+    def unwritten(self) -> float:
+        """The value of memory that is not written yet."""
+        return float("nan") if self.poison else 0.0
+
+    @abstractmethod
+    def part(self, schedule: Schedule, buffer: Buffer, given: torch.Tensor) -> torch.Tensor:
+        """Return the share of this executor, [rows, cols, slots * numel], of values for all cores of a buffer."""
+
+    def together(self, mesh: Mesh, held: torch.Tensor) -> torch.Tensor:
+        """Return the values [rows, cols, ...] of all cores, from the share that this executor holds."""
+        return held
+
+    def on_device(self) -> AbstractContextManager[object]:
+        """Return the context in which kernels are compiled and launched, on this executor's device."""
+        return nullcontext()
+
+    def check(self) -> None:  # noqa: B027  most have nothing to check
+        """Raise BackendError if a program failed on the device; results are read after it."""
+
+    def capture(self, run: Step, compiled: bool = False) -> Step:
+        """Return `run` itself, or a step that replays a record of its launches from its second call on.
+
+        A record holds the launches, not values written to memory between them. Where all kernels of `run` are
+        `compiled` and tried, the first call records.
+        """
+        return run
+
+
+def together(round_: Round) -> list[list[Exchange]]:
+    """Return the exchanges of a round, grouped by their source and target slots."""
+    groups: dict[object, list[Exchange]] = {}
+    for exchange in round_.exchanges:
+        fixed = exchange.src.is_fixed and exchange.dst.is_fixed
+        groups.setdefault((str(exchange.src), str(exchange.dst)) if fixed else id(exchange), []).append(exchange)
+    return list(groups.values())
