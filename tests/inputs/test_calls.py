@@ -65,7 +65,7 @@ def program():
     return executor().bind(built(), {"x": torch.ones(2, 2, 4)})
 
 
-CUTS = {"x": "y r"}, {"y": "y r"}
+CUTS = {"x": "(y r)"}, {"y": "(y r)"}
 CALLS = [
     (lambda: run(GEMM, (A, A[:5]), executor()), r"operand 2 is \[5, 6\], and its recipe is for \[6, 6\]"),
     (lambda: run(GEMM, (A, A), None), "run: executor None is none; give a result of wafer_triton.executor"),
