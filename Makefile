@@ -35,7 +35,8 @@ test: .venv/.installed  ## what a change needs: lint, types, the tests that are 
 small-tests: .venv/.installed
 	$(PYTEST) -m "not large"
 
-all: .venv/.installed  ## the rest: other targets, whole models, searches, large meshes, ranks, pages and pictures
+all: .venv/.installed  ## the rest: planted faults, other targets, whole models, searches, large meshes, ranks, pages
+	$(BIN)/python tests/helpers/planted.py
 	$(PYTEST) -m large
 
 coverage: .venv/.installed  ## lines that neither `make test` nor `make all` reaches, after twice their time

@@ -9,7 +9,9 @@ from __future__ import annotations
 import inspect
 import re
 import tempfile
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,11 +20,12 @@ from mkdocs.structure.files import File
 
 import wafer_triton
 from wafer_triton import Builder, Mesh, Schedule, draw
-from wafer_triton.schedule.kv_cache import KvCache
+from wafer_triton.schedule.kv_cache import POLICIES, KvCache
 from wafer_triton.schedule.product import recipe
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md"}
+WIDTH = 100  # columns of a signature
 # Links as files of the repository have them, and as pages of the site have them; a file without a page is a name alone.
 LINKS = (
     (r"\]\(docs/", "]("),
@@ -44,10 +47,27 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Turn links between files of the repository into links between pages."""
+    """Turn links between files of the repository into links between pages, whose texts are titles."""
     for pattern, link in LINKS:
         markdown = re.sub(pattern, link, markdown)
-    return markdown
+    markdown = re.sub(r"\[(?:docs/)?[\w-]+\.md\](?=\(([\w-]+\.md))", lambda match: f"[{_title(match[1])}]", markdown)
+    return markdown.replace(THUMBNAILS, _thumbnails())
+
+
+def _title(page: str) -> str:
+    """Return the first heading of a page."""
+    source = ROOT / PAGES.get(page, f"docs/{page}")
+    return source.read_text(encoding="utf-8").partition("# ")[2].partition("\n")[0]
+
+
+def _thumbnails() -> str:
+    """Return links to all pages to walk through, each with the page itself as its picture."""
+    each = (
+        f'<a href="pages/{name}.html">{" beside ".join(scenes)}<span><iframe src="pages/{name}.html" loading="lazy" '
+        f'title="{name}" tabindex="-1"></iframe></span></a>'
+        for name, scenes in WALKS.items()
+    )
+    return f'<div class="walks">{"".join(each)}</div>'
 
 
 def reference() -> str:
@@ -87,23 +107,8 @@ def _signature(value: Any) -> str:
         text = str(inspect.signature(value))
     except (TypeError, ValueError):
         return "(...)"
-    return re.sub(r"(: |-> )'([^']*)'", r"\1\2", text)  # annotations are texts, as modules do not evaluate them
-
-
-def walks() -> Iterator[tuple[str, str]]:
-    """Yield pages to walk through: two algorithms side by side, by name."""
-    for name, scenes in (
-        ("meshgemm", {"MeshGEMM": _product("gemm", "mesh"), "Cannon": _product("gemm", "cannon")}),
-        ("summa", {"SUMMA": _product("gemm", "summa"), "all-gather": _product("gemm", "allgather")}),
-        ("ktree", {"K-tree": _product("gemv", "ktree"), "pipeline": _product("gemv", "pipeline")}),
-        ("kv-cache", {"shift": _cache("shift"), "concat": _cache("concat")}),
-    ):
-        plain = [draw.scene(schedule, called) for called, schedule in scenes.items()]
-        device = next(iter(scenes.values())).mesh.device
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "page.html"
-            draw.page(path, " beside ".join(scenes), plain, device, beside=1)
-            yield name, path.read_text(encoding="utf-8")
+    plain = re.sub(r"(: |-> )'([^']*)'", r"\1\2", text)  # annotations are texts, as modules do not evaluate them
+    return textwrap.fill(plain, WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
 
 
 def _product(kind: str, algorithm: str) -> Schedule:
@@ -111,12 +116,44 @@ def _product(kind: str, algorithm: str) -> Schedule:
     return recipe(kind, Mesh(8, 8), "fp16", shapes, (("algorithm", algorithm),)).schedule
 
 
+ROWS, ENTRIES, APPENDED = 8, 8, 8  # of the KV cache of a page: rows, entries of a row, and entries that come
+
+
 def _cache(policy: str) -> Schedule:
-    """Build appends to a KV cache of 8 rows, until the first rows are full."""
-    b = Builder(Mesh(8, 4), f"KV cache, {policy}")
-    cache = KvCache(8, 24, policy)
+    """Build appends to an empty KV cache, until a row by concatenation is full."""
+    b = Builder(Mesh(ROWS, 4), f"KV cache, {policy}")
+    cache = KvCache(ROWS, ENTRIES, policy)
     b.buffer("cache", (8,), "fp16", "cache", cache.slots)
     b.buffer("entry", (8,), "fp16", "input")
-    for number in range(20):
+    for number in range(APPENDED):
         cache.append(b, {"cache": "entry"}, number)
     return b.build()
+
+
+def _capacities() -> str:
+    """Return the tokens that the cache holds by each policy, in one line."""
+    held = (f"by {policy} {KvCache(ROWS, ENTRIES, policy).capacity}" for policy in POLICIES)
+    return f"{ROWS} rows of {ENTRIES} entries hold {', '.join(held)} tokens: concat fills the last row alone"
+
+
+THUMBNAILS = "<!-- thumbnails of pages to walk through -->"  # in a page of docs/
+WALKS: dict[str, dict[str, Callable[[], Schedule]]] = {
+    "meshgemm": {"MeshGEMM": partial(_product, "gemm", "mesh"), "Cannon": partial(_product, "gemm", "cannon")},
+    "summa": {"SUMMA": partial(_product, "gemm", "summa"), "all-gather": partial(_product, "gemm", "allgather")},
+    "ktree": {"K-tree": partial(_product, "gemv", "ktree"), "pipeline": partial(_product, "gemv", "pipeline")},
+    "kv-cache": {policy: partial(_cache, policy) for policy in POLICIES},
+}
+
+
+def walks() -> Iterator[tuple[str, str]]:
+    """Yield pages to walk through: two algorithms side by side, by name."""
+    for name, build in WALKS.items():
+        scenes = {called: make() for called, make in build.items()}
+        fills = ("cache",) if name == "kv-cache" else ()
+        plain = [draw.scene(schedule, called, fills=fills) for called, schedule in scenes.items()]
+        device = next(iter(scenes.values())).mesh.device
+        headline = _capacities() if fills else None
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "page.html"
+            draw.page(path, " beside ".join(scenes), plain, device, beside=1, headline=headline)
+            yield name, path.read_text(encoding="utf-8")

@@ -1,7 +1,7 @@
 """Exchange: programs copy the tiles of a round's messages into their receivers' mailboxes.
 
-Senders and receivers are computed from the exchange's own arrays, per axis and per mesh row or column. A program
-carries one message, or several where tiles are small.
+Senders and receivers are computed from the exchange's own arrays, which are per axis and per mesh row or column. A
+program carries one message, or several where tiles are small.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _exchange_kernel(moves, SIZES: tl.constexpr, BLOCKS: tl.constexpr, TOGETHER:
 
 
 def exchange(moves: Sequence[Copies], sizes: Sequence[int]) -> None:
-    """Return all moves of a round, in one launch: tiles of sizes[i] elements by moves[i]."""
+    """All moves of a round, in one launch: tiles of sizes[i] elements by moves[i]."""
     assert all(one.dst.tensor.dtype == one.src.tensor.dtype for one in moves), "a message keeps its dtype"
     blocks = [block(size) for size in sizes]
     together = [max(1, min(64, 1024 // wide)) for wide in blocks]

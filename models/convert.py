@@ -1,4 +1,4 @@
-"""Any torch model with its linear layers and RMSNorms on a mesh: for architectures that the decoder does not know.
+"""Any torch model with its linear layers and RMSNorms on a mesh: for architectures that the decoder lacks.
 
 Weights are cut into tiles once; activations are cut and put together around every layer, so nothing else of the model
 changes: its state_dict, its forward, its generate.
@@ -36,16 +36,16 @@ def convert(
 ) -> Model:  # fmt: skip
     """`model` itself, its Linear layers, GPT-2's Conv1D and RMSNorms now computed on the mesh, without gradients.
 
-    One vector goes by MeshGEMV, more by MeshGEMM. `dtype` is that of tiles (None: the weight's own). `emulate_on` is
-    the torch device that computes the layers, wherever the model is ("auto": the GPU of their input, else a GPU where
-    there is one). A norm that is not x / rms(x) * weight stays as it is. Warns (`UserWarning`) of parameters that stay
-    off the mesh, but for embeddings. Raises ShapeError if there is nothing to convert; a layer that does not fit the
-    mesh says so when it first runs.
+    One vector goes by MeshGEMV, more by MeshGEMM. `dtype` is the dtype of tiles (None: the weight's own). `emulate_on`
+    is the torch device that computes the layers, wherever the model is ("auto": the GPU of their input, else a GPU
+    where there is one). A norm that is not x / rms(x) * weight stays as it is. Warns (`UserWarning`) of parameters that
+    stay off the mesh, but for embeddings. Raises ShapeError if there is nothing to convert; a layer that does not fit
+    the mesh says so when it first runs.
     """
     if not isinstance(model, nn.Module):
         raise ShapeError(f"convert: {short(model)} of type {type(model).__name__} is no model; give a torch.nn.Module")
     grid = as_mesh(mesh, device)
-    executor(backend, exchange, emulate_on)  # raises for what it does not know
+    executor(backend, exchange, emulate_on)  # raises for a kind that it lacks
     if accumulate not in ("fp32", "fp16"):
         raise DtypeError(f"convert: accumulate = {accumulate!r}: partial sums are kept in 'fp32' or 'fp16'")
     how = {"accumulate": accumulate, "exchange": exchange, "backend": backend, "emulate_on": emulate_on}

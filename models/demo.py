@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] = ()) -> int:
         tokens, account = comparison.tokens, model.account()
         print(f"\n> {prompt}{tokenizer.decode(tokens, skip_special_tokens=True)}\n")
         if tokens == comparison.expected:
-            print(f"All {len(tokens)} tokens are those of transformers.")
+            print(f"All {len(tokens)} tokens equal transformers'.")
         else:
             theirs = tokenizer.decode(comparison.expected[: len(tokens)])
             print(f"Token {len(tokens)} DIFFERS from transformers, which says: {theirs}")

@@ -89,8 +89,9 @@ def last(judged: Iterable[T]) -> T:
 class Precision:
     """How a format's logits differ from fp32's over a text whose tokens are given, not generated.
 
-    Errors are of logits; `relative_rms` is the root of the mean squared error over that of fp32's logits. `differ` of
-    the `tokens` positions have another likeliest token, the first of them at `first`, where fp32 says `wanted`.
+    Errors are of logits; `relative_rms` is the root of the mean squared error over the root mean square of fp32's
+    logits. `differ` of the `tokens` positions have another likeliest token, the first of them at `first`, where fp32
+    says `wanted`.
     """
 
     tokens: int = field(metadata=unit("tokens"))
@@ -112,7 +113,7 @@ class Precision:
 def compare(
     model: WaferForCausalLM, judge: WaferForCausalLM, ids: Sequence[int], window: int = 256, progress: Progress = silent
 ) -> Precision:
-    """`model`'s logits over a text against those of `judge`, the same weights in fp32."""
+    """Return `model`'s logits over a text against `judge`'s, which has the same weights in fp32."""
     return last(comparisons(model, judge, ids, window, progress))
 
 

@@ -54,7 +54,7 @@ def torch_dtype(name: str) -> torch.dtype:
 
 
 def accumulator(dtype: str, accumulate: str) -> str:
-    """Return the dtype of partial sums of tiles; DtypeError unless accumulate is "fp32", or "fp16" with fp16 tiles."""
+    """Return the dtype of partial sums for tiles of `dtype`; DtypeError unless it is "fp32", or "fp16" with fp16."""
     if accumulate not in ("fp32", "fp16"):
         raise DtypeError(f"accumulate={accumulate!r}: partial sums are kept in 'fp32' or 'fp16'")
     if accumulate == "fp16" and dtype != "fp16":

@@ -1,6 +1,6 @@
 """Time of this machine: one clock for CPU and GPU, CUDA graphs, and rounds that are long enough for it.
 
-A GPU runs behind the host, so its times are of CUDA events; a CPU's are of `perf_counter`.
+A GPU runs while the host goes on, so its times are of CUDA events; times of a CPU are of `perf_counter`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ ROUNDS = (3, 30)
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of a run, the median and the least of some rounds, each of several runs; `how` says what was timed."""
+    """Seconds of a run, the median and the least of some rounds, each of several runs.
+
+    `how` says whether calls or a graph were timed.
+    """
 
     seconds: float
     least: float

@@ -32,7 +32,7 @@ def judge():
 
 def placed(judge, where: str, exchange: str) -> WaferForCausalLM:
     """Return the judge's model on a mesh, its logits within the bound of its parity tests."""
-    model = WaferForCausalLM(
+    model = WaferForCausalLM.from_weights(
         DecoderConfig.from_dict(SETTINGS), judge.state_dict(), mesh=Mesh(SIDE, SIDE, ROOMY), max_length=PROMPT + 64,
         max_prompt=PROMPT, experts=PLACES[where], executor=TorchExecutor(exchange=exchange),
     )  # fmt: skip

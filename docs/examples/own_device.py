@@ -1,11 +1,9 @@
 """An own device: a WSE-2 with more SRAM and slower links, and the predicted time of a decode token on it."""
 
-from dataclasses import replace
-
 from wafer_triton import estimate
 from wafer_triton.device import device
 
-slower = replace(device("wse2"), name="slower", sram_bytes=64 * 1024, hop_cycles=2, link_bytes_per_cycle=2)
+slower = device("wse2").changed(sram_kib=64, hop_cycles=2, link_bytes_per_cycle=2, name="slower")
 
 if __name__ == "__main__":
     for chip in (device("wse2"), slower):

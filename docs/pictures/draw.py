@@ -7,7 +7,14 @@ can compare them with newly computed ones.
 
 from __future__ import annotations
 
+import contextlib
+import csv
+import io
+import re
+import shlex
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
@@ -17,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from wafer_triton import Mesh, Schedule, draw, estimate
+from wafer_triton.cli.main import main
 from wafer_triton.compare.algorithms import compare_gemm
 from wafer_triton.compare.sweep import sweep
 from wafer_triton.cost.calibrate.paper import cells
@@ -24,7 +32,8 @@ from wafer_triton.cost.constants import constants
 from wafer_triton.cost.layers import decode_block
 from wafer_triton.count.runs import kind
 from wafer_triton.draw import serving
-from wafer_triton.draw.figure import COLOURS, picture, whole_ticks
+from wafer_triton.draw.figure import COLOURS, REST, picture, whole_ticks
+from wafer_triton.draw.times import of_token
 from wafer_triton.errors import SramError
 from wafer_triton.place.regions import decode_regions
 from wafer_triton.schedule.product import recipe
@@ -38,6 +47,7 @@ from wafer_triton.shape.read import shape_of
 SIDE, SIZE = 16, 512  # cores a side, and rows of the matrices: a core holds tiles of 32 x 32
 WIDE, SIDES = 1440, (60, 90, 120, 180, 240, 360, 480, 720)  # the product whose cycles are drawn, over cores a side
 ALGORITHMS = {"mesh": "MeshGEMM", "cannon": "Cannon", "summa": "SUMMA", "allgather": "all-gather"}
+DESK = ("architect-mesh", "architect-sram", "architect-front", "architect-why")
 FEW, MANY = COLOURS[0], COLOURS[5]  # of at most two hops, and of more
 
 
@@ -112,6 +122,21 @@ def wafer(path: Path) -> None:
     draw.wafer(decode_regions(block), path, f"Llama 3 8B on meshes of {mesh} of a WSE-2, {SIZE} tokens of cache")
 
 
+def compared(path: Path) -> None:
+    """Compare the algorithms of a product."""
+    rows = compare_gemm(120, WIDE, WIDE, WIDE, values=False)
+    title = f"[{WIDE:,}, {WIDE:,}] x [{WIDE:,}, {WIDE:,}] in fp16 on 120 x 120 cores of a WSE-2"
+    draw.compare(rows, path, title, Mesh(1, 1).device)
+
+
+def token(path: Path) -> None:
+    """Draw one token of Llama 3 8B through the regions of a WSE-2."""
+    mesh = Mesh(180, 180)
+    block = decode_block(shape_of("llama3-8b"), mesh, SIZE, constants(mesh.device))
+    title = f"One token of Llama 3 8B on meshes of {mesh} of a WSE-2, {SIZE} tokens of cache"
+    draw.token(of_token(decode_regions(block), block, SIZE), path, title)
+
+
 def tree_groups(path: Path) -> None:
     """Sweep the groups of a K-tree."""
     rows = sweep("gemv", {"groups": range(4, 41, 6)}, mesh=360, k=4096, n=4096)
@@ -128,8 +153,51 @@ def served(path: Path) -> None:
     for rate in (1, 2, 4, 8, 12, 16, 20):
         run = simulate(poisson(rate, 1000, lengths), times, policy)
         rows.append({"rate": rate} | flat(report(run, times.pool, times.device, slo=Slo(2.0, 0.025))))
-    title = "Llama 3 8B on a WSE-2, prompts of 256 to 1,024 tokens, answers of 50 to 370, goodput: TTFT 2 s, TPOT 25 ms"
+    title = "Llama 3 8B on a WSE-2: prompts of 256 to 1,024 tokens, answers of 50 to 370"
+    title += "\ngoodput within TTFT 2 s, TPOT 25 ms"
     serving.latency(rows, "rate", path, title)
+
+
+def head_groups(path: Path) -> None:
+    """Draw the rows of docs/head-groups.csv: cycles over the paper-benchmark program's, with one group and the best."""
+    rows = list(csv.DictReader((Path(__file__).parents[1] / "head-groups.csv").open(encoding="utf-8")))
+    with picture(path, 2.6, "cycles of a layer over the paper-benchmark program's, predicted on a WSE-2") as drawn:
+        figure, numbers = drawn
+        for axes, phase in zip(figure.subplots(1, 2), ("decode", "prefill"), strict=True):
+            models = dict.fromkeys(row["model"] for row in rows)
+            for model, colour in zip(models, COLOURS, strict=False):
+                own = [row for row in rows if (row["phase"], row["model"]) == (phase, model)]
+                sides = [int(row["mesh"].split("x")[0]) for row in own]
+                for name, style in (("one group", "--"), ("best", "-")):
+                    values = [float(row[name]) / float(row["paper-benchmark program"]) for row in own]
+                    numbers[f"{phase} of {model}, {name}"] = values
+                    axes.plot(
+                        sides, values, style, color=colour, marker="o", ms=3, label=model if name == "best" else None
+                    )
+            axes.axhline(1, color=REST, lw=0.6)
+            axes.set(
+                title=f"{phase}: best number of head groups (solid), one (dashed)",
+                xlabel="cores a side",
+                ylim=(0, None),
+            )
+        axes.legend()
+
+
+def architect(name: str) -> Callable[[Path], None]:
+    """Return the drawing of a picture of docs/architect.md, by the page's own command and device."""
+    page = (Path(__file__).resolve().parents[1] / "architect.md").read_text(encoding="utf-8")
+    (line,) = re.findall(rf"^\$ wafer-triton (.*{name}\.(?:csv|png).*)$", page, re.MULTILINE)
+    (own,) = re.findall(r"^```toml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+
+    def drawn(path: Path) -> None:
+        target = path.resolve()
+        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+            Path("wide.toml").write_text(own, encoding="utf-8")
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+                assert main(shlex.split(line)) == 0, line
+            shutil.copy(f"{name}.png", target)
+
+    return drawn
 
 
 PICTURES: dict[str, Callable[[Path], None]] = {
@@ -138,14 +206,17 @@ PICTURES: dict[str, Callable[[Path], None]] = {
     "reproduction.png": lambda path: draw.reproduction(cells(), path),
     "validation.png": draw.validation,
     "wafer.png": wafer,
+    "token.png": token,
     "schedule.png": lambda path: draw.schedule(product("mesh"), path),
     "mesh.png": lambda path: draw.mesh(product("mesh", 8), path, round=5),
     "links.png": lambda path: draw.links(product("cannon"), path),
     "sram.png": lambda path: draw.sram(product("allgather", 24), path),
     "timeline.png": lambda path: draw.timeline(product("mesh", 8), path),
-    "compare.png": lambda path: draw.compare(compare_gemm(120, 1440, 1440, 1440, values=False), path),
+    "compare.png": compared,
     "sweep.png": tree_groups,
     "serving.png": served,
+    "head-groups.png": head_groups,
+    **{f"{name}.png": architect(name) for name in DESK},
 }
 
 

@@ -1,7 +1,8 @@
-"""The script of docs/head-groups.md: four models on large meshes, with one head group and with the best number."""
+"""The script of docs/head-groups.md and its CSV: four models on large meshes, with one head group and with the best."""
 
 from __future__ import annotations
 
+import csv
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,6 +20,11 @@ from wafer_triton.shape.read import shape_of
 from wafer_triton.text.quantity import digits
 
 PAGE = Path(__file__).resolve().parents[1] / "head-groups.md"
+ROWS = PAGE.with_suffix(".csv")
+HEAD = (
+    "phase", "model", "mesh", "paper-benchmark program", "one group", "best", "cores", "groups", "over benchmark",
+    "on one WSE-2", "padding, one group", "padding, best", "SRAM, one group", "SRAM, best",
+)  # fmt: skip
 MODELS = ("llama3-8b", "llama2-13b", "codellama-34b", "qwen2-72b")
 SIDES = (360, 420, 540, 660, 720)
 CONTEXT = 4096
@@ -43,8 +49,9 @@ at once. Where the phases differ, the heads go along x between them, which is co
 A width that is cut over P mesh rows is rounded up on each: 4,096 over 660 rows are 7 a row, which 586 rows hold. With
 `trim=True` and `--trim` a phase takes a part of its mesh, and the other cores stay idle: no schedule has them
 (`wafer_triton/cost/padding.py`). Decode takes the fewest rows on which no tile is larger. Prefill takes the square with
-the fewest multiply-adds whose products take no more cycles than on the whole mesh. The best below is trimmed, and
-"cores" are its cores. The paper-benchmark program and the program with one group take the whole mesh.
+the fewest multiply-adds whose products take no more cycles than on the whole mesh. The best program below is
+trimmed; "cores" in the CSV are its cores. The paper-benchmark program and the program with one group take the whole
+mesh.
 
 A schedule on the whole mesh in which cores with padding alone rest would leave more. In MeshGEMM every core holds a
 padded tile in 74 of 660 iterations, each in other iterations: core (i, j) meets tile k with position(k) =
@@ -52,18 +59,21 @@ position(i) + position(j) + iteration. A schedule names cores by axis and positi
 in each iteration. Without that, tokens and width of 7 a mesh row are 1.13 x 1.13 = 1.27 times a product's
 multiply-adds.
 
-All cycles below are predicted. Silicon has run the "paper-benchmark" program alone, scaled from a part of its layers:
-decode of Llama-3-8B on 420, 540 and 660 square and of Qwen2-72B on 540, prefill of Llama-3-8B on 480, 600 and 720 and
-of Qwen2-72B on 600 ([validation.md](validation.md)). No model's own decoder was measured. "Over benchmark" is the best
-program's cycles over the paper-benchmark program's on the same mesh. Padding is the multiply-adds of the cores that
-compute over the model's multiply-adds. SRAM is the bytes that a layer needs on a core, workspace included.
+![Cycles over the paper-benchmark program's on four models: decode and prefill](pictures/head-groups.png)
+
+[head-groups.csv](head-groups.csv) has all numbers of the picture: cycles of a layer, cores, groups, padding, and bytes
+of SRAM. All cycles are predicted. Silicon has run the "paper-benchmark" program alone, scaled from a part of its
+layers: decode of Llama-3-8B on 420, 540 and 660 square and of Qwen2-72B on 540, prefill of Llama-3-8B on 480, 600 and
+720 and of Qwen2-72B on 600 ([validation.md](validation.md)). No model's own decoder was measured. The picture divides
+cycles by the paper-benchmark program's on the same mesh. Padding is the multiply-adds of the cores that compute over
+the model's multiply-adds. SRAM is the bytes that a layer needs on a core, workspace included.
 
 ## Decode
 
 A decode layer of a model has nine all-reduces, where the paper-benchmark program has ten: the sums of softmax's weights
 go in one all-reduce with the weighted values, as several buffers follow one another over the same links.
 
-One token on a WSE-2, with {context} tokens in the cache:
+Decode is one token on a WSE-2, with {context} tokens in the cache.
 """
 
 BOUND = """
@@ -83,17 +93,17 @@ partial scores along x over the columns of a group. For the weighted values the 
 and the values move along y: a block crosses to the next column, the others change their slots
 (`wafer_triton/schedule/segment_gemm.py`). Both take P rounds, as with one group, and no weights of softmax are aligned.
 
-A prompt of {tokens} tokens through one layer, as many tokens at once as fit a WSE-2's core beside that layer. "On one
-WSE-2" is "over benchmark" where the wafer holds the whole model, which may leave room for fewer tokens at once;
-"-" where it does not. The paper-benchmark program takes all tokens at once.
+Prefill takes a prompt of {tokens} tokens through one layer, as many tokens at once as fit a WSE-2's core beside that
+layer. The column "on one WSE-2" of the CSV is for a wafer that holds the whole model, which may leave less room for
+tokens. It is empty if no wafer holds the model. The paper-benchmark program takes all tokens at once.
 """
 
 PREFILL_BOUND = """
 The four models' own programs take {least} to {most} of the paper-benchmark program's cycles. Padding is at most
 {padding}, and with the paper-benchmark program, on all cores, {measured}. More groups than key-value heads repeat these
 heads, which is padding too, yet takes fewer cycles than several heads a core. A model has scores of every head, the
-measured program of one. Where other layers share the cores, their weights, keys and values leave less room for these
-scores.
+paper-benchmark program of one. Where other layers share the cores, their weights, keys and values leave less room for
+these scores.
 
 Prefill of {model} on {side} x {side} cores by step:
 """
@@ -103,6 +113,11 @@ def table(head: tuple[str, ...], rows: list[list[str]], left: int) -> str:
     """Return a Markdown table whose first `left` columns are texts."""
     rule = ["---"] * left + ["---:"] * (len(head) - left)
     return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *rows)) + "\n"
+
+
+def rounded(cycles: float) -> str:
+    """Return cycles to four digits, as a number of a CSV."""
+    return digits(cycles).replace(",", "")
 
 
 def sram(model: str, mesh: int | str, number: int | None) -> int:
@@ -144,11 +159,11 @@ def filled(
 
 
 def on_one_wafer(model: str, side: int, measured: float) -> str:
-    """Return the cycles of prefill over `measured` ones where one device holds the whole model, else "-"."""
+    """Return the cycles of prefill over `measured` ones where one device holds the whole model, else ""."""
     try:
         return f"{filled(model, side, whole=True, trim=True).cycles / measured:.3f}"
     except WaferError:
-        return "-"
+        return ""
 
 
 def by_step(programs: list[dict[str, float]]) -> str:
@@ -165,30 +180,25 @@ def by_step(programs: list[dict[str, float]]) -> str:
 
 
 def prefill_row(model: str, side: int) -> list[str]:
-    """Return a row of the table of prefill."""
+    """Return a row of the CSV on prefill."""
     measured, one, best = programs = prefills(model, side)
-    row = [model, f"{side} x {side}", *(digits(program.cycles) for program in programs), best.mesh, str(best.groups)]
-    row += [f"{best.cycles / measured.cycles:.3f}", on_one_wafer(model, side, measured.cycles)]
-    return [*row, f"{one.padding:.2f}", f"{best.padding:.2f}", f"{one.sram:,} B", f"{best.sram:,} B"]
+    row = ["prefill", model, f"{side}x{side}", *(rounded(program.cycles) for program in programs), best.mesh]
+    row += [str(best.groups), f"{best.cycles / measured.cycles:.3f}", on_one_wafer(model, side, measured.cycles)]
+    return [*row, f"{one.padding:.2f}", f"{best.padding:.2f}", str(one.sram), str(best.sram)]
 
 
-def prefill() -> str:
+def prefill(rows: list[list[str]]) -> str:
     """Return the section on prefill."""
-    rows = [prefill_row(model, side) for model in MODELS for side in SIDES]
-    head = (
-        "model", "mesh", "paper-benchmark program", "one group", "best", "cores", "groups", "over benchmark",
-        "on one WSE-2", "padding, one group", "padding, best", "SRAM, one group", "SRAM, best",
-    )  # fmt: skip
     model, side = SHOWN
     whole = max(prefills(model, side)[0].padding for model in MODELS for side in SIDES)
-    bound = PREFILL_BOUND.format(**extremes(head, rows), measured=f"{whole:.2f}", model=model, side=side)
+    bound = PREFILL_BOUND.format(**extremes(rows), measured=f"{whole:.2f}", model=model, side=side)
     steps = by_step([program.steps for program in prefills(model, side)])
-    return PREFILL.format(tokens=f"{TOKENS:,}") + "\n" + table(head, rows, 2) + bound + "\n" + steps
+    return PREFILL.format(tokens=f"{TOKENS:,}") + bound + "\n" + steps
 
 
-def extremes(head: tuple[str, ...], rows: list[list[str]]) -> dict[str, str]:
+def extremes(rows: list[list[str]]) -> dict[str, str]:
     """Return the least and the most cycles over the paper-benchmark program's, and the most padding."""
-    ratios, paddings = ([float(row[head.index(name)]) for row in rows] for name in ("over benchmark", "padding, best"))
+    ratios, paddings = ([float(row[HEAD.index(name)]) for row in rows] for name in ("over benchmark", "padding, best"))
     return {"least": f"{min(ratios):.3f}", "most": f"{max(ratios):.3f}", "padding": f"{max(paddings):.2f}"}
 
 
@@ -199,30 +209,25 @@ def prefills(model: str, side: int) -> tuple[Filled, Filled, Filled]:
 
 
 def decode_row(model: str, side: int) -> list[str]:
-    """Return a row of the table of decode."""
+    """Return a row of the CSV on decode."""
     measured, one, best = programs = estimates(model, side)
-    row = [model, f"{side} x {side}", *(digits(program.cycles_per_layer) for program in programs)]
-    row += [best.cores, str(best.head_groups), f"{best.cycles_per_layer / measured.cycles_per_layer:.3f}"]
+    row = ["decode", model, f"{side}x{side}", *(rounded(program.cycles_per_layer) for program in programs), best.cores]
+    row += [str(best.head_groups), f"{best.cycles_per_layer / measured.cycles_per_layer:.3f}", ""]
     row += [f"{one.padding:.2f}", f"{best.padding:.2f}"]
-    return row + [f"{sram(model, on, number):,} B" for on, number in ((side, 1), (best.cores, best.head_groups))]
+    return row + [str(sram(model, on, number)) for on, number in ((side, 1), (best.cores, best.head_groups))]
 
 
-def page() -> str:
-    """Return the whole page."""
-    rows = [decode_row(model, side) for model in MODELS for side in SIDES]
-    head = (
-        "model", "mesh", "paper-benchmark program", "one group", "best", "cores", "groups", "over benchmark",
-        "padding, one group", "padding, best", "SRAM, one group", "SRAM, best",
-    )  # fmt: skip
+def page(rows: list[list[str]]) -> str:
+    """Return the whole page, for all rows of the CSV."""
+    decode_rows, prefill_rows = ([row for row in rows if row[0] == phase] for phase in ("decode", "prefill"))
     model, side = SHOWN
     steps = by_step([program.steps for program in estimates(model, side)])
     return "\n".join(
         (
-            INTRODUCTION.format(context=f"{CONTEXT:,}"),
-            table(head, rows, 2) + BOUND.format(**extremes(head, rows), model=model, side=side),
+            INTRODUCTION.format(context=f"{CONTEXT:,}") + BOUND.format(**extremes(decode_rows), model=model, side=side),
             steps.rstrip("\n"),
-            prefill().rstrip("\n"),
-            "\n`python docs/studies/head_groups.py` writes this page anew.\n",
+            prefill(prefill_rows).rstrip("\n"),
+            "\n`python docs/studies/head_groups.py` writes this page and the CSV anew, `make pictures` the picture.\n",
         )
     )
 
@@ -236,5 +241,13 @@ def estimates(model: str, side: int) -> tuple[estimate.Layered, estimate.Layered
     )
 
 
+def write() -> None:
+    """Write the CSV and the page."""
+    rows = [row_of(model, side) for row_of in (decode_row, prefill_row) for model in MODELS for side in SIDES]
+    with ROWS.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([HEAD, *rows])
+    PAGE.write_text(page(rows), encoding="utf-8")
+
+
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    write()

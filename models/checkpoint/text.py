@@ -14,10 +14,8 @@ from wafer_triton.text.files import read_text
 
 
 @lru_cache(maxsize=4)
-def tokenizer_of(folder: Path | None) -> Any:
+def tokenizer_of(folder: Path) -> Any:
     """Return the tokenizer in a folder; CheckpointError without one."""
-    if folder is None:
-        raise CheckpointError("a model made from a configuration has no tokenizer; give token ids")
     if not any(folder.glob("tokenizer*")):
         raise CheckpointError(f"{folder}: no tokenizer there (tokenizer.json); give the folder of a whole checkpoint")
     # Read before what takes seconds to import.
@@ -87,6 +85,8 @@ def file_text(path: Path) -> str:
 
 def file_ids(folder: Path, path: Path, text: str, limit: int | None = None) -> list[int]:
     """Return the first `limit` tokens (None: all) of a file's text; ShapeError unless there are two at least."""
+    if limit == 1:
+        raise ShapeError("tokens = 1: at least two are needed, as each is judged by those before it; give more")
     ids: list[int] = tokenizer_of(folder)(text)["input_ids"][:limit]
     if len(ids) < 2:
         raise ShapeError(

@@ -31,7 +31,7 @@ def load_weights(
 
     Raises `CheckpointError`.
     """
-    return dict(Checkpoint(folder, config, dtype))
+    return dict(StoredWeights(folder, config, dtype))
 
 
 def complete(weights: Mapping[str, torch.Tensor], config: DecoderConfig) -> Mapping[str, torch.Tensor]:
@@ -43,7 +43,7 @@ def complete(weights: Mapping[str, torch.Tensor], config: DecoderConfig) -> Mapp
     return named
 
 
-class Checkpoint(Mapping[str, torch.Tensor]):
+class StoredWeights(Mapping[str, torch.Tensor]):
     """A folder's parameters by Hugging Face name, each read from its file, as `dtype`, when it is asked for.
 
     Names, shapes and dtypes of all files are checked at birth. A file is mapped for as long as a tensor of it is held,
@@ -72,11 +72,6 @@ class Checkpoint(Mapping[str, torch.Tensor]):
                     f"{where[_HEAD]}: {_HEAD} differs from {_TABLE}, though config.json ties them; set "
                     f"tie_word_embeddings to false there, or take {_HEAD} out"
                 )
-
-    @classmethod
-    def of(cls, folder: str | Path, dtype: torch.dtype = torch.float32) -> "Checkpoint":
-        """The parameters of a folder as its `config.json` has them, which raises as `DecoderConfig.from_folder`."""
-        return cls(folder, DecoderConfig.from_folder(folder), dtype)
 
     def __getitem__(self, name: str) -> torch.Tensor:
         if name not in self.shapes:

@@ -22,6 +22,7 @@ from wafer_triton.dtype import accumulator
 from wafer_triton.errors import CacheError, MeshError, SramError, WaferError, check_counts
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.models.config import DecoderConfig
+from wafer_triton.models.options import PlaceOptions
 from wafer_triton.place.fitting import with_hint
 from wafer_triton.place.regions import FullError, Placement, decode_regions
 from wafer_triton.place.regions import placed as place_blocks
@@ -29,37 +30,34 @@ from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.kv_cache import POLICIES
 from wafer_triton.schedule.reduce import checked_groups
 
-Groups = tuple[int, ...] | None
 SIDES = 36  # meshes that are tried: on a WSE-2 every 20th
 
 
-def place(
-    config: DecoderConfig, *, mesh: Any, device: Any, dtype: str, accumulate: str, max_length: int, max_prompt: int,
-    kv_policy: str, batch: int, prefill_mesh: Any, groups: Groups, prefill_groups: Groups, head_groups: int | None,
-    prefill_head_groups: int | None, trim: bool, experts: Experts,
-) -> Placement:  # fmt: skip
-    """Return the placement of a model on a device, by the arguments that `WaferForCausalLM` describes.
+def place(config: DecoderConfig, o: PlaceOptions) -> Placement:
+    """Return the placement of a model by its options `o`.
 
     Raises ShapeError for a size below 1, SramError or MeshError when the model does not fit.
     """
-    check_counts(max_length=max_length, max_prompt=max_prompt, batch=batch)
-    if not isinstance(kv_policy, str) or kv_policy not in POLICIES:
-        raise CacheError(f"KV policy {kv_policy!r}: choose one of {', '.join(POLICIES)}")
-    accumulator(dtype, accumulate)
-    padding.check_trim(trim)
-    check_experts(experts, config)
-    checked_groups(groups)
-    checked_groups(prefill_groups)
-    prompt = min(max_prompt, max_length)
+    length, most, batch = check_counts(max_length=o.max_length, max_prompt=o.max_prompt, batch=o.batch)
+    o = replace(o, max_length=length, max_prompt=most, batch=batch)
+    if not isinstance(o.kv_policy, str) or o.kv_policy not in POLICIES:
+        raise CacheError(f"KV policy {o.kv_policy!r}: choose one of {', '.join(POLICIES)}")
+    accumulator(o.dtype, o.accumulate)
+    padding.check_trim(o.trim)
+    check_experts(o.experts, config)
+    checked_groups(o.groups)
+    checked_groups(o.prefill_groups)
+    prompt = min(o.max_prompt, o.max_length)
 
     def corner_of(mesh: Any) -> Mesh:
-        return replace(as_mesh(mesh, device), origin=(0, 0), fold=(1, 1))
+        return replace(as_mesh(mesh, o.device), origin=(0, 0), fold=(1, 1))
 
     def blocks(mesh: Any) -> list[Block]:
-        corner = padding.trimmed_decode(config, corner_of(mesh), max_length) if trim else corner_of(mesh)
-        block = Block(config, corner, dtype, accumulate, -(-max_length // corner.rows), kv_policy, groups, batch)
+        corner = padding.trimmed_decode(config, corner_of(mesh), o.max_length) if o.trim else corner_of(mesh)
+        entries = -(-o.max_length // corner.rows)
+        block = Block(config, corner, o.dtype, o.accumulate, entries, o.kv_policy, o.groups, o.batch)
         c = constants(corner.device)
-        return head_group_choices(block, c) if head_groups is None else [with_head_groups(block, c, head_groups)]
+        return head_group_choices(block, c) if o.head_groups is None else [with_head_groups(block, c, o.head_groups)]
 
     def placed(mesh: Any, other: Any, finish: Callable[[Block], Block] = lambda block: block) -> Placement:
         def apart(decode: Block) -> Mesh:
@@ -68,36 +66,38 @@ def place(
         return first(lambda decode: laid_out(decode, apart(decode), finish), blocks(mesh))
 
     def laid_out(decode: Block, apart: Mesh, finish: Callable[[Block], Block]) -> Placement:
-        count, c = head_groups if prefill_head_groups is None else prefill_head_groups, constants(apart.device)
+        count, c = o.head_groups if o.prefill_head_groups is None else o.prefill_head_groups, constants(apart.device)
 
         def on(part: Mesh) -> Block:
-            return replace(decode, mesh=part, groups=prefill_groups, batch=1, head_groups=1, head_tree=None)
+            return replace(decode, mesh=part, groups=o.prefill_groups, batch=1, head_groups=1, head_tree=None)
 
         def choose(choices: list[Block]) -> Placement:
             tokens = -(-prompt // choices[0].mesh.shape[0])
-            return place_blocks(finish(decode), list(map(finish, with_experts(choices, tokens, c, experts))), prompt)
+            return place_blocks(finish(decode), list(map(finish, with_experts(choices, tokens, c, o.experts))), prompt)
 
-        if trim:
+        if o.trim:
             with suppress(WaferError):
                 return choose([padding.trimmed_prefill(on, apart, prompt, c, count)])
         whole = on(apart)
         return choose(prefill_head_group_choices(whole, -(-prompt // whole.mesh.shape[0]), c, count))
 
-    if mesh is not None:
+    if o.mesh is not None:
         try:
-            return placed(mesh, prefill_mesh)
+            return placed(o.mesh, o.prefill_mesh)
         except (SramError, FullError) as error:
-            raise type(error)(with_hint(lambda other: placed(other, prefill_mesh), corner_of(mesh), error)) from None
-    chip = find_device("wse2" if device is None else device)
+            raise type(error)(
+                with_hint(lambda other: placed(other, o.prefill_mesh), corner_of(o.mesh), error)
+            ) from None
+    chip = find_device("wse2" if o.device is None else o.device)
     candidates: Iterable[tuple[int, Any]] = _plans(
-        config, chip, blocks, prompt, max(1, max_length - prompt), head_groups, experts
+        config, chip, blocks, prompt, max(1, o.max_length - prompt), o.head_groups, o.experts
     )
-    if prefill_mesh is not None:
-        _beside(prefill_mesh, Mesh(1, 1, chip))
-        candidates = [(side, prefill_mesh) for side in dict.fromkeys(side for side, _ in candidates)]
+    if o.prefill_mesh is not None:
+        _beside(o.prefill_mesh, Mesh(1, 1, chip))
+        candidates = [(side, o.prefill_mesh) for side in dict.fromkeys(side for side, _ in candidates)]
     failed, reason = list[int](), None
     for side, other in candidates:
-        if prefill_mesh is None and other in failed:
+        if o.prefill_mesh is None and other in failed:
             continue
         try:
             return placed(side, other, _with_trees)

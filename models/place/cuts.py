@@ -19,7 +19,7 @@ import torch
 
 from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.mesh import Mesh
-from wafer_triton.models.checkpoint.weights import Checkpoint
+from wafer_triton.models.checkpoint.weights import StoredWeights
 from wafer_triton.place.need import is_turned, param_shapes, tile_shape, weights_of
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.ring import aligned
@@ -45,7 +45,7 @@ def each(
     Of a large parameter in a file one band of cores comes after another, so that the whole is never in memory.
     """
     bands, axes = 1, _axes(cut)
-    if isinstance(weights, Checkpoint) and all(axes):
+    if isinstance(weights, StoredWeights) and all(axes):
         bands = -(-prod(weights.shapes[name]) // LARGE)
     number = 0 if axes[0] == "y" else 1  # a band of cores along the first dimension is one piece of the file
     begin, length = here[number].start, here[number].stop - here[number].start
@@ -66,7 +66,7 @@ def _read(cut: Parameter, weights: Weights, name: str, mesh: Mesh, part: Part) -
     if tuple(here.stop - here.start for here in part) == mesh.shape or not all(axes):
         return tiles_of(cut, weights[name], mesh)[part]
     sides, index, held = dict(zip("yx", part, strict=True)), list[slice](), list[int]()
-    shape = weights.shapes[name] if isinstance(weights, Checkpoint) else weights[name].shape
+    shape = weights.shapes[name] if isinstance(weights, StoredWeights) else weights[name].shape
     for dim, (size, axis) in enumerate(zip(shape, axes, strict=True)):
         here, rows = sides[axis], cut.rows if dim == cut.dim else None
         tile = -(-size // mesh.length(axis)) if rows is None else rows.size // mesh.length(axis)
@@ -79,7 +79,7 @@ def _read(cut: Parameter, weights: Weights, name: str, mesh: Mesh, part: Part) -
             first = int(known.min())
             index.append(slice(first, int(known.max()) + 1))
     numbers = tuple(index)
-    weight = weights.part(name, numbers) if isinstance(weights, Checkpoint) else weights[name][numbers]
+    weight = weights.part(name, numbers) if isinstance(weights, StoredWeights) else weights[name][numbers]
     if cut.rows is not None:
         weight = picked(weight, np.where(own < 0, -1, own - first), cut.dim)
     whole = weight.new_zeros(held)
@@ -125,7 +125,7 @@ def is_in_regions(block: Block, buffer: Buffer) -> bool:
 
 
 def held_tile(buffer: Buffer) -> tuple[int, ...]:
-    """The tile of a weight's buffer as its parameters fill it: vectors lie one behind the other, whatever its rows."""
+    """Return the tile of a weight's buffer as its parameters fill it: vectors lie one after the other in any layout."""
     vectors = all(len(cut.shape) == 1 for cut in buffer.holds)
     return (buffer.numel,) if vectors and not is_repeated(buffer) else buffer.tile
 
@@ -230,9 +230,9 @@ def sources(decode: Block, prefill: Block, kind: str) -> dict[str, tuple[str, to
 class PlacedWeights(Mapping[str, torch.Tensor]):
     """A model's parameters under Hugging Face names, put together from the tiles that hold them when asked for.
 
-    `layers[i][kind]` has the tiles of a block's buffers for decode. `head` has those of the head on its own mesh, and
-    `embedding` the embedding's there. All of them are views: what changes there, changes here. Where the model lies on
-    several ranks, the parameters are those of this one's layers, and `together` gets tiles from those that share them.
+    `layers[i][kind]` has the tiles of a block's buffers for decode. `head` has the tiles of the head on its own
+    mesh, and `embedding` the embedding's there. All of them are views: what changes there, changes here. If the
+    model lies on several ranks, this rank has the parameters of its layers, and `together` gets tiles from other ranks.
     """
 
     def __init__(

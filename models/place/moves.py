@@ -8,7 +8,7 @@ import torch
 
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.models.place.cuts import PlacedWeights, Tiles, is_repeated, prefill_tiles, sources
-from wafer_triton.models.run.prefill import Chunk
+from wafer_triton.models.run.chunks import Chunk
 from wafer_triton.place import moves
 from wafer_triton.place.need import weights_of
 from wafer_triton.place.regions import Placement

@@ -27,7 +27,7 @@ from wafer_triton.text.progress import Progress, silent
 class Layer:
     """The programs of a layer; `append` and `attend` hold one for each sequence.
 
-    `kinds` are those of its blocks; the program of the second is `ffn`, whatever its kind.
+    `kinds` are the kinds of its blocks; the program of the second is `ffn`, whatever its kind.
     """
 
     kinds: tuple[str, str]
@@ -74,7 +74,7 @@ class Layer:
 class Decode:
     """Layers of a model placed for decode, with their KV caches, between its embedding and head, if it has them.
 
-    They are those of `numbers` (None: all).
+    They are the layers `numbers` (None: all).
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Decode:
             progress("placing weights", len(self.layers), len(self.numbers))
 
     def compile(self, progress: Progress = silent) -> None:
-        """Compile the kernels of a step, unless that is done: those of a layer of each kind, and of both ends."""
+        """Compile the kernels of a step, unless that is done, for a layer of each kind and both ends."""
         if self.compiled:
             return
         layers = {layer.kinds: layer for layer in self.layers}.values()

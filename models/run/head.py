@@ -50,7 +50,7 @@ class End:
         return [(schedule(self.sub_layer, self.block, tokens), 1)]
 
     def program(self, tokens: int) -> Program:
-        """Return the program for so many tokens at once."""
+        """Return the program for `tokens` tokens at once."""
         if tokens not in self.programs:
             built = schedule(self.sub_layer, self.block, tokens)
             given = [buffer for buffer in built.buffers.values() if buffer.given]
@@ -76,7 +76,7 @@ class Head(End):
 
     @property
     def dtype(self) -> torch.dtype:
-        """That of logits."""
+        """The dtype of logits."""
         return torch_dtype(schedule(self.sub_layer, self.block, 1).buffers[blocks.LOGITS].dtype)
 
     def run(self, x: torch.Tensor) -> torch.Tensor:
@@ -132,7 +132,7 @@ class Embedding(End):
         self.program(len(ids)).write(blocks.IDS, own.expand(mesh.rows, -1, -1))
 
     def look_up(self, tokens: int) -> torch.Tensor:
-        """Return rows [tokens, width] of the table, of so many tokens that were given."""
+        """Return the rows [tokens, width] of the table for the tokens that were given."""
         program = self.program(tokens)
         program.run()
         return program.gather(blocks.HIDDEN, blocks.HIDDEN_SPEC, (tokens, self.block.shape.hidden_size))

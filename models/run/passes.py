@@ -23,7 +23,7 @@ Own = list[
 class Forward:
     """One pass: the experts `expert_ids` [tokens, k] in each layer that has some, and what is `due` for its time.
 
-    `contexts` are the tokens in the caches after a pass of decode, that of prefill its tokens. `sent` are the passes to
+    `contexts` are the tokens in the caches after a pass of decode; of prefill, its own tokens. `sent` are the passes to
     experts in regions and the rows that did not go in the first, if there are regions.
     """
 
@@ -47,8 +47,8 @@ class Forward:
 class Passes:
     """The passes since a model's `reset`, in order.
 
-    `of_all` gives what each stage of layers has for what this one has: they tell one another which experts tokens took
-    when that is asked for, on all ranks alike.
+    `of_all` gathers a value of this stage of layers from all stages. The stages exchange the expert ids of tokens when
+    all ranks ask for them.
     """
 
     def __init__(

@@ -51,7 +51,7 @@ class ModelPipeline:
     def of(cls, shape: DecoderShape, executor: Executor, dtype: str, cached: int = 0, head: int = 0) -> ModelPipeline:
         """This rank's place, beside caches of `cached` tokens in all; `head` is as of `stage_layers`.
 
-        BackendError where the ranks of `executor` are no stages of so many layers.
+        BackendError where the ranks of `executor` are no stages of `layers` layers.
         """
         if not isinstance(executor, DistributedExecutor):
             return cls(shape, executor, range(shape.num_hidden_layers), dtype)
@@ -174,7 +174,7 @@ class ModelPipeline:
 
 
 def stage_count(layers: int, ranks: int, shards: tuple[int, int] | None) -> int:
-    """Return the stages of so many ranks, of which `shards` go together: by default as many as there are layers for.
+    """Return the number of stages of `ranks` ranks, if each stage has `shards`; by default at most one a layer.
 
     Raises BackendError where `shards` has not as many rectangles as any stages have ranks.
     """

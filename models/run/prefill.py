@@ -9,23 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 
-import numpy as np
 import torch
-from einops import rearrange
 
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.parts import Step
 from wafer_triton.emulate.program import Program
-from wafer_triton.layout import MeshTensor, scatter
-from wafer_triton.models.place.cuts import Tiles, is_repeated, picked, unpicked
+from wafer_triton.models.place.cuts import Tiles, is_repeated
+from wafer_triton.models.run.chunks import Chunk, ChunkTiles
 from wafer_triton.place.transfers import Scheduled
 from wafer_triton.schedule import prefill as prefill_blocks
 from wafer_triton.schedule.block import Block, SubLayer, schedule
 from wafer_triton.schedule.expert_places import ExpertRegions
 from wafer_triton.schedule.expert_regions import prefill_pass
-from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.rounds import Buffer
 from wafer_triton.text.progress import Progress, silent
 
@@ -61,40 +58,6 @@ def _write(program: Program, tiles: Tiles) -> None:
         program.write(name, values)
 
 
-@dataclass(frozen=True)
-class Chunk:
-    """Consecutive tokens of a prompt, `count` from `start` on, spread over the rows of the mesh.
-
-    A row holds up to `tokens` of them, and `past` entries of the chunks before. `position` [rows, tokens] is the number
-    of the token that lies there, -1 where none does.
-    """
-
-    start: int
-    count: int
-    tokens: int
-    past: int
-    position: torch.Tensor
-
-    @cached_property
-    def index(self) -> torch.Tensor:
-        """The position of each token among the padded rows."""
-        return (self.position.flatten() >= 0).nonzero().flatten()
-
-
-def chunks(side: int, count: int, tokens: int) -> list[Chunk]:
-    """Return a prompt in chunks of `tokens` on each of `side` rows; the last may have fewer."""
-    parts: list[Chunk] = []
-    for start in range(0, count, side * tokens):
-        here = min(count - start, side * tokens)
-        spread, rows = KvCache(side, here), -(-here // side)
-        row, edges = spread.row_of(here), spread.windows(here)
-        position = np.full((side, rows), -1)
-        position[row, np.arange(here) - edges[row]] = start + np.arange(here)
-        past = sum(chunk.tokens for chunk in parts)
-        parts.append(Chunk(start, here, rows, past, torch.from_numpy(position)))
-    return parts
-
-
 class PrefillRun:
     """Runs prompts through the layers `numbers` (None: all) on the square mesh of `block`.
 
@@ -108,7 +71,7 @@ class PrefillRun:
     ) -> None:  # fmt: skip
         self.block, self.executor, self.load = block, executor, load
         self.numbers = range(block.shape.num_hidden_layers) if numbers is None else numbers
-        self.side = block.mesh.shape[0]
+        self.side, self.tiles = block.mesh.shape[0], ChunkTiles(block)
         self.weights: dict[str, Tiles] = {kind: {} for kind in block.shape.layers_of}  # that all layers pass through
         self.programs: dict[tuple[SubLayer, tuple[int, ...]], Program] = {}
         self.scratch: dict[Buffer, torch.Tensor] = {}
@@ -155,11 +118,11 @@ class PrefillRun:
         fresh = [step for key, program in self.programs.items() if key not in known for step in program.steps]
         self.executor.precompile(fresh, partial(progress, "compiling kernel"))
         self.expert_ids, self.passes, self.overflow = [], [0] * len(parts) if regions is not None else [], 0
-        inputs = list(self._inputs(x, rotary, parts))
+        inputs = list(self.tiles.inputs(x, rotary, parts))
         # with regions, the host counts the passes between the launches
         through = self._recorded if self.executor.graphs and regions is None else self._launched
         out = through(every, inputs, parts, fill, progress)
-        return torch.cat([self._whole(tiles, part) for tiles, part in zip(out, parts, strict=True)])
+        return torch.cat([self.tiles.whole(tiles, part) for tiles, part in zip(out, parts, strict=True)])
 
     def forget(self) -> None:
         """Drop the records of launches, which have the addresses of weights."""
@@ -269,20 +232,10 @@ class PrefillRun:
         if experts is not None and (taken := [one.expert_ids for one in kept if one.expert_ids is not None]):
             rows = [tiles[:, 0].flatten(0, 1)[part.index] for tiles, part in zip(taken, parts, strict=True)]
             self.expert_ids.append(torch.cat(rows)[:, : experts.top_k].long().cpu())
-        fill(layer, *(self._gather(list(each), parts) for each in zip(*((one.k, one.v) for one in kept), strict=True)))
-
-    def _inputs(
-        self, x: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], parts: Sequence[Chunk]
-    ) -> Iterator[Tiles]:
-        """Yield the tiles that each chunk's attention program is given before its first layer."""
-        held = [picked(values, self.block.layout.pair_of, 1) for values in rotary]
-        for part, mask in zip(parts, self._masks(parts), strict=True):
-            angles = (self._spread(values, part, "(y m) (x p)") for values in held)
-            given = {
-                prefill_blocks.HIDDEN: self._spread(x, part, prefill_blocks.HIDDEN_SPEC),
-                prefill_blocks.MASK: mask,
-            }
-            yield given | dict(zip(prefill_blocks.ANGLES, angles, strict=True))
+        fill(
+            layer,
+            *(self.tiles.gather(list(each), parts) for each in zip(*((one.k, one.v) for one in kept), strict=True)),
+        )
 
     def _send(self, routing: Program, number: int, part: Chunk, regions: ExpertRegions) -> None:
         """The passes that take a chunk's tokens to their experts, after their routing."""
@@ -317,35 +270,3 @@ class PrefillRun:
             memory = program.memory[name].unflatten(-1, (part.tokens + part.past, -1))
             whole = torch.cat(past, 2).flatten(3)
             memory[..., part.tokens :, :].copy_(whole[self.executor.rectangle(self.block.mesh)])
-
-    def _spread(self, values: torch.Tensor, part: Chunk, pattern: str) -> torch.Tensor:
-        padded = values.new_zeros(self.side * part.tokens, values.shape[1])
-        padded[part.index] = values[part.start : part.start + part.count]
-        return scatter(padded, self.block.mesh, pattern).tiles
-
-    def _whole(self, tiles: torch.Tensor, part: Chunk) -> torch.Tensor:
-        shape = (self.side * part.tokens, self.block.shape.hidden_size)
-        return MeshTensor(self.block.mesh, tiles, prefill_blocks.HIDDEN_SPEC, shape, {}).gather()[part.index]
-
-    def _masks(self, parts: Sequence[Chunk]) -> Iterator[torch.Tensor]:
-        """Of each chunk, 0 where a query of the row may see a key of a core's block, else -inf.
-
-        [rows, cols, tokens, seen], where the key's row is the core's column; with several head groups [rows, cols,
-        slots, tokens, seen]. A padded query sees every real key, so that its row stays finite. No query sees a padded
-        key.
-        """
-        rows = torch.arange(self.side)
-        held = rows[None] if self.block.head_groups == 1 else torch.from_numpy(self.block.blocks.row_of)
-        for number, part in enumerate(parts):
-            keys = torch.cat([chunk.position for chunk in (part, *parts[:number])], 1)
-            query = torch.where(part.position < 0, part.start + part.count, part.position)
-            seen = (keys >= 0) & (keys <= query[:, :, None, None])  # [rows, tokens, rows of keys, keys]
-            masks = torch.where(seen, 0.0, float("-inf")).transpose(1, 2)
-            yield masks[rows.view(-1, *[1] * (held.ndim - 1)), held]
-
-    def _gather(self, entries: list[torch.Tensor], parts: Sequence[Chunk]) -> torch.Tensor:
-        """Return keys or values [count, key heads, head_dim] from the tiles of all chunks."""
-        pattern = "y x m g n -> (y m) (x g n)"
-        rows = [rearrange(tiles, pattern)[part.index] for tiles, part in zip(entries, parts, strict=True)]
-        whole = unpicked(torch.cat(rows), self.block.layout.rows("k"), 1)
-        return whole.unflatten(1, (-1, self.block.shape.head_dim))

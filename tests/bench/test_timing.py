@@ -57,6 +57,15 @@ def test_short_runs_are_repeated_until_they_can_be_timed(clock, seconds, times):
     assert len(count) == times, "until they take 20 ms, or are a thousand"
 
 
+def test_times_are_the_median_and_the_least_of_rounds(clock):
+    seconds = iter(
+        [9.0, 0.5, 0.5, 0.7, 0.5, 0.6, 0.9]
+    )  # the first run does not count, the next two say how long one is
+    times = clocks.timed("cpu", lambda: clock.sleep(next(seconds)), longest=2)
+    assert (times.seconds, times.least) == (pytest.approx(0.65), pytest.approx(0.5))
+    assert (times.rounds, times.how) == (4, "run")
+
+
 def test_the_fastest_way_is_chosen_and_a_refused_one_is_none(clock):
     def refused():
         raise RuntimeError("not here")

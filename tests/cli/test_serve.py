@@ -29,7 +29,9 @@ def test_figures_are_printed_and_written(tmp_path, capsys):
         found["tokens_per_second"] * found["seconds"]
     )
     assert "smollm2-135m on wse2, policy shared, predicted on the wafer: prefill on " in shown.err
-    for word in ("TTFT", "TPOT", "ITL", "end to end", "keep ttft=50ms,tpot=1ms", "J a token", f"written: {out}"):
+    assert len(found["course"]) == 10 and found["course"][-1]["end"] == pytest.approx(found["seconds"], rel=0.1)
+    words = ("cache in use", "TTFT", "TPOT", "ITL", "end to end", "keep ttft=50ms,tpot=1ms", "J a token")
+    for word in (*words, f"written: {out}"):
         assert word in shown.err
     assert main(asked) == 0 and json.loads(capsys.readouterr().out.splitlines()[-1]) == found, "the same seed"
 
@@ -113,12 +115,35 @@ def test_a_sweep_has_a_row_for_each_value_and_the_knee(tmp_path, capsys):
     assert list(csv.DictReader(files[0].open()))[2]["rate"] == "400.0" and files[1].stat().st_size > 0
 
 
-@pytest.mark.parametrize("values", ["policy=replace,shared", "batch=1,4", "order=first,shortest"])
+@pytest.mark.parametrize(
+    "values", ["policy=replace,shared", "batch=1,4", "order=first,shortest", "cache=reserve,grow", "cache=grow,reserve"]
+)
 def test_policies_and_sizes_are_swept(values, tmp_path, capsys):
     out = tmp_path / "front.svg"
     assert main(["serve", *MODEL, *OPEN, "--sweep", values, "--draw", str(out), "--json"]) == 0
     rows = json.loads(capsys.readouterr().out.splitlines()[-1])["rows"]
     assert len(rows) == 2 and out.exists() and all(row["finished"] == 30 for row in rows)
+
+
+def test_a_value_that_fails_leaves_the_other_rows_and_has_its_reason(tmp_path, capsys):
+    out = tmp_path / "rows.csv"
+    asked = ["serve", *MODEL, *OPEN, "--policy", "split", "--sweep", "columns=500,994,400", "--out", str(out), "--json"]
+    assert main(asked) == 0
+    shown = capsys.readouterr()
+    found = json.loads(shown.out.splitlines()[-1])
+    assert [row["columns"] for row in found["rows"]] == [500, 400]
+    (failed,) = found["failed"]
+    assert failed["columns"] == 994 and "columns = 994 of prefill: wse2 has 994" in failed["reason"]
+    assert f"columns 994: {failed['reason']}" in shown.err
+    rows = list(csv.DictReader(out.open()))
+    assert [(row["columns"], row["reason"]) for row in rows][2] == ("994", failed["reason"])
+    assert rows[2]["finished"] == "" and rows[0]["finished"] == "30"
+
+
+def test_a_sweep_whose_values_all_fail_is_one_line(capsys):
+    assert main(["serve", *MODEL, *OPEN, "--policy", "split", "--sweep", "columns=994,995"]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "columns = 994 of prefill: wse2 has 994, and decode needs some of them" in error
 
 
 def test_a_run_is_drawn_and_traced(tmp_path, capsys):

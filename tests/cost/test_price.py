@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from wafer_triton import estimate
 from wafer_triton.cost import layers
 from wafer_triton.cost.constants import Constants, constants
-from wafer_triton.cost.phases import phases
-from wafer_triton.cost.price import Cost, Prediction, price
+from wafer_triton.cost.phases import Phase, phases
+from wafer_triton.cost.price import Cost, Prediction, phase_cost, price
 from wafer_triton.count.routes import routes
 from wafer_triton.device import device
 from wafer_triton.emulate.torch import TorchExecutor
@@ -50,6 +50,14 @@ def builder(rows: int, cols: int, words: int = 1) -> Builder:
     b = Builder(Mesh(rows, cols, ROOMY), "test")
     b.buffer("x", (words,), "fp32", "output")
     return b
+
+
+@pytest.mark.parametrize("elements, exposed", [(0, 10), (4, 6), (100, 0)])
+def test_compute_hides_the_hops_of_a_transfer_beside_it(elements: int, exposed: int) -> None:
+    c = replace(HPDC, element_cycles=1)
+    beside = Phase("product", hops=10, elements=elements, overlaps=True)
+    assert phase_cost(beside, c).hop_cycles == exposed
+    assert phase_cost(replace(beside, overlaps=False), c).hop_cycles == 10
 
 
 @pytest.mark.parametrize("cores, words", SIZES)

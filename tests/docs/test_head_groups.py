@@ -1,5 +1,6 @@
-"""docs/head-groups.md equals the output of its study."""
+"""docs/head-groups.md and its CSV equal the output of their study."""
 
+import csv
 import runpy
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 STUDY = runpy.run_path(str(Path(__file__).resolve().parents[2] / "docs" / "studies" / "head_groups.py"))
 TEXT = STUDY["PAGE"].read_text(encoding="utf-8")
+ROWS = list(csv.reader(STUDY["ROWS"].read_text(encoding="utf-8").splitlines()))
 # every model, every mesh, and those with the most padding and cycles; the whole page takes a quarter of a minute
 CASES = [("llama3-8b", 660), ("llama2-13b", 360), ("codellama-34b", 420), ("qwen2-72b", 540), ("llama2-13b", 720)]
 
@@ -15,7 +17,14 @@ CASES = [("llama3-8b", 660), ("llama2-13b", 360), ("codellama-34b", 420), ("qwen
 @pytest.mark.parametrize(("model", "side"), CASES)
 @pytest.mark.parametrize("phase", ["decode_row", "prefill_row"])
 def test_a_row_equals_the_study_s(phase, model, side):
-    assert "| " + " | ".join(STUDY[phase](model, side)) + " |\n" in TEXT, "run python docs/studies/head_groups.py"
+    assert STUDY[phase](model, side) in ROWS, "run python docs/studies/head_groups.py"
+
+
+def test_the_bounds_in_the_text_follow_from_the_rows():
+    assert ROWS[0] == list(STUDY["HEAD"]) and len(ROWS) == 1 + 2 * len(STUDY["MODELS"]) * len(STUDY["SIDES"])
+    for phase, template in (("decode", "BOUND"), ("prefill", "PREFILL_BOUND")):
+        least = STUDY["extremes"]([row for row in ROWS if row[0] == phase])
+        assert STUDY[template].split("{padding}")[0].format(**least) + least["padding"] in TEXT
 
 
 def test_the_text_equals_the_study_s():

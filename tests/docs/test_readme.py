@@ -23,10 +23,10 @@ from wafer_triton.models import demo
 ROOT = Path(__file__).resolve().parents[2]
 README, CONTRIBUTING, GLOSSARY = (ROOT / name for name in ("README.md", "CONTRIBUTING.md", "docs/glossary.md"))
 LIBRARY, VALIDATION, PICTURES = ROOT / "docs/python.md", ROOT / "docs/validation.md", ROOT / "docs/pictures"
-GALLERY = ROOT / "docs/gallery.md"
+GALLERY, ARCHITECT = ROOT / "docs/gallery.md", ROOT / "docs/architect.md"
 SCREENSHOT = "page.png"  # by tests/draw/test_page.py, as it takes a browser
-FOLDERS = {page.name: page.parent for page in (README, CONTRIBUTING, LIBRARY, GALLERY)}
-PAGES = {page.name: page.read_text(encoding="utf-8") for page in (README, CONTRIBUTING, LIBRARY, GALLERY)}
+FOLDERS = {page.name: page.parent for page in (README, CONTRIBUTING, LIBRARY, GALLERY, ARCHITECT)}
+PAGES = {page.name: page.read_text(encoding="utf-8") for page in (README, CONTRIBUTING, LIBRARY, GALLERY, ARCHITECT)}
 CONSOLE = re.compile(r"^```console\n\$ wafer-triton (.*)\n((?:.*\n)*?)```$", re.MULTILINE)
 PRINTED = re.compile(r"^```python\n((?:.*\n)*?)```\n\n```text\n((?:.*\n)*?)```$", re.MULTILINE)
 ERRORS = re.compile(r"^Errors.*\n(?:.+\n)*", re.MULTILINE)
@@ -156,7 +156,8 @@ def drawn(tmp_path_factory):
 
 
 def test_pictures_are_shown_and_light():
-    shown = {path for page in PAGES.values() for path in re.findall(r"[(\"](?:docs/)?pictures/([^)\"]+\.png)", page)}
+    pages = [path.read_text(encoding="utf-8") for path in (README, *GALLERY.parent.glob("*.md"))]
+    shown = {path for page in pages for path in re.findall(r"[(\"](?:docs/)?pictures/([^)\"]+\.png)", page)}
     pictures = {path.name: path.stat().st_size for path in PICTURES.glob("*.png")}
     assert set(pictures) == shown
     assert all(10_000 < size < 150_000 for size in pictures.values())

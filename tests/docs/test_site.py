@@ -4,11 +4,13 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
 
+import browser as chromium
 import wafer_triton
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,3 +68,64 @@ def test_algorithms_can_be_walked_through(site):
 def test_every_document_is_in_the_navigation():
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("nav:")[2]
     assert [page.name for page in sorted((ROOT / "docs").glob("*.md")) if f": {page.name}\n" not in nav] == []
+
+
+def test_thumbnails_and_titles_stand_in_the_gallery(site):
+    text = (site / "gallery.html").read_text(encoding="utf-8")
+    frames = re.findall(r'<iframe src="(pages/[^"]+)"', text)
+    assert sorted(frames) == sorted(f"pages/{page.name}" for page in (site / "pages").iterdir())
+    assert "Predicted against measured" in text
+    for page in site.glob("*.html"):
+        named = re.findall(r"<a href=\"?[\w./-]+\"?>([\w/-]+\.md)</a>", page.read_text(encoding="utf-8"))
+        assert named == [], f"{page.name}: links are called by titles"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    if chromium.PROGRAM is None:
+        pytest.skip("there is no Chromium; `make browser` installs it")
+    one = chromium.Browser(tmp_path_factory.mktemp("chromium"))
+    one.ask("Emulation.setDeviceMetricsOverride", width=1440, height=900, deviceScaleFactor=1, mobile=False)
+    yield one
+    one.close()
+
+
+def opened(browser, page):
+    """Open a page of the site from disk, and wait until it is complete."""
+    browser.problems.clear()
+    browser.requests.clear()
+    browser.ask("Page.navigate", url=page.as_uri())
+    _until(browser, f"document.readyState === 'complete' && location.href === {page.as_uri()!r}")
+    return browser
+
+
+def _until(browser, condition):
+    end = time.monotonic() + chromium.WITHIN
+    while not browser.value(condition) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert browser.value(condition), condition
+
+
+def test_search_finds_pages_from_disk(site, browser):
+    opened(browser, site / "index.html")
+    browser.value(
+        "((field) => { field.focus(); field.value = 'Cannon'; for (const kind of ['input', 'keyup']) "
+        "field.dispatchEvent(new Event(kind, {bubbles: true})); })"
+        "(document.querySelector('[data-md-component=search-query]'))"
+    )
+    _until(browser, "document.querySelectorAll('.md-search-result__item').length > 0")
+    found = browser.value("[...document.querySelectorAll('.md-search-result__link')].map((link) => link.href)")
+    assert any("algorithms.html" in link for link in found)
+    assert all(address.startswith(("file:", "data:")) for address in browser.requests)
+    assert browser.problems == []
+
+
+def test_code_of_120_columns_fits_beside_the_navigation(site, browser):
+    for page in ("python.html", "tutorial.html", "api.html", "cli.html"):
+        opened(browser, site / page)
+        wide = "(code) => Math.max(...code.textContent.split('\\n').map((line) => line.length))"
+        every = browser.value(
+            f"[...document.querySelectorAll('pre > code')].map((code) => [({wide})(code), "
+            "code.scrollWidth <= code.clientWidth + 1])"
+        )
+        assert every and all(fits for columns, fits in every if columns <= 120), page

@@ -72,6 +72,16 @@ def settled(browser, said):
     assert said in browser.text("#status")
 
 
+def sum_of_bounds(schedule):
+    """Return cycles by step and by their bound, such as compute."""
+    sums = {}
+    for run in intervals(schedule):
+        of = sums.setdefault(run.label, dict.fromkeys(run.cost.bounds, 0.0))
+        for name, cycles in run.cost.bounds.items():
+            of[name] += cycles
+    return sums
+
+
 def test_counts_price_and_links_equal_python_s(show):
     browser, schedule = show("product"), product("mesh")
     counted, cost = account(schedule), price(schedule)
@@ -85,6 +95,11 @@ def test_counts_price_and_links_equal_python_s(show):
         "gemm",
         "round",
     ]
+    bounds = sum_of_bounds(schedule)
+    for step, _, most in cells(browser, "#costs"):
+        name, share = max(bounds[step].items(), key=lambda bound: bound[1])
+        assert most == f"{name} {100 * share / sum(bounds[step].values()):.0f} %"
+    assert "on one link" in browser.text("#heat .scale") and browser.text("#heat .scale").startswith("0 B")
     assert f"ends at {cost.cycles:,.0f} predicted cycles" in browser.value(
         "document.querySelector('#timeline').ariaLabel"
     )
@@ -237,6 +252,45 @@ def test_a_whole_wafer_is_shown_in_blocks(show):
     browser.press("#on")
     settled(browser, "After round 0")
     assert "blocks of 12 x 12" in browser.text("#facts")
+
+
+COUNTED = (  # counts the calls that draw on canvases
+    "window.drawn = 0; for (const name of ['fillRect', 'strokeRect', 'stroke', 'fill', 'fillText', 'putImageData']) { "
+    "const own = CanvasRenderingContext2D.prototype[name]; CanvasRenderingContext2D.prototype[name] = "
+    "function (...of) { window.drawn += 1; return own.apply(this, of); }; }"
+)
+
+
+def test_a_page_of_a_whole_wafer_is_small_and_draws_little(browser, folder):
+    text = (folder / "wafer.html").read_text()
+    assert len(text.encode()) < 300_000
+    assert not re.search(r"https?:|\bsrc=|@import|\burl\(|href=\"(?!data:)", text)
+    script = browser.ask("Page.addScriptToEvaluateOnNewDocument", source=COUNTED)["identifier"]
+    try:
+        browser.open(folder / "wafer.html")
+        assert 0 < browser.value("window.drawn") < 40_000
+        browser.key("Home")
+        browser.value("window.drawn = 0")
+        for _ in range(28):
+            browser.value("document.querySelector('#on').click()")
+        settled(browser, "After round 27")
+        assert 0 < browser.value("window.drawn") < 28 * 20_000
+    finally:
+        browser.ask("Page.removeScriptToEvaluateOnNewDocument", identifier=script)
+    assert browser.problems == []
+
+
+def test_a_long_run_plays_fast(show):
+    browser = show("wafer")
+    browser.key("Home")
+    browser.choose("#speed", "25")
+    browser.press("#play")
+    browser.value(
+        "waferTriton.then((page) => new Promise((done) => { const poll = () => "
+        "page.position >= 28 ? done() : setTimeout(poll, 10); poll(); }))"
+    )
+    browser.press("#play")
+    assert browser.text("#play").endswith("play")
 
 
 def test_dark_and_light_and_a_narrow_window(show):

@@ -6,9 +6,11 @@ from itertools import pairwise
 import pytest
 
 from serving import Given
+from wafer_triton.device import device
 from wafer_triton.draw import serving
 from wafer_triton.draw.figure import numbers_of
 from wafer_triton.errors import DrawError
+from wafer_triton.serve.course import course
 from wafer_triton.serve.policies import Policy, Split
 from wafer_triton.serve.simulate import simulate
 from wafer_triton.serve.workload import both, fixed, poisson
@@ -48,10 +50,14 @@ def run():
 
 
 def test_a_run_over_time_shows_its_samples(run, tmp_path):
-    serving.run(run, 100, tmp_path / "run.png")
+    serving.run(run, 100, device("wse2"), tmp_path / "run.png")
     shown = numbers_of(tmp_path / "run.png")
     assert shown["running"] == [sample.running for sample in run.samples] and max(shown["running"]) > 1
     assert max(shown["cache in use (%)"]) == max(sample.entries for sample in run.samples)
+    each = course(run, 100, device("wse2"), count=serving.INTERVALS)
+    assert shown["S-MBU (%)"] == pytest.approx([100 * one.s_mbu for one in each])
+    energy = zip(shown["J a token"], each, strict=True)
+    assert all(joules is None or joules == pytest.approx(one.joules_per_token) for joules, one in energy)
 
 
 def test_a_trace_has_the_steps_of_each_request_on_tracks_without_overlap(run, tmp_path):

@@ -141,7 +141,7 @@ def check_phase(prediction: Prediction, cycles: float, tokens: int, device: Devi
 )  # fmt: skip
 def test_a_model_predicts_the_schedules_it_ran(family, mesh, prefill_mesh, head_groups, batch, runs, monkeypatch):
     config, prompts = DecoderConfig.from_dict(CONFIGS[family]), PROMPTS[:batch]
-    model = WaferForCausalLM(
+    model = WaferForCausalLM.from_weights(
         config, RandomWeights(config), mesh=as_mesh(mesh, SMALL), prefill_mesh=prefill_mesh, batch=batch,
         max_length=44, max_prompt=40, executor=TorchExecutor(), head_groups=head_groups,
     )  # fmt: skip

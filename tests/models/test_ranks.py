@@ -13,7 +13,8 @@ from wafer_triton.cli.main import main
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import BackendError
 from wafer_triton.mesh import as_mesh
-from wafer_triton.models.checkpoint.weights import Checkpoint
+from wafer_triton.models.checkpoint.checkpoint import Checkpoint
+from wafer_triton.models.checkpoint.weights import StoredWeights
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.place import cuts
 from wafer_triton.models.place.cuts import fill
@@ -85,7 +86,7 @@ def placed(weights, block, part, buffers, here):
 @pytest.mark.parametrize("cols", [slice(0, 1), slice(1, 4)])
 @pytest.mark.parametrize("head_groups", [1, 2])
 def test_a_rank_reads_the_slices_that_it_holds(rows, cols, head_groups, tmp_path, monkeypatch):
-    weights = Checkpoint.of(checkpoint(tmp_path / "tiny"))
+    weights = Checkpoint(checkpoint(tmp_path / "tiny")).weights()
     block = Block(weights.config, as_mesh("5x4", ROOMY), "fp32", "fp32", 3, head_groups=head_groups)
     parts = {
         kind: (part, weights_of(block, kind, "decode"))
@@ -94,12 +95,12 @@ def test_a_rank_reads_the_slices_that_it_holds(rows, cols, head_groups, tmp_path
         )
     }  # fmt: skip
     read: list[int] = []
-    every, part = dict(weights), Checkpoint.part
+    every, part = dict(weights), StoredWeights.part
     monkeypatch.setattr(cuts, "LARGE", 200)  # numbers at once: one band of cores after another
     monkeypatch.setattr(
-        Checkpoint, "part", lambda self, *which: (read.append(part(self, *which).numel()), part(self, *which))[1]
+        StoredWeights, "part", lambda self, *which: (read.append(part(self, *which).numel()), part(self, *which))[1]
     )
-    monkeypatch.setattr(Checkpoint, "__getitem__", lambda self, name: pytest.fail(f"all of {name} was read"))
+    monkeypatch.setattr(StoredWeights, "__getitem__", lambda self, name: pytest.fail(f"all of {name} was read"))
     for name, (made, buffers) in parts.items():
         whole = placed(every, block, made, buffers, (slice(0, 5), slice(0, 4)))
         for buffer, tiles in placed(weights, block, made, buffers, (rows, cols)).items():

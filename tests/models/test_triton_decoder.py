@@ -38,7 +38,7 @@ def logits(executor, mesh: str, dtype: str = "fp32", prompt: int = 5, config=CON
     weights = {
         name: torch.randn(shape, generator=generator).to(DTYPES[dtype]) for name, shape in param_shapes(config).items()
     }
-    model = WaferForCausalLM(
+    model = WaferForCausalLM.from_weights(
         config, weights, mesh=as_mesh(mesh), dtype=dtype, max_length=10, executor=executor, **options
     )
     logits = [model.prefill(TOKENS[:prompt]), *(model.step(token) for token in TOKENS[prompt:])]

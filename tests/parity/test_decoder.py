@@ -37,7 +37,7 @@ def weights(config: DecoderConfig) -> dict[str, torch.Tensor]:
 
 def decoder(config: DecoderConfig = CONFIG, mesh: Mesh | str = "2x3", **options) -> WaferForCausalLM:
     options = {"max_length": 20} | options
-    return WaferForCausalLM(config, weights(config), mesh=as_mesh(mesh), **options)
+    return WaferForCausalLM.from_weights(config, weights(config), mesh=as_mesh(mesh), **options)
 
 
 @pytest.fixture
@@ -192,7 +192,7 @@ class Watched(Mapping):
 def test_weights_are_placed_one_after_the_other(tied):
     config = replace(CONFIG, num_hidden_layers=12, tie_word_embeddings=tied)
     given = Watched(config)
-    model = WaferForCausalLM(config, given, mesh=as_mesh("2x3"), max_length=20)
+    model = WaferForCausalLM.from_weights(config, given, mesh=as_mesh("2x3"), max_length=20)
     sizes = [4 * prod(shape) for shape in given.shapes.values()]
     assert 0 < given.most <= 3 * max(sizes) < sum(sizes) / 5, "queries, keys and values of a layer at most"
     assert model.prefill([1]).isfinite().all() and given.alive == 0

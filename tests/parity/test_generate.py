@@ -29,7 +29,7 @@ class Weights(RandomWeights):
 
 
 def decoder(mesh="2x3", **options) -> WaferForCausalLM:
-    return WaferForCausalLM(CONFIG, Weights(CONFIG), mesh=as_mesh(mesh), **({"max_length": 24} | options))
+    return WaferForCausalLM.from_weights(CONFIG, Weights(CONFIG), mesh=as_mesh(mesh), **({"max_length": 24} | options))
 
 
 @pytest.fixture(scope="module")

@@ -54,7 +54,7 @@ def judged(model: str, seed: int = 3) -> tuple[list[int], torch.Tensor]:
 def wafer(model: str, mesh: str, device, **options) -> WaferForCausalLM:
     config = DecoderConfig.from_dict(judge(model).config.to_dict(), name=model)
     weights = {name: weight.detach() for name, weight in judge(model).state_dict().items()}
-    return WaferForCausalLM(config, weights, mesh=as_mesh(mesh, device), **({"max_length": 40} | options))
+    return WaferForCausalLM.from_weights(config, weights, mesh=as_mesh(mesh, device), **({"max_length": 40} | options))
 
 
 def check(decoder: WaferForCausalLM, model: str) -> None:

@@ -75,7 +75,7 @@ def wafer(llama: Llama, mesh: str, device, dtype: str = "fp32", **options) -> Wa
     config = DecoderConfig.from_dict(model.config.to_dict(), name=llama.name)
     weights = {name: weight.detach().to(DTYPES[dtype]) for name, weight in model.state_dict().items()}
     options = {"max_length": 64, "max_prompt": 48} | options
-    return WaferForCausalLM(config, weights, mesh=as_mesh(mesh, device), dtype=dtype, **options)
+    return WaferForCausalLM.from_weights(config, weights, mesh=as_mesh(mesh, device), dtype=dtype, **options)
 
 
 def some_tokens(llama: Llama, count: int) -> list[int]:

@@ -40,7 +40,7 @@ def test_every_weight_is_read_once():
     for tied in (True, False):
         read.clear()
         config = replace(CONFIG, tie_word_embeddings=tied)
-        WaferForCausalLM(config, Counted(config), mesh=2, max_length=24)
+        WaferForCausalLM.from_weights(config, Counted(config), mesh=2, max_length=24)
         assert set(read) == set(param_shapes(config)) and set(read.values()) == {1}
 
 
@@ -78,7 +78,7 @@ def test_state_dicts_that_do_not_fit(single):
     with pytest.raises(CheckpointError, match="lm_head.weight differs from model.embed_tokens.weight, but this model"):
         single.load_state_dict(state | {"lm_head.weight": state["lm_head.weight"] + 1})
     with pytest.raises(CheckpointError, match="decoder: 30 weights are missing, the first is model.emb"):
-        WaferForCausalLM(CONFIG, {}, mesh=2)
+        WaferForCausalLM.from_weights(CONFIG, {}, mesh=2)
 
 
 # --- from a shape alone, and chat ---

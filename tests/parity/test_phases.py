@@ -15,7 +15,7 @@ from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.place.cuts import prefill_tiles
-from wafer_triton.models.run.prefill import chunks
+from wafer_triton.models.run.chunks import chunks
 from wafer_triton.place import moves
 from wafer_triton.place.need import param_shapes, prefill_need
 from wafer_triton.place.transfers import blocks_of, redistribute, skewed, turned
@@ -41,7 +41,9 @@ def weights() -> dict[str, torch.Tensor]:
 
 
 def decoder(mesh, device="wse2", **options) -> WaferForCausalLM:
-    return WaferForCausalLM(CONFIG, weights(), mesh=as_mesh(mesh, device), **({"max_length": 64} | options))
+    return WaferForCausalLM.from_weights(
+        CONFIG, weights(), mesh=as_mesh(mesh, device), **({"max_length": 64} | options)
+    )
 
 
 def logits_of(model: WaferForCausalLM, prompt: int, steps: int = 8) -> torch.Tensor:

@@ -31,7 +31,7 @@ def weights() -> dict[str, torch.Tensor]:
 
 
 def placed(**options) -> WaferForCausalLM:
-    return WaferForCausalLM(CONFIG, weights(), **({"device": SMALL} | LENGTHS | options))
+    return WaferForCausalLM.from_weights(CONFIG, weights(), **({"device": SMALL} | LENGTHS | options))
 
 
 def sides(model: WaferForCausalLM) -> tuple[int, int]:

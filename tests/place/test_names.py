@@ -23,7 +23,7 @@ MEANT = {
     "wafer_triton/compare/operations.py": {"qkv", "bias"},  # labels of steps
     "wafer_triton/ops.py": {"ranks"}, "wafer_triton/cost/calibrate/paper.py": {"table"},
     "wafer_triton/cost/calibrate/tried.py": {"table"},
-    "wafer_triton/shape/read.py": {"qk_norm"}, "models/convert.py": {"bias"},
+    "wafer_triton/shape/read.py": {"qk_norm"}, "models/convert.py": {"bias"}, "wafer_triton/draw/desk.py": {"shares"},
 }  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from wafer_triton.errors import SramError, WaferError
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
+from wafer_triton.models.options import PlaceOptions
 from wafer_triton.models.place import choice
 from wafer_triton.models.random import RandomWeights, config_of
 from wafer_triton.place import moves
@@ -40,11 +41,11 @@ def answer(place: object) -> object:
 
 def run_place(config: DecoderConfig, chip: str, mesh: int, other: int | None, context: int) -> Placement:
     """Return the place that `generate` finds, for a prompt of half the context."""
-    return choice.place(
-        config, mesh=mesh, device=chip, dtype="fp16", accumulate="fp16", max_length=context, max_prompt=context // 2,
-        kv_policy="shift", batch=1, prefill_mesh=other, groups=None, prefill_groups=None, head_groups=None,
-        prefill_head_groups=None, trim=False, experts=experts_of(config),
+    options = PlaceOptions(
+        mesh=mesh, device=chip, dtype="fp16", accumulate="fp16", max_length=context, max_prompt=context // 2,
+        prefill_mesh=other, experts=experts_of(config),
     )  # fmt: skip
+    return choice.place(config, options)
 
 
 def estimated_place(config: DecoderConfig, decode: Mesh, prefill: Mesh, context: int) -> Placement:
@@ -108,7 +109,7 @@ CONFIG = DecoderConfig(
 
 @pytest.mark.parametrize(("mesh", "other"), [(3, 3), (3, 5), (4, 3), ("3x4", "3x4")])
 def test_moves_of_a_run_take_the_cycles_of_its_estimate(mesh, other):
-    model = WaferForCausalLM(
+    model = WaferForCausalLM.from_weights(
         CONFIG, RandomWeights(CONFIG), mesh=mesh, prefill_mesh=other, device=SMALL, dtype="fp16", accumulate="fp16",
         max_length=20, max_prompt=12,
     )  # fmt: skip

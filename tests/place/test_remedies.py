@@ -73,6 +73,29 @@ def test_mixtures_larger_than_a_wafer_have_remedies(model: str, capsys: pytest.C
     assert estimate.decode(model=shape, mesh=420, context=2048).tokens_per_second > 0
 
 
+def test_a_plan_and_a_picture_name_them_for_one_mesh(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["plan", "--model", "qwen3-30b-a3b", "--input", "64", "--output", "64", "--step", "360"]) == 2
+    said = capsys.readouterr().err
+    assert (
+        re.search(r"; on mesh \d+x\d+ it would fit with \d+ of its 48 layers a device", said) and said.count("\n") == 1
+    )
+    assert cli.main(["draw", "model", "--model", "llama3-8b", "--mesh", "420", "--context", "2048"]) == 2
+    assert "it would fit with 27 of its 32 layers a device" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("policy", ["shared", "replace"])
+def test_serving_names_them_too(policy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    line = "serve --model llama2-13b --rate 1 --input 512 --output 512 --count 3 --prefill-mesh 300 --decode-mesh 300"
+    assert cli.main([*line.split(), "--policy", policy]) == 2
+    said = capsys.readouterr().err
+    assert "; on mesh 300x300 it would fit with" in said and "int8 or fp8 weights" in said
+    (kept,) = re.findall(r"with (\d+) of its 40 layers a device", said)
+    assert cli.main([*line.replace("13b", f"13b,layers={kept}").split(), "--policy", policy]) == 0, (
+        capsys.readouterr().err
+    )
+
+
 def test_a_request_names_them_too() -> None:
     own = {"prefill_mesh": 20, "decode_mesh": 20, "input": 32, "output": 32}
     with pytest.raises(WaferError, match="it would fit with"):

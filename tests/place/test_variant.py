@@ -79,7 +79,7 @@ def test_a_variant_is_placed_run_priced_and_drawn():
     weights = {name: torch.randn(shape, generator=generator) * 0.3 for name, shape in shapes.items()}
     tokens = torch.randint(31, (12,), generator=generator).tolist()
     for mesh, other in ((3, None), ("2x3", 4)):
-        model = WaferForCausalLM(CONFIG, weights, mesh=mesh, prefill_mesh=other, max_length=16)
+        model = WaferForCausalLM.from_weights(CONFIG, weights, mesh=mesh, prefill_mesh=other, max_length=16)
         assert torch.equal(
             model.weights["model.layers.1.second_norm.weight"], weights["model.layers.1.second_norm.weight"]
         )
@@ -92,7 +92,9 @@ def test_a_variant_is_placed_run_priced_and_drawn():
         torch.testing.assert_close(stepped, whole, rtol=1e-4, atol=1e-5)
         assert model.predicted()["replacement"].cycles > 0
     changed = weights | {"model.layers.0.second_norm.weight": torch.ones(24)}
-    assert not torch.allclose(WaferForCausalLM(CONFIG, changed, mesh=3, max_length=16).prefill(tokens), whole)
+    assert not torch.allclose(
+        WaferForCausalLM.from_weights(CONFIG, changed, mesh=3, max_length=16).prefill(tokens), whole
+    )
     assert estimate.decode(model=CONFIG, mesh=3, context=8).tokens_per_second > 0
     request = estimate.request(model=CONFIG, prefill_mesh=4, decode_mesh=3, input=8, output=4)
     assert request.replacement_seconds > 0

@@ -59,7 +59,7 @@ def test_counts_and_price_do_not_depend_on_routing():
         weights = dict(RandomWeights(config))
         for layer in range(2):
             weights[f"model.layers.{layer}.mlp.gate.weight"] *= 50 * sign
-        model = WaferForCausalLM(config, weights, mesh=as_mesh("3x2", ROOMY), max_length=9)
+        model = WaferForCausalLM.from_weights(config, weights, mesh=as_mesh("3x2", ROOMY), max_length=9)
         model.prefill([1, 2, 3, 4, 5])
         model.step(6)
         seen.append(([torch.stack(each.expert_ids) for each in model.passes.ran], model.account(), model.predicted()))

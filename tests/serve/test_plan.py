@@ -6,9 +6,14 @@ from itertools import pairwise
 import pytest
 
 from wafer_triton.device import device
-from wafer_triton.errors import ConfigError, SramError
-from wafer_triton.serve.plan import plan
-from wafer_triton.serve.report import Slo
+from wafer_triton.errors import ConfigError
+from wafer_triton.place.regions import FullError
+from wafer_triton.serve.plan import BATCHES, plan
+from wafer_triton.serve.policies import Policy, Replacing
+from wafer_triton.serve.report import Slo, report
+from wafer_triton.serve.simulate import simulate
+from wafer_triton.serve.sizes import Load, priced, ranked
+from wafer_triton.serve.workload import both, fixed, poisson
 from wafer_triton.shape.read import shape_of
 
 SMALL = replace(device("wse2"), name="small", rows=60, cols=120)
@@ -29,6 +34,27 @@ def test_the_best_way_has_the_most_goodput_and_every_organisation_is_tried(shape
     assert plan(shape, SMALL, slo=Slo(0.1, 0.01), best=2, **SIZES) == every[:2]
 
 
+def test_a_shared_mesh_is_chosen_by_simulation_among_several(shape):
+    every = [one for one in plan(shape, SMALL, slo=Slo(), best=10**6, **SIZES) if one.policy == "shared"]
+    first, *others = [times.block.mesh for times in ranked("shared", shape, SMALL, Load(64, 190, 150, 150, 40))][:3]
+    assert {one.decode_mesh for one in every} == {str(mesh) for mesh in (first, *others)} and others
+    best = min((one for one in every if one.decode_mesh == str(first)), key=lambda one: (-one.goodput, one.ttft_p99))
+    assert {(one.quantum, one.turns) for one in every if one.decode_mesh != str(first)} == {(best.quantum, best.turns)}
+
+
+def test_each_way_is_listed_once_with_the_least_batch_that_serves_it(shape):
+    every = plan(shape, SMALL, slo=Slo(), best=10**6, **SIZES)
+    alike = [replace(one, batch=0, quantum=None, turns=None) for one in every if one.policy != "shared"]
+    assert len(set(alike)) == len(alike)
+    times = priced("replace", shape, SMALL, Load(64, 190, 150, 150, 40))
+    requests = poisson(20.0, 20, both(fixed(150), fixed(40)))
+    found = {}
+    for times.batch in BATCHES:
+        run = simulate(requests, times, Policy(Replacing()))
+        found.setdefault(report(run, times.pool, SMALL, "fp16").goodput, times.batch)
+    assert {(one.goodput, one.batch) for one in every if one.policy == "replace"} == set(found.items())
+
+
 def test_an_slo_that_no_way_keeps_is_refused_with_the_least_latencies(shape):
     with pytest.raises(
         ConfigError, match=r"no way keeps the SLO at rate 20: the least 99th percentiles are .* s of TTF"
@@ -37,5 +63,5 @@ def test_an_slo_that_no_way_keeps_is_refused_with_the_least_latencies(shape):
 
 
 def test_a_device_that_holds_no_way_is_refused(shape):
-    with pytest.raises(SramError):
+    with pytest.raises(FullError, match="hold 3,145,728 B; take a smaller model, or a device of more cores"):
         plan(shape, replace(SMALL, rows=8, cols=8), slo=Slo(), **SIZES)

@@ -8,9 +8,10 @@ import pytest
 
 from serving import Given
 from wafer_triton.errors import ShapeError
+from wafer_triton.serve.course import SAMPLES
 from wafer_triton.serve.pipeline import period
 from wafer_triton.serve.policies import ORGANISATIONS, Policy, Replacing, Shared, Split
-from wafer_triton.serve.simulate import SAMPLES, simulate
+from wafer_triton.serve.simulate import simulate
 from wafer_triton.serve.workload import Closed, Request, both, bursty, fixed, poisson, uniform
 
 
@@ -208,7 +209,11 @@ def test_samples_are_few_and_in_order():
     run = simulate(poisson(5.0, 3000, both(fixed(4), fixed(4))), Given(step=0.01), Policy(Split()))
     times = [sample.time for sample in run.samples]
     assert SAMPLES / 4 < len(times) <= 2 * SAMPLES and all(one <= other for one, other in pairwise(times))
-    assert run.samples[-1].read == pytest.approx(run.read)
+    last = run.samples[-1]
+    assert last.read == pytest.approx(run.read) and last.tokens == 4 * 3000
+    assert last.decode == pytest.approx(run.busy["decode"])
+    waited = sum(one.started - one.request.arrival for one in run.served)
+    assert last.sums[0] == pytest.approx(waited, abs=1e-6), "of all events, not of samples alone"
 
 
 def test_progress_is_reported():

@@ -46,8 +46,8 @@ FULL = Policy(Shared(20, 2), "shortest", cache="grow", chunk=6), 10
 
 @pytest.mark.parametrize(
     "name, policy, pool",
-    [("dense", *FULL), ("mixture", *FULL)],
-    ids=["dense", "mixture"],
+    [("dense", *FULL), ("mixture", *FULL), ("dense", Policy(Replacing()), None)],
+    ids=["dense", "mixture", "re-placed"],
 )
 def test_answers_under_continuous_batching_are_those_alone(name, policy, pool, request):
     own, alone = request.getfixturevalue(name)
@@ -57,6 +57,11 @@ def test_answers_under_continuous_batching_are_those_alone(name, policy, pool, r
     assert together >= 2, "sequences decode together"
     if policy.cache == "grow":
         assert sum(one.preempted for one in run.served) > 0 and run.peak_entries == pool
+    if policy.organisation == Replacing():  # all answers of a batch end before the next prompts join
+        joins = [number for number, (what, *_) in enumerate(run.actions) if what == "join"]
+        ends = [number for number, (what, *_) in enumerate(run.actions) if what == "end"]
+        batches = [sum(end < join for end in ends) for join in joins]
+        assert all(done == batches.index(done) for done in batches) and len(set(batches)) > 1
     if policy.chunk is not None:
         assert any(what == "prefill" and about[1] > 0 for what, *about in run.actions), "a prompt goes in chunks"
 

@@ -19,6 +19,7 @@ from wafer_triton.cli import (
     devices,
     draw,
     estimate,
+    explain,
     generate,
     judge,
     serve,
@@ -31,7 +32,21 @@ from wafer_triton.errors import WaferError
 COMMANDS = tuple(
     chain.from_iterable(
         family.COMMANDS
-        for family in (generate, devices, compare, bench, draw, estimate, sweep, cap, serve, calibrate, judge, train)
+        for family in (
+            generate,
+            devices,
+            compare,
+            bench,
+            draw,
+            estimate,
+            explain,
+            sweep,
+            cap,
+            serve,
+            calibrate,
+            judge,
+            train,
+        )
     )
 )
 
@@ -42,6 +57,7 @@ class _Usage(WaferError):
 
 class _Parser(argparse.ArgumentParser):
     otherwise = ""  # see `Command`
+    has_commands = False
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(allow_abbrev=False, **settings)  # else --m of a GEMV would be its --mesh
@@ -50,12 +66,16 @@ class _Parser(argparse.ArgumentParser):
         if self.otherwise and args and is_reference(args[0]):
             args = [self.otherwise, *args]
         known, unknown = super().parse_known_args(args, namespace)
-        if unknown and self._subparsers is None:  # here, where the page of the command is known
+        if unknown and not self.has_commands:  # here, where the page of the command is known
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return known, unknown
 
-    def _print_message(self, message: str, file: Any = None) -> None:
-        print(message, end="", file=file or sys.stderr)  # argparse would not say that this failed
+    def add_subparsers(self, **settings: Any) -> Any:
+        self.has_commands = True
+        return super().add_subparsers(**settings)
+
+    def print_help(self, file: Any = None) -> None:
+        print(self.format_help(), end="", file=file or sys.stdout)  # argparse would hide that this failed
 
     def error(self, message: str) -> NoReturn:
         if named := re.fullmatch(r"argument (--[a-z-]+): expected one argument", message):
@@ -63,10 +83,21 @@ class _Parser(argparse.ArgumentParser):
         raise _Usage(f"{message}; see `{self.prog} --help`")
 
 
+class _Version(argparse.Action):
+    """Prints the version and ends, with an error if that failed, which argparse's own action would hide."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(nargs=0, default=argparse.SUPPRESS, **settings | {"dest": argparse.SUPPRESS})
+
+    def __call__(self, parser: argparse.ArgumentParser, *given: Any) -> NoReturn:
+        print(f"wafer-triton {__version__}")
+        parser.exit()
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
     whole = _Parser(prog="wafer-triton", description=about)
-    whole.add_argument("--version", action="version", version=f"wafer-triton {__version__}")
+    whole.add_argument("--version", action=_Version, help="show the version and exit")
     commands = whole.add_subparsers(metavar="COMMAND", required=True)
     for command in COMMANDS:
         command.add_to(commands)

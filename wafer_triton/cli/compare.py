@@ -27,6 +27,7 @@ from wafer_triton.errors import ConfigError
 from wafer_triton.text.quantity import Legend
 
 if TYPE_CHECKING:
+    from wafer_triton.compare.agreement import Agreement
     from wafer_triton.compare.algorithms import AlgorithmRow
     from wafer_triton.verify.faults import Finding
 
@@ -54,18 +55,20 @@ def compare(args: argparse.Namespace) -> int:
             rows = algorithms.compare_gemm(args.mesh, args.m, args.k, args.n, **common)
         else:
             rows = algorithms.compare_gemv(args.mesh, args.k, args.n, **common)
-    return _tell_rows(args, {"mesh": args.mesh, "device": args.device}, rows, _estimated(args))
+    agreed = _estimated(args)
+    about = {"mesh": args.mesh, "device": args.device, "agreement": asdict(agreed)}
+    return _tell_rows(args, about, rows, [str(agreed)])
 
 
-def _estimated(args: argparse.Namespace) -> list[str]:
-    """Return how `estimate` prices the first algorithm, where it differs."""
+def _estimated(args: argparse.Namespace) -> Agreement:
+    """Return how `estimate` prices the first algorithm, and the steps that make the difference."""
     from wafer_triton.compare.agreement import agreement
     from wafer_triton.compare.product import Compared
     from wafer_triton.mesh import as_mesh
 
     shapes = ((args.m, args.k), (args.k, args.n)) if args.kind == "gemm" else ((1, args.k), (args.k, args.n))
     product = Compared(args.kind, as_mesh(args.mesh, args.device), args.dtype, shapes)
-    return [str(agreement(product, product.algorithms[0]))]
+    return agreement(product, product.algorithms[0])
 
 
 def compare_own(args: argparse.Namespace) -> int:

@@ -34,21 +34,38 @@ PROGRAMS = ("full", "paper-benchmark")  # as `wafer_triton.cost.layers`, which -
 
 BASIS = ("constants", "error_band", "outside", "layout")  # of a plan, printed of the best alone
 SECONDS_A_SIDE, OF_A_MIXTURE = 0.4, 1.0  # of a plan, about, on a machine such as a laptop
+# The line under an estimate that predicts no time.
+TIMELESS = {
+    "kv": "bound by the SRAM of a core alone: a cache takes no time, and no rate of the device changes it",
+    "energy": "bound by the given seconds and the power of each side alone",
+}
 FINE_STEP = 5  # up to which a plan, of some hundred meshes, reports how far it is
 
 
 def estimate(args: argparse.Namespace) -> int:
     """predict cycles, tokens per second, capacity or energy"""
     from wafer_triton import estimate
+    from wafer_triton.compare.explain import bounds
+    from wafer_triton.compare.sweep import KINDS
     from wafer_triton.draw import tables
 
-    options = _with_experts(args, _with_model(given(args)))
-    estimated = getattr(estimate, args.kind)(**options)
+    options = arguments_of(args)
+    estimated = KINDS.get(args.kind, estimate.energy)(**options)
     text = tables.fields(asdict(estimated), Legend(type(estimated)), title=_title(args.kind, options))
-    notes = [
-        note for note in (_priced(args), _positions(args), _layers_alone(options), _energy(args, estimated)) if note
-    ]
-    return tell(args, asdict(estimated), text, *notes)
+    found = bounds(args.kind, **options)
+    line = TIMELESS[args.kind] if found is None else str(found)
+    answer = asdict(estimated) | {"bounds": None if found is None else asdict(found)}
+    return tell(args, answer, text, line, *notes_of(args, options), *filter(None, [_energy(args, estimated)]))
+
+
+def arguments_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of an estimate from the options of its kind."""
+    return _with_experts(args, _with_model(given(args)))
+
+
+def notes_of(args: argparse.Namespace, options: dict[str, Any]) -> list[str]:
+    """Return the lines under an estimate: which product is priced, too many positions, absent parts."""
+    return [note for note in (_priced(args), _positions(args), _layers_alone(options)) if note]
 
 
 def _energy(args: argparse.Namespace, estimated: Any) -> str:
@@ -262,6 +279,26 @@ KINDS = (
             AS_IF,
         ),
         "MoE-CAP's measures of decode: S-MBU, S-MFU and distinct experts",
+    ),
+    Command(
+        "batch",
+        estimate,
+        (
+            *MODEL,
+            MESH,
+            DEVICE,
+            size("--context", "tokens in the cache of each sequence"),
+            size("--batch", "sequences, each of which gets a token in a turn"),
+            option(
+                "--at-once",
+                type=count,
+                metavar="N",
+                help="sequences of a group, which follow one another through the regions (default: the fastest)",
+            ),
+            HEADS,
+            AS_IF,
+        ),
+        "decode of a batch, in groups that follow one another through the regions",
     ),
     Command("kv", estimate, (*MODEL, MESH, DEVICE, HEADS, PROGRAM), "how many tokens the cache holds"),
     Command(

@@ -6,7 +6,6 @@ import argparse
 import json
 from dataclasses import asdict
 from itertools import chain, islice
-from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +15,11 @@ from wafer_triton.cli.options import (
     EXECUTION,
     PLACE,
     Command,
+    checkpoint_of,
     count,
     cut_short,
     executor_of,
     experts_of,
-    folder_of,
     mesh_of,
     option,
     path,
@@ -32,6 +31,7 @@ from wafer_triton.cli.options import (
 from wafer_triton.errors import CacheError, ShapeError, writing
 
 if TYPE_CHECKING:
+    from wafer_triton.models.checkpoint.checkpoint import Checkpoint
     from wafer_triton.place.regions import Placement
 
 
@@ -44,28 +44,27 @@ def generate(args: argparse.Namespace) -> int:
     from wafer_triton.draw.generation import Generation, generation_tables, regions_table
     from wafer_triton.draw.progress import Progress
     from wafer_triton.models import effort
-    from wafer_triton.models.checkpoint.fetch import resolve
-    from wafer_triton.models.config import DecoderConfig
+    from wafer_triton.models.checkpoint.checkpoint import Checkpoint
     from wafer_triton.models.decoder import WaferForCausalLM
 
     stream = people(args)
-    if args.routing_out is not None and DecoderConfig.from_folder(resolve(args.model)).experts is None:
+    if args.routing_out is not None and Checkpoint(args.model).config.experts is None:
         raise ShapeError(f"{args.model} has no experts, so that there is no routing to write; leave out --routing-out")
-    executor, folder = executor_of(args), folder_of(args, args.max_new_tokens)
-    positions = DecoderConfig.from_folder(folder).context
+    executor, checkpoint = executor_of(args), checkpoint_of(args, args.max_new_tokens)
+    positions = checkpoint.config.context
     if args.max_length and args.max_length > positions:
         raise CacheError(
             f"--max-length {args.max_length:,} is more than the {positions:,} positions of {args.model} "
             f"(max_position_embeddings in its config.json); give no more"
         )
-    text = TextStream(folder, args.prompt)
+    text = TextStream(checkpoint, args.prompt)
     if not text.prompt:
         raise ShapeError(f"the prompt {args.prompt!r} has no token by the tokenizer of {args.model}; give another")
-    DecoderConfig.from_folder(folder).check_tokens(text.prompt)
+    checkpoint.config.check_tokens(text.prompt)
     longest = len(text.prompt) + args.max_new_tokens - 1  # the last token is not cached
     if args.max_length and longest > args.max_length:
         raise CacheError(f"{longest} tokens do not fit the KV cache; give a --max-length of {longest}, or none")
-    DecoderConfig.from_folder(folder).room(longest)
+    checkpoint.config.room(longest)
 
     def placed(placement: Placement) -> None:
         tell_where(executor)
@@ -76,11 +75,11 @@ def generate(args: argparse.Namespace) -> int:
     searching(args)
     with Progress() as progress:
         model = WaferForCausalLM.from_pretrained(
-            folder,
+            checkpoint,
             mesh=mesh_of(args),
             device=args.device,
             head_groups=args.head_groups,
-            experts=experts_of(args, folder),
+            experts=experts_of(args, checkpoint.folder),
             dtype=args.dtype,
             accumulate=args.accumulate,
             max_length=args.max_length or len(text.prompt) + args.max_new_tokens,
@@ -143,13 +142,11 @@ class TextStream:
     several ranks the one that prints has the tokenizer; for the others all text is empty.
     """
 
-    def __init__(self, folder: Path, prompt: str) -> None:
+    def __init__(self, checkpoint: Checkpoint, prompt: str) -> None:
         self._tokenizer: Any = None
 
         def tokenized() -> list[int]:
-            from wafer_triton.models.checkpoint.text import tokenizer_of
-
-            self._tokenizer = tokenizer_of(folder)
+            self._tokenizer = checkpoint.tokenizer
             ids: list[int] = self._tokenizer(prompt)["input_ids"]
             return ids
 

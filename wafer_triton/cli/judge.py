@@ -14,11 +14,11 @@ from wafer_triton.cli.options import (
     EXECUTION,
     PLACE,
     Command,
+    checkpoint_of,
     count,
     cut_short,
     executor_of,
     experts_of,
-    folder_of,
     mesh_of,
     option,
     path,
@@ -96,16 +96,14 @@ def _so_far(judged: Iterator[T]) -> tuple[T, bool]:
 
 def _ids(args: argparse.Namespace) -> list[int]:
     from wafer_triton.models.checkpoint.text import file_ids, file_text
-    from wafer_triton.models.config import DecoderConfig
     from wafer_triton.models.precision import windows
 
     mesh_of(args)
     windows([0, 0], args.window)  # raises before anything is read
-    text, folder = file_text(args.text), folder_of(args)
-    ids = ranks.of_first(lambda: file_ids(folder, args.text, text, args.tokens))
-    config = DecoderConfig.from_folder(folder)
-    config.check_tokens(ids)
-    config.room(min(args.window, len(ids)) - 1)
+    text, checkpoint = file_text(args.text), checkpoint_of(args)
+    ids = ranks.of_first(lambda: file_ids(checkpoint.folder, args.text, text, args.tokens))
+    checkpoint.config.check_tokens(ids)
+    checkpoint.config.room(min(args.window, len(ids)) - 1)
     args.window = min(args.window, len(ids))  # a longer one would only take memory
     return ids
 

@@ -1,4 +1,4 @@
-"""The common code of commands: their description, options and types of options, and the output of an answer."""
+"""Common parts of commands: descriptions, options and their types, and the streams of an answer."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from wafer_triton.mesh import Mesh, as_mesh
 
 if TYPE_CHECKING:
     from wafer_triton.emulate.executor import Executor
+    from wafer_triton.models.checkpoint.checkpoint import Checkpoint
 
 Option = tuple[tuple[str, ...], dict[str, Any]]
 MOST = 10**9  # of any number, some thousand times the largest model's
@@ -58,8 +59,20 @@ class Command:
 
 
 def option(*flags: str, **settings: Any) -> Option:
-    """Return an option, as the arguments of argparse's `add_argument`."""
+    """Return an option as the arguments of argparse's `add_argument`."""
     return flags, settings
+
+
+class Once(argparse.Action):
+    """Store a value, and refuse a second one, of which the first would be lost."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:  # fmt: skip
+        """Set the value of the option."""
+        if getattr(namespace, self.dest) is not None:
+            raise argparse.ArgumentError(self, "is given twice; give it once")
+        setattr(namespace, self.dest, values)
 
 
 WRITTEN = ("out", "draw", "trace", "write", "profile", "routing_out")  # options that name a file which is written
@@ -196,7 +209,7 @@ PLACE = (
 EMULATE_ON = (
     option(
         "--emulate-on", default="auto", metavar="auto|cpu|cuda|cuda:N",
-        help="the device that emulates the cores (default: a GPU where there is one)",
+        help="the torch device that emulates the cores (default: a GPU where there is one)",
     ),
     option("--backend", choices=("torch", "triton"), help="default: triton on a GPU, else torch"),
 )  # fmt: skip
@@ -213,7 +226,7 @@ EXECUTION = (
 
 
 def given(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of a command by name, without the options of every command."""
+    """Return the options of a command by name, without those that every command has."""
     return {name: value for name, value in vars(args).items() if name not in ("run", "kind", "json")}
 
 
@@ -234,7 +247,7 @@ def searching(args: argparse.Namespace) -> None:
 
 
 def experts_of(args: argparse.Namespace, model: str | Path) -> Any:
-    """Return the place of a model's experts by the options `EXPERTS`; ConfigError for options that contradict."""
+    """Return the place of a model's experts by `EXPERTS`; ConfigError for options that do not go together."""
     if (args.copies is None) != (args.routing is None) or (args.copies and args.experts != "regions"):
         raise ConfigError("--copies of the hottest experts: give --experts regions and --routing FILE with it, or none")
     if args.copies is None:
@@ -246,26 +259,25 @@ def experts_of(args: argparse.Namespace, model: str | Path) -> Any:
     return HotRegions(read_trace(args.routing, shape_of(model)), args.copies)
 
 
-def folder_of(args: argparse.Namespace, tokens: int = 1) -> Path:
-    """Return the folder of `CHECKPOINT`; raises for faults of it, of `PLACE` and of `tokens`.
+def checkpoint_of(args: argparse.Namespace, tokens: int = 1) -> Checkpoint:
+    """Return the checkpoint of `CHECKPOINT`; raises for its faults, and for faults of `PLACE` and a number of tokens.
 
-    All checks are here that need neither the tokenizer, which takes seconds to load, nor placed weights.
+    These are judged before the tokenizer is loaded, which takes seconds, and before weights are placed.
     """
     from wafer_triton.dtype import torch_dtype
-    from wafer_triton.models.checkpoint.fetch import resolve
-    from wafer_triton.models.checkpoint.weights import Checkpoint
+    from wafer_triton.models.checkpoint.checkpoint import Checkpoint
     from wafer_triton.schedule.heads import HeadGroups
 
-    mesh, folder = mesh_of(args), resolve(args.model)
-    checkpoint = Checkpoint.of(folder, torch_dtype(args.dtype))
+    mesh, checkpoint = mesh_of(args), Checkpoint(args.model)
+    weights = checkpoint.weights(torch_dtype(args.dtype))
     checkpoint.config.room(tokens)
     if mesh is not None:
         mesh.square()  # of prefill
         if args.head_groups is not None:
             HeadGroups(checkpoint.config, mesh.cols, args.head_groups)
-    for name in checkpoint if ranks.count() == 1 else ():  # of several each reads its own
-        checkpoint[name]  # which has no NaN
-    return folder
+    for name in weights if ranks.count() == 1 else ():  # of several each reads its own
+        weights[name]  # which has no NaN
+    return checkpoint
 
 
 def executor_of(args: argparse.Namespace) -> Executor:
@@ -280,7 +292,7 @@ def executor_of(args: argparse.Namespace) -> Executor:
 
 
 def tell_where(executor: Executor) -> None:
-    """Print the device and the exchange of an executor to stderr."""
+    """Print the device and the exchange of an executor, to stderr."""
     from wafer_triton.ops import described
 
     print(f"emulated {described(executor)}", file=sys.stderr, flush=True)
@@ -300,7 +312,7 @@ def tell(args: argparse.Namespace, answer: Any, *texts: str) -> int:
 
 
 def _plain(answer: Any) -> Any:
-    """Return an answer with null for numbers that are not finite, which JSON lacks."""
+    """Return an answer with null for numbers that are not finite, which JSON does not have."""
     if isinstance(answer, dict):
         return {name: _plain(value) for name, value in answer.items()}
     if isinstance(answer, list | tuple):
@@ -309,7 +321,7 @@ def _plain(answer: Any) -> Any:
 
 
 def cut_short(when: str) -> int:
-    """Print that Ctrl-C ended a command, after its answer so far; return the exit code."""
+    """Print that Ctrl-C ended a command, whose answer so far is printed; returns the exit code."""
     print(f"interrupted {when}", file=sys.stderr)
     return 130
 

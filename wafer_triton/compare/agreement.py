@@ -1,8 +1,9 @@
 """Where `compare` and `estimate` price one product differently: the steps from the one price to the other.
 
 `compare` prices the product that runs: both operands come as they are cut, the result is rounded to the operands'
-dtype, and the K-tree has its default groups. `estimate` prices the program as it was measured on silicon: weights come
-skewed by the host, sums stay in the dtype of the tiles, the K-tree has the best groups, and a program starts and ends.
+dtype, and the K-tree has its default groups. `estimate` prices the program that was measured on silicon. Its weights
+come skewed by the host, and its sums stay in the dtype of the tiles. Its K-tree has the best groups. It starts and
+ends.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ OWN_SECONDS = 0.1, 0.1  # of a schedule of the user's own
 
 
 @dataclass(frozen=True)
-class Own:
+class OwnCost:
     """A price of a schedule of the user's own; fields are as in `Cost` and `Prediction`."""
 
     cycles: float = field(metadata=as_in(Cost, "cycles"))
@@ -74,7 +74,7 @@ class Own:
     relayed: bool = field(metadata=as_in(Cost, "relayed"))
 
 
-_RESULTS = Legend(Own, Kernel, Layered, RequestCost, Capacity, Energy, Routed, Batched)
+_RESULTS = Legend(OwnCost, Kernel, Layered, RequestCost, Capacity, Energy, Routed, Batched)
 # of the rows of a sweep: the numbers of a device, arguments of estimates, and results; see `grid.masked`
 LEGEND = Legend(
     {f"estimated_{name}": {**entry, "label": ""} for name, entry in _RESULTS.entries.items()},
@@ -86,14 +86,14 @@ LEGEND = Legend(
 )
 
 
-def own(function: Callable[..., Schedule]) -> Callable[..., Own]:
+def own(function: Callable[..., Schedule]) -> Callable[..., OwnCost]:
     """Return an estimate of the schedule that a function returns, with its parameters and `device`.
 
     The schedule is placed on `device` (None: its own) and priced there. Raises SramError where a core does not hold its
     buffers, MeshError where its mesh leaves the device.
     """
 
-    def run(*, device: DeviceLike | None = None, **arguments: Any) -> Own:
+    def run(*, device: DeviceLike | None = None, **arguments: Any) -> OwnCost:
         schedule = function(**arguments)
         if device is not None:
             schedule = replace(schedule, mesh=replace(schedule.mesh, device=find_device(device)))
@@ -103,7 +103,7 @@ def own(function: Callable[..., Schedule]) -> Callable[..., Own]:
             "seconds": cost.cycles / schedule.mesh.device.clock_hz,
             "communication_cycles": cost.communication_cycles,
         }
-        return Own(**{name: found[name] for name in Own.__dataclass_fields__})
+        return OwnCost(**{name: found[name] for name in OwnCost.__dataclass_fields__})
 
     named = [one for one in signature(function).parameters.values() if one.name != "device"]
     run.__signature__ = signature(function).replace(  # type: ignore[attr-defined]
@@ -246,7 +246,8 @@ def _value(name: str, value: Any, arguments: dict[str, Parameter]) -> Any:
     if isinstance(value, Real) and not isinstance(value, bool):
         if not isfinite(value):
             raise ShapeError(f"{name} = {value!r} must be a finite number")
-        value = int(value) if float(value).is_integer() and abs(value) < MOST_WHOLE else value
+        number: Any = value
+        value = int(number) if float(number).is_integer() and abs(number) < MOST_WHOLE else number
     elif name in KEYS and name not in arguments:
         raise ShapeError(f"{name} = {value!r} must be a finite number")
     if name in arguments and arguments[name].annotation == "int":

@@ -133,7 +133,7 @@ def unmeasured(dtype: str, algorithm: str, measured: str, relayed: bool) -> list
 
 
 def layer_basis(phase: str, mesh: Mesh, shape: DecoderShape, tokens: int, program: str) -> Basis:
-    """The basis of a phase with a cache or a prompt of so many tokens; `program` as in `wafer_triton.cost.layers`."""
+    """Return the basis of a phase with a cache or a prompt of `tokens`; `program` as in `wafer_triton.cost.layers`."""
     own = ["a model's own program was not measured"] if program == "full" else []
     own += [f"weights in {shape.weights} were not measured"] if shape.weights in STORED else []
     return basis(mesh.device, phase, layer_sizes(shape, mesh, tokens), own)
@@ -145,7 +145,7 @@ def product_sizes(mesh: Mesh, *widths: int) -> Sizes:
 
 
 def layer_sizes(shape: DecoderShape, mesh: Mesh, tokens: int) -> Sizes:
-    """Return the sizes of a layer with a cache or a prompt of so many tokens."""
+    """Return the sizes of a layer with a cache or a prompt of `tokens`."""
     return {"mesh": (mesh.rows, mesh.cols), "width": (shape.hidden_size,), "tokens": (tokens,)}
 
 
@@ -164,13 +164,13 @@ def _beyond(name: str, own: Sequence[float], least: float, most: float) -> tuple
 
 @cache
 def bands() -> Mapping[str, Mapping[str, Any]]:
-    """The bands by family: rows, constants, error_band, the range of sizes, and the errors left out behind them."""
+    """Return the bands by family: rows, constants, error_band, the range of sizes, and errors of rows left out."""
     families: dict[str, Mapping[str, Any]] = json.loads((FOLDER / "bands.json").read_text(encoding="utf-8"))
     return families
 
 
 def band(left_out: Mapping[str, Mapping[str, float]], rows: int, constants: int) -> float:
-    """Return the error band from the errors of rows left out of a fit of so many constants on so many rows.
+    """Return the error band from the errors of rows left out of a fit of `constants` constants on `rows` rows.
 
     Rows are left out with all that share a mesh, with all that share a tile, and so on. Of each row the largest error
     counts.
@@ -183,7 +183,7 @@ def band(left_out: Mapping[str, Mapping[str, float]], rows: int, constants: int)
 
 
 def student(freedom: int, share: float = SHARE) -> float:
-    """Student's t within which a share of a distribution of so many degrees of freedom lies, on both sides of 0."""
+    """Return Student's t for `freedom` degrees of freedom, within which a share of the distribution lies around 0."""
     angle = np.linspace(0, pi / 2, 100_001)  # t = sqrt(freedom) tan(angle), whose density is a power of the cosine
     density = np.cos(angle) ** (freedom - 1)
     mass = np.cumsum((density[1:] + density[:-1]) / 2)

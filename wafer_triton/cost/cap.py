@@ -1,10 +1,10 @@
 """MoE-CAP's measures of sparse models (arXiv 2412.07067): the bandwidth and operations that the experts in use take.
 
 Of weights the layers' count: attention with its norms and biases, routers, experts, dense feed-forward blocks; not the
-embedding and the head. S-MBU is of the bytes of the experts that at least one token of a pass took, MBU of those of all
-experts; both with the keys and values of the caches. S-MFU is of the operations of the experts that each token took,
-MFU of those of all experts. Peaks are those of the whole device: cores times SRAM bytes, or multiply-adds, a cycle.
-Seconds are predicted on the wafer.
+embedding and the head. S-MBU counts the bytes of the experts that at least one token of a pass took, MBU of all
+experts; both with the keys and values of the caches. S-MFU counts the operations of the experts that each token took,
+MFU of all experts. Peaks are the whole device's: cores times SRAM bytes, or multiply-adds, a cycle. Seconds are
+predicted on the wafer.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ class Pass:
 
     @classmethod
     def decode(cls, contexts: Sequence[int], seconds: float, experts: Sequence[Hits] = ()) -> Pass:
-        """Return one token of each sequence, whose cache then holds so many tokens."""
+        """Return one token of each sequence, whose cache then holds `contexts` tokens."""
         count = len(contexts)
         return cls("decode", count, count, sum(contexts), sum(contexts), seconds, tuple(experts))
 
     @classmethod
     def prefill(cls, tokens: int, seconds: float, experts: Sequence[Hits] = ()) -> Pass:
-        """Return a prompt of so many tokens, each of which attends to itself and those before it."""
+        """Return a prompt of `tokens`, each of which attends to itself and the tokens before it."""
         return cls("prefill", 1, tokens, tokens, tokens * (tokens + 1) // 2, seconds, tuple(experts))
 
     @property
@@ -117,7 +117,7 @@ def weight_bytes(shape: DecoderShape, dtype: str, experts: Sequence[Hits] | None
 
 
 def kv_bytes(shape: DecoderShape, dtype: str, tokens: int) -> int:
-    """Return bytes of the keys and values of so many tokens in all layers."""
+    """Return bytes of the keys and values of `tokens` in all layers."""
     return 2 * shape.kv_width * shape.num_hidden_layers * tokens * BYTES[dtype]
 
 
@@ -172,7 +172,7 @@ def measured(shape: DecoderShape, dtype: str, device: Device, passes: Sequence[P
 
 
 def sparse(shape: DecoderShape, device: Device, seconds: float, context: int) -> tuple[float | None, float | None]:
-    """S-MBU of decode steps of so many seconds with one sequence, and the most if experts lived in regions.
+    """Return S-MBU of decode steps of one sequence, and the most if experts lived in regions.
 
     A token then takes k of E regions. None of a dense model.
     """
@@ -207,7 +207,7 @@ def cap(
     a dense model has none. How long a step takes does not depend on it. `dtype` is as of `estimate.decode`.
     """
     on, shape = as_mesh(mesh, find_device(device)), shape_of(model, dtype)
-    check_counts(context=context, batch=batch)
+    context, batch = check_counts(context=context, batch=batch)
     if batch > MOST_BATCH:
         raise ShapeError(f"batch = {batch:,} is more than the {MOST_BATCH:,} sequences of a step that are taken here")
     if not isinstance(routing, str | int | float | Path) or isinstance(routing, bool):
@@ -250,6 +250,10 @@ def _trace(routing: str | float | Path, shape: DecoderShape, batch: int) -> Trac
     except ValueError:
         path = Path(routing)  # type: ignore[arg-type]
         if not path.is_file():
+            if path.suffix == ".json":
+                raise ShapeError(
+                    f"routing {path}: there is no such file; `generate --routing-out` writes one"
+                ) from None
             raise ShapeError(f"routing {str(routing)!r}: give uniform, a skew such as 1.2, or a JSON file") from None
         return read_trace(path, shape)
     return drawn(shape, tokens, skew)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, singledispatch
 from typing import Any
 
 from wafer_triton.count.traffic import WORD_BYTES
@@ -57,7 +57,7 @@ RULES: dict[str, tuple[Callable[[Device, int], float], str, str]] = {
 FOLLOWERS: Mapping[str, str] = {
     "rows": "power_watts, wafer_cores; room for regions",
     "cols": "power_watts, wafer_cores; room for regions",
-    "sram_bytes": "what fits; no time (assumed: a larger SRAM is as fast)",
+    "sram_bytes": "whether buffers fit; no time (assumed: a larger SRAM is as fast)",
     "routes": "which schedules are relayed core by core",
     "clock_hz": "power_watts; seconds = cycles / clock_hz",
     "macs_per_cycle_fp16": "shares of the peak; not sram_bytes_per_cycle",
@@ -147,10 +147,11 @@ def _of_decode(c: Constants) -> Constants:
 NAMES = tuple(Legend(Constants).entries)  # of all constants that a spec may hold
 
 
+@singledispatch
 def constants(of: Device) -> Constants:
     """Return the constants of a device: of the one that it is `like`, scaled by `SCALES`, or by `RULES`.
 
-    Its name and its power do not count.
+    Its name and its power do not count. Another class of devices may have a rule of its own.
     """
     if of.like is None:
         return ruled(of)
@@ -173,7 +174,7 @@ def scaled(of: Device) -> tuple[str, ...]:
 
 
 def moved(of: Device) -> tuple[str, ...]:
-    """Return the numbers of a device at which nothing was measured: those of `scaled`, and a clock of its own."""
+    """Return the numbers of a device at which nothing was measured: all of `scaled`, and a clock of its own."""
     clock = of.like is not None and of.clock_hz != PRESETS[of.like].clock_hz
     return (*scaled(of), *(("clock_hz",) if clock else ()))
 

@@ -4,10 +4,10 @@
     >>> estimate.gemm(device="wse3", mesh=720, m=5760, k=720, n=5760).cycles
     >>> estimate.decode(device="wse2", model="llama2-13b", mesh=540, context=4096).tokens_per_second
 
-Nothing runs, and neither torch nor a GPU is needed. Sizes are those of whole matrices and models. `program` "full" (the
-default) is the program that `generate` runs, with fp16 sums; "paper-benchmark" is that of WaferLLM's measurements (see
-`wafer_triton.cost.layers`). A model that the device does not hold is refused, unless it is priced `as_if` it did. All
-functions raise a WaferError of one line for a user's mistake.
+Nothing runs, and neither torch nor a GPU is needed. Sizes are of whole matrices and models. `program` "full" (the
+default) is the program that `generate` runs, with fp16 sums; "paper-benchmark" is the program of WaferLLM's
+measurements (see `wafer_triton.cost.layers`). A model that the device does not hold is refused, unless it is priced
+`as_if` it did. All functions raise a WaferError of one line for a user's mistake.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def gemm(
 ) -> Kernel:
     """C [m, n] = A [m, k] B [k, n] by "mesh", "cannon", "summa", "allgather", or the rivals "t10" and "ladder"."""
     mesh, c = _mesh(device, mesh)
-    check_counts(m=m, k=k, n=n)
+    m, k, n = check_counts(m=m, k=k, n=n)
     name = storage_name(dtype)
     check_type("gemm: algorithm", algorithm, str, MeshError)
     if algorithm in rivals.ASSUMED:
@@ -84,7 +84,7 @@ def gemv(
     `groups` is the number of groups on the first of two levels (None: the best).
     """
     mesh, c = _mesh(device, mesh)
-    check_counts(k=k, n=n)
+    k, n = check_counts(k=k, n=n)
     name = storage_name(dtype)
     tree = _groups(groups)
     check_type("gemv: algorithm", algorithm, str, MeshError)
@@ -111,7 +111,7 @@ def decode(
     """Return one token of decode, after which the cache holds `context` tokens.
 
     `groups` is the number of groups on the first of two levels of the K-trees (None: the best),
-    `head_groups` that of the head groups on the columns (None: the best that fits; the paper-benchmark program has
+    `head_groups` the number of head groups on the columns (None: the best that fits; the paper-benchmark program has
     one). With `trim` decode takes the rows of the mesh that hold more than padding, see `wafer_triton.cost.padding`.
     `layout` says how regions lie on the device, see `wafer_triton.place.layouts` (None: in rectangles, in the
     paper-benchmark program by area). `dtype` is the storage of the weights, of `wafer_triton.dtype.WEIGHTS` (None:
@@ -119,7 +119,7 @@ def decode(
     """
     mesh, c = _mesh(device, mesh)
     shape, tree = shape_of(model, dtype), _groups(groups)
-    check_counts(context=context)
+    (context,) = check_counts(context=context)
     padding.check_trim(trim, program)
 
     def part(candidate: Mesh) -> Mesh:
@@ -141,17 +141,17 @@ def prefill(
 
     `head_groups` is the number of head groups on the columns, on fewer columns as many as there are (None: the best;
     the paper-benchmark program has one). With `trim` prefill takes the part of a square mesh that needs the fewest
-    multiply-adds, see `wafer_triton.cost.padding`. `experts` says where those of a mixture live, see
+    multiply-adds, see `wafer_triton.cost.padding`. `experts` is the place of a mixture's experts, see
     `wafer_triton.cost.placement` (None: where it is the fastest). `layout` and `dtype` are as of `decode`.
     """
     mesh, c = _mesh(device, mesh)
     shape = shape_of(model, dtype)
-    check_counts(tokens=tokens)
+    (tokens,) = check_counts(tokens=tokens)
     padding.check_trim(trim, program)
-    placement.checked(experts, shape)
+    anywhere = placement.unordered(experts, shape)
 
     def place(candidate: Mesh, own: DecoderShape = shape) -> None:
-        prefill_placed(candidate, own, tokens, c, program, head_groups, trim, experts, layout)
+        prefill_placed(candidate, own, tokens, c, program, head_groups, trim, anywhere, layout)
 
     mesh, why = fitted(place, mesh, as_if, shape)
     return replace(prefill_on(mesh, shape, tokens, c, program, head_groups, trim, experts, layout), as_if=why)
@@ -164,17 +164,33 @@ def request(
 ) -> RequestCost:  # fmt: skip
     """Return a prompt of `input` tokens and an answer of `output` tokens; `groups` are as of `decode`.
 
-    `head_groups` are those of both phases (None: the best of each), `experts` is as of `prefill`, `layout` and `dtype`
+    `head_groups` is for both phases (None: the best of each), `experts` is as of `prefill`, `layout` and `dtype`
     as of `decode`. The model is placed as `generate` places it. Going from region to region, and from one phase to the
     other, is priced as the schedules that do it.
     """
+    place, reasons = request_place(
+        device=device, model=model, prefill_mesh=prefill_mesh, decode_mesh=decode_mesh, input=input, output=output,
+        groups=groups, program=program, as_if=as_if, head_groups=head_groups, experts=experts, layout=layout,
+        dtype=dtype,
+    )  # fmt: skip
+    whole = request_on(place, input, output, constants(place.decode.mesh.device), program)
+    regions = device_regions(as_mesh(decode_mesh, find_device(device)), place.layout)
+    return replace(whole, device_regions=regions, fits=reasons is None, as_if=reasons)
+
+
+def request_place(
+    *, device: DeviceLike = "wse2", model: Model, prefill_mesh: Any, decode_mesh: Any, input: int,
+    output: int, groups: int | None = None, program: str = "full", as_if: bool = False, head_groups: int | None = None,
+    experts: Placement = None, layout: str | None = None, dtype: str | None = None,
+) -> tuple[Placed, str | None]:  # fmt: skip
+    """Return the place of a `request`, and the reasons why the device does not hold it, if there are some."""
     decode_mesh, c = _mesh(device, decode_mesh)
     prefill_mesh, shape, tree = as_mesh(prefill_mesh, decode_mesh.device), shape_of(model, dtype), _groups(groups)
-    check_counts(input=input, output=output)
-    placement.checked(experts, shape)
+    input, output = check_counts(input=input, output=output)
+    anywhere = placement.unordered(experts, shape)
 
     def before(candidate: Mesh, own: DecoderShape = shape) -> None:
-        prefill_placed(candidate, own, input, c, program, head_groups, False, experts, layout)
+        prefill_placed(candidate, own, input, c, program, head_groups, False, anywhere, layout)
 
     def after(candidate: Mesh, own: DecoderShape = shape) -> None:
         decode_placed(candidate, own, input + output, c, tree, program, head_groups, layout)
@@ -185,17 +201,12 @@ def request(
     whys = [fitted(before, prefill_mesh, as_if, shape)[1], fitted(after, decode_mesh, as_if, shape)[1]]
     if not any(whys):
         try:
-            place = both(prefill_mesh, decode_mesh)
+            return both(prefill_mesh, decode_mesh), None
         except (SramError, FullError) as error:
             whys.append(str(error))
             if not as_if:
                 raise type(error)(f"{error}; {AS_IF}") from None
-    if any(whys):
-        _, place = as_if_held(both, prefill_mesh, decode_mesh)
-    whole = request_on(place, input, output, c, program)
-    reasons = "; ".join(filter(None, whys)) or None
-    regions = device_regions(decode_mesh, place.layout)
-    return replace(whole, device_regions=regions, fits=reasons is None, as_if=reasons)
+    return as_if_held(both, prefill_mesh, decode_mesh)[1], "; ".join(filter(None, whys))
 
 
 def kv(
@@ -223,7 +234,7 @@ def energy(
     watts = find_device(device).power_watts
     if against not in GPU_WATTS:
         raise DeviceError(f"unknown GPU {against!r} (known: {', '.join(GPU_WATTS)})")
-    check_counts(gpus=gpus)
+    (gpus,) = check_counts(gpus=gpus)
     for name, value in (("seconds", seconds), ("against_seconds", against_seconds)):
         if not isinstance(value, int | float) or not SECONDS[0] <= value <= SECONDS[1]:
             raise ShapeError(f"{name} = {value!r} must be a number from {SECONDS[0]:g} to {SECONDS[1]:g}")

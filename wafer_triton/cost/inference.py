@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -13,9 +13,7 @@ from wafer_triton.cost.bands import basis_of_all, layer_basis
 from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.placement import Placement as Experts
 from wafer_triton.cost.price import Cost, Groups, priced
-from wafer_triton.cost.products import least_cycles
 from wafer_triton.cost.results import Layered, RequestCost
-from wafer_triton.count.traffic import WORD_BYTES
 from wafer_triton.errors import SramError, WaferError
 from wafer_triton.mesh import Mesh
 from wafer_triton.place import moves
@@ -82,7 +80,7 @@ def decode_on(
     """See `decode`; the error of a mesh that does not hold the model names none that does."""
     block, regions = decode_placed(mesh, shape, context, c, groups, program, head_groups, layout)
     steps = layers.decode_steps(block, context, c)
-    whole = _layered("decode", block, steps, _ends(block, 1, c), context, c, program)
+    whole = _layered("decode", block, steps, ends(block, 1, c), context, c, program)
     return replace(
         whole, head_groups=block.head_groups, padding=padding.of_layer(block, context), regions=len(regions),
         layout=layout_of(layout, program), sram_peak_bytes=max(region.sram_peak_bytes for region in regions),
@@ -139,40 +137,33 @@ def prefill_on(
 ) -> Layered:  # fmt: skip
     """See `prefill`; the error of a mesh that does not hold the model names none that does."""
     own, last = prefill_placed(mesh, shape, tokens, c, program, head_groups, trim, experts, layout)
-    whole = _prefilled(own.block, own.at_once, last, tokens, c, program)
+    whole = prefill_priced(own.block, own.at_once, last, tokens, c, program)
     peak = max(region.sram_peak_bytes for region in own.regions)
     return replace(whole, regions=len(own.regions), layout=layout_of(layout, program), sram_peak_bytes=peak)
 
 
-def _prefilled(
+def prefill_priced(
     block: layers.Block, at_once: int, last: layers.Block, tokens: int, c: Constants, program: str
 ) -> Layered:  # fmt: skip
+    """Return prefill of a placed block, in chunks of `at_once` tokens a row, with the ends of decode's block `last`."""
     steps = layers.prefill_steps(block, -(-tokens // block.mesh.shape[0]), c, at_once)
-    whole = _layered("prefill", block, steps, _ends(last, tokens, c), tokens, c, program)
+    whole = _layered("prefill", block, steps, ends(last, tokens, c), tokens, c, program)
     padded = padding.of_prefill(block, tokens, at_once)
     return replace(
         whole, head_groups=block.head_groups, padding=padded, experts=placement.where(block, tokens)
     )  # fmt: skip
 
 
-def _ends(block: layers.Block, tokens: int, c: Constants) -> tuple[Cost, Cost]:
-    """Return the embedding of so many tokens, and the head of the last."""
+def ends(block: layers.Block, tokens: int, c: Constants) -> tuple[layers.Steps, layers.Steps]:
+    """Return the steps of the embedding of `tokens` tokens, and of the head of the last; none without a vocabulary."""
     if not block.shape.vocab_size:
-        return Cost(), Cost()
-    return layers.total(layers.embedding_steps(block, tokens, c)), layers.total(layers.head_steps(block, 1, c))
+        return {}, {}
+    return layers.embedding_steps(block, tokens, c), layers.head_steps(block, 1, c)
 
 
-def least_prefill(
-    mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str, head_groups: int | None, experts: Experts
-) -> float:
-    """Return seconds that `prefill_on` takes at least on all of a mesh, whether the device holds the model or not.
-
-    Raises MeshError for head groups that do not fit.
-    """
-    whole = layers.prefill_block(shape, mesh, c, program)
-    rows, spread = -(-tokens // whole.mesh.shape[0]), experts == "spread"
-    blocks = layers.prefill_head_groups(whole, head_groups)
-    return min(least_cycles(block, rows, c, spread) for block in blocks) / mesh.device.clock_hz
+def last_block(prefill: layers.Block, c: Constants, program: str) -> layers.Block:
+    """Return the block of the ends of prefill, whose head takes the last token alone."""
+    return layers.decode_block(prefill.shape, replace(prefill.mesh, fold=(1, 1)), 1, c, None, program, 1)
 
 
 def request_placed(
@@ -192,10 +183,9 @@ def request_on(place: Placement, input: int, output: int, c: Constants, program:
     """See `request`, for a model that is placed."""
     decode, prefill, device = place.decode, place.prefill, place.decode.mesh.device
     shape, last = decode.shape, input + output
-    own = layers.decode_block(shape, replace(prefill.mesh, fold=(1, 1)), 1, c, None, program, 1)
-    prefilled = _prefilled(prefill, place.at_once, own, input, c, program)
+    prefilled = prefill_priced(prefill, place.at_once, last_block(prefill, c, program), input, c, program)
     handing_on = priced(((schedule, 1) for schedule in moves.hand_overs(place.regions, decode)), c).cycles
-    cycles, over = _decoding(decode, input, output, c, handing_on)
+    cycles, over = decoding_cycles(decode, input, output, c, handing_on)
     replacing = replacement_cycles(place, input, c)
     replacement, decoding = replacing / device.clock_hz, cycles / device.clock_hz
     seconds = prefilled.seconds + replacement + decoding
@@ -224,38 +214,18 @@ def request_on(place: Placement, input: int, output: int, c: Constants, program:
     )
 
 
-def least_seconds(place: Placement, input: int, output: int, c: Constants, program: str = "true") -> float:
-    """Return seconds that `request_on` takes at least: handing on costs nothing, and moves the busiest link alone."""
-    decode, prefill = place.decode, place.prefill
-    own = layers.decode_block(decode.shape, replace(prefill.mesh, fold=(1, 1)), 1, c, None, program, 1)
-    turns = priced(moves.of_layers(decode, prefill, place.prefill_regions), c).cycles
-    words = sum(shift.busiest_bytes for shift in _shifts(place, input)) / WORD_BYTES
-    cycles = turns + words * c.word_cycles + _decoding(decode, input, output, c, 0.0)[0]
-    prefilled = _prefilled(prefill, place.at_once, own, input, c, program)
-    return prefilled.seconds + cycles / decode.mesh.device.clock_hz
-
-
-def may_take(place: Placement, input: int, c: Constants, least: float, limit: float) -> bool:
-    """Return whether a request may take `limit` seconds or less, of which `least` are certain.
-
-    Moves are priced, the largest first, until it may not.
-    """
-    hz = place.decode.mesh.device.clock_hz
-    for shift in sorted(_shifts(place, input), key=lambda shift: -shift.busiest_bytes):
-        if least > limit:
-            return False
-        words = shift.busiest_bytes / WORD_BYTES
-        least += (priced((shift.scheduled,), c).cycles - words * c.word_cycles) / hz
-    return least <= limit
-
-
 def replacement_cycles(place: Placement, input: int, c: Constants) -> float:
     """Return cycles of bringing all weights from prefill's place to decode's, with the keys and values of a prompt."""
+    return priced(replacement(place, input), c).cycles
+
+
+def replacement(place: Placement, input: int) -> moves.Steps:
+    """Return the schedules of `replacement_cycles`, each with how often it runs."""
     turns = moves.of_layers(place.decode, place.prefill, place.prefill_regions)
-    return priced((*turns, *moves.scheduled(_shifts(place, input))), c).cycles
+    return (*turns, *moves.scheduled(shifts(place, input)))
 
 
-def _shifts(place: Placement, input: int) -> tuple[moves.Shift, ...]:
+def shifts(place: Placement, input: int) -> tuple[moves.Shift, ...]:
     """Return the moves of all weights, and of the keys and values of a prompt, from prefill's place to decode's."""
     decode, prefill = place.decode, place.prefill
     cache = KvCache(decode.mesh.shape[0], max(decode.entries, -(-input // decode.mesh.shape[0])), "shift", input)
@@ -270,33 +240,41 @@ def turning_cycles(own: Prefill, c: Constants) -> float:
 
 
 @lru_cache(maxsize=256)
-def _decoding(block: layers.Block, input: int, output: int, c: Constants, handing_on: float) -> tuple[float, bool]:
+def decoding_cycles(
+    block: layers.Block, input: int, output: int, c: Constants, handing_on: float
+) -> tuple[float, bool]:
     """The cycles of an answer, and whether it is relayed; a token's way through the regions takes `handing_on`."""
-    shape, mesh, last = block.shape, block.mesh, input + output
-
-    def with_cache(context: int) -> layers.Block:  # a request keeps its head groups
-        return replace(block, entries=-(-context // mesh.shape[0]))
-
-    ends = sum(_ends(block, 1, c), Cost())
-    rows = mesh.shape[0]
-    stride = rows * -(-output // (rows * MOST_STEPS))  # a cost that grows by equal steps is that of the middle
-    cycles, context, over = 0.0, input, ends.relayed
-    while context < last:  # a layer's cost changes when a row takes one more token; by then entries shift
-        after = min(last, -(-context // stride) * stride + 1)
-        priced = after - 1 if stride == rows else (context + after) // 2
-        layer = layers.total(layers.decode_steps(with_cache(priced), priced, c))
-        cycles += (after - context) * (layer.cycles * shape.num_hidden_layers + ends.cycles + handing_on)
-        context, over = after, over or layer.relayed
+    outer = sum(map(layers.total, ends(block, 1, c)), Cost())
+    cycles, over = 0.0, outer.relayed
+    for _, count, own, context in alike(block, input, output):
+        layer = layers.total(layers.decode_steps(own, context, c))
+        cycles += count * (layer.cycles * block.shape.num_hidden_layers + outer.cycles + handing_on)
+        over = over or layer.relayed
     return cycles, over
 
 
+def alike(block: layers.Block, input: int, output: int) -> Iterator[tuple[int, int, layers.Block, int]]:
+    """Yield the tokens of an answer that cost the same: the tokens before the first, their number, block and context.
+
+    The block has the cache of the context, which the prices of all of them take.
+    """
+    rows, context, last = block.mesh.shape[0], input, input + output
+    stride = rows * -(-output // (rows * MOST_STEPS))  # a cost that grows by equal steps is that of the middle
+    while context < last:  # a layer's cost changes when a row takes one more token; by then entries shift
+        after = min(last, -(-context // stride) * stride + 1)
+        priced = after - 1 if stride == rows else (context + after) // 2
+        # a request keeps its head groups
+        yield context - input, after - context, replace(block, entries=-(-priced // rows)), priced
+        context = after
+
+
 def _layered(
-    phase: str, block: layers.Block, steps: layers.Steps, ends: tuple[Cost, Cost], tokens: int, c: Constants,
-    program: str,
+    phase: str, block: layers.Block, steps: layers.Steps, ends: tuple[layers.Steps, layers.Steps], tokens: int,
+    c: Constants, program: str,
 ) -> Layered:  # fmt: skip
     """Return a phase with `tokens` tokens in the cache or the prompt."""
     shape, mesh = block.shape, block.mesh
-    layer, (embedding, head) = layers.total(steps), ends
+    layer, embedding, head = map(layers.total, (steps, *ends))
     whole = embedding + layer * shape.num_hidden_layers + head
     seconds, count = whole.cycles / mesh.device.clock_hz, tokens if phase == "prefill" else 1
     return Layered(

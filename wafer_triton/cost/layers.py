@@ -15,7 +15,7 @@ from functools import lru_cache
 from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.phases import Phase, phases
 from wafer_triton.cost.price import Cost, Groups, best_groups, phase_cost, relayed, tree_for
-from wafer_triton.cost.products import prefill_products, sum_cycles
+from wafer_triton.cost.products import in_prefill, prefill_head_groups, prefill_products, sum_cycles
 from wafer_triton.count.routes import colours
 from wafer_triton.errors import ShapeError
 from wafer_triton.mesh import Mesh
@@ -27,7 +27,6 @@ from wafer_triton.shape.decoder import DecoderShape
 
 PROGRAMS = ("full", "paper-benchmark")
 Steps = dict[str, Cost]  # by the name of a step of the algorithm, in order
-WIDEST = 100  # columns of a head group, of which prefill has several, unless their number is given
 
 
 def decode_block(
@@ -122,19 +121,34 @@ def _mean(block: Block, sub_layers: KindsAndSubLayers, c: Constants) -> Steps:
 
 def decode_costs(block: Block, context: int, c: Constants) -> dict[str, Cost]:
     """Return the cost of one token of each sequence through each kind of block of decode layers."""
-    return _costs(block, _decode_sub_layers(block, context), c)
+    return {kind: total(steps) for kind, steps in decode_kinds(block, context, c).items()}
+
+
+def decode_kinds(block: Block, context: int, c: Constants) -> dict[str, Steps]:
+    """Return the steps of `decode_costs`."""
+    return _kinds(block, _decode_sub_layers(block, context), c)
 
 
 def chunk_costs(block: Block, tokens: int, past: int, c: Constants) -> dict[str, Cost]:
     """Return the cost of `tokens` tokens a row, after `past` ones, through each kind of block of prefill layers."""
-    return _costs(block, _chunk_sub_layers(block, tokens, past), c)
+    return {kind: total(steps) for kind, steps in chunk_kinds(block, tokens, past, c).items()}
 
 
-def _costs(block: Block, sub_layers: KindsAndSubLayers, c: Constants) -> dict[str, Cost]:
-    costs = dict.fromkeys(block.shape.layers_of, Cost())
+def chunk_kinds(block: Block, tokens: int, past: int, c: Constants) -> dict[str, Steps]:
+    """Return the steps of `chunk_costs`."""
+    return _kinds(block, _chunk_sub_layers(block, tokens, past), c)
+
+
+def _kinds(block: Block, sub_layers: KindsAndSubLayers, c: Constants) -> dict[str, Steps]:
+    kinds: dict[str, Steps] = {kind: {} for kind in block.shape.layers_of}
     for kind, sub_layer, args in sub_layers:
-        costs[kind] += total(_sub_layer(sub_layer, block, args, c))
-    return costs
+        _add(kinds[kind], _sub_layer(sub_layer, block, args, c))
+    return kinds
+
+
+def _add(steps: Steps, more: Steps) -> None:
+    for name, cost in more.items():
+        steps[name] = steps.get(name, Cost()) + cost
 
 
 def head_steps(block: Block, tokens: int, c: Constants) -> Steps:
@@ -157,8 +171,7 @@ def total(steps: Steps) -> Cost:
 def _steps(sub_layers: Iterable[tuple[Block, SubLayer, tuple[int, ...], Constants]]) -> Steps:
     steps: Steps = {}
     for block, sub_layer, args, c in sub_layers:
-        for name, cost in _sub_layer(sub_layer, block, args, c).items():
-            steps[name] = steps.get(name, Cost()) + cost
+        _add(steps, _sub_layer(sub_layer, block, args, c))
     return steps
 
 
@@ -185,11 +198,6 @@ def _read(block: Block, sub_layer: SubLayer, args: tuple[int, ...]) -> tuple[lis
     return _phases(block, sub_layer, args), colours(schedule), sram.account(schedule).peak_bytes
 
 
-def _phased(block: Block, sub_layer: SubLayer, args: tuple[int, ...]) -> list[Phase]:
-    own, plain = used(sub_layer, block)
-    return _phases(plain, own, args)
-
-
 @counted
 def _phases(block: Block, sub_layer: SubLayer, args: tuple[int, ...]) -> list[Phase]:
     return phases(drafted(sub_layer, block, *args))
@@ -211,14 +219,15 @@ def prefill_phases(block: Block, tokens: int, at_once: int | None = None) -> Pha
 def _by_kind(block: Block, sub_layers: KindsAndSubLayers) -> PhasesOf:
     found: PhasesOf = {kind: [] for kind in block.shape.layers_of}
     for kind, sub_layer, args in sub_layers:
-        found[kind] += _phased(block, sub_layer, args)
+        own, plain = used(sub_layer, block)
+        found[kind] += _phases(plain, own, args)
     return found
 
 
 def with_head_groups(block: Block, c: Constants, count: int | None = None) -> Block:
-    """Return a decode block with `count` head groups, and with the fastest K-tree over the columns of one.
+    """Return a decode block with `count` head groups (None: the best choice) and the fastest K-tree over their columns.
 
-    None takes the first of `head_group_choices`. Raises MeshError for a count that does not fit the model or the mesh.
+    Raises MeshError for a count that does not fit the model or the mesh.
     """
     return _grouped(block, count, c) if count is not None else head_group_choices(block, c)[0]
 
@@ -262,21 +271,7 @@ def prefill_head_group_choices(block: Block, tokens: int, c: Constants, count: i
         return choices
     cycles = {choice: sum_cycles(prefill_products(choice, tokens), c) for choice in choices}
     fastest = sorted(choices, key=lambda choice: cycles[choice])[:2]
-    return list(dict.fromkeys([*fastest, _in_prefill(block, 1)]))
-
-
-def prefill_head_groups(block: Block, count: int | None = None) -> list[Block]:
-    """Return a prefill block with each number of head groups that is tried, or with `count`."""
-    columns = block.mesh.shape[1]
-    if count is not None:
-        return [_in_prefill(block, min(count, columns) if type(count) is int else count)]
-    kinds = distinct(block.shape, columns)
-    return [_in_prefill(block, kind.count) for kind in kinds if kind.count == 1 or kind.width <= WIDEST]
-
-
-def _in_prefill(block: Block, count: int) -> Block:
-    """Return statistics of a head group go by chains, whose routes the sums of its scores have already."""
-    return replace(block, head_groups=count, head_tree=None if count == 1 else ())
+    return list(dict.fromkeys([*fastest, in_prefill(block, 1)]))
 
 
 _PRICED = 3  # numbers of head groups, those that leave the least padding

@@ -1,8 +1,8 @@
 """What a schedule demands of links, routers and multipliers, in phases; the numbers that `wafer_triton.cost` prices.
 
-A phase is a run of rounds (see `wafer_triton.count.runs`) and how often it comes. Its hops are those of the longest
-path that data can take through its rounds: in phases without products cores wait for nothing else. Its local work is
-that of the fullest of its rounds.
+A phase is a run of rounds (see `wafer_triton.count.runs`) and how often it comes. Its hops lie on the longest path
+that data can take through its rounds: in phases without products cores wait for nothing else. Its local work is the
+work of its fullest round.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Product:
 class Phase:
     """A phase of a `kind`: "local", "stream", "circuit", "tiles" or "product". Words are 32 bits.
 
-    The phase runs `times` times; every other number is that of one of them.
+    The phase runs `times` times; every other number is of one time.
     """
 
     kind: str

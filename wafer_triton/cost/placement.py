@@ -17,13 +17,14 @@ from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.routing import Trace
 
 PLACEMENTS = ("spread", "regions")
+EITHER = "either"  # the two of None, in whatever order: for the question if one fits, which needs no price
 MOST = 8  # regions along an axis that are tried
 PASSES = (1, 2, 3)  # that are expected of the capacities that are tried
 
 
 @dataclass(frozen=True, eq=False)
 class HotRegions:
-    """The best regions, with so many copies of the experts that a trace's tokens took the most, see `with_copies`.
+    """The best regions, with `copies` copies of the experts that a trace's tokens took the most, see `with_copies`.
 
     Raises ShapeError for copies that are not a positive whole number.
     """
@@ -49,6 +50,12 @@ def checked(experts: Placement, shape: DecoderShape) -> None:
         raise ConfigError(f"{shape.name} has no experts to place; leave experts out")
 
 
+def unordered(experts: Placement, shape: DecoderShape) -> Placement:
+    """Return a placement that holds a model if and only if `experts` does; raise as `checked`."""
+    checked(experts, shape)
+    return EITHER if experts is None and shape.experts is not None else experts
+
+
 def placed(choices: Sequence[Block], tokens: int, c: Constants, experts: Placement) -> list[Block]:
     """Return blocks of prefill with their experts where `experts` says, for `tokens` tokens a row, the best first.
 
@@ -56,7 +63,8 @@ def placed(choices: Sequence[Block], tokens: int, c: Constants, experts: Placeme
     None is the faster of the two, then the other; for `HotRegions` the regions get copies. Raises MeshError for a mesh
     that cannot be cut into regions, ConfigError as `checked`.
     """
-    checked(experts, choices[0].shape)
+    if experts != EITHER:
+        checked(experts, choices[0].shape)
     ways = _ways(choices[0], tokens, c, experts)
     return [replace(choice, expert_regions=way) for way in ways for choice in choices]
 
@@ -68,7 +76,8 @@ def _ways(block: Block, tokens: int, c: Constants, experts: Placement) -> tuple[
     if isinstance(experts, ExpertRegions):
         experts.check(block.shape.experts, block.mesh)
         return (experts,)
-    tried = _tried(block, tokens, c)
+    either = experts == EITHER
+    experts, tried = None if either else experts, _tried(block, tokens, c)
     if experts is not None:
         if not tried:
             side, count = block.mesh.shape[0], block.shape.experts.count
@@ -81,6 +90,8 @@ def _ways(block: Block, tokens: int, c: Constants, experts: Placement) -> tuple[
             tried = list(dict.fromkeys(made))
         return tuple(tried)
     ways = [None, *tried[:1]]
+    if either:
+        return tuple(ways)
     cycles = {way: total(prefill_steps(replace(block, expert_regions=way), tokens, c)).cycles for way in ways}
     return tuple(sorted(ways, key=lambda way: cycles[way]))
 
@@ -112,7 +123,7 @@ def with_copies(regions: ExpertRegions, shape: DecoderShape, hot: HotRegions, ro
     """Return regions with copies of the experts that a trace's tokens took the most, over all layers.
 
     Each copy is of the expert that has the most tokens a copy, which lives in every region at the most. The capacity is
-    the most rows that one of `rows` rows of cores then sends to a region, its tokens those of the trace in order.
+    the most rows that one of `rows` rows of cores then sends to a region, taking the tokens of the trace in order.
     """
     counts = Counter(expert for layer in hot.trace for taken in layer for expert in taken)
     lives, made = Counter(counts.keys()), list[int]()
@@ -145,7 +156,7 @@ def demand(regions: ExpertRegions, shape: DecoderShape, layer: Sequence[Sequence
 
 
 def where(block: Block, tokens: int) -> str | None:
-    """In words, where the experts of a block of prefill live for a prompt of so many tokens; None of a dense model."""
+    """Return, in words, the place of the experts in prefill of a prompt of `tokens`; None of a dense model."""
     if block.shape.experts is None:
         return None
     regions = block.expert_regions

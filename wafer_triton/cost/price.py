@@ -75,7 +75,7 @@ class Cost(Counts):
 def price(schedule: Schedule, using: Constants | None = None) -> Cost:
     """Return the predicted cost of a schedule on its mesh's device, without the start of its program (`kernel_cycles`).
 
-    `using` takes the place of the device's constants; either way those of the schedule's family count.
+    `using` takes the place of the device's constants; either way the constants of the schedule's family count.
     """
     check_type("price: schedule", schedule, Schedule)
     if using is not None:
@@ -132,7 +132,7 @@ _READ: WeakKeyDictionary[Schedule, tuple[list[Phase], int, int]] = WeakKeyDictio
 
 
 def relayed(colours: int, device: Device) -> bool:
-    """Return whether a schedule that needs so many routes is relayed core by core on a device."""
+    """Return whether a schedule that needs `colours` routes is relayed core by core on a device."""
     return device.routes is not None and colours > device.routes
 
 
@@ -214,7 +214,7 @@ class Prediction:
 
     @classmethod
     def of(cls, cost: Cost, device: Device, tokens: int | None = None) -> Prediction:
-        """Return the prediction of a cost on a device, for so many tokens."""
+        """Return the prediction of a cost on a device, for `tokens`."""
         seconds = cost.cycles / device.clock_hz
         whole = cls(cost.cycles, cost.compute_cycles, cost.communication_cycles, seconds, relayed=cost.relayed)
         if not tokens or not seconds:

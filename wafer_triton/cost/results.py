@@ -1,6 +1,6 @@
 """What `wafer_triton.estimate` returns: every prediction for a wafer, with the unit of each number in its name.
 
-Every prediction of time tells what it rests on (see `wafer_triton.cost.bands`): `constants`, fitted or derived;
+Every prediction of time has its basis (see `wafer_triton.cost.bands`): `constants`, fitted or derived;
 `error_band`, the share by which a measurement may differ, None where nothing is calibrated; `outside`, what lies
 beyond the measurements, by which the band is wider. `relayed` says that a schedule needs more routes than a router
 holds, so that it is priced core by core. `as_if` says why a model does not fit that is priced all the same.
@@ -18,7 +18,7 @@ from wafer_triton.text.quantity import as_in, named, unit
 
 @dataclass(frozen=True)
 class Kernel:
-    """A predicted product. Cycles are those of the critical path; `assumed` says what a rival's price rests on."""
+    """A predicted product. Cycles are of the critical path; `assumed` states the assumptions of a rival's price."""
 
     cycles: float = field(metadata=as_in(Cost, "cycles"))
     compute_cycles: float = field(metadata=as_in(Cost, "compute_cycles"))

@@ -1,4 +1,4 @@
-"""Rivals that the WaferLLM paper compares with, as stated cost assumptions: nobody has their wafer programs.
+"""Rivals that the WaferLLM paper compares with, as stated cost assumptions: their wafer programs are not published.
 
 A rival has phases like a schedule's (see `wafer_triton.cost.phases`); `ASSUMED` says what they assume. Both rivals send
 between distant cores in more directions than pre-set routes allow, so that a core relays every hop.

@@ -1,7 +1,7 @@
 """The account of a schedule: what its rounds do to links, routers, SRAM and multipliers, without any value.
 
 Counts follow from the walk of `wafer_triton.count.traffic` over lines, so a 720 x 720 mesh takes a second and
-megabytes. On a rectangular mesh folded to its lcm grid, hops and links are those of the physical cores.
+megabytes. On a rectangular mesh folded to its lcm grid, hops and links are counted between physical cores.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def per_round(schedule: Schedule) -> tuple[Account, ...]:
 def link_loads(schedule: Schedule, block: int = 1) -> Loads:
     """Bytes over every directed link in the whole run: [rows, cols] for east, west, south, north, by sending core.
 
-    With `block` those of `block` x `block` cores are added up, [rows / block, cols / block] rounded up.
+    With `block` the counts of `block` x `block` cores are added up, [rows / block, cols / block] rounded up.
     """
     check_type("link_loads: schedule", schedule, Schedule)
     check_counts(block=block)
@@ -257,7 +257,7 @@ def _number(count: int, noun: str, plural: str = "") -> str:
 
 
 def _blocks(counts: Array, block: int) -> Array:
-    """Return the counts, added up over so many neighbours along every axis."""
+    """Return the counts, added up over `block` neighbours along every axis."""
     for axis, size in enumerate(counts.shape if block > 1 else ()):
         counts = np.add.reduceat(counts, np.arange(0, size, block), axis)
     return counts

@@ -67,7 +67,14 @@ def meeting(moves: Sequence[Exchange], fold: int, along: int) -> int:
             several.update(circuits_of(send, recv, fold))
     pairs += [np.array([[one.sender], [one.receivers[0]]]) for one in several if len(one.receivers) == 1]
     ends = np.concatenate(pairs, 1)
-    ends = np.stack(np.divmod(np.unique(ends[0] * along + ends[1]), along))
+    codes = ends[0] * along + ends[1]
+    if along <= MOST_ALONG:
+        met = np.zeros(along * along, bool)
+        met[codes] = True
+        codes = np.flatnonzero(met)
+    else:
+        codes = np.unique(codes)
+    ends = np.stack(np.divmod(codes, along))
     spans = [(ends.min(0), ends.max(0)), *(one.span for one in several if len(one.receivers) > 1)]
     low, high = (np.concatenate([np.atleast_1d(end) for end in side]) for side in zip(*spans, strict=True))
     begun, ended = np.bincount(low, minlength=along), np.bincount(high + 1, minlength=along + 1)[:along]

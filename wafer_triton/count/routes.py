@@ -25,8 +25,8 @@ from wafer_triton.count.circuits import Lines, circuits_of, collect, groups_of, 
 from wafer_triton.count.traffic import Traffic
 from wafer_triton.errors import ScheduleError, check_type
 from wafer_triton.mesh import Mesh
-from wafer_triton.schedule.repeat import Repeat, Section, comings
-from wafer_triton.schedule.rounds import Exchange, Index, Schedule
+from wafer_triton.schedule.repeat import Repeat, Section
+from wafer_triton.schedule.rounds import Exchange, Index, Round, Schedule
 from wafer_triton.schedule.rules import Finding, title
 
 if TYPE_CHECKING:
@@ -90,6 +90,7 @@ class Routes:
 def routes(schedule: Schedule, relayed: bool = False) -> Routes:
     """The routes of a schedule; `relayed`, of the one in which every message goes from core to core in software."""
     check_type("routes: schedule", schedule, Schedule)
+    check_type("routes: relayed", relayed, bool)
     mesh = schedule.mesh
     x, along_x, top_x = collect(schedule, "x", relayed).coloured(mesh.rows, mesh.cols)
     y, along_y, top_y = collect(schedule, "y", relayed).coloured(mesh.cols, mesh.rows)
@@ -97,7 +98,7 @@ def routes(schedule: Schedule, relayed: bool = False) -> Routes:
 
 
 def colours(schedule: Schedule) -> int:
-    """The colours of `routes(schedule)` alone; where all lines of an axis move alike, those of one are counted."""
+    """Return the colours of `routes(schedule)` alone; of lines that move alike, one is counted."""
     alike = schedule.mesh.shape, schedule.mesh.fold, frozenset(_ways(schedule.rounds.steps, None))
     if alike not in _WAYS:
         if len(_WAYS) >= 4096:
@@ -120,20 +121,31 @@ def _ways(steps: Iterable[Step], rows: Index | None) -> Iterator[Hashable]:
 
 def _colours(schedule: Schedule) -> int:
     mesh, moves = schedule.mesh, dict[str, list[Exchange]](x=[], y=[])
-    for coming in comings(schedule.rounds.steps):
-        turning = coming.turning
-        for one in coming.round.exchanges:
-            everywhere = one.lines is None
-            if one.lines is not None and one.axis == "x" and turning is not None:
-                everywhere = bool((turning.first_time(one.lines) < turning.times).all())
-            if one.send.ndim > 1 or not everywhere:
-                tops = (
-                    collect(schedule, "x").top(mesh.rows, mesh.cols),
-                    collect(schedule, "y").top(mesh.cols, mesh.rows),
-                )
-                return int((tops[0] + tops[1].T).max())
-            moves[one.axis].append(one)
+    for one, turning in _exchanges(schedule.rounds.steps, None):
+        everywhere = one.lines is None
+        if one.lines is not None and one.axis == "x" and turning is not None:
+            everywhere = bool((turning.first_time(one.lines) < turning.times).all())
+        if one.send.ndim > 1 or not everywhere:
+            tops = (
+                collect(schedule, "x").top(mesh.rows, mesh.cols),
+                collect(schedule, "y").top(mesh.cols, mesh.rows),
+            )
+            return int((tops[0] + tops[1].T).max())
+        moves[one.axis].append(one)
     return meeting(moves["x"], mesh.fold[1], mesh.cols) + meeting(moves["y"], mesh.fold[0], mesh.rows)
+
+
+def _exchanges(steps: Iterable[Step], turning: Repeat | None) -> Iterator[tuple[Exchange, Repeat | None]]:
+    """Yield the exchanges of every round, of sections that move alike of one; with the repetition that changes rows."""
+    seen = set[Hashable]()
+    for step in steps:
+        if isinstance(step, Repeat):
+            yield from _exchanges(step.steps, turning if step.rows is None else step)
+        elif not isinstance(step, Section) or step.moves not in seen:
+            if isinstance(step, Section):
+                seen.add(step.moves)
+            for round_ in (step,) if isinstance(step, Round) else step.rounds:
+                yield from ((one, turning) for one in round_.exchanges)
 
 
 # Colours of a mesh by its messages, with the schedule that keeps their index arrays alive.

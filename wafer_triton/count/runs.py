@@ -4,7 +4,7 @@ Every round is of one kind:
 
 - "local": no exchange.
 - "product": tiles move while (or before) cores multiply. Each such round waits for all its tiles, so it is its own run.
-- "tiles": whole tiles move on and nobody multiplies (alignment, the second half of a ring all-reduce).
+- "tiles": whole tiles move on and no core multiplies (alignment, the second half of a ring all-reduce).
 - "stream": what arrives is combined element by element and sent on, so that the payload of all stages is on the links
   at once.
 - "circuit": routers alone carry the data, as in a multicast. A round that forwards what the round before brought (2-D

@@ -34,7 +34,7 @@ WORD_BYTES = 4
 
 @dataclass(frozen=True)
 class RunTraffic:
-    """The traffic of a run of rounds. Words are 32 bits; loads are those of one line, in one direction."""
+    """The traffic of a run of rounds. Words are 32 bits; loads are of one mesh line, in one direction."""
 
     hops: int = 0  # longest path of data
     busiest_words: int = 0  # over the busiest link
@@ -262,7 +262,7 @@ class Traffic:
         return across if exchange.lines is None else len(exchange.lines)
 
     def _loads(self, axis: str, words: Counter[Moves]) -> Index:
-        """Return words over the links of one line, [2, along], from those of every tile of its moves."""
+        """Return words over the links of one line, [2, along], from the words of every tile of its moves."""
         along = int(self.homes[axis][-1]) + 1
         spans = Spans(*(np.concatenate(part) for part in zip(*(moves.spans for moves in words), strict=True)))
         weights = np.repeat(list(words.values()), [moves.messages for moves in words])

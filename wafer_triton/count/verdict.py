@@ -38,7 +38,7 @@ class Latencies(Protocol):
 def verdict(
     count: Account, mesh: Mesh, c: Latencies, routes: int, busy_share: float, reference_cycles: float | None = None
 ) -> dict[str, bool]:
-    """Return whether each letter is kept on the mesh's device by a schedule with this account and so many routes.
+    """Return whether each letter is kept on the mesh's device by a schedule with this account and number of routes.
 
     `busy_share` of the cores hold more than padding; `reference_cycles` is the best rival's `latency` (None: there is
     no rival).

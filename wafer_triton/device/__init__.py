@@ -3,12 +3,12 @@
 An own device is a preset with other numbers, from a text, a file or a call:
 
     >>> from wafer_triton.device import Device, device
-    >>> mine = device("wse2").changed(sram_bytes=64 * 1024)
+    >>> mine = device("wse2").changed(sram_kib=64)
     >>> mine == device("wse2,sram_kib=64")
     True
 
-It stays like a WSE-2: it takes the fitted constants of the cost model from there. Each is scaled in proportion to the
-number that it stands for (`SCALES` in `wafer_triton.cost.constants`). The numbers of the presets are in the files
+It stays like a WSE-2: it has the constants that are fitted on a WSE-2, each in proportion to one number (`SCALES` in
+`wafer_triton.cost.constants`). The numbers of the presets are in the files
 beside this one, each with its source (see `wafer_triton.device.spec`); `wafer_triton.device.keys` reads own devices.
 
 A number here is a limit of the hardware, and shares of a peak are of it. A constant was measured on programs, which are
@@ -78,7 +78,7 @@ class Device:
                 raise DeviceError(f"device {self.name!r}: {number} = {value!r} must be {wanted}, an int or a float")
             if value > most:
                 raise DeviceError(f"device {self.name!r}: {number} = {value!r} must be at most {most:,.0f}")
-            if number in ("rows", "cols", "sram_bytes", "routes") and value != int(value):
+            if number in keys.WHOLE and value != int(value):
                 raise DeviceError(f"device {self.name!r}: {number} = {value!r} must be a whole number")
         if self.like is not None and self.like not in MEASURED:
             known = ", ".join(map(repr, MEASURED))
@@ -89,12 +89,12 @@ class Device:
 
     @property
     def cores(self) -> int:
-        """Cores on the whole device."""
+        """Return the cores of the whole device."""
         return self.rows * self.cols
 
     @property
     def wafer_cores(self) -> int:
-        """Cores of the whole wafer by its data sheet, in proportion; of another device the cores of its rectangle.
+        """Return the cores of the whole wafer by its data sheet, in proportion; of another device its `cores`.
 
         The paper counts these. A program has the rectangle of `rows` and `cols` alone, by which all else is judged.
         """
@@ -126,7 +126,7 @@ class Device:
         return made if "power_watts" in numbers else replace(made, power_watts=power_by_law(made, self))
 
     def unbounded(self) -> Device:
-        """Return the same device with unbounded SRAM, for tests and counts, where an overflow is no error.
+        """Return the same device with SRAM for anything, for tests and counts: no buffer overflows it.
 
         Its name says so, so that no count of it passes for one of the device.
         """
@@ -139,10 +139,8 @@ def _preset(name: str) -> Device:
 
 
 PRESETS: dict[str, Device] = {name: _preset(name) for name in NAMES}
-# a device as large as any, whose counts hold for every device
+# a device as large as any, whose counts every device has
 ANY = replace(PRESETS["wse2"].unbounded(), name="any", rows=int(MOST["rows"]), cols=int(MOST["cols"]))
-
-
 DeviceLike = str | PathLike[str] | Device  # a preset, a text such as "wse2,sram_kib=96", a TOML or JSON file, a Device
 
 
@@ -216,7 +214,7 @@ def device(spec: DeviceLike) -> Device:
         return Device.from_file(spec)
     known = f"(presets: {', '.join(PRESETS)})"
     if not isinstance(spec, str):
-        raise DeviceError(f"device {spec!r}: give a preset, a file or a Device {known}")
+        raise DeviceError(f"unknown device {spec!r}; give a preset, a file or a Device {known}")
     first, numbers = keys.in_text(spec)
     if first in PRESETS:
         base = PRESETS[first]

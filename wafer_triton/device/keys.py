@@ -28,7 +28,7 @@ SUFFIXES = (".toml", ".json")
 PACKETS = "packets"  # the routes of a device whose packets carry their route
 UNBOUNDED_BYTES = 2**40  # a core of `Device.unbounded`: more than any operand takes on one core
 
-# The most that each number of a device can be, far beyond any device: a larger number is a mistake.
+# The most that each number of a device can be, far beyond any device: a larger one is a slip of the pen.
 MOST = {
     "rows": 10_000,
     "cols": 10_000,
@@ -42,6 +42,7 @@ MOST = {
     "macs_per_cycle_fp32": 1e6,
     "power_watts": 1e9,
 }
+WHOLE = ("rows", "cols", "sram_bytes", "routes")  # numbers that are counts
 # Keys of a number with units beside its own, and the factors of these.
 UNITS: dict[str, dict[str, float]] = {
     "sram_bytes": {"sram_kib": 2**10, "sram_mib": 2**20},
@@ -118,9 +119,9 @@ def converted(where: str, values: Mapping[str, Any]) -> dict[str, Any]:
         elif isinstance(value, str):
             units = ", ".join((number, *UNITS.get(number, {})))
             raise DeviceError(f"{where}: {key} = {value!r} is a text; give a number, its unit in the key ({units})")
-        if factor != 1 and isinstance(value, int | float) and not isinstance(value, bool):
-            value *= factor
-            value = int(value) if number == "sram_bytes" and value % 1 == 0 else value
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            value = value * factor if factor != 1 else value
+            value = int(value) if number in WHOLE and value % 1 == 0 else value
         found[number] = value
     return found
 

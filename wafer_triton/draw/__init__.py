@@ -1,14 +1,16 @@
-"""Pictures, tables, traces and pages of schedules: what is counted and priced, to look at. Nothing is computed anew."""
+"""Pictures, tables, traces and pages of schedules: they show counts and prices, and compute nothing anew."""
 
 from wafer_triton.draw.desk import curves, explanation, heat, pareto
 from wafer_triton.draw.pages import page
+from wafer_triton.draw.passes import token
 from wafer_triton.draw.pictures import links, mesh, schedule, sram, timeline
 from wafer_triton.draw.scenes import scene
 from wafer_triton.draw.studies import compare, reproduction, validation, wafer
 from wafer_triton.draw.summaries import values
 from wafer_triton.draw.tiles import inspect
+from wafer_triton.draw.times import of_request as request
 from wafer_triton.draw.trace import rounds
-from wafer_triton.draw.trace_events import perfetto
+from wafer_triton.draw.trace_file import perfetto
 
 __all__ = [
     "compare",
@@ -22,11 +24,13 @@ __all__ = [
     "pareto",
     "perfetto",
     "reproduction",
+    "request",
     "rounds",
     "scene",
     "schedule",
     "sram",
     "timeline",
+    "token",
     "validation",
     "values",
     "wafer",

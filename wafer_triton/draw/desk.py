@@ -1,7 +1,7 @@
 """Pictures for an architect: sweeps as curves, heat maps and Pareto fronts, and the explanation of an estimate.
 
-A picture is a column wide and stays legible at 8 cm. Figures are predicted on the wafer; bands are those of the
-estimates. Each function writes a file, `.png`, `.svg` or `.pdf`, and raises the errors of `figure.picture`.
+A picture is a column wide and stays legible at 8 cm. Figures are predicted on the wafer; estimates have the
+bands. Each function writes a file, `.png`, `.svg` or `.pdf`, and raises the errors of `figure.picture`.
 """
 
 from __future__ import annotations
@@ -9,19 +9,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from string import ascii_uppercase
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wafer_triton.compare.grid import REASON, feasible
-from wafer_triton.compare.sweep import LEGEND, OVERLAID, best, front, less_is_better
+from wafer_triton.compare.sweep import LEGEND, OVERLAID, best, front
 from wafer_triton.draw.figure import AMOUNTS, COLOURS, COLUMN, REST, picture
 from wafer_triton.errors import DrawError
 from wafer_triton.text.quantity import PREDICTED, quantity
 
 if TYPE_CHECKING:
-    from wafer_triton.compare.explain import Explanation
+    from wafer_triton.compare.explain import Effect, Explanation
 
 Rows = Sequence[Mapping[str, Any]]
 MOST_SERIES = len(COLOURS)  # of one picture
@@ -119,7 +120,8 @@ def pareto(
     groups = _grouped(rows, [name for name in over if name in OVERLAID])
     kept = front([dict(row) for row in rows], [against, shown])
     kept.sort(key=lambda row: row[against])
-    with picture(path, 3.0, _wrapped(title), width=COLUMN) as (figure, numbers):
+    named = _spread(kept)
+    with picture(path, 2.9 + 0.14 * len(named), _wrapped(title), width=COLUMN) as (figure, numbers):
         axes = figure.subplots()
         for number, (name, group) in enumerate(groups.items()):
             held = feasible([dict(row) for row in group])
@@ -130,33 +132,36 @@ def pareto(
         numbers["front"] = [row[shown] for row in kept]
         x, y = [row[against] for row in kept], [row[shown] for row in kept]
         axes.plot(x, y, "-", color="black", lw=0.9, label="front, with bands")
-        bands = [row.get("error_band") or 0.0 for row in kept]
-        error = [value * band for value, band in zip(y, bands, strict=True)]
+        error = [row[shown] * (row.get("error_band") or 0.0) for row in kept]
         axes.errorbar(x, y, yerr=error, fmt="none", ecolor="black", elinewidth=0.4, alpha=0.5)
-        axes.margins(x=0.1, y=0.1)
-        for row in _spread(kept):
-            name = "\n".join(str(LEGEND.asked(one, row[one])).replace(" cores", "") for one in over)
-            better_left = less_is_better(shown) == less_is_better(against)
-            axes.plot(row[against], row[shown], "o", ms=4.5, mfc="none", mec="black", mew=0.8)
-            axes.annotate(
-                name, (row[against], row[shown]), (5, -3 if better_left else 3), textcoords="offset points",
-                ha="left", va="top" if not less_is_better(shown) else "bottom", fontsize=6, linespacing=0.95,
-            )  # fmt: skip
+        axes.margins(x=0.08, y=0.1)
+        for letter, row in zip(ascii_uppercase, named, strict=False):
+            at = row[against], row[shown]
+            axes.plot(*at, "o", ms=4.5, mfc="none", mec="black", mew=0.8)
+            axes.annotate(letter, at, (4, 4), textcoords="offset points", fontsize=8, weight="bold")
         axes.set(xlabel=LEGEND.head(against), ylabel=LEGEND.head(shown))
         axes.grid(alpha=0.3)
-        axes.legend(loc="best")
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, borderaxespad=0.2, columnspacing=1)
+        axes.locator_params(axis="x", nbins=5)
+        figure.supxlabel("\n".join(_names(named, over)), fontsize=7, ha="left", x=0.03)
+
+
+def _names(named: list[dict[str, Any]], over: Sequence[str]) -> list[str]:
+    """Return a line for each named point: its letter and its parameters."""
+    points = (", ".join(f"{LEGEND.label(name)} {LEGEND.asked(name, row[name])}" for name in over) for row in named)
+    return [f"{letter}: {point}" for letter, point in zip(ascii_uppercase, points, strict=False)]
 
 
 def explanation(of: Explanation, path: str | Path, *, title: str = "") -> None:
     """Draw an explanation: the shares of the time, a roof for each letter of PLMR, and the effect of each number."""
-    tall = 2.3 + 0.17 * len(of.effects) + (0.9 if of.roofs else 0)
-    heights = [1.0, *([1.0] if of.roofs else []), 0.6 + 0.19 * len(of.effects)]
-    with picture(path, tall, _wrapped(title or of.title), width=COLUMN) as (figure, numbers):
+    shown = {name: effect for name, effect in of.effects.items() if effect.matters}
+    heights = [0.45, *([0.75] if of.roofs else []), 0.2 + 0.19 * max(1, len(shown))]
+    with picture(path, 1.7 + sum(heights), _wrapped(title or of.title), width=COLUMN) as (figure, numbers):
         many = list(figure.subplots(len(heights), 1, height_ratios=heights))
         _shares(many[0], of, numbers)
         if of.roofs:
             _roofs(many[1], of, numbers)
-        _effects(many[-1], of, numbers)
+        _effects(many[-1], of, shown, numbers)
 
 
 def _shares(axes: Any, of: Explanation, numbers: dict[str, Sequence[float]]) -> None:
@@ -172,7 +177,7 @@ def _shares(axes: Any, of: Explanation, numbers: dict[str, Sequence[float]]) -> 
     handles = [(name, COLOURS[number % len(COLOURS)]) for number, name in enumerate(names) if of.shares[name] >= 0.03]
     for name, colour in handles:
         axes.plot([], [], "s", ms=5, color=colour, label=name)
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.45), ncols=3, columnspacing=0.8, handletextpad=0.1)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.5), ncols=4, columnspacing=0.8, handletextpad=0.1)
     axes.set(xlim=(0, 100), yticks=[], title="share of the time (%)")
     axes.spines["left"].set_visible(False)
     numbers["shares"] = [of.shares[name] for name in names]
@@ -192,21 +197,23 @@ def _roofs(axes: Any, of: Explanation, numbers: dict[str, Sequence[float]]) -> N
     numbers["roofs"] = list(roofs.values())
 
 
-def _effects(axes: Any, of: Explanation, numbers: dict[str, Sequence[float]]) -> None:
-    """Draw the change by each number of the device, halved and doubled."""
-    for number, (name, effect) in enumerate(of.effects.items()):
+def _effects(axes: Any, of: Explanation, shown: Mapping[str, Effect], numbers: dict[str, Sequence[float]]) -> None:
+    """Draw the change by each number of the device that matters, halved and doubled."""
+    from matplotlib.patches import Patch
+
+    for number, (name, effect) in enumerate(shown.items()):
         for ratio, colour in ((effect.halved, COLOURS[1]), (effect.doubled, COLOURS[0])):
-            change = 0.0 if ratio is None else 100 * (ratio - 1)
-            axes.barh(number, change, 0.7, color=colour)
-        for ratio, where in ((effect.halved, "halved"), (effect.doubled, "doubled")):
-            if ratio is None:
-                axes.text(1, number, f"{where}: does not fit", fontsize=6, va="center", color=COLOURS[5])
+            axes.barh(number, 0.0 if ratio is None else 100 * (ratio - 1), 0.7, color=colour)
+        missing = [word for word, ratio in (("halved", effect.halved), ("doubled", effect.doubled)) if ratio is None]
+        if missing:
+            axes.text(1, number, f"{missing[0]}: does not fit", fontsize=6.5, va="center", color=COLOURS[5])
         numbers[name] = [effect.halved or 0.0, effect.doubled or 0.0]
+    rest = [name for name in of.effects if name not in shown]
     axes.axvline(0, color="black", lw=0.6)
-    axes.set(yticks=range(len(of.effects)), yticklabels=list(of.effects), xlabel=f"change of {of.label} (%)")
-    axes.barh([], [], color=COLOURS[1], label="halved")
-    axes.barh([], [], color=COLOURS[0], label="doubled")
-    axes.legend(loc="lower right", handlelength=1)
+    axes.set(yticks=range(len(shown)), yticklabels=list(shown))
+    axes.set_xlabel(fill(f"change of {of.label} (%)" + f"; none by {', '.join(rest)}" * bool(rest), _LETTERS))
+    handles = [Patch(color=COLOURS[1], label="halved"), Patch(color=COLOURS[0], label="doubled")]
+    axes.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0, handlelength=1)
     axes.tick_params(axis="y", length=0, labelsize=6.5)
     axes.invert_yaxis()
 
@@ -235,7 +242,7 @@ def _grouped(rows: Rows, names: Sequence[str]) -> dict[str, list[Mapping[str, An
         groups.setdefault(key, []).append(row)
     if len(groups) > MOST_SERIES:
         raise DrawError(
-            f"{len(groups)} curves of {' and '.join(names)}: at most {MOST_SERIES} are told apart by colour; sweep "
+            f"{len(groups)} curves of {' and '.join(names)}: at most {MOST_SERIES} have colours of their own; sweep "
             f"fewer values, or draw a heat map"
         )
     return groups

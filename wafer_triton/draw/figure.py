@@ -1,8 +1,8 @@
-"""What all pictures share: size, colours, how they are written, and the numbers that they carry.
+"""The size and the colours of all pictures, their files, and the numbers that these carry.
 
 A picture is as wide as a page of a paper, in type of 8 points. Categories have the colours of Okabe and Ito, amounts
-those of viridis; both are told apart by colour-blind readers, and viridis in grey as well. matplotlib is imported when
-a picture is made (`pip install 'wafer-triton[draw]'`).
+the colours of viridis. Colour-blind readers can distinguish both; viridis differs in grey as well. matplotlib is
+imported when a picture is made (`pip install 'wafer-triton[draw]'`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ COLUMN = 3.5  # inches: half of it, for pictures that stay legible at a width of
 KINDS = (".png", ".svg", ".pdf")
 # Okabe and Ito, "Color Universal Design" (2008), black last; yellow is left out, as it is faint on white.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#000000")
-REST = "#9a9a9a"  # what is too small to have a colour of its own
+REST = "#5c5c5c"  # of names too small for a colour of their own
 AMOUNTS = "viridis"
 STYLE = {
     "font.size": 8, "axes.titlesize": 8, "figure.titlesize": 9, "legend.fontsize": 7, "xtick.labelsize": 7,
@@ -42,7 +42,7 @@ Numbers = dict[str, Sequence[float]]
 def picture(
     path: str | Path, height: float, title: str = "", dark: bool = False, width: float = WIDTH
 ) -> Iterator[tuple[Any, Numbers]]:
-    """Yield a figure, `width` by `height` inches, and its numbers; both are written to `path` when the block ends.
+    """Yield a figure, `width` by `height` inches, and its numbers; write both to `path` when the block ends.
 
     A `dark` picture has light ink on dark paper. The numbers, by name, go into the file's description, so that they can
     be read from it (`numbers_of`). Raises DrawError for another kind of file than `KINDS`, BackendError where
@@ -72,7 +72,7 @@ def picture(
 
 
 def path_of(path: Any) -> Path:
-    """Return the path of a file to write; DrawError for what is none, or a folder."""
+    """Return the path of a file to write; DrawError for a folder, or a value of another type."""
     if not isinstance(path, str | Path) or not str(path):
         raise DrawError(f"{path!r} is no path of a file; give a text or a Path")
     if Path(path).is_dir():
@@ -103,7 +103,7 @@ def coloured(sizes: Mapping[str, float]) -> dict[str, str]:
 
 
 def legend(axes: Any, colours: Mapping[str, str], names: Sequence[str], beside: bool = True) -> None:
-    """A legend of the names in their colours, those that share a colour as one entry; right of the axes or above."""
+    """Add a legend of the names in their colours, names of one colour as one entry; right of the axes or above."""
     from matplotlib.patches import Patch
 
     own = [name for name in names if colours[name] != REST]
@@ -121,7 +121,7 @@ def legend(axes: Any, colours: Mapping[str, str], names: Sequence[str], beside: 
 def maps(
     figure: Any, images: Mapping[str, Any], *, label: str, top: float, names: tuple[str, str] = ("column", "row")
 ) -> None:
-    """Arrays [rows, cols] side by side on one scale from 0 to `top`, each under its name."""
+    """Draw arrays [rows, cols] side by side on one scale from 0 to `top`, each under its name."""
     many = figure.subplots(1, len(images), squeeze=False)[0]
     for axes, (name, values) in zip(many, images.items(), strict=True):
         image = axes.imshow(values, vmin=0, vmax=max(top, 1), cmap=AMOUNTS, interpolation="nearest")
@@ -132,7 +132,7 @@ def maps(
 
 
 def whole_ticks(axes: Any) -> None:
-    """Ticks at whole numbers."""
+    """Put ticks at whole numbers."""
     from matplotlib.ticker import MaxNLocator
 
     for axis in (axes.xaxis, axes.yaxis):

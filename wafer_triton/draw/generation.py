@@ -1,4 +1,4 @@
-"""One generated text: what its run did, and what the same rounds would take on the wafer."""
+"""One generated text: the counts of its run, and the predicted time of the same rounds on the wafer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Generation:
-    """One generated text and what its run did; seconds are emulation time but for those in `predicted`."""
+    """One generated text and the counts of its run; seconds are emulation time but for those in `predicted`."""
 
     text: str
     tokens: list[int]
@@ -109,7 +109,7 @@ LEGEND = Legend(Account, Cap, Prediction, Generation, {"sram_bytes": as_in(Devic
 
 
 def generation_tables(generation: Generation) -> str:
-    """Return the short tables under a generated text: what was counted, emulated and, where it is known, predicted."""
+    """Return the short tables under a generated text: counts, the emulation and, if there is one, the prediction."""
     device, account, settings = generation.mesh.device, generation.account, generation.settings
     kinds = Counter(str(region.mesh) for region in generation.regions)
     same = str(generation.prefill_mesh) == str(generation.mesh)
@@ -157,7 +157,7 @@ CAP = ("s_mbu", "mbu", "s_mfu", "mfu", "distinct_experts")
 
 
 def regions_table(regions: Iterable[Region]) -> str:
-    """Where every block lies on the device."""
+    """Return a table of the regions of all blocks."""
     rows = []
     for number, region in enumerate(regions):
         first, last = region.blocks[0], region.blocks[-1]

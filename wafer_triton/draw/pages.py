@@ -1,6 +1,6 @@
 """One HTML file that shows schedules and a device: it works offline, from disk, and asks no network for anything.
 
-The script and the style are those of the folder `web`; the data is that of `scenes`, packed. A content security policy
+The folder `web` has the script and the style; `scenes` makes the data, which is packed. A content security policy
 in the page forbids requests.
 """
 
@@ -25,18 +25,19 @@ from wafer_triton.errors import DrawError, check_type, writing
 if TYPE_CHECKING:
     from wafer_triton.place.regions import Region
 
-SCRIPTS = ("scene.js", "charts.js", "map.js", "panels.js", "page.js")
+SCRIPTS = ("scene.js", "charts.js", "arrows.js", "map.js", "panels.js", "times.js", "tips.js", "page.js")
 
 
 def page(
     path: str | Path, title: str, scenes: Sequence[Plain], device: Device, *, about: str = "",
     regions: Iterable[Region] = (), tables: Iterable[Plain] = (), beside: int | None = None,
-    headline: str | None = None,
+    headline: str | None = None, time: Plain | None = None,
 ) -> None:  # fmt: skip
     """Write a page of schedules, each as `scene` gives it, and of the regions of a model on a device.
 
     `beside` is the number of the scene that is shown beside the first at the start. `headline` (None: of the scenes
-    shown first) is the point of the page. `tables` are shown below, each with a title, a head and rows.
+    shown first) is the point of the page. `tables` are shown below, each with a title, a head and rows. `time` is a
+    timeline of the regions, as `times.plain` gives it.
     Raises DrawError if there is nothing to show, OSError for a path that cannot be written.
     """
     path = path_of(path)
@@ -53,6 +54,8 @@ def page(
     for one in scenes:
         if not isinstance(one, Mapping) or "rounds" not in one:
             raise DrawError(f"{title}: a {type(one).__name__} is no scene of a page; give a result of draw.scene")
+    if time is not None and not (isinstance(time, Mapping) and {"rows", "views"} <= time.keys()):
+        raise DrawError(f"{title}: time of a page is of type {type(time).__name__}; give a result of times.plain")
     placed = [_plain(region) for region in regions]
     if not scenes and not placed:
         raise DrawError(f"{title}: a page without a schedule and without regions has nothing to show; give one of them")
@@ -63,6 +66,7 @@ def page(
         "scenes": list(scenes),
         "regions": placed,
         "tables": list(tables),
+        "time": time,
         "beside": beside,
     }
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)

@@ -1,6 +1,6 @@
 """Pictures of one schedule, counted and priced but not run: its rounds, tiles, links, SRAM and predicted time.
 
-Each function writes a file, `.png`, `.svg` or `.pdf`, and raises what `figure.picture` does.
+Each function writes a file, `.png`, `.svg` or `.pdf`, and raises as `figure.picture`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def links(schedule: Schedule, path: str | Path) -> None:
 
 
 def sram(schedule: Schedule, path: str | Path) -> None:
-    """Draw what a core holds over the rounds, by buffer; all cores of a mesh hold the same."""
+    """Draw the SRAM of a core over the rounds, by buffer; all cores of a mesh hold the same."""
     with picture(path, 2.6, _title(schedule)) as (figure, numbers):
         _sram(figure, schedule, numbers)
 
@@ -54,12 +54,16 @@ def timeline(schedule: Schedule, path: str | Path) -> None:
 
 
 def mesh(schedule: Schedule, path: str | Path, *, round: int = -1, buffers: tuple[str, ...] | None = None) -> None:
-    """Draw which tile every core holds after a round; colour and name tell the core where a tile began.
+    """Draw which tile every core holds after a round; colour and name stand for the core where a tile began.
 
     `round` -1 is the start. `buffers` None takes those whose tiles move, the first four. Raises DrawError for a round
     or a buffer that is not there.
     """
     along = moving(schedule)
+    if isinstance(buffers, str):  # whose letters would be names
+        buffers = (buffers,)
+    if not isinstance(buffers, tuple | list | None):
+        raise DrawError(f"buffers of type {type(buffers).__name__}: give names of buffers, or None")
     names = [chosen(schedule, name) for name in buffers or tuple(along)[:_PANELS] or (None,)]
     where, (rows, cols) = after(schedule, round), schedule.mesh.shape
     when = f"after round {round} ({schedule.rounds[round].label or 'no label'})" if round >= 0 else "at the start"
@@ -80,7 +84,7 @@ def mesh(schedule: Schedule, path: str | Path, *, round: int = -1, buffers: tupl
 
 
 def _names(axes: Any, began: NDArray[np.int64], shown: Any, cols: int) -> None:
-    """The row and column where a tile began, in each core, white on dark and black on light."""
+    """Write the row and column where a tile began, in each core, white on dark and black on light."""
     middle = shown.max() / 2
     for (row, col), core in np.ndenumerate(began):
         if core >= 0:
@@ -95,7 +99,7 @@ def _title(schedule: Schedule) -> str:
 
 
 def _rounds(figure: Any, traced: Trace, numbers: Numbers) -> None:
-    """Counts over the rounds, the steps of the algorithm in colours."""
+    """Draw counts over the rounds, the steps of the algorithm in colours."""
     shown = {"hops": "longest\nmove (hops)", "busiest_link_bytes": "busiest\nlink (B)", "macs": "multiply-\nadds"}
     many = figure.subplots(len(shown), 1, sharex=True)
     steps = {label: float(traced.labels.count(label)) for label in dict.fromkeys(traced.labels)}
@@ -115,7 +119,7 @@ def _rounds(figure: Any, traced: Trace, numbers: Numbers) -> None:
 
 
 def _links(figure: Any, loads: Loads, numbers: Numbers) -> None:
-    """Bytes by sending core, one map for each direction that is used."""
+    """Draw bytes by sending core, one map for each direction that is used."""
     if not loads:
         figure.subplots().set(title="no core sends", xticks=[], yticks=[])
         return
@@ -125,7 +129,7 @@ def _links(figure: Any, loads: Loads, numbers: Numbers) -> None:
 
 
 def _sram(figure: Any, schedule: Schedule, numbers: Numbers) -> None:
-    """What a core holds over the rounds, the largest buffers lowest, beside what it has."""
+    """Draw the SRAM of a core over the rounds, the largest buffers lowest, with its limit."""
     axes, limit = figure.subplots(), schedule.mesh.device.sram_bytes
     over_rounds = held(schedule)
     sizes = {name: float(size) for name, size in zip(schedule.buffers, over_rounds.sum(0), strict=True) if size}

@@ -7,13 +7,13 @@ from types import TracebackType
 from typing import Any
 
 TENTHS = 10  # plain lines of one thing, at most
-LONG = 20.0  # seconds from which on an estimate is told
+LONG = 20.0  # seconds from which on an estimate is printed
 
 
 class Progress:
-    """What is reported as `(what, done, total)`, a bar or some lines for each; a terminal is clean on exit.
+    """Reports of `(name, done, total)`, a bar or some lines for each name; a terminal is clean on exit.
 
-    With `brief` what takes less than `LONG` seconds, as announced, is not reported.
+    With `brief`, work that takes less than `LONG` seconds, as announced, is not reported.
     """
 
     def __init__(self, brief: bool = False) -> None:
@@ -30,7 +30,7 @@ class Progress:
             self._bars.stop()
 
     def announce(self, seconds: float) -> None:
-        """Tell about how long it will take here, if that is long."""
+        """Print about how long the work will take here, if that is long."""
         self._brief = self._brief and seconds < LONG
         if seconds >= LONG:
             print(
@@ -52,10 +52,10 @@ class Progress:
         self._bars.update(self._tasks[what], completed=done)
 
     def _line(self, what: str, done: int, total: int) -> None:
-        """A line whenever another tenth is done."""
+        """Print a line whenever another tenth is done."""
         tenth = TENTHS * done // total if total else TENTHS
         if tenth > self._told.get(what, 0) or done == total:
-            self._told[what] = tenth % TENTHS  # what is done may begin anew
+            self._told[what] = tenth % TENTHS  # the same work may begin anew
             print(f"{what}: {done:,} of {total:,}", file=sys.stderr, flush=True)
 
 

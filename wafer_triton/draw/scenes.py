@@ -1,4 +1,4 @@
-"""A schedule as plain data for a page: what `account`, `price`, `sram` and `routes` say of it, and its moves.
+"""A schedule as plain data for a page: the results of `account`, `price`, `sram` and `routes`, and its moves.
 
 A mesh of at most `SIDE` cores a side has its rounds core by core; of a larger one, links are added up over blocks of
 cores. Rounds are added up over frames where there are many, so that a page stays small whatever it shows.
@@ -53,14 +53,19 @@ class Frame:
     last: int
 
 
-def scene(schedule: Schedule, name: str = "", values: Values | None = None) -> Plain:
-    """Return a schedule for a page, called `name`; DrawError for one without rounds."""
+def scene(schedule: Schedule, name: str = "", values: Values | None = None, fills: Sequence[str] = ()) -> Plain:
+    """Return a schedule for a page, called `name`; DrawError for one without rounds.
+
+    The page shows how many slots of the buffers named in `fills` hold an entry; they begin empty.
+    """
     check_type("the schedule to draw", schedule, Schedule, DrawError)
     check_type("scene: name", name, str, DrawError)
     if values is not None:
         check_type("scene: values", values, Values, DrawError)
     if not schedule.rounds:
         raise DrawError(f"{schedule.name}: a page of a schedule without rounds has nothing to show; add a round")
+    for unknown in (each for each in fills if each not in schedule.buffers):
+        raise DrawError(f"{schedule.name}: there is no buffer {unknown!r} to fill; give {', '.join(schedule.buffers)}")
     mesh, kinds = schedule.mesh, _distinct(schedule)
     side = max(mesh.shape)
     block = 1 if side <= SIDE else -(-max(mesh.rows, mesh.cols) // SIDE)
@@ -74,6 +79,7 @@ def scene(schedule: Schedule, name: str = "", values: Values | None = None) -> P
         "device": {"name": mesh.device.name, "rows": mesh.device.rows, "cols": mesh.device.cols}
         | {"sram": mesh.device.sram_bytes, "routes": mesh.device.routes},
         "detailed": side <= SIDE,
+        "fills": list(fills),
         "block": block,
         "buffers": [
             {"name": key, "tile": buffer.tile, "slots": buffer.slots, "dtype": buffer.dtype, "given": buffer.given}
@@ -150,7 +156,7 @@ def _distinct(schedule: Schedule) -> dict[int, int]:
 
 
 def frames(schedule: Schedule, cells: int) -> Iterator[Frame]:
-    """Return the rounds of a schedule, cut into as many frames as there is room for with so many blocks of cores."""
+    """Return the rounds of a schedule, cut into as many frames as a page holds, each of `cells` blocks of cores."""
     count = len(schedule.rounds)
     size = -(-count // max(8, min(MOST_FRAMES, MOST_NUMBERS // (4 * cells))))
     return (Frame(start, min(start + size, count) - 1) for start in range(0, count, size))
@@ -173,7 +179,7 @@ def _frames(schedule: Schedule, block: int) -> list[Plain]:
 
 
 def _moves(schedule: Schedule) -> Plain:
-    """What moves and what is written, round by round: the exchanges and the outputs of local operations."""
+    """Return the exchanges and the local operations of every round."""
     numbers = {name: number for number, name in enumerate(schedule.buffers)}
 
     def slot(of: Slot) -> list[Any]:
@@ -215,7 +221,7 @@ def _list(lines: Any) -> list[int] | None:
 
 
 def _routes(schedule: Schedule) -> Plain:
-    """The circuits along both axes: routers that each touches, its colour on every line (-1: it does not run there)."""
+    """Return the circuits along both axes: the routers of each, its colour on every line (-1: none)."""
     needed = routes(schedule)
 
     def plain(lines: Lines) -> list[list[Any]]:
@@ -225,7 +231,7 @@ def _routes(schedule: Schedule) -> Plain:
 
 
 def _summed(tiles: dict[str, Summaries]) -> dict[str, list[list[float | None]]]:
-    """Return summaries in four digits; what is not finite is null, which JSON has."""
+    """Return summaries in four digits; a number that is not finite is null, which JSON has."""
     return {
         name: [
             [float(f"{figure:.4g}") if np.isfinite(figure) else None for figure in core] for core in summary.tolist()

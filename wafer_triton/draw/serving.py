@@ -13,14 +13,21 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from wafer_triton.device import Device
 from wafer_triton.draw.figure import COLOURS, path_of, picture
 from wafer_triton.draw.trace_events import Event
 from wafer_triton.errors import DrawError, writing
-from wafer_triton.serve.simulate import Run
+from wafer_triton.serve.course import Run, course
 
 MOST = 60  # requests in the picture of a run
+INTERVALS = 60  # of energy and S-MBU over time
 MOST_TRACED = 5000  # requests in a trace
 KNEE = 2.0  # times the median latency of the least rate, up to which the knee lies
+ACROSS = {"rate": "rate (requests a second that arrive)"}
+LABELS = {
+    "ttft_p50": "TTFT, median", "ttft_p99": "TTFT, p99", "e2e_p50": "whole, median", "e2e_p99": "whole, p99",
+    "requests_per_second": "finished", "goodput": "goodput",
+}  # fmt: skip
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -31,6 +38,7 @@ def knee(rows: Rows, name: str) -> float:
     """
     if not rows:
         raise DrawError("a sweep without rows: there is no knee; give values that can be simulated")
+    _check_rows(rows, name, "e2e_p50")
     ordered = sorted(rows, key=itemgetter(name))
     least, at = ordered[0]["e2e_p50"], ordered[0][name]
     for row in ordered:
@@ -40,9 +48,17 @@ def knee(rows: Rows, name: str) -> float:
     return float(at)
 
 
+def _check_rows(rows: Rows, *names: str) -> None:
+    for number, row in enumerate(rows):
+        missing = [name for name in names if name not in row]
+        if missing:
+            raise DrawError(f"row {number} of a sweep has no {missing[0]!r}; `report.flat` makes a row")
+
+
 def latency(rows: Rows, name: str, path: str | Path, title: str = "") -> None:
     """Draw latencies and throughput of a sweep over a number, such as the rate, and its knee."""
     at = knee(rows, name)
+    _check_rows(rows, "ttft_p50", "ttft_p99", "e2e_p99", "requests_per_second", "goodput")
     across = [row[name] for row in rows]
     with picture(path, 2.8, title) as (figure, numbers):
         left, right = figure.subplots(1, 2)
@@ -54,11 +70,11 @@ def latency(rows: Rows, name: str, path: str | Path, title: str = "") -> None:
             for number, field in enumerate(shown):
                 values = [row[field] * factor for row in rows]
                 numbers[field] = values
-                axes.plot(across, values, marker="o", ms=3, color=COLOURS[number], label=field.replace("_", " "))
+                axes.plot(across, values, marker="o", ms=3, color=COLOURS[number], label=LABELS[field])
             axes.axvline(at, color="black", lw=0.8, ls="--", label=f"knee, {name} {at:g}")
-            axes.set(xlabel=name)
+            axes.set(xlabel=ACROSS.get(name, name))
             axes.grid(alpha=0.3)
-            axes.legend()
+            axes.legend(loc="lower right" if axes is left else "center right")
         left.set(ylabel="seconds, predicted on the wafer", yscale="log")
         right.set(ylabel="requests a second")
 
@@ -78,6 +94,7 @@ def pareto(rows: Rows, name: str, path: str | Path, title: str = "") -> None:
     """Draw tokens a second against TPOT for the rows of a sweep, with the front that none of them beats."""
     if not rows:
         raise DrawError("a sweep without rows: there is nothing to draw; give values that can be simulated")
+    _check_rows(rows, name, "tpot_p50", "tokens_per_second")
     with picture(path, 2.8, title) as (figure, numbers):
         axes, kept = figure.subplots(), front(rows)
         across, up = [1e3 * row["tpot_p50"] for row in rows], [row["tokens_per_second"] for row in rows]
@@ -91,10 +108,14 @@ def pareto(rows: Rows, name: str, path: str | Path, title: str = "") -> None:
         axes.grid(alpha=0.3)
 
 
-def run(run: Run, pool: int, path: str | Path, title: str = "") -> None:
-    """Draw a run over time: requests that wait and decode, cache entries of `pool`, and the first requests as bars."""
-    with picture(path, 6.0, title) as (figure, numbers):
-        top, middle, bottom = figure.subplots(3, 1, height_ratios=(2, 2, 4))
+def run(run: Run, pool: int, device: Device, path: str | Path, title: str = "", dtype: str = "fp16") -> None:
+    """Draw a run over time, with the first requests as bars.
+
+    Requests that wait and decode and the cache entries of `pool` are samples. Energy a token and S-MBU are means of
+    `INTERVALS` intervals.
+    """
+    with picture(path, 8.0, title) as (figure, numbers):
+        top, middle, cost, reads, bottom = figure.subplots(5, 1, height_ratios=(2, 2, 2, 2, 5))
         times = [sample.time for sample in run.samples]
         for number, field in enumerate(("waiting", "running")):
             values = [getattr(sample, field) for sample in run.samples]
@@ -105,7 +126,19 @@ def run(run: Run, pool: int, path: str | Path, title: str = "") -> None:
         used = [100 * sample.entries / pool for sample in run.samples]
         numbers["cache in use (%)"] = used
         middle.step(times, used, where="post", color=COLOURS[2], lw=0.8)
-        middle.set(ylabel="cache in use (%)", ylim=(0, 105), xlabel="seconds, predicted on the wafer")
+        middle.set(ylabel="cache (%)", ylim=(0, 105))
+        each = course(run, pool, device, dtype, INTERVALS)
+        for axes, label, values in (
+            (cost, "J a token", [one.joules_per_token for one in each]),
+            (reads, "S-MBU (%)", [100 * one.s_mbu for one in each]),
+        ):
+            numbers[label] = values
+            axes.step([one.start for one in each], values, where="post", color=COLOURS[0], lw=0.8)
+            axes.set(ylabel=label)
+        if any(one.tokens_per_second for one in each):
+            cost.set(yscale="log")
+        for axes in (middle, cost, reads):
+            axes.sharex(top)
         shown = [one for one in run.served if one.end is not None][:MOST]
         colours = dict(
             zip(("waits", "to the first token", "decode"), (COLOURS[3], COLOURS[1], COLOURS[0]), strict=True)

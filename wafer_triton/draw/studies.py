@@ -1,6 +1,6 @@
 """Pictures of more than one schedule: a placed model, algorithms side by side, predictions against silicon.
 
-Each function writes a file, `.png`, `.svg` or `.pdf`, and raises what `figure.picture` does.
+Each function writes a file, `.png`, `.svg` or `.pdf`, and raises as `figure.picture`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from wafer_triton.text.quantity import Legend, quantity
 if TYPE_CHECKING:
     from wafer_triton.compare.algorithms import AlgorithmRow
     from wafer_triton.cost.calibrate.cells import Cell
+    from wafer_triton.device import Device
     from wafer_triton.place.regions import Region
 
-# What `compare` shows of a row; wafer time is predicted and has a panel of its own.
+# The fields of a row that `compare` shows; wafer time is predicted and has a panel of its own.
 FIELDS = ("hops", "routes", "busiest_link_bytes", "sram_peak_bytes", "cycles")
+PERCENT = (-100, -30, -10, 0, 10, 30, 100, 300)  # the ticks of errors
 _MARKERS = "os^Dv"
 
 
@@ -55,7 +57,7 @@ def first_layer(blocks: Sequence[str]) -> int:
 def _map(
     figure: Any, axes: Any, regions: Any, values: Sequence[float], name: str, top: float, names: bool = False
 ) -> None:
-    """The device's rectangle with a rectangle for every region, in the colour of its value; without a layer: grey."""
+    """Draw the device and a rectangle for each region in the colour of its value; without a layer: grey."""
     from matplotlib import colormaps
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
@@ -76,10 +78,11 @@ def _map(
     figure.colorbar(ScalarMappable(scale, colours), ax=axes, label=name, location="top", shrink=0.8)
 
 
-def compare(rows: Sequence[AlgorithmRow], path: str | Path, title: str = "") -> None:
+def compare(rows: Sequence[AlgorithmRow], path: str | Path, title: str = "", device: Device | None = None) -> None:
     """Draw algorithms side by side, as `compare_gemm` and `compare_gemv` give them: a panel for each of `FIELDS`.
 
-    A letter of PLMR that an algorithm does not keep is a dash under its name. Raises DrawError without a row.
+    A letter of PLMR that an algorithm does not keep is a dash under its name. The limits of a `device` are lines.
+    Raises DrawError without a row.
     """
     if not rows:
         raise DrawError("a comparison without algorithms: there is nothing to draw; give at least one row")
@@ -90,14 +93,19 @@ def compare(rows: Sequence[AlgorithmRow], path: str | Path, title: str = "") -> 
     colours = [COLOURS[number % len(COLOURS)] for number in range(len(rows))]
     with picture(path, 0.9 + 0.28 * len(rows), title) as (figure, numbers):
         many, legend = figure.subplots(1, len(FIELDS), sharey=True), Legend(type(rows[0]))
+        limits = {} if device is None else {"routes": device.routes, "sram_peak_bytes": device.sram_bytes}
         for axes, field in zip(many, FIELDS, strict=True):
             values = [getattr(row, field) for row in rows]
             numbers[field] = values
             bars = axes.barh(range(len(rows)), values, 0.7, color=colours)
             beside = "B" if legend.unit(field) == "B" else ""  # other panels are named after their unit
-            axes.bar_label(bars, [quantity(value, beside) for value in values], padding=2, fontsize=7)
+            clear = {"facecolor": axes.get_facecolor(), "edgecolor": "none", "pad": 0.6}  # of the line of a limit
+            axes.bar_label(bars, [quantity(value, beside) for value in values], padding=2, fontsize=7, bbox=clear)
             axes.set(title=legend.label(field), xticks=[], yticks=range(len(rows)), yticklabels=names)
             axes.margins(x=0.55)  # room for the number beside the longest bar
+            if limit := limits.get(field):
+                axes.axvline(limit, color="black", lw=0.8, ls="--", zorder=0.5)
+                axes.set_xlabel(f"limit {quantity(limit, beside)}", fontsize=7)
             axes.spines["bottom"].set_visible(False)
             axes.tick_params(axis="y", length=0)
         many[0].invert_yaxis()
@@ -124,8 +132,8 @@ def validation(path: str | Path) -> None:
             spread = number + np.linspace(-0.25, 0.25, len(measured))
             (stage,) = (stage for stage in STAGES if stage.family == family)
             taken = np.array([stage.takes(row) for row in measurements])
-            for chosen, name, look in ((taken, family, {}), (~taken, None, {"mfc": "none"})):  # left out: hollow
-                units[measurements[0].unit].plot(measured[chosen], predicted[chosen], label=name, **style | look)
+            for chosen, look in ((taken, {}), (~taken, {"mfc": "none"})):  # left out: hollow
+                units[measurements[0].unit].plot(measured[chosen], predicted[chosen], **style | look)
                 axes[2].plot(100 * (predicted / measured - 1)[chosen], spread[chosen], **style | look)
         for unit, panel in units.items():
             low, high = min(panel.get_xlim()[0], panel.get_ylim()[0]), max(panel.get_xlim()[1], panel.get_ylim()[1])
@@ -133,15 +141,16 @@ def validation(path: str | Path) -> None:
             panel.plot(limits, limits, "k-", lw=0.6)
             panel.set(xscale="log", yscale="log", xlim=limits, ylim=limits, title=titles[unit])
             panel.set(xlabel=f"measured ({unit})", ylabel=f"predicted ({unit})")
-            panel.legend(loc="lower right")
         axes[2].axvline(0, color="k", lw=0.6)
         axes[2].set(yticks=range(len(FAMILIES)), yticklabels=FAMILIES, xlabel="predicted over measured, less 1 (%)")
         axes[2].set(title="errors (hollow: not in the fit)")
+        for number, name in enumerate(axes[2].get_yticklabels()):  # the rows are the legend of the other panels
+            name.set_color(COLOURS[number])
         axes[2].invert_yaxis()
 
 
 def reproduction(cells: Sequence[Cell], path: str | Path) -> None:
-    """Draw the paper's cells: errors of its own system with their bands, and what is predicted of the rivals over it.
+    """Draw the paper's cells: errors of its own system with their bands, and the predictions of the rivals over it.
 
     Raises DrawError without a cell that is predicted.
     """
@@ -167,6 +176,8 @@ def reproduction(cells: Sequence[Cell], path: str | Path) -> None:
             left.errorbar(errors, heights, xerr=bands, fmt=marker, color=colour, ms=3, elinewidth=0.4, label=verdict)
         left.axvline(0, color="k", lw=0.6)
         left.set_xscale("symlog", linthresh=30)
+        left.set_xticks(PERCENT, [f"{percent:+,}" if percent else "0" for percent in PERCENT])
+        left.minorticks_off()
         names = [NAMES[table] for table in tables]
         left.set(yticks=range(len(tables)), yticklabels=names, xlabel="predicted over published, less 1 (%)")
         left.set(title="the paper's own program, with error bands")

@@ -1,6 +1,6 @@
-"""What cores hold, summarised: after every round the norm, the range and the first numbers of each tile that changed.
+"""The values of cores, summarised: after every round norm, range and first numbers of each tile that changed.
 
-Values come from a program that runs round by round, so they are those of the emulation, not of a picture.
+Values come from a program that runs round by round, so they are results of the emulation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from wafer_triton.schedule.rounds import Round, Schedule
 if TYPE_CHECKING:
     from wafer_triton.emulate.program import Program
 
-FIRST = 4  # numbers of a tile that are told
+FIRST = 4  # numbers of a tile that are shown
 FIGURES = ("norm", "smallest", "largest")  # of a tile; the first numbers follow
 MOST = 300_000  # tiles that are summarised for a page, over all rounds: tens of megabytes before they are packed
 
@@ -41,7 +41,7 @@ def written(round_: Round) -> list[str]:
 
 
 def summaries(program: Program) -> Values:
-    """Run a program round by round and summarise what it writes; DrawError for more than `MOST` tiles."""
+    """Run a program round by round and summarise the tiles that it writes; DrawError for more than `MOST` tiles."""
     schedule = program.schedule
     demand(schedule)
     start = {name: _summary(program, name) for name in schedule.buffers}
@@ -63,7 +63,7 @@ def demand(schedule: Schedule) -> None:
 
 
 def values(program: Program, buffer: str, core: tuple[int, int]) -> str:
-    """Return a table of what one core holds of a buffer after every round that writes it; the program runs meanwhile.
+    """Run a program; return a table of one core's tile of a buffer after every round that writes it.
 
     `core` is (row, column) of the logical mesh. Raises ShapeError for a buffer, MeshError for a core that is not there.
     """

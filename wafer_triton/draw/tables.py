@@ -31,7 +31,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = ""
 
 
 def fields(record: Mapping[str, Any], legend: Legend, *, title: str = "") -> str:
-    """A record, one field a line with its unit; fields that are None are left out, a field of fields is indented."""
+    """Return a record, one field a line with its unit; None is left out, a field of fields is indented."""
     return table(("", ""), plain_fields(record, legend), title=title, left=2)
 
 
@@ -50,7 +50,7 @@ def plain_fields(record: Mapping[str, Any], legend: Legend) -> list[tuple[str, s
 def records(
     of: Sequence[Mapping[str, Any]], legend: Legend, *, title: str = "", labels: Mapping[str, str] | None = None
 ) -> str:
-    """Records of the same fields, one a row; texts stand first, and `labels` name columns otherwise than usual."""
+    """Return records of the same fields, one a row; texts stand first, and `labels` name some columns anew."""
     names = sorted(of[0], key=lambda name: not _is_text(of, name))
     heads = {name: (labels or {}).get(name, legend.label(name)) for name in names}
     rows = [[cell(name, heads[name], record[name], legend) for name in names] for record in of]
@@ -72,7 +72,7 @@ def devices_table(devices: Iterable[Device]) -> str:
     devices, legend = list(devices), Legend(Device)
     rows = [["cores", *(f"{device.rows} x {device.cols}" for device in devices)]]
     for name in vars(devices[0]):
-        if name not in ("name", "rows", "cols"):
+        if name not in ("name", "rows", "cols", "base"):
             cells = (_device_cell(name, getattr(device, name), legend) for device in devices)
             rows.append([legend.label(name), *cells])
     return table(["", *(device.name for device in devices)], rows)

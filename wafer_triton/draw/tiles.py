@@ -1,7 +1,7 @@
 """Which tile is where: every tile goes by the buffer and the core where it began, and is followed round by round.
 
 A tile begins where it is given, or where a local operation writes it; an exchange and a copy hand it on. Buffers that
-change places hold the tiles of one operand in turn, so that a tile is shown where it was put last, in whichever buffer.
+change places hold the tiles of one operand in turn. A tile is shown where it was put last, in whichever buffer.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Tiles:
         return self._born[slot.buffer][number, cores], self._core[slot.buffer][number, cores]
 
     def where(self) -> Where:
-        """Where the tiles of every buffer lie now."""
+        """Return where the tiles of every buffer lie now."""
         return {name: cores.reshape(self.mesh.shape).copy() for name, cores in self.last.items()}
 
     def _write(self, slot: Slot, cores: Index, born: Index, began: Index) -> None:
@@ -62,7 +62,7 @@ class Tiles:
 
 
 def rounds(schedule: Schedule) -> Iterator[Where]:
-    """Where all tiles lie after each round."""
+    """Yield where all tiles lie after each round."""
     tiles = Tiles(schedule)
     for round_ in schedule.rounds:
         tiles.step(round_)
@@ -70,7 +70,7 @@ def rounds(schedule: Schedule) -> Iterator[Where]:
 
 
 def after(schedule: Schedule, round: int) -> Where:
-    """Where all tiles lie after a round, or before the first with -1; DrawError for a round that is not there."""
+    """Return where all tiles lie after a round, or before the first with -1; DrawError for an unknown round."""
     if not isinstance(round, int) or not -1 <= round < len(schedule.rounds):
         raise DrawError(
             f"{schedule.name}: round {round!r} is not one of its {len(schedule.rounds)} rounds; give 0 to "

@@ -1,4 +1,4 @@
-"""A schedule round by round: how its links are loaded and what its cores hold, as arrays and as a table.
+"""A schedule round by round: the load of its links and the SRAM of its cores, as arrays and as a table.
 
 All of it is counted from the rounds; nothing is run.
 """
@@ -26,7 +26,7 @@ LEGEND = Legend(Account, {"sram_bytes": as_in(Device, "sram_bytes")})
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """What happens in every round of a schedule, as arrays [rounds], and where, as maps."""
+    """The counts of every round of a schedule as arrays [rounds], and the load of links as maps."""
 
     labels: tuple[str, ...]
     axes: tuple[str, ...]  # the axes along which tiles move: "", "x", "y" or "xy"
@@ -54,7 +54,7 @@ def trace(schedule: Schedule) -> Trace:
 
 
 def rounds(schedule: Schedule) -> str:
-    """The rounds as a table: successive rounds alike in one row, their messages and bytes on all links added up."""
+    """Return the rounds as a table: successive rounds alike in one row, their messages and bytes added up."""
     check_type("the schedule to show", schedule, Schedule, DrawError)
     traced, mesh = trace(schedule), schedule.mesh
     counts = traced.counts | {"sram_bytes": traced.sram.sum(1)}

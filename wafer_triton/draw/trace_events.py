@@ -1,83 +1,45 @@
-"""Traces in the Trace Event format, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
+"""Events of the Trace Event format, and the trace of a schedule; `draw.trace_file` writes them.
 
-Times are cycles predicted on the wafer: a microsecond of the viewer stands for one cycle. A trace has at most `MOST`
-runs of rounds; where a schedule has more, neighbours are one, so that durations still add up to its price.
+Times are cycles predicted on the wafer: a microsecond of the viewer stands for one cycle. They are rounded to its
+nanoseconds, so that slices of a track never overlap. A trace has at most `MOST` runs of rounds; where a schedule has
+more, neighbours are one, so that durations still add up to its price.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from itertools import groupby
 from operator import add
-from pathlib import Path
 from typing import Any
 
-from wafer_triton.cost.price import Cost, Interval, intervals, price
+from wafer_triton.cost.price import Cost, Interval, intervals
 from wafer_triton.count.account import per_round
-from wafer_triton.draw.figure import path_of
 from wafer_triton.draw.trace import held
-from wafer_triton.errors import DrawError, check_counts, check_type, writing
 from wafer_triton.schedule.rounds import Schedule
 
 MOST = 5000  # runs of rounds, each of some events: a file of a few megabytes
 TRACKS = ("steps", "runs of rounds", "compute", "wait or set up", "busiest link")
-MEANING = "cycles predicted on the wafer, no measured time; 1 us of the viewer is 1 cycle"
 
 Event = dict[str, Any]
 
 
-def perfetto(schedules: Schedule | Mapping[str, Schedule], path: str | Path, *, most: int = MOST) -> None:
-    """Write the predicted timeline of a schedule, or of several by name, as a trace: one process for each.
-
-    Tracks are the steps of the algorithm, its runs of rounds, compute, waiting and the busiest link; counters are SRAM
-    by buffer and in all, and the bytes over the busiest link. Raises DrawError for a schedule without rounds.
-    """
-    check_counts(most=most)
-    named = schedules if isinstance(schedules, Mapping) else {getattr(schedules, "name", ""): schedules}
-    for schedule in named.values():
-        check_type("perfetto: schedule", schedule, Schedule, DrawError)
-        if not schedule.rounds:
-            raise DrawError(f"{schedule.name}: a trace of a schedule without rounds has nothing to show; add a round")
-    path = path_of(path)
-    about = {
-        name: {"schedule": each.name, "cycles": price(each).cycles, "device": each.mesh.device.name}
-        | {"mesh": str(each.mesh)}
-        for name, each in named.items()
-    }
-    whole = {
-        "traceEvents": [
-            event | {"pid": number}
-            for number, (name, schedule) in enumerate(named.items(), 1)
-            for event in events(schedule, name, most)
-        ],
-        "displayTimeUnit": "ns",
-        "otherData": {"times": MEANING, "processes": about},
-    }
-    with writing(path):
-        path.write_text(json.dumps(whole), encoding="utf-8")
-
-
 def events(schedule: Schedule, name: str, most: int = MOST) -> Iterator[Event]:
     """Yield the events of a schedule's trace, whose process is called `name`."""
-    yield _named("process_name", name)
-    yield _named("process_labels", f"{schedule.mesh}, predicted", what="labels")
-    for number, track in enumerate(TRACKS):
-        yield _named("thread_name", track, number)
-        yield {"ph": "M", "pid": 1, "tid": number, "name": "thread_sort_index", "args": {"sort_index": number}}
+    yield from heads(name, f"{schedule.mesh}, predicted", enumerate(TRACKS))
     placed, cores = bounded(intervals(schedule), most), schedule.mesh.cores
     for label, alike in groupby(placed, lambda each: each.label):
         same = list(alike)
         whole = reduce(add, (each.cost for each in same))
-        yield _slice(0, label, same[0].start, same[-1].end - same[0].start, _about(same[0], same[-1], whole, cores))
+        about = {"rounds": _rounds(same[0], same[-1]), "cores": cores} | described(whole)
+        yield slice_(0, TRACKS[0], label, same[0].start, same[-1].end, about)
     sram, counts = held(schedule), per_round(schedule)
     for each in placed:
         cost, waiting = each.cost, each.cost.communication_cycles
-        about = {"kind": each.kind} | _about(each, each, cost, cores)
-        yield _slice(1, each.label, each.start, cost.cycles, about)
+        about = {"kind": each.kind, "rounds": _rounds(each, each), "cores": cores} | described(cost)
+        yield slice_(1, TRACKS[1], each.label, each.start, each.end, about)
         yield from (
-            _slice(track, each.label, start, cycles, about)
+            slice_(track, TRACKS[track], each.label, start, start + cycles, about)
             for track, start, cycles in (
                 (2, each.start + waiting, cost.compute_cycles),
                 (3, each.start, waiting),
@@ -87,14 +49,14 @@ def events(schedule: Schedule, name: str, most: int = MOST) -> Iterator[Event]:
         )
         peak = sram[each.first : each.last + 1]
         fullest = peak[peak.sum(1).argmax()]
-        yield _counter("SRAM of a core (B)", each.start, dict(zip(schedule.buffers, fullest.tolist(), strict=True)))
-        yield _counter("SRAM of a core, in all (B)", each.start, {"bytes": int(fullest.sum())})
+        yield counter("SRAM of a core (B)", each.start, dict(zip(schedule.buffers, fullest.tolist(), strict=True)))
+        yield counter("SRAM of a core, in all (B)", each.start, {"bytes": int(fullest.sum())})
         busiest = max(counted.busiest_link_bytes for counted in counts[each.first : each.last + 1])
-        yield _counter("busiest link of a round (B)", each.start, {"bytes": busiest})
+        yield counter("busiest link of a round (B)", each.start, {"bytes": busiest})
 
 
 def bounded(placed: Sequence[Interval], most: int) -> list[Interval]:
-    """At most so many intervals: where there are more, neighbours are one, with the sum of their costs."""
+    """Return at most `most` intervals: where there are more, neighbours are one, with the sum of their costs."""
     size = -(-len(placed) // most)
     return [_merged(placed[start : start + size]) for start in range(0, len(placed), size)] if placed else []
 
@@ -114,29 +76,41 @@ def _rounds(first: Interval, last: Interval) -> str:
     return f"{first.first}-{last.last}" if last.last > first.first else str(first.first)
 
 
-def _about(first: Interval, last: Interval, cost: Cost, cores: int) -> Event:
-    """Return the numbers of some intervals for a click on their slice."""
+def described(cost: Cost) -> Event:
+    """Return the numbers of a cost for a click on its slice."""
     bounds = {f"cycles of {name}": cycles for name, cycles in cost.bounds.items()}
-    counted = {"rounds": _rounds(first, last), "cores": cores, "hops": cost.hops, "stages": cost.stages}
-    return counted | {"bytes over links": cost.link_bytes, "cycles": cost.cycles} | bounds
+    counted = {"hops": cost.hops, "stages": cost.stages, "bytes over links": cost.link_bytes}
+    return counted | {"cycles": cost.cycles} | bounds
 
 
-def _named(kind: str, name: str, track: int = 0, what: str = "name") -> Event:
-    return {"ph": "M", "pid": 1, "tid": track, "name": kind, "args": {what: name}}
+def heads(name: str, label: str, tracks: Iterable[tuple[int, str]]) -> Iterator[Event]:
+    """Yield the events that name a process, label it, and name its tracks in order."""
+    yield _named("process_name", {"name": name})
+    yield _named("process_labels", {"labels": label})
+    for number, track in tracks:
+        yield _named("thread_name", {"name": track}, number)
+        yield _named("thread_sort_index", {"sort_index": number}, number)
 
 
-def _slice(track: int, name: str, start: float, cycles: float, about: Event) -> Event:
+def _named(kind: str, args: Event, track: int = 0) -> Event:
+    return {"ph": "M", "pid": 1, "tid": track, "name": kind, "args": args}
+
+
+def slice_(track: int, category: str, name: str, start: float, end: float, about: Event) -> Event:
+    """Return a slice of a track from one cycle to another."""
+    first, last = round(start, 3), round(end, 3)
     return {
         "ph": "X",
         "pid": 1,
         "tid": track,
         "name": name or "round",
-        "cat": TRACKS[track],
-        "ts": start,
-        "dur": cycles,
+        "cat": category,
+        "ts": first,
+        "dur": round(last - first, 3),
         "args": about,
     }
 
 
-def _counter(name: str, start: float, values: dict[str, int]) -> Event:
-    return {"ph": "C", "pid": 1, "name": name, "ts": start, "args": values}
+def counter(name: str, cycle: float, values: dict[str, int]) -> Event:
+    """Return the values of a counter from a cycle on."""
+    return {"ph": "C", "pid": 1, "name": name, "ts": round(cycle, 3), "args": values}

@@ -1,6 +1,6 @@
 """Pictures of wafers of dies: bytes over every link, of a plan or of routes before and after mapping.
 
-Each function writes a file, `.png`, `.svg` or `.pdf`, and raises what `figure.picture` does.
+Each function writes a file, `.png`, `.svg` or `.pdf`, and raises as `figure.picture`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A round goes in three parts. Every tile that the round sends is read; then every tile is written where it is received;
 then the local operations run, one after the other, each on all of its cores. A core reads its tiles widened to fp32,
-computes as `wafer_triton.local` defines, and rounds its results to the buffer's dtype. The other executors are
+computes as `wafer_triton.local` defines, and rounds what it writes to the buffer's dtype. The other executors are
 tested against this one.
 """
 
@@ -23,7 +23,7 @@ from wafer_triton.schedule.rounds import Index, Local, Schedule, Slot
 class Reference:
     """A schedule on memory of its own: `tensors` [rows, cols, *tile], or [rows, cols, slots, *tile], are copied in.
 
-    With `runs` all of them have one more dimension in front: the runs, each on its own values, go side by side.
+    With `runs` all of them have one more dimension in front: that many runs, each on its own values, go side by side.
     All other memory is NaN, or zero with `poison=False`. With `exact` memory and arithmetic are fp64, and nothing that
     is computed is rounded. Raises ShapeError for a missing tensor.
     """
@@ -35,7 +35,7 @@ class Reference:
         self.schedule, self.mesh = schedule, schedule.mesh
         self.exact = exact
         self.runs = () if runs is None else (runs,)
-        self.memory: dict[str, Tensor] = {}  # [*runs, cores, slots, numel]
+        self.memory: dict[str, Tensor] = {}  # [cores, slots, numel], after the dimension of runs
         self.rounds_done = 0
         for name, buffer in schedule.buffers.items():
             dtype = torch_dtype(buffer.dtype)
@@ -43,7 +43,7 @@ class Reference:
             if name not in tensors and buffer.given:
                 raise ShapeError(f"{schedule.name}: no tensor given for {buffer.role} buffer {name!r}")
             held = torch.float64 if exact else dtype
-            if name in tensors:  # given values are rounded in any case
+            if name in tensors:  # what is given is rounded in any case
                 self.memory[name] = tensors[name].to("cpu", dtype).reshape(shape).to(held, copy=True)
             else:
                 self.memory[name] = torch.full(shape, float("nan") if poison else 0.0, dtype=held)
@@ -71,7 +71,7 @@ class Reference:
             self.put(slot, cores, tiles)
 
     def tiles(self, slot: Slot, cores: Index) -> Tensor:
-        """Return a copy of these cores' tiles [cores, numel] in a slot, or of the whole buffer as one tile."""
+        """A copy of the tiles [cores, numel] that these cores hold in a slot; of the whole buffer as one tile."""
         if slot.index is None:
             return self.memory[slot.buffer][..., cores, :, :].flatten(-2)
         return self.memory[slot.buffer][..., cores, slot.of_cores(cores, self.mesh), :]
@@ -85,7 +85,7 @@ class Reference:
             memory[..., cores, slot.of_cores(cores, self.mesh), :] = tiles.to(memory.dtype)
 
     def read(self, name: str) -> Tensor:
-        """Return a buffer's values as if given: [rows, cols, *tile], or [rows, cols, slots, *tile] of several slots."""
+        """A buffer's values as if given: [rows, cols, *tile], or [rows, cols, slots, *tile] of several slots."""
         buffer = self.schedule.buffers[name]
         dims = buffer.tile if buffer.slots == 1 else (buffer.slots, *buffer.tile)
         return self.memory[name].clone().view(*self.runs, *self.mesh.shape, *dims)

@@ -1,4 +1,4 @@
-"""What to say where a model does not fit a device: the mesh that would hold it, or a device on which it is priced."""
+"""Remedies for a model that does not fit a device: a mesh that holds it, other changes, a larger device for prices."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from math import gcd
+from time import process_time
 from typing import Any, TypeVar
 
 from wafer_triton.dtype import STORED
@@ -42,8 +43,8 @@ def fitted(
 
     A model that does not fit is refused with a mesh that would hold it. With `as_if` it is given a device of more
     cores, or, where a core does not hold a block, of more SRAM; None says that this is not on offer. `place` raises
-    SramError or FullError for a mesh that does not hold the model. It takes a shape after the mesh where `shape` is
-    given, and the refusal then names changes of the model and of the device that would make it fit, see `remedies`.
+    SramError or FullError for a mesh that does not hold the model. With a `shape`, `place` takes a shape after the
+    mesh. The refusal then names changes of model and device that make it fit, see `remedies`.
     """
     if as_if not in (None, True, False):
         raise ShapeError(f"as_if = {as_if!r} must be true or false")
@@ -119,7 +120,7 @@ def _least_sram(fits: Callable[[int], bool], size: int) -> int | None:
 
 
 def as_if_held(place: Callable[..., T], *meshes: Mesh) -> tuple[tuple[Mesh, ...], T]:
-    """Meshes on a device of as many cores as any, or if that is too little of any SRAM as well, and what lies there."""
+    """Return the meshes on a device of as many cores as any, or of any SRAM as well, and the model's place there."""
     larger = tuple(replace(mesh, device=endless(mesh.device)) for mesh in meshes)
     try:
         return larger, place(*larger)
@@ -144,7 +145,11 @@ def with_hint(place: Callable[[Mesh], Any], mesh: Mesh, reason: SramError | Full
             sram.fitting(fits, mesh)
         except SramError as error:
             return str(error)
+    end = process_time() + sram.HINT_SECONDS
     for candidate in _alike(mesh):
+        if process_time() > end:
+            found = f"no mesh was found to hold it in {sram.HINT_SECONDS:g} s of search"
+            return f"{reason}; {found}; give a much larger one, or smaller sizes"
         try:
             fits(candidate)
         except SramError:

@@ -27,7 +27,7 @@ def from_corner(source: Mesh, target: Mesh) -> tuple[Mesh, Mesh]:
 def hand_over(source: Mesh, target: Mesh, width: int, tokens: int, dtype: str) -> Schedule:
     """Return the activation of decode, cut along y and repeated along x, going from a region to another.
 
-    Both lie as `from_corner` has them. Where rows of cores are others, a tile goes along y first: that of row r down or
+    Both lie as `from_corner` has them. If rows of cores differ, a tile goes along y first: the tile of row r down or
     up column r, so that no two tiles of a region with as many columns as rows take the same link. It is then multicast
     along x to all columns.
     """

@@ -63,7 +63,7 @@ def weight_shifts(placement: Placement) -> tuple[Shift, ...]:
 
 
 def of_layers(decode: Block, prefill: Block, regions: Sequence[Region]) -> Steps:
-    """The weights of all layers transposed and skewed on prefill's cores, those of each of its `regions` together."""
+    """Yield the weights of all layers transposed and skewed on prefill's cores, all of a region together."""
     kinds = (Counter(name.split()[-1] for name in region.blocks if name not in ENDS) for region in regions)
     alike, steps = (_plain(decode), _plain(prefill)), list[Scheduled]()
     for together, times in Counter(tuple(sorted(each.items())) for each in kinds if each).items():
@@ -84,8 +84,8 @@ def weights(
 ) -> dict[str, Steps]:
     """Return the weights of `together` blocks of a kind going from decode's place to another, by their buffers there.
 
-    The other is that of prefill, or of decode as well, on another mesh. Decode's region lies `offset` rows and columns
-    from the other. A weight is moved first, then turned: transposed and skewed. The way back takes the same cycles.
+    The other place is prefill's, or decode's as well, on another mesh. Decode's region lies `offset` rows and columns
+    from the other. A weight is moved first, then turned: transposed and skewed. The return takes the same cycles.
     """
     return {name: scheduled(moves) for name, moves in _weights(decode, prefill, kind, phase, together, offset).items()}
 
@@ -171,7 +171,7 @@ def _held(cut: Parameter, dim: int, cores: int) -> tuple[Index, Index]:
     """[elements held] each, padding left out: the core of every element along a dimension, and its number."""
     rows = cut.rows if cut.rows is not None and cut.dim == dim else None
     numbers = np.arange(cut.shape[dim]) if rows is None else rows.reshape(-1)
-    times = cut.sizes.get("s", 1)  # several experts of a common width, one behind the other
+    times = cut.sizes.get("s", 1)  # several experts of a common width, one after the other
     each = len(numbers) // times
     core = np.arange(len(numbers)) % each // -(-each // cores)
     return core[numbers >= 0], numbers[numbers >= 0]
@@ -199,7 +199,7 @@ def _to_regions(
     parts = together * len([cut for cut in there.holds if cut.experts == there.holds[0].experts])
 
     def to_regions(source: Index, within: Index, by: tuple[int, int], fold: int) -> tuple[Index, Index]:
-        """Return units on their cores in decode, and on those of all regions side by side."""
+        """Return units on their cores in decode, and on the cores of all regions side by side."""
         starts = np.arange(regions.side)[:, None] * size
         return np.tile(source, regions.side) + by[0] * fold, (starts + within).reshape(-1) + by[1] * fold
 
@@ -226,7 +226,7 @@ def keys_and_values(placement: Placement, source: Index, target: Index, right: i
 def cache_shifts(placement: Placement, source: Index, target: Index, right: int = 0) -> tuple[Shift, ...]:
     """Return a prompt's keys and values going from rows `source` of prefill to rows `target` of decode.
 
-    Those of the layers that lie in one of prefill's regions go together. Decode's first column is `right` columns from
+    Caches of the layers in one of prefill's regions go together. Decode's first column is `right` columns from
     prefill's.
     """
     counts = Counter(sum(name.endswith("attention") for name in region.blocks) for region in placement.prefill_regions)

@@ -37,7 +37,7 @@ def decode_need(block: Block, kind: str) -> sram.Need:
 
 @counted
 def prefill_need(block: Block, kind: str, tokens: int, past: int, keep: bool = False) -> sram.Need:
-    """What a core needs of a block of a kind for prefill on a square mesh, with so many new and past tokens a row.
+    """Return the need of a core for a block of a kind in prefill on a square mesh, with new and past tokens a row.
 
     With `keep` the keys and values stay, as decode has another mesh for them, and takes them once all layers are done.
     """

@@ -54,7 +54,7 @@ class Placement:
 
     `prefill.mesh` is square: a rectangular one is folded to its lcm grid. A row of it takes `at_once` tokens of the
     longest prompt at once. The embedding and the head lie on the mesh of `head`, and between prefill on a mesh of its
-    own and decode they move from that of `prefill_head`.
+    own and decode they move from the mesh of `prefill_head`.
     """
 
     decode: Block
@@ -99,7 +99,7 @@ class Placement:
         )
 
     def _overflow(self, tokens: int, past: int) -> str | None:
-        """Why so many new and past tokens a row do not fit; None if they do."""
+        """Return the reason why the new and past tokens a row do not fit; None if they do."""
         needs = _prefill_needs(self.decode, self.prefill, tokens, past, not shared(self.decode, self.prefill))
         regions = [[name for name in region.blocks if name not in ENDS] for region in self.prefill_regions]
         mixes = {tuple(name.split()[-1] for name in names) for names in regions}
@@ -135,7 +135,7 @@ class Prefill:
 
 
 def prefill_alone(choices: Sequence[Block], last: Block, prompt: int, layout: str = LAYOUTS[0]) -> Prefill:
-    """Prefill of a prompt on cores of its own, which keep all keys and values; the ends are those of decode's `last`.
+    """Prefill of a prompt on cores of its own, which keep all keys and values; the ends are as in decode's `last`.
 
     A row takes all its tokens at once, halved again and again until the device holds the layers. Of the `choices` the
     first that fits so is taken, with a second buffer of partial sums if there is room for it. Raises as
@@ -221,7 +221,7 @@ def _prefill_regions(
 
 
 def _prefill_needs(decode: Block, prefill: Block, tokens: int, past: int, alone: bool) -> Needs:
-    """The needs of every kind of block with so many new and past tokens a row, beside decode's unless `alone`."""
+    """Return the needs of every kind of block with new and past tokens a row, beside decode's unless `alone`."""
     kinds = prefill.shape.layers_of
     if alone:
         return {kind: prefill_need(prefill, kind, tokens, past, keep=True) for kind in kinds}

@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -113,17 +115,19 @@ def _planned(
     Moves of other sizes share them, so that each is counted once.
     """
     here, there = np.frombuffer(source, np.int64), np.frombuffer(target, np.int64)
-    rounds, ranks = _rounds(here, there), (ranks_of(here), ranks_of(there))
-    order = np.lexsort((there, rounds))
-    moving, planned = here != there, list[tuple[Moves | None, Stays | None]]()
+    rounds, ranks, moving = _rounds(here, there), (ranks_of(here), ranks_of(there)), (here != there).astype(np.int64)
     slots = np.zeros((2, 2, int(rounds.max()) + 1, length), np.int64)  # of units that stay and that move, on both sides
     for side, (cores, own) in enumerate(zip((here, there), ranks, strict=True)):
-        slots[moving.astype(int), side, rounds, cores] = own
-    for number, units in enumerate(np.split(order, np.flatnonzero(np.diff(rounds[order])) + 1)):
-        part, rest = units[moving[units]], units[~moving[units]]
-        moves = (here[part], there[part], *slots[1, :, number]) if part.size else None
-        planned.append((moves, (there[rest], *slots[0, :, number]) if rest.size else None))
-    return (int(ranks[0].max()) + 1, int(ranks[1].max()) + 1), planned
+        slots[moving, side, rounds, cores] = own
+    order = np.lexsort((there, 2 * rounds + moving))
+    here, there, kinds = here[order], there[order], (2 * rounds + moving)[order]
+    edges = [0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), len(kinds)]
+    planned: list[list[Any]] = [[None, None] for _ in range(slots.shape[2])]
+    for start, end in pairwise(edges):
+        number, goes = divmod(int(kinds[start]), 2)
+        both = (here[start:end], there[start:end]) if goes else (there[start:end],)
+        planned[number][1 - goes] = (*both, *slots[goes, :, number])
+    return (int(ranks[0].max()) + 1, int(ranks[1].max()) + 1), [(moves, stays) for moves, stays in planned]
 
 
 def _rounds(source: Index, target: Index) -> Index:
@@ -181,7 +185,7 @@ def sides(mesh: Mesh, other: Mesh) -> tuple[int, int]:
 
 
 def grid(like: Mesh, rows: int, cols: int, fold: tuple[int, int]) -> Mesh:
-    """Return a mesh of so many cores on the device of another, or on a wider one where regions are counted by area."""
+    """Return a mesh of `rows` x `cols` cores on the device of `like`, or wider where regions are counted by area."""
     device = like.device
     if rows > device.rows or cols > device.cols:
         device = replace(device, rows=max(rows, device.rows), cols=max(cols, device.cols))
@@ -204,7 +208,7 @@ def turned(mesh: Mesh, numel: int, dtype: str) -> Scheduled:
 
 @lru_cache(maxsize=256)
 def skewed(mesh: Mesh, numel: int, dtype: str, region: int | None = None) -> Scheduled:
-    """Return the alignment of weight tiles of `numel` elements, in every `region` of so many cores a side by itself."""
+    """Return the alignment of weight tiles of `numel` elements, in every square of `region` cores a side by itself."""
 
     def build(part: int) -> Schedule:
         b = Builder(mesh, "skew weights")

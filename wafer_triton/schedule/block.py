@@ -252,7 +252,7 @@ def countable(block: Block) -> Block:
 
 def counted(function: Callable[Concatenate[Block, P], T]) -> Callable[Concatenate[Block, P], T]:
     """Keep the results of a function of a block, and share them between devices by `countable`."""
-    kept = lru_cache(maxsize=4096)(function)
+    kept: Any = lru_cache(maxsize=4096)(function)
 
     @wraps(function)
     def found(block: Block, *args: P.args, **more: P.kwargs) -> T:

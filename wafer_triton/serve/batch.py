@@ -7,6 +7,7 @@ a group through all regions, or the time of the busiest region for all groups, w
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import ceil
 from typing import Any
 
 from wafer_triton.cost import layers
@@ -26,7 +27,7 @@ from wafer_triton.schedule.block import Block
 from wafer_triton.serve.pipeline import period
 from wafer_triton.serve.times import Priced
 from wafer_triton.shape.decoder import DecoderShape
-from wafer_triton.shape.read import shape_of
+from wafer_triton.shape.read import Model, shape_of
 from wafer_triton.text.quantity import as_in, digits, unit
 
 MOST_BATCH = 1024  # sequences, each of which is priced by itself
@@ -39,8 +40,9 @@ class Batched:
 
     Of `sequence_groups` groups, each has at most `at_once` sequences. A turn takes `seconds`, the longer of two times:
     `latency_seconds` of the largest group through all regions, and `busiest_seconds` of all groups in their slowest
-    regions. `one_group_...` are of all sequences in one group. `falls` is the reason why that gives fewer tokens a
-    second than a smaller group, None where it does not.
+    regions. A batch that is priced as if it fitted may have cores of several `wafers`, which all take power; moves from
+    wafer to wafer are priced as moves on one. `one_group_...` are of all sequences in one group. `falls` is the reason
+    why one group gives fewer tokens a second than a smaller one, None where it does not.
     """
 
     batch: int = field(metadata=unit("sequences"))
@@ -57,6 +59,7 @@ class Batched:
     )
     joules_per_token: float = field(metadata=as_in(Prediction, "joules_per_token"))
     regions: int = field(metadata=as_in(Layered, "regions"))
+    wafers: int = field(metadata=unit("wafers"))
     sram_peak_bytes: int = field(metadata=as_in(Layered, "sram_peak_bytes"))
     bound: str  # "latency" or "busiest region"
     falls: str | None
@@ -68,29 +71,30 @@ class Batched:
 
 
 def batch(
-    *, device: DeviceLike = "wse2", model: str | DecoderShape, mesh: Any, context: int, batch: int = 1,
-    at_once: int | None = None, head_groups: int | None = None, as_if: bool = False,
+    *, device: DeviceLike = "wse2", model: Model, mesh: Any, context: int, batch: int = 1,
+    at_once: int | None = None, head_groups: int | None = None, as_if: bool = False, dtype: str | None = None,
 ) -> Batched:  # fmt: skip
     """Return a turn of decode of `batch` sequences, each with `context` tokens in its cache.
 
     Groups of `at_once` sequences follow one another through the regions (None: the size with the most tokens a second,
-    of the powers of two and the batch). The placement has buffers and caches for all sequences. Raises ShapeError for a
-    group larger than the batch, and as `estimate.decode`.
+    of the powers of two and the batch). The placement has buffers and caches for all sequences. `dtype` is as of
+    `estimate.decode`. Raises ShapeError for a group larger than the batch, and as `estimate.decode`.
     """
-    on, shape = as_mesh(mesh, find_device(device)), shape_of(model)
-    check_counts(context=context, batch=batch)
+    chip, shape = find_device(device), shape_of(model, dtype)
+    on = as_mesh(mesh, chip)
+    context, batch = check_counts(context=context, batch=batch)
     if at_once is not None:
-        check_counts(at_once=at_once)
+        (at_once,) = check_counts(at_once=at_once)
     if batch > MOST_BATCH:
         raise ShapeError(f"batch = {batch:,} is more than the {MOST_BATCH:,} sequences that are taken here")
     if at_once is not None and at_once > batch:
         raise ShapeError(f"at_once = {at_once}: a group has no more sequences than the batch, {batch}; give fewer")
     c = constants(on.device)
 
-    def place(candidate: Mesh) -> Block:
-        return batch_placed(candidate, shape, context, c, batch, head_groups)
+    def place(candidate: Mesh, own: DecoderShape = shape) -> Block:
+        return batch_placed(candidate, own, context, c, batch, head_groups)
 
-    on, why = fitted(place, on, as_if)
+    on, why = fitted(place, on, as_if, shape)
     block = place(on)
     times = times_of(block, context)
     sizes = sizes_of(batch)
@@ -101,6 +105,7 @@ def batch(
     latency = times.latency(largest, largest * times.attend(entries))
     together = {size: times.latency(size, size * times.attend(entries)) for size in sizes}
     fastest = max(together, key=lambda size: size / together[size])
+    wafers = ceil(sum(region.mesh.cores for region in times.place.regions) / chip.cores)
     unmeasured = UNMEASURED if batch > 1 else UNMEASURED[:1]
     return Batched(
         batch=batch,
@@ -113,8 +118,9 @@ def batch(
         busiest_seconds=sum(times.slowest(size, size * times.attend(entries)) for size in group_sizes(batch, chosen)),
         one_group_tokens_per_second=batch / together[batch],
         one_group_user_tokens_per_second=1 / together[batch],
-        joules_per_token=turns[chosen] * on.device.power_watts / batch,
+        joules_per_token=turns[chosen] * chip.power_watts * wafers / batch,
         regions=len(times.regions),
+        wafers=wafers,
         sram_peak_bytes=max(region.sram_peak_bytes for region in times.place.regions),
         bound="latency" if latency >= turns[chosen] else "busiest region",
         falls=None if fastest == batch else falls(block, context, fastest, batch, c),

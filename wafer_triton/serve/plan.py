@@ -6,18 +6,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from wafer_triton.device import Device
-from wafer_triton.errors import ConfigError, WaferError
-from wafer_triton.serve.policies import Organisation, Policy, Replacing, Shared, Split
+from wafer_triton.device import Device, DeviceLike
+from wafer_triton.device import device as find_device
+from wafer_triton.errors import ConfigError, ShapeError, WaferError, check_counts, check_type
+from wafer_triton.serve.course import Run
+from wafer_triton.serve.policies import Organisation, Policy, Replacing, Shared, Split, organisation
 from wafer_triton.serve.report import Slo, report
 from wafer_triton.serve.simulate import simulate
-from wafer_triton.serve.sizes import CUTS, Given, Load, priced
+from wafer_triton.serve.sizes import CUTS, Given, Load, check_weights, ranked
 from wafer_triton.serve.times import Priced
 from wafer_triton.serve.workload import Request, both, fixed, poisson
 from wafer_triton.shape.decoder import DecoderShape
+from wafer_triton.shape.read import shape_of
 from wafer_triton.text.progress import Progress, silent
 
 BATCHES = (4, 16, 64)
+PLACES = 3  # meshes of an organisation that are simulated, of those that are priced the ones of the highest rate
 VISITS = tuple(product((1, 4, 16), (8, 64, 512)))  # prompts of a visit of prefill, and turns between visits
 
 
@@ -39,7 +43,7 @@ class Planned:
 
 
 def plan(
-    shape: DecoderShape, device: Device, *, input: int, output: int, rate: float, slo: Slo, best: int = 5,
+    model: str | DecoderShape, device: DeviceLike, *, input: int, output: int, rate: float, slo: Slo, best: int = 5,
     count: int = 500, seed: int = 0, progress: Progress = silent,
 ) -> list[Planned]:  # fmt: skip
     """Return the `best` ways to serve Poisson arrivals of prompts of `input` and answers of `output` tokens.
@@ -48,22 +52,29 @@ def plan(
     for a rate that is not positive, and ConfigError, with the least latencies, if no way keeps the SLO for any request.
     Raises SramError or MeshError if no organisation fits the device.
     """
+    check_counts(best=best)
+    check_type("plan: slo", slo, Slo, ShapeError)
+    shape, device = shape_of(model), find_device(device)
+    check_weights(shape, device)
     requests = poisson(rate, count, both(fixed(input), fixed(output)), seed)
     found, reason = list[Planned](), None
     makes = list(_places(Load(max(BATCHES), input + output, input, input, output), device))
     for done, (name, load, given) in enumerate(makes, 1):
         try:
-            times = priced(name, shape, device, load, given)
+            places = ranked(name, shape, device, load, given)
         except WaferError as error:
-            reason = error
+            reason = reason or error
         else:
-            found += [_planned(requests, times, batch, way, device, slo)
-                      for batch, way in product(BATCHES, _ways(name, input))]  # fmt: skip
+            ways = _ways(name, input)
+            for times in places[:PLACES]:
+                own = [one for way in ways for one in _planned(requests, times, way, device, slo)]
+                found += own
+                ways = [_way(min(own, key=_order))]  # other meshes have the visits that are best on the first
         progress("placements", done, len(makes))
     if not found:
         assert reason is not None, "a placement is tried"
         raise reason
-    found.sort(key=lambda one: (-one.goodput, one.ttft_p99, one.tpot_p99))
+    found.sort(key=_order)
     if not found[0].goodput:
         fast, smooth = min(found, key=lambda one: one.ttft_p99), min(found, key=lambda one: one.tpot_p99)
         raise ConfigError(
@@ -87,14 +98,31 @@ def _ways(name: str, input: int) -> list[Organisation]:
     return [Split() if name == "split" else Replacing()]
 
 
+def _way(one: Planned) -> Organisation:
+    """Return the organisation of a way."""
+    visits = {} if one.quantum is None or one.turns is None else {"quantum": one.quantum, "turns": one.turns}
+    return organisation(one.policy, **visits)
+
+
+def _order(one: Planned) -> tuple[float, ...]:
+    return -one.goodput, one.ttft_p99, one.tpot_p99
+
+
 def _planned(
-    requests: list[Request], times: Priced, batch: int, way: Organisation, device: Device, slo: Slo
-) -> Planned:
-    times.batch = batch
-    run = simulate(requests, times, Policy(way))
-    found = report(run, times.pool, device, times.block.dtype, slo)
+    requests: list[Request], times: Priced, way: Organisation, device: Device, slo: Slo
+) -> Iterator[Planned]:  # fmt: skip
+    """Yield an organisation with each batch; a batch that is never full serves as the next smaller one would."""
     visit = (way.quantum, way.turns) if isinstance(way, Shared) else (None, None)
-    return Planned(
-        way.name, found.goodput, found.good, found.ttft["p99"], found.tpot["p99"], batch,
-        str(times.place.prefill.mesh), str(times.block.mesh), times.right, *visit,
-    )  # fmt: skip
+    run: Run | None = None
+    for batch in sorted(BATCHES, reverse=True):
+        if run is None or run.peak_batch >= batch:
+            times.batch = batch
+            run = simulate(requests, times, Policy(way))
+        smaller = max((size for size in BATCHES if size < batch), default=0)
+        if run.peak_batch < smaller:  # the smaller batch says the same
+            continue
+        found = report(run, times.pool, device, times.block.dtype, slo)
+        yield Planned(
+            way.name, found.goodput, found.good, found.ttft["p99"], found.tpot["p99"], batch,
+            str(times.place.prefill.mesh), str(times.block.mesh), times.right, *visit,
+        )  # fmt: skip

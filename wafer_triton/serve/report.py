@@ -11,14 +11,15 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from wafer_triton.cost.cap import peaks
 from wafer_triton.device import Device
-from wafer_triton.errors import ConfigError, ShapeError, writing
-from wafer_triton.serve.simulate import Run, Served
+from wafer_triton.dtype import dtype_name
+from wafer_triton.errors import ConfigError, ShapeError, check_counts, check_type, writing
+from wafer_triton.serve.course import Interval, Run, Served, course
 
 PERCENTILES = (50, 90, 99)
 UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -40,6 +41,7 @@ class Slo:
     @classmethod
     def of(cls, text: str) -> Slo:
         """Return the SLO of a text such as "ttft=200ms,tpot=1ms"; ConfigError for another."""
+        check_type("SLO", text, str, ConfigError)
         bounds: dict[str, float] = {}
         for part in text.split(","):
             name, _, value = part.strip().partition("=")
@@ -82,6 +84,7 @@ class Report:
     joules: float
     joules_per_token: float
     s_mbu: float
+    course: list[Interval]  # ten of equal length
 
 
 def ttft(one: Served) -> float:
@@ -104,13 +107,18 @@ def e2e(one: Served) -> float:
 
 def report(run: Run, pool: int, device: Device, dtype: str = "fp16", slo: Slo = Slo()) -> Report:
     """Return the figures of a run; the caches hold `pool` entries a row. ConfigError if all requests are refused."""
+    for name, value, kind in (("run", run, Run), ("device", device, Device), ("slo", slo, Slo)):
+        check_type(f"report: {name}", value, kind, ShapeError)
+    check_counts(pool=pool)
+    dtype = dtype_name(dtype)
     done = [one for one in run.served if one.end is not None]
     if not done:
         raise ConfigError(f"no request is served: {run.served[0].refused}; give shorter requests, or a larger context")
     start, end = min(one.request.arrival for one in run.served), max(one.end or 0.0 for one in done)
     seconds, tokens = end - start, sum(one.request.output for one in done)
     good = sum(ttft(one) <= slo.ttft and tpot(one) <= slo.tpot for one in done)
-    held = [(later.time - one.time, one.entries) for one, later in pairwise(run.samples)]
+    samples = run.samples
+    held = samples[-1].sums[2] - samples[0].sums[2]
     joules, decode = device.power_watts * seconds, run.busy["decode"]
     return Report(
         requests=len(run.served),
@@ -128,11 +136,12 @@ def report(run: Run, pool: int, device: Device, dtype: str = "fp16", slo: Slo = 
         e2e=latency([e2e(one) for one in done]),
         most_waiting=run.peak_waiting,
         kv_peak=run.peak_entries / pool,
-        kv_mean=sum(time * entries for time, entries in held) / (sum(time for time, _ in held) or 1.0) / pool,
+        kv_mean=held / (samples[-1].time - samples[0].time or 1.0) / pool,
         busy={name: busy / seconds for name, busy in run.busy.items()},
         joules=joules,
         joules_per_token=joules / tokens,
         s_mbu=run.read / decode / peaks(device, dtype)[0] if decode else 0.0,
+        course=course(run, pool, device, dtype),
     )
 
 
@@ -155,12 +164,12 @@ def weighted(values: Sequence[tuple[float, float]]) -> Latency:
 
 
 def flat(of: Report) -> dict[str, Any]:
-    """Return the figures as one row, such as `ttft_p50`."""
+    """Return the figures as one row, such as `ttft_p50`, without the course."""
     row: dict[str, Any] = {}
     for name, value in asdict(of).items():
         if isinstance(value, dict):
             row |= {f"{name}_{key}".replace("-", "_"): figure for key, figure in value.items()}
-        else:
+        elif not isinstance(value, list):
             row[name] = value
     return row
 
@@ -168,8 +177,9 @@ def flat(of: Report) -> dict[str, Any]:
 COLUMNS = ("number", "arrival", "input", "output", "started", "first", "end", "preempted", "refused")
 
 
-def write_csv(run: Run, path: Path) -> None:
+def write_csv(run: Run, path: str | Path) -> None:
     """Write a row for each request: its sizes, the seconds of its steps, how often it was preempted, why refused."""
+    path = Path(path)
     with writing(path), path.open("w", encoding="utf-8", newline="") as lines:
         writer = csv.writer(lines)
         writer.writerow(COLUMNS)

@@ -3,68 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
 from typing import Any
 
-from wafer_triton.errors import ShapeError
+from wafer_triton.errors import ShapeError, check_function, check_type
+from wafer_triton.serve.actions import Actions
+from wafer_triton.serve.cache import Cache
+from wafer_triton.serve.course import Run, Samples, Served, State
 from wafer_triton.serve.pipeline import END, FIRST, Pipeline, Running, Times
 from wafer_triton.serve.policies import ORDERS, Policy, View
-from wafer_triton.serve.workload import Closed, Request
+from wafer_triton.serve.workload import Closed, Request, check_requests
 from wafer_triton.text.progress import Progress, silent
 
 ARRIVE, ENTERED, PREFILLED, MOVED = range(4)
-SAMPLES = 2048  # of the state over time: twice as many are halved
 REPORTS = 100  # of progress in a run
-
-
-@dataclass(slots=True)
-class Served:
-    """A request and the seconds of its steps; None for a step that it never came to.
-
-    `started` is the first prefill. `first` is the end of the first decode step, in which it has its first token, and
-    `end` the end of the last step. `refused` says why it was never begun.
-    """
-
-    request: Request
-    started: float | None = None
-    first: float | None = None
-    end: float | None = None
-    tokens: int = 0  # of the answer, by finished steps
-    preempted: int = 0
-    refused: str | None = None
-
-
-@dataclass(frozen=True)
-class Sample:
-    """The state at a time: requests that wait, sequences in decode, cache entries a row in use, bytes read so far."""
-
-    time: float
-    waiting: int
-    running: int
-    entries: int
-    read: float
-
-
-@dataclass
-class Run:
-    """A simulation's result, times in seconds.
-
-    `gaps` are (seconds between two tokens of an answer, number of such gaps). `busy` has the seconds in which each
-    resource worked. `actions` are filled with `record` alone, see `Simulation.note`.
-    """
-
-    served: list[Served]
-    gaps: list[tuple[float, float]]
-    busy: dict[str, float]
-    samples: list[Sample]
-    peak_waiting: int
-    peak_entries: int
-    end: float
-    events: int
-    read: float
-    actions: list[tuple[Any, ...]] = field(default_factory=list)
 
 
 def simulate(
@@ -73,9 +26,15 @@ def simulate(
 ) -> Run:  # fmt: skip
     """Return the course of a workload: requests by arrival, or a closed loop of users.
 
-    Raises ShapeError for a workload without requests, or if `cache` is "grow" and prefill does not take the longest
-    sequence.
+    Raises ShapeError for a workload without requests, for arguments of another kind, or if `cache` is "grow" and
+    prefill does not take the longest sequence.
     """
+    if not isinstance(workload, Closed):
+        check_requests("simulate: workload", workload)
+    if not hasattr(times, "stages"):
+        raise ShapeError(f"simulate: times of type {type(times).__name__}; `sizes.priced` makes some")
+    check_type("simulate: policy", policy, Policy, ShapeError)
+    check_function("simulate: progress", progress, ShapeError)
     return Simulation(workload, times, policy, record, progress).run()
 
 
@@ -93,26 +52,23 @@ class Simulation:
                 f"{times.prompt:,}; place prefill for longer prompts, or take cache 'reserve'"
             )
         self.pipeline = Pipeline(times)
-        self.clock, self.count_events, self.serial = 0.0, 0, 0
+        self.clock, self.count_events, self.serial, self.longest_queue = 0.0, 0, 0, 0
         self.heap: list[tuple[float, int, int, Any]] = []
         self.waiting: list[tuple[tuple[float, ...], int]] = []
         self.open: tuple[int, int] | None = None  # a prompt of which chunks are to come, and its tokens so far
         self.free = [0.0] * len(times.stages(1, 0, True))  # when each region of prefill is
         self.ready: list[int] = []
-        self.entries: dict[int, int] = {}  # of the cache, held by each request that was begun
-        self.used = self.peak = self.longest_queue = 0
+        self.cache = Cache(times.pool)
         self.parked = 0  # tokens of prompts that were begun and are not in decode
         self.to_prefill, self.moving = True, False
         self.view = View()
         self.due = 0.0  # the turn from which on decode may pause for prefill
         self.busy = {"prefill": 0.0, "re-placement": 0.0}
-        self.samples: list[Sample] = []
-        self.apart = 0.0  # seconds between two samples
-        self.actions: list[tuple[Any, ...]] | None = [] if record else None
-        self.noted: dict[int, int] = {}  # steps of a running sequence that are among the actions
+        self.samples = Samples()
+        self.actions = Actions(self.pipeline, record)
         self.served: list[Served] = []
         self.later: Iterator[Request] = iter(())
-        self.pause, self.total, self.over = 0.0, 0, 0
+        self.pause, self.total, self.over, self.made = 0.0, 0, 0, 0  # `made` by the sequences that left decode
         if isinstance(workload, Closed):
             self.later, self.pause, self.total = workload.requests(), workload.pause, workload.count
             for _ in range(min(workload.users, workload.count)):
@@ -124,13 +80,10 @@ class Simulation:
         if not self.served:
             raise ShapeError("a workload without requests: there is nothing to serve; give one at least")
 
-    # --- requests ---
-
     def send(self, at: float) -> None:
         """Let the next request of a closed loop arrive."""
-        for one in self.later:
+        if (one := next(self.later, None)) is not None:
             self.arrive(Request(one.number, at, one.input, one.output))
-            return
 
     def arrive(self, request: Request) -> None:
         """Put an arrival among the events."""
@@ -168,8 +121,6 @@ class Simulation:
         if self.over * REPORTS // self.total != (self.over - 1) * REPORTS // self.total:
             self.progress("requests", self.over, self.total)
 
-    # --- prefill ---
-
     def need(self, number: int) -> int:
         """Return the cache entries a row that a request must have to begin."""
         one = self.served[number]
@@ -181,24 +132,21 @@ class Simulation:
         """Return whether a prompt or a next chunk could begin, if the first region of prefill were free."""
         if self.open is not None:
             return True
-        if not self.waiting or len(self.entries) >= self.times.batch:
+        if not self.waiting or len(self.cache.held) >= self.times.batch:
             return False
         number = self.waiting[0][1]
         one, times = self.served[number], self.times
         parked = self.parked + one.request.input + one.tokens
-        return self.used + self.need(number) <= times.pool and (parked <= times.held or not self.parked)
+        return self.cache.fits(self.need(number)) and (parked <= times.held or not self.parked)
 
     def start(self) -> None:
         """Let the next chunk enter prefill."""
+        number, past = self.open or (heappop(self.waiting)[1], 0)
+        one = self.served[number]
         if self.open is None:
-            _, number = heappop(self.waiting)
-            self.hold(number, self.need(number))
-            past, one = 0, self.served[number]
+            self.cache.hold(number, self.need(number))
             self.parked += one.request.input + one.tokens
             one.started = self.clock if one.started is None else one.started
-        else:
-            number, past = self.open
-            one = self.served[number]
         left = one.request.input + one.tokens - past
         tokens = left if self.policy.chunk is None else min(left, self.policy.chunk)
         at = self.clock
@@ -209,13 +157,7 @@ class Simulation:
         self.view.visited += tokens
         self.push(self.free[0], ENTERED, None)
         self.push(at, PREFILLED, number if tokens == left else None)
-        self.note("prefill", number, past, tokens)
-
-    def hold(self, number: int, entries: int) -> None:
-        """Give a request entries of the cache."""
-        self.entries[number] = self.entries.get(number, 0) + entries
-        self.used += entries
-        self.peak = max(self.peak, self.used)
+        self.actions.note("prefill", number, past, tokens)
 
     def join(self, number: int) -> None:
         """Bring a prompt's keys and values to decode, and begin its answer."""
@@ -226,10 +168,7 @@ class Simulation:
         self.pipeline.hold(self.times.hand_over(tokens))
         entries = -(-(tokens + 1) // self.times.rows)
         running = self.pipeline.join(number, entries, tokens, one.request.output - one.tokens)
-        self.noted[number] = 0
-        self.note("join", number, running.slot)
-
-    # --- decode ---
+        self.actions.note("join", number, running.slot)
 
     def decoded(self, kind: int, running: Running | None) -> None:
         """Handle an event of a turn."""
@@ -242,12 +181,12 @@ class Simulation:
         elif kind == END:
             one.end = self.clock
             self.release(running)
-            self.note("end", running.number)
+            self.actions.note("end", running.number)
             self.finish()
         elif not self.grows:
             self.pipeline.grow(running)
-        elif self.used < self.times.pool:
-            self.hold(running.number, 1)
+        elif self.cache.fits(1):
+            self.cache.hold(running.number, 1)
             self.pipeline.grow(running)
         else:
             self.preempt(running)
@@ -259,20 +198,18 @@ class Simulation:
         self.release(last)
         one.preempted += 1
         self.queue(last.number)
-        self.note("preempt", last.number)
+        self.actions.note("preempt", last.number)
         if last is not growing:
-            self.hold(growing.number, 1)
+            self.cache.hold(growing.number, 1)
             self.pipeline.grow(growing)
 
     def release(self, running: Running) -> None:
         """Free the slot and the cache of a sequence, whose finished steps count."""
-        self.note_steps()
-        self.served[running.number].tokens += self.pipeline.done(running)
+        self.actions.leave(running.number)
+        self.made += (done := self.pipeline.done(running))
+        self.served[running.number].tokens += done
         self.pipeline.leave(running)
-        self.used -= self.entries.pop(running.number)
-        self.noted.pop(running.number)
-
-    # --- the wafer ---
+        self.cache.release(running.number)
 
     def act(self) -> None:
         """Begin all that can begin now."""
@@ -281,9 +218,8 @@ class Simulation:
             while self.free[0] <= self.clock and self.startable() and self.organisation.admits(self.look()):
                 self.start()
         if self.ready and (both or (not self.to_prefill and not self.moving)):
-            for number in self.ready:
-                self.join(number)
-            self.ready = []
+            while self.ready:
+                self.join(self.ready.pop(0))
         if not both and not self.moving and self.wants_prefill() != self.to_prefill:
             self.to_prefill, self.moving = not self.to_prefill, True
             if self.to_prefill:
@@ -326,6 +262,7 @@ class Simulation:
             passed = at - self.clock
             self.busy["prefill"] += passed * (self.view.prefilling > 0)
             self.busy["re-placement"] += passed * self.moving
+            self.samples.lasts(passed, self.state())
             self.clock = at
             self.count_events += 1
             if inner <= outer:
@@ -341,42 +278,20 @@ class Simulation:
                     if what is not None:
                         self.ready.append(what)
             self.act()
-            if at >= self.apart or not heap:
+            if at >= self.samples.due or not heap:
                 self.sample()
         assert self.over == self.total, f"{self.over} of {self.total} requests are over"
         return Run(
-            self.served, pipeline.gaps, self.busy | {"decode": pipeline.busy}, self.samples, self.longest_queue,
-            self.peak, self.clock, self.count_events, pipeline.read, self.actions or [],
+            self.served, pipeline.gaps, self.busy | {"decode": pipeline.busy}, self.samples.kept, self.longest_queue,
+            self.cache.peak, self.cache.peak_requests, self.clock, self.count_events, pipeline.read, self.actions.all,
         )  # fmt: skip
 
+    def state(self) -> State:
+        """Return the requests that wait, the sequences in decode, and the cache entries in use."""
+        return len(self.waiting), len(self.pipeline.running), self.cache.used
+
     def sample(self) -> None:
-        """Keep the state now; of too many samples every second goes, and later ones lie further apart."""
-        state = len(self.waiting), len(self.pipeline.running), self.used, self.pipeline.read
-        self.samples.append(Sample(self.clock, *state))
-        if len(self.samples) > 2 * SAMPLES:
-            del self.samples[1::2]
-        gap = (self.clock - self.samples[0].time) / SAMPLES if len(self.samples) > SAMPLES else 0.0
-        self.apart = self.clock + gap
-
-    def note(self, what: str, *about: Any) -> None:
-        """Record an action, after the steps before it.
-
-        Actions are ("prefill", request, past, tokens), ("join", request, slot), ("steps", {request: steps}), ("end",
-        request) and ("preempt", request).
-        """
-        if self.actions is not None:
-            self.note_steps()
-            self.actions.append((what, *about))
-
-    def note_steps(self) -> None:
-        """Record the decode steps since the last action."""
-        if self.actions is None:
-            return
-        steps = {}
-        for number, running in self.pipeline.running.items():
-            done = self.pipeline.done(running)
-            if number in self.noted and done > self.noted[number]:
-                steps[number] = done - self.noted[number]
-                self.noted[number] = done
-        if steps:
-            self.actions.append(("steps", steps))
+        """Keep the state now."""
+        self.pipeline.advance(self.clock)
+        made = self.made + sum(map(self.pipeline.done, self.pipeline.running.values()))
+        self.samples.keep(self.clock, self.state(), self.pipeline.read, made, self.pipeline.busy)

@@ -1,4 +1,4 @@
-"""The shape of a decoder: what its layers compute and hold. Names are those of a Hugging Face `config.json`."""
+"""The shape of a decoder: the sizes of its layers. Names are as in a Hugging Face `config.json`."""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ MOST = 4096  # experts, some ten times the most that are known
 class Experts:
     """The feed-forward block of sparse layers: of `count` experts each token takes `top_k`, by its router.
 
-    Shares are the softmax over all experts; if `normalized`, those of the chosen ones add up to 1. With `shared_width`
-    every token takes a shared expert of that width too, times a sigmoid. Layers in `dense` have no experts. Raises
-    ConfigError at birth for what cannot be.
+    Shares are the softmax over all experts; if `normalized`, the shares of a token's experts add up to 1. With
+    `shared_width` every token takes a shared expert of that width too, times a sigmoid. Layers in `dense` have no
+    experts. Raises ConfigError at birth for what cannot be.
     """
 
     count: int
@@ -56,7 +56,7 @@ class Experts:
 
     @property
     def logits(self) -> int:
-        """Outputs of the router: one for each expert, and that of the shared expert's sigmoid."""
+        """Outputs of the router: one for each expert, and one for the shared expert's sigmoid."""
         return self.count + min(self.shared, 1)
 
 

@@ -31,7 +31,7 @@ DTYPES = (None, "auto", "float64", "float32", "float16", "bfloat16")  # of the k
 def shape_values(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a `DecoderShape` from the keys of a `config.json`.
 
-    An absent optional key means what transformers takes it to mean. Raises ConfigError for a missing key, and for a
+    An absent optional key has the meaning that transformers gives it. Raises ConfigError for a missing key, and for a
     value that no decoder can have.
     """
     model_type = values.get("model_type", "llama")
@@ -41,7 +41,7 @@ def shape_values(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
             known = ", ".join(filter(None, DTYPES))
             raise ConfigError(f"{name}: {key} = {short(values[key])} is no dtype of weights; take one of {known}")
     heads = required(name, values, "num_attention_heads")
-    # The others' defaults are 8 or 32 whatever the number of heads; nobody means that, so it must be said.
+    # The others' defaults are 8 or 32 whatever the number of heads; the key is required, as no such model is meant.
     kv_heads = (
         values.get("num_key_value_heads")
         if model_type in ("llama", "olmoe")
@@ -133,8 +133,8 @@ def shape_of(model: Model, dtype: str | None = None) -> DecoderShape:
 
     Sizes are a text such as "dim=2048,ffn=8192,heads=32,layers=16", or follow a model: "llama3-8b,layers=16". `dtype`
     is the storage of its matrices, of `dtype.WEIGHTS` (None: as the model says, else as its tiles).
-    Raises ConfigError: with the nearest names for an unknown model, with the key that a configuration lacks, and for a
-    key that asks for another kind of layer.
+    Raises ConfigError with the nearest names for an unknown model, and with the key that a configuration lacks. Raises
+    it for a key that asks for another kind of layer, too.
     """
     if dtype is not None:
         return replace(shape_of(model), weights=dtype)
@@ -219,7 +219,7 @@ def positions(model: Model) -> int | None:
 
 
 def located(model: Any) -> Path | None:
-    """The `config.json` that `model` stands for: its path, or the folder that holds it; None of a name in `MODELS`.
+    """Return the `config.json` of a model, which is its path or the folder that holds it; None of a name in `MODELS`.
 
     Raises ConfigError for anything else.
     """
@@ -238,7 +238,7 @@ def located(model: Any) -> Path | None:
 
 
 def name_of(path: Path) -> str:
-    """What a model is called whose `config.json` lies at a path: its folder, or the path where that has no name."""
+    """Return the name of the model of a `config.json`: its folder, or the path where the folder has no name."""
     return path.resolve().parent.name or str(path)
 
 
@@ -248,7 +248,7 @@ def is_path(name: str) -> bool:
 
 
 def unknown_model(name: str) -> ConfigError:
-    """What to say of a name that no table, folder or file has."""
+    """Return the error of a name that no table, folder or file has."""
     if is_path(name):
         return ConfigError(f"{short(name).strip(chr(39))}: there is no such file or folder")
     near = difflib.get_close_matches(name.lower(), MODELS, n=3, cutoff=0.4)

@@ -20,7 +20,7 @@ MOST_SKEW = 10.0
 
 
 def drawn(shape: DecoderShape, tokens: int, skew: float = 0.0, seed: int = 0) -> Trace:
-    """Return a trace of so many tokens, each of which takes k experts without replacement.
+    """Return a trace of `tokens` tokens, each of which takes k experts without replacement.
 
     With skew s the n-th most popular expert of a layer has weight n**-s (Zipf), with 0 all are alike. The same seed
     gives the same trace.

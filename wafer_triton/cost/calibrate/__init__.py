@@ -22,7 +22,7 @@ _MEASURED = (("skew", "host"), ("sums", "fp16"))  # as the kernels on silicon
 class Measurement:
     """A measured number in `unit` and the model's prediction of it; rows that share a value of `groups` are related.
 
-    `sizes` say how large it is: what lies outside of those of all rows is beyond the measurements.
+    `sizes` are its sizes; a size outside of the range over all rows is beyond the measurements.
     """
 
     family: str

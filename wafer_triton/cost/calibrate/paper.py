@@ -30,7 +30,7 @@ from wafer_triton.shape.read import shape_of
 FILE = FOLDER / "wse2_paper.csv"
 WSE2, GPU = "wse2", "a100"
 SIDES = (480, 600, 720)  # meshes of a product whose mesh the paper does not state: the fastest is taken
-# What is known of why cells are missed, by table and by whom the cell is about.
+# Reasons for missed cells, by table and by the system of the cell.
 WHY = {
     ("rivals", ""): "no wafer program of the rival is published: its products alone, under a stated assumption",
     ("5", "llama2-13b"): "the same count gives 8B's; docs/validation.md has the experiments",
@@ -45,7 +45,7 @@ Prediction = tuple[float | None, float | None, float | None, str]  # of both pro
 
 @lru_cache(maxsize=8)  # of the package's own file, which does not change while it runs
 def cells(tables: tuple[str, ...] = TABLES) -> tuple[Cell, ...]:
-    """Return the cells of tables, in the order of the file; those of the text come last."""
+    """Return the cells of tables, in the order of the file; cells of the text come last."""
     records = records_of_file()
     own = [_cell(record, records) for record in records if record["table"] in tables]
     return (*own, *(_statements(records) if "text" in tables else ()))

@@ -48,7 +48,7 @@ def short_requests(of: Iterable[Parts]) -> dict[str, list[float | None]]:
 
 
 def _drawn(one: Parts) -> float | None:
-    """Published seconds of prefill on the mesh of a request, on the line through those of `DRAWN`."""
+    """Return seconds of prefill on the mesh of a request, on a line through the published seconds on `DRAWN`."""
     rows = {
         int(row["mesh"]): int(row["input_tokens"]) / float(row["value"])
         for row in records_of_file()

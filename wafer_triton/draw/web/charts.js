@@ -1,8 +1,8 @@
 // Canvases but for the map: colours, link heat maps, the strip of rounds, the timeline and SRAM. Each draws its arguments.
 const VIRIDIS = ["440154", "482475", "414487", "355f8d", "2a788e", "21918c", "22a884", "44bf70", "7ad151", "bddf26", "fde725"]
   .map((text) => [0, 2, 4].map((at) => parseInt(text.slice(at, at + 2), 16)));
-// Okabe and Ito, then Tol's muted colours; a name that is too small for a colour of its own is grey.
-const COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#882255", "#999933", "#332288", "#ddcc77"], REST = "#9a9a9a";
+// Okabe and Ito, then colours far from these to colour-blind readers; a name too small for a colour of its own is grey.
+const COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#662200", "#4400aa", "#aaee88", "#440066"], REST = "#5c5c5c";
 
 const number = (value, digits = 0) => value.toLocaleString("en-US", { maximumFractionDigits: digits });
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -68,14 +68,14 @@ const LEFT = 118, RIGHT = 14, TRACKS = [["compute", "compute"], ["wait", "wait o
 const inner = (canvas) => canvas.getBoundingClientRect().width - LEFT - RIGHT;
 
 // Hops, bytes over links and cycles of each round of a scene; the round in view is marked.
-const STRIP = [["longest move", "hops", " hops"], ["bytes over links", "link_bytes", " B"], ["cycles", "cycles", " cycles"]];
+const STRIP = [["longest move", "hops", (hops) => `${number(hops)} hop${hops === 1 ? "" : "s"}`], ["bytes over links", "link_bytes", bytes], ["cycles", "cycles", (cycles) => `${number(cycles)} cycles`]];
 
 function drawStrip(canvas, scene, position) {
   const { context, width, height } = sharp(canvas), step = (width - LEFT - RIGHT) / scene.length, band = height / STRIP.length;
-  STRIP.forEach(([name, field, unit], row) => {
+  STRIP.forEach(([name, field, words], row) => {
     const values = scene.perRound[field], top = values.reduce((high, value) => Math.max(high, value), 0), base = (row + 1) * band - 2;
     text(context, name, LEFT - 8, base - band / 2, "right");
-    text(context, `up to ${number(top)}${unit}`, LEFT - 8, base - band / 2 + 13, "right");
+    text(context, `up to ${words(top)}`, LEFT - 8, base - band / 2 + 13, "right");
     context.fillStyle = COLOURS[[4, 0, 1][row]];
     for (let pixel = 0; pixel < (step < 1 ? width - LEFT - RIGHT : scene.length); pixel += 1) {  // the most of a pixel's rounds
       const from = step < 1 ? Math.floor(pixel / step) : pixel, to = step < 1 ? Math.max(from + 1, Math.floor((pixel + 1) / step)) : pixel + 1;

@@ -1,6 +1,7 @@
 // The wafer as a map: the device, the regions of a model, the mesh, its cores; zoomed and moved by wheel, drag and keys.
-class WaferMap {
+class WaferMap extends Arrows {
   constructor(canvas, choose) {
+    super();
     Object.assign(this, { canvas, choose, scene: null, regions: [], place: [0, 0], show: "plain", chosen: 0, region: 0, travel: 1 });
     canvas.addEventListener("wheel", (event) => {  // without a key, or the focus, the wheel scrolls the page
       if (!event.ctrlKey && !event.metaKey && document.activeElement !== canvas) return;
@@ -108,9 +109,10 @@ class WaferMap {
 
   // One line on the core or the region at a pixel; "" beside them.
   said(x, y) {
-    const { core, region } = this.at(x, y), { scene } = this;
+    const { core, region } = this.at(x, y), scene = this.byRegion() ? null : this.scene;
     if (scene?.detailed && core !== null) {
-      const { shown, tiles, parts } = this.tilesShown();
+      const { shown, tiles, parts, fill } = this.tilesShown();
+      if (fill) return `core ${scene.coordinates(core)}: ${fill[core]} of ${scene.buffers[shown].slots} slots of ${scene.buffers[shown].name} hold an entry`;
       if (shown < 0 || !tiles || tiles[core] < 0) return `core ${scene.coordinates(core)}`;
       const { name } = scene.buffers[shown], sum = parts[core] > 1 ? `, sum of ${parts[core]} parts` : "";
       return `core ${scene.coordinates(core)}: tile of ${name} from ${scene.coordinates(tiles[core])}, ${bytes(scene.buffers[shown].bytes)}${sum}`;
@@ -131,6 +133,7 @@ class WaferMap {
     this.box(0, 0, this.device.rows, this.device.cols, css("--device"), css("--line"));
     this.regions.forEach((region, at) => this.drawRegion(region, at));
     if (!this.scene) return;
+    if (this.byRegion()) { this.drawChosen(); return; }
     if (this.scene.detailed && !this.show.startsWith("links")) this.drawCores();
     else this.drawBlocks();
     this.box(...this.place, this.scene.mesh.rows, this.scene.mesh.cols, null, css("--ink"));
@@ -146,11 +149,11 @@ class WaferMap {
   drawRegion(region, at) {
     const layers = Math.max(1, ...this.regions.map(({ layer }) => layer));
     const share = this.show === "fullness" ? region.sram / this.device.sram : region.layer / layers;
-    const colour = this.show !== "fullness" && region.layer < 0 ? null : amount(share);
-    this.box(...region.origin, region.rows, region.cols, colour ? rgb(colour) : REST, at === this.region ? css("--ink") : css("--paper"));
-    if (region.cols * this.view.scale > 60 && (!this.scene || at !== this.region)) {
-      const said = this.show === "fullness" ? `${number(100 * region.sram / this.device.sram)} %` : region.name;
-      this.words(said, region.origin[1] + region.cols / 2, region.origin[0] + region.rows / 2, colour && isDark(colour) ? "#fff" : "#000", 12);
+    const colour = !this.byRegion() || (this.show === "layer" && region.layer < 0) ? null : amount(share), none = this.byRegion() ? REST : css("--core");
+    this.box(...region.origin, region.rows, region.cols, colour ? rgb(colour) : none, at === this.region ? css("--ink") : css("--paper"));
+    if (region.cols * this.view.scale > 60 && (this.byRegion() || at !== this.region)) {
+      const said = this.show === "fullness" ? `${number(100 * region.sram / this.device.sram)} %` : [region.name, region.name.split(", ")[0]].find((name) => 7 * name.length < region.cols * this.view.scale) ?? "";
+      this.words(said, region.origin[1] + region.cols / 2, region.origin[0] + region.rows / 2, colour ? (isDark(colour) ? "#fff" : "#000") : this.byRegion() ? "#fff" : css("--ink"), 12);
     }
   }
 
@@ -166,53 +169,63 @@ class WaferMap {
 
   // The buffer in view, and of each core the origin of its tile and how many parts that sums.
   tilesShown() {
-    const { scene } = this, moving = this.travel < 1, name = this.show.replace(/^(tiles|parts) /, "");
-    const shown = /^(tiles|parts) /.test(this.show) ? scene.buffers.findIndex((buffer) => buffer.name === name) : -1;
+    const { scene } = this, moving = this.travel < 1, name = this.show.replace(/^(tiles|parts|fill) /, "");
+    const shown = /^(tiles|parts|fill) /.test(this.show) ? scene.buffers.findIndex((buffer) => buffer.name === name) : -1;
     if (shown < 0) return { shown, tiles: null, parts: null };
+    if (this.show.startsWith("fill")) return { shown, tiles: null, parts: null, fill: scene.fill(shown) };
     return { shown, tiles: (moving ? scene.before : scene.last)[shown], parts: (moving ? scene.partsBefore : scene.parts)[shown] };
   }
 
-  // Whether cores are too small to tell apart: a region then has one colour.
-  tiny() { return this.regions.length > 0 && this.view && (this.scene.detailed ? this.view.scale / this.scene.mesh.fold[1] < 2 : this.scene.block * this.view.scale < 4); }
+  // Whether the map colours whole regions, and no cores.
+  byRegion() { return this.regions.length > 0 && (!this.scene || this.show === "layer" || this.show === "fullness"); }
 
   // The ends of the scale of colours, in words; null without one.
   scale() {
-    if (!this.scene || this.tiny()) return this.show === "fullness" ? ["0", bytes(this.device.sram)] : ["first layer", "last layer"];
+    if (this.byRegion()) return this.show === "fullness" ? ["0", bytes(this.device.sram)] : ["first layer", "last layer"];
     if (!this.scene.detailed || this.show.startsWith("links")) return ["0 B", `${bytes(this.top ?? 0)} sent by a ${this.scene.block > 1 ? "block of cores" : "core"}`];
     const { shown } = this.tilesShown();
     if (shown < 0) return null;
+    if (this.show.startsWith("fill")) return ["no entry", `all ${this.scene.buffers[shown].slots} slots filled`];
     const { name } = this.scene.buffers[shown], way = this.byRow(name) ? "row" : "column";
-    return this.show.startsWith("parts") ? ["1 part", `${this.scene.survey().most[shown]} parts summed`] : [`tile from ${way} 0`, `from the last ${way}`];
+    return this.show.startsWith("parts") ? ["1 part", `${this.most(name)} parts summed`] : [`tile from ${way} 0`, `from the last ${way}`];
+  }
+
+  // The scenes of this map and of the map beside it, which share their scales.
+  scenes() { return [this.scene, this.twin?.canvas.offsetParent ? this.twin.scene : null].filter(Boolean); }
+
+  // The most partial results of a buffer's sums in these scenes.
+  most(name) { return Math.max(1, ...this.scenes().map((scene) => (scene.detailed ? scene.survey().most[scene.buffers.findIndex((buffer) => buffer.name === name)] ?? 1 : 1))); }
+
+  // The bytes that each block of cores of a scene sends, over all directions.
+  sent(scene) {
+    const links = Object.values(scene.linksOf(this.show === "links-run" || this.position === 0 ? null : scene.frameAt(this.position)));
+    return Array.from({ length: Math.ceil(scene.mesh.rows / scene.block) * Math.ceil(scene.mesh.cols / scene.block) }, (_, at) => links.reduce((sum, load) => sum + load[at], 0));
   }
 
   // Blocks of cores in the colour of the bytes that they send, over all directions.
   drawBlocks() {
-    const { scene } = this;
-    if (this.tiny()) return;
-    const links = Object.values(scene.linksOf(this.frame())), rows = Math.ceil(scene.mesh.rows / scene.block), columns = Math.ceil(scene.mesh.cols / scene.block);
-    const sums = Array.from({ length: rows * columns }, (_, at) => links.reduce((sum, load) => sum + load[at], 0)), top = sums.reduce((high, sum) => Math.max(high, sum), 1);
-    this.top = top;
-    sums.forEach((bytes, at) => {
+    const { scene } = this, columns = Math.ceil(scene.mesh.cols / scene.block);
+    this.top = this.scenes().reduce((high, each) => this.sent(each).reduce((most, bytes) => Math.max(most, bytes), high), 1);
+    this.sent(scene).forEach((bytes, at) => {
       const row = Math.floor(at / columns) * scene.block, column = (at % columns) * scene.block;
-      this.box(this.place[0] + row, this.place[1] + column, Math.min(scene.block, scene.mesh.rows - row), Math.min(scene.block, scene.mesh.cols - column), rgb(amount(bytes / top)));
+      this.box(this.place[0] + row, this.place[1] + column, Math.min(scene.block, scene.mesh.rows - row), Math.min(scene.block, scene.mesh.cols - column), rgb(amount(bytes / this.top)));
     });
   }
 
   // Cores in the colour of their tile; then labels, the moves of the round in view, and tiles while they travel.
   drawCores() {
     const { scene } = this, high = 1 / scene.mesh.fold[0], wide = 1 / scene.mesh.fold[1], gap = wide * this.view.scale > 6 ? 0.04 : 0;
-    const { shown, tiles, parts } = this.tilesShown(), count = scene.width * scene.height, moving = this.travel < 1, summing = this.show.startsWith("parts");
-    if (this.tiny()) return;
-    const colourAt = (core) => (tiles && tiles[core] >= 0 ? this.colourOf(tiles[core], shown, parts[core]) : null), empty = css("--core");
+    const { shown, tiles, parts, fill } = this.tilesShown(), count = scene.width * scene.height, moving = this.travel < 1, summing = this.show.startsWith("parts");
+    const colourAt = (core) => (fill ? amount(fill[core] / scene.buffers[shown].slots) : tiles && tiles[core] >= 0 ? this.colourOf(tiles[core], shown, parts[core]) : null), empty = css("--core");
     for (let core = 0; core < count; core += 1) {
       const [row, column] = this.corner(core), colour = colourAt(core);
       this.box(row + gap * high, column + gap * wide, high * (1 - 2 * gap), wide * (1 - 2 * gap), colour ? rgb(colour) : empty);
       if (wide * this.view.scale <= 34 || !colour) continue;
-      const label = summing ? number(parts[core]) : `${Math.floor(tiles[core] / scene.width)},${tiles[core] % scene.width}`;
+      const label = fill ? number(fill[core]) : summing ? number(parts[core]) : `${Math.floor(tiles[core] / scene.width)},${tiles[core] % scene.width}`;
       this.words(label, column + wide / 2, row + high / 2, isDark(colour) ? "#fff" : "#000", 12);
     }
     if (wide * this.view.scale < 8) return;
-    const moves = scene.moved.filter(({ from, to }) => from !== to), mine = ({ tile }) => shown < 0 || Math.floor(tile / count) === shown;
+    const moves = scene.moved.filter(({ from, to }) => from !== to), mine = ({ tile }) => shown < 0 || fill || Math.floor(tile / count) === shown;
     const any = moves.some(mine), groups = new Map();
     for (const move of moves) {  // of another buffer, where none of the buffer in view moves
       if (any && !mine(move)) continue;
@@ -224,92 +237,17 @@ class WaferMap {
       else group.forEach((move) => this.arrow(move.from, move.to, !mine(move)));
     }
     if (!moving) return;
-    for (const { from, to, tile, sum } of moves) if (mine({ tile }) && shown >= 0) this.travelling(from, to, rgb(this.colourOf(tile % count, shown, sum)));
+    for (const { from, to, tile, sum } of moves) if (mine({ tile }) && shown >= 0 && !fill) this.travelling(from, to, rgb(this.colourOf(tile % count, shown, sum)));
   }
 
   colourOf(core, shown, sum) {
     const { scene } = this;
-    if (this.show.startsWith("parts")) return amount((sum - 1) / Math.max(1, scene.survey().most[shown] - 1));
+    if (this.show.startsWith("parts")) return amount((sum - 1) / Math.max(1, this.most(scene.buffers[shown].name) - 1));
     return this.byRow(scene.buffers[shown].name) ? amount(Math.floor(core / scene.width) / Math.max(1, scene.height - 1)) : amount((core % scene.width) / Math.max(1, scene.width - 1));
   }
 
   // Whether tiles of a buffer are coloured by their row: where they move along columns, on this map or the one beside it.
   byRow(name) { return [this.scene, this.twin?.scene].some((scene) => scene?.moving?.[name] === "y"); }
-
-  // The middle of a core in the canvas, in pixels.
-  centre(core) {
-    const [row, column] = this.corner(core), { fold } = this.scene.mesh, { x, y, scale } = this.view;
-    return [(column + 0.5 / fold[1] - x) * scale, (row + 0.5 / fold[0] - y) * scale];
-  }
-
-  // The curve of a move from core to core: its ends, which leave the labels free, and the point that bends it.
-  curve(from, to) {
-    const [x, y] = this.centre(from), [endX, endY] = this.centre(to), long = Math.hypot(endX - x, endY - y), bend = 0.18;
-    const side = this.view.scale / Math.max(...this.scene.mesh.fold);
-    if (side < 34) {  // without labels: straight, and as long as neighbours leave room for
-      const part = (share) => [x + (endX - x) * share, y + (endY - y) * share];
-      return { start: part(0.2), middle: part(0.5), end: part(0.85) };
-    }
-    const free = Math.min(0.32 * side, long / 3), [across, down] = [(endX - x) / long, (endY - y) / long];
-    const lift = 0.14 * side, [right, up] = [down * lift, -across * lift];
-    const start = [x + across * free + right, y + down * free + up], end = [endX - across * free + right, endY - down * free + up];
-    return { start, end, middle: [(x + endX) / 2 + (endY - y) * bend, (y + endY) / 2 - (endX - x) * bend] };
-  }
-
-  // A path in ink on a rim of paper, which any colour below it sets off.
-  inked(path, others) {
-    const { context } = this;
-    for (const [colour, width] of [[css("--paper"), 3.6], [css(others ? "--soft" : "--ink"), 1.6]]) {
-      context.strokeStyle = colour;
-      context.lineWidth = width;
-      context.setLineDash(others && width < 2 ? [4, 3] : []);
-      context.beginPath();
-      path();
-      context.stroke();
-    }
-    context.setLineDash([]);
-  }
-
-  head([x, y], angle) {
-    const { context } = this, size = Math.max(4, Math.min(9, this.view.scale / 5));
-    context.beginPath();
-    context.moveTo(x, y);
-    for (const side of [0.45, -0.45]) context.lineTo(x - size * Math.cos(angle + side), y - size * Math.sin(angle + side));
-    context.closePath();
-    context.fillStyle = css("--ink");
-    context.strokeStyle = css("--paper");
-    context.lineWidth = 1;
-    context.stroke();
-    context.fill();
-  }
-
-  arrow(from, to, others) {
-    const { start, middle, end } = this.curve(from, to);
-    this.inked(() => { this.context.moveTo(...start); this.context.quadraticCurveTo(...middle, ...end); }, others);
-    this.head(end, Math.atan2(end[1] - middle[1], end[0] - middle[0]));
-  }
-
-  // One tile to many cores of a mesh row or column: a straight line from end to end, with a head at each core.
-  bus(group) {
-    const along = group[0].axis === "x" ? 0 : 1, side = 0.3 * this.view.scale / Math.max(...this.scene.mesh.fold);
-    const place = (core) => { const point = this.centre(core); point[1 - along] += side; return point; };
-    const from = place(group[0].from), ends = group.map(({ to }) => place(to)).sort((a, b) => a[along] - b[along]);
-    const reach = [from, ...ends].sort((a, b) => a[along] - b[along]);
-    this.inked(() => { this.context.moveTo(...reach[0]); this.context.lineTo(...reach.at(-1)); });
-    for (const end of ends) this.head(end, along ? (end[1] > from[1] ? 1 : -1) * Math.PI / 2 : end[0] > from[0] ? 0 : Math.PI);
-    this.context.fillStyle = css("--ink");
-    this.context.fillRect(from[0] - 3, from[1] - 3, 6, 6);
-  }
-
-  travelling(from, to, colour) {
-    const { start, middle, end } = this.curve(from, to), { context } = this, t = this.travel;
-    const at = [0, 1].map((n) => (1 - t) ** 2 * start[n] + 2 * t * (1 - t) * middle[n] + t ** 2 * end[n]), side = Math.max(4, 0.42 * this.view.scale / this.scene.mesh.fold[1]);
-    context.fillStyle = colour;
-    context.fillRect(at[0] - side / 2, at[1] - side / 2, side, side);
-    context.strokeStyle = css("--ink");
-    context.lineWidth = 1.5;
-    context.strokeRect(at[0] - side / 2, at[1] - side / 2, side, side);
-  }
 
   drawChosen() {
     const [row, column] = this.corner(this.chosen), { fold } = this.scene.mesh, { context, view } = this;

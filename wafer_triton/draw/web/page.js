@@ -48,8 +48,9 @@ async function start() {
   });
 
   scenes.forEach(prepare);  // a name has one colour on the whole page
-  const stepColours = coloured(together(scenes, "cycles")), bufferColours = coloured(together(scenes, "held"));
+  const stepColours = coloured(together([...scenes, { cycles: stepsOf(data.time) }], "cycles")), bufferColours = coloured(together(scenes, "held"));
   scenes.forEach((scene) => Object.assign(scene, { stepColours, bufferColours }));
+  page.stepColours = stepColours;
   by("about").textContent = data.about;
   by("headline").textContent = data.headline;
   scenes.forEach((scene, at) => by("first").add(new Option(scene.name, at)));
@@ -82,7 +83,7 @@ async function start() {
   function choices() {
     const shown = by("show"), scene = maps[0].scene, kept = shown.value;
     shown.replaceChildren();
-    for (const value of scene?.pictures() ?? []) shown.add(new Option(value.replace(/^tiles /, "tiles of ").replace(/^parts /, "parts summed in "), value));
+    for (const value of scene?.pictures() ?? []) shown.add(new Option(value.replace(/^tiles /, "tiles of ").replace(/^parts /, "parts summed in ").replace(/^fill /, "filled slots of "), value));
     if (scene) [["links-round", "bytes sent in this round"], ["links-run", "bytes sent in the run"]].forEach(([value, name]) => shown.add(new Option(name, value)));
     if (data.regions.length) [["layer", "regions by layers"], ["fullness", "regions by SRAM in use"]].forEach(([value, name]) => shown.add(new Option(name, value)));
     if ([...shown.options].some(({ value }) => value === kept)) shown.value = kept;
@@ -99,6 +100,7 @@ async function start() {
     legend("steps", both(), "stepColours", "cycles");
     legend("buffers", both(), "bufferColours", "held");
     if (scenes.length) numbersPanel(both());
+    if (fit && data.regions.length) by("show").value = "layer";
     if (fit) maps.forEach((map) => { if (map.canvas.offsetParent) (data.regions.length ? map.seeDevice() : map.seeMesh()); });
     update();
   }
@@ -125,7 +127,8 @@ async function start() {
     by("status").replaceChildren();
     shown.forEach((scene) => make("div", (second() ? `${scene.name}: ` : "") + sentence(scene, page.position), by("status")));
     factsPanel(page, maps[0].scene);
-    if (!shown.length) return;
+    drawRegions();
+    if (!shown.length) return remember();
     heatPanel(shown, page.position);
     drawStrip(by("strip"), first(), page.position);
     drawTimeline(by("timeline"), shown, page.position, view());
@@ -140,6 +143,7 @@ async function start() {
     const scene = maps[0].scene, state = { round: page.position - 1, show: by("show").value, first: by("first").value, beside: by("second").value };
     if (scene) state.core = `${Math.floor(page.chosen / scene.width)},${page.chosen % scene.width}`;
     if (data.regions.length) state.region = page.region;
+    if (data.time) state.time = page.times.view().map(Math.round).join(",");
     history.replaceState(null, "", `#${Object.entries(state).map(([name, value]) => `${name}=${encodeURIComponent(value).replace(/%2C/g, ",")}`).join("&")}`);
   }
 
@@ -152,6 +156,8 @@ async function start() {
     chooseScenes(true);
     known("show", "show");
     const scene = maps[0].scene, [row, column] = (state.get("core") ?? "").split(",").map(Number);
+    const [from, to] = (state.get("time") ?? "").split(",").map(Number);
+    if (data.time && to > from) page.times.see(from, to);
     if (scene && row >= 0 && column >= 0 && row < scene.height && column < scene.width) page.chosen = Math.trunc(row) * scene.width + Math.trunc(column);
     update();
   }
@@ -203,24 +209,18 @@ async function start() {
     if (problem) by("search").reportValidity(); else update();
   }
 
-  // The maps in view as one picture, with the page's headline and the sentence on the round.
   function save() {
-    const shown = maps.filter(({ canvas }) => canvas.offsetParent).map(({ canvas }) => canvas), canvas = document.createElement("canvas"), dots = window.devicePixelRatio || 1;
-    canvas.width = shown.reduce((sum, each) => sum + each.width, 0);
-    canvas.height = Math.max(...shown.map(({ height }) => height)) + 44 * dots;
-    const context = canvas.getContext("2d");
-    context.fillStyle = css("--paper");
-    context.fillRect(0, 0, canvas.width, canvas.height);
-    shown.reduce((at, each) => { context.drawImage(each, at, 44 * dots); return at + each.width; }, 0);
-    context.scale(dots, dots);
-    context.font = "13px system-ui, sans-serif";
-    text(context, document.title, 8, 18, "left", css("--ink"));
-    text(context, both().length ? sentence(first(), page.position) : data.about, 8, 36, "left");
-    const link = Object.assign(document.createElement("a"), { href: canvas.toDataURL("image/png"), download: `round-${page.position - 1}.png` });
-    page.saved = link.href;
-    link.click();
+    const shown = maps.filter(({ canvas }) => canvas.offsetParent).map(({ canvas }) => canvas);
+    page.saved = pictureOf(shown, document.title, both().length ? sentence(first(), page.position) : data.about);
+    Object.assign(document.createElement("a"), { href: page.saved, download: `round-${page.position - 1}.png` }).click();
   }
 
+  // The device is seen by regions, a mesh by its cores.
+  const regions = (whole) => {
+    if (!data.regions.length || maps[0].byRegion() === whole) return;
+    by("show").value = whole ? "layer" : by("show").options[0].value;
+    update();
+  };
   const each = (action) => maps.forEach((map) => { if (map.canvas.offsetParent) map[action](); });
   const zoom = (factor) => { if (maps[0].canvas.offsetParent) maps[0].zoom(factor); };
   const zoomTime = (factor, cycle = first().intervalAt(page.position)?.start ?? 0) => {
@@ -229,9 +229,11 @@ async function start() {
     page.window = wide >= end ? null : [inside, inside + wide];
     drawTimeline(by("timeline"), both(), page.position, view());
   };
+  by("times-section").hidden = !data.time;
+  const drawRegions = data.time ? timesSection(page, (region) => { page.region = region; place(); update(); }) : () => {};
   const actions = {
     "to-start": () => go(0), back: () => go(page.position - 1), on: () => go(page.position + 1, 0.4), "to-end": () => go(Infinity), play: () => play(!page.playing),
-    device: () => each("seeDevice"), mesh: () => each("seeMesh"), core: () => each("seeCore"), in: () => zoom(1.5), out: () => zoom(1 / 1.5), save,
+    device: () => { regions(true); each("seeDevice"); }, mesh: () => { regions(false); each("seeMesh"); }, core: () => { regions(false); each("seeCore"); }, in: () => zoom(1.5), out: () => zoom(1 / 1.5), save,
     "time-in": () => zoomTime(1 / 2), "time-out": () => zoomTime(2), "time-whole": () => zoomTime(Infinity),
     theme: () => {
       const dark = document.documentElement.dataset.theme ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
@@ -270,29 +272,7 @@ async function start() {
     });
   }
 
-  // One line on the pixel below the pointer, for every canvas that has a `tip`.
-  maps.forEach((map) => { map.canvas.tip = (x, y) => (map.view ? map.said(x, y) : ""); });
-  by("strip").tip = (x) => {
-    const scene = first(), round = roundAt(by("strip"), scene.length, x), kind = scene.kinds[scene.rounds[round]];
-    return round < 0 ? "" : `round ${round}, ${kind.label || "no label"}: longest move ${number(kind.hops)} hops, ${bytes(kind.link_bytes)} over links, ${number(scene.perRound.cycles[round])} cycles`;
-  };
-  by("timeline").tip = (x, y) => {
-    const scene = sceneAt(by("timeline"), both(), y, 26), cycle = cycleAt(by("timeline"), x, view()), hit = scene.timeline.find((run) => run.start <= cycle && cycle < run.end);
-    return hit ? `${hit.label || "no label"}, rounds ${hit.first} to ${hit.last}: ${number(hit.end - hit.start)} cycles, ${Object.entries(hit.bounds).filter(([, part]) => part > 0).map(([name, part]) => `${name} ${percent(part / (hit.end - hit.start))}`).join(", ")}` : "";
-  };
-  by("sram").tip = (x, y) => {
-    const scene = sceneAt(by("sram"), both(), y, 22), round = roundAt(by("sram"), Math.max(...both().map(({ length }) => length)), x);
-    const live = scene.buffers.filter(({ live: span }) => span && span[0] <= round && round <= span[1]), sum = live.reduce((all, { live: span }) => all + span[2], scene.others);
-    return round < 0 || round >= scene.length ? "" : `round ${round}: ${bytes(sum)}: ${live.map(({ name, live: span }) => `${name} ${bytes(span[2])}`).join(", ")}`;
-  };
-  document.addEventListener("pointermove", (event) => {
-    const said = event.target.tip?.(event.offsetX, event.offsetY) ?? "", tip = by("tip");
-    tip.hidden = !said;
-    tip.textContent = said;
-    const { width, height } = tip.getBoundingClientRect();
-    tip.style.left = `${Math.max(4, Math.min(innerWidth - width - 8, event.clientX + 14))}px`;
-    tip.style.top = `${event.clientY + 18 + height > innerHeight ? event.clientY - height - 10 : event.clientY + 18}px`;
-  });
+  tips(maps, { first, both, view });
   const keys = {
     " ": () => play(!page.playing), ArrowLeft: () => go(page.position - 1), ArrowRight: () => go(page.position + 1, 0.4), Home: () => go(0), End: () => go(Infinity),
     "+": () => zoom(1.5), "=": () => zoom(1.5), "-": () => zoom(1 / 1.5), d: actions.device, m: actions.mesh, c: actions.core,
@@ -311,7 +291,7 @@ async function start() {
   window.addEventListener("resize", () => update());
   window.addEventListener("hashchange", recall);
   recall();
-  Object.assign(page, { maps, first, second });
+  Object.assign(page, { maps, first, second, remember });
   document.documentElement.dataset.ready = "yes";
   return page;
 }

@@ -60,11 +60,12 @@ function numbersPanel(shown) {
 function heatPanel(shown, position) {
   const round = document.querySelector("[name=span]:checked").value === "round" && position > 0;
   by("heat").replaceChildren();
+  const linksOf = (scene) => scene.linksOf(round ? scene.frameAt(position) : null);  // on one scale, as they stand side by side
+  const top = Math.max(1, ...shown.flatMap((scene) => Object.values(linksOf(scene)).map((load) => load.reduce((most, sent) => Math.max(most, sent), 0))));
   for (const scene of shown) {
-    const frame = round ? scene.frameAt(position) : null, links = scene.linksOf(frame);
+    const frame = round ? scene.frameAt(position) : null, links = linksOf(scene);
     by("span-round").textContent = frame && frame.last > frame.first ? `rounds ${frame.first} to ${frame.last}` : "this round";
     if (shown.length > 1) make("h3", scene.name, by("heat"));
-    const top = Math.max(1, ...Object.values(links).flatMap((load) => load.reduce((most, sent) => Math.max(most, sent), 0)));
     const rows = Math.ceil(scene.mesh.rows / scene.block), columns = Math.ceil(scene.mesh.cols / scene.block);
     for (const way of scene.ways) {
       const figure = make("figure", "", by("heat")), canvas = make("canvas", "", figure), sum = (links[way] ?? []).reduce((a, b) => a + b, 0);
@@ -78,6 +79,8 @@ function heatPanel(shown, position) {
       canvas.setAttribute("role", "img");
       canvas.setAttribute("aria-label", `Heat map of bytes ${said}, at most ${bytes(top)} on one ${scene.block > 1 ? "block of cores" : "link"}`);
     }
+    if (!scene.ways.length) make("p", "no bytes over links", by("heat"));
+    if (!scene.ways.length) continue;
     const scale = make("div", "", by("heat"));
     scale.className = "scale";
     scaleOf(scale, "0 B", `${bytes(top)} on one ${scene.block > 1 ? "block of cores" : "link"}`);
@@ -146,4 +149,19 @@ function sentence(scene, position) {
   const moves = kind.messages ? `${number(kind.messages)} tiles move over at most ${number(kind.hops)} link${kind.hops === 1 ? "" : "s"}, ${bytes(kind.link_bytes)} over links` : "no tile moves";
   const done = position > scene.length ? "Ended; last round" : "After round";
   return `${done} ${number(Math.min(position, scene.length) - 1)} (of 0 to ${number(last)}), ${kind.label || "no label"}: ${moves}; predicted cycles ${number(now.start)} to ${number(now.end)} of ${number(scene.price.cycles)}, most for ${largest(now.bounds)}`;
+}
+
+// The address of a picture of canvases side by side, below two lines of words.
+function pictureOf(shown, ...words) {
+  const canvas = document.createElement("canvas"), dots = window.devicePixelRatio || 1;
+  canvas.width = shown.reduce((sum, each) => sum + each.width, 0);
+  canvas.height = Math.max(...shown.map(({ height }) => height)) + 44 * dots;
+  const context = canvas.getContext("2d");
+  context.fillStyle = css("--paper");
+  context.fillRect(0, 0, canvas.width, canvas.height);
+  shown.reduce((at, each) => { context.drawImage(each, at, 44 * dots); return at + each.width; }, 0);
+  context.scale(dots, dots);
+  context.font = "13px system-ui, sans-serif";
+  words.forEach((line, at) => text(context, line, 8, 18 + 18 * at, "left", css(at ? "--soft" : "--ink")));
+  return canvas.toDataURL("image/png");
 }

@@ -74,6 +74,12 @@ class Scene {
     // of every slot, and of the tile in `last`: how many partial results it is the sum of
     this.sums = this.buffers.map(({ given, slots }) => Array.from({ length: slots }, () => new Int32Array(count).fill(given ? 1 : 0)));
     this.parts = this.sums.map(([sums]) => sums.slice());
+    this.filled = this.buffers.map(({ slots }) => Array.from({ length: slots }, () => new Uint8Array(count)));
+  }
+
+  // How many slots of a buffer that began empty each core has filled; a tile leaves a slot for another of its buffer.
+  fill(number) {
+    return this.filled[number].reduce((sums, slot) => sums.map((sum, core) => sum + slot[core]), new Int32Array(this.width * this.height));
   }
 
   // Follow all rounds once: how often tiles of each buffer move, and how many partial results its sums have at most.
@@ -93,6 +99,7 @@ class Scene {
 
   // The moment to open a page on: the end of the first run with messages of the step that takes the most cycles.
   telling() {
+    if (this.fills?.length) return this.length;
     const busy = this.timeline.filter(({ first }) => this.kinds[this.rounds[first]].messages);
     const step = busy.reduce((best, { label }) => (best !== null && this.cycles[best] >= this.cycles[label] ? best : label), null);
     return step === null ? 0 : busy.find(({ label }) => label === step).last + 1;
@@ -102,16 +109,17 @@ class Scene {
   pictures() {
     if (!this.detailed) return [];
     const { moves, most } = this.survey(), order = this.buffers.map((_, at) => at).sort((a, b) => moves[b] - moves[a] || a - b);
-    return order.flatMap((at) => {
+    const fills = this.fills.map((name) => `fill ${name}`);
+    return fills.concat(order.flatMap((at) => {
       const tiles = `tiles ${this.buffers[at].name}`, parts = most[at] > 1 ? [`parts ${this.buffers[at].name}`] : [];
       return moves[at] ? [...parts, tiles] : [tiles, ...parts];
-    });
+    }));
   }
 
   // A picture as asked; of a buffer that this schedule lacks, its own first one.
   pictureFor(asked) {
     const own = this.pictures();
-    return !/^(tiles|parts) /.test(asked) || own.includes(asked) ? asked : own[0] ?? "links-round";
+    return !/^(tiles|parts|fill) /.test(asked) || own.includes(asked) ? asked : own[0] ?? "links-round";
   }
 
   slotOf([, index, axis], core) {
@@ -122,7 +130,9 @@ class Scene {
   write(slot, core, tile, sum) {
     const held = this.slots[slot[0]], sums = this.sums[slot[0]], count = this.width * this.height;
     held.forEach((tiles, number) => {
-      if (slot[1] === null || number === this.slotOf(slot, core)) [tiles[core], sums[number][core]] = [tile, sum];
+      if (slot[1] !== null && number !== this.slotOf(slot, core)) return;
+      [tiles[core], sums[number][core]] = [tile, sum];
+      this.filled[slot[0]][number][core] = 1;
     });
     if (tile >= 0) [this.last[Math.floor(tile / count)][core], this.parts[Math.floor(tile / count)][core]] = [tile % count, sum];
   }
@@ -141,6 +151,7 @@ class Scene {
       this.moved = exchanges.flatMap(({ axis, src, dst, send, recv }) => send.flatMap((from, n) => (from < 0 || recv[n] < 0 ? [] : [{
         axis, from, to: recv[n], dst, src, tile: this.slots[src[0]][this.slotOf(src, from)][from], sum: this.sumOf(src, from),
       }])));
+      for (const { from, src, dst } of this.moved) if (src[0] === dst[0] && src[1] !== null) this.filled[src[0]][this.slotOf(src, from)][from] = 0;
       for (const { to, dst, tile, sum } of this.moved) this.write(dst, to, tile, sum);
       for (const { op, outs, ins, cores, sums } of locals) {
         for (const core of cores) {

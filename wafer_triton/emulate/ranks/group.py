@@ -1,4 +1,4 @@
-"""Messages of ranks besides tiles: agreement on options, a result of the first rank for all, and the loss of a rank."""
+"""Messages between ranks besides tiles: agreement on options, broadcasts of one rank, and lost ranks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def agree(options: dict[str, object], group: dist.ProcessGroup) -> None:
 
 
 def digest(values: torch.Tensor) -> str:
-    """Return a hash of a tensor's shape, dtype and bits."""
+    """Returns a hash of a tensor's shape, dtype and bits."""
     held = values.detach().cpu().contiguous()
     bits = held.flatten().view(torch.uint8).numpy()
     return f"{held.dtype} {list(held.shape)} {hashlib.blake2b(bits.data, digest_size=16).hexdigest()}"
@@ -46,7 +46,7 @@ def digest(values: torch.Tensor) -> str:
 
 @contextmanager
 def blaming(group: dist.ProcessGroup, peers: Sequence[int] = ()) -> Iterator[None]:
-    """Raise an error of torch.distributed in one line that names the first of the awaited ranks."""
+    """What torch.distributed raises, in one line that names the first of the ranks that were waited for."""
     try:
         yield
     except RuntimeError as error:
@@ -60,9 +60,9 @@ def blaming(group: dist.ProcessGroup, peers: Sequence[int] = ()) -> Iterator[Non
 
 
 def of_first(work: Callable[[], T], group: dist.ProcessGroup | None) -> T:
-    """Return the result of `work`, which the first rank alone does, on all ranks; without a group, here.
+    """What `work` gives on the first rank, which alone does it, on all of them; without a group, here.
 
-    An error that a user can mend (WaferError, ImportError) is raised on all ranks too.
+    What a user can mend (WaferError, ImportError) is raised on all ranks too.
     """
     if group is None:
         return work()
@@ -81,7 +81,7 @@ def of_first(work: Callable[[], T], group: dist.ProcessGroup | None) -> T:
 
 
 def first(kind: str, name: str, value: str) -> str:
-    """Return the value that the first rank gave to a name, which is kept where the ranks met."""
+    """The value that the first rank gave to a name, which is kept where the ranks met."""
     store = dist.distributed_c10d._get_default_store()
     kept: bytes = store.compare_set(f"wafer_triton/{kind}/{name}", "", value)
     return kept.decode()

@@ -1,4 +1,4 @@
-"""A mesh cut into rectangles of cores, one for each rank, and a rank's part of a schedule."""
+"""A mesh cut into rectangles of cores, one for each rank, and what of a schedule a rank has to do."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Partition:
     grid: tuple[int, int]
 
     def rectangle(self, rank: int) -> tuple[slice, slice]:
-        """Return the rows and the columns of a rank's logical cores."""
+        """The rows and the columns of a rank's logical cores."""
         down, along = divmod(rank, self.grid[1])
         (rows, cols), fold = self._edges, self.mesh.fold
         return (
@@ -61,7 +61,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class Shard:
-    """The rectangle of cores that `rank` holds; their part of a schedule, in their own coordinates."""
+    """The rectangle of cores that `rank` holds; what of a schedule concerns them, in their own coordinates."""
 
     partition: Partition
     rank: int
@@ -84,17 +84,17 @@ class Shard:
         return np.arange(self.partition.mesh.cores).reshape(self.partition.mesh.shape)[self.rectangle].ravel()
 
     def _range(self, axis: str) -> slice:
-        """Return its positions along an axis."""
+        """Its positions along an axis."""
         return self.rectangle[1 if axis == "x" else 0]
 
     def slot(self, slot: Slot) -> Slot:
-        """Return a slot as these cores use it."""
+        """A slot as these cores use it."""
         if isinstance(slot.index, np.ndarray):
             return replace(slot, index=slot.index[self._range(slot.axis)])
         return slot
 
     def where(self, cores: Cores) -> Cores | None:
-        """Return the part of some cores that is here; None if there is none."""
+        """Return the cores of `cores` in this shard; None if it has none."""
         here, across = self._range(cores.axis), self._range("y" if cores.axis == "x" else "x")
         lines = np.arange(across.start, across.stop) if cores.lines is None else cores.lines
         mine = (lines >= across.start) & (lines < across.stop)
@@ -108,7 +108,7 @@ class Shard:
         return Cores(cores.axis, at, numbers) if mine.any() and (at >= 0).any() else None
 
     def local(self, op: Local) -> Local | None:
-        """Return a local operation on these cores; None if it runs on none of them."""
+        """A local operation on these cores; None if it runs on none of them."""
         where = None if op.where is None else self.where(op.where)
         if op.where is not None and where is None:
             return None
@@ -117,7 +117,7 @@ class Shard:
 
 @lru_cache(maxsize=64)
 def partition(mesh: Mesh, ranks: int, shards: tuple[int, int] | None = None) -> Partition:
-    """Return a mesh over `ranks`, in `shards` = (rows, columns) of rectangles, or with the fewest cores at the cuts.
+    """Return a mesh over `ranks` ranks, in `shards` = (rows, columns) of rectangles, or with the fewest border cores.
 
     Raises MeshError for more ranks than cores, and for a mesh whose sides have too few cores for every such cut.
     """

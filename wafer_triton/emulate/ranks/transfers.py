@@ -1,6 +1,6 @@
 """Tiles between ranks: which of them cross, and the messages that carry them, one for each pair of ranks.
 
-All ranks plan the whole schedule, so that each has its own messages at hand. A tile that several cores of a
+All ranks plan the whole schedule, so that each knows what it has to send and what comes. A tile that several cores of a
 rank receive crosses once.
 """
 
@@ -36,7 +36,7 @@ class SendRecv:
 
 
 def route(shard: Shard, homes: Index, receivers: Index, here: Index, there: Index) -> SendRecv:
-    """Return the route of tiles from the cores `homes`, in rows `here` of their ranks, to rows `there`."""
+    """The route of tiles from the cores `homes`, in rows `here` of their ranks, to the `receivers`, in rows `there`."""
     source, target = shard.partition.owner[homes], shard.partition.owner[receivers]
     inside = (source == shard.rank) & (target == shard.rank)
     across = np.flatnonzero(source != target)
@@ -82,7 +82,7 @@ class Transfer:
         return dist.P2POp(op, message, group=self.group, group_peer=peer)
 
     def start(self) -> None:
-        """Pack the tiles, and post all messages."""
+        """Pack what is sent, and post all messages."""
         if self._ops:
             for pack in self._packs:
                 pack()
@@ -90,7 +90,7 @@ class Transfer:
                 self._works = dist.batch_isend_irecv(self._ops)
 
     def finish(self) -> None:
-        """Wait for all messages, and unpack them."""
+        """Wait for all messages, and unpack what came."""
         for number, work in enumerate(self._works):
             with blaming(self.group, [op.group_peer for op in self._ops[number:]]):
                 work.wait()
@@ -121,13 +121,13 @@ class Gather:
 
 
 def copied(found: SendRecv, source: torch.Tensor, target: torch.Tensor) -> Callable[[], object]:
-    """Return a step that copies the tiles of a route that stay on the rank."""
+    """A step that copies the tiles of a route that stay on the rank."""
     sent, got = (torch.from_numpy(index).to(source.device) for index in (found.sent, found.got))
     return lambda: target.index_copy_(0, got, source.index_select(0, sent))
 
 
 def _message(parts: Sequence[tuple[int, torch.Tensor]]) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Return a message for numbers of tiles of some tensors, and its parts [tiles, numel]."""
+    """Return a message for a number of tiles of each of some tensors, and its parts [tiles, numel]."""
     sizes = [-(-number * _tile_bytes(like) // ALIGNED) * ALIGNED for number, like in parts]
     message = torch.empty(sum(sizes), dtype=torch.uint8, device=parts[0][1].device)
     return message, [

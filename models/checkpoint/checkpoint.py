@@ -1,0 +1,39 @@
+"""A checkpoint, opened once: configuration, weights and tokenizer, each read when it is first asked for."""
+
+from __future__ import annotations
+
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from wafer_triton.models.checkpoint.fetch import resolve
+from wafer_triton.models.checkpoint.text import tokenizer_of
+from wafer_triton.models.checkpoint.weights import StoredWeights
+from wafer_triton.models.config import DecoderConfig
+
+
+class Checkpoint:
+    """The checkpoint in a folder in Hugging Face layout, or known by name, as of `resolve`, whose errors it raises."""
+
+    def __init__(self, name_or_path: str | Path) -> None:
+        self.folder = resolve(name_or_path)
+        self._weights = lru_cache(maxsize=1)(self._opened)
+
+    @cached_property
+    def config(self) -> DecoderConfig:
+        """The configuration; raises as `DecoderConfig.from_folder`."""
+        return DecoderConfig.from_folder(self.folder)
+
+    def weights(self, dtype: torch.dtype = torch.float32) -> StoredWeights:
+        """Return the parameters by name, each read as `dtype` when it is asked for; raises as `StoredWeights`."""
+        return self._weights(dtype)
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer; CheckpointError without one."""
+        return tokenizer_of(self.folder)
+
+    def _opened(self, dtype: torch.dtype) -> StoredWeights:
+        return StoredWeights(self.folder, self.config, dtype)

@@ -1,0 +1,97 @@
+"""The options of a model on a wafer: how it lies, and how it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+from wafer_triton.cost.placement import Placement as Experts
+from wafer_triton.emulate.executor import Executor
+from wafer_triton.errors import BackendError, ShapeError
+from wafer_triton.ops import described
+from wafer_triton.ops import executor as executor_of
+from wafer_triton.place.regions import Placement
+from wafer_triton.text.progress import Progress, silent
+
+Groups = tuple[int, ...] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceOptions:
+    """How a model lies on a wafer.
+
+    `mesh` is a Mesh, or what `as_mesh` makes one of on `device` (default: a WSE-2). `prefill_mesh` is the mesh of
+    prefill where it is another. `groups` and `prefill_groups` are the groups of the K-trees (default: about the root of
+    a line's cores). Without a mesh, the fastest plan that holds the model gives whatever of these is not given. The
+    columns hold the heads in `head_groups` groups, in prefill in `prefill_head_groups` if that is given (default: in
+    each phase the fastest by the cost model that fit). With `trim` each phase takes the part of its mesh that holds
+    more than padding, see `wafer_triton.cost.padding`. In prefill the `experts` of a mixture are "spread", each over
+    the whole mesh, or live in "regions", given ones or the best (default: the faster by the cost model that fits).
+
+    Tiles have `dtype`, sums are kept in `accumulate`. The KV cache of each of `batch` sequences holds `max_length`
+    tokens, prompt and new. A prompt of up to `max_prompt` tokens goes through prefill at once if a block can take it,
+    else in chunks. `kv_policy` "concat" fills the last row alone and overflows sooner.
+    """
+
+    mesh: Any = None
+    device: Any = None
+    dtype: str = "fp32"
+    accumulate: str = "fp32"
+    max_length: int = 512
+    max_prompt: int = 64
+    kv_policy: str = "shift"
+    batch: int = 1
+    prefill_mesh: Any = None
+    groups: Groups = None
+    prefill_groups: Groups = None
+    head_groups: int | None = None
+    prefill_head_groups: int | None = None
+    trim: bool = False
+    experts: Experts = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """How a model runs on this machine.
+
+    `emulate_on` is the torch device that emulates the cores with explicit exchange ("auto": a GPU where there is one).
+    An `executor` in its place chooses backend and exchange too, see `ops.executor`. `progress` hears of compiled
+    kernels. `placed` is called with the placement, before weights are read.
+
+    Raises BackendError for an `executor` that is none, or beside `emulate_on`, ShapeError for what cannot be called.
+    """
+
+    emulate_on: str = "auto"
+    executor: Executor | None = None
+    progress: Progress = silent
+    placed: Callable[[Placement], None] | None = None
+
+    def __post_init__(self) -> None:
+        executor = self.executor
+        if not isinstance(executor, Executor | None):
+            raise BackendError(f"executor {executor!r}: give a result of wafer_triton.ops.executor, or leave it out")
+        if executor is not None and self.emulate_on != "auto":
+            raise BackendError(
+                f"emulate_on {self.emulate_on!r} beside an executor {described(executor)}: give one of the two"
+            )
+        for name, given in (("progress", self.progress), ("placed", self.placed or silent)):
+            if not callable(given):
+                raise ShapeError(f"{name} = {given!r} is no function; give one, or leave it out")
+
+    def chosen(self) -> Executor:
+        """Return the executor that runs the model; BackendError for a device that is not there."""
+        return executor_of(emulate_on=self.emulate_on) if self.executor is None else self.executor
+
+
+def split(options: dict[str, Any]) -> tuple[PlaceOptions, RunOptions]:
+    """Return options by name as both kinds; TypeError for a name that neither has."""
+    run = {one.name for one in fields(RunOptions)}
+    known = run | {one.name for one in fields(PlaceOptions)}
+    for name in options:
+        if name not in known:
+            raise TypeError(f"a model has no option {name!r}; options: {', '.join(sorted(known))}")
+    return (
+        PlaceOptions(**{name: value for name, value in options.items() if name not in run}),
+        RunOptions(**{name: value for name, value in options.items() if name in run}),
+    )

@@ -1,0 +1,110 @@
+"""The chunks of a prompt: which tokens lie where, and the tiles of activations, masks, keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from einops import rearrange
+
+from wafer_triton.layout import MeshTensor, scatter
+from wafer_triton.models.place.cuts import Tiles, picked, unpicked
+from wafer_triton.schedule import prefill
+from wafer_triton.schedule.block import Block
+from wafer_triton.schedule.kv_cache import KvCache
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Consecutive tokens of a prompt, `count` from `start` on, spread over the rows of the mesh.
+
+    A row holds up to `tokens` of them, and `past` entries of the chunks before. `position` [rows, tokens] is the number
+    of the token that lies there, -1 where none does.
+    """
+
+    start: int
+    count: int
+    tokens: int
+    past: int
+    position: torch.Tensor
+
+    @cached_property
+    def index(self) -> torch.Tensor:
+        """The position of each token among the padded rows."""
+        return (self.position.flatten() >= 0).nonzero().flatten()
+
+
+def chunks(side: int, count: int, tokens: int) -> list[Chunk]:
+    """Return a prompt in chunks of `tokens` on each of `side` rows; the last may have fewer."""
+    parts: list[Chunk] = []
+    for start in range(0, count, side * tokens):
+        here = min(count - start, side * tokens)
+        spread, rows = KvCache(side, here), -(-here // side)
+        row, edges = spread.row_of(here), spread.windows(here)
+        position = np.full((side, rows), -1)
+        position[row, np.arange(here) - edges[row]] = start + np.arange(here)
+        past = sum(chunk.tokens for chunk in parts)
+        parts.append(Chunk(start, here, rows, past, torch.from_numpy(position)))
+    return parts
+
+
+@dataclass(frozen=True)
+class ChunkTiles:
+    """Cuts a prompt's values into the tiles of its chunks on the square mesh of `block`, and joins tiles."""
+
+    block: Block
+
+    @property
+    def side(self) -> int:
+        """Rows of the mesh."""
+        return self.block.mesh.shape[0]
+
+    def inputs(
+        self, x: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], parts: Sequence[Chunk]
+    ) -> Iterator[Tiles]:
+        """Yield the tiles that each chunk's attention program is given before its first layer."""
+        held = [picked(values, self.block.layout.pair_of, 1) for values in rotary]
+        for part, mask in zip(parts, self.masks(parts), strict=True):
+            angles = (self.spread(values, part, "(y m) (x p)") for values in held)
+            given = {
+                prefill.HIDDEN: self.spread(x, part, prefill.HIDDEN_SPEC),
+                prefill.MASK: mask,
+            }
+            yield given | dict(zip(prefill.ANGLES, angles, strict=True))
+
+    def spread(self, values: torch.Tensor, part: Chunk, pattern: str) -> torch.Tensor:
+        """Return the tiles of a chunk's part of values [count, width], cut by `pattern`; padded rows are zeros."""
+        padded = values.new_zeros(self.side * part.tokens, values.shape[1])
+        padded[part.index] = values[part.start : part.start + part.count]
+        return scatter(padded, self.block.mesh, pattern).tiles
+
+    def whole(self, tiles: torch.Tensor, part: Chunk) -> torch.Tensor:
+        """Return the activation [count, width] of a chunk from its tiles."""
+        shape = (self.side * part.tokens, self.block.shape.hidden_size)
+        return MeshTensor(self.block.mesh, tiles, prefill.HIDDEN_SPEC, shape, {}).gather()[part.index]
+
+    def masks(self, parts: Sequence[Chunk]) -> Iterator[torch.Tensor]:
+        """Of each chunk, 0 where a query of the row may see a key of a core's block, else -inf.
+
+        [rows, cols, tokens, seen], where the key's row is the core's column; with several head groups [rows, cols,
+        slots, tokens, seen]. A padded query attends to every real key, so that its row stays finite. No query attends
+        to a padded key.
+        """
+        rows = torch.arange(self.side)
+        held = rows[None] if self.block.head_groups == 1 else torch.from_numpy(self.block.blocks.row_of)
+        for number, part in enumerate(parts):
+            keys = torch.cat([chunk.position for chunk in (part, *parts[:number])], 1)
+            query = torch.where(part.position < 0, part.start + part.count, part.position)
+            seen = (keys >= 0) & (keys <= query[:, :, None, None])  # [rows, tokens, rows of keys, keys]
+            masks = torch.where(seen, 0.0, float("-inf")).transpose(1, 2)
+            yield masks[rows.view(-1, *[1] * (held.ndim - 1)), held]
+
+    def gather(self, entries: list[torch.Tensor], parts: Sequence[Chunk]) -> torch.Tensor:
+        """Return keys or values [count, key heads, head_dim] from the tiles of all chunks."""
+        pattern = "y x m g n -> (y m) (x g n)"
+        rows = [rearrange(tiles, pattern)[part.index] for tiles, part in zip(entries, parts, strict=True)]
+        whole = unpicked(torch.cat(rows), self.block.layout.rows("k"), 1)
+        return whole.unflatten(1, (-1, self.block.shape.head_dim))

@@ -1,0 +1,236 @@
+"""The run of a placed model: prompts and tokens through its layers, its caches, and the account of what ran."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property, lru_cache, partial
+from itertools import chain
+from operator import index
+
+import torch
+
+from wafer_triton.cost.price import Prediction
+from wafer_triton.count.account import Account
+from wafer_triton.errors import CacheError, ShapeError
+from wafer_triton.models.generate import Prompt, token_ids
+from wafer_triton.models.module import PlacedModule
+from wafer_triton.models.place.moves import Phases
+from wafer_triton.models.run.chunks import chunks
+from wafer_triton.models.run.decode import Decode
+from wafer_triton.models.run.head import Embedding, Head
+from wafer_triton.models.run.ledger import Due, Ledger
+from wafer_triton.models.run.passes import Passes
+from wafer_triton.models.run.pipeline import ModelPipeline
+from wafer_triton.models.run.prefill import PrefillRun
+from wafer_triton.place.moves import hand_overs
+from wafer_triton.place.regions import Placement
+from wafer_triton.place.transfers import Scheduled
+from wafer_triton.schedule.block import Block
+from wafer_triton.schedule.kv_cache import KvCache
+from wafer_triton.text.progress import Progress, silent
+
+PHASES = ("prefill", "replacement", "decode")
+
+
+class Session(PlacedModule):
+    """Runs a placed model: prefill of a prompt, then token after token; the parts are made by its subclass."""
+
+    placement: Placement
+    block: Block
+    max_length: int
+    batch: int
+    head: Head
+    embedding: Embedding
+    layers: Decode
+    phases: Phases
+    pipeline: ModelPipeline
+    _prefill: PrefillRun
+    version = 0  # rises with every change of the caches; a stream compares it, and refuses caches that changed
+
+    @property
+    def count(self) -> int:
+        """Tokens in the cache of the first sequence."""
+        return self.counts[0]
+
+    def reset(self) -> None:
+        """Forget the cached tokens and the account of the run."""
+        self.counts = [0] * self.batch  # tokens in each cache
+        self.caches: list[KvCache] = [self.block.cache()] * self.batch
+        self.ledgers = {phase: Ledger() for phase in PHASES}
+        self.ran = dict.fromkeys(PHASES, 0)  # tokens
+        self.passes = Passes(self.config, self.block.dtype, self.block.mesh.device, self.pipeline.of_all)
+        self.version += 1
+        self._broken = False
+
+    def account(self) -> Account:
+        """Return rounds, hops and bytes of everything since `reset`."""
+        return sum((ledger.account for ledger in self.ledgers.values()), Account())
+
+    def predicted(self) -> dict[str, Prediction]:
+        """What everything since `reset` is predicted to take on the wafer, for each phase that ran.
+
+        The phases "prefill" and "decode" are layers and head. The phase "replacement" brings weights and cache from one
+        phase's place to the other's. A prediction is the price of the schedules that ran, each as often as it ran.
+        """
+        device = self.block.mesh.device
+        return {
+            phase: Prediction.of(cost, device, self.ran[phase])
+            for phase, cost in ((phase, ledger.cost) for phase, ledger in self.ledgers.items())
+            if cost.rounds
+        }
+
+    def _token_runs(self, held: Mapping[int, tuple[int, int]]) -> list[Scheduled]:
+        ends = self.embedding.runs(self.batch), self.head.runs(self.batch)
+        return [*self.layers.runs(held), *self.hand_off, *chain(*ends)]
+
+    def _count(self, phase: str, *due: Due, tokens: int = 0) -> None:
+        for entry in due:
+            self.ledgers[phase].enter(entry)
+        self.ran[phase] += tokens
+
+    def _enter(self, phase: str) -> None:
+        if self.phases.enter(phase):
+            self._count("replacement", self.phases.move_weights)
+
+    def prefill(self, tokens: Prompt, progress: Progress = silent, *, sequence: int = 0) -> torch.Tensor:
+        """Run a prompt through the empty cache of a sequence; logits [vocab] of its last token.
+
+        Raises ShapeError for an empty prompt, CacheError for one longer than the cache.
+        """
+        ids = self.checked(tokens, sequence)
+        self.begin(ids)
+        return self.logits(self.prompt(ids, progress, sequence)[-1:])()[0]
+
+    def step(self, token: int) -> torch.Tensor:
+        """Run one token after the cached ones; logits [vocab]. Raises CacheError when the cache is full."""
+        return self.advance([token, *[None] * (self.batch - 1)])[0]
+
+    def advance(self, tokens: Sequence[int | None]) -> torch.Tensor:
+        """Run one token of each sequence (None: it rests); logits [batch, vocab].
+
+        Raises ShapeError for the wrong number of tokens, CacheError when a cache is full.
+        """
+        given = token_ids([token for token in tokens if token is not None])
+        if len(tokens) != self.batch or not given:
+            raise ShapeError(
+                f"{len(tokens)} tokens for {self.batch} sequences; give one for each, or None, not all None"
+            )
+        active = [number for number, token in enumerate(tokens) if token is not None]
+        for number in active:
+            self.room(self.counts[number] + 1, self.caches[number].prefilled)
+        ids = self._known([0 if token is None else token for token in tokens])
+        angles = [self.config.angles(torch.tensor([count]), count + 1) for count in self.counts]
+        rotary = torch.cat([cos for cos, _ in angles]), torch.cat([sin for _, sin in angles])
+        self.version += 1
+        self._enter("decode")
+        state = rotary, self.counts, self.caches, active
+        look_up = None if self.layers.embedding else self.embedding.run
+        with self._attempt():
+            logits = self.pipeline.step(ids, look_up, lambda x: self.layers.run(x, *state), self.head.dtype)
+        held = {number: (self.counts[number], self.caches[number].prefilled) for number in active}
+        due = lru_cache(partial(self._token_runs, held))
+        self._count("decode", due, tokens=len(active))
+        for number in active:
+            self.counts[number] += 1
+        self.passes.add("decode", [self.counts[number] for number in active], self.layers.expert_ids(active), due)
+        return logits
+
+    def embed(self, tokens: Prompt) -> torch.Tensor:
+        """Return rows of the embedding table [tokens, width]; ShapeError for an unknown token."""
+        return self.embedding.run(self._known(tokens))
+
+    def _known(self, tokens: Prompt) -> torch.Tensor:
+        try:
+            ids = [index(token) for token in tokens]
+        except TypeError:
+            raise ShapeError("a token is no whole number; give token ids, text goes through the tokenizer") from None
+        if not ids:
+            raise ShapeError("no tokens to look up; give at least one")
+        self.config.check_tokens(ids)
+        return torch.as_tensor(ids, dtype=torch.long)
+
+    @cached_property
+    def hand_off(self) -> list[Scheduled]:
+        """The schedules that bring the activation from the embedding through all regions, in one decode step."""
+        return [(schedule, 1) for schedule in hand_overs(self.placement.regions, self.block)]
+
+    def room(self, count: int, prefilled: int) -> None:
+        """Raise CacheError unless a sequence of `count` tokens fits, of which `prefilled` were the prompt."""
+        self.config.room(count)
+        if count > self.max_length:
+            raise CacheError(
+                f"{count} tokens do not fit the KV cache of max_length = {self.max_length}; give a larger max_length"
+            )
+        self.block.cache(prefilled).room(count)
+
+    def checked(self, tokens: Prompt, sequence: int = 0) -> torch.Tensor:
+        """Return the ids of a prompt for a sequence; what is wrong with it is raised before a part of it is on its way.
+
+        Raises ShapeError for an empty prompt, an unknown token or sequence, CacheError for what does not fit its cache.
+        """
+        tokens = token_ids(tokens)
+        count = len(tokens)
+        if count == 0:
+            raise ShapeError("the prompt is empty; give at least one token")
+        if sequence not in range(self.batch):
+            raise ShapeError(f"sequence {sequence!r}: the model is placed for {self.batch}, numbered from 0")
+        self.room(count, count)
+        if self._broken or self.counts[sequence]:
+            held = "broke off in the middle of a step" if self._broken else f"holds {self.counts[sequence]} tokens"
+            raise CacheError(f"prefill needs an empty cache, which {held}; call reset() first")
+        return self._known(tokens)
+
+    def begin(self, ids: torch.Tensor) -> None:
+        """Start a prompt on its way, before it is run; only several ranks have something to do."""
+        self.pipeline.begin(lambda: self.embedding.run(ids))
+
+    def prompt(self, ids: torch.Tensor, progress: Progress, sequence: int) -> torch.Tensor:
+        """All positions [count, width] of a prompt after the last layer; its keys and values are in the cache."""
+        count = len(ids)
+        parts = chunks(self.placement.prefill.mesh.shape[0], count, self.placement.chunk(count))
+        x = self.pipeline.enter(lambda: self.embedding.run(ids), count)
+        cache = self.block.cache(count)
+        self.version += 1
+        self._enter("prefill")
+        with self._attempt():
+            x = self._prefill.run(
+                x,
+                self.config.angles(torch.arange(count), count),
+                parts,
+                lambda layer, k, v: self.layers.fill(layer, sequence, cache, k, v),
+                progress,
+            )
+            self.pipeline.leave(x)
+        self.counts[sequence], self.caches[sequence] = count, cache
+        passes = self._prefill.passes
+
+        @lru_cache
+        def layers() -> list[Scheduled]:
+            every = self.pipeline.of_all(passes) if passes else []
+            return list(self._prefill.runs(parts, [sum(chunk) for chunk in zip(*every, strict=True)]))
+
+        ran = lru_cache(partial(self.embedding.prompt_runs, count)), layers
+        self.passes.add("prefill", [count], self._prefill.expert_ids, *ran)
+        if self._prefill.passes:
+            self.passes.sent(sum(self._prefill.passes), self._prefill.overflow)
+        self._count("prefill", *ran, tokens=count)
+        self._count("replacement", partial(self.phases.move_cache, parts, cache))
+        return x
+
+    def logits(self, x: torch.Tensor) -> Callable[[], torch.Tensor]:
+        """What gives the logits of x on every rank, which the last stage has computed by then."""
+        due = partial(self.head.runs, len(x))
+        self.passes.also(due)
+        self._count("prefill", due)
+        own = self.head.run(x) if self.pipeline.has_head else None
+        return partial(self.pipeline.everywhere, own, len(x), self.head.dtype)
+
+    @contextmanager
+    def _attempt(self) -> Iterator[None]:
+        """A step: one that is left half-way (by Ctrl-C, say) leaves caches that only `reset` makes good."""
+        if self._broken:
+            raise CacheError("the last step broke off half-way, so the cache is not whole; call reset() first")
+        self._broken = True
+        yield
+        self._broken = False

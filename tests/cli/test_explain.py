@@ -1,0 +1,55 @@
+"""`wafer-triton explain`, and the line of bounds under every estimate."""
+
+import json
+import re
+
+import pytest
+
+from wafer_triton.cli.estimate import KINDS, TIMELESS
+from wafer_triton.cli.main import main
+from wafer_triton.draw.figure import numbers_of
+
+MODEL = "--model smollm2-135m --mesh 32"
+LINES = {
+    "gemm": "--mesh 8 --m 64 --k 64 --n 64",
+    "gemv": "--mesh 8 --k 64 --n 64",
+    "decode": f"{MODEL} --context 64",
+    "prefill": f"{MODEL} --tokens 64",
+    "request": "--model smollm2-135m --prefill-mesh 32 --decode-mesh 32 --input 64 --output 8",
+    "cap": f"{MODEL} --context 64",
+    "batch": f"{MODEL} --context 64 --batch 4",
+    "kv": MODEL,
+    "energy": "--seconds 1 --against-seconds 1",
+}
+
+
+def answer(capsys, line):
+    assert main([*line.split(), "--json"]) == 0
+    shown = capsys.readouterr()
+    return json.loads(shown.out.splitlines()[-1]), shown.err
+
+
+@pytest.mark.parametrize("kind", [kind.name for kind in KINDS])
+def test_a_line_under_every_estimate_has_its_bounds(capsys, kind):
+    found, text = answer(capsys, f"estimate {kind} {LINES[kind]}")
+    if kind in TIMELESS:
+        assert found["bounds"] is None and TIMELESS[kind] in text
+    else:
+        assert sum(found["bounds"]["shares"].values()) == pytest.approx(1)
+        assert "\nbound by " in text and " per per cent: clock_hz " in text
+
+
+@pytest.mark.parametrize("kind", ["gemv", "decode", "batch"])
+def test_an_explanation_is_text_json_and_a_picture(capsys, kind, tmp_path):
+    picture = tmp_path / "why.png"
+    found, text = answer(capsys, f"explain {kind} {LINES[kind]} --draw {picture}")
+    assert found["files"] == [str(picture)] and f"written: {picture}" in text
+    assert numbers_of(picture)["shares"] == [round(share, 4) for share in found["shares"].values() if share > 0]
+    assert numbers_of(picture)["clock_hz"] == [0.5, 2.0]
+    assert found["effects"]["clock_hz"]["doubled"] == pytest.approx(2)
+    assert re.search(r"\nclock_hz +x 0.5 +x 2 +[+-]1.00\n", text) and re.search(r"\nchange 1 +\S", text)
+
+
+def test_a_kind_without_time_is_no_kind_of_explain(capsys):
+    assert main(["explain", "kv", "--model", "smollm2-135m", "--mesh", "32"]) == 2
+    assert "invalid choice: 'kv'" in capsys.readouterr().err

@@ -1,0 +1,139 @@
+"""Grids of estimates: rows, masks, shared counts; and counts on any device."""
+
+import pytest
+
+from wafer_triton import estimate
+from wafer_triton.compare.grid import REASON, feasible, masked, parsed, points, size, write_csv
+from wafer_triton.compare.sweep import KINDS, own, seconds, sweep
+from wafer_triton.cost.constants import constants
+from wafer_triton.cost.layers import decode_block, decode_phases
+from wafer_triton.cost.price import price
+from wafer_triton.device import device
+from wafer_triton.errors import ConfigError, DeviceError, MeshError, ShapeError, SramError
+from wafer_triton.mesh import Mesh
+from wafer_triton.place.need import decode_need
+from wafer_triton.schedule import block as blocks
+from wafer_triton.schedule.product import recipe
+from wafer_triton.shape.read import shape_of
+
+DECODE = {"model": "smollm2-135m", "context": 64}
+
+
+def test_a_grid_is_every_combination_with_the_last_parameter_first():
+    over = {"a": [1, 2], "b": "xyz"}
+    assert points(over) == [{"a": a, "b": b} for a in (1, 2) for b in "xyz"]
+    assert size(over) == "2 x 3 = 6 points" and size({"a": [1]}) == "1 point"
+
+
+def test_only_errors_of_the_user_mask_a_point():
+    def run(point):
+        if point["a"] == 2:
+            raise MeshError("no such mesh")
+        return {"a": 10 * point["a"], "c": 1.5}
+
+    seen = []
+    rows = list(masked([{"a": 1}, {"a": 2}], run, lambda *each: seen.append(each)))
+    assert rows == [{"a": 1, "estimated_a": 10, "c": 1.5}, {"a": 2, REASON: "no such mesh"}]
+    assert feasible(rows) == rows[:1] and seen == [("points", 1, 2), ("points", 2, 2)]
+    with pytest.raises(ZeroDivisionError):
+        list(masked([{"a": 1}], lambda point: 1 / 0))
+
+
+def test_a_table_has_a_column_for_every_name_and_reasons_last(tmp_path):
+    write_csv([{"a": 1, REASON: "none, at all"}, {"a": 2, "c": 1.5}], tmp_path / "x.csv")
+    assert (tmp_path / "x.csv").read_text().splitlines() == ["a,c,reason", '1,,"none, at all"', "2,1.5,"]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("mesh=8,16", ("mesh", [8, 16])),
+        ("--hop-cycles=0.5:2:0.5", ("hop_cycles", [0.5, 1.0, 1.5, 2.0])),
+        ("mesh=8:16:4", ("mesh", [8, 12, 16])),
+        ("algorithm=mesh,cannon", ("algorithm", ["mesh", "cannon"])),
+        ("trim=true,false", ("trim", [True, False])),
+        ("mesh=48x64,64x64", ("mesh", ["48x64", "64x64"])),
+    ],
+)
+def test_values_are_written_as_lists_or_ranges(text, found):
+    assert parsed(text) == found
+
+
+def test_figures_are_the_estimates_of_each_point():
+    rows = sweep("decode", {"mesh": [32, 64], "clock_ghz": [1, 2]}, device="wse3", **DECODE)
+    for row in rows:
+        chip = device("wse3").changed(clock_ghz=row["clock_ghz"])
+        alone = estimate.decode(device=chip, mesh=row["mesh"], **DECODE)
+        assert (row["tokens_per_second"], row["joules_per_token"]) == (alone.tokens_per_second, alone.joules_per_token)
+
+
+def test_a_number_outside_of_the_fitted_range_widens_the_band():
+    here, there = sweep("decode", {"hop_cycles": [1, 8]}, mesh=32, **DECODE)
+    assert there["error_band"] > here["error_band"]
+
+
+def test_points_that_differ_in_rates_build_no_schedule(monkeypatch):
+    built = []
+    build = blocks.Builder.build
+    monkeypatch.setattr(blocks.Builder, "build", lambda *args, **more: built.append(1) or build(*args, **more))
+    sweep("decode", {"mesh": [40, 56]}, **DECODE)
+    first = len(built)
+    rows = sweep("decode", {"mesh": [40, 56], "hop_cycles": [0.5, 2, 4]}, device="wse3", **DECODE)
+    assert len(feasible(rows)) == 6 and len(built) <= first, "the same head groups are chosen"
+    again = len(built)
+    sweep("decode", {"mesh": [40, 56], "link_bytes_per_cycle": [2, 4, 8]}, device="wse3", **DECODE)
+    assert len(built) == again
+
+
+def test_counts_of_a_block_are_the_same_on_every_device():
+    shape = shape_of("smollm2-135m")
+    own_blocks = [
+        decode_block(shape, Mesh(16, 16, device(name)), 64, constants(device("wse2"))) for name in ("wse2", "wse3")
+    ]
+    kinds = ("attention", "ffn")
+    assert own_blocks[0] != own_blocks[1] and blocks.countable(own_blocks[0]) == blocks.countable(own_blocks[1])
+    for kind in kinds:
+        assert decode_need(own_blocks[0], kind) == decode_need(own_blocks[1], kind)
+    assert decode_phases(own_blocks[0], 64) == decode_phases(own_blocks[1], 64)
+
+
+def made(side=4, algorithm="star"):
+    return recipe("gemv", Mesh(side, side), "fp16", ((1, 64), (64, 64)), (("algorithm", algorithm),)).schedule
+
+
+def test_a_function_that_returns_a_schedule_is_swept():
+    rows = sweep(own(made), {"side": [4, 8], "algorithm": ["star", "ring"]}, device="wse3")
+    assert len({row["cycles"] for row in rows}) == 4
+    slower = sweep(own(made), {"hop_cycles": [1, 4]})
+    assert slower[0]["cycles"] < slower[1]["cycles"]
+    assert sweep(own(made), {"side": [4]})[0]["cycles"] == price(made()).cycles, "without a device, its own"
+
+
+def test_a_grid_that_is_too_large_is_refused_with_its_size_and_time():
+    over = {"mesh": range(1, 201), "context": range(1, 201)}
+    with pytest.raises(
+        ShapeError, match=r"a sweep of 200 x 200 = 40,000 points: at most 10,000 .* need about 27 minutes"
+    ):
+        sweep("decode", over, model="smollm2-135m")
+    assert seconds("decode", over) == 40_000 * 0.04
+    assert seconds("decode", {"mesh": [1, 2], "hop_cycles": [1, 2, 3]}) == pytest.approx(2 * 0.04 + 4 * 0.005)
+
+
+@pytest.mark.parametrize(
+    ("over", "fixed", "error", "message"),
+    [
+        ({}, {"mesh": 8}, DeviceError, "no parameter is swept; give one or two, each with its values"),
+        ({"mesh": [8]}, {"mesh": 8}, DeviceError, "mesh is swept and given; leave one out"),
+        ({"context": [1.5]}, {"mesh": 8}, ShapeError, "context = 1.5 must be a whole number of at least 1"),
+        ({"hop_cycles": [float("nan")]}, {"mesh": 8}, ShapeError, "hop_cycles = nan must be a finite number"),
+        ({"mesh": [8, 8]}, {}, ConfigError, "sweep over mesh: 8 comes twice; give each value once"),
+        ({"mesh": [4]}, {}, SramError, "every core needs"),
+    ],
+)
+def test_a_wrong_sweep_is_refused(over, fixed, error, message):
+    with pytest.raises(error, match=message):
+        sweep("decode", over, **({} if "context" in over else {"context": 64}), model="smollm2-135m", **fixed)
+
+
+def test_every_kind_of_estimate_can_be_swept():
+    assert set(KINDS) == {"gemm", "gemv", "decode", "prefill", "request", "batch", "kv", "cap"}

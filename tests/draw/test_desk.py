@@ -1,0 +1,104 @@
+"""Pictures of sweeps and explanations: their numbers are the rows', and wrong rows are refused."""
+
+import pytest
+from PIL import Image
+
+from wafer_triton import draw
+from wafer_triton.compare.explain import explain
+from wafer_triton.compare.sweep import best, front, sweep
+from wafer_triton.draw.figure import COLOURS, numbers_of
+from wafer_triton.errors import DrawError
+
+MODEL = {"model": "smollm2-135m", "context": 64}
+
+
+@pytest.fixture(scope="module")
+def rows():
+    over = {"sram_kib": [2, 8, 48], "mesh": [16, 32, 64], "device": ["wse2", "wse3"]}
+    return sweep("decode", over, **MODEL)
+
+
+OVER = ["sram_kib", "mesh", "device"]
+
+
+def test_curves_show_every_figure_and_where_there_is_none(rows, tmp_path):
+    draw.curves(rows, OVER, "tokens_per_second", tmp_path / "a.png")
+    shown = numbers_of(tmp_path / "a.png")
+    for mesh in (16, 32, 64):
+        own = [row for row in rows if row["mesh"] == mesh and row["device"] == "wse3"]
+        key = f"mesh {mesh} x {mesh} cores, wse3"
+        assert shown[key] == [round(row["tokens_per_second"], 4) for row in own if "reason" not in row]
+        assert shown[f"{key} without figures"] == [row["sram_kib"] for row in own if "reason" in row]
+    assert Image.open(tmp_path / "a.png").size[0] == 700, "3.5 inches of 200 dots"
+
+
+def test_a_heat_map_has_a_cell_for_each_point_in_order(rows, tmp_path):
+    draw.heat(rows, OVER, "tokens_per_second", tmp_path / "a.png")
+    shown = numbers_of(tmp_path / "a.png")
+    for chip in ("wse2", "wse3"):
+        wanted = [round(row.get("tokens_per_second", -1), 4) for row in rows if row["device"] == chip]
+        assert shown[chip] == wanted and -1 in wanted
+
+
+def test_the_front_is_the_rows_that_no_other_beats(rows, tmp_path):
+    columns = ["tokens_per_second", "sram_peak_bytes", "joules_per_token"]
+    kept = front(rows, columns)
+    held = [row for row in rows if "reason" not in row]
+
+    def beats(one, other):
+        gains = [one[columns[0]] - other[columns[0]], *(other[name] - one[name] for name in columns[1:])]
+        return min(gains) >= 0 and max(gains) > 0
+
+    alone = [row for row in held if not any(beats(other, row) for other in held)]
+    values = [{tuple(row[name] for name in columns) for row in each} for each in (kept, alone)]
+    assert values[0] == values[1] and 0 < len(values[0]) < len(held)
+    draw.pareto(rows, OVER, columns[0], columns[1], tmp_path / "a.svg", title="three letters")
+    text = (tmp_path / "a.svg").read_text()
+    assert ">A: " in text and "three letters, predicted on the wafer" in text.replace("</tspan>", "")
+
+
+def test_the_best_rows_are_the_fastest_and_the_least(rows):
+    held = [row for row in rows if "reason" not in row]
+    for name, pick in (("tokens_per_second", max), ("joules_per_token", min)):
+        wanted = {chip: pick(row[name] for row in held if row["device"] == chip) for chip in ("wse2", "wse3")}
+        assert {row["device"]: row[name] for row in best(rows, name)} == wanted
+
+
+def test_an_explanation_shows_shares_roofs_and_effects(tmp_path):
+    found = explain("decode", mesh=32, **MODEL)
+    draw.explanation(found, tmp_path / "a.png")
+    shown = numbers_of(tmp_path / "a.png")
+    assert sum(shown["shares"]) == pytest.approx(1, abs=1e-3)
+    assert shown["roofs"] == [round(roof, 4) for roof in found.roofs.values()]
+    assert shown["hop_cycles"] == [
+        round(found.effects["hop_cycles"].halved, 4),
+        round(found.effects["hop_cycles"].doubled, 4),
+    ]
+
+
+def test_words_stand_along_an_axis(tmp_path):
+    rows = sweep("gemv", {"algorithm": ["ktree", "ring", "star"]}, mesh=8, k=48, n=48)
+    draw.curves(rows, ["algorithm"], "cycles", tmp_path / "a.svg")
+    assert all(f">{name}<" in (tmp_path / "a.svg").read_text() for name in ("ktree", "ring", "star"))
+
+
+ROWS = [{"mesh": 8, "groups": 1, "cycles": 20, "name": "a"}, {"mesh": 8, "groups": 2, "reason": "none"}]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda path: draw.heat(ROWS, ["mesh"], "cycles", path), "a heat map has two parameters, and mesh are swept"),
+        (lambda path: draw.heat(ROWS[1:], ["mesh", "groups"], "cycles", path), "a sweep without figures"),
+        (lambda path: draw.pareto(ROWS, ["mesh", "groups"], "cycles", "hops", path), "no column 'hops'; columns: cyc"),
+        (lambda path: draw.curves(ROWS, ["mesh", "groups"], "name", path), "column 'name' does not hold numbers alone"),
+        (
+            lambda path: draw.curves([ROWS[0] | {"groups": n} for n in range(9)], ["mesh", "groups"], "cycles", path),
+            f"9 curves of groups: at most {len(COLOURS)} have colours of their own; sweep fewer values",
+        ),
+    ],
+)  # fmt: skip
+def test_rows_that_cannot_be_drawn_are_refused(wrong, message, tmp_path):
+    with pytest.raises(DrawError, match=message):
+        wrong(tmp_path / "a.png")
+    assert list(tmp_path.iterdir()) == []

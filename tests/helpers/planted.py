@@ -1,0 +1,110 @@
+"""Plant a fault in each of several folders, one at a time, and see that tests which `make test` runs find it.
+
+`python tests/helpers/planted.py [FOLDER ...]` copies the repository for each fault, changes one place of the code, and
+runs the tests beside the fault until one fails. It prints a line a fault, and fails if a fault is not found.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+FAILED = 1  # pytest's exit code if a test fails; others are for errors of use
+
+
+class Fault(NamedTuple):
+    """A place of the code, its text before and after, and the tests that are to find the fault."""
+
+    path: str
+    before: str
+    after: str
+    tests: str
+
+
+FAULTS = {
+    "schedule": Fault(
+        "wafer_triton/schedule/kv_cache.py", 'np.roll(oldest, -1), "y"), handing', 'oldest, "y"), handing',
+        "tests/schedule/test_kv_cache.py",
+    ),
+    "local": Fault(
+        "wafer_triton/local/softmax.py", "cut(top, heads, m, 1).clamp_min(LOWEST)", "cut(top, heads, m, 1)",
+        "tests/local",
+    ),
+    "kernels": Fault(
+        "kernels/softmax.py", 'highest = tl.where(nans > 0, float("nan"), highest)', "highest = highest + 0 * nans",
+        "tests/kernels/test_kernels.py",
+    ),
+    "emulate": Fault(
+        "wafer_triton/emulate/plan.py", "src.homes(self.memory.mesh)[senders]", "src.homes(self.memory.mesh)[cores]",
+        "tests/emulate/test_elision.py",
+    ),
+    "count": Fault(
+        "wafer_triton/count/traffic.py", "np.maximum.at(high, number[sender], end)",
+        "np.minimum.at(high, number[sender], end)", "tests/count",
+    ),
+    "cost": Fault(
+        "wafer_triton/cost/price.py", "exposed = max(0.0, transfer - compute) if phase.overlaps else transfer",
+        "exposed = transfer",
+        "tests/cost/test_price.py",
+    ),
+    "place": Fault(
+        "wafer_triton/place/regions.py", "resident + more + max(workspace, most) <= limit",
+        "resident + more + most <= limit", "tests/place tests/cost",
+    ),
+    "verify": Fault(
+        "wafer_triton/verify/terms.py", "((support > 1) & (support < self.sizes)).any(-1)",
+        "((support > 2) & (support < self.sizes)).any(-1)", "tests/verify/test_faults.py",
+    ),
+    "models": Fault(
+        "models/generate.py", "torch.where(before < self.top_p, odds, 0.0)",
+        "torch.where(before + odds < self.top_p, odds, 0.0)", "tests/models tests/parity/test_generate.py",
+    ),
+    "train": Fault(
+        "wafer_triton/train/dies.py", "max(hops, 1) * link", "link", "tests/train/test_dies.py",
+    ),
+}  # fmt: skip
+
+
+def found(fault: Fault, copy: Path) -> bool:
+    """Return whether tests of `make test` fail in a copy of the repository that has the fault."""
+    for path in subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines():
+        if (ROOT / path).is_file():
+            (copy / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / path, copy / path)
+    source = (copy / fault.path).read_text(encoding="utf-8")
+    if source.count(fault.before) != 1:
+        raise SystemExit(f"{fault.path}: {fault.before!r} stands {source.count(fault.before)} times; plant it anew")
+    (copy / fault.path).write_text(source.replace(fault.before, fault.after), encoding="utf-8")
+    installed = copy / "build" / "installed" / "wafer_triton"  # as pyproject's package-dir lays it out
+    installed.mkdir(parents=True)
+    for folder in (*(copy / "wafer_triton").iterdir(), copy / "kernels", copy / "models"):
+        (installed / folder.name).symlink_to(folder)
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-n", "0", "-q", "-x", "-m", "not large", *fault.tests.split()],
+        cwd=copy, env=os.environ | {"PYTHONPATH": str(installed.parent), "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    if run.returncode not in (0, FAILED):
+        raise SystemExit(run.stdout[-2000:] + run.stderr[-2000:])
+    return run.returncode == FAILED
+
+
+def main(folders: list[str]) -> int:
+    """Return the number of faults that no test finds."""
+    missed = 0
+    for folder in folders or FAULTS:
+        with tempfile.TemporaryDirectory() as copy:
+            seen = found(FAULTS[folder], Path(copy))
+        missed += not seen
+        print(f"{folder:<9} {FAULTS[folder].path}: {'found' if seen else 'NOT FOUND'}", flush=True)
+    return missed
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,169 @@
+"""Decode of a batch: turns by hand for equal and unequal regions, the price of one sequence, and the tokens of each."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from tiny import CONFIG
+from wafer_triton import estimate
+from wafer_triton.cost.constants import constants
+from wafer_triton.cost.inference import batch_placed
+from wafer_triton.cost.price import priced
+from wafer_triton.device import device
+from wafer_triton.errors import ShapeError, SramError
+from wafer_triton.mesh import Mesh
+from wafer_triton.models.decoder import WaferForCausalLM
+from wafer_triton.place import moves
+from wafer_triton.place.regions import decode_regions
+from wafer_triton.serve.batch import Batched, batch, group_sizes, sizes_of
+from wafer_triton.serve.pipeline import period
+from wafer_triton.shape.read import shape_of
+
+WSE2 = device("wse2")
+LLAMA = {"model": "llama3.2-1b", "mesh": 100, "context": 1024}
+OLMOE = {"model": "olmoe-1b-7b", "mesh": 360, "context": 1024}
+
+
+@dataclass
+class Regions:
+    """Times of regions that take a fixed time for each sequence of a group, whatever its cache."""
+
+    seconds: tuple[float, ...]
+
+    def attend(self, entries):
+        return 0.0
+
+    def latency(self, count, attending):
+        return count * sum(self.seconds)
+
+    def slowest(self, count, attending):
+        return count * max(self.seconds)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "sizes", "turn"),
+    [
+        ((2.0, 2.0, 2.0), [1], 6.0),  # one group waits for itself: the sum of all regions
+        ((2.0, 2.0, 2.0), [1, 1, 1], 6.0),  # as many groups as equal regions: each region is always busy
+        ((2.0, 2.0, 2.0), [1] * 5, 10.0),  # more groups than regions: five times the time of a region
+        ((1.0, 4.0, 1.0), [1], 6.0),
+        ((1.0, 4.0, 1.0), [1, 1], 8.0),  # the region of 4 s has two groups, which is more than the latency of 6 s
+        ((1.0, 4.0, 1.0), [2, 2, 1], 20.0),  # five sequences in the region of 4 s
+        (
+            (3.0, 1.0),
+            [3, 1],
+            12.0,
+        ),  # the latency of the group of three, which the region of 3 s takes for all four, too
+    ],
+)
+def test_a_turn_is_the_one_derived_by_hand(seconds, sizes, turn):
+    assert period(Regions(seconds), [[1] * size for size in sizes]) == turn
+
+
+def test_one_sequence_takes_the_token_of_the_estimate_and_the_hand_overs():
+    alone = estimate.decode(**LLAMA)
+    found = batch(**LLAMA)
+    block = batch_placed(Mesh(100, 100, WSE2), shape_of("llama3.2-1b"), 1024, constants(WSE2), 1)
+    handing = priced(((step, 1) for step in moves.hand_overs(decode_regions(block), block)), constants(WSE2))
+    assert handing.cycles > 0
+    assert found.seconds == pytest.approx(alone.seconds + handing.cycles / WSE2.clock_hz, rel=1e-3)
+    assert found.seconds == found.latency_seconds and found.bound == "latency" and found.falls is None
+    assert (found.regions, found.sram_peak_bytes) == (alone.regions, alone.sram_peak_bytes)
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 4])
+def test_throughput_latency_and_energy_agree(at_once):
+    found = batch(**LLAMA, batch=4, at_once=at_once)
+    assert found.sequence_groups == 4 // at_once
+    assert found.seconds == max(found.latency_seconds, found.busiest_seconds)
+    assert (
+        found.tokens_per_second == pytest.approx(4 * found.user_tokens_per_second) == pytest.approx(4 / found.seconds)
+    )
+    assert found.wafers == 1 and found.joules_per_token == pytest.approx(15_000 * found.seconds / 4)
+    if at_once == 4:
+        assert found.tokens_per_second == pytest.approx(found.one_group_tokens_per_second)
+
+
+def test_the_fastest_size_of_groups_is_taken():
+    speeds = {size: batch(**LLAMA, batch=4, at_once=size).tokens_per_second for size in sizes_of(4)}
+    best = batch(**LLAMA, batch=4)
+    assert best.tokens_per_second == max(speeds.values()) == speeds[best.at_once]
+    assert best.tokens_per_second > best.one_group_tokens_per_second, "groups keep more regions busy"
+
+
+def test_groups_are_as_equal_as_they_can_be():
+    assert group_sizes(7, 3) == [3, 2, 2] and group_sizes(4, 4) == [4] and group_sizes(5, 1) == [1] * 5
+    assert sizes_of(1) == [1] and sizes_of(8) == [1, 2, 4, 8] and sizes_of(12) == [1, 2, 4, 8, 12]
+
+
+def test_a_mixture_is_slower_in_a_group_of_sixteen_than_of_eight_and_the_reason_is_named():
+    speeds = {size: estimate.cap(**OLMOE, batch=size, as_if=True).tokens_per_second for size in (8, 16)}
+    assert {size: round(speed) for size, speed in speeds.items()} == {8: 13_139, 16: 10_593}
+    found = batch(**OLMOE, batch=16, as_if=True)
+    assert found.falls == (
+        "gate and up takes 1,594 cycles a token and layer, with 8 sequences 439.9; its local products have 1 row and "
+        "2 rows, and several rows take a loop over k"
+    )
+    assert found.at_once <= 8 and found.tokens_per_second > max(speeds.values())
+
+
+def test_every_batch_says_that_it_was_not_measured():
+    one, four = batch(**LLAMA), batch(**LLAMA, batch=4)
+    assert "decode of several sequences was not measured" in four.outside and four.error_band > one.error_band
+    assert isinstance(one, Batched) and "several sequences" not in one.outside
+
+
+def test_a_batch_on_several_wafers_takes_the_power_of_all():
+    found = batch(model="llama3-8b", mesh=420, context=4096, batch=8, as_if=True)
+    assert found.regions * 420**2 > WSE2.cores and found.wafers == -(-found.regions * 420**2 // WSE2.cores) == 2
+    assert found.joules_per_token == pytest.approx(2 * 15_000 * found.seconds / 8)
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        ({"batch": 0}, ShapeError, "batch = 0 must be a whole number of at least 1"),
+        (
+            {"batch": 4, "at_once": 5},
+            ShapeError,
+            "at_once = 5: a group has no more sequences than the batch, 4; give f",
+        ),
+        ({"at_once": 0}, ShapeError, "at_once = 0 must be a whole number of at least 1"),
+        ({"batch": 5000}, ShapeError, "batch = 5,000 is more than the 1,024 sequences that are taken here"),
+        ({"batch": 64}, SramError, "llama3.2-1b, decode, ffn on mesh 100x100: every core needs 76,038 B"),
+    ],
+)
+def test_a_wrong_batch_is_refused(changed, error, message):
+    with pytest.raises(error) as raised:
+        batch(**LLAMA | changed)
+    assert message in str(raised.value)
+
+
+PROMPTS = [[5, 7, 11], [3], [200, 100, 50, 25], [9, 8]]
+STEPS = 4
+
+
+def model(sequences):
+    return WaferForCausalLM.from_config(
+        CONFIG | {"num_hidden_layers": 2}, mesh=2, max_length=12, max_prompt=8, batch=sequences, seed=7,
+        emulate_on="cpu",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_groups_that_follow_one_another_have_the_tokens_of_one_by_one(at_once):
+    one = model(1)
+    alone = [list(one.generate(prompt, STEPS)) for prompt in PROMPTS]
+    assert len(set(map(tuple, alone))) > 1, "answers differ"
+    many = model(len(PROMPTS))
+    assert len(many.regions) >= 1
+    coming = [int(many.prefill(prompt, sequence=slot).argmax()) for slot, prompt in enumerate(PROMPTS)]
+    found = [[token] for token in coming]
+    groups = [range(start, start + at_once) for start in range(0, len(PROMPTS), at_once)]
+    for _ in range(STEPS - 1):
+        for group in groups:  # each passes all regions while the others rest
+            logits = many.advance([coming[slot] if slot in group else None for slot in range(len(PROMPTS))])
+            for slot in group:
+                coming[slot] = int(logits[slot].argmax())
+                found[slot].append(coming[slot])
+    assert found == alone

@@ -1,0 +1,61 @@
+"""Traces as files, which Perfetto (ui.perfetto.dev) and chrome://tracing open: of schedules, a token, a request."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from wafer_triton.cost.price import price
+from wafer_triton.draw.figure import path_of
+from wafer_triton.draw.model_trace import of_timeline, processes
+from wafer_triton.draw.times import Timeline
+from wafer_triton.draw.trace_events import MOST, Event, events
+from wafer_triton.errors import DrawError, check_counts, check_type, writing
+from wafer_triton.schedule.rounds import Schedule
+
+MEANING = "cycles predicted on the wafer, no measured time; 1 us of the viewer is 1 cycle"
+
+
+def perfetto(subject: Schedule | Mapping[str, Schedule] | Timeline, path: str | Path, *, most: int = MOST) -> None:
+    """Write the predicted timeline of a schedule, of several by name, or of `draw.request`, as a trace.
+
+    A schedule is a process. Its tracks are the steps of the algorithm, its runs of rounds, compute, waiting and the
+    busiest link; counters are SRAM by buffer and in all, and the bytes over the busiest link. At most `most` runs of
+    rounds are shown. A timeline has a process for all of it and one for each region, with tracks of blocks and steps.
+    Raises DrawError for a schedule without rounds, and for a timeline of more than `model_trace.MOST_EVENTS` events.
+    """
+    check_counts(most=most)
+    path = path_of(path)
+    about, every = _of_timeline(subject) if isinstance(subject, Timeline) else _of_schedules(subject, most)
+    whole = {
+        "traceEvents": every,
+        "displayTimeUnit": "ns",
+        "otherData": {"times": MEANING, "processes": about},
+    }
+    with writing(path):
+        path.write_text(json.dumps(whole), encoding="utf-8")
+
+
+def _of_timeline(line: Timeline) -> tuple[dict[str, Any], list[Event]]:
+    return processes(line), of_timeline(line)
+
+
+def _of_schedules(subject: Schedule | Mapping[str, Schedule], most: int) -> tuple[dict[str, Any], list[Event]]:
+    named = subject if isinstance(subject, Mapping) else {getattr(subject, "name", ""): subject}
+    for schedule in named.values():
+        check_type("perfetto: schedule", schedule, Schedule, DrawError)
+        if not schedule.rounds:
+            raise DrawError(f"{schedule.name}: a trace of a schedule without rounds has nothing to show; add a round")
+    about = {
+        name: {"schedule": each.name, "cycles": price(each).cycles, "device": each.mesh.device.name}
+        | {"mesh": str(each.mesh)}
+        for name, each in named.items()
+    }
+    return about, list(_numbered(events(schedule, name, most) for name, schedule in named.items()))
+
+
+def _numbered(processes: Iterable[Iterable[Event]]) -> Iterable[Event]:
+    """Yield the events of processes, which are numbered from 1 on."""
+    return (event | {"pid": number} for number, events in enumerate(processes, 1) for event in events)

@@ -1,0 +1,45 @@
+"""The actions of a simulation in their order, which `models.serve` runs with values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wafer_triton.serve.pipeline import Pipeline
+
+
+class Actions:
+    """A record of ("prefill", request, past, tokens), ("join", request, slot), ("steps", {request: steps}).
+
+    ("end", request) and ("preempt", request) follow the last steps of a request. Without `keep` nothing is recorded.
+    """
+
+    def __init__(self, pipeline: Pipeline, keep: bool) -> None:
+        self.all: list[tuple[Any, ...]] = []
+        self._pipeline, self._keep = pipeline, keep
+        self._noted: dict[int, int] = {}  # steps of a running sequence that are recorded
+
+    def note(self, what: str, number: int, *about: Any) -> None:
+        """Record an action, after the steps before it."""
+        if self._keep:
+            self.steps()
+            self.all.append((what, number, *about))
+            if what == "join":
+                self._noted[number] = 0
+
+    def steps(self) -> None:
+        """Record the decode steps since the last action."""
+        if not self._keep:
+            return
+        steps = {}
+        for number, running in self._pipeline.running.items():
+            done = self._pipeline.done(running)
+            if number in self._noted and done > self._noted[number]:
+                steps[number] = done - self._noted[number]
+                self._noted[number] = done
+        if steps:
+            self.all.append(("steps", steps))
+
+    def leave(self, number: int) -> None:
+        """Record the last steps of a sequence before it leaves decode."""
+        self.steps()
+        self._noted.pop(number, None)

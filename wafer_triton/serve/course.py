@@ -1,0 +1,147 @@
+"""The result of a simulation: its requests, samples of its state, and means over intervals of its time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from wafer_triton.cost.cap import peaks
+from wafer_triton.device import Device
+from wafer_triton.errors import check_counts
+from wafer_triton.serve.workload import Request
+
+State = tuple[int, int, int]  # requests that wait, sequences in decode, cache entries a row in use
+SAMPLES = 2048  # of the state over time: twice as many are halved
+
+
+@dataclass(slots=True)
+class Served:
+    """A request and the seconds of its steps; None for a step that it never came to.
+
+    `started` is the first prefill. `first` is the end of the first decode step, in which it has its first token, and
+    `end` the end of the last step. `refused` says why it was never begun.
+    """
+
+    request: Request
+    started: float | None = None
+    first: float | None = None
+    end: float | None = None
+    tokens: int = 0  # of the answer, by finished steps
+    preempted: int = 0
+    refused: str | None = None
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The state at a time: requests that wait, sequences in decode, cache entries a row in use.
+
+    `sums` have the integrals of these three over the time since the start. Since then decode read `read` bytes and made
+    `tokens` tokens, in `decode` seconds of work.
+    """
+
+    time: float
+    waiting: int
+    running: int
+    entries: int
+    sums: tuple[float, float, float]
+    read: float
+    tokens: int
+    decode: float
+
+
+class Samples:
+    """Samples in the order of their times; from 2 `SAMPLES` on every second goes, and later ones lie further apart."""
+
+    def __init__(self) -> None:
+        self.kept: list[Sample] = []
+        self.due = 0.0  # seconds from which on the next is kept
+        self._sums = (0.0, 0.0, 0.0)
+
+    def lasts(self, seconds: float, state: State) -> None:
+        """Let a state last for some seconds."""
+        waiting, running, entries = self._sums
+        self._sums = waiting + seconds * state[0], running + seconds * state[1], entries + seconds * state[2]
+
+    def keep(self, time: float, state: State, read: float, tokens: int, decode: float) -> None:
+        """Add a sample."""
+        kept = self.kept
+        kept.append(Sample(time, *state, self._sums, read, tokens, decode))
+        if len(kept) > 2 * SAMPLES:
+            del kept[1::2]
+        self.due = time + ((time - kept[0].time) / SAMPLES if len(kept) > SAMPLES else 0.0)
+
+
+@dataclass
+class Run:
+    """A simulation's result, times in seconds.
+
+    `gaps` are (seconds between two tokens of an answer, number of such gaps). `busy` has the seconds in which each
+    resource worked. `actions` are filled with `record` alone, see `actions.Actions`.
+    """
+
+    served: list[Served]
+    gaps: list[tuple[float, float]]
+    busy: dict[str, float]
+    samples: list[Sample]
+    peak_waiting: int
+    peak_entries: int
+    peak_batch: int  # sequences that held entries of the cache
+    end: float
+    events: int
+    read: float
+    actions: list[tuple[Any, ...]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Means of a run from `start` to `end`, in seconds.
+
+    `kv` is the share of the cache's entries in use. `joules_per_token` is infinite without a token, `s_mbu` is over
+    the time in which decode worked, and 0 if it never did.
+    """
+
+    start: float
+    end: float
+    waiting: float
+    running: float
+    kv: float
+    tokens_per_second: float
+    joules_per_token: float
+    s_mbu: float
+
+
+def course(run: Run, pool: int, device: Device, dtype: str = "fp16", count: int = 10) -> list[Interval]:
+    """Return the means of a run in `count` intervals of equal length; the caches hold `pool` entries a row.
+
+    Energy is the power of the device by time, as in all estimates. Raises ShapeError for a count below 1.
+    """
+    check_counts(count=count, pool=pool)
+    times = [sample.time for sample in run.samples]
+    edges = np.linspace(times[0], times[-1], count + 1)
+    length = (times[-1] - times[0]) / count or 1.0
+
+    def means(values: Iterable[float]) -> list[float]:
+        """Return the change a second in each interval of a sum at each sample."""
+        return [float(each) / length for each in np.diff(np.interp(edges, times, list(values)))]
+
+    waiting, running, entries = map(means, zip(*(sample.sums for sample in run.samples), strict=True))
+    read, decode = (means(getattr(sample, name) for sample in run.samples) for name in ("read", "decode"))
+    tokens = means(sample.tokens for sample in run.samples)
+    peak, _ = peaks(device, dtype)
+    return [
+        Interval(
+            start=float(edges[number]),
+            end=float(edges[number + 1]),
+            waiting=waiting[number],
+            running=running[number],
+            kv=entries[number] / pool,
+            tokens_per_second=tokens[number],
+            joules_per_token=device.power_watts / tokens[number] if tokens[number] > 0 else math.inf,
+            s_mbu=read[number] / decode[number] / peak if decode[number] > 0 else 0.0,
+        )
+        for number in range(count)
+    ]
