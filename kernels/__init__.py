@@ -1,4 +1,4 @@
-"""Triton kernels: what one core computes, one program instance per core.
+"""Triton kernels: the computation of one core, one program instance per core.
 
 `KERNELS` has a launcher for each local operation; the moves between cores are `exchange`, the compute-shift rounds
 (`one_round`, `all_rounds`) and `reduce_tree`. Names load on first use.

@@ -1,4 +1,4 @@
-"""What all kernels share: the operand convention, rounding, and the launch shape.
+"""Shared by all kernels: the operand convention, rounding, and the launch shape.
 
 Program `pid` is core `cores[pid]`. It reads and writes only tiles that its operands name for it; addresses are
 int64, arithmetic is fp32, and a value is rounded once, to nearest even, when it is stored.
@@ -34,21 +34,21 @@ class Operand(NamedTuple):
     tensor: Tensor
     offset: int
     stride: int
-    index: Tensor | None = None  # hides tuple.index, which nobody wants here
+    index: Tensor | None = None  # hides tuple.index, which has no use here
 
 
 _COMPILING: ContextVar[bool] = ContextVar("compiling", default=False)
 
 
 def start(kernel: Any, grid: int | tuple[int, ...], *args: Any, **options: Any) -> Any:
-    """Launch a kernel of so many programs, or only compile it, where `compiling` says so."""
+    """Launch a kernel of `grid` programs, or only compile it inside of `compiling`."""
     shape = (grid,) if isinstance(grid, int) else grid
     return kernel.warmup(*args, grid=shape, **options) if _COMPILING.get() else kernel[shape](*args, **options)
 
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """Kernels that are launched inside are compiled, and do not run."""
+    """Return kernels that are launched inside are compiled, and do not run."""
     token = _COMPILING.set(True)
     try:
         yield
@@ -57,13 +57,13 @@ def compiling() -> Iterator[None]:
 
 
 def is_compiling() -> bool:
-    """Whether launches are inside `compiling`."""
+    """Return whether launches are inside `compiling`."""
     return _COMPILING.get()
 
 
 @triton.jit
 def this_core(cores_ptr):
-    """The core that this program is."""
+    """Return the core that this program is."""
     return tl.load(cores_ptr + tl.program_id(0))
 
 
@@ -108,34 +108,34 @@ def _levels(size):
 
 
 @triton.jit
-def summed(x, BEFORE: tl.constexpr, SIZE: tl.constexpr, BEHIND: tl.constexpr):
-    """The sums [BEFORE, BEHIND] over the middle of x, seen as [BEFORE, SIZE, BEHIND], by halves.
+def summed(x, BEFORE: tl.constexpr, SIZE: tl.constexpr, AFTER: tl.constexpr):
+    """Return the sums [BEFORE, AFTER] over the middle of x, seen as [BEFORE, SIZE, AFTER], by halves.
 
-    A sum of two has one order. So the bits depend neither on warps nor on what else a block holds.
+    A sum of two has one order. So the bits depend neither on warps nor on the rest of a block.
     """
     for level in tl.static_range(_levels(SIZE)):
-        x = tl.sum(tl.reshape(x, [BEFORE, 2, (SIZE >> level + 1) * BEHIND]), axis=1)
-    return tl.reshape(x, [BEFORE, BEHIND])
+        x = tl.sum(tl.reshape(x, [BEFORE, 2, (SIZE >> level + 1) * AFTER]), axis=1)
+    return tl.reshape(x, [BEFORE, AFTER])
 
 
 def block(size: int, cap: int = MAX_BLOCK, floor: int = 1) -> int:
-    """The power of two that covers `size`, between `floor` and `cap`."""
+    """Return the power of two that covers `size`, between `floor` and `cap`."""
     return max(floor, min(cap, triton.next_power_of_2(max(size, 1))))
 
 
 def warps(elements: int) -> int:
-    """Warps for a block: two for 2,048 elements or more, else one; small programs are faster than large ones."""
+    """Return warps for a block: two for 2,048 elements or more, else one; small programs are faster than large ones."""
     return 2 if elements >= 2048 else 1
 
 
 def on_hopper() -> bool:
-    """Whether kernels are compiled for NVIDIA's Hopper."""
+    """Return whether kernels are compiled for NVIDIA's Hopper."""
     target = None if INTERPRET else triton.runtime.driver.active.get_current_target()
     return target is not None and target.backend == "cuda" and 90 <= target.arch < 100
 
 
 def resident(kernel: Any, device: torch.device) -> int:
-    """How many programs of a compiled kernel the driver says a GPU holds at once; 0 without a CUDA driver.
+    """Return how many programs of a compiled kernel the driver says a GPU holds at once; 0 without a CUDA driver.
 
     BackendError if the driver does not answer.
     """
@@ -156,5 +156,5 @@ def resident(kernel: Any, device: torch.device) -> int:
 
 
 def cuda_driver() -> ctypes.CDLL:
-    """The library that torch's own CUDA calls end in."""
+    """Return the library that torch's own CUDA calls end in."""
     return ctypes.CDLL("libcuda.so.1")

@@ -1,4 +1,4 @@
-"""How MeshGEMM with elided exchange is cut into programs: which cores share one, in what order, and how tiles come.
+"""How MeshGEMM with elided exchange is cut into programs: which cores share one, their order, and how tiles come.
 
 `by` says how a program gets its tiles:
 - "loads": each warp loads its own operands, on any GPU and in the interpreter; a program is a block of one core;
@@ -21,7 +21,7 @@ RING = 192 * 1024  # bytes of shared memory for tiles that wait to be multiplied
 
 @triton.jit
 def placed(pid, P, M, N, BLOCK_M, BLOCK_N, GROUP_M, GROUP_N, SWIZZLE: tl.constexpr):
-    """The first core (p, q) and the first row and column in its tile of block `pid`; neighbours in time share tiles."""
+    """Return the first core (p, q) of block `pid`, its first row and column there; neighbours in time share tiles."""
     # a program is GROUP_M x GROUP_N cores, or a block of one core
     blocks_m = (M + BLOCK_M - 1) // BLOCK_M if GROUP_M == 1 else 1
     blocks_n = (N + BLOCK_N - 1) // BLOCK_N if GROUP_N == 1 else 1

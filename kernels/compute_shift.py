@@ -1,6 +1,6 @@
 """MeshGEMM's compute-shift rounds (WaferLLM, OSDI'25, section 5), with explicit exchange.
 
-In a round each core multiplies the tiles in its slots and copies them, as they pass through its registers, into the
+In a round each core multiplies the tiles in its slots. As they pass through its registers, it copies them into the
 second slots of its neighbours. A launch runs one round; or all rounds, on a mesh that the GPU holds at once: sums then
 stay in registers, and programs hand tiles on by the flags of `protocol`.
 
@@ -47,7 +47,7 @@ def _round_kernel(
 
 @triton.jit
 def _slot_ptr(x, spare, slot, core):
-    """The core's tile in slot 0 (x) or 1 (spare); both lie alike."""
+    """Return the core's tile in slot 0 (x) or 1 (spare); both lie alike."""
     return tl.where(slot == 0, x.tensor, spare.tensor) + x.offset + core.to(tl.int64) * x.stride
 
 
@@ -74,7 +74,7 @@ def _rounds_kernel(
         if number > 0:  # both tiles are here, and both neighbours have room
             wait(counters_ptr + here * cores + core, ARRIVALS, alarm_ptr, launch, core, number)
         # .cg, from L2: another SM wrote it. One arrival each: a tile for those who receive, a credit for those who
-        # send; all go on while this core multiplies. None for what comes after the launch, so that it leaves zeros
+        # send; all go on while this core multiplies. None in the last round, so that a launch leaves zeros
         total = accumulate(
             total,
             _slot_ptr(a, spare_a, here, core), _slot_ptr(b, spare_b, here, core),
@@ -92,7 +92,7 @@ def one_round(
     c: Operand, out: Operand, a: Operand, b: Operand, next_a: Operand, next_b: Operand,
     send_a: Tensor | None, send_b: Tensor | None, cores: Tensor, **params: Any,
 ) -> None:  # fmt: skip
-    """out = (c +) a @ b on every core, while core i's tiles of a and b go to slot next_a of core send_a[i], and so b.
+    """out = (c +) a @ b on every core; core i's tile of a goes to slot next_a of core send_a[i], and so b.
 
     The tables are int32 [cores]; None sends nothing. `out` is c, or rounds the sums to its own dtype.
     """

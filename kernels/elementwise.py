@@ -28,7 +28,7 @@ def max_values(a, b):
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
-COMBINE = {"add": add_values, "maximum": max_values}  # what a reduce tree can do with its messages
+COMBINE = {"add": add_values, "maximum": max_values}  # how a reduce tree can combine its messages
 
 
 @triton.jit
@@ -49,7 +49,7 @@ def _elementwise(args, core, offs, mask, P):
 
 
 def elementwise(fn: Any) -> LocalKernel:
-    """A launcher of out [size] = fn(in0, in1, in2); `fn` is a `@triton.jit` function of one to three fp32 blocks."""
+    """Return a launcher of out [size] = fn(in0, in1, in2), for a `@triton.jit` function of one to three fp32 blocks."""
 
     def fused(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, size: int) -> FusedOp:
         return planned(

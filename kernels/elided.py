@@ -1,9 +1,9 @@
 """MeshGEMM with its exchange elided: all compute-shift rounds in one launch, each tile read from where it lies.
 
 Follow the tile of A that core (p, q) multiplies in round t, positions counted along the rings. It began p rows down at
-position q - t, so every tile that meets there carries one label, p + q - t (mod P), and so does the tile of B. A core's
-sums run through the labels downwards from p + q. A program is a block of one core, whose loop runs over the rounds and
-the blocks of k at once, so that tiles are fetched ahead. On Hopper `warp_groups` serves several cores a program.
+position q - t. So all tiles that meet there, of A and of B, carry one label, p + q - t (mod P). A core's sums
+run through the labels downwards from p + q. A program is a block of one core. Its loop runs over the rounds and the
+blocks of k at once, so that tiles are fetched ahead. On Hopper `warp_groups` serves several cores.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def elided(
 ) -> None:  # fmt: skip
     """out = (c +) the sum over all rounds of a @ b, on every core of a square mesh; parameters of `local.gemm_torch`.
 
-    `rows`, `cols` int32 [P]: the mesh's rows and columns in ring order. Of the ways in `blocks` the fastest by trial is
-    taken (see `tuning`), or one with `group` cores a program, whose tiles come `by` loads or warps. BackendError if no
+    `rows`, `cols` int32 [P]: the mesh's rows and columns in ring order. A trial finds the fastest of
+    the ways in `blocks` (see `tuning`) with `group` cores a program and tiles `by` loads or warps. BackendError if no
     way is as asked.
     """
     chosen = plan(a, b, **params)

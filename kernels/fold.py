@@ -24,7 +24,7 @@ WIDE = 128  # columns at once, one a thread
 
 @triton.jit
 def _loaded(tiles, cores_ptr, offs, mask, NUMBER: tl.constexpr):
-    """The parts of some cores; a function, as the frontend then walks it once for all of its calls."""
+    """Return the parts of some cores; a function, as the frontend then walks it once for all of its calls."""
     values = ()
     for item in tl.static_range(NUMBER):
         tile = tl.load(tile_ptr(tiles, tl.load(cores_ptr + item)) + offs, mask=mask, other=0.0)

@@ -1,7 +1,7 @@
-"""Fused ops: what cores compute in one launch, one local operation after another.
+"""Fused ops: local operations that cores compute one after another in one launch.
 
 A fused op is a device function `body(args, core, P)`: `args` are its operands, outputs first, `P` its constexpr sizes
-by name. Several run in one launch, with a barrier between, because a core reads what it wrote itself. A program is one
+by name. Several run in one launch, with a barrier between, because a core reads its own results. A program is one
 core; where tiles are tiny it is several, [1, CORES, 1, 1], each of which still computes from its own tiles alone.
 """
 
@@ -60,12 +60,12 @@ class FusedOp(NamedTuple):
 def fused_op(
     body: Any, args: Sequence[Any], sizes: Mapping[str, Any], num_warps: int, **facts: Any
 ) -> FusedOp:  # fmt: skip
-    """A fused op; `sizes` are what the body finds in P, functions among them; `facts` are more fields of it."""
+    """Return a fused op; `sizes` are the values of P, functions among them; `facts` are more fields of it."""
     return FusedOp(body, tuple(args), constants({**sizes, "CORES": 1}), num_warps, **facts)
 
 
 def constants(values: Mapping[str, Any]) -> Any:
-    """Values that a kernel knows when it is compiled, by name."""
+    """Return values that are constants of a kernel, by name."""
     return _named(tuple(values))(*map(tl.constexpr, values.values()))
 
 
@@ -81,12 +81,12 @@ class Grid(NamedTuple):
     loops: int = 1
 
     def programs(self, count: int) -> int:
-        """The number of programs for `count` cores."""
+        """Return the number of programs for `count` cores."""
         return -(-count // self.together // self.loops)
 
 
 def grid_of(ops: Sequence[FusedOp], count: int, whole: Sequence[int] = ()) -> Grid:
-    """One core a program, unless `count` cores are so many that their launch would take long by its number of programs.
+    """Return one core a program, unless a launch of `count` programs would take long by their number.
 
     A program's cores divide `count`, and each of `whole`.
     """
@@ -100,7 +100,7 @@ def grid_of(ops: Sequence[FusedOp], count: int, whole: Sequence[int] = ()) -> Gr
 
 @triton.jit
 def cores_at(cores_ptr, block, CORES: tl.constexpr):
-    """The cores of a block: one, or [1, CORES, 1, 1]."""
+    """Return the cores of a block: one, or [1, CORES, 1, 1]."""
     if CORES == 1:
         return tl.load(cores_ptr + block)
     else:
@@ -127,11 +127,10 @@ def _ops_kernel(
 
 
 def options(ops: Sequence[FusedOp], num_warps: int = 1, among: Sequence[FusedOp] = ()) -> dict[str, Any]:
-    """The launch options of a kernel that runs `ops`, and something that suits `num_warps`.
+    """Return the launch options of a kernel that runs `ops`, and something that suits `num_warps`.
 
-    The bits of some products depend on their warps, and those of an op that rounds every product on whether products
-    are fused. So launches take these two from all ops `among` which they are: the bits do not depend on what goes
-    together.
+    The bits of some products depend on their warps. The bits of an op that rounds every product depend on whether
+    products are fused. So launches take both from all ops `among` which they are, and no bit depends on fusing.
     """
     every = (*ops, *among)
     fixed = {op.num_warps for op in every if op.sums}
@@ -143,13 +142,13 @@ def options(ops: Sequence[FusedOp], num_warps: int = 1, among: Sequence[FusedOp]
 
 
 def source(ops: Sequence[FusedOp]) -> str:
-    """A key of what the device functions do: of those in a tuple, Triton's caches look at the name alone."""
+    """Return a key of the source of the device functions: of a tuple's, Triton's caches compare the names alone."""
     functions = [fn for op in ops for fn in (op.body, *(size.value for size in op.sizes))]
     return " ".join(fn.cache_key for fn in functions if isinstance(fn, triton.JITFunction))
 
 
 def given(ops: Sequence[FusedOp], grid: Grid) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """The operands and the sizes of ops, as a kernel takes them."""
+    """Return the operands and the sizes of ops, as a kernel takes them."""
     return tuple(op.args for op in ops), tuple(op.sized(CORES=grid.together).sizes for op in ops)
 
 
@@ -167,7 +166,7 @@ def launch(ops: Sequence[FusedOp], cores: Tensor, among: Sequence[FusedOp] = (),
 
 
 def settled(op: FusedOp, cores: Tensor) -> FusedOp:
-    """The op with the sizes and warps that are fastest on this GPU; without one, with the first."""
+    """Return the op with the sizes and warps that are fastest on this GPU; without one, with the first."""
     if len(op.ways) < 2 or cores.numel() > FEW:
         return op
 
@@ -188,7 +187,7 @@ def settled(op: FusedOp, cores: Tensor) -> FusedOp:
 
 
 class LocalKernel:
-    """The kernel of a local operation: a launcher, whose `fused(outs, ins, **params)` is what it adds to a launch."""
+    """The kernel of a local operation: a launcher, whose `fused(outs, ins, **params)` is its part of a launch."""
 
     def __init__(self, fused: Callable[..., FusedOp]) -> None:
         self.fused = fused
@@ -198,7 +197,7 @@ class LocalKernel:
 
 
 # Launchers by the names of local operations. `launcher(outs, ins, cores, **params)` runs one on every core that the
-# int32 tensor `cores` lists, with operands and parameters in the order and by the names of its torch definition.
+# int32 tensor `cores` lists. Operands and parameters are in the order and by the names of its torch definition.
 KERNELS: dict[str, Callable[..., None]] = {}
 
 
@@ -228,12 +227,12 @@ def each(size: Callable[..., int], most: int = 1024) -> Callable[[Any], Any]:
 
 
 def flat(size: int, most: int) -> dict[str, Any]:
-    """The sizes of `_each`."""
+    """Return the sizes of `_each`."""
     return {"NUMEL": size, "BLOCK": block(size, most), "together": True}
 
 
 def planned(body: Any, operands: Sequence[Operand], params: Mapping[str, Any], chosen: Mapping[str, Any]) -> FusedOp:
-    """A fused op whose block has as many elements as its sizes BLOCK* say together; see `local_kernel`."""
+    """Return a fused op whose block has as many elements as its sizes BLOCK* say together; see `local_kernel`."""
     sizes = {name.upper(): value for name, value in params.items()}
     sizes |= {name: value for name, value in chosen.items() if name.isupper()}
     facts = {name: value for name, value in chosen.items() if name.islower()}

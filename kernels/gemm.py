@@ -1,6 +1,6 @@
-"""GEMM on one core, any tile size: C (+)= A B and C (+)= A B^T; `accumulate` is what MeshGEMM's kernels share with it.
+"""GEMM on one core, any tile size: C (+)= A B and C (+)= A B^T; MeshGEMM's kernels share `accumulate` with it.
 
-One kernel serves both. What differs is constexpr: the strides (`TRANSPOSED`), and how a block of products is summed.
+One kernel serves both. The differences are constexpr: the strides (`TRANSPOSED`), and how a block is summed.
 `MODE` is one of
 - "dot": blocks of at least 16 on tensor cores (fp32: in full precision on FMA units);
 - "rows": for up to four rows, where a dot would be mostly padding, of all heads and of several cores at once: tiles are
@@ -56,7 +56,7 @@ def accumulate(
     M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, MODE: tl.constexpr, CACHE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """total + a @ b for one block of C; a next_*_ptr that is not None receives a copy of what is read.
+    """total + a @ b for one block of C; a next_*_ptr that is not None receives a copy of the tile.
 
     Only the first block of a row or column of blocks copies, so that a tile goes out once. Once both tiles are read and
     passed on, before the last product, `arrivals` are added to counters at `passed_ptrs`, if any.
@@ -101,10 +101,9 @@ def row_sums(
     TRANSPOSED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
     UNROLL: tl.constexpr, CORES: tl.constexpr = 1,
 ):  # fmt: skip
-    """A block of a @ b on the CORES at whose tiles the pointers are, a row of it being a row of a head.
+    """Return a block of a @ b on the CORES at whose tiles the pointers are, a row of it being a row of a head.
 
-    UNROLL blocks of rows are loaded before the first is added, which changes no bit. Its shape is that of `head_rows`
-    by columns.
+    UNROLL blocks of rows are loaded before the first is added, which changes no bit. Its rows are as of `head_rows`.
     """
     head, offs_m, mask_m = head_rows(start_m, M, HEADS, BLOCK_M)
     stride_ah: tl.constexpr = K if TRANSPOSED else M * K
@@ -148,7 +147,7 @@ def row_sums(
 
 @triton.jit
 def head_rows(start_m, M: tl.constexpr, HEADS: tl.constexpr, BLOCK_M: tl.constexpr):
-    """The head and the row of each row of a block, and its mask: [1, 1, BLOCK_M, 1], or [1, BLOCK_M, 1, 1]."""
+    """Return the head and the row of each row of a block, and its mask: [1, 1, BLOCK_M, 1], or [1, BLOCK_M, 1, 1]."""
     rows = start_m + tl.expand_dims(tl.arange(0, BLOCK_M), (0, 1, 3) if K_FIRST else (0, 2, 3))
     return rows // M, rows % M, rows < HEADS * M
 

@@ -84,6 +84,6 @@ def normalize(args, core, P):
             offs_n = start_n + tl.arange(0, P.BLOCK_N)[None, :]
             offs = (offs_row % P.M * P.HEADS + offs_row // P.M) * P.N + offs_n
             mask = mask_row & (offs_n < P.N)
-            # what is masked off has no sum to divide by
+            # masked elements have no sum to divide by
             value = tl.div_rn(load(tile_ptr(o, core) + offs, mask), tl.where(mask, total, 1.0))
             store(tile_ptr(out, core) + offs, value, mask)

@@ -54,7 +54,7 @@ class Receivers(NamedTuple):
 
 @triton.jit
 def _reduce(acc, mailbox, tables, number, P):
-    """Add what the children send, send the sums to the parents."""
+    """Add the children's messages, and send the sums to the parents."""
     order_ptr, children_ptr, parent_ptr, slot_ptr, block_of_parent_ptr, _, arrived_ptr = tables
     # [CORES, 1]
     core = tl.load(order_ptr + number * P.CORES + tl.arange(0, P.CORES))[:, None]
@@ -82,7 +82,7 @@ def _reduce(acc, mailbox, tables, number, P):
 
 @triton.jit
 def _send(x, core, first, count, step, SIZE: tl.constexpr, BLOCK: tl.constexpr, AT_ONCE: tl.constexpr):
-    """The core's tile into the memory of those that receive it, a few of them at once."""
+    """Return the core's tile into the memory of those that receive it, a few of them at once."""
     for begun in range(0, count, AT_ONCE):
         # [AT_ONCE, 1]
         near = begun + tl.arange(0, AT_ONCE)[:, None]
@@ -132,7 +132,7 @@ def reduce_tree(
     tree: TreeTables, ops: Sequence[FusedOp], alarm: Alarm, receivers: Receivers | None = None,
     sends: Sequence[tuple[Operand, int]] = (), among: Sequence[FusedOp] = (), grid: Grid = Grid(),  # noqa: B008  a value
 ) -> None:  # fmt: skip
-    """Run `ops` on every core, reduce, then write the roots' tiles of `sends`, of so many elements, to `receivers`.
+    """Run `ops` on every core, reduce, then write the roots' tiles of `sends`, with their elements, to `receivers`.
 
     `among` as of `fused.options`. Raises BackendError for an operation that does not combine.
     """

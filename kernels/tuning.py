@@ -1,6 +1,6 @@
 """Which of several ways to launch a kernel is fastest on this GPU: found by trial once, kept on disk.
 
-A trial is repeated until two rounds of it in a row agree, as the clock of a GPU that wakes up favours the later ways.
+A trial is repeated until two in a row agree, as the clock of a GPU that wakes up favours the later ways.
 
 The file is one per GPU and Triton version, in `$WAFER_TRITON_CACHE` (default ~/.cache/wafer_triton). With
 WAFER_TRITON_TUNE=0, under the interpreter, and while a CUDA graph is recorded, the first way is taken and nothing is
@@ -33,7 +33,7 @@ _REFUSED = (
 
 
 def best(key: tuple[Any, ...], ways: Sequence[Way], launch: Callable[[Way], None], device: torch.device) -> Way:
-    """The fastest of `ways` for this key; a way that does not compile or fit on this GPU is passed over."""
+    """Return the fastest of `ways` for this key; a way that does not compile or fit on this GPU is passed over."""
     if INTERPRET or device.type != "cuda" or os.environ.get("WAFER_TRITON_TUNE") == "0":
         return ways[0]
     if is_compiling():  # for a trial later on
@@ -57,7 +57,7 @@ def best(key: tuple[Any, ...], ways: Sequence[Way], launch: Callable[[Way], None
 
 
 def stable(ways: Sequence[Way], milliseconds: Callable[[Way, int], float]) -> Way:
-    """The way that is fastest in two trials in a row; each is longer than the one before, and the last one decides."""
+    """Return the way that is fastest in two trials in a row, each longer than the one before; the last one decides."""
     before: Way | None = None
     for rep in TRIALS:
         times = [(way, rep) for way in ways]
@@ -69,7 +69,7 @@ def stable(ways: Sequence[Way], milliseconds: Callable[[Way, int], float]) -> Wa
 
 
 def fastest(ways: Sequence[T], seconds: Callable[[T], float]) -> T:
-    """The way that takes the least time; one that fails is passed over, and if all do, the last failure is raised."""
+    """Return the way that takes the least time, passing over failures; if all fail, raise the last failure."""
     times: list[tuple[float, int]] = []
     failure: Exception | None = None
     for number, way in enumerate(ways):

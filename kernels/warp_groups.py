@@ -1,7 +1,7 @@
 """MeshGEMM with its exchange elided, on Hopper: one warp fetches tiles into a ring, two groups of four multiply them.
 
 A slot of the ring holds BOX values of k: two boxes of A, one a group, and a row of boxes of B for both. TMA fills it,
-and tells the slot's barrier `full` how many bytes came. Each group tells its barrier `free` when it has read the slot.
+and counts its bytes at the slot's barrier `full`. Each group arrives at its barrier `free` once it has read the slot.
 A program stays for several blocks, so that the next block's tiles come while the groups write this one's sums. It is in
 Gluon because plain Triton, 3.6.0 and 3.7.1, takes `warp_specialize` for Hopper and leaves all warps alike.
 
@@ -35,7 +35,7 @@ from wafer_triton.kernels.fused import constants
 
 BOX = gl.constexpr(blocks.BOX)
 # A thread's registers: BLOCK_N / 2 sums and addresses; and addresses alone. The first group, whose registers Triton
-# computes from what is left of 64 Ki, has as many as the second.
+# computes from the rest of 64 Ki, has as many as the second.
 MULTIPLIES, FETCHES = gl.constexpr(240), gl.constexpr(24)
 
 
@@ -79,7 +79,7 @@ def _fetch(
 
 @gluon.jit
 def _column(box: gl.constexpr, begin_n, S):
-    """Where a box of columns begins in its core's tile, and how many cores further along the row that core is."""
+    """Return the first column of a box in its core's tile, and how many cores further along the row that core is."""
     if S.GROUP_N > 1:
         return box * BOX % S.N, box * BOX // S.N
     else:
@@ -88,7 +88,7 @@ def _column(box: gl.constexpr, begin_n, S):
 
 @gluon.jit
 def _multiply(total, turn, held, labels, ring, S, GROUP: gl.constexpr, EACH: gl.constexpr):
-    """total + the products of so many labels; `held` is the slot that the last still reads; EACH as of `_fetch`."""
+    """total + the products of `labels` labels; `held` is the slot that the last still reads; EACH as of `_fetch`."""
     ring_a, ring_b, full, free = ring
     for _ in range(labels * (S.K // BOX)):
         for part in gl.static_range(EACH):
@@ -108,7 +108,7 @@ def _multiply(total, turn, held, labels, ring, S, GROUP: gl.constexpr, EACH: gl.
 
 @gluon.jit
 def _cut(block, NUMBER: gl.constexpr):
-    """The blocks of columns that make up a block."""
+    """Return the blocks of columns that make up a block."""
     if NUMBER == 1:
         return (block,)
     else:
@@ -119,7 +119,7 @@ def _cut(block, NUMBER: gl.constexpr):
 
 @gluon.jit
 def _fetching(a, b, a_labels, b_labels, ring, P, programs, S):
-    """What the warp does that fetches."""
+    """Fetch all tiles, by one warp."""
     turn = gl.to_tensor(0)
     for pid in range(gl.program_id(0), programs, gl.num_programs(0)):
         p, q, begin_m, begin_n = placed(pid, P, S.M, S.N, 2 * BOX, S.BLOCK_N, S.GROUP_M, S.GROUP_N, S.SWIZZLE)
@@ -132,7 +132,7 @@ def _fetching(a, b, a_labels, b_labels, ring, P, programs, S):
 
 @gluon.jit
 def _multiplying(out, rows_ptr, cols_ptr, ring, staged, P, programs, S, GROUP: gl.constexpr):
-    """What a group of warps does that multiplies; `staged` are boxes of sums on their way out, two a group."""
+    """Multiply by a group of warps; `staged` are boxes of sums that are being stored, two a group."""
     BOXES: gl.constexpr = S.BLOCK_N // BOX
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, S.BLOCK_N, 16])
     turn = gl.to_tensor(0)
@@ -170,7 +170,7 @@ def _groups_kernel(out, a, b, rows_ptr, cols_ptr, a_labels, b_labels, P, program
     for slot in gl.static_range(S.DEPTH):
         mbarrier.init(full.index(slot), count=1)  # the warp that fetches
         mbarrier.init(free.index(slot), count=2)  # both groups
-    fence_async_shared()  # TMA sees the barriers as they are now
+    fence_async_shared()  # TMA reads the barriers that were just made
     ring = (ring_a, ring_b, full, free)
     gl.warp_specialize(
         [

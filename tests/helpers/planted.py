@@ -41,8 +41,8 @@ FAULTS = {
         "tests/kernels/test_kernels.py",
     ),
     "emulate": Fault(
-        "wafer_triton/emulate/elision.py", "return src.moved(first.axis, first.send)",
-        "return src.moved(first.axis, first.recv)", "tests/emulate/test_elision.py",
+        "wafer_triton/emulate/plan.py", "src.homes(self.memory.mesh)[senders]", "src.homes(self.memory.mesh)[cores]",
+        "tests/emulate/test_elision.py",
     ),
     "count": Fault(
         "wafer_triton/count/traffic.py", "np.maximum.at(high, number[sender], end)",

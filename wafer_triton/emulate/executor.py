@@ -58,10 +58,9 @@ class Executor(Planner):
     ) -> Program:
         """Plan a schedule over memory; `tensors`, [rows, cols, *tile] each, are copied in.
 
-        `shared` holds memory of other programs that this one uses in place, `scratch` a pool that programs of one
-        schedule take their scratch buffers from and add to, `tables` index tables that a program with `rebind` needs.
-        Raises ScheduleError for a draft that breaks a rule, ShapeError for a missing or misshapen tensor, BackendError
-        where the memory of the device does not suffice.
+        `shared` holds memory of other programs that this one uses in place. `scratch` is a pool of scratch buffers that
+        programs of one schedule share. `rebind` needs `tables`, its index tables. Raises ScheduleError for a draft that
+        breaks a rule. Raises ShapeError for a missing or misshapen tensor, BackendError for too little memory.
         """
         check_type("bind: schedule", schedule, Schedule)
         check_type("bind: tensors", tensors, Mapping, ShapeError)
@@ -92,7 +91,7 @@ class Executor(Planner):
         return Program(schedule, memory, self, workspace or self.workspace, tables)
 
     def borrow(self, schedule: Schedule) -> Program:
-        """A program of its own memory from the pool, or a new one; `Program.give_back` returns it.
+        """Return a program of its own memory from the pool, or a new one; `Program.give_back` returns it.
 
         Its inputs hold old values, all other buffers are as in fresh memory.
         """
@@ -156,7 +155,7 @@ class Executor(Planner):
         return {buffer.name: self.allocate(schedule, buffer) for buffer in buffers}
 
     def part(self, schedule: Schedule, buffer: Buffer, given: torch.Tensor) -> torch.Tensor:
-        """The share of this executor, [rows, cols, slots * numel], of values for all cores of a buffer.
+        """Return the share of this executor, [rows, cols, slots * numel], of values for all cores of a buffer.
 
         Raises ShapeError for another shape, DtypeError for complex values.
         """
@@ -167,11 +166,11 @@ class Executor(Planner):
         sharding(pattern, tuple(tensor.shape), schedule.mesh.shape).fill(memory, tensor)
 
     def rectangle(self, mesh: Mesh) -> tuple[slice, slice]:
-        """The rows and the columns of a mesh whose cores this executor holds."""
+        """Return the rows and the columns of a mesh whose cores this executor holds."""
         return slice(0, mesh.shape[0]), slice(0, mesh.shape[1])
 
     def take(self, mesh: Mesh, held: torch.Tensor, source: torch.Tensor, out: torch.Tensor) -> None:
-        """Give every core the tile of core source[core], from [rows, cols, numel] of what is held to `out` likewise."""
+        """Give every core the tile of core source[core], from `held` [rows, cols, numel] to `out` likewise."""
         torch.index_select(held.flatten(0, 1), 0, _moved(source, held.device), out=out.flatten(0, 1))
 
     @property
@@ -194,7 +193,7 @@ def _moved(index: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def whole(schedule: Schedule, buffer: Buffer, given: Any) -> torch.Tensor:
-    """Values for all slots of a buffer as [rows, cols, slots * numel]; ShapeError or DtypeError for other values."""
+    """Return values for all slots of a buffer as [rows, cols, slots * numel]; ShapeError or DtypeError for others."""
     shape = (*schedule.mesh.shape, buffer.slots * buffer.numel)
     if not isinstance(given, torch.Tensor) or given.layout != torch.strided:
         raise ShapeError(
@@ -241,7 +240,7 @@ class Graph:
         self.run()
 
     def _recorded(self) -> torch.cuda.CUDAGraph | None:
-        """Returns the record of a run, which computes nothing yet; None if CUDA refuses it."""
+        """Return the record of a run, which computes nothing yet; None if CUDA refuses it."""
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, stream=torch.cuda.Stream()):  # torch's own is the first GPU's

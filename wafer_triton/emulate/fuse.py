@@ -32,7 +32,7 @@ class _Fused:
 
     def __call__(self) -> None:
         """Never: it becomes part of a launch."""
-        raise AssertionError("such a step is launched by what `grouped` makes of it")
+        raise AssertionError("such a step is launched as part of a group")
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +44,7 @@ class Moved(_Fused):
     targets: frozenset[str]
 
     def joined(self, other: Moved) -> Moved | None:
-        """Both as one launch, if the messages of another round can go at the same time."""
+        """Return both as one launch, if the messages of another round can go at the same time."""
         apart = self.targets.isdisjoint(other.targets | other.sources) and self.sources.isdisjoint(other.targets)
         both = self.sources | other.sources, self.targets | other.targets
         return Moved((*self.moves, *other.moves), *both) if apart else None
@@ -110,7 +110,7 @@ class Group:
     tree: Summed | None = None
 
     def takes(self, step: Task | Summed | Folded) -> bool:
-        """Whether the launch can run the step as well, and if so adds it; an empty launch takes any."""
+        """Return whether the launch can run the step as well, and if so adds it; an empty launch takes any."""
         if self.tree is not None or (self.tasks and isinstance(step, Folded)):
             return False
         if isinstance(step, Folded):
@@ -140,7 +140,7 @@ Fusing: TypeAlias = "Group | Moved | Step"
 
 
 def grouped(steps: Sequence[Step]) -> Iterator[Fusing]:
-    """The steps in order, neighbours in a group where one launch can run them."""
+    """Return the steps in order, neighbours in a group where one launch can run them."""
     now: Group | Moved | None = None
     for step in (*steps, None):
         both = now.joined(step) if isinstance(now, Moved) and isinstance(step, Moved) else None
@@ -164,7 +164,7 @@ def _same(one: Index | None, other: Index | None) -> bool:
 
 
 def heads(group: Group, mesh: Mesh) -> tuple[list[Folded], Grid]:
-    """The folds that each program of a group does for itself, and how the group covers its cores."""
+    """Return the folds that each program of a group does for itself, and how the group covers its cores."""
     ops = [task.op for task in group.tasks]
     if not ops or group.tree is not None or any(task.cores is not None for task in group.tasks):
         return [], Grid()
@@ -184,19 +184,19 @@ def heads(group: Group, mesh: Mesh) -> tuple[list[Folded], Grid]:
 
 
 def _stays(fold: Folded, group: Group) -> bool:
-    """Whether all cores read sums of their own tree alone."""
+    """Return whether all cores read sums of their own tree alone."""
     far = [home for task in group.tasks for name, home in task.far if name == fold.tree.sums]
     return all((fold.tree_of[home] == fold.tree_of).all() for home in far)
 
 
 def folded(tree: Tree, size: int) -> Folded | None:
-    """Trees of tiles of `size` as a fold; None unless all are alike, with tiles and numbers of cores that are small."""
+    """Return trees of tiles of `size` as a fold; None unless all are alike, with small tiles of few cores."""
     roots, tree_of = np.unique(tree.roots, return_inverse=True)
     number = len(tree_of) // len(roots)
     if size > LARGE or number > MOST or (np.bincount(tree_of) != number).any():
         return None
     members = np.argsort(tree_of, kind="stable").reshape(-1, number)
-    inside = np.empty(len(tree_of), np.int64)  # of each core, the number among those of its tree
+    inside = np.empty(len(tree_of), np.int64)  # the number of each core in its tree
     inside[members] = np.arange(number)
     parents = np.where(tree.parent < 0, -1, inside[tree.parent])[members]
     slots = np.where(tree.parent < 0, -1, tree.slot)[members]
@@ -207,14 +207,14 @@ def folded(tree: Tree, size: int) -> Folded | None:
 
 
 def _order(parent: Index, slot: Index) -> tuple[list[int], tuple[tuple[int, int], ...]]:
-    """The cores of one tree in the order in which their parts are added, and the pairs of `kernels.fold`."""
+    """Return the cores of one tree in the order in which their parts are added, and the pairs of `kernels.fold`."""
     order, pairs = list[int](), list[tuple[int, int]]()
     children: list[list[int]] = [[] for _ in (*parent, -1)]  # of -1 the root
     for core in np.argsort(slot, kind="stable").tolist():
         children[parent[core]].append(core)
 
     def summed(core: int) -> int:
-        """The number of the sum of a core."""
+        """Return the number of the sum of a core."""
         total = len(order)
         order.append(core)
         for child in children[core]:
@@ -227,7 +227,7 @@ def _order(parent: Index, slot: Index) -> tuple[list[int], tuple[tuple[int, int]
 
 
 def spans(roots: Index) -> tuple[Index, Index, int] | None:
-    """Of each core the first of those that it is the root of, and their number, and how far they are apart.
+    """Return the first core of each root's tree, the number of its cores, and their distance.
 
     None where they are not equally far apart.
     """

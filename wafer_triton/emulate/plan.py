@@ -18,7 +18,7 @@ from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, S
 
 
 def explicit(planner: Planner, schedule: Schedule, memory: Memory) -> list[Step]:
-    """The steps of a schedule whose tiles move."""
+    """Return the steps of a schedule whose tiles move."""
     planned: dict[int, list[Step]] = {}
     steps: list[Step] = []
     for segment in segments(schedule):
@@ -34,7 +34,7 @@ def explicit(planner: Planner, schedule: Schedule, memory: Memory) -> list[Step]
 
 
 def elided(planner: Planner, schedule: Schedule, memory: Memory) -> list[Step]:
-    """The steps of a schedule whose tiles stay in place as far as possible."""
+    """Return the steps of a schedule whose tiles stay in place as far as possible."""
     return planner.joined(memory, flat(_Elision(planner, schedule, memory).plan()))
 
 
@@ -111,7 +111,7 @@ class _Elision:
             self.steps.append(self.planner.compute(self.memory, op, self.prepared(op)))
 
     def prepared(self, op: Local) -> tuple[TileMap, ...]:
-        """The tile maps of an operation's inputs, once there is room for its outputs."""
+        """Return the tile maps of an operation's inputs, once there is room for its outputs."""
         cores = None if op.where is None else op.where.flat(self.memory.mesh)
         for slot in op.ins:  # the sender of a broadcast reads its own tile
             if (own := self.maps.get(slot.buffer)) is not None and self.own_among(own, cores):
@@ -129,12 +129,12 @@ class _Elision:
             into.setdefault(exchange.dst.buffer, []).append(exchange)
         renamed = {name: self.renaming(name, many) for name, many in into.items()}
         self.maps.update({name: each for name, each in renamed.items() if each is not None})
-        for exchange in round_.exchanges:  # real moves may settle what is renamed, so they come second
+        for exchange in round_.exchanges:  # real moves may settle renamed tiles, so they come second
             if renamed[exchange.dst.buffer] is None:
                 self.move(exchange)
 
     def renaming(self, name: str, exchanges: list[Exchange]) -> TileMap | None:
-        """The tile map of buffer `name` after all exchanges into it; None if tiles must move."""
+        """Return the tile map of buffer `name` after all exchanges into it; None if tiles must move."""
         if len({exchange.src.buffer for exchange in exchanges}) > 1 or not all(map(self.single, exchanges)):
             return None
         mesh = self.memory.mesh
@@ -142,7 +142,7 @@ class _Elision:
         return self.some_from(name, exchanges[0].src.buffer, *map(np.concatenate, zip(*pairs, strict=True)))
 
     def some_from(self, name: str, source: str, cores: Index, senders: Index) -> TileMap | None:
-        """The map of buffer `name` once `cores` hold the tiles of `source` that `senders` hold, if there is one."""
+        """Return the map of buffer `name` once `cores` hold the senders' tiles of `source`, if there is one."""
         every = np.arange(self.memory.mesh.cores)
         src, old, base = self.maps.get(source, TileMap(Slot(source))), self.maps.get(name), every.copy()
         homes, new = src.homes(self.memory.mesh)[senders], src.slot.buffer
@@ -156,12 +156,12 @@ class _Elision:
         return TileMap(src.slot, None if np.array_equal(base, np.arange(len(every))) else base)
 
     def single(self, exchange: Exchange) -> bool:
-        """Whether an exchange is between the only slots of its buffers."""
+        """Return whether an exchange is between the only slots of its buffers."""
         buffers = (self.memory.buffers[exchange.src.buffer], self.memory.buffers[exchange.dst.buffer])
         return all(buffer.slots == 1 for buffer in buffers) and exchange.src.is_fixed and exchange.src.index == 0
 
     def renamed(self, op: Local) -> bool:
-        """Whether a local operation is a copy of whole tiles that a tile map replaces."""
+        """Return whether a local operation is a copy of whole tiles that a tile map replaces."""
         if op.op != "copy":
             return False
         (out,), (src,) = op.outs, op.ins
@@ -179,13 +179,13 @@ class _Elision:
         return True
 
     def own_among(self, each: TileMap, cores: Index | None) -> bool:
-        """Whether some of the cores (None: all) have their tile in memory that the map does not name."""
+        """Return whether some of the cores (None: all) have their tile in memory that the map does not name."""
         if each.base is None:
             return False
         return bool(((each.base if cores is None else each.base[cores]) < 0).any())
 
     def move(self, exchange: Exchange) -> None:
-        """A real move."""
+        """Return a real move."""
         self.written(exchange.dst.buffer, keep=True)
         if exchange.src.buffer in self.maps and self.own_among(
             self.maps[exchange.src.buffer], exchange.senders.flat(self.memory.mesh)

@@ -125,7 +125,7 @@ class Program:
         self.memory[name].copy_(values)
 
     def read(self, name: str) -> torch.Tensor:
-        """The values of a buffer: [rows, cols, *tile], or [rows, cols, slots, *tile] if it has several slots.
+        """Return the values of a buffer: [rows, cols, *tile], or [rows, cols, slots, *tile] if it has several slots.
 
         BackendError if a core gave up.
         """
@@ -135,11 +135,11 @@ class Program:
         return self.executor.together(self.schedule.mesh, self.memory[name]).clone().unflatten(-1, dims)
 
     def held(self, name: str) -> Held:
-        """The tiles of a buffer, as `read` gives them, for a look at single cores."""
+        """Return the tiles of a buffer, as `read` gives them, to read single cores."""
         return Held(name, self.read(name))
 
     def gather(self, name: str, pattern: str, shape: tuple[int, ...]) -> torch.Tensor:
-        """The tensor of a shape whose tiles a buffer of one slot holds, cut by `pattern`; raises as `read` does.
+        """Return the tensor of a shape whose tiles a buffer of one slot holds, cut by `pattern`; raises as `read` does.
 
         Of tiles that are repeated one copy is made.
         """
@@ -166,7 +166,7 @@ class Pool:
         self._lock = Lock()
 
     def take(self, key: tuple[Planner, Schedule]) -> Program | None:
-        """A program that no call runs now, which leaves the pool; None if there is none."""
+        """Return a program that no call runs now, which leaves the pool; None if there is none."""
         with self._lock:
             programs = self._programs.get(key)
             if not programs:
@@ -204,7 +204,7 @@ class Held:
     tiles: torch.Tensor
 
     def core(self, row: int, col: int) -> torch.Tensor:
-        """The tile of one core; MeshError for a core that is not there."""
+        """Return the tile of one core; MeshError for a core that is not there."""
         rows, cols = self.tiles.shape[:2]
         if not (0 <= row < rows and 0 <= col < cols):
             raise MeshError(f"core ({row}, {col}) is not on the mesh of {self.name!r}, which has {rows} x {cols} cores")
@@ -213,7 +213,7 @@ class Held:
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """The moment after a round. What is read is copied, so that it stays when the program goes on."""
+    """The moment after a round. Values are copied when they are read, so that they stay when the program goes on."""
 
     round: int
     label: str
@@ -224,7 +224,7 @@ class State:
 
 
 def number_of(schedule: Schedule, until: int | str) -> int:
-    """How many rounds come before a round, given by number, or before the first with a label.
+    """Return how many rounds come before a round, given by number, or before the first with a label.
 
     Raises ScheduleError if there is none.
     """

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def once(find: Callable[[Schedule], T]) -> Callable[[Schedule], T]:
-    """A function of schedules that finds its result for each of them once."""
+    """Return a function of schedules that finds its result for each of them once."""
     known: WeakKeyDictionary[Schedule, T] = WeakKeyDictionary()
 
     def found(schedule: Schedule) -> T:
@@ -34,7 +34,7 @@ def once(find: Callable[[Schedule], T]) -> Callable[[Schedule], T]:
 
 @once
 def segments(schedule: Schedule) -> tuple[Segment, ...]:
-    """The segments of a schedule, in order."""
+    """Return the segments of a schedule, in order."""
     return tuple(_segments(schedule))
 
 
@@ -63,7 +63,7 @@ def _segments(schedule: Schedule) -> Iterator[Segment]:
 
 
 def _products(schedule: Schedule, start: int) -> list[Segment]:
-    """The compute-shift segment that begins with a round, if its sums are of a kind that can be kept."""
+    """Return the compute-shift segment that begins with a round, if its sums are of a kind that can be kept."""
     first, rounds = schedule.rounds[start], schedule.rounds
     ends, (product,) = {str(exchange.src): exchange.dst for exchange in first.exchanges}, first.locals
     if product.op != "gemm" or {str(slot) for slot in product.ins} != set(ends):
@@ -84,7 +84,7 @@ def _products(schedule: Schedule, start: int) -> list[Segment]:
 def _continues(
     round_: Round, first: Round, product: Local, a: tuple[Slot, Slot], b: tuple[Slot, Slot], number: int
 ) -> bool:
-    """Whether a round is product `number` of the run that began with `product` in the round `first`."""
+    """Return whether a round is product `number` of the run that began with `product` in the round `first`."""
     if round_.pattern is not first.pattern or len(round_.exchanges) != 2:
         return False
     (op,), here, there = round_.locals, number % 2, 1 - number % 2
@@ -102,7 +102,7 @@ def _continues(
 
 
 def _keeps_sums(schedule: Schedule, product: Local) -> bool:
-    """Whether the sums fill their buffer, which stores them unrounded, so that registers may hold them."""
+    """Return whether the sums fill their buffer, which stores them unrounded, so that registers may hold them."""
     (out,) = product.outs
     buffer = schedule.buffers[out.buffer]
     unrounded = ("fp32", "fp16") if product.params.get("accumulate") == "fp16" else ("fp32",)
@@ -110,7 +110,7 @@ def _keeps_sums(schedule: Schedule, product: Local) -> bool:
 
 
 def _rounding(schedule: Schedule, at: int, c: Slot, moving: set[str]) -> str | None:
-    """The buffer, none of `moving`, that round `at` copies c to, if c is scratch and is not touched afterwards."""
+    """Return the buffer, none of `moving`, that round `at` copies c to, if c is scratch and not touched afterwards."""
     rounds = schedule.rounds[at:]
     if not rounds or rounds[0].exchanges or len(rounds[0].locals) != 1:
         return None
@@ -124,7 +124,7 @@ def _rounding(schedule: Schedule, at: int, c: Slot, moving: set[str]) -> str | N
 
 
 def _trees(schedule: Schedule, start: int) -> list[Segment]:
-    """The reductions that begin with a round, one buffer after another, as none touches what another does."""
+    """Return the reductions that begin with a round, one buffer after another, as they touch no common memory."""
     mesh, rounds = schedule.mesh, schedule.rounds
     pattern, stop = rounds[start].pattern, start
     assert pattern is not None
@@ -154,7 +154,7 @@ def _trees(schedule: Schedule, start: int) -> list[Segment]:
 
 
 def _links(rounds: tuple[Round, ...], mesh: Mesh) -> tuple[Index, Index, Index, Index]:
-    """Parents, slots, numbers of children and rounds of the messages of trees; see `Tree`."""
+    """Return parents, slots, numbers of children and rounds of the messages of trees; see `Tree`."""
     parent, sent = np.full(mesh.cores, -1), np.full(mesh.cores, len(rounds))
     slot, children = np.zeros(mesh.cores, np.int64), np.zeros(mesh.cores, np.int64)
     for number, round_ in enumerate(rounds):
@@ -166,7 +166,7 @@ def _links(rounds: tuple[Round, ...], mesh: Mesh) -> tuple[Index, Index, Index, 
 
 
 def _only(name: str, round_: Round) -> Round:
-    """The exchanges of one buffer in a round of trees or of broadcasts, and the operations that combine them."""
+    """Return the exchanges of one buffer in a round of trees or of broadcasts, and the operations that combine them."""
     exchanges = tuple(exchange for exchange in round_.exchanges if exchange.src.buffer == name)
     if len(exchanges) == len(round_.exchanges):
         return round_
@@ -175,7 +175,7 @@ def _only(name: str, round_: Round) -> Round:
 
 
 def _broadcast(tree: Tree, round_: Round) -> Round | None:
-    """A round as the broadcast of a tree's sums, if in it every root sends its sum to all other cores of its tree."""
+    """Return a round as the broadcast of a tree's sums, if every root sends its sum to all other cores of its tree."""
     if round_.pattern is None or round_.pattern.kind != "broadcast":
         return None
     sent = _only(tree.acc, round_)

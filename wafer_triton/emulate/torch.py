@@ -1,7 +1,7 @@
 """The torch executor: all cores batched, a neighbour move an indexed copy, local operations in their fast forms.
 
-Tiles have their buffer's dtype. An operation widens its inputs to fp32 and rounds its outputs, which gives the values
-of a core that computes in fp32 and stores in 16 bits, at the speed of fp32 on a CPU. Every view is made in the plan, so
+Tiles have their buffer's dtype. An operation widens its inputs to fp32 and rounds its outputs: the values of a
+core that computes in fp32 and stores in 16 bits, at the speed of fp32 on a CPU. Every view is made in the plan, so
 that most steps are one call of torch.
 """
 
@@ -49,13 +49,13 @@ class TorchExecutor(Executor):
         return Steps([step for step in grids if step is not None] + ([self.indexed(memory, rest, src)] if rest else []))
 
     def indexed(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> Step:
-        """The step of any exchanges from one slot to one: a gather of the tiles, then a scatter."""
+        """Return the step of any exchanges from one slot to one: a gather of the tiles, then a scatter."""
         senders, receivers = map(memory.index, self._ends(memory, exchanges, src))
         source, target = memory.rows(src.slot), memory.rows(exchanges[0].dst)
         return lambda: target.index_copy_(0, receivers[0], source.index_select(0, senders[0]))
 
     def _grid(self, memory: Memory, exchange: Exchange, src: TileMap) -> Step | None:
-        """The step of an exchange whose receivers are a grid of cores."""
+        """Return the step of an exchange whose receivers are a grid of cores."""
         views = (
             self._views(memory, exchange, exchange.dst)
             if src.is_own and src.slot.buffer == exchange.src.buffer
@@ -79,7 +79,7 @@ class TorchExecutor(Executor):
         return self._windows(memory, segment, *ins) if isinstance(segment, Products) and ins else None
 
     def _windows(self, memory: Memory, run: Products, a: TileMap, b: TileMap) -> list[Step] | None:
-        """Rounds around whole rings: b is copied once, nearly twice along its rings, and each round reads a window."""
+        """Return the steps of rounds around whole rings, each on a window of one copy of b along its rings."""
         names = (a.slot.buffer, b.slot.buffer, run.c)
         fp32 = all(memory.tensors[name].dtype == torch.float32 for name in names) and torch.device(self.device) == CPU
         several = any(memory.buffers[name].slots > 1 for name in names)
@@ -106,7 +106,7 @@ class TorchExecutor(Executor):
         return [*steps, lambda: out.index_copy_(0, home, total.to(out.dtype))]
 
     def _combine(self, memory: Memory, tree: Tree, round_: Round) -> Step:
-        """A round of a tree, whose messages are combined where they arrive; no core sends and receives in it."""
+        """Return a round of a tree, whose messages are combined where they arrive; no core sends and receives in it."""
         sent = messages(round_)
         steps = [one for exchange in sent if (one := self._combined(memory, exchange, tree.op)) is not None]
         if len(steps) == len(sent):
@@ -125,7 +125,7 @@ class TorchExecutor(Executor):
         return step
 
     def _combined(self, memory: Memory, exchange: Exchange, op: str) -> Step | None:
-        """The messages of a grid of cores, or of whole mesh rows or columns, combined where they arrive; else None."""
+        """Return the step of messages of a grid of cores, or of whole mesh rows or columns; else None."""
         combine, views = COMBINE[op], self._views(memory, exchange, exchange.src)
         if views is not None and views[2] is None:
             return partial(combine, views[0], views[1], out=views[0])
@@ -148,7 +148,7 @@ class TorchExecutor(Executor):
         memory.workspace.begin()
 
         def tiles(each: TileMap, out: bool = False) -> torch.Tensor:
-            """The tiles of a map where they lie, or a copy that is gathered before, and put back `after`."""
+            """Return the tiles of a map where they lie, or a copy that is gathered before, and put back `after`."""
             if area is not None and grid and each.is_own and each.slot.is_fixed:
                 return _tiles(memory, each.slot)[area]
             index, flat = self._rows(memory, each, cores)
@@ -165,7 +165,7 @@ class TorchExecutor(Executor):
         return Steps([*before, self._direct(memory, definition, op.params, outs, reads), *after])
 
     def _direct(self, memory: Memory, op: LocalOp, params: Params, outs: Tensors, reads: Any) -> Step:
-        """The step of an operation on these very tensors, widened in parts if need be."""
+        """Return the step of an operation on these very tensors, widened in parts if need be."""
         fast = form(op)
         if _as_they_are(fast, params, outs, reads):
             return fast.plan(*outs, *reads, **params)
@@ -191,7 +191,7 @@ class TorchExecutor(Executor):
     def _views(
         self, memory: Memory, exchange: Exchange, to: Slot
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None:
-        """The tiles of receivers and of senders and, if the latter are not a grid, their indices among these."""
+        """Return the tiles of receivers and of senders and, if the latter are not a grid, their indices among these."""
         if not exchange.src.is_fixed or not to.is_fixed or exchange.recv.ndim > 1:
             return None
         lines, recv, send = (_select(index, self.device) for index in (exchange.lines, exchange.recv, exchange.send))
@@ -223,7 +223,7 @@ class TorchExecutor(Executor):
 
 
 def _tiles(memory: Memory, slot: Slot) -> torch.Tensor:
-    """A fixed slot of all cores: [rows, cols, numel]."""
+    """Return a fixed slot of all cores: [rows, cols, numel]."""
     tensor, numel = memory.tensors[slot.buffer], memory.buffers[slot.buffer].numel
     if slot.index is None:
         return tensor
@@ -232,18 +232,18 @@ def _tiles(memory: Memory, slot: Slot) -> torch.Tensor:
 
 
 def _keeps(op: LocalOp, params: Params, numel: int) -> bool:
-    """Whether outputs of `numel` elements keep old values: they are added to, or written in part."""
+    """Return whether outputs of `numel` elements keep old values: they are added to, or written in part."""
     return op.updates(params) or bool(params.get("size", numel) < numel)
 
 
 def _as_they_are(fast: Form, params: Params, outs: Tensors, reads: Tensors) -> bool:
-    """Whether the operation may have these tensors: all are fp32, all of one dtype that it takes, or it only moves."""
+    """Return whether the operation takes these tensors: all fp32, all of one dtype that it takes, or only moved."""
     dtypes = {operand.dtype for operand in (*outs, *reads)}
     return fast.moves or dtypes == {torch.float32} or (len(dtypes) == 1 and fast.narrow(params))
 
 
 def _parts(operands: Tensors) -> list[Tensors]:
-    """The same tensors in slices of their first dimension, none of which widens more than the cache holds."""
+    """Return the same tensors in slices of their first dimension, none of which widens more than the cache holds."""
     rows = operands[0].shape[0]
     most = max(operand.numel() for operand in operands)
     size = max(1, rows * CACHED // max(most, 1))
@@ -251,7 +251,7 @@ def _parts(operands: Tensors) -> list[Tensors]:
 
 
 def _select(index: Index | None, device: str) -> Select:
-    """A slice for an arithmetic progression, which costs no gather; else a tensor of indices."""
+    """Return a slice for an arithmetic progression, which costs no gather; else a tensor of indices."""
     if index is None:
         return slice(None)
     if (index == index[0]).all():  # one position, or one that multicasts: copies broadcast it

@@ -78,7 +78,7 @@ def gemm_t(
 
 
 def _product(out: Tensor, a: Tensor, b: Tensor, add: bool, accumulate: str) -> Step:
-    """The step out (+)= a @ b for a [..., m, k], b [..., k, n]; fp16 accumulation rounds after every k."""
+    """Return the step out (+)= a @ b for a [..., m, k], b [..., k, n]; fp16 accumulation rounds after every k."""
     if accumulate == "fp32" and out.is_contiguous() and a.is_contiguous() and b.is_contiguous():
         left, right = (x.view(-1, *x.shape[-2:]) for x in (a, b))
         return partial(out.view(-1, *out.shape[-2:]).baddbmm_, left, right, beta=int(add))

@@ -1,7 +1,7 @@
 """The Triton executor: a program instance is a core, or several where tiles are tiny; mailboxes are in global memory.
 
 A launch is a segment: local operations, or these and a reduce tree, or messages, or compute-shift rounds (see `fuse`).
-A kernel sees pointers, tables and sizes, never a schedule.
+A kernel takes pointers, tables and sizes, never a schedule.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class TritonExecutor(Executor):
     # --- hooks of plans ---
 
     def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> Step:
-        """The messages of exchanges of a round from one slot to one slot."""
+        """Return the messages of exchanges of a round from one slot to one slot."""
         sent, dst = exchanges[0].src, exchanges[0].dst
         ends = self._operand(memory, TileMap(dst)), self._operand(memory, src)
         buffer = memory.buffers[sent.buffer]
@@ -200,7 +200,7 @@ class TritonExecutor(Executor):
     # --- launches ---
 
     def _launches(self, memory: Memory, group: Group, among: Sequence[FusedOp]) -> list[Step]:
-        """Launches of their own for the folds that are not at the head, then the launch of the tasks."""
+        """Return launches of their own for the folds that are not at the head, then the launch of the tasks."""
         heads, grid = fuse.heads(group, memory.mesh)
         alone = [self._fold(memory, one) for one in group.folds if one not in heads]
         ops = [task.op for task in group.tasks]
@@ -229,14 +229,14 @@ class TritonExecutor(Executor):
         return fold(total, parts, *tables, pairs=one.pairs, size=one.size, op=one.tree.op, step=step)
 
     def _fold(self, memory: Memory, one: Folded) -> Step:
-        """A launch of its own, in which the first cores of each tree fold 32 columns each, or more."""
+        """Return a launch of its own, in which the first cores of each tree fold 32 columns each, or more."""
         step = 32 * -(-one.size // (32 * one.cores.shape[1]))
         folding = one.cores[:, : -(-one.size // step)].ravel()
         cores = self._table(memory, folding[self._order(len(folding))])
         return Launch("fold", partial(launch, [self._folding(memory, one, step)], cores, (), Grid()))
 
     def _reduce(self, memory: Memory, group: Group, ops: Sequence[FusedOp], among: Sequence[FusedOp]) -> Step:
-        """A reduce tree with the tasks before it."""
+        """Return a reduce tree with the tasks before it."""
         assert group.tree is not None
         tree, sends = group.tree.tree, group.tree.sends
         cores, slots, numel = memory.mesh.cores, int(tree.children.max()), memory.buffers[tree.acc].numel
@@ -272,7 +272,7 @@ class TritonExecutor(Executor):
         )
 
     def _products(self, memory: Memory, run: Products) -> list[Step] | None:
-        """All rounds in one launch where the GPU holds the whole mesh, else None: each is a launch of its own."""
+        """Return one launch of all rounds where the GPU holds the whole mesh, else None: a launch a round."""
         if self.launch == "rounds":
             return None
         mesh, (to_a, to_b) = memory.mesh, run.to
@@ -296,7 +296,7 @@ class TritonExecutor(Executor):
         )
 
     def _elided(self, memory: Memory, run: Products, a: TileMap, b: TileMap) -> list[Step] | None:
-        """One launch for compute-shift rounds around whole rings, see `kernels.elided`."""
+        """Return one launch for compute-shift rounds around whole rings, see `kernels.elided`."""
         if run.rings is None or run.number != memory.mesh.shape[0] or run.params.get("heads", 1) > 1:
             return None
         rows, cols = run.rings
@@ -348,7 +348,7 @@ class TritonExecutor(Executor):
         return Operand(tensor, 0, buffer.numel, self._table(memory, rows))
 
     def _cores(self, memory: Memory, where: Index | None = None) -> torch.Tensor:
-        """The table of some cores, or of all."""
+        """Return the table of some cores, or of all."""
         count = memory.mesh.cores
         if where is not None or self._random is not None or memory.tables is not None:
             cores = np.arange(count) if where is None else where

@@ -1,11 +1,11 @@
 """The distributed executor: every rank of a process group holds a rectangle of the mesh's cores.
 
-Each rank plans the whole schedule and runs what concerns its cores, by another executor on its rectangle. Tiles that
-stay on a rank are copied there. Those that cross are packed to one message for each pair of ranks and round, which is
-under way while the rank computes what does not read it. With elided exchange a rank fetches the tiles of others that
-its cores read, and of a run of compute-shift rounds all of them before the first.
+Each rank plans the whole schedule and runs the part of its own cores, by another executor on its rectangle. Tiles that
+stay on a rank are copied there. Others are packed to one message for each pair of ranks and round. It is under
+way while the rank runs operations that do not read it. With elided exchange a rank fetches the tiles of others that its
+cores read. For compute-shift rounds it fetches all of them before the first.
 
-The operations and their order are those of one process, and so are the bits.
+The operations and their order are as in one process, and so are the bits.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class DistributedExecutor(Executor):
         return self.inside.allocate(self._here(schedule), buffer)
 
     def part(self, schedule: Schedule, buffer: Buffer, given: torch.Tensor) -> torch.Tensor:
-        """As of `Executor`; tiles of the rank's own rectangle alone are taken too."""
+        """Return the share, as `Executor` does; tiles of the rank's own rectangle alone are taken too."""
         here = self._here(schedule)
         if isinstance(given, torch.Tensor) and given.shape[:2] == here.mesh.shape:
             return whole(here, buffer, given)
@@ -112,7 +112,7 @@ class DistributedExecutor(Executor):
         return self.shard(mesh).rectangle
 
     def together(self, mesh: Mesh, held: torch.Tensor) -> torch.Tensor:
-        """The values of all ranks, on every rank."""
+        """Return the values of all ranks, on every rank."""
         shard = self.shard(mesh)
         tiles, works = held.new_empty(*mesh.shape, *held.shape[2:]), []
         parts = [tiles[shard.partition.rectangle(rank)].contiguous() for rank in range(self.ranks)]
@@ -159,7 +159,7 @@ class DistributedExecutor(Executor):
         return self._products(memory, segment, ins) if isinstance(segment, Products) and ins else None
 
     def _products(self, memory: Memory, run: Products, ins: tuple[TileMap, ...]) -> list[Step] | None:
-        """A rank fetches what its cores read in any round; a round then gathers the tiles that they hold by then."""
+        """Fetch the tiles that the rank's cores read in any round; a round then gathers the tiles of its own."""
         shard = self.shard(memory.mesh)
         if any(memory.buffers[place.slot.buffer].slots > 1 for place in ins):
             return None
@@ -208,7 +208,7 @@ class DistributedExecutor(Executor):
         return Memory(shard.mesh, memory.buffers, memory.tensors, memory.workspace)
 
     def _way(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> _Way:
-        """The way of some exchanges from one slot to one."""
+        """Return the way of some exchanges from one slot to one."""
         ends = [(each.senders.flat(memory.mesh), each.receivers.flat(memory.mesh)) for each in exchanges]
         senders, receivers = map(np.concatenate, zip(*ends, strict=True))
         homes = senders if src.is_own else src.homes(memory.mesh)[senders]
@@ -225,7 +225,7 @@ class DistributedExecutor(Executor):
         return route(shard, homes, receivers, rows[0], rows[1])
 
     def _crossing(self, ways: Sequence[_Way]) -> tuple[list[Step], list[Step], list[Step]]:
-        """The steps that send what crosses, that copy what does not, and that receive."""
+        """Return the steps that send, that copy tiles of the rank itself, and that receive."""
         inside: list[Step] = [
             Communication(copied(found, source, target)) for found, source, target in ways if len(found.sent)
         ]
@@ -237,7 +237,7 @@ class DistributedExecutor(Executor):
     def _near(
         self, memory: Memory, shard: Shard, place: TileMap, cores: Index, number: int, fetches: list[Step]
     ) -> TileMap:
-        """Where these cores find input `number` on this rank, once it was fetched from others if need be."""
+        """Return where these cores find input `number` on this rank, once it was fetched from others if need be."""
         if place.is_own:
             return TileMap(shard.slot(place.slot))
         homes = place.homes(memory.mesh)
@@ -256,13 +256,13 @@ class DistributedExecutor(Executor):
         return TileMap(Slot(halo))
 
     def _written(self, memory: Memory, name: str) -> None:
-        """What was fetched of a buffer is old from now on."""
+        """Mark the fetched tiles of a buffer as old."""
         held = self._fetched.get(memory, {})
         for halo in [halo for halo, (source, _) in held.items() if source == name]:
             del held[halo]
 
     def _halo(self, memory: Memory, shard: Shard, name: str, number: int) -> str:
-        """A buffer for tiles of `name` that lie elsewhere, of input `number` of an operation."""
+        """Return a buffer for tiles of `name` that lie elsewhere, of input `number` of an operation."""
         buffer = replace(memory.buffers[name], name=f"{name}.halo{number}", slots=1, role="scratch")
         if buffer.name not in memory.buffers:
             memory.buffers[buffer.name] = buffer
