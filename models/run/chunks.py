@@ -90,7 +90,7 @@ class ChunkTiles:
         """Of each chunk, 0 where a query of the row may see a key of a core's block, else -inf.
 
         [rows, cols, tokens, seen], where the key's row is the core's column; with several head groups [rows, cols,
-        slots, tokens, seen]. A padded query sees every real key, so that its row stays finite. No query sees a padded
+        slots, tokens, seen]. A padded query meets every real key, so that its row stays finite. No query sees a padded
         key.
         """
         rows = torch.arange(self.side)
