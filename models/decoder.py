@@ -85,9 +85,9 @@ class WaferForCausalLM(Session):
     def from_pretrained(
         cls, checkpoint: str | Path | Checkpoint, *, dtype: str = "fp32", **options: Any
     ) -> WaferForCausalLM:
-        """A model from a checkpoint: one that is open, a folder in Hugging Face layout, or a name of `resolve`.
+        """Make a model from an open checkpoint, a folder in Hugging Face layout, or a name as of `resolve`.
 
-        `options` are as of `PlaceOptions` and `RunOptions`; TypeError for any other.
+        `options` are the fields of `PlaceOptions` and `RunOptions`; TypeError for any other.
         """
         opened, name = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint), dtype_name(dtype)
         weights = opened.weights(torch_dtype(name))
@@ -99,7 +99,7 @@ class WaferForCausalLM(Session):
     def from_config(
         cls, config: Any, *, dtype: str = "fp32", random_weights: bool = True, seed: int = 0, **options: Any
     ) -> WaferForCausalLM:
-        """A model of a shape alone, by name, folder, table of a config.json or DecoderConfig; zeros unless random.
+        """Make a model of a shape alone, by name, folder, table of a config.json or DecoderConfig; zeros unless random.
 
         `options` are as of `from_pretrained`.
         """
@@ -109,11 +109,11 @@ class WaferForCausalLM(Session):
 
     @classmethod
     def from_weights(cls, config: DecoderConfig, weights: Weights, **options: Any) -> WaferForCausalLM:
-        """A model of weights by their Hugging Face names; `options` are as of `from_pretrained`."""
+        """Make a model of weights by their Hugging Face names; `options` are as of `from_pretrained`."""
         return cls(config, weights, *split(options))
 
     def extra_repr(self) -> str:
-        """Return the model's name, its mesh, and on what it is emulated."""
+        """Return the model's name, its mesh, and the device and exchange of the emulation."""
         return f"{self.config.name} on {self.block.mesh} cores, emulated {described(self.executor)}"
 
     checkpoint: Checkpoint | None = None

@@ -21,9 +21,9 @@ Groups = tuple[int, ...] | None
 class PlaceOptions:
     """How a model lies on a wafer.
 
-    `mesh` is a Mesh, or what `as_mesh` makes one of on `device` (default: a WSE-2). `prefill_mesh` is the mesh of
-    prefill where it is another. `groups` and `prefill_groups` are the groups of the K-trees (default: about the root of
-    a line's cores). Without a mesh, the fastest plan that holds the model gives whatever of these is not given. The
+    `mesh` is a Mesh, or a value as of `as_mesh`, on `device` (default: a WSE-2). `prefill_mesh` is the mesh of
+    prefill where it is another. The K-trees have `groups` and `prefill_groups` (default: about the root of a
+    line's cores). Without a mesh, the fastest plan that holds the model gives whatever of these is not given. The
     columns hold the heads in `head_groups` groups, in prefill in `prefill_head_groups` if that is given (default: in
     each phase the fastest by the cost model that fit). With `trim` each phase takes the part of its mesh that holds
     more than padding, see `wafer_triton.cost.padding`. In prefill the `experts` of a mixture are "spread", each over
@@ -59,7 +59,8 @@ class RunOptions:
     An `executor` in its place chooses backend and exchange too, see `ops.executor`. `progress` hears of compiled
     kernels. `placed` is called with the placement, before weights are read.
 
-    Raises BackendError for an `executor` that is none, or beside `emulate_on`, ShapeError for what cannot be called.
+    Raises BackendError for an `executor` of another type, or beside `emulate_on`, ShapeError for a `progress` or `placed`
+    that is no function.
     """
 
     emulate_on: str = "auto"

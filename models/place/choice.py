@@ -1,4 +1,4 @@
-"""The place of a model: what its user gives, and what the cost model chooses where they give nothing."""
+"""The place of a model: by its user's options, and by the cost model where an option is not given."""
 
 from __future__ import annotations
 

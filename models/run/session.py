@@ -1,4 +1,4 @@
-"""The run of a placed model: prompts and tokens through its layers, its caches, and the account of what ran."""
+"""The run of a placed model: prompts and tokens through its layers, its caches, and the account of all rounds."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Session(PlacedModule):
         return sum((ledger.account for ledger in self.ledgers.values()), Account())
 
     def predicted(self) -> dict[str, Prediction]:
-        """What everything since `reset` is predicted to take on the wafer, for each phase that ran.
+        """Return the prediction of everything since `reset` on the wafer, for each phase that ran.
 
         The phases "prefill" and "decode" are layers and head. The phase "replacement" brings weights and cache from one
         phase's place to the other's. A prediction is the price of the schedules that ran, each as often as it ran.
@@ -165,9 +165,9 @@ class Session(PlacedModule):
         self.block.cache(prefilled).room(count)
 
     def checked(self, tokens: Prompt, sequence: int = 0) -> torch.Tensor:
-        """Return the ids of a prompt for a sequence; what is wrong with it is raised before a part of it is on its way.
+        """Return the ids of a prompt for a sequence; every error is raised before a part of it runs.
 
-        Raises ShapeError for an empty prompt, an unknown token or sequence, CacheError for what does not fit its cache.
+        Raises ShapeError for an empty prompt, an unknown token or sequence, CacheError for a prompt that does not fit its cache.
         """
         tokens = token_ids(tokens)
         count = len(tokens)
@@ -219,7 +219,7 @@ class Session(PlacedModule):
         return x
 
     def logits(self, x: torch.Tensor) -> Callable[[], torch.Tensor]:
-        """What gives the logits of x on every rank, which the last stage has computed by then."""
+        """Return a function that gives the logits of x on every rank, once the last stage has computed them."""
         due = partial(self.head.runs, len(x))
         self.passes.also(due)
         self._count("prefill", due)
