@@ -196,7 +196,7 @@ def folded(tree: Tree, size: int) -> Folded | None:
     if size > LARGE or number > MOST or (np.bincount(tree_of) != number).any():
         return None
     members = np.argsort(tree_of, kind="stable").reshape(-1, number)
-    inside = np.empty(len(tree_of), np.int64)  # of each core, the number among those of its tree
+    inside = np.empty(len(tree_of), np.int64)  # of each core, its number within its tree
     inside[members] = np.arange(number)
     parents = np.where(tree.parent < 0, -1, inside[tree.parent])[members]
     slots = np.where(tree.parent < 0, -1, tree.slot)[members]

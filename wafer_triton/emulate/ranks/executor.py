@@ -5,7 +5,7 @@ stay on a rank are copied there. Those that cross are packed to one message for 
 under way while the rank computes what does not read it. With elided exchange a rank fetches the tiles of others that
 its cores read, and of a run of compute-shift rounds all of them before the first.
 
-The operations and their order are those of one process, and so are the bits.
+The operations and their order are as in one process, so the results are bit-identical.
 """
 
 from __future__ import annotations
