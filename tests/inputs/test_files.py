@@ -99,6 +99,7 @@ def test_a_table_of_a_device_that_is_none(wrong, tmp_path, values, message):
     assert "unknown device ''" in wrong("validate own.csv --device ''")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [

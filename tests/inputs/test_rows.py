@@ -22,6 +22,7 @@ def said(capsys, line, code=2):
     return capsys.readouterr().err.splitlines()[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     [
@@ -70,6 +71,7 @@ def test_a_config_that_is_no_table_is_named_with_its_kind(capsys, tmp_path, text
     assert f"config.json: holds {kind}, not a table of settings" in found
 
 
+@pytest.mark.slow
 def test_a_comparison_of_many_values_says_how_long_it_takes(capsys, monkeypatch):
     def stop(*_):
         raise KeyboardInterrupt
@@ -111,6 +113,7 @@ def test_a_profile_adds_no_line_to_the_text(tmp_path, capfd):
     assert "USDT" not in err and "Warning" not in err and (tmp_path / "p.json").stat().st_size > 1000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["draw", "show"])
 @pytest.mark.parametrize(
     ("options", "remedy"),
@@ -149,6 +152,7 @@ def test_decoders_are_priced_in_fp16_alone(capsys, line):
     assert f"unrecognized arguments: --dtype fp32; see `wafer-triton {page} --help`" in found
 
 
+@pytest.mark.slow
 def test_experts_in_regions_that_do_not_fit_blame_no_mesh_but_the_one_given(capsys):
     line = "estimate prefill --model qwen1.5-moe-a2.7b --mesh 320 --tokens 320 --experts regions"
     found = said(capsys, line)
