@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wafer_triton.errors import ShapeError
+from wafer_triton.errors import ShapeError, check_type
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.generate import Prompt
+from wafer_triton.serve.course import Run
 from wafer_triton.serve.policies import Policy
-from wafer_triton.serve.simulate import Run, simulate
+from wafer_triton.serve.simulate import simulate
 from wafer_triton.serve.times import Priced
-from wafer_triton.serve.workload import Request
+from wafer_triton.serve.workload import Request, check_requests
 from wafer_triton.text.progress import Progress, silent
 
 FIRST_COME = Policy()
@@ -28,8 +29,11 @@ def serve(
 
     Request number i has prompt i. `pool` is the number of cache entries a row that all sequences share (None: as many
     as the model's caches hold). Raises ShapeError for prompts of other lengths than the requests, for a request that is
-    refused, and for a pool larger than the caches.
+    refused, and for a pool larger than the caches. Arguments of another kind raise it, too.
     """
+    check_type("serve: model", model, WaferForCausalLM, ShapeError)
+    check_requests("serve: requests", requests)
+    check_type("serve: policy", policy, Policy, ShapeError)
     lengths = [len(prompt) for prompt in prompts]
     if lengths != [request.input for request in requests]:
         raise ShapeError(
@@ -41,7 +45,7 @@ def serve(
         held=model.batch * model.max_length,
     )  # fmt: skip
     if pool is not None:
-        if not 0 < pool <= times.pool:
+        if not isinstance(pool, int) or not 0 < pool <= times.pool:
             raise ShapeError(f"pool = {pool} entries a row: the caches of the model hold {times.pool}; give 1 to them")
         times.pool = pool
     run = simulate(requests, times, policy, record=True)

@@ -6,6 +6,7 @@ Our own impossibilities are `assert`s, not members of this family.
 
 import contextlib
 from collections import abc
+from operator import index
 
 
 class WaferError(Exception):
@@ -66,11 +67,25 @@ def check_type(what: str, value: object, kind: type, error: type[WaferError] = S
         raise error(f"{what} is of type {type(value).__name__}; give a {kind.__name__}")
 
 
-def check_counts(**counts: object) -> None:
-    """Raise ShapeError, by its name, for a number that is not a whole one of at least 1."""
-    for name, value in counts.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ShapeError(f"{name} = {value!r} must be a whole number of at least 1")
+def check_function(what: str, value: object, error: type[WaferError] = ScheduleError) -> None:
+    """Raise an error unless a value can be called."""
+    if not callable(value):
+        raise error(f"{what} is of type {type(value).__name__}; give a function")
+
+
+def check_counts(**counts: object) -> tuple[int, ...]:
+    """Return whole numbers of at least 1, numpy's among them, as ints; ShapeError, by its name, for another."""
+    return tuple(_count(name, value) for name, value in counts.items())
+
+
+def _count(name: str, value: object) -> int:
+    try:
+        number = 0 if isinstance(value, bool) else index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = 0
+    if number < 1:
+        raise ShapeError(f"{name} = {value!r} must be a whole number of at least 1")
+    return number
 
 
 @contextlib.contextmanager

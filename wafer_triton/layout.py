@@ -103,20 +103,20 @@ class Sharding:
 def letters(pattern: str) -> dict[str, str]:
     """Return the tile axes that a pattern cuts, each with its mesh axis: {"m": "y", "k": "x"} of "(y m) (x k)"."""
     found: dict[str, str] = {}
-    for group in _groups(pattern.partition("->")[0]):
+    for group in dimensions(pattern.partition("->")[0]):
         found |= {letter: axis for axis, letter in pairwise(group) if axis in MESH_AXES}
     return found
 
 
 def axes(pattern: str) -> list[str]:
     """Return the tile's axes in the order of the tensor's dimensions; ShapeError unless every dimension has one."""
-    named = [[axis for axis in group if axis not in MESH_AXES] for group in _groups(pattern)]
+    named = [[axis for axis in group if axis not in MESH_AXES] for group in dimensions(pattern)]
     if "->" in pattern or any(len(group) != 1 for group in named):
         raise ShapeError(f"pattern {pattern!r}: each dimension must have one axis, as in '(y m) (x k)'")
     return [group[0] for group in named]
 
 
-def _groups(left: str) -> list[list[str]]:
+def dimensions(left: str) -> list[list[str]]:
     """Return the axes of each dimension that the left side of a pattern names."""
     return [group.strip("()").split() for group in re.findall(r"\([^)]*\)|\S+", left)]
 
@@ -127,7 +127,7 @@ def sharding(
 ) -> Sharding:
     """Return the sharding of a tensor over a mesh by a pattern; `named` are sizes of axes. Raises as `scatter` does."""
     left, _, right = pattern.partition("->")
-    groups = _groups(left)
+    groups = dimensions(left)
     if len(groups) != len(shape):
         raise ShapeError(f"pattern {pattern!r} has {len(groups)} dimensions, the tensor {list(shape)}")
     lengths, known = dict(zip(MESH_AXES, mesh, strict=True)), dict(named)
@@ -170,7 +170,7 @@ def sharding(
     if right.strip() and sorted(written) != sorted(kept):
         raise ShapeError(f"pattern {pattern!r}: the right side must order the tile's axes {', '.join(kept)}")
     tile = written or kept
-    grouped = _groups(right) if written else [[axis] for axis in kept]
+    grouped = dimensions(right) if written else [[axis] for axis in kept]
     repeated = [axis for axis in MESH_AXES if axis not in axes]
     held = [*MESH_AXES, *tile]
     return Sharding(

@@ -142,7 +142,8 @@ SUBJECTS = (
     ("requests: traces, Poisson and bursty arrivals, users in closed loops", "`wafer_triton/serve/workload.py`"),
     ("decode as a pipeline of regions, and its clock", "`wafer_triton/serve/pipeline.py`"),
     ("times, from priced schedules", "`wafer_triton/serve/times.py`, `sizes.py` beside it"),
-    ("policies, the simulation, figures, the plan", "`policies.py`, `simulate.py`, `report.py`, `plan.py` beside them"),
+    ("policies, the simulation, its course", "`policies.py`, `simulate.py`, `course.py`, `cache.py`, `actions.py`"),
+    ("figures, the plan", "`report.py`, `plan.py`"),
     ("serving with values", "`models/serve.py`"),
 )
 POLICIES = (

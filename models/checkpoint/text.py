@@ -85,6 +85,8 @@ def file_text(path: Path) -> str:
 
 def file_ids(folder: Path, path: Path, text: str, limit: int | None = None) -> list[int]:
     """Return the first `limit` tokens (None: all) of a file's text; ShapeError unless there are two at least."""
+    if limit == 1:
+        raise ShapeError("tokens = 1: at least two are needed, as each is judged by those before it; give more")
     ids: list[int] = tokenizer_of(folder)(text)["input_ids"][:limit]
     if len(ids) < 2:
         raise ShapeError(

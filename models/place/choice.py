@@ -38,7 +38,8 @@ def place(config: DecoderConfig, o: PlaceOptions) -> Placement:
 
     Raises ShapeError for a size below 1, SramError or MeshError when the model does not fit.
     """
-    check_counts(max_length=o.max_length, max_prompt=o.max_prompt, batch=o.batch)
+    length, most, batch = check_counts(max_length=o.max_length, max_prompt=o.max_prompt, batch=o.batch)
+    o = replace(o, max_length=length, max_prompt=most, batch=batch)
     if not isinstance(o.kv_policy, str) or o.kv_policy not in POLICIES:
         raise CacheError(f"KV policy {o.kv_policy!r}: choose one of {', '.join(POLICIES)}")
     accumulator(o.dtype, o.accumulate)

@@ -121,7 +121,7 @@ def test_a_request_is_the_sum_of_its_tokens() -> None:
 def test_a_long_answer_is_priced_at_some_of_its_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = {"model": "smollm2-135m", "prefill_mesh": 40, "decode_mesh": 40, "input": 100, "output": 4000}
     every = estimate.request(**sizes, as_if=True).decode_seconds
-    inference._decoding.cache_clear()
+    inference.decoding_cycles.cache_clear()
     monkeypatch.setattr(inference, "MOST_STEPS", 10)
     assert estimate.request(**sizes, as_if=True).decode_seconds == pytest.approx(every, rel=0.01)
 

@@ -3,6 +3,7 @@
 import csv
 import gc
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,12 @@ import pytest
 from wafer_triton import estimate
 from wafer_triton.cli import main as cli
 from wafer_triton.compare import sweep
-from wafer_triton.cost import search
+from wafer_triton.cost import bounds, inference, search
+from wafer_triton.cost.constants import constants
+from wafer_triton.device import PRESETS
 from wafer_triton.errors import DeviceError, MeshError, ShapeError, SramError
+from wafer_triton.mesh import Mesh
+from wafer_triton.shape.read import shape_of
 
 
 @pytest.mark.slow
@@ -143,3 +148,42 @@ def test_the_plan_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["best"] == found["plans"][0]
     assert cli.main(line.split()) == 0
     assert "predicted on the wafer" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "model, experts", [("smollm2-135m", None), ("qwen2.5-0.5b", None), ("olmoe-1b-7b", "spread"), ("olmoe-1b-7b", None)]
+)
+@pytest.mark.parametrize("tokens", [40, 900])
+def test_prefill_takes_no_less_than_its_bound(model: str, experts: str | None, tokens: int) -> None:
+    shape, c = shape_of(model), constants(PRESETS["wse2"])
+    for side in (60, 120, 220):
+        mesh = Mesh(side, side, PRESETS["wse2"].unbounded())
+        bound = bounds.least_prefill(mesh, shape, tokens, c, "full", None, experts)
+        assert (
+            0
+            < bound
+            <= inference.prefill_on(
+                mesh, shape, tokens, c, experts=experts or ("regions" if shape.experts else None)
+            ).seconds
+        )
+        small = replace(mesh, device=replace(PRESETS["wse2"], sram_bytes=40_000))
+        assert bounds.least_prefill(small, shape, tokens, c, "full", None, experts) == bound
+
+
+def test_a_request_takes_no_less_than_its_bound() -> None:
+    shape, c = shape_of("llama3.2-1b"), constants(PRESETS["wse2"])
+    for first, side in ((360, 240), (300, 300), (720, 256)):
+        place = inference.request_placed(Mesh(first, first), Mesh(side, side), shape, 300, 20, c)
+        seconds, least = inference.request_on(place, 300, 20, c).seconds, bounds.least_seconds(place, 300, 20, c)
+        assert 0.5 * seconds < least <= seconds
+        assert bounds.may_take(place, 300, c, least, seconds) and not bounds.may_take(place, 300, c, least, 0.9 * least)
+
+
+@pytest.mark.slow
+def test_a_mesh_is_too_small_only_if_no_estimate_fits() -> None:
+    shape, c = shape_of("llama3-8b"), constants(PRESETS["wse2"])
+    refused = [side for side in range(20, 741, 60) if bounds.too_small(Mesh(side, side), shape, 2176, "full")]
+    assert refused
+    for side in refused:
+        with pytest.raises((MeshError, SramError)):
+            inference.decode_on(Mesh(side, side), shape, 2176, c)

@@ -103,6 +103,14 @@ def test_an_empty_page_is_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_unknown_buffer_and_a_wrong_timeline_are_refused(tmp_path):
+    with pytest.raises(DrawError, match="there is no buffer 'cash' to fill; give a, b, "):
+        draw.scene(KINDS["gemm"], fills=("cash",))
+    with pytest.raises(DrawError, match="time of a page is of type int; give a result of times.plain"):
+        draw.page(tmp_path / "a.html", "a", [draw.scene(KINDS["gemm"])], PRESETS["wse2"], time=3)
+    assert list(tmp_path.iterdir()) == []
+
+
 # --- values ---
 
 

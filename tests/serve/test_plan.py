@@ -6,7 +6,8 @@ from itertools import pairwise
 import pytest
 
 from wafer_triton.device import device
-from wafer_triton.errors import ConfigError, SramError
+from wafer_triton.errors import ConfigError
+from wafer_triton.place.regions import FullError
 from wafer_triton.serve.plan import BATCHES, plan
 from wafer_triton.serve.policies import Policy, Replacing
 from wafer_triton.serve.report import Slo, report
@@ -62,5 +63,5 @@ def test_an_slo_that_no_way_keeps_is_refused_with_the_least_latencies(shape):
 
 
 def test_a_device_that_holds_no_way_is_refused(shape):
-    with pytest.raises(SramError):
+    with pytest.raises(FullError, match="hold 3,145,728 B; take a smaller model, or a device of more cores"):
         plan(shape, replace(SMALL, rows=8, cols=8), slo=Slo(), **SIZES)

@@ -64,7 +64,7 @@ def test_a_mesh_that_is_left_out_is_the_best_by_its_price():
             "shared",
             Given("8", "8"),
             SramError,
-            "no place was found for smollm2-135m on one mesh of wse2; of the last: ",
+            "no place was found for smollm2-135m on one mesh of wse2; of the nearest: ",
         ),
     ],
 )

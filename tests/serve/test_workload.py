@@ -69,7 +69,7 @@ def test_a_bad_trace_is_refused_with_its_line(tmp_path, text, said):
     "text, said",
     [
         ("{\n", "line 1: is no JSON; give an object with arrival, input, output"),
-        ("[1]\n", "line 1: arrival, input, output missing"),
+        ("1\n", "line 1: arrival, input, output missing"),
         ('{"arrival": 0, "input": 1}\n', "line 1: output missing"),
         ('{"arrival": 0, "input": 1, "output": -4}\n', "line 1: output -4: give a whole number of tokens"),
     ],

@@ -76,7 +76,7 @@ def _row(run: Path, args: argparse.Namespace) -> dict[str, Any]:
 def _read(path: Path) -> dict[str, Any]:
     """Return the record that `generate --json` printed last; ConfigError for a file that holds none."""
     try:
-        record: dict[str, Any] = json.loads(read_text(path).splitlines()[-1])
+        record: dict[str, Any] = json.loads(read_text(path).rstrip().splitlines()[-1])
         missing = [name for name in NEEDED if name not in record]
         missing += [
             f"{name} of decode"
@@ -111,7 +111,7 @@ def _wrong(record: dict[str, Any]) -> list[str]:
 def _perplexity(path: Path) -> float:
     """Return the last perplexity that `perplexity --json` printed; ConfigError for a file that holds no such record."""
     try:
-        value = float(json.loads(read_text(path).splitlines()[-1])["perplexity"])
+        value = float(json.loads(read_text(path).rstrip().splitlines()[-1])["perplexity"])
     except ConfigError:
         raise
     except (ValueError, KeyError, TypeError, IndexError, RecursionError):

@@ -82,6 +82,8 @@ def _own(result: Any, path: Path, name: str) -> OwnSchedule:
             return OwnSchedule(name, result.schedule, Intent.of(result), result)
         case (Schedule() as schedule, Intent() as intent):
             return OwnSchedule(name, schedule, intent, None)
+        case (Intent(), Schedule()):
+            raise ScheduleError(f"{path}: {name} returns a pair (Intent, Schedule); exchange the two")
     hint = "; end it with .build()" if hasattr(result, "build") else ""
     raise ScheduleError(f"{path}: {name} returns a {type(result).__name__}; it must return {RESULTS}{hint}")
 

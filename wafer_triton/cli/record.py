@@ -48,7 +48,7 @@ def _table(title: str, record: dict[str, Any]) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        record: dict[str, Any] = json.loads(read_text(path).splitlines()[-1])
+        record: dict[str, Any] = json.loads(read_text(path).rstrip().splitlines()[-1])
         missing = [
             name for name in ("device", "regions", "predicted", "mesh", "text", *COUNTED, *TIMED) if name not in record
         ]

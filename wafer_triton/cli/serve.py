@@ -7,7 +7,7 @@ import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from wafer_triton.cli.options import DEVICE, SHAPE, WEIGHTS_DTYPE, Command, option, path, tell
+from wafer_triton.cli.options import DEVICE, SHAPE, WEIGHTS_DTYPE, Command, Once, option, path, tell
 from wafer_triton.cli.serving import (
     PLACED,
     POLICIES,
@@ -27,31 +27,32 @@ if TYPE_CHECKING:
     from wafer_triton.serve.report import Report
     from wafer_triton.serve.times import Priced
 
-MANY = 10_000  # requests of a simulation that reports its progress
+MANY = 10_000  # prompts and chunks of prompts of a simulation that reports its progress
 SLACK = 0.1  # share of the arrivals' time by which the last answer may end later, before the rate is doubted
 
 
 def serve(args: argparse.Namespace) -> int:
     """simulate many requests on one wafer: latencies, throughput, goodput, energy"""
     from wafer_triton.device import device as find_device
+    from wafer_triton.draw.figure import check_kind
     from wafer_triton.draw.progress import Progress
     from wafer_triton.serve.report import report, write_csv
     from wafer_triton.serve.simulate import simulate
-    from wafer_triton.serve.workload import Closed
 
+    if args.draw is not None:
+        check_kind(args.draw)
     if args.sweep is not None:
         return sweep(args)
     slo = slo_of(args)
     workload = workload_of(args)
     policy = policy_of(args)
     times = times_of(args, workload)
-    many = (workload.count if isinstance(workload, Closed) else len(workload)) >= MANY
-    with Progress(brief=not many) as progress:
-        run = simulate(workload, times, policy, progress=progress)
     device = find_device(args.device)
-    found = report(run, times.pool, device, times.block.dtype, slo)
-    if not args.overload and not args.users:
-        check_rate(workload, times, policy, found)
+    with Progress(brief=prompts_and_chunks(workload, policy) < MANY) as progress:
+        run = simulate(workload, times, policy, progress=progress)
+        found = report(run, times.pool, device, times.block.dtype, slo)
+        if not args.overload and not args.users:
+            check_rate(workload, times, policy, found, progress)
     files = []
     if args.out is not None:
         write_csv(run, args.out)
@@ -167,7 +168,13 @@ def plan(args: argparse.Namespace) -> int:
     return tell(args, {"best": plans[0], "plans": plans}, text)
 
 
-def check_rate(workload: Any, times: Priced, policy: Policy, found: Report) -> None:
+def prompts_and_chunks(workload: Any, policy: Policy) -> int:
+    """Return the prompts of a workload, or the chunks that they go in."""
+    requests = workload.requests() if hasattr(workload, "requests") else workload
+    return sum(1 if policy.chunk is None else -(-one.input // policy.chunk) for one in requests)
+
+
+def check_rate(workload: Any, times: Priced, policy: Policy, found: Report, progress: Any) -> None:
     """Raise ConfigError where requests come faster than they are served, with the rate that can be served."""
     from dataclasses import replace
 
@@ -176,7 +183,8 @@ def check_rate(workload: Any, times: Priced, policy: Policy, found: Report) -> N
     span = workload[-1].arrival - workload[0].arrival
     if found.seconds <= span * (1 + SLACK) or len(workload) < 2 * times.batch:
         return
-    run = simulate([replace(one, arrival=0.0) for one in workload], times, policy)
+    at_once = [replace(one, arrival=0.0) for one in workload]
+    run = simulate(at_once, times, policy, progress=lambda _, *done: progress("requests at once", *done))
     most = found.finished / max(one.end or 0.0 for one in run.served)
     asked = (len(workload) - 1) / span if span else math.inf
     if asked > most:
@@ -261,7 +269,8 @@ COMMANDS = (
             *PLACED,
             SLO,
             option("--overload", action="store_true", help="report a rate that is too high all the same"),
-            option("--sweep", metavar="NAME=A,B,...", help="a row for each value of an option, such as rate=1,2,4"),
+            option("--sweep", action=Once,
+                   metavar="NAME=A,B,...", help="a row for each value of an option, such as rate=1,2,4"),
             option("--out", type=path, metavar="FILE", help="CSV with a row for each request, or each value"),
             option("--draw", type=path, metavar="FILE", help="a picture, .png, .svg or .pdf: the run, or the sweep"),
             option("--trace", type=path, metavar="FILE", help="the run as a trace for Perfetto"),

@@ -39,7 +39,7 @@ class Compared:
         if self.name == "all_reduce":
             return
         (m, k), n = self.shapes[0], self.shapes[1][0 if self.transposed else 1]
-        check_counts(m=m, k=k, n=n)
+        m, k, n = check_counts(m=m, k=k, n=n)
         if max(m * k, k * n, m * n) > MOST_SIZES:
             raise ShapeError(
                 f"a product of {m:,} x {k:,} x {n:,} has matrices of more than {MOST_SIZES:,} numbers; take smaller "

@@ -207,7 +207,7 @@ def cap(
     a dense model has none. How long a step takes does not depend on it. `dtype` is as of `estimate.decode`.
     """
     on, shape = as_mesh(mesh, find_device(device)), shape_of(model, dtype)
-    check_counts(context=context, batch=batch)
+    context, batch = check_counts(context=context, batch=batch)
     if batch > MOST_BATCH:
         raise ShapeError(f"batch = {batch:,} is more than the {MOST_BATCH:,} sequences of a step that are taken here")
     if not isinstance(routing, str | int | float | Path) or isinstance(routing, bool):
@@ -250,6 +250,10 @@ def _trace(routing: str | float | Path, shape: DecoderShape, batch: int) -> Trac
     except ValueError:
         path = Path(routing)  # type: ignore[arg-type]
         if not path.is_file():
+            if path.suffix == ".json":
+                raise ShapeError(
+                    f"routing {path}: there is no such file; `generate --routing-out` writes one"
+                ) from None
             raise ShapeError(f"routing {str(routing)!r}: give uniform, a skew such as 1.2, or a JSON file") from None
         return read_trace(path, shape)
     return drawn(shape, tokens, skew)

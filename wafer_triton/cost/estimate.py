@@ -60,7 +60,7 @@ def gemm(
 ) -> Kernel:
     """C [m, n] = A [m, k] B [k, n] by "mesh", "cannon", "summa", "allgather", or the rivals "t10" and "ladder"."""
     mesh, c = _mesh(device, mesh)
-    check_counts(m=m, k=k, n=n)
+    m, k, n = check_counts(m=m, k=k, n=n)
     name = storage_name(dtype)
     check_type("gemm: algorithm", algorithm, str, MeshError)
     if algorithm in rivals.ASSUMED:
@@ -84,7 +84,7 @@ def gemv(
     `groups` is the number of groups on the first of two levels (None: the best).
     """
     mesh, c = _mesh(device, mesh)
-    check_counts(k=k, n=n)
+    k, n = check_counts(k=k, n=n)
     name = storage_name(dtype)
     tree = _groups(groups)
     check_type("gemv: algorithm", algorithm, str, MeshError)
@@ -119,7 +119,7 @@ def decode(
     """
     mesh, c = _mesh(device, mesh)
     shape, tree = shape_of(model, dtype), _groups(groups)
-    check_counts(context=context)
+    (context,) = check_counts(context=context)
     padding.check_trim(trim, program)
 
     def part(candidate: Mesh) -> Mesh:
@@ -146,12 +146,12 @@ def prefill(
     """
     mesh, c = _mesh(device, mesh)
     shape = shape_of(model, dtype)
-    check_counts(tokens=tokens)
+    (tokens,) = check_counts(tokens=tokens)
     padding.check_trim(trim, program)
-    placement.checked(experts, shape)
+    anywhere = placement.unordered(experts, shape)
 
     def place(candidate: Mesh, own: DecoderShape = shape) -> None:
-        prefill_placed(candidate, own, tokens, c, program, head_groups, trim, experts, layout)
+        prefill_placed(candidate, own, tokens, c, program, head_groups, trim, anywhere, layout)
 
     mesh, why = fitted(place, mesh, as_if, shape)
     return replace(prefill_on(mesh, shape, tokens, c, program, head_groups, trim, experts, layout), as_if=why)
@@ -186,11 +186,11 @@ def request_place(
     """Return the place of a `request`, and the reasons why the device does not hold it, if there are some."""
     decode_mesh, c = _mesh(device, decode_mesh)
     prefill_mesh, shape, tree = as_mesh(prefill_mesh, decode_mesh.device), shape_of(model, dtype), _groups(groups)
-    check_counts(input=input, output=output)
-    placement.checked(experts, shape)
+    input, output = check_counts(input=input, output=output)
+    anywhere = placement.unordered(experts, shape)
 
     def before(candidate: Mesh, own: DecoderShape = shape) -> None:
-        prefill_placed(candidate, own, input, c, program, head_groups, False, experts, layout)
+        prefill_placed(candidate, own, input, c, program, head_groups, False, anywhere, layout)
 
     def after(candidate: Mesh, own: DecoderShape = shape) -> None:
         decode_placed(candidate, own, input + output, c, tree, program, head_groups, layout)
@@ -234,7 +234,7 @@ def energy(
     watts = find_device(device).power_watts
     if against not in GPU_WATTS:
         raise DeviceError(f"unknown GPU {against!r} (known: {', '.join(GPU_WATTS)})")
-    check_counts(gpus=gpus)
+    (gpus,) = check_counts(gpus=gpus)
     for name, value in (("seconds", seconds), ("against_seconds", against_seconds)):
         if not isinstance(value, int | float) or not SECONDS[0] <= value <= SECONDS[1]:
             raise ShapeError(f"{name} = {value!r} must be a number from {SECONDS[0]:g} to {SECONDS[1]:g}")

@@ -13,9 +13,7 @@ from wafer_triton.cost.bands import basis_of_all, layer_basis
 from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.placement import Placement as Experts
 from wafer_triton.cost.price import Cost, Groups, priced
-from wafer_triton.cost.products import least_cycles
 from wafer_triton.cost.results import Layered, RequestCost
-from wafer_triton.count.traffic import WORD_BYTES
 from wafer_triton.errors import SramError, WaferError
 from wafer_triton.mesh import Mesh
 from wafer_triton.place import moves
@@ -139,14 +137,15 @@ def prefill_on(
 ) -> Layered:  # fmt: skip
     """See `prefill`; the error of a mesh that does not hold the model names none that does."""
     own, last = prefill_placed(mesh, shape, tokens, c, program, head_groups, trim, experts, layout)
-    whole = _prefilled(own.block, own.at_once, last, tokens, c, program)
+    whole = prefill_priced(own.block, own.at_once, last, tokens, c, program)
     peak = max(region.sram_peak_bytes for region in own.regions)
     return replace(whole, regions=len(own.regions), layout=layout_of(layout, program), sram_peak_bytes=peak)
 
 
-def _prefilled(
+def prefill_priced(
     block: layers.Block, at_once: int, last: layers.Block, tokens: int, c: Constants, program: str
 ) -> Layered:  # fmt: skip
+    """Return prefill of a placed block, in chunks of `at_once` tokens a row, with the ends of decode's block `last`."""
     steps = layers.prefill_steps(block, -(-tokens // block.mesh.shape[0]), c, at_once)
     whole = _layered("prefill", block, steps, ends(last, tokens, c), tokens, c, program)
     padded = padding.of_prefill(block, tokens, at_once)
@@ -167,19 +166,6 @@ def last_block(prefill: layers.Block, c: Constants, program: str) -> layers.Bloc
     return layers.decode_block(prefill.shape, replace(prefill.mesh, fold=(1, 1)), 1, c, None, program, 1)
 
 
-def least_prefill(
-    mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str, head_groups: int | None, experts: Experts
-) -> float:
-    """Return seconds that `prefill_on` takes at least on all of a mesh, whether the device holds the model or not.
-
-    Raises MeshError for head groups that do not fit.
-    """
-    whole = layers.prefill_block(shape, mesh, c, program)
-    rows, spread = -(-tokens // whole.mesh.shape[0]), experts == "spread"
-    blocks = layers.prefill_head_groups(whole, head_groups)
-    return min(least_cycles(block, rows, c, spread) for block in blocks) / mesh.device.clock_hz
-
-
 def request_placed(
     prefill_mesh: Mesh, decode_mesh: Mesh, shape: DecoderShape, input: int, output: int, c: Constants,
     groups: Groups = None, program: str = "full", head_groups: int | None = None, experts: Experts = None,
@@ -197,9 +183,9 @@ def request_on(place: Placement, input: int, output: int, c: Constants, program:
     """See `request`, for a model that is placed."""
     decode, prefill, device = place.decode, place.prefill, place.decode.mesh.device
     shape, last = decode.shape, input + output
-    prefilled = _prefilled(prefill, place.at_once, last_block(prefill, c, program), input, c, program)
+    prefilled = prefill_priced(prefill, place.at_once, last_block(prefill, c, program), input, c, program)
     handing_on = priced(((schedule, 1) for schedule in moves.hand_overs(place.regions, decode)), c).cycles
-    cycles, over = _decoding(decode, input, output, c, handing_on)
+    cycles, over = decoding_cycles(decode, input, output, c, handing_on)
     replacing = replacement_cycles(place, input, c)
     replacement, decoding = replacing / device.clock_hz, cycles / device.clock_hz
     seconds = prefilled.seconds + replacement + decoding
@@ -228,31 +214,6 @@ def request_on(place: Placement, input: int, output: int, c: Constants, program:
     )
 
 
-def least_seconds(place: Placement, input: int, output: int, c: Constants, program: str = "full") -> float:
-    """Return seconds that `request_on` takes at least: handing on costs nothing, and moves the busiest link alone."""
-    decode, prefill = place.decode, place.prefill
-    own = last_block(prefill, c, program)
-    turns = priced(moves.of_layers(decode, prefill, place.prefill_regions), c).cycles
-    words = sum(shift.busiest_bytes for shift in _shifts(place, input)) / WORD_BYTES
-    cycles = turns + words * c.word_cycles + _decoding(decode, input, output, c, 0.0)[0]
-    prefilled = _prefilled(prefill, place.at_once, own, input, c, program)
-    return prefilled.seconds + cycles / decode.mesh.device.clock_hz
-
-
-def may_take(place: Placement, input: int, c: Constants, least: float, limit: float) -> bool:
-    """Return whether a request may take `limit` seconds or less, of which `least` are certain.
-
-    Moves are priced, the largest first, until it may not.
-    """
-    hz = place.decode.mesh.device.clock_hz
-    for shift in sorted(_shifts(place, input), key=lambda shift: -shift.busiest_bytes):
-        if least > limit:
-            return False
-        words = shift.busiest_bytes / WORD_BYTES
-        least += (priced((shift.scheduled,), c).cycles - words * c.word_cycles) / hz
-    return least <= limit
-
-
 def replacement_cycles(place: Placement, input: int, c: Constants) -> float:
     """Return cycles of bringing all weights from prefill's place to decode's, with the keys and values of a prompt."""
     return priced(replacement(place, input), c).cycles
@@ -261,10 +222,10 @@ def replacement_cycles(place: Placement, input: int, c: Constants) -> float:
 def replacement(place: Placement, input: int) -> moves.Steps:
     """Return the schedules of `replacement_cycles`, each with how often it runs."""
     turns = moves.of_layers(place.decode, place.prefill, place.prefill_regions)
-    return (*turns, *moves.scheduled(_shifts(place, input)))
+    return (*turns, *moves.scheduled(shifts(place, input)))
 
 
-def _shifts(place: Placement, input: int) -> tuple[moves.Shift, ...]:
+def shifts(place: Placement, input: int) -> tuple[moves.Shift, ...]:
     """Return the moves of all weights, and of the keys and values of a prompt, from prefill's place to decode's."""
     decode, prefill = place.decode, place.prefill
     cache = KvCache(decode.mesh.shape[0], max(decode.entries, -(-input // decode.mesh.shape[0])), "shift", input)
@@ -279,7 +240,9 @@ def turning_cycles(own: Prefill, c: Constants) -> float:
 
 
 @lru_cache(maxsize=256)
-def _decoding(block: layers.Block, input: int, output: int, c: Constants, handing_on: float) -> tuple[float, bool]:
+def decoding_cycles(
+    block: layers.Block, input: int, output: int, c: Constants, handing_on: float
+) -> tuple[float, bool]:
     """The cycles of an answer, and whether it is relayed; a token's way through the regions takes `handing_on`."""
     outer = sum(map(layers.total, ends(block, 1, c)), Cost())
     cycles, over = 0.0, outer.relayed

@@ -15,7 +15,7 @@ from functools import lru_cache
 from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.phases import Phase, phases
 from wafer_triton.cost.price import Cost, Groups, best_groups, phase_cost, relayed, tree_for
-from wafer_triton.cost.products import prefill_products, sum_cycles
+from wafer_triton.cost.products import in_prefill, prefill_head_groups, prefill_products, sum_cycles
 from wafer_triton.count.routes import colours
 from wafer_triton.errors import ShapeError
 from wafer_triton.mesh import Mesh
@@ -27,7 +27,6 @@ from wafer_triton.shape.decoder import DecoderShape
 
 PROGRAMS = ("full", "paper-benchmark")
 Steps = dict[str, Cost]  # by the name of a step of the algorithm, in order
-WIDEST = 100  # columns of a head group, of which prefill has several, unless their number is given
 
 
 def decode_block(
@@ -199,11 +198,6 @@ def _read(block: Block, sub_layer: SubLayer, args: tuple[int, ...]) -> tuple[lis
     return _phases(block, sub_layer, args), colours(schedule), sram.account(schedule).peak_bytes
 
 
-def _phased(block: Block, sub_layer: SubLayer, args: tuple[int, ...]) -> list[Phase]:
-    own, plain = used(sub_layer, block)
-    return _phases(plain, own, args)
-
-
 @counted
 def _phases(block: Block, sub_layer: SubLayer, args: tuple[int, ...]) -> list[Phase]:
     return phases(drafted(sub_layer, block, *args))
@@ -225,14 +219,15 @@ def prefill_phases(block: Block, tokens: int, at_once: int | None = None) -> Pha
 def _by_kind(block: Block, sub_layers: KindsAndSubLayers) -> PhasesOf:
     found: PhasesOf = {kind: [] for kind in block.shape.layers_of}
     for kind, sub_layer, args in sub_layers:
-        found[kind] += _phased(block, sub_layer, args)
+        own, plain = used(sub_layer, block)
+        found[kind] += _phases(plain, own, args)
     return found
 
 
 def with_head_groups(block: Block, c: Constants, count: int | None = None) -> Block:
-    """Return a decode block with `count` head groups, and with the fastest K-tree over the columns of one.
+    """Return a decode block with `count` head groups (None: the best choice) and the fastest K-tree over their columns.
 
-    None takes the first of `head_group_choices`. Raises MeshError for a count that does not fit the model or the mesh.
+    Raises MeshError for a count that does not fit the model or the mesh.
     """
     return _grouped(block, count, c) if count is not None else head_group_choices(block, c)[0]
 
@@ -276,21 +271,7 @@ def prefill_head_group_choices(block: Block, tokens: int, c: Constants, count: i
         return choices
     cycles = {choice: sum_cycles(prefill_products(choice, tokens), c) for choice in choices}
     fastest = sorted(choices, key=lambda choice: cycles[choice])[:2]
-    return list(dict.fromkeys([*fastest, _in_prefill(block, 1)]))
-
-
-def prefill_head_groups(block: Block, count: int | None = None) -> list[Block]:
-    """Return a prefill block with each number of head groups that is tried, or with `count`."""
-    columns = block.mesh.shape[1]
-    if count is not None:
-        return [_in_prefill(block, min(count, columns) if type(count) is int else count)]
-    kinds = distinct(block.shape, columns)
-    return [_in_prefill(block, kind.count) for kind in kinds if kind.count == 1 or kind.width <= WIDEST]
-
-
-def _in_prefill(block: Block, count: int) -> Block:
-    """Return statistics of a head group go by chains, whose routes the sums of its scores have already."""
-    return replace(block, head_groups=count, head_tree=None if count == 1 else ())
+    return list(dict.fromkeys([*fastest, in_prefill(block, 1)]))
 
 
 _PRICED = 3  # numbers of head groups, those that leave the least padding

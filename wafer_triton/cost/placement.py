@@ -17,6 +17,7 @@ from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.routing import Trace
 
 PLACEMENTS = ("spread", "regions")
+EITHER = "either"  # the two of None, in whatever order: for the question if one fits, which needs no price
 MOST = 8  # regions along an axis that are tried
 PASSES = (1, 2, 3)  # that are expected of the capacities that are tried
 
@@ -49,6 +50,12 @@ def checked(experts: Placement, shape: DecoderShape) -> None:
         raise ConfigError(f"{shape.name} has no experts to place; leave experts out")
 
 
+def unordered(experts: Placement, shape: DecoderShape) -> Placement:
+    """Return a placement that holds a model if and only if `experts` does; raise as `checked`."""
+    checked(experts, shape)
+    return EITHER if experts is None and shape.experts is not None else experts
+
+
 def placed(choices: Sequence[Block], tokens: int, c: Constants, experts: Placement) -> list[Block]:
     """Return blocks of prefill with their experts where `experts` says, for `tokens` tokens a row, the best first.
 
@@ -56,7 +63,8 @@ def placed(choices: Sequence[Block], tokens: int, c: Constants, experts: Placeme
     None is the faster of the two, then the other; for `HotRegions` the regions get copies. Raises MeshError for a mesh
     that cannot be cut into regions, ConfigError as `checked`.
     """
-    checked(experts, choices[0].shape)
+    if experts != EITHER:
+        checked(experts, choices[0].shape)
     ways = _ways(choices[0], tokens, c, experts)
     return [replace(choice, expert_regions=way) for way in ways for choice in choices]
 
@@ -68,7 +76,8 @@ def _ways(block: Block, tokens: int, c: Constants, experts: Placement) -> tuple[
     if isinstance(experts, ExpertRegions):
         experts.check(block.shape.experts, block.mesh)
         return (experts,)
-    tried = _tried(block, tokens, c)
+    either = experts == EITHER
+    experts, tried = None if either else experts, _tried(block, tokens, c)
     if experts is not None:
         if not tried:
             side, count = block.mesh.shape[0], block.shape.experts.count
@@ -81,6 +90,8 @@ def _ways(block: Block, tokens: int, c: Constants, experts: Placement) -> tuple[
             tried = list(dict.fromkeys(made))
         return tuple(tried)
     ways = [None, *tried[:1]]
+    if either:
+        return tuple(ways)
     cycles = {way: total(prefill_steps(replace(block, expert_regions=way), tokens, c)).cycles for way in ways}
     return tuple(sorted(ways, key=lambda way: cycles[way]))
 

@@ -10,6 +10,23 @@ from wafer_triton.cost.phases import Product
 from wafer_triton.cost.price import product_cycles
 from wafer_triton.local import find
 from wafer_triton.schedule.block import Block
+from wafer_triton.schedule.heads import distinct
+
+WIDEST = 100  # columns of a head group, of which prefill has several, unless their number is given
+
+
+def prefill_head_groups(block: Block, count: int | None = None) -> list[Block]:
+    """Return a prefill block with each number of head groups that is tried, or with `count`."""
+    columns = block.mesh.shape[1]
+    if count is not None:
+        return [in_prefill(block, min(count, columns) if type(count) is int else count)]
+    kinds = distinct(block.shape, columns)
+    return [in_prefill(block, kind.count) for kind in kinds if kind.count == 1 or kind.width <= WIDEST]
+
+
+def in_prefill(block: Block, count: int) -> Block:
+    """Return statistics of a head group go by chains, whose routes the sums of its scores have already."""
+    return replace(block, head_groups=count, head_tree=None if count == 1 else ())
 
 
 def prefill_products(block: Block, tokens: int) -> list[Product]:

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import gc
 from bisect import insort
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from math import inf
-from typing import Generic, Protocol, TypeVar
 
 from wafer_triton import estimate
 from wafer_triton.cost import inference
-from wafer_triton.cost.cap import Cap, kv_bytes, sparse, weight_bytes
+from wafer_triton.cost.bounds import Tried, least_prefill, least_seconds, may_take, too_small
+from wafer_triton.cost.cap import Cap, sparse
 from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.layers import is_paper_benchmark
 from wafer_triton.cost.placement import Placement, checked
@@ -28,7 +28,6 @@ from wafer_triton.device import device as find_device
 from wafer_triton.errors import MeshError, ShapeError, SramError, WaferError, check_counts
 from wafer_triton.mesh import Mesh
 from wafer_triton.place.fitting import remedies
-from wafer_triton.place.layouts import device_regions
 from wafer_triton.place.regions import FullError
 from wafer_triton.place.regions import Placement as Placed
 from wafer_triton.schedule.heads import HeadGroups
@@ -103,7 +102,7 @@ def plan(
     a positive whole number.
     """
     target, shape = find_device(device), shape_of(model, dtype)
-    check_counts(input=input, output=output, step=step, best=best)
+    input, output, step, best = check_counts(input=input, output=output, step=step, best=best)
     if sides is not None and len(sides) == 0:
         raise ShapeError("sides is empty; give a side at least, or leave it out for all multiples of step")
     sides = range(step, min(target.rows, target.cols) + 1, step) if sides is None else sides
@@ -113,9 +112,9 @@ def plan(
     asked = _Asked(shape, target, input, output, constants(target), program, head_groups)
     both = shape.experts is not None and experts is None
     way: Placement = "spread" if both else experts
-    decodes = _Tried(sides, asked.tokens, asked.least_decode, partial(progress, "meshes of decode"))
+    decodes = Tried(sides, asked.tokens, asked.least_decode, partial(progress, "meshes of decode"))
     decodes.until(lambda bound: False)
-    prefills = _Tried(
+    prefills = Tried(
         sides, partial(asked.prefill, way=way), partial(asked.least_prefill, way=way),
         partial(progress, "meshes of prefill"),
     )  # fmt: skip
@@ -182,50 +181,6 @@ def plan(
     ]
 
 
-class _Timed(Protocol):
-    @property
-    def seconds(self) -> float: ...
-
-
-T = TypeVar("T", bound=_Timed)
-
-
-class _Tried(Generic[T]):
-    """Estimates by side, made in the order of the sides' bounds as far as they are needed.
-
-    A bound is the seconds that a side takes at least, inf if it cannot hold the model.
-    """
-
-    def __init__(
-        self, sides: Sequence[int], estimated: Callable[[int], T], least: Callable[[int], float],
-        progress: Callable[[int, int], None],
-    ) -> None:  # fmt: skip
-        self.sides, self.estimated, self.progress = tuple(dict.fromkeys(sides)), estimated, progress
-        self.left = sorted(((least(side), side) for side in self.sides), key=lambda pair: pair[0])
-        self.found: dict[int, T] = {}
-        self.errors: dict[int, WaferError] = {}
-
-    def until(self, enough: Callable[[float], bool]) -> None:
-        """Go on until the next bound is `enough`; sides without hope are tried if no other holds the model."""
-        while self.left and not (self.found and (self.left[0][0] == inf or enough(self.left[0][0]))):
-            _, side = self.left.pop(0)
-            try:
-                self.found[side] = self.estimated(side)
-            except WaferError as error:
-                self.errors[side] = error
-            self.progress(len(self.sides) - len(self.left), len(self.sides))
-
-    def fastest(self, count: int) -> list[tuple[int, T]]:
-        """Return the fastest estimates so far, and their sides."""
-        found = [(side, self.found[side]) for side in self.sides if side in self.found]
-        return sorted(found, key=lambda pair: pair[1].seconds)[:count]
-
-    @property
-    def reason(self) -> WaferError | None:
-        """The error of the last side, if no side holds the model."""
-        return None if self.found else next((self.errors[side] for side in reversed(self.sides)), None)
-
-
 @dataclass(frozen=True)
 class _Prefilled:
     """The seconds of prefill, with the experts of a mixture where `experts` says."""
@@ -276,9 +231,9 @@ class _Asked:
 
     def least_prefill(self, side: int, way: Placement) -> float:
         """Return seconds that prefill takes at least, inf on a mesh that cannot hold the model."""
-        if self._too_small(side, self.input):
+        if too_small(self.mesh(side), self.shape, self.input, self.program):
             return inf
-        return inference.least_prefill(self.mesh(side), self.shape, *self.whole, way)
+        return least_prefill(self.mesh(side), self.shape, *self.whole, way)
 
     def turning(self, side: int, way: Placement) -> float:
         """Return seconds of transposing and skewing the weights of prefill."""
@@ -296,14 +251,7 @@ class _Asked:
 
     def least_decode(self, side: int) -> float:
         """Return inf on a mesh that cannot hold the model, else 0."""
-        return inf if self._too_small(side, self.input + self.output) else 0.0
-
-    def _too_small(self, side: int, context: int) -> bool:
-        """Whether all regions together have less SRAM than the numbers of all layers take, however they are cut."""
-        shape = self.shape.paper_benchmark() if is_paper_benchmark(self.program) else self.shape
-        held = weight_bytes(shape, "fp16") + kv_bytes(shape, "fp16", context)
-        regions = device_regions(self.mesh(side), inference.layout_of(None, self.program))
-        return held > regions * side * side * self.device.sram_bytes
+        return inf if too_small(self.mesh(side), self.shape, self.input + self.output, self.program) else 0.0
 
     def best(
         self, count: int, pairs: Sequence[tuple[int, int, Placement]]
@@ -318,7 +266,7 @@ class _Asked:
             asked = self.mesh(first), self.mesh(side), self.shape, self.input, self.output, self.c
             try:
                 place = inference.request_placed(*asked, None, self.program, self.head_groups, way)
-                places.append((inference.least_seconds(place, *asked[3:], self.program), number, place))
+                places.append((least_seconds(place, *asked[3:], self.program), number, place))
             except WaferError as error:  # each phase fits by itself
                 errors[number] = error
         for least, number, place in sorted(places, key=lambda one: one[0]):
@@ -326,7 +274,7 @@ class _Asked:
             if least > limit:
                 break
             try:
-                if not inference.may_take(place, self.input, self.c, least, limit):
+                if not may_take(place, self.input, self.c, least, limit):
                     continue
                 request = inference.request_on(place, self.input, self.output, self.c, self.program)
                 insort(found, (-request.tokens_per_second, number, request), key=lambda one: one[:2])

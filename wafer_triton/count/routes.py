@@ -90,6 +90,7 @@ class Routes:
 def routes(schedule: Schedule, relayed: bool = False) -> Routes:
     """The routes of a schedule; `relayed`, of the one in which every message goes from core to core in software."""
     check_type("routes: schedule", schedule, Schedule)
+    check_type("routes: relayed", relayed, bool)
     mesh = schedule.mesh
     x, along_x, top_x = collect(schedule, "x", relayed).coloured(mesh.rows, mesh.cols)
     y, along_y, top_y = collect(schedule, "y", relayed).coloured(mesh.cols, mesh.rows)

@@ -54,6 +54,8 @@ def page(
     for one in scenes:
         if not isinstance(one, Mapping) or "rounds" not in one:
             raise DrawError(f"{title}: a {type(one).__name__} is no scene of a page; give a result of draw.scene")
+    if time is not None and not (isinstance(time, Mapping) and {"rows", "views"} <= time.keys()):
+        raise DrawError(f"{title}: time of a page is of type {type(time).__name__}; give a result of times.plain")
     placed = [_plain(region) for region in regions]
     if not scenes and not placed:
         raise DrawError(f"{title}: a page without a schedule and without regions has nothing to show; give one of them")

@@ -60,6 +60,10 @@ def mesh(schedule: Schedule, path: str | Path, *, round: int = -1, buffers: tupl
     or a buffer that is not there.
     """
     along = moving(schedule)
+    if isinstance(buffers, str):  # whose letters would be names
+        buffers = (buffers,)
+    if not isinstance(buffers, tuple | list | None):
+        raise DrawError(f"buffers of type {type(buffers).__name__}: give names of buffers, or None")
     names = [chosen(schedule, name) for name in buffers or tuple(along)[:_PANELS] or (None,)]
     where, (rows, cols) = after(schedule, round), schedule.mesh.shape
     when = f"after round {round} ({schedule.rounds[round].label or 'no label'})" if round >= 0 else "at the start"

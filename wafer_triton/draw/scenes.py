@@ -65,9 +65,7 @@ def scene(schedule: Schedule, name: str = "", values: Values | None = None, fill
     if not schedule.rounds:
         raise DrawError(f"{schedule.name}: a page of a schedule without rounds has nothing to show; add a round")
     for unknown in (each for each in fills if each not in schedule.buffers):
-        raise DrawError(
-            f"{schedule.name}: there is no buffer {unknown!r} to fill; it has {', '.join(schedule.buffers)}"
-        )
+        raise DrawError(f"{schedule.name}: there is no buffer {unknown!r} to fill; give {', '.join(schedule.buffers)}")
     mesh, kinds = schedule.mesh, _distinct(schedule)
     side = max(mesh.shape)
     block = 1 if side <= SIDE else -(-max(mesh.rows, mesh.cols) // SIDE)

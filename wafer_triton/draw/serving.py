@@ -38,6 +38,7 @@ def knee(rows: Rows, name: str) -> float:
     """
     if not rows:
         raise DrawError("a sweep without rows: there is no knee; give values that can be simulated")
+    _check_rows(rows, name, "e2e_p50")
     ordered = sorted(rows, key=itemgetter(name))
     least, at = ordered[0]["e2e_p50"], ordered[0][name]
     for row in ordered:
@@ -47,9 +48,17 @@ def knee(rows: Rows, name: str) -> float:
     return float(at)
 
 
+def _check_rows(rows: Rows, *names: str) -> None:
+    for number, row in enumerate(rows):
+        missing = [name for name in names if name not in row]
+        if missing:
+            raise DrawError(f"row {number} of a sweep has no {missing[0]!r}; `report.flat` makes a row")
+
+
 def latency(rows: Rows, name: str, path: str | Path, title: str = "") -> None:
     """Draw latencies and throughput of a sweep over a number, such as the rate, and its knee."""
     at = knee(rows, name)
+    _check_rows(rows, "ttft_p50", "ttft_p99", "e2e_p99", "requests_per_second", "goodput")
     across = [row[name] for row in rows]
     with picture(path, 2.8, title) as (figure, numbers):
         left, right = figure.subplots(1, 2)
@@ -85,6 +94,7 @@ def pareto(rows: Rows, name: str, path: str | Path, title: str = "") -> None:
     """Draw tokens a second against TPOT for the rows of a sweep, with the front that none of them beats."""
     if not rows:
         raise DrawError("a sweep without rows: there is nothing to draw; give values that can be simulated")
+    _check_rows(rows, name, "tpot_p50", "tokens_per_second")
     with picture(path, 2.8, title) as (figure, numbers):
         axes, kept = figure.subplots(), front(rows)
         across, up = [1e3 * row["tpot_p50"] for row in rows], [row["tokens_per_second"] for row in rows]

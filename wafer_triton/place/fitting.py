@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from math import gcd
+from time import process_time
 from typing import Any, TypeVar
 
 from wafer_triton.dtype import STORED
@@ -144,7 +145,11 @@ def with_hint(place: Callable[[Mesh], Any], mesh: Mesh, reason: SramError | Full
             sram.fitting(fits, mesh)
         except SramError as error:
             return str(error)
+    end = process_time() + sram.HINT_SECONDS
     for candidate in _alike(mesh):
+        if process_time() > end:
+            found = f"no mesh was found to hold it in {sram.HINT_SECONDS:g} s of search"
+            return f"{reason}; {found}; give a much larger one, or smaller sizes"
         try:
             fits(candidate)
         except SramError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from math import comb
+from math import exp, lgamma, log, log1p
 
 from wafer_triton.errors import MeshError, ShapeError, check_counts
 from wafer_triton.mesh import Mesh
@@ -99,9 +99,13 @@ def expected_demand(top_k: int, regions: int, tokens: int, rows: int) -> int:
     Every token takes `top_k` experts. Fewer than one of all rows and regions exceeds the number, if the expert ids of
     a token were independent.
     """
-    rows_of_all, odds, above = tokens * top_k, 1 / regions, 1.0
-    for most in range(rows_of_all):
-        above -= comb(rows_of_all, most) * odds**most * (1 - odds) ** (rows_of_all - most)
+    rows_of_all, above = tokens * top_k, 1.0
+    if regions == 1:
+        return rows_of_all
+    yes, no = -log(regions), log1p(-1 / regions)
+    for most in range(rows_of_all):  # by logarithms, as binomial coefficients leave the range of floats
+        ways = lgamma(rows_of_all + 1) - lgamma(most + 1) - lgamma(rows_of_all - most + 1)
+        above -= exp(ways + most * yes + (rows_of_all - most) * no)
         if rows * regions * above < 1:
             return max(1, most)
     return rows_of_all

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import gcd
+from time import process_time
 from typing import TypeVar
 
 from wafer_triton.errors import MeshError, SramError
@@ -13,6 +14,7 @@ from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.repeat import uses
 from wafer_triton.schedule.rounds import Schedule
 
+HINT_SECONDS = 5.0  # of CPU time, for which a mesh that fits is searched
 T = TypeVar("T")
 
 
@@ -140,21 +142,39 @@ def fitting(build: Callable[[Mesh], T], mesh: Mesh) -> T:
     try:
         return build(mesh)
     except SramError as overflow:
-        smallest = _smallest(build, mesh)
-        hint = (
-            f"the smallest mesh of these proportions that fits is {smallest}"
-            if smallest
-            else "no mesh on the device fits"
+        raise SramError(f"{overflow}; {_hint(build, mesh)}") from None
+
+
+def _hint(build: Callable[[Mesh], T], mesh: Mesh) -> str:
+    """Return the smallest mesh that fits, of a mesh's proportions, else of square ones, searched for `HINT_SECONDS`."""
+    end = process_time() + HINT_SECONDS
+    try:
+        smallest = _smallest(build, mesh, end)
+        if smallest is not None:
+            return f"the smallest mesh of these proportions that fits is {smallest}"
+        if mesh.rows == mesh.cols:
+            return "no mesh on the device fits"
+        square = _smallest(build, Mesh(1, 1, mesh.device), end)
+    except TimeoutError:
+        return (
+            f"no larger mesh was found to fit in {HINT_SECONDS:g} s of search; give a much larger one, or smaller sizes"
         )
-        raise SramError(f"{overflow}; {hint}") from None
+    if square is None:
+        return "no mesh of these proportions fits, and no square one"
+    return f"no mesh of these proportions fits, but square ones do, the smallest is {square}"
 
 
-def _smallest(build: Callable[[Mesh], T], mesh: Mesh) -> Mesh | None:
-    """Return the smallest mesh that fits, of the multiples of a mesh's proportions, whose lcm grids all fold alike."""
+def _smallest(build: Callable[[Mesh], T], mesh: Mesh, end: float) -> Mesh | None:
+    """Return the smallest mesh that fits, of the multiples of a mesh's proportions, whose lcm grids all fold alike.
+
+    Raises TimeoutError where a search takes this process beyond `end`, in seconds of its CPU time.
+    """
     common = gcd(mesh.rows, mesh.cols)
     rows, cols = mesh.rows // common, mesh.cols // common
 
     def attempt(times: int) -> Mesh | None:
+        if process_time() > end:
+            raise TimeoutError
         bigger = Mesh(times * rows, times * cols, mesh.device)
         try:
             build(bigger)

@@ -82,9 +82,9 @@ def batch(
     """
     chip, shape = find_device(device), shape_of(model, dtype)
     on = as_mesh(mesh, chip)
-    check_counts(context=context, batch=batch)
+    context, batch = check_counts(context=context, batch=batch)
     if at_once is not None:
-        check_counts(at_once=at_once)
+        (at_once,) = check_counts(at_once=at_once)
     if batch > MOST_BATCH:
         raise ShapeError(f"batch = {batch:,} is more than the {MOST_BATCH:,} sequences that are taken here")
     if at_once is not None and at_once > batch:

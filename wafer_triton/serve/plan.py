@@ -6,16 +6,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from wafer_triton.device import Device
-from wafer_triton.errors import ConfigError, WaferError
+from wafer_triton.device import Device, DeviceLike
+from wafer_triton.device import device as find_device
+from wafer_triton.errors import ConfigError, ShapeError, WaferError, check_counts, check_type
 from wafer_triton.serve.course import Run
 from wafer_triton.serve.policies import Organisation, Policy, Replacing, Shared, Split, organisation
 from wafer_triton.serve.report import Slo, report
 from wafer_triton.serve.simulate import simulate
-from wafer_triton.serve.sizes import CUTS, Given, Load, ranked
+from wafer_triton.serve.sizes import CUTS, Given, Load, check_weights, ranked
 from wafer_triton.serve.times import Priced
 from wafer_triton.serve.workload import Request, both, fixed, poisson
 from wafer_triton.shape.decoder import DecoderShape
+from wafer_triton.shape.read import shape_of
 from wafer_triton.text.progress import Progress, silent
 
 BATCHES = (4, 16, 64)
@@ -41,7 +43,7 @@ class Planned:
 
 
 def plan(
-    shape: DecoderShape, device: Device, *, input: int, output: int, rate: float, slo: Slo, best: int = 5,
+    model: str | DecoderShape, device: DeviceLike, *, input: int, output: int, rate: float, slo: Slo, best: int = 5,
     count: int = 500, seed: int = 0, progress: Progress = silent,
 ) -> list[Planned]:  # fmt: skip
     """Return the `best` ways to serve Poisson arrivals of prompts of `input` and answers of `output` tokens.
@@ -50,6 +52,10 @@ def plan(
     for a rate that is not positive, and ConfigError, with the least latencies, if no way keeps the SLO for any request.
     Raises SramError or MeshError if no organisation fits the device.
     """
+    check_counts(best=best)
+    check_type("plan: slo", slo, Slo, ShapeError)
+    shape, device = shape_of(model), find_device(device)
+    check_weights(shape, device)
     requests = poisson(rate, count, both(fixed(input), fixed(output)), seed)
     found, reason = list[Planned](), None
     makes = list(_places(Load(max(BATCHES), input + output, input, input, output), device))

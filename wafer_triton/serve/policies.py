@@ -9,9 +9,9 @@ With `Split` each phase has columns of the device and weights of its own; nothin
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
-from wafer_triton.errors import ConfigError, check_counts
+from wafer_triton.errors import ConfigError, check_counts, check_type
 from wafer_triton.serve.workload import Request
 
 
@@ -94,8 +94,9 @@ class Shared:
         return not view.running or (view.startable and view.due)
 
 
+KINDS = (Split, Replacing, Shared)
 Organisation = Split | Replacing | Shared
-ORGANISATIONS: dict[str, Callable[..., Organisation]] = {"split": Split, "replace": Replacing, "shared": Shared}
+ORGANISATIONS: dict[str, type[Split] | type[Replacing] | type[Shared]] = {one.name: one for one in KINDS}
 # the key of a waiting request: the least comes first
 ORDERS: dict[str, Callable[[Request], tuple[float, ...]]] = {
     "first": lambda request: (request.arrival, request.number),
@@ -120,15 +121,26 @@ class Policy:
     chunk: int | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.organisation, Organisation):
+            raise ConfigError(
+                f"organisation {self.organisation!r}: give {', '.join(f'{one.__name__}()' for one in KINDS)}, or "
+                f"organisation(NAME)"
+            )
         for name, value, known in (("order", self.order, ORDERS), ("cache", self.cache, CACHES)):
-            if value not in known:
+            if not isinstance(value, str) or value not in known:
                 raise ConfigError(f"{name} {value!r}: choose one of {', '.join(known)}")
         if self.chunk is not None:
             check_counts(chunk=self.chunk)
 
 
 def organisation(name: str, **options: int) -> Organisation:
-    """Return an organisation by its name; ConfigError for an unknown one."""
+    """Return an organisation by its name; ConfigError for an unknown one, or for options that it does not have."""
+    check_type("policy", name, str, ConfigError)
     if name not in ORGANISATIONS:
         raise ConfigError(f"policy {name!r}: choose one of {', '.join(ORGANISATIONS)}")
+    known = [field.name for field in fields(ORGANISATIONS[name])]
+    for option in options:
+        if option not in known:
+            has = f"it has {', '.join(known)}" if known else "leave it out"
+            raise ConfigError(f"policy {name!r} has no option {option!r}; {has}")
     return ORGANISATIONS[name](**options)

@@ -17,7 +17,8 @@ from typing import Any
 
 from wafer_triton.cost.cap import peaks
 from wafer_triton.device import Device
-from wafer_triton.errors import ConfigError, ShapeError, writing
+from wafer_triton.dtype import dtype_name
+from wafer_triton.errors import ConfigError, ShapeError, check_counts, check_type, writing
 from wafer_triton.serve.course import Interval, Run, Served, course
 
 PERCENTILES = (50, 90, 99)
@@ -40,6 +41,7 @@ class Slo:
     @classmethod
     def of(cls, text: str) -> Slo:
         """Return the SLO of a text such as "ttft=200ms,tpot=1ms"; ConfigError for another."""
+        check_type("SLO", text, str, ConfigError)
         bounds: dict[str, float] = {}
         for part in text.split(","):
             name, _, value = part.strip().partition("=")
@@ -105,6 +107,10 @@ def e2e(one: Served) -> float:
 
 def report(run: Run, pool: int, device: Device, dtype: str = "fp16", slo: Slo = Slo()) -> Report:
     """Return the figures of a run; the caches hold `pool` entries a row. ConfigError if all requests are refused."""
+    for name, value, kind in (("run", run, Run), ("device", device, Device), ("slo", slo, Slo)):
+        check_type(f"report: {name}", value, kind, ShapeError)
+    check_counts(pool=pool)
+    dtype = dtype_name(dtype)
     done = [one for one in run.served if one.end is not None]
     if not done:
         raise ConfigError(f"no request is served: {run.served[0].refused}; give shorter requests, or a larger context")
@@ -171,8 +177,9 @@ def flat(of: Report) -> dict[str, Any]:
 COLUMNS = ("number", "arrival", "input", "output", "started", "first", "end", "preempted", "refused")
 
 
-def write_csv(run: Run, path: Path) -> None:
+def write_csv(run: Run, path: str | Path) -> None:
     """Write a row for each request: its sizes, the seconds of its steps, how often it was preempted, why refused."""
+    path = Path(path)
     with writing(path), path.open("w", encoding="utf-8", newline="") as lines:
         writer = csv.writer(lines)
         writer.writerow(COLUMNS)

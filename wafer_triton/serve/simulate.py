@@ -7,13 +7,13 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Any
 
-from wafer_triton.errors import ShapeError
+from wafer_triton.errors import ShapeError, check_function, check_type
 from wafer_triton.serve.actions import Actions
 from wafer_triton.serve.cache import Cache
 from wafer_triton.serve.course import Run, Samples, Served, State
 from wafer_triton.serve.pipeline import END, FIRST, Pipeline, Running, Times
 from wafer_triton.serve.policies import ORDERS, Policy, View
-from wafer_triton.serve.workload import Closed, Request
+from wafer_triton.serve.workload import Closed, Request, check_requests
 from wafer_triton.text.progress import Progress, silent
 
 ARRIVE, ENTERED, PREFILLED, MOVED = range(4)
@@ -26,9 +26,15 @@ def simulate(
 ) -> Run:  # fmt: skip
     """Return the course of a workload: requests by arrival, or a closed loop of users.
 
-    Raises ShapeError for a workload without requests, or if `cache` is "grow" and prefill does not take the longest
-    sequence.
+    Raises ShapeError for a workload without requests, for arguments of another kind, or if `cache` is "grow" and
+    prefill does not take the longest sequence.
     """
+    if not isinstance(workload, Closed):
+        check_requests("simulate: workload", workload)
+    if not hasattr(times, "stages"):
+        raise ShapeError(f"simulate: times of type {type(times).__name__}; `sizes.priced` makes some")
+    check_type("simulate: policy", policy, Policy, ShapeError)
+    check_function("simulate: progress", progress, ShapeError)
     return Simulation(workload, times, policy, record, progress).run()
 
 
@@ -74,8 +80,6 @@ class Simulation:
         if not self.served:
             raise ShapeError("a workload without requests: there is nothing to serve; give one at least")
 
-    # --- requests ---
-
     def send(self, at: float) -> None:
         """Let the next request of a closed loop arrive."""
         if (one := next(self.later, None)) is not None:
@@ -116,8 +120,6 @@ class Simulation:
         self.send(self.clock + self.pause)
         if self.over * REPORTS // self.total != (self.over - 1) * REPORTS // self.total:
             self.progress("requests", self.over, self.total)
-
-    # --- prefill ---
 
     def need(self, number: int) -> int:
         """Return the cache entries a row that a request must have to begin."""
@@ -168,8 +170,6 @@ class Simulation:
         running = self.pipeline.join(number, entries, tokens, one.request.output - one.tokens)
         self.actions.note("join", number, running.slot)
 
-    # --- decode ---
-
     def decoded(self, kind: int, running: Running | None) -> None:
         """Handle an event of a turn."""
         if running is None:  # a wake-up for the organisation
@@ -210,8 +210,6 @@ class Simulation:
         self.served[running.number].tokens += done
         self.pipeline.leave(running)
         self.cache.release(running.number)
-
-    # --- the wafer ---
 
     def act(self) -> None:
         """Begin all that can begin now."""

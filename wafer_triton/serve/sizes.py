@@ -12,8 +12,10 @@ from wafer_triton.cost import inference, layers
 from wafer_triton.cost.cap import kv_bytes, weight_bytes
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.placement import Placement as Experts
-from wafer_triton.device import Device
-from wafer_triton.errors import MeshError, SramError, WaferError, check_counts
+from wafer_triton.cost.placement import checked
+from wafer_triton.device import Device, DeviceLike
+from wafer_triton.device import device as find_device
+from wafer_triton.errors import ConfigError, MeshError, ShapeError, SramError, WaferError, check_counts, check_type
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.place.fitting import remedies
 from wafer_triton.place.regions import FullError, Placement, Prefill, decode_regions, placed
@@ -22,9 +24,11 @@ from wafer_triton.serve.pipeline import period
 from wafer_triton.serve.policies import organisation
 from wafer_triton.serve.times import Priced
 from wafer_triton.shape.decoder import DecoderShape
+from wafer_triton.shape.read import shape_of
 
 T = TypeVar("T")
 DTYPE = "fp16"  # of all blocks that are priced
+MOST_BATCH = 65_536  # sequences in decode, each of which has a slot
 MOST_CUTS = 6  # times that a side of the device is cut for the meshes that are tried
 CUTS = (0.25, 0.375, 0.5, 0.625, 0.75)  # of the device's columns, for prefill, that are tried
 
@@ -46,6 +50,8 @@ class Load:
 
     def __post_init__(self) -> None:
         check_counts(**vars(self))
+        if self.batch > MOST_BATCH:
+            raise ShapeError(f"batch = {self.batch:,} is more than the {MOST_BATCH:,} sequences that are taken here")
 
 
 @dataclass(frozen=True)
@@ -63,12 +69,12 @@ class Given:
         return "spread" if self.experts is None and shape.experts is not None else self.experts
 
 
-def priced(name: str, shape: DecoderShape, device: Device, load: Load, given: Given = Given()) -> Priced:
+def priced(name: str, model: str | DecoderShape, on: DeviceLike, load: Load, given: Given = Given()) -> Priced:
     """Return the first of `ranked`, and raise as it does."""
-    return ranked(name, shape, device, load, given)[0]
+    return ranked(name, model, on, load, given)[0]
 
 
-def ranked(name: str, shape: DecoderShape, device: Device, load: Load, given: Given = Given()) -> list[Priced]:
+def ranked(name: str, model: str | DecoderShape, on: DeviceLike, load: Load, given: Given = Given()) -> list[Priced]:
     """Return times of a model on a device under an organisation, by its name in `policies.ORGANISATIONS`.
 
     Sizes that are not given are tried: meshes of "shared", columns of "split". Those with the most requests a second by
@@ -77,7 +83,12 @@ def ranked(name: str, shape: DecoderShape, device: Device, load: Load, given: Gi
     the error names changes that make the model fit, see `fitting.remedies`.
     """
     organisation(name)
+    check_type("priced: load", load, Load, ConfigError)
+    check_type("priced: given", given, Given, ConfigError)
+    shape, device = shape_of(model), find_device(on)
+    checked(given.experts, shape)
     try:
+        check_weights(shape, device)
         return _organised(name, shape, device, load, given)
     except (SramError, FullError) as error:
         if name == "split":
@@ -101,7 +112,7 @@ def _organised(name: str, shape: DecoderShape, device: Device, load: Load, given
         raise MeshError(f"columns = {given.columns} of prefill: only policy split has columns of its own; leave it out")
     if name == "shared":
         mesh = given.decode_mesh if given.prefill_mesh is None else given.prefill_mesh
-        if given.decode_mesh not in (None, mesh):
+        if given.decode_mesh is not None and as_mesh(given.decode_mesh, device) != as_mesh(mesh, device):
             raise MeshError(
                 f"prefill on {mesh} and decode on {given.decode_mesh}: policy shared has one mesh; give one"
             )
@@ -112,6 +123,16 @@ def _organised(name: str, shape: DecoderShape, device: Device, load: Load, given
     firsts = _fastest_prefill(prefills, shape, load, given)
     makes = (partial(_together, on, second, shape, load, given, block) for on in firsts)
     return [_first_of(makes)]
+
+
+def check_weights(shape: DecoderShape, device: Device) -> None:
+    """Raise FullError if all cores of a device together have less SRAM than a model has weights."""
+    weights, room = weight_bytes(shape, DTYPE), device.cores * device.sram_bytes
+    if weights > room:
+        raise FullError(
+            f"{shape.name} does not fit {device.name}: its layers have {weights:,} B of weights, and all cores "
+            f"together hold {room:,} B; take a smaller model, or a device of more cores"
+        )
 
 
 def rate(times: Priced, load: Load) -> float:
@@ -135,10 +156,10 @@ def _by_rate(what: str, makes: Iterable[Callable[[], Priced]], load: Load) -> li
         try:
             found.append(make())
         except WaferError as error:
-            reason = error
+            reason = _nearer(reason, error)
     if not found:
         assert reason is not None, "a mesh is tried"
-        raise type(reason)(f"no place was found for {what}; of the last: {reason}")
+        raise type(reason)(f"no place was found for {what}; of the nearest: {reason}")
     return sorted(found, key=lambda times: -rate(times, load))
 
 
@@ -148,9 +169,14 @@ def _first_of(makes: Iterable[Callable[[], T]]) -> T:
         try:
             return make()
         except WaferError as error:
-            reason = error
+            reason = _nearer(reason, error)
     assert reason is not None, "a mesh is tried"
     raise reason
+
+
+def _nearer(one: WaferError | None, other: WaferError) -> WaferError:
+    """Return the reason of the place that was nearer to a fit: cores that hold their blocks, then the smaller mesh."""
+    return one if isinstance(one, FullError) and not isinstance(other, FullError) else other
 
 
 def _meshes(device: Device, mesh: Any) -> Iterator[Mesh]:
@@ -166,10 +192,15 @@ def _meshes(device: Device, mesh: Any) -> Iterator[Mesh]:
 
 def _with_caches(place: Callable[[int], T], shape: DecoderShape, device: Device, load: Load, given: Given) -> T:
     """Return the place with as many full caches as given, or as fit, up to one for each sequence."""
+    room, one = device.cores * device.sram_bytes - weight_bytes(shape, DTYPE), kv_bytes(shape, DTYPE, load.context)
     if given.caches is not None:
+        if given.caches * one > room:
+            raise FullError(
+                f"caches = {given.caches:,} of {load.context:,} tokens take {given.caches * one:,} B, and all cores of "
+                f"{device.name} have {room:,} B beside the weights of {shape.name}; give fewer than {room // one + 1:,}"
+            )
         return place(given.caches)
-    room = device.cores * device.sram_bytes - weight_bytes(shape, DTYPE)
-    least, most = load.at_once, min(load.batch, room // kv_bytes(shape, DTYPE, load.context))
+    least, most = load.at_once, min(load.batch, room // one)
     best, middle = place(least), most  # which mostly fit
     while least < most:
         try:
@@ -196,7 +227,7 @@ def _fastest_decode(
         try:
             block = _with_caches(place, shape, mesh.device, load, given)
         except WaferError as error:
-            reason = error
+            reason = _nearer(reason, error)
             continue
         entries = -(-entries_of // mesh.shape[0])
         one = layers.total(layers.decode_steps(replace(block, batch=1, entries=entries), entries_of, c)).cycles

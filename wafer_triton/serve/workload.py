@@ -16,7 +16,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from wafer_triton.errors import ConfigError, ShapeError, check_counts
+from wafer_triton.errors import ConfigError, ShapeError, check_counts, check_function, check_type
 from wafer_triton.text.files import read_text
 
 # names of the columns of a trace: arrival, input, output
@@ -41,8 +41,7 @@ class Request:
 
     def __post_init__(self) -> None:
         check_counts(input=self.input, output=self.output)
-        if not 0 <= self.arrival < math.inf:
-            raise ShapeError(f"request {self.number}: arrival = {self.arrival!r} must be 0 seconds or more")
+        _check_seconds(f"request {self.number}: arrival", self.arrival)
 
 
 def _within(name: str, value: float, span: tuple[float, float]) -> None:
@@ -52,8 +51,23 @@ def _within(name: str, value: float, span: tuple[float, float]) -> None:
         raise ShapeError(f"{name} = {value!r} must be a number from {low:g} to {high:g}")
 
 
-def _check_count(count: int) -> None:
+def _check_seconds(name: str, value: float) -> None:
+    if not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ShapeError(f"{name} = {value!r} must be 0 seconds or more")
+
+
+def check_requests(what: str, requests: Sequence[Request]) -> None:
+    """Raise ShapeError unless there is a list of requests."""
+    if not isinstance(requests, list | tuple) or not all(isinstance(one, Request) for one in requests):
+        raise ShapeError(f"{what}: {type(requests).__name__} is no list of Request; read_trace and poisson make one")
+
+
+def _check_draws(count: int, lengths: Lengths, seed: int) -> None:
+    """Raise ShapeError for a count, lengths or a seed that no requests can be drawn by."""
     check_counts(count=count)
+    check_function("lengths", lengths, ShapeError)
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        raise ShapeError(f"seed = {seed!r} must be a whole number")
     if count > MOST_REQUESTS:
         raise ShapeError(f"count = {count:,} is more than the {MOST_REQUESTS:,} requests of one simulation; give fewer")
 
@@ -77,9 +91,8 @@ class Closed:
 
     def __post_init__(self) -> None:
         check_counts(users=self.users)
-        _check_count(self.count)
-        if not isinstance(self.pause, int | float) or not 0 <= self.pause < math.inf:
-            raise ShapeError(f"pause = {self.pause!r} must be 0 seconds or more")
+        _check_draws(self.count, self.lengths, self.seed)
+        _check_seconds("pause", self.pause)
 
     def requests(self) -> Iterator[Request]:
         """Yield all requests in order, with arrival 0; a simulation sets the arrival of each."""
@@ -88,7 +101,9 @@ class Closed:
 
 
 def both(input: Length, output: Length) -> Lengths:
-    """Return lengths of prompts and of answers that are drawn apart."""
+    """Return lengths of prompts and of answers that are drawn apart; ShapeError for one that is no function."""
+    for name, length in (("input", input), ("output", output)):
+        check_function(f"lengths: {name}", length, ShapeError)
     return lambda source: (input(source), output(source))
 
 
@@ -116,6 +131,7 @@ def lognormal(median: float, sigma: float) -> Length:
 
 def drawn(requests: Sequence[Request]) -> Lengths:
     """Return lengths drawn from requests, input and output together."""
+    check_requests("drawn", requests)
     if not requests:
         raise ShapeError("lengths are drawn from requests, and there are none; give a trace with one at least")
     pairs = [(request.input, request.output) for request in requests]
@@ -127,6 +143,14 @@ def length_of(text: str) -> Length:
 
     Raises ConfigError for another text, ShapeError for a number that makes no sense.
     """
+    check_type("length", text, str, ConfigError)
+    try:
+        return _length(text)
+    except ShapeError as error:
+        raise ShapeError(f"length {text!r}: {error}") from None
+
+
+def _length(text: str) -> Length:
     kind, *numbers = text.split(":") if text.startswith("lognormal") else ("", *text.split(":"))
     try:
         if kind:
@@ -151,7 +175,7 @@ def bursty(rate: float, count: int, lengths: Lengths, seed: int = 0, cv: float =
     `cv` is the deviation of a gap over its mean: 1 is a Poisson process, more come in bursts. Raises ShapeError for a
     rate or a `cv` that is not positive.
     """
-    _check_count(count)
+    _check_draws(count, lengths, seed)
     _within("rate", rate, RATES)
     _within("cv", cv, CVS)
     source, shape = random.Random(seed), cv**-2
@@ -162,6 +186,7 @@ def bursty(rate: float, count: int, lengths: Lengths, seed: int = 0, cv: float =
 
 def rate_of(requests: Sequence[Request]) -> float:
     """Return the requests a second of a trace; ShapeError where all arrive at once."""
+    check_requests("rate_of", requests)
     span = requests[-1].arrival - requests[0].arrival if requests else 0.0
     if span <= 0:
         raise ShapeError(
@@ -183,6 +208,8 @@ def read_trace(path: str | Path) -> list[Request]:
     A trace is CSV with the columns of `OWN` or `AZURE`, or JSON lines with the keys of `OWN`. An arrival is a number of
     seconds or an ISO date and time. Raises ConfigError, which names the line, for anything else.
     """
+    if not isinstance(path, str | Path):
+        raise ConfigError(f"trace: {type(path).__name__} is no path; give the name of a file, or a Path")
     path = Path(path)
     try:
         text = read_text(path).removeprefix("\ufeff")  # a spreadsheet's mark of UTF-8
@@ -226,6 +253,8 @@ def _csv_rows(path: Path, text: str) -> Rows:
 
 
 def _json_lines(path: Path, text: str) -> Rows:
+    if text.lstrip().startswith("["):
+        raise ConfigError(f"{path}: is a JSON array; write its objects one a line, without brackets")
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue

@@ -50,7 +50,10 @@ def writable(written: Mapping[str, Path], read: Mapping[str, Path]) -> None:
     seen: dict[Path, str] = {}
     for name, path in {**read, **written}.items():
         with writing(path):  # where the working directory is gone, nothing is
-            where = path.resolve()
+            try:
+                where = path.resolve()
+            except RuntimeError:  # before Python 3.13, for links in a circle
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path)) from None
         if name in written and where in seen and not where.is_char_device():
             verb = "is read as" if seen[where] in read else "is written as"
             raise ConfigError(f"{name} {path}: {verb} {seen[where]} already; give each a file of its own")

@@ -7,7 +7,7 @@ rows of its group are gathered, and their gradients summed. With "xy" it has all
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -17,14 +17,29 @@ from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Schedule, Slot
 from wafer_triton.schedule.stream import gather, reduce
 from wafer_triton.train.linear import Linear, take
-from wafer_triton.train.model import angles
+from wafer_triton.train.machine import Machine
+from wafer_triton.train.model import Sizes, angles
 from wafer_triton.train.product import Team, collective
-from wafer_triton.train.shards import Rows, padded, spread
-
-if TYPE_CHECKING:
-    from wafer_triton.train.step import Trainer
+from wafer_triton.train.shards import DieGroups, Rows, Shards, padded, spread
 
 Saved = dict[str, Tensor]
+
+
+class Placed(Protocol):
+    """A model on dies, as a `Trainer` has it: its parameters in blocks, and the order in which a die has them."""
+
+    machine: Machine
+    sizes: Sizes
+    plan: DieGroups
+    team: Team
+    shards: Shards
+    order: Tensor
+    weights: dict[str, Tensor]
+    grads: dict[str, Tensor]
+    linears: dict[tuple[Any, ...], Linear]
+
+    def everywhere(self, own: Tensor) -> Tensor:
+        """Gather the rows of all dies of a group on each."""
 
 
 @lru_cache(maxsize=256)
@@ -53,7 +68,7 @@ def _embedding(team: Team, m: int, d: int, v: int, back: bool) -> Schedule:
 class MicroBatch:
     """Forward and backward of one micro-batch: the computation of a layer, in terms of a machine's runs."""
 
-    def __init__(self, trainer: Trainer, rows: Rows, vectors: Tensor) -> None:
+    def __init__(self, trainer: Placed, rows: Rows, vectors: Tensor) -> None:
         self.trainer, self.rows, self.m = trainer, rows, rows.m
         self.machine, self.sizes, self.team, self.plan = trainer.machine, trainer.sizes, trainer.team, trainer.plan
         self.llama, self.pairs = self.sizes.kind == "llama", self.plan.moving == "xy"

@@ -42,7 +42,7 @@ def fit(team: Team, moving: str, m: int, k: int, n: int, dtype: str = "fp32") ->
 
     Raises SramError if no cuts do.
     """
-    check_counts(m=m, k=k, n=n)
+    m, k, n = check_counts(m=m, k=k, n=n)
     last: SramError | None = None
     powers = [2**power for power in range(13)]
     for again in powers:

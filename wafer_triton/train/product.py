@@ -67,7 +67,7 @@ def product(team: Team, moving: str, which: str, m: int, k: int, n: int, dtype: 
     `moving` and `which` are as of `PASSES`. Inputs are the buffers x, w, dy and outputs y, dx, dw, as far as the pass
     has them. Raises SramError when a die's buffers do not fit, ScheduleError for another pass.
     """
-    check_counts(m=m, k=k, n=n)
+    m, k, n = check_counts(m=m, k=k, n=n)
     if moving not in PASSES or which not in PASSES[moving]:
         known = "; ".join(f"{operand!r} with {', '.join(passes)}" for operand, passes in PASSES.items())
         raise ScheduleError(f"pass {which!r} with {moving!r} moving: choose {known}")

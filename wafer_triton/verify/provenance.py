@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from wafer_triton import local
 from wafer_triton.errors import ScheduleError, check_type
+from wafer_triton.layout import MESH_AXES, dimensions
 from wafer_triton.schedule.rounds import Cores, Local, Slot
 from wafer_triton.schedule.rules import Finding
 from wafer_triton.verify.held import JOINTS, HeldTiles, Value
@@ -91,6 +92,12 @@ class Intent:
                     f"Intent: the brackets of {spec!r}, the partition spec of {name!r}, do not match; "
                     f"write a pattern such as '(y m) (x k)'"
                 )
+            for axes in dimensions(spec) if isinstance(spec, str) else ():
+                if axes and axes[-1] in MESH_AXES:
+                    raise ScheduleError(
+                        f"Intent: {spec!r}, the partition spec of {name!r}, has no letter after {axes[-1]}; write a "
+                        f"pattern such as '(y m) (x k)', or a mapping such as {{'m': '{axes[-1]}'}}"
+                    )
             words = re.findall(r"\w+", spec) if isinstance(spec, str) else []
             if len(set(words)) < len(words):
                 raise ScheduleError(

@@ -152,7 +152,7 @@ class WaferMap extends Arrows {
     const colour = !this.byRegion() || (this.show === "layer" && region.layer < 0) ? null : amount(share), none = this.byRegion() ? REST : css("--core");
     this.box(...region.origin, region.rows, region.cols, colour ? rgb(colour) : none, at === this.region ? css("--ink") : css("--paper"));
     if (region.cols * this.view.scale > 60 && (this.byRegion() || at !== this.region)) {
-      const said = this.show === "fullness" ? `${number(100 * region.sram / this.device.sram)} %` : region.name;
+      const said = this.show === "fullness" ? `${number(100 * region.sram / this.device.sram)} %` : [region.name, region.name.split(", ")[0]].find((name) => 7 * name.length < region.cols * this.view.scale) ?? "";
       this.words(said, region.origin[1] + region.cols / 2, region.origin[0] + region.rows / 2, colour ? (isDark(colour) ? "#fff" : "#000") : this.byRegion() ? "#fff" : css("--ink"), 12);
     }
   }

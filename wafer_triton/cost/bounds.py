@@ -1,0 +1,131 @@
+"""Bounds below the time of prefill and of requests, which a search tries meshes by; they cost less than estimates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import Generic, Protocol, TypeVar
+
+from wafer_triton.cost import inference, layers
+from wafer_triton.cost.constants import Constants
+from wafer_triton.cost.placement import Placement as Experts
+from wafer_triton.cost.price import priced
+from wafer_triton.cost.products import least_cycles, prefill_head_groups
+from wafer_triton.count.traffic import WORD_BYTES
+from wafer_triton.dtype import BYTES
+from wafer_triton.errors import WaferError
+from wafer_triton.mesh import Mesh
+from wafer_triton.place import moves
+from wafer_triton.place.layouts import device_regions
+from wafer_triton.place.regions import Placement
+from wafer_triton.shape.decoder import DecoderShape
+
+
+class Timed(Protocol):
+    """An estimate that takes time."""
+
+    @property
+    def seconds(self) -> float: ...
+
+
+T = TypeVar("T", bound=Timed)
+
+
+class Tried(Generic[T]):
+    """Estimates by side, made in the order of the sides' bounds as far as they are needed.
+
+    A bound is the seconds that a side takes at least, inf if it cannot hold the model.
+    """
+
+    def __init__(
+        self, sides: Sequence[int], estimated: Callable[[int], T], least: Callable[[int], float],
+        progress: Callable[[int, int], None],
+    ) -> None:  # fmt: skip
+        self.sides, self.estimated, self.progress = tuple(dict.fromkeys(sides)), estimated, progress
+        self.left = sorted(((_bound(least, side), side) for side in self.sides), key=lambda pair: pair[0])
+        self.found: dict[int, T] = {}
+        self.errors: dict[int, WaferError] = {}
+
+    def until(self, enough: Callable[[float], bool]) -> None:
+        """Go on until the next bound is `enough`; sides without hope are tried if no other holds the model."""
+        while self.left and not (self.found and (self.left[0][0] == inf or enough(self.left[0][0]))):
+            _, side = self.left.pop(0)
+            try:
+                self.found[side] = self.estimated(side)
+            except WaferError as error:
+                self.errors[side] = error
+            self.progress(len(self.sides) - len(self.left), len(self.sides))
+
+    def fastest(self, count: int) -> list[tuple[int, T]]:
+        """Return the fastest estimates so far, and their sides."""
+        found = [(side, self.found[side]) for side in self.sides if side in self.found]
+        return sorted(found, key=lambda pair: pair[1].seconds)[:count]
+
+    @property
+    def reason(self) -> WaferError | None:
+        """The error of the last side, if no side holds the model."""
+        return None if self.found else next((self.errors[side] for side in reversed(self.sides)), None)
+
+
+def _bound(least: Callable[[int], float], side: int) -> float:
+    """Return the bound of a side, 0 where its estimate is refused, so that its error is found first."""
+    try:
+        return least(side)
+    except WaferError:
+        return 0.0
+
+
+def too_small(mesh: Mesh, shape: DecoderShape, context: int, program: str) -> bool:
+    """Return whether all layers, cut evenly over the cores, take more regions than the device has.
+
+    A decoder with parts of the user's own never does.
+    """
+    if shape.variant is not None:
+        return False
+    shape = shape.paper_benchmark() if layers.is_paper_benchmark(program) else shape
+    limit, numbers = mesh.device.sram_bytes * mesh.cores, shape.decode_elements(context)
+    sizes = {kind: numbers[kind] * BYTES[shape.weights or "fp16"] for kind in shape.layers_of}
+    regions, held = 0, inf
+    for layer in range(shape.num_hidden_layers):
+        for kind in shape.kinds(layer):
+            regions, held = (regions, held + sizes[kind]) if held + sizes[kind] <= limit else (regions + 1, sizes[kind])
+    room = device_regions(mesh, inference.layout_of(None, program))
+    return max(sizes.values()) > limit or regions > room
+
+
+def least_prefill(
+    mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str, head_groups: int | None, experts: Experts
+) -> float:
+    """Return seconds that `prefill_on` takes at least on all of a mesh, whether the device holds the model or not.
+
+    Raises MeshError for head groups that do not fit.
+    """
+    whole = layers.prefill_block(shape, mesh, c, program)
+    rows, spread = -(-tokens // whole.mesh.shape[0]), experts == "spread"
+    blocks = prefill_head_groups(whole, head_groups)
+    return min(least_cycles(block, rows, c, spread) for block in blocks) / mesh.device.clock_hz
+
+
+def least_seconds(place: Placement, input: int, output: int, c: Constants, program: str = "full") -> float:
+    """Return seconds that `request_on` takes at least: handing on costs nothing, and moves the busiest link alone."""
+    decode, prefill = place.decode, place.prefill
+    own = inference.last_block(prefill, c, program)
+    turns = priced(moves.of_layers(decode, prefill, place.prefill_regions), c).cycles
+    words = sum(shift.busiest_bytes for shift in inference.shifts(place, input)) / WORD_BYTES
+    cycles = turns + words * c.word_cycles + inference.decoding_cycles(decode, input, output, c, 0.0)[0]
+    prefilled = inference.prefill_priced(prefill, place.at_once, own, input, c, program)
+    return prefilled.seconds + cycles / decode.mesh.device.clock_hz
+
+
+def may_take(place: Placement, input: int, c: Constants, least: float, limit: float) -> bool:
+    """Return whether a request may take `limit` seconds or less, of which `least` are certain.
+
+    Moves are priced, the largest first, until it may not.
+    """
+    hz = place.decode.mesh.device.clock_hz
+    for shift in sorted(inference.shifts(place, input), key=lambda shift: -shift.busiest_bytes):
+        if least > limit:
+            return False
+        words = shift.busiest_bytes / WORD_BYTES
+        least += (priced((shift.scheduled,), c).cycles - words * c.word_cycles) / hz
+    return least <= limit
