@@ -39,6 +39,7 @@ def test_a_line_under_every_estimate_has_its_bounds(capsys, kind):
         assert "\nbound by " in text and " per per cent: clock_hz " in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gemv", "decode", "batch"])
 def test_an_explanation_is_text_json_and_a_picture(capsys, kind, tmp_path):
     picture = tmp_path / "why.png"

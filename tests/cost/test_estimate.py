@@ -316,6 +316,7 @@ def test_command_line_mistakes(line: str, capsys: pytest.CaptureFixture[str]) ->
     assert out == "" and len(err.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_estimating_needs_no_torch() -> None:
     code = (
         "import sys; from wafer_triton.cli import main as cli\n"

@@ -77,6 +77,7 @@ def test_a_model_that_is_too_large_fits_in_bytes() -> None:
     assert estimate.decode(**small, dtype="bf16") == usual
 
 
+@pytest.mark.slow
 def test_every_estimate_of_a_model_takes_the_storage_of_weights() -> None:
     given = {"model": SHAPE, "dtype": "int8"}
     assert estimate.kv(mesh=8, **given).weight_bytes < estimate.kv(mesh=8, model=SHAPE).weight_bytes

@@ -87,9 +87,9 @@ def test_a_table_may_begin_with_a_spreadsheet_s_mark(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"like": ["wse2"]}, "missing; give them, or a preset to be like, such as wse2"),
-        ({"like": "wse2", "row": 5}, "d.json: a device has no 'row'; give a table with some of name, rows, cols"),
-        ([], "d.json: holds no device; give a table with some of name, rows"),
+        ({"like": ["wse2"]}, "like = ['wse2'] is no preset; did you mean 'wse2'?; give one of wse2, wse3"),
+        ({"like": "wse2", "row": 5}, "d.json: a device has no 'row'; did you mean 'rows'?; numbers: rows, cols"),
+        ([], "d.json: holds no device; give a table with some of rows, cols"),
     ],
 )
 def test_a_table_of_a_device_that_is_none(wrong, tmp_path, values, message):
@@ -99,6 +99,7 @@ def test_a_table_of_a_device_that_is_none(wrong, tmp_path, values, message):
     assert "unknown device ''" in wrong("validate own.csv --device ''")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [

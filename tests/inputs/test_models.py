@@ -292,6 +292,7 @@ def test_a_window_is_as_long_as_the_text_at_most(tiny, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["window"] == 4
 
 
+@pytest.mark.slow
 def test_the_mesh_of_a_plan_is_searched_with_a_word(tiny, capsys):
     line = f"generate --prompt hi --max-new-tokens 1 --device wormhole --mesh plan --model {tiny}"
     assert main(shlex.split(line)) == 0

@@ -62,6 +62,7 @@ def test_wrong_sizes_are_refused(text: str, message: str) -> None:
     assert message in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     [

@@ -30,6 +30,7 @@ def fits(shape: DecoderShape, of: Device = SMALL) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_layers_a_device_are_the_most_that_fit() -> None:
     found = re.search(r"with (\d+) of its (\d+) layers a device, so on (\d+) such devices", refusal(SHAPE))
     assert found is not None
@@ -46,6 +47,7 @@ def test_the_sram_of_a_core_is_the_least_to_two_per_cent() -> None:
     assert not fits(SHAPE, replace(SMALL, sram_bytes=int(least * 0.97)))
 
 
+@pytest.mark.slow
 def test_weights_of_a_byte_are_named_where_they_fit_alone_or_on_fewer_devices() -> None:
     alone = next(n for n in range(2, 30) if not fits(replace(SHAPE, num_hidden_layers=n)))
     just = replace(SHAPE, num_hidden_layers=alone)
@@ -73,6 +75,7 @@ def test_mixtures_larger_than_a_wafer_have_remedies(model: str, capsys: pytest.C
     assert estimate.decode(model=shape, mesh=420, context=2048).tokens_per_second > 0
 
 
+@pytest.mark.slow
 def test_a_plan_and_a_picture_name_them_for_one_mesh(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     assert cli.main(["plan", "--model", "qwen3-30b-a3b", "--input", "64", "--output", "64", "--step", "360"]) == 2
@@ -96,6 +99,7 @@ def test_serving_names_them_too(policy: str, capsys: pytest.CaptureFixture[str])
     )
 
 
+@pytest.mark.slow
 def test_a_request_names_them_too() -> None:
     own = {"prefill_mesh": 20, "decode_mesh": 20, "input": 32, "output": 32}
     with pytest.raises(WaferError, match="it would fit with"):

@@ -133,6 +133,7 @@ def sub_layers_of(program: str, side: int, head_groups: int) -> list[tuple]:
     return sub_layers + [(sub_layer, many, args) for sub_layer, args in prefill.layer(many, -(-4096 // side))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("program", "head_groups"), [("paper-benchmark", 1), ("full", 1), ("full", 16)])
 def test_schedules_of_a_wafer_are_small(program, head_groups):
     """Return all of decode and prefill of Llama-3-8B on 720 x 720 cores, with all that pricing makes of it."""

@@ -15,6 +15,7 @@ from wafer_triton.serve.simulate import simulate
 from wafer_triton.serve.workload import Closed, Request, both, bursty, fixed, poisson, uniform
 
 
+@pytest.mark.slow
 def test_one_server_waits_as_long_as_the_queue_of_theory():
     """M/D/1: a mean wait of rho D / (2 (1 - rho)) (Pollaczek and Khinchine)."""
     load, count = 0.5, 100_000

@@ -259,7 +259,7 @@ def alike(block: layers.Block, input: int, output: int) -> Iterator[tuple[int, i
     The block has the cache of the context, which the prices of all of them take.
     """
     rows, context, last = block.mesh.shape[0], input, input + output
-    stride = rows * -(-output // (rows * MOST_STEPS))  # a cost that grows by equal steps is that of the middle
+    stride = rows * -(-output // (rows * MOST_STEPS))  # of a cost that grows by equal steps, the middle is the mean
     while context < last:  # a layer's cost changes when a row takes one more token; by then entries shift
         after = min(last, -(-context // stride) * stride + 1)
         priced = after - 1 if stride == rows else (context + after) // 2

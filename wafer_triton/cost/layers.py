@@ -3,7 +3,7 @@
 Two programs are priced, by the same builders with two shapes. "full" is the model's own: its heads, its grouped keys
 and values, a cache that grows, and the LM head after the layers. "paper-benchmark" is what WaferLLM ran on silicon: one
 head as wide as the model, keys and values as wide as queries, a cache that is given, and no LM head (OSDI'25, section
-4). Tiles and sums are those of the block; the blocks built here have fp16 for both, as on the wafer.
+4). Tiles and sums are the block's; the blocks built here have fp16 for both, as on the wafer.
 """
 
 from __future__ import annotations
@@ -292,7 +292,7 @@ def _attention_cycles(block: Block, c: Constants) -> float:
 
 
 def is_paper_benchmark(program: str) -> bool:
-    """Return whether a program is that of the measurements; ShapeError for one that is neither."""
+    """Return whether `program` is "paper-benchmark"; ShapeError for a name that is not in `PROGRAMS`."""
     if program not in PROGRAMS:
         raise ShapeError(f"program {program!r}: choose 'full', the model's own, or 'paper-benchmark', the paper's")
     return program == "paper-benchmark"

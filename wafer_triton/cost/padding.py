@@ -32,7 +32,7 @@ class Padding:
 
     @property
     def ratio(self) -> float:
-        """Multiply-adds of the mesh over those of the model."""
+        """Multiply-adds of the mesh over the model's."""
         return self.macs / self.model_macs
 
 
@@ -53,7 +53,7 @@ def padding(block: Block, context: int) -> dict[str, Padding]:
 
 
 def of_layer(block: Block, context: int) -> float:
-    """Multiply-adds of a layer on the mesh over those of the model."""
+    """Return multiply-adds of a layer on the mesh over the model's."""
     kinds = padding(block, context)
     return _of_all(block, {kind: each.macs for kind, each in kinds.items()}) / _of_all(
         block, {kind: each.model_macs for kind, each in kinds.items()}
@@ -61,7 +61,7 @@ def of_layer(block: Block, context: int) -> float:
 
 
 def of_prefill(block: Block, tokens: int, at_once: int) -> float:
-    """Multiply-adds of a layer on the mesh over those of the model, for a prompt of which a row takes some at once.
+    """Return multiply-adds of a layer on the mesh over the model's, for a prompt in chunks of `at_once` tokens a row.
 
     The model's are all products of queries and keys, masked or not.
     """
@@ -84,10 +84,10 @@ def trimmed_decode(shape: DecoderShape, mesh: Mesh, context: int) -> Mesh:
 def trimmed_prefill(
     on: Callable[[Mesh], Block], mesh: Mesh, tokens: int, c: Constants, count: int | None = None
 ) -> Block:
-    """The block of the square part of a mesh with the fewest multiply-adds that takes no more cycles than the whole.
+    """Return the block of the square part of a mesh with the fewest multiply-adds that takes no more cycles than all.
 
-    `on` makes the block with one head group on a mesh. Cycles are those of the products of `tokens` tokens, as of
-    `layers.prefill_head_group_choices`, of which `count` is. A mesh that is folded to a square is not trimmed.
+    `on` makes the block with one head group on a mesh. Cycles are of the products of `tokens` tokens; `count` is as of
+    `layers.prefill_head_group_choices`. A mesh that is folded to a square is not trimmed.
     """
     whole = _choices(on(mesh), tokens, c, count)
     limit = min(cycles for _, cycles, _ in whole)

@@ -1,7 +1,7 @@
 """Searching: the best meshes and groups for a request.
 
 Meshes, and pairs of meshes, are tried in the order of a bound below their time, and only as far as their bounds allow.
-The plans are those of a search that tries all.
+The result equals the result of a search that tries all.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from wafer_triton.shape.read import Model, shape_of
 from wafer_triton.text.progress import Progress, silent
 from wafer_triton.text.quantity import as_in, unit
 
-MOST = 3  # pairs of meshes that may be placed and priced for each plan to find, those of the least bound
+MOST = 3  # pairs of meshes, by least bound, that may be placed and priced for each plan to find
 FASTEST = 2  # meshes on which the experts of a mixture are tried in regions too
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A choice of square meshes, by their sides, and of groups for a request, with what they are predicted to give.
+    """A choice of square meshes, by their sides, and of groups for a request, with their predictions.
 
-    `groups` are those of the K-trees' first level, `head_groups` those of the heads on the columns in decode.
-    `constants`, `error_band` and `outside` are those of the request (see `wafer_triton.cost.results`). Of a mixture of
-    experts, `experts` says where they live in prefill (in decode each lies over the whole mesh); `s_mbu` is that of
-    decode for one sequence, and `s_mbu_in_regions` the most that it could be with every expert in a region of its own.
+    `groups` is for the K-trees' first level, `head_groups` for the heads on the columns in decode. `constants`,
+    `error_band` and `outside` are the request's (see `wafer_triton.cost.results`). Of a mixture, `experts` is their
+    place in prefill (in decode each lies over the whole mesh). `s_mbu` is of decode for one sequence, and
+    `s_mbu_in_regions` the most that it could be with every expert in a region of its own.
     """
 
     prefill_mesh: int = field(metadata=unit("side"))
@@ -91,7 +91,7 @@ def plan(
 ) -> list[Plan]:  # fmt: skip
     """The `best` fastest plans for a request, best first, over square meshes of `sides` (None: multiples of `step`).
 
-    They are the fastest of `MOST` times as many pairs of meshes, those of which the phases alone take the least time.
+    They are the fastest of `MOST` times as many pairs of meshes: the pairs whose phases alone take the least time.
 
     A plan holds the embedding, all layers, the head and the whole cache in the SRAM of the device's regions. It has
     `head_groups`, or the best (None). The experts of a mixture live where `experts` says in prefill; None compares both

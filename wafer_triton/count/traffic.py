@@ -8,8 +8,8 @@ A hop is one link from a core to its neighbour. The hops of a round are the link
 (see `wafer_triton.count.runs`) are the longest path that data can take through its rounds. On that path data goes on
 from where the round before has left it; it need not wait for longer moves of other data. Moves along x and y in one
 round go at the same time, so the larger counts; distances of rounds along one axis and then the other add up. The path
-is that of the line which takes part in most rounds, since the lines of a mesh work alike; where they do not, as the
-rows of a GEMM-T, they take turns. The hops of a schedule are the sum over its runs. These are the hops of the closed
+lies on the mesh line that takes part in most rounds, since the lines of a mesh work alike; if they do not, as the rows
+of a GEMM-T, they take turns. The hops of a schedule are the sum over its runs. These are the hops of the closed
 forms of Luczynski et al., "Near-Optimal Wafer-Scale Reduce" (HPDC'24).
 """
 
