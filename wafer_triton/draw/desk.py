@@ -7,7 +7,6 @@ bands. Each function writes a file, `.png`, `.svg` or `.pdf`, and raises the err
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from string import ascii_uppercase
 from textwrap import fill
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wafer_triton.compare.grid import REASON, feasible
+from wafer_triton.compare.grid import REASON, Row, feasible
 from wafer_triton.compare.sweep import LEGEND, OVERLAID, best, front
 from wafer_triton.draw.figure import AMOUNTS, COLOURS, COLUMN, REST, picture
 from wafer_triton.errors import DrawError
@@ -24,7 +23,7 @@ from wafer_triton.text.quantity import PREDICTED, quantity
 if TYPE_CHECKING:
     from wafer_triton.compare.explain import Effect, Explanation
 
-Rows = Sequence[Mapping[str, Any]]
+Rows = Sequence[Row]
 MOST_SERIES = len(COLOURS)  # of one picture
 MOST_NAMED = 6  # points of a front that have a name
 MOST_TICKS = 6
@@ -77,10 +76,10 @@ def heat(rows: Rows, over: Sequence[str], shown: str, path: str | Path, *, title
     if len(pair) != 2:
         raise DrawError(f"a heat map has two parameters, and {', '.join(pair) or 'none'} are swept; draw curves")
     groups = _grouped(rows, [name for name in over if name in OVERLAID])
-    values = [row[shown] for row in feasible([dict(row) for row in rows])]
+    values = [row[shown] for row in feasible(rows)]
     (down, across), low, high = pair, min(values), max(values)
     xs, ys = ([*_places(rows, name)] for name in (across, down))
-    bands = [row["error_band"] for row in feasible([dict(row) for row in rows]) if row.get("error_band") is not None]
+    bands = [row["error_band"] for row in feasible(rows) if row.get("error_band") is not None]
     label = LEGEND.head(shown) + (f"\nbands {_bands(bands)}" if bands else "")
     with picture(path, 0.7 + 2.3 * len(groups), _wrapped(title), width=COLUMN) as (figure, numbers):
         many = figure.subplots(len(groups), 1, squeeze=False)[:, 0]
@@ -93,7 +92,7 @@ def heat(rows: Rows, over: Sequence[str], shown: str, path: str | Path, *, title
             axes.patch.set(hatch="////", edgecolor="#b0b0b0", lw=0)
             drawn = axes.pcolormesh(image, vmin=low, vmax=high, cmap=AMOUNTS)
             _border(axes, ~np.isnan(image))
-            for row in best([dict(row) for row in group], shown):
+            for row in best(group, shown):
                 at = xs.index(row[across]) + 0.5, ys.index(row[down]) + 0.5
                 axes.plot(*at, "*", ms=9, color="white", mec="black", mew=0.7)
                 right = at[0] < len(xs) / 2
@@ -118,13 +117,13 @@ def pareto(
     _check(rows, over, shown)
     _check(rows, over, against)
     groups = _grouped(rows, [name for name in over if name in OVERLAID])
-    kept = front([dict(row) for row in rows], [against, shown])
+    kept = front(rows, [against, shown])
     kept.sort(key=lambda row: row[against])
     named = _spread(kept)
     with picture(path, 2.9 + 0.14 * len(named), _wrapped(title), width=COLUMN) as (figure, numbers):
         axes = figure.subplots()
         for number, (name, group) in enumerate(groups.items()):
-            held = feasible([dict(row) for row in group])
+            held = feasible(group)
             x, y = ([row[column] for row in held] for column in (against, shown))
             numbers |= {f"{name} {against}".strip(): x, f"{name} {shown}".strip(): y}
             style = {"color": COLOURS[number], "ms": 3, "alpha": 0.6, "mew": 0}
@@ -146,7 +145,7 @@ def pareto(
         figure.supxlabel("\n".join(_names(named, over)), fontsize=7, ha="left", x=0.03)
 
 
-def _names(named: list[dict[str, Any]], over: Sequence[str]) -> list[str]:
+def _names(named: list[Row], over: Sequence[str]) -> list[str]:
     """Return a line for each named point: its letter and its parameters."""
     points = (", ".join(f"{LEGEND.label(name)} {LEGEND.asked(name, row[name])}" for name in over) for row in named)
     return [f"{letter}: {point}" for letter, point in zip(ascii_uppercase, points, strict=False)]
@@ -220,7 +219,7 @@ def _effects(axes: Any, of: Explanation, shown: Mapping[str, Effect], numbers: d
 
 def _check(rows: Rows, over: Sequence[str], shown: str) -> None:
     """Raise DrawError for rows without figures, for a column that is not there, and for one without numbers."""
-    held = feasible([dict(row) for row in rows])
+    held = feasible(rows)
     if not held:
         raise DrawError("a sweep without figures: there is nothing to draw; give it values that can be estimated")
     columns = [name for name in held[0] if name not in over]
@@ -230,16 +229,14 @@ def _check(rows: Rows, over: Sequence[str], shown: str) -> None:
         raise DrawError(f"column {shown!r} does not hold numbers alone; show another")
 
 
-def _grouped(rows: Rows, names: Sequence[str]) -> dict[str, list[Mapping[str, Any]]]:
+def _grouped(rows: Rows, names: Sequence[str]) -> dict[str, list[Row]]:
     """Return the rows by the values of some parameters, in words; DrawError for more groups than colours."""
-    groups: dict[str, list[Mapping[str, Any]]] = {}
+    groups: dict[str, list[Row]] = {}
     for row in rows:
-        said = (name if name in OVERLAID else f"{LEGEND.label(name)} " for name in names)
-        key = ", ".join(
-            f"{'' if name in OVERLAID else text}{LEGEND.asked(name, row[name])}"
-            for name, text in zip(names, said, strict=True)
+        said = (
+            ("" if name in OVERLAID else f"{LEGEND.label(name)} ") + LEGEND.asked(name, row[name]) for name in names
         )
-        groups.setdefault(key, []).append(row)
+        groups.setdefault(", ".join(said), []).append(row)
     if len(groups) > MOST_SERIES:
         raise DrawError(
             f"{len(groups)} curves of {' and '.join(names)}: at most {MOST_SERIES} have colours of their own; sweep "
@@ -267,18 +264,13 @@ def _band(axes: Any, x: Sequence[float], held: Rows, shown: str, colour: str) ->
 
 def _border(axes: Any, fits: Any) -> None:
     """Draw the edges between cells with and without figures."""
-    rows, cols = fits.shape
-    for row in range(rows):
-        for col, (here, there) in enumerate(pairwise(fits[row])):
-            if here != there:
-                axes.plot([col + 1] * 2, [row, row + 1], color=COLOURS[5], lw=1.6)
-    for col in range(cols):
-        for row, (here, there) in enumerate(pairwise(fits[:, col])):
-            if here != there:
-                axes.plot([col, col + 1], [row + 1] * 2, color=COLOURS[5], lw=1.6)
+    for row, col in np.argwhere(fits[:, 1:] != fits[:, :-1]):
+        axes.plot([col + 1] * 2, [row, row + 1], color=COLOURS[5], lw=1.6)
+    for row, col in np.argwhere(fits[1:] != fits[:-1]):
+        axes.plot([col, col + 1], [row + 1] * 2, color=COLOURS[5], lw=1.6)
 
 
-def _spread(kept: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _spread(kept: list[Row]) -> list[Row]:
     """Return the points of a front that have a name: its ends, and others evenly between."""
     if len(kept) <= MOST_NAMED:
         return kept
@@ -293,18 +285,16 @@ def _named_ticks(axis: Any, places: Mapping[Any, float]) -> None:
 
 def _cell_ticks(axis: Any, values: Sequence[Any]) -> None:
     """Put some values at the middle of their cells."""
-    step = max(1, -(-len(values) // MOST_TICKS))
-    chosen = range(0, len(values), step)
+    chosen = range(0, len(values), -(-len(values) // MOST_TICKS))
     texts = [f"{values[n]:,.4g}" if isinstance(values[n], float) else f"{values[n]}" for n in chosen]
     axis.set_ticks([number + 0.5 for number in chosen], texts)
 
 
 def _bands(bands: Sequence[float]) -> str:
-    low, high = min(bands), max(bands)
-    return f"+-{100 * low:.0f} %" + (f" to {100 * high:.0f} %" if round(100 * low) != round(100 * high) else "")
+    low, high = (f"{100 * band:.0f} %" for band in (min(bands), max(bands)))
+    return f"+-{low}" + f" to {high}" * (low != high)
 
 
 def _wrapped(title: str) -> str:
     """Return a title in lines as wide as the picture, which says that times are predicted."""
-    said = title if PREDICTED in title else ", ".join(filter(None, (title, PREDICTED)))
-    return fill(said, _LETTERS)
+    return fill(title if PREDICTED in title else ", ".join(filter(None, (title, PREDICTED))), _LETTERS)
