@@ -286,8 +286,8 @@ def test_a_long_run_plays_fast(show):
     browser.choose("#speed", "25")
     browser.press("#play")
     browser.value(
-        "waferTriton.then((page) => new Promise((done) => { const look = () => "
-        "page.position >= 28 ? done() : setTimeout(look, 10); look(); }))"
+        "waferTriton.then((page) => new Promise((done) => { const poll = () => "
+        "page.position >= 28 ? done() : setTimeout(poll, 10); poll(); }))"
     )
     browser.press("#play")
     assert browser.text("#play").endswith("play")
