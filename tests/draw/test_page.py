@@ -287,7 +287,7 @@ def test_a_long_run_plays_fast(show):
     browser.press("#play")
     browser.value(
         "waferTriton.then((page) => new Promise((done) => { const poll = () => "
-        "page.position >= 28 ? done() : setTimeout(look, 10); look(); }))"
+        "page.position >= 28 ? done() : setTimeout(poll, 10); poll(); }))"
     )
     browser.press("#play")
     assert browser.text("#play").endswith("play")
