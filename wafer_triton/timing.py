@@ -20,7 +20,7 @@ ROUNDS = (3, 30)
 
 
 @dataclass(frozen=True)
-class Times:
+class RunTimes:
     """Seconds of a run, the median and the least of some rounds, each of several runs.
 
     `how` says whether calls or a graph were timed.
@@ -83,10 +83,10 @@ def repeats(device: str, once: float, longest: float) -> tuple[int, int]:
     return times, max(ROUNDS[0], min(ROUNDS[1], int(longest / (once * times))))
 
 
-def timed(device: str, run: Run, longest: float = LONGEST) -> Times:
+def timed(device: str, run: Run, longest: float = LONGEST) -> RunTimes:
     """Return the times of a run on a device, after a first run that does not count."""
     replay, how = captured(device, run)
     once = min(elapsed(device, replay) for _ in range(2))
     times, rounds = repeats(device, once, longest)
     seconds = [elapsed(device, lambda: [replay() for _ in range(times)]) / times for _ in range(rounds)]
-    return Times(median(seconds), min(seconds), rounds, how)
+    return RunTimes(median(seconds), min(seconds), rounds, how)

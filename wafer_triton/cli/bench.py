@@ -13,7 +13,7 @@ def bench(args: argparse.Namespace) -> int:
     """time a product on a mesh, explicit and elided, beside torch.matmul, on this machine's CPU or GPU"""
     import torch
 
-    from wafer_triton.compare.library import Timed, bench_gemm, bench_gemv
+    from wafer_triton.compare.library import TimedRow, bench_gemm, bench_gemv
     from wafer_triton.draw import tables
     from wafer_triton.draw.progress import Progress
     from wafer_triton.ops import described, executor
@@ -33,7 +33,7 @@ def bench(args: argparse.Namespace) -> int:
     threads = torch.get_num_threads()
     answer = {"emulated": where, "threads": threads, "torch": torch.__version__, "rows": records}
     note = f"{where}; torch {torch.__version__}, threads of a CPU: {threads}; operands lie on the cores before"
-    return tell(args, answer, tables.records(records, Legend(Timed), title=title), note, WAFER)
+    return tell(args, answer, tables.records(records, Legend(TimedRow), title=title), note, WAFER)
 
 
 WAFER = "no time of a wafer: `wafer-triton estimate` predicts cycles of the same product"

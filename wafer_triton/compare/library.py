@@ -35,7 +35,7 @@ MOST_SECONDS = 600.0  # of the rounds of one row
 
 
 @dataclass(frozen=True)
-class Timed:
+class TimedRow:
     """One row: seconds of a product on this machine, its ratio to torch.matmul, its largest error against fp64."""
 
     name: str = field(metadata=named("product"))
@@ -47,7 +47,7 @@ class Timed:
     how: str = field(metadata=named("timed"))
 
 
-def bench_gemm(mesh: Any, m: int, k: int, n: int, **options: Any) -> list[Timed]:
+def bench_gemm(mesh: Any, m: int, k: int, n: int, **options: Any) -> list[TimedRow]:
     """Return rows for [m, k] x [k, n] on a mesh with explicit and with elided exchange, and by torch.matmul.
 
     `options` are `algorithm` ("mesh"), `dtype` ("fp32"), and the `device` of the virtual cores ("wse2"). `emulate_on`
@@ -58,7 +58,7 @@ def bench_gemm(mesh: Any, m: int, k: int, n: int, **options: Any) -> list[Timed]
     return _rows("gemm", mesh, ((m, k), (k, n)), **{"algorithm": "mesh", **options})
 
 
-def bench_gemv(mesh: Any, k: int, n: int, **options: Any) -> list[Timed]:
+def bench_gemv(mesh: Any, k: int, n: int, **options: Any) -> list[TimedRow]:
     """Return rows for [1, k] x [k, n], as `bench_gemm`; `algorithm` is "ktree" by default."""
     return _rows("gemv", mesh, ((1, k), (k, n)), **{"algorithm": "ktree", **options})
 
@@ -67,7 +67,7 @@ def _rows(
     name: str, mesh: Any, shapes: tuple[tuple[int, int], tuple[int, int]], *, algorithm: str, dtype: str = "fp32",
     device: DeviceLike = "wse2", emulate_on: str = "auto", backend: str | None = None, seconds: float = 1.0,
     progress: Progress = silent,
-) -> list[Timed]:  # fmt: skip
+) -> list[TimedRow]:  # fmt: skip
     import torch
 
     from wafer_triton.ops import executor
@@ -84,7 +84,7 @@ def _rows(
     where = executors[EXCHANGES[0]].device
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randn(shape, generator=generator).to(where, torch_dtype(wanted.dtype)) for shape in shapes)
-    exact, rows = a.double() @ b.double(), list[Timed]()
+    exact, rows = a.double() @ b.double(), list[TimedRow]()
     out = a.new_empty(exact.shape)
     programs: dict[str, tuple[Callable[[], object], Callable[[], Tensor]]] = {
         MATMUL: (lambda: torch.matmul(a, b, out=out), lambda: out),
@@ -94,7 +94,7 @@ def _rows(
         times = timed(where, run, seconds)
         error = float((result().double() - exact).abs().max() / exact.abs().max())
         first = rows[0].seconds if rows else times.seconds
-        rows.append(Timed(row, times.seconds, times.least, times.seconds / first, error, times.rounds, times.how))
+        rows.append(TimedRow(row, times.seconds, times.least, times.seconds / first, error, times.rounds, times.how))
         progress("rows", number + 1, len(programs))
     return [*rows[1:], rows[0]]
 

@@ -263,7 +263,7 @@ def prefill_head_group_choices(block: Block, tokens: int, c: Constants, count: i
     """Return a prefill block with `count` head groups, or with as many as there are columns.
 
     None takes the two numbers whose products are predicted to take the fewest cycles with `tokens` tokens on a row, the
-    fewest first, then one group. Groups of more than `WIDEST` columns are none of them: few models have so few heads,
+    fewest first, then one group. Groups of more than `WIDEST` columns are left out: few models have that few heads,
     and pricing takes long, as every column has sums of its own. Raises MeshError for a count that does not fit.
     """
     choices = prefill_head_groups(block, count)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from wafer_triton.draw.times import TRACKS, WHOLE, Span, Timeline
+from wafer_triton.draw.times import TRACKS, WHOLE, Timeline, TrackSpan
 from wafer_triton.draw.trace_events import Event, counter, described, heads, slice_
 from wafer_triton.errors import DrawError
 
@@ -36,7 +36,7 @@ def of_timeline(line: Timeline) -> list[Event]:
     return made
 
 
-def _process(line: Timeline, name: str, spans: list[Span]) -> Iterator[Event]:
+def _process(line: Timeline, name: str, spans: list[TrackSpan]) -> Iterator[Event]:
     """Yield the events of a place; a region has counters of its SRAM, which stays the same."""
     used, region = {span.track for span in spans}, line.regions.get(name)
     label = "predicted" if region is None else f"{region.mesh}, {region.blocks[0]} to {region.blocks[-1]}, predicted"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from wafer_triton.draw.figure import COLOURS, Numbers, check_kind, legend, path_of, picture
-from wafer_triton.draw.times import BLOCKS, HAND_OVER, STEPS, TOKENS, WHOLE, Span, Timeline
+from wafer_triton.draw.times import BLOCKS, HAND_OVER, STEPS, TOKENS, WHOLE, Timeline, TrackSpan
 from wafer_triton.errors import DrawError, check_type
 from wafer_triton.place.need import ENDS
 
@@ -32,7 +32,7 @@ def token(line: Timeline, path: str | Path, title: str = "") -> None:
         _layer(bottom, spans, colours, numbers)
 
 
-def _blocks(axes: Any, blocks: list[Span], places: list[str], start: float, numbers: Numbers) -> dict[str, str]:
+def _blocks(axes: Any, blocks: list[TrackSpan], places: list[str], start: float, numbers: Numbers) -> dict[str, str]:
     """Draw blocks in rows of their regions; return the colours of the kinds of blocks."""
     sums: dict[str, float] = {}
     for span in blocks:
@@ -51,11 +51,11 @@ def _blocks(axes: Any, blocks: list[Span], places: list[str], start: float, numb
     return colours
 
 
-def _kind(span: Span) -> str:
+def _kind(span: TrackSpan) -> str:
     return span.name if span.name in (HAND_OVER, *ENDS) else span.name.split()[-1]
 
 
-def _layer(axes: Any, spans: list[Span], colours: dict[str, str], numbers: Numbers) -> None:
+def _layer(axes: Any, spans: list[TrackSpan], colours: dict[str, str], numbers: Numbers) -> None:
     """Draw the steps of the first layer as one bar in the colours of their blocks, the largest with their names."""
     layer = next((span.name.split()[1] for span in spans if span.name.startswith("layer ")), None)
     own = [span for span in spans if span.track == BLOCKS and span.name.startswith(f"layer {layer} ")]

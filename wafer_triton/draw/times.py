@@ -26,7 +26,7 @@ HAND_OVER = "hand-over"
 
 
 @dataclass(frozen=True)
-class Span:
+class TrackSpan:
     """`times` equal runs in a row on a track of a place, from cycle `start` on; they cost `cost` together."""
 
     place: str
@@ -48,7 +48,7 @@ class Timeline:
     """Spans, and the regions that are their places, by name; the next span starts in cycle `now`."""
 
     regions: dict[str, Region]
-    spans: list[Span] = field(default_factory=list)
+    spans: list[TrackSpan] = field(default_factory=list)
     now: float = 0.0
 
     def add(
@@ -56,7 +56,7 @@ class Timeline:
         context: int | None = None,
     ) -> Cost:  # fmt: skip
         """Add a span from `start` (None: now) on, and return its cost; now is its end."""
-        self.spans.append(Span(place, track, name, self.now if start is None else start, cost, times, context))
+        self.spans.append(TrackSpan(place, track, name, self.now if start is None else start, cost, times, context))
         self.now = self.spans[-1].end
         return cost
 

@@ -97,7 +97,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Interval:
+class MeanInterval:
     """Means of a run from `start` to `end`, in seconds.
 
     `kv` is the share of the cache's entries in use. `joules_per_token` is infinite without a token, `s_mbu` is over
@@ -114,7 +114,7 @@ class Interval:
     s_mbu: float
 
 
-def course(run: Run, pool: int, device: Device, dtype: str = "fp16", count: int = 10) -> list[Interval]:
+def course(run: Run, pool: int, device: Device, dtype: str = "fp16", count: int = 10) -> list[MeanInterval]:
     """Return the means of a run in `count` intervals of equal length; the caches hold `pool` entries a row.
 
     Energy is the power of the device by time, as in all estimates. Raises ShapeError for a count below 1.
@@ -133,7 +133,7 @@ def course(run: Run, pool: int, device: Device, dtype: str = "fp16", count: int 
     tokens = means(sample.tokens for sample in run.samples)
     peak, _ = peaks(device, dtype)
     return [
-        Interval(
+        MeanInterval(
             start=float(edges[number]),
             end=float(edges[number + 1]),
             waiting=waiting[number],

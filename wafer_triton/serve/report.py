@@ -19,7 +19,7 @@ from wafer_triton.cost.cap import peaks
 from wafer_triton.device import Device
 from wafer_triton.dtype import dtype_name
 from wafer_triton.errors import ConfigError, ShapeError, check_counts, check_type, writing
-from wafer_triton.serve.course import Interval, Run, Served, course
+from wafer_triton.serve.course import MeanInterval, Run, Served, course
 
 PERCENTILES = (50, 90, 99)
 UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -84,7 +84,7 @@ class Report:
     joules: float
     joules_per_token: float
     s_mbu: float
-    course: list[Interval]  # ten of equal length
+    course: list[MeanInterval]  # ten of equal length
 
 
 def ttft(one: Served) -> float:
