@@ -59,8 +59,8 @@ class RunOptions:
     An `executor` in its place chooses backend and exchange too, see `ops.executor`. `progress` hears of compiled
     kernels. `placed` is called with the placement, before weights are read.
 
-    Raises BackendError for an `executor` of another type, or beside `emulate_on`, ShapeError for a `progress` or `placed`
-    that is no function.
+    Raises BackendError for an `executor` of another type, or beside `emulate_on`. Raises ShapeError for a `progress` or
+    `placed` that is no function.
     """
 
     emulate_on: str = "auto"

@@ -165,9 +165,9 @@ class Session(PlacedModule):
         self.block.cache(prefilled).room(count)
 
     def checked(self, tokens: Prompt, sequence: int = 0) -> torch.Tensor:
-        """Return the ids of a prompt for a sequence; every error is raised before a part of it runs.
+        """Return the ids of a prompt for a sequence; errors come before a part of it runs.
 
-        Raises ShapeError for an empty prompt, an unknown token or sequence, CacheError for a prompt that does not fit its cache.
+        Raises ShapeError for an empty prompt, an unknown token or sequence, CacheError for a prompt over its cache.
         """
         tokens = token_ids(tokens)
         count = len(tokens)
