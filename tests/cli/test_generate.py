@@ -10,6 +10,7 @@ import torch
 from tiny import checkpoint
 from wafer_triton.cli.generate import TextStream
 from wafer_triton.cli.main import main
+from wafer_triton.models.checkpoint.checkpoint import Checkpoint
 from wafer_triton.models.checkpoint.text import tokenizer_of
 from wafer_triton.models.decoder import WaferForCausalLM
 
@@ -69,7 +70,7 @@ def test_json_is_one_line_and_the_rest_goes_to_stderr(run):
 def test_generate_equals_the_model(run, folder):
     made = outcome(run, "--dtype", "fp32")
     model = WaferForCausalLM.from_pretrained(folder, mesh=2, dtype="fp32", max_length=11)
-    prompt = TextStream(folder, "hello").prompt
+    prompt = TextStream(Checkpoint(folder), "hello").prompt
     assert made["tokens"] == list(model.generate(prompt, 6))
     assert (made["rounds"], made["link_bytes"]) == (model.account().rounds, model.account().link_bytes)
 
@@ -140,7 +141,7 @@ def test_regions_are_listed_on_request(run):
         (["--device", "wse4"], "unknown device 'wse4'; did you mean 'wse"),
         (["--model", "nowhere"], "nowhere: neither a folder nor a known checkpoint"),
         (["--prompt", ""], "the prompt is empty"),
-        (["--dtype", "fp8"], "argument --dtype: invalid choice: 'fp8'"),
+        (["--dtype", "fp8"], "argument --dtype: fp8 is a storage of weights in predictions"),
         (["--dtype", "bf16", "--accumulate", "fp16"], "accumulate='fp16' needs fp16 tiles, not bf16"),
         (["--exchange", "none"], "argument --exchange: invalid choice: 'none'"),
         (["--backend", "cuda"], "argument --backend: invalid choice: 'cuda'"),
@@ -230,16 +231,16 @@ def test_our_own_faults_are_not_hidden(run, monkeypatch):
 
 
 def test_characters_wait_for_their_last_byte(folder):
-    stream = TextStream(folder, "é")
+    stream = TextStream(Checkpoint(folder), "é")
     assert len(stream.prompt) == 2
-    tokens = TextStream(folder, "aé🦊\n").prompt
+    tokens = TextStream(Checkpoint(folder), "aé🦊\n").prompt
     assert [stream.push(token) for token in tokens] == ["a", "", "é", "", "", "", "🦊", "\n"]
     assert (stream.shown, stream.tokens, stream.rest()) == ("aé🦊\n", tokens, "")
 
 
 def test_half_a_character_at_the_end_is_shown(folder):
-    stream = TextStream(folder, "a")
-    assert stream.push(TextStream(folder, "é").prompt[0]) == ""
+    stream = TextStream(Checkpoint(folder), "a")
+    assert stream.push(TextStream(Checkpoint(folder), "é").prompt[0]) == ""
     assert stream.rest() == stream.shown == "\ufffd"
 
 

@@ -11,8 +11,8 @@ from wafer_triton.cli import options
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import BackendError
 from wafer_triton.models import convert as conversion
-from wafer_triton.models import decoder as decoders
 from wafer_triton.models import demo
+from wafer_triton.models import options as options_of_models
 from wafer_triton.models.decoder import WaferForCausalLM
 
 SHAPE = {
@@ -37,7 +37,7 @@ def asked(monkeypatch):
         given.append(emulate_on)
         return TorchExecutor(exchange=exchange)
 
-    monkeypatch.setattr(decoders, "executor_of", make)
+    monkeypatch.setattr(options_of_models, "executor_of", make)
     monkeypatch.setattr(conversion, "executor", make)
     return given
 

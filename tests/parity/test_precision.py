@@ -148,7 +148,7 @@ def test_without_json_people_read_stdout(options, capsys):
     [
         ({"--text": "/nowhere.txt"}, "nowhere.txt: there is no such file"),
         ({"--text": sys.executable}, "cannot be read as UTF-8 text"),
-        ({"--tokens": "1"}, "1 token; at least two are needed"),
+        ({"--tokens": "1"}, "tokens = 1: at least two are needed"),
         ({"--window": "1"}, "windows of 1 tokens judge nothing"),
         ({"--model": "/nowhere"}, "/nowhere: there is no such folder; give one in Hugging Face layout"),
         ({"--accumulate": "fp16", "--dtype": "bf16"}, "accumulate='fp16' needs fp16 tiles"),

@@ -189,7 +189,7 @@ BUILT = {
     "fractional-tile": (lambda b: b.buffer("d", (4.5,), "fp32"), r"buffer 'd' has tile \(4.5,\) and slots 1"),
     "number-for-a-tile": (lambda b: b.buffer("d", 4, "fp32"), "buffer 'd' has tile 4 and slots 1; give a tuple"),
     "no-slots": (lambda b: b.buffer("d", (4,), "fp32", slots=0), "has tile .* and slots 0"),
-    "dtype": (lambda b: b.buffer("d", (4,), "int8"), "dtype int8 is not supported; use one of fp32, bf16, fp16"),
+    "dtype": (lambda b: b.buffer("d", (4,), "int4"), "dtype int4 is not supported; use one of fp32, bf16, fp16"),
 }  # fmt: skip
 
 

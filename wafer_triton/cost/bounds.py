@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import inf
 from typing import Generic, Protocol, TypeVar
 
 from wafer_triton.cost import inference, layers
 from wafer_triton.cost.constants import Constants
+from wafer_triton.cost.phases import products_by_kind
 from wafer_triton.cost.placement import Placement as Experts
-from wafer_triton.cost.price import priced
-from wafer_triton.cost.products import least_cycles, prefill_head_groups
+from wafer_triton.cost.price import priced, sum_cycles
 from wafer_triton.count.traffic import WORD_BYTES
 from wafer_triton.dtype import BYTES
 from wafer_triton.errors import WaferError
@@ -18,6 +19,8 @@ from wafer_triton.mesh import Mesh
 from wafer_triton.place import moves
 from wafer_triton.place.layouts import device_regions
 from wafer_triton.place.regions import Placement
+from wafer_triton.schedule import prefill
+from wafer_triton.schedule.block import Block
 from wafer_triton.shape.decoder import DecoderShape
 
 
@@ -93,6 +96,23 @@ def too_small(mesh: Mesh, shape: DecoderShape, context: int, program: str) -> bo
     return max(sizes.values()) > limit or regions > room
 
 
+def least_cycles(block: Block, tokens: int, c: Constants, spread: bool) -> float:
+    """Return cycles that the layers of prefill take at least for `tokens` tokens a row, at once or in chunks.
+
+    They are the cycles of the products. Tokens of a chunk meet the tokens up to their own chunk alone, which are half
+    of all pairs at least. Experts count where each is `spread` over the whole mesh, with as many tokens as all chunks
+    have together if a chunk gives some experts no token. A decoder with parts of the user's own may take none.
+    """
+    if block.shape.variant is not None:
+        return 0.0
+    products, count = products_by_kind(block, tokens), block.shape.num_hidden_layers
+    times = block.shape.layers_of | {"pairs": count / 2, "out": count}
+    if "experts" in products:
+        few = [replace(product, m=max(1, product.m - 1)) for product in products["experts"]]
+        products["experts"] = few if spread else []
+    return block.mesh.shape[0] * sum(sum_cycles(each, c) * times[kind] for kind, each in products.items())
+
+
 def least_prefill(
     mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str, head_groups: int | None, experts: Experts
 ) -> float:
@@ -102,7 +122,7 @@ def least_prefill(
     """
     whole = layers.prefill_block(shape, mesh, c, program)
     rows, spread = -(-tokens // whole.mesh.shape[0]), experts == "spread"
-    blocks = prefill_head_groups(whole, head_groups)
+    blocks = prefill.head_group_blocks(whole, head_groups)
     return min(least_cycles(block, rows, c, spread) for block in blocks) / mesh.device.clock_hz
 
 

@@ -13,9 +13,8 @@ from dataclasses import replace
 from functools import lru_cache
 
 from wafer_triton.cost.constants import Constants
-from wafer_triton.cost.phases import Phase, phases
-from wafer_triton.cost.price import Cost, Groups, best_groups, phase_cost, relayed, tree_for
-from wafer_triton.cost.products import in_prefill, prefill_head_groups, prefill_products, sum_cycles
+from wafer_triton.cost.phases import Phase, phases, prefill_products
+from wafer_triton.cost.price import Cost, Groups, best_groups, phase_cost, relayed, sum_cycles, tree_for
 from wafer_triton.count.routes import colours
 from wafer_triton.errors import ShapeError
 from wafer_triton.mesh import Mesh
@@ -266,12 +265,12 @@ def prefill_head_group_choices(block: Block, tokens: int, c: Constants, count: i
     fewest first, then one group. Groups of more than `WIDEST` columns are left out: few models have that few heads,
     and pricing takes long, as every column has sums of its own. Raises MeshError for a count that does not fit.
     """
-    choices = prefill_head_groups(block, count)
+    choices = prefill.head_group_blocks(block, count)
     if count is not None:
         return choices
     cycles = {choice: sum_cycles(prefill_products(choice, tokens), c) for choice in choices}
     fastest = sorted(choices, key=lambda choice: cycles[choice])[:2]
-    return list(dict.fromkeys([*fastest, in_prefill(block, 1)]))
+    return list(dict.fromkeys([*fastest, prefill.in_head_groups(block, 1)]))
 
 
 _PRICED = 3  # numbers of head groups, those that leave the least padding

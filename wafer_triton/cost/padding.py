@@ -12,11 +12,13 @@ from dataclasses import dataclass, replace
 
 from wafer_triton.cost import layers
 from wafer_triton.cost.constants import Constants
-from wafer_triton.cost.products import prefill_head_groups, prefill_products, sum_cycles
+from wafer_triton.cost.phases import prefill_products
+from wafer_triton.cost.price import sum_cycles
 from wafer_triton.dtype import BYTES
 from wafer_triton.errors import ShapeError
 from wafer_triton.mesh import Mesh
 from wafer_triton.place.need import decode_need
+from wafer_triton.schedule import prefill
 from wafer_triton.schedule.block import Block
 from wafer_triton.shape.decoder import DecoderShape
 
@@ -99,7 +101,7 @@ def trimmed_prefill(
 def _choices(block: Block, tokens: int, c: Constants, count: int | None) -> list[tuple[int, float, Block]]:
     """Multiply-adds and cycles of the products of a layer with each number of head groups, and its block."""
     side, found = block.mesh.shape[0], []
-    for choice in prefill_head_groups(block, count):
+    for choice in prefill.head_group_blocks(block, count):
         products = prefill_products(choice, -(-tokens // side))
         macs = sum(product.m * product.k * product.n * product.heads for product in products)
         found.append((macs * side**3, sum_cycles(products, c) * side, choice))

@@ -16,6 +16,7 @@ from wafer_triton import local
 from wafer_triton.count.runs import Run, counted_runs, kind, runs, sources, stages
 from wafer_triton.count.traffic import WORD_BYTES, RunTraffic, Traffic
 from wafer_triton.dtype import BYTES
+from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.repeat import Section
 from wafer_triton.schedule.rounds import Round, Schedule
 
@@ -202,3 +203,37 @@ def _work(schedule: Schedule, round_: Round) -> tuple[tuple[Product, ...], int, 
         else:
             elements += sum(done)
     return tuple(products), macs, elements, sram_bytes
+
+
+def prefill_products(block: Block, tokens: int) -> list[Product]:
+    """One local product of each kind of a prefill layer of `tokens` tokens a row: a mesh of P x P does P of each."""
+    return [product for each in products_by_kind(block, tokens).values() for product in each]
+
+
+def products_by_kind(block: Block, tokens: int) -> dict[str, list[Product]]:
+    """Return the products of a prefill layer by the kind of block; "pairs" are tokens by tokens in attention."""
+    heads, head, d = block.query_heads, block.head, block.share(block.shape.hidden_size, "x")
+    sizes = {
+        "attention": [(tokens, d, block.qkv, 1)],
+        "pairs": [(tokens, head, tokens, heads), (tokens, tokens, head, heads)],
+        "out": [(tokens, heads * head, d, 1)],
+    }
+    if "ffn" in block.shape.layers_of:
+        f = block.share(block.shape.intermediate_size, "x")
+        sizes["ffn"] = [(tokens, d, 2 * f, 1), (tokens, f, d, 1)]
+    e, product = block.shape.experts, local.find("expert_gemm").product
+    if e is not None and product is not None:
+        f = block.share(e.width, "x")
+        run = {"m": tokens, "per_token": e.per_token, "experts": e.tiles}
+        sizes["experts"] = [product(**run, k=k, n=n) for k, n in ((d, 2 * f), (f, d))]
+    return {kind: [Product(*size, block.dtype) for size in each] for kind, each in sizes.items()}
+
+
+def region_products(block: Block) -> list[Product]:
+    """Return one product of each kind of a pass of experts in regions; a core does one in an iteration."""
+    e, regions, product = block.shape.experts, block.expert_regions, local.find("expert_gemm").product
+    assert e is not None and regions is not None and product is not None, "a block whose experts have regions"
+    size, d = block.mesh.shape[0] // regions.side, regions.side * block.share(block.shape.hidden_size, "x")
+    rows, f = regions.side * regions.capacity, -(-e.width // size)
+    each = (product(m=rows, per_token=1, experts=regions.held(e), k=k, n=n) for k, n in ((d, 2 * f), (f, d)))
+    return [Product(*sizes, block.dtype) for sizes in each]

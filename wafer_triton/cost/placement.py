@@ -9,7 +9,8 @@ from functools import lru_cache
 
 from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.layers import prefill_steps, total
-from wafer_triton.cost.products import region_products, sum_cycles
+from wafer_triton.cost.phases import region_products
+from wafer_triton.cost.price import sum_cycles
 from wafer_triton.errors import ConfigError, MeshError, check_counts
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.expert_places import ExpertRegions, expected_demand

@@ -195,6 +195,11 @@ def product_cycles(p: Product, c: Constants, in_rounds: bool) -> float:
     return p.heads * p.k * (c.k_step_cycles + p.n * (c.row_cycles + group))
 
 
+def sum_cycles(products: Iterable[Product], c: Constants) -> float:
+    """Return cycles of products in rounds, which hide the messages beside them."""
+    return sum(product_cycles(product, c, True) for product in products)
+
+
 @dataclass(frozen=True)
 class Prediction:
     """Time and energy on the wafer that the cost model predicts; never an emulation's.

@@ -7,6 +7,7 @@ and values lie along y too.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from wafer_triton.schedule import weights
@@ -15,6 +16,7 @@ from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.expert_regions import prefill_pass, prefill_routing
 from wafer_triton.schedule.experts import prefill_experts
 from wafer_triton.schedule.gemm import align, align_both, meshgemm, meshgemm_t
+from wafer_triton.schedule.heads import distinct
 from wafer_triton.schedule.norm import softmax_parts
 from wafer_triton.schedule.rounds import Slot
 from wafer_triton.schedule.segment_gemm import segment_gemm, segment_gemm_t
@@ -29,6 +31,7 @@ HIDDEN, HIDDEN_SPEC, ANGLES, MASK, PAST, NEW = (
     ("keys", "values"),
     ("k", "v"),
 )
+WIDEST = 100  # columns of a head group, of which prefill has several, unless their number is given
 EXPERT_IDS, REAL, DEMAND, RANKS = "expert_ids", "real", "demand", "ranks"
 
 
@@ -164,3 +167,17 @@ def layer(block: Block, tokens: int, past: int = 0, kind: str = "ffn") -> SubLay
     if kind == "experts" and block.expert_regions is not None:
         sub_layers += ((prefill_pass, (tokens, 0, 0)),) * block.expected_passes(tokens)
     return sub_layers
+
+
+def head_group_blocks(block: Block, count: int | None = None) -> list[Block]:
+    """Return a prefill block with each number of head groups that is tried, or with `count`."""
+    columns = block.mesh.shape[1]
+    if count is not None:
+        return [in_head_groups(block, min(count, columns) if type(count) is int else count)]
+    kinds = distinct(block.shape, columns)
+    return [in_head_groups(block, kind.count) for kind in kinds if kind.count == 1 or kind.width <= WIDEST]
+
+
+def in_head_groups(block: Block, count: int) -> Block:
+    """Return a block with `count` head groups; their statistics go by chains, which share the routes of scores."""
+    return replace(block, head_groups=count, head_tree=None if count == 1 else ())
