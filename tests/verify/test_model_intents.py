@@ -48,7 +48,8 @@ def test_every_schedule_that_a_model_runs_has_an_intent_and_keeps_it(family, cut
         add(sub_layer, b, on, *args)
 
     monkeypatch.setattr(block.SubLayer, "__call__", recorded)
-    block.schedule.cache_clear()
+    block._schedule.cache_clear()
+    block._drafted.cache_clear()
     model = WaferForCausalLM.from_config(config, mesh=4, max_length=16, max_prompt=9, batch=2, **options)
     assert len([*model.generate([list(range(9)), list(range(5))], max_new_tokens=3)]) == 3
     assert {sub_layer.title for sub_layer, *_ in ran} >= TITLES, "the sub-layers of every model"
