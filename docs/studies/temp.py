@@ -63,13 +63,13 @@ from wafer_triton.train.machine import Machine
 from wafer_triton.train.model import Sizes, parameters
 from wafer_triton.train.planner import plan
 from wafer_triton.train.product import Team
-from wafer_triton.train.shards import Plan
+from wafer_triton.train.shards import DieGroups
 from wafer_triton.train.step import Trainer
 from wafer_triton.train.workload import workload
 
 mine = replace(wafer("wafer-32"), name="mine", link_bytes_per_second=2e12, forwarding="store")
 team = Team(mine.mesh(2, 2), "cycle", 2, 2)  # one group of 2 x 2 dies, blocks go round it
-trainer = Trainer(Machine(mine, team.mesh), Sizes(), Plan(team), parameters(Sizes()))
+trainer = Trainer(Machine(mine, team.mesh), Sizes(), DieGroups(team), parameters(Sizes()))
 tokens = torch.arange(9)[None]
 report = trainer.step(tokens[:, :-1], tokens[:, 1:])
 print(f"loss {report.loss:.3f}, {sum(report.hbm.values()):,} B in the HBM of a die")

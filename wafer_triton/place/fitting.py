@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
@@ -21,7 +21,7 @@ from wafer_triton.shape.decoder import DecoderShape
 
 T = TypeVar("T")
 AS_IF = "as_if=True (--as-if) prices it all the same"
-MOST_SRAM = 2**26  # bytes of a core up to which a remedy is sought
+MOST_SRAM = 2**22  # bytes of a core up to which a remedy is sought
 _TRIED = 24  # meshes that are tried where a device is too small for one
 _HINTED = ContextVar("hinted", default=True)
 
@@ -69,11 +69,15 @@ def fitted(
 def remedies(place: Callable[[Mesh, DecoderShape], Any], mesh: Mesh, shape: DecoderShape) -> str:
     """Return the end of a refusal: fewer layers a device, more devices, weights of a byte, and SRAM that would do.
 
-    Each is tried by placing the model, so a change that would not do is not named. Every device of several holds the
-    embedding and the head; time between devices is not modelled.
+    Each is tried by placing the model, so a change that would not do is not named. The search ends after some CPU
+    seconds (`sram.HINT_SECONDS`) with the remedies up to then. Every device of several holds the embedding and the
+    head; time between devices is not modelled.
     """
+    end = process_time() + sram.HINT_SECONDS
 
     def fits(own: DecoderShape, sram_bytes: int = mesh.device.sram_bytes) -> bool:
+        if process_time() > end:
+            raise _LateError
         try:
             place(replace(mesh, device=replace(mesh.device, sram_bytes=sram_bytes)), own)
         except WaferError:
@@ -81,16 +85,22 @@ def remedies(place: Callable[[Mesh, DecoderShape], Any], mesh: Mesh, shape: Deco
         return True
 
     every, byte = shape.num_hidden_layers, replace(shape, weights=STORED[0])
-    kept = _most(lambda count: fits(replace(shape, num_hidden_layers=count)), every - 1)
-    found = [_split(kept, every)] if kept else []
-    if shape.weights not in STORED:
-        if fits(byte):
-            found.append(f"{' or '.join(STORED)} weights")
-        elif (fewer := _most(lambda count: fits(replace(byte, num_hidden_layers=count)), every - 1)) > kept:
-            found.append(f"{' or '.join(STORED)} weights and {_split(fewer, every)}")
-    if size := _least_sram(partial(fits, shape), mesh.device.sram_bytes):
-        found.append(f"{size // 1024:,} KiB of SRAM a core")
+    found: list[str] = []
+    with suppress(_LateError):
+        if kept := _most(lambda count: fits(replace(shape, num_hidden_layers=count)), every - 1):
+            found.append(_split(kept, every))
+        if shape.weights not in STORED:
+            if fits(byte):
+                found.append(f"{' or '.join(STORED)} weights")
+            elif (fewer := _most(lambda count: fits(replace(byte, num_hidden_layers=count)), every - 1)) > kept:
+                found.append(f"{' or '.join(STORED)} weights and {_split(fewer, every)}")
+        if size := _least_sram(partial(fits, shape), mesh.device.sram_bytes):
+            found.append(f"{size // 1024:,} KiB of SRAM a core")
     return f"; it would fit with {', or with '.join(found)}" if found else ""
+
+
+class _LateError(Exception):
+    """The end of a search for remedies that takes too long."""
 
 
 def _split(kept: int, every: int) -> str:

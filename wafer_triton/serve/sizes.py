@@ -80,7 +80,7 @@ def ranked(name: str, model: str | DecoderShape, on: DeviceLike, load: Load, giv
     Sizes that are not given are tried: meshes of "shared", columns of "split". Those with the most requests a second by
     the mean request alone come first: see `rate`. Of "replace" there is one place alone. Raises ConfigError for an
     unknown organisation, SramError or MeshError, with the last reason, where nothing fits. Without columns of prefill
-    the error names changes that make the model fit, see `fitting.remedies`.
+    or given caches the error names changes that make the model fit, see `fitting.remedies`.
     """
     organisation(name)
     check_type("priced: load", load, Load, ConfigError)
@@ -91,7 +91,7 @@ def ranked(name: str, model: str | DecoderShape, on: DeviceLike, load: Load, giv
         check_weights(shape, device)
         return _organised(name, shape, device, load, given)
     except (SramError, FullError) as error:
-        if name == "split":
+        if name == "split" or given.caches is not None:  # the reason names fewer caches already
             raise
         meshes = list(_meshes(device, given.decode_mesh if given.prefill_mesh is None else given.prefill_mesh))
         mesh = meshes[len(meshes) // 2]
