@@ -44,8 +44,8 @@ coverage: .venv/.installed  ## lines that neither `make test` nor `make all` rea
 	OMP_NUM_THREADS=1 $(BIN)/coverage run -m pytest -n $(WORKERS) -q -m "large or not large"
 	@$(BIN)/coverage combine --quiet && $(BIN)/coverage report
 
-quick: .venv/.installed  ## the fast tests
-	$(PYTEST) -m "not slow and not large"
+quick: .venv/.installed  ## the fast tests, without commands and odd inputs
+	$(PYTEST) -m "not slow and not large" --ignore tests/cli --ignore tests/inputs
 
 lint: typecheck  ## ruff, mypy, and the budget of sentences that are hard to read
 	$(BIN)/python tests/helpers/english.py

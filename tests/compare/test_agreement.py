@@ -9,6 +9,8 @@ from wafer_triton.compare.algorithms import compare_gemm, compare_gemv
 from wafer_triton.compare.product import Compared
 from wafer_triton.mesh import as_mesh
 
+pytestmark = pytest.mark.slow
+
 GEMM, GEMV = ((60, 50), (50, 70)), ((1, 50), (50, 70))
 
 

@@ -15,6 +15,8 @@ from wafer_triton.errors import DeviceError, MeshError
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.product import recipe
 
+pytestmark = pytest.mark.slow
+
 WSE2 = device("wse2")
 OWN = device("wse2,hop_cycles=0.5,stage_cycles=30,link_bytes_per_cycle=2")
 RULED = replace(WSE2, name="ruled", like=None)

@@ -8,6 +8,8 @@ from wafer_triton.cli import main as cli
 from wafer_triton.compare.library import MATMUL, bench_gemm, bench_gemv
 from wafer_triton.errors import WaferError
 
+pytestmark = pytest.mark.slow
+
 QUICK = {"seconds": 0.01, "emulate_on": "cpu"}
 
 

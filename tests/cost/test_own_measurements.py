@@ -12,6 +12,8 @@ from wafer_triton.cost.calibrate import FAMILIES, own, rows
 from wafer_triton.cost.constants import constants
 from wafer_triton.device import PRESETS
 
+pytestmark = pytest.mark.slow
+
 GEMV = "mesh,tile_k,tile_n,group_num,cycles\n"
 
 

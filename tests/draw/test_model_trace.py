@@ -18,6 +18,8 @@ from wafer_triton.mesh import Mesh
 from wafer_triton.place.regions import decode_regions
 from wafer_triton.shape.read import shape_of
 
+pytestmark = pytest.mark.slow
+
 LLAMA = {"model": "llama3-8b", "prefill_mesh": 660, "decode_mesh": 360}
 REQUESTS = {
     "as in the paper": LLAMA | {"input": 2048, "output": 128, "program": "paper-benchmark"},

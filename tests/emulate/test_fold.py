@@ -23,6 +23,8 @@ from wafer_triton.schedule.gemv import meshgemv
 from wafer_triton.schedule.reduce import all_reduce, default_groups, reduce
 from wafer_triton.schedule.rounds import GIVEN, KEPT, Schedule
 
+pytestmark = pytest.mark.slow
+
 
 def reduced(
     mesh: Mesh, names: tuple[str, ...] = ("a",), dtype: str = "fp32", to_all: bool = True, sent: bool = False, **options

@@ -122,6 +122,7 @@ def test_a_json_array_is_no_trace(tmp_path, text):
         read_trace(str(path))
 
 
+@pytest.mark.slow
 def test_a_refusal_names_the_mesh_that_was_nearest_to_a_fit():
     with pytest.raises(WaferError) as refused:
         priced("shared", "llama2-13b", "wse2", Load(1, 4096, 4096, 1024, 64))

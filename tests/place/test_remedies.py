@@ -12,6 +12,8 @@ from wafer_triton.errors import WaferError
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.read import shape_of
 
+pytestmark = pytest.mark.slow
+
 SMALL = device("wse2").changed(rows=40, cols=40, sram_kib=32, name="small")
 SHAPE = DecoderShape(512, 1024, 12, 8, 8, 64, 0, name="deep")
 

@@ -19,6 +19,8 @@ from wafer_triton.serve.batch import Batched, batch, group_sizes, sizes_of
 from wafer_triton.serve.pipeline import period
 from wafer_triton.shape.read import shape_of
 
+pytestmark = pytest.mark.slow
+
 WSE2 = device("wse2")
 LLAMA = {"model": "llama3.2-1b", "mesh": 100, "context": 1024}
 OLMOE = {"model": "olmoe-1b-7b", "mesh": 360, "context": 1024}

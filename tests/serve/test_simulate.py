@@ -14,6 +14,8 @@ from wafer_triton.serve.policies import ORGANISATIONS, Policy, Replacing, Shared
 from wafer_triton.serve.simulate import simulate
 from wafer_triton.serve.workload import Closed, Request, both, bursty, fixed, poisson, uniform
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.slow
 def test_one_server_waits_as_long_as_the_queue_of_theory():

@@ -10,6 +10,8 @@ from wafer_triton.place.regions import decode_regions
 from wafer_triton.serve.sizes import Given, Load, priced, rate
 from wafer_triton.shape.read import shape_of
 
+pytestmark = pytest.mark.slow
+
 CHIP, SHAPE = device("wse2"), shape_of("smollm2-135m")
 LOAD = Load(8, 400, 300, 150, 60)
 SMALL = Given("100", "100")

@@ -15,6 +15,8 @@ from wafer_triton.serve.times import STRIDE, Priced
 from wafer_triton.serve.workload import Request
 from wafer_triton.shape.read import shape_of
 
+pytestmark = pytest.mark.slow
+
 CHIP = device("wse2")
 C = constants(CHIP)
 

@@ -11,6 +11,8 @@ from wafer_triton.models.serve import serve
 from wafer_triton.serve.policies import Policy, Replacing, Shared, Split
 from wafer_triton.serve.workload import Request
 
+pytestmark = pytest.mark.slow
+
 COUNT, LONGEST, SIDE = 12, 16, 2
 DRAW = random.Random(4)
 PROMPTS = [[DRAW.randrange(256) for _ in range(DRAW.randint(1, 11))] for _ in range(COUNT)]

@@ -13,6 +13,8 @@ from wafer_triton.train.linear import Cuts, Linear, fit
 from wafer_triton.train.machine import Machine
 from wafer_triton.train.product import PASSES, Team, collective, product
 
+pytestmark = pytest.mark.slow
+
 WAFER = wafer("wafer-48")
 TEAMS = [
     ("relay", (1, 1), (1, 1)), ("relay", (2, 2), (2, 2)), ("cycle", (2, 2), (2, 2)), ("cycle", (2, 4), (2, 4)),

@@ -13,6 +13,8 @@ from wafer_triton.train.product import Team
 from wafer_triton.train.shards import DieGroups
 from wafer_triton.train.step import AdamW, Trainer
 
+pytestmark = pytest.mark.slow
+
 WAFER = wafer("wafer-48")
 MODELS = {"llama": Sizes(), "gpt": Sizes(kind="gpt", kv_heads=4)}
 

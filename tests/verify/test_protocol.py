@@ -22,6 +22,8 @@ from wafer_triton.verify.protocol import (
     reduce_tree,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def line(size: int) -> list[list[int]]:
     return [[(core + 1) % size for core in range(size)]]
