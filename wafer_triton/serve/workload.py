@@ -25,6 +25,7 @@ AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")  # Azure Public Datase
 MOST_TOKENS = 10**7  # of a prompt or an answer: more is a slip of the pen
 LONGEST = 4  # times its median, the most tokens that a lognormal length is cut to
 MOST_REQUESTS = 10**6  # of one simulation, which takes minutes
+LATEST = 1e10  # seconds of an arrival, 300 years, up to which a float has steps of 2 us
 RATES = (1e-6, 1e9)  # requests a second
 SIGMAS = (1e-6, 10.0)  # deviations of a logarithm
 CVS = (1e-3, 1e3)  # deviations of a gap over its mean
@@ -244,6 +245,8 @@ def _csv_rows(path: Path, text: str) -> Rows:
     columns = next((names for names in (OWN, AZURE) if set(names) <= set(head)), None)
     if columns is None:
         raise ConfigError(f"{path}: columns {', '.join(head) or 'none'}; give {', '.join(OWN)}, or {', '.join(AZURE)}")
+    if twice := [name for name in columns if head.count(name) > 1]:
+        raise ConfigError(f"{path}: column {twice[0]} stands twice; leave one out")
     places = [head.index(name) for name in columns]
     for number, row in enumerate(table[1:], 2):
         if row:
@@ -288,8 +291,8 @@ def _arrival(where: str, value: Any) -> float:
             raise ConfigError(
                 f"{where}: arrival {value!r}: give seconds, or a date such as 2023-11-16 18:15:46.68"
             ) from None
-    if not 0 <= seconds < math.inf:
-        raise ConfigError(f"{where}: arrival {value!r}: give 0 seconds or more")
+    if not 0 <= seconds <= LATEST:
+        raise ConfigError(f"{where}: arrival {value!r}: give 0 to {LATEST:,.0f} seconds")
     return seconds
 
 
