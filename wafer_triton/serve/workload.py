@@ -245,9 +245,9 @@ def _csv_rows(path: Path, text: str) -> Rows:
     columns = next((names for names in (OWN, AZURE) if set(names) <= set(head)), None)
     if columns is None:
         raise ConfigError(f"{path}: columns {', '.join(head) or 'none'}; give {', '.join(OWN)}, or {', '.join(AZURE)}")
+    places = [head.index(name) for name in columns]
     if twice := [name for name in columns if head.count(name) > 1]:
         raise ConfigError(f"{path}: column {twice[0]} stands twice; leave one out")
-    places = [head.index(name) for name in columns]
     for number, row in enumerate(table[1:], 2):
         if row:
             if len(row) != len(head):
@@ -288,9 +288,8 @@ def _arrival(where: str, value: Any) -> float:
             date = datetime.fromisoformat(str(value))
             return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
         except ValueError:
-            raise ConfigError(
-                f"{where}: arrival {value!r}: give seconds, or a date such as 2023-11-16 18:15:46.68"
-            ) from None
+            given = f"{where}: arrival {value!r}"
+            raise ConfigError(f"{given}: give seconds, or a date such as 2023-11-16 18:15:46.68") from None
     if not 0 <= seconds <= LATEST:
         raise ConfigError(f"{where}: arrival {value!r}: give 0 to {LATEST:,.0f} seconds")
     return seconds
