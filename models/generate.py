@@ -187,13 +187,16 @@ def each_forward(
     return model.pipeline.flow([model.checked(row) for row in rows], model.begin, run)
 
 
-def token_ids(tokens: Any) -> list[int]:
-    """Token ids as plain numbers, of a list, an array or a tensor; ShapeError for anything else."""
+def token_ids(tokens: Any, name: str = "tokens") -> list[int]:
+    """Return token ids as plain numbers, of a list, an array or a tensor; ShapeError, by their name, otherwise."""
     try:
-        return [index(token) for token in (tokens.tolist() if hasattr(tokens, "tolist") else tokens)]
+        ids = list(tokens.tolist() if hasattr(tokens, "tolist") else tokens)
+        if any(isinstance(token, bool) for token in ids):
+            raise ShapeError(f"{name} has True or False; give token ids, whole numbers")
+        return [index(token) for token in ids]
     except TypeError:
         raise ShapeError(
-            f"tokens of type {type(tokens).__name__}: give a list of token ids; text goes through the tokenizer first"
+            f"{name} of type {type(tokens).__name__}: give a list of token ids; text goes through the tokenizer first"
         ) from None
 
 
@@ -248,5 +251,7 @@ def stream(
         if len(prompt) == 0:
             raise ShapeError("the prompt is empty; give at least one token" + ("" if single else f" (prompt {number})"))
         model.room(len(prompt) + max(0, max_new_tokens - 1), len(prompt))
-    stop = token_ids(options.pop("stop", ()))
+    stop = token_ids(options.pop("stop", ()), "stop")
+    if beyond := [token for token in stop if not 0 <= token < model.config.vocab_size]:
+        raise ShapeError(f"stop: token {beyond[0]} is none of the {model.config.vocab_size:,} of the vocabulary")
     return TokenStream(model, batch, max_new_tokens, Sampling(**options), stop, progress, single)

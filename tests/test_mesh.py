@@ -64,7 +64,7 @@ def test_a_region_must_lie_on_its_device(rows, cols, origin):
 
 
 def test_the_device_of_a_mesh_is_no_name():
-    with pytest.raises(MeshError, match="mesh 4 x 4: device 'wse2' is a name; as_mesh takes names"):
+    with pytest.raises(MeshError, match="mesh 4 x 4: device 'wse2' is of type str; give a Device, or a name"):
         Mesh(4, 4, "wse2")
 
 

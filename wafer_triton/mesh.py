@@ -42,7 +42,8 @@ class Mesh:
             elif not isinstance(side, int) or isinstance(side, bool) or side < 1:
                 raise MeshError(f"mesh {self.rows!r} x {self.cols!r}: {name} must be a whole number of at least 1")
         if not isinstance(self.device, Device):
-            raise MeshError(f"mesh {self.rows} x {self.cols}: device {self.device!r} is a name; as_mesh takes names")
+            given = f"mesh {self.rows} x {self.cols}: device {self.device!r}"
+            raise MeshError(f"{given} is of type {type(self.device).__name__}; give a Device, or a name to as_mesh")
         for name, pair, least in (("fold", self.fold, 1), ("origin", self.origin, 0)):
             whole = isinstance(pair, tuple) and len(pair) == 2 and all(type(number) is int for number in pair)
             if not whole or (name == "fold" and min(pair) < least):

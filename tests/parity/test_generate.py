@@ -220,7 +220,7 @@ def test_steps_after_forward_begin_with_an_empty_cache(policy):
             r"input_ids of list must be a tensor of token ids, whole numbers \[batch, length\]",
         ),
         (lambda model: model(torch.tensor([[1.7]])), "input_ids of torch.float32 must be a tensor of token ids"),
-        (lambda model: model.generate([1], 2, stop=5), "tokens of type int: give a list of token ids"),
+        (lambda model: model.generate([1], 2, stop=5), "stop of type int: give a list of token ids"),
     ],
 )
 def test_values_that_are_no_tokens_are_refused(single, use, message):

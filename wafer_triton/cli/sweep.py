@@ -207,6 +207,8 @@ def _draw(args: argparse.Namespace, rows: list[Row], over: Over, shown: str, tit
 
     numeric = [name for name, values in over.items() if all(type(value) in (int, float) for value in values)]
     kind = args.picture or ("heat" if len(numeric) == 2 else "curves")
+    if kind == "pareto" and args.against is None and not any("joules_per_token" in row for row in rows):
+        raise ConfigError("--picture pareto: these estimates have no energy a token; give --against COLUMN")
     files = [args.out.with_suffix(suffix) for suffix in PICTURES]
     for file in files:
         if kind == "pareto":

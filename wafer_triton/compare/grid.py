@@ -13,7 +13,7 @@ from math import isfinite, prod
 from pathlib import Path
 from typing import Any
 
-from wafer_triton.errors import ConfigError, WaferError, writing
+from wafer_triton.errors import ConfigError, WaferError, check_type, writing
 from wafer_triton.text.progress import Progress, silent
 
 REASON = "reason"  # the column of a row without figures
@@ -29,12 +29,14 @@ def points(over: Over) -> list[Point]:
 
     Raises ConfigError for a parameter without a value or with a value twice.
     """
+    check_type("a sweep's parameters", over, Mapping, ConfigError)
     for name, values in over.items():
         if not values:
             raise ConfigError(f"sweep over {name}: it has no value; give one at least")
         for number, value in enumerate(values):
             if value in values[:number]:
-                raise ConfigError(f"sweep over {name}: {value!r} comes twice; give each value once")
+                given = getattr(value, "name", repr(value))
+                raise ConfigError(f"sweep over {name}: {given} comes twice; give each value once")
     return [dict(zip(over, combined, strict=True)) for combined in product(*over.values())]
 
 
@@ -63,7 +65,9 @@ def masked(of: Iterable[Point], run: Callable[[Point], Row], progress: Progress 
 
 
 def feasible(rows: Iterable[Row]) -> list[Row]:
-    """Return the rows with figures."""
+    """Return the rows with figures; ConfigError for anything but rows by name."""
+    if isinstance(rows, str) or not isinstance(rows, Iterable):
+        raise ConfigError(f"rows are given as {type(rows).__name__}; give the rows of a sweep")
     return [row for row in rows if REASON not in row]
 
 

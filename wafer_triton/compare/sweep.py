@@ -23,7 +23,7 @@ from wafer_triton.cost.search import without_collection
 from wafer_triton.device import Device, DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.device.keys import KEYS
-from wafer_triton.errors import DeviceError, ShapeError, WaferError, check_counts
+from wafer_triton.errors import ConfigError, DeviceError, ShapeError, WaferError, check_counts, check_function
 from wafer_triton.place.fitting import without_hints
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.rounds import Schedule
@@ -92,6 +92,8 @@ def own(function: Callable[..., Schedule]) -> Callable[..., OwnCost]:
     The schedule is placed on `device` (None: its own) and priced there. Raises SramError where a core does not hold its
     buffers, MeshError where its mesh leaves the device.
     """
+
+    check_function("own: the function of a schedule", function, ShapeError)
 
     def run(*, device: DeviceLike | None = None, **arguments: Any) -> OwnCost:
         schedule = function(**arguments)
@@ -177,6 +179,8 @@ def best(rows: Sequence[Row], by: str) -> list[Row]:
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in feasible(rows):
         groups.setdefault(tuple(row.get(name) for name in OVERLAID), []).append(row)
+        if by not in row:
+            raise ConfigError(f"best by {by!r}: no column has this name; columns: {', '.join(map(str, row))}")
     pick = min if less_is_better(by) else max
     return [pick(group, key=lambda row: row[by]) for group in groups.values()]
 

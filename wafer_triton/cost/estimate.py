@@ -236,7 +236,7 @@ def energy(
         raise DeviceError(f"unknown GPU {against!r} (known: {', '.join(GPU_WATTS)})")
     (gpus,) = check_counts(gpus=gpus)
     for name, value in (("seconds", seconds), ("against_seconds", against_seconds)):
-        if not isinstance(value, int | float) or not SECONDS[0] <= value <= SECONDS[1]:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not SECONDS[0] <= value <= SECONDS[1]:
             raise ShapeError(f"{name} = {value!r} must be a number from {SECONDS[0]:g} to {SECONDS[1]:g}")
     wafer, gpu = watts * seconds, GPU_WATTS[against] * gpus * against_seconds
     return Energy(gpu / wafer, wafer, gpu)

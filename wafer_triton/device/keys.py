@@ -61,6 +61,8 @@ def in_file(path: str | PathLike[str]) -> tuple[str, str | None, dict[str, Any]]
 
     Raises DeviceError for a file that holds no device, OSError for one that cannot be read.
     """
+    if not isinstance(path, str | PathLike):
+        raise DeviceError(f"a device's file is given as {type(path).__name__}; give its path")
     where = fspath(path)
     kind = Path(where).suffix.lower()
     if kind not in SUFFIXES:
@@ -117,6 +119,8 @@ def converted(where: str, values: Mapping[str, Any]) -> dict[str, Any]:
         if number == "routes" and value == PACKETS:
             value = None
         elif isinstance(value, str):
+            if number == "routes":
+                raise DeviceError(f"{where}: routes = {value!r}: give a number, or {PACKETS!r} for routed packets")
             units = ", ".join((number, *UNITS.get(number, {})))
             raise DeviceError(f"{where}: {key} = {value!r} is a text; give a number, its unit in the key ({units})")
         if isinstance(value, int | float) and not isinstance(value, bool):

@@ -153,6 +153,8 @@ def _names(named: list[Row], over: Sequence[str]) -> list[str]:
 
 def explanation(of: Explanation, path: str | Path, *, title: str = "") -> None:
     """Draw an explanation: the shares of the time, a roof for each letter of PLMR, and the effect of each number."""
+    if not hasattr(of, "effects"):
+        raise DrawError(f"an explanation is of type {type(of).__name__}; give the result of `explain`")
     shown = {name: effect for name, effect in of.effects.items() if effect.matters}
     heights = [0.45, *([0.75] if of.roofs else []), 0.2 + 0.19 * max(1, len(shown))]
     with picture(path, 1.7 + sum(heights), _wrapped(title or of.title), width=COLUMN) as (figure, numbers):

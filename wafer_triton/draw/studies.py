@@ -33,6 +33,8 @@ def wafer(regions: Sequence[Region], path: str | Path, title: str = "") -> None:
 
     Raises DrawError for a model without regions.
     """
+    if not isinstance(regions, Sequence):
+        raise DrawError(f"regions are of type {type(regions).__name__}; give the regions of a placed model")
     if not regions:
         raise DrawError("a wafer without regions: there is nothing to draw; give the regions of a placed model")
     for region in regions:

@@ -165,8 +165,8 @@ def short(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the table in a JSON file; ConfigError for anything else."""
+def read_json(path: Path, of: str = "a table of settings") -> dict[str, Any]:
+    """Return the table in a JSON file; ConfigError for anything else, which says that it is not `of`."""
     if path.is_dir():
         raise ConfigError(f"{path}: is a folder, not a file; put the file of that name in its place")
     try:
@@ -177,7 +177,7 @@ def read_json(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not valid JSON ({error})") from None
     if not isinstance(values, dict):
         kind = {list: "a list", str: "a text", type(None): "null", bool: "true or false"}.get(type(values), "a number")
-        raise ConfigError(f"{path}: holds {kind}, not a table of settings")
+        raise ConfigError(f"{path}: holds {kind}, not {of}")
     return values
 
 

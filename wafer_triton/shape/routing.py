@@ -44,7 +44,7 @@ def read_trace(path: Path, shape: DecoderShape) -> Trace:
     Raises ConfigError for one that is not of the model: other layers, another k, an unknown expert.
     """
     e, layers = of_experts(shape), shape.layers_of["experts"]
-    trace: Any = read_json(path).get("experts")
+    trace: Any = read_json(path, 'a trace {"experts": [...]}').get("experts")
     if not isinstance(trace, list) or not all(isinstance(layer, list) for layer in trace) or not trace:
         raise ConfigError(f'{path}: holds no trace; give {{"experts": [[[expert, ...] of each token] of each layer]}}')
     if len(trace) != layers:

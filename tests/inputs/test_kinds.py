@@ -1,0 +1,65 @@
+"""Arguments of a wrong kind in Python, and their relatives on the command line: one line names argument and remedy."""
+
+import json
+
+import pytest
+
+from wafer_triton import Device, Mesh, draw, estimate
+from wafer_triton.cli.main import main
+from wafer_triton.compare.grid import points
+from wafer_triton.compare.sweep import best, own
+from wafer_triton.errors import WaferError
+
+CALLS = {
+    "a device's file": (lambda: Device.from_file(5), "a device's file is given as int; give its path"),
+    "a mesh without a device": (lambda: Mesh(3, 3, device=None), "device None is of type NoneType; give a Device"),
+    "parameters of a sweep": (
+        lambda: points("m"),
+        "a sweep's parameters is of type str; give a Mapping",
+    ),
+    "a function of a schedule": (
+        lambda: own("f.py:f"),
+        "own: the function of a schedule is of type str",
+    ),
+    "rows": (lambda: best(5, "cycles"), "rows are given as int; give the rows of a sweep"),
+    "a column": (
+        lambda: best([{"m": 1, "cycles": 2}], "cycle"),
+        "best by 'cycle': no column has this name",
+    ),
+    "an explanation": (lambda: draw.explanation("x", "x.png"), "an explanation is of type str; give the result of"),
+    "regions": (lambda: draw.wafer(5, "x.png"), "regions are of type int; give the regions of a placed model"),
+    "seconds": (lambda: estimate.energy(seconds=True, against_seconds=1), "seconds = True must be a number from"),
+}
+
+
+@pytest.mark.parametrize(("call", "message"), CALLS.values(), ids=CALLS)
+def test_an_argument_of_a_wrong_kind_is_named(call, message):
+    with pytest.raises(WaferError) as error:
+        call()
+    assert message in str(error.value)
+
+
+def test_routes_of_packets_are_offered(tmp_path, capsys):
+    (tmp_path / "d.toml").write_text('like = "wse2"\nroutes = "packet"\n')
+    assert main(["devices", "--show", str(tmp_path / "d.toml")]) == 2
+    assert "routes = 'packet': give a number, or 'packets' for routed packets" in capsys.readouterr().err
+
+
+def test_a_list_is_no_trace_of_experts(tmp_path, capsys):
+    (tmp_path / "r.json").write_text(json.dumps([]))
+    line = f"estimate cap --model olmoe-1b-7b --mesh 360 --context 8 --routing {tmp_path}/r.json"
+    assert main(line.split()) == 2
+    assert 'holds a list, not a trace {"experts": [...]}' in capsys.readouterr().err
+
+
+def test_a_front_without_energy_asks_for_a_column(tmp_path, capsys):
+    line = f"sweep gemm --set m=64 --set k=64 --set n=64 --over mesh=4,8 --picture pareto --out {tmp_path}/s.csv"
+    assert main(line.split()) == 2
+    assert "these estimates have no energy a token; give --against COLUMN" in capsys.readouterr().err
+
+
+def test_a_device_that_is_swept_twice_is_named(tmp_path, capsys):
+    sizes = "--set m=64 --set k=64 --set n=64 --device wse2 --device wse2"
+    line = f"sweep gemm {sizes} --over mesh=4,8 --out {tmp_path}/s.csv"
+    assert main(line.split()) == 2
+    assert "sweep over device: wse2 comes twice; give each value once" in capsys.readouterr().err
