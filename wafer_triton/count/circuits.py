@@ -57,7 +57,7 @@ class Lines:
 
 
 def meeting(moves: Sequence[Exchange], fold: int, along: int) -> int:
-    """The most circuits of a line that meet at one router, which is how many colours first fit takes (see above)."""
+    """Return the most circuits of a mesh line that meet at a router: first fit takes this number of colours."""
     pairs, several = [np.zeros((2, 0), np.int64)], set[Circuit]()
     for send, recv in {(id(move.send), id(move.recv)): (move.send, move.recv) for move in moves}.values():
         ends = np.stack([send, recv])[:, send >= 0] // fold

@@ -7,7 +7,7 @@ unwritten-read; and stale-read (not the tile awaited), lost-flag (raised twice),
 needs them).
 
 With `bounded` waits a program gives up once no program can go on. After that no program waits any more, so every order
-ends, and a deadlock becomes gave-up, with its core and round. Results computed after that count for nothing.
+ends, and a deadlock becomes gave-up, with its core and round. No later step counts as a fault.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _State(NamedTuple):
 
 
 class _Machine:
-    """Runs a protocol's programs, of which a GPU holds `resident` at a time (None: all), in order."""
+    """Run a protocol's programs; at most `resident` unfinished ones, the lowest numbers, run at a time (None: all)."""
 
     def __init__(self, protocol: Protocol, resident: int | None, bounded: bool) -> None:
         self.protocol, self.bounded = protocol, bounded
@@ -102,7 +102,7 @@ class _Machine:
         return _State(done, up, tiles, state.given_up), None if state.given_up else fault
 
     def late(self, state: _State) -> Iterator[tuple[_State, int]]:
-        """Yield the states in which one of the programs, none of which can go on, has given up, with that program."""
+        """Yield, for each running program, the state after it has given up, and its number; none unless `bounded`."""
         for program in self.running(state) if self.bounded and not state.given_up else ():
             yield state._replace(given_up=_next(self.protocol, state, program)), program
 
