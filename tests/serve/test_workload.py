@@ -124,12 +124,13 @@ def test_lengths_are_drawn_as_they_are_written():
         (lambda: lognormal(512, 400), "sigma of a lognormal length = 400 must be a number from 1e-06 to 10"),
         (lambda: poisson("5", 1, ONE), "rate = '5' must be a number from"),
         (lambda: poisson(5, 10**9, ONE), "count = 1,000,000,000 is more than the 1,000,000 requests of one simulation"),
-        (lambda: Request(3, float("nan"), 1, 1), "request 3: arrival = nan must be 0 seconds or more"),
+        (lambda: Request(3, 1e18, 1, 1), "request 3: arrival = 1e+18 must be 0 to 10,000,000,000 seconds"),
+        (lambda: Request(3, float("nan"), 1, 1), "request 3: arrival = nan must be 0 to 10,000,000,000 seconds"),
         (lambda: Request(0, 0.0, 1, 0), "output = 0 must be a whole number of at least 1"),
         (lambda: Slo(ttft=-1), "SLO: ttft = -1 must be a positive number of seconds"),
         (lambda: drawn([]), "lengths are drawn from requests, and there are none"),
         (lambda: Closed(0, 1, ONE), "users = 0 must be a whole number of at least 1"),
-        (lambda: Closed(1, 1, ONE, pause=-1.0), "pause = -1.0 must be 0 seconds or more"),
+        (lambda: Closed(1, 1, ONE, pause=-1.0), "pause = -1.0 must be 0 to 10,000,000,000 seconds"),
     ],
 )
 def test_bad_numbers_are_refused(make, said):

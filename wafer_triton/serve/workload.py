@@ -53,8 +53,8 @@ def _within(name: str, value: float, span: tuple[float, float]) -> None:
 
 
 def _check_seconds(name: str, value: float) -> None:
-    if not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise ShapeError(f"{name} = {value!r} must be 0 seconds or more")
+    if not isinstance(value, int | float) or not 0 <= value <= LATEST:
+        raise ShapeError(f"{name} = {value!r} must be 0 to {LATEST:,.0f} seconds")
 
 
 def check_requests(what: str, requests: Sequence[Request]) -> None:
