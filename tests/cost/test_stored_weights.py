@@ -64,6 +64,7 @@ def test_a_ring_of_weights_carries_half_the_bytes() -> None:
     assert account(usual).link_bytes - account(byte).link_bytes == account(usual).link_bytes // 4  # of b, its half
 
 
+@pytest.mark.slow
 def test_a_model_that_is_too_large_fits_in_bytes() -> None:
     given = {"model": "llama3-8b", "mesh": 420, "context": 2048}
     with pytest.raises(Exception, match="does not fit wse2"):
