@@ -331,7 +331,7 @@ class TritonExecutor(Executor):
             targets[number] = self._operand(memory, TileMap(exchanged.dst))
             tables[number] = self._table(memory, to)
         ends = targets[0], targets[1], tables.get(0), tables.get(1)
-        run = partial(one_round, out, out, a, b, *ends, self._cores(memory), **op.params)
+        run = partial(one_round, out, a, b, *ends, self._cores(memory), **op.params)
         return [Launch("compute-shift, 1 round in a launch", run)]
 
     # --- operands and tables ---
