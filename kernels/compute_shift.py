@@ -15,11 +15,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from wafer_triton.kernels import protocol
 from wafer_triton.kernels._common import Operand, compiling, resident, start, store, this_core, tile_ptr
 from wafer_triton.kernels.fused import PROGRAMS, constants
 from wafer_triton.kernels.gemm import accumulate, begun, plan, product
 from wafer_triton.kernels.waiting import Alarm, wait
-from wafer_triton.verify import protocol
 
 ARRIVALS = tl.constexpr(protocol.ARRIVALS)
 # A tile that is passed on has a second user, for which Triton (3.6, 3.7) makes one shared buffer too few: with two
