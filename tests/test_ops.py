@@ -113,6 +113,7 @@ def test_torch_compile_keeps_options():
     assert torch.equal(torch.compile(chain, fullgraph=True, backend="aot_eager")(a, b), chain(a, b))
 
 
+@pytest.mark.slow
 def test_the_operator_passes_torchs_own_checks():
     a, b = torch.randn(4, 4), torch.randn(4, 4)
     text = ops._text(Mesh(2, 2), (("accumulate", "fp32"),))

@@ -174,6 +174,7 @@ LINES = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", LINES)
 def test_numbers_are_set_on_the_command_line(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     def answer(*more: str) -> str:

@@ -43,6 +43,7 @@ def exponent(measure) -> float:
     return float(np.polyfit(np.log(sides), np.log([measure(side) for side in sides]), 1)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "expected"),
     [("mesh", 0), ("cannon", 1), ("summa", 1), ("allgather", 1)],
@@ -129,6 +130,7 @@ def test_gemv_rows_carry_their_error():
     assert all(row.error is not None and 0 < row.error < 1e-5 for row in rows)
 
 
+@pytest.mark.slow
 def test_small_operands_leave_cores_without_work():
     assert not compare_gemm(64, 8, 8, 8, values=False)[0].verdict["P"]
 

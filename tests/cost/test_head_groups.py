@@ -33,6 +33,7 @@ def test_the_choice_is_nearly_the_fastest_of_all(model, side, context):
     assert min(every) <= cycles(shape, mesh, context, None) <= 1.01 * min(every)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", PAPER)
 @pytest.mark.parametrize("side", [360, 540, 720])
 def test_head_groups_beat_the_single_head_of_the_paper(model, side):

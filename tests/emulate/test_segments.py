@@ -49,6 +49,7 @@ def without_patterns(schedule: Schedule) -> Schedule:
     return replace(schedule, rounds=tuple(plain[id(one)] for one in schedule.rounds))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exchange", EXCHANGES)
 @pytest.mark.parametrize("on", [TorchExecutor, TritonExecutor])
 @pytest.mark.parametrize(
@@ -175,6 +176,7 @@ def test_sums_in_one_slot_of_several():
     same_everywhere(product_of(3, c=Slot("c", 1), slots=2).build())
 
 
+@pytest.mark.slow
 def test_sums_that_their_buffer_rounds_are_rounded_every_round():
     same_everywhere(product_of(4, "bf16").build())
 

@@ -164,6 +164,7 @@ def test_a_model_predicts_the_schedules_it_ran(family, mesh, prefill_mesh, head_
     assert set(predicted) == {"prefill", "decode", "replacement"}
 
 
+@pytest.mark.slow
 def test_the_demo_prints_the_speeds_of_both_phases():
     model = WaferForCausalLM.from_config(LLAMA, mesh=3, max_length=20)
     model.prefill(PROMPTS[1])
@@ -196,6 +197,7 @@ def own_threads():
     torch.set_num_threads(threads)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_threads")
 def test_generate_prints_the_price_of_its_schedules(folder, runs, capsys):
     command = ["generate", "--model", str(folder), "--prompt", "a text of 20 letters", "--mesh", "3"]

@@ -3,6 +3,8 @@
 import ast
 from pathlib import Path
 
+import pytest
+
 import wafer_triton
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import decode, prefill
@@ -45,6 +47,7 @@ def buffer_names() -> set[str]:
     return {name for name in names if len(name) > 2}
 
 
+@pytest.mark.slow
 def test_no_buffer_is_named_outside_of_the_schedules():
     names = buffer_names()
     assert {"wqkv", "wdown", "k_cache", "keys", "expert_ids"} <= names

@@ -115,6 +115,7 @@ def test_a_gather_stream_brings_every_block_and_a_reduce_stream_sums_every_part(
             assert sums[die].tolist() == sum(of_block).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "size"), [("relay", 6), ("relay", 7), ("interleaved", 6)])
 @pytest.mark.parametrize("direction", [gathered, reduced])
 def test_the_checker_finds_every_lost_or_misled_message(kind, size, direction):
