@@ -73,8 +73,8 @@ def _elided_kernel(
                 mask_k = start_k + offs_k < K
                 a_ptrs = a_ptr + offs_m[:, None] * K + (start_k + offs_k)[None, :]
                 b_ptrs = b_ptr + (start_k + offs_k)[:, None] * N + offs_n[None, :]
-                x = read(a_ptrs, (offs_m < M)[:, None] & mask_k[None, :], M % BLOCK_M == 0 and K % BLOCK_K == 0)
-                y = read(b_ptrs, mask_k[:, None] & (offs_n < N)[None, :], K % BLOCK_K == 0 and N % BLOCK_N == 0)
+                x = read(a_ptrs, (offs_m < M)[:, None] & mask_k[None, :], M % BLOCK_M == 0 and K % BLOCK_K == 0, "")
+                y = read(b_ptrs, mask_k[:, None] & (offs_n < N)[None, :], K % BLOCK_K == 0 and N % BLOCK_N == 0, "")
                 total = multiplied(total, x, y, MODE)
                 # a step finds the tiles of the next: an address that waited for a load would come too late
                 label = (p + q - (step + 1) // STEPS + P) % P

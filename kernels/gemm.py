@@ -29,7 +29,7 @@ AT_ONCE = 1024  # elements of a tile that such a program of one warp holds at on
 
 
 @triton.jit
-def read(ptrs, mask, EVEN: tl.constexpr, CACHE: tl.constexpr = ""):
+def read(ptrs, mask, EVEN: tl.constexpr, CACHE: tl.constexpr):
     """Load a block, without its mask where it is EVEN."""
     if EVEN:
         return tl.load(ptrs, cache_modifier=CACHE)

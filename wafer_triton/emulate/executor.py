@@ -122,7 +122,8 @@ class Executor(Planner):
         """BackendError if buffers that this executor is about to make do not fit into its device's memory."""
         if torch.device(self.device).type != "cuda":
             return
-        need = schedule.mesh.cores * sum(buffer.bytes for buffer in fresh)
+        numbers = ((torch_dtype(buffer.dtype).itemsize, buffer.slots * buffer.numel) for buffer in fresh)
+        need = schedule.mesh.cores * sum(size * count for size, count in numbers)
         free = torch.cuda.mem_get_info(self.device)[0]
         free += torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
         rows, cols = schedule.mesh.shape

@@ -28,6 +28,7 @@ from wafer_triton.schedule.rounds import (
     Schedule,
     Slot,
     as_slot,
+    caller,
 )
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ class Builder:
         locals_ = tuple(step for step in steps if isinstance(step, Local))
         if not exchanges and not locals_:
             return None
-        made = Round(exchanges, locals_, label, pattern)
+        made = Round(exchanges, locals_, label, pattern, caller())
         self.steps.append(made)
         return made
 

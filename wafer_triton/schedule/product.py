@@ -1,7 +1,7 @@
 """Whole products: from the operands' shapes and dtype to a schedule, and how operands are cut for it.
 
 A recipe is built once for a mesh, a dtype and shapes, and serves every call with them. With a dtype of
-`dtype.STORED` the second operand is stored so, for predictions. The kernels measured on silicon
+`dtype.STORED` the second operand is stored so. The kernels measured on silicon
 are the same products with two options. With `skew="host"` the host skews the weights of compute-shift products. With
 `sums` of the operands' dtype the last rounding is saved.
 """
