@@ -35,15 +35,15 @@ from wafer_triton.kernels.waiting import Watch
 from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Schedule, Slot
 from wafer_triton.verify.protocol import SLOTS
 
-LAUNCHES = ("auto", "persistent", "rounds")
+LAUNCHES = ("auto", "rounds")
 
 
 class TritonExecutor(Executor):
     """Runs schedules on a CUDA device, or on the CPU under TRITON_INTERPRET=1 (small meshes).
 
-    `launch` is how compute-shift rounds run: "persistent", all in one launch, for which the whole mesh must fit on the
-    GPU at once; "rounds", one by one; or "auto", in one launch where the mesh fits. `shuffle` is a seed for the order
-    of the cores in every launch, to show that it does not matter. Raises BackendError where Triton cannot run.
+    `launch` is how compute-shift rounds run: "auto", all in one launch where the GPU holds the whole mesh at once; or
+    "rounds", one by one. `shuffle` is a seed for the order of the cores in every launch, to show that it does not
+    matter. Raises BackendError where Triton cannot run.
     """
 
     def __init__(
@@ -266,10 +266,8 @@ class TritonExecutor(Executor):
             return tree.start + int(tree.sent[np.isin(tree.parent, block)].max(initial=0))
 
         alarm = self.watch.alarm(group.what, memory.mesh.shape[1], [arrived], round_of)
-        sent = [(acc, numel)] if sends else []
-        return Launch(
-            f"{group.what} in a launch", partial(reduce_tree, tables, ops, alarm, receivers, sent, among, grid)
-        )
+        run = partial(reduce_tree, tables, ops, alarm, receivers, among, grid)
+        return Launch(f"{group.what} in a launch", run)
 
     def _products(self, memory: Memory, run: Products) -> list[Step] | None:
         """Return one launch of all rounds where the GPU holds the whole mesh, else None: a launch a round."""
@@ -282,18 +280,10 @@ class TritonExecutor(Executor):
         alarm = self.watch.alarm("compute-shift", mesh.shape[1], [counters], lambda _, round_: run.start + round_)
         shared = (c, out, (hands[0], hands[1]), (hands[2], hands[3]), neighbours, counters, self._cores(memory), alarm)
         alone: dict[str, Any] = {**run.params, "add": run.add}
-        fits = residency(*shared, **alone)
-        if fits >= mesh.cores:
-            launched = partial(all_rounds, *shared, rounds=run.number, **alone)
-            return [Launch(f"compute-shift, {run.number} rounds in a launch", launched)]
-        if self.launch == "auto":
+        if residency(*shared, **alone) < mesh.cores:
             return None
-        if not fits and torch.device(self.device).type == "cpu":
-            raise BackendError("launch='persistent' needs a GPU, as programs wait for each other; use launch='auto'")
-        raise BackendError(
-            f"launch='persistent': {self.device} holds {fits} programs of this kernel at once, the mesh of "
-            f"{mesh.shape[0]} x {mesh.shape[1]} needs {mesh.cores}; use launch='auto', or a smaller mesh or tile"
-        )
+        launched = partial(all_rounds, *shared, rounds=run.number, **alone)
+        return [Launch(f"compute-shift, {run.number} rounds in a launch", launched)]
 
     def _elided(self, memory: Memory, run: Products, a: TileMap, b: TileMap) -> list[Step] | None:
         """Return one launch for compute-shift rounds around whole rings, see `kernels.elided`."""
