@@ -101,11 +101,7 @@ class TritonExecutor(Executor):
         return Graph(run, self.on_device, compiled) if self.graphs else run
 
     def precompile(self, steps: Iterable[Step], progress: Callable[[int, int], object] | None = None) -> int:
-        """Compile the kernels of planned steps side by side, and return their number; nothing runs.
-
-        `progress(done, all)` is called as each of them is compiled. Under the interpreter there is nothing to compile.
-        """
-        if INTERPRET.value:
+        if INTERPRET.value:  # nothing to compile
             return 0
         with ThreadPoolExecutor(os.cpu_count()) as threads, self.on_device(), compiling():
             with AsyncCompileMode(threads) as kernels:
@@ -208,18 +204,13 @@ class TritonExecutor(Executor):
             return [*alone, self._reduce(memory, group, ops, among)]
         if not ops:
             return alone
+        cores = group.tasks[0].table
         if heads:
             ops = [self._folding(memory, one) for one in heads] + ops
             order = self._order(memory.mesh.cores)
-            order = order[np.argsort(heads[0].tree_of[order], kind="stable")]
-            cores = self._table(memory, order)
-            run = partial(launch, ops, cores, among, grid)
-        else:
-            first = group.tasks[0]
-            cores = self._cores(memory) if first.table is None else first.table
-            run = partial(launch, ops, cores, among)
-        shown = replace(group, folds=heads)
-        return [*alone, Launch(shown.what, run)]
+            cores = self._table(memory, order[np.argsort(heads[0].tree_of[order], kind="stable")])
+        cores = self._cores(memory) if cores is None else cores
+        return [*alone, Launch(replace(group, folds=heads).what, partial(launch, ops, cores, among, grid))]
 
     def _folding(self, memory: Memory, one: Folded, step: int | None = None) -> FusedOp:
         total, parts = (self._operand(memory, TileMap(Slot(name))) for name in (one.tree.sums, one.tree.acc))
@@ -238,28 +229,20 @@ class TritonExecutor(Executor):
     def _reduce(self, memory: Memory, group: Group, ops: Sequence[FusedOp], among: Sequence[FusedOp]) -> Step:
         """Return a reduce tree with the tasks before it."""
         assert group.tree is not None
-        tree, sends = group.tree.tree, group.tree.sends
+        tree, put = group.tree.tree, partial(self._table, memory)
         cores, slots, numel = memory.mesh.cores, int(tree.children.max()), memory.buffers[tree.acc].numel
         acc = self._operand(memory, TileMap(Slot(tree.acc)))
         mailbox = torch.full((cores * slots * numel,), self.unwritten, dtype=acc.tensor.dtype, device=self.device)
-        order = self._order(cores)
-        order = order[np.argsort(tree.sent[order], kind="stable")]
         grid = grid_of(ops, cores, np.bincount(tree.sent).tolist())
-        number = np.empty(cores, np.int64)
-        number[order] = np.arange(cores) // grid.together
-        above = np.where(tree.parent < 0, 0, number[tree.parent])
-        awaited = np.bincount(number, tree.children, len(order) // grid.together).astype(np.int64)
+        order, number, above, awaited = group.tree.blocks(self._order(cores), grid.together)
         arrived = torch.zeros(len(awaited), dtype=torch.int32, device=self.device)
-        put = partial(self._table, memory)
         tables = TreeTables(
             acc, Operand(mailbox, 0, slots * numel), put(order), put(tree.children), put(tree.parent), put(tree.slot),
             put(above), put(awaited), arrived, slots, numel, tree.op,
         )  # fmt: skip
         receivers = None
-        if sends:
-            span = fuse.spans(tree.roots)
-            assert span is not None
-            receivers = Receivers(self._table(memory, span[0]), self._table(memory, span[1]), span[2])
+        if group.tree.sends and (span := fuse.spans(tree.roots)) is not None:
+            receivers = Receivers(put(span[0]), put(span[1]), span[2])
 
         def round_of(core: int, _: int) -> int:
             block = np.flatnonzero(number == number[core])
