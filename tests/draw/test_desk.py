@@ -21,6 +21,7 @@ def rows():
 OVER = ["sram_kib", "mesh", "device"]
 
 
+@pytest.mark.slow
 def test_curves_show_every_figure_and_where_there_is_none(rows, tmp_path):
     draw.curves(rows, OVER, "tokens_per_second", tmp_path / "a.png")
     shown = numbers_of(tmp_path / "a.png")
@@ -64,6 +65,7 @@ def test_the_best_rows_are_the_fastest_and_the_least(rows):
         assert {row["device"]: row[name] for row in best(rows, name)} == wanted
 
 
+@pytest.mark.slow
 def test_an_explanation_shows_shares_roofs_and_effects(tmp_path):
     found = explain("decode", mesh=32, **MODEL)
     draw.explanation(found, tmp_path / "a.png")

@@ -66,6 +66,7 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
     """Compile the kernels of all launchers on typical tiles."""
     import torch
 
+    from wafer_triton.device.mesh import Mesh
     from wafer_triton.emulate.fuse import folded
     from wafer_triton.emulate.segments import segments
     from wafer_triton.kernels import Copies, Operand, all_rounds, compute_shift, find, one_round
@@ -76,7 +77,6 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
     from wafer_triton.kernels.gemm import plan
     from wafer_triton.kernels.tree import Receivers, TreeTables, reduce_tree
     from wafer_triton.kernels.waiting import Alarm
-    from wafer_triton.mesh import Mesh
     from wafer_triton.schedule.builder import Builder
     from wafer_triton.schedule.reduce import all_reduce
 

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, multiprocessing
 from triton.runtime.interpreter import GridExecutor, InterpreterBuilder
 
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.parts import Products
 from wafer_triton.emulate.segments import segments
 from wafer_triton.errors import BackendError
 from wafer_triton.kernels import Operand, _common, all_rounds, compute_shift, one_round, residency
 from wafer_triton.kernels.waiting import PATIENCE, Alarm, Watch
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.product import recipe
 
 SIDE = 3

@@ -5,12 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from wafer_triton.mesh import Mesh
-from wafer_triton.schedule.product import recipe
-from wafer_triton.schedule.reduce import ktree
-from wafer_triton.verify.faults import Finding
-from wafer_triton.verify.interleavings import adversaries, at_random, explore, run
-from wafer_triton.verify.protocol import (
+from wafer_triton.device.mesh import Mesh
+from wafer_triton.kernels.protocol import (
     ARRIVALS,
     SLOTS,
     UP,
@@ -18,9 +14,12 @@ from wafer_triton.verify.protocol import (
     Location,
     Protocol,
     compute_shift,
-    neighbours,
     reduce_tree,
 )
+from wafer_triton.schedule.product import recipe
+from wafer_triton.schedule.reduce import ktree
+from wafer_triton.verify.faults import Finding
+from wafer_triton.verify.interleavings import adversaries, at_random, explore, neighbours, run
 
 pytestmark = pytest.mark.slow
 

@@ -16,8 +16,8 @@ from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.phases import Phase, phases, prefill_products
 from wafer_triton.cost.price import Cost, Groups, best_groups, phase_cost, relayed, sum_cycles, tree_for
 from wafer_triton.count.routes import colours
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ShapeError
-from wafer_triton.mesh import Mesh
 from wafer_triton.place.need import decode_need
 from wafer_triton.schedule import decode, prefill, sram
 from wafer_triton.schedule.block import Block, SubLayer, counted, drafted, used
@@ -66,7 +66,7 @@ def prefill_block(shape: DecoderShape, mesh: Mesh, c: Constants, program: str = 
 
 def decode_steps(block: Block, context: int, c: Constants) -> Steps:
     """Return the costs of one token through one decode layer; of layers of two kinds, through the mean of all."""
-    return _mean(block, _decode_sub_layers(block, context), c)
+    return _mean(block, decode_sub_layers(block, context), c)
 
 
 def prefill_steps(block: Block, tokens: int, c: Constants, at_once: int | None = None) -> Steps:
@@ -80,7 +80,7 @@ def prefill_steps(block: Block, tokens: int, c: Constants, at_once: int | None =
 KindsAndSubLayers = Iterable[tuple[str, SubLayer, tuple[int, ...]]]  # the kind of block, a sub-layer, its arguments
 
 
-def _decode_sub_layers(block: Block, context: int) -> KindsAndSubLayers:
+def decode_sub_layers(block: Block, context: int) -> KindsAndSubLayers:
     """Yield the sub-layers of decode layers of every kind that the model has."""
     for kind in feed_forward(block):
         sub_layers = decode.layer(block, context, kind)
@@ -92,10 +92,10 @@ def _prefill_sub_layers(block: Block, tokens: int, at_once: int | None) -> Kinds
     """Yield the sub-layers of prefill layers of every kind that the model has, for every chunk in turn."""
     size = tokens if at_once is None else at_once
     for past in range(0, tokens, size):
-        yield from _chunk_sub_layers(block, min(size, tokens - past), past)
+        yield from chunk_sub_layers(block, min(size, tokens - past), past)
 
 
-def _chunk_sub_layers(block: Block, tokens: int, past: int) -> KindsAndSubLayers:
+def chunk_sub_layers(block: Block, tokens: int, past: int) -> KindsAndSubLayers:
     """Yield the sub-layers of prefill layers for a chunk of `tokens` tokens a row, after `past` ones."""
     for kind in feed_forward(block):
         first, *others = prefill.layer(block, tokens, past, kind)
@@ -125,7 +125,7 @@ def decode_costs(block: Block, context: int, c: Constants) -> dict[str, Cost]:
 
 def decode_kinds(block: Block, context: int, c: Constants) -> dict[str, Steps]:
     """Return the steps of `decode_costs`."""
-    return _kinds(block, _decode_sub_layers(block, context), c)
+    return _kinds(block, decode_sub_layers(block, context), c)
 
 
 def chunk_costs(block: Block, tokens: int, past: int, c: Constants) -> dict[str, Cost]:
@@ -135,7 +135,7 @@ def chunk_costs(block: Block, tokens: int, past: int, c: Constants) -> dict[str,
 
 def chunk_kinds(block: Block, tokens: int, past: int, c: Constants) -> dict[str, Steps]:
     """Return the steps of `chunk_costs`."""
-    return _kinds(block, _chunk_sub_layers(block, tokens, past), c)
+    return _kinds(block, chunk_sub_layers(block, tokens, past), c)
 
 
 def _kinds(block: Block, sub_layers: KindsAndSubLayers, c: Constants) -> dict[str, Steps]:
@@ -207,7 +207,7 @@ PhasesOf = dict[str, list[Phase]]  # by the kind of block
 
 def decode_phases(block: Block, context: int) -> PhasesOf:
     """Return the phases of one token through each kind of block of decode layers."""
-    return _by_kind(block, _decode_sub_layers(block, context))
+    return _by_kind(block, decode_sub_layers(block, context))
 
 
 def prefill_phases(block: Block, tokens: int, at_once: int | None = None) -> PhasesOf:

@@ -17,7 +17,7 @@ from wafer_triton.draw.figure import Numbers, coloured, legend, maps, picture, w
 from wafer_triton.draw.tiles import after, chosen, moving
 from wafer_triton.draw.trace import Trace, held, trace
 from wafer_triton.errors import DrawError, check_type
-from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text.quantity import quantity
 
 MANY_ROUNDS = 1_000  # from which on rounds are lines and not bars

@@ -147,8 +147,8 @@ class TorchExecutor(Executor):
 
         def tiles(each: TileMap, out: bool = False) -> torch.Tensor:
             """Return the tiles of a map where they lie, or a copy that is gathered before, and put back `after`."""
-            if area is not None and grid and each.is_own and each.slot.is_fixed:
-                return _tiles(memory, each.slot)[area]
+            if area is not None and grid and (view := _view(memory, each)) is not None:
+                return view[area]
             index, flat = self._rows(memory, each, cores)
             held, hold = memory.index(index), memory.workspace.take(len(cores) * flat.shape[1], flat.dtype)
             hold = hold.view(len(cores), -1)
@@ -227,6 +227,22 @@ def _tiles(memory: Memory, slot: Slot) -> torch.Tensor:
         return tensor
     assert isinstance(slot.index, int)
     return tensor[..., slot.index * numel : (slot.index + 1) * numel]
+
+
+def _view(memory: Memory, each: TileMap) -> torch.Tensor | None:
+    """Return the tiles that cores read, [rows, cols, numel], without a copy; None if strides cannot express the map."""
+    if not each.slot.is_fixed:
+        return None
+    tiles = _tiles(memory, each.slot)
+    if each.base is None:
+        return tiles
+    base = each.base.reshape(memory.mesh.shape)
+    first, (rows, cols), core = int(base[0, 0]), base.shape, tiles.stride(1)
+    down, right = (int(along[1]) - first if len(along) > 1 else 0 for along in (base[:, 0], base[0]))
+    if min(first, down, right) < 0 or (base != first + down * np.arange(rows)[:, None] + right * np.arange(cols)).any():
+        return None
+    start = tiles.storage_offset() + first * core
+    return tiles.as_strided((rows, cols, tiles.shape[-1]), (down * core, right * core, 1), start)
 
 
 def _keeps(op: LocalOp, params: Params, numel: int) -> bool:

@@ -26,9 +26,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
-from wafer_triton.mesh import Mesh
-from wafer_triton.schedule.rounds import Round
-
 DOWN, UP = 0, 1  # a flag's values
 SLOTS = 2  # of a compute-shift operand
 FIRST_SLOT = 0  # where its tile lies at the start
@@ -81,17 +78,6 @@ class Protocol:
         """Return the protocol with some instructions left out, to see that they are needed."""
         kept = (tuple(step for step in program if not wrong(step)) for program in self.programs)
         return replace(self, programs=tuple(kept))
-
-
-def neighbours(round_: Round, mesh: Mesh) -> list[list[int]]:
-    """Return, for each exchange of a round in which every core takes part, the core that each core sends to."""
-    tables = []
-    for exchange in round_.exchanges:
-        pairs = zip(exchange.senders.flat(mesh).tolist(), exchange.receivers.flat(mesh).tolist(), strict=True)
-        to = dict(pairs)
-        if len(to) == mesh.cores:
-            tables.append([to[core] for core in range(mesh.cores)])
-    return tables
 
 
 def compute_shift(to: Sequence[Sequence[int]], rounds: int, *, slots: int = SLOTS, blocks: int = 1) -> Protocol:
