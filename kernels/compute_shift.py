@@ -2,7 +2,7 @@
 
 In a round each core multiplies the tiles in its slots. As they pass through its registers, it copies them into the
 second slots of its neighbours. A launch runs one round; or all rounds, on a mesh that the GPU holds at once: sums then
-stay in registers, and programs hand tiles on by the flags of `protocol`.
+stay in registers, and programs hand tiles on by the flags of `verify.protocol`.
 
 The round rule: a round reads one slot and writes the other, so the order of programs within it cannot matter.
 """
@@ -15,13 +15,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from wafer_triton import kernels
 from wafer_triton.kernels._common import Operand, compiling, resident, start, store, this_core, tile_ptr
 from wafer_triton.kernels.fused import PROGRAMS, constants
 from wafer_triton.kernels.gemm import accumulate, begun, plan, product
 from wafer_triton.kernels.waiting import Alarm, wait
-from wafer_triton.verify import protocol
 
-ARRIVALS = tl.constexpr(protocol.ARRIVALS)
+ARRIVALS = tl.constexpr(kernels.ARRIVALS)
 # A tile that is passed on has a second user, for which Triton (3.6, 3.7) makes one shared buffer too few: with two
 # stages the copy of the next tile overwrites the one that the tensor cores still read. One stage or three are safe.
 STAGES = 1

@@ -6,9 +6,12 @@ from dataclasses import replace
 import pytest
 
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.kernels.protocol import (
-    ARRIVALS,
-    SLOTS,
+from wafer_triton.kernels import ARRIVALS, SLOTS
+from wafer_triton.schedule.product import recipe
+from wafer_triton.schedule.reduce import ktree
+from wafer_triton.verify.faults import Finding
+from wafer_triton.verify.interleavings import adversaries, at_random, explore, neighbours, run
+from wafer_triton.verify.protocol import (
     UP,
     Instruction,
     Location,
@@ -16,10 +19,6 @@ from wafer_triton.kernels.protocol import (
     compute_shift,
     reduce_tree,
 )
-from wafer_triton.schedule.product import recipe
-from wafer_triton.schedule.reduce import ktree
-from wafer_triton.verify.faults import Finding
-from wafer_triton.verify.interleavings import adversaries, at_random, explore, neighbours, run
 
 pytestmark = pytest.mark.slow
 

@@ -112,8 +112,8 @@ def understood(schedule: Schedule, intent: Intent | None) -> tuple[Recipe, Compa
     except (ShapeError, KeyError, ValueError, TypeError):
         raise ScheduleError(
             f"{schedule.name}: its operation does not follow from the partition specs {dict(intent.given)} -> "
-            f"{dict(intent.result)}; products are compared, as of '(y m) (x k)' and '(y k) (x n)' -> '(y m) (x n)' or "
-            f"'m (y k)' and '(y k) (x n)' -> 'm (x n)'; and sums, as of {{'i': 'y', 'j': 'x'}} -> {{'i': 'y'}}"
+            f"{dict(intent.result)}; products are compared, as of '(y m) (x k)' and '(y k) (x n)' -> '(y m) (x n)'; or "
+            f"as of 'm (y k)' and '(y k) (x n)' -> 'm (x n)'; and sums, as of {{'i': 'y', 'j': 'x'}} -> {{'i': 'y'}}"
         ) from None
 
 

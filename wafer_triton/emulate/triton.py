@@ -23,14 +23,13 @@ from wafer_triton.emulate.executor import Executor, Graph
 from wafer_triton.emulate.fuse import Folded, Group, Moved, Summed, Task
 from wafer_triton.emulate.parts import Launch, Memory, Products, Segment, Step, TileMap, Tree, shifts
 from wafer_triton.errors import BackendError
-from wafer_triton.kernels import table
+from wafer_triton.kernels import SLOTS, table
 from wafer_triton.kernels._common import INTERPRET, Operand, compiling
 from wafer_triton.kernels.compute_shift import all_rounds, one_round, residency
 from wafer_triton.kernels.elided import Labels, elided
 from wafer_triton.kernels.exchange import Copies, exchange
 from wafer_triton.kernels.fold import fold
 from wafer_triton.kernels.fused import FusedOp, Grid, LocalKernel, grid_of, launch
-from wafer_triton.kernels.protocol import SLOTS
 from wafer_triton.kernels.tree import Receivers, TreeTables, reduce_tree
 from wafer_triton.kernels.waiting import Watch
 from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Slot

@@ -120,7 +120,7 @@ def _gemv(
     stored, dtype = dtype, tile_dtype(dtype)
     across = "x" if axis == "y" else "y"
     (tk,), (tn,) = tiles(mesh.length(axis), k), tiles(mesh.length(across), n)
-    builder = Builder(mesh, f"mesh_gemv [{m}, {k}] x [{k}, {n}]")
+    builder = Builder(mesh, f"{algorithm} gemv [{m}, {k}] x [{k}, {n}]")
     builder.buffer("x", (m, tk), dtype, "input")
     builder.buffer("w", (tk, tn), stored, "input")
     _sums(builder, "y", (m, tn), dtype, accumulate, sums)
@@ -215,7 +215,7 @@ def _rounded(b: Builder, acc: str, dtype: str, sums: str | None) -> str:
     if sums is not None:
         return acc
     out = b.buffer("out", b.buffers[acc].tile, dtype, "output")
-    b.round(b.local("copy", out, acc, size=b.buffers[acc].numel), label="round")
+    b.round(b.local("copy", out, acc, size=b.buffers[acc].numel), label=f"sums to {dtype}")
     return out
 
 

@@ -20,9 +20,9 @@ from functools import partial
 from typing import NamedTuple
 
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.kernels.protocol import Instruction, Location, Protocol
 from wafer_triton.schedule.rounds import Round
 from wafer_triton.schedule.rules import Finding
+from wafer_triton.verify.protocol import Instruction, Location, Protocol
 
 
 @dataclass(frozen=True)

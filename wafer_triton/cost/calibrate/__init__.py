@@ -22,7 +22,7 @@ _MEASURED = (("skew", "host"), ("sums", "fp16"))  # as the kernels on silicon
 class Measurement:
     """A measured number in `unit` and the model's prediction of it; rows that share a value of `groups` are related.
 
-    `sizes` are its sizes; a size outside of the range over all rows is beyond the measurements.
+    A size in `sizes` outside of the range over all rows is beyond the measurements.
     """
 
     family: str
@@ -129,7 +129,7 @@ def _llm(phase: str) -> Callable[[Record, Device], list[Measurement]]:
     return read
 
 
-# Of every family its file, what reads a row of it, and the device that was measured.
+# Each family's file, the function that reads a row of it, and the measured device.
 FAMILIES: dict[str, tuple[str, Callable[[Record, Device], list[Measurement]], str]] = {
     "MeshGEMM": ("wse3_meshgemm.csv", _meshgemm, "wse3"),
     "MeshGEMV": ("wse3_meshgemv.csv", _meshgemv, "wse3"),
