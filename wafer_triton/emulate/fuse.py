@@ -19,7 +19,7 @@ from wafer_triton.emulate.parts import Step, Tree
 from wafer_triton.kernels.exchange import Copies
 from wafer_triton.kernels.fold import MOST
 from wafer_triton.kernels.fused import HELD, FusedOp, Grid
-from wafer_triton.schedule.rounds import Index
+from wafer_triton.schedule.rounds import Exchange, Index
 
 READ = 8192  # elements of parts that a program may fold before its own work,
 REREAD = 2**24  # and all programs of a launch together, at some 8 TB/s from the L2: as long as two launches take
@@ -168,6 +168,21 @@ def grouped(steps: Sequence[Step]) -> Iterator[Fusing]:
             now.takes(step)
         elif now is None and step is not None:
             yield step
+
+
+def on_lines(one: Exchange, every: tuple[int, int] | None) -> tuple[Index, Index, Index | None]:
+    """Return the positions that send and receive, of one shape, and their mesh rows or columns; None: all.
+
+    With `every` = (lines, positions) all of them are listed, -1 for none, as other schedules may send more.
+    """
+    both = max(one.send.shape, one.recv.shape, key=len)  # one may be [number], the other [lines, number]
+    ends = np.broadcast_to(one.send, both), np.broadcast_to(one.recv, both)
+    if every is None:
+        return *ends, one.lines
+    send, recv = np.full(every, -1), np.full(every, -1)
+    for to, of in zip((send, recv), ends, strict=True):
+        to[slice(None) if one.lines is None else one.lines, : both[-1]] = of
+    return send, recv, None
 
 
 def _same(one: Index | None, other: Index | None) -> bool:

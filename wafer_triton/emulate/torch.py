@@ -34,12 +34,7 @@ class TorchExecutor(Executor):
     """Runs schedules with torch on `device` ("cpu" or a CUDA device)."""
 
     def __init__(self, *, device: str = "cpu", exchange: str = "explicit", poison: bool = False) -> None:
-        super().__init__(exchange=exchange, poison=poison)
-        self._device = device
-
-    @property
-    def device(self) -> str:
-        return self._device
+        super().__init__(device, exchange=exchange, poison=poison)
 
     def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> list[Step]:
         grids = [self._grid(memory, exchange, src) for exchange in exchanges]

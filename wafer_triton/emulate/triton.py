@@ -55,22 +55,18 @@ class TritonExecutor(Executor):
         poison: bool = False,
         shuffle: int | None = None,
     ) -> None:
-        super().__init__(exchange=exchange, poison=poison)
+        interpreted = bool(INTERPRET.value)
+        super().__init__(device or ("cpu" if interpreted else "cuda"), exchange=exchange, poison=poison)
         if launch not in LAUNCHES:
             raise BackendError(f"launch {launch!r}: choose one of {', '.join(LAUNCHES)}")
-        self.launch = launch
-        interpreted = bool(INTERPRET.value)
-        self._device = device or ("cpu" if interpreted else "cuda")
-        if torch.device(self._device).type == "cpu" and not interpreted:
+        self.launch, kind = launch, torch.device(self.device).type
+        self.graphs = kind == "cuda"
+        if kind == "cpu" and not interpreted:
             raise BackendError("the Triton backend runs on a CPU only under TRITON_INTERPRET=1; set it, or use torch")
-        if torch.device(self._device).type != "cpu" and not torch.cuda.is_available():
+        if kind != "cpu" and not torch.cuda.is_available():
             raise BackendError("the Triton backend found no GPU; use backend='torch', or set TRITON_INTERPRET=1")
         self._random = None if shuffle is None else np.random.default_rng(shuffle)
         self._every: dict[int, torch.Tensor] = {}
-
-    @property
-    def device(self) -> str:
-        return self._device
 
     @cached_property
     def watch(self) -> Watch:
@@ -78,13 +74,12 @@ class TritonExecutor(Executor):
         return Watch(self.device)
 
     def check(self) -> None:
-        recording = torch.device(self.device).type == "cuda" and torch.cuda.is_current_stream_capturing()
+        recording = self.graphs and torch.cuda.is_current_stream_capturing()
         if "watch" in self.__dict__ and not recording:
             self.watch.check()
 
     def admit(self, schedule: Schedule, fresh: list[Buffer]) -> None:
-        on_gpu = torch.device(self.device).type == "cuda"
-        if on_gpu and any(buffer.dtype == "bf16" for buffer in fresh) and not torch.cuda.is_bf16_supported(False):
+        if self.graphs and any(buffer.dtype == "bf16" for buffer in fresh) and not torch.cuda.is_bf16_supported(False):
             name = torch.cuda.get_device_name(self.device)
             raise BackendError(f"{schedule.name}: {name} has no bf16 arithmetic; use fp16 or fp32, or backend='torch'")
         super().admit(schedule, fresh)
@@ -92,10 +87,6 @@ class TritonExecutor(Executor):
     def on_device(self) -> AbstractContextManager[object]:
         """Triton launches on the current GPU, whichever holds the tensors."""
         return torch.cuda.device(self.device) if torch.device(self.device).index is not None else nullcontext()
-
-    @property
-    def graphs(self) -> bool:
-        return torch.device(self.device).type == "cuda"
 
     def capture(self, run: Step, compiled: bool = False) -> Step:
         return Graph(run, self.on_device, compiled) if self.graphs else run
@@ -125,18 +116,9 @@ class TritonExecutor(Executor):
         return [Moved(moves, frozenset({src.slot.buffer}), frozenset({dst.buffer}))]
 
     def _moves(self, memory: Memory, one: Exchange, dst: Operand, src: Operand) -> Copies:
-        across = one.axis == "x"
-        rows, cols = memory.mesh.shape
-        count, lines = rows if across else cols, one.lines
-        # one is [number], the other [lines, number]
-        both = max(one.send.shape, one.recv.shape, key=len)
-        send, recv = np.broadcast_to(one.send, both), np.broadcast_to(one.recv, both)
-        if memory.tables is not None:  # other schedules may send more, on other lines
-            shape = (count, cols if across else rows)
-            held = slice(None) if lines is None else lines
-            given, lines, (send, recv) = (send, recv), None, (np.full(shape, -1), np.full(shape, -1))
-            for to, of in zip((send, recv), given, strict=True):
-                to[held, : of.shape[-1]] = of
+        across, (rows, cols) = one.axis == "x", memory.mesh.shape
+        count = rows if across else cols
+        send, recv, lines = fuse.on_lines(one, None if memory.tables is None else (count, cols if across else rows))
         number = send.shape[-1]
         order = self._order(number)
         sends, receives = (self._table(memory, each[..., order]) for each in (send, recv))
