@@ -20,8 +20,8 @@ import numpy as np
 
 from wafer_triton.cost.constants import moved, scaled
 from wafer_triton.device import PRESETS, Device
-from wafer_triton.dtype import STORED
-from wafer_triton.mesh import Mesh
+from wafer_triton.device.dtype import STORED
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.shape.decoder import DecoderShape
 
 FOLDER = Path(__file__).parent / "calibrate"

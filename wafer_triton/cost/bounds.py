@@ -13,9 +13,9 @@ from wafer_triton.cost.phases import products_by_kind
 from wafer_triton.cost.placement import Placement as Experts
 from wafer_triton.cost.price import priced, sum_cycles
 from wafer_triton.count.traffic import WORD_BYTES
-from wafer_triton.dtype import BYTES
+from wafer_triton.device.dtype import BYTES
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import WaferError
-from wafer_triton.mesh import Mesh
 from wafer_triton.place import moves
 from wafer_triton.place.layouts import device_regions
 from wafer_triton.place.regions import Placement

@@ -22,9 +22,9 @@ from wafer_triton.cost.price import Prediction
 from wafer_triton.cost.results import Layered
 from wafer_triton.device import Device, DeviceLike
 from wafer_triton.device import device as find_device
-from wafer_triton.dtype import BYTES
+from wafer_triton.device.dtype import BYTES
+from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.errors import ShapeError, check_counts
-from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.place.fitting import fitted
 from wafer_triton.schedule.block import Block
 from wafer_triton.shape.decoder import DecoderShape

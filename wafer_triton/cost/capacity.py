@@ -9,9 +9,9 @@ from wafer_triton.cost import layers
 from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.inference import decode_placed, layout_of
 from wafer_triton.cost.results import Capacity
-from wafer_triton.dtype import BYTES
+from wafer_triton.device.dtype import BYTES
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import SramError
-from wafer_triton.mesh import Mesh
 from wafer_triton.place.fitting import fitted
 from wafer_triton.place.layouts import device_regions
 from wafer_triton.place.need import decode_need

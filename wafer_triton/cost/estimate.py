@@ -32,9 +32,9 @@ from wafer_triton.cost.price import Cost, best_groups, price
 from wafer_triton.cost.results import Capacity, Energy, Kernel, Layered, RequestCost
 from wafer_triton.device import DeviceLike
 from wafer_triton.device import device as find_device
-from wafer_triton.dtype import storage_name, tile_dtype
+from wafer_triton.device.dtype import storage_name, tile_dtype
+from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.errors import DeviceError, MeshError, ShapeError, SramError, check_counts, check_type
-from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.place.fitting import AS_IF, as_if_held, fitted
 from wafer_triton.place.layouts import device_regions
 from wafer_triton.place.regions import FullError
@@ -118,8 +118,7 @@ def decode(
     `head_groups` the number of head groups on the columns (None: the best that fits; the paper-benchmark program has
     one). With `trim` decode takes the rows of the mesh that hold more than padding, see `wafer_triton.cost.padding`.
     `layout` says how regions lie on the device, see `wafer_triton.place.layouts` (None: in rectangles, in the
-    paper-benchmark program by area). `dtype` is the storage of the weights, of `wafer_triton.dtype.WEIGHTS` (None:
-    fp16).
+    paper-benchmark program by area). `dtype` is the storage of the weights, of `device.dtype.WEIGHTS` (None: fp16).
     """
     mesh, c = _mesh(device, mesh)
     shape, tree = shape_of(model, dtype), _groups(groups)

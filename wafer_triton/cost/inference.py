@@ -14,8 +14,8 @@ from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.placement import Placement as Experts
 from wafer_triton.cost.price import Cost, Groups, priced
 from wafer_triton.cost.results import Layered, RequestCost
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import SramError, WaferError
-from wafer_triton.mesh import Mesh
 from wafer_triton.place import moves
 from wafer_triton.place.layouts import LAYOUTS, device_regions
 from wafer_triton.place.regions import (

@@ -15,10 +15,11 @@ from typing import Any
 from wafer_triton import local
 from wafer_triton.count.runs import Run, counted_runs, kind, runs, sources, stages
 from wafer_triton.count.traffic import WORD_BYTES, RunTraffic, Traffic
-from wafer_triton.dtype import BYTES
+from wafer_triton.device.dtype import BYTES
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.repeat import Section
-from wafer_triton.schedule.rounds import Round, Schedule
+from wafer_triton.schedule.rounds import Round
+from wafer_triton.schedule.schedule import Schedule
 
 
 @dataclass(frozen=True)

@@ -23,12 +23,12 @@ from wafer_triton.cost.phases import Phase, Product, phases, phases_in_order
 from wafer_triton.count.counts import Counts
 from wafer_triton.count.routes import colours
 from wafer_triton.device import Device
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import check_type
-from wafer_triton.mesh import Mesh
 from wafer_triton.place.transfers import Scheduled
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.reduce import default_groups, two_level
-from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text import notebook
 from wafer_triton.text.quantity import Legend, as_in, named, unit
 

@@ -12,8 +12,8 @@ from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.phases import Phase, Product
 from wafer_triton.cost.price import Cost, phase_cost
 from wafer_triton.count.traffic import WORD_BYTES
-from wafer_triton.dtype import BYTES, tile_dtype
-from wafer_triton.mesh import Mesh
+from wafer_triton.device.dtype import BYTES, tile_dtype
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.product import tiles
 
 ASSUMED = {

@@ -25,8 +25,8 @@ from wafer_triton.cost.price import best_groups
 from wafer_triton.cost.results import Layered, RequestCost
 from wafer_triton.device import Device, DeviceLike
 from wafer_triton.device import device as find_device
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import MeshError, ShapeError, SramError, WaferError, check_counts
-from wafer_triton.mesh import Mesh
 from wafer_triton.place.fitting import remedies
 from wafer_triton.place.regions import FullError
 from wafer_triton.place.regions import Placement as Placed

@@ -22,7 +22,8 @@ from wafer_triton.count.traffic import Moves, Traffic
 from wafer_triton.errors import ShapeError, check_counts, check_type
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.repeat import Repeat, comings
-from wafer_triton.schedule.rounds import Exchange, Local, Round, Schedule
+from wafer_triton.schedule.rounds import Exchange, Local, Round
+from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text import notebook
 from wafer_triton.text.quantity import Legend, unit
 

@@ -11,9 +11,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wafer_triton.mesh import Mesh
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.repeat import comings
-from wafer_triton.schedule.rounds import Exchange, Index, Schedule
+from wafer_triton.schedule.rounds import Exchange, Index
+from wafer_triton.schedule.schedule import Schedule
 
 NEVER = np.iinfo(np.int32).max  # stands for the first round of a route that a line does not have
 MOST_ALONG = 2048  # cores of a line whose pairs are numbered by a table

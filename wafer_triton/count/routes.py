@@ -23,11 +23,12 @@ from numpy.typing import NDArray
 
 from wafer_triton.count.circuits import Lines, circuits_of, collect, groups_of, meeting
 from wafer_triton.count.traffic import Traffic
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError, check_type
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.repeat import Repeat, Section
-from wafer_triton.schedule.rounds import Exchange, Index, Round, Schedule
+from wafer_triton.schedule.rounds import Exchange, Index, Round
 from wafer_triton.schedule.rules import Finding, title
+from wafer_triton.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
     from wafer_triton.schedule.repeat import Step

@@ -20,7 +20,8 @@ import numpy as np
 
 from wafer_triton import local
 from wafer_triton.schedule.repeat import Repeat, Section
-from wafer_triton.schedule.rounds import Exchange, Round, Schedule
+from wafer_triton.schedule.rounds import Exchange, Round
+from wafer_triton.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
     from wafer_triton.schedule.repeat import Step

@@ -27,7 +27,8 @@ import numpy as np
 
 from wafer_triton.count.runs import axes
 from wafer_triton.schedule.repeat import Section
-from wafer_triton.schedule.rounds import Exchange, Index, Round, Schedule
+from wafer_triton.schedule.rounds import Exchange, Index, Round
+from wafer_triton.schedule.schedule import Schedule
 
 WORD_BYTES = 4
 

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from wafer_triton.count.account import Account
 from wafer_triton.count.traffic import WORD_BYTES
-from wafer_triton.mesh import Mesh
+from wafer_triton.device.mesh import Mesh
 
 LATENCY_RATIO = 2.0
 BUSY_SHARE = 0.5

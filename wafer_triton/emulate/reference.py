@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wafer_triton.dtype import torch_dtype
+from wafer_triton.device.dtype import torch_dtype
 from wafer_triton.errors import ShapeError
 from wafer_triton.local import find
-from wafer_triton.schedule.rounds import Index, Local, Schedule, Slot
+from wafer_triton.schedule.rounds import Index, Local, Slot
+from wafer_triton.schedule.schedule import Schedule
 
 
 class Reference:

@@ -23,7 +23,7 @@ from wafer_triton.emulate.executor import Executor, Graph
 from wafer_triton.emulate.fuse import Folded, Group, Moved, Summed, Task
 from wafer_triton.emulate.parts import Launch, Memory, Products, Segment, Step, TileMap, Tree, shifts
 from wafer_triton.errors import BackendError
-from wafer_triton.kernels import table
+from wafer_triton.kernels import SLOTS, table
 from wafer_triton.kernels._common import INTERPRET, Operand, compiling
 from wafer_triton.kernels.compute_shift import all_rounds, one_round, residency
 from wafer_triton.kernels.elided import Labels, elided
@@ -32,8 +32,8 @@ from wafer_triton.kernels.fold import fold
 from wafer_triton.kernels.fused import FusedOp, Grid, LocalKernel, grid_of, launch
 from wafer_triton.kernels.tree import Receivers, TreeTables, reduce_tree
 from wafer_triton.kernels.waiting import Watch
-from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Schedule, Slot
-from wafer_triton.verify.protocol import SLOTS
+from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Slot
+from wafer_triton.schedule.schedule import Schedule
 
 LAUNCHES = ("auto", "persistent", "rounds")
 
@@ -330,7 +330,7 @@ class TritonExecutor(Executor):
             targets[number] = self._operand(memory, TileMap(exchanged.dst))
             tables[number] = self._table(memory, to)
         ends = targets[0], targets[1], tables.get(0), tables.get(1)
-        run = partial(one_round, out, out, a, b, *ends, self._cores(memory), **op.params)
+        run = partial(one_round, out, a, b, *ends, self._cores(memory), **op.params)
         return [Launch("compute-shift, 1 round in a launch", run)]
 
     # --- operands and tables ---

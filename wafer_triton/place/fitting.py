@@ -11,9 +11,9 @@ from math import gcd
 from time import process_time
 from typing import Any, TypeVar
 
-from wafer_triton.dtype import STORED
+from wafer_triton.device.dtype import STORED
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import MeshError, ShapeError, SramError, WaferError
-from wafer_triton.mesh import Mesh
 from wafer_triton.place.layouts import endless
 from wafer_triton.place.regions import FullError, LargeError
 from wafer_triton.schedule import sram

@@ -8,10 +8,11 @@ from math import gcd
 
 import numpy as np
 
-from wafer_triton.mesh import Mesh
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.place.transfers import at_cores, ranks_of
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Schedule, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Slot
+from wafer_triton.schedule.schedule import Schedule
 
 
 def from_corner(source: Mesh, target: Mesh) -> tuple[Mesh, Mesh]:

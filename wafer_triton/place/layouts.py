@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from wafer_triton.device import MOST, Device
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ShapeError
-from wafer_triton.mesh import Mesh
 
 LAYOUTS = ("rectangles", "area")
 

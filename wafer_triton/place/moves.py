@@ -18,7 +18,7 @@ from math import prod
 
 import numpy as np
 
-from wafer_triton.mesh import Mesh
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.place.hand_over import from_corner, hand_over
 from wafer_triton.place.need import ENDS, cut_along, is_turned, tile_shape, weights_of
 from wafer_triton.place.regions import Placement, Region
@@ -32,7 +32,8 @@ from wafer_triton.place.transfers import (
 )
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.kv_cache import KvCache
-from wafer_triton.schedule.rounds import Buffer, Index, Parameter, Schedule
+from wafer_triton.schedule.rounds import Buffer, Index, Parameter
+from wafer_triton.schedule.schedule import Schedule
 
 Steps = tuple[Scheduled, ...]
 Move = Shift | Turn

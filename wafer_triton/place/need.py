@@ -6,9 +6,9 @@ import re
 from functools import lru_cache
 
 from wafer_triton.device import PRESETS
-from wafer_triton.layout import letters
-from wafer_triton.layout import sharding as plan_of
-from wafer_triton.mesh import Mesh
+from wafer_triton.device.layout import letters
+from wafer_triton.device.layout import sharding as plan_of
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule import decode, prefill, sram
 from wafer_triton.schedule.block import Block, counted, drafted
 from wafer_triton.schedule.rounds import Buffer, Parameter

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from wafer_triton.device import Device
-from wafer_triton.dtype import BYTES
+from wafer_triton.device.dtype import BYTES
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import MeshError, SramError
-from wafer_triton.mesh import Mesh
 from wafer_triton.place.layouts import LAYOUTS, laid_out
 from wafer_triton.place.need import ENDS, block_names, decode_need, prefill_need, size_of, weights_of
 from wafer_triton.schedule import decode as decode_blocks

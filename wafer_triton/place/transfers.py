@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from wafer_triton.dtype import BYTES
-from wafer_triton.mesh import Mesh
+from wafer_triton.device.dtype import BYTES
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.gemm import align, transpose_by_rings
-from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Schedule, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Slot
+from wafer_triton.schedule.schedule import Schedule
 
 Scheduled = tuple[Schedule, int]  # a schedule and its number of runs
 

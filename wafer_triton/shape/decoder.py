@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 
-from wafer_triton.dtype import WEIGHTS
+from wafer_triton.device.dtype import WEIGHTS
 from wafer_triton.errors import ConfigError
 from wafer_triton.shape.config import MOST, check_positive, check_size
 from wafer_triton.shape.moe import Experts

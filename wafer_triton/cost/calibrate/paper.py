@@ -23,8 +23,8 @@ from wafer_triton.cost.bands import FOLDER
 from wafer_triton.cost.calibrate.cells import RIVALS, TABLES, Cell
 from wafer_triton.cost.constants import constants
 from wafer_triton.device import device
+from wafer_triton.device.mesh import as_mesh
 from wafer_triton.errors import WaferError
-from wafer_triton.mesh import as_mesh
 from wafer_triton.shape.read import shape_of
 
 FILE = FOLDER / "wse2_paper.csv"

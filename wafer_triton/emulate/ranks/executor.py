@@ -20,15 +20,16 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from wafer_triton.device.layout import scatter
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.executor import Executor, whole
 from wafer_triton.emulate.parts import Communication, Memory, Products, Segment, Step, TileMap, together
 from wafer_triton.emulate.ranks.group import OPERAND, agree, blaming, digest
 from wafer_triton.emulate.ranks.shards import Shard, partition
 from wafer_triton.emulate.ranks.transfers import SendRecv, Transfer, route
 from wafer_triton.errors import BackendError
-from wafer_triton.layout import scatter
-from wafer_triton.mesh import Mesh
-from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Schedule, Slot
+from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Slot
+from wafer_triton.schedule.schedule import Schedule
 
 _Way = tuple[SendRecv, torch.Tensor, torch.Tensor]
 

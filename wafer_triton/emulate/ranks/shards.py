@@ -7,8 +7,8 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import MeshError
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.rounds import Cores, Index, Local, Slot
 
 
