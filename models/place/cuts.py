@@ -214,7 +214,7 @@ def skewed(buffer: Buffer, tile: torch.Tensor, mesh: Mesh) -> torch.Tensor:
 
 @lru_cache(maxsize=64)
 def sources(decode: Block, prefill: Block, kind: str) -> dict[str, tuple[str, torch.Tensor]] | None:
-    """Return, by prefill's buffer, decode's buffer of the same parameters and, for each core, decode's core with its tile.
+    """Return, by prefill's buffer, decode's buffer of the same parameters, and by core decode's core with its tile.
 
     None if the phases differ in meshes, head groups or buffers; then tiles are cut anew.
     """
