@@ -32,12 +32,22 @@ from wafer_triton.dtype import dtype_name
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.program import POOL, Program
 from wafer_triton.emulate.torch import TorchExecutor
-from wafer_triton.errors import BackendError, DtypeError, MeshError, ScheduleError, ShapeError
+from wafer_triton.errors import (
+    ArgumentError,
+    BackendError,
+    DtypeError,
+    MeshError,
+    ScheduleError,
+    ShapeError,
+    check_type,
+    shown,
+)
 from wafer_triton.layout import MeshTensor
 from wafer_triton.mesh import Mesh, as_mesh
-from wafer_triton.schedule.product import Recipe, Shape, recipe
+from wafer_triton.schedule.product import Recipe, Shape, clear_recipes, recipe
 from wafer_triton.schedule.rounds import Schedule
 from wafer_triton.text import notebook
+from wafer_triton.text.arguments import checked
 from wafer_triton.text.quantity import Legend
 
 Operand = Tensor | MeshTensor
@@ -104,6 +114,7 @@ def emulation_device(emulate_on: str = "auto") -> str:
     return "cuda" if compiles and torch.cuda.is_available() else "cpu"
 
 
+@checked
 def executor(
     backend: str | None = None, exchange: str = "explicit", emulate_on: str = "auto", **options: Any
 ) -> Executor:
@@ -146,7 +157,7 @@ def clear_cache() -> None:
     """Let all programs and schedules go that public calls keep; their memory is free once no call runs."""
     POOL.clear()
     _executor.cache_clear()
-    recipe.cache_clear()
+    clear_recipes()
 
 
 def described(on: Executor) -> str:
@@ -163,8 +174,10 @@ def run(made: Recipe, operands: tuple[Operand, ...], on: Executor) -> MeshTensor
     """Run the recipe `made` by the executor `on`; the result is cut over the schedule's mesh."""
     if not isinstance(made, Recipe):
         raise ScheduleError(
-            f"run: {made!r} of type {type(made).__name__} is no recipe; wafer_triton.schedule.product.recipe makes one"
+            f"run: {shown(made)} of type {type(made).__name__} is no recipe; wafer_triton.schedule.product.recipe "
+            f"makes one"
         )
+    check_type(f"{made.schedule.name}: operands", operands, list if isinstance(operands, list) else tuple, ShapeError)
     if len(operands) != len(made.inputs):
         raise ShapeError(
             f"{made.schedule.name}: {len(operands)} operands for {len(made.inputs)} inputs; give one for each"
@@ -175,7 +188,7 @@ def run(made: Recipe, operands: tuple[Operand, ...], on: Executor) -> MeshTensor
             given = list(operand.shape)
             raise ShapeError(f"{made.schedule.name}: operand {number} is {given}, and its recipe is for {list(shape)}")
     if not isinstance(on, Executor):
-        raise BackendError(f"run: executor {on!r} is none; give a result of wafer_triton.executor")
+        raise BackendError(f"run: executor {shown(on)} is none; give a result of wafer_triton.executor")
     return _run(made, operands, on, _tiles(made))[0]
 
 
@@ -247,21 +260,21 @@ def _(name: str, operands: list[Tensor], spec: str, backend: str, exchange: str,
 def _call(name: str, operands: tuple[Operand, ...], how: How, **options: Any) -> Any:
     for key in how:
         if key not in _KEYWORDS:
-            raise TypeError(f"{name}: unknown keyword {key!r}; choose from {', '.join(_KEYWORDS)}")
+            raise ArgumentError(f"{name}: unknown keyword {key!r}; choose from {', '.join(_KEYWORDS)}")
     first, backend, exchange = operands[0], how.get("backend"), how.get("exchange", "explicit")
     launch = how.get("launch", "auto")
     for key, text in (("backend", backend), ("exchange", exchange), ("launch", launch)):
         if not isinstance(text, str) and (text is not None or key != "backend"):
-            raise BackendError(f"{name}: {key} = {text!r} must be a name in quotes")
+            raise BackendError(f"{name}: {key} = {shown(text)} must be a name in quotes")
     if type(how.get("record", False)) is not bool:
-        raise BackendError(f"{name}: record = {how['record']!r} must be true or false")
+        raise BackendError(f"{name}: record = {shown(how['record'])} must be true or false")
     mesh = as_mesh(first.mesh if "mesh" not in how and isinstance(first, MeshTensor) else how.get("mesh"))
     tensors = [operand.tiles if isinstance(operand, MeshTensor) else operand for operand in operands]
     _agree(name, tensors)
-    chosen = tuple((key, tuple(value) if isinstance(value, list) else value) for key, value in options.items())
+    chosen = tuple((key, _option(name, key, value)) for key, value in options.items())
     own = how.get("executor")
     if not isinstance(own, Executor | None):
-        raise BackendError(f"{name}: executor = {own!r} is none; give a result of wafer_triton.executor")
+        raise BackendError(f"{name}: executor = {shown(own)} is none; give a result of wafer_triton.executor")
     if own is not None and (both := [key for key in ("backend", "exchange", "launch") if key in how]):
         raise BackendError(f"{name}: executor and {both[0]} are given, and an executor has its own; give one of them")
     plain = own is None and not how.get("record")
@@ -276,6 +289,21 @@ def _call(name: str, operands: tuple[Operand, ...], how: How, **options: Any) ->
     value, program = _run(operation, operands, runner, take)
     record = (operation.schedule, program.launches, program.rank_bytes)
     return (value, Record.of(*record)) if how.get("record") else value
+
+
+def _option(name: str, key: str, value: Any) -> Any:
+    """Return the value of an option as a recipe takes it; MeshError or ArgumentError for one of another kind."""
+    if key == "groups" and isinstance(value, list | tuple) and all(type(count) is int for count in value):
+        return tuple(value)
+    if isinstance(value, str) and key in ("algorithm", "accumulate", "axis", "op"):
+        return str(value)
+    if (value is None and key == "groups") or (type(value) in (bool, float) and key in ("transposed", "eps", "scale")):
+        return value
+    if key == "groups":
+        raise MeshError(
+            f"{name}: groups = {shown(value)}: give the number of groups of each level but the last, as (8,)"
+        )
+    raise ArgumentError(f"{name}: {key} is of type {type(value).__name__}; give a str")
 
 
 def _agree(name: str, tensors: list[Tensor]) -> None:
@@ -345,7 +373,7 @@ def mesh_gemv(
     _tensors("mesh_gemv", x, w)
     if isinstance(x, Tensor) and x.dim() == 1:
         result = mesh_gemv(x[None], w, axis=axis, algorithm=algorithm, groups=groups, accumulate=accumulate, **how)
-        return (result[0][0], result[1]) if how.get("record") else result[0]
+        return (result[0][0], result[1]) if how.get("record") is True else result[0]
     _matrices("mesh_gemv", x, w)
     if x.shape[1] != w.shape[0]:
         raise ShapeError(f"mesh_gemv: x has {x.shape[1]} elements, w {list(w.shape)} {w.shape[0]} rows")
@@ -367,8 +395,8 @@ def all_reduce(
     section 6.
     """
     _axis("all_reduce", axis)
-    if op not in ("add", "maximum"):
-        raise ShapeError(f"all_reduce: op {op!r} is neither 'add' nor 'maximum'")
+    if not isinstance(op, str) or op not in ("add", "maximum"):
+        raise ShapeError(f"all_reduce: op {shown(op)} is neither 'add' nor 'maximum'")
     _tensors("all_reduce", x)
     shape = as_mesh(how.get("mesh")).shape
     if tuple(x.shape[:2]) != shape:
@@ -420,10 +448,10 @@ def _number(name: str, key: str, value: Any) -> float:
     """Return a value as a finite number; ShapeError if it is none."""
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise ShapeError(f"{name}: {key} = {value!r} must be a finite number")
+        raise ShapeError(f"{name}: {key} = {shown(value)} must be a finite number")
     return number
 
 
@@ -437,5 +465,5 @@ def _matrices(name: str, a: Operand, b: Operand) -> None:
 
 
 def _axis(name: str, axis: str) -> None:
-    if axis not in ("x", "y"):
-        raise MeshError(f"{name}: axis {axis!r} is neither 'x' (across the columns) nor 'y' (down the rows)")
+    if not isinstance(axis, str) or axis not in ("x", "y"):
+        raise MeshError(f"{name}: axis {shown(axis)} is neither 'x' (across the columns) nor 'y' (down the rows)")

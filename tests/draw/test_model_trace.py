@@ -12,7 +12,8 @@ from wafer_triton.cost.layers import decode_block
 from wafer_triton.device import device
 from wafer_triton.draw.figure import numbers_of
 from wafer_triton.draw.model_trace import MOST_EVENTS
-from wafer_triton.draw.times import HAND_OVER, Timeline, of_request, of_token
+from wafer_triton.draw.times import HAND_OVER, Timeline, of_token
+from wafer_triton.draw.times import request as timed
 from wafer_triton.errors import DrawError, ShapeError
 from wafer_triton.mesh import Mesh
 from wafer_triton.place.regions import decode_regions
@@ -37,7 +38,7 @@ def trace(line, path):
 @pytest.fixture(scope="module", params=REQUESTS)
 def request_of(request):
     sizes = {"as_if": True} | REQUESTS[request.param]
-    return estimate.request(**sizes), of_request(**sizes), sizes
+    return estimate.request(**sizes), timed(**sizes), sizes
 
 
 def lasting(slices):
@@ -104,7 +105,7 @@ def test_every_block_of_a_model_is_in_the_region_that_holds_it(tmp_path):
 
 
 def test_a_trace_of_too_many_events_is_refused(tmp_path, monkeypatch):
-    line = of_request(**LLAMA | {"input": 64, "output": 2, "program": "paper-benchmark"})
+    line = timed(**LLAMA | {"input": 64, "output": 2, "program": "paper-benchmark"})
     monkeypatch.setattr("wafer_triton.draw.model_trace.MOST_EVENTS", 50)
     with pytest.raises(DrawError, match="events is more than the 50 that viewers take; give a smaller number"):
         draw.perfetto(line, tmp_path / "request.json")
@@ -113,7 +114,7 @@ def test_a_trace_of_too_many_events_is_refused(tmp_path, monkeypatch):
 
 def test_a_timeline_of_no_token_in_blocks_is_refused():
     with pytest.raises(ShapeError, match="most = 0 must be a whole number of at least 1"):
-        of_request(**LLAMA | {"input": 64, "output": 2, "most": 0})
+        timed(**LLAMA | {"input": 64, "output": 2, "most": 0})
 
 
 @pytest.mark.parametrize("model, side", [("llama3-8b", 180), ("smollm2-135m", 64)])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from wafer_triton.cli import ranks
 from wafer_triton.device import device as find_device
 from wafer_triton.dtype import BYTES, TILES, WEIGHTS
-from wafer_triton.errors import ConfigError
+from wafer_triton.errors import MOST, ConfigError
 from wafer_triton.mesh import Mesh, as_mesh
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from wafer_triton.models.checkpoint.checkpoint import Checkpoint
 
 Option = tuple[tuple[str, ...], dict[str, Any]]
-MOST = 10**9  # of any number, some thousand times the largest model's
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,9 @@ def batch_placed(
 
 def layout_of(layout: str | None, program: str) -> str:
     """Return the layout of regions: `layout`, else "area" for the paper-benchmark program and rectangles for "full"."""
-    return layout or ("area" if layers.is_paper_benchmark(program) else LAYOUTS[0])
+    if layout is not None:
+        return layout
+    return "area" if layers.is_paper_benchmark(program) else LAYOUTS[0]
 
 
 def first(place: Callable[[layers.Block], T], choices: Sequence[layers.Block]) -> T:

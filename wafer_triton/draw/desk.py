@@ -18,6 +18,7 @@ from wafer_triton.compare.grid import REASON, Row, feasible
 from wafer_triton.compare.sweep import LEGEND, OVERLAID, best, front
 from wafer_triton.draw.figure import AMOUNTS, COLOURS, COLUMN, REST, picture
 from wafer_triton.errors import DrawError
+from wafer_triton.text.arguments import checked
 from wafer_triton.text.quantity import PREDICTED, quantity
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ _MARKERS = "os^DvPX"
 _LETTERS = 46  # of a line of a title
 
 
+@checked
 def curves(rows: Rows, over: Sequence[str], shown: str, path: str | Path, *, title: str = "") -> None:
     """Draw a column over the first swept parameter, with bands; a curve for each value of the others.
 
@@ -65,6 +67,7 @@ def curves(rows: Rows, over: Sequence[str], shown: str, path: str | Path, *, tit
             axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2, columnspacing=1)
 
 
+@checked
 def heat(rows: Rows, over: Sequence[str], shown: str, path: str | Path, *, title: str = "") -> None:
     """Draw a column over two parameters as a map, with the border of feasibility; a map for each device and model.
 
@@ -107,6 +110,7 @@ def heat(rows: Rows, over: Sequence[str], shown: str, path: str | Path, *, title
         figure.colorbar(drawn, ax=list(many), label=label, pad=0.02)
 
 
+@checked
 def pareto(
     rows: Rows, over: Sequence[str], shown: str, against: str, path: str | Path, *, title: str = ""
 ) -> None:  # fmt: skip
@@ -151,6 +155,7 @@ def _names(named: list[Row], over: Sequence[str]) -> list[str]:
     return [f"{letter}: {point}" for letter, point in zip(ascii_uppercase, points, strict=False)]
 
 
+@checked
 def explanation(of: Explanation, path: str | Path, *, title: str = "") -> None:
     """Draw an explanation: the shares of the time, a roof for each letter of PLMR, and the effect of each number."""
     if not hasattr(of, "effects"):
@@ -222,6 +227,10 @@ def _effects(axes: Any, of: Explanation, shown: Mapping[str, Effect], numbers: d
 def _check(rows: Rows, over: Sequence[str], shown: str) -> None:
     """Raise DrawError for rows without figures, for a column that is not there, and for one without numbers."""
     held = feasible(rows)
+    if not over:
+        raise DrawError("no parameter is given over which to draw; give one or more that were swept")
+    if lacking := [name for name in over if any(name not in row for row in rows)]:
+        raise DrawError(f"no parameter {lacking[0]!r} was swept; columns: {', '.join(map(str, rows[0]))}")
     if not held:
         raise DrawError("a sweep without figures: there is nothing to draw; give it values that can be estimated")
     columns = [name for name in held[0] if name not in over]

@@ -19,7 +19,7 @@ from wafer_triton.dtype import torch_dtype
 from wafer_triton.emulate.parts import Memory, Planner, Step, Tables, Workspace
 from wafer_triton.emulate.plan import elided, explicit
 from wafer_triton.emulate.program import POOL, Program
-from wafer_triton.errors import BackendError, DtypeError, ShapeError, WaferError, check_type
+from wafer_triton.errors import BackendError, DtypeError, ShapeError, WaferError, check_type, shown
 from wafer_triton.layout import sharding
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import rules
@@ -32,8 +32,8 @@ class Executor(Planner):
     """Runs schedules. `exchange` is "explicit" or "elided"; `poison` fills all memory that is not given with NaN."""
 
     def __init__(self, *, exchange: str = "explicit", poison: bool = False) -> None:
-        if exchange not in EXCHANGES:
-            raise BackendError(f"exchange {exchange!r}: choose one of {', '.join(EXCHANGES)}")
+        if not isinstance(exchange, str) or exchange not in EXCHANGES:
+            raise BackendError(f"exchange {shown(exchange)}: choose one of {', '.join(EXCHANGES)}")
         self.exchange = exchange
         self.poison = poison
 

@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wafer_triton.dtype import BYTES
-from wafer_triton.errors import ScheduleError, check_type
+from wafer_triton.errors import ScheduleError, check_type, shown
 from wafer_triton.mesh import Mesh
-from wafer_triton.schedule.repeat import Rounds, comings
+from wafer_triton.schedule.repeat import Repeat, Rounds, Section, comings
 from wafer_triton.text import notebook
 
 Index = NDArray[np.int64]
@@ -32,6 +32,7 @@ GIVEN = ("input", "weight", "cache", "state")  # roles that have values at the s
 KEPT = ("weight", "cache", "state", "output")  # roles whose values are kept to the end
 RESIDENT = ("weight", "cache")  # roles that stay on the cores between schedules
 ROLES = (*GIVEN, "output", "scratch")
+FAMILIES = ("kernel", "decode")  # of measurements, see `Schedule`
 PATTERNS = ("ring", "tree", "broadcast", "relay")
 
 
@@ -130,8 +131,10 @@ class Slot:
     axis: str = "x"
 
     def __post_init__(self) -> None:
-        if self.axis not in ("x", "y"):
-            raise ScheduleError(f"slot of {self.buffer!r}: axis {self.axis!r} is neither 'x' nor 'y'")
+        if type(self.buffer) is not str:
+            check_type("slot: buffer", self.buffer, str)
+        if type(self.axis) is not str or self.axis not in ("x", "y"):
+            raise ScheduleError(f"slot of {self.buffer!r}: axis {shown(self.axis)} is neither 'x' nor 'y'")
         if type(self.index) is not int and self.index is not None:
             object.__setattr__(self, "index", _index(self.buffer, self.index))
 
@@ -161,7 +164,7 @@ def _index(buffer: str, index: Any) -> int | Index:
         array = np.array(None)
     if array.dtype.kind not in "iu" or array.ndim > 1:
         raise ScheduleError(
-            f"slot of {buffer!r}: index {index!r} is neither a whole number, nor one for each position, nor None"
+            f"slot of {buffer!r}: index {shown(index)} is neither a whole number, nor one for each position, nor None"
         )
     return array.astype(np.int64) if array.ndim else int(array)
 
@@ -290,8 +293,24 @@ class Schedule:
     family: str = "kernel"
 
     def __post_init__(self) -> None:
+        for what, value, kind in (
+            ("name", self.name, str),
+            ("mesh", self.mesh, Mesh),
+            ("buffers", self.buffers, Mapping),
+        ):
+            check_type(f"schedule {shown(self.name)}: {what}", value, kind)
+        for buffer in self.buffers.values():
+            check_type(f"schedule {self.name!r}: a buffer", buffer, Buffer)
         if not isinstance(self.rounds, Rounds):
+            if not isinstance(self.rounds, tuple | list):
+                check_type(f"schedule {self.name!r}: rounds", self.rounds, tuple)
+            for step in self.rounds:
+                if not isinstance(step, Round | Repeat | Section):
+                    check_type(f"schedule {self.name!r}: a round", step, Round)
             object.__setattr__(self, "rounds", Rounds(self.rounds))
+        if self.family not in FAMILIES:
+            known = ", ".join(FAMILIES)
+            raise ScheduleError(f"schedule {self.name!r}: family {shown(self.family)}: choose one of {known}")
 
     def _repr_html_(self) -> str:
         steps = Counter[str]()
@@ -312,5 +331,5 @@ def as_slot(slot: str | Slot) -> Slot:
         return slot
     if type(slot) is str:
         return Slot(slot)
-    check_type(f"slot {slot!r}", slot, str)
+    check_type(f"slot {shown(slot)}", slot, str)
     return Slot(slot)
