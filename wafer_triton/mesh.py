@@ -57,7 +57,7 @@ class Mesh:
         if row < 0 or col < 0 or row + self.rows > self.device.rows or col + self.cols > self.device.cols:
             raise MeshError(
                 f"mesh {self.rows} x {self.cols} at {self.origin} leaves device {self.device.name}, which has "
-                f"{self.device.rows} x {self.device.cols} cores"
+                f"{self.device.rows} x {self.device.cols} cores; give a smaller mesh"
             )
         object.__setattr__(self, "shape", (self.rows * self.fold[0], self.cols * self.fold[1]))
 

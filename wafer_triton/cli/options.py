@@ -62,18 +62,6 @@ def option(*flags: str, **settings: Any) -> Option:
     return flags, settings
 
 
-class Once(argparse.Action):
-    """Store a value, and refuse a second one, of which the first would be lost."""
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
-    ) -> None:  # fmt: skip
-        """Set the value of the option."""
-        if getattr(namespace, self.dest) is not None:
-            raise argparse.ArgumentError(self, "is given twice; give it once")
-        setattr(namespace, self.dest, values)
-
-
 WRITTEN = ("out", "draw", "trace", "write", "profile", "routing_out")  # options that name a file which is written
 READ = ("record", "runs", "text", "routing", "perplexity", "data", "requests")
 CHECKPOINT_FILES = ("*.safetensors", "*.index.json", "*config.json", "tokenizer*")  # which reading a model may need

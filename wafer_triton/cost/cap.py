@@ -31,6 +31,7 @@ from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.read import Model, shape_of
 from wafer_triton.shape.routing import DRAWN, Trace, drawn, of_experts, read_trace, steps
 from wafer_triton.text.arguments import checked
+from wafer_triton.text.files import check_path
 from wafer_triton.text.quantity import as_in, unit
 
 MOST_BATCH = 1024  # sequences of a step, each of which is priced by itself
@@ -251,6 +252,7 @@ def _trace(routing: str | float | Path, shape: DecoderShape, batch: int) -> Trac
         skew = float(str(routing))
     except ValueError:
         path = Path(routing)  # type: ignore[arg-type]
+        check_path(path)
         if not path.is_file():
             if path.suffix == ".json":
                 raise ShapeError(

@@ -74,7 +74,8 @@ class Device:
                 object.__setattr__(self, number, value)
             least = 0 if number in ("hop_cycles", "stage_cycles") else 1e-9
             if not isinstance(value, int | float) or isinstance(value, bool) or not value >= least:
-                wanted = "0 or more" if least == 0 else "positive"
+                small = type(value) in (int, float) and value > 0
+                wanted = "0 or more" if least == 0 else f"at least {least}" if small else "positive"
                 raise DeviceError(
                     f"device {self.name!r}: {number} = {shown(value)} must be {wanted}, an int or a float"
                 )

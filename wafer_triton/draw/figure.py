@@ -8,15 +8,14 @@ imported when a picture is made (`pip install 'wafer-triton[draw]'`).
 from __future__ import annotations
 
 import json
-import os
-import stat
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from wafer_triton.errors import BackendError, DrawError, shown, writing
+from wafer_triton.text.files import check_path
 
 WIDTH = 7.0  # inches: the text of a page
 COLUMN = 3.5  # inches: half of it, for pictures that stay legible at a width of 8 cm
@@ -77,17 +76,11 @@ def path_of(path: Any) -> Path:
     """Return the path of a file to write; DrawError for another value, a folder, and a folder that is not there."""
     if not isinstance(path, str | Path) or not str(path):
         raise DrawError(f"{shown(path)} is no path of a file; give a text or a Path")
-    try:
-        folder = os.stat(Path(path).parent)
-        with suppress(FileNotFoundError):
-            os.stat(path)
-    except (OSError, ValueError) as error:  # the latter of a text that no path can have
-        why = getattr(error, "strerror", "") or "no path of a file"
-        raise DrawError(f"{shown(str(path))}: {why}; give another path") from None
+    check_path(path, DrawError)
     if Path(path).is_dir():
         raise DrawError(f"{path}: is a folder; give the path of a file in it")
-    if not stat.S_ISDIR(folder.st_mode):
-        raise DrawError(f"{path}: {Path(path).parent} is no folder; give another path")
+    if not Path(path).parent.is_dir():
+        raise DrawError(f"{path}: there is no folder {Path(path).parent}; make it, or give another path")
     return Path(path)
 
 

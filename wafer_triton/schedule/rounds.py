@@ -308,7 +308,7 @@ class Schedule:
                 if not isinstance(step, Round | Repeat | Section):
                     check_type(f"schedule {self.name!r}: a round", step, Round)
             object.__setattr__(self, "rounds", Rounds(self.rounds))
-        if self.family not in FAMILIES:
+        if not isinstance(self.family, str) or self.family not in FAMILIES:
             known = ", ".join(FAMILIES)
             raise ScheduleError(f"schedule {self.name!r}: family {shown(self.family)}: choose one of {known}")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import cache, wraps
 from inspect import Parameter, signature
 from pathlib import Path
@@ -66,6 +67,8 @@ def _checked(label: str, name: str, kind: _Kind | None, value: Any) -> Any:
         raise ArgumentError(f"{label}{name} is of type {type(value).__name__}; give {kind.words}")
     if isinstance(value, list) and kind.words.startswith("a tuple"):
         return tuple(value)
+    if isinstance(value, str) and not _is_utf8(value):
+        raise ArgumentError(f"{label}{name} = {shown(value)} is not UTF-8 text; leave out its lone surrogate")
     return value.item() if isinstance(value, np.generic) else value
 
 
@@ -115,6 +118,12 @@ def _kind(annotation: str, default: Any, names: Mapping[str, Any]) -> _Kind | No
     if isinstance(named, type) and named is not Any:
         return _Kind(f"a {base}", lambda value: isinstance(value, named))
     return None
+
+
+def _is_utf8(text: str) -> bool:
+    with suppress(UnicodeEncodeError):
+        return text.isascii() or bool(text.encode())
+    return False
 
 
 def _is_texts(value: Any) -> bool:
