@@ -41,11 +41,11 @@ all: .venv/.installed  ## the rest: planted faults, other targets, whole models,
 
 coverage: .venv/.installed  ## lines that neither `make test` nor `make all` reaches, after twice their time
 	@rm -rf build/coverage && mkdir -p build/coverage
-	OMP_NUM_THREADS=1 $(BIN)/coverage run -m pytest -n $(WORKERS) -q -m "large or not large"
+	OMP_NUM_THREADS=1 $(BIN)/coverage run -m pytest -n $(WORKERS) -q
 	@$(BIN)/coverage combine --quiet && $(BIN)/coverage report
 
-quick: .venv/.installed  ## the fast tests, without commands and odd inputs
-	$(PYTEST) -m "not slow and not large" --ignore tests/cli --ignore tests/inputs
+quick: .venv/.installed  ## the fast tests of the library, in a minute
+	$(PYTEST) -m "not slow and not large" $(foreach f,bench cli docs gpu inputs models/test_text.py parity,--ignore tests/$(f))
 
 lint: typecheck  ## ruff, mypy, and the budget of sentences that are hard to read
 	$(BIN)/python tests/helpers/english.py

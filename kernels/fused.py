@@ -122,8 +122,9 @@ def _ops_kernel(
     LOOPS: tl.constexpr,
 ):  # fmt: skip
     first = tl.program_id(0) * LOOPS
+    operands = args  # Triton 3.6 loses a stride of 1 in a loop, unless the tuple is assigned
     for number in tl.range(first, first + 1 if LOOPS == 1 else min(first + LOOPS, blocks), num_stages=1):
-        run_ops(args, sizes, cores_at(cores_ptr, number, CORES), BODIES)
+        run_ops(operands, sizes, cores_at(cores_ptr, number, CORES), BODIES)
 
 
 def options(ops: Sequence[FusedOp], num_warps: int = 1, among: Sequence[FusedOp] = ()) -> dict[str, Any]:

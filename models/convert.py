@@ -16,12 +16,13 @@ from torch import Tensor, nn
 from wafer_triton.cost.price import Cost, Prediction
 from wafer_triton.count.account import Account
 from wafer_triton.device import Device
-from wafer_triton.dtype import dtype_name, torch_dtype
+from wafer_triton.device.dtype import STORED, storage_name, tile_dtype, torch_dtype
+from wafer_triton.device.layout import MeshTensor, scatter
+from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.errors import CheckpointError, DtypeError, ShapeError
-from wafer_triton.layout import MeshTensor, scatter
-from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.models.checkpoint.weights import is_finite
+from wafer_triton.models.place.storage import converted, magnitude
 from wafer_triton.models.run.ledger import Ledger
 from wafer_triton.ops import executor, run
 from wafer_triton.schedule.product import Recipe, recipe
@@ -38,9 +39,10 @@ def convert(
 ) -> Model:  # fmt: skip
     """`model` itself, its Linear layers, GPT-2's Conv1D and RMSNorms now computed on the mesh, without gradients.
 
-    One vector goes by MeshGEMV, more by MeshGEMM. `dtype` is the dtype of tiles (None: the weight's own). `emulate_on`
-    is the torch device that computes the layers, wherever the model is ("auto": the GPU of their input, else a GPU
-    where there is one). A norm that is not x / rms(x) * weight stays as it is. Warns (`UserWarning`) of parameters that
+    One vector goes by MeshGEMV, more by MeshGEMM. `dtype` is the dtype of tiles (None: the weight's own); of "int8" or
+    "fp8" the matrices of linear layers are stored so, one scale each, and tiles are fp16. `emulate_on` is the torch
+    device that computes the layers, wherever the model is ("auto": the GPU of their input, else a GPU where there is
+    one). A norm that is not x / rms(x) * weight stays as it is. Warns (`UserWarning`) of parameters that
     stay off the mesh, but for embeddings. Raises ShapeError if there is nothing to convert; a layer that does not fit
     the mesh says so when it first runs.
     """
@@ -105,7 +107,7 @@ class _OnMesh(nn.Module):
     def __init__(self, weight: nn.Parameter, mesh: Mesh, dtype: Any, how: dict[str, Any]) -> None:
         super().__init__()
         self.weight, self.mesh, self.how = weight, mesh, how
-        self.dtype = dtype_name(weight.dtype if dtype is None else dtype)
+        self.dtype = storage_name(weight.dtype if dtype is None else dtype)
         self.ledger = Ledger()
         self._cut: dict[tuple[tuple[int, int], str], MeshTensor] = {}
 
@@ -113,6 +115,8 @@ class _OnMesh(nn.Module):
         """Return the weight's tiles on a mesh and a torch device, cut when first asked for."""
         if (mesh.shape, device) not in self._cut:
             cut = weight.detach().to(device, torch_dtype(self.dtype))
+            if self.dtype in STORED and cut.ndim == 2:
+                cut = converted(cut, self.dtype, magnitude(cut))
             self._cut[mesh.shape, device] = scatter(cut, mesh, pattern)
         return self._cut[mesh.shape, device]
 
@@ -175,7 +179,7 @@ class MeshRMSNorm(_OnMesh):
         if not len(rows):
             return x
         shapes = (tuple(rows.shape), tuple(self.weight.shape))
-        norm = recipe("rms_norm", self.mesh, self.dtype, shapes, (("eps", self.eps),))
+        norm = recipe("rms_norm", self.mesh, tile_dtype(self.dtype), shapes, (("eps", self.eps),))
         return self.run(norm, rows, self.weight).reshape(x.shape)
 
 

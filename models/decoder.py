@@ -15,7 +15,7 @@ from typing import Any, overload
 import torch
 from typing_extensions import Unpack
 
-from wafer_triton.dtype import BYTES, dtype_name, torch_dtype
+from wafer_triton.device.dtype import BYTES, STORED, storage_name, tile_dtype, torch_dtype
 from wafer_triton.errors import CheckpointError
 from wafer_triton.models.checkpoint.checkpoint import Checkpoint
 from wafer_triton.models.checkpoint.text import chat_ids
@@ -54,8 +54,10 @@ class WaferForCausalLM(Session):
         self, config: DecoderConfig, weights: Weights, placement: PlaceOptions = PLACED, run: RunOptions = RUN
     ) -> None:
         super().__init__()
-        weights, chosen = complete(weights, config), run.chosen()
-        dtype = dtype_name(placement.dtype)
+        stored = storage_name(placement.dtype)
+        if stored in STORED:
+            config = replace(config, weights=stored)
+        weights, chosen, dtype = complete(weights, config), run.chosen(), tile_dtype(stored)
         self.placement = place(config, replace(placement, dtype=dtype))
         if run.placed is not None:
             run.placed(self.placement)
@@ -91,7 +93,7 @@ class WaferForCausalLM(Session):
 
         `options` are the fields of `PlaceOptions` and `RunOptions`; TypeError for any other.
         """
-        opened, name = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint), dtype_name(dtype)
+        opened, name = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint), storage_name(dtype)
         weights = opened.weights(torch_dtype(name))
         model = cls.from_weights(opened.config, weights, dtype=name, **options)
         model.checkpoint = opened
@@ -106,7 +108,7 @@ class WaferForCausalLM(Session):
 
         `options` are as of `from_pretrained`.
         """
-        shape, name = config_of(config), dtype_name(dtype)
+        shape, name = config_of(config), storage_name(dtype)
         weights = RandomWeights(shape, torch_dtype(name), seed if random_weights else None)
         return cls.from_weights(shape, weights, dtype=name, **options)
 

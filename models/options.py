@@ -30,9 +30,10 @@ class PlaceOptions:
     more than padding, see `wafer_triton.cost.padding`. In prefill the `experts` of a mixture are "spread", each over
     the whole mesh, or live in "regions", given ones or the best (default: the faster by the cost model that fits).
 
-    Tiles have `dtype`, sums are kept in `accumulate`. The KV cache of each of `batch` sequences holds `max_length`
-    tokens, prompt and new. A prompt of up to `max_prompt` tokens goes through prefill at once if a block can take it,
-    else in chunks. `kv_policy` "concat" fills the last row alone and overflows sooner.
+    Tiles have `dtype`, sums are kept in `accumulate`. With "int8" or "fp8" the matrices are stored so, one scale each,
+    and tiles are fp16. The KV cache of each of `batch` sequences holds `max_length` tokens, prompt and new. A prompt of
+    up to `max_prompt` tokens goes through prefill at once if a block can take it, else in chunks. `kv_policy` "concat"
+    fills the last row alone and overflows sooner.
     """
 
     mesh: Any = None

@@ -13,6 +13,7 @@ os.environ["WAFER_TRITON_TUNE"] = "0"
 from collections import Counter
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ from wafer_triton.device import PRESETS, Device
 if find_spec("hypothesis"):  # which tests/gpu do without, where it may be missing
     from hypothesis import HealthCheck, settings
 
-    # No test watches the clock, so hypothesis may not either: neither a deadline nor a check for slow inputs.
+    # No test depends on wall time, so hypothesis has neither a deadline nor a check for slow inputs.
     settings.register_profile(
         "wafer", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, max_examples=50
     )
@@ -35,6 +36,7 @@ if triton.knobs.runtime.interpret:
 gc.set_threshold(30_000, 20)
 
 
+HERE = Path(__file__).parent
 # `make test` leaves these out, `make all` runs them: other targets, whole models, searches, large meshes, ranks, pages.
 LARGE = (
     "bench/test_suites", "cost/test_paper", "cost/test_placement", "cost/test_residence", "cost/test_search",
@@ -45,6 +47,15 @@ LARGE = (
     "parity/test_smollm2", "place/test_one_answer", "serve/test_plan", "test_packaging", "test_wafer_scale",
     "train/test_planner", "verify/test_model_intents", "verify/test_mutants",
 )  # fmt: skip
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Return True for a file without a test of `make test`, `make quick` or `make all`: importing is slow."""
+    expression = config.option.markexpr
+    if collection_path.suffix != ".py" or not ("not large" in expression or expression == "large"):
+        return None
+    large = collection_path.relative_to(HERE).with_suffix("").as_posix() in LARGE
+    return large != (expression == "large") or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

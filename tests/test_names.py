@@ -4,9 +4,12 @@ import ast
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.mark.slow
 def test_each_class_name_is_defined_once():
     defined = defaultdict(list)
     for folder in ("wafer_triton", "kernels", "models"):

@@ -14,9 +14,9 @@ from wafer_triton import ops
 from wafer_triton.cost.price import price
 from wafer_triton.count.account import Account
 from wafer_triton.device import PRESETS
+from wafer_triton.device.layout import MeshTensor, scatter
+from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.errors import BackendError, DtypeError, MeshError, ShapeError, SramError, WaferError
-from wafer_triton.layout import MeshTensor, scatter
-from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.schedule.product import recipe
 
 CALLS = {
@@ -113,6 +113,7 @@ def test_torch_compile_keeps_options():
     assert torch.equal(torch.compile(chain, fullgraph=True, backend="aot_eager")(a, b), chain(a, b))
 
 
+@pytest.mark.slow
 def test_the_operator_passes_torchs_own_checks():
     a, b = torch.randn(4, 4), torch.randn(4, 4)
     text = ops._text(Mesh(2, 2), (("accumulate", "fp32"),))

@@ -57,6 +57,12 @@ def product(algorithm: str, side: int = SIDE) -> Schedule:
     return recipe("gemm", Mesh(side, side), "fp16", shapes, (("algorithm", algorithm),)).schedule
 
 
+def summed(algorithm: str) -> Schedule:
+    """Return a product of a vector and a matrix in fp16, whose partial sums are added by an algorithm."""
+    shapes = ((1, SIZE), (SIZE, SIZE))
+    return recipe("gemv", Mesh(SIDE, SIDE), "fp16", shapes, (("algorithm", algorithm),)).schedule
+
+
 @cache
 def cycles() -> dict[str, list[estimate.Kernel]]:
     """Return the prices of one product by each algorithm on square meshes of `SIDES`; without room there is none."""
@@ -71,47 +77,50 @@ def cycles() -> dict[str, list[estimate.Kernel]]:
 
 def meshgemm(path: Path, dark: bool = False) -> None:
     """Draw the moves of a round of MeshGEMM and of Cannon, and the cycles of four algorithms over the mesh."""
-    title = f"[{WIDE}, {WIDE}] x [{WIDE}, {WIDE}] in fp16 on a WSE-2"
-    with picture(path, 2.9, "", dark) as (figure, numbers):
+    ends = {name: prices[-1].cycles for name, prices in cycles().items()}
+    cannon, summa, gather = (f"{ends[name] / ends['MeshGEMM']:.2g}" for name in list(ends)[1:])
+    point = f"On {SIDES[-1]} x {SIDES[-1]} cores Cannon takes {cannon} times the cycles of MeshGEMM, "
+    point += f"SUMMA {summa}, all-gather {gather}"
+    title = f"Left: moves of a round. Right: [{WIDE}, {WIDE}] x [{WIDE}, {WIDE}] in fp16 on a WSE-2, error bands"
+    with picture(path, 2.7, title, point, dark) as (figure, numbers):
         left, right = figure.subfigures(1, 2, width_ratios=(4, 5))
         many: Any = left.subplots(2, 1, sharex=True, sharey=True)
         for axes, (algorithm, name) in zip(many, list(ALGORITHMS.items())[:2], strict=True):
-            numbers[f"longest move of {name}"] = [_moves(axes, name, product(algorithm), "w" if dark else "k")]
+            numbers[f"longest move of {name}"] = [_moves(axes, name, product(algorithm), dark)]
         many[1].set_xlabel("column of the core")
         whole_ticks(many[1])
         axes = right.subplots()
-        axes.set(xscale="log", yscale="log", xlabel="cores a side", ylabel="cycles, predicted on the wafer")
+        axes.set(xscale="log", yscale="log", xlabel="cores a side", ylabel="cycles, predicted")
         best = cycles()["MeshGEMM"][-1].cycles
         for number, (name, prices) in enumerate(cycles().items()):
             sides, values = SIDES[-len(prices) :], [price.cycles for price in prices]
             numbers[f"cycles of {name}"] = values
-            colour = COLOURS[(0, 5, 2, 1)[number]]
+            colour = COLOURS[(4 if dark else 0, 5, 2, 1)[number]]
             bands = [price.error_band or 0.0 for price in prices]
             low, high = ([v * (1 + sign * band) for v, band in zip(values, bands, strict=True)] for sign in (-1, 1))
             axes.fill_between(sides, low, high, color=colour, alpha=0.15, lw=0)
             axes.plot(sides, values, marker="o", ms=3, color=colour)
-            times = f"\n{values[-1] / best:.3g} times" if number else ""
+            times = f"\n{values[-1] / best:.2g} times" if number else ""
             axes.annotate(
                 f"{name}{times}", (sides[-1], values[-1]), (6, 0), textcoords="offset points", color=colour, va="center"
             )
-        axes.set_title(title)
-        axes.set_xlim(SIDES[0] * 0.93, SIDES[-1] * 1.75)
-        axes.set_xticks(SIDES, [str(side) for side in SIDES])
+        axes.set_xlim(SIDES[0] * 0.93, SIDES[-1] * 2.1)
+        axes.set_xticks(SIDES[::2] + SIDES[-1:], [str(side) for side in SIDES[::2] + SIDES[-1:]])
         axes.minorticks_off()
 
 
-def _moves(axes: Any, name: str, schedule: Schedule, ink: str) -> int:
+def _moves(axes: Any, name: str, schedule: Schedule, dark: bool) -> int:
     """Draw the moves along one row of cores in a round that multiplies, as arcs; return links of the longest."""
     round_ = next(round_ for round_ in schedule.rounds if kind(round_) == "product" and round_.exchanges)
     exchange = next(exchange for exchange in round_.exchanges if exchange.axis == "x")
     half_turn = np.linspace(0, np.pi, 60)
     for send, recv in zip(np.atleast_2d(exchange.send)[0], np.atleast_2d(exchange.recv)[0], strict=True):
         middle, radius = (send + recv) / 2, (recv - send) / 2
-        colour = MANY if abs(recv - send) > 2 else FEW
+        colour = MANY if abs(recv - send) > 2 else COLOURS[4] if dark else FEW
         axes.plot(middle - radius * np.cos(half_turn), abs(recv - send) * np.sin(half_turn), colour, lw=1)
-    axes.plot(range(SIDE), np.zeros(SIDE), f"{ink}s", ms=3)
+    axes.plot(range(SIDE), np.zeros(SIDE), f"{'w' if dark else 'k'}s", ms=3)
     longest = int(abs(exchange.send - exchange.recv).max())
-    axes.set(title=f"{name}: a round's moves cross at most {longest} links", ylabel="links", ylim=(-1.5, SIDE))
+    axes.set(title=f"{name}: {longest} links at most", ylabel="links", ylim=(-1.5, SIDE))
     return longest
 
 
@@ -124,8 +133,8 @@ def wafer(path: Path) -> None:
 
 def compared(path: Path) -> None:
     """Compare the algorithms of a product."""
-    rows = compare_gemm(120, WIDE, WIDE, WIDE, values=False)
-    title = f"[{WIDE:,}, {WIDE:,}] x [{WIDE:,}, {WIDE:,}] in fp16 on 120 x 120 cores of a WSE-2"
+    rows = compare_gemm(360, WIDE, WIDE, WIDE, values=False)
+    title = f"[{WIDE:,}, {WIDE:,}] x [{WIDE:,}, {WIDE:,}] in fp16 on 360 x 360 cores of a WSE-2"
     draw.compare(rows, path, title, Mesh(1, 1).device)
 
 
@@ -154,15 +163,22 @@ def served(path: Path) -> None:
         run = simulate(poisson(rate, 1000, lengths), times, policy)
         rows.append({"rate": rate} | flat(report(run, times.pool, times.device, slo=Slo(2.0, 0.025))))
     title = "Llama 3 8B on a WSE-2: prompts of 256 to 1,024 tokens, answers of 50 to 370"
-    title += "\ngoodput within TTFT 2 s, TPOT 25 ms"
+    title += "; in time: first token within 2 s (TTFT), then 25 ms a token (TPOT)"
     serving.latency(rows, "rate", path, title)
 
 
 def head_groups(path: Path) -> None:
     """Draw the rows of docs/head-groups.csv: cycles over the paper-benchmark program's, with one group and the best."""
     rows = list(csv.DictReader((Path(__file__).parents[1] / "head-groups.csv").open(encoding="utf-8")))
-    with picture(path, 2.6, "cycles of a layer over the paper-benchmark program's, predicted on a WSE-2") as drawn:
-        figure, numbers = drawn
+    best, one = (
+        [float(row[name]) / float(row["paper-benchmark program"]) for row in rows] for name in ("best", "one group")
+    )
+    point = f"The best number of head groups takes {min(best):.2f} to {max(best):.2f} of the cycles"
+    point += f", one group {min(one):.1f} to {max(one):.1f}"
+    title = (
+        "Cycles of a layer over the paper-benchmark program's, predicted on a WSE-2;\nsolid: the best number of groups"
+    )
+    with picture(path, 2.2, f"{title}, dashed: one group", point) as (figure, numbers):
         for axes, phase in zip(figure.subplots(1, 2), ("decode", "prefill"), strict=True):
             models = dict.fromkeys(row["model"] for row in rows)
             for model, colour in zip(models, COLOURS, strict=False):
@@ -171,16 +187,11 @@ def head_groups(path: Path) -> None:
                 for name, style in (("one group", "--"), ("best", "-")):
                     values = [float(row[name]) / float(row["paper-benchmark program"]) for row in own]
                     numbers[f"{phase} of {model}, {name}"] = values
-                    axes.plot(
-                        sides, values, style, color=colour, marker="o", ms=3, label=model if name == "best" else None
-                    )
+                    label = model if name == "best" and phase == "decode" else None
+                    axes.plot(sides, values, style, color=colour, marker="o", ms=3, label=label)
             axes.axhline(1, color=REST, lw=0.6)
-            axes.set(
-                title=f"{phase}: best number of head groups (solid), one (dashed)",
-                xlabel="cores a side",
-                ylim=(0, None),
-            )
-        axes.legend()
+            axes.set(title=phase, xlabel="cores a side", ylim=(0, None), xticks=sides)
+        figure.axes[0].legend(loc="lower left")
 
 
 def architect(name: str) -> Callable[[Path], None]:
@@ -209,7 +220,7 @@ PICTURES: dict[str, Callable[[Path], None]] = {
     "token.png": token,
     "schedule.png": lambda path: draw.schedule(product("mesh"), path),
     "mesh.png": lambda path: draw.mesh(product("mesh", 8), path, round=5),
-    "links.png": lambda path: draw.links(product("cannon"), path),
+    "links.png": lambda path: draw.links(summed("star"), path),
     "sram.png": lambda path: draw.sram(product("allgather", 24), path),
     "timeline.png": lambda path: draw.timeline(product("mesh", 8), path),
     "compare.png": compared,

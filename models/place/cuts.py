@@ -17,9 +17,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from wafer_triton.layout import MeshTensor, scatter
-from wafer_triton.mesh import Mesh
+from wafer_triton.device.dtype import STORED
+from wafer_triton.device.layout import MeshTensor, scatter
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.models.checkpoint.weights import StoredWeights
+from wafer_triton.models.place.storage import converted, magnitude
 from wafer_triton.place.need import is_turned, param_shapes, tile_shape, weights_of
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.ring import aligned
@@ -133,14 +135,19 @@ def held_tile(buffer: Buffer) -> tuple[int, ...]:
 def fill(memory: Tiles, buffers: Mapping[str, Buffer], weights: Weights, layer: int, mesh: Mesh, here: Part) -> None:
     """Put a layer's weights into the memory [rows, cols, *tile] of their buffers on the cores `here`, piece by piece.
 
-    A bias is repeated for each sequence.
+    A bias is repeated for each sequence. A matrix of a buffer in int8 or fp8 is rounded, see `storage`.
     """
     for name, buffer in buffers.items():
         filled = Counter[Any]()  # of the last dimension, of each expert by itself
         for cut in buffer.holds:
             held = memory[name] if cut.experts is None else memory[name][:, :, slice(*cut.experts)]
-            start = filled[cut.experts]
+            start, stored = filled[cut.experts], buffer.dtype in STORED
+            if stored:
+                every = each(cut, weights, cut.of(layer), mesh, (slice(0, mesh.rows), slice(0, mesh.cols)))
+                largest = torch.stack([magnitude(tiles) for _, tiles in every]).max()
             for cores, tiles in each(cut, weights, cut.of(layer), mesh, here):
+                if stored:
+                    tiles = converted(tiles, buffer.dtype, largest)
                 own = held[cores][..., start : start + tiles.shape[-1]]
                 own.copy_(tiles.unsqueeze(2) if cut.repeated else tiles)
             filled[cut.experts] = start + tiles.shape[-1]

@@ -141,7 +141,7 @@ def test_regions_are_listed_on_request(run):
         (["--device", "wse4"], "unknown device 'wse4'; did you mean 'wse"),
         (["--model", "nowhere"], "nowhere: neither a folder nor a known checkpoint"),
         (["--prompt", ""], "the prompt is empty"),
-        (["--dtype", "fp8"], "argument --dtype: fp8 is a storage of weights in predictions"),
+        (["--dtype", "int4"], "argument --dtype: invalid choice: 'int4' (choose from 'fp32', 'bf16', 'fp16', "),
         (["--dtype", "bf16", "--accumulate", "fp16"], "accumulate='fp16' needs fp16 tiles, not bf16"),
         (["--exchange", "none"], "argument --exchange: invalid choice: 'none'"),
         (["--backend", "cuda"], "argument --backend: invalid choice: 'cuda'"),

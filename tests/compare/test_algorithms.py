@@ -12,9 +12,9 @@ from wafer_triton.compare.algorithms import compare_gemm, compare_gemv
 from wafer_triton.count.account import account, per_round
 from wafer_triton.count.routes import routes
 from wafer_triton.device import device
-from wafer_triton.mesh import as_mesh
+from wafer_triton.device.mesh import as_mesh
 from wafer_triton.schedule.product import recipe
-from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.schedule import Schedule
 
 SIDES = (4, 8, 16, 32, 64, 128)
 WIDTH = 1024  # of the square matrices, the same on every mesh
@@ -43,6 +43,7 @@ def exponent(measure) -> float:
     return float(np.polyfit(np.log(sides), np.log([measure(side) for side in sides]), 1)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "expected"),
     [("mesh", 0), ("cannon", 1), ("summa", 1), ("allgather", 1)],
@@ -129,6 +130,7 @@ def test_gemv_rows_carry_their_error():
     assert all(row.error is not None and 0 < row.error < 1e-5 for row in rows)
 
 
+@pytest.mark.slow
 def test_small_operands_leave_cores_without_work():
     assert not compare_gemm(64, 8, 8, 8, values=False)[0].verdict["P"]
 

@@ -47,6 +47,7 @@ def test_bytes_in_use_grow_with_the_batch_and_operations_do_not_depend_on_routin
     assert skewed.most_tokens_per_expert == 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "gigabytes"),  # of weights but embedding and head, by the uniform formula E (1 - (1 - k/E)^T)
     [
@@ -120,6 +121,7 @@ def test_a_short_trace_and_a_dense_model_are_refused():
         measured(OLMOE, "fp16", WSE2, [])
 
 
+@pytest.mark.slow
 def test_models_that_no_wafer_holds_are_refused_with_their_bytes():
     for device, held in (("wse2", "36,642,816,000"), ("wse3", "36,642,816,000")):
         with pytest.raises(Exception, match=f"weights take 61,064,245,248 B in fp16, and all cores .* hold {held} B"):

@@ -17,8 +17,8 @@ from wafer_triton.cost.phases import phases
 from wafer_triton.cost.price import best_groups, price
 from wafer_triton.count.routes import routes
 from wafer_triton.device import device
+from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.errors import ConfigError, DeviceError, MeshError, ShapeError, SramError, WaferError
-from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.schedule import decode, prefill
 from wafer_triton.schedule.block import drafted
 from wafer_triton.schedule.builder import Builder
@@ -49,6 +49,7 @@ def test_more_cores_put_less_on_each_link(on: str) -> None:
     assert many.cycles < few.cycles
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on", ["wse2", "wse3"])
 @pytest.mark.parametrize("n", [720, 16384])
 def test_meshgemv_is_four_to_eight_times_faster_than_the_pipeline(on: str, n: int) -> None:
@@ -104,6 +105,7 @@ def test_energy_of_the_papers_gemv() -> None:
     assert eight.energy_ratio == pytest.approx(8 * found.energy_ratio)
 
 
+@pytest.mark.slow
 def test_a_request_is_the_sum_of_its_tokens() -> None:
     made = estimate.request(model="llama3-8b", prefill_mesh=300, decode_mesh=360, input=355, output=12)
     tokens = (
@@ -118,6 +120,7 @@ def test_a_request_is_the_sum_of_its_tokens() -> None:
     assert made.prefill_seconds == estimate.prefill(model="llama3-8b", mesh=300, tokens=355).seconds
 
 
+@pytest.mark.slow
 def test_a_long_answer_is_priced_at_some_of_its_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = {"model": "smollm2-135m", "prefill_mesh": 40, "decode_mesh": 40, "input": 100, "output": 4000}
     every = estimate.request(**sizes, as_if=True).decode_seconds
@@ -270,6 +273,7 @@ DECODE_KEYS = "cycles_per_layer tokens_per_second communication_cycles_per_layer
 LAYER = "--dim 2160 --ffn 7200 --heads 1 --kv-heads 1 --layers 1 --mesh 240 --context 2160 --groups 10"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line, keys",
     [

@@ -9,7 +9,7 @@ from wafer_triton.cost import layers
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.padding import of_layer, of_prefill, padding
 from wafer_triton.device import device
-from wafer_triton.mesh import Mesh
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.heads import HeadGroups, most_groups
 from wafer_triton.shape.decoder import DecoderShape
@@ -33,6 +33,7 @@ def test_the_choice_is_nearly_the_fastest_of_all(model, side, context):
     assert min(every) <= cycles(shape, mesh, context, None) <= 1.01 * min(every)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", PAPER)
 @pytest.mark.parametrize("side", [360, 540, 720])
 def test_head_groups_beat_the_single_head_of_the_paper(model, side):

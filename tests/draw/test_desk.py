@@ -6,7 +6,7 @@ from PIL import Image
 from wafer_triton import draw
 from wafer_triton.compare.explain import explain
 from wafer_triton.compare.sweep import best, front, sweep
-from wafer_triton.draw.figure import COLOURS, numbers_of
+from wafer_triton.draw.figure import COLOURS, COLUMN, DOTS, numbers_of
 from wafer_triton.errors import DrawError
 
 MODEL = {"model": "smollm2-135m", "context": 64}
@@ -21,6 +21,7 @@ def rows():
 OVER = ["sram_kib", "mesh", "device"]
 
 
+@pytest.mark.slow
 def test_curves_show_every_figure_and_where_there_is_none(rows, tmp_path):
     draw.curves(rows, OVER, "tokens_per_second", tmp_path / "a.png")
     shown = numbers_of(tmp_path / "a.png")
@@ -29,7 +30,7 @@ def test_curves_show_every_figure_and_where_there_is_none(rows, tmp_path):
         key = f"mesh {mesh} x {mesh} cores, wse3"
         assert shown[key] == [round(row["tokens_per_second"], 4) for row in own if "reason" not in row]
         assert shown[f"{key} without figures"] == [row["sram_kib"] for row in own if "reason" in row]
-    assert Image.open(tmp_path / "a.png").size[0] == 700, "3.5 inches of 200 dots"
+    assert Image.open(tmp_path / "a.png").size[0] == COLUMN * DOTS
 
 
 def test_a_heat_map_has_a_cell_for_each_point_in_order(rows, tmp_path):
@@ -64,6 +65,7 @@ def test_the_best_rows_are_the_fastest_and_the_least(rows):
         assert {row["device"]: row[name] for row in best(rows, name)} == wanted
 
 
+@pytest.mark.slow
 def test_an_explanation_shows_shares_roofs_and_effects(tmp_path):
     found = explain("decode", mesh=32, **MODEL)
     draw.explanation(found, tmp_path / "a.png")

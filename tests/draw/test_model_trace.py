@@ -1,21 +1,24 @@
 """Traces of whole requests: their durations add up to the price, phase by phase and region by region."""
 
 import json
+import re
 from functools import partial
+from pathlib import Path
 
 import pytest
 
+import wafer_triton
 from traces import FIELDS, read
 from wafer_triton import draw, estimate
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.layers import decode_block
 from wafer_triton.device import device
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.draw.figure import numbers_of
 from wafer_triton.draw.model_trace import MOST_EVENTS
 from wafer_triton.draw.times import HAND_OVER, Timeline, of_token
 from wafer_triton.draw.times import request as timed
-from wafer_triton.errors import DrawError, ShapeError
-from wafer_triton.mesh import Mesh
+from wafer_triton.errors import ArgumentError, DrawError, ShapeError
 from wafer_triton.place.regions import decode_regions
 from wafer_triton.shape.read import shape_of
 
@@ -88,6 +91,27 @@ def test_a_request_obeys_the_format_with_few_events(request_of, tmp_path):
     assert all({"runs", "hops", "bytes over links", "cycles", "cycles of set-up"} <= args.keys() for args in slices)
 
 
+def test_every_slice_of_a_request_names_source_lines_which_its_whole_contains(request_of, tmp_path):
+    lines = {}
+    for event in trace(request_of[1], tmp_path / "request.json")["traceEvents"]:
+        if event["ph"] == "X":
+            lines.setdefault(event["cat"], set()).update(event["args"]["source"].split(", "))
+    assert all(re.fullmatch(r"(schedule|place)/\w+\.py:\d+", source) for of in lines.values() for source in of)
+    handed = {source for source in lines["blocks"] if source.startswith("place/hand_over.py")}
+    assert lines["steps"] <= lines["blocks"] - handed <= lines["tokens"] | lines["phases"]
+    assert lines["transfers"] <= lines["phases"]
+
+
+def test_a_step_names_the_line_that_adds_it(tmp_path):
+    line = timed(**LLAMA | {"input": 64, "output": 2, "program": "paper-benchmark"})
+    events = trace(line, tmp_path / "request.json")["traceEvents"]
+    sources = {event["args"]["source"] for event in events if event.get("cat") == "steps" and event["name"] == "silu"}
+    assert {source.partition(":")[0] for source in sources} == {"schedule/prefill.py", "schedule/decode.py"}
+    for path, _, number in (source.rpartition(":") for source in sources):
+        text = (Path(wafer_triton.__file__).parent / path).read_text().splitlines()[int(number) - 1]
+        assert 'label="silu"' in text
+
+
 def test_every_block_of_a_model_is_in_the_region_that_holds_it(tmp_path):
     mesh, shape = Mesh(180, 180), shape_of("llama3-8b")
     c = constants(mesh.device)
@@ -134,5 +158,5 @@ def test_a_picture_of_a_token_shows_its_cycles(model, side, tmp_path):
 def test_a_timeline_without_a_token_has_no_picture(tmp_path):
     with pytest.raises(DrawError, match="a timeline without a token: there is nothing to draw"):
         draw.token(Timeline({}), tmp_path / "token.png")
-    with pytest.raises(DrawError, match="token: line is of type int; give a Timeline"):
+    with pytest.raises(ArgumentError, match="token: line is of type int; give a Timeline"):
         draw.token(3, tmp_path / "token.png")

@@ -21,8 +21,8 @@ from wafer_triton.cli.main import main
 from wafer_triton.cost.price import intervals, price
 from wafer_triton.count.account import account, link_loads, per_round
 from wafer_triton.count.routes import routes
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.draw.tiles import rounds
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.product import recipe
 from wafer_triton.text.quantity import quantity
 
@@ -93,7 +93,7 @@ def test_counts_price_and_links_equal_python_s(show):
     assert sum(steps.values()) == pytest.approx(cost.cycles, abs=len(steps)) and list(steps) == [
         "align a and b",
         "gemm",
-        "round",
+        "sums to fp16",
     ]
     bounds = sum_of_bounds(schedule)
     for step, _, most in cells(browser, "#costs"):
@@ -189,7 +189,7 @@ def test_values_equal_the_product(show):
     browser.choose("#row", "2")
     browser.choose("#column", "3")
     browser.key("End")
-    settled(browser, "round: no tile moves")
+    settled(browser, "sums to fp16: no tile moves")
     (told,) = [row for row in cells(browser, "#facts .wide:last-of-type") if row[0] == "out"]
     assert told[1] == "4 x 4" and float(told[2]) == pytest.approx(float(tile.norm()), rel=2e-3)
     assert [float(text) for text in told[4].split()] == pytest.approx(tile.flatten()[:4].tolist(), rel=1e-2, abs=1e-2)

@@ -1,8 +1,11 @@
 """Pictures show the numbers of `account`, `price` and `sram`, in files of three kinds that carry them."""
 
 import builtins
+import html
+import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -11,12 +14,12 @@ from wafer_triton import draw
 from wafer_triton.compare.algorithms import compare_gemv
 from wafer_triton.cost.price import price
 from wafer_triton.count.account import account, link_loads
-from wafer_triton.draw.figure import REST, coloured, numbers_of
+from wafer_triton.device.mesh import Mesh
+from wafer_triton.draw.figure import COLUMN, DOTS, REST, coloured, numbers_of
 from wafer_triton.errors import BackendError, DrawError
-from wafer_triton.mesh import Mesh
 from wafer_triton.place.regions import Region
 from wafer_triton.schedule.product import recipe
-from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.schedule import Schedule
 
 MESH = Mesh(3, 4)
 
@@ -95,11 +98,48 @@ def test_a_sweep_is_written_in_every_kind(kind, tmp_path):
     assert path.read_bytes() == (tmp_path / f"again.{kind}").read_bytes(), "the same numbers give the same file"
     if kind == "png":
         assert numbers_of(path) == {"cycles": [20, 15], "cycles without figures": []}
-        assert Image.open(path).size[0] == 700, "3.5 inches of 200 dots"
+        assert Image.open(path).size[0] == COLUMN * DOTS
     elif kind == "svg":
         assert "a sweep" in path.read_text() and "predicted on the wafer" in path.read_text()
     else:
         assert path.read_bytes().startswith(b"%PDF")
+
+
+def points(draws, path):
+    """Return the text of a picture's bold lines."""
+    draws(path)
+    bold = re.findall(r'<text style="[^"]*(?:700|bold)[^>]*>([^<]*)<', path.read_text())
+    return " ".join(html.unescape(line) for line in bold)
+
+
+def test_a_picture_begins_with_its_point(tmp_path):
+    schedule, path = SCHEDULES["square"], tmp_path / "a.svg"
+    counted, cost = account(schedule), price(schedule)
+    share = 100 * counted.sram_peak_bytes / schedule.mesh.device.sram_bytes
+    assert points(lambda path: draw.sram(schedule, path), path).startswith(
+        f"A core's SRAM is {share:.1f} % full at the peak: {counted.sram_peak_bytes} B of 48 KiB"
+    )
+    used = np.concatenate([load[load > 0] for load in link_loads(schedule).values()])
+    said = f"The busiest link carries {used.max()} B, {used.max() / used.mean():.2g} times the mean of the links in use"
+    assert points(lambda path: draw.links(schedule, path), path) == said
+    most = max(cost.bounds, key=cost.bounds.get)
+    said = f"{cost.cycles:,.0f} cycles predicted, {100 * cost.bounds[most] / cost.cycles:.0f} % of them {most}"
+    assert points(lambda path: draw.timeline(schedule, path), path) == said
+    assert points(lambda path: draw.schedule(schedule, path), path).endswith(said)
+    said = "On {} the column of a is the row of b: such tiles are multiplied"
+    assert points(lambda path: draw.mesh(schedule, path, round=4), path) == said.format("every core")
+    assert points(lambda path: draw.mesh(schedule, path), path) == said.format("4 of 16 cores")
+    assert points(lambda path: draw.mesh(schedule, path, buffers=("a",)), path) == ""
+    assert points(lambda path: draw.curves(ROWS, ["mesh"], "cycles", path), path).startswith("Least cycles: 15 cycles")
+    assert points(lambda path: draw.wafer(REGIONS, path), path).startswith("3 regions hold the model on 0 % of the")
+
+
+def test_a_comparison_says_which_algorithms_keep_all_letters_and_when(tmp_path):
+    rows = [replace(row, verdict=dict.fromkeys("PLMR", row.algorithm == "ring")) for row in compare_gemv(8, 64, 64)]
+    said = points(lambda path: draw.compare(rows, path), tmp_path / "a.svg")
+    fast = min(rows, key=lambda row: row.cycles).algorithm
+    assert said == f"ring alone keeps all letters of PLMR; {fast} takes the fewest cycles"
+    assert "half of the cores or more take part" in (tmp_path / "a.svg").read_text()
 
 
 def test_a_series_without_its_own_colour_is_grey():

@@ -24,6 +24,7 @@ def row(rate, latency, tokens=1.0, tpot=1.0):
 ROWS = [row(1, 1.0), row(2, 1.5), row(4, 1.9), row(8, 3.0), row(16, 1.0)]
 
 
+@pytest.mark.slow
 def test_the_knee_is_the_last_rate_before_latency_doubles(tmp_path):
     assert serving.knee(ROWS, "rate") == serving.knee(ROWS[::-1], "rate") == 4
     serving.latency(ROWS, "rate", tmp_path / "rates.png")
@@ -49,6 +50,7 @@ def run():
     return simulate(poisson(1.0, 40, both(fixed(20), fixed(8)), seed=2), Given(), Policy(Split()))
 
 
+@pytest.mark.slow
 def test_a_run_over_time_shows_its_samples(run, tmp_path):
     serving.run(run, 100, device("wse2"), tmp_path / "run.png")
     shown = numbers_of(tmp_path / "run.png")

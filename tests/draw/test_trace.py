@@ -5,12 +5,12 @@ import pytest
 
 from wafer_triton import draw
 from wafer_triton.count.account import account, link_loads, per_round
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.draw.trace import trace
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.product import recipe
-from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.schedule import Schedule
 
 
 def gemm(mesh: Mesh, algorithm: str = "mesh") -> Schedule:
@@ -60,7 +60,7 @@ def test_sram_over_the_rounds_peaks_where_the_account_says(schedule):
 
 def test_a_trace_has_axes_labels_and_overlap():
     traced = trace(SCHEDULES["square"])
-    assert traced.labels == ("align a and b",) * 3 + ("gemm",) * 4 + ("round",)
+    assert traced.labels == ("align a and b",) * 3 + ("gemm",) * 4 + ("sums to fp16",)
     assert traced.axes == ("xy", "xy", "", "xy", "xy", "xy", "xy", "")
     assert np.flatnonzero(traced.overlaps).tolist() == [3, 4, 5, 6], "the shifts of MeshGEMM run beside its products"
 
@@ -73,6 +73,6 @@ def test_a_table_puts_rounds_alike_in_one_row():
         "0-1     align a and b  xy                    2          18 B      1              0         72 B        32       864 B",  # noqa: E501
         "2       align a and b  -                     0           0 B      0              0         72 B         0         0 B",  # noqa: E501
         "3-6     gemm           xy beside compute     2          18 B      1             27        108 B       128   3.375 KiB",  # noqa: E501
-        "7       round          -                     0           0 B      0              0         54 B         0         0 B",  # noqa: E501
+        "7       sums to fp16   -                     0           0 B      0              0         54 B         0         0 B",  # noqa: E501
     ]
     assert draw.rounds(SCHEDULES["square"]).split("\n") == said

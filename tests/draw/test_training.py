@@ -14,6 +14,7 @@ from wafer_triton.train.workload import Workload
 ON = replace(wafer("wafer-48"), name="2x4", rows=2, cols=4)
 
 
+@pytest.mark.slow
 def test_routes_before_and_after_mapping_show_their_busiest_links(tmp_path):
     flows = [Flow((0, col), frozenset([(0, 3)]), 1000.0) for col in range(3)]
     before, after = dimension_ordered(ON, flows), route(ON, flows)

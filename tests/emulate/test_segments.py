@@ -7,17 +7,18 @@ import pytest
 import torch
 
 from schedules import LAYERS, MOVES, SUMS, build, given
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.executor import EXCHANGES
 from wafer_triton.emulate.parts import Products, Segment, Tree
 from wafer_triton.emulate.segments import segments
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.gemm import align_both, meshgemm
 from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.reduce import all_reduce, reduce
-from wafer_triton.schedule.rounds import Round, Schedule, Slot
+from wafer_triton.schedule.rounds import Round, Slot
+from wafer_triton.schedule.schedule import Schedule
 
 
 def first_run(schedule: Schedule) -> Products | None:
@@ -49,6 +50,7 @@ def without_patterns(schedule: Schedule) -> Schedule:
     return replace(schedule, rounds=tuple(plain[id(one)] for one in schedule.rounds))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exchange", EXCHANGES)
 @pytest.mark.parametrize("on", [TorchExecutor, TritonExecutor])
 @pytest.mark.parametrize(
@@ -175,6 +177,7 @@ def test_sums_in_one_slot_of_several():
     same_everywhere(product_of(3, c=Slot("c", 1), slots=2).build())
 
 
+@pytest.mark.slow
 def test_sums_that_their_buffer_rounds_are_rounded_every_round():
     same_everywhere(product_of(4, "bf16").build())
 

@@ -10,7 +10,6 @@ import torch
 import triton
 
 REHEARSAL = os.environ.get("WAFER_REHEARSE") == "1"
-collect_ignore = ["test_kernels.py"] if REHEARSAL else []  # tests/test_kernels.py is its rehearsal
 
 
 def _lacking() -> str | None:
@@ -24,6 +23,15 @@ def _lacking() -> str | None:
     return None
 
 
+LACKING = _lacking()
+# a rehearsal of test_kernels.py is tests/kernels/test_kernels.py
+collect_ignore_glob = ["test_*.py"] if LACKING else ["test_kernels.py"] if REHEARSAL else []
+
+
+def pytest_report_header() -> str | None:
+    return f"tests/gpu is left out: {LACKING}" if LACKING else None
+
+
 def pytest_configure(config):
     config.addinivalue_line("markers", "gpu_alone: is about the GPU itself, so there is nothing to rehearse")
 
@@ -31,12 +39,6 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(items):
     if REHEARSAL:
         items[:] = [item for item in items if item.get_closest_marker("gpu_alone") is None]
-    lacking = _lacking()
-    if lacking:
-        here = os.path.dirname(__file__)
-        for item in items:
-            if str(item.path).startswith(here):
-                item.add_marker(pytest.mark.skip(reason=lacking))
 
 
 @pytest.fixture(scope="session")

@@ -80,7 +80,7 @@ CALLS = {
     ),
     "a report's dtype": (
         lambda: report(run(), 100, device("wse2"), "fp8"),
-        "dtype fp8 is a storage of weights in predictions alone",
+        "dtype fp8 is a storage of a model's weights",
     ),
     "rows without figures": (lambda: knee([{"rate": 1}], "rate"), "row 0 of a sweep has no 'e2e_p50'; `report.flat` m"),
     "rows of another": (lambda: pareto([{"a": 1}], "rate", "x.png"), "row 0 of a sweep has no 'rate'"),

@@ -15,6 +15,7 @@ SHAPE = {  # as many layers and heads as SmolLM2-135M has, and narrower tiles, w
 BEFORE = {"explicit": 21_179, "elided": 22_342}  # at commit 80873d0, where each layer's append was planned in each step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exchange", BEFORE)
 def test_a_warm_step_makes_at_most_half_of_the_calls_of_before(exchange):
     model = WaferForCausalLM.from_config(SHAPE, mesh=6, max_length=30, executor=TorchExecutor(exchange=exchange))

@@ -146,6 +146,7 @@ def test_a_config_that_cannot_run_is_not_priced(name, tmp_path):
         shape_of(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_config_that_runs_is_priced(tmp_path):
     from transformers import LlamaConfig
 
@@ -261,6 +262,7 @@ ROPES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rope", ROPES.values(), ids=ROPES)
 @pytest.mark.parametrize("spelling", [4, 5])
 def test_frequencies_equal_transformers(rope, spelling):
@@ -280,6 +282,7 @@ def test_frequencies_equal_transformers(rope, spelling):
     assert cos.shape[-1] == config.head_dim
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 @pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3"])
 def test_parameters_equal_transformers(kind, tied):

@@ -14,16 +14,16 @@ from wafer_triton import price
 from wafer_triton.cli.main import main
 from wafer_triton.cost.price import Prediction
 from wafer_triton.device import PRESETS, Device
+from wafer_triton.device.mesh import as_mesh
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.program import Program
 from wafer_triton.emulate.torch import TorchExecutor
-from wafer_triton.mesh import as_mesh
 from wafer_triton.models import demo
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.random import RandomWeights
 from wafer_triton.place import hand_over, moves
-from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.schedule import Schedule
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2,
@@ -164,6 +164,7 @@ def test_a_model_predicts_the_schedules_it_ran(family, mesh, prefill_mesh, head_
     assert set(predicted) == {"prefill", "decode", "replacement"}
 
 
+@pytest.mark.slow
 def test_the_demo_prints_the_speeds_of_both_phases():
     model = WaferForCausalLM.from_config(LLAMA, mesh=3, max_length=20)
     model.prefill(PROMPTS[1])
@@ -196,6 +197,7 @@ def own_threads():
     torch.set_num_threads(threads)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_threads")
 def test_generate_prints_the_price_of_its_schedules(folder, runs, capsys):
     command = ["generate", "--model", str(folder), "--prompt", "a text of 20 letters", "--mesh", "3"]

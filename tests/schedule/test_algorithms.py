@@ -36,6 +36,7 @@ def test_products_on_the_torch_executor(algorithm, m, k, n, rows, cols, transpos
     close(product(a, b, mesh=(rows, cols), algorithm=algorithm), exact(a, b, transposed))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", reduce.ALGORITHMS)
 @given(m=st.integers(1, 4), k=sizes, n=sizes, rows=sides, cols=sides, axis=st.sampled_from("xy"))
 def test_vector_products_on_the_torch_executor(algorithm, m, k, n, rows, cols, axis):

@@ -9,10 +9,10 @@ import torch
 from schedules import MIXTURE, ROOMY, SHAPE
 from wafer_triton import ExpertRegions
 from wafer_triton.count.account import account
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import MeshError, ShapeError
 from wafer_triton.local import find
-from wafer_triton.mesh import Mesh
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.schedule import block, experts
@@ -90,6 +90,7 @@ def test_picks_queue_for_regions_and_take_the_homes_of_a_hot_expert_in_turn():
     assert ranks.tolist() == [[0, 0, 1, 2, 1, 3, 0, 0]] and demand.item() == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("regions", [ExpertRegions(1, 3), ExpertRegions(2, 1), ExpertRegions(2, 9, (1, 1, 4))], ids=str)
 def test_a_prompt_gives_the_same_logits_whatever_the_capacity(regions):
     def model(where) -> WaferForCausalLM:

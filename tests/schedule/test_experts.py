@@ -7,7 +7,7 @@ import torch
 
 from schedules import MIXTURE, ROOMY, SHAPE
 from wafer_triton.count.account import account
-from wafer_triton.mesh import as_mesh
+from wafer_triton.device.mesh import as_mesh
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.random import RandomWeights
@@ -49,6 +49,7 @@ def test_a_prefill_block_moves_the_tiles_of_every_expert_once():
     assert mixed.hops - dense.hops == account(b.build()).hops and mixed.macs < 2 * dense.macs
 
 
+@pytest.mark.slow
 def test_counts_and_price_do_not_depend_on_routing():
     """Run the same tokens by routers that choose otherwise, in every layer."""
     config = DecoderConfig(

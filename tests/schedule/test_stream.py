@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from wafer_triton.count.account import account, per_round
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.reference import Reference
 from wafer_triton.errors import MeshError, ScheduleError
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Slot
 from wafer_triton.schedule.stream import circle, gather, groups, path, reduce, relay, stream
@@ -115,6 +115,7 @@ def test_a_gather_stream_brings_every_block_and_a_reduce_stream_sums_every_part(
             assert sums[die].tolist() == sum(of_block).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "size"), [("relay", 6), ("relay", 7), ("interleaved", 6)])
 @pytest.mark.parametrize("direction", [gathered, reduced])
 def test_the_checker_finds_every_lost_or_misled_message(kind, size, direction):

@@ -22,8 +22,8 @@ from drafts import (
     without_exchange,
 )
 from wafer_triton.device import device
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import collectives, reduce, sram
 from wafer_triton.schedule.builder import Builder, checked
 from wafer_triton.schedule.product import recipe
@@ -315,6 +315,7 @@ def test_an_intent_must_fit_its_schedule():
         check(schedule, Intent({"x": TILES}, {"x": {"k": "y"}}))
 
 
+@pytest.mark.slow
 def test_tiles_are_followed_on_small_meshes_only():
     made = recipe("gemm", Mesh(256, 256, ROOMY), "fp16", ((256, 256), (256, 256)), ())
     with pytest.raises(ScheduleError, match="256x256 is too large to follow every tile; check a smaller mesh"):

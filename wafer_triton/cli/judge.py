@@ -59,7 +59,7 @@ def precision(args: argparse.Namespace) -> int:
     from wafer_triton.models import precision
 
     if args.dtype == "fp32":
-        raise ConfigError("--dtype fp32: all formats are compared with it; give fp16 or bf16")
+        raise ConfigError("--dtype fp32: all formats are compared with it; give another")
     begun, executor = perf_counter(), executor_of(args)
     ids = _ids(args)
     searching(args)

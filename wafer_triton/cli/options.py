@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from wafer_triton.cli import ranks
 from wafer_triton.device import device as find_device
-from wafer_triton.dtype import BYTES, TILES, WEIGHTS
+from wafer_triton.device.dtype import BYTES, TILES, WEIGHTS
+from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.errors import MOST, ConfigError
-from wafer_triton.mesh import Mesh, as_mesh
 
 if TYPE_CHECKING:
     from wafer_triton.emulate.executor import Executor
@@ -126,8 +126,7 @@ def tiles(text: str) -> str:
     """Return the type of an option that takes a dtype of tiles."""
     if text in WEIGHTS and text not in TILES:
         raise argparse.ArgumentTypeError(
-            f"{text} is a storage of weights in predictions (estimate, compare, check, plan, serve); run in one of "
-            f"{', '.join(TILES)}"
+            f"{text} is a storage of a model's weights; give tiles in one of {', '.join(TILES)}"
         )
     if text not in TILES:
         raise argparse.ArgumentTypeError(f"{text!r} is no dtype of tiles; choose one of {', '.join(TILES)}")
@@ -201,7 +200,7 @@ EMULATE_ON = (
     option("--backend", choices=("torch", "triton"), help="default: triton on a GPU, else torch"),
 )  # fmt: skip
 EXECUTION = (
-    DTYPE,
+    STORED,
     option("--accumulate", default="fp32", choices=("fp32", "fp16"), help="partial sums (default: %(default)s)"),
     option("--exchange", default="explicit", choices=("explicit", "elided"), help="do tiles move (default), or not"),
     *EMULATE_ON,
@@ -251,7 +250,7 @@ def checkpoint_of(args: argparse.Namespace, tokens: int = 1) -> Checkpoint:
 
     These are judged before the tokenizer is loaded, which takes seconds, and before weights are placed.
     """
-    from wafer_triton.dtype import torch_dtype
+    from wafer_triton.device.dtype import torch_dtype
     from wafer_triton.models.checkpoint.checkpoint import Checkpoint
     from wafer_triton.schedule.heads import HeadGroups
 

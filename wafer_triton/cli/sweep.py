@@ -180,17 +180,12 @@ def _masked(rows: list[Row]) -> list[str]:
 
 def _best(rows: list[Row], over: Over, shown: str) -> list[str]:
     """Return a line with the best point of each device and model."""
-    from wafer_triton.compare.sweep import LEGEND, best, less_is_better
+    from wafer_triton.compare.sweep import best, told
 
     if all(shown not in row or not isinstance(row[shown], int | float) for row in rows):
         columns = ", ".join(name for name in max(rows, key=len) if name not in over)
         raise ConfigError(f"--show {shown}: there is no such column; columns: {columns}")
-    texts = []
-    for row in best(rows, shown):
-        point = ", ".join(f"{name} {LEGEND.asked(name, row[name])}" for name in over)
-        most = "least" if less_is_better(shown) else "most"
-        texts.append(f"{most} {LEGEND.label(shown)}: {LEGEND.shown(shown, row[shown])} at {point}")
-    return texts
+    return [told(row, over, shown) for row in best(rows, shown)]
 
 
 def _changes_power(over: Over, options: dict[str, Any]) -> bool:

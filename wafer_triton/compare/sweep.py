@@ -7,7 +7,7 @@ between points, as they depend on no number of a device; so a sweep over rates p
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from inspect import Parameter, signature
 from math import isfinite, prod
@@ -35,7 +35,7 @@ from wafer_triton.errors import (
 )
 from wafer_triton.place.fitting import without_hints
 from wafer_triton.schedule import sram
-from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.serve.batch import Batched, batch
 from wafer_triton.text.arguments import checked
 from wafer_triton.text.progress import Progress, silent
@@ -59,10 +59,10 @@ SECONDS = {
     "batch": (0.2, 0.1), "kv": (0.1, 0.05), "cap": (0.2, 0.1),
 }  # fmt: skip
 MORE = ("tokens/s", "tokens", "%")  # units of columns of which more is better
-# units of the keys of a device's numbers beside their own, as of `device.keys.UNITS`
+# units and labels of the keys of a device's numbers beside their own, as of `device.keys.UNITS`
 KEY_UNITS = {
-    "sram_kib": "KiB", "sram_mib": "MiB", "clock_mhz": "MHz", "clock_ghz": "GHz", "link_bits_per_cycle": "bits/cycle",
-    "power_kilowatts": "kW",
+    "sram_kib": ("KiB", "SRAM of a core"), "sram_mib": ("MiB", "SRAM of a core"), "clock_mhz": ("MHz", "clock"),
+    "clock_ghz": ("GHz", "clock"), "link_bits_per_cycle": ("bits/cycle", "link"), "power_kilowatts": ("kW", "power"),
 }  # fmt: skip
 OWN_SECONDS = 0.1, 0.1  # of a schedule of the user's own
 
@@ -89,7 +89,7 @@ _RESULTS = Legend(OwnCost, Kernel, Layered, RequestCost, Capacity, Energy, Route
 LEGEND = Legend(
     {f"estimated_{name}": {**entry, "label": ""} for name, entry in _RESULTS.entries.items()},
     Device,
-    {key: unit(said) for key, said in KEY_UNITS.items()},
+    {key: unit(*said) for key, said in KEY_UNITS.items()},
     ARGUMENTS,
     _RESULTS,
     {REASON: {"label": "reason"}},
@@ -200,6 +200,14 @@ def best(rows: Sequence[Row], by: str) -> list[Row]:
             raise ConfigError(f"best by {by!r}: no column has this name; columns: {', '.join(map(str, row))}")
     pick = min if less_is_better(by) else max
     return [pick(group, key=lambda row: row[by]) for group in groups.values()]
+
+
+def told(row: Row, over: Iterable[str], by: str) -> str:
+    """Return the best row by a column in words: its figure, and its values of the parameters `over`."""
+    values = {name: LEGEND.asked(name, row[name]) for name in over}
+    point = ", ".join(text if text.endswith(f" {name}") else f"{name} {text}" for name, text in values.items())
+    most = "least" if less_is_better(by) else "most"
+    return f"{most} {LEGEND.label(by)}: {LEGEND.shown(by, row[by])} at {point}"
 
 
 def front(rows: Sequence[Row], columns: Sequence[str]) -> list[Row]:

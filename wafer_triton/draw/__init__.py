@@ -1,6 +1,7 @@
 """Pictures, tables, traces and pages of schedules: they show counts and prices, and compute nothing anew."""
 
-from wafer_triton.draw.desk import curves, explanation, heat, pareto
+from wafer_triton.draw.desk import curves, heat, pareto
+from wafer_triton.draw.explained import explanation
 from wafer_triton.draw.pages import page
 from wafer_triton.draw.passes import token
 from wafer_triton.draw.pictures import links, mesh, schedule, sram, timeline

@@ -1,4 +1,4 @@
-"""Pictures for an architect: sweeps as curves, heat maps and Pareto fronts, and the explanation of an estimate.
+"""Pictures of sweeps for an architect: curves, heat maps and Pareto fronts.
 
 A picture is a column wide and stays legible at 8 cm. Figures are predicted on the wafer; estimates have the
 bands. Each function writes a file, `.png`, `.svg` or `.pdf`, and raises the errors of `figure.picture`.
@@ -7,29 +7,25 @@ bands. Each function writes a file, `.png`, `.svg` or `.pdf`, and raises the err
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from string import ascii_uppercase
-from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from wafer_triton.compare.grid import REASON, Row, feasible
-from wafer_triton.compare.sweep import LEGEND, OVERLAID, best, front
+from wafer_triton.compare.sweep import LEGEND, OVERLAID, best, front, less_is_better, told
+from wafer_triton.draw.explained import said
 from wafer_triton.draw.figure import AMOUNTS, COLOURS, COLUMN, REST, picture
 from wafer_triton.errors import DrawError
 from wafer_triton.text.arguments import checked
-from wafer_triton.text.quantity import PREDICTED, quantity
-
-if TYPE_CHECKING:
-    from wafer_triton.compare.explain import Effect, Explanation
 
 Rows = Sequence[Row]
 MOST_SERIES = len(COLOURS)  # of one picture
 MOST_NAMED = 6  # points of a front that have a name
 MOST_TICKS = 6
 _MARKERS = "os^DvPX"
-_LETTERS = 46  # of a line of a title
 
 
 @checked
@@ -44,7 +40,7 @@ def curves(rows: Rows, over: Sequence[str], shown: str, path: str | Path, *, tit
     others = [name for name in over if name != across]
     groups = _grouped(rows, others)
     places = _places(rows, across)
-    with picture(path, 2.6, _wrapped(title), width=COLUMN) as (figure, numbers):
+    with picture(path, 2.3, said(title), _point(rows, over, shown), width=COLUMN) as (figure, numbers):
         axes = figure.subplots()
         for number, (name, group) in enumerate(groups.items()):
             colour = COLOURS[number]
@@ -55,6 +51,8 @@ def curves(rows: Rows, over: Sequence[str], shown: str, path: str | Path, *, tit
             axes.plot(x, y, marker=_MARKERS[number], ms=3, lw=1, color=colour, label=name or None)
             absent = [places[row[across]] for row in group if REASON in row]
             numbers[f"{name or shown} without figures"] = absent
+            for row in best(group, shown) if x and len(absent) < len(group) else ():
+                axes.plot(places[row[across]], row[shown], "*", ms=8, color="white", mec="black", mew=0.7, zorder=4)
             axes.plot(absent, [0.02 + 0.03 * number] * len(absent), "x", ms=3, mew=0.8, color=colour,
                       transform=axes.get_xaxis_transform(), clip_on=False)  # fmt: skip
         if any(REASON in row for row in rows):
@@ -84,7 +82,8 @@ def heat(rows: Rows, over: Sequence[str], shown: str, path: str | Path, *, title
     xs, ys = ([*_places(rows, name)] for name in (across, down))
     bands = [row["error_band"] for row in feasible(rows) if row.get("error_band") is not None]
     label = LEGEND.head(shown) + (f"\nbands {_bands(bands)}" if bands else "")
-    with picture(path, 0.7 + 2.3 * len(groups), _wrapped(title), width=COLUMN) as (figure, numbers):
+    point = _point(rows, over, shown)
+    with picture(path, 0.3 + 2.3 * len(groups), said(title), point, width=COLUMN) as (figure, numbers):
         many = figure.subplots(len(groups), 1, squeeze=False)[:, 0]
         for axes, (name, group) in zip(many, groups.items(), strict=True):
             image = np.full((len(ys), len(xs)), np.nan)
@@ -124,7 +123,8 @@ def pareto(
     kept = front(rows, [against, shown])
     kept.sort(key=lambda row: row[against])
     named = _spread(kept)
-    with picture(path, 2.9 + 0.14 * len(named), _wrapped(title), width=COLUMN) as (figure, numbers):
+    point = f"No point beats {len(kept)} of {len(feasible(rows))}: they are the front"
+    with picture(path, 2.5 + 0.14 * len(named), said(title), point, width=COLUMN) as (figure, numbers):
         axes = figure.subplots()
         for number, (name, group) in enumerate(groups.items()):
             held = feasible(group)
@@ -153,75 +153,6 @@ def _names(named: list[Row], over: Sequence[str]) -> list[str]:
     """Return a line for each named point: its letter and its parameters."""
     points = (", ".join(f"{LEGEND.label(name)} {LEGEND.asked(name, row[name])}" for name in over) for row in named)
     return [f"{letter}: {point}" for letter, point in zip(ascii_uppercase, points, strict=False)]
-
-
-@checked
-def explanation(of: Explanation, path: str | Path, *, title: str = "") -> None:
-    """Draw an explanation: the shares of the time, a roof for each letter of PLMR, and the effect of each number."""
-    if not hasattr(of, "effects"):
-        raise DrawError(f"an explanation is of type {type(of).__name__}; give the result of `explain`")
-    shown = {name: effect for name, effect in of.effects.items() if effect.matters}
-    heights = [0.45, *([0.75] if of.roofs else []), 0.2 + 0.19 * max(1, len(shown))]
-    with picture(path, 1.7 + sum(heights), _wrapped(title or of.title), width=COLUMN) as (figure, numbers):
-        many = list(figure.subplots(len(heights), 1, height_ratios=heights))
-        _shares(many[0], of, numbers)
-        if of.roofs:
-            _roofs(many[1], of, numbers)
-        _effects(many[-1], of, shown, numbers)
-
-
-def _shares(axes: Any, of: Explanation, numbers: dict[str, Sequence[float]]) -> None:
-    """Draw the shares of the time as one bar, each with its name."""
-    left = 0.0
-    names = [name for name, share in of.shares.items() if share > 0]
-    for number, name in enumerate(names):
-        share = 100 * of.shares[name]
-        axes.barh(0, share, 0.5, left, color=COLOURS[number % len(COLOURS)] if share >= 3 else REST, ec="white", lw=0.4)
-        if share >= 6:
-            axes.text(left + share / 2, 0, f"{share:.0f}", ha="center", va="center", fontsize=7, color="white")
-        left += share
-    handles = [(name, COLOURS[number % len(COLOURS)]) for number, name in enumerate(names) if of.shares[name] >= 0.03]
-    for name, colour in handles:
-        axes.plot([], [], "s", ms=5, color=colour, label=name)
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.5), ncols=4, columnspacing=0.8, handletextpad=0.1)
-    axes.set(xlim=(0, 100), yticks=[], title="share of the time (%)")
-    axes.spines["left"].set_visible(False)
-    numbers["shares"] = [of.shares[name] for name in names]
-
-
-def _roofs(axes: Any, of: Explanation, numbers: dict[str, Sequence[float]]) -> None:
-    """Draw the speed that each letter allows by itself, on a logarithmic scale, and the predicted speed."""
-    roofs = {name: roof for name, roof in of.roofs.items() if roof}
-    axes.barh(range(len(roofs)), roofs.values(), 0.6, color="#bdd7e7")
-    for number, (name, roof) in enumerate(roofs.items()):
-        axes.text(of.value, number, f" {name}: {quantity(roof, of.unit)}", va="center", fontsize=6.5)
-    axes.axvline(of.value, color=COLOURS[5], lw=1.2)
-    axes.set(xscale="log", yticks=[], xlim=(of.value / 2, max(roofs.values()) * 1.5))
-    axes.set_title(f"roofs by PLMR; line: {quantity(of.value, of.unit)}")
-    axes.tick_params(axis="x", which="both", labelsize=6)
-    axes.invert_yaxis()
-    numbers["roofs"] = list(roofs.values())
-
-
-def _effects(axes: Any, of: Explanation, shown: Mapping[str, Effect], numbers: dict[str, Sequence[float]]) -> None:
-    """Draw the change by each number of the device that matters, halved and doubled."""
-    from matplotlib.patches import Patch
-
-    for number, (name, effect) in enumerate(shown.items()):
-        for ratio, colour in ((effect.halved, COLOURS[1]), (effect.doubled, COLOURS[0])):
-            axes.barh(number, 0.0 if ratio is None else 100 * (ratio - 1), 0.7, color=colour)
-        missing = [word for word, ratio in (("halved", effect.halved), ("doubled", effect.doubled)) if ratio is None]
-        if missing:
-            axes.text(1, number, f"{missing[0]}: does not fit", fontsize=6.5, va="center", color=COLOURS[5])
-        numbers[name] = [effect.halved or 0.0, effect.doubled or 0.0]
-    rest = [name for name in of.effects if name not in shown]
-    axes.axvline(0, color="black", lw=0.6)
-    axes.set(yticks=range(len(shown)), yticklabels=list(shown))
-    axes.set_xlabel(fill(f"change of {of.label} (%)" + f"; none by {', '.join(rest)}" * bool(rest), _LETTERS))
-    handles = [Patch(color=COLOURS[1], label="halved"), Patch(color=COLOURS[0], label="doubled")]
-    axes.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0, handlelength=1)
-    axes.tick_params(axis="y", length=0, labelsize=6.5)
-    axes.invert_yaxis()
 
 
 def _check(rows: Rows, over: Sequence[str], shown: str) -> None:
@@ -306,6 +237,8 @@ def _bands(bands: Sequence[float]) -> str:
     return f"+-{low}" + f" to {high}" * (low != high)
 
 
-def _wrapped(title: str) -> str:
-    """Return a title in lines as wide as the picture, which says that times are predicted."""
-    return fill(title if PREDICTED in title else ", ".join(filter(None, (title, PREDICTED))), _LETTERS)
+def _point(rows: Rows, over: Sequence[str], shown: str) -> str:
+    """Return the best point of all devices and models in words."""
+    pick = min if less_is_better(shown) else max
+    text = told(pick(best(rows, shown), key=itemgetter(shown)), over, shown)
+    return text[:1].upper() + text[1:]

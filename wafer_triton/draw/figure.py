@@ -1,6 +1,7 @@
 """The size and the colours of all pictures, their files, and the numbers that these carry.
 
-A picture is as wide as a page of a paper, in type of 8 points. Categories have the colours of Okabe and Ito, amounts
+A picture is 5 inches wide in type of 8 points, which stays legible at a width of 8 cm. Its title begins with its point.
+Categories have the colours of Okabe and Ito, amounts
 the colours of viridis. Colour-blind readers can distinguish both; viridis differs in grey as well. matplotlib is
 imported when a picture is made (`pip install 'wafer-triton[draw]'`).
 """
@@ -8,6 +9,7 @@ imported when a picture is made (`pip install 'wafer-triton[draw]'`).
 from __future__ import annotations
 
 import json
+import textwrap
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,16 +18,19 @@ from typing import Any
 
 from wafer_triton.errors import BackendError, DrawError, shown, writing
 from wafer_triton.text.files import check_path
+from wafer_triton.text.quantity import quantity
 
-WIDTH = 7.0  # inches: the text of a page
-COLUMN = 3.5  # inches: half of it, for pictures that stay legible at a width of 8 cm
+WIDTH = 5.0  # inches: 8 points are 5 at a width of 8 cm
+COLUMN = 3.5  # inches: of pictures of one panel
+DOTS = 240  # an inch
+_LETTERS, _LINE = 15.5, 0.15  # of a title: letters an inch, inches a line
 KINDS = (".png", ".svg", ".pdf")
 # Okabe and Ito, "Color Universal Design" (2008), black last; yellow is left out, as it is faint on white.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#000000")
 REST = "#5c5c5c"  # of names too small for a colour of their own
 AMOUNTS = "viridis"
 STYLE = {
-    "font.size": 8, "axes.titlesize": 8, "figure.titlesize": 9, "legend.fontsize": 7, "xtick.labelsize": 7,
+    "font.size": 8, "axes.titlesize": 8, "legend.fontsize": 7, "xtick.labelsize": 7,
     "ytick.labelsize": 7, "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.6,
     "legend.frameon": False, "svg.fonttype": "none", "svg.hashsalt": "wafer_triton", "pdf.fonttype": 42,
 }  # fmt: skip
@@ -37,17 +42,19 @@ DARK = {
 }  # fmt: skip
 
 Numbers = dict[str, Sequence[float]]
+_ABREAST = 5  # names of a legend above
 
 
 @contextmanager
 def picture(
-    path: str | Path, height: float, title: str = "", dark: bool = False, width: float = WIDTH
+    path: str | Path, height: float, title: str = "", point: str = "", dark: bool = False, width: float = WIDTH
 ) -> Iterator[tuple[Any, Numbers]]:
-    """Yield a figure, `width` by `height` inches, and its numbers; write both to `path` when the block ends.
+    """Yield a figure of panels, `width` by `height` inches, and its numbers; write both to `path` when the block ends.
 
-    A `dark` picture has light ink on dark paper. The numbers, by name, go into the file's description, so that they can
-    be read from it (`numbers_of`). Raises DrawError for another kind of file than `KINDS`, BackendError where
-    matplotlib is missing, OSError for a path that cannot be written.
+    Its `point`, such as a finding, stands above its `title`. A `dark` picture has light ink on dark paper. The numbers,
+    by name, go into the file's description, so that they can be read from it (`numbers_of`). Raises DrawError for
+    another kind of file than `KINDS`, BackendError where matplotlib is missing, OSError for a path that cannot be
+    written.
     """
     path = path_of(path)
     check_kind(path)
@@ -56,10 +63,15 @@ def picture(
         from matplotlib.figure import Figure
     except ImportError as missing:
         raise BackendError(f"drawing needs matplotlib ({missing}): pip install 'wafer-triton[draw]'") from None
+    bold = _lines(point, 0.87 * width)
+    lines = [*bold, *_lines(title, width)]
     with rc_context(STYLE | (DARK if dark else {})):
-        figure, numbers = Figure(figsize=(width, height), layout="constrained"), Numbers()
-        if title:
-            figure.suptitle(title, fontsize=STYLE["figure.titlesize"] if width > COLUMN else STYLE["font.size"])
+        high = height + (_LINE * len(lines) + 0.06 if lines else 0.0)
+        figure, numbers = Figure(figsize=(width, high)), Numbers()
+        figure.set_layout_engine("constrained", rect=(0, 0, 1, height / high))
+        for number, line in enumerate(lines):
+            weight = "bold" if number < len(bold) else "normal"
+            figure.text(0.05 / width, 1 - (number + 0.3) * _LINE / high, line, weight=weight, va="top")
         yield figure, numbers
         short = json.dumps({name: [round(float(number), 4) for number in many] for name, many in numbers.items()})
         about: dict[str, dict[str, Any]] = {
@@ -69,7 +81,12 @@ def picture(
         }
         with writing(path), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a glyph that the font lacks is drawn as a box
-            figure.savefig(path, dpi=200, metadata=about[path.suffix])
+            figure.savefig(path, dpi=DOTS, metadata=about[path.suffix])
+
+
+def _lines(text: str, width: float) -> list[str]:
+    """Return a text in lines that fit a width in inches."""
+    return [part for line in text.split("\n") for part in textwrap.wrap(line, int(_LETTERS * width))]
 
 
 def path_of(path: Any) -> Path:
@@ -117,27 +134,43 @@ def legend(axes: Any, colours: Mapping[str, str], names: Sequence[str], beside: 
     where: dict[str, Any] = (
         {"loc": "upper left", "bbox_to_anchor": (1.01, 1)}
         if beside
-        else {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": max(1, len(entries))}
+        else {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": min(max(1, len(entries)), _ABREAST)}
     )
     axes.legend(handles=entries, borderaxespad=0, handlelength=1, handleheight=1, **where)
 
 
 def maps(
-    figure: Any, images: Mapping[str, Any], *, label: str, top: float, names: tuple[str, str] = ("column", "row")
-) -> None:
-    """Draw arrays [rows, cols] side by side on one scale from 0 to `top`, each under its name."""
+    figure: Any, images: Mapping[str, Any], *, label: str, top: float,
+    names: tuple[str, str] = ("column", "row"),
+) -> None:  # fmt: skip
+    """Draw arrays [rows, cols] of bytes side by side on one scale from 0 to `top`, each under its name."""
     many = figure.subplots(1, len(images), squeeze=False)[0]
     for axes, (name, values) in zip(many, images.items(), strict=True):
         image = axes.imshow(values, vmin=0, vmax=max(top, 1), cmap=AMOUNTS, interpolation="nearest")
         axes.set(title=name, xlabel=names[0])
-        whole_ticks(axes)
+        whole_ticks(axes, 6 if len(images) < 3 else 3)
     many[0].set_ylabel(names[1])
-    figure.colorbar(image, ax=list(many), label=label, shrink=0.9)
+    bar = figure.colorbar(image, ax=list(many), label=label, shrink=0.9)
+    byte_ticks(bar.ax.yaxis, top)
 
 
-def whole_ticks(axes: Any) -> None:
-    """Put ticks at whole numbers."""
+def byte_ticks(axis: Any, top: float) -> None:
+    """Put ticks at bytes, a power of 2 apart, for an axis that ends at `top`."""
+    from matplotlib.ticker import MultipleLocator
+
+    axis.set_major_locator(MultipleLocator(next(1 << power for power in range(60) if (8 << power) >= top)))
+    axis.set_major_formatter(lambda value, _: quantity(value, "B"))
+
+
+def footnote(figure: Any, text: str) -> None:
+    """Put a text in small type below all panels."""
+    lines = textwrap.wrap(text, int(1.2 * _LETTERS * figure.get_figwidth()))
+    figure.supxlabel("\n".join(lines), fontsize=6.5, ha="left", x=0.01)
+
+
+def whole_ticks(axes: Any, most: int = 6) -> None:
+    """Put ticks at whole numbers, about `most` on an axis."""
     from matplotlib.ticker import MaxNLocator
 
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(MaxNLocator(6, integer=True))
+        axis.set_major_locator(MaxNLocator(most, integer=True))

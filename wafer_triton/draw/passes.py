@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ from wafer_triton.errors import DrawError, check_type
 from wafer_triton.place.need import ENDS
 from wafer_triton.text.arguments import checked
 
-LEVEL, UPRIGHT = 0.075, 0.03  # shares of a bar's width from which its name stands in it, level or upright
 ORDER = (2, 0, 4, 5, 1, 3)  # the colours of embedding, attention, feed-forward, hand-over and head in a decoder
 
 
@@ -28,23 +28,38 @@ def token(line: Timeline, path: str | Path, title: str = "") -> None:
         raise DrawError("a timeline without a token: there is nothing to draw; give one of a token or a request")
     spans = [span for span in line.spans if span.place != WHOLE and whole.start <= span.start < whole.end]
     places = [name for name in line.regions if any(span.place == name for span in spans)]
-    with picture(path, 1.9 + 0.16 * len(places), title) as (figure, numbers):
-        top, bottom = figure.subplots(2, 1, height_ratios=(max(1.5, 0.16 * len(places)), 0.5))
-        colours = _blocks(top, [span for span in spans if span.track == BLOCKS], places, whole.start, numbers)
-        _layer(bottom, spans, colours, numbers)
+    blocks, steps = [span for span in spans if span.track == BLOCKS], _steps(spans)
+    sums = _sums(blocks)
+    name, most = max(sums.items(), key=itemgetter(1))
+    point = f"{whole.cost.cycles:,.0f} cycles predicted, {100 * most / sum(sums.values()):.0f} % of them in {name}"
+    heights = (0.14 * len(places), 0.14 * len(steps))
+    with picture(path, 1.2 + sum(heights), title, point) as (figure, numbers):
+        top, bottom = figure.subplots(2, 1, height_ratios=heights)
+        colours = _blocks(top, blocks, sums, places, whole.start, numbers)
+        _layer(bottom, spans, steps, colours, numbers)
 
 
-def _blocks(axes: Any, blocks: list[TrackSpan], places: list[str], start: float, numbers: Numbers) -> dict[str, str]:
-    """Draw blocks in rows of their regions; return the colours of the kinds of blocks."""
+def _kind(span: TrackSpan) -> str:
+    return span.name if span.name in (HAND_OVER, *ENDS) else span.name.split()[-1]
+
+
+def _sums(blocks: list[TrackSpan]) -> dict[str, float]:
+    """Return the cycles of each kind of block."""
     sums: dict[str, float] = {}
     for span in blocks:
-        kind = _kind(span)
-        sums[kind] = sums.get(kind, 0.0) + span.cost.cycles
+        sums[_kind(span)] = sums.get(_kind(span), 0.0) + span.cost.cycles
+    return sums
+
+
+def _blocks(
+    axes: Any, blocks: list[TrackSpan], sums: dict[str, float], places: list[str], start: float, numbers: Numbers
+) -> dict[str, str]:  # fmt: skip
+    """Draw blocks in rows of their regions; return the colours of the kinds of blocks."""
     colours = dict(zip(sums, (COLOURS[at] for at in ORDER), strict=False))
     for span in blocks:
         left, row = span.start - start, places.index(span.place)
         axes.barh(row, span.cost.cycles, 0.8, left, color=colours[_kind(span)], edgecolor="white", linewidth=0.3)
-    axes.set(yticks=range(len(places)), yticklabels=places, xlabel="cycles, predicted on the wafer")
+    axes.set(yticks=range(len(places)), yticklabels=places, xlabel="cycles of the token, predicted on the wafer")
     axes.set_xlim(0, max(span.end for span in blocks) - start)
     axes.invert_yaxis()
     axes.xaxis.set_major_formatter("{x:,.0f}")
@@ -53,28 +68,39 @@ def _blocks(axes: Any, blocks: list[TrackSpan], places: list[str], start: float,
     return colours
 
 
-def _kind(span: TrackSpan) -> str:
-    return span.name if span.name in (HAND_OVER, *ENDS) else span.name.split()[-1]
+def _layer_of(spans: list[TrackSpan]) -> str:
+    """Return the name of the first layer."""
+    return next(" ".join(span.name.split()[:2]) for span in spans if span.name.startswith("layer "))
 
 
-def _layer(axes: Any, spans: list[TrackSpan], colours: dict[str, str], numbers: Numbers) -> None:
-    """Draw the steps of the first layer as one bar in the colours of their blocks, the largest with their names."""
-    layer = next((span.name.split()[1] for span in spans if span.name.startswith("layer ")), None)
-    own = [span for span in spans if span.track == BLOCKS and span.name.startswith(f"layer {layer} ")]
-    start, end = own[0].start, own[-1].end
-    steps = [span for span in spans if span.track == STEPS and start <= span.start < end]
-    sums: dict[str, float] = {}
-    for number, span in enumerate(steps):
-        sums[span.name] = sums.get(span.name, 0.0) + span.cost.cycles
-        block = next(each for each in own if each.start <= span.start < each.end)
-        left, share = span.start - start, span.cost.cycles / (end - start)
-        colour, faint = colours[_kind(block)], number % 2 == 1
-        look = {"color": colour, "alpha": 0.55 if faint else 1, "edgecolor": "white", "linewidth": 0.3}
-        axes.barh(0, span.cost.cycles, 0.9, left, **look)
-        if share > UPRIGHT:
-            words, ink = span.name.replace(" ", "\n"), "white" if colour == COLOURS[0] and not faint else "black"
-            turn = {"rotation": 0 if share > LEVEL else 90, "ha": "center", "va": "center", "fontsize": 6}
-            axes.text(left + span.cost.cycles / 2, 0, words, color=ink, **turn)
-    axes.set(yticks=[0], yticklabels=[f"layer {layer}"], xlim=(0, end - start), xlabel="cycles of its steps")
+def _steps(spans: list[TrackSpan]) -> dict[tuple[str, str], list[TrackSpan]]:
+    """Return the steps of the first layer by the kind of their block and their name."""
+    own = [span for span in spans if span.track == BLOCKS and span.name.startswith(f"{_layer_of(spans)} ")]
+    found: dict[tuple[str, str], list[TrackSpan]] = {}
+    for span in spans:
+        if span.track == STEPS and own[0].start <= span.start < own[-1].end:
+            block = next(each for each in own if each.start <= span.start < each.end)
+            found.setdefault((_kind(block), span.name), []).append(span)
+    return found
+
+
+def _layer(
+    axes: Any, spans: list[TrackSpan], steps: dict[tuple[str, str], list[TrackSpan]], colours: dict[str, str],
+    numbers: Numbers,
+) -> None:  # fmt: skip
+    """Draw the steps of the first layer, a row for each, in the colours of their blocks."""
+    layer, start = _layer_of(spans), min(span.start for each in steps.values() for span in each)
+    for row, ((kind, name), each) in enumerate(steps.items()):
+        cycles = sum(span.cost.cycles for span in each)
+        axes.broken_barh(
+            [(span.start - start, span.cost.cycles) for span in each], (row - 0.4, 0.8), color=colours[kind]
+        )
+        end = each[-1].end - start
+        axes.annotate(f"{cycles:,.0f}", (end, row), (2, 0), textcoords="offset points", va="center", fontsize=6.5)
+        before = numbers.get(f"{layer}: {name}", [0.0])[0]
+        numbers[f"{layer}: {name}"] = [before + cycles]
+    axes.set(yticks=range(len(steps)), yticklabels=[name for _, name in steps], xlabel=f"cycles of {layer}")
+    axes.margins(x=0.1)
+    axes.set_xlim(left=0)
+    axes.invert_yaxis()
     axes.xaxis.set_major_formatter("{x:,.0f}")
-    numbers |= {f"layer {layer}: {name}": [cycles] for name, cycles in sums.items()}

@@ -5,19 +5,21 @@ Each function writes a file, `.png`, `.svg` or `.pdf`, and raises as `figure.pic
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wafer_triton.cost.price import Interval, intervals
-from wafer_triton.count.account import Loads, link_loads
-from wafer_triton.draw.figure import Numbers, coloured, legend, maps, picture, whole_ticks
-from wafer_triton.draw.tiles import after, chosen, moving
+from wafer_triton.cost.price import Cost, Interval, intervals, price
+from wafer_triton.count.account import Loads, account, link_loads
+from wafer_triton.draw.figure import Numbers, byte_ticks, coloured, legend, maps, picture, whole_ticks
+from wafer_triton.draw.tiles import Where, after, chosen, moving
 from wafer_triton.draw.trace import Trace, held, trace
 from wafer_triton.errors import DrawError, check_type
-from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text.arguments import checked
 from wafer_triton.text.quantity import quantity
 
@@ -29,9 +31,11 @@ _PANELS = 4  # buffers in one picture of a mesh
 @checked
 def schedule(schedule: Schedule, path: str | Path) -> None:
     """Draw a schedule at a glance: counts of its rounds by step, bytes over its links, SRAM of a core."""
-    with picture(path, 7.5, _title(schedule)) as (figure, numbers):
+    title, counted, cost = _title(schedule), account(schedule), price(schedule)
+    point = f"{counted.hops:,} hops, {quantity(counted.link_bytes, 'B')} over links; {_cycles(cost)}"
+    with picture(path, 6.6, title, point) as (figure, numbers):
         traced = trace(schedule)
-        parts = figure.subfigures(3, 1, height_ratios=(4, 3.4, 2.4))
+        parts = figure.subfigures(3, 1, height_ratios=(3.4, 1.7, 2.2))
         _rounds(parts[0], traced, numbers)
         _links(parts[1], traced.links, numbers)
         _sram(parts[2], schedule, numbers)
@@ -40,21 +44,29 @@ def schedule(schedule: Schedule, path: str | Path) -> None:
 @checked
 def links(schedule: Schedule, path: str | Path) -> None:
     """Draw the bytes that a schedule puts on every link, a map for each direction, by the sending core."""
-    with picture(path, 2.6, _title(schedule)) as (figure, numbers):
-        _links(figure, link_loads(schedule), numbers)
+    title, loads = _title(schedule), link_loads(schedule)
+    point = "No core sends"
+    if used := np.concatenate([np.zeros(0), *(load[load > 0] for load in loads.values())]).tolist():
+        most, mean = max(used), sum(used) / len(used)
+        point = f"The busiest link carries {quantity(most, 'B')}, {most / mean:.2g} times the mean of the links in use"
+    with picture(path, 0.7 + 3.6 / max(2, len(loads)), title, point) as (figure, numbers):
+        _links(figure, loads, numbers)
 
 
 @checked
 def sram(schedule: Schedule, path: str | Path) -> None:
     """Draw the SRAM of a core over the rounds, by buffer; all cores of a mesh hold the same."""
-    with picture(path, 2.6, _title(schedule)) as (figure, numbers):
+    title, peak, limit = _title(schedule), account(schedule).sram_peak_bytes, schedule.mesh.device.sram_bytes
+    share, held = 100 * peak / limit, f"{quantity(peak, 'B')} of {quantity(limit, 'B')}"
+    point = f"A core's SRAM is {share:.1f} % full at the peak: {held}"
+    with picture(path, 2.2, title, point) as (figure, numbers):
         _sram(figure, schedule, numbers)
 
 
 @checked
 def timeline(schedule: Schedule, path: str | Path) -> None:
     """Draw when the steps of a schedule compute, wait and load the busiest link, in cycles predicted on the wafer."""
-    with picture(path, 2.2, _title(schedule)) as (figure, numbers):
+    with picture(path, 1.9, _title(schedule), _cycles(price(schedule))) as (figure, numbers):
         _timeline(figure.subplots(), intervals(schedule), numbers)
 
 
@@ -75,7 +87,8 @@ def mesh(
     names = [chosen(schedule, name) for name in buffers or tuple(along)[:_PANELS] or (None,)]
     where, (rows, cols) = after(schedule, round), schedule.mesh.shape
     when = f"after round {round} ({schedule.rounds[round].label or 'no label'})" if round >= 0 else "at the start"
-    with picture(path, 1.1 + 6 / max(2, len(names)) * min(1.2, rows / cols), f"{_title(schedule)}, {when}") as drawn:
+    title, point = f"{_title(schedule)}, {when}", _met(where, along, names, cols)
+    with picture(path, 0.8 + 4 / max(2, len(names)) * min(1.2, rows / cols), title, point) as drawn:
         figure, numbers = drawn
         many = figure.subplots(1, len(names), squeeze=False)[0]
         for axes, name in zip(many, names, strict=True):
@@ -84,11 +97,22 @@ def mesh(
             by_row = along.get(name) == "y"
             shown = np.ma.masked_less(began // cols if by_row else began % cols, 0)
             axes.imshow(shown.astype(float), cmap="viridis", vmin=0, vmax=max(1, (rows if by_row else cols) - 1))
-            axes.set(title=f"tiles of {name}, by the {'row' if by_row else 'column'} where they began")
+            axes.set(title=f"{name}: {'row' if by_row else 'column'} where a tile began")
             axes.set(xlabel="column", ylabel="row")
             whole_ticks(axes)
             if max(rows, cols) <= _NAMED:
                 _names(axes, began, shown, cols)
+
+
+def _met(where: Where, along: Mapping[str, str], names: Sequence[str | None], cols: int) -> str:
+    """Return the point of a mesh of tiles: on how many cores a column of one buffer meets the same row of another."""
+    across, down = ([name for name in names if name and along.get(name) == axis] for axis in "xy")
+    if len(across) != 1 or len(down) != 1:
+        return ""
+    column, row = where[across[0]] % cols, where[down[0]] // cols
+    met, all_ = int(((column == row) & (where[across[0]] >= 0)).sum()), column.size
+    cores = "every core" if met == all_ else f"{met:,} of {all_:,} cores"
+    return f"On {cores} the column of {across[0]} is the row of {down[0]}: such tiles are multiplied"
 
 
 def _names(axes: Any, began: NDArray[np.int64], shown: Any, cols: int) -> None:
@@ -97,13 +121,19 @@ def _names(axes: Any, began: NDArray[np.int64], shown: Any, cols: int) -> None:
     for (row, col), core in np.ndenumerate(began):
         if core >= 0:
             ink = "white" if shown[row, col] <= middle else "black"
-            size = min(7.0, 90 / began.shape[1])
+            size = min(7.0, 60 / began.shape[1])
             axes.text(col, row, f"{core // cols},{core % cols}", ha="center", va="center", color=ink, fontsize=size)
 
 
 def _title(schedule: Schedule) -> str:
     check_type("the schedule to draw", schedule, Schedule, DrawError)
     return f"{schedule.name} on mesh {schedule.mesh} of {schedule.mesh.device.name}"
+
+
+def _cycles(cost: Cost) -> str:
+    """Return the cycles of a price, with the bound that takes most of them."""
+    name, most = max(cost.bounds.items(), key=itemgetter(1))
+    return f"{cost.cycles:,.0f} cycles predicted, {100 * most / max(1e-9, cost.cycles):.0f} % of them {name}"
 
 
 def _rounds(figure: Any, traced: Trace, numbers: Numbers) -> None:
@@ -122,8 +152,11 @@ def _rounds(figure: Any, traced: Trace, numbers: Numbers) -> None:
             axes.bar(middles, heights, 1 if count > 100 else 0.85, color=bars)
         axes.set(ylabel=unit, xlim=(0, max(1, count)))
         whole_ticks(axes)
+        axes.yaxis.set_major_formatter("{x:,.0f}")
     many[-1].set_xlabel("round")
-    legend(many[0], colours, list(steps))
+    counted = zip(*(traced.counts[name] for name in shown), strict=True)
+    drawn = {label for label, many_counts in zip(traced.labels, counted, strict=True) if any(many_counts)}
+    legend(many[0], colours, [label for label in steps if label in drawn], beside=False)
 
 
 def _links(figure: Any, loads: Loads, numbers: Numbers) -> None:
@@ -149,11 +182,12 @@ def _sram(figure: Any, schedule: Schedule, numbers: Numbers) -> None:
         axes.stackplot(np.arange(heights.shape[1]), heights, colors=list(colours.values()), step="post")
         legend(axes, colours, list(colours))
     peak = int(over_rounds.sum(1).max(initial=0))
-    axes.set(xlabel="round", ylabel="SRAM of a core (B)", xlim=(0, max(1, len(over_rounds))))
-    axes.set_title(f"peak {quantity(peak, 'B')} of {quantity(limit, 'B')} ({peak / limit:.1%})", loc="right")
+    axes.set(xlabel="round", ylabel="SRAM of a core", xlim=(0, max(1, len(over_rounds))))
+    whole_ticks(axes)
+    byte_ticks(axes.yaxis, peak)
     if 2 * peak > limit:
         axes.axhline(limit, color="black", lw=0.8, ls="--")
-    whole_ticks(axes)
+        axes.annotate(f"limit {quantity(limit, 'B')}", (0, limit), (3, -2), textcoords="offset points", va="top")
 
 
 def _timeline(axes: Any, placed: tuple[Interval, ...], numbers: Numbers) -> None:
@@ -174,11 +208,12 @@ def _timeline(axes: Any, placed: tuple[Interval, ...], numbers: Numbers) -> None
             if bar[1] > 0:
                 many.setdefault((track, colour), []).append(bar)
     for (track, colour), bars_ in many.items():
-        axes.broken_barh(bars_, (track - 0.4, 0.8), facecolors=colour, edgecolors="white", linewidth=0.2)
+        edge = colour if track else "white"  # a thin bar is all edge
+        axes.broken_barh(bars_, (track - 0.4, 0.8), facecolors=colour, edgecolors=edge, linewidth=0.4)
     numbers["end of the timeline"] = [placed[-1].end]
     numbers |= {f"cycles of {label}": [each] for label, each in cycles.items()}
     axes.set(yticks=range(3), yticklabels=tracks, ylim=(2.6, -0.6), xlim=(0, placed[-1].end or 1))
     axes.set(xlabel="cycles, predicted on the wafer")
+    axes.locator_params(axis="x", nbins=5)
     axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.set_title(f"{placed[-1].end:,.0f} cycles", loc="right")
-    legend(axes, colours, list(cycles))
+    legend(axes, colours, list(cycles), beside=False)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from wafer_triton.device import Device
-from wafer_triton.draw.figure import COLOURS, path_of, picture
+from wafer_triton.draw.figure import COLOURS, footnote, path_of, picture
 from wafer_triton.draw.trace_events import Event
 from wafer_triton.errors import DrawError, writing
 from wafer_triton.serve.course import Run, course
@@ -22,11 +22,16 @@ from wafer_triton.serve.course import Run, course
 MOST = 60  # requests in the picture of a run
 INTERVALS = 60  # of energy and S-MBU over time
 MOST_TRACED = 5000  # requests in a trace
+_TICKS = 10  # values of a sweep, up to which each has a tick
 KNEE = 2.0  # times the median latency of the least rate, up to which the knee lies
-ACROSS = {"rate": "rate (requests a second that arrive)"}
+ACROSS = {"rate": "requests a second that arrive"}
+_SAID = (
+    f"knee: the largest value up to which the median whole answer takes at most {KNEE:g} times the first's; "
+    f"99 %: at most one request in a hundred takes longer; in time: within the bounds of the goal"
+)
 LABELS = {
-    "ttft_p50": "TTFT, median", "ttft_p99": "TTFT, p99", "e2e_p50": "whole, median", "e2e_p99": "whole, p99",
-    "requests_per_second": "finished", "goodput": "goodput",
+    "ttft_p50": "first token, median", "ttft_p99": "first token, 99 %", "e2e_p50": "whole answer, median",
+    "e2e_p99": "whole answer, 99 %", "requests_per_second": "finished", "goodput": "finished in time",
 }  # fmt: skip
 Rows = Sequence[Mapping[str, Any]]
 
@@ -60,23 +65,27 @@ def latency(rows: Rows, name: str, path: str | Path, title: str = "") -> None:
     at = knee(rows, name)
     _check_rows(rows, "ttft_p50", "ttft_p99", "e2e_p99", "requests_per_second", "goodput")
     across = [row[name] for row in rows]
-    with picture(path, 2.8, title) as (figure, numbers):
-        left, right = figure.subplots(1, 2)
+    good = max(rows, key=itemgetter("goodput"))
+    point = f"Up to {name} {at:g} answers take at most {KNEE:g} times as long as at {name} {min(across):g}; "
+    point += f"most finish in time at {name} {good[name]:g}"
+    with picture(path, 3.6, title, point) as (figure, numbers):
+        footnote(figure, _SAID)
+        top, bottom = figure.subplots(2, 1, sharex=True)
         numbers |= {name: across, "knee": [at]}
         for axes, shown, factor in (
-            (left, ("ttft_p50", "ttft_p99", "e2e_p50", "e2e_p99"), 1.0),
-            (right, ("requests_per_second", "goodput"), 1.0),
+            (top, ("ttft_p50", "ttft_p99", "e2e_p50", "e2e_p99"), 1.0),
+            (bottom, ("requests_per_second", "goodput"), 1.0),
         ):
             for number, field in enumerate(shown):
                 values = [row[field] * factor for row in rows]
                 numbers[field] = values
                 axes.plot(across, values, marker="o", ms=3, color=COLOURS[number], label=LABELS[field])
             axes.axvline(at, color="black", lw=0.8, ls="--", label=f"knee, {name} {at:g}")
-            axes.set(xlabel=ACROSS.get(name, name))
+            axes.set(xticks=sorted({*across}) if len({*across}) <= _TICKS else axes.get_xticks())
             axes.grid(alpha=0.3)
-            axes.legend(loc="lower right" if axes is left else "center right")
-        left.set(ylabel="seconds, predicted on the wafer", yscale="log")
-        right.set(ylabel="requests a second")
+            axes.legend(loc="upper left", bbox_to_anchor=(1, 1), borderaxespad=0.2)
+        top.set(ylabel="seconds, predicted", yscale="log")
+        bottom.set(ylabel="requests a second", xlabel=ACROSS.get(name, name), ylim=(0, None))
 
 
 def front(rows: Rows) -> list[int]:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wafer_triton.draw.figure import AMOUNTS, COLOURS, picture
+from wafer_triton.count.verdict import PLMR
+from wafer_triton.draw.figure import AMOUNTS, COLOURS, footnote, picture
 from wafer_triton.draw.tables import letters
 from wafer_triton.errors import DrawError
 from wafer_triton.text.arguments import checked
@@ -24,8 +26,8 @@ if TYPE_CHECKING:
     from wafer_triton.place.regions import Region
 
 # The fields of a row that `compare` shows; wafer time is predicted and has a panel of its own.
-FIELDS = ("hops", "routes", "busiest_link_bytes", "sram_peak_bytes", "cycles")
-PERCENT = (-100, -30, -10, 0, 10, 30, 100, 300)  # the ticks of errors
+FIELDS = ("hops", "routes", "sram_peak_bytes", "cycles")
+PERCENT = (-100, -30, 0, 30, 100, 300)  # the ticks of errors
 _MARKERS = "os^Dv"
 
 
@@ -43,14 +45,19 @@ def wafer(regions: Sequence[Region], path: str | Path, title: str = "") -> None:
         if not hasattr(region, "blocks"):
             raise DrawError(f"a region is of type {type(region).__name__}; give the regions of a placed model")
     device = regions[0].mesh.device
-    fullness = [region.sram_peak_bytes / device.sram_bytes for region in regions]
+    fullness = [100 * region.sram_peak_bytes / device.sram_bytes for region in regions]
     layers = [first_layer(region.blocks) for region in regions]
-    with picture(path, 3.1, title) as (figure, numbers):
-        left, right = figure.subplots(1, 2)
+    cores = sum(region.mesh.cores for region in regions) / device.cores
+    point = f"{len(regions)} regions hold the model on {100 * cores:.0f} % of the cores, "
+    point += f"{max(fullness):.0f} % full at most"
+    with picture(path, 2.7, title, point) as (figure, numbers):
+        left, right = figure.subplots(1, 2, sharey=True)
         numbers["regions"] = [len(regions)]
         numbers["SRAM of a core of each region"] = [region.sram_peak_bytes for region in regions]
-        _map(figure, left, regions, layers, "first layer of a region", max(1, *layers), names=True)
-        _map(figure, right, regions, [100 * share for share in fullness], "SRAM of a core in use (%)", 100)
+        lowest = 10 * (min(fullness) // 10)
+        _map(figure, left, regions, layers, "first layer of a region", (0, max(1, *layers)))
+        _map(figure, right, regions, fullness, "SRAM of a core in use (%)", (lowest, 100))
+        left.set_ylabel("row of the device")
 
 
 def first_layer(blocks: Sequence[str]) -> int:
@@ -58,35 +65,36 @@ def first_layer(blocks: Sequence[str]) -> int:
     return next((int(name.split()[1]) for name in blocks if name.startswith("layer ")), -1)
 
 
-def _map(
-    figure: Any, axes: Any, regions: Any, values: Sequence[float], name: str, top: float, names: bool = False
-) -> None:
-    """Draw the device and a rectangle for each region in the colour of its value; without a layer: grey."""
+def _map(figure: Any, axes: Any, regions: Any, values: Sequence[float], name: str, ends: tuple[float, float]) -> None:
+    """Draw the device and a rectangle for each region in the colour of its value, on a scale between two ends.
+
+    A region without a layer, whose value is -1, is grey.
+    """
     from matplotlib import colormaps
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
     from matplotlib.patches import Rectangle
 
-    device, scale, colours = regions[0].mesh.device, Normalize(0, top), colormaps[AMOUNTS]
+    device, scale, colours = regions[0].mesh.device, Normalize(*ends), colormaps[AMOUNTS]
     axes.add_patch(Rectangle((0, 0), device.cols, device.rows, facecolor="#f0f0f0", edgecolor="black", lw=0.6))
     for region, value in zip(regions, values, strict=True):
         (row, col), mesh = region.mesh.origin, region.mesh
         colour = colours(scale(value)) if value >= 0 else "#bdbdbd"
         axes.add_patch(Rectangle((col, row), mesh.cols, mesh.rows, facecolor=colour, edgecolor="white", lw=0.4))
-        if names and mesh.cols * 8 > device.cols:
+        if mesh.cols * 8 > device.cols:
             own = f"{value:.0f}" if value >= 0 else " ".join(region.blocks)
-            ink = "white" if 0 <= value < top / 2 else "black"
+            ink = "white" if value >= 0 and scale(value) < 0.5 else "black"
             axes.text(col + mesh.cols / 2, row + mesh.rows / 2, own, ha="center", va="center", color=ink, fontsize=7)
     axes.set(xlim=(0, device.cols), ylim=(device.rows, 0), aspect="equal", xlabel="column of the device")
-    axes.set(ylabel="row of the device")
-    figure.colorbar(ScalarMappable(scale, colours), ax=axes, label=name, location="top", shrink=0.8)
+    figure.colorbar(ScalarMappable(scale, colours), ax=axes, label=name, location="top", shrink=0.9)
 
 
 @checked
 def compare(rows: Sequence[AlgorithmRow], path: str | Path, title: str = "", device: Device | None = None) -> None:
     """Draw algorithms side by side, as `compare_gemm` and `compare_gemv` give them: a panel for each of `FIELDS`.
 
-    A letter of PLMR that an algorithm does not keep is a dash under its name. The limits of a `device` are lines.
+    A letter of PLMR that an algorithm does not keep is a dash under its name, and the picture says when it is kept. The
+    limits of a `device` are lines.
     Raises DrawError without a row.
     """
     if not rows:
@@ -96,7 +104,12 @@ def compare(rows: Sequence[AlgorithmRow], path: str | Path, title: str = "", dev
             raise DrawError(f"compare: a row is of type {type(row).__name__}; give rows of compare_gemm")
     names = [f"{row.algorithm}\n{letters(row.verdict)}" for row in rows]
     colours = [COLOURS[number % len(COLOURS)] for number in range(len(rows))]
-    with picture(path, 0.9 + 0.28 * len(rows), title) as (figure, numbers):
+    keep = [row.algorithm for row in rows if all(row.verdict.values())]
+    fast = min(rows, key=lambda row: row.cycles)
+    point = f"{' and '.join(keep) or 'None'} alone keep{'s' * (len(keep) < 2)} all letters of PLMR; "
+    point += f"{'it' if keep == [fast.algorithm] else fast.algorithm} takes the fewest cycles"
+    with picture(path, 1.2 + 0.28 * len(rows), title, point) as (figure, numbers):
+        footnote(figure, PLMR)
         many, legend = figure.subplots(1, len(FIELDS), sharey=True), Legend(type(rows[0]))
         limits = {} if device is None else {"routes": device.routes, "sram_peak_bytes": device.sram_bytes}
         for axes, field in zip(many, FIELDS, strict=True):
@@ -107,7 +120,7 @@ def compare(rows: Sequence[AlgorithmRow], path: str | Path, title: str = "", dev
             clear = {"facecolor": axes.get_facecolor(), "edgecolor": "none", "pad": 0.6}  # of the line of a limit
             axes.bar_label(bars, [quantity(value, beside) for value in values], padding=2, fontsize=7, bbox=clear)
             axes.set(title=legend.label(field), xticks=[], yticks=range(len(rows)), yticklabels=names)
-            axes.margins(x=0.55)  # room for the number beside the longest bar
+            axes.margins(x=0.6)  # room for the number beside the longest bar
             if limit := limits.get(field):
                 axes.axvline(limit, color="black", lw=0.8, ls="--", zorder=0.5)
                 axes.set_xlabel(f"limit {quantity(limit, beside)}", fontsize=7)
@@ -125,34 +138,40 @@ def validation(path: str | Path) -> None:
     from wafer_triton.device import device
 
     fitted = {stage.family: constants(device(stage.device)) for stage in STAGES}
-    with picture(path, 2.6) as (figure, numbers):
-        axes: Any = figure.subplots(1, 3, width_ratios=(3, 3, 4))
-        units = {"cycles": axes[0], "tokens/s": axes[1]}
-        titles = {"cycles": "a WSE-3: cycles", "tokens/s": "a WSE-2: tokens per second"}
+    taken = {stage.family: np.array([stage.takes(row) for row in rows(stage.family)]) for stage in STAGES}
+    errors = {
+        family: np.array([row.predict(fitted[family]) / row.measured - 1 for row in rows(family)])
+        for family in FAMILIES
+    }
+    worst = 100 * max(float(abs(errors[family][taken[family]]).max()) for family in FAMILIES)
+    count = sum(int(each.sum()) for each in taken.values())
+    point = f"All {count} measurements of the fit are predicted within {worst:.2f} %"
+    with picture(path, 3.0, "On a WSE-3 and a WSE-2; hollow points are not in the fit", point) as (figure, numbers):
+        axes: Any = figure.subplot_mosaic([["cycles", "errors"], ["tokens/s", "errors"]], width_ratios=(2, 3))
+        titles = {"cycles": "cycles of a WSE-3", "tokens/s": "tokens/s of a WSE-2"}
         for number, family in enumerate(FAMILIES):
             measurements = rows(family)
             measured = np.array([row.measured for row in measurements])
-            predicted = np.array([row.predict(fitted[family]) for row in measurements])
-            numbers[family] = (predicted / measured).tolist()
+            numbers[family] = (1 + errors[family]).tolist()
             style = {"marker": _MARKERS[number], "color": COLOURS[number], "ls": "", "ms": 3, "alpha": 0.7}
             spread = number + np.linspace(-0.25, 0.25, len(measured))
-            (stage,) = (stage for stage in STAGES if stage.family == family)
-            taken = np.array([stage.takes(row) for row in measurements])
-            for chosen, look in ((taken, {}), (~taken, {"mfc": "none"})):  # left out: hollow
-                units[measurements[0].unit].plot(measured[chosen], predicted[chosen], **style | look)
-                axes[2].plot(100 * (predicted / measured - 1)[chosen], spread[chosen], **style | look)
-        for unit, panel in units.items():
+            for chosen, look in ((taken[family], {}), (~taken[family], {"mfc": "none"})):
+                at, error = measured[chosen], errors[family][chosen]
+                axes[measurements[0].unit].plot(at, at * (1 + error), **style | look)
+                axes["errors"].plot(100 * error, spread[chosen], **style | look)
+        for unit, title in titles.items():
+            panel = axes[unit]
             low, high = min(panel.get_xlim()[0], panel.get_ylim()[0]), max(panel.get_xlim()[1], panel.get_ylim()[1])
             limits = (max(low, 200), high * 1.3)
             panel.plot(limits, limits, "k-", lw=0.6)
-            panel.set(xscale="log", yscale="log", xlim=limits, ylim=limits, title=titles[unit])
-            panel.set(xlabel=f"measured ({unit})", ylabel=f"predicted ({unit})")
-        axes[2].axvline(0, color="k", lw=0.6)
-        axes[2].set(yticks=range(len(FAMILIES)), yticklabels=FAMILIES, xlabel="predicted over measured, less 1 (%)")
-        axes[2].set(title="errors (hollow: not in the fit)")
-        for number, name in enumerate(axes[2].get_yticklabels()):  # the rows are the legend of the other panels
+            panel.set(xscale="log", yscale="log", xlim=limits, ylim=limits, title=title)
+            panel.set(xlabel="measured", ylabel="predicted")
+        last = axes["errors"]
+        last.axvline(0, color="k", lw=0.6)
+        last.set(yticks=range(len(FAMILIES)), yticklabels=FAMILIES, xlabel="predicted over measured, less 1 (%)")
+        for number, name in enumerate(last.get_yticklabels()):  # the rows are the legend of the other panels
             name.set_color(COLOURS[number])
-        axes[2].invert_yaxis()
+        last.invert_yaxis()
 
 
 @checked
@@ -169,8 +188,13 @@ def reproduction(cells: Sequence[Cell], path: str | Path) -> None:
         raise DrawError("none of these cells is predicted: there is nothing to draw; give other tables")
     tables = list(dict.fromkeys(cell.table for cell in own))
     looks = {"fitted": ("o", COLOURS[0]), "within": ("s", COLOURS[2]), "miss": ("X", COLOURS[5])}
-    with picture(path, 1.4 + 0.3 * len(tables)) as (figure, numbers):
-        left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+    missed = sum(cell.verdict == "miss" for cell in own)
+    point = f"Of {len(own)} cells of the paper's own program {missed} are missed, beyond their error bands"
+    title = (
+        f"T10 and Ladder are predicted by assumption, as their wafer programs are not published: {len(rivals)} cells"
+    )
+    with picture(path, 0.9 + 0.3 * len(tables), title, point) as (figure, numbers):
+        left, right = figure.subplots(1, 2, width_ratios=(5, 3))
         for verdict, (marker, colour) in looks.items():
             named = [cell for cell in own if cell.verdict == verdict]
             errors = [100 * (cell.error or 0.0) for cell in named]
@@ -183,13 +207,14 @@ def reproduction(cells: Sequence[Cell], path: str | Path) -> None:
             left.errorbar(errors, heights, xerr=bands, fmt=marker, color=colour, ms=3, elinewidth=0.4, label=verdict)
         left.axvline(0, color="k", lw=0.6)
         left.set_xscale("symlog", linthresh=30)
-        left.set_xticks(PERCENT, [f"{percent:+,}" if percent else "0" for percent in PERCENT])
+        left.set_xticks(PERCENT, [f"{percent}" for percent in PERCENT])
         left.minorticks_off()
-        names = [NAMES[table] for table in tables]
-        left.set(yticks=range(len(tables)), yticklabels=names, xlabel="predicted over published, less 1 (%)")
-        left.set(title="the paper's own program, with error bands")
+        names = [fill(NAMES[table], 16) for table in tables]
+        left.set(yticks=range(len(tables)), yticklabels=names)
+        left.set_xlabel("predicted over published, less 1 (%);\nbeyond 30 % a tick is 3 times the one before")
+        left.set(title="own program, with error bands")
         left.invert_yaxis()
-        left.legend()
+        left.legend(loc="upper right", borderaxespad=0)
         for number, name in enumerate(RIVALS):
             named = [cell for cell in rivals if cell.system == name]
             pairs = [[float(cell.published) for cell in named], [cell.predicted or 0.0 for cell in named]]
@@ -201,4 +226,4 @@ def reproduction(cells: Sequence[Cell], path: str | Path) -> None:
             right.plot(ends, ends, "k-", lw=0.6)
             right.set(xscale="log", yscale="log", xlabel="published (tokens/s)", ylabel="predicted (tokens/s)")
             right.legend()
-        right.set(title="T10 and Ladder, by assumption")
+        right.set(title="T10 and Ladder")

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from wafer_triton.draw.tables import table
 from wafer_triton.errors import DrawError
-from wafer_triton.schedule.rounds import Round, Schedule
+from wafer_triton.schedule.rounds import Round
+from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text.arguments import checked
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from wafer_triton.cost import estimate, inference, layers
 from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.layers import Steps
 from wafer_triton.cost.price import Cost, price
+from wafer_triton.draw.source_lines import Sources, joined, of_ends, of_schedule, of_steps
 from wafer_triton.errors import check_counts
 from wafer_triton.place import moves
 from wafer_triton.place.need import ENDS
@@ -28,7 +29,10 @@ HAND_OVER = "hand-over"
 
 @dataclass(frozen=True)
 class TrackSpan:
-    """`times` equal runs in a row on a track of a place, from cycle `start` on; they cost `cost` together."""
+    """`times` equal runs in a row on a track of a place, from cycle `start` on; they cost `cost` together.
+
+    The lines of code in `source` made their rounds.
+    """
 
     place: str
     track: str
@@ -37,6 +41,7 @@ class TrackSpan:
     cost: Cost
     times: int = 1
     context: int | None = None  # of tokens: how many the cache holds after the last run
+    source: str = ""
 
     @property
     def end(self) -> float:
@@ -53,11 +58,12 @@ class Timeline:
     now: float = 0.0
 
     def add(
-        self, place: str, track: str, name: str, cost: Cost, start: float | None = None, times: int = 1,
+        self, place: str, track: str, name: str, cost: Cost, source: str, start: float | None = None, times: int = 1,
         context: int | None = None,
     ) -> Cost:  # fmt: skip
         """Add a span from `start` (None: now) on, and return its cost; now is its end."""
-        self.spans.append(TrackSpan(place, track, name, self.now if start is None else start, cost, times, context))
+        begin = self.now if start is None else start
+        self.spans.append(TrackSpan(place, track, name, begin, cost, times, context, source))
         self.now = self.spans[-1].end
         return cost
 
@@ -66,8 +72,9 @@ def of_token(regions: Regions, block: Block, context: int) -> Timeline:
     """Return one token of decode through all regions, after which the cache holds `context` tokens."""
     c, line = constants(block.mesh.device), Timeline(_named("region", regions))
     kinds = layers.decode_kinds(block, context, c) | _ends(inference.ends(block, 1, c))
-    cost = _pass(line, "region", regions, kinds, _handing(regions, block, c), detailed=True)
-    line.add(WHOLE, TOKENS, f"token with {context:,} tokens of cache", cost, 0.0, context=context)
+    sources = of_steps(block, layers.decode_sub_layers(block, context)) | of_ends(block, 1)
+    cost = _pass(line, "region", regions, kinds, sources, _handing(regions, block, c), detailed=True)
+    line.add(WHOLE, TOKENS, f"token with {context:,} tokens of cache", cost, _every(sources), 0.0, context=context)
     return line
 
 
@@ -83,13 +90,14 @@ def request(*, input: int, output: int, program: str = "full", most: int = 1000,
     c = constants(place.decode.mesh.device)
     before, after = ("prefill region", "decode region") if place.regions != place.prefill_regions else ("region",) * 2
     line = Timeline(_named(before, place.prefill_regions) | _named(after, place.regions))
-    line.add(WHOLE, PHASES, "prefill", _prefill(line, before, place, input, c, program), 0.0)
-    start, moved = line.now, Cost()
+    line.add(WHOLE, PHASES, "prefill", *_prefill(line, before, place, input, c, program), 0.0)
+    start, moved, sources = line.now, Cost(), list[str]()
     for schedule, times in inference.replacement(place, input):
-        moved += line.add(WHOLE, TRANSFERS, schedule.name, price(schedule, c) * times, times=times)
-    line.add(WHOLE, PHASES, "re-placement", moved, start)
+        sources.append(of_schedule(schedule))
+        moved += line.add(WHOLE, TRANSFERS, schedule.name, price(schedule, c) * times, sources[-1], times=times)
+    line.add(WHOLE, PHASES, "re-placement", moved, joined(sources), start)
     start = line.now
-    line.add(WHOLE, PHASES, "decode", _decode(line, after, place, input, output, c, most), start, output)
+    line.add(WHOLE, PHASES, "decode", *_decode(line, after, place, input, output, c, most), start, output)
     return line
 
 
@@ -101,43 +109,53 @@ def _ends(steps: tuple[Steps, Steps]) -> dict[str, Steps]:
     return {end: own for end, own in zip(ENDS, steps, strict=True) if own}
 
 
-def _handing(regions: Regions, block: Block, c: Constants) -> list[Cost]:
-    return [price(schedule, c) for schedule in moves.hand_overs(regions, block)]
+def _every(sources: Sources) -> str:
+    return joined(source for steps in sources.values() for source in steps.values())
 
 
-def _prefill(line: Timeline, name: str, place: Placement, input: int, c: Constants, program: str) -> Cost:
-    """Add the spans of a prompt, chunk by chunk through all layers; return their cost."""
-    block, whole = place.prefill, Cost()
-    ends = _ends(inference.ends(inference.last_block(block, c, program), input, c))
+def _handing(regions: Regions, block: Block, c: Constants) -> list[tuple[Cost, str]]:
+    return [(price(schedule, c), of_schedule(schedule)) for schedule in moves.hand_overs(regions, block)]
+
+
+def _prefill(line: Timeline, name: str, place: Placement, input: int, c: Constants, program: str) -> tuple[Cost, str]:
+    """Add the spans of a prompt, chunk by chunk through all layers; return their cost and source lines."""
+    block, last, whole, every = place.prefill, inference.last_block(place.prefill, c, program), Cost(), list[str]()
+    ends, end_sources = _ends(inference.ends(last, input, c)), of_ends(last, input)
     rows = -(-input // block.mesh.shape[0])
     for past in range(0, rows, place.at_once):
         tokens = min(place.at_once, rows - past)
         due = [end for end, now in zip(ENDS, (past == 0, past + tokens == rows), strict=True) if now and end in ends]
         kinds = layers.chunk_kinds(block, tokens, past, c) | {end: ends[end] for end in due}
-        whole += _pass(line, name, place.prefill_regions, kinds, (), detailed=past == 0)
-    return whole
+        sources = of_steps(block, layers.chunk_sub_layers(block, tokens, past)) | end_sources
+        every.append(_every(sources))
+        whole += _pass(line, name, place.prefill_regions, kinds, sources, (), detailed=past == 0)
+    return whole, joined(every)
 
 
-def _decode(line: Timeline, name: str, place: Placement, input: int, output: int, c: Constants, most: int) -> Cost:
-    """Add the spans of an answer; return their cost."""
-    block, regions, whole = place.decode, place.regions, Cost()
-    handing, ends = _handing(regions, block, c), _ends(inference.ends(block, 1, c))
+def _decode(
+    line: Timeline, name: str, place: Placement, input: int, output: int, c: Constants, most: int
+) -> tuple[Cost, str]:
+    """Add the spans of an answer; return their cost and source lines."""
+    block, regions, whole, every = place.decode, place.regions, Cost(), list[str]()
+    handing, ends, end_sources = _handing(regions, block, c), _ends(inference.ends(block, 1, c)), of_ends(block, 1)
     for number, (past, count, own, context) in enumerate(inference.alike(block, input, output)):
         start, kinds = line.now, layers.decode_kinds(own, context, c) | ends
         shown = line if number < most else Timeline({})
-        cost = _pass(shown, name, regions, kinds, handing, detailed=number == 0)
-        whole += line.add(WHOLE, TOKENS, f"token {past}", cost, start, context=input + past)
+        sources = of_steps(own, layers.decode_sub_layers(own, context)) | end_sources
+        every.append(_every(sources))
+        cost = _pass(shown, name, regions, kinds, sources, handing, detailed=number == 0)
+        whole += line.add(WHOLE, TOKENS, f"token {past}", cost, every[-1], start, context=input + past)
         if count > 1:
             last = past + count - 1
-            whole += line.add(
-                WHOLE, TOKENS, f"tokens {past + 1} to {last}", cost * (count - 1), None, count - 1, input + last
-            )
-    return whole
+            named, more = f"tokens {past + 1} to {last}", cost * (count - 1)
+            whole += line.add(WHOLE, TOKENS, named, more, every[-1], None, count - 1, input + last)
+    return whole, joined(every)
 
 
 def _pass(
-    line: Timeline, name: str, regions: Regions, kinds: dict[str, Steps], handing: Sequence[Cost], detailed: bool
-) -> Cost:
+    line: Timeline, name: str, regions: Regions, kinds: dict[str, Steps], sources: Sources,
+    handing: Sequence[tuple[Cost, str]], detailed: bool,
+) -> Cost:  # fmt: skip
     """Add the blocks of `kinds` in the order of the regions, and the ways between regions; return their cost.
 
     The embedding of a tied model lies with the head in the last region, from which its result goes to the first.
@@ -145,13 +163,13 @@ def _pass(
     whole, ways = Cost(), list(handing)
 
     def block(region: int, called: str) -> Cost:
-        steps, place, start = kinds[called.split()[-1]], f"{name} {region}", line.now
-        for step, cost in steps.items() if detailed else ():
-            line.add(place, STEPS, step, cost)
-        return line.add(place, BLOCKS, called, layers.total(steps), start)
+        kind, place, start = called.split()[-1], f"{name} {region}", line.now
+        for step, cost in kinds[kind].items() if detailed else ():
+            line.add(place, STEPS, step, cost, sources[kind][step])
+        return line.add(place, BLOCKS, called, layers.total(kinds[kind]), joined(sources[kind].values()), start)
 
     def hand_over(region: int) -> Cost:
-        return line.add(f"{name} {region}", BLOCKS, HAND_OVER, ways.pop(0)) if ways else Cost()
+        return line.add(f"{name} {region}", BLOCKS, HAND_OVER, *ways.pop(0)) if ways else Cost()
 
     if ENDS[0] in kinds and not any(ENDS[0] in region.blocks for region in regions):
         whole += block(len(regions) - 1, ENDS[0]) + hand_over(len(regions) - 1)

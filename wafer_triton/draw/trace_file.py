@@ -13,7 +13,7 @@ from wafer_triton.draw.model_trace import of_timeline, processes
 from wafer_triton.draw.times import Timeline
 from wafer_triton.draw.trace_events import MOST, Event, events
 from wafer_triton.errors import DrawError, check_counts, check_type, writing
-from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text.arguments import checked
 
 MEANING = "cycles predicted on the wafer, no measured time; 1 us of the viewer is 1 cycle"
@@ -23,9 +23,10 @@ MEANING = "cycles predicted on the wafer, no measured time; 1 us of the viewer i
 def perfetto(subject: Schedule | Mapping[str, Schedule] | Timeline, path: str | Path, *, most: int = MOST) -> None:
     """Write the predicted timeline of a schedule, of several by name, or of `draw.request`, as a trace.
 
-    A schedule is a process. Its tracks are the steps of the algorithm, its runs of rounds, compute, waiting and the
-    busiest link; counters are SRAM by buffer and in all, and the bytes over the busiest link. At most `most` runs of
-    rounds are shown. A timeline has a process for all of it and one for each region, with tracks of blocks and steps.
+    Every slice names the lines of code that made its rounds. A schedule is a process. Its tracks are the steps of the
+    algorithm, its runs of rounds, compute, waiting and the busiest link; counters are SRAM by buffer and in all, and
+    the bytes over the busiest link. At most `most` runs of rounds are shown. A timeline has a process for all of it and
+    one for each region, with tracks of blocks and steps.
     Raises DrawError for a schedule without rounds, and for a timeline of more than `model_trace.MOST_EVENTS` events.
     """
     check_counts(most=most)

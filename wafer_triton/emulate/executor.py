@@ -15,15 +15,16 @@ from typing import Any
 
 import torch
 
-from wafer_triton.dtype import torch_dtype
+from wafer_triton.device.dtype import torch_dtype
+from wafer_triton.device.layout import sharding
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.parts import Memory, Planner, Step, Tables, Workspace
 from wafer_triton.emulate.plan import elided, explicit
 from wafer_triton.emulate.program import POOL, Program
 from wafer_triton.errors import BackendError, DtypeError, ShapeError, WaferError, check_type, shown
-from wafer_triton.layout import sharding
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import rules
-from wafer_triton.schedule.rounds import Buffer, Schedule
+from wafer_triton.schedule.rounds import Buffer
+from wafer_triton.schedule.schedule import Schedule
 
 EXCHANGES: Mapping[str, Callable[[Planner, Schedule, Memory], list[Step]]] = {"explicit": explicit, "elided": elided}
 
@@ -122,7 +123,8 @@ class Executor(Planner):
         """BackendError if buffers that this executor is about to make do not fit into its device's memory."""
         if torch.device(self.device).type != "cuda":
             return
-        need = schedule.mesh.cores * sum(buffer.bytes for buffer in fresh)
+        numbers = ((torch_dtype(buffer.dtype).itemsize, buffer.slots * buffer.numel) for buffer in fresh)
+        need = schedule.mesh.cores * sum(size * count for size, count in numbers)
         free = torch.cuda.mem_get_info(self.device)[0]
         free += torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
         rows, cols = schedule.mesh.shape

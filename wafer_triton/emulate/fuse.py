@@ -14,11 +14,11 @@ from typing import TypeAlias
 import numpy as np
 from torch import Tensor
 
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.parts import Step, Tree
 from wafer_triton.kernels.exchange import Copies
 from wafer_triton.kernels.fold import MOST
 from wafer_triton.kernels.fused import HELD, FusedOp, Grid
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.rounds import Index
 
 READ = 8192  # elements of parts that a program may fold before its own work,

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError
-from wafer_triton.mesh import Mesh
-from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Schedule, Slot
+from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Slot
+from wafer_triton.schedule.schedule import Schedule
 
 Step = Callable[[], object]
 
@@ -163,23 +164,6 @@ class Communication:
         self.run()
 
 
-class Steps:
-    """Steps in order, which count as one until a program's steps are `flat`."""
-
-    def __init__(self, steps: Sequence[Step]) -> None:
-        self.steps = flat(steps)
-
-    def __call__(self) -> None:
-        """Run all steps."""
-        for step in self.steps:
-            step()
-
-
-def flat(steps: Sequence[Step]) -> list[Step]:
-    """Return steps without `Steps` among them."""
-    return [each for one in steps for each in (one.steps if isinstance(one, Steps) else (one,))]
-
-
 class Workspace:
     """Memory for values that live within one step; all steps of a program use it in turn."""
 
@@ -302,12 +286,12 @@ class Planner(ABC):
         """Return the steps of a schedule on memory."""
 
     @abstractmethod
-    def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> Step:
-        """Return a step that copies the senders' tiles into the receivers' slots, all from one slot to one."""
+    def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> list[Step]:
+        """Return steps that copy the senders' tiles into the receivers' slots, all from one slot to one."""
 
     @abstractmethod
-    def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> Step:
-        """Return a step that runs a local operation on its cores."""
+    def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> list[Step]:
+        """Return steps that run a local operation on its cores."""
 
     def segment(self, memory: Memory, segment: Segment, ins: tuple[TileMap, ...] = ()) -> list[Step] | None:
         """Return fewer steps for a whole segment, or None to run it round by round.
@@ -323,8 +307,9 @@ class Planner(ABC):
 
     def round(self, memory: Memory, round_: Round) -> list[Step]:
         """Return the steps of one round: its moves, then its local operations."""
-        moves = [self.move(memory, exchanges, TileMap(exchanges[0].src)) for exchanges in together(round_)]
-        return moves + [self.compute(memory, op, tuple(map(TileMap, op.ins))) for op in round_.locals]
+        moves = (self.move(memory, exchanges, TileMap(exchanges[0].src)) for exchanges in together(round_))
+        computes = (self.compute(memory, op, tuple(map(TileMap, op.ins))) for op in round_.locals)
+        return [step for steps in (*moves, *computes) for step in steps]
 
     @property
     def unwritten(self) -> float:

@@ -11,10 +11,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from wafer_triton.emulate.parts import Memory, Planner, Products, Step, TileMap, Tree, flat
+from wafer_triton.emulate.parts import Memory, Planner, Products, Step, TileMap, Tree
 from wafer_triton.emulate.segments import mailboxes, segments
 from wafer_triton.local import find
-from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Schedule, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Slot
+from wafer_triton.schedule.schedule import Schedule
 
 
 def explicit(planner: Planner, schedule: Schedule, memory: Memory) -> list[Step]:
@@ -30,12 +31,12 @@ def explicit(planner: Planner, schedule: Schedule, memory: Memory) -> list[Step]
             if id(round_) not in planned:
                 planned[id(round_)] = planner.round(memory, round_)
             steps += planned[id(round_)]
-    return planner.joined(memory, flat(steps))
+    return planner.joined(memory, steps)
 
 
 def elided(planner: Planner, schedule: Schedule, memory: Memory) -> list[Step]:
     """Return the steps of a schedule whose tiles stay in place as far as possible."""
-    return planner.joined(memory, flat(_Elision(planner, schedule, memory).plan()))
+    return planner.joined(memory, _Elision(planner, schedule, memory).plan())
 
 
 class _Elision:
@@ -108,7 +109,7 @@ class _Elision:
         for op in round_.locals:
             if self.renamed(op):
                 continue
-            self.steps.append(self.planner.compute(self.memory, op, self.prepared(op)))
+            self.steps += self.planner.compute(self.memory, op, self.prepared(op))
 
     def prepared(self, op: Local) -> tuple[TileMap, ...]:
         """Return the tile maps of an operation's inputs, once there is room for its outputs."""
@@ -192,7 +193,7 @@ class _Elision:
         ):
             self.settle(exchange.src.buffer)
         src = self.maps.get(exchange.src.buffer, TileMap(exchange.src))
-        self.steps.append(self.planner.move(self.memory, [exchange], src))
+        self.steps += self.planner.move(self.memory, [exchange], src)
 
     def written(self, name: str, keep: bool) -> None:
         """Before memory of `name` changes: tiles of other buffers move out; its own come home if kept."""
@@ -229,4 +230,4 @@ class _Elision:
             at = np.arange(mesh.shape[1])
             where = Cores("x", np.where(each.homes(mesh).reshape(mesh.shape) < 0, -1, at))
         op = Local("copy", (Slot(name),), (each.slot,), {"size": self.memory.buffers[name].numel}, where)
-        self.steps.append(self.planner.compute(self.memory, op, (TileMap(each.slot) if home else each,)))
+        self.steps += self.planner.compute(self.memory, op, (TileMap(each.slot) if home else each,))

@@ -16,10 +16,11 @@ from threading import Lock
 import torch
 
 from wafer_triton.cost.price import Prediction, price
+from wafer_triton.device.layout import sharding
 from wafer_triton.emulate.parts import Communication, Launch, Memory, Planner, Step, Tables, Workspace
 from wafer_triton.errors import BackendError, MeshError, ScheduleError, ShapeError
-from wafer_triton.layout import sharding
-from wafer_triton.schedule.rounds import Buffer, Schedule
+from wafer_triton.schedule.rounds import Buffer
+from wafer_triton.schedule.schedule import Schedule
 
 
 @dataclass(eq=False)

@@ -13,9 +13,10 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.parts import Products, Segment, Tree, messages
-from wafer_triton.mesh import Mesh
-from wafer_triton.schedule.rounds import Index, Local, Round, Schedule, Slot
+from wafer_triton.schedule.rounds import Index, Local, Round, Slot
+from wafer_triton.schedule.schedule import Schedule
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from wafer_triton.emulate.executor import Executor
-from wafer_triton.emulate.parts import Memory, Products, Segment, Step, Steps, TileMap, Tree, messages
+from wafer_triton.emulate.parts import Memory, Products, Segment, Step, TileMap, Tree, messages
 from wafer_triton.emulate.torch_local import Form, form
 from wafer_triton.local import LocalOp, find
 from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Slot
@@ -41,12 +41,10 @@ class TorchExecutor(Executor):
     def device(self) -> str:
         return self._device
 
-    def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> Step:
+    def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> list[Step]:
         grids = [self._grid(memory, exchange, src) for exchange in exchanges]
-        if len(exchanges) == 1:
-            return grids[0] or self.indexed(memory, exchanges, src)
         rest = [exchange for exchange, step in zip(exchanges, grids, strict=True) if step is None]
-        return Steps([step for step in grids if step is not None] + ([self.indexed(memory, rest, src)] if rest else []))
+        return [step for step in grids if step is not None] + ([self.indexed(memory, rest, src)] if rest else [])
 
     def indexed(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> Step:
         """Return the step of any exchanges from one slot to one: a gather of the tiles, then a scatter."""
@@ -73,7 +71,7 @@ class TorchExecutor(Executor):
 
     def segment(self, memory: Memory, segment: Segment, ins: tuple[TileMap, ...] = ()) -> list[Step] | None:
         if isinstance(segment, Tree):
-            steps = [self._combine(memory, segment, round_) for round_ in segment.rounds]
+            steps = [step for round_ in segment.rounds for step in self._combine(memory, segment, round_)]
             sends = segment.broadcast if self.exchange == "explicit" else None
             return [*steps, *(self.round(memory, sends) if sends is not None else [])]
         return self._windows(memory, segment, *ins) if isinstance(segment, Products) and ins else None
@@ -105,12 +103,12 @@ class TorchExecutor(Executor):
         out = memory.rows(Slot(run.out))
         return [*steps, lambda: out.index_copy_(0, home, total.to(out.dtype))]
 
-    def _combine(self, memory: Memory, tree: Tree, round_: Round) -> Step:
+    def _combine(self, memory: Memory, tree: Tree, round_: Round) -> list[Step]:
         """Return a round of a tree, whose messages are combined where they arrive; no core sends and receives in it."""
         sent = messages(round_)
         steps = [one for exchange in sent if (one := self._combined(memory, exchange, tree.op)) is not None]
         if len(steps) == len(sent):
-            return Steps(steps)
+            return steps
         home, combine = [replace(exchange, dst=exchange.src) for exchange in sent], COMBINE[tree.op]
         rows, got = self._ends(memory, home, TileMap(home[0].src))
         acc = memory.rows(home[0].src)
@@ -122,7 +120,7 @@ class TorchExecutor(Executor):
             for target, message in zip(got.split(sizes), acc.index_select(0, rows).split(sizes), strict=True):
                 acc.index_copy_(0, target, combine(acc.index_select(0, target), message))
 
-        return step
+        return [step]
 
     def _combined(self, memory: Memory, exchange: Exchange, op: str) -> Step | None:
         """Return the step of messages of a grid of cores, or of whole mesh rows or columns; else None."""
@@ -138,7 +136,7 @@ class TorchExecutor(Executor):
         ends = recv, send
         return lambda: tiles.index_copy_(dim, recv, combine(*(tiles.index_select(dim, end) for end in ends)))
 
-    def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> Step:
+    def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> list[Step]:
         definition, area = find(op.op), _area(op.where)
         cores = np.arange(memory.mesh.cores) if op.where is None else op.where.flat(memory.mesh)
         # gathered tiles come in the order of rows and columns; with tables, slots differ from schedule to schedule
@@ -149,8 +147,8 @@ class TorchExecutor(Executor):
 
         def tiles(each: TileMap, out: bool = False) -> torch.Tensor:
             """Return the tiles of a map where they lie, or a copy that is gathered before, and put back `after`."""
-            if area is not None and grid and each.is_own and each.slot.is_fixed:
-                return _tiles(memory, each.slot)[area]
+            if area is not None and grid and (view := _view(memory, each)) is not None:
+                return view[area]
             index, flat = self._rows(memory, each, cores)
             held, hold = memory.index(index), memory.workspace.take(len(cores) * flat.shape[1], flat.dtype)
             hold = hold.view(len(cores), -1)
@@ -162,13 +160,13 @@ class TorchExecutor(Executor):
             return hold.view(*shape, -1)
 
         outs, reads = [tiles(TileMap(out), out=True) for out in op.outs], [tiles(each) for each in ins]
-        return Steps([*before, self._direct(memory, definition, op.params, outs, reads), *after])
+        return [*before, *self._direct(memory, definition, op.params, outs, reads), *after]
 
-    def _direct(self, memory: Memory, op: LocalOp, params: Params, outs: Tensors, reads: Any) -> Step:
-        """Return the step of an operation on these very tensors, widened in parts if need be."""
+    def _direct(self, memory: Memory, op: LocalOp, params: Params, outs: Tensors, reads: Any) -> list[Step]:
+        """Return the steps of an operation on these very tensors, widened in parts if need be."""
         fast = form(op)
         if _as_they_are(fast, params, outs, reads):
-            return fast.plan(*outs, *reads, **params)
+            return [fast.plan(*outs, *reads, **params)]
         steps, keeps = list[Step](), _keeps(op, params, outs[0].shape[-1])
         rooms: list[torch.Tensor] = []
         for ends in _parts([*outs, *reads]):
@@ -186,7 +184,7 @@ class TorchExecutor(Executor):
             steps += [partial(fp32.copy_, end) for fp32, end in given if fp32 is not end]
             steps.append(fast.plan(*wide, **params))
             steps += [partial(end.copy_, fp32) for fp32, end in pairs[: len(outs)] if fp32 is not end]
-        return Steps(steps)
+        return steps
 
     def _views(
         self, memory: Memory, exchange: Exchange, to: Slot
@@ -229,6 +227,22 @@ def _tiles(memory: Memory, slot: Slot) -> torch.Tensor:
         return tensor
     assert isinstance(slot.index, int)
     return tensor[..., slot.index * numel : (slot.index + 1) * numel]
+
+
+def _view(memory: Memory, each: TileMap) -> torch.Tensor | None:
+    """Return the tiles that cores read, [rows, cols, numel], without a copy; None if strides cannot express the map."""
+    if not each.slot.is_fixed:
+        return None
+    tiles = _tiles(memory, each.slot)
+    if each.base is None:
+        return tiles
+    base = each.base.reshape(memory.mesh.shape)
+    first, (rows, cols), core = int(base[0, 0]), base.shape, tiles.stride(1)
+    down, right = (int(along[1]) - first if len(along) > 1 else 0 for along in (base[:, 0], base[0]))
+    if min(first, down, right) < 0 or (base != first + down * np.arange(rows)[:, None] + right * np.arange(cols)).any():
+        return None
+    start = tiles.storage_offset() + first * core
+    return tiles.as_strided((rows, cols, tiles.shape[-1]), (down * core, right * core, 1), start)
 
 
 def _keeps(op: LocalOp, params: Params, numel: int) -> bool:

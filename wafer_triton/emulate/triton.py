@@ -23,7 +23,7 @@ from wafer_triton.emulate.executor import Executor, Graph
 from wafer_triton.emulate.fuse import Folded, Group, Moved, Summed, Task
 from wafer_triton.emulate.parts import Launch, Memory, Products, Segment, Step, TileMap, Tree, shifts
 from wafer_triton.errors import BackendError
-from wafer_triton.kernels import table
+from wafer_triton.kernels import SLOTS, table
 from wafer_triton.kernels._common import INTERPRET, Operand, compiling
 from wafer_triton.kernels.compute_shift import all_rounds, one_round, residency
 from wafer_triton.kernels.elided import Labels, elided
@@ -32,8 +32,8 @@ from wafer_triton.kernels.fold import fold
 from wafer_triton.kernels.fused import FusedOp, Grid, LocalKernel, grid_of, launch
 from wafer_triton.kernels.tree import Receivers, TreeTables, reduce_tree
 from wafer_triton.kernels.waiting import Watch
-from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Schedule, Slot
-from wafer_triton.verify.protocol import SLOTS
+from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Slot
+from wafer_triton.schedule.schedule import Schedule
 
 LAUNCHES = ("auto", "persistent", "rounds")
 
@@ -119,14 +119,14 @@ class TritonExecutor(Executor):
 
     # --- hooks of plans ---
 
-    def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> Step:
+    def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> list[Step]:
         """Return the messages of exchanges of a round from one slot to one slot."""
         sent, dst = exchanges[0].src, exchanges[0].dst
         ends = self._operand(memory, TileMap(dst)), self._operand(memory, src)
         buffer = memory.buffers[sent.buffer]
         numel = buffer.numel * (buffer.slots if sent.index is None else 1)
         moves = tuple((self._moves(memory, one, *ends), numel) for one in exchanges)
-        return Moved(moves, frozenset({src.slot.buffer}), frozenset({dst.buffer}))
+        return [Moved(moves, frozenset({src.slot.buffer}), frozenset({dst.buffer}))]
 
     def _moves(self, memory: Memory, one: Exchange, dst: Operand, src: Operand) -> Copies:
         across = one.axis == "x"
@@ -150,7 +150,7 @@ class TritonExecutor(Executor):
             count if lines is None else len(lines), cols if across else 1, 1 if across else cols,
         )  # fmt: skip
 
-    def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> Step:
+    def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> list[Step]:
         kernel = table.find(op.op)
         where = None if op.where is None else op.where.flat(memory.mesh)
         # where it is some cores, or programs share tables, an operation has a table of its own
@@ -159,10 +159,10 @@ class TritonExecutor(Executor):
         outs = tuple(self._operand(memory, TileMap(out)) for out in op.outs)
         reads = tuple(self._operand(memory, each) for each in ins)
         if not isinstance(kernel, LocalKernel):
-            return Launch(op.op, partial(kernel, outs, reads, cores, **op.params))
+            return [Launch(op.op, partial(kernel, outs, reads, cores, **op.params))]
         far = [(each.slot.buffer, each.homes(memory.mesh)) for each in ins if not each.is_own]
         written = tuple(out.buffer for out in op.outs)
-        return Task(op.op, kernel.fused(outs, reads, **op.params), written, tuple(far), where, cores)
+        return [Task(op.op, kernel.fused(outs, reads, **op.params), written, tuple(far), where, cores)]
 
     def segment(self, memory: Memory, segment: Segment, ins: tuple[TileMap, ...] = ()) -> list[Step] | None:
         if isinstance(segment, Products):
@@ -330,7 +330,7 @@ class TritonExecutor(Executor):
             targets[number] = self._operand(memory, TileMap(exchanged.dst))
             tables[number] = self._table(memory, to)
         ends = targets[0], targets[1], tables.get(0), tables.get(1)
-        run = partial(one_round, out, out, a, b, *ends, self._cores(memory), **op.params)
+        run = partial(one_round, out, a, b, *ends, self._cores(memory), **op.params)
         return [Launch("compute-shift, 1 round in a launch", run)]
 
     # --- operands and tables ---

@@ -1,7 +1,7 @@
 """Whole products: from the operands' shapes and dtype to a schedule, and how operands are cut for it.
 
 A recipe is built once for a mesh, a dtype and shapes, and serves every call with them. With a dtype of
-`dtype.STORED` the second operand is stored so, for predictions. The kernels measured on silicon
+`dtype.STORED` the second operand is stored so. The kernels measured on silicon
 are the same products with two options. With `skew="host"` the host skews the weights of compute-shift products. With
 `sums` of the operands' dtype the last rounding is saved.
 """
@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wafer_triton.dtype import accumulator, tile_dtype
+from wafer_triton.device.dtype import accumulator, tile_dtype
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ArgumentError, ShapeError, WaferError, check_type, shown
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import reduce as reduce_schedules
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.all_to_all import all_to_all
@@ -28,7 +28,7 @@ from wafer_triton.schedule.gemm import matmul
 from wafer_triton.schedule.gemv import meshgemv
 from wafer_triton.schedule.norm import rms_norm as rms_norm_rounds
 from wafer_triton.schedule.norm import softmax_parts
-from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.schedule import Schedule
 
 Shape = tuple[int, ...]
 Groups = tuple[int, ...] | None
@@ -154,7 +154,7 @@ def _gemv(
     stored, dtype = dtype, tile_dtype(dtype)
     across = "x" if axis == "y" else "y"
     (tk,), (tn,) = tiles(mesh.length(axis), k), tiles(mesh.length(across), n)
-    builder = Builder(mesh, f"mesh_gemv [{m}, {k}] x [{k}, {n}]")
+    builder = Builder(mesh, f"{algorithm} gemv [{m}, {k}] x [{k}, {n}]")
     builder.buffer("x", (m, tk), dtype, "input")
     builder.buffer("w", (tk, tn), stored, "input")
     _sums(builder, "y", (m, tn), dtype, accumulate, sums)
@@ -249,7 +249,7 @@ def _rounded(b: Builder, acc: str, dtype: str, sums: str | None) -> str:
     if sums is not None:
         return acc
     out = b.buffer("out", b.buffers[acc].tile, dtype, "output")
-    b.round(b.local("copy", out, acc, size=b.buffers[acc].numel), label="round")
+    b.round(b.local("copy", out, acc, size=b.buffers[acc].numel), label=f"sums to {dtype}")
     return out
 
 

@@ -1,31 +1,29 @@
-"""A schedule: an algorithm on a mesh as immutable data, written once and read by everything else.
+"""A round of a schedule as immutable data: tiles move between cores, then cores compute, on slots of named buffers.
 
-A `Schedule` is a tuple of rounds. In a round tiles first move, in each `Exchange` along one axis; then cores compute
-(`Local`). The round rule has two parts. Within the exchanges, and within one local operation, a slot of a core is
-either read or written. No local operation writes a slot that its core sends in the same round. So the order in which
-cores run cannot change a result. Local operations that touch nothing which arrives in their round overlap with the
-exchanges.
+In a round tiles first move, in each `Exchange` along one axis; then cores compute (`Local`). The round rule has two
+parts. Within the exchanges, and within one local operation, a slot of a core is either read or written. No local
+operation writes a slot that its core sends in the same round. So the order in which cores run cannot change a result.
+Local operations that touch nothing which arrives in their round overlap with the exchanges.
 
 Index arrays are per axis and per line, never per core, so a 720 x 720 mesh costs kilobytes.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wafer_triton.dtype import BYTES
+from wafer_triton.device.dtype import BYTES
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError, check_type, shown
-from wafer_triton.mesh import Mesh
-from wafer_triton.schedule.repeat import Repeat, Rounds, Section, comings
-from wafer_triton.text import notebook
 
 Index = NDArray[np.int64]
 GIVEN = ("input", "weight", "cache", "state")  # roles that have values at the start
@@ -250,17 +248,31 @@ class Pattern:
     op: str = ""
 
 
+def caller(above: int = 1) -> str:
+    """Return "folder/file.py:line" of the call to the function that asks, or of a call further `above`."""
+    frame = sys._getframe(above + 1)
+    return source_line(frame.f_code.co_filename, frame.f_lineno)
+
+
+@lru_cache(maxsize=4096)
+def source_line(file: str, line: int) -> str:
+    """Return a line of a file as "folder/file.py:line", one text for each line."""
+    return f"{'/'.join(Path(file).parts[-2:])}:{line}"
+
+
 @dataclass(frozen=True, eq=False)
 class Round:
     """Exchanges, then local operations in order; `label` names the step of the algorithm for traces.
 
-    A round with a `pattern` may run in one step with its neighbours; the bits are the same without.
+    A round with a `pattern` may run in one step with its neighbours; the bits are the same without. `source` is the
+    line of code that made the round, for traces alone.
     """
 
     exchanges: tuple[Exchange, ...] = ()
     locals: tuple[Local, ...] = ()
     label: str = ""
     pattern: Pattern | None = None
+    source: str = field(default_factory=lambda: caller(2), repr=False)  # the call of `Round`
 
     @cached_property
     def touched(self) -> frozenset[str]:
@@ -277,52 +289,6 @@ class Round:
         """Return whether compute runs beside the exchange: no local operation reads an arrival of this round."""
         arriving = {exchange.dst.buffer for exchange in self.exchanges}
         return not any(slot.buffer in arriving for op in self.locals for slot in (*op.ins, *op.outs))
-
-
-@dataclass(frozen=True, eq=False)
-class Schedule:
-    """Rounds on a mesh over named buffers, built and checked by `Builder.build`; any sequence of rounds may be given.
-
-    `family` names the measurements whose constants price it: "kernel", or "decode" for the steps of a decode layer.
-    """
-
-    name: str
-    mesh: Mesh
-    buffers: Mapping[str, Buffer]
-    rounds: Rounds
-    family: str = "kernel"
-
-    def __post_init__(self) -> None:
-        for what, value, kind in (
-            ("name", self.name, str),
-            ("mesh", self.mesh, Mesh),
-            ("buffers", self.buffers, Mapping),
-        ):
-            check_type(f"schedule {shown(self.name)}: {what}", value, kind)
-        for buffer in self.buffers.values():
-            check_type(f"schedule {self.name!r}: a buffer", buffer, Buffer)
-        if not isinstance(self.rounds, Rounds):
-            if not isinstance(self.rounds, tuple | list):
-                check_type(f"schedule {self.name!r}: rounds", self.rounds, tuple)
-            for step in self.rounds:
-                if not isinstance(step, Round | Repeat | Section):
-                    check_type(f"schedule {self.name!r}: a round", step, Round)
-            object.__setattr__(self, "rounds", Rounds(self.rounds))
-        if not isinstance(self.family, str) or self.family not in FAMILIES:
-            known = ", ".join(FAMILIES)
-            raise ScheduleError(f"schedule {self.name!r}: family {shown(self.family)}: choose one of {known}")
-
-    def _repr_html_(self) -> str:
-        steps = Counter[str]()
-        for coming in comings(self.rounds.steps):
-            steps[coming.round.label or "(no label)"] += coming.times
-        title = f"{self.name} on mesh {self.mesh} of {self.mesh.device.name}: {len(self.rounds):,} rounds"
-        held = (
-            (buffer.name, f"{buffer.tile} {buffer.dtype}", buffer.role, buffer.bytes)
-            for buffer in self.buffers.values()
-        )
-        buffers = notebook.table("buffers", held, ("name", "tile", "role", "bytes"))
-        return notebook.table(title, steps.items(), ("step", "rounds")) + buffers
 
 
 def as_slot(slot: str | Slot) -> Slot:

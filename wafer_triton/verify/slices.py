@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from wafer_triton import local
 from wafer_triton.schedule.repeat import Rounds
-from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Schedule, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Slot
+from wafer_triton.schedule.schedule import Schedule
 
 
 def sliced(schedule: Schedule, wanted: Mapping[str, NDArray[np.bool_]]) -> Schedule:
@@ -42,7 +43,7 @@ class _Backwards:
                 for exchange, keep in zip(round_.exchanges, keeps, strict=True)
                 if keep.any()
             ]  # fmt: skip
-            rounds.append(Round(tuple(exchanges), tuple(reversed(locals_)), round_.label))
+            rounds.append(Round(tuple(exchanges), tuple(reversed(locals_)), round_.label, source=round_.source))
         return replace(self.schedule, rounds=Rounds(reversed(rounds)))
 
     def local(self, op: Local) -> Local | None:

@@ -20,15 +20,16 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from wafer_triton.device.layout import scatter
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.executor import Executor, whole
-from wafer_triton.emulate.parts import Communication, Memory, Products, Segment, Step, Steps, TileMap, flat, together
+from wafer_triton.emulate.parts import Communication, Memory, Products, Segment, Step, TileMap, together
 from wafer_triton.emulate.ranks.group import OPERAND, agree, blaming, digest
 from wafer_triton.emulate.ranks.shards import Shard, partition
-from wafer_triton.emulate.ranks.transfers import Gather, SendRecv, Transfer, copied, route
+from wafer_triton.emulate.ranks.transfers import SendRecv, Transfer, route
 from wafer_triton.errors import BackendError
-from wafer_triton.layout import scatter
-from wafer_triton.mesh import Mesh
-from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Schedule, Slot
+from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Slot
+from wafer_triton.schedule.schedule import Schedule
 
 _Way = tuple[SendRecv, torch.Tensor, torch.Tensor]
 
@@ -59,7 +60,7 @@ class DistributedExecutor(Executor):
         }
         agree(options | {"device": torch.device(self.device).type}, self.group)
         self._shards: dict[Mesh, Shard] = {}
-        self._fetched: WeakKeyDictionary[Memory, dict[str, tuple[str, bytes]]] = WeakKeyDictionary()
+        self._fetched: WeakKeyDictionary[Memory, dict[tuple[str, int], Index]] = WeakKeyDictionary()
 
     @property
     def device(self) -> str:
@@ -131,71 +132,48 @@ class DistributedExecutor(Executor):
         shard, homes, every = self.shard(mesh), source.numpy(), np.arange(mesh.cores)
         number = shard.partition.number
         found = route(shard, homes, every, number[homes], number)
-        start, inside, finish = self._crossing([(found, held.flatten(0, 1), out.flatten(0, 1))])
-        Steps([*start, *inside, *finish])()
+        for step in self._transfer([(found, held.flatten(0, 1), out.flatten(0, 1))]):
+            step()
 
     def round(self, memory: Memory, round_: Round) -> list[Step]:
         ways = [self._way(memory, exchanges, TileMap(exchanges[0].src)) for exchanges in together(round_)]
-        start, inside, finish = self._crossing(ways)
-        computes = [self.compute(memory, op, tuple(map(TileMap, op.ins))) for op in round_.locals]
-        return [*start, *inside, *computes, *finish] if round_.overlaps else [*start, *inside, *finish, *computes]
+        moves = self._transfer(ways)
+        computes = [step for op in round_.locals for step in self.compute(memory, op, tuple(map(TileMap, op.ins)))]
+        return [*moves[:1], *computes, *moves[1:]] if round_.overlaps else [*moves, *computes]
 
-    def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> Step:
+    def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> list[Step]:
         self._written(memory, exchanges[0].dst.buffer)
-        start, inside, finish = self._crossing([self._way(memory, exchanges, src)])
-        return Steps([*start, *inside, *finish])
+        return self._transfer([self._way(memory, exchanges, src)])
 
-    def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> Step:
-        shard, fetches = self.shard(memory.mesh), list[Step]()
+    def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> list[Step]:
+        shard, steps = self.shard(memory.mesh), list[Step]()
         cores = np.arange(memory.mesh.cores) if op.where is None else op.where.flat(memory.mesh)
-        places = [self._near(memory, shard, place, cores, number, fetches) for number, place in enumerate(ins)]
+        reads = tuple(self._reads(memory, place, cores, number, steps) for number, place in enumerate(ins))
         for out in op.outs:
             self._written(memory, out.buffer)
         here = shard.local(op)
-        steps = [] if here is None else [self.inside.compute(self._local(memory, shard), here, tuple(places))]
-        return Steps([*fetches, *steps])
+        return steps if here is None else steps + self.inside.compute(self._local(memory), here, reads)
 
     def segment(self, memory: Memory, segment: Segment, ins: tuple[TileMap, ...] = ()) -> list[Step] | None:
-        return self._products(memory, segment, ins) if isinstance(segment, Products) and ins else None
-
-    def _products(self, memory: Memory, run: Products, ins: tuple[TileMap, ...]) -> list[Step] | None:
-        """Fetch the tiles that the rank's cores read in any round; a round then gathers the tiles of its own."""
-        shard = self.shard(memory.mesh)
-        if any(memory.buffers[place.slot.buffer].slots > 1 for place in ins):
+        """Fetch the tiles that the rank's cores read in any of the products, before the first of them."""
+        if not isinstance(segment, Products) or not ins or any(memory.buffers[x.slot.buffer].slots > 1 for x in ins):
             return None
-        fetches, holds, gathers = list[Step](), list[str](), list[Gather]()
-        for number, (place, to) in enumerate(zip(ins, run.to, strict=True)):
-            begins, gives = place.homes(memory.mesh), np.argsort(to)
-            tiles, rows = self._reach(memory, shard, place.slot.buffer, begins, gives, run.number, fetches)
-            holds.append(self._halo(memory, shard, place.slot.buffer, number))
-            self._fetched.get(memory, {}).pop(holds[-1], None)  # whose tiles the product's take the place of
-            gathers.append(Gather(tiles, rows, begins, gives, shard.cores, memory.rows(Slot(holds[-1]))))
-        local = self._local(memory, shard)
-        held = tuple(map(Slot, holds))
-        products = [Local("gemm", (Slot(run.c),), held, {**run.params, "add": add}) for add in (run.add, True)]
-        first, rest = (
-            self.inside.joined(local, flat([self.inside.compute(local, op, tuple(map(TileMap, held)))]))
-            for op in products
-        )
-        c, out = memory.tensors[run.c], memory.tensors[run.out]
-        for name in {run.c, run.out}:
-            self._written(memory, name)
-
-        def step() -> None:
-            for gather in gathers:
-                gather.begin()
-            for number in range(run.number):
-                for gather in gathers:
-                    gather.step()
-                for product in rest if number else first:
-                    product()
-            if run.out != run.c:
-                out.copy_(c)
-
-        return flat([*fetches, Communication(step)])
+        owner, steps = self.shard(memory.mesh).partition.owner, list[Step]()
+        passed = [(x.homes(memory.mesh), np.argsort(to)) for x, to in zip(ins, segment.to, strict=True)]
+        for number, (place, (homes, gives)) in enumerate(zip(ins, passed, strict=True)):
+            reads = np.zeros((self.ranks, memory.mesh.cores), bool)
+            for _ in range(segment.number):
+                reads[owner, homes] = True
+                homes = homes[gives]
+            self._halo(memory, place.slot.buffer, number, reads, steps)
+        for round_ in segment.rounds[: segment.number]:
+            maps = tuple(TileMap(x.slot, homes) for x, (homes, _) in zip(ins, passed, strict=True))
+            steps += self.joined(memory, self.compute(memory, round_.locals[0], maps))
+            passed = [(homes[gives], gives) for homes, gives in passed]
+        return steps + [step for round_ in segment.rounds[segment.number :] for step in self.round(memory, round_)]
 
     def joined(self, memory: Memory, steps: list[Step]) -> list[Step]:
-        local, result = self._local(memory, self.shard(memory.mesh)), list[Step]()
+        local, result = self._local(memory), list[Step]()
         for apart, group in groupby(steps, lambda step: isinstance(step, Communication)):
             stretch = list(group)
             result += stretch if apart else self.inside.joined(local, stretch)
@@ -204,8 +182,8 @@ class DistributedExecutor(Executor):
     def _here(self, schedule: Schedule) -> Schedule:
         return replace(schedule, mesh=self.shard(schedule.mesh).mesh)
 
-    def _local(self, memory: Memory, shard: Shard) -> Memory:
-        return Memory(shard.mesh, memory.buffers, memory.tensors, memory.workspace)
+    def _local(self, memory: Memory) -> Memory:
+        return Memory(self.shard(memory.mesh).mesh, memory.buffers, memory.tensors, memory.workspace)
 
     def _way(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> _Way:
         """Return the way of some exchanges from one slot to one."""
@@ -224,74 +202,49 @@ class DistributedExecutor(Executor):
             rows.append(number)
         return route(shard, homes, receivers, rows[0], rows[1])
 
-    def _crossing(self, ways: Sequence[_Way]) -> tuple[list[Step], list[Step], list[Step]]:
-        """Return the steps that send, that copy tiles of the rank itself, and that receive."""
-        inside: list[Step] = [
-            Communication(copied(found, source, target)) for found, source, target in ways if len(found.sent)
-        ]
-        if not any(found.crossing for found, _, _ in ways):
-            return [], inside, []
-        crossing = Transfer(ways, self.group)
-        return [Communication(crossing.start, crossing.bytes)], inside, [Communication(crossing.finish)]
+    def _transfer(self, ways: Sequence[_Way]) -> list[Step]:
+        """Return the steps that send, and copy tiles of the rank itself, and that receive; none if no tile moves."""
+        if not any(found.crossing or len(found.sent) for found, _, _ in ways):
+            return []
+        transfer = Transfer(ways, self.group)
+        return [Communication(transfer.start, transfer.bytes), Communication(transfer.finish)]
 
-    def _near(
-        self, memory: Memory, shard: Shard, place: TileMap, cores: Index, number: int, fetches: list[Step]
-    ) -> TileMap:
-        """Return where these cores find input `number` on this rank, once it was fetched from others if need be."""
+    def _reads(self, memory: Memory, place: TileMap, cores: Index, number: int, steps: list[Step]) -> TileMap:
+        """Return where these cores find input `number` on this rank; `steps` fetch it from others first, if need be."""
+        shard, homes = self.shard(memory.mesh), np.arange(memory.mesh.cores)
         if place.is_own:
             return TileMap(shard.slot(place.slot))
-        homes = place.homes(memory.mesh)
-        if (shard.partition.owner[homes[cores]] == shard.partition.owner[cores]).all():
-            base = np.arange(memory.mesh.cores)
-            base[cores] = homes[cores]
-            return TileMap(place.slot, base=shard.partition.number[base[shard.cores]])
-        halo = self._halo(memory, shard, place.slot.buffer, number)
-        held = self._fetched.setdefault(memory, {})
-        holds = (place.slot.buffer, homes[cores].tobytes() + cores.tobytes())
-        if held.get(halo) != holds:
-            held[halo] = holds
-            found = self._route(memory, place.slot, Slot(halo), homes[cores], cores)
-            start, inside, finish = self._crossing([(found, memory.rows(place.slot), memory.rows(Slot(halo)))])
-            fetches += [*start, *inside, *finish]
-        return TileMap(Slot(halo))
+        homes[cores] = place.homes(memory.mesh)[cores]
+        owner, slot, rows = shard.partition.owner, place.slot, shard.partition.number
+        if (owner[homes[cores]] != owner[cores]).any():
+            reads = np.zeros((self.ranks, memory.mesh.cores), bool)
+            reads[owner[cores], homes[cores]] = True
+            slot, rows = self._halo(memory, slot.buffer, number, reads, steps)
+        return TileMap(slot, rows[homes[shard.cores]])
+
+    def _halo(self, memory: Memory, name: str, number: int, reads: Index, steps: list[Step]) -> tuple[Slot, Index]:
+        """Return a slot of the tiles of a buffer that the rank reads, and [cores] the row of each there.
+
+        `reads` [ranks, cores] are the cores whose tiles are read. `steps` fetch them, unless they are held already for
+        input `number` of an operation.
+        """
+        shard, held, halo = self.shard(memory.mesh), self._fetched.setdefault(memory, {}), f"{name}.halo{number}"
+        fetched = held.get((name, number))
+        if fetched is None or (reads & ~fetched).any():
+            held[name, number] = fetched = reads
+            memory.buffers[halo] = replace(memory.buffers[name], name=halo, slots=1, role="scratch")
+            count = int(reads[self.rank].sum())
+            if halo not in memory.tensors or memory.tensors[halo].shape[1] < count:
+                memory.tensors[halo] = memory.tensors[name].new_zeros(1, count, memory.buffers[name].numel)
+            owner, (ranks, homes) = shard.partition.owner, np.nonzero(reads)
+            first = np.array([np.argmax(owner == rank) for rank in range(self.ranks)])  # a core that stands for a rank
+            there = np.cumsum(reads[self.rank]) - 1
+            found = route(shard, homes, first[ranks], shard.partition.number[homes], there[homes])
+            steps += self._transfer([(found, memory.rows(Slot(name)), memory.rows(Slot(halo)))])
+        return Slot(halo), np.cumsum(fetched[self.rank]) - 1
 
     def _written(self, memory: Memory, name: str) -> None:
         """Mark the fetched tiles of a buffer as old."""
         held = self._fetched.get(memory, {})
-        for halo in [halo for halo, (source, _) in held.items() if source == name]:
-            del held[halo]
-
-    def _halo(self, memory: Memory, shard: Shard, name: str, number: int) -> str:
-        """Return a buffer for tiles of `name` that lie elsewhere, of input `number` of an operation."""
-        buffer = replace(memory.buffers[name], name=f"{name}.halo{number}", slots=1, role="scratch")
-        if buffer.name not in memory.buffers:
-            memory.buffers[buffer.name] = buffer
-            memory.tensors[buffer.name] = memory.tensors[name].new_zeros(*shard.mesh.shape, buffer.numel)
-        return buffer.name
-
-    def _reach(
-        self, memory: Memory, shard: Shard, name: str, begins: Index, gives: Index, iterations: int, fetches: list[Step]
-    ) -> tuple[torch.Tensor, Index]:
-        """Return own tiles [tiles, numel], then the tiles of others that an iteration reads; and the row of each core.
-
-        Core i reads the tile of core held[i], where `held` begins as `begins` and is held[gives] in the next iteration.
-        """
-        owner, cores = shard.partition.owner, memory.mesh.cores
-        reads, held = np.zeros((self.ranks, cores), bool), begins
-        for _ in range(iterations):
-            reads[owner, held] = True
-            held = held[gives]
-        rows = np.full(cores, -1)
-        rows[shard.cores] = np.arange(len(shard.cores))
-        others = np.flatnonzero(reads[self.rank] & (owner != self.rank))
-        rows[others] = len(shard.cores) + np.arange(len(others))
-        source = memory.rows(Slot(name))
-        tiles = source.new_zeros(len(shard.cores) + len(others), source.shape[1])
-        ranks, homes = np.nonzero(reads & (owner != np.arange(self.ranks)[:, None]))
-        # a rank's first core stands for the rank, whose rows alone are asked for
-        first = np.array([np.flatnonzero(owner == rank)[0] for rank in range(self.ranks)])
-        found = route(shard, homes, first[ranks], shard.partition.number[homes], rows[homes])
-        own = tiles[: len(shard.cores)]
-        start, _, finish = self._crossing([(found, source, tiles)])
-        fetches += [*start, Communication(lambda: own.copy_(source)), *finish]
-        return tiles, rows
+        for key in [key for key in held if key[0] == name]:
+            del held[key]

@@ -1,4 +1,4 @@
-"""A mesh cut into rectangles of cores, one for each rank, and what of a schedule a rank has to do."""
+"""Shards of a mesh: rectangles of cores, one for each rank, and the part of a schedule that runs on each."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import MeshError
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.rounds import Cores, Index, Local, Slot
 
 
 @dataclass(frozen=True)
 class Partition:
-    """`mesh` cut into `grid` = (rows, columns) of rectangles, which belong to ranks row by row.
+    """A partition of `mesh` into `grid` = (rows, columns) of rectangles, which belong to ranks row by row.
 
     The sides of rectangles differ by one core at most; the logical cores of one core of a folded mesh stay together.
     """
@@ -23,7 +23,7 @@ class Partition:
     grid: tuple[int, int]
 
     def rectangle(self, rank: int) -> tuple[slice, slice]:
-        """The rows and the columns of a rank's logical cores."""
+        """Return the rows and the columns of a rank's logical cores."""
         down, along = divmod(rank, self.grid[1])
         (rows, cols), fold = self._edges, self.mesh.fold
         return (
@@ -61,7 +61,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class Shard:
-    """The rectangle of cores that `rank` holds; what of a schedule concerns them, in their own coordinates."""
+    """The rectangle of cores that `rank` holds, with its slots and local operations in coordinates of the rectangle."""
 
     partition: Partition
     rank: int
@@ -84,11 +84,11 @@ class Shard:
         return np.arange(self.partition.mesh.cores).reshape(self.partition.mesh.shape)[self.rectangle].ravel()
 
     def _range(self, axis: str) -> slice:
-        """Its positions along an axis."""
+        """Return the positions of the shard along an axis."""
         return self.rectangle[1 if axis == "x" else 0]
 
     def slot(self, slot: Slot) -> Slot:
-        """A slot as these cores use it."""
+        """Return a slot in coordinates of the shard."""
         if isinstance(slot.index, np.ndarray):
             return replace(slot, index=slot.index[self._range(slot.axis)])
         return slot
@@ -108,7 +108,7 @@ class Shard:
         return Cores(cores.axis, at, numbers) if mine.any() and (at >= 0).any() else None
 
     def local(self, op: Local) -> Local | None:
-        """A local operation on these cores; None if it runs on none of them."""
+        """Return a local operation on the cores of this shard; None if it runs on none of them."""
         where = None if op.where is None else self.where(op.where)
         if op.where is not None and where is None:
             return None

@@ -1,12 +1,13 @@
 """Storage types of tiles, by name, so that schedules and costs need no torch.
 
 Tiles are fp32, bf16 or fp16. The matrices of a model may also be stored in int8 or fp8, of one byte a number: a core
-then converts a number as it reads it, and activations, keys, values, norms, biases and routers stay in fp16. That rule
-holds in predictions alone: SRAM, link bytes and reads of SRAM count one byte, and no executor runs it.
+then converts a number as it reads it, and activations, keys, values, norms, biases and routers stay in fp16. SRAM, link
+bytes and reads of SRAM count one byte. An executor keeps the converted numbers, in fp16 (`models/place/storage.py`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from wafer_triton.errors import DtypeError
@@ -19,24 +20,24 @@ _NAMES = {full: short for short, full in _TORCH.items()}
 _NAMES |= {"float8_e4m3fn": "fp8"}
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "int8": 1, "fp8": 1}
 TILES = tuple(_TORCH)  # that run
-STORED = ("int8", "fp8")  # of weights, in predictions
+STORED = ("int8", "fp8")  # of a model's matrices
 WEIGHTS = ("fp16", "bf16", *STORED)  # of a model that is priced
 
 
 def dtype_name(dtype: Any) -> str:
     """Return the short name of a dtype given as "fp16", "float16" or torch.float16; DtypeError for any other type."""
-    name = storage_name(dtype)
+    name = storage_name(dtype, TILES)
     if name in STORED:
-        raise DtypeError(f"dtype {name} is a storage of weights in predictions alone; run in one of {', '.join(TILES)}")
+        raise DtypeError(f"dtype {name} is a storage of a model's weights; give tiles in one of {', '.join(TILES)}")
     return name
 
 
-def storage_name(dtype: Any) -> str:
-    """Return the short name of a dtype of tiles or of stored weights; DtypeError for any other type."""
+def storage_name(dtype: Any, named: Iterable[str] = BYTES) -> str:
+    """Return the short name of a dtype of tiles or of stored weights; DtypeError, with the `named`, for any other."""
     name = str(dtype).removeprefix("torch.")
     name = _NAMES.get(name, name)
     if name not in BYTES:
-        raise DtypeError(f"dtype {name} is not supported; use one of {', '.join(TILES)}")
+        raise DtypeError(f"dtype {name} is not supported; use one of {', '.join(named)}")
     return name
 
 
@@ -46,10 +47,13 @@ def tile_dtype(stored: str) -> str:
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """Return the torch dtype of a short name; DtypeError for a storage of weights, which no executor runs."""
+    """Return the torch dtype of an executor's memory: of tiles their own, of stored weights fp16.
+
+    Raises DtypeError for any other name.
+    """
     import torch
 
-    found: torch.dtype = getattr(torch, _TORCH[dtype_name(name)])
+    found: torch.dtype = getattr(torch, _TORCH[tile_dtype(storage_name(name))])
     return found
 
 

@@ -28,7 +28,9 @@ from typing_extensions import Unpack
 from wafer_triton.cost.price import Cost, Prediction, price
 from wafer_triton.count.account import Account, account
 from wafer_triton.device import Device, device
-from wafer_triton.dtype import dtype_name
+from wafer_triton.device.dtype import dtype_name
+from wafer_triton.device.layout import MeshTensor
+from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.program import POOL, Program
 from wafer_triton.emulate.torch import TorchExecutor
@@ -42,10 +44,8 @@ from wafer_triton.errors import (
     check_type,
     shown,
 )
-from wafer_triton.layout import MeshTensor
-from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.schedule.product import Recipe, Shape, clear_recipes, recipe
-from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text import notebook
 from wafer_triton.text.arguments import checked
 from wafer_triton.text.quantity import Legend
