@@ -20,6 +20,7 @@ from wafer_triton.draw.tiles import Where, after, chosen, moving
 from wafer_triton.draw.trace import Trace, held, trace
 from wafer_triton.errors import DrawError, check_type
 from wafer_triton.schedule.schedule import Schedule
+from wafer_triton.text.arguments import checked
 from wafer_triton.text.quantity import quantity
 
 MANY_ROUNDS = 1_000  # from which on rounds are lines and not bars
@@ -27,6 +28,7 @@ _NAMED = 16  # cores a side, up to which a mesh has the name of a tile in each c
 _PANELS = 4  # buffers in one picture of a mesh
 
 
+@checked
 def schedule(schedule: Schedule, path: str | Path) -> None:
     """Draw a schedule at a glance: counts of its rounds by step, bytes over its links, SRAM of a core."""
     title, counted, cost = _title(schedule), account(schedule), price(schedule)
@@ -39,6 +41,7 @@ def schedule(schedule: Schedule, path: str | Path) -> None:
         _sram(parts[2], schedule, numbers)
 
 
+@checked
 def links(schedule: Schedule, path: str | Path) -> None:
     """Draw the bytes that a schedule puts on every link, a map for each direction, by the sending core."""
     title, loads = _title(schedule), link_loads(schedule)
@@ -50,6 +53,7 @@ def links(schedule: Schedule, path: str | Path) -> None:
         _links(figure, loads, numbers)
 
 
+@checked
 def sram(schedule: Schedule, path: str | Path) -> None:
     """Draw the SRAM of a core over the rounds, by buffer; all cores of a mesh hold the same."""
     title, peak, limit = _title(schedule), account(schedule).sram_peak_bytes, schedule.mesh.device.sram_bytes
@@ -59,13 +63,17 @@ def sram(schedule: Schedule, path: str | Path) -> None:
         _sram(figure, schedule, numbers)
 
 
+@checked
 def timeline(schedule: Schedule, path: str | Path) -> None:
     """Draw when the steps of a schedule compute, wait and load the busiest link, in cycles predicted on the wafer."""
     with picture(path, 1.9, _title(schedule), _cycles(price(schedule))) as (figure, numbers):
         _timeline(figure.subplots(), intervals(schedule), numbers)
 
 
-def mesh(schedule: Schedule, path: str | Path, *, round: int = -1, buffers: tuple[str, ...] | None = None) -> None:
+@checked
+def mesh(
+    schedule: Schedule, path: str | Path, *, round: int = -1, buffers: str | tuple[str, ...] | None = None
+) -> None:
     """Draw which tile every core holds after a round; colour and name stand for the core where a tile began.
 
     `round` -1 is the start. `buffers` None takes those whose tiles move, the first four. Raises DrawError for a round
