@@ -96,7 +96,7 @@ def accumulate(
 
 @triton.jit
 def row_sums(a_ptr, b_ptr, start_m, start_n, P):
-    """Return a block of a @ b on the P.CORES at whose tiles the pointers are, a row of it being a row of a head.
+    """Return a block of a @ b on the P.CORES whose tiles the pointers name; a row of the block is a row of a head.
 
     P.UNROLL blocks of rows are loaded before the first is added, which changes no bit. Its rows are as of `head_rows`.
     """

@@ -48,8 +48,8 @@ class How(TypedDict, total=False):
     """Where and how an operation runs.
 
     `mesh`: a Mesh, a side or "RxC" (a MeshTensor brings its own). `exchange`: "explicit" or "elided". `backend`:
-    "torch" or "triton"; by default triton for CUDA tensors. `launch`: how triton launches compute-shift rounds, "auto",
-    "persistent" or "rounds" (see `TritonExecutor`). `record`: return (result, Record) of the run. `executor`: runs the
+    "torch" or "triton"; by default triton for CUDA tensors. `launch`: how triton launches compute-shift rounds, "auto"
+    or "rounds" (see `TritonExecutor`). `record`: return (result, Record) of the run. `executor`: runs the
     operation in place of one made of `backend`, `exchange` and `launch`, see `distributed.executor`.
     """
 
