@@ -250,7 +250,7 @@ def test_a_config_file_is_a_model(tmp_path: Path) -> None:
         (
             lambda: estimate.prefill(model="llama3-8b", mesh=660, tokens=200_000),
             MeshError,
-            "no mesh of these proportions holds it",
+            "no mesh (of these proportions holds|was found to hold) it",  # the search ends after some CPU seconds
         ),
         (
             lambda: estimate.kv(model="llama2-13b", mesh=100, program="paper-benchmark"),
