@@ -34,9 +34,7 @@ def cases() -> Iterator[tuple[str, Callable[[], Run]]]:
     """Return each case by name, with a function that makes it ready, for the names that both checkouts have."""
     import torch
 
-    from wafer_triton import estimate, mesh_gemm, mesh_gemv, ops
-    from wafer_triton.layout import scatter
-    from wafer_triton.mesh import Mesh
+    from wafer_triton import Mesh, estimate, mesh_gemm, mesh_gemv, ops, scatter
     from wafer_triton.models.decoder import WaferForCausalLM
     from wafer_triton.schedule import rounds
     from wafer_triton.schedule.builder import Builder

@@ -8,6 +8,9 @@ Kernels see pointers, index tables and constexpr sizes, never a schedule.
 from importlib import import_module
 from typing import Any
 
+SLOTS = 2  # of a compute-shift operand: a tile arrives in one while the other is multiplied
+ARRIVALS = 4  # flags that a compute-shift round waits for: two operands, a tile and a credit each
+
 _HOME = {
     "all_rounds": "compute_shift",
     "KERNELS": "table",
@@ -18,7 +21,7 @@ _HOME = {
     "residency": "compute_shift",
 }
 
-__all__ = sorted(_HOME)
+__all__ = sorted([*_HOME, "ARRIVALS", "SLOTS"])
 
 
 def __getattr__(name: str) -> Any:

@@ -2,7 +2,7 @@
 
 In a round each core multiplies the tiles in its slots. As they pass through its registers, it copies them into the
 second slots of its neighbours. A launch runs one round; or all rounds, on a mesh that the GPU holds at once: sums then
-stay in registers, and programs hand tiles on by the flags of `protocol`.
+stay in registers, and programs hand tiles on by the flags of `verify.protocol`.
 
 The round rule: a round reads one slot and writes the other, so the order of programs within it cannot matter.
 """
@@ -15,33 +15,27 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from wafer_triton.kernels._common import Operand, load, resident, start, store, this_core, tile_ptr
-from wafer_triton.kernels.fused import PROGRAMS
-from wafer_triton.kernels.gemm import accumulate, plan, product
+from wafer_triton import kernels
+from wafer_triton.kernels._common import Operand, compiling, resident, start, store, this_core, tile_ptr
+from wafer_triton.kernels.fused import PROGRAMS, constants
+from wafer_triton.kernels.gemm import accumulate, begun, plan, product
 from wafer_triton.kernels.waiting import Alarm, wait
-from wafer_triton.verify import protocol
 
-ARRIVALS = tl.constexpr(protocol.ARRIVALS)
+ARRIVALS = tl.constexpr(kernels.ARRIVALS)
 # A tile that is passed on has a second user, for which Triton (3.6, 3.7) makes one shared buffer too few: with two
 # stages the copy of the next tile overwrites the one that the tensor cores still read. One stage or three are safe.
 STAGES = 1
 
 
 @triton.jit
-def _round_kernel(
-    c, out, a, b, next_a, next_b, send_a_ptr, send_b_ptr, cores_ptr, cores,
-    M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
-    TRANSPOSED: tl.constexpr, ADD: tl.constexpr, MODE: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr, UNROLL: tl.constexpr, LOOPS: tl.constexpr,
-):  # fmt: skip
+def _round_kernel(c, a, b, next_a, next_b, send_a_ptr, send_b_ptr, cores_ptr, cores, P, LOOPS: tl.constexpr):
     first = tl.program_id(0) * LOOPS
     for number in range(first, first + 1 if LOOPS == 1 else min(first + LOOPS, cores)):
         core = tl.load(cores_ptr + number)
         product(
-            tile_ptr(c, core), tile_ptr(out, core), tile_ptr(a, core), tile_ptr(b, core),
+            tile_ptr(c, core), tile_ptr(a, core), tile_ptr(b, core),
             tile_ptr(next_a, tl.load(send_a_ptr + core)) if send_a_ptr is not None else None,
-            tile_ptr(next_b, tl.load(send_b_ptr + core)) if send_b_ptr is not None else None,
-            M, K, N, HEADS, KV_HEADS, TRANSPOSED, ADD, MODE, BLOCK_M, BLOCK_K, BLOCK_N, UNROLL,
+            tile_ptr(next_b, tl.load(send_b_ptr + core)) if send_b_ptr is not None else None, P,
         )  # fmt: skip
 
 
@@ -53,21 +47,16 @@ def _slot_ptr(x, spare, slot, core):
 
 @triton.jit(do_not_specialize=["launch", "rounds"])
 def _rounds_kernel(
-    c, out, a, spare_a, b, spare_b, neighbours_ptr, counters_ptr, cores_ptr, cores, alarm_ptr, launch, rounds,
-    M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, ADD: tl.constexpr, MODE: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
+    c, out, a, spare_a, b, spare_b, neighbours_ptr, counters_ptr, cores_ptr, cores, alarm_ptr, launch, rounds, P
+):
     core = this_core(cores_ptr)
     # [ARRIVALS]: the receivers of this core's a and b, then the senders of them
     neighbours_ptr += core * ARRIVALS
-    offs_m, offs_n = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
+    offs_m, offs_n = tl.arange(0, P.BLOCK_M), tl.arange(0, P.BLOCK_N)
     # [BLOCK_M, BLOCK_N]
-    offs_c = offs_m[:, None] * N + offs_n[None, :]
-    mask_c = (offs_m < M)[:, None] & (offs_n < N)[None, :]
-    if ADD:
-        total = load(tile_ptr(c, core) + offs_c, mask_c)
-    else:
-        total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    offs_c = offs_m[:, None] * P.N + offs_n[None, :]
+    mask_c = (offs_m < P.M)[:, None] & (offs_n < P.N)[None, :]
+    total = begun(tile_ptr(c, core) + offs_c, mask_c, P)
 
     here = 0
     for number in range(rounds):
@@ -81,7 +70,7 @@ def _rounds_kernel(
             _slot_ptr(a, spare_a, 1 - here, tl.load(neighbours_ptr)),
             _slot_ptr(b, spare_b, 1 - here, tl.load(neighbours_ptr + 1)),
             counters_ptr + (1 - here) * cores + tl.load(neighbours_ptr + tl.arange(0, ARRIVALS)),
-            (number < rounds - 1).to(tl.int32), 0, 0, K, N, 1, M, K, N, MODE, ".cg", BLOCK_M, BLOCK_K, BLOCK_N,
+            (number < rounds - 1).to(tl.int32), 0, 0, ".cg", P,
         )  # fmt: skip
         here = 1 - here
 
@@ -89,59 +78,51 @@ def _rounds_kernel(
 
 
 def one_round(
-    c: Operand, out: Operand, a: Operand, b: Operand, next_a: Operand, next_b: Operand,
+    c: Operand, a: Operand, b: Operand, next_a: Operand, next_b: Operand,
     send_a: Tensor | None, send_b: Tensor | None, cores: Tensor, **params: Any,
 ) -> None:  # fmt: skip
-    """out = (c +) a @ b on every core; core i's tile of a goes to slot next_a of core send_a[i], and so b.
+    """c (+)= a @ b on every core; core i's tile of a goes to slot next_a of core send_a[i], and so b.
 
-    The tables are int32 [cores]; None sends nothing. `out` is c, or rounds the sums to its own dtype.
+    The tables are int32 [cores]; None sends nothing.
     """
-    chosen = plan(a, b, **params)
+    sizes, options = plan(a, b, **params)
     loops = -(-cores.numel() // PROGRAMS)
     start(
-        _round_kernel, -(-cores.numel() // loops), c, out, a, b, next_a, next_b, send_a, send_b, cores, cores.numel(),
-        LOOPS=loops, **chosen | {"num_stages": STAGES},
+        _round_kernel, -(-cores.numel() // loops), c, a, b, next_a, next_b, send_a, send_b, cores, cores.numel(),
+        constants(sizes), LOOPS=loops, **options | {"num_stages": STAGES},
     )  # fmt: skip
 
 
 def all_rounds(
     c: Operand, out: Operand, a: tuple[Operand, Operand], b: tuple[Operand, Operand],
     neighbours: Tensor, counters: Tensor, cores: Tensor, alarm: Alarm, *, rounds: int, **params: Any,
-) -> None:  # fmt: skip
+) -> Any:  # fmt: skip
     """`rounds` compute-shift rounds in one launch, from the first slots of a and b; as many one by one give these bits.
 
     `neighbours` int32 [cores, 4]: the receivers of core i's a and of its b, then the senders of them. `counters` int32
-    [2, cores] is 0 before and after. All programs must be on the GPU at once; a launch of more is refused.
+    [2, cores] is 0 before and after. All programs must be on the GPU at once; a launch of more is refused. Returns the
+    kernel where it is compiled alone.
     """
-    start(
+    sizes, options = plan(a[0], b[0], **params)
+    # a tile must not be fetched before its round: no pipelining over rounds
+    return start(
         _rounds_kernel, cores.numel(), c, out, *a, *b, neighbours, counters, cores, counters.shape[1], alarm.word,
-        alarm.launch, rounds, **_rounds_plan(a[0], b[0], **params), launch_cooperative_grid=True,
+        alarm.launch, rounds, constants(sizes), launch_cooperative_grid=True, **options | {"num_stages": 1},
     )  # fmt: skip
 
 
 def residency(
-    c: Operand, out: Operand, a: tuple[Operand, Operand], b: tuple[Operand, Operand],
-    neighbours: Tensor, counters: Tensor, cores: Tensor, alarm: Alarm, **params: Any,
-) -> int:  # fmt: skip
+    c: Operand, out: Operand, a: tuple[Operand, Operand], b: tuple[Operand, Operand], *rest: Any, **params: Any
+) -> int:
     """Return how many programs of `all_rounds` this GPU holds at once, by its driver; 0 where it cannot run.
 
     It keeps one block of sums, and both slots of an operand must be alike in their tensors.
     """
-    chosen = _rounds_plan(a[0], b[0], **params)
+    sizes, _ = plan(a[0], b[0], **params)
     alike = all(one.offset == two.offset and one.stride == two.stride for one, two in (a, b))
-    one_block = params.get("heads", 1) == 1 and chosen["M"] <= chosen["BLOCK_M"] and chosen["N"] <= chosen["BLOCK_N"]
-    if chosen["MODE"] == "rows" or not alike or not one_block:
+    one_block = sizes["HEADS"] == 1 and sizes["M"] <= sizes["BLOCK_M"] and sizes["N"] <= sizes["BLOCK_N"]
+    if sizes["MODE"] == "rows" or not alike or not one_block:
         return 0
-    kernel = _rounds_kernel.warmup(
-        c, out, *a, *b, neighbours, counters, cores, counters.shape[1], alarm.word, alarm.launch, 1, grid=(1,),
-        **chosen,
-    )  # fmt: skip
-    return resident(kernel, cores.device)
-
-
-def _rounds_plan(a: Operand, b: Operand, **params: Any) -> dict[str, Any]:
-    chosen = plan(a, b, **params)
-    for name in ("HEADS", "KV_HEADS", "TRANSPOSED", "UNROLL"):
-        del chosen[name]
-    # a tile must not be fetched before its round: no pipelining over rounds
-    return chosen | {"num_stages": 1}
+    with compiling():
+        kernel = all_rounds(c, out, a, b, *rest, rounds=1, **params)
+    return resident(kernel, c.tensor.device)

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from wafer_triton.errors import BackendError
 from wafer_triton.kernels import tuning
-from wafer_triton.kernels._common import Operand, load, start, store
+from wafer_triton.kernels._common import Operand, start, store
 from wafer_triton.kernels.blocks import candidates, number_of, placed
-from wafer_triton.kernels.fused import PROGRAMS
-from wafer_triton.kernels.gemm import multiplied, plan, read, row_sums
+from wafer_triton.kernels.fused import PROGRAMS, constants
+from wafer_triton.kernels.gemm import begun, multiplied, plan, read, row_sums
 
 
 class Labels(NamedTuple):
@@ -42,42 +42,38 @@ def _tile_of(x, labels, position, label):
 
 @triton.jit
 def _elided_kernel(
-    c, out, a, b, rows_ptr, cols_ptr, a_labels, b_labels, P, programs,
-    M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, ADD: tl.constexpr, MODE: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr, UNROLL: tl.constexpr, LOOPS: tl.constexpr,
-):  # fmt: skip
-    STEPS: tl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
+    c, out, a, b, rows_ptr, cols_ptr, a_labels, b_labels, SIDE, programs, P, STEPS: tl.constexpr, LOOPS: tl.constexpr
+):
+    EVEN_A: tl.constexpr = P.M % P.BLOCK_M == 0 and P.K % P.BLOCK_K == 0
+    EVEN_B: tl.constexpr = P.K % P.BLOCK_K == 0 and P.N % P.BLOCK_N == 0
     first = tl.program_id(0) * LOOPS
     for pid in tl.range(first, first + 1 if LOOPS == 1 else min(first + LOOPS, programs), num_stages=1):
-        p, q, begin_m, begin_n = placed(pid, P, M, N, BLOCK_M, BLOCK_N, 1, 1, 8)
-        offs_m, offs_k, offs_n = begin_m + tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_K), begin_n + tl.arange(0, BLOCK_N)
-        core = (tl.load(rows_ptr + p) * P + tl.load(cols_ptr + q)).to(tl.int64)
+        p, q, begin_m, begin_n = placed(pid, SIDE, P.M, P.N, P.BLOCK_M, P.BLOCK_N, 1, 1, 8)
+        offs_m, offs_n = begin_m + tl.arange(0, P.BLOCK_M), begin_n + tl.arange(0, P.BLOCK_N)
+        offs_k = tl.arange(0, P.BLOCK_K)
+        core = (tl.load(rows_ptr + p) * SIDE + tl.load(cols_ptr + q)).to(tl.int64)
         # [BLOCK_M, BLOCK_N]
-        offs_c = offs_m[:, None] * N + offs_n[None, :]
-        mask_c = (offs_m < M)[:, None] & (offs_n < N)[None, :]
-        if ADD:
-            total = load(c.tensor + c.offset + core * c.stride + offs_c, mask_c)
-        else:
-            total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-        if MODE == "rows":
-            for number in range(P):
-                label = (p + q - number + P) % P
+        offs_c = offs_m[:, None] * P.N + offs_n[None, :]
+        mask_c = (offs_m < P.M)[:, None] & (offs_n < P.N)[None, :]
+        total = begun(c.tensor + c.offset + core * c.stride + offs_c, mask_c, P)
+        if P.MODE == "rows":
+            for number in range(SIDE):
+                label = (p + q - number + SIDE) % SIDE
                 a_ptr, b_ptr = _tile_of(a, a_labels, p, label), _tile_of(b, b_labels, q, label)
-                sums = row_sums(a_ptr, b_ptr, begin_m, begin_n, M, K, N, 1, 1, False, BLOCK_M, BLOCK_K, BLOCK_N, UNROLL)
-                total += tl.reshape(sums, [BLOCK_M, BLOCK_N])
+                total += tl.reshape(row_sums(a_ptr, b_ptr, begin_m, begin_n, P), [P.BLOCK_M, P.BLOCK_N])
         else:
-            label = (p + q) % P
+            label = (p + q) % SIDE
             a_ptr, b_ptr = _tile_of(a, a_labels, p, label), _tile_of(b, b_labels, q, label)
-            for step in range(P * STEPS):
-                start_k = step % STEPS * BLOCK_K
-                mask_k = start_k + offs_k < K
-                a_ptrs = a_ptr + offs_m[:, None] * K + (start_k + offs_k)[None, :]
-                b_ptrs = b_ptr + (start_k + offs_k)[:, None] * N + offs_n[None, :]
-                x = read(a_ptrs, (offs_m < M)[:, None] & mask_k[None, :], M % BLOCK_M == 0 and K % BLOCK_K == 0, "")
-                y = read(b_ptrs, mask_k[:, None] & (offs_n < N)[None, :], K % BLOCK_K == 0 and N % BLOCK_N == 0, "")
-                total = multiplied(total, x, y, MODE)
+            for step in range(SIDE * STEPS):
+                start_k = step % STEPS * P.BLOCK_K
+                mask_k = start_k + offs_k < P.K
+                a_ptrs = a_ptr + offs_m[:, None] * P.K + (start_k + offs_k)[None, :]
+                b_ptrs = b_ptr + (start_k + offs_k)[:, None] * P.N + offs_n[None, :]
+                x = read(a_ptrs, (offs_m < P.M)[:, None] & mask_k[None, :], EVEN_A, "")
+                y = read(b_ptrs, mask_k[:, None] & (offs_n < P.N)[None, :], EVEN_B, "")
+                total = multiplied(total, x, y, P.MODE)
                 # a step finds the tiles of the next: an address that waited for a load would come too late
-                label = (p + q - (step + 1) // STEPS + P) % P
+                label = (p + q - (step + 1) // STEPS + SIDE) % SIDE
                 a_ptr, b_ptr = _tile_of(a, a_labels, p, label), _tile_of(b, b_labels, q, label)
         store(out.tensor + out.offset + core * out.stride + offs_c, total, mask_c)
 
@@ -92,9 +88,7 @@ def elided(
     the ways in `blocks` (see `tuning`) with `group` cores a program and tiles `by` loads or warps. BackendError if no
     way is as asked.
     """
-    chosen = plan(a, b, **params)
-    for name in ("HEADS", "KV_HEADS", "TRANSPOSED"):
-        del chosen[name]
+    chosen, options = plan(a, b, **params)
     where = (rows, cols, a_labels, b_labels, rows.numel())
 
     def launch(way: dict[str, Any]) -> None:
@@ -105,7 +99,10 @@ def elided(
             warp_groups(out, a, b, *where, programs, chosen | way)
             return
         loops = -(-programs // PROGRAMS)
-        start(_elided_kernel, -(-programs // loops), c, out, a, b, *where, programs, LOOPS=loops, **chosen)
+        start(
+            _elided_kernel, -(-programs // loops), c, out, a, b, *where, programs, constants(chosen),
+            STEPS=-(-chosen["K"] // chosen["BLOCK_K"]), LOOPS=loops, **options,
+        )  # fmt: skip
 
     ways = candidates(a, b, out, chosen, rows.numel(), a_labels.step == b_labels.step == 0)
     asked = [way for way in ways if group in (None, (way["GROUP_M"], way["GROUP_N"])) and by in (None, way["by"])]

@@ -64,7 +64,7 @@ def _exchange_kernel(moves, SIZES: tl.constexpr, BLOCKS: tl.constexpr, TOGETHER:
 
 
 def exchange(moves: Sequence[Copies], sizes: Sequence[int]) -> None:
-    """All moves of a round, in one launch: tiles of sizes[i] elements by moves[i]."""
+    """Carry out all moves of a round in one launch: tiles of sizes[i] elements by moves[i]."""
     assert all(one.dst.tensor.dtype == one.src.tensor.dtype for one in moves), "a message keeps its dtype"
     blocks = [block(size) for size in sizes]
     together = [max(1, min(64, 1024 // wide)) for wide in blocks]

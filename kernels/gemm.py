@@ -51,105 +51,100 @@ def multiplied(total, a, b, MODE: tl.constexpr):
 
 @triton.jit
 def accumulate(
-    total, a_ptr, b_ptr, next_a_ptr, next_b_ptr, passed_ptrs, arrivals,
-    start_m, start_n, stride_am, stride_bk, stride_bn,
-    M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, MODE: tl.constexpr, CACHE: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
-    """total + a @ b for one block of C; a next_*_ptr that is not None receives a copy of the tile.
+    total, a_ptr, b_ptr, next_a_ptr, next_b_ptr, passed_ptrs, arrivals, start_m, start_n, CACHE: tl.constexpr, P
+):
+    """total + a @ b for one block of C of one head; a next_*_ptr that is not None receives a copy of the tile.
 
     Only the first block of a row or column of blocks copies, so that a tile goes out once. Once both tiles are read and
     passed on, before the last product, `arrivals` are added to counters at `passed_ptrs`, if any.
     """
+    stride_am: tl.constexpr = P.HEADS * P.K if P.TRANSPOSED else P.K
+    stride_bk: tl.constexpr = 1 if P.TRANSPOSED else P.KV_HEADS * P.N
+    stride_bn: tl.constexpr = P.KV_HEADS * P.K if P.TRANSPOSED else 1
     # blocks that divide the tile need no masks
-    EVEN_A: tl.constexpr = M % BLOCK_M == 0 and K % BLOCK_K == 0
-    EVEN_B: tl.constexpr = K % BLOCK_K == 0 and N % BLOCK_N == 0
-    offs_m, offs_n = start_m + tl.arange(0, BLOCK_M), start_n + tl.arange(0, BLOCK_N)
-    for start_k in range(0, K, BLOCK_K):
-        offs_k = start_k + tl.arange(0, BLOCK_K)
+    EVEN_A: tl.constexpr = P.M % P.BLOCK_M == 0 and P.K % P.BLOCK_K == 0
+    EVEN_B: tl.constexpr = P.K % P.BLOCK_K == 0 and P.N % P.BLOCK_N == 0
+    offs_m, offs_n = start_m + tl.arange(0, P.BLOCK_M), start_n + tl.arange(0, P.BLOCK_N)
+    for start_k in range(0, P.K, P.BLOCK_K):
+        offs_k = start_k + tl.arange(0, P.BLOCK_K)
         # [BLOCK_M, BLOCK_K]
         offs_a = offs_m[:, None] * stride_am + offs_k[None, :]
-        mask_a = (offs_m < M)[:, None] & (offs_k < K)[None, :]
+        mask_a = (offs_m < P.M)[:, None] & (offs_k < P.K)[None, :]
         # [BLOCK_K, BLOCK_N]
         offs_b = offs_k[:, None] * stride_bk + offs_n[None, :] * stride_bn
-        mask_b = (offs_k < K)[:, None] & (offs_n < N)[None, :]
+        mask_b = (offs_k < P.K)[:, None] & (offs_n < P.N)[None, :]
         a, b = read(a_ptr + offs_a, mask_a, EVEN_A, CACHE), read(b_ptr + offs_b, mask_b, EVEN_B, CACHE)
 
         if next_a_ptr is not None:
-            if EVEN_A and BLOCK_N >= N:
+            if EVEN_A and P.BLOCK_N >= P.N:
                 tl.store(next_a_ptr + offs_a, a)
             else:
                 tl.store(next_a_ptr + offs_a, a, mask=mask_a & (start_n == 0))
         if next_b_ptr is not None:
-            if EVEN_B and BLOCK_M >= M:
+            if EVEN_B and P.BLOCK_M >= P.M:
                 tl.store(next_b_ptr + offs_b, b)
             else:
                 tl.store(next_b_ptr + offs_b, b, mask=mask_b & (start_m == 0))
 
         if passed_ptrs is not None:  # noqa: SIM102  known when compiled, the other not
-            if start_k + BLOCK_K >= K:
+            if start_k + P.BLOCK_K >= P.K:
                 tl.debug_barrier()
                 tl.atomic_add(passed_ptrs, arrivals, sem="release", scope="gpu")
-        total = multiplied(total, a, b, MODE)
+        total = multiplied(total, a, b, P.MODE)
     return total
 
 
 @triton.jit
-def row_sums(
-    a_ptr, b_ptr, start_m, start_n,
-    M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
-    TRANSPOSED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
-    UNROLL: tl.constexpr, CORES: tl.constexpr = 1,
-):  # fmt: skip
-    """Return a block of a @ b on the CORES at whose tiles the pointers are, a row of it being a row of a head.
+def row_sums(a_ptr, b_ptr, start_m, start_n, P):
+    """Return a block of a @ b on the P.CORES whose tiles the pointers name; a row of the block is a row of a head.
 
-    UNROLL blocks of rows are loaded before the first is added, which changes no bit. Its rows are as of `head_rows`.
+    P.UNROLL blocks of rows are loaded before the first is added, which changes no bit. Its rows are as of `head_rows`.
     """
-    head, offs_m, mask_m = head_rows(start_m, M, HEADS, BLOCK_M)
-    stride_ah: tl.constexpr = K if TRANSPOSED else M * K
-    stride_am: tl.constexpr = HEADS * K if TRANSPOSED else K
-    stride_bh: tl.constexpr = K if TRANSPOSED else N
-    stride_bk: tl.constexpr = 1 if TRANSPOSED else KV_HEADS * N
-    stride_bn: tl.constexpr = KV_HEADS * K if TRANSPOSED else 1
+    head, offs_m, mask_m = head_rows(start_m, P)
+    stride_ah: tl.constexpr = P.K if P.TRANSPOSED else P.M * P.K
+    stride_am: tl.constexpr = P.HEADS * P.K if P.TRANSPOSED else P.K
+    stride_bh: tl.constexpr = P.K if P.TRANSPOSED else P.N
+    stride_bk: tl.constexpr = 1 if P.TRANSPOSED else P.KV_HEADS * P.N
+    stride_bn: tl.constexpr = P.KV_HEADS * P.K if P.TRANSPOSED else 1
     # [1, 1, 1, BLOCK_N]
-    offs_n = start_n + tl.expand_dims(tl.arange(0, BLOCK_N), (0, 1, 2))
-    offs_b, mask_b = offs_n * stride_bn, offs_n < N
-    if HEADS > 1:
-        offs_b += head // (HEADS // KV_HEADS) * stride_bh
+    offs_n = start_n + tl.expand_dims(tl.arange(0, P.BLOCK_N), (0, 1, 2))
+    offs_b, mask_b = offs_n * stride_bn, offs_n < P.N
+    if P.HEADS > 1:
+        offs_b += head // (P.HEADS // P.KV_HEADS) * stride_bh
         mask_b = mask_b & mask_m
     if K_FIRST:
-        products = tl.zeros([BLOCK_K, CORES, BLOCK_M, BLOCK_N], tl.float32)
+        products = tl.zeros([P.BLOCK_K, P.CORES, P.BLOCK_M, P.BLOCK_N], tl.float32)
     else:
-        products = tl.zeros([CORES, BLOCK_M, BLOCK_K, BLOCK_N], tl.float32)
+        products = tl.zeros([P.CORES, P.BLOCK_M, P.BLOCK_K, P.BLOCK_N], tl.float32)
     # [BLOCK_K, 1, 1, 1], or [1, 1, BLOCK_K, 1]
-    offs_k = tl.expand_dims(tl.arange(0, BLOCK_K), (1, 2, 3) if K_FIRST else (0, 1, 3))
-    for start_k in range(0, K, BLOCK_K * UNROLL):
+    offs_k = tl.expand_dims(tl.arange(0, P.BLOCK_K), (1, 2, 3) if K_FIRST else (0, 1, 3))
+    for start_k in range(0, P.K, P.BLOCK_K * P.UNROLL):
         x, y = (), ()
-        for number in tl.static_range(UNROLL):
-            at_k = start_k + number * BLOCK_K + offs_k
+        for number in tl.static_range(P.UNROLL):
+            at_k = start_k + number * P.BLOCK_K + offs_k
             b_ptrs = b_ptr + offs_b + at_k * stride_bk
-            if K % (BLOCK_K * UNROLL) == 0 and N % BLOCK_N == 0 and HEADS == 1:  # blocks that divide the tile
+            if P.K % (P.BLOCK_K * P.UNROLL) == 0 and P.N % P.BLOCK_N == 0 and P.HEADS == 1:  # blocks divide the tile
                 y += (tl.load(b_ptrs).to(tl.float32),)
-            elif K % (BLOCK_K * UNROLL) == 0:
+            elif P.K % (P.BLOCK_K * P.UNROLL) == 0:
                 y += (load(b_ptrs, mask_b),)
             else:
-                y += (load(b_ptrs, mask_b & (at_k < K)),)
-            x += (load(a_ptr + head * stride_ah + offs_m * stride_am + at_k, mask_m & (at_k < K)),)
-        for number in tl.static_range(UNROLL):
+                y += (load(b_ptrs, mask_b & (at_k < P.K)),)
+            x += (load(a_ptr + head * stride_ah + offs_m * stride_am + at_k, mask_m & (at_k < P.K)),)
+        for number in tl.static_range(P.UNROLL):
             products += x[number] * y[number]
     if K_FIRST:
-        total = summed(products, 1, BLOCK_K, CORES * BLOCK_M * BLOCK_N)
-        return tl.reshape(total, [1, CORES, BLOCK_M, BLOCK_N])
+        total = summed(products, 1, P.BLOCK_K, P.CORES * P.BLOCK_M * P.BLOCK_N)
+        return tl.reshape(total, [1, P.CORES, P.BLOCK_M, P.BLOCK_N])
     else:
-        total = summed(products, CORES * BLOCK_M, BLOCK_K, BLOCK_N)
-        return tl.reshape(total, [CORES, BLOCK_M, 1, BLOCK_N])
+        total = summed(products, P.CORES * P.BLOCK_M, P.BLOCK_K, P.BLOCK_N)
+        return tl.reshape(total, [P.CORES, P.BLOCK_M, 1, P.BLOCK_N])
 
 
 @triton.jit
-def head_rows(start_m, M: tl.constexpr, HEADS: tl.constexpr, BLOCK_M: tl.constexpr):
+def head_rows(start_m, P):
     """Return the head and the row of each row of a block, and its mask: [1, 1, BLOCK_M, 1], or [1, BLOCK_M, 1, 1]."""
-    rows = start_m + tl.expand_dims(tl.arange(0, BLOCK_M), (0, 1, 3) if K_FIRST else (0, 2, 3))
-    return rows // M, rows % M, rows < HEADS * M
+    rows = start_m + tl.expand_dims(tl.arange(0, P.BLOCK_M), (0, 1, 3) if K_FIRST else (0, 2, 3))
+    return rows // P.M, rows % P.M, rows < P.HEADS * P.M
 
 
 @triton.jit
@@ -161,59 +156,54 @@ def _copy(to_ptr, from_ptr, SIZE: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def product(
-    c_ptr, out_ptr, a_ptr, b_ptr, next_a_ptr, next_b_ptr,
-    M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
-    TRANSPOSED: tl.constexpr, ADD: tl.constexpr, MODE: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr, UNROLL: tl.constexpr, CORES: tl.constexpr = 1,
-):  # fmt: skip
-    """out = (c +) a @ b for tiles at the given pointers; a next_*_ptr that is not None receives a copy of that tile."""
-    # c, out [m, heads, n], a [heads, m, k], b [k, kv_heads, n]
+def product(c_ptr, a_ptr, b_ptr, next_a_ptr, next_b_ptr, P):
+    """c (+)= a @ b for tiles at the given pointers; a next_*_ptr that is not None receives a copy of that tile."""
+    # c [m, heads, n], a [heads, m, k], b [k, kv_heads, n]
     # transposed: c [heads, m, n], a [m, heads, k], b [n, kv_heads, k]
-    stride_ch: tl.constexpr = M * N if TRANSPOSED else N
-    stride_cm: tl.constexpr = N if TRANSPOSED else HEADS * N
-    if MODE == "rows":
-        for start_m in range(0, HEADS * M, BLOCK_M):
-            head, offs_m, mask_m = head_rows(start_m, M, HEADS, BLOCK_M)
-            for start_n in range(0, N, BLOCK_N):
-                total = row_sums(
-                    a_ptr, b_ptr, start_m, start_n, M, K, N, HEADS, KV_HEADS, TRANSPOSED, BLOCK_M, BLOCK_K, BLOCK_N,
-                    UNROLL, CORES,
-                )  # fmt: skip
-                offs_n = start_n + tl.expand_dims(tl.arange(0, BLOCK_N), (0, 1, 2))
-                offs_c, mask_c = head * stride_ch + offs_m * stride_cm + offs_n, mask_m & (offs_n < N)
-                if ADD:
+    stride_ch: tl.constexpr = P.M * P.N if P.TRANSPOSED else P.N
+    stride_cm: tl.constexpr = P.N if P.TRANSPOSED else P.HEADS * P.N
+    if P.MODE == "rows":
+        for start_m in range(0, P.HEADS * P.M, P.BLOCK_M):
+            head, offs_m, mask_m = head_rows(start_m, P)
+            for start_n in range(0, P.N, P.BLOCK_N):
+                total = row_sums(a_ptr, b_ptr, start_m, start_n, P)
+                offs_n = start_n + tl.expand_dims(tl.arange(0, P.BLOCK_N), (0, 1, 2))
+                offs_c, mask_c = head * stride_ch + offs_m * stride_cm + offs_n, mask_m & (offs_n < P.N)
+                if P.ADD:
                     total += load(c_ptr + offs_c, mask_c)
-                store(out_ptr + offs_c, total, mask_c)
+                store(c_ptr + offs_c, total, mask_c)
         if next_a_ptr is not None:
-            _copy(next_a_ptr, a_ptr, HEADS * M * K, 1024)
+            _copy(next_a_ptr, a_ptr, P.HEADS * P.M * P.K, 1024)
         if next_b_ptr is not None:
-            _copy(next_b_ptr, b_ptr, K * KV_HEADS * N, 1024)
+            _copy(next_b_ptr, b_ptr, P.K * P.KV_HEADS * P.N, 1024)
     else:
-        stride_am: tl.constexpr = HEADS * K if TRANSPOSED else K
-        for head in range(HEADS):
-            offs_ah = head * (K if TRANSPOSED else M * K)
-            offs_bh = head // (HEADS // KV_HEADS) * (K if TRANSPOSED else N)
-            for start_m in range(0, M, BLOCK_M):
-                offs_m = start_m + tl.arange(0, BLOCK_M)
-                for start_n in range(0, N, BLOCK_N):
-                    offs_n = start_n + tl.arange(0, BLOCK_N)
+        for head in range(P.HEADS):
+            offs_ah = head * (P.K if P.TRANSPOSED else P.M * P.K)
+            offs_bh = head // (P.HEADS // P.KV_HEADS) * (P.K if P.TRANSPOSED else P.N)
+            for start_m in range(0, P.M, P.BLOCK_M):
+                offs_m = start_m + tl.arange(0, P.BLOCK_M)
+                for start_n in range(0, P.N, P.BLOCK_N):
+                    offs_n = start_n + tl.arange(0, P.BLOCK_N)
                     # [BLOCK_M, BLOCK_N]
                     offs_c = head * stride_ch + offs_m[:, None] * stride_cm + offs_n[None, :]
-                    mask_c = (offs_m < M)[:, None] & (offs_n < N)[None, :]
+                    mask_c = (offs_m < P.M)[:, None] & (offs_n < P.N)[None, :]
                     # sums go on from C, so that a launch per round, or one for all, adds in the same order
-                    if ADD:
-                        total = load(c_ptr + offs_c, mask_c)
-                    else:
-                        total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+                    total = begun(c_ptr + offs_c, mask_c, P)
                     total = accumulate(
                         total, a_ptr + offs_ah, b_ptr + offs_bh,
                         next_a_ptr + offs_ah if next_a_ptr is not None else None,
-                        next_b_ptr + offs_bh if next_b_ptr is not None else None,
-                        None, 0, start_m, start_n, stride_am, 1 if TRANSPOSED else KV_HEADS * N,
-                        KV_HEADS * K if TRANSPOSED else 1, M, K, N, MODE, "", BLOCK_M, BLOCK_K, BLOCK_N,
+                        next_b_ptr + offs_bh if next_b_ptr is not None else None, None, 0, start_m, start_n, "", P,
                     )  # fmt: skip
-                    store(out_ptr + offs_c, total, mask_c)
+                    store(c_ptr + offs_c, total, mask_c)
+
+
+@triton.jit
+def begun(c_ptrs, mask, P):
+    """Return the sums that a block of C begins with: its values, or zeros."""
+    if P.ADD:
+        return load(c_ptrs, mask)
+    else:
+        return tl.zeros([P.BLOCK_M, P.BLOCK_N], tl.float32)
 
 
 @triton.jit
@@ -221,11 +211,7 @@ def _gemm(args, core, P):
     c, a, b = args
     if P.CORES > 1 and not K_FIRST:
         core = tl.reshape(core, [P.CORES, 1, 1, 1])
-    product(
-        tile_ptr(c, core), tile_ptr(c, core), tile_ptr(a, core), tile_ptr(b, core), None, None,
-        P.M, P.K, P.N, P.HEADS, P.KV_HEADS, P.TRANSPOSED, P.ADD, P.MODE, P.BLOCK_M, P.BLOCK_K, P.BLOCK_N, P.UNROLL,
-        P.CORES,
-    )  # fmt: skip
+    product(tile_ptr(c, core), tile_ptr(a, core), tile_ptr(b, core), None, None, P)
 
 
 def _dot_block(size: int) -> int:
@@ -236,8 +222,8 @@ def _dot_block(size: int) -> int:
 def plan(
     a: Operand, b: Operand, *, m: int, k: int, n: int, heads: int = 1, kv_heads: int = 1,
     add: bool = False, accumulate: str = "fp32", transposed: bool = False,
-) -> dict[str, Any]:  # fmt: skip
-    """Return the constexpr arguments and launch options of `product` for these parameters."""
+) -> tuple[dict[str, Any], dict[str, Any]]:  # fmt: skip
+    """Return the sizes P and the launch options of `product` for these parameters."""
     wide, unroll = torch.float32 in (a.tensor.dtype, b.tensor.dtype), 1
     if accumulate == "fp16":
         mode, blocks = "fp16", (block(m, 32), 1, block(n, 64))
@@ -256,14 +242,13 @@ def plan(
         # fp32 goes through FMA units, operands in registers: little depth and twice the warps, or it spills
         mode, blocks = "dot", (_dot_block(m), 16 if wide else _dot_block(k), _dot_block(n))
         num_warps = min(8, blocks[0] * blocks[2] // 256) if wide else min(4, blocks[0] * blocks[2] // 512)
-    return {
-        "M": m, "K": k, "N": n, "HEADS": heads, "KV_HEADS": kv_heads,
-        "TRANSPOSED": transposed, "ADD": add, "MODE": mode,
-        "BLOCK_M": blocks[0], "BLOCK_K": blocks[1], "BLOCK_N": blocks[2], "UNROLL": unroll,
-        "num_warps": max(1, num_warps), "num_stages": 1 if wide else 2,
-        # a fused multiply-add would skip the rounding of the fp32 product that the definition makes
-        "enable_fp_fusion": mode != "fp16",
+    sizes = {
+        "M": m, "K": k, "N": n, "HEADS": heads, "KV_HEADS": kv_heads, "TRANSPOSED": transposed, "ADD": add,
+        "MODE": mode, "BLOCK_M": blocks[0], "BLOCK_K": blocks[1], "BLOCK_N": blocks[2], "UNROLL": unroll, "CORES": 1,
     }  # fmt: skip
+    # a fused multiply-add would skip the rounding of the fp32 product that the definition makes
+    fused = mode != "fp16"
+    return sizes, {"num_warps": max(1, num_warps), "num_stages": 1 if wide else 2, "enable_fp_fusion": fused}
 
 
 def _ways(chosen: dict[str, Any]) -> tuple[dict[str, int], ...]:
@@ -280,16 +265,15 @@ def _ways(chosen: dict[str, Any]) -> tuple[dict[str, int], ...]:
 
 
 def _fused(outs: tuple[Operand, ...], ins: tuple[Operand, ...], **params: Any) -> FusedOp:
-    chosen = plan(*ins, **params)
-    num_warps, num_stages, fused = (chosen.pop(name) for name in ("num_warps", "num_stages", "enable_fp_fusion"))
+    chosen, options = plan(*ins, **params)
     few = chosen["MODE"] == "rows"
     # with four warps, blocks of 64 rows are added by other instructions
     sums = chosen["MODE"] == "dot" and chosen["BLOCK_M"] >= 64
     together = few and (chosen["HEADS"] == 1 or chosen["M"] == 1)
     elements = chosen["BLOCK_M"] * chosen["BLOCK_K"] * chosen["BLOCK_N"] if together else 0
     ways = _ways(chosen) if few and chosen["HEADS"] == chosen["M"] == 1 else ()
-    facts = {"sums": sums, "rounds": not fused, "num_stages": num_stages, "elements": elements}
-    op = fused_op(_gemm, (*outs, *ins), chosen, num_warps, ways=ways, **facts)
+    facts = {"sums": sums, "rounds": not options["enable_fp_fusion"], "elements": elements, "ways": ways}
+    op = fused_op(_gemm, (*outs, *ins), chosen, options["num_warps"], num_stages=options["num_stages"], **facts)
     return op.sized(BLOCK_N=ways[0]["BLOCK_N"], UNROLL=ways[0]["UNROLL"]) if ways else op
 
 

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from wafer_triton.cost.price import Cost, Prediction
 from wafer_triton.count.account import Account
 from wafer_triton.device import Device
-from wafer_triton.dtype import STORED, storage_name, tile_dtype, torch_dtype
+from wafer_triton.device.dtype import STORED, storage_name, tile_dtype, torch_dtype
+from wafer_triton.device.layout import MeshTensor, scatter
+from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.errors import CheckpointError, DtypeError, ShapeError
-from wafer_triton.layout import MeshTensor, scatter
-from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.models.checkpoint.weights import is_finite
 from wafer_triton.models.place.storage import converted, magnitude
 from wafer_triton.models.run.ledger import Ledger

@@ -15,7 +15,7 @@ from typing import Any, overload
 import torch
 from typing_extensions import Unpack
 
-from wafer_triton.dtype import BYTES, STORED, storage_name, tile_dtype, torch_dtype
+from wafer_triton.device.dtype import BYTES, STORED, storage_name, tile_dtype, torch_dtype
 from wafer_triton.errors import CheckpointError
 from wafer_triton.models.checkpoint.checkpoint import Checkpoint
 from wafer_triton.models.checkpoint.text import chat_ids

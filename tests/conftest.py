@@ -50,7 +50,7 @@ LARGE = (
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Return True for a file of which `make test`, `make quick` or `make all` deselects all tests: importing is slow."""
+    """Return True for a file without a test of `make test`, `make quick` or `make all`: importing is slow."""
     expression = config.option.markexpr
     if collection_path.suffix != ".py" or not ("not large" in expression or expression == "large"):
         return None

@@ -5,9 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wafer_triton.device.layout import letters, scatter
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ShapeError
-from wafer_triton.layout import letters, scatter
-from wafer_triton.mesh import Mesh
 
 sides = st.integers(1, 6)
 lengths = st.integers(1, 9)

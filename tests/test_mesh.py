@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from wafer_triton.device import device
+from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.errors import DeviceError, MeshError
-from wafer_triton.mesh import Mesh, as_mesh
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from wafer_triton import ops
 from wafer_triton.cost.price import price
 from wafer_triton.count.account import Account
 from wafer_triton.device import PRESETS
+from wafer_triton.device.layout import MeshTensor, scatter
+from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.errors import BackendError, DtypeError, MeshError, ShapeError, SramError, WaferError
-from wafer_triton.layout import MeshTensor, scatter
-from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.schedule.product import recipe
 
 CALLS = {

@@ -10,8 +10,8 @@ from wafer_triton import Device, estimate
 from wafer_triton.cli import main as cli
 from wafer_triton.device import NUMBERS, PRESETS, device, power_by_law, sources
 from wafer_triton.device.keys import KEYS, MOST, WHOLE
+from wafer_triton.device.mesh import as_mesh
 from wafer_triton.errors import DeviceError, WaferError
-from wafer_triton.mesh import as_mesh
 
 TOML = """name = "wide"
 like = "wse2"

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from wafer_triton.testing import assert_close
+from wafer_triton.ops.testing import assert_close
 
 REFERENCE = torch.tensor([[1.0, -2.0], [3.0, 4.0]], dtype=torch.float64)
 

@@ -7,12 +7,12 @@ import torch
 
 import bench_decode
 import cases
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.torch import TorchExecutor
-from wafer_triton.mesh import Mesh
 from wafer_triton.models.random import config_of
 from wafer_triton.ops import run
+from wafer_triton.ops.testing import assert_close
 from wafer_triton.schedule.product import recipe
-from wafer_triton.testing import assert_close
 
 
 def product(

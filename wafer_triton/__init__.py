@@ -14,8 +14,8 @@ _PUBLIC = {
     "count.routes": ("routes",),
     "device": ("Device",),
     "errors": ("WaferError",),
-    "layout": ("MeshTensor", "scatter"),
-    "mesh": ("Mesh", "as_mesh"),
+    "device.layout": ("MeshTensor", "scatter"),
+    "device.mesh": ("Mesh", "as_mesh"),
     "models.convert": ("convert",),
     "models.decoder": ("WaferForCausalLM",),
     "ops": (
@@ -31,13 +31,14 @@ _PUBLIC = {
     ),
     "schedule.builder": ("Builder",),
     "schedule.expert_places": ("ExpertRegions",),
-    "schedule.rounds": ("Cores", "Schedule", "Slot"),
+    "schedule.rounds": ("Cores", "Slot"),
+    "schedule.schedule": ("Schedule",),
     "verify.faults": ("check",),
     "verify.provenance": ("Intent",),
 }
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names}
 # Modules of functions: wafer_triton.estimate.gemm(...), wafer_triton.draw.schedule(...).
-_MODULES = {"distributed": "distributed", "draw": "draw", "estimate": "cost.estimate"}
+_MODULES = {"distributed": "ops.distributed", "draw": "draw", "estimate": "cost.estimate"}
 
 __all__ = sorted((*_HOME, *_MODULES))
 

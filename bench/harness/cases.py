@@ -20,13 +20,14 @@ from peers import Emulated, Emulation
 from timing import is_cuda, measure, sets
 from wafer_triton import ops
 from wafer_triton.device import PRESETS, Device
-from wafer_triton.dtype import torch_dtype
+from wafer_triton.device.dtype import torch_dtype
+from wafer_triton.device.layout import MeshTensor, scatter
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.program import Program
-from wafer_triton.layout import MeshTensor, scatter
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.product import Recipe, recipe
-from wafer_triton.schedule.rounds import Exchange, Schedule
+from wafer_triton.schedule.rounds import Exchange
+from wafer_triton.schedule.schedule import Schedule
 
 PAPER = {"gemm": "MeshGEMM", "gemv": "MeshGEMV"}
 WSE2 = PRESETS["wse2"]
@@ -264,7 +265,7 @@ def check(case: Any, shape: Shape, device: str) -> str:
 
 
 def close(got: Tensor, reference: Tensor, plain: Tensor, what: str) -> None:
-    """Assert |got - reference| <= 2 max|plain - reference| + eps max|reference|, as `wafer_triton.testing` does.
+    """Assert |got - reference| <= 2 max|plain - reference| + eps max|reference|, as `wafer_triton.ops.testing` does.
 
     `reference` is fp64 and `plain` PyTorch's own result in the dtype of `got`; all stays on the device.
     """

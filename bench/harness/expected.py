@@ -17,7 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))  # Python leaves it out under PYTHONSAFEPATH
 
 from cases import Shape, exchanged_bytes, work
-from wafer_triton.mesh import Mesh
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.models.random import config_of
 from wafer_triton.place.need import param_shapes
 from wafer_triton.schedule.builder import Builder

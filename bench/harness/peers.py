@@ -14,10 +14,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from timing import fastest
-from wafer_triton.dtype import torch_dtype
-from wafer_triton.mesh import Mesh
+from wafer_triton.device.dtype import torch_dtype
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.models.config import DecoderConfig
-from wafer_triton.schedule.rounds import Exchange, Local, Round, Schedule
+from wafer_triton.schedule.rounds import Exchange, Local, Round
+from wafer_triton.schedule.schedule import Schedule
 
 FP32 = torch.float32
 Step = Callable[[], object]

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import torch
 
 from wafer_triton.device import PRESETS
-from wafer_triton.dtype import torch_dtype
+from wafer_triton.device.dtype import torch_dtype
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate import triton as executor
 from wafer_triton.emulate.program import Program
 from wafer_triton.emulate.triton import TritonExecutor
-from wafer_triton.mesh import Mesh
 from wafer_triton.models.random import config_of
 from wafer_triton.schedule import decode
 from wafer_triton.schedule.block import Block, schedule

@@ -74,7 +74,7 @@ def rows() -> list[dict[str, object]]:
     size = {"m": n, "k": n, "n": n}
     moves = [Copies(to, of, cores, cores, None, 0, 4, 1, 4, 1) for to, of in ((next_a, a), (next_b, b))]
     add("exchange, 64 x 64 tiles", exchange, moves, [n * n] * 2)
-    add("one_round, 64 x 64 tiles", one_round, c, c, a, b, next_a, next_b, cores, cores, cores, **size, add=True)
+    add("one_round, 64 x 64 tiles", one_round, c, a, b, next_a, next_b, cores, cores, cores, **size, add=True)
     add(
         "all_rounds, 64 x 64 tiles",
         all_rounds, c, out, (a, next_a), (b, next_b), cores, cores[None], cores, alarm, rounds=3, **size, add=True,

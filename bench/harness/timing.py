@@ -1,4 +1,4 @@
-"""Time on the device that runs, see `wafer_triton.timing`, for pytest-benchmark and runs over inputs that take turns.
+"""Time on the device that runs, see `compare.timing`, for pytest-benchmark and runs over inputs that take turns.
 
 pytest-benchmark keeps the statistics, but its own timer reads the host, which a GPU runs ahead of. So benchmarks give
 it `CLOCK`, which stands still but for the seconds that CUDA events (on a CPU: `perf_counter`) measured inside a round.
@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from wafer_triton.timing import LONGEST, Run, captured, elapsed, is_cuda, repeats, synchronize
+from wafer_triton.compare.timing import LONGEST, Run, captured, elapsed, is_cuda, repeats, synchronize
 
 
 class Clock:

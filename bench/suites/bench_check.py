@@ -8,7 +8,7 @@ import pytest
 import torch  # noqa: F401
 
 from wafer_triton.device import device
-from wafer_triton.mesh import Mesh
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.product import recipe
 from wafer_triton.verify.faults import Intent, check
 

@@ -14,10 +14,10 @@ from timing import elapsed, measure, sets
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.layers import with_head_groups
 from wafer_triton.device import Device
-from wafer_triton.dtype import torch_dtype
+from wafer_triton.device.dtype import torch_dtype
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.program import Program
 from wafer_triton.emulate.torch import TorchExecutor
-from wafer_triton.mesh import Mesh
 from wafer_triton.models.checkpoint.fetch import resolve
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM

@@ -7,11 +7,11 @@ import torch
 
 from cases import EXCHANGES, ROOMY, executor, held, record, ways, work
 from timing import measure, sets
-from wafer_triton.dtype import torch_dtype
-from wafer_triton.mesh import Mesh
+from wafer_triton.device.dtype import torch_dtype
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.ring import ring_step
-from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.schedule import Schedule
 
 STEPS = 8
 

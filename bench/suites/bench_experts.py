@@ -5,8 +5,8 @@ import torch
 
 from cases import EXCHANGES, ROOMY
 from wafer_triton import ExpertRegions
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.torch import TorchExecutor
-from wafer_triton.mesh import Mesh
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 

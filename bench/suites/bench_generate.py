@@ -17,7 +17,7 @@ import torch
 from cases import EXCHANGES
 from timing import CLOCK, measure
 from wafer_triton import ops
-from wafer_triton.dtype import torch_dtype
+from wafer_triton.device.dtype import torch_dtype
 from wafer_triton.models.decoder import WaferForCausalLM
 
 KINDS = {"prefill": "prefill of {} tokens", "step": "decode step", "first": "first generate of 8 tokens"}

@@ -7,10 +7,10 @@ import torch
 
 from cases import ROOMY, executor, held, record, ways, work
 from timing import measure, sets
-from wafer_triton.mesh import Mesh
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.reduce import all_reduce
-from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.schedule import Schedule
 
 LINES, COLUMNS = 64, 64
 

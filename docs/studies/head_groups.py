@@ -12,8 +12,8 @@ from wafer_triton.cost import inference, layers, padding
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.layers import decode_block, decode_bytes
 from wafer_triton.device import device
+from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.errors import WaferError
-from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.place.layouts import endless
 from wafer_triton.place.need import prefill_need
 from wafer_triton.shape.read import shape_of

@@ -11,8 +11,8 @@ from wafer_triton.cost import inference
 from wafer_triton.cost.constants import constants
 from wafer_triton.count.account import account
 from wafer_triton.device import device
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import WaferError
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.all_to_all import busiest
 from wafer_triton.schedule.product import recipe
 from wafer_triton.shape.decoder import DecoderShape

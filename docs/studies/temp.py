@@ -8,8 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from wafer_triton.count.account import account, per_round
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ConfigError, SramError
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.stream import groups, relay, stream
 from wafer_triton.train.dies import Wafer, wafer

@@ -18,9 +18,9 @@ from wafer_triton.cost.price import best_groups
 from wafer_triton.cost.search import plan
 from wafer_triton.device import Device
 from wafer_triton.device import device as find_device
-from wafer_triton.dtype import accumulator
+from wafer_triton.device.dtype import accumulator
+from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.errors import CacheError, MeshError, SramError, WaferError, check_counts
-from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.options import PlaceOptions
 from wafer_triton.place.fitting import with_hint

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from wafer_triton.dtype import STORED
-from wafer_triton.layout import MeshTensor, scatter
-from wafer_triton.mesh import Mesh
+from wafer_triton.device.dtype import STORED
+from wafer_triton.device.layout import MeshTensor, scatter
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.models.checkpoint.weights import StoredWeights
 from wafer_triton.models.place.storage import converted, magnitude
 from wafer_triton.place.need import is_turned, param_shapes, tile_shape, weights_of

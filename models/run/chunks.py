@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from einops import rearrange
 
-from wafer_triton.layout import MeshTensor, scatter
+from wafer_triton.device.layout import MeshTensor, scatter
 from wafer_triton.models.place.cuts import Tiles, picked, unpicked
 from wafer_triton.schedule import prefill
 from wafer_triton.schedule.block import Block

@@ -8,10 +8,10 @@ from functools import partial
 
 import torch
 
+from wafer_triton.device.layout import scatter
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.parts import Step, Tables
 from wafer_triton.emulate.program import Program
-from wafer_triton.layout import scatter
 from wafer_triton.models.place.cuts import Tiles, Weights, fill, held_tile, is_repeated, picked
 from wafer_triton.models.run.head import Embedding, Head
 from wafer_triton.place.need import weights_of
@@ -19,7 +19,8 @@ from wafer_triton.place.transfers import Scheduled
 from wafer_triton.schedule import decode as blocks
 from wafer_triton.schedule.block import Block, schedule
 from wafer_triton.schedule.kv_cache import KvCache
-from wafer_triton.schedule.rounds import Buffer, Schedule
+from wafer_triton.schedule.rounds import Buffer
+from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text.progress import Progress, silent
 
 

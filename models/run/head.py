@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from wafer_triton.dtype import torch_dtype
+from wafer_triton.device.dtype import torch_dtype
+from wafer_triton.device.layout import scatter
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.program import Program
-from wafer_triton.layout import scatter
 from wafer_triton.models.place.cuts import Tiles, Weights, fill
 from wafer_triton.place.need import weights_of
 from wafer_triton.place.transfers import Scheduled

@@ -8,7 +8,7 @@ from functools import lru_cache
 from wafer_triton.cost.price import Cost, price
 from wafer_triton.count.account import Account, account
 from wafer_triton.place.transfers import Scheduled
-from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.schedule import Schedule
 
 Due = Callable[[], Iterable[Scheduled]]  # returns the schedules that ran, each with how often it ran
 

@@ -10,8 +10,8 @@ import torch
 import cases
 import limits
 import peers
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.torch import TorchExecutor
-from wafer_triton.mesh import Mesh
 from wafer_triton.models.random import config_of
 from wafer_triton.schedule.product import recipe
 

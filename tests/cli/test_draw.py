@@ -12,9 +12,9 @@ import pytest
 from wafer_triton.cli.main import main
 from wafer_triton.count.account import Account
 from wafer_triton.device import NUMBERS, device
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.draw.figure import numbers_of
 from wafer_triton.draw.generation import Generation
-from wafer_triton.mesh import Mesh
 from wafer_triton.place.regions import Region
 
 GEMM = "gemm --m 16 --k 16 --n 16 --mesh 4"

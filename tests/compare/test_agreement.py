@@ -7,7 +7,7 @@ from wafer_triton.cli import main as cli
 from wafer_triton.compare.agreement import agreement
 from wafer_triton.compare.algorithms import compare_gemm, compare_gemv
 from wafer_triton.compare.product import Compared
-from wafer_triton.mesh import as_mesh
+from wafer_triton.device.mesh import as_mesh
 
 pytestmark = pytest.mark.slow
 

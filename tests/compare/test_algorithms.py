@@ -12,9 +12,9 @@ from wafer_triton.compare.algorithms import compare_gemm, compare_gemv
 from wafer_triton.count.account import account, per_round
 from wafer_triton.count.routes import routes
 from wafer_triton.device import device
-from wafer_triton.mesh import as_mesh
+from wafer_triton.device.mesh import as_mesh
 from wafer_triton.schedule.product import recipe
-from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.schedule import Schedule
 
 SIDES = (4, 8, 16, 32, 64, 128)
 WIDTH = 1024  # of the square matrices, the same on every mesh

@@ -11,8 +11,8 @@ from wafer_triton.compare.tracing import NUMBERS, Traced, exponents_of, traced
 from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.price import price
 from wafer_triton.device import device
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import DeviceError, MeshError
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.product import recipe
 
 pytestmark = pytest.mark.slow

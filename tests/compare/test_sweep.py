@@ -9,8 +9,8 @@ from wafer_triton.cost.constants import constants
 from wafer_triton.cost.layers import decode_block, decode_phases
 from wafer_triton.cost.price import price
 from wafer_triton.device import device
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ConfigError, DeviceError, MeshError, ShapeError, SramError
-from wafer_triton.mesh import Mesh
 from wafer_triton.place.need import decode_need
 from wafer_triton.schedule import block as blocks
 from wafer_triton.schedule.product import recipe

@@ -17,8 +17,8 @@ from wafer_triton.cost.phases import phases
 from wafer_triton.cost.price import best_groups, price
 from wafer_triton.count.routes import routes
 from wafer_triton.device import device
+from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.errors import ConfigError, DeviceError, MeshError, ShapeError, SramError, WaferError
-from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.schedule import decode, prefill
 from wafer_triton.schedule.block import drafted
 from wafer_triton.schedule.builder import Builder

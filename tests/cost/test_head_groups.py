@@ -9,7 +9,7 @@ from wafer_triton.cost import layers
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.padding import of_layer, of_prefill, padding
 from wafer_triton.device import device
-from wafer_triton.mesh import Mesh
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.heads import HeadGroups, most_groups
 from wafer_triton.shape.decoder import DecoderShape

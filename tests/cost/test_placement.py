@@ -9,8 +9,8 @@ from wafer_triton.cli import main as cli
 from wafer_triton.cost import layers, search
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.placement import HotRegions, demand, placed
+from wafer_triton.device.mesh import as_mesh
 from wafer_triton.errors import ConfigError, MeshError, ShapeError
-from wafer_triton.mesh import as_mesh
 from wafer_triton.shape.read import shape_of
 from wafer_triton.shape.routing import drawn
 

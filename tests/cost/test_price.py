@@ -15,8 +15,8 @@ from wafer_triton.cost.phases import Phase, phases
 from wafer_triton.cost.price import Cost, Prediction, phase_cost, price
 from wafer_triton.count.routes import routes
 from wafer_triton.device import device
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.torch import TorchExecutor
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import decode, prefill
 from wafer_triton.schedule.block import Block, SubLayer, schedule
 from wafer_triton.schedule.builder import Builder
@@ -25,7 +25,8 @@ from wafer_triton.schedule.gemm import RINGS
 from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.reduce import all_reduce, reduce, two_level
 from wafer_triton.schedule.ring import ring_position
-from wafer_triton.schedule.rounds import Cores, Schedule, Slot
+from wafer_triton.schedule.rounds import Cores, Slot
+from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.shape.decoder import DecoderShape
 
 pytestmark = pytest.mark.slow

@@ -12,8 +12,8 @@ from wafer_triton.cost import layers, search
 from wafer_triton.cost.calibrate import rows
 from wafer_triton.cost.constants import constants
 from wafer_triton.device import device
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import MeshError, SramError
-from wafer_triton.mesh import Mesh
 from wafer_triton.place.need import block_names, decode_need
 from wafer_triton.place.regions import Region, decode_regions, prefill_alone
 from wafer_triton.schedule import prefill

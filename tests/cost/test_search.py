@@ -14,8 +14,8 @@ from wafer_triton.compare import sweep
 from wafer_triton.cost import bounds, inference, search
 from wafer_triton.cost.constants import constants
 from wafer_triton.device import PRESETS
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import DeviceError, MeshError, ShapeError, SramError
-from wafer_triton.mesh import Mesh
 from wafer_triton.shape.read import shape_of
 
 

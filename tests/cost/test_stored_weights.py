@@ -12,9 +12,9 @@ from wafer_triton.cost.cap import weight_bytes
 from wafer_triton.cost.search import plan
 from wafer_triton.count.account import account
 from wafer_triton.device import device
-from wafer_triton.dtype import BYTES, STORED, TILES, torch_dtype
+from wafer_triton.device.dtype import BYTES, STORED, TILES, torch_dtype
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ConfigError, DtypeError, ScheduleError
-from wafer_triton.mesh import Mesh
 from wafer_triton.place.need import weights_of
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.builder import Builder

@@ -11,8 +11,8 @@ from wafer_triton.cost import inference, layers, padding
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.padding import of_layer, of_prefill
 from wafer_triton.device import device
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ShapeError
-from wafer_triton.mesh import Mesh
 from wafer_triton.place.layouts import endless
 from wafer_triton.place.need import prefill_need, size_of
 from wafer_triton.schedule.block import Block

@@ -9,9 +9,9 @@ import torch
 from wafer_triton import ops
 from wafer_triton.cost.price import price
 from wafer_triton.count.account import Account, account, link_distribution, link_loads, per_round, round_account
-from wafer_triton.mesh import Mesh
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.schedule import Schedule
 
 
 def schedule(mesh: Mesh, *moves, work: int = 0) -> Schedule:

@@ -10,7 +10,7 @@ from wafer_triton import local
 from wafer_triton.cost.price import Cost, price, priced
 from wafer_triton.count.account import Account, account, multiply_adds
 from wafer_triton.count.counts import Counts
-from wafer_triton.mesh import Mesh
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.collectives import multicast
 

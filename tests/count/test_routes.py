@@ -7,11 +7,11 @@ import pytest
 
 from wafer_triton.count.routes import colours, limit, routes
 from wafer_triton.device import device
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.product import recipe
-from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.verify.route_walk import validate_routes
 
 GEMMS = ("mesh", "cannon", "summa", "allgather")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from wafer_triton.count.runs import kind, runs
-from wafer_triton.mesh import Mesh
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule import gemm
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.collectives import all_gather, broadcast, transpose

@@ -13,7 +13,7 @@ from wafer_triton.count.account import account, per_round
 from wafer_triton.count.runs import kind, runs
 from wafer_triton.count.traffic import RunTraffic, Traffic
 from wafer_triton.device import device
-from wafer_triton.mesh import Mesh
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule import decode, gemm, prefill, reduce
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.block import schedule as built
@@ -21,7 +21,8 @@ from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.collectives import transpose
 from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.reduce import all_reduce
-from wafer_triton.schedule.rounds import Round, Schedule, Slot
+from wafer_triton.schedule.rounds import Round, Slot
+from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.shape.read import shape_of
 
 ROOMY = replace(device("wse2"), sram_bytes=1 << 40)

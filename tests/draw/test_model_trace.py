@@ -13,11 +13,11 @@ from wafer_triton import draw, estimate
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.layers import decode_block
 from wafer_triton.device import device
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.draw.figure import numbers_of
 from wafer_triton.draw.model_trace import MOST_EVENTS
 from wafer_triton.draw.times import HAND_OVER, Timeline, of_request, of_token
 from wafer_triton.errors import DrawError, ShapeError
-from wafer_triton.mesh import Mesh
 from wafer_triton.place.regions import decode_regions
 from wafer_triton.shape.read import shape_of
 

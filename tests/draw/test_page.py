@@ -21,8 +21,8 @@ from wafer_triton.cli.main import main
 from wafer_triton.cost.price import intervals, price
 from wafer_triton.count.account import account, link_loads, per_round
 from wafer_triton.count.routes import routes
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.draw.tiles import rounds
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.product import recipe
 from wafer_triton.text.quantity import quantity
 

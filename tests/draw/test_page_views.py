@@ -14,8 +14,8 @@ from wafer_triton.cli.main import main
 from wafer_triton.cli.own import load
 from wafer_triton.count.account import account, link_loads
 from wafer_triton.device import device
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.draw.figure import REST
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.kv_cache import POLICIES, KvCache
 from wafer_triton.schedule.product import recipe

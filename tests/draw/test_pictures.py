@@ -14,12 +14,12 @@ from wafer_triton import draw
 from wafer_triton.compare.algorithms import compare_gemv
 from wafer_triton.cost.price import price
 from wafer_triton.count.account import account, link_loads
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.draw.figure import COLUMN, DOTS, REST, coloured, numbers_of
 from wafer_triton.errors import BackendError, DrawError
-from wafer_triton.mesh import Mesh
 from wafer_triton.place.regions import Region
 from wafer_triton.schedule.product import recipe
-from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.schedule import Schedule
 
 MESH = Mesh(3, 4)
 

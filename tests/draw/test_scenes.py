@@ -17,10 +17,10 @@ from wafer_triton.cost.price import price
 from wafer_triton.count.account import account, link_loads
 from wafer_triton.count.routes import routes
 from wafer_triton.device import PRESETS
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.draw.scenes import SIDE
 from wafer_triton.draw.summaries import FIRST, summaries, values
 from wafer_triton.errors import DrawError, MeshError
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.product import recipe
 
 KINDS = {

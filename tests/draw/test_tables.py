@@ -8,9 +8,9 @@ import pytest
 from wafer_triton.compare.algorithms import AlgorithmRow
 from wafer_triton.cost.results import Kernel, Layered
 from wafer_triton.count.account import account
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.draw import tables
 from wafer_triton.draw.generation import Generation, generation_tables, regions_table
-from wafer_triton.mesh import Mesh
 from wafer_triton.place.regions import Region
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.text.quantity import Legend

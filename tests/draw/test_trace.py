@@ -5,12 +5,12 @@ import pytest
 
 from wafer_triton import draw
 from wafer_triton.count.account import account, link_loads, per_round
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.draw.trace import trace
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.product import recipe
-from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.schedule import Schedule
 
 
 def gemm(mesh: Mesh, algorithm: str = "mesh") -> Schedule:

@@ -7,11 +7,11 @@ import torch
 import ranked
 import schedules
 from wafer_triton import distributed, mesh_gemm
+from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.emulate.ranks.executor import DistributedExecutor
 from wafer_triton.emulate.ranks.shards import Shard, partition
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import BackendError, MeshError
-from wafer_triton.mesh import Mesh, as_mesh
 
 pytestmark = pytest.mark.slow
 

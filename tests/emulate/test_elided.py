@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from tiles import DEVICE
+from wafer_triton.device.layout import scatter
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.kernels import Operand, tuning
 from wafer_triton.kernels.elided import Labels, elided
-from wafer_triton.layout import scatter
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.ring import ring
 

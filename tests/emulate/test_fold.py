@@ -9,19 +9,20 @@ import torch
 import triton.language as tl
 from triton.runtime import interpreter
 
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate import fuse
 from wafer_triton.emulate.parts import Tree
 from wafer_triton.emulate.segments import segments
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
-from wafer_triton.mesh import Mesh
 from wafer_triton.models.random import config_of
 from wafer_triton.schedule import decode
 from wafer_triton.schedule.block import Block, schedule
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.gemv import meshgemv
 from wafer_triton.schedule.reduce import all_reduce, default_groups, reduce
-from wafer_triton.schedule.rounds import GIVEN, KEPT, Schedule
+from wafer_triton.schedule.rounds import GIVEN, KEPT
+from wafer_triton.schedule.schedule import Schedule
 
 pytestmark = pytest.mark.slow
 

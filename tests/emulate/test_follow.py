@@ -3,15 +3,15 @@
 import pytest
 import torch
 
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.executor import EXCHANGES
 from wafer_triton.emulate.parts import Tables
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.errors import ScheduleError
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.kv_cache import KvCache
-from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.schedule import Schedule
 
 MESH = Mesh(3, 2)
 

@@ -6,7 +6,8 @@ import torch
 from wafer_triton import Builder, as_mesh
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
-from wafer_triton.schedule.rounds import Schedule, Slot
+from wafer_triton.schedule.rounds import Slot
+from wafer_triton.schedule.schedule import Schedule
 
 SWAP = {"send": [1, 0], "recv": [0, 1]}
 

@@ -9,10 +9,10 @@ import torch
 
 import wafer_triton
 from schedules import LAYERS, MOVES, SUMS, build, given
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.program import POOL, Pool, Program
 from wafer_triton.emulate.torch import TorchExecutor
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
 
 

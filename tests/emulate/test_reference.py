@@ -10,16 +10,17 @@ import torch
 from torch import Tensor
 
 from schedules import LAYERS, MOVES, SUMS, Make, build, given
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate import reference
 from wafer_triton.emulate.executor import EXCHANGES, Executor
 from wafer_triton.emulate.reference import Reference
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.errors import ShapeError
-from wafer_triton.mesh import Mesh
+from wafer_triton.ops.testing import assert_close
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.rounds import Cores, Exchange, Local, Round, Schedule, Slot
-from wafer_triton.testing import assert_close
+from wafer_triton.schedule.rounds import Cores, Exchange, Local, Round, Slot
+from wafer_triton.schedule.schedule import Schedule
 
 # --- the definition ---
 

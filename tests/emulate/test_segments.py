@@ -7,17 +7,18 @@ import pytest
 import torch
 
 from schedules import LAYERS, MOVES, SUMS, build, given
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.executor import EXCHANGES
 from wafer_triton.emulate.parts import Products, Segment, Tree
 from wafer_triton.emulate.segments import segments
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.gemm import align_both, meshgemm
 from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.reduce import all_reduce, reduce
-from wafer_triton.schedule.rounds import Round, Schedule, Slot
+from wafer_triton.schedule.rounds import Round, Slot
+from wafer_triton.schedule.schedule import Schedule
 
 
 def first_run(schedule: Schedule) -> Products | None:

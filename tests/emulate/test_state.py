@@ -5,9 +5,9 @@ import torch
 
 from schedules import LAYERS, MOVES, SUMS, build, given
 from wafer_triton import executor
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.reference import Reference
 from wafer_triton.errors import BackendError, MeshError, ScheduleError, ShapeError
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.product import recipe
 
 KINDS = {

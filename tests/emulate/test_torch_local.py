@@ -6,12 +6,12 @@ from torch import Tensor
 
 from local_cases import DTYPES, EXACT, GEMMS, ROUNDED, Case, draw, matmul
 from wafer_triton import local
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.torch_local import FORMS, form
 from wafer_triton.local import registry
-from wafer_triton.mesh import Mesh
+from wafer_triton.ops.testing import assert_close
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.testing import assert_close
 
 HEADS = [
     matmul(op, *shape, add=add, **more)

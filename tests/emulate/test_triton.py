@@ -13,16 +13,17 @@ import numpy as np
 import pytest
 import torch
 
+from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.emulate import triton as triton_executor
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.errors import BackendError
-from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.ops import mesh_gemm, run
+from wafer_triton.ops.testing import assert_close
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.product import recipe
-from wafer_triton.schedule.rounds import Cores, Schedule, Slot
-from wafer_triton.testing import assert_close
+from wafer_triton.schedule.rounds import Cores, Slot
+from wafer_triton.schedule.schedule import Schedule
 
 pytestmark = pytest.mark.slow
 

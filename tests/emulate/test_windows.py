@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.executor import EXCHANGES
 from wafer_triton.emulate.program import Program
 from wafer_triton.emulate.torch import TorchExecutor
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.gemm import meshgemm
 from wafer_triton.schedule.product import recipe
-from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.schedule import Schedule
 
 
 def ran(schedule: Schedule, exchange: str = "explicit", runs: int = 2) -> Program:

@@ -7,7 +7,8 @@ from itertools import groupby
 import numpy as np
 from numpy.random import Generator
 
-from wafer_triton.schedule.rounds import Cores, Exchange, Local, Round, Schedule, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Local, Round, Slot
+from wafer_triton.schedule.schedule import Schedule
 
 Change = Callable[[Schedule, Generator], Schedule | None]  # None where a schedule has nothing to change
 

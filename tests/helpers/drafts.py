@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from wafer_triton.schedule.rounds import Exchange, Round, Schedule, Slot
+from wafer_triton.schedule.rounds import Exchange, Round, Slot
+from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.verify.faults import Intent
 
 Case = tuple[Schedule, Intent]

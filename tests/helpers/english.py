@@ -39,7 +39,7 @@ RULES = (*WORDS, "long sentence", "docstring without a verb")
 # a docstring of a function begins with a verb phrase: no article, no pronoun, no plural, no third person
 NO_VERB = (
     r"(the|an?|all|both|every\w*|each|any|one|two|another|its?|this|these|those|they|what|whether|how|where|which|when"
-    r"|who|of|in|at|by|with|for|from|no|not|as|if|\w+[^s]s)\b"
+    r"|who|of|in|at|by|with|for|from|no|not|as|if|\w*[^\Ws]s)\b"
 )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from schedules import MIXTURE, ROOMY, SHAPE
-from wafer_triton.mesh import Mesh, as_mesh
+from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.place import transfers
 from wafer_triton.schedule import (
     all_to_all,
@@ -23,7 +23,8 @@ from wafer_triton.schedule import (
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.ring import aligned, ring_position
-from wafer_triton.schedule.rounds import Cores, Schedule, Slot
+from wafer_triton.schedule.rounds import Cores, Slot
+from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.verify.decoder import sub_layer_intent
 from wafer_triton.verify.faults import Intent

@@ -17,7 +17,7 @@ from torch import Tensor
 from changes import CHANGES, pick
 from healthy import Case, cases, on_mesh
 from wafer_triton.emulate.reference import Reference
-from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.verify.faults import check
 from wafer_triton.verify.values import drawn, expected
 

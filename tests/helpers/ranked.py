@@ -29,7 +29,11 @@ from wafer_triton.models.generate import prefills
 
 TIMEOUT = timedelta(seconds=60)  # of the process group
 # installed modules alone: the server leaves out other modules in silence
-PRELOADED = ["wafer_triton.models.decoder", "wafer_triton.distributed", "transformers.models.auto.tokenization_auto"]
+PRELOADED = [
+    "wafer_triton.models.decoder",
+    "wafer_triton.ops.distributed",
+    "transformers.models.auto.tokenization_auto",
+]
 EXCHANGES = ("explicit", "elided")
 
 

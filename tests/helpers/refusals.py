@@ -2,8 +2,8 @@
 
 import pytest
 
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError, WaferError
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
 
 

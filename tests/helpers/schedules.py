@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from wafer_triton.device import PRESETS
-from wafer_triton.mesh import Mesh, as_mesh
+from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.schedule import (
     block,
     collectives,
@@ -24,7 +24,7 @@ from wafer_triton.schedule import (
 from wafer_triton.schedule.all_to_all import all_to_all
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.kv_cache import KvCache
-from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.moe import Experts
 

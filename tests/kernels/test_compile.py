@@ -66,6 +66,7 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
     """Compile the kernels of all launchers on typical tiles."""
     import torch
 
+    from wafer_triton.device.mesh import Mesh
     from wafer_triton.emulate.fuse import folded
     from wafer_triton.emulate.segments import segments
     from wafer_triton.kernels import Copies, Operand, all_rounds, compute_shift, find, one_round
@@ -76,7 +77,6 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
     from wafer_triton.kernels.gemm import plan
     from wafer_triton.kernels.tree import Receivers, TreeTables, reduce_tree
     from wafer_triton.kernels.waiting import Alarm
-    from wafer_triton.mesh import Mesh
     from wafer_triton.schedule.builder import Builder
     from wafer_triton.schedule.reduce import all_reduce
 
@@ -88,7 +88,7 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
 
     def reduced(acc: Operand, size: int, *ops, op: str = "add", grid=None) -> tuple:
         tree = TreeTables(acc, tile(2 * size, acc.tensor.dtype), *[cores] * 7, 2, size, op)
-        return tree, ops, alarm, Receivers(cores, cores, 1), [(acc, size)], (), grid or Grid()
+        return tree, ops, alarm, Receivers(cores, cores, 1), (), grid or Grid()
 
     def tree_of(side: int):
         b = Builder(Mesh(1, side), "sum")
@@ -116,7 +116,7 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
     def passed_on(case: str, side: int) -> None:
         c, tiles = tile(side * side, torch.float32), [tile(side * side, torch.bfloat16) for _ in range(4)]
         sizes = {"m": side, "k": side, "n": side}
-        record(case, blocks, one_round, c, c, *tiles, cores, cores, cores, **sizes, add=True)
+        record(case, blocks, one_round, c, *tiles, cores, cores, cores, **sizes, add=True)
 
     passed_on("one_round 128x128x128-bfloat16", 128)
     with mock.patch.object(compute_shift, "STAGES", 2):
@@ -141,7 +141,7 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
             next_a, next_b, rounded = tile(m * k, dtype), tile(k * n, dtype), tile(m * n, dtype)
             record(
                 f"one_round {m}x{k}x{n}-{name}",
-                blocks, one_round, c, c, a, b, next_a, next_b, cores, cores, cores, **shape, add=True,
+                blocks, one_round, c, a, b, next_a, next_b, cores, cores, cores, **shape, add=True,
             )  # fmt: skip
             labels = Labels(cores, cores, 0)
             record(
@@ -151,7 +151,7 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
 
         for m, k, n in shapes:
             a, b, next_a, next_b = (tile(numel, dtype) for numel in (m * k, k * n) * 2)
-            shape = plan(a, b, m=m, k=k, n=n)
+            shape, _ = plan(a, b, m=m, k=k, n=n)
             if shape["MODE"] == "dot" and shape["M"] <= shape["BLOCK_M"] and shape["N"] <= shape["BLOCK_N"]:
                 record(
                     f"all_rounds {m}x{k}x{n}-{name}",

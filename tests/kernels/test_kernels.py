@@ -190,7 +190,7 @@ def mesh_gemm(order: Sequence[int], a: Tensor, b: Tensor, side: int, m: int, k: 
         now, free = round_ % 2, 1 - round_ % 2
         sends = (left, up) if round_ < side - 1 else (None, None)
         one_round(
-            c, c, slots[0][now], slots[1][now], slots[0][free], slots[1][free], *sends, table(order),
+            c, slots[0][now], slots[1][now], slots[0][free], slots[1][free], *sends, table(order),
             m=m, k=k, n=n, add=round_ > 0, **params,
         )  # fmt: skip
     return tiles(c, m * n, side * side)

@@ -42,6 +42,7 @@ def shape(launch: dict) -> tuple:
     return launch["kernel"], launch["grid"], launch["threads"], launch["cooperative"]
 
 
+SIZES = ["constexpr[16]"] * 3  # m, k, n
 A, B, C, OUT, NEXT_A, NEXT_B = (
     [name, number, 1000 + number, None]
     for number, name in enumerate(("a", "b", "c", "out", "next_a", "next_b"), start=5)
@@ -58,8 +59,9 @@ def test_exchange(launched):
 def test_one_round(launched):
     (launch,) = launched["one_round"]
     assert shape(launch) == ("_round_kernel", [6, 1, 1], 32, False)
+    assert launch["args"].pop("P")[:3] == SIZES
     assert launch["args"] == {
-        "c": C, "out": OUT, "a": A, "b": B, "next_a": NEXT_A, "next_b": NEXT_B, "send_a_ptr": "sends",
+        "c": C, "a": A, "b": B, "next_a": NEXT_A, "next_b": NEXT_B, "send_a_ptr": "sends",
         "send_b_ptr": None, "cores_ptr": "cores", "cores": 6,
     }  # fmt: skip
 
@@ -67,6 +69,7 @@ def test_one_round(launched):
 def test_all_rounds_are_cooperative(launched):
     (launch,) = launched["all_rounds"]
     assert shape(launch) == ("_rounds_kernel", [6, 1, 1], 32, True)
+    assert launch["args"].pop("P")[:3] == SIZES
     assert launch["args"] == {
         "c": C, "out": OUT, "a": A, "spare_a": NEXT_A, "b": B, "spare_b": NEXT_B, "neighbours_ptr": "neighbours",
         "counters_ptr": "counters", "cores_ptr": "cores", "cores": 6, "alarm_ptr": "word", "launch": 3, "rounds": 7,
@@ -78,9 +81,10 @@ def test_elided(launched):
     assert shape(dots) == ("_elided_kernel", [16, 1, 1], 64, False), "a core a program"
     assert shape(rows) == ("_elided_kernel", [16, 1, 1], 32, False)
     for launch, step in ((dots, 0), (rows, 4)):
+        assert launch["args"].pop("P")[6] == "constexpr[False]", "sums begin with zeros"
         assert launch["args"] == {
             "c": C, "out": OUT, "a": A, "b": B, "rows_ptr": "cores", "cols_ptr": "sends",
-            "a_labels": ["others", "table", step], "b_labels": ["table", "others", step], "P": 4,
+            "a_labels": ["others", "table", step], "b_labels": ["table", "others", step], "SIDE": 4,
             "programs": 16,
         }  # fmt: skip
 
@@ -104,7 +108,7 @@ def test_tree(launched):
     given = launch["args"]
     tables = ["cores", "children", "parents", "slots", "others", "awaited", "arrived"]
     assert given["acc"] == C and given["mailbox"] == ["mailbox", 11, 1011, None] and given["tables"] == tables
-    assert given["args"] == [[C, A, B]] and given["receivers"] == ["sends", "others", 2] and given["sends"] == [C]
+    assert given["args"] == [[C, A, B]] and given["receivers"] == ["sends", "others", 2]
     assert (given["blocks"], given["alarm_ptr"], given["launch"]) == (6, "word", 3)
 
 
@@ -125,7 +129,8 @@ def test_launches_follow_the_driver_s_limit(launched):
     assert (rounds["args"]["rounds"], rounds["args"]["cores"]) == (4, 16)
     alone = [launch for launch in launched["executor 13"] if launch["kernel"] == "_round_kernel"]
     assert "_rounds_kernel" not in {launch["kernel"] for launch in launched["executor 13"]}
-    assert [launch["known"]["ADD"] for launch in alone] == [False, True, True, True]
+    adds = [launch["args"]["P"][6] for launch in alone]
+    assert adds == ["constexpr[False]", *["constexpr[True]"] * 3]
 
 
 def launch_all(compiler: str) -> dict[str, list[dict]]:
@@ -179,7 +184,7 @@ def launch_all(compiler: str) -> dict[str, list[dict]]:
     exchange(moves, [256, 64])
     done["exchange"] = since(named)
     tile = {"m": 16, "k": 16, "n": 16}
-    one_round(c, out, a, b, next_a, next_b, sends, None, cores, **tile)
+    one_round(c, a, b, next_a, next_b, sends, None, cores, **tile)
     done["one_round"] = since(named)
     hands, waiting = ((a, next_a), (b, next_b)), (neighbours, counters[None, :6], cores, alarm)
     all_rounds(c, out, *hands, *waiting, rounds=7, **tile)
@@ -198,7 +203,7 @@ def launch_all(compiler: str) -> dict[str, list[dict]]:
     known = (cores, children, parents, slots, others, tables["awaited"], tables["arrived"])
     tree = TreeTables(c, Operand(tables["mailbox"], 11, 1011), *known, 2, 64)
     ops = [find("gemm").fused((c,), (a, b), **vector)]
-    reduce_tree(tree, ops, alarm, Receivers(sends, others, 2), [(c, 64)], (), Grid(1, 3))
+    reduce_tree(tree, ops, alarm, Receivers(sends, others, 2), (), Grid(1, 3))
     done["tree"] = since(named)
     find("add")((c,), (a, b._replace(index=others)), cores, size=48)
     done["ops"] = since(named)
@@ -211,9 +216,9 @@ def by_executor(stub, compute_shift, since) -> dict[str, list[dict]]:
 
     import torch
 
+    from wafer_triton.device.mesh import Mesh
     from wafer_triton.emulate import triton as executor
     from wafer_triton.kernels import _common
-    from wafer_triton.mesh import Mesh
     from wafer_triton.schedule.product import recipe
 
     executor.INTERPRET = SimpleNamespace(value=True)  # the executor needs a GPU, or the interpreter

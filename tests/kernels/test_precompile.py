@@ -49,8 +49,8 @@ def child() -> dict:
     from triton.runtime import driver
 
     from ahead import NoDevice
+    from wafer_triton.device.mesh import Mesh
     from wafer_triton.emulate import triton as executor
-    from wafer_triton.mesh import Mesh
     from wafer_triton.schedule.builder import Builder
 
     driver.set_active(NoDevice("cuda", "90", "32"))

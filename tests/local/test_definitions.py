@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from wafer_triton import local
 from wafer_triton.errors import ScheduleError
-from wafer_triton.testing import assert_close
+from wafer_triton.ops.testing import assert_close
 
 CORES = (2, 3)  # leading dimensions, which a definition does not depend on
 

@@ -14,16 +14,16 @@ from wafer_triton import price
 from wafer_triton.cli.main import main
 from wafer_triton.cost.price import Prediction
 from wafer_triton.device import PRESETS, Device
+from wafer_triton.device.mesh import as_mesh
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.program import Program
 from wafer_triton.emulate.torch import TorchExecutor
-from wafer_triton.mesh import as_mesh
 from wafer_triton.models import demo
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.random import RandomWeights
 from wafer_triton.place import hand_over, moves
-from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.schedule import Schedule
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2,

@@ -10,9 +10,9 @@ import ranked
 from schedules import ROOMY
 from tiny import CONFIG, MIXTURE, checkpoint
 from wafer_triton.cli.main import main
+from wafer_triton.device.mesh import as_mesh
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import BackendError
-from wafer_triton.mesh import as_mesh
 from wafer_triton.models.checkpoint.checkpoint import Checkpoint
 from wafer_triton.models.checkpoint.weights import StoredWeights
 from wafer_triton.models.config import DecoderConfig

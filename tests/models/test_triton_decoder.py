@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from wafer_triton import ExpertRegions
+from wafer_triton.device.mesh import as_mesh
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
-from wafer_triton.mesh import as_mesh
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
+from wafer_triton.ops.testing import assert_close
 from wafer_triton.place.need import param_shapes
 from wafer_triton.shape.moe import Experts
-from wafer_triton.testing import assert_close
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ from wafer_triton import convert
 from wafer_triton.device import PRESETS
 from wafer_triton.errors import DtypeError, ShapeError, SramError
 from wafer_triton.models.convert import MeshLinear, MeshRMSNorm, account
-from wafer_triton.testing import assert_close
+from wafer_triton.ops.testing import assert_close
 
 pytestmark = pytest.mark.slow
 

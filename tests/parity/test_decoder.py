@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from wafer_triton.count.account import Account
 from wafer_triton.device import PRESETS
+from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.errors import CacheError, MeshError, ShapeError, SramError, WaferError
-from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.rotary import RopeScaling

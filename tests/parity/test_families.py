@@ -13,7 +13,7 @@ from tiny import draw_norms_and_biases
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
-from wafer_triton.testing import assert_close
+from wafer_triton.ops.testing import assert_close
 
 pytestmark = pytest.mark.slow
 

@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 import torch
 
+from wafer_triton.device.mesh import as_mesh
 from wafer_triton.errors import CacheError, ShapeError
-from wafer_triton.mesh import as_mesh
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.generate import Sampling

@@ -7,9 +7,9 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tiny import draw_norms_and_biases
+from wafer_triton.device.mesh import as_mesh
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import MeshError
-from wafer_triton.mesh import as_mesh
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 

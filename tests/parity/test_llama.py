@@ -7,11 +7,11 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from wafer_triton.device.mesh import as_mesh
 from wafer_triton.emulate.torch import TorchExecutor
-from wafer_triton.mesh import as_mesh
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
-from wafer_triton.testing import assert_close
+from wafer_triton.ops.testing import assert_close
 
 pytestmark = pytest.mark.slow
 

@@ -9,9 +9,9 @@ import torch
 from wafer_triton.cost.price import Cost, priced
 from wafer_triton.count.account import account
 from wafer_triton.device import PRESETS
+from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import SramError
-from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.place.cuts import prefill_tiles

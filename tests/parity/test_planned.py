@@ -8,8 +8,8 @@ import torch
 
 from wafer_triton import estimate
 from wafer_triton.device import PRESETS
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import BackendError, CacheError, DeviceError, DtypeError, MeshError, SramError, WaferError
-from wafer_triton.mesh import Mesh
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.place.need import param_shapes

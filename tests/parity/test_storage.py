@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from tiny import MIXTURE, checkpoint
 from wafer_triton.cli.main import main
-from wafer_triton.dtype import STORED
+from wafer_triton.device.dtype import STORED
 from wafer_triton.errors import CheckpointError, DtypeError
 from wafer_triton.models.checkpoint.checkpoint import Checkpoint
 from wafer_triton.models.convert import convert

@@ -10,8 +10,8 @@ from wafer_triton.cost import inference, search
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.price import priced
 from wafer_triton.device import device
+from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.errors import SramError, WaferError
-from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.options import PlaceOptions

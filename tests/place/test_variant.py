@@ -3,8 +3,8 @@
 import torch
 
 from wafer_triton import estimate
+from wafer_triton.device.mesh import as_mesh
 from wafer_triton.draw.scenes import scene
-from wafer_triton.mesh import as_mesh
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.place.need import param_shapes

@@ -9,8 +9,8 @@ from schedules import ROOMY
 from wafer_triton import draw
 from wafer_triton.count.account import account
 from wafer_triton.count.routes import routes
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import MeshError, ShapeError
-from wafer_triton.mesh import Mesh
 from wafer_triton.ops import executor, run
 from wafer_triton.schedule.all_to_all import ALGORITHMS, busiest
 from wafer_triton.schedule.product import Recipe, recipe

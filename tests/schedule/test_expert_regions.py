@@ -9,10 +9,10 @@ import torch
 from schedules import MIXTURE, ROOMY, SHAPE
 from wafer_triton import ExpertRegions
 from wafer_triton.count.account import account
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import MeshError, ShapeError
 from wafer_triton.local import find
-from wafer_triton.mesh import Mesh
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.schedule import block, experts

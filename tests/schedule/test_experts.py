@@ -7,7 +7,7 @@ import torch
 
 from schedules import MIXTURE, ROOMY, SHAPE
 from wafer_triton.count.account import account
-from wafer_triton.mesh import as_mesh
+from wafer_triton.device.mesh import as_mesh
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.random import RandomWeights

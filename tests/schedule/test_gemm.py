@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from wafer_triton import ops
 from wafer_triton.count.account import account, round_account
+from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.emulate.reference import Reference
 from wafer_triton.errors import MeshError
-from wafer_triton.mesh import Mesh, as_mesh
+from wafer_triton.ops.testing import assert_close
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.gemm import align, meshgemm, meshgemm_t
 from wafer_triton.schedule.ring import aligned, ring, ring_position, ring_step
-from wafer_triton.schedule.rounds import Schedule
-from wafer_triton.testing import assert_close
+from wafer_triton.schedule.schedule import Schedule
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 ALGORITHMS = ("mesh", "cannon", "summa", "allgather")

@@ -5,8 +5,8 @@ from itertools import product
 import numpy as np
 import pytest
 
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import MeshError
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.heads import HeadGroups, distinct, most_groups
 from wafer_triton.shape.decoder import DecoderShape

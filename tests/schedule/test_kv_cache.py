@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wafer_triton.count.account import account
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import CacheError
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.kv_cache import KvCache
-from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.schedule import Schedule
 
 rows_and_entries = given(rows=st.integers(1, 9), entries=st.integers(1, 7))
 

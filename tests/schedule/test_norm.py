@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from wafer_triton import ops
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.torch import TorchExecutor
-from wafer_triton.mesh import Mesh
+from wafer_triton.ops.testing import assert_close
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.norm import softmax_parts
-from wafer_triton.testing import assert_close
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 dtypes = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)

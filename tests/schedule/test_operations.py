@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from refusals import builder, refused
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError
 from wafer_triton.local import registry
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Cores, Slot
 

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from wafer_triton import ops
 from wafer_triton.count.account import account
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import MeshError
-from wafer_triton.mesh import Mesh
+from wafer_triton.ops.testing import assert_close
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.collectives import transpose
 from wafer_triton.schedule.reduce import all_reduce, broadcast, default_groups, ktree, reduce
 from wafer_triton.schedule.rounds import Slot
-from wafer_triton.testing import assert_close
 
 # (P, group_num) that the paper's CSL kernels use
 PAPER = [(240, 15), (256, 16), (300, 15), (360, 18), (420, 20), (480, 20), (512, 32), (540, 20), (600, 24), (660, 22)]

@@ -13,14 +13,15 @@ from wafer_triton.cost.phases import phases
 from wafer_triton.count.account import account, link_loads
 from wafer_triton.count.routes import colours, routes
 from wafer_triton.device import device
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import decode, prefill, repeat, sram
 from wafer_triton.schedule.block import Block, drafted
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.gemm import align_both, meshgemm, meshgemm_t, transpose_by_rings
 from wafer_triton.schedule.repeat import Repeat
-from wafer_triton.schedule.rounds import Cores, Round, Schedule, Slot
+from wafer_triton.schedule.rounds import Cores, Round, Slot
+from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.segment_gemm import block_ring, segment_gemm, segment_gemm_t
 from wafer_triton.shape.read import shape_of
 

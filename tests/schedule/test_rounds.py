@@ -6,9 +6,9 @@ import torch
 
 from refusals import builder, refused
 from wafer_triton import executor
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import ScheduleError, ShapeError, WaferError
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Cores, Round, Slot
 

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from wafer_triton.count.traffic import Traffic
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import MeshError
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.segment_gemm import BlockRing, segment_gemm, segment_gemm_t
 
 SIZES = [(size, width) for size in (1, 2, 3, 5, 8, 13) for width in range(1, size + 1)]

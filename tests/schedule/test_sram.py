@@ -7,9 +7,9 @@ import torch
 
 from wafer_triton import ops
 from wafer_triton.device import PRESETS
+from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.errors import SramError, WaferError
-from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.builder import Builder
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from wafer_triton.count.account import account, per_round
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.reference import Reference
 from wafer_triton.errors import MeshError, ScheduleError
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Slot
 from wafer_triton.schedule.stream import circle, gather, groups, path, reduce, relay, stream

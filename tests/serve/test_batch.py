@@ -10,8 +10,8 @@ from wafer_triton.cost.constants import constants
 from wafer_triton.cost.inference import batch_placed
 from wafer_triton.cost.price import priced
 from wafer_triton.device import device
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ShapeError, SramError
-from wafer_triton.mesh import Mesh
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.place import moves
 from wafer_triton.place.regions import decode_regions

@@ -7,8 +7,8 @@ import pytest
 from wafer_triton.cost import inference, layers
 from wafer_triton.cost.constants import constants
 from wafer_triton.device import device
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ShapeError
-from wafer_triton.mesh import Mesh
 from wafer_triton.serve.policies import Policy, Replacing
 from wafer_triton.serve.simulate import simulate
 from wafer_triton.serve.times import STRIDE, Priced

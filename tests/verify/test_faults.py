@@ -22,8 +22,8 @@ from drafts import (
     without_exchange,
 )
 from wafer_triton.device import device
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import collectives, reduce, sram
 from wafer_triton.schedule.builder import Builder, checked
 from wafer_triton.schedule.product import recipe

@@ -9,7 +9,7 @@ from schedules import MIXTURE
 from tiny import CONFIG
 from tiny import MIXTURE as MIXED
 from wafer_triton import ExpertRegions
-from wafer_triton.mesh import Mesh, as_mesh
+from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.schedule import block, expert_regions
 from wafer_triton.schedule.builder import Builder

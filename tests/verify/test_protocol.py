@@ -5,20 +5,18 @@ from dataclasses import replace
 
 import pytest
 
-from wafer_triton.mesh import Mesh
+from wafer_triton.device.mesh import Mesh
+from wafer_triton.kernels import ARRIVALS, SLOTS
 from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.reduce import ktree
 from wafer_triton.verify.faults import Finding
-from wafer_triton.verify.interleavings import adversaries, at_random, explore, run
+from wafer_triton.verify.interleavings import adversaries, at_random, explore, neighbours, run
 from wafer_triton.verify.protocol import (
-    ARRIVALS,
-    SLOTS,
     UP,
     Instruction,
     Location,
     Protocol,
     compute_shift,
-    neighbours,
     reduce_tree,
 )
 

@@ -11,13 +11,14 @@ import torch
 from healthy import on_mesh
 from schedules import ROOMY
 from wafer_triton.device import device
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.reference import Reference
 from wafer_triton.errors import ScheduleError
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import reduce
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.product import recipe
-from wafer_triton.schedule.rounds import Cores, Round, Schedule
+from wafer_triton.schedule.rounds import Cores, Round
+from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.verify import values
 from wafer_triton.verify.faults import Intent, check
 from wafer_triton.verify.slices import sliced

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from wafer_triton import dtype as dtypes
 from wafer_triton.cli.options import (
     DEVICE,
     HEADS,
@@ -23,6 +22,7 @@ from wafer_triton.cli.options import (
     tell,
 )
 from wafer_triton.count.verdict import PLMR
+from wafer_triton.device import dtype as dtypes
 from wafer_triton.errors import ConfigError
 from wafer_triton.text.quantity import Legend
 
@@ -64,7 +64,7 @@ def _estimated(args: argparse.Namespace) -> Agreement:
     """Return how `estimate` prices the first algorithm, and the steps that make the difference."""
     from wafer_triton.compare.agreement import agreement
     from wafer_triton.compare.product import Compared
-    from wafer_triton.mesh import as_mesh
+    from wafer_triton.device.mesh import as_mesh
 
     shapes = ((args.m, args.k), (args.k, args.n)) if args.kind == "gemm" else ((1, args.k), (args.k, args.n))
     product = Compared(args.kind, as_mesh(args.mesh, args.device), args.dtype, shapes)
@@ -118,9 +118,9 @@ def _check_model(args: argparse.Namespace, asked: argparse.Namespace) -> int:
     from wafer_triton.compare.operations import Operation, decoder_layer
     from wafer_triton.cost.constants import constants
     from wafer_triton.cost.layers import with_head_groups
+    from wafer_triton.device.mesh import as_mesh
     from wafer_triton.draw import tables
     from wafer_triton.draw.progress import Progress
-    from wafer_triton.mesh import as_mesh
     from wafer_triton.schedule.block import Block
     from wafer_triton.shape.read import shape_of
 

@@ -16,7 +16,7 @@ from wafer_triton.errors import ConfigError
 
 if TYPE_CHECKING:
     from wafer_triton.draw.summaries import Values
-    from wafer_triton.schedule.rounds import Schedule
+    from wafer_triton.schedule.schedule import Schedule
 
 PICTURES = ("schedule", "mesh", "links", "sram", "timeline")  # of one schedule
 REDUCE = "all-reduce"
@@ -154,7 +154,7 @@ def _with_given(schedule: Schedule, given: Collection[str]) -> Schedule:
 
 def _product(args: argparse.Namespace, algorithm: str) -> Subject:
     """Return the schedule of a product, or of an all-reduce of `size` elements of every core."""
-    from wafer_triton.mesh import as_mesh
+    from wafer_triton.device.mesh import as_mesh
     from wafer_triton.schedule.product import recipe
 
     mesh = as_mesh(args.mesh, args.device)
@@ -170,7 +170,7 @@ def _product(args: argparse.Namespace, algorithm: str) -> Subject:
     def tiles() -> dict[str, Any]:
         import torch
 
-        from wafer_triton.layout import scatter
+        from wafer_triton.device.layout import scatter
 
         generator, own = torch.Generator().manual_seed(0), made.schedule.mesh
         operands = (torch.randn(shape, generator=generator) for shape in shapes)

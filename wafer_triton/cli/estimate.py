@@ -26,8 +26,8 @@ from wafer_triton.cli.options import (
 )
 from wafer_triton.device import device as find_device
 from wafer_triton.device import energy_note
+from wafer_triton.device.mesh import as_mesh
 from wafer_triton.errors import ConfigError
-from wafer_triton.mesh import as_mesh
 from wafer_triton.text.quantity import PREDICTED, Legend
 
 PROGRAMS = ("full", "paper-benchmark")  # as `wafer_triton.cost.layers`, which --help does not wait for

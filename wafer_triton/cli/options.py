@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from wafer_triton.cli import ranks
 from wafer_triton.device import device as find_device
-from wafer_triton.dtype import BYTES, TILES, WEIGHTS
+from wafer_triton.device.dtype import BYTES, TILES, WEIGHTS
+from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.errors import ConfigError
-from wafer_triton.mesh import Mesh, as_mesh
 
 if TYPE_CHECKING:
     from wafer_triton.emulate.executor import Executor
@@ -263,7 +263,7 @@ def checkpoint_of(args: argparse.Namespace, tokens: int = 1) -> Checkpoint:
 
     These are judged before the tokenizer is loaded, which takes seconds, and before weights are placed.
     """
-    from wafer_triton.dtype import torch_dtype
+    from wafer_triton.device.dtype import torch_dtype
     from wafer_triton.models.checkpoint.checkpoint import Checkpoint
     from wafer_triton.schedule.heads import HeadGroups
 

@@ -18,7 +18,7 @@ from typing import Any
 from wafer_triton.errors import ConfigError, ScheduleError
 from wafer_triton.schedule.builder import drafting
 from wafer_triton.schedule.product import Recipe
-from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.verify.provenance import Intent
 
 MOST_NAMED = 30  # functions of a file that a message lists

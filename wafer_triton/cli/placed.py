@@ -10,7 +10,7 @@ from wafer_triton.cli.estimate import AS_IF, PROGRAM, REQUEST
 from wafer_triton.cli.options import DEVICE, HEADS, MESH, SHAPE, Option, count, given, option, path, tell
 
 if TYPE_CHECKING:
-    from wafer_triton.mesh import Mesh
+    from wafer_triton.device.mesh import Mesh
     from wafer_triton.place.regions import Region
     from wafer_triton.schedule.block import Block
     from wafer_triton.shape.decoder import DecoderShape
@@ -94,7 +94,7 @@ def _block(args: argparse.Namespace) -> Block:
     """Return the block of a model for decode; raises if the device does not hold it, and names a mesh that would."""
     from wafer_triton.cost.constants import constants
     from wafer_triton.cost.layers import decode_block
-    from wafer_triton.mesh import as_mesh
+    from wafer_triton.device.mesh import as_mesh
     from wafer_triton.place.fitting import fitted
     from wafer_triton.place.regions import decode_regions
     from wafer_triton.shape.read import shape_of

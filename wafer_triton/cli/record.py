@@ -9,10 +9,10 @@ from typing import Any
 
 from wafer_triton import draw
 from wafer_triton.device import NUMBERS, Device, device
+from wafer_triton.device.mesh import as_mesh
 from wafer_triton.draw.generation import LEGEND
 from wafer_triton.draw.tables import plain_fields
 from wafer_triton.errors import ConfigError, DrawError
-from wafer_triton.mesh import as_mesh
 from wafer_triton.place.regions import Region
 from wafer_triton.text.files import read_text
 from wafer_triton.text.quantity import EMULATED, PREDICTED

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from wafer_triton.cli.cap import positive
 from wafer_triton.cli.options import Command, count, cut_short, option, path, tell
+from wafer_triton.device.mesh import as_mesh
 from wafer_triton.errors import ConfigError, DeviceError, MeshError
-from wafer_triton.mesh import as_mesh
 
 if TYPE_CHECKING:
     from wafer_triton.train.dies import Wafer

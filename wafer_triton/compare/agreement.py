@@ -14,7 +14,7 @@ from typing import Any
 from wafer_triton.compare.product import Compared
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.price import best_groups, price
-from wafer_triton.dtype import tile_dtype
+from wafer_triton.device.dtype import tile_dtype
 from wafer_triton.schedule.product import recipe
 
 ALIGNED = "the host skews the weights, so that they are not aligned on the mesh"

@@ -16,9 +16,9 @@ from wafer_triton.cost.price import Cost, price
 from wafer_triton.count.account import Account, account
 from wafer_triton.count.verdict import latency, verdict
 from wafer_triton.device import DeviceLike
-from wafer_triton.mesh import as_mesh
+from wafer_triton.device.mesh import as_mesh
 from wafer_triton.schedule.product import Recipe
-from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text.progress import COUNT_SECONDS, Announce, Progress, emulation_seconds, silent, unannounced
 from wafer_triton.text.quantity import as_in, named, unit
 from wafer_triton.verify.provenance import Intent
@@ -128,7 +128,7 @@ def _errors(recipes: Mapping[str, Recipe], product: Compared) -> Iterator[tuple[
     """Yield the largest error of each algorithm against fp64, relative to the largest value, on one random product."""
     import torch
 
-    from wafer_triton.dtype import torch_dtype
+    from wafer_triton.device.dtype import torch_dtype
     from wafer_triton.ops import executor, run
 
     generator, dtype = torch.Generator().manual_seed(0), torch_dtype(product.dtype)

@@ -16,8 +16,8 @@ from wafer_triton.compare.tracing import elasticities, traced
 from wafer_triton.cost.constants import constants
 from wafer_triton.device import Device, DeviceLike
 from wafer_triton.device import device as find_device
+from wafer_triton.device.mesh import as_mesh
 from wafer_triton.errors import DeviceError, WaferError
-from wafer_triton.mesh import as_mesh
 from wafer_triton.place.fitting import without_hints
 from wafer_triton.text.progress import Progress, silent
 from wafer_triton.text.quantity import digits

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from wafer_triton.compare.product import Compared
 from wafer_triton.device import DeviceLike
-from wafer_triton.dtype import dtype_name, torch_dtype
+from wafer_triton.device.dtype import dtype_name, torch_dtype
+from wafer_triton.device.mesh import as_mesh
 from wafer_triton.errors import MeshError, ShapeError
-from wafer_triton.mesh import as_mesh
 from wafer_triton.schedule.product import Recipe, recipe
 from wafer_triton.text.progress import Progress, silent
 from wafer_triton.text.quantity import named, unit
@@ -70,8 +70,8 @@ def _rows(
 ) -> list[TimedRow]:  # fmt: skip
     import torch
 
+    from wafer_triton.compare.timing import timed
     from wafer_triton.ops import executor
-    from wafer_triton.timing import timed
 
     wanted = Compared(name, as_mesh(mesh, device), dtype_name(dtype), shapes)
     wanted.values(True)  # raises for more numbers than are computed here
@@ -103,7 +103,7 @@ def _program(
     made: Recipe, executor: Executor, a: Tensor, b: Tensor
 ) -> tuple[Callable[[], object], Callable[[], Tensor]]:
     """Return the run of a product whose operands lie on the cores, and a function that gathers its result."""
-    from wafer_triton.layout import MeshTensor, scatter
+    from wafer_triton.device.layout import MeshTensor, scatter
 
     mesh, (output, pattern, shape) = made.schedule.mesh, made.output
     pairs = zip(made.inputs, (a, b), strict=True)

@@ -16,11 +16,11 @@ from wafer_triton.cost.layers import feed_forward, prefill_head_group_choices
 from wafer_triton.cost.price import Cost, price
 from wafer_triton.count.account import Account, account
 from wafer_triton.count.verdict import busy_share, verdict
-from wafer_triton.mesh import Mesh
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule import decode, prefill
 from wafer_triton.schedule.block import Block, SubLayer, schedule
 from wafer_triton.schedule.repeat import Rounds, comings, flat, uses
-from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text.progress import Progress, silent
 from wafer_triton.text.quantity import as_in, named, unit
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from wafer_triton.dtype import STORED, dtype_name
+from wafer_triton.device.dtype import STORED, dtype_name
+from wafer_triton.device.layout import MESH_AXES, axes, letters
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError, ShapeError, SramError, check_counts
-from wafer_triton.layout import MESH_AXES, axes, letters
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import gemm, reduce
 from wafer_triton.schedule.product import Recipe, recipe
-from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.verify.provenance import Intent
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -112,8 +112,8 @@ def understood(schedule: Schedule, intent: Intent | None) -> tuple[Recipe, Compa
     except (ShapeError, KeyError, ValueError, TypeError):
         raise ScheduleError(
             f"{schedule.name}: its operation does not follow from the partition specs {dict(intent.given)} -> "
-            f"{dict(intent.result)}; products are compared, as of '(y m) (x k)' and '(y k) (x n)' -> '(y m) (x n)' or "
-            f"'m (y k)' and '(y k) (x n)' -> 'm (x n)'; and sums, as of {{'i': 'y', 'j': 'x'}} -> {{'i': 'y'}}"
+            f"{dict(intent.result)}; products are compared, as of '(y m) (x k)' and '(y k) (x n)' -> '(y m) (x n)'; or "
+            f"as of 'm (y k)' and '(y k) (x n)' -> 'm (x n)'; and sums, as of {{'i': 'y', 'j': 'x'}} -> {{'i': 'y'}}"
         ) from None
 
 

@@ -26,7 +26,7 @@ from wafer_triton.device.keys import KEYS
 from wafer_triton.errors import ConfigError, DeviceError, ShapeError, WaferError, check_counts, check_function
 from wafer_triton.place.fitting import without_hints
 from wafer_triton.schedule import sram
-from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.serve.batch import Batched, batch
 from wafer_triton.text.progress import Progress, silent
 from wafer_triton.text.quantity import Legend, as_in, unit

@@ -1,9 +1,9 @@
-"""What an estimate rests on: whose constants, how far outside the measured range it lies, and an error band.
+"""The basis of an estimate: its constants, its distance from the measured range, and an error band.
 
-A family's band is made from the errors of rows left out of the fit, of each row the largest: their root mean square
-times Student's t of two-sided probability `SHARE`, with as many degrees of freedom as rows less constants. Outside of
-what was measured it widens: every doubling beyond the measured range, and everything that was never measured, adds the
-band once more. `wafer-triton fit` writes the bands.
+A family of measurements is fitted again with some of its rows left out, and each row keeps its largest error. The
+family's band is the root mean square of these errors times Student's t of two-sided probability `SHARE`; the degrees of
+freedom are the rows less the constants. Outside of the measured range the band widens: each doubling beyond the range
+adds the band once more, and so does each property that was never measured. `wafer-triton fit` writes the bands.
 """
 
 from __future__ import annotations
@@ -20,16 +20,15 @@ import numpy as np
 
 from wafer_triton.cost.constants import moved, scaled
 from wafer_triton.device import PRESETS, Device
-from wafer_triton.dtype import STORED
-from wafer_triton.mesh import Mesh
+from wafer_triton.device.dtype import STORED
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.shape.decoder import DecoderShape
 
 FOLDER = Path(__file__).parent / "calibrate"
-SHARE = 0.9  # of measurements that a band is to hold
-Sizes = Mapping[str, tuple[int, ...]]  # of a measurement or an estimate, by the name of what they are sizes of
+SHARE = 0.9  # share of the measurements that lie inside a band
+Sizes = Mapping[str, tuple[int, ...]]  # sizes of a measurement or an estimate, by name, such as "mesh"
 
-# The families of measurements that an estimate of a kind rests on, by the device that it is like, and what was not
-# measured on that device.
+# By device and kind of estimate: the families of measurements for it, and a text on the lack of a measurement.
 _NO_PRODUCT = "no product alone was measured on wse2"
 FAMILIES: dict[tuple[str, str], tuple[tuple[str, ...], str]] = {
     ("wse2", "gemm"): (("WSE-2 prefill", "MeshGEMM"), _NO_PRODUCT),
@@ -45,10 +44,11 @@ FAMILIES: dict[tuple[str, str], tuple[tuple[str, ...], str]] = {
 
 @dataclass(frozen=True)
 class Basis:
-    """What an estimate rests on.
+    """The basis of an estimate.
 
-    `constants` says whether they are fitted, and on what, or derived. `error_band` is the share of the estimate by
-    which a measurement may differ; None without a calibration. `outside` says what was not measured.
+    `constants` says whether the constants are fitted, and on which device, or derived. `error_band` is the share of the
+    estimate by which a measurement may differ; None without a calibration. `outside` lists sizes and properties of the
+    estimate that were not measured.
     """
 
     constants: str
@@ -76,7 +76,7 @@ def basis_of_all(phases: Mapping[str, Basis]) -> Basis:
 def basis(of: Device, kind: str, sizes: Sizes, unmeasured: Iterable[str] = ()) -> Basis:
     """Return the basis of an estimate of a `kind`, "gemm", "gemv", "decode" or "prefill", on a device.
 
-    `unmeasured` says what else there is about it that no measurement has.
+    `unmeasured` has texts on further properties of the estimate that no measurement has.
     """
     if of.like is None:
         return Basis("derived from the device's numbers, not calibrated")
@@ -103,7 +103,7 @@ def basis(of: Device, kind: str, sizes: Sizes, unmeasured: Iterable[str] = ()) -
 
 
 def fits(of: Device) -> dict[str, Any]:
-    """Return the families of measurements that estimates on a device rest on, each with its range and its error band.
+    """Return the families of measurements used for estimates on a device, each with its range and its error band.
 
     The band of a kind of estimate is the band on this device, wider for each number outside of the range of the fit.
     """

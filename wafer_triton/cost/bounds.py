@@ -1,4 +1,4 @@
-"""Bounds below the time of prefill and of requests, which a search tries meshes by; they cost less than estimates."""
+"""Lower bounds of the time of prefill and of requests, by which a search orders meshes; cheaper than estimates."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from wafer_triton.cost.phases import products_by_kind
 from wafer_triton.cost.placement import Placement as Experts
 from wafer_triton.cost.price import priced, sum_cycles
 from wafer_triton.count.traffic import WORD_BYTES
-from wafer_triton.dtype import BYTES
+from wafer_triton.device.dtype import BYTES
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import WaferError
-from wafer_triton.mesh import Mesh
 from wafer_triton.place import moves
 from wafer_triton.place.layouts import device_regions
 from wafer_triton.place.regions import Placement
@@ -35,9 +35,9 @@ T = TypeVar("T", bound=Timed)
 
 
 class Tried(Generic[T]):
-    """Estimates by side, made in the order of the sides' bounds as far as they are needed.
+    """Estimates by side, made in the order of the sides' bounds and only if needed.
 
-    A bound is the seconds that a side takes at least, inf if it cannot hold the model.
+    A bound is the least number of seconds for a side, inf if it cannot hold the model.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Tried(Generic[T]):
         self.errors: dict[int, WaferError] = {}
 
     def until(self, enough: Callable[[float], bool]) -> None:
-        """Go on until the next bound is `enough`; sides without hope are tried if no other holds the model."""
+        """Make estimates until the next bound is `enough`; sides of bound inf are tried if no other holds the model."""
         while self.left and not (self.found and (self.left[0][0] == inf or enough(self.left[0][0]))):
             _, side = self.left.pop(0)
             try:
@@ -71,7 +71,7 @@ class Tried(Generic[T]):
 
 
 def _bound(least: Callable[[int], float], side: int) -> float:
-    """Return the bound of a side, 0 where its estimate is refused, so that its error is found first."""
+    """Return the bound of a side; 0 if its estimate is refused, so that its error is found first."""
     try:
         return least(side)
     except WaferError:
@@ -81,7 +81,7 @@ def _bound(least: Callable[[int], float], side: int) -> float:
 def too_small(mesh: Mesh, shape: DecoderShape, context: int, program: str) -> bool:
     """Return whether all layers, cut evenly over the cores, take more regions than the device has.
 
-    A decoder with parts of the user's own never does.
+    The answer is False for a decoder with sub-layers of the user's own.
     """
     if shape.variant is not None:
         return False
@@ -97,11 +97,11 @@ def too_small(mesh: Mesh, shape: DecoderShape, context: int, program: str) -> bo
 
 
 def least_cycles(block: Block, tokens: int, c: Constants, spread: bool) -> float:
-    """Return cycles that the layers of prefill take at least for `tokens` tokens a row, at once or in chunks.
+    """Return a lower bound of the cycles of prefill's layers for `tokens` tokens a row, at once or in chunks.
 
-    They are the cycles of the products. Tokens of a chunk meet the tokens up to their own chunk alone, which are half
-    of all pairs at least. Experts count where each is `spread` over the whole mesh, with as many tokens as all chunks
-    have together if a chunk gives some experts no token. A decoder with parts of the user's own may take none.
+    The bound is the cycles of the products. The tokens of a chunk attend to tokens up to their own chunk alone, at
+    least half of all pairs. Experts count if each is `spread` over the whole mesh; if a chunk gives some experts no
+    token, they count once for the tokens of all chunks. The bound of sub-layers of the user's own is 0.
     """
     if block.shape.variant is not None:
         return 0.0
@@ -116,7 +116,7 @@ def least_cycles(block: Block, tokens: int, c: Constants, spread: bool) -> float
 def least_prefill(
     mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str, head_groups: int | None, experts: Experts
 ) -> float:
-    """Return seconds that `prefill_on` takes at least on all of a mesh, whether the device holds the model or not.
+    """Return a lower bound of `prefill_on` on a whole mesh, in seconds, whether the device holds the model or not.
 
     Raises MeshError for head groups that do not fit.
     """
@@ -127,7 +127,7 @@ def least_prefill(
 
 
 def least_seconds(place: Placement, input: int, output: int, c: Constants, program: str = "full") -> float:
-    """Return seconds that `request_on` takes at least: handing on costs nothing, and moves the busiest link alone."""
+    """Return a lower bound of `request_on` in seconds: handing on is free, and moves cost their busiest link alone."""
     decode, prefill = place.decode, place.prefill
     own = inference.last_block(prefill, c, program)
     turns = priced(moves.of_layers(decode, prefill, place.prefill_regions), c).cycles
@@ -138,9 +138,9 @@ def least_seconds(place: Placement, input: int, output: int, c: Constants, progr
 
 
 def may_take(place: Placement, input: int, c: Constants, least: float, limit: float) -> bool:
-    """Return whether a request may take `limit` seconds or less, of which `least` are certain.
+    """Return whether a request may take `limit` seconds or less, given its lower bound `least`.
 
-    Moves are priced, the largest first, until it may not.
+    Moves are priced, the largest first, until the bound exceeds `limit`.
     """
     hz = place.decode.mesh.device.clock_hz
     for shift in sorted(inference.shifts(place, input), key=lambda shift: -shift.busiest_bytes):

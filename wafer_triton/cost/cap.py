@@ -1,7 +1,7 @@
-"""MoE-CAP's measures of sparse models (arXiv 2412.07067): the bandwidth and operations that the experts in use take.
+"""MoE-CAP's measures of sparse models (arXiv 2412.07067): bandwidth and operations of the experts in use.
 
-Of weights the layers' count: attention with its norms and biases, routers, experts, dense feed-forward blocks; not the
-embedding and the head. S-MBU counts the bytes of the experts that at least one token of a pass took, MBU of all
+The weights of layers count: attention with its norms and biases, routers, experts, dense feed-forward blocks. The
+embedding and the head do not. S-MBU counts the bytes of the experts that at least one token of a pass took, MBU of all
 experts; both with the keys and values of the caches. S-MFU counts the operations of the experts that each token took,
 MFU of all experts. Peaks are the whole device's: cores times SRAM bytes, or multiply-adds, a cycle. Seconds are
 predicted on the wafer.
@@ -22,9 +22,9 @@ from wafer_triton.cost.price import Prediction
 from wafer_triton.cost.results import Layered
 from wafer_triton.device import Device, DeviceLike
 from wafer_triton.device import device as find_device
-from wafer_triton.dtype import BYTES
+from wafer_triton.device.dtype import BYTES
+from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.errors import ShapeError, check_counts
-from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.place.fitting import fitted
 from wafer_triton.schedule.block import Block
 from wafer_triton.shape.decoder import DecoderShape
@@ -32,18 +32,18 @@ from wafer_triton.shape.read import Model, shape_of
 from wafer_triton.shape.routing import DRAWN, Trace, drawn, of_experts, read_trace, steps
 from wafer_triton.text.quantity import as_in, unit
 
-MOST_BATCH = 1024  # sequences of a step, each of which is priced by itself
-Hits = Mapping[int, int]  # by expert, the tokens that took it; of none that no token took
+MOST_BATCH = 1024  # sequences of a step; each is priced alone
+Hits = Mapping[int, int]  # by expert, the tokens that took it; experts without a token are left out
 
 
 @dataclass(frozen=True)
 class Pass:
     """A forward pass of `batch` sequences with `tokens` new tokens, after which their caches hold `kv_tokens`.
 
-    `mode` is "prefill" or "decode", `pairs` how many queries meet how many keys in a head, `seconds` on the wafer, and
-    `experts` the tokens that took each expert in each layer that has some. Where experts live in regions,
-    `region_passes` are the passes that took rows of tokens there, over all layers and chunks, and `overflow_rows` those
-    that did not go in the first one.
+    `mode` is "prefill" or "decode", and `pairs` is the number of query-key pairs of a head. `seconds` is time on the
+    wafer. `experts` has, for each layer with experts, the tokens that took each one. If experts live in regions,
+    `region_passes` is the number of passes that took rows of tokens to them, over all layers and chunks.
+    `overflow_rows` is the number of rows that did not fit in the first pass.
     """
 
     mode: str
@@ -94,7 +94,7 @@ class Cap:
     kv_bytes: int = field(metadata=unit("B", "keys and values, all passes"))
     # None of a dense model
     distinct_experts: float | None = field(metadata=unit("experts", "distinct experts a layer"))
-    # the mean of those that are hit
+    # the mean over experts with a token
     tokens_per_expert: float | None = field(metadata=unit("tokens", "tokens of an expert that is hit"))
     most_tokens_per_expert: int | None = field(metadata=unit("tokens", "most tokens of an expert"))
     s_mbu: float = field(metadata=unit("%", "S-MBU"))
@@ -104,7 +104,7 @@ class Cap:
 
 
 def weight_bytes(shape: DecoderShape, dtype: str, experts: Sequence[Hits] | None = None) -> int:
-    """Bytes of the weights of all layers; with `experts` of the experts that are hit alone, and all that is shared."""
+    """Return bytes of the weights of all layers; given `experts`, only experts with a token count."""
     numbers, layers = shape.decode_elements(0), shape.layers_of
     held, stored = sum(numbers[kind] * count for kind, count in layers.items()), shape.matrices
     e = shape.experts
@@ -122,7 +122,7 @@ def kv_bytes(shape: DecoderShape, dtype: str, tokens: int) -> int:
 
 
 def operations(shape: DecoderShape, tokens: int, pairs: int, every: bool = False) -> int:
-    """Operations (two a multiply-add) of tokens through all layers, by the experts they take or by `every` expert."""
+    """Return operations (two a multiply-add) of tokens in all layers, with the experts they take or `every` one."""
     macs, e = shape.decode_macs(0), shape.experts
     if e is not None and every:
         macs["experts"] += 3 * shape.hidden_size * (e.count - e.top_k) * e.width
@@ -139,7 +139,7 @@ def peaks(device: Device, dtype: str) -> tuple[float, float]:
 
 
 def measured(shape: DecoderShape, dtype: str, device: Device, passes: Sequence[Pass]) -> Cap:
-    """The measures of some passes: sums of bytes and of operations over the sum of seconds (MoE-CAP, equation 6).
+    """Return the measures of some passes: bytes and operations over seconds, each summed (MoE-CAP, equation 6).
 
     Raises ShapeError without a pass.
     """
@@ -172,9 +172,9 @@ def measured(shape: DecoderShape, dtype: str, device: Device, passes: Sequence[P
 
 
 def sparse(shape: DecoderShape, device: Device, seconds: float, context: int) -> tuple[float | None, float | None]:
-    """Return S-MBU of decode steps of one sequence, and the most if experts lived in regions.
+    """Return S-MBU of decode steps of one sequence, and the highest possible one with experts in regions.
 
-    A token then takes k of E regions. None of a dense model.
+    A token then takes k of E regions. Both are None for a dense model.
     """
     if shape.experts is None:
         return None, None
@@ -185,7 +185,7 @@ def sparse(shape: DecoderShape, device: Device, seconds: float, context: int) ->
 
 @dataclass(frozen=True)
 class Routed(Cap):
-    """The measures of decode steps of `batch` sequences, by a routing, and what the prediction rests on."""
+    """The measures of decode steps of `batch` sequences by a routing, and the basis of the prediction."""
 
     batch: int = field(default=1, metadata=unit("tokens"))
     routing: str | None = None
@@ -201,10 +201,10 @@ def cap(
     routing: str | float | Path = "uniform", as_if: bool = False, head_groups: int | None = None,
     dtype: str | None = None,
 ) -> Routed:  # fmt: skip
-    """Decode steps of `batch` sequences, after which the cache of each holds `context` tokens.
+    """Return the measures of decode steps of `batch` sequences, after which each cache holds `context` tokens.
 
-    `routing` is "uniform", a skew (see `routing.drawn`), or a JSON file of a trace, whose tokens go `batch` at a time;
-    a dense model has none. How long a step takes does not depend on it. `dtype` is as of `estimate.decode`.
+    `routing` is "uniform", a skew (see `routing.drawn`), or a JSON file of a trace, whose tokens are taken `batch` at a
+    time; a dense model has none. The time of a step does not depend on it. `dtype` is as in `estimate.decode`.
     """
     on, shape = as_mesh(mesh, find_device(device)), shape_of(model, dtype)
     context, batch = check_counts(context=context, batch=batch)

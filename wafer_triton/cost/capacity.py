@@ -1,4 +1,4 @@
-"""Tokens that a KV cache holds beside a model on a device; nothing here takes time."""
+"""The number of tokens that a KV cache holds beside a model on a device."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from wafer_triton.cost import layers
 from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.inference import decode_placed, layout_of
 from wafer_triton.cost.results import Capacity
-from wafer_triton.dtype import BYTES
+from wafer_triton.device.dtype import BYTES
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import SramError
-from wafer_triton.mesh import Mesh
 from wafer_triton.place.fitting import fitted
 from wafer_triton.place.layouts import device_regions
 from wafer_triton.place.need import decode_need
@@ -25,7 +25,7 @@ from wafer_triton.shape.decoder import DecoderShape
 def full(
     mesh: Mesh, shape: DecoderShape, c: Constants, program: str, head_groups: int | None, layout: str | None = None
 ) -> Capacity:
-    """Return the capacity at which decode just fits; SramError or MeshError where it does not with one token a row."""
+    """Return the capacity at which decode just fits; SramError or MeshError if one token a row does not fit."""
 
     def place(candidate: Mesh, own: DecoderShape = shape) -> layers.Block:
         return decode_placed(candidate, own, candidate.shape[0], c, None, program, head_groups, layout)[0]
@@ -56,7 +56,7 @@ def full(
 
 
 def most(fits: Callable[[int], bool], count: int) -> int:
-    """Return the largest of 0 to `count` that fits, where every smaller one does too."""
+    """Return the largest of 0 to `count` that fits; every smaller one must fit, too."""
     low, high = 0, count
     while low < high:
         middle = (low + high + 1) // 2
@@ -65,7 +65,7 @@ def most(fits: Callable[[int], bool], count: int) -> int:
 
 
 def paper_benchmark(mesh: Mesh, shape: DecoderShape) -> Capacity:
-    """The capacity as the paper counts it, see `estimate.kv`; SramError where the regions do not hold the weights."""
+    """Return the capacity as the paper counts it, see `estimate.kv`; SramError if regions do not hold the weights."""
 
     def check(candidate: Mesh) -> int:
         weights, _ = _evenly_cut(shape, candidate)

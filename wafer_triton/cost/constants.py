@@ -17,8 +17,8 @@ from wafer_triton.device import NUMBERS, PRESETS, Device, base_of
 from wafer_triton.device.spec import Sourced, read
 from wafer_triton.text.quantity import Legend, unit
 
-# The number of a device that a constant stands for, and the exponent of their proportion. Every other constant stands
-# for what a core's software does, or how wide its instructions are, and stays.
+# The device's number that a constant is in proportion to, and the exponent. Every other constant depends on a core's
+# software or on the width of its instructions, and is not scaled.
 SCALES = {
     "hop_cycles": ("hop_cycles", 1),
     "word_cycles": ("link_bytes_per_cycle", -1),
@@ -31,8 +31,8 @@ SCALES = {
     "mac_cycles_fp32": ("macs_per_cycle_fp32", -1),
 }
 
-# Values of constants that a spec lacks, by the device's numbers and the lanes of a constant's loop; the kind of each
-# source, and the source.
+# Values of constants that a spec lacks, as functions of the device's numbers and the lanes of a constant's loop; with
+# the kind of each source, and the source.
 RULES: dict[str, tuple[Callable[[Device, int], float], str, str]] = {
     "hop_cycles": (lambda of, _: of.hop_cycles, "derived", "hop_cycles"),
     "word_cycles": (lambda of, _: WORD_BYTES / of.link_bytes_per_cycle, "derived", "4 B over link_bytes_per_cycle"),
@@ -72,7 +72,7 @@ LANES = ("assumed", "not measured, taken as one")
 class Constants:
     """The constants of a device, each with its unit and meaning as metadata.
 
-    A `decode_...` constant of 0 leaves the constant in force that it would replace. Raises ValueError for a negative
+    A `decode_...` constant of 0 does not replace its general constant. Raises ValueError for a negative
     constant.
     """
 
@@ -119,7 +119,7 @@ class Constants:
         metadata=unit("cycles per all-reduce step", "decode layer: control of a step's local work, with timers on"),
     )
     decode_mac_cycles: float = field(
-        default=0.0, metadata=unit("cycles per multiply-add", "decode layer: local products and what goes with them")
+        default=0.0, metadata=unit("cycles per multiply-add", "decode layer: local products, with loads and stores")
     )
     control_cycles: float = 0.0  # per reduction, of its local work: decode_work_cycles in a decode layer
 
@@ -149,9 +149,9 @@ NAMES = tuple(Legend(Constants).entries)  # of all constants that a spec may hol
 
 @singledispatch
 def constants(of: Device) -> Constants:
-    """Return the constants of a device: of the one that it is `like`, scaled by `SCALES`, or by `RULES`.
+    """Return the constants of a device: by `SCALES` from the device that it is `like`, or by `RULES`.
 
-    Its name and its power do not count. Another class of devices may have a rule of its own.
+    The name and the power of a device have no effect. A subclass of `Device` may have a rule of its own.
     """
     if of.like is None:
         return ruled(of)
@@ -166,7 +166,7 @@ def constants(of: Device) -> Constants:
 
 
 def scaled(of: Device) -> tuple[str, ...]:
-    """Return the numbers by which a device scales the constants of what it is `like`: those in which the two differ."""
+    """Return the numbers by which a device scales its constants: all that differ from the device that it is `like`."""
     if of.like is None:
         return ()
     numbers = dict.fromkeys(number for number, _ in SCALES.values())
@@ -174,7 +174,7 @@ def scaled(of: Device) -> tuple[str, ...]:
 
 
 def moved(of: Device) -> tuple[str, ...]:
-    """Return the numbers of a device at which nothing was measured: all of `scaled`, and a clock of its own."""
+    """Return the numbers of a device without a measurement: all of `scaled`, and a clock of its own."""
     clock = of.like is not None and of.clock_hz != PRESETS[of.like].clock_hz
     return (*scaled(of), *(("clock_hz",) if clock else ()))
 
@@ -196,7 +196,7 @@ def described(of: Device) -> dict[str, Sourced]:
 
 
 def ruled(of: Device, **held: Any) -> Constants:
-    """Return the constants by `RULES`, in place of which `held` ones stand; one without a rule takes no time."""
+    """Return the constants by `RULES`; `held` ones replace theirs, and a constant without a rule takes no time."""
     lanes = {name: held.get(f"{name[:4]}_lanes", 1) for name in RULES}
     own: dict[str, Any] = {name: rule(of, lanes[name]) for name, (rule, *_) in RULES.items()}
     return Constants(**own | held)

@@ -1,4 +1,4 @@
-"""Predicted cost on a wafer of products, layers, requests, caches and energy; what `wafer-triton estimate` prints.
+"""Predicted cost on a wafer of products, layers, requests, caches and energy; `wafer-triton estimate` prints it.
 
     >>> from wafer_triton import estimate
     >>> estimate.gemm(device="wse3", mesh=720, m=5760, k=720, n=5760).cycles
@@ -32,9 +32,9 @@ from wafer_triton.cost.price import Cost, best_groups, price
 from wafer_triton.cost.results import Capacity, Energy, Kernel, Layered, RequestCost
 from wafer_triton.device import DeviceLike
 from wafer_triton.device import device as find_device
-from wafer_triton.dtype import storage_name, tile_dtype
+from wafer_triton.device.dtype import storage_name, tile_dtype
+from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.errors import DeviceError, MeshError, ShapeError, SramError, check_counts, check_type
-from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.place.fitting import AS_IF, as_if_held, fitted
 from wafer_triton.place.layouts import device_regions
 from wafer_triton.place.regions import FullError
@@ -51,14 +51,17 @@ __all__ = [
     "decode", "energy", "gemm", "gemv", "kv", "prefill", "request",
 ]  # fmt: skip
 
-SECONDS = 1e-15, 1e15  # that a task may take, far beyond any
+SECONDS = 1e-15, 1e15  # the range of a task's time, far beyond any task
 GPU_WATTS = {"a100": 400, "v100": 300, "h100": 700, "h200": 700, "b200": 1000, "mi300x": 750}  # [data sheets] SXM/OAM
 
 
 def gemm(
     *, device: DeviceLike = "wse2", mesh: Any, m: int, k: int, n: int, algorithm: str = "mesh", dtype: str = "fp16"
 ) -> Kernel:
-    """C [m, n] = A [m, k] B [k, n] by "mesh", "cannon", "summa", "allgather", or the rivals "t10" and "ladder"."""
+    """Return the cost of C [m, n] = A [m, k] B [k, n].
+
+    `algorithm` is "mesh", "cannon", "summa", "allgather", or one of the rivals "t10" and "ladder".
+    """
     mesh, c = _mesh(device, mesh)
     m, k, n = check_counts(m=m, k=k, n=n)
     name = storage_name(dtype)
@@ -79,9 +82,10 @@ def gemv(
     *, device: DeviceLike = "wse2", mesh: Any, k: int, n: int, algorithm: str = "ktree", groups: int | None = None,
     dtype: str = "fp16",
 ) -> Kernel:  # fmt: skip
-    """y [n] = x [k] W [k, n] by MeshGEMV with "ktree", another all-reduce, or the rivals "t10" and "ladder".
+    """Return the cost of y [n] = x [k] W [k, n] by MeshGEMV.
 
-    `groups` is the number of groups on the first of two levels (None: the best).
+    `algorithm` is "ktree", another all-reduce, or one of the rivals "t10" and "ladder". `groups` is the number of
+    groups on the first of two levels (None: the best).
     """
     mesh, c = _mesh(device, mesh)
     k, n = check_counts(k=k, n=n)
@@ -108,14 +112,13 @@ def decode(
     program: str = "full", as_if: bool = False, head_groups: int | None = None, trim: bool = False,
     layout: str | None = None, dtype: str | None = None,
 ) -> Layered:  # fmt: skip
-    """Return one token of decode, after which the cache holds `context` tokens.
+    """Return the cost of one token of decode, after which the cache holds `context` tokens.
 
     `groups` is the number of groups on the first of two levels of the K-trees (None: the best),
     `head_groups` the number of head groups on the columns (None: the best that fits; the paper-benchmark program has
     one). With `trim` decode takes the rows of the mesh that hold more than padding, see `wafer_triton.cost.padding`.
     `layout` says how regions lie on the device, see `wafer_triton.place.layouts` (None: in rectangles, in the
-    paper-benchmark program by area). `dtype` is the storage of the weights, of `wafer_triton.dtype.WEIGHTS` (None:
-    fp16).
+    paper-benchmark program by area). `dtype` is the storage of the weights, of `device.dtype.WEIGHTS` (None: fp16).
     """
     mesh, c = _mesh(device, mesh)
     shape, tree = shape_of(model, dtype), _groups(groups)
@@ -137,10 +140,10 @@ def prefill(
     as_if: bool = False, head_groups: int | None = None, trim: bool = False, experts: Placement = None,
     layout: str | None = None, dtype: str | None = None,
 ) -> Layered:  # fmt: skip
-    """Prefill of a prompt of `tokens` tokens, in chunks where the device does not hold it at once.
+    """Return the cost of prefill for `tokens` tokens, in chunks if the device does not hold them at once.
 
-    `head_groups` is the number of head groups on the columns, on fewer columns as many as there are (None: the best;
-    the paper-benchmark program has one). With `trim` prefill takes the part of a square mesh that needs the fewest
+    `head_groups` is the number of head groups on the columns, at most one a column (None: the best; the paper-benchmark
+    program has one). With `trim` prefill takes the part of a square mesh that needs the fewest
     multiply-adds, see `wafer_triton.cost.padding`. `experts` is the place of a mixture's experts, see
     `wafer_triton.cost.placement` (None: where it is the fastest). `layout` and `dtype` are as of `decode`.
     """
@@ -162,11 +165,11 @@ def request(
     output: int, groups: int | None = None, program: str = "full", as_if: bool = False, head_groups: int | None = None,
     experts: Placement = None, layout: str | None = None, dtype: str | None = None,
 ) -> RequestCost:  # fmt: skip
-    """Return a prompt of `input` tokens and an answer of `output` tokens; `groups` are as of `decode`.
+    """Return the cost of a prompt of `input` tokens and an answer of `output` tokens; `groups` is as in `decode`.
 
     `head_groups` is for both phases (None: the best of each), `experts` is as of `prefill`, `layout` and `dtype`
-    as of `decode`. The model is placed as `generate` places it. Going from region to region, and from one phase to the
-    other, is priced as the schedules that do it.
+    as of `decode`. The model is placed as `generate` places it. The steps from region to region, and
+    from one phase to the other, are priced as the schedules that run.
     """
     place, reasons = request_place(
         device=device, model=model, prefill_mesh=prefill_mesh, decode_mesh=decode_mesh, input=input, output=output,
@@ -183,7 +186,7 @@ def request_place(
     output: int, groups: int | None = None, program: str = "full", as_if: bool = False, head_groups: int | None = None,
     experts: Placement = None, layout: str | None = None, dtype: str | None = None,
 ) -> tuple[Placed, str | None]:  # fmt: skip
-    """Return the place of a `request`, and the reasons why the device does not hold it, if there are some."""
+    """Return the placement of a `request`, and the reasons if the device does not hold it, else None."""
     decode_mesh, c = _mesh(device, decode_mesh)
     prefill_mesh, shape, tree = as_mesh(prefill_mesh, decode_mesh.device), shape_of(model, dtype), _groups(groups)
     input, output = check_counts(input=input, output=output)
@@ -213,11 +216,11 @@ def kv(
     *, device: DeviceLike = "wse2", model: Model, mesh: Any, program: str = "full",
     head_groups: int | None = None, layout: str | None = None, dtype: str | None = None,
 ) -> Capacity:  # fmt: skip
-    """Return tokens that the KV cache of a decode mesh holds beside all else that decode keeps on the device.
+    """Return the tokens that the KV cache of a decode mesh holds beside all resident buffers of decode.
 
-    With concatenation one row takes every new token. `layout` and `dtype` are as of `decode`. "paper-benchmark" counts
-    as the paper does: regions by area, layers spread evenly over them, every width cut evenly over a line, and nothing
-    that comes and goes. `head_groups` None takes those that are best with one token on each row.
+    With concatenation one row takes every new token. `layout` and `dtype` are as in `decode`. "paper-benchmark" counts
+    as the paper does: regions by area, layers spread evenly over them, every width cut evenly over a line, and no
+    workspace. `head_groups` None takes the best number for one token on each row.
     """
     mesh, c = _mesh(device, mesh)
     shape = shape_of(model, dtype)
@@ -230,7 +233,7 @@ def kv(
 def energy(
     *, device: DeviceLike = "wse2", seconds: float, against: str = "a100", against_seconds: float, gpus: int = 1
 ) -> Energy:
-    """Energy of a task of `seconds` on the whole wafer and of `against_seconds` on `gpus` GPUs, by data-sheet power."""
+    """Return the energy of `seconds` on a whole wafer and of `against_seconds` on `gpus` GPUs, by data-sheet power."""
     watts = find_device(device).power_watts
     if against not in GPU_WATTS:
         raise DeviceError(f"unknown GPU {against!r} (known: {', '.join(GPU_WATTS)})")

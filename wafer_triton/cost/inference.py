@@ -1,4 +1,4 @@
-"""The phases of a decoder, and a request, on meshes that are chosen: what `wafer_triton.estimate` prices of a model."""
+"""Predicted costs of a decoder's phases and of a request, on given meshes, for `wafer_triton.estimate`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.placement import Placement as Experts
 from wafer_triton.cost.price import Cost, Groups, priced
 from wafer_triton.cost.results import Layered, RequestCost
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import SramError, WaferError
-from wafer_triton.mesh import Mesh
 from wafer_triton.place import moves
 from wafer_triton.place.layouts import LAYOUTS, device_regions
 from wafer_triton.place.regions import (
@@ -31,7 +31,7 @@ from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.shape.decoder import DecoderShape
 
 T = TypeVar("T")
-MOST_STEPS = 1000  # of a growing cache that a request prices one by one; of a longer answer as many, evenly
+MOST_STEPS = 1000  # steps of a growing cache that a request prices; of a longer answer as many, evenly spaced
 
 
 def decode_placed(
@@ -40,7 +40,7 @@ def decode_placed(
 ) -> tuple[layers.Block, Regions]:  # fmt: skip
     """Return the first of `layers.decode_blocks` that the device holds, and its regions; `layout` as of `layout_of`.
 
-    Raises SramError or FullError where none fits.
+    Raises SramError or FullError if none fits.
     """
     return first(
         lambda block: (block, decode_regions(block, layout_of(layout, program))),
@@ -62,7 +62,7 @@ def layout_of(layout: str | None, program: str) -> str:
 
 
 def first(place: Callable[[layers.Block], T], choices: Sequence[layers.Block]) -> T:
-    """What can be made of the first choice that fits; else the first choice's error."""
+    """Return the result of `place` for the first choice that fits; raise the first choice's error if none does."""
     reason: WaferError | None = None
     for choice in choices:
         try:
@@ -77,7 +77,7 @@ def decode_on(
     mesh: Mesh, shape: DecoderShape, context: int, c: Constants, groups: Groups = None, program: str = "full",
     head_groups: int | None = None, layout: str | None = None,
 ) -> Layered:  # fmt: skip
-    """See `decode`; the error of a mesh that does not hold the model names none that does."""
+    """Return the cost of `decode`; the error of a mesh that does not hold the model names no mesh that does."""
     block, regions = decode_placed(mesh, shape, context, c, groups, program, head_groups, layout)
     steps = layers.decode_steps(block, context, c)
     whole = _layered("decode", block, steps, ends(block, 1, c), context, c, program)
@@ -91,7 +91,7 @@ def prefill_choices(
     mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str, head_groups: int | None, trim: bool,
     experts: Experts = None,
 ) -> list[list[layers.Block]]:  # fmt: skip
-    """Return the blocks of prefill to choose from, in lists that are tried in order; with `trim` a part comes first.
+    """Return candidate blocks of prefill in lists, which are tried in order; with `trim` the first has a trimmed mesh.
 
     Raises MeshError for head groups or regions of experts that do not fit.
     """
@@ -115,9 +115,9 @@ def prefill_placed(
     mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str, head_groups: int | None, trim: bool,
     experts: Experts = None, layout: str | None = None,
 ) -> tuple[Prefill, layers.Block]:  # fmt: skip
-    """Prefill on cores of its own, and the block of the head, which takes the last token alone.
+    """Return prefill on cores of its own, and the block of the head, which takes the last token alone.
 
-    Raises SramError or FullError where it does not fit.
+    Raises SramError or FullError if it does not fit.
     """
 
     def alone(choices: list[layers.Block]) -> tuple[Prefill, layers.Block]:
@@ -135,7 +135,7 @@ def prefill_on(
     mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str = "full", head_groups: int | None = None,
     trim: bool = False, experts: Experts = None, layout: str | None = None,
 ) -> Layered:  # fmt: skip
-    """See `prefill`; the error of a mesh that does not hold the model names none that does."""
+    """Return the cost of `prefill`; the error of a mesh that does not hold the model names no mesh that does."""
     own, last = prefill_placed(mesh, shape, tokens, c, program, head_groups, trim, experts, layout)
     whole = prefill_priced(own.block, own.at_once, last, tokens, c, program)
     peak = max(region.sram_peak_bytes for region in own.regions)
@@ -145,7 +145,7 @@ def prefill_on(
 def prefill_priced(
     block: layers.Block, at_once: int, last: layers.Block, tokens: int, c: Constants, program: str
 ) -> Layered:  # fmt: skip
-    """Return prefill of a placed block, in chunks of `at_once` tokens a row, with the ends of decode's block `last`."""
+    """Return the cost of prefill in chunks of `at_once` tokens a row, with embedding and head as in block `last`."""
     steps = layers.prefill_steps(block, -(-tokens // block.mesh.shape[0]), c, at_once)
     whole = _layered("prefill", block, steps, ends(last, tokens, c), tokens, c, program)
     padded = padding.of_prefill(block, tokens, at_once)
@@ -162,7 +162,7 @@ def ends(block: layers.Block, tokens: int, c: Constants) -> tuple[layers.Steps, 
 
 
 def last_block(prefill: layers.Block, c: Constants, program: str) -> layers.Block:
-    """Return the block of the ends of prefill, whose head takes the last token alone."""
+    """Return the block of prefill's embedding and head; the head takes the last token alone."""
     return layers.decode_block(prefill.shape, replace(prefill.mesh, fold=(1, 1)), 1, c, None, program, 1)
 
 
@@ -171,7 +171,7 @@ def request_placed(
     groups: Groups = None, program: str = "full", head_groups: int | None = None, experts: Experts = None,
     layout: str | None = None,
 ) -> Placement:  # fmt: skip
-    """A request's place on a device: what `generate` finds for the same meshes. Raises SramError or FullError."""
+    """Return the placement of a request, as in `generate` for the same meshes; raises SramError or FullError."""
     (choices,) = prefill_choices(prefill_mesh, shape, input, c, program, head_groups, False, experts)
     return first(
         lambda block: placed(block, choices, input, layout_of(layout, program)),
@@ -180,7 +180,7 @@ def request_placed(
 
 
 def request_on(place: Placement, input: int, output: int, c: Constants, program: str = "full") -> RequestCost:
-    """See `request`, for a model that is placed."""
+    """Return the cost of `request` for a placed model."""
     decode, prefill, device = place.decode, place.prefill, place.decode.mesh.device
     shape, last = decode.shape, input + output
     prefilled = prefill_priced(prefill, place.at_once, last_block(prefill, c, program), input, c, program)
@@ -215,18 +215,18 @@ def request_on(place: Placement, input: int, output: int, c: Constants, program:
 
 
 def replacement_cycles(place: Placement, input: int, c: Constants) -> float:
-    """Return cycles of bringing all weights from prefill's place to decode's, with the keys and values of a prompt."""
+    """Return cycles of the moves of all weights and a prompt's keys and values from prefill's cores to decode's."""
     return priced(replacement(place, input), c).cycles
 
 
 def replacement(place: Placement, input: int) -> moves.Steps:
-    """Return the schedules of `replacement_cycles`, each with how often it runs."""
+    """Return the schedules of `replacement_cycles`, each with its number of runs."""
     turns = moves.of_layers(place.decode, place.prefill, place.prefill_regions)
     return (*turns, *moves.scheduled(shifts(place, input)))
 
 
 def shifts(place: Placement, input: int) -> tuple[moves.Shift, ...]:
-    """Return the moves of all weights, and of the keys and values of a prompt, from prefill's place to decode's."""
+    """Return the moves of all weights, and of the keys and values of a prompt, from prefill's cores to decode's."""
     decode, prefill = place.decode, place.prefill
     cache = KvCache(decode.mesh.shape[0], max(decode.entries, -(-input // decode.mesh.shape[0])), "shift", input)
     rows = moves.prompt_rows(prefill.mesh.shape[0], input, place.at_once)
@@ -243,7 +243,7 @@ def turning_cycles(own: Prefill, c: Constants) -> float:
 def decoding_cycles(
     block: layers.Block, input: int, output: int, c: Constants, handing_on: float
 ) -> tuple[float, bool]:
-    """The cycles of an answer, and whether it is relayed; a token's way through the regions takes `handing_on`."""
+    """Return the cycles of an answer, and whether it is relayed; `handing_on` is a token's cycles between regions."""
     outer = sum(map(layers.total, ends(block, 1, c)), Cost())
     cycles, over = 0.0, outer.relayed
     for _, count, own, context in alike(block, input, output):
@@ -254,12 +254,12 @@ def decoding_cycles(
 
 
 def alike(block: layers.Block, input: int, output: int) -> Iterator[tuple[int, int, layers.Block, int]]:
-    """Yield the tokens of an answer that cost the same: the tokens before the first, their number, block and context.
+    """Yield runs of tokens of an answer with equal cost: the tokens before the run, their number, block and context.
 
-    The block has the cache of the context, which the prices of all of them take.
+    The price of all tokens of a run is for the block with a cache of this context.
     """
     rows, context, last = block.mesh.shape[0], input, input + output
-    stride = rows * -(-output // (rows * MOST_STEPS))  # of a cost that grows by equal steps, the middle is the mean
+    stride = rows * -(-output // (rows * MOST_STEPS))  # if a cost grows by equal steps, the middle one is the mean
     while context < last:  # a layer's cost changes when a row takes one more token; by then entries shift
         after = min(last, -(-context // stride) * stride + 1)
         priced = after - 1 if stride == rows else (context + after) // 2

@@ -1,9 +1,9 @@
 """Layers of a decoder, priced: the sub-layers that run (`schedule.decode`, `schedule.prefill`), step by step.
 
 Two programs are priced, by the same builders with two shapes. "full" is the model's own: its heads, its grouped keys
-and values, a cache that grows, and the LM head after the layers. "paper-benchmark" is what WaferLLM ran on silicon: one
-head as wide as the model, keys and values as wide as queries, a cache that is given, and no LM head (OSDI'25, section
-4). Tiles and sums are the block's; the blocks built here have fp16 for both, as on the wafer.
+and values, a cache that grows, and the LM head after the layers. "paper-benchmark" is the program that WaferLLM ran on
+silicon: one head as wide as the model, keys and values as wide as queries, a cache of fixed length, and no LM head
+(OSDI'25, section 4). Tiles and sums are the block's; the blocks built here have fp16 for both, as on the wafer.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.phases import Phase, phases, prefill_products
 from wafer_triton.cost.price import Cost, Groups, best_groups, phase_cost, relayed, sum_cycles, tree_for
 from wafer_triton.count.routes import colours
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ShapeError
-from wafer_triton.mesh import Mesh
 from wafer_triton.place.need import decode_need
 from wafer_triton.schedule import decode, prefill, sram
 from wafer_triton.schedule.block import Block, SubLayer, counted, drafted, used
@@ -65,14 +65,14 @@ def prefill_block(shape: DecoderShape, mesh: Mesh, c: Constants, program: str = 
 
 
 def decode_steps(block: Block, context: int, c: Constants) -> Steps:
-    """Return the costs of one token through one decode layer; of layers of two kinds, through the mean of all."""
+    """Return the costs of one token in one decode layer; if layers are of two kinds, the mean over all layers."""
     return _mean(block, decode_sub_layers(block, context), c)
 
 
 def prefill_steps(block: Block, tokens: int, c: Constants, at_once: int | None = None) -> Steps:
-    """The costs of a prompt of `tokens` tokens a row through one prefill layer, in chunks of `at_once` (None: all).
+    """Return the costs of one prefill layer for `tokens` tokens a row, in chunks of `at_once` (None: all).
 
-    Of layers of two kinds they are the costs of the mean of all.
+    If layers are of two kinds, the costs are the mean over all layers.
     """
     return _mean(block, _prefill_sub_layers(block, tokens, at_once), c)
 
@@ -81,7 +81,7 @@ KindsAndSubLayers = Iterable[tuple[str, SubLayer, tuple[int, ...]]]  # the kind 
 
 
 def decode_sub_layers(block: Block, context: int) -> KindsAndSubLayers:
-    """Yield the sub-layers of decode layers of every kind that the model has."""
+    """Yield the sub-layers of the model's decode layers, for every kind of layer."""
     for kind in feed_forward(block):
         sub_layers = decode.layer(block, context, kind)
         yield from (("attention", *each) for each in sub_layers[:-1] if kind == feed_forward(block)[0])
@@ -89,7 +89,7 @@ def decode_sub_layers(block: Block, context: int) -> KindsAndSubLayers:
 
 
 def _prefill_sub_layers(block: Block, tokens: int, at_once: int | None) -> KindsAndSubLayers:
-    """Yield the sub-layers of prefill layers of every kind that the model has, for every chunk in turn."""
+    """Yield the sub-layers of the model's prefill layers, for every kind of layer and every chunk in turn."""
     size = tokens if at_once is None else at_once
     for past in range(0, tokens, size):
         yield from chunk_sub_layers(block, min(size, tokens - past), past)
@@ -110,7 +110,7 @@ def feed_forward(block: Block) -> tuple[str, ...]:
 
 
 def _mean(block: Block, sub_layers: KindsAndSubLayers, c: Constants) -> Steps:
-    """Return the costs of a layer, if each sub-layer counts by the share of the layers that have its kind of block."""
+    """Return the mean costs of a layer: each sub-layer is weighted by the share of layers with its kind of block."""
     held, every, steps = block.shape.layers_of, block.shape.num_hidden_layers, Steps()
     for kind, sub_layer, args in sub_layers:
         for name, cost in _sub_layer(sub_layer, block, args, c).items():
@@ -151,12 +151,12 @@ def _add(steps: Steps, more: Steps) -> None:
 
 
 def head_steps(block: Block, tokens: int, c: Constants) -> Steps:
-    """The costs of `tokens` tokens through the final norm and the LM head; MeshError if the device does not hold it."""
+    """Return the costs of the final norm and the LM head for `tokens`; MeshError if the device does not hold them."""
     return _steps([(decode.head_block(block), decode.head, (tokens,), c)])
 
 
 def embedding_steps(block: Block, tokens: int, c: Constants) -> Steps:
-    """The costs of looking `tokens` tokens up on the mesh of the head; MeshError if the device does not hold that."""
+    """Return the costs of embedding `tokens` on the mesh of the head; MeshError if the device does not hold it."""
     home = decode.head_block(block)
     sizes = decode.batches(decode.embed, home, tokens)
     return _steps((home, decode.embed, (size,), c) for size, times in sizes.items() for _ in range(times))
@@ -232,10 +232,10 @@ def with_head_groups(block: Block, c: Constants, count: int | None = None) -> Bl
 
 
 def head_group_choices(block: Block, c: Constants) -> list[Block]:
-    """Return a decode block with the head groups whose decode is predicted to be the fastest of those that fit a core.
+    """Return decode blocks: one with the head groups predicted to be the fastest among all that fit a core.
 
-    Then, if they are others, with those that need the least of a core. The prediction is for a cache of as many entries
-    a row as the next power of two.
+    A second block, if it differs, has the head groups that need the least SRAM. The prediction is for a cache whose
+    entries a row are rounded up to a power of two.
     """
     alike = replace(block, entries=1 << (block.entries - 1).bit_length(), policy=block.policy and "shift")
     choices = [_grouped(block, count, c) for count in _fastest(alike, c)]
@@ -245,13 +245,13 @@ def head_group_choices(block: Block, c: Constants) -> list[Block]:
 
 
 def _grouped(block: Block, count: int, c: Constants) -> Block:
-    HeadGroups(block.shape, block.mesh.shape[1], count)  # raises for one that cannot be
+    HeadGroups(block.shape, block.mesh.shape[1], count)  # raises for a count that does not fit
     tree = None if count == 1 else best_groups(block.mesh.shape[1] // count, c.of("decode"))
     return replace(block, head_groups=count, head_tree=tree)
 
 
 def decode_bytes(block: Block) -> int:
-    """Return bytes that a decode layer takes of a core: resident buffers and the largest workspace."""
+    """Return a decode layer's bytes on a core: resident buffers and the largest workspace."""
     needs = {kind: decode_need(block, kind) for kind in block.shape.layers_of}
     resident = {kind: sum(need.resident.values()) for kind, need in needs.items()}
     workspace = max(sum(need.workspace.values()) for need in needs.values())
@@ -261,9 +261,9 @@ def decode_bytes(block: Block) -> int:
 def prefill_head_group_choices(block: Block, tokens: int, c: Constants, count: int | None = None) -> list[Block]:
     """Return a prefill block with `count` head groups, or with as many as there are columns.
 
-    None takes the two numbers whose products are predicted to take the fewest cycles with `tokens` tokens on a row, the
-    fewest first, then one group. Groups of more than `WIDEST` columns are left out: few models have that few heads,
-    and pricing takes long, as every column has sums of its own. Raises MeshError for a count that does not fit.
+    None takes two numbers and then one group. The two have the fewest predicted cycles of products with `tokens` tokens
+    on a row, the best first. Groups of more than `WIDEST` columns are left out: few models have that few heads, and
+    pricing takes long, as every column has sums of its own. Raises MeshError for a count that does not fit.
     """
     choices = prefill.head_group_blocks(block, count)
     if count is not None:
@@ -273,12 +273,12 @@ def prefill_head_group_choices(block: Block, tokens: int, c: Constants, count: i
     return list(dict.fromkeys([*fastest, prefill.in_head_groups(block, 1)]))
 
 
-_PRICED = 3  # numbers of head groups, those that leave the least padding
+_PRICED = 3  # numbers of head groups that are priced: the three with the least padding
 
 
 @lru_cache(maxsize=4096)
 def _fastest(block: Block, c: Constants) -> tuple[int, ...]:
-    """Numbers of head groups, the fastest first; one group is the last, as it is never the fastest of several."""
+    """Return numbers of head groups, the fastest first; one group is last, as it is never the fastest of several."""
     kinds = distinct(block.shape, block.mesh.shape[1])
     narrow = sorted(kinds, key=lambda kind: ((kind.query_heads + 2 * kind.kv_heads) * kind.pairs, kind.query_heads))
     priced = {kind.count: _attention_cycles(_grouped(block, kind.count, c), c) for kind in narrow[:_PRICED]}

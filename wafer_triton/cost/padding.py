@@ -1,8 +1,8 @@
 """Padding: numbers that a mesh computes, and keeps in decode, beyond the model's own, as tiles are whole.
 
 A width that is cut over P lines is rounded up on each: 4,096 over 660 rows are 7 a row, of which 586 rows hold all.
-Trimming takes that part of a mesh alone, so that cores with little but padding stay idle: no schedule computes on the
-other rows, as its mesh does not have them.
+Trimming takes only the part of a mesh that holds more than padding. The other cores stay idle: they are not part of the
+schedule's mesh.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from wafer_triton.cost import layers
 from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.phases import prefill_products
 from wafer_triton.cost.price import sum_cycles
-from wafer_triton.dtype import BYTES
+from wafer_triton.device.dtype import BYTES
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ShapeError
-from wafer_triton.mesh import Mesh
 from wafer_triton.place.need import decode_need
 from wafer_triton.schedule import prefill
 from wafer_triton.schedule.block import Block
@@ -25,7 +25,7 @@ from wafer_triton.shape.decoder import DecoderShape
 
 @dataclass(frozen=True)
 class Padding:
-    """Multiply-adds of one token, and bytes that stay on the cores, of a block on its mesh and of the model's own."""
+    """Multiply-adds of one token, and resident bytes, of a block on its mesh and of the model itself."""
 
     macs: int
     model_macs: int
@@ -41,8 +41,8 @@ class Padding:
 def padding(block: Block, context: int) -> dict[str, Padding]:
     """Return the padding of each kind of block, of layers whose cache holds `context` tokens.
 
-    A number that lies on many cores, such as a norm's weight on all columns, counts on each. So do keys and values that
-    are repeated, and free slots of the cache.
+    An element on many cores, such as a norm's weight on all columns, counts on each. Repeated keys and values count on
+    each core, too, and so do free slots of the cache.
     """
     macs, model = _decode_macs(block, context), block.shape.decode_macs(context)
     needs = _decode_stays(block)
@@ -65,7 +65,7 @@ def of_layer(block: Block, context: int) -> float:
 def of_prefill(block: Block, tokens: int, at_once: int) -> float:
     """Return multiply-adds of a layer on the mesh over the model's, for a prompt in chunks of `at_once` tokens a row.
 
-    The model's are all products of queries and keys, masked or not.
+    The model's multiply-adds include all products of queries and keys, masked or not.
     """
     rows = -(-tokens // block.mesh.shape[0])
     own = tokens * _of_all(block, block.shape.decode_macs(tokens))
@@ -73,12 +73,12 @@ def of_prefill(block: Block, tokens: int, at_once: int) -> float:
 
 
 def _of_all(block: Block, numbers: dict[str, int]) -> int:
-    """Return numbers of kinds of block, of all layers that have them."""
+    """Return the sum over all layers of numbers that are given by kind of block."""
     return sum(number * block.shape.layers_of[kind] for kind, number in numbers.items())
 
 
 def trimmed_decode(shape: DecoderShape, mesh: Mesh, context: int) -> Mesh:
-    """The fewest rows of a mesh on which no tile of decode with `context` tokens is larger than on all of them."""
+    """Return the part of a mesh with the fewest rows on which no tile of decode is larger than on all rows."""
     rows = mesh.rows
     return replace(mesh, rows=max(-(-size // -(-size // rows)) for size in (shape.hidden_size, context)))
 
@@ -86,10 +86,10 @@ def trimmed_decode(shape: DecoderShape, mesh: Mesh, context: int) -> Mesh:
 def trimmed_prefill(
     on: Callable[[Mesh], Block], mesh: Mesh, tokens: int, c: Constants, count: int | None = None
 ) -> Block:
-    """Return the block of the square part of a mesh with the fewest multiply-adds that takes no more cycles than all.
+    """Return the block on the square part of a mesh with the fewest multiply-adds and no more cycles than the whole.
 
-    `on` makes the block with one head group on a mesh. Cycles are of the products of `tokens` tokens; `count` is as of
-    `layers.prefill_head_group_choices`. A mesh that is folded to a square is not trimmed.
+    `on` makes the block with one head group on a mesh. Cycles count the products of `tokens` tokens; `count` is as
+    in `layers.prefill_head_group_choices`. A mesh that is folded to a square is not trimmed.
     """
     whole = _choices(on(mesh), tokens, c, count)
     limit = min(cycles for _, cycles, _ in whole)
@@ -99,7 +99,7 @@ def trimmed_prefill(
 
 
 def _choices(block: Block, tokens: int, c: Constants, count: int | None) -> list[tuple[int, float, Block]]:
-    """Multiply-adds and cycles of the products of a layer with each number of head groups, and its block."""
+    """Return the multiply-adds, cycles of products, and block of a layer for each number of head groups."""
     side, found = block.mesh.shape[0], []
     for choice in prefill.head_group_blocks(block, count):
         products = prefill_products(choice, -(-tokens // side))
@@ -138,18 +138,18 @@ def check_trim(trim: object, program: str = "full") -> None:
 
 
 def _decode_stays(block: layers.Block) -> dict[str, int]:
-    """Return bytes on the whole mesh that stay for each kind of block of decode layers: weights and cache."""
+    """Return resident bytes on the whole mesh for each kind of block of decode layers: weights and cache."""
     cores = block.mesh.rows * block.mesh.cols
     return {kind: sum(decode_need(block, kind).resident.values()) * cores for kind in block.shape.layers_of}
 
 
 def _decode_macs(block: layers.Block, context: int) -> dict[str, int]:
-    """Multiply-adds on the whole mesh of one token through each kind of block of decode layers."""
+    """Return multiply-adds on the whole mesh for one token, by kind of block of decode layers."""
     return _macs(block, layers.decode_phases(block, context))
 
 
 def _prefill_macs(block: layers.Block, tokens: int, at_once: int | None = None) -> dict[str, int]:
-    """Multiply-adds on the whole mesh of a prompt through each kind of block of prefill layers, as `prefill_steps`."""
+    """Return multiply-adds on the whole mesh for a prompt, by kind of block of prefill layers; see `prefill_steps`."""
     return _macs(block, layers.prefill_phases(block, tokens, at_once))
 
 

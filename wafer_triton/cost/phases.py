@@ -1,8 +1,8 @@
-"""What a schedule demands of links, routers and multipliers, in phases; the numbers that `wafer_triton.cost` prices.
+"""Phases of a schedule: the loads of links, routers and multipliers that `wafer_triton.cost` prices.
 
-A phase is a run of rounds (see `wafer_triton.count.runs`) and how often it comes. Its hops lie on the longest path
-that data can take through its rounds: in phases without products cores wait for nothing else. Its local work is the
-work of its fullest round.
+A phase is a run of rounds (see `wafer_triton.count.runs`) and its number of repetitions. Its hops lie on the longest
+path that data can take through its rounds; in a phase without products cores wait for this data alone. Its local work
+is the work of its fullest round.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from typing import Any
 from wafer_triton import local
 from wafer_triton.count.runs import Run, counted_runs, kind, runs, sources, stages
 from wafer_triton.count.traffic import WORD_BYTES, RunTraffic, Traffic
-from wafer_triton.dtype import BYTES
+from wafer_triton.device.dtype import BYTES
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.repeat import Section
-from wafer_triton.schedule.rounds import Round, Schedule
+from wafer_triton.schedule.rounds import Round
+from wafer_triton.schedule.schedule import Schedule
 
 
 @dataclass(frozen=True)
@@ -42,28 +43,28 @@ class Phase:
     kind: str
     times: int = 1
     rounds: int = 1
-    stages: int = 0  # set-ups of an exchange, one after the other
+    stages: int = 0  # set-ups of exchanges on the critical path
     hops: int = 0  # longest path of data
     busiest_words: int = 0  # over the busiest link
     mean_words: float = 0.0  # over the links in use
     link_bytes: int = 0  # bytes times links crossed, on the whole mesh
-    packed: int = 0  # moved tiles of more than one element, which move as packed words
-    fold: int = 1  # logical cores that one physical core works for
+    packed: int = 0  # moved tiles of more than one element; they move as packed words
+    fold: int = 1  # logical cores of one physical core
     overlaps: bool = False  # products read nothing that arrives in the same round
     products: tuple[Product, ...] = ()
     macs: int = 0  # of a core
     elements: int = 0  # vector elements of a core
-    sram_bytes: int = 0  # that a core's local operations read and write, every operand once
-    label: str = ""  # the step of the algorithm that it is part of
-    hidden: bool = False  # a stream that flows beside the next product: its words are counted there
+    sram_bytes: int = 0  # read and written by a core's local operations, every operand once
+    label: str = ""  # the step of the algorithm to which the phase belongs
+    hidden: bool = False  # a stream that flows beside the next product, whose phase counts its words
 
 
 def phases(schedule: Schedule) -> list[Phase]:
     """Return the phases of a schedule; equal phases are merged.
 
-    A stream is hidden beside the next product if only local operations lie between, and neither the product nor what
-    leads to it needs what the stream touches. Of repeated steps the second time stands for all but the first and the
-    last, as it lies between two others.
+    A stream is hidden beside the next product on two conditions: only local operations lie between the two, and neither
+    these nor the product use a buffer that the stream touches. For repeated steps the second time stands for all times
+    but the first and the last, because it also has neighbours on both sides.
     """
     cut, every = zip(*counted_runs(schedule), strict=True) if len(schedule.rounds) else ((), ())
     counts = Counter[Phase]()
@@ -73,7 +74,7 @@ def phases(schedule: Schedule) -> list[Phase]:
 
 
 def phases_in_order(schedule: Schedule) -> list[tuple[Run, Phase]]:
-    """Return the runs of a schedule in order of time, each with its phase; `phases` are the same, equal ones merged."""
+    """Return the runs of a schedule in order of time, each with its phase; equal phases are not merged."""
     cut = runs(schedule)
     return list(zip(cut, _in_order(schedule, cut), strict=True))
 
@@ -81,7 +82,7 @@ def phases_in_order(schedule: Schedule) -> list[tuple[Run, Phase]]:
 def _in_order(schedule: Schedule, cut: Sequence[Run]) -> list[Phase]:
     """Return the phase of each run."""
     traffic = Traffic(schedule)
-    known: dict[int | tuple[int, int], Phase] = {}  # of runs that come again, as most do
+    known: dict[int | tuple[int, int], Phase] = {}  # most runs come more than once
     whole: list[Phase] = []
     for run in cut:
         key = id(run[0]) if len(run) == 1 else (id(run), 0)
@@ -106,18 +107,18 @@ def _product_beside(cut: Sequence[Run], whole: list[Phase], number: int) -> int 
             return None if needs & touched else later
         if whole[later].kind != "local":
             return None
-        if needs & touched:  # what follows from the stream is not there before it
+        if needs & touched:  # results of the stream do not exist before it
             needs |= touched
     return None
 
 
-# Phases by the identity of their rounds and the sizes of the buffers touched. The rounds are kept, so that it lasts.
+# Phases by the identity of their rounds and the sizes of the buffers touched; kept rounds keep their identity.
 _KNOWN: dict[tuple[Any, ...], tuple[Run, Phase]] = {}
-_MOST = 20_000  # runs that are kept; of rounds, 20 times as many
+_MOST = 20_000  # kept runs; the limit of kept rounds is 20 times as large
 
 
 def _known(schedule: Schedule, run: Run, traffic: Traffic) -> Phase:
-    """The phase of a run, read once: algorithms share the rounds of a line between layers, contexts and models."""
+    """Return the phase of a run, read once: layers, contexts and models share the rounds of an algorithm on a line."""
     names = run.uses if isinstance(run, Section) else _touched(run)
     sizes = tuple((buffer.numel, buffer.dtype, buffer.slots) for buffer in map(schedule.buffers.__getitem__, names))
     key = (schedule.mesh.shape, schedule.mesh.fold, sizes, _what(run))
@@ -138,7 +139,7 @@ def _phase(schedule: Schedule, run: Run, traffic: RunTraffic) -> Phase:
     common, mesh = kind(first), schedule.mesh
     buffers = [schedule.buffers[name] for name in sorted(sources(first))]
     work = [_work(schedule, round_) for round_ in _of_different_work(run)]
-    # the stages of a stream combine on different cores, while the data flows: the fullest of them counts
+    # the stages of a stream combine on different cores while data flows, so only the fullest stage counts
     macs, elements, sram_bytes = (max(column) for column in zip(*(numbers[1:] for numbers in work), strict=True))
     return Phase(
         common,
@@ -162,11 +163,11 @@ def _phase(schedule: Schedule, run: Run, traffic: RunTraffic) -> Phase:
 
 
 def _what(run: Run) -> Hashable:
-    """Return all that the phase of a run depends on but for the mesh and the sizes of buffers."""
+    """Return a key of a run: everything that its phase depends on, except the mesh and the sizes of buffers."""
     if isinstance(run, Section):
         works = [(op.op, *op.params.values()) for number in run.works for op in run[number].locals]
         return run.moves, run[0].label, tuple(works)
-    if len(run) == 1 and not run[0].exchanges and len(run[0].locals) == 1:  # such come with ever other slots
+    if len(run) == 1 and not run[0].exchanges and len(run[0].locals) == 1:  # such rounds differ in their slots alone
         (op,) = run[0].locals
         slots = tuple((slot.buffer, slot.index is None) for slot in (*op.outs, *op.ins))
         return op.op, tuple(op.params.items()), run[0].label, slots
@@ -181,7 +182,7 @@ def _touched(run: Run) -> frozenset[str]:
 
 
 def _of_different_work(run: Run) -> list[Round]:
-    """The first of all rounds of a run that do the same work: equal operations with the same object of parameters."""
+    """Return one round for each kind of work in a run: equal operations with the same parameter object."""
     if isinstance(run, Section):
         return [run[number] for number in run.works]
     return list({tuple((op.op, id(op.params)) for op in round_.locals): round_ for round_ in reversed(run)}.values())
@@ -206,12 +207,12 @@ def _work(schedule: Schedule, round_: Round) -> tuple[tuple[Product, ...], int, 
 
 
 def prefill_products(block: Block, tokens: int) -> list[Product]:
-    """One local product of each kind of a prefill layer of `tokens` tokens a row: a mesh of P x P does P of each."""
+    """Return one local product of each kind of a prefill layer; a core of P x P cores does P of each."""
     return [product for each in products_by_kind(block, tokens).values() for product in each]
 
 
 def products_by_kind(block: Block, tokens: int) -> dict[str, list[Product]]:
-    """Return the products of a prefill layer by the kind of block; "pairs" are tokens by tokens in attention."""
+    """Return the products of a prefill layer by kind of block; "pairs" has the products of tokens in attention."""
     heads, head, d = block.query_heads, block.head, block.share(block.shape.hidden_size, "x")
     sizes = {
         "attention": [(tokens, d, block.qkv, 1)],
@@ -230,7 +231,7 @@ def products_by_kind(block: Block, tokens: int) -> dict[str, list[Product]]:
 
 
 def region_products(block: Block) -> list[Product]:
-    """Return one product of each kind of a pass of experts in regions; a core does one in an iteration."""
+    """Return one product of each kind in a pass to experts in regions; a core does one an iteration."""
     e, regions, product = block.shape.experts, block.expert_regions, local.find("expert_gemm").product
     assert e is not None and regions is not None and product is not None, "a block whose experts have regions"
     size, d = block.mesh.shape[0] // regions.side, regions.side * block.share(block.shape.hidden_size, "x")

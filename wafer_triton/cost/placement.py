@@ -1,4 +1,4 @@
-"""Where experts live in prefill: each over the whole mesh, or in a region of cores, by what the cost model predicts."""
+"""Placement of experts in prefill: each over the whole mesh or in a region of cores, whichever is predicted faster."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.routing import Trace
 
 PLACEMENTS = ("spread", "regions")
-EITHER = "either"  # the two of None, in whatever order: for the question if one fits, which needs no price
-MOST = 8  # regions along an axis that are tried
-PASSES = (1, 2, 3)  # that are expected of the capacities that are tried
+EITHER = "either"  # both placements in any order: to find whether one fits, which needs no price
+MOST = 8  # the most regions along an axis that are tried
+PASSES = (1, 2, 3)  # capacities are tried for these expected numbers of passes
 
 
 @dataclass(frozen=True, eq=False)
 class HotRegions:
-    """The best regions, with `copies` copies of the experts that a trace's tokens took the most, see `with_copies`.
+    """The best regions, with `copies` copies of the experts with the most tokens of a trace, see `with_copies`.
 
     Raises ShapeError for copies that are not a positive whole number.
     """
@@ -44,7 +44,7 @@ Placement = str | ExpertRegions | HotRegions | None
 
 
 def checked(experts: Placement, shape: DecoderShape) -> None:
-    """Raise ConfigError unless `experts` is a placement, and if it is not None, of a model that has experts."""
+    """Raise ConfigError unless `experts` is a placement; one other than None needs a model with experts."""
     if not isinstance(experts, ExpertRegions | HotRegions) and experts not in (*PLACEMENTS, None):
         raise ConfigError(f"experts {experts!r}: choose 'spread', 'regions' or ExpertRegions(side, capacity)")
     if experts is not None and shape.experts is None:
@@ -52,17 +52,17 @@ def checked(experts: Placement, shape: DecoderShape) -> None:
 
 
 def unordered(experts: Placement, shape: DecoderShape) -> Placement:
-    """Return a placement that holds a model if and only if `experts` does; raise as `checked`."""
+    """Return a placement that fits if and only if `experts` fits; raise as `checked`."""
     checked(experts, shape)
     return EITHER if experts is None and shape.experts is not None else experts
 
 
 def placed(choices: Sequence[Block], tokens: int, c: Constants, experts: Placement) -> list[Block]:
-    """Return blocks of prefill with their experts where `experts` says, for `tokens` tokens a row, the best first.
+    """Return blocks of prefill with the placement `experts`, for `tokens` tokens a row, the best first.
 
-    "spread" is each over the whole mesh, "regions" the regions whose products are predicted to take the fewest cycles.
-    None is the faster of the two, then the other; for `HotRegions` the regions get copies. Raises MeshError for a mesh
-    that cannot be cut into regions, ConfigError as `checked`.
+    "spread" has each expert over the whole mesh. "regions" has the regions whose products are predicted to take the
+    fewest cycles. None takes the faster of the two, then the other; `HotRegions` adds copies. Raises MeshError for a
+    mesh that cannot be cut into regions, ConfigError as `checked`.
     """
     if experts != EITHER:
         checked(experts, choices[0].shape)
@@ -98,7 +98,7 @@ def _ways(block: Block, tokens: int, c: Constants, experts: Placement) -> tuple[
 
 
 def _tried(block: Block, tokens: int, c: Constants) -> list[ExpertRegions]:
-    """Return regions and capacities, those whose products take the fewest cycles first."""
+    """Return regions and capacities, ordered by the cycles of their products, the fewest first."""
     e = block.shape.experts
     assert e is not None, "regions are of a model that has experts"
     tried = {
@@ -114,17 +114,17 @@ def _tried(block: Block, tokens: int, c: Constants) -> list[ExpertRegions]:
 
 
 def _sides(block: Block) -> list[int]:
-    """Return regions along an axis: as many as its cores can be cut into, and no more in all than experts."""
+    """Return numbers of regions along an axis: divisors of its cores, with no more regions in all than experts."""
     assert block.shape.experts is not None, "regions are of a model that has experts"
     count = block.shape.experts.count
     return [side for side in range(2, MOST + 1) if block.mesh.shape[0] % side == 0 and side * side <= count]
 
 
 def with_copies(regions: ExpertRegions, shape: DecoderShape, hot: HotRegions, rows: int) -> ExpertRegions:
-    """Return regions with copies of the experts that a trace's tokens took the most, over all layers.
+    """Return regions with copies of the experts with the most tokens of a trace, over all layers.
 
-    Each copy is of the expert that has the most tokens a copy, which lives in every region at the most. The capacity is
-    the most rows that one of `rows` rows of cores then sends to a region, taking the tokens of the trace in order.
+    Each copy in turn is given to the expert with the most tokens a copy; an expert has at most one copy a region. The
+    capacity is the largest `demand` of a layer, with the tokens of the trace in order.
     """
     counts = Counter(expert for layer in hot.trace for taken in layer for expert in taken)
     lives, made = Counter(counts.keys()), list[int]()
@@ -139,7 +139,7 @@ def with_copies(regions: ExpertRegions, shape: DecoderShape, hot: HotRegions, ro
 
 
 def demand(regions: ExpertRegions, shape: DecoderShape, layer: Sequence[Sequence[int]], rows: int) -> int:
-    """The most rows of tokens that one of `rows` rows of cores has for a region, of a layer's tokens in order."""
+    """Return the most rows of tokens that one of `rows` rows of cores sends to a region; tokens are in order."""
     assert shape.experts is not None, "regions are of a model that has experts"
     homes = [
         [region for region, living in enumerate(regions.living(shape.experts)) if expert in living]
@@ -157,7 +157,7 @@ def demand(regions: ExpertRegions, shape: DecoderShape, layer: Sequence[Sequence
 
 
 def where(block: Block, tokens: int) -> str | None:
-    """Return, in words, the place of the experts in prefill of a prompt of `tokens`; None of a dense model."""
+    """Return the placement of experts in prefill of `tokens` tokens, in words; None for a dense model."""
     if block.shape.experts is None:
         return None
     regions = block.expert_regions

@@ -1,9 +1,9 @@
-"""What a schedule costs on a wafer, in cycles that the PLMR model predicts. Emulation time is never here.
+"""The cost of a schedule on a wafer, in cycles that the PLMR model predicts. No time here is emulation time.
 
 Each phase (see `wafer_triton.cost.phases`) costs its set-ups and the larger of contention and path, after Luczynski et
 al., "Near-Optimal Wafer-Scale Reduce" (HPDC'24): `max(C, E / N + L)` with C words over the busiest link, E / N words
-over the mean link in use and L the hops of the longest path. Where compute overlaps with the exchange, the longer of
-the two counts. A schedule that needs more routes than a router holds is relayed core by core: each of its hops then
+over the mean link in use and L the hops of the longest path. If compute overlaps with the exchange, the longer of the
+two counts. A schedule that needs more routes than a router holds is relayed core by core: each of its hops then
 costs a routing stage as well (WaferLLM, OSDI'25, section 3).
 """
 
@@ -23,12 +23,12 @@ from wafer_triton.cost.phases import Phase, Product, phases, phases_in_order
 from wafer_triton.count.counts import Counts
 from wafer_triton.count.routes import colours
 from wafer_triton.device import Device
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import check_type
-from wafer_triton.mesh import Mesh
 from wafer_triton.place.transfers import Scheduled
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.reduce import default_groups, two_level
-from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text import notebook
 from wafer_triton.text.quantity import Legend, as_in, named, unit
 
@@ -37,17 +37,17 @@ from wafer_triton.text.quantity import Legend, as_in, named, unit
 class Cost(Counts):
     """Counts and the cycles that are predicted for them; they add up as `Additive` says.
 
-    What is `relayed`, in part at least, needs more routes than a router holds and goes core by core.
+    `relayed` means that a schedule, or one of several, needs more routes than a router holds and goes core by core.
     """
 
     cycles: float = field(default=0.0, metadata=unit("cycles"))
-    compute_cycles: float = field(default=0.0, metadata=unit("cycles"))  # of them in local operations
-    # of them in forwarding from router to router, and in setting exchanges up; links have the rest
+    compute_cycles: float = field(default=0.0, metadata=unit("cycles"))  # the part in local operations
+    # the parts in forwarding from router to router, and in setting exchanges up; links have the rest
     hop_cycles: float = field(default=0.0, metadata=unit("cycles"))
     set_up_cycles: float = field(default=0.0, metadata=unit("cycles"))
     # the busiest link is busy, beside compute or not
     link_cycles: float = field(default=0.0, metadata=unit("cycles"))
-    # that a core's local operations read and write, every operand once
+    # read and written by a core's local operations, every operand once
     sram_bytes: int = field(default=0, metadata=unit("B", "read and written in SRAM"))
     routes: int = field(default=0, metadata=unit("routes", join=max))  # colours in all
     relayed: bool = field(default=False, metadata=named("relayed core by core", join=max))
@@ -61,7 +61,7 @@ class Cost(Counts):
 
     @property
     def bounds(self) -> dict[str, float]:
-        """Return the cycles by what they are spent on; they add up to `cycles`.
+        """Return the cycles by cause; they add up to `cycles`.
 
         Transfers beside compute count where they take longer: `links` for words in a row, `hops` for routers in a row.
         """
@@ -116,7 +116,7 @@ class Interval:
 
 
 def intervals(schedule: Schedule, using: Constants | None = None) -> tuple[Interval, ...]:
-    """When the runs of a schedule's rounds take place, in predicted cycles; the last ends when `price` says."""
+    """Return the intervals of a schedule's runs in predicted cycles; the last ends at the cycles of `price`."""
     chosen = (constants(schedule.mesh.device) if using is None else using).of(schedule.family)
     over = relayed(colours(schedule), schedule.mesh.device)
     placed: list[Interval] = []
@@ -175,7 +175,7 @@ def phase_cost(phase: Phase, c: Constants, by_cores: bool = False) -> Cost:
 
 
 def _compute(phase: Phase, c: Constants) -> float:
-    """Return cycles of a core's local operations in one round; never less than SRAM takes to feed them."""
+    """Return cycles of a core's local operations in one round, at least the time of their SRAM accesses."""
     one_by_one = phase.kind != "local"
     work = sum(product_cycles(product, c, one_by_one) for product in phase.products) + phase.elements * c.element_cycles
     return phase.fold * max(work, phase.sram_bytes / c.sram_bytes_per_cycle)
@@ -205,8 +205,8 @@ class Prediction:
     """Time and energy on the wafer that the cost model predicts; never an emulation's.
 
     `cycles` is the sum of `compute_cycles`, in local operations, and `communication_cycles`, waiting for data.
-    `seconds` is by the device's clock. A model's phase has tokens per second, and joules per token at the device's
-    power. What is `relayed` needs more routes than a router holds.
+    `seconds` follows from the device's clock. A model's phase has tokens per second, and joules per token at the
+    device's power. `relayed` means that a schedule needs more routes than a router holds.
     """
 
     cycles: float = field(metadata=as_in(Cost, "cycles"))
@@ -242,7 +242,7 @@ Groups = tuple[int, ...] | None
 
 
 def tree_for(mesh: Mesh, c: Constants) -> Groups:
-    """The groups of the K-tree that is fastest on both axes of a mesh; None, a default tree on each, if that is."""
+    """Return the groups of the fastest K-tree on both axes of a mesh; None if a default tree on each is faster."""
     if mesh.shape[0] == mesh.shape[1]:
         return best_groups(mesh.shape[0], c)
     lines = [_tree_cycles(length, c.stage_cycles, c.hop_cycles) for length in mesh.shape]
@@ -252,12 +252,12 @@ def tree_for(mesh: Mesh, c: Constants) -> Groups:
 
 
 def best_groups(length: int, c: Constants) -> tuple[int, ...]:
-    """Return the number of groups on the first of two levels that makes an all-reduce of one word fastest."""
+    """Return the number of groups on the first of two levels for the fastest all-reduce of one word."""
     return (int(_tree_cycles(length, c.stage_cycles, c.hop_cycles).argmin()) + 1,) if length > 4 else ()
 
 
 @lru_cache(maxsize=1024)
 def _tree_cycles(length: int, stage: float, hop: float) -> NDArray[np.float64]:
-    """[length]: the cycles of an all-reduce of one word by two levels with each number of groups on the first."""
+    """Return [length]: cycles of an all-reduce of one word in two levels, by the number of groups on the first."""
     _, stages, hops = two_level(length)
     return stages * stage + hops * hop

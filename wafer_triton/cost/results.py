@@ -1,9 +1,9 @@
-"""What `wafer_triton.estimate` returns: every prediction for a wafer, with the unit of each number in its name.
+"""Results of `wafer_triton.estimate`: predictions for a wafer, with the unit of each number in its name.
 
 Every prediction of time has its basis (see `wafer_triton.cost.bands`): `constants`, fitted or derived;
-`error_band`, the share by which a measurement may differ, None where nothing is calibrated; `outside`, what lies
-beyond the measurements, by which the band is wider. `relayed` says that a schedule needs more routes than a router
-holds, so that it is priced core by core. `as_if` says why a model does not fit that is priced all the same.
+`error_band`, the share by which a measurement may differ, None without a calibration; `outside`, sizes and properties
+beyond the measurements, for which the band is wider. `relayed` says that a schedule needs more routes than a router
+holds, so that it is priced core by core. `as_if` gives the reason why a model does not fit that is priced as if it did.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Layered:
     """A predicted phase of inference: all layers and, in the full program, the embedding and the head."""
 
     program: str  # "full" or "paper-benchmark"
-    cores: str = field(metadata=named("cores that compute"))  # that compute: rows x columns
+    cores: str = field(metadata=named("cores that compute"))  # rows x columns of the mesh, without idle cores
     tokens_per_second: float = field(metadata=as_in(Prediction, "tokens_per_second"))
     cycles_per_layer: float = field(metadata=unit("cycles"))
     compute_cycles_per_layer: float = field(metadata=unit("cycles"))
@@ -70,8 +70,8 @@ class Layered:
     head_groups: int | None = field(default=None, metadata=unit("groups"))
     # multiply-adds of a layer on the mesh over the model's
     padding: float | None = field(default=None, metadata=unit("x", "multiply-adds over the model's"))
-    experts: str | None = field(default=None, metadata=named("experts in prefill"))  # in prefill, where they live
-    # that the layers, the embedding and the head take
+    experts: str | None = field(default=None, metadata=named("experts in prefill"))  # their placement
+    # taken by the layers, the embedding and the head
     regions: int | None = field(default=None, metadata=unit("regions"))
     layout: str | None = None  # of the regions, see `wafer_triton.place.layouts`
     # of the whole phase, as in `Cost`
@@ -94,7 +94,7 @@ class RequestCost:
     seconds: float = field(metadata=as_in(Prediction, "seconds"))
     joules: float = field(metadata=unit("J", "energy"))
     joules_per_token: float = field(metadata=as_in(Prediction, "joules_per_token"))
-    # that the layers, the cache, the embedding and the head need
+    # needed by the layers, the cache, the embedding and the head
     decode_regions: int = field(metadata=unit("regions", "regions that decode needs"))
     device_regions: int = field(metadata=unit("regions", "regions of the device"))  # that the device has
     fits: bool
@@ -104,13 +104,13 @@ class RequestCost:
     error_band: float | None = field(metadata=as_in(Kernel, "error_band"))
     outside: str | None = field(metadata=as_in(Kernel, "outside"))
     as_if: str | None = field(default=None, metadata=as_in(Layered, "as_if"))
-    experts: str | None = field(default=None, metadata=as_in(Layered, "experts"))  # in prefill, where they live
+    experts: str | None = field(default=None, metadata=as_in(Layered, "experts"))  # their placement
     layout: str | None = None  # of the regions
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """Tokens that a KV cache holds by policy, and what limits them: counted, not fitted."""
+    """Tokens that a KV cache holds by policy, with the bytes that limit them: counted, not fitted."""
 
     concat_tokens: int = field(metadata=unit("tokens", "KV cache by concatenation"))
     shift_tokens: int = field(metadata=unit("tokens", "KV cache by shift"))

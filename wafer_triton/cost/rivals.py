@@ -1,7 +1,7 @@
-"""Rivals that the WaferLLM paper compares with, as stated cost assumptions: their wafer programs are not published.
+"""The rivals of the WaferLLM paper, T10 and Ladder, by stated assumptions: their wafer programs are not published.
 
-A rival has phases like a schedule's (see `wafer_triton.cost.phases`); `ASSUMED` says what they assume. Both rivals send
-between distant cores in more directions than pre-set routes allow, so that a core relays every hop.
+A rival has phases like a schedule's (see `wafer_triton.cost.phases`); `ASSUMED` states the assumptions. Both rivals
+send between distant cores in more directions than pre-set routes allow, so a core relays every hop.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.phases import Phase, Product
 from wafer_triton.cost.price import Cost, phase_cost
 from wafer_triton.count.traffic import WORD_BYTES
-from wafer_triton.dtype import BYTES, tile_dtype
-from wafer_triton.mesh import Mesh
+from wafer_triton.device.dtype import BYTES, tile_dtype
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.product import tiles
 
 ASSUMED = {
-    "t10": "compute-shift that ignores distance: a shift's partners lie a third of the line apart on average, so a "
-    "quarter of a line's tiles cross its middle link in each direction; reductions pair cores 1, 2, 4, ... apart",
+    "t10": "compute-shift that ignores distance: a shift's partners lie a third of the line apart on average; "
+    "a quarter of a line's tiles cross its middle link in each direction; reductions pair cores 1, 2, 4, ... apart",
     "ladder": "shared memory: every core fetches the tiles of its row and column from their home cores by request and "
     "reply, without multicast; reductions write all partial sums to one core",
 }
 
 
 def gemm(mesh: Mesh, m: int, k: int, n: int, dtype: str, algorithm: str, c: Constants) -> Cost:
-    """C [m, n] = A [m, k] B [k, n] by the rival `algorithm` (see `ASSUMED`)."""
+    """Return the cost of C [m, n] = A [m, k] B [k, n] by the rival `algorithm` (see `ASSUMED`)."""
     square = mesh.square()
     side = square.shape[0]
     tm, tk, tn = tiles(side, m, k, n)
@@ -54,7 +54,7 @@ def gemm(mesh: Mesh, m: int, k: int, n: int, dtype: str, algorithm: str, c: Cons
 
 
 def gemv(mesh: Mesh, k: int, n: int, dtype: str, algorithm: str, c: Constants) -> Cost:
-    """y [n] = x [k] W [k, n] by the rival `algorithm`, x cut along y."""
+    """Return the cost of y [n] = x [k] W [k, n] by the rival `algorithm`, with x cut along y."""
     length = mesh.shape[0]
     (tk,), (tn,) = tiles(length, k), tiles(mesh.shape[1], n)
     stored, dtype = dtype, tile_dtype(dtype)

@@ -1,7 +1,7 @@
-"""Searching: the best meshes and groups for a request.
+"""Search for the best meshes and groups for a request.
 
-Meshes, and pairs of meshes, are tried in the order of a bound below their time, and only as far as their bounds allow.
-The result equals the result of a search that tries all.
+Meshes, and pairs of meshes, have a lower bound of their time. They are tried in the order of these bounds, until the
+next one exceeds the best time. The result equals the result of a search that tries all.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from wafer_triton.cost.price import best_groups
 from wafer_triton.cost.results import Layered, RequestCost
 from wafer_triton.device import Device, DeviceLike
 from wafer_triton.device import device as find_device
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import MeshError, ShapeError, SramError, WaferError, check_counts
-from wafer_triton.mesh import Mesh
 from wafer_triton.place.fitting import remedies
 from wafer_triton.place.regions import FullError
 from wafer_triton.place.regions import Placement as Placed
@@ -36,8 +36,8 @@ from wafer_triton.shape.read import Model, shape_of
 from wafer_triton.text.progress import Progress, silent
 from wafer_triton.text.quantity import as_in, unit
 
-MOST = 3  # pairs of meshes, by least bound, that may be placed and priced for each plan to find
-FASTEST = 2  # meshes on which the experts of a mixture are tried in regions too
+MOST = 3  # the most pairs of meshes, by least bound, that are placed and priced for each plan
+FASTEST = 2  # meshes on which the experts of a mixture are tried in regions, too
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class Plan:
     """A choice of square meshes, by their sides, and of groups for a request, with their predictions.
 
     `groups` is for the K-trees' first level, `head_groups` for the heads on the columns in decode. `constants`,
-    `error_band` and `outside` are the request's (see `wafer_triton.cost.results`). Of a mixture, `experts` is their
-    place in prefill (in decode each lies over the whole mesh). `s_mbu` is of decode for one sequence, and
-    `s_mbu_in_regions` the most that it could be with every expert in a region of its own.
+    `error_band` and `outside` are the request's (see `wafer_triton.cost.results`). `experts` is the
+    placement of a mixture's experts in prefill; in decode each lies over the whole mesh. `s_mbu` is of decode for one
+    sequence, and `s_mbu_in_regions` its highest possible value with every expert in a region of its own.
     """
 
     prefill_mesh: int = field(metadata=unit("side"))
@@ -70,9 +70,9 @@ class Plan:
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """Leave reference cycles be: their collector walks all that pricing keeps, and a plan makes some thousand of them.
+    """Switch the collector of reference cycles off, as it walks all objects that pricing keeps.
 
-    It takes two fifths of a plan's time otherwise.
+    It would take two fifths of a plan's time, and a plan makes only some thousand cycles.
     """
     before = gc.isenabled()
     gc.disable()
@@ -89,15 +89,15 @@ def plan(
     sides: Sequence[int] | None = None, program: str = "full", head_groups: int | None = None,
     experts: Placement = None, dtype: str | None = None, progress: Progress = silent,
 ) -> list[Plan]:  # fmt: skip
-    """The `best` fastest plans for a request, best first, over square meshes of `sides` (None: multiples of `step`).
+    """Return the `best` fastest plans for a request, best first, on square meshes of `sides` (None: all of `step`).
 
     They are the fastest of `MOST` times as many pairs of meshes: the pairs whose phases alone take the least time.
 
     A plan holds the embedding, all layers, the head and the whole cache in the SRAM of the device's regions. It has
-    `head_groups`, or the best (None). The experts of a mixture live where `experts` says in prefill; None compares both
-    ways on the meshes that are the fastest with each expert over the whole mesh. `dtype` is as of `estimate.decode`.
-    Reports "meshes of prefill" and
-    "meshes of decode" to `progress`.
+    `head_groups`, or the best (None). `experts` is the placement of a mixture's experts in prefill; None compares both
+    placements on the meshes that are the fastest with each expert over the whole mesh. `dtype` is as in
+    `estimate.decode`. Reports "meshes of prefill" and "meshes of decode" to `progress`.
+
     Raises SramError or MeshError, with the last mesh's reason, when there is no plan, ShapeError for a size that is not
     a positive whole number.
     """
@@ -128,7 +128,7 @@ def plan(
     after = decodes.fastest(2 * best)
 
     def pairs() -> list[tuple[float, int, int]]:
-        """Return the pairs to place so far, each after the seconds that a request takes on it at least."""
+        """Return the pairs to place so far, each after the lower bound of a request on it in seconds."""
         found = list[tuple[float, int, int]]()
         for first, prefill in prefills.fastest(2 * best):
             if len(found) >= count and prefill.seconds + least_answer > found[count - 1][0]:
@@ -183,7 +183,7 @@ def plan(
 
 @dataclass(frozen=True)
 class _Prefilled:
-    """The seconds of prefill, with the experts of a mixture where `experts` says."""
+    """The seconds of prefill, with the placement of a mixture's experts."""
 
     seconds: float
     experts: Placement
@@ -199,7 +199,7 @@ class _Tokens:
 
 @dataclass(frozen=True)
 class _Asked:
-    """What is asked for: a request to a model on a device, predicted on square meshes."""
+    """A request to a model on a device, predicted on square meshes."""
 
     shape: DecoderShape
     device: Device
@@ -230,7 +230,7 @@ class _Asked:
         return _Prefilled(made.seconds, way)
 
     def least_prefill(self, side: int, way: Placement) -> float:
-        """Return seconds that prefill takes at least, inf on a mesh that cannot hold the model."""
+        """Return a lower bound of prefill in seconds, inf on a mesh that cannot hold the model."""
         if too_small(self.mesh(side), self.shape, self.input, self.program):
             return inf
         return least_prefill(self.mesh(side), self.shape, *self.whole, way)
@@ -267,7 +267,7 @@ class _Asked:
             try:
                 place = inference.request_placed(*asked, None, self.program, self.head_groups, way)
                 places.append((least_seconds(place, *asked[3:], self.program), number, place))
-            except WaferError as error:  # each phase fits by itself
+            except WaferError as error:  # each phase fits alone
                 errors[number] = error
         for least, number, place in sorted(places, key=lambda one: one[0]):
             limit = found[count - 1][2].seconds if len(found) >= count else inf

@@ -1,4 +1,4 @@
-"""The account of a schedule: what its rounds do to links, routers, SRAM and multipliers, without any value.
+"""The account of a schedule: counts of its rounds on links, routers, SRAM and multipliers, without any value.
 
 Counts follow from the walk of `wafer_triton.count.traffic` over lines, so a 720 x 720 mesh takes a second and
 megabytes. On a rectangular mesh folded to its lcm grid, hops and links are counted between physical cores.
@@ -22,7 +22,8 @@ from wafer_triton.count.traffic import Moves, Traffic
 from wafer_triton.errors import ShapeError, check_counts, check_type
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.repeat import Repeat, comings
-from wafer_triton.schedule.rounds import Exchange, Local, Round, Schedule
+from wafer_triton.schedule.rounds import Exchange, Local, Round
+from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text import notebook
 from wafer_triton.text.quantity import Legend, unit
 
@@ -30,7 +31,7 @@ Array = NDArray[np.int64]
 Loads = dict[str, Array]
 WAYS = {"x": ("east", "west"), "y": ("south", "north")}
 _WAYS = (*WAYS["x"], *WAYS["y"])
-_BUFFERS = 6  # that the text of an account names; the others are summed
+_BUFFERS = 6  # the text of an account names six buffers and sums the others
 
 
 def _fuller(own: dict[str, int], other: dict[str, int]) -> dict[str, int]:
@@ -42,15 +43,15 @@ class Account(Counts):
     """The counts of a schedule and of its single links; they add up as `Additive` says."""
 
     messages: int = field(default=0, metadata=unit("messages"))  # tiles sent; a multicast counts once
-    # on the directed link that carries most; of runs added up, the sum
+    # on the directed link that carries most; accounts added up add theirs
     busiest_link_bytes: int = field(default=0, metadata=unit("B", "busiest link"))
     # critical path: the bytes on the busiest link of each round, which pass one by one
     serial_bytes: int = field(default=0, metadata=unit("B"))
     # contention: the most messages on one directed link in one round
     flows: int = field(default=0, metadata=unit("flows", join=max))
-    # of the fullest round of the schedule that needs most SRAM; a region holds several blocks
+    # in the fullest round of the schedule that needs most SRAM; a region holds several blocks
     sram_by_buffer: dict[str, int] = field(default_factory=dict, metadata=unit("B", "SRAM", join=_fuller))
-    launches: tuple[str, ...] = ()  # of an emulation on a GPU: its kernel launches, see `Program.launches`
+    launches: tuple[str, ...] = ()  # kernel launches of an emulation on a GPU, see `Program.launches`
 
     def __str__(self) -> str:
         """Return figures of the critical path, of the whole mesh, of its busiest link and of a core, a line each."""
@@ -83,7 +84,7 @@ class Account(Counts):
 
 @dataclass(frozen=True)
 class LinkDistribution:
-    """How evenly the directed links of one direction are loaded over a run, in bytes."""
+    """The spread of bytes over the directed links of one direction in a whole run."""
 
     links: int
     idle: int
@@ -109,7 +110,7 @@ def account(schedule: Schedule) -> Account:
 
 
 def round_account(schedule: Schedule, round_: Round) -> Account:
-    """Count one round that stands alone, but for its SRAM; its longest move has its hops."""
+    """Return the counts of one round alone, without its SRAM; its hops are the links of its longest move."""
     return _Totals(schedule).round(round_)
 
 
@@ -121,9 +122,10 @@ def per_round(schedule: Schedule) -> tuple[Account, ...]:
 
 
 def link_loads(schedule: Schedule, block: int = 1) -> Loads:
-    """Bytes over every directed link in the whole run: [rows, cols] for east, west, south, north, by sending core.
+    """Return the bytes over each directed link in the whole run.
 
-    With `block` the counts of `block` x `block` cores are added up, [rows / block, cols / block] rounded up.
+    The arrays are [rows, cols] for east, west, south and north, by sending core. With `block` the counts of `block` x
+    `block` cores are added up, [rows / block, cols / block] rounded up.
     """
     check_type("link_loads: schedule", schedule, Schedule)
     check_counts(block=block)
@@ -136,7 +138,7 @@ def link_loads(schedule: Schedule, block: int = 1) -> Loads:
 def link_distribution(
     schedule: Schedule, percentiles: Iterable[float] = (0, 25, 50, 75, 90, 99, 100), bins: int = 10
 ) -> dict[str, LinkDistribution]:
-    """For each direction that is used, how the bytes of the whole run spread over its links."""
+    """Return for each direction in use the spread of the whole run's bytes over its links."""
     inside: dict[str, Any] = {"east": np.s_[:, :-1], "west": np.s_[:, 1:], "south": np.s_[:-1], "north": np.s_[1:]}
     distribution = {}
     for way, load in link_loads(schedule).items():
@@ -149,7 +151,7 @@ def link_distribution(
 
 
 class _Totals:
-    """Adds up rounds over the whole mesh; moves that lines share are kept once, with the bytes of every line."""
+    """Sums of rounds over the whole mesh; moves that lines share are kept once, with the bytes of every line."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.buffers, self.mesh = schedule.buffers, schedule.mesh
@@ -159,7 +161,7 @@ class _Totals:
         self.dense: Loads = {}
 
     def round(self, round_: Round, times: int = 1, turning: Repeat | None = None) -> Account:
-        """Return the counts of a round; `times` as many go into the totals, on the rows that `turning` brings."""
+        """Return the counts of a round, and add them to the totals `times`, on the rows that `turning` has then."""
         hops, messages, link_bytes, busiest, flows = 0, 0, 0, 0, 0
         parts: dict[str, list[tuple[int, Array, Array]]] = {}
         for exchange in round_.exchanges:
@@ -193,7 +195,7 @@ class _Totals:
             self.shared[way][moves] = self.shared[way].get(moves, 0) + lines * size
 
     def turned(self, exchange: Exchange, turning: Repeat, lines: Array, load: Array) -> tuple[Array, Array]:
-        """The lines of an exchange along x, or its loads on every line, summed over all times of a repetition."""
+        """Return an exchange's lines along x, or its loads on each line, summed over all times of a repetition."""
         if load.ndim == 1:
             return turning.over_all_times(lines), load
         return lines, np.stack([turning.over_all_times(link) for link in load.T], 1)
@@ -222,7 +224,7 @@ class _Totals:
         return np.bincount(exchange.lines // fold, minlength=across)
 
     def loads_of(self, exchange: Exchange, moves: Moves) -> Array:
-        """Tiles over links in either direction: [2, along] of each line, or [2, across, along] of the whole mesh."""
+        """Return tiles over links, by direction: [2, along] of each line, or [2, across, along] of the whole mesh."""
         if exchange.send.ndim == 1:
             return moves.loads[:, 0]
         axis = exchange.axis
@@ -243,7 +245,7 @@ def _distinct(schedule: Schedule) -> list[tuple[Round, int, Repeat | None]]:
     """Return rounds that are one object once, how often each comes, and the `Repeat` in which its rows change."""
     times = Counter[tuple[int, int]]()
     rounds: dict[tuple[int, int], tuple[Round, Repeat | None]] = {}
-    # rows that share a physical core do so by their places, which change
+    # rows share a physical core by their places, and these change
     steps = schedule.rounds.steps if schedule.mesh.fold == (1, 1) else schedule.rounds
     for coming in comings(steps):
         key = id(coming.round), id(coming.turning)
@@ -276,7 +278,7 @@ def _sum(lines: Array, load: Array) -> int:
 
 
 def _peak(parts: list[tuple[int, Array, Array]]) -> int:
-    """The largest entry of the sum of size * lines * load; whole arrays are made only if parts meet on some lines."""
+    """Return the largest entry of the sum of size * lines * load; arrays are whole only if parts meet on some lines."""
     if any(load.ndim == 2 for _, _, load in parts):
         whole = [size * (load if load.ndim == 2 else np.outer(lines, load)) for size, lines, load in parts]
         return int(np.sum(whole, axis=0).max())

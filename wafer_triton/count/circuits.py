@@ -11,11 +11,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wafer_triton.mesh import Mesh
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.repeat import comings
-from wafer_triton.schedule.rounds import Exchange, Index, Schedule
+from wafer_triton.schedule.rounds import Exchange, Index
+from wafer_triton.schedule.schedule import Schedule
 
-NEVER = np.iinfo(np.int32).max  # the first round of a route that is not there
+NEVER = np.iinfo(np.int32).max  # stands for the first round of a route that a line does not have
 MOST_ALONG = 2048  # cores of a line whose pairs are numbered by a table
 # a router's sides, as bits: the core itself and the four links
 CORE, EAST, WEST, SOUTH, NORTH = 1, 2, 4, 8, 16
@@ -45,7 +46,7 @@ class Circuit(NamedTuple):
 
 @dataclass(eq=False)
 class Lines:
-    """All circuits along one axis: in which round each first runs on each line, and its colour there."""
+    """All circuits along one axis, with the round in which each first runs on each line, and its colour there."""
 
     circuits: dict[Circuit, int] = field(default_factory=dict)
     first: NDArray[np.int32] = field(default_factory=lambda: np.zeros((0, 0), np.int32))  # [circuits, lines]
@@ -113,7 +114,7 @@ def _steps(circuit: Circuit) -> list[Circuit]:
 
 
 class Numbers:
-    """The numbers of circuits along lines of `along` cores, in the order of their coming."""
+    """The numbers of circuits along lines of `along` cores, in the order of first use."""
 
     def __init__(self, along: int) -> None:
         self.along = along
@@ -172,7 +173,7 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Circuits:
-    """All circuits along an axis, and what lines have them."""
+    """All circuits along an axis, with the lines that have each."""
 
     numbers: Numbers
     patterns: list[tuple[Index, NDArray[np.int32]]]  # circuits, and the first round of each line that has them
@@ -248,7 +249,7 @@ def _kinds(patterns: list[tuple[Index, NDArray[np.int32]]], spans: Index) -> lis
 
 @lru_cache(maxsize=1024)
 def _assigned(circuits: bytes, along: int) -> tuple[NDArray[np.int32], Index, Index]:
-    """The colours of a line's circuits, by first fit; how many touch each router, and how many colours suffice it."""
+    """Return the colours of a line's circuits by first fit, and each router's number of circuits and of colours."""
     spans = np.frombuffer(circuits, np.int64).reshape(-1, 2)
     chosen, free, busy, used = list[int](), list[int](), list[tuple[int, int]](), 0
     for low, high in spans.tolist():

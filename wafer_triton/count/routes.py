@@ -1,15 +1,15 @@
-"""Routes (PLMR's R): the colours that a schedule needs at every router, from an actual assignment.
+"""Routes (PLMR's R): the colours that a schedule needs at each router, counted on an assignment.
 
 A circuit is one sender's path along a line, through the routers in between, to its receiver or receivers. A router
-holds one configuration per colour (whence words come, whither they go), set once for the whole kernel; that is what
-makes SUMMA and all-gather O(P). Two different circuits that touch one router want different configurations of it: a
-sender takes words from its own core, a receiver hands them to its own core, a router in between does neither. So
-circuits share a colour exactly when they have no router in common, over all rounds. Equal circuits, of any rounds and
-exchanges, are one route: what a core sends over it in one round goes one after the other.
+holds one configuration per colour: the side that words come from, and the sides that they go to. It is set once for
+the whole kernel, so SUMMA and all-gather need O(P) colours. Two different circuits that touch one router need different
+configurations of it: a sender takes words from its own core, a receiver hands them to its own core, a router in between
+does neither. So circuits share a colour exactly when they have no router in common, over all rounds. Equal circuits, of
+any rounds and exchanges, are one route. The words that a core sends over a route in one round follow one another.
 
-Along a line that is the colouring of intervals, where first fit by left end needs no more colours than circuits meet
-at one router. Circuits along x take their colours from 0 upwards, those along y from the last downwards, so few that
-they never meet at a router. Lines with the same circuits are coloured once, so a 720 x 720 mesh takes a second.
+Along a line this is the colouring of intervals: first fit by left end needs no more colours than circuits meet at one
+router. Circuits along x take their colours from 0 upwards, circuits along y from the last downwards; at no router
+do the two overlap. Lines with the same circuits are coloured once, so a 720 x 720 mesh takes a second.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from numpy.typing import NDArray
 
 from wafer_triton.count.circuits import Lines, circuits_of, collect, groups_of, meeting
 from wafer_triton.count.traffic import Traffic
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError, check_type
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.repeat import Repeat, Section
-from wafer_triton.schedule.rounds import Exchange, Index, Round, Schedule
+from wafer_triton.schedule.rounds import Exchange, Index, Round
 from wafer_triton.schedule.rules import Finding, title
+from wafer_triton.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
     from wafer_triton.schedule.repeat import Step
@@ -41,7 +42,7 @@ class Routes:
     x: Lines
     y: Lines
     per_core: NDArray[np.int64]  # [rows, cols] physical: colours configured at each router
-    colours: int  # different colours in all; what a device must offer
+    colours: int  # different colours in all; a device must offer as many
 
     @property
     def maximum(self) -> int:
@@ -65,7 +66,7 @@ class Routes:
         return colours
 
     def table(self, colour: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """How every router is configured for a colour, [rows, cols] of side bits: words come from, words go to."""
+        """Return each router's configuration for a colour, [rows, cols] of side bits: words come from, words go to."""
         come, go = (np.zeros((self.mesh.rows, self.mesh.cols), np.uint8) for _ in range(2))
         for axis, lines, own in (("x", self.x, colour), ("y", self.y, self.colours - 1 - colour)):
             for circuit, number in lines.circuits.items():
@@ -76,7 +77,7 @@ class Routes:
         return come, go
 
     def exceeds(self, limit: int) -> tuple[tuple[int, int], int]:
-        """The fullest core and the round in which it first needs more than `limit` routes (else its last new one)."""
+        """Return the fullest core and the round of its first route over `limit`, else of its last route."""
         row, col = (int(side) for side in np.unravel_index(self.per_core.argmax(), self.per_core.shape))
         rounds = [
             int(lines.first[number, line])
@@ -88,7 +89,7 @@ class Routes:
 
 
 def routes(schedule: Schedule, relayed: bool = False) -> Routes:
-    """The routes of a schedule; `relayed`, of the one in which every message goes from core to core in software."""
+    """Return the routes of a schedule; with `relayed` each message goes from core to core in software."""
     check_type("routes: schedule", schedule, Schedule)
     check_type("routes: relayed", relayed, bool)
     mesh = schedule.mesh
@@ -98,7 +99,7 @@ def routes(schedule: Schedule, relayed: bool = False) -> Routes:
 
 
 def colours(schedule: Schedule) -> int:
-    """Return the colours of `routes(schedule)` alone; of lines that move alike, one is counted."""
+    """Return the number of colours of `routes(schedule)`; lines that move alike are counted once."""
     alike = schedule.mesh.shape, schedule.mesh.fold, frozenset(_ways(schedule.rounds.steps, None))
     if alike not in _WAYS:
         if len(_WAYS) >= 4096:
@@ -108,7 +109,7 @@ def colours(schedule: Schedule) -> int:
 
 
 def _ways(steps: Iterable[Step], rows: Index | None) -> Iterator[Hashable]:
-    """What messages go by: the identity of the index arrays of their rounds, and of the rows that change."""
+    """Yield keys of the messages: the identity of their rounds' index arrays, and of the rows that change."""
     for step in steps:
         if isinstance(step, Repeat):
             yield from _ways(step.steps, rows if step.rows is None else step.rows)
@@ -136,7 +137,7 @@ def _colours(schedule: Schedule) -> int:
 
 
 def _exchanges(steps: Iterable[Step], turning: Repeat | None) -> Iterator[tuple[Exchange, Repeat | None]]:
-    """Yield the exchanges of every round, of sections that move alike of one; with the repetition that changes rows."""
+    """Yield the exchanges of each round with the repetition that changes rows; sections that move alike give one."""
     seen = set[Hashable]()
     for step in steps:
         if isinstance(step, Repeat):
@@ -154,7 +155,7 @@ _WAYS: dict[tuple[tuple[int, int], tuple[int, int], frozenset[Hashable]], tuple[
 
 @dataclass(frozen=True, eq=False)
 class RouteUse:
-    """How a schedule gets along with a device's routes, and what that costs."""
+    """The routes of a schedule beside its device's number, and the routing stages that relaying costs."""
 
     routes: Routes
     relayed: bool
@@ -167,10 +168,10 @@ class RouteUse:
 
 
 def limit(schedule: Schedule, policy: str = "refuse") -> RouteUse:
-    """Hold a schedule to its device's number of routes; over it, by `policy`, "relay" core by core or "refuse".
+    """Return the use of routes by a schedule; over its device's number, `policy` says "relay" or "refuse".
 
-    Raises ScheduleError, with the count, the limit, the fullest core and the round, when refused or when even
-    neighbours need too many.
+    Relayed messages go core by core. Raises ScheduleError if `policy` refuses, or if relayed messages
+    need too many routes, too. The error names the count, the limit, the fullest core and the round.
     """
     if policy not in ("relay", "refuse"):
         raise ScheduleError(f"{schedule.name}: policy {policy!r} is neither 'relay' nor 'refuse'")
@@ -195,7 +196,7 @@ def limit(schedule: Schedule, policy: str = "refuse") -> RouteUse:
 
 
 def excess(schedule: Schedule, needed: Routes | None = None) -> Finding | None:
-    """What to say if the routes, `needed` or the schedule's own, are more than its device has; None if they fit."""
+    """Return a finding if the routes, `needed` or the schedule's own, are more than its device has; else None."""
     needed, device = needed or routes(schedule), schedule.mesh.device
     if device.routes is None or needed.colours <= device.routes:
         return None

@@ -5,10 +5,10 @@ Every round is of one kind:
 - "local": no exchange.
 - "product": tiles move while (or before) cores multiply. Each such round waits for all its tiles, so it is its own run.
 - "tiles": whole tiles move on and no core multiplies (alignment, the second half of a ring all-reduce).
-- "stream": what arrives is combined element by element and sent on, so that the payload of all stages is on the links
-  at once.
-- "circuit": routers alone carry the data, as in a multicast. A round that forwards what the round before brought (2-D
-  broadcast) goes on in the same circuit.
+- "stream": arriving elements are combined and sent on one by one, so the payload of all stages is on the links at
+  once.
+- "circuit": routers alone carry the data, as in a multicast. A round that forwards the tiles of the round before (2-D
+  broadcast) continues the same circuit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ import numpy as np
 
 from wafer_triton import local
 from wafer_triton.schedule.repeat import Repeat, Section
-from wafer_triton.schedule.rounds import Exchange, Round, Schedule
+from wafer_triton.schedule.rounds import Exchange, Round
+from wafer_triton.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
     from wafer_triton.schedule.repeat import Step
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 def kind(round_: Round) -> str:
     """Return the kind of a round: "local", "product", "tiles", "stream" or "circuit"."""
-    kept = vars(round_)  # where a cached property would be; what a round is, needs the table of local operations
+    kept = vars(round_)  # a cached property would be here; but a round's kind needs the table of local operations
     if "kind" not in kept:
         kept["kind"] = _kind(round_)
     known: str = kept["kind"]
@@ -44,15 +45,15 @@ def runs(schedule: Schedule) -> list[Run]:
 
 
 def counted_runs(schedule: Schedule) -> list[tuple[Run, int]]:
-    """The runs of a schedule in order, each with how often it comes; of repeated steps three times stand for all.
+    """Return the runs of a schedule in order, each with its number of repetitions.
 
-    The second of them, which lies between two others, stands for all but the first and the last.
+    Of repeated steps only three times are listed. The second one stands for all but the first and the last.
     """
     return _joined(_pieces(schedule.rounds.steps))
 
 
 def distinct_runs(schedule: Schedule) -> list[tuple[Run, int]]:
-    """Return the runs of a schedule and how often each comes; runs of the same round objects are one."""
+    """Return the runs of a schedule, each with its number of repetitions; runs of the same round objects are one."""
     times: dict[tuple[int, ...], tuple[Run, int]] = {}
     for run, count in counted_runs(schedule):
         key = tuple(map(id, run))
@@ -61,7 +62,7 @@ def distinct_runs(schedule: Schedule) -> list[tuple[Run, int]]:
 
 
 def _pieces(steps: Iterable[Step]) -> Iterator[tuple[Run, int]]:
-    """Yield the runs of every step by itself, with how often they come."""
+    """Yield the runs of each step, not joined with other steps', with their number of repetitions."""
     for step in steps:
         if isinstance(step, Section):
             yield step, 1
@@ -79,9 +80,9 @@ def _pieces(steps: Iterable[Step]) -> Iterator[tuple[Run, int]]:
 
 
 def _joined(pieces: Iterable[tuple[Run, int]]) -> list[tuple[Run, int]]:
-    """Runs, of which those that go on are one."""
+    """Return runs, each joined with the runs that continue it."""
     cut: list[tuple[Run, int]] = []
-    own: list[Round] | None = None  # the last run, if it was put together here
+    own: list[Round] | None = None  # the last run, if it was joined here
     for run, times in pieces:
         if cut and cut[-1][1] == times and _goes_on(cut[-1][0][-1], run[0]):
             if own is None:
@@ -101,13 +102,13 @@ def _goes_on(before: Round, after: Round) -> bool:
 
 
 def stages(run: Run) -> int:
-    """Return how often a run sets up an exchange, one after the other: once a round, or once for a whole circuit."""
+    """Return the number of exchanges that a run sets up in turn: one a round, or one for a whole circuit."""
     own = kind(run[0])
     return 0 if own == "local" else 1 if own == "circuit" else len(run)
 
 
 def axes(round_: Round) -> set[str]:
-    """Return the axes along which a round moves tiles; moves along both go at the same time, over different links."""
+    """Return the axes along which a round moves tiles; both directions move at the same time, over different links."""
     return {exchange.axis for exchange in round_.exchanges}
 
 

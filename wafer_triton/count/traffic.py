@@ -1,16 +1,16 @@
-"""What rounds put on the links of a mesh, and how far their data travels: the one walk over exchanges.
+"""Traffic of rounds: the bytes on the links of a mesh and the hops of its data, by one walk over exchanges.
 
-A multicast crosses each link once: of the receivers of a tile only the farthest counts, in either direction. Everything
-is counted on lines, never core by core, and exchanges that move alike are walked once; so a 720 x 720 mesh takes
-milliseconds. On a mesh that is folded to its lcm grid, links and hops are those between physical cores.
+A multicast crosses each link once: only the farthest receiver of a tile counts, in either direction. All is counted on
+lines, never core by core, and exchanges that move alike are walked once; so a 720 x 720 mesh takes milliseconds. On a
+mesh that is folded to its lcm grid, links and hops lie between physical cores.
 
 A hop is one link from a core to its neighbour. The hops of a round are the links of its longest move. The hops of a run
-(see `wafer_triton.count.runs`) are the longest path that data can take through its rounds. On that path data goes on
-from where the round before has left it; it need not wait for longer moves of other data. Moves along x and y in one
-round go at the same time, so the larger counts; distances of rounds along one axis and then the other add up. The path
-lies on the mesh line that takes part in most rounds, since the lines of a mesh work alike; if they do not, as the rows
-of a GEMM-T, they take turns. The hops of a schedule are the sum over its runs. These are the hops of the closed
-forms of Luczynski et al., "Near-Optimal Wafer-Scale Reduce" (HPDC'24).
+(see `wafer_triton.count.runs`) are the longest path that data can take through its rounds. On that path data continues
+from the core that the round before has brought it to; it need not wait for longer moves of other data. Moves along x
+and y in one round happen at the same time, so the larger counts; distances of rounds along one axis and then the other
+add up. The path lies on the mesh line that takes part in most rounds, since the lines of a mesh work alike. If they do
+not, as the rows of a GEMM-T, they take turns. The hops of a schedule are the sum over its runs. These are the hops of
+the closed forms of Luczynski et al., "Near-Optimal Wafer-Scale Reduce" (HPDC'24).
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ import numpy as np
 
 from wafer_triton.count.runs import axes
 from wafer_triton.schedule.repeat import Section
-from wafer_triton.schedule.rounds import Exchange, Index, Round, Schedule
+from wafer_triton.schedule.rounds import Exchange, Index, Round
+from wafer_triton.schedule.schedule import Schedule
 
 WORD_BYTES = 4
 
@@ -53,7 +54,7 @@ class Spans(NamedTuple):
     def loads(self, lines: int, along: int, weights: Index | None = None) -> Index:
         """Return the sum of the tiles' weights, or 1 each, on every link by its sending core, [2, lines, along].
 
-        First those to higher positions, then those to lower ones.
+        Moves to higher positions come first, moves to lower ones second.
         """
 
         def ends(physical: Index) -> Index:
@@ -61,14 +62,14 @@ class Spans(NamedTuple):
             return count.astype(np.int64).reshape(lines, along)
 
         start = ends(self.start)
-        # of the link between positions i and i + 1 the one way belongs to i, the other to i + 1
+        # between positions i and i + 1, position i has the link upwards and i + 1 the link downwards
         up, down = (start - ends(self.high)).cumsum(1), (ends(self.low) - start).cumsum(1)
         return np.stack([up, np.roll(down, 1, 1)])
 
 
 @dataclass(frozen=True, eq=False)
 class Moves:
-    """The moves of some lines along an axis, senders and receivers [lines, n] (-1: none), and what they cross."""
+    """The moves of some lines along an axis, senders and receivers [lines, n] (-1: none), and the links they cross."""
 
     send: Index
     recv: Index
@@ -86,12 +87,12 @@ class Moves:
 
     @cached_property
     def unicast(self) -> bool:
-        """Whether they are the moves of one line, on which each sender sends to one receiver."""
+        """Whether these are the moves of one line, on which each sender sends to one receiver."""
         return len(self.send) == 1 and bool((np.bincount(self.send[0] + 1, minlength=2)[1:] <= 1).all())
 
     @cached_property
     def spans(self) -> Spans:
-        """Where the tile of every sender gets to, in physical positions."""
+        """The links that the tile of each sender crosses, by physical positions."""
         if self.unicast:
             live = self.send[0] >= 0
             start, end = self.home[self.send[0, live]], self.home[self.recv[0, live]]
@@ -102,7 +103,7 @@ class Moves:
         sends = np.zeros(len(self.send) * len(self.home), bool)
         sends[sender] = True
         senders = np.flatnonzero(sends)
-        number = np.empty(sends.size, np.int64)  # of the senders alone
+        number = np.empty(sends.size, np.int64)  # set for senders alone
         number[senders] = np.arange(len(senders))
         line, position = np.divmod(senders, len(self.home))
         start = self.home[position]
@@ -118,7 +119,7 @@ class Moves:
 
     @cached_property
     def crossings(self) -> int:
-        """Links that the tiles of all lines cross, each counted as often as it is crossed."""
+        """Links that the tiles of all lines cross; a link counts once for each tile."""
         if self.unicast or self.send.shape[1] == 1:  # no multicast
             return int(self.distances[self.send >= 0].sum())
         return int((self.spans.high - self.spans.low).sum())
@@ -137,7 +138,7 @@ class _Walk:
     loads: dict[str, tuple[int, float, int]]
 
     def of(self, sizes: dict[str, int]) -> RunTraffic:
-        """Return the traffic of tiles of `sizes` bytes along each axis, where those walked had one word."""
+        """Return the traffic of tiles of `sizes` bytes along each axis, by a walk of tiles of one word."""
         words = {axis: ceil(size / WORD_BYTES) for axis, size in sizes.items()}
         return RunTraffic(
             self.hops,
@@ -148,14 +149,14 @@ class _Walk:
 
 
 class Traffic:
-    """Walks the exchanges of a schedule, built or not; moves that lines or exchanges share are walked once."""
+    """The walk over exchanges of a schedule, built or not; moves that lines or exchanges share are walked once."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.buffers = schedule.buffers
         self.mesh = schedule.mesh
         self.homes = {axis: np.arange(self.mesh.length(axis)) // self.folds(axis)[0] for axis in "xy"}
         self._shared: dict[tuple[str, bytes, bytes], Moves] = {}
-        # the same by identity of the arrays, which is quicker; their exchange is kept, so that they stay alive
+        # by identity of the arrays, which is quicker; the exchange is kept, so that its arrays stay alive
         self._known: dict[tuple[str, int, int], tuple[Moves, Exchange]] = {}
 
     def folds(self, axis: str) -> tuple[int, int]:
@@ -178,8 +179,8 @@ class Traffic:
     def run(self, run: Sequence[Round] | Section) -> RunTraffic:
         """Return the traffic of a run.
 
-        Where all tiles that move along an axis are equally large, its loads are in proportion to them, so the run is
-        walked once for tiles of one word.
+        If all tiles that move along an axis are equally large, the loads of its links are in proportion to that size.
+        Then the run is walked once, for tiles of one word.
         """
         section = run if isinstance(run, Section) else None
         exchanges = list(_exchanges(run if section is None else [section[number] for number in section.works]))
@@ -201,7 +202,7 @@ class Traffic:
         return _UNITS[key][1].of({axis: size for axis, (size,) in sizes.items()})
 
     def _walked(self, run: Sequence[Round] | Section, unit: bool) -> _Walk:
-        """Return the walk of a run, of tiles as large as their buffers have them or, if `unit`, of one word."""
+        """Return the walk of a run, with tiles of their buffers' size or, if `unit`, of one word."""
         self._walk_together(run)
         moves = self._on_busiest_lines(run)
         words: dict[str, Counter[Moves]] = {"x": Counter(), "y": Counter()}
@@ -255,21 +256,21 @@ class Traffic:
         return self._shared[key]
 
     def _alike(self, exchange: Exchange) -> int:
-        """Return how many lines move as each line of the exchange's `moves`."""
+        """Return the number of lines that move as each line of the exchange's `moves`."""
         if exchange.send.ndim == 2:
             return 1
         across = self.mesh.length("y" if exchange.axis == "x" else "x")
         return across if exchange.lines is None else len(exchange.lines)
 
     def _loads(self, axis: str, words: Counter[Moves]) -> Index:
-        """Return words over the links of one line, [2, along], from the words of every tile of its moves."""
+        """Return words over the links of one line, [2, along], given the words of every tile of its moves."""
         along = int(self.homes[axis][-1]) + 1
         spans = Spans(*(np.concatenate(part) for part in zip(*(moves.spans for moves in words), strict=True)))
         weights = np.repeat(list(words.values()), [moves.messages for moves in words])
         return spans.loads(1, along, weights)[:, 0]
 
     def _on_busiest_lines(self, run: Sequence[Round] | Section) -> dict[int, Moves]:
-        """By identity of the exchange, the moves on the line of its axis that takes part in most rounds."""
+        """Return, by identity of the exchange, the moves on the line of its axis that takes part in most rounds."""
         moves = {}
         for axis in "xy":
             exchanges = [exchange for exchange in _exchanges(run) if exchange.axis == axis]
@@ -298,7 +299,7 @@ class Traffic:
         return int(rounds.argmax())
 
     def _path(self, run: Sequence[Round] | Section, moves: dict[int, Moves]) -> int:
-        """The longest path that data can take, round by round, in the given moves of one line along each axis."""
+        """Return the longest path that data can take, round by round, in the moves of one line along each axis."""
         hops = 0
         for together, rounds in groupby(run, axes):
             paths = {axis: np.zeros(self.mesh.length(axis), np.int64) for axis in together}
@@ -313,7 +314,7 @@ class Traffic:
         return hops
 
 
-# Runs of one-word tiles by the identity of their index arrays, which algorithms share, with what keeps that alive.
+# Runs of one-word tiles by the identity of their index arrays, which algorithms share, and the arrays to keep alive.
 _UNITS: dict[tuple[Any, ...], tuple[list[Exchange], _Walk]] = {}
 _MOST = 4096
 

@@ -1,6 +1,6 @@
 """The PLMR verdict of a schedule, letter by letter (WaferLLM, OSDI'25, section 3).
 
-- P: at least half of the cores hold some of what the operation works on, not padding alone.
+- P: at least half of the cores hold elements of the operands, not padding alone.
 - L: the critical path takes at most twice the cycles of a reference. It has hops, routing stages, and the words that
   pass the busiest link one by one, each in the cycles of its price. The reference is the best algorithm beside it. An
   operation that stands alone has a message across the mesh, with a stage on every core of a line, and its own words.
@@ -14,7 +14,7 @@ from typing import Protocol
 
 from wafer_triton.count.account import Account
 from wafer_triton.count.traffic import WORD_BYTES
-from wafer_triton.mesh import Mesh
+from wafer_triton.device.mesh import Mesh
 
 LATENCY_RATIO = 2.0
 BUSY_SHARE = 0.5

@@ -11,8 +11,8 @@ from wafer_triton.cost.cap import Cap
 from wafer_triton.cost.price import Prediction
 from wafer_triton.count.account import Account
 from wafer_triton.device import NUMBERS, PRESETS, Device
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.draw.tables import records, table
-from wafer_triton.mesh import Mesh
 from wafer_triton.text.quantity import EMULATED, PREDICTED, Legend, as_in, named, unit
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from wafer_triton.draw.figure import Numbers, byte_ticks, coloured, legend, maps
 from wafer_triton.draw.tiles import Where, after, chosen, moving
 from wafer_triton.draw.trace import Trace, held, trace
 from wafer_triton.errors import DrawError, check_type
-from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text.quantity import quantity
 
 MANY_ROUNDS = 1_000  # from which on rounds are lines and not bars
@@ -146,9 +146,8 @@ def _rounds(figure: Any, traced: Trace, numbers: Numbers) -> None:
         whole_ticks(axes)
         axes.yaxis.set_major_formatter("{x:,.0f}")
     many[-1].set_xlabel("round")
-    drawn = {
-        label for label, *heights in zip(traced.labels, *map(traced.counts.get, shown), strict=True) if any(heights)
-    }
+    counts = zip(*(traced.counts[name] for name in shown), strict=True)
+    drawn = {label for label, heights in zip(traced.labels, counts, strict=True) if any(heights)}
     legend(many[0], colours, [label for label in steps if label in drawn], beside=False)
 
 

@@ -26,7 +26,8 @@ from wafer_triton.draw.trace import ADDED, EACH
 from wafer_triton.draw.trace_events import bounded
 from wafer_triton.errors import DrawError, check_type
 from wafer_triton.schedule.repeat import Rounds
-from wafer_triton.schedule.rounds import Cores, Exchange, Local, Round, Schedule, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Local, Round, Slot
+from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.sram import spans
 from wafer_triton.text.quantity import Legend, quantity
 from wafer_triton.verify.held import JOINTS

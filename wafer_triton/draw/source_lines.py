@@ -10,7 +10,8 @@ from wafer_triton.place.need import ENDS
 from wafer_triton.schedule import decode
 from wafer_triton.schedule.block import Block, drafted
 from wafer_triton.schedule.repeat import Repeat, Section
-from wafer_triton.schedule.rounds import Round, Schedule
+from wafer_triton.schedule.rounds import Round
+from wafer_triton.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
     from wafer_triton.schedule.repeat import Step

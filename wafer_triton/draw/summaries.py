@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from wafer_triton.draw.tables import table
 from wafer_triton.errors import DrawError
-from wafer_triton.schedule.rounds import Round, Schedule
+from wafer_triton.schedule.rounds import Round
+from wafer_triton.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
     from wafer_triton.emulate.program import Program

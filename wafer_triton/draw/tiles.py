@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from wafer_triton.errors import DrawError, check_type
-from wafer_triton.schedule.rounds import Index, Round, Schedule, Slot
+from wafer_triton.schedule.rounds import Index, Round, Slot
+from wafer_triton.schedule.schedule import Schedule
 
 Where = dict[str, Index]  # by the buffer where tiles began, [rows, cols]: the core where the tile held began, -1: none
 _TEXT_CORES = 32  # a side, up to which a mesh is printed whole

@@ -15,7 +15,7 @@ from wafer_triton.count.account import Account, Loads, link_loads, per_round
 from wafer_triton.device import Device
 from wafer_triton.draw.tables import cell, table
 from wafer_triton.errors import DrawError, check_type
-from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.sram import spans
 from wafer_triton.text.quantity import Legend, as_in
 

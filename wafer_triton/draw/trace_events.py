@@ -17,7 +17,7 @@ from wafer_triton.cost.price import Cost, Interval, intervals
 from wafer_triton.count.account import per_round
 from wafer_triton.draw.source_lines import joined, of_rounds
 from wafer_triton.draw.trace import held
-from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.schedule import Schedule
 
 MOST = 5000  # runs of rounds, each of some events: a file of a few megabytes
 TRACKS = ("steps", "runs of rounds", "compute", "wait or set up", "busiest link")

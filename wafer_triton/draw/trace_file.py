@@ -13,7 +13,7 @@ from wafer_triton.draw.model_trace import of_timeline, processes
 from wafer_triton.draw.times import Timeline
 from wafer_triton.draw.trace_events import MOST, Event, events
 from wafer_triton.errors import DrawError, check_counts, check_type, writing
-from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.schedule import Schedule
 
 MEANING = "cycles predicted on the wafer, no measured time; 1 us of the viewer is 1 cycle"
 

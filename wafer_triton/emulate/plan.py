@@ -14,7 +14,8 @@ import numpy as np
 from wafer_triton.emulate.parts import Memory, Planner, Products, Step, TileMap, Tree
 from wafer_triton.emulate.segments import mailboxes, segments
 from wafer_triton.local import find
-from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Schedule, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Slot
+from wafer_triton.schedule.schedule import Schedule
 
 
 def explicit(planner: Planner, schedule: Schedule, memory: Memory) -> list[Step]:

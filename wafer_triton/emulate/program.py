@@ -16,10 +16,11 @@ from threading import Lock
 import torch
 
 from wafer_triton.cost.price import Prediction, price
+from wafer_triton.device.layout import sharding
 from wafer_triton.emulate.parts import Communication, Launch, Memory, Planner, Step, Tables, Workspace
 from wafer_triton.errors import BackendError, MeshError, ScheduleError, ShapeError
-from wafer_triton.layout import sharding
-from wafer_triton.schedule.rounds import Buffer, Schedule
+from wafer_triton.schedule.rounds import Buffer
+from wafer_triton.schedule.schedule import Schedule
 
 
 @dataclass(eq=False)
@@ -74,7 +75,7 @@ class Program:
 
         With `tables`, every record of this program, and of all that share them, is rebound too.
         """
-        if self.tables is None or not (self.tables.held or self.tables.indices):  # no step reads them
+        if self.tables is None or not self.tables.held:  # no step reads them
             self.steps[:] = self.executor.plan(schedule, self._memory(schedule))
         elif self.tables.schedule is not schedule:  # another program that shares them may have been here first
             self.executor.plan(schedule, self._memory(schedule))

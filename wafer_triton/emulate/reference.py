@@ -2,7 +2,7 @@
 
 A round goes in three parts. Every tile that the round sends is read; then every tile is written where it is received;
 then the local operations run, one after the other, each on all of its cores. A core reads its tiles widened to fp32,
-computes as `wafer_triton.local` defines, and rounds what it writes to the buffer's dtype. The other executors are
+computes as `wafer_triton.local` defines, and rounds results to the buffer's dtype. The other executors are
 tested against this one.
 """
 
@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wafer_triton.dtype import torch_dtype
+from wafer_triton.device.dtype import torch_dtype
 from wafer_triton.errors import ShapeError
 from wafer_triton.local import find
-from wafer_triton.schedule.rounds import Index, Local, Schedule, Slot
+from wafer_triton.schedule.rounds import Index, Local, Slot
+from wafer_triton.schedule.schedule import Schedule
 
 
 class Reference:
@@ -43,7 +44,7 @@ class Reference:
             if name not in tensors and buffer.given:
                 raise ShapeError(f"{schedule.name}: no tensor given for {buffer.role} buffer {name!r}")
             held = torch.float64 if exact else dtype
-            if name in tensors:  # what is given is rounded in any case
+            if name in tensors:  # given values are rounded in any case
                 self.memory[name] = tensors[name].to("cpu", dtype).reshape(shape).to(held, copy=True)
             else:
                 self.memory[name] = torch.full(shape, float("nan") if poison else 0.0, dtype=held)
@@ -64,14 +65,14 @@ class Reference:
         wide = torch.float64 if self.exact else torch.float32
         outs, ins = ([self.tiles(slot, cores).to(wide) for slot in slots] for slots in (op.outs, op.ins))
         params = dict(op.params)
-        if self.exact and "accumulate" in params:  # an operation that rounds by itself
+        if self.exact and "accumulate" in params:  # the operation itself rounds
             params["accumulate"] = "fp32"
         find(op.op).run(*outs, *ins, **params)
         for slot, tiles in zip(op.outs, outs, strict=True):
             self.put(slot, cores, tiles)
 
     def tiles(self, slot: Slot, cores: Index) -> Tensor:
-        """A copy of the tiles [cores, numel] that these cores hold in a slot; of the whole buffer as one tile."""
+        """Return a copy of these cores' tiles [cores, numel] in a slot, or of the whole buffer as one tile."""
         if slot.index is None:
             return self.memory[slot.buffer][..., cores, :, :].flatten(-2)
         return self.memory[slot.buffer][..., cores, slot.of_cores(cores, self.mesh), :]
@@ -85,7 +86,7 @@ class Reference:
             memory[..., cores, slot.of_cores(cores, self.mesh), :] = tiles.to(memory.dtype)
 
     def read(self, name: str) -> Tensor:
-        """A buffer's values as if given: [rows, cols, *tile], or [rows, cols, slots, *tile] of several slots."""
+        """Return a buffer's values in the form of given ones: [rows, cols, *tile], or [rows, cols, slots, *tile]."""
         buffer = self.schedule.buffers[name]
         dims = buffer.tile if buffer.slots == 1 else (buffer.slots, *buffer.tile)
         return self.memory[name].clone().view(*self.runs, *self.mesh.shape, *dims)

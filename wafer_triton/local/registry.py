@@ -9,7 +9,7 @@ from functools import cached_property
 from math import isfinite, prod
 from typing import TYPE_CHECKING, Any
 
-from wafer_triton.dtype import BYTES, TILES
+from wafer_triton.device.dtype import BYTES, TILES
 from wafer_triton.errors import ScheduleError
 
 if TYPE_CHECKING:

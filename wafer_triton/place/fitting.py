@@ -11,9 +11,9 @@ from math import gcd
 from time import process_time
 from typing import Any, TypeVar
 
-from wafer_triton.dtype import STORED
+from wafer_triton.device.dtype import STORED
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import MeshError, ShapeError, SramError, WaferError
-from wafer_triton.mesh import Mesh
 from wafer_triton.place.layouts import endless
 from wafer_triton.place.regions import FullError, LargeError
 from wafer_triton.schedule import sram
@@ -22,13 +22,13 @@ from wafer_triton.shape.decoder import DecoderShape
 T = TypeVar("T")
 AS_IF = "as_if=True (--as-if) prices it all the same"
 MOST_SRAM = 2**22  # bytes of a core up to which a remedy is sought
-_TRIED = 24  # meshes that are tried where a device is too small for one
+_TRIED = 24  # meshes that are tried if a device is too small for one
 _HINTED = ContextVar("hinted", default=True)
 
 
 @contextmanager
 def without_hints() -> Iterator[None]:
-    """Leave out the search for a mesh that fits, within the block: a sweep has many points and tries others anyway."""
+    """Switch off the search for a mesh that fits, within a `with` block: a sweep tries many meshes anyway."""
     token = _HINTED.set(False)
     try:
         yield
@@ -39,10 +39,10 @@ def without_hints() -> Iterator[None]:
 def fitted(
     place: Callable[..., Any], mesh: Mesh, as_if: bool | None, shape: DecoderShape | None = None
 ) -> tuple[Mesh, str | None]:
-    """Return the mesh to place a model on, and why it does not fit; None where it does.
+    """Return the mesh to place a model on, and the reason if the model does not fit, else None.
 
-    A model that does not fit is refused with a mesh that would hold it. With `as_if` it is given a device of more
-    cores, or, where a core does not hold a block, of more SRAM; None says that this is not on offer. `place` raises
+    A model that does not fit is refused with a mesh that would hold it. With `as_if` it gets a device of more cores,
+    or, if a core does not hold a block, of more SRAM; `as_if` None leaves this choice out of the error. `place` raises
     SramError or FullError for a mesh that does not hold the model. With a `shape`, `place` takes a shape after the
     mesh. The refusal then names changes of model and device that make it fit, see `remedies`.
     """
@@ -67,9 +67,9 @@ def fitted(
 
 
 def remedies(place: Callable[[Mesh, DecoderShape], Any], mesh: Mesh, shape: DecoderShape) -> str:
-    """Return the end of a refusal: fewer layers a device, more devices, weights of a byte, and SRAM that would do.
+    """Return the end of a refusal: fewer layers a device, more devices, weights of a byte, and enough SRAM.
 
-    Each is tried by placing the model, so a change that would not do is not named. The search ends after some CPU
+    Each is tried by placing the model, so each named change does make it fit. The search ends after some CPU
     seconds (`sram.HINT_SECONDS`) with the remedies up to then. Every device of several holds the embedding and the
     head; time between devices is not modelled.
     """
@@ -108,7 +108,7 @@ def _split(kept: int, every: int) -> str:
 
 
 def _most(holds: Callable[[int], bool], most: int) -> int:
-    """Return the largest number up to `most` that holds, where every smaller one does too; 0 if none does."""
+    """Return the largest number up to `most` that holds; every smaller one must hold, too; 0 if none does."""
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2
@@ -130,7 +130,7 @@ def _least_sram(fits: Callable[[int], bool], size: int) -> int | None:
 
 
 def as_if_held(place: Callable[..., T], *meshes: Mesh) -> tuple[tuple[Mesh, ...], T]:
-    """Return the meshes on a device of as many cores as any, or of any SRAM as well, and the model's place there."""
+    """Return the meshes on a device of enough cores, if needed of more SRAM too, and the model's placement there."""
     larger = tuple(replace(mesh, device=endless(mesh.device)) for mesh in meshes)
     try:
         return larger, place(*larger)
@@ -169,7 +169,7 @@ def with_hint(place: Callable[[Mesh], Any], mesh: Mesh, reason: SramError | Full
 
 
 def _alike(mesh: Mesh) -> list[Mesh]:
-    """Some meshes of the same proportions over the whole device, the one next in size first."""
+    """Return some meshes of the same proportions over the whole device, the one next in size first."""
     common = gcd(mesh.rows, mesh.cols)
     rows, cols = mesh.rows // common, mesh.cols // common
     most = min(mesh.device.rows // rows, mesh.device.cols // cols)

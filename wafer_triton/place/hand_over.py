@@ -1,4 +1,4 @@
-"""Handing over: the schedule that brings the activation of decode from one region of a model to the next."""
+"""Hand-over: the schedule that brings the activation of decode from one region of a model to the next."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from math import gcd
 
 import numpy as np
 
-from wafer_triton.mesh import Mesh
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.place.transfers import at_cores, ranks_of
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Schedule, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Slot
+from wafer_triton.schedule.schedule import Schedule
 
 
 def from_corner(source: Mesh, target: Mesh) -> tuple[Mesh, Mesh]:
@@ -25,11 +26,11 @@ def from_corner(source: Mesh, target: Mesh) -> tuple[Mesh, Mesh]:
 
 @lru_cache(maxsize=256)
 def hand_over(source: Mesh, target: Mesh, width: int, tokens: int, dtype: str) -> Schedule:
-    """Return the activation of decode, cut along y and repeated along x, going from a region to another.
+    """Return the schedule that moves the activation of decode, cut along y and repeated along x, between regions.
 
-    Both lie as `from_corner` has them. If rows of cores differ, a tile goes along y first: the tile of row r down or
-    up column r, so that no two tiles of a region with as many columns as rows take the same link. It is then multicast
-    along x to all columns.
+    The regions lie as `from_corner` returns them. If rows of cores differ, a tile moves along y first. The tile of row
+    r moves in column r, so in a square region no two tiles take the same link. It is then multicast along x to all
+    columns.
     """
     ends = [
         (mesh.origin[0], mesh.origin[1], mesh.origin[0] + mesh.rows, mesh.origin[1] + mesh.cols)
@@ -55,7 +56,7 @@ def _hand_over(
     b: Builder, source: Mesh, ends: list[tuple[int, int, int, int]], here: Index, there: Index, sent: Index,
     got: Index, down: bool,
 ) -> None:  # fmt: skip
-    """The rounds of units of which a row of cores sends one and gets one."""
+    """Add the rounds of units; in each a row of cores sends one unit and receives one."""
     (_, left, _, right), (_, first, _, last) = ends
     numel, label = b.buffers["to"].numel, "hand over"
     src, dst = (
@@ -63,7 +64,7 @@ def _hand_over(
         for name, cores, slots in (("from", here, sent), ("to", there, got))
     )
     columns = np.arange(first, last)
-    if not down:  # rows stay what they are
+    if not down:  # no row changes
         nearest = right - 1 if first >= right else left if last <= left else None
         if nearest is None:
             b.round(b.local("copy", dst, src, Cores("y", here, columns), size=numel), label=label)
@@ -72,7 +73,7 @@ def _hand_over(
         b.round(b.exchange("x", src, dst, np.full(len(rest), nearest), rest, lines=here), label=label)
         return
     via = b.buffer("via", b.buffers["to"].tile, b.buffers["to"].dtype)
-    column = left + here % source.cols  # of each unit
+    column = left + here % source.cols  # the column of each unit
     most = int(np.bincount(column).max())
     lines, place = np.unique(column, return_inverse=True)
     send, recv = (np.full((len(lines), most), -1) for _ in range(2))

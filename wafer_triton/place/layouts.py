@@ -1,7 +1,7 @@
 """How regions lie on a device.
 
-"rectangles" fill it in rows, to and fro, so that consecutive ones are neighbours. With "area" their cores are added up,
-as in the paper, and they are taken to lie in one row.
+"rectangles" fill the device in rows, alternately from left to right and from right to left, so that consecutive regions
+are neighbours. "area" adds up their cores, as the paper does, and takes them to lie in one row.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from wafer_triton.device import MOST, Device
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ShapeError
-from wafer_triton.mesh import Mesh
 
 LAYOUTS = ("rectangles", "area")
 
 
 def laid_out(meshes: Sequence[Mesh], layout: str) -> list[Mesh]:
-    """Return the meshes with their places, as many as there is room for; ShapeError for an unknown layout."""
+    """Return the meshes with their positions, as many as the device has room for; ShapeError for an unknown layout."""
     if layout not in LAYOUTS:
         raise ShapeError(f"layout {layout!r}: choose one of {', '.join(LAYOUTS)}")
     return _in_rows(meshes) if layout == "rectangles" else _in_one_row(meshes)

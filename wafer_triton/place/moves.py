@@ -1,10 +1,10 @@
-"""Going from prefill to decode and back: the schedules that re-place weights and cache, and hand an activation on.
+"""Moves between prefill and decode: the schedules that re-place weights and cache, and hand an activation on.
 
-A matrix goes from one mesh to another along x, then along y (WaferLLM, OSDI'25, section 4). Where the phases hold the
-heads in different groups, it goes along x to the columns that prefill holds them on. A matrix that the phases cut along
-different axes is then transposed, and one that prefill wants skewed is skewed. Both meshes are taken to share a corner.
-A matrix too large to be moved beside itself goes in slices, which changes rounds but no byte. What moves where follows
-from how the buffers of both phases are cut.
+A matrix moves from one mesh to another along x, then along y (WaferLLM, OSDI'25, section 4). If the phases hold the
+heads in different groups, it moves along x to prefill's columns of these heads. A matrix that the phases cut along
+different axes is then transposed, and a matrix that prefill needs skewed is skewed. Both meshes are taken to share a
+corner. A core may not hold a second copy of a large matrix, which then moves in slices: this adds rounds, but no byte.
+The moves follow from the partition specs of the buffers of both phases.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from math import prod
 
 import numpy as np
 
-from wafer_triton.mesh import Mesh
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.place.hand_over import from_corner, hand_over
 from wafer_triton.place.need import ENDS, cut_along, is_turned, tile_shape, weights_of
 from wafer_triton.place.regions import Placement, Region
@@ -32,7 +32,8 @@ from wafer_triton.place.transfers import (
 )
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.kv_cache import KvCache
-from wafer_triton.schedule.rounds import Buffer, Index, Parameter, Schedule
+from wafer_triton.schedule.rounds import Buffer, Index, Parameter
+from wafer_triton.schedule.schedule import Schedule
 
 Steps = tuple[Scheduled, ...]
 Move = Shift | Turn
@@ -40,13 +41,13 @@ Offset = tuple[int, int]  # rows and columns
 
 
 def between_phases(placement: Placement) -> Steps:
-    """Return all weights going from one phase's place to the other's."""
+    """Return the schedules that move all weights from one phase's cores to the other's."""
     turns = of_layers(placement.decode, placement.prefill, placement.prefill_regions)
     return (*turns, *scheduled(weight_shifts(placement)))
 
 
 def weight_shifts(placement: Placement) -> tuple[Shift, ...]:
-    """Return all weights going from region to region; blocks of one region of both phases go together."""
+    """Return the moves of all weights from region to region; blocks that share regions move together."""
     alike = _plain(placement.decode), _plain(placement.prefill)
     ends = _plain(placement.head), _plain(placement.prefill_head)
     homes = {name: region.mesh for region in placement.prefill_regions for name in region.blocks}
@@ -63,7 +64,7 @@ def weight_shifts(placement: Placement) -> tuple[Shift, ...]:
 
 
 def of_layers(decode: Block, prefill: Block, regions: Sequence[Region]) -> Steps:
-    """Yield the weights of all layers transposed and skewed on prefill's cores, all of a region together."""
+    """Yield the schedules that transpose and skew the weights of all layers on prefill's cores, region by region."""
     kinds = (Counter(name.split()[-1] for name in region.blocks if name not in ENDS) for region in regions)
     alike, steps = (_plain(decode), _plain(prefill)), list[Scheduled]()
     for together, times in Counter(tuple(sorted(each.items())) for each in kinds if each).items():
@@ -75,17 +76,17 @@ def of_layers(decode: Block, prefill: Block, regions: Sequence[Region]) -> Steps
 
 
 def _plain(block: Block) -> Block:
-    """Return the block without what weights do not depend on, so that moves are planned once."""
+    """Return the block without fields that do not affect weights, so that moves are planned once."""
     return replace(block, entries=1, policy="shift", groups=None, batch=1, overlap=True, head_tree=None)
 
 
 def weights(
     decode: Block, prefill: Block, kind: str, phase: str = "prefill", together: int = 1, offset: Offset = (0, 0)
 ) -> dict[str, Steps]:
-    """Return the weights of `together` blocks of a kind going from decode's place to another, by their buffers there.
+    """Return the moves of `together` blocks' weights from decode's cores to other cores, by buffer.
 
-    The other place is prefill's, or decode's as well, on another mesh. Decode's region lies `offset` rows and columns
-    from the other. A weight is moved first, then turned: transposed and skewed. The return takes the same cycles.
+    The other cores are prefill's, or decode's on another mesh. Decode's region lies `offset` rows and columns from the
+    other. A weight is moved first, then turned: transposed and skewed. The reverse moves take the same cycles.
     """
     return {name: scheduled(moves) for name, moves in _weights(decode, prefill, kind, phase, together, offset).items()}
 
@@ -114,7 +115,7 @@ def _matrix(
     decode: Block, prefill: Block, here: Buffer, there: Buffer, pairs: Sequence[tuple[Parameter, Parameter]],
     together: int, offset: Offset,
 ) -> list[Move]:  # fmt: skip
-    """Return a buffer's parameters going to their tiles in prefill, over the whole mesh."""
+    """Return the moves of a buffer's parameters to their tiles in prefill, over the whole mesh."""
     (f_rows, f_cols), own, square = prefill.mesh.fold, decode.mesh, replace(prefill.mesh, origin=(0, 0))
     steps, axes = list[Move](), cut_along(pairs[0][0])
     tile = together * sum(prod(tile_shape(cut, prefill.mesh)) for _, cut in pairs)
@@ -146,9 +147,9 @@ def _matrix(
 
 @lru_cache(maxsize=1024)
 def _along(here: Parameter, there: Parameter, dim: int, decode: Mesh, prefill: Mesh) -> tuple[Index, Index]:
-    """[elements, copies among them] each: the cores that hold a dimension's elements in both phases, along an axis.
+    """Return two arrays [elements, copies]: the cores along an axis with a dimension's elements, in both phases.
 
-    An element that one of them holds several times comes to, or from, each copy.
+    An element with several copies moves to, or from, each copy.
     """
     axis = next(axis for axis, number in cut_along(there).items() if number == dim)
     if all(cut.rows is None and cut.sizes.get("s", 1) == 1 for cut in (here, there)):
@@ -168,7 +169,7 @@ def _along(here: Parameter, there: Parameter, dim: int, decode: Mesh, prefill: M
 
 
 def _held(cut: Parameter, dim: int, cores: int) -> tuple[Index, Index]:
-    """[elements held] each, padding left out: the core of every element along a dimension, and its number."""
+    """Return the core of every element along a dimension, and its number, [elements held] without padding."""
     rows = cut.rows if cut.rows is not None and cut.dim == dim else None
     numbers = np.arange(cut.shape[dim]) if rows is None else rows.reshape(-1)
     times = cut.sizes.get("s", 1)  # several experts of a common width, one after the other
@@ -181,11 +182,11 @@ def _to_regions(
     decode: Block, prefill: Block, here: Buffer, there: Buffer, pairs: Sequence[tuple[Parameter, Parameter]],
     together: int, offset: Offset,
 ) -> list[Move]:  # fmt: skip
-    """Return all experts' weights of a buffer going to their regions.
+    """Return the moves of all experts' weights of a buffer to their regions.
 
-    In decode every expert lies over the whole mesh, columns of it on columns of cores. It goes along x to the columns
-    of its region, then along y to the rows. Experts whose regions lie side by side go together. A buffer that decode
-    places the other way round goes to the region across the diagonal first, as it is transposed there.
+    In decode every expert lies over the whole mesh, its columns on columns of cores. It moves along x to the columns of
+    its region, then along y to the rows. Experts of neighbouring regions move together. A buffer with rows and columns
+    exchanged in decode moves to the region across the diagonal first, and is transposed there.
     """
     e, regions = decode.shape.experts, prefill.expert_regions
     assert e is not None and regions is not None, "a block whose experts have regions"
@@ -207,7 +208,7 @@ def _to_regions(
     along_x = to_regions(blocks_of(e.width, mine.cols) * f_cols, wide // f, right_by, f_cols)
     along_y = to_regions(blocks_of(len(down), mine.rows) * f_rows, down // (regions.side * share), down_by, f_rows)
     tile = -(-len(down) // mine.rows) * parts
-    # one expert of all regions on a line, then the next: as many as there are lines of regions, and experts in each
+    # first one expert of each region on a line, then the next: regions on a line times experts of a region
     steps: list[Move] = [
         Shift(grid(mine, mine.rows, cols, (1, f_cols)), "x", *along_x, tile, there.dtype, regions.side * held),
         Shift(grid(mine, rows, other.cols, other.fold), "y", *along_y, f * parts, there.dtype, held),
@@ -224,9 +225,9 @@ def keys_and_values(placement: Placement, source: Index, target: Index, right: i
 
 
 def cache_shifts(placement: Placement, source: Index, target: Index, right: int = 0) -> tuple[Shift, ...]:
-    """Return a prompt's keys and values going from rows `source` of prefill to rows `target` of decode.
+    """Return the moves of a prompt's keys and values from rows `source` of prefill to rows `target` of decode.
 
-    Caches of the layers in one of prefill's regions go together. Decode's first column is `right` columns from
+    Caches of the layers in one of prefill's regions move together. Decode's first column is `right` columns from
     prefill's.
     """
     counts = Counter(sum(name.endswith("attention") for name in region.blocks) for region in placement.prefill_regions)
@@ -237,7 +238,7 @@ def cache_shifts(placement: Placement, source: Index, target: Index, right: int 
 def _cached(
     decode: Block, prefill: Block, source: Index, target: Index, together: int, right: int, times: int = 1
 ) -> tuple[Shift, ...]:
-    """Return `together` caches going from rows of prefill to rows of decode, `times` times."""
+    """Return the moves of `together` caches from rows of prefill to rows of decode, `times` times."""
     here, there = prefill.mesh, decode.mesh
     (down, cols), (f_rows, f_cols) = sides(here, there), here.fold
     steps = list[Shift]()
@@ -257,7 +258,7 @@ def _cached(
 
 
 def prompt_rows(side: int, count: int, tokens: int) -> Index:
-    """[count]: the row of every token of a prompt, in chunks of `tokens` on each of `side` rows."""
+    """Return [count]: the row of each token of a prompt, in chunks of `tokens` on each of `side` rows."""
     rows = []
     for start in range(0, count, side * tokens):
         here = min(count - start, side * tokens)
@@ -266,9 +267,9 @@ def prompt_rows(side: int, count: int, tokens: int) -> Index:
 
 
 def hand_overs(regions: Sequence[Region], block: Block) -> tuple[Schedule, ...]:
-    """Return the activation's way through all regions in one decode step.
+    """Return the schedules that move the activation through all regions in one decode step.
 
-    In a tied model it comes from the embedding in the last region, which lies there with the head.
+    In a tied model it starts at the embedding, which lies with the head in the last region.
     """
     meshes = [region.mesh for region in regions]
     ways: Iterable[tuple[Mesh, Mesh]] = pairwise(

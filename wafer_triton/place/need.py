@@ -6,16 +6,16 @@ import re
 from functools import lru_cache
 
 from wafer_triton.device import PRESETS
-from wafer_triton.layout import letters
-from wafer_triton.layout import sharding as plan_of
-from wafer_triton.mesh import Mesh
+from wafer_triton.device.layout import letters
+from wafer_triton.device.layout import sharding as plan_of
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule import decode, prefill, sram
 from wafer_triton.schedule.block import Block, counted, drafted
 from wafer_triton.schedule.rounds import Buffer, Parameter
 from wafer_triton.shape.decoder import DecoderShape
 
 PHASES = ("decode", "prefill")
-ENDS = ("embedding", "head")  # kinds on a mesh of their own, and at rest; a tied model has its embedding in the head
+ENDS = ("embedding", "head")  # kinds on a mesh of their own, and at rest; a tied model uses one matrix for both
 
 
 @counted
@@ -39,7 +39,7 @@ def decode_need(block: Block, kind: str) -> sram.Need:
 def prefill_need(block: Block, kind: str, tokens: int, past: int, keep: bool = False) -> sram.Need:
     """Return the need of a core for a block of a kind in prefill on a square mesh, with new and past tokens a row.
 
-    With `keep` the keys and values stay, as decode has another mesh for them, and takes them once all layers are done.
+    With `keep` the keys and values are resident until all layers are done; then decode takes them to its own mesh.
     """
     sharing = prefill.sharing(block, kind, tokens, past)
     sub_layers = tuple(drafted(sub_layer, block, *args) for sub_layer, args in sharing)

@@ -1,6 +1,6 @@
-"""Which regions of a device hold a model: the one answer of estimates, plans and what runs.
+"""The regions of a device that hold a model, for estimates, for plans and for runs.
 
-As many consecutive blocks go to a region as its SRAM holds; `place.layouts` says how regions lie on the device.
+A region takes as many consecutive blocks as its SRAM holds; `place.layouts` gives the positions of regions.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from wafer_triton.device import Device
-from wafer_triton.dtype import BYTES
+from wafer_triton.device.dtype import BYTES
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import MeshError, SramError
-from wafer_triton.mesh import Mesh
 from wafer_triton.place.layouts import LAYOUTS, laid_out
 from wafer_triton.place.need import ENDS, block_names, decode_need, prefill_need, size_of, weights_of
 from wafer_triton.schedule import decode as decode_blocks
@@ -35,7 +35,7 @@ class LargeError(FullError):
 class Region:
     """A part of the device that holds some consecutive blocks, with its SRAM peak per core in bytes.
 
-    `resident_bytes` of the peak are the weights and caches of all its blocks, which stay.
+    `resident_bytes` of the peak are the weights and caches of all its blocks.
     """
 
     mesh: Mesh
@@ -53,8 +53,8 @@ class Placement:
     """A model on a device: its blocks for `decode` and `prefill`, on one mesh or two, and the regions that hold them.
 
     `prefill.mesh` is square: a rectangular one is folded to its lcm grid. A row of it takes `at_once` tokens of the
-    longest prompt at once. The embedding and the head lie on the mesh of `head`, and between prefill on a mesh of its
-    own and decode they move from the mesh of `prefill_head`.
+    longest prompt at once. The embedding and the head lie on the mesh of `head`. If prefill has a mesh of its own, they
+    move there from the mesh of `prefill_head` before decode.
     """
 
     decode: Block
@@ -68,7 +68,7 @@ class Placement:
 
     @classmethod
     def make(cls, decode: Block, prefill: Block, max_prompt: int, layout: str = LAYOUTS[0]) -> Placement:
-        """See `placed`, with one block of prefill to choose from."""
+        """Return the placement of `placed` for one block of prefill."""
         return placed(decode, (prefill,), max_prompt, layout)
 
     def _repr_html_(self) -> str:
@@ -85,7 +85,7 @@ class Placement:
         return notebook.table(title, rows, ("origin", "cores", "SRAM peak (B)", "blocks"))
 
     def chunk(self, count: int) -> int:
-        """How many tokens a row takes at once of a prompt of `count`; SramError names the longest prompt that fits."""
+        """Return the tokens that a row takes at once of a prompt of `count`; SramError names the longest that fits."""
         side, limit = self.prefill.mesh.shape[0], self.prefill.mesh.device.sram_bytes
         rows = -(-count // side)
         for tokens in _sizes(rows, self.prefill):
@@ -94,7 +94,7 @@ class Placement:
         longest = next(fewer for fewer in range(rows - 1, -1, -1) if fewer == 0 or not self._overflow(1, fewer - 1))
         raise SramError(
             f"prefill of {count} tokens on mesh {self.prefill.mesh} overflows the {limit:,} B of SRAM of each core on "
-            f"{self.prefill.mesh.device.name}, where at most {longest * side} tokens fit as the model lies, in chunks; "
+            f"{self.prefill.mesh.device.name}; at most {longest * side} tokens fit as the model lies, in chunks; "
             f"give max_prompt={count} when it is placed, or a larger mesh ({self._overflow(1, rows - 1)})"
         )
 
@@ -113,8 +113,8 @@ class Placement:
 def decode_regions(block: Block, layout: str = LAYOUTS[0]) -> Regions:
     """Return the regions of decode alone, with its cache, the embedding and the head.
 
-    Raises SramError if a core does not hold a block, which names the smallest mesh that works, and FullError if the
-    device does not hold them all.
+    Raises SramError if a core does not hold a block, and FullError if the device does not hold them all. SramError
+    names the smallest mesh that works.
     """
     held_by_all(block)
     needs = {kind: decode_need(block, kind) for kind in block.shape.layers_of}
@@ -135,10 +135,10 @@ class Prefill:
 
 
 def prefill_alone(choices: Sequence[Block], last: Block, prompt: int, layout: str = LAYOUTS[0]) -> Prefill:
-    """Prefill of a prompt on cores of its own, which keep all keys and values; the ends are as in decode's `last`.
+    """Return prefill on cores of its own, which keep all keys and values; embedding and head are as in block `last`.
 
-    A row takes all its tokens at once, halved again and again until the device holds the layers. Of the `choices` the
-    first that fits so is taken, with a second buffer of partial sums if there is room for it. Raises as
+    A row takes all its tokens at once, or a half, a quarter and so on until the device holds the layers. The first of
+    the `choices` that fits is taken, with a second buffer of partial sums if there is room for it. Raises the errors of
     `decode_regions`.
     """
     held_by_all(choices[0])
@@ -146,11 +146,11 @@ def prefill_alone(choices: Sequence[Block], last: Block, prompt: int, layout: st
 
 
 def placed(decode: Block, choices: Sequence[Block], prompt: int, layout: str = LAYOUTS[0]) -> Placement:
-    """Decode, and prefill of up to `prompt` tokens by one of the `choices`, as of `prefill_alone`.
+    """Return decode, and prefill of up to `prompt` tokens by one of the `choices`, see `prefill_alone`.
 
-    On one mesh both phases share their regions, which hold a block's buffers for both, and a second buffer of partial
-    sums if that costs neither a chunk nor a region; else each has its own. A head
-    that does not fit one region gets a larger one, a whole multiple of it. Raises as `decode_regions`.
+    On one mesh both phases share their regions, else each has its own. Shared regions hold a block's buffers for both
+    phases, and a second buffer of partial sums if that costs neither a chunk nor a region. A head that does not fit one
+    region gets a larger one, a whole multiple of it. Raises the errors of `decode_regions`.
     """
     held_by_all(decode)
     head = _head(decode)
@@ -165,17 +165,17 @@ def placed(decode: Block, choices: Sequence[Block], prompt: int, layout: str = L
 
 
 def shared(decode: Block, prefill: Block) -> bool:
-    """Whether both phases run on the same cores; prefill's mesh is folded, which decode's may be too lopsided for."""
+    """Return whether both phases run on the same cores; a very long mesh cannot be folded for prefill."""
     return replace(prefill.mesh, fold=(1, 1)) == decode.mesh
 
 
 def _prefill(decode: Block, choices: Sequence[Block], prompt: int, layout: str, alone: bool) -> Prefill:
-    """Prefill of a prompt, beside decode unless it is `alone`."""
+    """Return prefill of a prompt, beside decode unless it is `alone`."""
     rows, reason = -(-prompt // choices[0].mesh.shape[0]), None
     for tokens in _sizes(rows, choices[0]):
         for choice in choices:
             found: Prefill | None = None
-            # a second buffer of partial sums is for speed: it may cost regions of prefill's own, but none of decode's
+            # a second buffer of partial sums is for speed: it may cost regions of prefill alone, but none of decode
             for overlap in (alone, not alone) if choice.overlap else (False,):
                 if found is not None and alone:
                     break
@@ -197,7 +197,7 @@ def _prefill(decode: Block, choices: Sequence[Block], prompt: int, layout: str, 
 
 @lru_cache(maxsize=64)
 def _weights_alone(decode: Block, choices: tuple[Block, ...], prompt: int, layout: str) -> None:
-    """SramError or FullError if the device does not even hold the weights, which is quick to find out."""
+    """Raise SramError or FullError if the device does not hold the weights, a quick check."""
 
     def needs(block: Block) -> Needs:
         fold = block.mesh.fold[0] * block.mesh.fold[1]
@@ -229,7 +229,7 @@ def _prefill_needs(decode: Block, prefill: Block, tokens: int, past: int, alone:
 
 
 def _sizes(rows: int, prefill: Block) -> list[int]:
-    """Return the tokens that a row may take at once: all, halved again and again; all in the paper benchmark."""
+    """Return numbers of tokens that a row may take at once: all, a half, a quarter ...; all in the paper benchmark."""
     return [rows] if prefill.apart else [size for shift in range(rows.bit_length()) if (size := rows >> shift)]
 
 
@@ -276,7 +276,7 @@ def _regions(what: str, kinds: Needs, mesh: Mesh, head: Block, layout: str) -> R
 
 
 def _full(what: str, device: Device, packed: list[tuple[Mesh, list[str]]], laid: int, layout: str) -> str:
-    """Why regions do not fit of which the first `laid` do."""
+    """Return the message of regions that do not fit after the first `laid`."""
     wanted = sum(mesh.rows * mesh.cols for mesh, _ in packed)
     blocks, every = sum(len(names) for _, names in packed[:laid]), sum(len(names) for _, names in packed)
     how = "laid out in rows" if layout == "rectangles" else "by area"
@@ -289,7 +289,7 @@ def _full(what: str, device: Device, packed: list[tuple[Mesh, list[str]]], laid:
 
 
 def held_by_all(block: Block) -> None:
-    """LargeError if the experts of a model, most of which rest, are more than all cores of the device hold together."""
+    """Raise LargeError if a model with experts has more weights than all cores of the device hold together."""
     shape, device = block.shape, block.mesh.device
     weights, held = shape.parameters * BYTES[block.stored], device.cores * device.sram_bytes
     if shape.experts is not None and weights > held:

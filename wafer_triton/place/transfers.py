@@ -1,4 +1,4 @@
-"""Transfers: schedules that bring weights and caches from one place to another, in slices that a core can hold."""
+"""Transfers: schedules that move weights and caches from cores to other cores, in slices that a core can hold."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from typing import Any
 
 import numpy as np
 
-from wafer_triton.dtype import BYTES
-from wafer_triton.mesh import Mesh
+from wafer_triton.device.dtype import BYTES
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.gemm import align, transpose_by_rings
-from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Schedule, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Slot
+from wafer_triton.schedule.schedule import Schedule
 
-Scheduled = tuple[Schedule, int]  # a schedule, and how often it runs
+Scheduled = tuple[Schedule, int]  # a schedule and its number of runs
 
 
 @dataclass(frozen=True, eq=False)
 class Shift:
     """Units of `numel` elements on every line of an axis, from cores `source` to cores `target`, `times` times.
 
-    Its schedule is made when it is asked for. Units that always go together are moved as one.
+    Its schedule is made on first use. Units that always go together are moved as one.
     """
 
     mesh: Mesh
@@ -38,7 +39,7 @@ class Shift:
 
     @property
     def scheduled(self) -> Scheduled:
-        """The schedule, and how often it runs; SramError where a core does not hold even one element."""
+        """The schedule and its number of runs; SramError if a core does not hold even one element."""
         source, target = self.source, self.target
         together = np.diff(np.flatnonzero(np.diff(source) | np.diff(target)) + 1, prepend=0, append=len(source))
         unit = int(np.gcd.reduce(together))
@@ -62,7 +63,7 @@ class Shift:
 class Turn:
     """Tiles of `numel` elements that are transposed across the diagonal, or skewed in squares of `skew` cores a side.
 
-    Its schedule is made when it is asked for.
+    Its schedule is made on first use.
     """
 
     mesh: Mesh
@@ -72,7 +73,7 @@ class Turn:
 
     @property
     def scheduled(self) -> Scheduled:
-        """The schedule, and how often it runs; SramError where a core does not hold even one element."""
+        """The schedule and its number of runs; SramError if a core does not hold even one element."""
         own = self.mesh, self.numel, self.dtype
         if self.skew is None:
             return turned(*own)
@@ -80,7 +81,7 @@ class Turn:
 
 
 def redistribute(mesh: Mesh, axis: str, source: Index, target: Index, numel: int, dtype: str) -> Schedule:
-    """Unit u of `numel` elements moves on every line from core source[u] to core target[u] of an axis.
+    """Return the schedule that moves unit u of `numel` elements on every line from core source[u] to core target[u].
 
     The units of a core lie in the slots of `from` and `to` in the order of u. In a round a core sends one and receives
     one.
@@ -116,7 +117,7 @@ def _planned(
     """
     here, there = np.frombuffer(source, np.int64), np.frombuffer(target, np.int64)
     rounds, ranks, moving = _rounds(here, there), (ranks_of(here), ranks_of(there)), (here != there).astype(np.int64)
-    slots = np.zeros((2, 2, int(rounds.max()) + 1, length), np.int64)  # of units that stay and that move, on both sides
+    slots = np.zeros((2, 2, int(rounds.max()) + 1, length), np.int64)  # for resident and moving units, on both sides
     for side, (cores, own) in enumerate(zip((here, there), ranks, strict=True)):
         slots[moving, side, rounds, cores] = own
     order = np.lexsort((there, 2 * rounds + moving))
@@ -131,10 +132,10 @@ def _planned(
 
 
 def _rounds(source: Index, target: Index) -> Index:
-    """[units]: the round of each unit, so that no core sends two in a round, or receives two.
+    """Return [units]: the round of each unit, so that no core sends two in a round, or receives two.
 
-    Units in order on both sides, as many on each core but the last, take turns: units next to each other are never in
-    one round. Other units take the first round that is free on both sides.
+    If units have the same order on both sides, with equal numbers on all cores but the last, neighbouring units take
+    successive rounds. Other units take the first round that is free on both sides.
     """
     most = max(int(np.bincount(cores).max()) for cores in (source, target))
     if all((np.diff(cores) >= 0).all() for cores in (source, target)):
@@ -151,14 +152,14 @@ def _rounds(source: Index, target: Index) -> Index:
 
 
 def at_cores(length: int, cores: Index, ranks: Index) -> Index:
-    """[length]: the ranks at their cores, 0 elsewhere."""
+    """Return [length]: the ranks at their cores, 0 elsewhere."""
     index = np.zeros(length, np.int64)
     index[cores] = ranks
     return index
 
 
 def ranks_of(cores: Index) -> Index:
-    """Return how many earlier units lie on the same core."""
+    """Return for each unit the number of earlier units on the same core."""
     order = np.argsort(cores, kind="stable")
     placed = cores[order]
     first = np.searchsorted(placed, placed)
@@ -168,7 +169,7 @@ def ranks_of(cores: Index) -> Index:
 
 
 def blocks_of(size: int, cores: int) -> Index:
-    """[size]: the core that holds each element of a dimension cut into whole tiles."""
+    """Return [size]: the core that holds each element of a dimension cut into whole tiles."""
     return np.arange(size) // -(-size // cores)
 
 
@@ -194,7 +195,7 @@ def grid(like: Mesh, rows: int, cols: int, fold: tuple[int, int]) -> Mesh:
 
 @lru_cache(maxsize=256)
 def turned(mesh: Mesh, numel: int, dtype: str) -> Scheduled:
-    """Return every core's tile of `numel` elements goes to the core across the diagonal."""
+    """Return the schedule that moves each core's tile of `numel` elements to the core across the diagonal."""
 
     def build(part: int) -> Schedule:
         b = Builder(mesh, "transpose weights")
@@ -208,7 +209,7 @@ def turned(mesh: Mesh, numel: int, dtype: str) -> Scheduled:
 
 @lru_cache(maxsize=256)
 def skewed(mesh: Mesh, numel: int, dtype: str, region: int | None = None) -> Scheduled:
-    """Return the alignment of weight tiles of `numel` elements, in every square of `region` cores a side by itself."""
+    """Return the alignment of weight tiles of `numel` elements, in each square of `region` cores a side."""
 
     def build(part: int) -> Schedule:
         b = Builder(mesh, "skew weights")
@@ -219,9 +220,9 @@ def skewed(mesh: Mesh, numel: int, dtype: str, region: int | None = None) -> Sch
 
 
 def sliced(mesh: Mesh, numel: int, dtype: str, tiles: int, build: Callable[[int], Schedule]) -> Scheduled:
-    """A move of `numel` elements a tile, in as many equal slices as fit the SRAM at once, of which it holds `tiles`.
+    """Return a move of `numel` elements a tile in the fewest equal slices, of which the SRAM holds `tiles` at once.
 
-    Raises SramError where a core does not hold even one element of what moves.
+    Raises SramError if a core does not hold even slices of one element.
     """
     need = tiles * numel * BYTES[dtype] * mesh.fold[0] * mesh.fold[1]
     slices = 1 << (max(1, -(-need // mesh.device.sram_bytes)) - 1).bit_length()

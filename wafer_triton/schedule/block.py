@@ -13,15 +13,16 @@ from functools import lru_cache, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from wafer_triton.device import ANY
-from wafer_triton.dtype import accumulator
-from wafer_triton.mesh import Mesh
+from wafer_triton.device.dtype import accumulator
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.builder import Builder, checked
 from wafer_triton.schedule.expert_places import ExpertRegions
 from wafer_triton.schedule.heads import HeadGroups, head_groups
 from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.norm import rms_norm
 from wafer_triton.schedule.reduce import all_reduce
-from wafer_triton.schedule.rounds import Schedule, Slot
+from wafer_triton.schedule.rounds import Slot
+from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.segment_gemm import BlockRing, block_ring
 from wafer_triton.shape.decoder import DecoderShape
 

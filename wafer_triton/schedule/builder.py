@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from wafer_triton.dtype import storage_name
+from wafer_triton.device.dtype import storage_name
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError, check_type
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import rules, sram
 from wafer_triton.schedule.repeat import Repeat, Rounds, flat
 from wafer_triton.schedule.rounds import (
@@ -25,11 +25,11 @@ from wafer_triton.schedule.rounds import (
     Parameter,
     Pattern,
     Round,
-    Schedule,
     Slot,
     as_slot,
     caller,
 )
+from wafer_triton.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
     from wafer_triton.schedule.repeat import Step

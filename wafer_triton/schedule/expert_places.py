@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import exp, lgamma, log, log1p
 
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import MeshError, ShapeError, check_counts
-from wafer_triton.mesh import Mesh
 from wafer_triton.shape.moe import Experts
 
 MOST_HELD = 256  # experts of a region, whose numbers travel in the dtype of tiles

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from wafer_triton.mesh import Mesh
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.rounds import PATTERNS, Cores, Pattern, Round
 
 COMBINING = ("add", "maximum")  # the operations of a tree

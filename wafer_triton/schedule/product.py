@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wafer_triton.dtype import accumulator, tile_dtype
+from wafer_triton.device.dtype import accumulator, tile_dtype
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ShapeError, check_type
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import reduce as reduce_schedules
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.all_to_all import all_to_all
@@ -28,7 +28,7 @@ from wafer_triton.schedule.gemm import matmul
 from wafer_triton.schedule.gemv import meshgemv
 from wafer_triton.schedule.norm import rms_norm as rms_norm_rounds
 from wafer_triton.schedule.norm import softmax_parts
-from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.schedule import Schedule
 
 Shape = tuple[int, ...]
 Groups = tuple[int, ...] | None

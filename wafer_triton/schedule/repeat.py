@@ -9,17 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, overload
+from typing import NamedTuple, TypeAlias, overload
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from typing import TypeAlias
+from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Slot
 
-    from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Slot
-
-    Step: TypeAlias = "Round | Section | Repeat"
-
+Step: TypeAlias = "Round | Section | Repeat"
 Uses = Mapping[str, tuple[int, int]]  # of buffers, the first and the last round that touches them
 
 
@@ -217,7 +213,7 @@ def _comings(steps: Iterable[Step], number: int, times: int, turning: Repeat | N
             number += 1
 
 
-class Rounds(Sequence["Round"]):
+class Rounds(Sequence[Round]):
     """The rounds of some steps in order; nothing but their number is worked out before they are read."""
 
     def __init__(self, steps: Iterable[Step]) -> None:

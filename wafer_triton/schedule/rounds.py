@@ -1,10 +1,9 @@
-"""A schedule: an algorithm on a mesh as immutable data, written once and read by everything else.
+"""A round of a schedule as immutable data: tiles move between cores, then cores compute, on slots of named buffers.
 
-A `Schedule` is a tuple of rounds. In a round tiles first move, in each `Exchange` along one axis; then cores compute
-(`Local`). The round rule has two parts. Within the exchanges, and within one local operation, a slot of a core is
-either read or written. No local operation writes a slot that its core sends in the same round. So the order in which
-cores run cannot change a result. Local operations that touch nothing which arrives in their round overlap with the
-exchanges.
+In a round tiles first move, in each `Exchange` along one axis; then cores compute (`Local`). The round rule has two
+parts. Within the exchanges, and within one local operation, a slot of a core is either read or written. No local
+operation writes a slot that its core sends in the same round. So the order in which cores run cannot change a result.
+Local operations that touch nothing which arrives in their round overlap with the exchanges.
 
 Index arrays are per axis and per line, never per core, so a 720 x 720 mesh costs kilobytes.
 """
@@ -12,7 +11,6 @@ Index arrays are per axis and per line, never per core, so a 720 x 720 mesh cost
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -23,11 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wafer_triton.dtype import BYTES
+from wafer_triton.device.dtype import BYTES
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError, check_type
-from wafer_triton.mesh import Mesh
-from wafer_triton.schedule.repeat import Rounds, comings
-from wafer_triton.text import notebook
 
 Index = NDArray[np.int64]
 GIVEN = ("input", "weight", "cache", "state")  # roles that have values at the start
@@ -290,36 +286,6 @@ class Round:
         """Return whether compute runs beside the exchange: no local operation reads an arrival of this round."""
         arriving = {exchange.dst.buffer for exchange in self.exchanges}
         return not any(slot.buffer in arriving for op in self.locals for slot in (*op.ins, *op.outs))
-
-
-@dataclass(frozen=True, eq=False)
-class Schedule:
-    """Rounds on a mesh over named buffers, built and checked by `Builder.build`; any sequence of rounds may be given.
-
-    `family` names the measurements whose constants price it: "kernel", or "decode" for the steps of a decode layer.
-    """
-
-    name: str
-    mesh: Mesh
-    buffers: Mapping[str, Buffer]
-    rounds: Rounds
-    family: str = "kernel"
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.rounds, Rounds):
-            object.__setattr__(self, "rounds", Rounds(self.rounds))
-
-    def _repr_html_(self) -> str:
-        steps = Counter[str]()
-        for coming in comings(self.rounds.steps):
-            steps[coming.round.label or "(no label)"] += coming.times
-        title = f"{self.name} on mesh {self.mesh} of {self.mesh.device.name}: {len(self.rounds):,} rounds"
-        held = (
-            (buffer.name, f"{buffer.tile} {buffer.dtype}", buffer.role, buffer.bytes)
-            for buffer in self.buffers.values()
-        )
-        buffers = notebook.table("buffers", held, ("name", "tile", "role", "bytes"))
-        return notebook.table(title, steps.items(), ("step", "rounds")) + buffers
 
 
 def as_slot(slot: str | Slot) -> Slot:

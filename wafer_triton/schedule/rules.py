@@ -23,7 +23,8 @@ from wafer_triton.errors import ScheduleError
 from wafer_triton.local import SlotOperand
 from wafer_triton.schedule import patterns
 from wafer_triton.schedule.repeat import Repeat, comings, count
-from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Schedule, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Slot
+from wafer_triton.schedule.schedule import Schedule
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from math import gcd
 from time import process_time
 from typing import TypeVar
 
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import MeshError, SramError
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.repeat import uses
-from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.schedule import Schedule
 
 HINT_SECONDS = 5.0  # of CPU time, for which a mesh that fits is searched
 T = TypeVar("T")

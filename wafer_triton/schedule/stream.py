@@ -30,8 +30,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import MeshError, ScheduleError
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.ring import ring
 from wafer_triton.schedule.rounds import Cores, Exchange, Local

@@ -18,8 +18,8 @@ from wafer_triton.cost.price import Prediction
 from wafer_triton.cost.results import Kernel, Layered
 from wafer_triton.device import DeviceLike
 from wafer_triton.device import device as find_device
+from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.errors import ShapeError, check_counts
-from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.place.fitting import fitted
 from wafer_triton.place.layouts import LAYOUTS
 from wafer_triton.place.regions import Placement, decode_regions

@@ -17,7 +17,7 @@ from typing import Any
 
 from wafer_triton.cost.cap import peaks
 from wafer_triton.device import Device
-from wafer_triton.dtype import dtype_name
+from wafer_triton.device.dtype import dtype_name
 from wafer_triton.errors import ConfigError, ShapeError, check_counts, check_type, writing
 from wafer_triton.serve.course import MeanInterval, Run, Served, course
 

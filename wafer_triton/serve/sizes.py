@@ -15,8 +15,8 @@ from wafer_triton.cost.placement import Placement as Experts
 from wafer_triton.cost.placement import checked
 from wafer_triton.device import Device, DeviceLike
 from wafer_triton.device import device as find_device
+from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.errors import ConfigError, MeshError, ShapeError, SramError, WaferError, check_counts, check_type
-from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.place.fitting import remedies
 from wafer_triton.place.regions import FullError, Placement, Prefill, decode_regions, placed
 from wafer_triton.schedule.block import Block

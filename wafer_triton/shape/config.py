@@ -1,7 +1,8 @@
 """The settings of a `config.json`: how a key is read and checked, and which features of a decoder are computed here.
 
-A feature that no decoder here computes is refused by name, never ignored: what runs or is priced is the model that was
-asked for. Both spellings are read: transformers 4 (`rope_theta`, `rope_scaling`) and 5 (`rope_parameters`). No torch.
+A feature that no decoder here computes is refused by name, never ignored: no other model runs or is priced in place of
+the given one. Both spellings are read: transformers 4 (`rope_theta`, `rope_scaling`) and 5 (`rope_parameters`). No
+torch.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ MOST = 2**24  # of a width or a vocabulary, some hundred times the largest that 
 EXPERTS = ("num_experts", "num_local_experts")
 MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe")  # families with experts, see `wafer_triton.shape.moe`
 
-# What the decoder computes today. A new family grows this table; whatever is not in it is refused.
+# Features that the decoder computes. A new family extends this table; a feature that is not in it is refused.
 SUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "model_type": ("llama", "mistral", "qwen2", "qwen3", *MIXTURES),
     "hidden_act": ("silu",),
     "rope_type": ("default", "linear", "dynamic", "llama3", "yarn"),
 }
 
-# Keys that ask for something outside the decoder, each with the values, beside null, that ask for nothing.
+# Keys of features outside the decoder, each with its values, beside null, that switch the feature off.
 REFUSED: Mapping[str, tuple[Any, ...]] = {
     "attention_bias": (False,),
     "mlp_bias": (False,),
@@ -44,7 +45,7 @@ REFUSED: Mapping[str, tuple[Any, ...]] = {
 }
 
 
-# Families with experts that are not computed here, and what of them is not.
+# Families with experts that are not computed here, and their features that are not.
 UNLIKE: Mapping[str, str] = {
     "deepseek_v2": "multi-head latent attention, groups of experts and a scaled router",
     "deepseek_v3": "multi-head latent attention, groups of experts and a biased router",
@@ -59,9 +60,9 @@ UNLIKE: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """How rotary frequencies are stretched; `kind` is transformers' `rope_type`, positions are in tokens.
+    """The scaling of rotary frequencies; `kind` is transformers' `rope_type`, positions are in tokens.
 
-    Raises `ConfigError` at birth for a kind or a number that cannot be.
+    The constructor raises ConfigError for an unknown kind or an impossible number.
     """
 
     kind: str
@@ -93,9 +94,9 @@ class RopeScaling:
 
 
 def features(name: str, values: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
-    """The base of rotary frequencies and how they are stretched; ConfigError for a feature that is not computed here.
+    """Return the base and the scaling of rotary frequencies; ConfigError for a feature that is not computed here.
 
-    An absent key means what transformers takes it to mean, an absent model_type "llama".
+    An absent key has the default of transformers, an absent model_type is "llama".
     """
     _causal(name, values.get("architectures"))
     for key, absent in (("model_type", "llama"), ("hidden_act", "silu")):
@@ -111,7 +112,7 @@ def features(name: str, values: Mapping[str, Any]) -> tuple[float, RopeScaling |
 
 
 def _causal(name: str, architectures: Any) -> None:
-    """Raise ConfigError for a model whose head is none of a language model."""
+    """Raise ConfigError for a model without the head of a language model."""
     named = [] if architectures is None else architectures
     if not isinstance(named, list) or not all(isinstance(text, str) for text in named):
         raise ConfigError(f"{name}: architectures = {short(architectures)} must be a list of words")
@@ -215,7 +216,7 @@ _ROPE_MAY = {"yarn": ("beta_fast", "beta_slow", "attention_factor", "mscale", "m
 
 
 def _refuse_sliding_window(name: str, model_type: str, values: Mapping[str, Any]) -> None:
-    # transformers takes an absent key in a Mistral config for 4096.
+    # for Mistral, the default of transformers is 4096.
     window = values.get("sliding_window", 4096 if model_type == "mistral" else None)
     used = window is not None and values.get("use_sliding_window", not model_type.startswith("qwen")) is not False
     layers = values.get("layer_types") or []

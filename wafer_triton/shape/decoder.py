@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 
-from wafer_triton.dtype import WEIGHTS
+from wafer_triton.device.dtype import WEIGHTS
 from wafer_triton.errors import ConfigError
 from wafer_triton.shape.config import MOST, check_positive, check_size
 from wafer_triton.shape.moe import Experts
@@ -16,7 +16,7 @@ from wafer_triton.shape.moe import Experts
 class DecoderShape:
     """Widths, heads and layers of a decoder; `vocab_size` 0 means its layers alone, without embedding and head.
 
-    Raises `ConfigError` at birth for what no decoder can be.
+    The constructor raises ConfigError for an impossible decoder.
     """
 
     hidden_size: int
@@ -60,12 +60,12 @@ class DecoderShape:
 
     @property
     def q_width(self) -> int:
-        """Of all query heads together."""
+        """The width of all query heads together."""
         return self.num_attention_heads * self.head_dim
 
     @property
     def kv_width(self) -> int:
-        """Of all key heads together."""
+        """The width of all key heads together."""
         return self.num_key_value_heads * self.head_dim
 
     @property
@@ -80,13 +80,13 @@ class DecoderShape:
 
     @cached_property
     def layers_of(self) -> dict[str, int]:
-        """How many layers have each kind of block that the model has."""
+        """The number of layers with each kind of block."""
         sparse = sum(self.kinds(layer)[1] == "experts" for layer in range(self.num_hidden_layers))
         counts = {"attention": self.num_hidden_layers, "ffn": self.num_hidden_layers - sparse, "experts": sparse}
         return {kind: count for kind, count in counts.items() if count}
 
     def decode_macs(self, context: int) -> dict[str, int]:
-        """Multiply-adds of one token through each kind of block, with `context` tokens in the cache."""
+        """Return multiply-adds of one token by kind of block, with `context` tokens in the cache."""
         projections = 2 * self.hidden_size * (self.q_width + self.kv_width)
         macs = {
             "attention": projections + 2 * self.q_width * context,
@@ -98,7 +98,7 @@ class DecoderShape:
         return {kind: macs[kind] for kind in self.layers_of}
 
     def decode_elements(self, context: int) -> dict[str, int]:
-        """Return numbers that each kind of block keeps: weights, and the keys and values of `context` tokens."""
+        """Return stored elements by kind of block: weights, and the keys and values of `context` tokens."""
         heads = self.q_width + self.kv_width if self.qk_norm_whole else 2 * self.head_dim
         norms = self.hidden_size, heads * self.qk_norm
         bias = (self.q_width + 2 * self.kv_width) * self.qkv_bias
@@ -112,7 +112,7 @@ class DecoderShape:
 
     @property
     def matrices(self) -> int:
-        """Numbers of the matrices of all layers."""
+        """Elements of the matrices of all layers."""
         numbers, e = self.decode_macs(0), self.experts
         if e is not None:
             numbers["experts"] += 3 * self.hidden_size * (e.count - e.top_k) * e.width
@@ -126,9 +126,10 @@ class DecoderShape:
         return layers + tables + self.hidden_size * bool(self.vocab_size)
 
     def paper_benchmark(self) -> DecoderShape:
-        """The shape of the program that WaferLLM measured for this model: one head, keys and values as wide as queries.
+        """Return the shape of the program that WaferLLM measured for this model.
 
-        No bias, norm of heads or rotary embedding, no head and no embedding. Source: the public kernels of WaferLLM
+        It has one head, keys and values as wide as queries, and no bias, norm of heads, rotary embedding, LM head or
+        embedding. Source: the public kernels of WaferLLM
         (OSDI'25). ConfigError for a mixture of experts, of which none was measured.
         """
         if self.experts is not None:

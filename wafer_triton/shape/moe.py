@@ -14,11 +14,11 @@ MOST = 4096  # experts, some ten times the most that are known
 
 @dataclass(frozen=True)
 class Experts:
-    """The feed-forward block of sparse layers: of `count` experts each token takes `top_k`, by its router.
+    """The feed-forward block of sparse layers: by its router each token takes `top_k` of `count` experts.
 
     Shares are the softmax over all experts; if `normalized`, the shares of a token's experts add up to 1. With
     `shared_width` every token takes a shared expert of that width too, times a sigmoid. Layers in `dense` have no
-    experts. Raises ConfigError at birth for what cannot be.
+    experts. The constructor raises ConfigError for impossible numbers.
     """
 
     count: int
@@ -62,7 +62,7 @@ class Experts:
 
 @dataclass(frozen=True)
 class Names:
-    """What a family calls a block of experts, and the gate, up and down projection of one."""
+    """A family's names of a block of experts, and of the gate, up and down projection of one."""
 
     block: str = "mlp."
     parts: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
@@ -90,7 +90,7 @@ def names_of(config: Any) -> Names:
 def experts_of(name: str, values: Mapping[str, Any]) -> Experts | None:
     """Return the experts that the keys of a `config.json` describe; None for a family without.
 
-    An absent optional key means what transformers takes it to mean. Raises ConfigError for what cannot be.
+    An absent optional key has the default of transformers. Raises ConfigError for impossible values.
     """
     family = values.get("model_type", "llama")
     if family not in MIXTURES:

@@ -1,4 +1,4 @@
-"""Which experts tokens take: drawn, or read from a trace of what a model's tokens took."""
+"""Routings: the expert ids of tokens, drawn or read from a trace of a model's tokens."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ def of_experts(shape: DecoderShape) -> Experts:
 
 
 def hits(taken: Iterable[Sequence[int]]) -> dict[int, int]:
-    """By expert the tokens that took it."""
+    """Return, by expert, the number of tokens that took it."""
     return dict(Counter(expert for each in taken for expert in each))
 
 
 def steps(trace: Trace, batch: int) -> list[list[dict[int, int]]]:
-    """The trace as decode passes of `batch` tokens: of each pass and layer its `hits`; ShapeError if it is shorter."""
+    """Return the `hits` of each layer in each decode pass of `batch` tokens; ShapeError if the trace is shorter."""
     tokens = len(trace[0])
     if tokens < batch:
         raise ShapeError(f"a trace of {tokens} tokens has no pass of {batch}; give a longer trace or a smaller batch")

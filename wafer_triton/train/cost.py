@@ -16,7 +16,8 @@ import numpy as np
 
 from wafer_triton.count.account import multiply_adds, per_round
 from wafer_triton.count.counts import Additive
-from wafer_triton.schedule.rounds import Round, Schedule
+from wafer_triton.schedule.rounds import Round
+from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.train.dies import Wafer
 
 

@@ -17,8 +17,8 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from wafer_triton.device import Device
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import DeviceError
-from wafer_triton.mesh import Mesh
 
 if TYPE_CHECKING:
     import networkx as nx

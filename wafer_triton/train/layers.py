@@ -14,7 +14,8 @@ from torch import Tensor
 
 import wafer_triton.train.operations  # noqa: F401  # registers the local operations of training
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.rounds import Schedule, Slot
+from wafer_triton.schedule.rounds import Slot
+from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.stream import gather, reduce
 from wafer_triton.train.linear import Linear, take
 from wafer_triton.train.machine import Machine

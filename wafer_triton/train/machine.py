@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.reference import Reference
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import HbmError
 from wafer_triton.local import find
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.train.cost import DieCost, total
 from wafer_triton.train.dies import Wafer
 

@@ -18,10 +18,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError, SramError, check_counts
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.rounds import Cores, Local, Schedule, Slot
+from wafer_triton.schedule.rounds import Cores, Local, Slot
+from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.stream import Stream, gather, groups, reduce, stream
 
 PASSES = {"w": ("forward", "dx", "dw"), "x": ("forward", "dx", "dw"), "y": ("forward", "backward")}

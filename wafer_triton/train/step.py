@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.stream import peers, relay
 from wafer_triton.train.cost import DieCost
 from wafer_triton.train.layers import MicroBatch, Saved

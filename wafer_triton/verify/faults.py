@@ -39,8 +39,9 @@ from wafer_triton import local
 from wafer_triton.count.routes import excess
 from wafer_triton.errors import ScheduleError, SramError, check_type
 from wafer_triton.schedule import sram
-from wafer_triton.schedule.rounds import Cores, Exchange, Schedule, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Slot
 from wafer_triton.schedule.rules import Finding, findings, title
+from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text import notebook
 from wafer_triton.verify.provenance import Intent, provenance
 from wafer_triton.verify.state import SlotView, fault, given_buffers, slot_view

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wafer_triton.errors import ScheduleError
-from wafer_triton.schedule.rounds import Cores, Schedule, Slot
+from wafer_triton.schedule.rounds import Cores, Slot
+from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.verify.state import slot_view
 from wafer_triton.verify.terms import PART, Counts, Letters
 

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+from wafer_triton.device.mesh import Mesh
+from wafer_triton.schedule.rounds import Round
 from wafer_triton.schedule.rules import Finding
 from wafer_triton.verify.protocol import Instruction, Location, Protocol
 
@@ -131,6 +133,17 @@ class _Machine:
 
     def fault(self, verdict: str, step: Instruction, message: str) -> Finding:
         return Finding(verdict, f"core {step.core} in round {step.round} {message}", step.round, step.core)
+
+
+def neighbours(round_: Round, mesh: Mesh) -> list[list[int]]:
+    """Return, for each exchange of a round in which every core takes part, the core that each core sends to."""
+    tables = []
+    for exchange in round_.exchanges:
+        pairs = zip(exchange.senders.flat(mesh).tolist(), exchange.receivers.flat(mesh).tolist(), strict=True)
+        to = dict(pairs)
+        if len(to) == mesh.cores:
+            tables.append([to[core] for core in range(mesh.cores)])
+    return tables
 
 
 def explore(

@@ -1,4 +1,4 @@
-"""The waiting protocol of kernels whose programs wait for each other: its constants, and its programs as data.
+"""The waiting protocol of kernels whose programs wait for each other: its programs as data.
 
 A slot has two flags. "full" means that the tile is in the slot; the writer raises it after its payload. "credit" means
 that the slot may be written; its reader raises it after its last read. A core that waits for a flag lowers it in the
@@ -15,8 +15,8 @@ same instruction, so that no flag is up between launches.
 A wait has a bound: a core whose flags never come gives up and raises an alarm, and all other cores go on (see
 `kernels.waiting`).
 
-The kernels take their constants from here. A program is data: a list of atomic instructions in the order of the kernel;
-`wafer_triton.verify.interleavings` runs such programs in every order.
+The kernels fix the numbers of slots and of arrivals. A program is data: a list of atomic instructions in the order of
+the kernel; `wafer_triton.verify.interleavings` runs such programs in every order.
 """
 
 from __future__ import annotations
@@ -26,13 +26,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
-from wafer_triton.mesh import Mesh
-from wafer_triton.schedule.rounds import Round
+from wafer_triton.kernels import SLOTS
 
 DOWN, UP = 0, 1  # a flag's values
-SLOTS = 2  # of a compute-shift operand
 FIRST_SLOT = 0  # where its tile lies at the start
-ARRIVALS = 4  # flags that a compute-shift round waits for: two operands, a tile and a credit each
 
 
 class Location(NamedTuple):
@@ -81,17 +78,6 @@ class Protocol:
         """Return the protocol with some instructions left out, to see that they are needed."""
         kept = (tuple(step for step in program if not wrong(step)) for program in self.programs)
         return replace(self, programs=tuple(kept))
-
-
-def neighbours(round_: Round, mesh: Mesh) -> list[list[int]]:
-    """Return, for each exchange of a round in which every core takes part, the core that each core sends to."""
-    tables = []
-    for exchange in round_.exchanges:
-        pairs = zip(exchange.senders.flat(mesh).tolist(), exchange.receivers.flat(mesh).tolist(), strict=True)
-        to = dict(pairs)
-        if len(to) == mesh.cores:
-            tables.append([to[core] for core in range(mesh.cores)])
-    return tables
 
 
 def compute_shift(to: Sequence[Sequence[int]], rounds: int, *, slots: int = SLOTS, blocks: int = 1) -> Protocol:

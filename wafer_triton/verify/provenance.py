@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wafer_triton import local
+from wafer_triton.device.layout import MESH_AXES, dimensions
 from wafer_triton.errors import ScheduleError, check_type
-from wafer_triton.layout import MESH_AXES, dimensions
 from wafer_triton.schedule.rounds import Cores, Local, Slot
 from wafer_triton.schedule.rules import Finding
 from wafer_triton.verify.held import JOINTS, HeldTiles, Value
@@ -32,7 +32,7 @@ from wafer_triton.verify.terms import PART, Counts
 
 if TYPE_CHECKING:
     from wafer_triton.schedule.product import Recipe
-    from wafer_triton.schedule.rounds import Schedule
+    from wafer_triton.schedule.schedule import Schedule
 
 PRODUCTS = ("gemm", "gemm_t")
 # operations with a statistic of rows among their operands: its place, its maker, and the joint of its terms

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from wafer_triton.count.circuits import CORE, EAST, NORTH, SOUTH, WEST
 from wafer_triton.count.routes import Routes
 from wafer_triton.errors import ScheduleError
-from wafer_triton.schedule.rounds import Schedule
 from wafer_triton.schedule.rules import title
+from wafer_triton.schedule.schedule import Schedule
 
 STEPS = {EAST: (0, 1), WEST: (0, -1), SOUTH: (1, 0), NORTH: (-1, 0)}
 OPPOSITE = {EAST: WEST, WEST: EAST, SOUTH: NORTH, NORTH: SOUTH}

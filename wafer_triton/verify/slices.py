@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from wafer_triton import local
 from wafer_triton.schedule.repeat import Rounds
-from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Schedule, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Slot
+from wafer_triton.schedule.schedule import Schedule
 
 
 def sliced(schedule: Schedule, wanted: Mapping[str, NDArray[np.bool_]]) -> Schedule:

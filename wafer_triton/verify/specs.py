@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from wafer_triton.device.layout import MESH_AXES, letters
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError
-from wafer_triton.layout import MESH_AXES, letters
-from wafer_triton.mesh import Mesh
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wafer_triton.mesh import Mesh
-from wafer_triton.schedule.rounds import Cores, Index, Schedule, Slot
+from wafer_triton.device.mesh import Mesh
+from wafer_triton.schedule.rounds import Cores, Index, Slot
 from wafer_triton.schedule.rules import Finding, title
+from wafer_triton.schedule.schedule import Schedule
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wafer_triton import local
-from wafer_triton.dtype import torch_dtype
+from wafer_triton.device.dtype import torch_dtype
 from wafer_triton.errors import ScheduleError
 from wafer_triton.schedule.rounds import Cores, Round, Slot
 from wafer_triton.schedule.rules import Finding, title
@@ -35,7 +35,7 @@ from wafer_triton.verify.state import fault, given_buffers
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from wafer_triton.schedule.rounds import Schedule
+    from wafer_triton.schedule.schedule import Schedule
 
 RUNS = 4  # on values of their own, side by side.
 WORK = 1e8  # elements moved or computed, about a second.

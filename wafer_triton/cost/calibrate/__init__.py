@@ -11,7 +11,7 @@ from wafer_triton.cost.bands import FOLDER, Sizes, layer_sizes, product_sizes
 from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.price import Cost, price
 from wafer_triton.device import Device, device
-from wafer_triton.mesh import Mesh
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.product import recipe
 from wafer_triton.shape.read import of_sizes, shape_of
 
@@ -22,7 +22,7 @@ _MEASURED = (("skew", "host"), ("sums", "fp16"))  # as the kernels on silicon
 class Measurement:
     """A measured number in `unit` and the model's prediction of it; rows that share a value of `groups` are related.
 
-    `sizes` are its sizes; a size outside of the range over all rows is beyond the measurements.
+    A size in `sizes` outside of the range over all rows is beyond the measurements.
     """
 
     family: str
@@ -129,7 +129,7 @@ def _llm(phase: str) -> Callable[[Record, Device], list[Measurement]]:
     return read
 
 
-# Of every family its file, what reads a row of it, and the device that was measured.
+# Each family's file, the function that reads a row of it, and the measured device.
 FAMILIES: dict[str, tuple[str, Callable[[Record, Device], list[Measurement]], str]] = {
     "MeshGEMM": ("wse3_meshgemm.csv", _meshgemm, "wse3"),
     "MeshGEMV": ("wse3_meshgemv.csv", _meshgemv, "wse3"),

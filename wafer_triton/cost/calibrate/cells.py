@@ -19,7 +19,7 @@ VERDICTS = {
     "miss": "not fitted, and outside of the band; without a band, off by more than 1 %",
     "context": "a GPU's, which is not predicted",
 }
-COUNTED = 0.01  # what a cell without a band may be off
+COUNTED = 0.01  # the relative error that a cell without a band may have
 RIVALS = {"T10": "t10", "Ladder": "ladder"}
 
 
@@ -28,7 +28,7 @@ class Cell:
     """A number of the paper, with its predictions by the paper's own program and by the full one, in `unit`.
 
     `low` and `high` are the published number as it is rounded, or the ends of a range. `band` is the share by which
-    a measurement may differ from the first prediction; None where nothing is calibrated.
+    a measurement may differ from the first prediction; None without a calibration.
     """
 
     table: str
@@ -77,7 +77,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Summary:
-    """The cells of one kind, and the mean and worst size of the errors of those that are not fitted."""
+    """The cells of one kind, and the mean and worst size of errors of the cells that are not fitted."""
 
     name: str
     cells: int

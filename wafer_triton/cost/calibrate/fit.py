@@ -43,7 +43,7 @@ class Stage:
         return [row for row in rows(self.family) if self.takes(row)]
 
 
-# In this order, as later ones build on earlier ones.
+# In this order, as later stages use the constants of earlier ones.
 STAGES = (
     Stage(
         "wse3",
@@ -84,7 +84,7 @@ class Fitted:
     residuals: tuple[tuple[Measurement, float], ...]  # predicted over measured, less 1
 
 
-ROUNDING = 1e-9  # relative errors that a constant changes by no more than this do not depend on it
+ROUNDING = 1e-9  # if a constant changes relative errors by no more than this, they do not depend on it
 
 
 class UndeterminedError(ValueError):
@@ -94,9 +94,9 @@ class UndeterminedError(ValueError):
 def solve(
     names: Sequence[str], measurements: Sequence[Measurement], start: Constants
 ) -> tuple[Constants, list[float | None]]:
-    """Least squares of relative errors over the named constants: Gauss-Newton, and standard errors from its Jacobian.
+    """Return the constants of least squared relative errors, by Gauss-Newton, with standard errors from its Jacobian.
 
-    One step is exact where predictions are linear in the constants. A few more steps settle which term of a maximum
+    One step is exact if predictions are linear in the constants. A few more steps settle which term of a maximum
     counts. Raises UndeterminedError when the rows do not determine the constants.
     """
     c, measured = start, np.array([row.measured for row in measurements])
@@ -128,7 +128,7 @@ def solve(
 
 @cache  # of the package's own files, which do not change while it runs
 def fit() -> tuple[dict[str, Constants], list[Fitted]]:
-    """Run all stages in order; returns the constants by device, and the result of each stage."""
+    """Return the constants by device, and the result of each stage, after all stages in order."""
     by_device = {name: _start(name) for name in MEASURED}
     results = []
     for stage in STAGES:
@@ -144,7 +144,7 @@ def fit() -> tuple[dict[str, Constants], list[Fitted]]:
 
 
 def _start(name: str) -> Constants:
-    """Return the constants of a device before any stage, with a start for those that stages find."""
+    """Return the constants of a device before any stage, with start values for constants that stages fit."""
     found = {key for stage in STAGES for key in (stage.names if stage.device == name else stage.hands_on)}
     held = {key: entry.value for key, entry in read(name).constants.items() if key not in found}
     start = {key: _START.get(key, 0.0) for key in found if key != "stage_cycles"}  # which starts with the device's
@@ -152,7 +152,7 @@ def _start(name: str) -> Constants:
 
 
 def spec(name: str, c: Constants, results: Sequence[Fitted]) -> Spec:
-    """Return the spec of a device with the constants that stages found."""
+    """Return the spec of a device with the constants that the stages fitted."""
     held = read(name)
     constants = dict(held.constants)
     for result in results:
@@ -168,9 +168,9 @@ def spec(name: str, c: Constants, results: Sequence[Fitted]) -> Spec:
 
 
 def leave_one_out(stage: Stage, start: Constants) -> dict[str, list[tuple[Measurement, float]] | None]:
-    """For each way to group a stage's rows, each row and what is predicted of it when its group is left out of the fit.
+    """Return predictions of a stage's rows by fits without them, for each way to group the rows.
 
-    None where no remaining rows determine the constants.
+    A row is predicted by a fit without its group. None means that the remaining rows do not determine the constants.
     """
     measurements = stage.rows()
     left: dict[str, list[tuple[Measurement, float]] | None] = {}

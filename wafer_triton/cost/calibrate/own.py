@@ -1,6 +1,6 @@
-"""A user's own measurements, in the form of the calibration files: how far predictions are off, and what a fit gives.
+"""A user's own measurements, in the form of the calibration files: errors of predictions, and constants of a fit.
 
-The columns of a file say what was measured, as in `wafer_triton/cost/calibrate/*.csv`.
+The columns of a file give the sizes and the measured number, as in `wafer_triton/cost/calibrate/*.csv`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from wafer_triton.errors import ConfigError, WaferError
 from wafer_triton.shape.read import shape_of
 from wafer_triton.text.files import read_text
 
-MOST_ROWS = 1_000  # each is a schedule that is priced
+MOST_ROWS = 1_000  # a schedule is priced for each row
 COLUMNS = {
     "MeshGEMM": ("mesh", "tile_m", "tile_k", "tile_n", "cycles"),
     "MeshGEMV": ("mesh", "tile_k", "tile_n", "group_num", "cycles"),
@@ -49,15 +49,16 @@ class OwnFamily:
         return own
 
     def errors(self, c: Any = None) -> list[float]:
-        """Errors of all rows by constants, which are the device's unless they are given: predicted over measured."""
+        """Return the errors of all rows, predicted over measured, by constants `c` or the device's."""
         own = constants(self.device) if c is None else c
         return [row.predict(own) / row.measured - 1 for row in self.rows]
 
 
 def read(path: Path, on: Device | None = None) -> list[OwnFamily]:
-    """Return the measurements in a file, by family, on a device; None takes the one that the family was measured on.
+    """Return the measurements in a file, by family, on a device; None takes the family's measured device.
 
-    Raises ConfigError, with the line, for other columns, for what is no number and for what cannot be predicted.
+    Raises ConfigError, with the line, for other columns, for a value that is not a number and for a row that cannot be
+    predicted.
     """
     try:
         table = csv.DictReader(StringIO(read_text(path).removeprefix("\ufeff")))  # a spreadsheet's mark of UTF-8
@@ -114,7 +115,7 @@ def _checked(path: Path, line: int, record: dict[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Refitted:
-    """What a fit with the rows of a user gives: constants before and after, and errors of the user's rows."""
+    """The result of a fit with the rows of a user: constants before and after, and errors of the user's rows."""
 
     own: OwnFamily
     beside: int  # calibration rows that were fitted on as well
@@ -126,7 +127,7 @@ class Refitted:
 
 
 def refitted(own: OwnFamily) -> Refitted:
-    """Return what a fit of the family's constants gives, on a preset with the calibration rows beside the user's.
+    """Return a fit of the family's constants to the user's rows, and on a preset to its calibration rows as well.
 
     Raises ConfigError for rows that do not determine the constants.
     """

@@ -1,4 +1,4 @@
-"""The paper's tables, cell by cell, beside what the model predicts: what `wafer-triton reproduce` prints.
+"""The paper's tables, cell by cell, beside the model's predictions, as `wafer-triton reproduce` prints them.
 
 A cell is a number that WaferLLM (He et al., OSDI'25) reports, of tables 2 to 8 or of its text. It has two predictions:
 of the program that the paper ran ("paper-benchmark") and of the model's own ("full"). Constants are fitted on the
@@ -6,7 +6,7 @@ calibration files alone, which have eight cells of tables 3 and 4; nothing here 
 predicted.
 
 The rivals T10 and Ladder are priced for whole decoders by the products of the paper's program, each under the
-assumptions of `wafer_triton.cost.rivals`. Norms, softmax and whatever lies between products cost them nothing.
+assumptions of `wafer_triton.cost.rivals`. Norms, softmax and other work between products cost them nothing.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from wafer_triton.cost.bands import FOLDER
 from wafer_triton.cost.calibrate.cells import RIVALS, TABLES, Cell
 from wafer_triton.cost.constants import constants
 from wafer_triton.device import device
+from wafer_triton.device.mesh import as_mesh
 from wafer_triton.errors import WaferError
-from wafer_triton.mesh import as_mesh
 from wafer_triton.shape.read import shape_of
 
 FILE = FOLDER / "wse2_paper.csv"
@@ -109,10 +109,10 @@ def _request_of(record: dict[str, str]) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def rival_seconds(phase: str, rival: str, model: str, mesh: Any, tokens: int) -> float:
-    """Return the seconds that the products of a decoder take a rival: of a prompt, or of one token of decode.
+    """Return a rival's seconds for the products of a decoder: of a prompt, or of one token of decode.
 
-    They are the products of the paper's program, which has one head and keys and values of full width. Raises what
-    `estimate` raises for sizes.
+    They are the products of the paper's program, which has one head and keys and values of full width. Raises the
+    errors of `estimate` for sizes.
     """
     shape, on = shape_of(model), as_mesh(mesh if isinstance(mesh, int) else int(mesh), device(WSE2))
     d, f = shape.hidden_size, shape.intermediate_size
@@ -128,9 +128,9 @@ def rival_seconds(phase: str, rival: str, model: str, mesh: Any, tokens: int) ->
 
 @dataclass(frozen=True)
 class Parts:
-    """Of a request the seconds that the paper reports and those that are predicted of it, part by part.
+    """The published and the predicted seconds of a request, part by part.
 
-    `elsewhere_seconds` are predicted with prefill on the largest mesh of table 3 in place of the one that is stated.
+    `elsewhere_seconds` is predicted with prefill on the largest mesh of table 3 in place of the stated mesh.
     """
 
     model: str
@@ -233,7 +233,7 @@ _PREDICT: dict[str, Callable[..., Prediction]] = {
 
 
 def _statements(records: list[dict[str, str]]) -> Iterator[Cell]:
-    """Yield what the text says of speeds, each as a range."""
+    """Yield the speeds in the text of the paper, each as a range."""
     for size in (2048, 4096, 8192):
         ours = estimate.gemm(device=WSE2, mesh=SIDES[-1], m=size, k=size, n=size)
         for rival in ("cannon", "summa"):

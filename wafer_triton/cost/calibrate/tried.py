@@ -1,6 +1,6 @@
-"""What was tried to explain cells of the paper that are missed: short requests, and the cache of Llama-2-13B.
+"""Experiments to explain missed cells of the paper: short requests, and the cache of Llama-2-13B.
 
-Each trial changes one assumption and is shown for all cells that it is about. Nothing is fitted to them.
+Each experiment changes one assumption and is shown for all cells to which it applies. Nothing is fitted to them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from wafer_triton.schedule.product import tiles
 from wafer_triton.shape.read import shape_of
 
 SHORT = 128  # tokens of a short answer
-DRAWN = (600, 720)  # meshes of table 3 from which a prefill elsewhere is drawn on as a straight line
+DRAWN = (600, 720)  # a straight line through prefill on these meshes of table 3 gives prefill on others
 CACHES = {"llama3-8b": 360, "llama2-13b": 375}  # meshes of table 5
 STATED, AS_COUNTED, AS_PUBLISHED = "prefill as stated", "as counted", "as published"
 TOKENS_HEAD = (
@@ -27,7 +27,7 @@ TOKENS_HEAD = (
 def short_requests(of: Iterable[Parts]) -> dict[str, list[float | None]]:
     """Return, by assumption, the errors of all short answers: predicted over published tokens a second, less 1.
 
-    None stands for a prompt of which table 3 has no prefill.
+    None stands for a prompt whose prefill table 3 does not have.
     """
     found: dict[str, list[float | None]] = {}
     for one in of:
@@ -48,7 +48,7 @@ def short_requests(of: Iterable[Parts]) -> dict[str, list[float | None]]:
 
 
 def _drawn(one: Parts) -> float | None:
-    """Return seconds of prefill on the mesh of a request, on a line through the published seconds on `DRAWN`."""
+    """Return seconds of prefill on a request's mesh, on a line through the published seconds on `DRAWN`."""
     rows = {
         int(row["mesh"]): int(row["input_tokens"]) / float(row["value"])
         for row in records_of_file()
@@ -94,7 +94,7 @@ def cache_tokens(model: str, layers: int, multiple: int = 1) -> int:
 
 
 def _left(model: str, layers: int, multiple: int = 1) -> tuple[int, int]:
-    """Return bytes of a core that weights of some layers leave, and of a token's keys and values."""
+    """Return bytes of a core beside the weights of some layers, and bytes of a token's keys and values."""
     shape, side = shape_of(model), CACHES[model]
     widths = (shape.hidden_size, shape.q_width, shape.kv_width, shape.intermediate_size)
     d, q, kv, f = (-(-tile // multiple) * multiple for tile in tiles(side, *widths))
@@ -116,14 +116,14 @@ def caches() -> dict[str, dict[str, tuple[int, int]]]:
 
 
 def unused(model: str) -> float:
-    """Return bytes of a core that hold neither weights nor cache where the cache is as large as published."""
+    """Return bytes of a core that hold neither weights nor cache, if the cache is as large as published."""
     layers = estimate.kv(model=model, mesh=CACHES[model], program="paper-benchmark").layers_per_region
     left, entry = _left(model, layers)
     return left - _published_cache(model) * entry
 
 
 def _published_cache(model: str) -> float:
-    """Return tokens a row of the published cache by shift, of which the one by concatenation is the whole part."""
+    """Return tokens a row of the published cache by shift; rounded down it is the cache by concatenation."""
     (tokens,) = (
         float(row["value"])
         for row in records_of_file()
@@ -145,9 +145,9 @@ def lines(of: Sequence[Parts], width: int) -> list[str]:
         f"worst, and {100 * whole[STATED]:.1f} % as stated. The paper states other meshes, so that predictions stay as "
         f"they are. Table 2 does not agree with itself, either. By its own numbers a token of 13B takes "
         f"{1e3 * large[0][0]:.4f} ms after 2,048 tokens and {1e3 * large[1][0]:.4f} ms after 4,096, where attention "
-        f"takes longer. And 2,048 more tokens of a prompt take {1e3 * large[2][0]:.1f} ms of 13B and "
-        f"{1e3 * small[2][0]:.1f} ms of 8B, which has {shapes[0].parameters / shapes[1].parameters:.2f} of the weights "
-        f"on {(sides[0] / sides[1]) ** 2:.2f} of the cores. Re-placement, which hardly depends on the prompt, cannot "
+        f"takes longer. And 2,048 more tokens of a prompt take {1e3 * large[2][0]:.1f} ms in 13B and "
+        f"{1e3 * small[2][0]:.1f} ms in 8B. 8B has {shapes[0].parameters / shapes[1].parameters:.2f} of 13B's weights "
+        f"on {(sides[0] / sides[1]) ** 2:.2f} of its cores. Re-placement, which hardly depends on the prompt, cannot "
         f"make that difference. So the time of re-placement is not known to better than some ten milliseconds, about "
         f"as much as is predicted of it. The paper says that weights and cache are placed anew, and not how."
     )

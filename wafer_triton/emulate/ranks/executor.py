@@ -20,15 +20,16 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from wafer_triton.device.layout import scatter
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.executor import Executor, whole
 from wafer_triton.emulate.parts import Communication, Memory, Products, Segment, Step, TileMap, together
 from wafer_triton.emulate.ranks.group import OPERAND, agree, blaming, digest
 from wafer_triton.emulate.ranks.shards import Shard, partition
 from wafer_triton.emulate.ranks.transfers import SendRecv, Transfer, route
 from wafer_triton.errors import BackendError
-from wafer_triton.layout import scatter
-from wafer_triton.mesh import Mesh
-from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Schedule, Slot
+from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Slot
+from wafer_triton.schedule.schedule import Schedule
 
 _Way = tuple[SendRecv, torch.Tensor, torch.Tensor]
 
@@ -44,7 +45,7 @@ class DistributedExecutor(Executor):
     def __init__(
         self, inside: Executor, group: dist.ProcessGroup | None = None, shards: tuple[int, int] | None = None
     ) -> None:
-        super().__init__(exchange=inside.exchange, poison=inside.poison)
+        super().__init__(inside.device, exchange=inside.exchange, poison=inside.poison)
         if not dist.is_initialized():
             raise BackendError("there is no process group; start the ranks by torchrun, or call init_process_group")
         everyone = dist.group.WORLD if group is None else group
@@ -60,10 +61,6 @@ class DistributedExecutor(Executor):
         agree(options | {"device": torch.device(self.device).type}, self.group)
         self._shards: dict[Mesh, Shard] = {}
         self._fetched: WeakKeyDictionary[Memory, dict[tuple[str, int], Index]] = WeakKeyDictionary()
-
-    @property
-    def device(self) -> str:
-        return self.inside.device
 
     def on_device(self) -> AbstractContextManager[object]:
         return self.inside.on_device()

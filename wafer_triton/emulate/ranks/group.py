@@ -13,11 +13,11 @@ import torch.distributed as dist
 from wafer_triton.errors import BackendError, WaferError
 
 T = TypeVar("T")
-OPERAND = "operand "  # with which the options begin that stand for values
+OPERAND = "operand "  # names of options that stand for values begin so
 
 
 def agree(options: dict[str, object], group: dist.ProcessGroup) -> None:
-    """BackendError, on all ranks, unless all of them have the same options; named is the first that differs."""
+    """Raise BackendError on all ranks if their options differ; it names the first option that differs."""
     every: list[dict[str, object] | None] = [None] * group.size()
     with blaming(group):
         dist.all_gather_object(every, options, group=group)
@@ -38,7 +38,7 @@ def agree(options: dict[str, object], group: dist.ProcessGroup) -> None:
 
 
 def digest(values: torch.Tensor) -> str:
-    """Returns a hash of a tensor's shape, dtype and bits."""
+    """Return a hash of a tensor's shape, dtype and bits."""
     held = values.detach().cpu().contiguous()
     bits = held.flatten().view(torch.uint8).numpy()
     return f"{held.dtype} {list(held.shape)} {hashlib.blake2b(bits.data, digest_size=16).hexdigest()}"
@@ -46,7 +46,7 @@ def digest(values: torch.Tensor) -> str:
 
 @contextmanager
 def blaming(group: dist.ProcessGroup, peers: Sequence[int] = ()) -> Iterator[None]:
-    """What torch.distributed raises, in one line that names the first of the ranks that were waited for."""
+    """Turn an error of torch.distributed into one line that names the first lost rank."""
     try:
         yield
     except RuntimeError as error:
@@ -60,9 +60,9 @@ def blaming(group: dist.ProcessGroup, peers: Sequence[int] = ()) -> Iterator[Non
 
 
 def of_first(work: Callable[[], T], group: dist.ProcessGroup | None) -> T:
-    """What `work` gives on the first rank, which alone does it, on all of them; without a group, here.
+    """Return on all ranks the result of `work`, which runs on the first rank alone; without a group, it runs here.
 
-    What a user can mend (WaferError, ImportError) is raised on all ranks too.
+    An error that a user can mend (WaferError, ImportError) is raised on all ranks, too.
     """
     if group is None:
         return work()
@@ -81,7 +81,7 @@ def of_first(work: Callable[[], T], group: dist.ProcessGroup | None) -> T:
 
 
 def first(kind: str, name: str, value: str) -> str:
-    """The value that the first rank gave to a name, which is kept where the ranks met."""
+    """Return the value that the first rank gave to a name, from the store of the process group."""
     store = dist.distributed_c10d._get_default_store()
     kept: bytes = store.compare_set(f"wafer_triton/{kind}/{name}", "", value)
     return kept.decode()

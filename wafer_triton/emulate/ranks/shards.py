@@ -1,4 +1,4 @@
-"""A mesh cut into rectangles of cores, one for each rank, and what of a schedule a rank has to do."""
+"""Shards of a mesh: rectangles of cores, one for each rank, and the part of a schedule that runs on each."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import MeshError
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.rounds import Cores, Index, Local, Slot
 
 
 @dataclass(frozen=True)
 class Partition:
-    """`mesh` cut into `grid` = (rows, columns) of rectangles, which belong to ranks row by row.
+    """A partition of `mesh` into `grid` = (rows, columns) of rectangles, which belong to ranks row by row.
 
     The sides of rectangles differ by one core at most; the logical cores of one core of a folded mesh stay together.
     """
@@ -23,45 +23,37 @@ class Partition:
     grid: tuple[int, int]
 
     def rectangle(self, rank: int) -> tuple[slice, slice]:
-        """The rows and the columns of a rank's logical cores."""
-        down, along = divmod(rank, self.grid[1])
-        (rows, cols), fold = self._edges, self.mesh.fold
-        return (
-            slice(rows[down] * fold[0], rows[down + 1] * fold[0]),
-            slice(cols[along] * fold[1], cols[along + 1] * fold[1]),
+        """Return the rows and the columns of a rank's logical cores."""
+        sides = zip(
+            divmod(rank, self.grid[1]), (self.mesh.rows, self.mesh.cols), self.grid, self.mesh.fold, strict=True
         )
-
-    @cached_property
-    def _edges(self) -> tuple[list[int], list[int]]:
         rows, cols = (
-            [0, *np.cumsum([len(part) for part in np.array_split(np.arange(side), count)]).tolist()]
-            for side, count in zip((self.mesh.rows, self.mesh.cols), self.grid, strict=True)
+            slice(*(fold * (edge * (side // count) + min(edge, side % count)) for edge in (number, number + 1)))
+            for number, side, count, fold in sides
         )
         return rows, cols
 
     @cached_property
     def owner(self) -> Index:
         """[cores]: the rank that holds each core."""
-        return self._numbered[0]
+        owner = np.empty(self.mesh.shape, np.int64)
+        for rank in range(self.grid[0] * self.grid[1]):
+            owner[self.rectangle(rank)] = rank
+        return owner.ravel()
 
     @cached_property
     def number(self) -> Index:
         """[cores]: the number of each core within its rectangle."""
-        return self._numbered[1]
-
-    @cached_property
-    def _numbered(self) -> tuple[Index, Index]:
-        owner, number = np.empty(self.mesh.shape, np.int64), np.empty(self.mesh.shape, np.int64)
+        number = np.empty(self.mesh.shape, np.int64)
         for rank in range(self.grid[0] * self.grid[1]):
-            inside = self.rectangle(rank)
-            owner[inside] = rank
-            number[inside] = np.arange(number[inside].size).reshape(number[inside].shape)
-        return owner.ravel(), number.ravel()
+            here = number[self.rectangle(rank)]
+            here[:] = np.arange(here.size).reshape(here.shape)
+        return number.ravel()
 
 
 @dataclass(frozen=True)
 class Shard:
-    """The rectangle of cores that `rank` holds; what of a schedule concerns them, in their own coordinates."""
+    """The rectangle of cores that `rank` holds, with its slots and local operations in coordinates of the rectangle."""
 
     partition: Partition
     rank: int
@@ -84,11 +76,11 @@ class Shard:
         return np.arange(self.partition.mesh.cores).reshape(self.partition.mesh.shape)[self.rectangle].ravel()
 
     def _range(self, axis: str) -> slice:
-        """Its positions along an axis."""
+        """Return the positions of the shard along an axis."""
         return self.rectangle[1 if axis == "x" else 0]
 
     def slot(self, slot: Slot) -> Slot:
-        """A slot as these cores use it."""
+        """Return a slot in coordinates of the shard."""
         if isinstance(slot.index, np.ndarray):
             return replace(slot, index=slot.index[self._range(slot.axis)])
         return slot
@@ -108,7 +100,7 @@ class Shard:
         return Cores(cores.axis, at, numbers) if mine.any() and (at >= 0).any() else None
 
     def local(self, op: Local) -> Local | None:
-        """A local operation on these cores; None if it runs on none of them."""
+        """Return a local operation on the cores of this shard; None if it runs on none of them."""
         where = None if op.where is None else self.where(op.where)
         if op.where is not None and where is None:
             return None

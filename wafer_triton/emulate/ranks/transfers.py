@@ -1,7 +1,7 @@
-"""Tiles between ranks: which of them cross, and the messages that carry them, one for each pair of ranks.
+"""Transfers of tiles between ranks: the send/recv plan of a rank, and one message for each pair of ranks.
 
-All ranks plan the whole schedule, so that each knows what it has to send and what comes. A tile that several cores of a
-rank receive crosses once.
+All ranks plan the whole schedule, so each rank has the tiles that it sends and receives without asking. A tile that
+several cores of a rank receive is sent once.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ ALIGNED = 16  # bytes, to which the parts of a message are rounded up
 
 @dataclass(frozen=True, eq=False)
 class SendRecv:
-    """The send/recv plan of one rank: tiles from rows of memory to rows of memory, each of the rank that holds them.
+    """The send/recv plan of one rank: moves of tiles from rows of its memory, and to rows of its memory.
 
-    `sent` and `got` are of tiles that stay on the rank. `out` has the rows that each other rank is sent, `into` the
-    number of tiles that each sends, which of them are wanted, and where. `crossing` tiles cross between any two ranks.
+    `sent` and `got` are the rows of tiles that stay on the rank. `out` has the rows to send to each other rank. `into`
+    has, for each other rank, the number of tiles in its message, the tiles used here, and their rows. `crossing` tiles
+    are sent between any two ranks.
     """
 
     sent: Index
@@ -37,7 +38,7 @@ class SendRecv:
 
 
 def route(shard: Shard, homes: Index, receivers: Index, here: Index, there: Index) -> SendRecv:
-    """The route of tiles from the cores `homes`, in rows `here` of their ranks, to the `receivers`, in rows `there`."""
+    """Return the plan of tiles from cores `homes`, in rows `here` of their ranks, to `receivers`, in rows `there`."""
     source, target = shard.partition.owner[homes], shard.partition.owner[receivers]
     inside = (source == shard.rank) & (target == shard.rank)
     across = np.flatnonzero(source != target)

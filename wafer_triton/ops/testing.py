@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wafer_triton.dtype import dtype_name, torch_dtype
+from wafer_triton.device.dtype import dtype_name, torch_dtype
 
 
 def assert_close(actual: Tensor, reference: Tensor, dtype: Any, plain: Tensor | None = None, name: str = "") -> None:

@@ -28,15 +28,15 @@ from typing_extensions import Unpack
 from wafer_triton.cost.price import Cost, Prediction, price
 from wafer_triton.count.account import Account, account
 from wafer_triton.device import Device, device
-from wafer_triton.dtype import dtype_name
+from wafer_triton.device.dtype import dtype_name
+from wafer_triton.device.layout import MeshTensor
+from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.program import POOL, Program
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import BackendError, DtypeError, MeshError, ScheduleError, ShapeError
-from wafer_triton.layout import MeshTensor
-from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.schedule.product import Recipe, Shape, recipe
-from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text import notebook
 from wafer_triton.text.quantity import Legend
 
@@ -48,8 +48,8 @@ class How(TypedDict, total=False):
     """Where and how an operation runs.
 
     `mesh`: a Mesh, a side or "RxC" (a MeshTensor brings its own). `exchange`: "explicit" or "elided". `backend`:
-    "torch" or "triton"; by default triton for CUDA tensors. `launch`: how triton launches compute-shift rounds, "auto",
-    "persistent" or "rounds" (see `TritonExecutor`). `record`: return (result, Record) of the run. `executor`: runs the
+    "torch" or "triton"; by default triton for CUDA tensors. `launch`: how triton launches compute-shift rounds, "auto"
+    or "rounds" (see `TritonExecutor`). `record`: return (result, Record) of the run. `executor`: runs the
     operation in place of one made of `backend`, `exchange` and `launch`, see `distributed.executor`.
     """
 

@@ -15,8 +15,8 @@ from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING
 
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ShapeError, check_type
-from wafer_triton.mesh import Mesh
 
 if TYPE_CHECKING:
     import torch

@@ -20,10 +20,10 @@ import torch
 import torch.distributed as dist
 
 from wafer_triton import ops
+from wafer_triton.device.mesh import as_mesh
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.ranks.executor import DistributedExecutor
 from wafer_triton.errors import BackendError, MeshError
-from wafer_triton.mesh import as_mesh
 
 __all__ = ["executor"]
 

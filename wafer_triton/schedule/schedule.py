@@ -1,0 +1,42 @@
+"""A schedule: an algorithm on a mesh as immutable data, written once and read by everything else."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from wafer_triton.device.mesh import Mesh
+from wafer_triton.schedule.repeat import Rounds, comings
+from wafer_triton.schedule.rounds import Buffer
+from wafer_triton.text import notebook
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """Rounds on a mesh over named buffers, built and checked by `Builder.build`; any sequence of rounds may be given.
+
+    `family` names the measurements whose constants price it: "kernel", or "decode" for the steps of a decode layer.
+    """
+
+    name: str
+    mesh: Mesh
+    buffers: Mapping[str, Buffer]
+    rounds: Rounds
+    family: str = "kernel"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.rounds, Rounds):
+            object.__setattr__(self, "rounds", Rounds(self.rounds))
+
+    def _repr_html_(self) -> str:
+        steps = Counter[str]()
+        for coming in comings(self.rounds.steps):
+            steps[coming.round.label or "(no label)"] += coming.times
+        title = f"{self.name} on mesh {self.mesh} of {self.mesh.device.name}: {len(self.rounds):,} rounds"
+        held = (
+            (buffer.name, f"{buffer.tile} {buffer.dtype}", buffer.role, buffer.bytes)
+            for buffer in self.buffers.values()
+        )
+        buffers = notebook.table("buffers", held, ("name", "tile", "role", "bytes"))
+        return notebook.table(title, steps.items(), ("step", "rounds")) + buffers
