@@ -28,19 +28,27 @@ def plot(browser, tmp_path):
     return browser
 
 
-LOOKS = """((legend) => Object.fromEntries([...legend.querySelectorAll("g[id^=text]")].map((text) => {
-  const line = text.previousElementSibling, name = [...text.childNodes].find(({nodeType}) => nodeType === 8);
-  return [getComputedStyle(line.querySelector("path, use")).stroke, name.textContent.trim()]; })))
-  (document.querySelector("#legend_1"))"""
-PANEL = """((panel) => [...panel.querySelectorAll("g[id^=line2d]")].filter((line) => line.parentElement === panel)
-  .map((line) => [getComputedStyle(line.querySelector("path, use")).stroke, line.getBoundingClientRect()])
-  .map(([colour, {y, height}]) => [colour, y + height / 2]))(document.querySelector("#axes_%d"))"""
+COLOUR = "getComputedStyle(line.querySelector('path, use')).stroke"
+LOOKS = (
+    "Object.fromEntries([...document.querySelectorAll('#legend_1 g[id^=text]')].map((text) => { "
+    "const line = text.previousElementSibling, name = [...text.childNodes].find(({nodeType}) => nodeType === 8); "
+    f"return [{COLOUR}, name.textContent.trim()]; }}))"
+)
+LINES = (
+    "((panel) => [...panel.querySelectorAll('g[id^=line2d]')].filter((line) => line.parentElement === panel)"
+    f".map((line) => [{COLOUR}, line.getBoundingClientRect()])"
+    ".map(([colour, {y, height}]) => [colour, y + height / 2]))"
+)
 
 
 def rows(browser, panel):
     """Return the rows whose lines a panel shows, from its top down, by the colours of their names in the legend."""
     names = browser.value(LOOKS)
-    lines = [(middle, names[colour]) for colour, middle in browser.value(PANEL % panel) if colour in names]
+    lines = [
+        (middle, names[colour])
+        for colour, middle in browser.value(f"{LINES}(document.querySelector('#axes_{panel}'))")
+        if colour in names
+    ]
     return [name for _, name in sorted(lines)]
 
 
