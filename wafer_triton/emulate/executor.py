@@ -40,6 +40,7 @@ class Executor(Planner):
         if exchange not in EXCHANGES:
             raise BackendError(f"exchange {exchange!r}: choose one of {', '.join(EXCHANGES)}")
         self.device, self.exchange, self.poison = device, exchange, poison
+        self.unwritten = float("nan") if poison else 0.0
 
     @cached_property
     def workspace(self) -> Workspace:

@@ -213,7 +213,7 @@ class _Elision:
             names.append(lying)
             todo += [other for other, each in self.maps.items() if each.slot.buffer == lying]
         moves = [(lying, self.maps.pop(lying)) for lying in names if lying in self.maps]
-        moves = [(lying, each) for lying, each in moves if not (each.is_own and each.slot.buffer == lying)]
+        moves = [(lying, each) for lying, each in moves if each.base is not None or each.slot.buffer != lying]
         if len(moves) == 1 and moves[0][1].slot.buffer != moves[0][0]:
             self.copy(moves[0][0], moves[0][1])
             return

@@ -138,7 +138,7 @@ class TritonExecutor(Executor):
         reads = tuple(self._operand(memory, each) for each in ins)
         if not isinstance(kernel, LocalKernel):
             return [Launch(op.op, partial(kernel, outs, reads, cores, **op.params))]
-        far = [(each.slot.buffer, each.homes(memory.mesh)) for each in ins if not each.is_own]
+        far = [(each.slot.buffer, each.homes(memory.mesh)) for each in ins if each.base is not None]
         written = tuple(out.buffer for out in op.outs)
         return [Task(op.op, kernel.fused(outs, reads, **op.params), written, tuple(far), where, cores)]
 
@@ -295,11 +295,10 @@ class TritonExecutor(Executor):
         whole = buffer.slots * buffer.numel
         varies = memory.tables is not None and buffer.slots > 1 and each.slot.index is not None
         if each.slot.is_fixed and not varies:
-            index = None if each.is_own else self._table(memory, each.homes(memory.mesh))
+            index = None if each.base is None else self._table(memory, each.base)
             return Operand(tensor, int(each.slot.index or 0) * buffer.numel, whole, index)
-        assert each.is_own, "slots that differ between cores are never elided"
-        every = np.arange(memory.mesh.cores)
-        rows = every * buffer.slots + each.slot.of_cores(every, memory.mesh)
+        assert each.base is None, "slots that differ between cores are never elided"
+        rows = memory.numbers(each.slot, np.arange(memory.mesh.cores))
         return Operand(tensor, 0, buffer.numel, self._table(memory, rows))
 
     def _cores(self, memory: Memory, where: Index | None = None) -> torch.Tensor:
