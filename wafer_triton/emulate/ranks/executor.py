@@ -111,14 +111,14 @@ class DistributedExecutor(Executor):
     def together(self, mesh: Mesh, held: torch.Tensor) -> torch.Tensor:
         """Return the values of all ranks, on every rank."""
         shard = self.shard(mesh)
-        tiles, works = held.new_empty(*mesh.shape, *held.shape[2:]), []
+        tiles = held.new_empty(*mesh.shape, *held.shape[2:])
         parts = [tiles[shard.partition.rectangle(rank)].contiguous() for rank in range(self.ranks)]
         parts[self.rank] = held.contiguous()
         with blaming(self.group):
-            for rank, part in enumerate(parts):
-                works.append(dist.broadcast(part, group=self.group, group_src=rank, async_op=True))
-            for work in works:
-                assert work is not None
+            sent = [
+                dist.broadcast(part, group=self.group, group_src=at, async_op=True) for at, part in enumerate(parts)
+            ]
+            for work in filter(None, sent):
                 work.wait()
         for rank, part in enumerate(parts):
             tiles[shard.partition.rectangle(rank)] = part
