@@ -90,7 +90,7 @@ def test_blank_lines_at_the_end_of_a_shown_record_are_passed_over(tmp_path, caps
 
 
 def test_one_token_of_a_text_is_refused_by_its_option(tmp_path):
-    with pytest.raises(WaferError, match="tokens = 1: at least two are needed, as each is judged by those before it"):
+    with pytest.raises(WaferError, match="tokens = 1: at least two are needed, as a token is judged by the tokens "):
         file_ids(tmp_path, tmp_path / "text.txt", "some words", 1)
 
 

@@ -22,7 +22,9 @@ def number() -> int:
     """Return the number of this rank."""
     own = _whole("RANK", 0) if count() > 1 else 0
     if own >= max(1, count()):
-        raise BackendError(f"RANK = {own} of WORLD_SIZE = {count()} in the environment: ranks count from 0; use torchrun")
+        raise BackendError(
+            f"RANK = {own} of WORLD_SIZE = {count()} in the environment: ranks count from 0; use torchrun"
+        )
     return own
 
 

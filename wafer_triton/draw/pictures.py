@@ -154,8 +154,8 @@ def _rounds(figure: Any, traced: Trace, numbers: Numbers) -> None:
         whole_ticks(axes)
         axes.yaxis.set_major_formatter("{x:,.0f}")
     many[-1].set_xlabel("round")
-    counted = zip(*(traced.counts[name] for name in shown), strict=True)
-    drawn = {label for label, many_counts in zip(traced.labels, counted, strict=True) if any(many_counts)}
+    counts = zip(*(traced.counts[name] for name in shown), strict=True)
+    drawn = {label for label, heights in zip(traced.labels, counts, strict=True) if any(heights)}
     legend(many[0], colours, [label for label in steps if label in drawn], beside=False)
 
 

@@ -7,7 +7,6 @@ is; see `elision`).
 from __future__ import annotations
 
 import warnings
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from functools import cached_property, lru_cache
@@ -30,18 +29,17 @@ EXCHANGES: Mapping[str, Callable[[Planner, Schedule, Memory], list[Step]]] = {"e
 
 
 class Executor(Planner):
-    """Runs schedules. `exchange` is "explicit" or "elided"; `poison` fills all memory that is not given with NaN."""
+    """Runs schedules, with all memory on the torch `device`.
 
-    def __init__(self, *, exchange: str = "explicit", poison: bool = False) -> None:
+    `exchange` is "explicit" or "elided"; `poison` fills all memory that is not given with NaN.
+    """
+
+    graphs = False  # whether `capture` records launches
+
+    def __init__(self, device: str, *, exchange: str = "explicit", poison: bool = False) -> None:
         if not isinstance(exchange, str) or exchange not in EXCHANGES:
             raise BackendError(f"exchange {shown(exchange)}: choose one of {', '.join(EXCHANGES)}")
-        self.exchange = exchange
-        self.poison = poison
-
-    @property
-    @abstractmethod
-    def device(self) -> str:
-        """The torch device of all memory."""
+        self.device, self.exchange, self.poison = device, exchange, poison
 
     @cached_property
     def workspace(self) -> Workspace:
@@ -174,11 +172,6 @@ class Executor(Planner):
     def take(self, mesh: Mesh, held: torch.Tensor, source: torch.Tensor, out: torch.Tensor) -> None:
         """Give every core the tile of core source[core], from `held` [rows, cols, numel] to `out` likewise."""
         torch.index_select(held.flatten(0, 1), 0, _moved(source, held.device), out=out.flatten(0, 1))
-
-    @property
-    def graphs(self) -> bool:
-        """Whether `capture` records launches."""
-        return False
 
     def precompile(self, steps: Iterable[Step], progress: Callable[[int, int], object] | None = None) -> int:
         """Compile the kernels of planned steps side by side, and return their number; nothing runs.

@@ -19,7 +19,7 @@ from wafer_triton.emulate.parts import Step, Tree
 from wafer_triton.kernels.exchange import Copies
 from wafer_triton.kernels.fold import MOST
 from wafer_triton.kernels.fused import HELD, FusedOp, Grid
-from wafer_triton.schedule.rounds import Index
+from wafer_triton.schedule.rounds import Exchange, Index
 
 READ = 8192  # elements of parts that a program may fold before its own work,
 REREAD = 2**24  # and all programs of a launch together, at some 8 TB/s from the L2: as long as two launches take
@@ -84,6 +84,17 @@ class Summed(_Fused):
     def outs(self) -> tuple[str, ...]:
         """The buffer that it writes."""
         return (self.tree.acc,)
+
+    def blocks(self, order: Index, together: int) -> tuple[Index, Index, Index, Index]:
+        """Return the cores of `order` with children before parents, and the blocks of `together` that they make up.
+
+        Three tables follow: the block of each core, that of its parent, and the messages that each block awaits.
+        """
+        order = order[np.argsort(self.tree.sent[order], kind="stable")]
+        block, parent = np.empty_like(order), self.tree.parent
+        block[order] = np.arange(len(order)) // together
+        awaited = np.bincount(block, self.tree.children, len(order) // together)
+        return order, block, np.where(parent < 0, 0, block[parent]), awaited.astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,19 +170,32 @@ def grouped(steps: Sequence[Step]) -> Iterator[Fusing]:
             yield step
 
 
+def on_lines(one: Exchange, every: tuple[int, int] | None) -> tuple[Index, Index, Index | None]:
+    """Return the positions that send and receive, of one shape, and their mesh rows or columns; None: all.
+
+    With `every` = (lines, positions) all of them are listed, -1 for none, as other schedules may send more.
+    """
+    both = max(one.send.shape, one.recv.shape, key=len)  # one may be [number], the other [lines, number]
+    ends = np.broadcast_to(one.send, both), np.broadcast_to(one.recv, both)
+    if every is None:
+        return *ends, one.lines
+    send, recv = np.full(every, -1), np.full(every, -1)
+    for to, of in zip((send, recv), ends, strict=True):
+        to[slice(None) if one.lines is None else one.lines, : both[-1]] = of
+    return send, recv, None
+
+
 def _same(one: Index | None, other: Index | None) -> bool:
     return one is other or (one is not None and other is not None and np.array_equal(one, other))
 
 
-def heads(group: Group, mesh: Mesh) -> tuple[list[Folded], Grid]:
-    """Return the folds that each program of a group does for itself, and how the group covers its cores."""
+def heads(group: Group, mesh: Mesh) -> tuple[list[Folded], Grid | None]:
+    """Return the folds that each program of a group does for itself, and how the group covers its cores then."""
     ops = [task.op for task in group.tasks]
-    if not ops or group.tree is not None or any(task.cores is not None for task in group.tasks):
-        return [], Grid()
     found = [fold for fold in group.folds if _stays(fold, group)]
     found = [fold for fold in found if np.array_equal(fold.tree_of, found[0].tree_of)]
-    if not found:
-        return [], Grid()
+    if not ops or not found or group.tree is not None or any(task.cores is not None for task in group.tasks):
+        return [], None
     length, together = found[0].cores.shape[1], 1
     while length % (2 * together) == 0 and mesh.cores // (2 * together) >= LEAST:
         if any(op.is_product or op.elements == 0 or together * op.elements > HELD for op in ops):
@@ -180,7 +204,7 @@ def heads(group: Group, mesh: Mesh) -> tuple[list[Folded], Grid]:
     small = [
         fold for fold in found if length * fold.size <= READ and mesh.cores * (length // together) * fold.size <= REREAD
     ]
-    return (small, Grid(together)) if small else ([], Grid())
+    return small, Grid(together) if small else None
 
 
 def _stays(fold: Folded, group: Group) -> bool:

@@ -75,7 +75,7 @@ class Program:
 
         With `tables`, every record of this program, and of all that share them, is rebound too.
         """
-        if self.tables is None or not (self.tables.held or self.tables.indices):  # no step reads them
+        if self.tables is None or not self.tables.held:  # no step reads them
             self.steps[:] = self.executor.plan(schedule, self._memory(schedule))
         elif self.tables.schedule is not schedule:  # another program that shares them may have been here first
             self.executor.plan(schedule, self._memory(schedule))

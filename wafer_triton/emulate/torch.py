@@ -16,10 +16,10 @@ import numpy as np
 import torch
 
 from wafer_triton.emulate.executor import Executor
-from wafer_triton.emulate.parts import Memory, Products, Segment, Step, TileMap, Tree, messages
+from wafer_triton.emulate.parts import Memory, Products, Segment, Step, TileMap, Tree
 from wafer_triton.emulate.torch_local import Form, form
 from wafer_triton.local import LocalOp, find
-from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Slot
 
 Select: TypeAlias = "slice | torch.Tensor"
 Params = Mapping[str, Any]
@@ -34,12 +34,7 @@ class TorchExecutor(Executor):
     """Runs schedules with torch on `device` ("cpu" or a CUDA device)."""
 
     def __init__(self, *, device: str = "cpu", exchange: str = "explicit", poison: bool = False) -> None:
-        super().__init__(exchange=exchange, poison=poison)
-        self._device = device
-
-    @property
-    def device(self) -> str:
-        return self._device
+        super().__init__(device, exchange=exchange, poison=poison)
 
     def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> list[Step]:
         grids = [self._grid(memory, exchange, src) for exchange in exchanges]
@@ -71,7 +66,7 @@ class TorchExecutor(Executor):
 
     def segment(self, memory: Memory, segment: Segment, ins: tuple[TileMap, ...] = ()) -> list[Step] | None:
         if isinstance(segment, Tree):
-            steps = [step for round_ in segment.rounds for step in self._combine(memory, segment, round_)]
+            steps = [step for sent in segment.messages for step in self._combine(memory, segment.op, sent)]
             sends = segment.broadcast if self.exchange == "explicit" else None
             return [*steps, *(self.round(memory, sends) if sends is not None else [])]
         return self._windows(memory, segment, *ins) if isinstance(segment, Products) and ins else None
@@ -103,13 +98,12 @@ class TorchExecutor(Executor):
         out = memory.rows(Slot(run.out))
         return [*steps, lambda: out.index_copy_(0, home, total.to(out.dtype))]
 
-    def _combine(self, memory: Memory, tree: Tree, round_: Round) -> list[Step]:
+    def _combine(self, memory: Memory, op: str, sent: Sequence[Exchange]) -> list[Step]:
         """Return a round of a tree, whose messages are combined where they arrive; no core sends and receives in it."""
-        sent = messages(round_)
-        steps = [one for exchange in sent if (one := self._combined(memory, exchange, tree.op)) is not None]
+        steps = [one for exchange in sent if (one := self._combined(memory, exchange, op)) is not None]
         if len(steps) == len(sent):
             return steps
-        home, combine = [replace(exchange, dst=exchange.src) for exchange in sent], COMBINE[tree.op]
+        home, combine = [replace(exchange, dst=exchange.src) for exchange in sent], COMBINE[op]
         rows, got = self._ends(memory, home, TileMap(home[0].src))
         acc = memory.rows(home[0].src)
         sizes = [len(exchange.receivers.flat(memory.mesh)) for exchange in home]

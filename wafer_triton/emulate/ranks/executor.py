@@ -45,7 +45,7 @@ class DistributedExecutor(Executor):
     def __init__(
         self, inside: Executor, group: dist.ProcessGroup | None = None, shards: tuple[int, int] | None = None
     ) -> None:
-        super().__init__(exchange=inside.exchange, poison=inside.poison)
+        super().__init__(inside.device, exchange=inside.exchange, poison=inside.poison)
         if not dist.is_initialized():
             raise BackendError("there is no process group; start the ranks by torchrun, or call init_process_group")
         everyone = dist.group.WORLD if group is None else group
@@ -61,10 +61,6 @@ class DistributedExecutor(Executor):
         agree(options | {"device": torch.device(self.device).type}, self.group)
         self._shards: dict[Mesh, Shard] = {}
         self._fetched: WeakKeyDictionary[Memory, dict[tuple[str, int], Index]] = WeakKeyDictionary()
-
-    @property
-    def device(self) -> str:
-        return self.inside.device
 
     def on_device(self) -> AbstractContextManager[object]:
         return self.inside.on_device()
