@@ -50,9 +50,8 @@ def batch_placed(
 
 def layout_of(layout: str | None, program: str) -> str:
     """Return the layout of regions: `layout`, else "area" for the paper-benchmark program and rectangles for "full"."""
-    if layout is not None:
-        return layout
-    return "area" if layers.is_paper_benchmark(program) else LAYOUTS[0]
+    own = "area" if layers.is_paper_benchmark(program) else LAYOUTS[0]
+    return own if layout is None else layout
 
 
 def first(place: Callable[[layers.Block], T], choices: Sequence[layers.Block]) -> T:
