@@ -39,20 +39,17 @@ def sweep(args: argparse.Namespace) -> int:
     kind = kind_of(args.kind)
     sweeps.check_size(kind, over)
     rows: list[Row] = []
-    errors: list[Any] = []
     interrupted = False
     try:
         with Progress(brief=len(grid.points(over)) < SHORT) as progress:
             progress.announce(sweeps.seconds(kind, over))
-            for row in sweeps.estimates(kind, over, progress, errors=errors, **options):
+            for row in sweeps.estimates(kind, over, progress, **options):
                 rows.append(row)
     except KeyboardInterrupt:
-        if not rows:
+        if not grid.feasible(rows):
             raise
         interrupted = True
-    if not grid.feasible(rows):
-        raise errors[-1]
-    title = f"{args.kind} over {' and '.join(over)}, {PREDICTED}" + _fixed(options)
+    title = f"{args.kind} over {' and '.join(over)}, {PREDICTED}" + f": {sweeps.asked(options)}" * bool(options)
     shown = args.show or _first_figure(rows, over)
     texts = [*_tables(rows, over, title), *_masked(rows), *_best(rows, over, shown)]
     if any("joules" in name for name in grid.feasible(rows)[0]) and _changes_power(over, options):
@@ -132,15 +129,6 @@ def _settings(settings: list[str], over: Over) -> dict[str, Any]:
             raise ConfigError(f"--set {text}: it is set already; give it once")
         options[name] = value if name == "model" else plain(value)
     return options
-
-
-def _fixed(options: dict[str, Any]) -> str:
-    """Return the arguments that stay, in words."""
-    from wafer_triton.compare.sweep import LEGEND
-
-    given = {name: getattr(value, "name", value) for name, value in options.items() if value is not False}
-    said = [LEGEND.label(name) + (value is not True) * f" {LEGEND.asked(name, value)}" for name, value in given.items()]
-    return f": {', '.join(said)}" if said else ""
 
 
 def _first_figure(rows: list[Row], over: Over) -> str:
