@@ -19,6 +19,7 @@ from wafer_triton.compare.sweep import LEGEND, OVERLAID, best, front, in_words, 
 from wafer_triton.draw.explained import said
 from wafer_triton.draw.figure import AMOUNTS, COLOURS, COLUMN, MARKERS, REST, picture
 from wafer_triton.errors import DrawError
+from wafer_triton.text.arguments import checked
 
 Rows = Sequence[Row]
 MOST_SERIES = len(COLOURS)  # of one picture
@@ -26,6 +27,7 @@ MOST_NAMED = 6  # points of a front that have a name
 MOST_TICKS = 6
 
 
+@checked
 def curves(rows: Rows, over: Sequence[str], shown: str, path: str | Path, *, title: str = "") -> None:
     """Draw a column over the first swept parameter, with bands; a curve for each value of the others.
 
@@ -62,6 +64,7 @@ def curves(rows: Rows, over: Sequence[str], shown: str, path: str | Path, *, tit
             axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2, columnspacing=1)
 
 
+@checked
 def heat(rows: Rows, over: Sequence[str], shown: str, path: str | Path, *, title: str = "") -> None:
     """Draw a column over two parameters as a map, with the border of feasibility; a map for each device and model.
 
@@ -105,6 +108,7 @@ def heat(rows: Rows, over: Sequence[str], shown: str, path: str | Path, *, title
         figure.colorbar(drawn, ax=list(many), label=label, pad=0.02)
 
 
+@checked
 def pareto(
     rows: Rows, over: Sequence[str], shown: str, against: str, path: str | Path, *, title: str = ""
 ) -> None:  # fmt: skip
@@ -153,6 +157,10 @@ def _names(named: list[Row], over: Sequence[str]) -> list[str]:
 def _check(rows: Rows, over: Sequence[str], shown: str) -> None:
     """Raise DrawError for rows without figures, for a column that is not there, and for one without numbers."""
     held = feasible(rows)
+    if not over:
+        raise DrawError("no parameter is given over which to draw; give one or more that were swept")
+    if lacking := [name for name in over if any(name not in row for row in rows)]:
+        raise DrawError(f"no parameter {lacking[0]!r} was swept; columns: {', '.join(map(str, rows[0]))}")
     if not held:
         raise DrawError("a sweep without figures: there is nothing to draw; give it values that can be estimated")
     columns = [name for name in held[0] if name not in over]

@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from wafer_triton.errors import BackendError, DrawError, writing
+from wafer_triton.errors import BackendError, DrawError, shown, writing
+from wafer_triton.text.files import check_path
 from wafer_triton.text.quantity import quantity
 
 WIDTH = 5.0  # inches: 8 points are 5 at a width of 8 cm
@@ -90,11 +91,14 @@ def _lines(text: str, width: float) -> list[str]:
 
 
 def path_of(path: Any) -> Path:
-    """Return the path of a file to write; DrawError for a folder, or a value of another type."""
+    """Return the path of a file to write; DrawError for another value, a folder, and a folder that is not there."""
     if not isinstance(path, str | Path) or not str(path):
-        raise DrawError(f"{path!r} is no path of a file; give a text or a Path")
+        raise DrawError(f"{shown(path)} is no path of a file; give a text or a Path")
+    check_path(path, DrawError)
     if Path(path).is_dir():
         raise DrawError(f"{path}: is a folder; give the path of a file in it")
+    if not Path(path).parent.is_dir():
+        raise DrawError(f"{path}: there is no folder {Path(path).parent}; make it, or give another path")
     return Path(path)
 
 
