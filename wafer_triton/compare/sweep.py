@@ -210,7 +210,7 @@ def best(rows: Sequence[Row], by: str) -> list[Row]:
     return [pick(group, key=lambda row: row[by]) for group in groups.values()]
 
 
-def told(row: Row, over: Iterable[str], by: str) -> str:
+def in_words(row: Row, over: Iterable[str], by: str) -> str:
     """Return the best row by a column in words: its figure, and its values of the parameters `over`."""
     values = {name: LEGEND.asked(name, row[name]) for name in over}
     point = ", ".join(text if text.endswith(f" {name}") else f"{name} {text}" for name, text in values.items())

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from wafer_triton.compare.grid import REASON, Row, feasible
-from wafer_triton.compare.sweep import LEGEND, OVERLAID, best, front, less_is_better, told
+from wafer_triton.compare.sweep import LEGEND, OVERLAID, best, front, in_words, less_is_better
 from wafer_triton.draw.explained import said
 from wafer_triton.draw.figure import AMOUNTS, COLOURS, COLUMN, MARKERS, REST, picture
 from wafer_triton.errors import DrawError
@@ -251,5 +251,5 @@ def _bands(bands: Sequence[float]) -> str:
 def _point(rows: Rows, over: Sequence[str], shown: str) -> str:
     """Return the best point of all devices and models in words."""
     pick = min if less_is_better(shown) else max
-    text = told(pick(best(rows, shown), key=itemgetter(shown)), over, shown)
+    text = in_words(pick(best(rows, shown), key=itemgetter(shown)), over, shown)
     return text[:1].upper() + text[1:]
