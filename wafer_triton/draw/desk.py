@@ -150,7 +150,7 @@ def pareto(
 
 
 def _head(name: str, beside: str) -> str:
-    """Return the label of an axis; a rate beside that of a user is of all users."""
+    """Return the label of an axis; a rate beside a user's rate is of all users."""
     return LEGEND.head(name).replace(" (", " of all users (" if beside == f"user_{name}" else " (", 1)
 
 
