@@ -92,9 +92,9 @@ def accumulate(
 
 @triton.jit
 def row_sums(a_ptr, b_ptr, start_m, start_n, P):
-    """Return a block of a @ b on the P.CORES at whose tiles the pointers are, a row of it being a row of a head.
+    """Return a block of a @ b on P.CORES cores, whose tiles the pointers give; its rows are rows of heads.
 
-    P.UNROLL blocks of rows are loaded before the first is added, which changes no bit. Its rows are as of `head_rows`.
+    P.UNROLL blocks of rows are loaded before the first is added, which changes no bit. `head_rows` gives the rows.
     """
     head, offs_m, mask_m = head_rows(start_m, P)
     stride_ah: tl.constexpr = P.K if P.TRANSPOSED else P.M * P.K

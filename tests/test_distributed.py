@@ -25,6 +25,6 @@ def test_each_rank_has_a_gpu_of_its_node(monkeypatch):
     with pytest.raises(BackendError, match="rank 5: this node has 1 GPUs; start no more ranks than GPUs on it"):
         distributed.executor(emulate_on="cuda")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(distributed.ops, "executor", lambda backend, exchange, device: device)
+    monkeypatch.setattr(distributed.executors, "executor", lambda backend, exchange, device: device)
     monkeypatch.setattr(distributed, "DistributedExecutor", lambda inside, shards: inside)
     assert [distributed.executor(emulate_on="cuda")] == ["cuda:1"] == [f"cuda:{number}" for number in chosen]

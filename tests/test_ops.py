@@ -17,6 +17,7 @@ from wafer_triton.device import PRESETS
 from wafer_triton.device.layout import MeshTensor, scatter
 from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.errors import BackendError, DtypeError, MeshError, ShapeError, SramError, WaferError
+from wafer_triton.ops.call import _text
 from wafer_triton.schedule.product import recipe
 
 CALLS = {
@@ -116,7 +117,7 @@ def test_torch_compile_keeps_options():
 @pytest.mark.slow
 def test_the_operator_passes_torchs_own_checks():
     a, b = torch.randn(4, 4), torch.randn(4, 4)
-    text = ops._text(Mesh(2, 2), (("accumulate", "fp32"),))
+    text = _text(Mesh(2, 2), (("accumulate", "fp32"),))
     torch.library.opcheck(torch.ops.wafer_triton.apply.default, ("gemm", [a, b], text, "", "explicit", "auto"))
 
 

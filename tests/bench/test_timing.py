@@ -15,7 +15,7 @@ import limits
 import timing
 from clock import Clock
 from wafer_triton import ops
-from wafer_triton import timing as clocks
+from wafer_triton.compare import timing as clocks
 
 
 @pytest.fixture(autouse=True)

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from wafer_triton import ops
 from wafer_triton.cost.price import price
 from wafer_triton.count.account import Account, account, link_distribution, link_loads, per_round, round_account
 from wafer_triton.device.mesh import Mesh
+from wafer_triton.ops import mesh_gemm
 from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.schedule import Schedule
 
 
@@ -99,7 +100,7 @@ def test_moves_inside_a_folded_core_cost_no_hop():
 
 @pytest.mark.parametrize("mesh", [Mesh(2, 3), Mesh(4, 2), Mesh(3, 3)], ids=str)
 def test_totals_are_the_sums_of_loads_and_rounds(mesh):
-    example = ops.recipe("gemm", mesh, "fp16", ((12, 12), (12, 12)), ()).schedule
+    example = recipe("gemm", mesh, "fp16", ((12, 12), (12, 12)), ()).schedule
     totals, loads = account(example), link_loads(example)
     each = [round_account(example, round_) for round_ in example.rounds]
     assert totals.link_bytes == sum(int(load.sum()) for load in loads.values()) == sum(one.link_bytes for one in each)
@@ -113,7 +114,7 @@ def test_totals_are_the_sums_of_loads_and_rounds(mesh):
 
 
 def test_a_brute_force_count_agrees():
-    example = ops.recipe("gemm", Mesh(2, 3), "fp32", ((6, 6), (6, 6)), ()).schedule
+    example = recipe("gemm", Mesh(2, 3), "fp32", ((6, 6), (6, 6)), ()).schedule
     (fold_rows, fold_cols), loads = example.mesh.fold, {}
     for round_ in example.rounds:
         for exchange in round_.exchanges:
@@ -182,9 +183,7 @@ def test_the_text_of_an_account_sums_small_buffers_and_counts_launches():
 
 def test_a_record_does_not_depend_on_exchange_or_values():
     a = torch.randn(6, 6)
-    records = [
-        ops.mesh_gemm(x, x, mesh=3, exchange=how, record=True)[1] for x, how in ((a, "explicit"), (0 * a, "elided"))
-    ]
+    records = [mesh_gemm(x, x, mesh=3, exchange=how, record=True)[1] for x, how in ((a, "explicit"), (0 * a, "elided"))]
     assert records[0] == records[1]
     assert records[0].sram_peak_bytes == sum(records[0].sram_by_buffer.values())
 
@@ -216,7 +215,7 @@ def test_serial_bytes_add_up_over_rounds_and_flows_do_not():
 
 
 def test_every_round_has_its_account():
-    example = ops.recipe("gemm", Mesh(3, 3), "fp16", ((9, 9), (9, 9)), ()).schedule
+    example = recipe("gemm", Mesh(3, 3), "fp16", ((9, 9), (9, 9)), ()).schedule
     assert per_round(example) == tuple(round_account(example, round_) for round_ in example.rounds)
     totals = account(example)
     assert totals.serial_bytes == sum(one.busiest_link_bytes for one in per_round(example))

@@ -14,6 +14,7 @@ from wafer_triton.models import convert as conversion
 from wafer_triton.models import demo
 from wafer_triton.models import options as options_of_models
 from wafer_triton.models.decoder import WaferForCausalLM
+from wafer_triton.ops import executors
 
 SHAPE = {
     "model_type": "llama", "hidden_size": 12, "intermediate_size": 16, "num_hidden_layers": 1, "vocab_size": 13,
@@ -48,7 +49,7 @@ def test_auto_is_a_gpu_where_there_is_one(with_gpu, monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     assert ops.emulation_device() == "cpu", "the interpreter runs kernels on the CPU"
     monkeypatch.delenv("TRITON_INTERPRET")
-    monkeypatch.setattr(ops, "find_spec", lambda name: None)
+    monkeypatch.setattr(executors, "find_spec", lambda name: None)
     assert ops.emulation_device() == "cpu", "no Triton is installed"
 
 
@@ -77,7 +78,7 @@ def test_a_description_has_machine_backend_and_exchange(monkeypatch):
     assert "on 2x2 cores, emulated on the CPU by torch, exchange explicit" in repr(model)
 
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
-    monkeypatch.setattr(ops, "TorchExecutor", type("Other", (), {}))
+    monkeypatch.setattr(executors, "TorchExecutor", type("Other", (), {}))
     on = TorchExecutor(device="cuda:0")
     assert ops.described(on) == "on NVIDIA H200 by Triton, exchange explicit"
     on.ranks, on.inside = 4, on

@@ -23,9 +23,10 @@ MEANT = {
     "wafer_triton/draw/scenes.py": {"values", "slots"}, "wafer_triton/draw/summaries.py": {"norm"},
     "wafer_triton/compare/algorithms.py": {"values"},
     "wafer_triton/compare/operations.py": {"qkv", "bias"},  # labels of steps
-    "wafer_triton/ops/__init__.py": {"ranks"}, "wafer_triton/cost/calibrate/paper.py": {"table"},
+    "wafer_triton/ops/executors.py": {"ranks"}, "wafer_triton/cost/calibrate/paper.py": {"table"},
     "wafer_triton/cost/calibrate/tried.py": {"table"},
-    "wafer_triton/shape/read.py": {"qk_norm"}, "models/convert.py": {"bias"}, "wafer_triton/draw/desk.py": {"shares"},
+    "wafer_triton/shape/read.py": {"qk_norm"}, "models/convert.py": {"bias"},
+    "wafer_triton/draw/explained.py": {"shares"},
 }  # fmt: skip
 
 

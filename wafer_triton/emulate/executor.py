@@ -20,7 +20,7 @@ from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.parts import Memory, Planner, Step, Tables, Workspace
 from wafer_triton.emulate.plan import elided, explicit
 from wafer_triton.emulate.program import POOL, Program
-from wafer_triton.errors import BackendError, DtypeError, ShapeError, WaferError, check_type
+from wafer_triton.errors import BackendError, DtypeError, ShapeError, WaferError, check_type, shown
 from wafer_triton.schedule import rules
 from wafer_triton.schedule.rounds import Buffer
 from wafer_triton.schedule.schedule import Schedule
@@ -37,8 +37,8 @@ class Executor(Planner):
     graphs = False  # whether `capture` records launches
 
     def __init__(self, device: str, *, exchange: str = "explicit", poison: bool = False) -> None:
-        if exchange not in EXCHANGES:
-            raise BackendError(f"exchange {exchange!r}: choose one of {', '.join(EXCHANGES)}")
+        if not isinstance(exchange, str) or exchange not in EXCHANGES:
+            raise BackendError(f"exchange {shown(exchange)}: choose one of {', '.join(EXCHANGES)}")
         self.device, self.exchange, self.poison = device, exchange, poison
         self.unwritten = float("nan") if poison else 0.0
 

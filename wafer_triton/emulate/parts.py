@@ -64,7 +64,7 @@ class Tree(Segment):
     Each core sends to its parent once it has combined the messages of its children. All indices are [cores]. `parent`
     is -1 for a root. `slot` is the number of a core's message among the `children` messages of its parent. `sent` is
     the round in which it leaves, from the first, or their number for a root. `roots` are the roots of the cores' trees.
-    `messages` has those of each round, in the order of their combination.
+    `messages` lists the messages of each round in the order of their combination.
     """
 
     acc: str

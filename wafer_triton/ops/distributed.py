@@ -19,11 +19,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from wafer_triton import ops
 from wafer_triton.device.mesh import as_mesh
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.ranks.executor import DistributedExecutor
 from wafer_triton.errors import BackendError, MeshError
+from wafer_triton.ops import executors
+from wafer_triton.text.arguments import checked
 
 __all__ = ["executor"]
 
@@ -31,6 +32,7 @@ MOST_TIMEOUT = 1e7  # seconds, some months
 TIMEOUT = 600.0  # seconds for which a rank waits for another that is there but does not answer
 
 
+@checked
 def executor(
     backend: str | None = None,
     exchange: str = "explicit",
@@ -61,8 +63,8 @@ def executor(
             raise BackendError(
                 f"shards {sides} are for {sides.rows * sides.cols} ranks, and there is one; use torchrun"
             )
-        return ops.executor(backend, exchange, emulate_on, **options)
-    chosen = ops.emulation_device(emulate_on)
+        return executors.executor(backend, exchange, emulate_on, **options)
+    chosen = executors.emulation_device(emulate_on)
     if not dist.is_initialized():
         join(chosen, timeout)
     if torch.device(chosen).type == "cuda":
@@ -73,7 +75,7 @@ def executor(
             )
         torch.cuda.set_device(local)
         chosen = f"cuda:{local}"
-    inside = ops.executor(backend, exchange, chosen, **options)
+    inside = executors.executor(backend, exchange, chosen, **options)
     return DistributedExecutor(inside, shards=None if sides is None else (sides.rows, sides.cols))
 
 

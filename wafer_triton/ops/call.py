@@ -1,0 +1,290 @@
+"""One call of a recipe: operands are cut into an executor's program, its schedule runs, the result is put together.
+
+For torch all calls are one opaque operator, `wafer_triton::apply`, so that torch.compile and fake tensors accept them.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
+from typing import Any, TypedDict, TypeVar
+
+import torch
+from torch import Tensor
+
+from wafer_triton.cost.price import Cost, Prediction, price
+from wafer_triton.count.account import Account, account
+from wafer_triton.device import Device, device
+from wafer_triton.device.dtype import dtype_name
+from wafer_triton.device.layout import MeshTensor
+from wafer_triton.device.mesh import Mesh, as_mesh
+from wafer_triton.emulate.executor import Executor
+from wafer_triton.emulate.program import POOL, Program
+from wafer_triton.errors import (
+    ArgumentError,
+    BackendError,
+    DtypeError,
+    MeshError,
+    ScheduleError,
+    ShapeError,
+    check_type,
+    shown,
+)
+from wafer_triton.ops.executors import executor
+from wafer_triton.schedule.product import Recipe, Shape, clear_recipes, recipe
+from wafer_triton.schedule.schedule import Schedule
+from wafer_triton.text import notebook
+from wafer_triton.text.quantity import Legend
+
+Operand = Tensor | MeshTensor
+T = TypeVar("T")
+
+
+class How(TypedDict, total=False):
+    """Where and how an operation runs.
+
+    `mesh`: a Mesh, a side or "RxC" (a MeshTensor brings its own). `exchange`: "explicit" or "elided". `backend`:
+    "torch" or "triton"; by default triton for CUDA tensors. `launch`: how triton launches compute-shift rounds, "auto"
+    or "rounds" (see `TritonExecutor`). `record`: return (result, Record) of the run. `executor`: runs the
+    operation in place of one made of `backend`, `exchange` and `launch`, see `distributed.executor`.
+    """
+
+    mesh: Any
+    exchange: str
+    backend: str | None
+    launch: str
+    record: bool
+    executor: Executor
+
+
+@dataclass(frozen=True)
+class Record(Account):
+    """The account of a run and the predicted cost of its rounds on the wafer; `+` and `*` act on both.
+
+    `rank_bytes` are the bytes that each round sent between ranks, where several emulate the mesh.
+    """
+
+    cost: Cost = field(default_factory=Cost)
+    device: Device = field(default_factory=lambda: device("wse2"), metadata={"join": lambda own, other: own})
+    rank_bytes: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, schedule: Schedule, launches: tuple[str, ...] = (), rank_bytes: tuple[int, ...] = ()) -> Record:
+        """Return the record of one run of a schedule by these kernel launches and messages between ranks."""
+        counted = vars(account(schedule)) | {"launches": launches}
+        return cls(**counted, cost=price(schedule), device=schedule.mesh.device, rank_bytes=rank_bytes)
+
+    @property
+    def predicted(self) -> Prediction:
+        """Cycles and seconds on the wafer."""
+        return Prediction.of(self.cost, self.device)
+
+    def _repr_html_(self) -> str:
+        return super()._repr_html_() + notebook.numbers(
+            "Predicted on the wafer", self.predicted.as_json(), Legend(Prediction)
+        )
+
+    def __str__(self) -> str:
+        sent = f"{'between ranks':<15}{sum(self.rank_bytes):,} B in {len(self.rank_bytes)} rounds\n"
+        return f"{super().__str__()}\n{sent if self.rank_bytes else ''}{self.predicted}"
+
+
+_KEYWORDS = tuple(How.__annotations__)
+
+
+@lru_cache(maxsize=64)
+def _executor(backend: str | None, exchange: str, device: str, launch: str) -> Executor:
+    """Return one executor for all calls with the same options, so that they share programs."""
+    return executor(backend, exchange, device, launch=launch)
+
+
+def clear_cache() -> None:
+    """Let all programs and schedules go that public calls keep; their memory is free once no call runs."""
+    POOL.clear()
+    _executor.cache_clear()
+    clear_recipes()
+
+
+def run(made: Recipe, operands: tuple[Operand, ...], on: Executor) -> MeshTensor:
+    """Run the recipe `made` by the executor `on`; the result is cut over the schedule's mesh."""
+    if not isinstance(made, Recipe):
+        raise ScheduleError(
+            f"run: {shown(made)} of type {type(made).__name__} is no recipe; wafer_triton.schedule.product.recipe "
+            f"makes one"
+        )
+    check_type(f"{made.schedule.name}: operands", operands, list if isinstance(operands, list) else tuple, ShapeError)
+    if len(operands) != len(made.inputs):
+        raise ShapeError(
+            f"{made.schedule.name}: {len(operands)} operands for {len(made.inputs)} inputs; give one for each"
+        )
+    check_tensors(made.schedule.name, *operands)
+    for number, (operand, shape) in enumerate(zip(operands, made.shapes, strict=False), 1):
+        if tuple(operand.shape) != shape:
+            given = list(operand.shape)
+            raise ShapeError(f"{made.schedule.name}: operand {number} is {given}, and its recipe is for {list(shape)}")
+    if not isinstance(on, Executor):
+        raise BackendError(f"run: executor {shown(on)} is none; give a result of wafer_triton.executor")
+    return _run(made, operands, on, _tiles(made))[0]
+
+
+def _run(
+    operation: Recipe, operands: tuple[Operand, ...], runner: Executor, take: Callable[[Program], T]
+) -> tuple[T, Program]:
+    """Return the result that `take` reads once the rounds have run; nothing of it is memory of the program."""
+    program = runner.borrow(operation.schedule)
+    for (name, _), operand in zip(operation.inputs, operands, strict=True):
+        runner.agree(name, operand.tiles if isinstance(operand, MeshTensor) else operand)
+    for name, (values, pattern) in operation.constants.items():
+        runner.enter(program.schedule, name, program.memory[name], torch.from_numpy(values), pattern)
+    for (name, pattern), operand in zip(operation.inputs, operands, strict=True):
+        if isinstance(operand, MeshTensor) or not pattern:
+            program.write(name, operand.tiles if isinstance(operand, MeshTensor) else operand)
+        else:
+            runner.enter(program.schedule, name, program.memory[name], operand, pattern)
+    program.captured()
+    result = take(program)
+    program.give_back()
+    return result, program
+
+
+def _tiles(operation: Recipe) -> Callable[[Program], MeshTensor]:
+    name, pattern, shape = operation.output
+    return lambda program: MeshTensor(operation.schedule.mesh, program.read(name), pattern, shape, {})
+
+
+def _whole(operation: Recipe) -> Callable[[Program], Tensor]:
+    name, pattern, shape = operation.output
+    if not pattern:
+        return lambda program: program.read(name).reshape(shape)
+    return lambda program: program.gather(name, pattern, shape)
+
+
+# A torch operator takes text, not a Mesh; torch.compile can trace how `_text` builds it.
+_DEVICE = tuple(entry.name for entry in fields(Device) if entry.compare)
+
+
+def _text(mesh: Mesh, options: tuple[tuple[str, Any], ...]) -> str:
+    return repr((mesh.rows, mesh.cols, tuple(getattr(mesh.device, name) for name in _DEVICE), options))
+
+
+@lru_cache(maxsize=64)
+def _parsed(text: str) -> tuple[Mesh, tuple[tuple[str, Any], ...]]:
+    rows, cols, device, options = ast.literal_eval(text)
+    return Mesh(rows, cols, Device(*device)), options
+
+
+@torch.library.custom_op("wafer_triton::apply", mutates_args=())
+def _apply(name: str, operands: list[Tensor], spec: str, backend: str, exchange: str, launch: str) -> Tensor:
+    """Return one opaque operator for all operations, which torch.compile and fake tensors do not enter."""
+    mesh, options = _parsed(spec)
+    operation = recipe(
+        name, mesh, dtype_name(operands[0].dtype), tuple(tuple(operand.shape) for operand in operands), options
+    )
+    runner = _executor(backend or None, exchange, str(operands[0].device), launch)
+    return _run(operation, tuple(operands), runner, _whole(operation))[0]
+
+
+@_apply.register_fake
+def _(name: str, operands: list[Tensor], spec: str, backend: str, exchange: str, launch: str) -> Tensor:
+    shape: Shape = tuple(operands[0].shape)
+    if name in ("gemm", "gemv"):
+        shape = (shape[0], operands[1].shape[0 if ("transposed", True) in _parsed(spec)[1] else 1])
+    return operands[0].new_empty(shape)
+
+
+def call(name: str, operands: tuple[Operand, ...], how: How, **options: Any) -> Any:
+    """Return the result of the product `name` with its `options` on operands, and with `record` also its Record.
+
+    Raises TypeError for a keyword that is not of `How`, and the errors that `wafer_triton.ops` names.
+    """
+    for key in how:
+        if key not in _KEYWORDS:
+            raise ArgumentError(f"{name}: unknown keyword {key!r}; choose from {', '.join(_KEYWORDS)}")
+    first, backend, exchange = operands[0], how.get("backend"), how.get("exchange", "explicit")
+    launch = how.get("launch", "auto")
+    for key, text in (("backend", backend), ("exchange", exchange), ("launch", launch)):
+        if not isinstance(text, str) and (text is not None or key != "backend"):
+            raise BackendError(f"{name}: {key} = {shown(text)} must be a name in quotes")
+    if type(how.get("record", False)) is not bool:
+        raise BackendError(f"{name}: record = {shown(how['record'])} must be true or false")
+    mesh = as_mesh(first.mesh if "mesh" not in how and isinstance(first, MeshTensor) else how.get("mesh"))
+    tensors = [operand.tiles if isinstance(operand, MeshTensor) else operand for operand in operands]
+    _agree(name, tensors)
+    chosen = tuple((key, _option(name, key, value)) for key, value in options.items())
+    own = how.get("executor")
+    if not isinstance(own, Executor | None):
+        raise BackendError(f"{name}: executor = {shown(own)} is none; give a result of wafer_triton.executor")
+    if own is not None and (both := [key for key in ("backend", "exchange", "launch") if key in how]):
+        raise BackendError(f"{name}: executor and {both[0]} are given, and an executor has its own; give one of them")
+    plain = own is None and not how.get("record")
+    if plain and not any(isinstance(operand, MeshTensor) for operand in operands):
+        return _apply(name, tensors, _text(mesh, chosen), backend or "", exchange, launch)
+    operation = recipe(
+        name, mesh, dtype_name(tensors[0].dtype), tuple(tuple(operand.shape) for operand in operands), chosen
+    )
+    _cut_alike(operation, operands)
+    runner = _executor(backend, exchange, str(tensors[0].device), launch) if own is None else own
+    take: Callable[[Program], Any] = _tiles(operation) if isinstance(first, MeshTensor) else _whole(operation)
+    value, program = _run(operation, operands, runner, take)
+    record = (operation.schedule, program.launches, program.rank_bytes)
+    return (value, Record.of(*record)) if how.get("record") else value
+
+
+def _option(name: str, key: str, value: Any) -> Any:
+    """Return the value of an option as a recipe takes it; MeshError or ArgumentError for one of another kind."""
+    if key == "groups" and isinstance(value, list | tuple) and all(type(count) is int for count in value):
+        return tuple(value)
+    if isinstance(value, str) and key in ("algorithm", "accumulate", "axis", "op"):
+        return str(value)
+    if (value is None and key == "groups") or (type(value) in (bool, float) and key in ("transposed", "eps", "scale")):
+        return value
+    if key == "groups":
+        raise MeshError(
+            f"{name}: groups = {shown(value)}: give the number of groups of each level but the last, as (8,)"
+        )
+    raise ArgumentError(f"{name}: {key} is of type {type(value).__name__}; give a str")
+
+
+def _agree(name: str, tensors: list[Tensor]) -> None:
+    for tensor in tensors:
+        dtype_name(tensor.dtype)
+        if tensor.dtype != tensors[0].dtype:
+            mixed = f"{dtype_name(tensors[0].dtype)} and {dtype_name(tensor.dtype)}"
+            raise DtypeError(f"{name}: operands mix {mixed}; convert them to one dtype")
+        if tensor.device != tensors[0].device:
+            raise DtypeError(
+                f"{name}: operands lie on {tensors[0].device} and {tensor.device}; move them to one device"
+            )
+
+
+def _cut_alike(operation: Recipe, operands: tuple[Operand, ...]) -> None:
+    for (buffer, pattern), operand in zip(operation.inputs, operands, strict=True):
+        if isinstance(operand, MeshTensor) and operand.pattern != pattern:
+            raise ShapeError(f"{operation.schedule.name}: {buffer} must be cut as {pattern!r}, not {operand.pattern!r}")
+        if isinstance(operand, MeshTensor) and operand.mesh != operation.schedule.mesh:
+            unfolded = replace(operation.schedule.mesh, fold=(1, 1))
+            hint = "; scatter it on mesh.square()" if operand.mesh == unfolded else ""
+            meshes = f"{operand.mesh}, not {operation.schedule.mesh}{hint}"
+            raise MeshError(f"{operation.schedule.name}: {buffer} lies on mesh {meshes}")
+
+
+def check_tensors(name: str, *operands: Any) -> None:
+    """Raise DtypeError unless all operands are dense tensors, or are cut into them."""
+    for number, operand in enumerate(operands, 1):
+        tensor = operand.tiles if isinstance(operand, MeshTensor) else operand
+        if not isinstance(tensor, Tensor):
+            kind = f"{type(operand).__module__}.{type(operand).__name__}".removeprefix("builtins.")
+            raise DtypeError(
+                f"{name}: operand {number} is of type {kind}; give a torch tensor (torch.as_tensor makes one)"
+            )
+        if tensor.is_nested:
+            raise DtypeError(f"{name}: operand {number} is nested; give a dense tensor, by to_padded_tensor or unbind")
+        if tensor.requires_grad and torch.is_grad_enabled():
+            raise DtypeError(
+                f"{name}: operand {number} requires a gradient, which is not computed here; give operand.detach(), or "
+                f"call it under torch.no_grad()"
+            )
+        if tensor.layout is not torch.strided:
+            raise DtypeError(f"{name}: operand {number} is sparse ({tensor.layout}); give operand.to_dense()")

@@ -1,0 +1,65 @@
+"""Executors by name: the backend, the exchange and the torch device that emulate a mesh on this machine."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+
+from wafer_triton.emulate.executor import Executor
+from wafer_triton.emulate.torch import TorchExecutor
+from wafer_triton.errors import BackendError
+from wafer_triton.text.arguments import checked
+
+
+def emulation_device(emulate_on: str = "auto") -> str:
+    """Return the torch device of `emulate_on`: "auto" is a GPU if torch finds one and Triton compiles for it."""
+    if emulate_on != "auto":
+        return emulate_on
+    compiles = os.environ.get("TRITON_INTERPRET") != "1" and find_spec("triton") is not None
+    return "cuda" if compiles and torch.cuda.is_available() else "cpu"
+
+
+@checked
+def executor(
+    backend: str | None = None, exchange: str = "explicit", emulate_on: str = "auto", **options: Any
+) -> Executor:
+    """Return the executor on a torch device or "auto", a GPU where there is one; triton on a GPU, torch on a CPU.
+
+    `backend` chooses otherwise. Raises BackendError if the backend or the device is unknown or cannot run here.
+    """
+    device = emulation_device(emulate_on)
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:  # torch raises all of them for a device it lacks
+        reason = str(error).partition("\n")[0]
+        said = f" ({reason})" if len(reason) <= 100 else ""
+        raise BackendError(
+            f"emulate_on {device!r}: torch has no such device here{said}; use 'auto', 'cpu', 'cuda' or 'cuda:1'"
+        ) from None
+    chosen = backend or ("torch" if torch.device(device).type == "cpu" else "triton")
+    if chosen == "torch":
+        if options.pop("launch", "auto") != "auto":
+            raise BackendError("launch: backend 'torch' launches no kernels; leave it out, or use backend='triton'")
+        return TorchExecutor(device=device, exchange=exchange, **options)
+    if chosen == "triton":
+        try:
+            from wafer_triton.emulate.triton import TritonExecutor
+        except ImportError as missing:
+            raise BackendError(
+                f"the Triton backend needs the package triton ({missing}); use backend='torch'"
+            ) from None
+        return TritonExecutor(device=device, exchange=exchange, **options)
+    raise BackendError(f"backend {backend!r}: choose 'torch' or 'triton'")
+
+
+def described(on: Executor) -> str:
+    """Return where and how an executor runs, such as "on NVIDIA H200 by Triton, exchange explicit"."""
+    ranks, inside = getattr(on, "ranks", 1), getattr(on, "inside", on)  # of a DistributedExecutor
+    on_gpu = torch.device(inside.device).type == "cuda"
+    where = torch.cuda.get_device_name(inside.device) if on_gpu else "the CPU"
+    by = "torch" if isinstance(inside, TorchExecutor) else "Triton" if on_gpu else "Triton's interpreter"
+    each = f"{ranks} ranks, each on " if ranks > 1 else ""
+    return f"on {each}{where} by {by}, exchange {inside.exchange}"
