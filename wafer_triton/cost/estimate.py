@@ -82,31 +82,35 @@ def gemm(
 
 @checked
 def gemv(
-    *, device: DeviceLike = "wse2", mesh: Any, k: int, n: int, algorithm: str = "ktree", groups: int | None = None,
-    dtype: str = "fp16",
+    *, device: DeviceLike = "wse2", mesh: Any, k: int, n: int, m: int | None = None, algorithm: str = "ktree",
+    groups: int | None = None, dtype: str = "fp16",
 ) -> Kernel:  # fmt: skip
     """Return the cost of y [n] = x [k] W [k, n] by MeshGEMV.
 
     `algorithm` is "ktree", another all-reduce, or one of the rivals "t10" and "ladder". `groups` is the number of
-    groups on the first of two levels (None: the best).
+    groups on the first of two levels (None: the best). With `m`, x has as many rows, which go at once; the rivals take
+    one.
     """
     mesh, c = _mesh(device, mesh)
-    k, n = check_counts(k=k, n=n)
+    m, k, n = check_counts(m=1 if m is None else m, k=k, n=n)
     name = storage_name(dtype)
     tree = _groups(groups)
     check_type("gemv: algorithm", algorithm, str, MeshError)
     if algorithm in rivals.ASSUMED:
         if tree is not None:
             raise MeshError(f"GEMV algorithm {algorithm!r} takes no groups; use 'ktree'")
+        if m > 1:
+            raise MeshError(f"GEMV algorithm {algorithm!r} takes one vector, not m = {m}; use 'ktree'")
         return _kernel(mesh, rivals.gemv(mesh, k, n, name, algorithm, c), c, name, ASSUMED, algorithm)
     if algorithm not in REDUCTIONS:
         raise MeshError(f"GEMV algorithm {algorithm!r}: choose one of {', '.join((*REDUCTIONS, *rivals.ASSUMED))}")
     if algorithm == "ktree" and tree is None:
         tree = best_groups(mesh.length("y"), c)
     options = (("algorithm", algorithm), ("groups", tree), ("sums", tile_dtype(name)))
-    cost = price(recipe("gemv", mesh, name, ((1, k), (k, n)), options).schedule, c)
+    cost = price(recipe("gemv", mesh, name, ((m, k), (k, n)), options).schedule, c)
     sizes = product_sizes(mesh, *tiles(mesh.shape[0], k), *tiles(mesh.shape[1], n))
-    rests_on = basis(mesh.device, "gemv", sizes, unmeasured(name, algorithm, "ktree", cost.relayed))
+    own = ["GEMV of several vectors was not measured"] * (m > 1)
+    rests_on = basis(mesh.device, "gemv", sizes, own + unmeasured(name, algorithm, "ktree", cost.relayed))
     return _kernel(mesh, cost, c, name, rests_on)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from wafer_triton.compare.grid import REASON, Row, feasible
 from wafer_triton.compare.sweep import LEGEND, OVERLAID, best, front, less_is_better, told
 from wafer_triton.draw.explained import said
-from wafer_triton.draw.figure import AMOUNTS, COLOURS, COLUMN, REST, picture
+from wafer_triton.draw.figure import AMOUNTS, COLOURS, COLUMN, MARKERS, REST, picture
 from wafer_triton.errors import DrawError
 from wafer_triton.text.arguments import checked
 
@@ -25,7 +25,6 @@ Rows = Sequence[Row]
 MOST_SERIES = len(COLOURS)  # of one picture
 MOST_NAMED = 6  # points of a front that have a name
 MOST_TICKS = 6
-_MARKERS = "os^DvPX"
 
 
 @checked
@@ -48,7 +47,7 @@ def curves(rows: Rows, over: Sequence[str], shown: str, path: str | Path, *, tit
             y = [row.get(shown, np.nan) for row in group]  # a curve has a gap where there are no figures
             numbers[name or shown] = [row[shown] for row in group if REASON not in row]
             _band(axes, x, group, shown, colour)
-            axes.plot(x, y, marker=_MARKERS[number], ms=3, lw=1, color=colour, label=name or None)
+            axes.plot(x, y, marker=MARKERS[number], ms=3, lw=1, color=colour, label=name or None)
             absent = [places[row[across]] for row in group if REASON in row]
             numbers[f"{name or shown} without figures"] = absent
             for row in best(group, shown) if x and len(absent) < len(group) else ():
@@ -131,7 +130,7 @@ def pareto(
             x, y = ([row[column] for row in held] for column in (against, shown))
             numbers |= {f"{name} {against}".strip(): x, f"{name} {shown}".strip(): y}
             style = {"color": COLOURS[number], "ms": 3, "alpha": 0.6, "mew": 0}
-            axes.plot(x, y, _MARKERS[number], label=name or None, **style)
+            axes.plot(x, y, MARKERS[number], label=name or None, **style)
         numbers["front"] = [row[shown] for row in kept]
         x, y = [row[against] for row in kept], [row[shown] for row in kept]
         axes.plot(x, y, "-", color="black", lw=0.9, label="front, with bands")

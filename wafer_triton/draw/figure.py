@@ -22,11 +22,12 @@ from wafer_triton.text.quantity import quantity
 
 WIDTH = 5.0  # inches: 8 points are 5 at a width of 8 cm
 COLUMN = 3.5  # inches: of pictures of one panel
-DOTS = 240  # an inch
+DOTS = 200  # an inch
 _LETTERS, _LINE = 15.5, 0.15  # of a title: letters an inch, inches a line
 KINDS = (".png", ".svg", ".pdf")
 # Okabe and Ito, "Color Universal Design" (2008), black last; yellow is left out, as it is faint on white.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#000000")
+MARKERS = "os^DvPX"  # one for each colour, so that lines differ without it
 REST = "#5c5c5c"  # of names too small for a colour of their own
 AMOUNTS = "viridis"
 STYLE = {

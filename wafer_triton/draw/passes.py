@@ -31,7 +31,7 @@ def token(line: Timeline, path: str | Path, title: str = "") -> None:
     blocks, steps = [span for span in spans if span.track == BLOCKS], _steps(spans)
     sums = _sums(blocks)
     name, most = max(sums.items(), key=itemgetter(1))
-    point = f"{whole.cost.cycles:,.0f} cycles predicted, {100 * most / sum(sums.values()):.0f} % of them in {name}"
+    point = f"{whole.cost.cycles:,.0f} predicted cycles, {100 * most / sum(sums.values()):.0f} % in {name}"
     heights = (0.14 * len(places), 0.14 * len(steps))
     with picture(path, 1.2 + sum(heights), title, point) as (figure, numbers):
         top, bottom = figure.subplots(2, 1, height_ratios=heights)

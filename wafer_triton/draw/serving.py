@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from wafer_triton.device import Device
-from wafer_triton.draw.figure import COLOURS, footnote, path_of, picture
+from wafer_triton.draw.figure import COLOURS, MARKERS, footnote, path_of, picture
 from wafer_triton.draw.trace_events import Event
 from wafer_triton.errors import DrawError, writing
 from wafer_triton.serve.course import Run, course
@@ -79,7 +79,7 @@ def latency(rows: Rows, name: str, path: str | Path, title: str = "") -> None:
             for number, field in enumerate(shown):
                 values = [row[field] * factor for row in rows]
                 numbers[field] = values
-                axes.plot(across, values, marker="o", ms=3, color=COLOURS[number], label=LABELS[field])
+                axes.plot(across, values, marker=MARKERS[number], ms=3, color=COLOURS[number], label=LABELS[field])
             axes.axvline(at, color="black", lw=0.8, ls="--", label=f"knee, {name} {at:g}")
             axes.set(xticks=sorted({*across}) if len({*across}) <= _TICKS else axes.get_xticks())
             axes.grid(alpha=0.3)

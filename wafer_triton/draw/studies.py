@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wafer_triton.count.verdict import PLMR
-from wafer_triton.draw.figure import AMOUNTS, COLOURS, footnote, picture
+from wafer_triton.draw.figure import AMOUNTS, COLOURS, MARKERS, footnote, picture
 from wafer_triton.draw.tables import letters
 from wafer_triton.errors import DrawError
 from wafer_triton.text.arguments import checked
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 # The fields of a row that `compare` shows; wafer time is predicted and has a panel of its own.
 FIELDS = ("hops", "routes", "sram_peak_bytes", "cycles")
 PERCENT = (-100, -30, 0, 30, 100, 300)  # the ticks of errors
-_MARKERS = "os^Dv"
 
 
 @checked
@@ -153,7 +152,7 @@ def validation(path: str | Path) -> None:
             measurements = rows(family)
             measured = np.array([row.measured for row in measurements])
             numbers[family] = (1 + errors[family]).tolist()
-            style = {"marker": _MARKERS[number], "color": COLOURS[number], "ls": "", "ms": 3, "alpha": 0.7}
+            style = {"marker": MARKERS[number], "color": COLOURS[number], "ls": "", "ms": 3, "alpha": 0.7}
             spread = number + np.linspace(-0.25, 0.25, len(measured))
             for chosen, look in ((taken[family], {}), (~taken[family], {"mfc": "none"})):
                 at, error = measured[chosen], errors[family][chosen]
@@ -189,10 +188,8 @@ def reproduction(cells: Sequence[Cell], path: str | Path) -> None:
     tables = list(dict.fromkeys(cell.table for cell in own))
     looks = {"fitted": ("o", COLOURS[0]), "within": ("s", COLOURS[2]), "miss": ("X", COLOURS[5])}
     missed = sum(cell.verdict == "miss" for cell in own)
-    point = f"Of {len(own)} cells of the paper's own program {missed} are missed, beyond their error bands"
-    title = (
-        f"T10 and Ladder are predicted by assumption, as their wafer programs are not published: {len(rivals)} cells"
-    )
+    point = f"The paper's own program: {missed} of {len(own)} cells lie beyond their bands"
+    title = f"T10 and Ladder: {len(rivals)} cells by assumption, as their programs are not published"
     with picture(path, 0.9 + 0.3 * len(tables), title, point) as (figure, numbers):
         left, right = figure.subplots(1, 2, width_ratios=(5, 3))
         for verdict, (marker, colour) in looks.items():
@@ -219,7 +216,7 @@ def reproduction(cells: Sequence[Cell], path: str | Path) -> None:
             named = [cell for cell in rivals if cell.system == name]
             pairs = [[float(cell.published) for cell in named], [cell.predicted or 0.0 for cell in named]]
             numbers[name] = [mine / theirs for theirs, mine in zip(*pairs, strict=True)]
-            right.plot(*pairs, _MARKERS[number], ms=3, color=COLOURS[number], label=name)
+            right.plot(*pairs, MARKERS[number], ms=3, color=COLOURS[number], label=name)
         if rivals:
             limits = right.get_xlim()[0], right.get_ylim()[1]
             ends = (0.5, max(limits) * 2)

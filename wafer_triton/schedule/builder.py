@@ -1,4 +1,4 @@
-"""Builders: algorithms are functions that add their buffers and rounds to a `Builder`, which checks its schedule."""
+"""The builder of schedules: an algorithm is a function that adds buffers and rounds to it, and `build` checks them."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from wafer_triton.schedule.schedule import Schedule
 if TYPE_CHECKING:
     from wafer_triton.schedule.repeat import Step
 
-MOST_ITERATIONS = 1_000_000  # of a `repeat`, some thousand times more than the largest mesh has
+MOST_ITERATIONS = 1_000_000  # of a `repeat`, a thousand times the side of the largest mesh
 _DRAFTING = ContextVar("drafting", default=False)
 
 
 @contextmanager
 def drafting() -> Iterator[None]:
-    """Let every `build` inside return a draft, as if asked to, so that all faults of a schedule can be listed."""
+    """Let every `build` in a `with` block return an unchecked draft, so that all faults of a schedule can be listed."""
     before = _DRAFTING.set(True)
     try:
         yield
@@ -50,9 +50,9 @@ def drafting() -> Iterator[None]:
 
 
 class Builder:
-    """Collects the buffers and steps of a schedule called `name`; `family` as of `Schedule`.
+    """The buffers and steps of a schedule called `name` while it is made; `family` is as in `Schedule`.
 
-    A step is a round, or rounds that come together or several times (see `wafer_triton.schedule.repeat`).
+    A step is a round, a section of rounds, or a repetition (see `wafer_triton.schedule.repeat`).
     """
 
     def __init__(self, mesh: Mesh, name: str, family: str = "kernel") -> None:
@@ -80,8 +80,9 @@ class Builder:
     ) -> str:  # fmt: skip
         """Declare a buffer of `slots` tiles of shape `tile` and return its name; the same buffer may be declared again.
 
-        `dtype` is as of `storage_name`, the others as of `Buffer`. Raises ScheduleError for sizes that are not positive
-        whole numbers, an unknown role, or a name that stands for a different buffer; DtypeError for an unknown dtype.
+        `dtype` is as in `storage_name`, other arguments are as in `Buffer`. Raises ScheduleError for sizes that are not
+        positive whole numbers, an unknown role, or a name that stands for a different buffer; DtypeError for an unknown
+        dtype.
         """
         if not isinstance(name, str) or not name:
             raise ScheduleError(f"{self.name}: buffer {shown(name)} has no name; give a text of one character or more")
@@ -127,7 +128,7 @@ class Builder:
     ) -> Exchange:
         """Return an exchange for `round`, from positions `send` to positions `recv` (see `Exchange`).
 
-        Receivers are put in ascending order where all lines share them. Raises ScheduleError for positions that are not
+        Receivers that all lines share are put in ascending order. Raises ScheduleError for positions that are not
         whole numbers, or not as many senders as receivers.
         """
         recv, send = self._positions("recv", recv), self._positions("send", send)
@@ -167,7 +168,7 @@ class Builder:
         return Local(op, _slots(outs), _slots(ins), params, where)
 
     def round(self, *steps: Exchange | Local, label: str = "", pattern: Pattern | None = None) -> Round | None:
-        """Append a round of the given exchanges and local operations and return it; None, and no round, without any.
+        """Append a round of exchanges and local operations and return it; without a step, add none and return None.
 
         Rounds that carry out one algorithm together may share a `pattern`. Raises ScheduleError for a step that is
         neither.
@@ -195,7 +196,7 @@ class Builder:
     ) -> None:  # fmt: skip
         """Add `iteration(0)` to `iteration(times - 1)`; each differs from the one `period` before as `Repeat` says.
 
-        `rows` and `slots` are as of `Repeat`, for a whole period. Raises ScheduleError for `rows` that are not every
+        `rows` and `slots` are as in `Repeat`, for a whole period. Raises ScheduleError for `rows` that are not every
         row once, or that change an exchange along y.
         """
         check_type(f"{self.name}: times of repeat", times, int)
@@ -223,7 +224,7 @@ class Builder:
             iteration(number)
 
     def _check_rows(self, steps: Sequence[Step], rows: Index) -> None:
-        """ScheduleError unless `rows` has every row once, and every exchange along y in `steps` is the same for it."""
+        """Raise ScheduleError unless `rows` has every row once and leaves exchanges along y in `steps` unchanged."""
         if not np.array_equal(np.sort(rows), np.arange(self.mesh.shape[0])):
             count = self.mesh.shape[0]
             raise ScheduleError(f"{self.name}: rows {rows!r} of repeat do not name each of {count} rows once")
