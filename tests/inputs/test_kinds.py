@@ -93,7 +93,9 @@ def test_a_rank_beyond_their_number_is_refused(monkeypatch, capsys):
 
 
 def test_a_batch_says_that_it_prices_the_way_between_regions(capsys):
-    assert main("estimate batch --model smollm2-135m --mesh 100 --context 8 --batch 2".split()) == 0
+    assert (
+        main(["estimate", "batch", "--model", "smollm2-135m", "--mesh", "100", "--context", "8", "--batch", "2"]) == 0
+    )
     assert "the way from region to region is priced, which `estimate decode` leaves out" in capsys.readouterr().out
 
 
