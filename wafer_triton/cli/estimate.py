@@ -171,16 +171,9 @@ def _with_experts(args: argparse.Namespace, options: dict[str, Any]) -> dict[str
 
 def _title(subject: str, options: dict[str, Any]) -> str:
     """Return the title: the subject of the estimate, and every option with a value."""
-    from wafer_triton.compare.sweep import LEGEND
+    from wafer_triton.compare.sweep import asked
 
-    said = (
-        LEGEND.label(name)
-        if value is True
-        else f"{LEGEND.label(name)} {LEGEND.asked(name, getattr(value, 'name', value))}"
-        for name, value in options.items()
-        if value is not None and value is not False
-    )
-    return f"{subject}, {PREDICTED}: {', '.join(said)}"
+    return f"{subject}, {PREDICTED}: {asked(options)}"
 
 
 MODEL = (

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from wafer_triton.compare.roofs import roofs
-from wafer_triton.compare.sweep import KINDS, LEGEND, less_is_better
+from wafer_triton.compare.sweep import KINDS, LEGEND, asked, less_is_better
 from wafer_triton.compare.tracing import elasticities, traced
 from wafer_triton.device import Device, DeviceLike
 from wafer_triton.device import device as find_device
@@ -206,7 +206,7 @@ def explain(kind: str, *, device: DeviceLike = "wse2", progress: Progress = sile
         progress("estimates", done, total)
     pays = sorted((change for change in changes if change.ratio >= PAYS), key=lambda change: -change.ratio)
     return Explanation(
-        title=_title(kind, chip, arguments),
+        title=f"{kind} on {chip.name}: {asked({n: each for n, each in arguments.items() if n != 'program'})}",
         figure=figure,
         label=LEGEND.label(figure),
         unit=LEGEND.unit(figure),
@@ -236,12 +236,3 @@ def _distinct(changes: list[Change]) -> tuple[Change, ...]:
     for change in changes:
         kept.setdefault(change.what.rpartition(" ")[0], change)
     return tuple(kept.values())[:BEST]
-
-
-def _title(kind: str, chip: Device, arguments: Mapping[str, Any]) -> str:
-    said = ", ".join(
-        f"{LEGEND.label(name)} {LEGEND.asked(name, getattr(value, 'name', value))}"
-        for name, value in arguments.items()
-        if value not in (None, False) and name != "program"
-    )
-    return f"{kind} on {chip.name}: {said}"

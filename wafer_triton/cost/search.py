@@ -72,7 +72,8 @@ class Plan:
 def without_collection() -> Iterator[None]:
     """Switch the collector of reference cycles off, as it walks all objects that pricing keeps.
 
-    It would take two fifths of a plan's time, and a plan makes only some thousand cycles.
+    It would take two fifths of a plan's time, and a plan makes only some thousand cycles. All objects then count as
+    old, or the first collection afterwards would walk them.
     """
     before = gc.isenabled()
     gc.disable()
@@ -80,6 +81,9 @@ def without_collection() -> Iterator[None]:
         yield
     finally:
         if before:
+            if not gc.get_freeze_count():  # a caller's own frozen objects stay frozen
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 

@@ -83,7 +83,7 @@ class Mesh:
 
     def length(self, axis: str) -> int:
         """Return cores along an axis: "x" runs across the columns, "y" down the rows; MeshError for another."""
-        if type(axis) is not str or axis not in ("x", "y"):
+        if not isinstance(axis, str) or axis not in ("x", "y"):
             raise MeshError(f"mesh {self}: axis {shown(axis)} is neither 'x' nor 'y'; give one of them")
         return self.shape[1] if axis == "x" else self.shape[0]
 

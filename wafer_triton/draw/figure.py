@@ -149,7 +149,7 @@ def maps(
     for axes, (name, values) in zip(many, images.items(), strict=True):
         image = axes.imshow(values, vmin=0, vmax=max(top, 1), cmap=AMOUNTS, interpolation="nearest")
         axes.set(title=name, xlabel=names[0])
-        whole_ticks(axes, 6 if len(images) < 3 else 3)
+        whole_ticks(axes, 6 if len(images) == 1 else 3)
     many[0].set_ylabel(names[1])
     bar = figure.colorbar(image, ax=list(many), label=label, shrink=0.9)
     byte_ticks(bar.ax.yaxis, top)

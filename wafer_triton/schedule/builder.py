@@ -204,7 +204,7 @@ class Builder:
         if period < 1:
             raise ScheduleError(f"{self.name}: repeat with period {period}: give a number of at least 1")
         if slots is not None and not (
-            isinstance(slots, Mapping) and all(type(key) is str and type(by) is int for key, by in slots.items())
+            isinstance(slots, Mapping) and all(isinstance(key, str) and type(by) is int for key, by in slots.items())
         ):
             raise ScheduleError(f"{self.name}: slots {shown(slots)} of repeat: give a number for names of buffers")
         if not 0 <= times <= MOST_ITERATIONS:
