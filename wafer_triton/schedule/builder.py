@@ -85,7 +85,7 @@ class Builder:
         dtype.
         """
         if not isinstance(name, str) or not name:
-            raise ScheduleError(f"{self.name}: buffer {name!r} has no name; give a text of one character or more")
+            raise ScheduleError(f"{self.name}: buffer {shown(name)} has no name; give a text of one character or more")
         check_type(f"{self.name}: role of buffer {name!r}", role, str)
         if role not in ROLES:
             raise ScheduleError(f"{self.name}: buffer {name!r} has role {role!r}; choose one of {', '.join(ROLES)}")
