@@ -41,8 +41,8 @@ all: .venv/.installed  ## the rest: planted faults, other targets, whole models,
 
 coverage: .venv/.installed  ## lines that neither `make test` nor `make all` reaches, after twice their time
 	@rm -rf build/coverage && mkdir -p build/coverage
-	OMP_NUM_THREADS=1 $(BIN)/coverage run -m pytest -n $(WORKERS) -q
-	@$(BIN)/coverage combine --quiet && $(BIN)/coverage report
+	OMP_NUM_THREADS=1 $(BIN)/coverage run -m pytest -n $(WORKERS) -q; tests=$$?; \
+		$(BIN)/coverage combine --quiet && $(BIN)/coverage report && exit $$tests
 
 quick: .venv/.installed  ## the fast tests of the library, in a minute
 	$(PYTEST) -m "not slow and not large" $(foreach f,bench cli docs gpu inputs models/test_text.py parity,--ignore tests/$(f))
@@ -90,7 +90,7 @@ pictures: .venv/.installed  ## draw the pictures of README.md and docs/gallery.m
 	$(BIN)/python docs/pictures/draw.py
 
 screenshot: .venv/.installed  ## take the screenshot of docs/gallery.md anew, with Chromium
-	PYTHONPATH=tests/helpers $(BIN)/python tests/draw/test_page.py
+	PYTHONPATH=tests/helpers $(BIN)/python tests/helpers/screenshot.py
 
 docs: .venv/.installed  ## build the site of docs/ into build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

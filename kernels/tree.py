@@ -45,8 +45,9 @@ class TreeTables(NamedTuple):
 
 
 class Receivers(NamedTuple):
-    """The cores that each root broadcasts to: `number[i]` from `first[i]` on, `step` apart; int32 [cores]."""
+    """The cores that receive a root's tile of `sums`: `number[i]` from `first[i]` on, `step` apart; int32 [cores]."""
 
+    sums: Operand
     first: Tensor
     number: Tensor
     step: int
@@ -81,22 +82,24 @@ def _reduce(acc, mailbox, tables, number, P):
 
 
 @triton.jit
-def _send(x, core, first, count, step, SIZE: tl.constexpr, BLOCK: tl.constexpr, AT_ONCE: tl.constexpr):
-    """Return the core's tile into the memory of those that receive it, a few of them at once."""
-    for begun in range(0, count, AT_ONCE):
+def _send(receivers, core, P):
+    """Write the core's tile to the memory of its receivers, a few of them at once."""
+    x, first_ptr, number_ptr, step = receivers
+    first, count = tl.load(first_ptr + core), tl.load(number_ptr + core)
+    for begun in range(0, count, P.AT_ONCE):
         # [AT_ONCE, 1]
-        near = begun + tl.arange(0, AT_ONCE)[:, None]
+        near = begun + tl.arange(0, P.AT_ONCE)[:, None]
         rows = (first + near * step).to(tl.int64) * x.stride
-        for start_n in range(0, SIZE, BLOCK):
-            # [AT_ONCE, BLOCK]
-            offs = start_n + tl.arange(0, BLOCK)[None, :]
-            tile = tl.load(tile_ptr(x, core) + offs, mask=offs < SIZE)
-            tiles = tl.broadcast_to(tile, [AT_ONCE, BLOCK])
-            tl.store(x.tensor + x.offset + rows + offs, tiles, mask=(near < count) & (offs < SIZE))
+        for start_n in range(0, P.SIZE, P.SENT_BLOCK):
+            # [AT_ONCE, SENT_BLOCK]
+            offs = start_n + tl.arange(0, P.SENT_BLOCK)[None, :]
+            tile = tl.load(tile_ptr(x, core) + offs, mask=offs < P.SIZE)
+            tiles = tl.broadcast_to(tile, [P.AT_ONCE, P.SENT_BLOCK])
+            tl.store(x.tensor + x.offset + rows + offs, tiles, mask=(near < count) & (offs < P.SIZE))
 
 
 @triton.jit
-def _block(acc, mailbox, tables, args, sizes, receivers, sends, number, alarm_ptr, launch, BODIES: tl.constexpr, P):
+def _block(acc, mailbox, tables, args, sizes, receivers, number, alarm_ptr, launch, BODIES: tl.constexpr, P):
     order_ptr, _, _, _, _, awaited_ptr, arrived_ptr = tables
     if len(BODIES) > 0:
         run_ops(args, sizes, cores_at(order_ptr, number, P.CORES), BODIES)
@@ -105,53 +108,47 @@ def _block(acc, mailbox, tables, args, sizes, receivers, sends, number, alarm_pt
     if awaited > 0:
         wait(arrived_ptr + number, awaited, alarm_ptr, launch, tl.load(order_ptr + number * P.CORES), 0)
     _reduce(acc, mailbox, tables, number, P)
-    if P.SENDS > 0:
+    if receivers is not None:
         for item in range(P.CORES):
-            core = tl.load(order_ptr + number * P.CORES + item)
-            first, count = tl.load(receivers.first + core), tl.load(receivers.number + core)
-            for sent in tl.static_range(P.SENDS):
-                _send(sends[sent], core, first, count, receivers.step, P.SENT[sent], P.SENT_BLOCK, P.AT_ONCE)
+            _send(receivers, tl.load(order_ptr + number * P.CORES + item), P)
 
 
 @triton.jit(do_not_specialize=["launch"])
 def _tree_kernel(
-    acc, mailbox, tables, args, sizes, receivers, sends, blocks, alarm_ptr, launch, P, BODIES: tl.constexpr,
+    acc, mailbox, tables, args, sizes, receivers, blocks, alarm_ptr, launch, P, BODIES: tl.constexpr,
     SOURCE: tl.constexpr, LOOPS: tl.constexpr,
 ):  # fmt: skip
     # one axis, as its programs begin in order everywhere
     pid = tl.program_id(0)
     if LOOPS == 1:
-        _block(acc, mailbox, tables, args, sizes, receivers, sends, pid, alarm_ptr, launch, BODIES, P)
+        _block(acc, mailbox, tables, args, sizes, receivers, pid, alarm_ptr, launch, BODIES, P)
     else:
         for number in range(pid * LOOPS, min(pid * LOOPS + LOOPS, blocks)):
-            _block(acc, mailbox, tables, args, sizes, receivers, sends, number, alarm_ptr, launch, BODIES, P)
+            _block(acc, mailbox, tables, args, sizes, receivers, number, alarm_ptr, launch, BODIES, P)
             tl.debug_barrier()
 
 
 def reduce_tree(
     tree: TreeTables, ops: Sequence[FusedOp], alarm: Alarm, receivers: Receivers | None = None,
-    sends: Sequence[tuple[Operand, int]] = (), among: Sequence[FusedOp] = (), grid: Grid = Grid(),  # noqa: B008  a value
+    among: Sequence[FusedOp] = (), grid: Grid = Grid(),  # noqa: B008  a value
 ) -> None:  # fmt: skip
-    """Run `ops` on every core, reduce, then write the roots' tiles of `sends`, with their elements, to `receivers`.
+    """Run `ops` on every core, reduce, then write the roots' sums to their `receivers`, if any.
 
     `among` as of `fused.options`. Raises BackendError for an operation that does not combine.
     """
     if tree.op not in COMBINE:
         raise BackendError(f"a reduce tree combines by one of {', '.join(COMBINE)}, not {tree.op!r}")
-    assert receivers is not None or not sends
     cores = tree.order.numel()
     ops = [settled(op, tree.order) for op in ops]
     wide = block(tree.size, max(128, 1024 // grid.together))
-    sent_block = block(max((numel for _, numel in sends), default=1), 1024)
+    sent_block = block(tree.size, 1024)
     chosen = options(ops, warps(wide * grid.together), among)
     known = {
         "SLOTS": tree.slots, "SIZE": tree.size, "BLOCK": wide, "COMBINE": COMBINE[tree.op], "CORES": grid.together,
-        "SENDS": len(sends), "SENT": tuple(numel for _, numel in sends), "SENT_BLOCK": sent_block,
-        "AT_ONCE": max(1, 1024 * chosen["num_warps"] // sent_block),
+        "SENT_BLOCK": sent_block, "AT_ONCE": max(1, 1024 * chosen["num_warps"] // sent_block),
     }  # fmt: skip
-    operands = tree.acc, tree.mailbox, tuple(tree[2:9]), *given(ops, grid), receivers or ()
+    operands = tree.acc, tree.mailbox, tuple(tree[2:9]), *given(ops, grid), receivers, cores // grid.together
     start(
-        _tree_kernel, grid.programs(cores), *operands, tuple(operand for operand, _ in sends), cores // grid.together,
-        alarm.word, alarm.launch, constants(known),
+        _tree_kernel, grid.programs(cores), *operands, alarm.word, alarm.launch, constants(known),
         BODIES=tuple(op.body for op in ops), SOURCE=source(ops), LOOPS=grid.loops, **chosen,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The sizes of a decoder, read from a Hugging Face `config.json` and checked at birth (see `settings`)."""
+"""The configuration of a decoder, read from a Hugging Face `config.json` and checked (see `shape.config`)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,7 +25,7 @@ from wafer_triton.shape.read import check_keys, name_of, shape_values
 
 @dataclass(frozen=True)
 class DecoderConfig(DecoderShape):
-    """A decoder shape with what running it takes, under Hugging Face's names; `ConfigError` on what it cannot be."""
+    """A decoder shape with the settings of a run, under Hugging Face's names; ConfigError for bad ones."""
 
     max_position_embeddings: int
     rope_theta: float = field(default=10000.0, kw_only=True)
@@ -45,9 +45,9 @@ class DecoderConfig(DecoderShape):
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> "DecoderConfig":
-        """Reads `config.json`, and `generation_config.json` for the ids that end a text as `generate` does.
+        """Return the configuration in `config.json`, with the ids that end a text from `generation_config.json`.
 
-        Raises `CheckpointError` without `config.json`, `ConfigError` for what is in it.
+        Raises `CheckpointError` without `config.json`, `ConfigError` for invalid contents.
         """
         path = Path(folder) / "config.json"
         if not path.is_file():
@@ -56,7 +56,7 @@ class DecoderConfig(DecoderShape):
 
     @classmethod
     def from_file(cls, path: Path) -> "DecoderConfig":
-        """Reads a `config.json`, and the `generation_config.json` beside it; ConfigError for what is in them."""
+        """Return the configuration in a `config.json` and the `generation_config.json` beside it; else ConfigError."""
         values, beside = read_json(path), path.with_name("generation_config.json")
         if beside.exists():
             generation = read_json(beside)
@@ -67,7 +67,7 @@ class DecoderConfig(DecoderShape):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], name: str = "config") -> "DecoderConfig":
-        """Reads the keys of a `config.json`; an absent optional key means what transformers takes it to mean."""
+        """Return the configuration of the keys of a `config.json`; absent optional keys have transformers' defaults."""
         model_type = required(name, values, "model_type")
         check_keys(name, values)
         theta, scaling = features(name, values)
@@ -86,7 +86,7 @@ class DecoderConfig(DecoderShape):
 
     @property
     def context(self) -> int:
-        """The most tokens that a text may have: `max_position_embeddings`, or what rope scaling stretches it to."""
+        """The most tokens of a text: `max_position_embeddings`, or the length to which rope scaling stretches it."""
         if self.rope_scaling is None:
             return self.max_position_embeddings
         trained = self.rope_scaling.original_max_position_embeddings
@@ -110,11 +110,11 @@ class DecoderConfig(DecoderShape):
                 )
 
     def inv_freq(self, length: int | None = None) -> tuple[torch.Tensor, float]:
-        """Rotary inverse frequencies of `length` tokens, and the factor on cos and sin; see `rotary.inv_freq`."""
+        """Return rotary inverse frequencies of `length` tokens, and the factor on cos and sin (see `rotary`)."""
         return rotary.inv_freq(self.rope_theta, self.head_dim, self.rope_scaling, length)
 
     def angles(self, position: torch.Tensor, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """cos and sin [positions, head_dim / 2], float32, of positions in a text of `length` tokens so far."""
+        """Return cos and sin [positions, head_dim / 2], float32, of positions in a text of `length` tokens so far."""
         frequencies, factor = self.inv_freq(length)
         angle = position[:, None].float() * frequencies[None, :]
         return angle.cos() * factor, angle.sin() * factor

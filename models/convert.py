@@ -27,22 +27,24 @@ from wafer_triton.models.run.ledger import Ledger
 from wafer_triton.ops import executor, run
 from wafer_triton.schedule.product import Recipe, recipe
 from wafer_triton.shape.config import short
+from wafer_triton.text.arguments import checked
 
 Model = TypeVar("Model", bound=nn.Module)
 
 
+@checked
 def convert(
     model: Model, *, mesh: Any, device: Any = None, dtype: Any = None, accumulate: str = "fp32",
     exchange: str = "explicit", backend: str | None = None, emulate_on: str = "auto",
 ) -> Model:  # fmt: skip
-    """`model` itself, its Linear layers, GPT-2's Conv1D and RMSNorms now computed on the mesh, without gradients.
+    """Return `model` itself, with Linear layers, GPT-2's Conv1D and RMSNorms computed on the mesh, without gradients.
 
-    One vector goes by MeshGEMV, more by MeshGEMM. `dtype` is the dtype of tiles (None: the weight's own); of "int8" or
-    "fp8" the matrices of linear layers are stored so, one scale each, and tiles are fp16. `emulate_on` is the torch
-    device that computes the layers, wherever the model is ("auto": the GPU of their input, else a GPU where there is
-    one). A norm that is not x / rms(x) * weight stays as it is. Warns (`UserWarning`) of parameters that
-    stay off the mesh, but for embeddings. Raises ShapeError if there is nothing to convert; a layer that does not fit
-    the mesh says so when it first runs.
+    One vector is multiplied by MeshGEMV, several by MeshGEMM. `dtype` is the dtype of tiles (None: the weight's own).
+    With "int8" or "fp8" the matrices of linear layers are stored in this format, one scale each, and tiles are fp16.
+    `emulate_on` is the torch device that computes the layers, on any device of the model ("auto": the GPU of their
+    input, else a GPU if there is one). A norm other than x / rms(x) * weight is not converted. Warns (`UserWarning`) of
+    parameters off the mesh, except embeddings. Raises ShapeError if there is nothing to convert; a layer that does not
+    fit the mesh raises SramError when it first runs.
     """
     if not isinstance(model, nn.Module):
         raise ShapeError(f"convert: {short(model)} of type {type(model).__name__} is no model; give a torch.nn.Module")
@@ -75,7 +77,7 @@ def convert(
 
 
 def off_mesh(model: nn.Module) -> dict[str, int]:
-    """Return how many parameters of a converted model are not on the mesh, by the kind of the layer that holds them."""
+    """Return the number of a converted model's parameters that are not on the mesh, by the kind of their layer."""
     sizes: dict[str, int] = {}
     for layer in model.modules():
         own = sum(weight.numel() for weight in layer.parameters(recurse=False))
@@ -86,12 +88,12 @@ def off_mesh(model: nn.Module) -> dict[str, int]:
 
 
 def account(model: nn.Module) -> Account:
-    """Return rounds, hops and bytes of everything that a converted model's layers did."""
+    """Return rounds, hops and bytes of all runs of a converted model's layers."""
     return sum((ledger.account for ledger in _ledgers(model)), Account())
 
 
 def predicted(model: nn.Module, device: Device) -> Prediction:
-    """What the layers of a converted model are predicted to take on a device, for everything that they did."""
+    """Return the predicted time and energy on a device of all runs of a converted model's layers."""
     return Prediction.of(sum((ledger.cost for ledger in _ledgers(model)), Cost()), device)
 
 
@@ -100,7 +102,7 @@ def _ledgers(model: nn.Module) -> Iterator[Ledger]:
 
 
 class _OnMesh(nn.Module):
-    """A layer whose parameters stay as they were, beside tiles of them; `ledger` adds up its runs."""
+    """A layer with its own parameters and their tiles; `ledger` adds up its runs."""
 
     def __init__(self, weight: nn.Parameter, mesh: Mesh, dtype: Any, how: dict[str, Any]) -> None:
         super().__init__()
@@ -110,7 +112,7 @@ class _OnMesh(nn.Module):
         self._cut: dict[tuple[tuple[int, int], str], MeshTensor] = {}
 
     def placed(self, mesh: Mesh, pattern: str, weight: Tensor, device: str) -> MeshTensor:
-        """Return the weight's tiles on a mesh and a torch device, cut when first asked for."""
+        """Return the weight's tiles on a mesh and a torch device, cut on first use."""
         if (mesh.shape, device) not in self._cut:
             cut = weight.detach().to(device, torch_dtype(self.dtype))
             if self.dtype in STORED and cut.ndim == 2:
@@ -127,7 +129,7 @@ class _OnMesh(nn.Module):
         return result.to(x.device, x.dtype)
 
     def _executor(self, x: Tensor) -> Executor:
-        """Return the executor on the device asked for; of "auto" the GPU of x, if x is on one."""
+        """Return the executor on the chosen device; for "auto" the GPU of x, if x is on one."""
         on = self.how["emulate_on"]
         return executor(self.how["backend"], self.how["exchange"], str(x.device) if on == "auto" and x.is_cuda else on)
 
@@ -145,7 +147,7 @@ class MeshLinear(_OnMesh):
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
-        """y [..., out] of x [..., in]."""
+        """Return y [..., out] of x [..., in]."""
         if not isinstance(x, Tensor):
             raise ShapeError(f"MeshLinear: x is of type {type(x).__name__}; give a torch tensor")
         if x.shape[-1:] != (self.in_features,) or not x.is_floating_point():
@@ -198,7 +200,7 @@ def _converted(layer: nn.Module, mesh: Mesh, dtype: Any, how: dict[str, Any]) ->
 
 
 def _is_plain(layer: Callable[[Tensor], Tensor], weight: Tensor, eps: float | None) -> bool:
-    """Return whether a norm does what its name says; some families' add 1 to the weight, or have a bias."""
+    """Return whether a norm is x / rms(x) * weight; some families' add 1 to the weight, or have a bias."""
     if eps is None:
         return False
     source = torch.Generator().manual_seed(0)

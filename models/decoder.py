@@ -35,6 +35,7 @@ from wafer_triton.models.run.session import Session
 from wafer_triton.ops import described
 from wafer_triton.place.need import decode_need
 from wafer_triton.place.regions import Region
+from wafer_triton.text.arguments import checked
 from wafer_triton.text.progress import Progress, silent
 
 PLACED, RUN = PlaceOptions(), RunOptions()
@@ -43,10 +44,11 @@ PLACED, RUN = PlaceOptions(), RunOptions()
 class WaferForCausalLM(Session):
     """A decoder whose matrix products run on a mesh of virtual cores; parameters have their Hugging Face names.
 
-    `placement` says how it lies, `run` how it runs; the other ways to make a model take the options of both by name.
+    `placement` are the cores that hold it, `run` the options of its runs; the class methods take both kinds by name.
 
-    Raises BackendError for a device that is not there, SramError or MeshError when the model does not fit the mesh or
-    the device, or the head groups the model, ShapeError for a size below 1, CheckpointError for a missing weight.
+    Raises BackendError for a missing torch device, SramError or MeshError if the model does not fit the mesh or the
+    device. Raises MeshError for head groups that do not fit the model, ShapeError for a size below 1, and
+    CheckpointError for a missing weight.
     """
 
     def __init__(
@@ -84,10 +86,11 @@ class WaferForCausalLM(Session):
         self.reset()
 
     @classmethod
+    @checked
     def from_pretrained(
         cls, checkpoint: str | Path | Checkpoint, *, dtype: str = "fp32", **options: Any
     ) -> WaferForCausalLM:
-        """Make a model from an open checkpoint, a folder in Hugging Face layout, or a name as of `resolve`.
+        """Make a model from an open checkpoint, a folder in Hugging Face layout, or a name (see `resolve`).
 
         `options` are the fields of `PlaceOptions` and `RunOptions`; TypeError for any other.
         """
@@ -98,12 +101,13 @@ class WaferForCausalLM(Session):
         return model
 
     @classmethod
+    @checked
     def from_config(
         cls, config: Any, *, dtype: str = "fp32", random_weights: bool = True, seed: int = 0, **options: Any
     ) -> WaferForCausalLM:
         """Make a model of a shape alone, by name, folder, table of a config.json or DecoderConfig; zeros unless random.
 
-        `options` are as of `from_pretrained`.
+        `options` are as in `from_pretrained`.
         """
         shape, name = config_of(config), storage_name(dtype)
         weights = RandomWeights(shape, torch_dtype(name), seed if random_weights else None)
@@ -111,7 +115,7 @@ class WaferForCausalLM(Session):
 
     @classmethod
     def from_weights(cls, config: DecoderConfig, weights: Weights, **options: Any) -> WaferForCausalLM:
-        """Make a model of weights by their Hugging Face names; `options` are as of `from_pretrained`."""
+        """Make a model of weights by their Hugging Face names; `options` are as in `from_pretrained`."""
         return cls(config, weights, *split(options))
 
     def extra_repr(self) -> str:
@@ -122,7 +126,7 @@ class WaferForCausalLM(Session):
 
     @property
     def folder(self) -> Path | None:
-        """The folder of the checkpoint, if the model is of one."""
+        """The folder of the model's checkpoint, or None."""
         return None if self.checkpoint is None else self.checkpoint.folder
 
     @property
@@ -131,7 +135,7 @@ class WaferForCausalLM(Session):
         return list(self.placement.regions)
 
     def forward(self, input_ids: torch.Tensor, progress: Progress = silent) -> torch.Tensor:
-        """Logits [batch, length, vocab] of every position of input_ids [batch, length], by prefill; keeps no cache."""
+        """Return logits [batch, length, vocab] of input_ids [batch, length], by prefill without a cache."""
         return torch.stack(list(each_forward(self, token_rows(input_ids), progress)))
 
     @overload
@@ -148,7 +152,7 @@ class WaferForCausalLM(Session):
     def generate(
         self, tokens: Any, max_new_tokens: int, progress: Progress = silent, **options: Unpack[SamplingOptions]
     ) -> Any:
-        """Return tokens after a prompt, or after each of a batch, as they come: see `Sampling`, `TokenStream`.
+        """Return a stream of tokens after a prompt, or after each of a batch: see `Sampling`, `TokenStream`.
 
         Raises CacheError at once if a prompt and its new tokens do not fit the cache.
         """

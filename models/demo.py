@@ -1,4 +1,4 @@
-"""The demo: SmolLM2-135M on virtual cores, judged by transformers token by token. `make demo` runs it."""
+"""The demo: SmolLM2-135M on virtual cores, compared with transformers token by token. `make demo` runs it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def compare(model: WaferForCausalLM, judge: Any, prompt: list[int], new_tokens: 
 
 
 def predicted_line(model: WaferForCausalLM) -> str:
-    """Return the speed of each phase at which the model's rounds since `reset` are predicted to run on the wafer."""
+    """Return the predicted speed on the wafer, in each phase, of the model's rounds since `reset`."""
     predicted = model.predicted()
     phases = [phase for phase in ("prefill", "decode") if phase in predicted]
     speeds = (f"{phase} {predicted[phase].tokens_per_second:,.4g} tokens/s" for phase in phases)
@@ -70,7 +70,7 @@ def predicted_line(model: WaferForCausalLM) -> str:
 
 
 def main(arguments: Sequence[str] = ()) -> int:
-    """Run the demo; 0 if every token is the judge's, 1 if not, 2 without a checkpoint or the device asked for."""
+    """Return 0 if every token is the judge's, 1 if not, 2 without a checkpoint or the chosen device."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils.logging import disable_progress_bar
 

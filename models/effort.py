@@ -1,4 +1,4 @@
-"""About how long a placed model takes to emulate on this machine, known before its weights are read."""
+"""An estimate of the seconds to emulate a placed model on this machine, before its weights are read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wafer_triton.text.progress import emulation_seconds
 
 
 def seconds(placement: Placement, executor: Executor, *, prompts: int, tokens: int, steps: int) -> float:
-    """Seconds for `prompts` prompts of `tokens` tokens each, and `steps` decode steps; 0 for an executor on a GPU."""
+    """Return seconds for `prompts` prompts of `tokens` tokens and `steps` decode steps; 0 for an executor on a GPU."""
     inside = executor.inside if isinstance(executor, DistributedExecutor) else executor
     interpreted = not isinstance(inside, TorchExecutor)
     if interpreted and os.environ.get("TRITON_INTERPRET") != "1":

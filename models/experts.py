@@ -1,4 +1,4 @@
-"""The parameters of experts under Hugging Face's names, each expert's by itself, as published checkpoints have them."""
+"""The parameters of experts under Hugging Face's names, one set an expert, as published checkpoints have them."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from wafer_triton.shape.moe import names_of
 
 @dataclass(frozen=True)
 class Source:
-    """Where a parameter lies: a stored tensor, or of one of all experts an expert's rows."""
+    """The source of a parameter: a stored tensor, or an expert's rows of a tensor with all experts."""
 
     name: str
     expert: int | None = None
     rows: tuple[int | None, int | None] = (None, None)
 
     def of(self, stored: Tensor) -> Tensor:
-        """Return the parameter, of the stored tensor."""
+        """Return the parameter in the stored tensor."""
         return stored if self.expert is None else stored[self.expert, slice(*self.rows)]
 
 
 def sources(stored: Iterable[str], config: DecoderShape) -> dict[str, Source]:
-    """Where each parameter lies among tensors of these names, by its published name.
+    """Return the source of each parameter among tensors of these names, by its published name.
 
-    Transformers 5 has the experts of a layer together in memory: `mlp.experts.gate_up_proj` [experts, 2 expert width,
+    Transformers 5 keeps the experts of a layer together in memory: `mlp.experts.gate_up_proj` [experts, 2 expert width,
     width], gates first, and `mlp.experts.down_proj` [experts, width, expert width]. Other parameters keep their names.
     """
     e, names = config.experts, names_of(config)
@@ -54,7 +54,7 @@ WHOLE = ("gate_up_proj", "down_proj")  # parts of all experts of a layer in one 
 
 
 def stored_shape(source: Source, config: DecoderShape) -> tuple[int, ...]:
-    """Return the shape of the tensor that a parameter of an expert lies in."""
+    """Return the shape of the tensor that holds a parameter of an expert."""
     e = config.experts
     if e is None or source.expert is None:
         return ()
@@ -65,7 +65,7 @@ def stored_shape(source: Source, config: DecoderShape) -> tuple[int, ...]:
 class ByExpert(Mapping[str, Tensor]):
     """Weights of either layout by their published names.
 
-    Raises CheckpointError for a tensor of all experts that has another shape than `config` asks for.
+    Raises CheckpointError for a tensor of all experts with another shape than `config` gives.
     """
 
     def __init__(self, weights: Mapping[str, Tensor], config: DecoderShape) -> None:

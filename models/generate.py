@@ -23,10 +23,10 @@ T = TypeVar("T", covariant=True)
 
 @dataclass(frozen=True)
 class Sampling:
-    """Greedy at temperature 0; else a draw among the `top_k` likeliest, or the fewest that hold `top_p` together.
+    """Greedy at temperature 0; else a draw among the `top_k` likeliest, or among the fewest with probability `top_p`.
 
-    Sequence i draws from `seed + i`, so a batch gives what its prompts give one by one. Raises ShapeError for a number
-    that makes no sense.
+    Sequence i draws from `seed + i`, so a batch gives the same tokens as its prompts one by one. Raises ShapeError for
+    a number that makes no sense.
     """
 
     temperature: float = 0.0
@@ -57,7 +57,7 @@ class Sampling:
                 )
 
     def generator(self, sequence: int) -> torch.Generator:
-        """Return the random numbers of a sequence."""
+        """Return the generator of a sequence's random numbers."""
         source = torch.Generator()
         if self.seed is None:
             source.seed()
@@ -66,7 +66,7 @@ class Sampling:
         return source
 
     def choose(self, logits: torch.Tensor, source: torch.Generator) -> int:
-        """Return the next token by its logits [vocab]; DtypeError where they are NaN."""
+        """Return the next token by its logits [vocab]; DtypeError if they are NaN."""
         if bool(logits.isnan().any()):
             raise DtypeError(
                 "the logits of the next token are NaN, as a value left the range of its dtype; place the model with "
@@ -84,10 +84,10 @@ class Sampling:
 
 
 class TokenStream(Iterator[T], Generic[T]):
-    """Tokens as they come: for one prompt ints, for a batch a list with an entry for each prompt, None once it ended.
+    """Tokens, step by step: ints for one prompt; for a batch a list with an int for each prompt, None once it ended.
 
-    A sequence ends before a stop token, which is not given, or after `max_new_tokens`. `tokens` holds all tokens so
-    far, of one prompt a list and of a batch a list for each prompt, also when an interrupt stopped the stream.
+    A sequence ends before a stop token, which is not part of the stream, or after `max_new_tokens`. `tokens` holds all
+    tokens so far, also after an interrupt: a list for one prompt, and a list for each prompt of a batch.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class TokenStream(Iterator[T], Generic[T]):
 
 
 def prefills(model: WaferForCausalLM, prompts: Iterable[Prompt], progress: Progress = silent) -> Iterator[torch.Tensor]:
-    """Return logits [vocab] of the last token of each prompt, in the sequences from the first on.
+    """Return logits [vocab] of the last token of each prompt, placed in sequences 0, 1, ...
 
     On several ranks prompts follow one another through the stages.
     """
@@ -172,7 +172,7 @@ def prefills(model: WaferForCausalLM, prompts: Iterable[Prompt], progress: Progr
 def each_forward(
     model: WaferForCausalLM, rows: Iterable[Prompt], progress: Progress = silent
 ) -> Iterator[torch.Tensor]:
-    """Return logits [length, vocab] of each row, of which no cache is kept.
+    """Return logits [length, vocab] of each row, without keeping a cache.
 
     On several ranks rows follow one another through the stages.
     """
@@ -188,20 +188,20 @@ def each_forward(
 
 
 def token_ids(tokens: Any, name: str = "tokens") -> list[int]:
-    """Return token ids as plain numbers, of a list, an array or a tensor; ShapeError, by their name, otherwise."""
+    """Return the token ids of a list, an array or a tensor as plain numbers; else ShapeError with `name`."""
     try:
         ids = list(tokens.tolist() if hasattr(tokens, "tolist") else tokens)
         if any(isinstance(token, bool) for token in ids):
             raise ShapeError(f"{name} has True or False; give token ids, whole numbers")
         return [index(token) for token in ids]
-    except TypeError:
+    except (TypeError, RuntimeError):  # the latter of a tensor without values
         raise ShapeError(
             f"{name} of type {type(tokens).__name__}: give a list of token ids; text goes through the tokenizer first"
         ) from None
 
 
 def token_rows(input_ids: Any) -> list[list[int]]:
-    """Token ids as plain numbers, of a tensor [batch, length]; ShapeError for anything else."""
+    """Return the token ids of a tensor [batch, length] as plain numbers; ShapeError for anything else."""
     if not isinstance(input_ids, torch.Tensor) or input_ids.is_floating_point():
         kind = input_ids.dtype if isinstance(input_ids, torch.Tensor) else type(input_ids).__name__
         raise ShapeError(f"input_ids of {kind} must be a tensor of token ids, whole numbers [batch, length]")
@@ -214,7 +214,7 @@ def token_rows(input_ids: Any) -> list[list[int]]:
 class SamplingOptions(TypedDict, total=False):
     """The keywords of generation: the fields of `Sampling`, and `stop`, token ids that end a text.
 
-    The token ids that the model's configuration names end a text in any case.
+    The stop ids of the model's configuration always end a text.
     """
 
     temperature: float

@@ -17,7 +17,7 @@ from wafer_triton.schedule.weights import EMBEDDING
 
 
 class PlacedModule(nn.Module, ABC):
-    """A module whose parameters are put together from their tiles when they are asked for."""
+    """A module whose parameters are put together from their tiles on access."""
 
     config: DecoderConfig
     weights: PlacedWeights
@@ -25,7 +25,7 @@ class PlacedModule(nn.Module, ABC):
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Parameter]]:
-        """Return parameters under their Hugging Face names, copies of what the tiles hold."""
+        """Return parameters under their Hugging Face names, as copies of the tiles."""
         start = f"{prefix}." if prefix else ""
         return ((start + name, nn.Parameter(weight, requires_grad=False)) for name, weight in self.weights.items())
 

@@ -1,4 +1,4 @@
-"""The options of a model on a wafer: how it lies, and how it runs."""
+"""The options of a model on a wafer: of its placement, and of its runs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 
 from wafer_triton.cost.placement import Placement as Experts
 from wafer_triton.emulate.executor import Executor
-from wafer_triton.errors import BackendError, ShapeError
+from wafer_triton.errors import ArgumentError, BackendError, ShapeError, check_type, shown
 from wafer_triton.ops import described
 from wafer_triton.ops import executor as executor_of
 from wafer_triton.place.regions import Placement
+from wafer_triton.text.arguments import check_fields
 from wafer_triton.text.progress import Progress, silent
 
 Groups = tuple[int, ...] | None
@@ -19,20 +20,20 @@ Groups = tuple[int, ...] | None
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceOptions:
-    """How a model lies on a wafer.
+    """The placement of a model on a wafer.
 
-    `mesh` is a Mesh, or a value as of `as_mesh`, on `device` (default: a WSE-2). `prefill_mesh` is the mesh of
-    prefill where it is another. The K-trees have `groups` and `prefill_groups` (default: about the root of a
-    line's cores). Without a mesh, the fastest plan that holds the model gives whatever of these is not given. The
-    columns hold the heads in `head_groups` groups, in prefill in `prefill_head_groups` if that is given (default: in
-    each phase the fastest by the cost model that fit). With `trim` each phase takes the part of its mesh that holds
-    more than padding, see `wafer_triton.cost.padding`. In prefill the `experts` of a mixture are "spread", each over
-    the whole mesh, or live in "regions", given ones or the best (default: the faster by the cost model that fits).
+    `mesh` is a Mesh, or a value for `as_mesh`, on `device` (default: a WSE-2). `prefill_mesh` is the mesh of prefill if
+    it differs. The K-trees have `groups` and `prefill_groups` (default: about the root of a line's cores). Without a
+    mesh, the fastest plan that holds the model gives all of these that are None. The columns hold the heads in
+    `head_groups` groups; prefill has `prefill_head_groups` if given (default: in each phase the fastest that fits, by
+    the cost model). With `trim` each phase takes the part of its mesh that holds more than padding, see
+    `wafer_triton.cost.padding`. In prefill the `experts` of a mixture are "spread", each over the whole mesh, or in
+    "regions", given ones or the best (default: the faster by the cost model that fits).
 
-    Tiles have `dtype`, sums are kept in `accumulate`. With "int8" or "fp8" the matrices are stored so, one scale each,
-    and tiles are fp16. The KV cache of each of `batch` sequences holds `max_length` tokens, prompt and new. A prompt of
-    up to `max_prompt` tokens goes through prefill at once if a block can take it, else in chunks. `kv_policy` "concat"
-    fills the last row alone and overflows sooner.
+    Tiles have `dtype`, and `accumulate` is the dtype of sums. With "int8" or "fp8" the matrices are stored in this
+    format, one scale each, and tiles are fp16. The KV cache of each of `batch` sequences holds `max_length` tokens,
+    prompt and new. Prefill takes a prompt of up to `max_prompt` tokens at once if a block holds it, else in chunks.
+    `kv_policy` "concat" fills the last row alone and overflows sooner.
     """
 
     mesh: Any = None
@@ -51,14 +52,17 @@ class PlaceOptions:
     trim: bool = False
     experts: Experts = None
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """How a model runs on this machine.
+    """The options of a model's runs on this machine.
 
-    `emulate_on` is the torch device that emulates the cores with explicit exchange ("auto": a GPU where there is one).
-    An `executor` in its place chooses backend and exchange too, see `ops.executor`. `progress` hears of compiled
-    kernels. `placed` is called with the placement, before weights are read.
+    `emulate_on` is the torch device that emulates the cores with explicit exchange ("auto": a GPU if there is one). An
+    `executor` in its place chooses backend and exchange, too, see `ops.executor`. `progress` reports compiled kernels.
+    `placed` is called with the placement, before weights are read.
 
     Raises BackendError for an `executor` of another type, or beside `emulate_on`. Raises ShapeError for a `progress` or
     `placed` that is no function.
@@ -70,19 +74,22 @@ class RunOptions:
     placed: Callable[[Placement], None] | None = None
 
     def __post_init__(self) -> None:
+        check_type("emulate_on", self.emulate_on, str, BackendError)
         executor = self.executor
         if not isinstance(executor, Executor | None):
-            raise BackendError(f"executor {executor!r}: give a result of wafer_triton.ops.executor, or leave it out")
+            raise BackendError(
+                f"executor {shown(executor)}: give a result of wafer_triton.ops.executor, or leave it out"
+            )
         if executor is not None and self.emulate_on != "auto":
             raise BackendError(
                 f"emulate_on {self.emulate_on!r} beside an executor {described(executor)}: give one of the two"
             )
         for name, given in (("progress", self.progress), ("placed", self.placed or silent)):
             if not callable(given):
-                raise ShapeError(f"{name} = {given!r} is no function; give one, or leave it out")
+                raise ShapeError(f"{name} = {shown(given)} is no function; give one, or leave it out")
 
     def chosen(self) -> Executor:
-        """Return the executor that runs the model; BackendError for a device that is not there."""
+        """Return the executor that runs the model; BackendError for a missing torch device."""
         return executor_of(emulate_on=self.emulate_on) if self.executor is None else self.executor
 
 
@@ -92,7 +99,7 @@ def split(options: dict[str, Any]) -> tuple[PlaceOptions, RunOptions]:
     known = run | {one.name for one in fields(PlaceOptions)}
     for name in options:
         if name not in known:
-            raise TypeError(f"a model has no option {name!r}; options: {', '.join(sorted(known))}")
+            raise ArgumentError(f"a model has no option {name!r}; options: {', '.join(sorted(known))}")
     return (
         PlaceOptions(**{name: value for name, value in options.items() if name not in run}),
         RunOptions(**{name: value for name, value in options.items() if name in run}),

@@ -1,4 +1,4 @@
-"""What number formats do to a model on a mesh: logits against fp32's over a text, and perplexity."""
+"""The effect of number formats on a model on a mesh: logits against fp32's over a text, and perplexity."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def windows(ids: Sequence[int], length: int) -> list[list[int]]:
-    """A text in windows of `length` tokens, each from the last token of the one before: all but one are judged."""
+    """Return windows of `length` tokens; each begins with the last token of the one before, and judges the others."""
     if length < 2:
         raise ShapeError(f"windows of {length} tokens judge nothing; at least two are needed")
     cut = [list(ids[start : start + length]) for start in range(0, len(ids) - 1, length - 1)]
@@ -29,7 +29,7 @@ def windows(ids: Sequence[int], length: int) -> list[list[int]]:
 def logits_of(
     model: WaferForCausalLM, ids: Sequence[int], length: int, progress: Progress = silent
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """For each window logits [positions, vocab] in fp32 and the tokens [positions] that followed."""
+    """Yield, for each window, logits [positions, vocab] in fp32 and the next tokens [positions]."""
     cut = windows(ids, length)
     progress("windows", 0, len(cut))
     every: Iterator[torch.Tensor] = (model(torch.tensor([window[:-1]]))[0] for window in cut)
@@ -50,7 +50,7 @@ class Perplexity:
 
     @property
     def perplexity(self) -> float:
-        """Infinite where some token had no likelihood at all."""
+        """Perplexity; infinite if a token has likelihood 0."""
         mean = self.nats / self.tokens
         return exp(mean) if mean < 700 else float("inf")
 
@@ -69,7 +69,7 @@ def perplexity(
 def perplexities(
     model: WaferForCausalLM, ids: Sequence[int], window: int = 256, progress: Progress = silent
 ) -> Iterator[Perplexity]:
-    """Yield the perplexity of a text up to the end of each window, as they come."""
+    """Yield the perplexity of a text up to the end of each window."""
     nats, tokens = 0.0, 0
     for logits, following in logits_of(model, ids, window, progress):
         nats += float(torch.nn.functional.cross_entropy(logits.double(), following, reduction="sum"))
@@ -78,7 +78,7 @@ def perplexities(
 
 
 def last(judged: Iterable[T]) -> T:
-    """Return the last of what a text's windows give; ShapeError of a text without any."""
+    """Return the result up to the last window of a text; ShapeError for a text without a window."""
     final = list(judged)[-1:]
     if not final:
         raise ShapeError("the text has fewer than two tokens, so there is nothing to judge")
@@ -87,11 +87,11 @@ def last(judged: Iterable[T]) -> T:
 
 @dataclass(frozen=True)
 class Precision:
-    """How a format's logits differ from fp32's over a text whose tokens are given, not generated.
+    """The difference between a format's logits and fp32's over a given text.
 
     Errors are of logits; `relative_rms` is the root of the mean squared error over the root mean square of fp32's
-    logits. `differ` of the `tokens` positions have another likeliest token, the first of them at `first`, where fp32
-    says `wanted`.
+    logits. `differ` of the `tokens` positions have another likeliest token. The first of them is `first`, and fp32's
+    token there is `wanted`.
     """
 
     tokens: int = field(metadata=unit("tokens"))
@@ -105,7 +105,7 @@ class Precision:
     fp32_perplexity: float = field(metadata=unit(""))
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything as plain values; what is not finite as null, which JSON has."""
+        """Return everything as plain values; NaN and infinity become null, as JSON lacks them."""
         return {name: value if value == value and abs(value or 0) != float("inf") else None
                 for name, value in asdict(self).items()}  # fmt: skip
 
@@ -120,7 +120,7 @@ def compare(
 def comparisons(
     model: WaferForCausalLM, judge: WaferForCausalLM, ids: Sequence[int], window: int = 256, progress: Progress = silent
 ) -> Iterator[Precision]:
-    """Yield the comparison up to the end of each window, as they come."""
+    """Yield the comparison up to the end of each window."""
     squares, scale, largest, tokens, differ = 0.0, 0.0, 0.0, 0, 0
     first: tuple[int, int, int] | None = None
     nats = [0.0, 0.0]

@@ -1,4 +1,4 @@
-"""A configuration from whatever names it, and weights that are drawn, not trained."""
+"""A configuration by name, path or table, and weights that are drawn, not trained."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _DRAWN = 2**22  # numbers drawn at once, in fp32, so that a table of 16-bit numb
 
 
 class RandomWeights(Mapping[str, torch.Tensor]):
-    """Parameters of a configuration, each drawn when it is asked for: ones for norms, else normal(0, 0.02).
+    """Parameters of a configuration, each drawn on access: ones for norms, else normal(0, 0.02).
 
     The same seed gives the same weights, whatever the order; without a seed all but the norms are zeros.
     """

@@ -1,4 +1,4 @@
-"""Rotary position embedding: the frequencies of a head's pairs, and how context extensions stretch them.
+"""Rotary position embedding: the frequencies of a head's pairs, and their scaling for longer contexts.
 
 The same float32 operations in the same order as transformers' `modeling_rope_utils`, so the same bits.
 """
@@ -16,9 +16,9 @@ from wafer_triton.shape.config import RopeScaling
 def inv_freq(
     theta: float, head_dim: int, scaling: RopeScaling | None = None, length: int | None = None
 ) -> tuple[torch.Tensor, float]:
-    """Inverse frequencies (head_dim / 2,) float32 in radians per token, and the factor on cos and sin.
+    """Return inverse frequencies (head_dim / 2,) float32 in radians per token, and the factor on cos and sin.
 
-    `length` is how many tokens there are so far; only `dynamic` asks.
+    `length` is the number of tokens so far; only the kind "dynamic" uses it.
     """
     if scaling is None:
         return _plain(theta, head_dim), 1.0
@@ -38,7 +38,7 @@ def _linear(theta: float, head_dim: int, scaling: RopeScaling, length: int | Non
 
 
 def _dynamic(theta: float, head_dim: int, scaling: RopeScaling, length: int | None) -> tuple[torch.Tensor, float]:
-    """NTK-aware: past the trained context the base grows with the length."""
+    """Return NTK-aware frequencies: beyond the trained context the base grows with the length."""
     context = scaling.original_max_position_embeddings
     if length is None or length <= context:
         return _plain(theta, head_dim), 1.0
@@ -47,7 +47,7 @@ def _dynamic(theta: float, head_dim: int, scaling: RopeScaling, length: int | No
 
 
 def _llama3(theta: float, head_dim: int, scaling: RopeScaling, length: int | None) -> tuple[torch.Tensor, float]:
-    """Long waves are stretched by `factor`, short ones kept, those between blended."""
+    """Return frequencies with long waves stretched by `factor`, short ones kept, and waves between blended."""
     freq, context = _plain(theta, head_dim), scaling.original_max_position_embeddings
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
     wavelength = 2 * math.pi / freq
@@ -58,11 +58,11 @@ def _llama3(theta: float, head_dim: int, scaling: RopeScaling, length: int | Non
 
 
 def _yarn(theta: float, head_dim: int, scaling: RopeScaling, length: int | None) -> tuple[torch.Tensor, float]:
-    """Pairs that turn often are kept, those that turn seldom interpolated, with a ramp between (arXiv 2309.00071)."""
+    """Return frequencies with fast pairs kept, slow pairs interpolated, and a ramp between (arXiv 2309.00071)."""
     context, factor = scaling.original_max_position_embeddings, scaling.factor
 
     def pair(turns: float) -> float:
-        """Return the dimension that turns so often over the trained context."""
+        """Return the dimension with this number of turns over the trained context."""
         return (head_dim * math.log(context / (turns * 2 * math.pi))) / (2 * math.log(theta))
 
     low, high = pair(scaling.beta_fast), pair(scaling.beta_slow)

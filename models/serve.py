@@ -1,7 +1,7 @@
 """Serving with values: the actions of a simulation run by a placed model, prompt by prompt and token by token.
 
-A prompt goes through prefill when its sequence joins decode; a sequence that was preempted is redone by prefill of its
-prompt and the tokens that it had. So each answer is the one that its prompt has alone.
+A prompt is prefilled when its sequence joins decode. A preempted sequence is prefilled again, with its prompt and its
+tokens so far. So each answer equals the answer to its prompt alone.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def serve(
 ) -> tuple[list[list[int]], Run]:  # fmt: skip
     """Return the greedy answer of each request, and the simulation whose actions the model ran.
 
-    Request number i has prompt i. `pool` is the number of cache entries a row that all sequences share (None: as many
-    as the model's caches hold). Raises ShapeError for prompts of other lengths than the requests, for a request that is
+    Request number i has prompt i. `pool` is the number of cache entries a row that all sequences share (None: the
+    size of the model's caches). Raises ShapeError for prompts of other lengths than the requests, for a request that is
     refused, and for a pool larger than the caches. Arguments of another kind raise it, too.
     """
     check_type("serve: model", model, WaferForCausalLM, ShapeError)
@@ -62,7 +62,7 @@ def answers(
     model.reset()
     tokens: list[list[int]] = [[] for _ in prompts]
     slots: dict[int, int] = {}  # by request
-    coming: dict[int, int] = {}  # the next token of each request in decode
+    coming: dict[int, int] = {}  # by request in decode, the next token
     for done, (what, about, *more) in enumerate(run.actions):
         if what == "join":
             (slot,) = more

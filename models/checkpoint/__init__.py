@@ -1,1 +1,1 @@
-"""Checkpoints: fetched, read, and their text."""
+"""Checkpoints: fetch and read them, and convert text to tokens."""

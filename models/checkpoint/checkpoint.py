@@ -1,4 +1,4 @@
-"""A checkpoint, opened once: configuration, weights and tokenizer, each read when it is first asked for."""
+"""A checkpoint, opened once: configuration, weights and tokenizer, each read on first use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wafer_triton.models.config import DecoderConfig
 
 
 class Checkpoint:
-    """The checkpoint in a folder in Hugging Face layout, or known by name, as of `resolve`, whose errors it raises."""
+    """The checkpoint in a folder in Hugging Face layout, or one known by name; raises the errors of `resolve`."""
 
     def __init__(self, name_or_path: str | Path) -> None:
         self.folder = resolve(name_or_path)
@@ -27,7 +27,7 @@ class Checkpoint:
         return DecoderConfig.from_folder(self.folder)
 
     def weights(self, dtype: torch.dtype = torch.float32) -> StoredWeights:
-        """Return the parameters by name, each read as `dtype` when it is asked for; raises as `StoredWeights`."""
+        """Return the parameters by name, each read as `dtype` on access; raises as `StoredWeights`."""
         return self._weights(dtype)
 
     @property

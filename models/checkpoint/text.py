@@ -18,7 +18,7 @@ def tokenizer_of(folder: Path) -> Any:
     """Return the tokenizer in a folder; CheckpointError without one."""
     if not any(folder.glob("tokenizer*")):
         raise CheckpointError(f"{folder}: no tokenizer there (tokenizer.json); give the folder of a whole checkpoint")
-    # Read before what takes seconds to import.
+    # Read before imports that take seconds.
     settings = read_json(path) if (path := folder / "tokenizer_config.json").exists() else {}
     if (file := folder / "tokenizer.json").exists():
         with _reading(folder):
@@ -32,7 +32,7 @@ def tokenizer_of(folder: Path) -> Any:
 
 
 def _config_of(folder: Path, settings: Mapping[str, Any]) -> Any:
-    """A configuration of no class where the tokenizer's class has a name: a model's takes two seconds to import."""
+    """Return a plain configuration if the tokenizer's class has a name: a model's takes two seconds to import."""
     if "tokenizer_class" not in settings or "auto_map" in settings or not (file := folder / "config.json").exists():
         return None
     from transformers import PreTrainedConfig
@@ -44,7 +44,7 @@ def _config_of(folder: Path, settings: Mapping[str, Any]) -> Any:
 
 @contextmanager
 def _reading(folder: Path) -> Iterator[None]:
-    """Put any exception of a reader into one line."""
+    """Turn any exception of a reader into one line."""
     try:
         yield
     except ModuleNotFoundError:
@@ -57,14 +57,14 @@ def _reading(folder: Path) -> Iterator[None]:
 
 
 def chat_ids(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> list[int]:
-    """Token ids of a conversation up to where the answer begins; CheckpointError without a chat template."""
+    """Return token ids of a conversation up to the answer's begin; CheckpointError without a chat template."""
     if not getattr(tokenizer, "chat_template", None):
         raise CheckpointError("the tokenizer has no chat template; write the prompt out and tokenize it")
     if not isinstance(messages, Sequence) or not all(isinstance(message, Mapping) for message in messages):
         raise ShapeError('messages must be a list of tables such as {"role": "user", "content": "Hi"}')
     try:
         ids: list[int] = tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, return_dict=False)
-    except Exception as error:  # whatever a template does
+    except Exception as error:  # a template may raise anything
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise CheckpointError(f"the chat template does not take these messages ({reason}); mend either") from None
     return ids
@@ -86,11 +86,11 @@ def file_text(path: Path) -> str:
 def file_ids(folder: Path, path: Path, text: str, limit: int | None = None) -> list[int]:
     """Return the first `limit` tokens (None: all) of a file's text; ShapeError unless there are two at least."""
     if limit == 1:
-        raise ShapeError("tokens = 1: at least two are needed, as each is judged by those before it; give more")
+        raise ShapeError("tokens = 1: at least two are needed, as a token is judged by the tokens before it; give more")
     ids: list[int] = tokenizer_of(folder)(text)["input_ids"][:limit]
     if len(ids) < 2:
         raise ShapeError(
-            f"{path}: {len(ids)} token{'s' * (not ids)}; at least two are needed, as each is judged by those "
-            f"before it: give more text"
+            f"{path}: {len(ids)} token{'s' * (not ids)}; at least two are needed, as a token is judged by "
+            f"the tokens before it: give more text"
         )
     return ids

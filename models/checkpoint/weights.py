@@ -1,7 +1,7 @@
 """A checkpoint's tensors, read from safetensors files and checked against the configuration.
 
 Files are memory-mapped: a tensor that is already of the wanted dtype is a view of the file, any other is converted on
-its own. Pickle files (`.bin`, `.pth`) are never opened, as unpickling runs whatever code they hold.
+its own. Pickle files (`.bin`, `.pth`) are never opened, as unpickling runs code in the file.
 """
 
 import json
@@ -35,20 +35,20 @@ def load_weights(
 
 
 def complete(weights: Mapping[str, torch.Tensor], config: DecoderConfig) -> Mapping[str, torch.Tensor]:
-    """Weights of either layout of experts by the names of `param_shapes(config)`; CheckpointError if one is missing."""
+    """Return weights in either layout of experts by the names of `param_shapes`; CheckpointError if one is missing."""
     named = by_expert(weights, config)
-    names = set(named)  # names alone, as a checkpoint reads a tensor that it is asked for
+    names = set(named)  # names alone, as access to a tensor reads it
     if missing := [name for name in param_shapes(config) if name not in names]:
         raise CheckpointError(f"{config.name}: {len(missing)} weights are missing, the first is {missing[0]}")
     return named
 
 
 class StoredWeights(Mapping[str, torch.Tensor]):
-    """A folder's parameters by Hugging Face name, each read from its file, as `dtype`, when it is asked for.
+    """A folder's parameters by Hugging Face name, each read from its file, as `dtype`, on access.
 
-    Names, shapes and dtypes of all files are checked at birth. A file is mapped for as long as a tensor of it is held,
-    so a parameter that was read and placed takes no memory here. Raises `CheckpointError`, also when a parameter is
-    read that holds NaN or infinity.
+    The constructor checks names, shapes and dtypes of all files. A file is mapped only while one of its tensors is
+    held. So a parameter that was read and placed takes no memory here. Raises `CheckpointError`, also on access to a
+    parameter with NaN or infinity.
     """
 
     def __init__(self, folder: str | Path, config: DecoderConfig, dtype: torch.dtype = torch.float32) -> None:
@@ -80,7 +80,7 @@ class StoredWeights(Mapping[str, torch.Tensor]):
         return self._checked(name, source.of(_open(self.where[source.name]).get_tensor(source.name)))
 
     def part(self, name: str, index: tuple[slice, ...]) -> torch.Tensor:
-        """Return a part of a parameter that is stored as it is, which is all that is read of it."""
+        """Return a part of a parameter that is stored under its name; nothing else of it is read."""
         return self._checked(name, _open(self.where[self.sources[name].name]).get_slice(name)[index])
 
     def _checked(self, name: str, stored: torch.Tensor) -> torch.Tensor:
@@ -127,11 +127,11 @@ def _open(path: Path) -> Any:
 
 
 def _in_place_of(path: Path) -> str:
-    """What a file is that was fetched in place of weights; nothing where it is not known."""
+    """Return the kind of a file that was fetched in place of weights; "" if it is unknown."""
     with suppress(OSError), path.open("rb") as file:
         head = file.read(512).lstrip().lower()
         if head.startswith(b"version https://git-lfs"):
-            return "a Git LFS pointer (`git lfs pull` fetches what it points to)"
+            return "a Git LFS pointer (`git lfs pull` fetches the file)"
         if head.startswith((b"<!doctype html", b"<html")):
             return "an HTML page, as of a login or an error"
     return ""
@@ -142,20 +142,20 @@ def _weight_map(folder: Path) -> dict[str, str]:
     try:
         weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         shards = {str(name): str(shard) for name, shard in weight_map.items()}
-        "".join(shards.values()).encode()  # else it is no name of a file
+        "".join(shards.values()).encode()  # else it is not a file name
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(
             f"{index}: no usable weight_map ({type(error).__name__}: {error}); put a whole copy there"
         ) from None
     for name, shard in shards.items():
-        # A bare file name cannot leave the folder, whatever the index was made to say.
+        # A bare file name cannot leave the folder, even in a forged index.
         if shard in ("", ".", "..") or "/" in shard or "\\" in shard:
             raise CheckpointError(f"{index}: {name} points outside the folder, at {shard!r}; refused")
     return shards
 
 
 def _other_weights(folder: Path) -> str:
-    """What a folder without safetensors holds in their place, and what to do."""
+    """Return the kind of weights in a folder without safetensors, and a remedy."""
     if (folder / _SINGLE).is_dir() or (folder / _SINGLE).is_symlink():
         kind = "a folder" if (folder / _SINGLE).is_dir() else "a link to no file"
         return f"; {_SINGLE} is {kind}; put the file itself there"
@@ -191,7 +191,7 @@ def _check_names(folder: Path, names: Iterable[str], config: DecoderConfig) -> N
             f"{folder}: {len(missing)} of {len(expected)} parameters missing: {_some(missing)}; does config.json "
             f"belong to it?"
         )
-    # Old checkpoints store what is computed from the config, and tied ones may store the embedding twice.
+    # Old checkpoints store values that follow from the config, and tied ones may store the embedding twice.
     harmless = {name for name in stored if name.endswith("rotary_emb.inv_freq")}
     harmless |= {_HEAD} if config.tie_word_embeddings else set()
     if unexpected := stored - expected - harmless:
@@ -202,7 +202,7 @@ def _check_names(folder: Path, names: Iterable[str], config: DecoderConfig) -> N
 
 
 def _prefix(expected: set[str], stored: set[str]) -> str | None:
-    """What stands in front of the names of all parameters that are missing, if it is the same for all of them."""
+    """Return the common prefix that the missing parameters have in the stored names, else None."""
     missing = expected - stored
     first = min(missing)
     fronts = {name.removesuffix(first) for name in stored if name.endswith(first)}

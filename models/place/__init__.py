@@ -1,1 +1,1 @@
-"""Where a model lies on a device."""
+"""The placement of a model on a device, and its weights in tiles."""

@@ -1,4 +1,4 @@
-"""The place of a model: by its user's options, and by the cost model where an option is not given."""
+"""The placement of a model: by its user's options, and by the cost model for options that are None."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.kv_cache import POLICIES
 from wafer_triton.schedule.reduce import checked_groups
 
-SIDES = 36  # meshes that are tried: on a WSE-2 every 20th
+SIDES = 36  # the number of meshes to try: on a WSE-2 sides of 20, 40, ...
 
 
 def place(config: DecoderConfig, o: PlaceOptions) -> Placement:
@@ -119,7 +119,7 @@ def _beside(prefill_mesh: Any, mesh: Mesh) -> Mesh:
 
 
 def _with_trees(block: Block) -> Block:
-    """Return the block with the K-tree that is fastest on its square mesh, unless one is given."""
+    """Return the block with its K-tree, else with the fastest on its square mesh."""
     if block.groups is not None:
         return block
     return replace(block, groups=best_groups(block.mesh.shape[0], constants(block.mesh.device).of("decode")))
@@ -129,7 +129,7 @@ def _plans(
     config: DecoderConfig, device: Device, blocks: Callable[[int], list[Block]], prompt: int, answer: int,
     head_groups: int | None, experts: Experts,
 ) -> Iterator[tuple[int, int]]:  # fmt: skip
-    """Yield sides of the meshes of decode and prefill, the fastest plan first, whose cores hold decode as it lies here.
+    """Yield sides of the meshes of decode and prefill whose cores hold decode, the fastest plan first.
 
     A plan is for 16 bits and takes no prompt in chunks, so sides without a plan come last.
     """

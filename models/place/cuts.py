@@ -1,6 +1,6 @@
-"""A decoder's parameters cut into the tiles that cores hold, and put together again.
+"""A decoder's parameters cut into the tiles of cores, and put together again.
 
-Which buffer holds which parameters, and how these are cut, is said by the buffers themselves (see `schedule.weights`).
+Buffers name their parameters and the partition specs of these (see `schedule.weights`).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from wafer_triton.schedule.rounds import Buffer, Index, Parameter
 Tiles = dict[str, torch.Tensor]
 Weights = Mapping[str, torch.Tensor]
 Part = tuple[slice, slice]  # rows and columns of cores
-LARGE = 2**20  # numbers of a parameter that are read from a file at once
+LARGE = 2**20  # elements of a parameter that are read from a file at once
 
 
 def tiles_of(cut: Parameter, weight: torch.Tensor, mesh: Mesh) -> torch.Tensor:
-    """[rows, cols, ..., last] of a weight."""
+    """Return the tiles [rows, cols, ..., last] of a weight."""
     whole = weight if cut.rows is None else picked(weight, cut.rows, cut.dim)
     return scatter(whole, mesh, cut.pattern, **cut.sizes).tiles
 
@@ -42,9 +42,9 @@ def tiles_of(cut: Parameter, weight: torch.Tensor, mesh: Mesh) -> torch.Tensor:
 def each(
     cut: Parameter, weights: Weights, name: str, mesh: Mesh, here: Part
 ) -> Iterator[tuple[Part, torch.Tensor]]:  # fmt: skip
-    """Yield tiles of the cores `here`, each with the rows and columns of `here` that they belong to.
+    """Yield tiles of the cores `here`, each with its rows and columns of `here`.
 
-    Of a large parameter in a file one band of cores comes after another, so that the whole is never in memory.
+    A large parameter in a file is read in bands of cores, so that the whole is never in memory.
     """
     bands, axes = 1, _axes(cut)
     if isinstance(weights, StoredWeights) and all(axes):
@@ -58,12 +58,12 @@ def each(
 
 
 def _axes(cut: Parameter) -> list[str]:
-    """Return the axis of the mesh that cuts each dimension; "" among them where a dimension is not just cut."""
+    """Return the axis of the mesh that cuts each dimension, "" for a dimension with any other spec."""
     return re.findall(r"\(([yx]) \w+\)|\S+", cut.pattern.partition("->")[0])
 
 
 def _read(cut: Parameter, weights: Weights, name: str, mesh: Mesh, part: Part) -> torch.Tensor:
-    """Return the tiles of some rows and columns of cores, of which no other number is read from a checkpoint's file."""
+    """Return the tiles of some rows and columns of cores; nothing else is read from a checkpoint's file."""
     axes = _axes(cut)
     if tuple(here.stop - here.start for here in part) == mesh.shape or not all(axes):
         return tiles_of(cut, weights[name], mesh)[part]
@@ -111,13 +111,13 @@ def picked(values: torch.Tensor, rows: Index, dim: int) -> torch.Tensor:
 
 
 def unpicked(values: torch.Tensor, rows: Index, dim: int) -> torch.Tensor:
-    """What `picked` was given, from what it returned; of rows that are there several times the first counts."""
+    """Return the argument of `picked` from its result; if a row occurs several times, the first counts."""
     number, first = np.unique(rows, return_index=True)
     return values.index_select(dim, torch.from_numpy(first[number >= 0]).to(values.device))
 
 
 def is_repeated(buffer: Buffer) -> bool:
-    """Return whether a weight's values are there once for every row of its tile."""
+    """Return whether a weight's values are repeated for every row of its tile."""
     return any(cut.repeated for cut in buffer.holds)
 
 
@@ -127,7 +127,7 @@ def is_in_regions(block: Block, buffer: Buffer) -> bool:
 
 
 def held_tile(buffer: Buffer) -> tuple[int, ...]:
-    """Return the tile of a weight's buffer as its parameters fill it: vectors lie one after the other in any layout."""
+    """Return the shape of a weight buffer's tile for its parameters: vectors follow one another in any layout."""
     vectors = all(len(cut.shape) == 1 for cut in buffer.holds)
     return (buffer.numel,) if vectors and not is_repeated(buffer) else buffer.tile
 
@@ -138,7 +138,7 @@ def fill(memory: Tiles, buffers: Mapping[str, Buffer], weights: Weights, layer: 
     A bias is repeated for each sequence. A matrix of a buffer in int8 or fp8 is rounded, see `storage`.
     """
     for name, buffer in buffers.items():
-        filled = Counter[Any]()  # of the last dimension, of each expert by itself
+        filled = Counter[Any]()  # elements of the last dimension so far, expert by expert
         for cut in buffer.holds:
             held = memory[name] if cut.experts is None else memory[name][:, :, slice(*cut.experts)]
             start, stored = filled[cut.experts], buffer.dtype in STORED
@@ -154,13 +154,13 @@ def fill(memory: Tiles, buffers: Mapping[str, Buffer], weights: Weights, layer: 
 
 
 def prefill_tiles(weights: Weights, layer: int, block: Block, kind: str) -> Tiles:
-    """Return all tiles [rows, cols, *tile] of a block as prefill places them; a bias is given once, for one row."""
+    """Return all tiles [rows, cols, *tile] of a block in prefill's layout; a bias is given once, for one row."""
     tiles = {}
     for name, buffer in weights_of(block, kind, "prefill").items():
         if is_in_regions(block, buffer):
             tiles[name] = skewed(buffer, region_tiles(weights, layer, block, buffer), block.mesh)
             continue
-        pieces: dict[Any, list[torch.Tensor]] = {}  # side by side, of each expert by itself
+        pieces: dict[Any, list[torch.Tensor]] = {}  # side by side, expert by expert
         for cut in buffer.holds:
             pieces.setdefault(cut.experts, []).append(tiles_of(cut, weights[cut.of(layer)], block.mesh))
         beside = [torch.cat(some, -1) if len(some) > 1 else some[0] for some in pieces.values()]
@@ -196,7 +196,7 @@ def region_tiles(weights: Weights, layer: int, block: Block, buffer: Buffer) -> 
 
 
 def _width_dim(cut: Parameter) -> int:
-    """The dimension of an expert's projection that is the model's width, which a plain group of the pattern cuts."""
+    """Return the dimension of an expert's projection with the model's width, cut by a plain group of the pattern."""
     return next(dim for dim, axis in enumerate(_groups(cut.pattern)) if len(axis) == 2)
 
 
@@ -214,9 +214,9 @@ def skewed(buffer: Buffer, tile: torch.Tensor, mesh: Mesh) -> torch.Tensor:
 
 @lru_cache(maxsize=64)
 def sources(decode: Block, prefill: Block, kind: str) -> dict[str, tuple[str, torch.Tensor]] | None:
-    """By buffer of prefill the buffer of decode with the same parameters, and [cores]: the core whose tile a core has.
+    """Return, by prefill's buffer, decode's buffer of the same parameters, and by core decode's core with its tile.
 
-    None where the phases have other meshes, head groups or buffers, so that tiles are cut anew.
+    None if the phases differ in meshes, head groups or buffers; then tiles are cut anew.
     """
     mesh, held = prefill.mesh, weights_of(decode, kind, "decode").values()
     if decode.mesh.shape != mesh.shape or (kind == "attention" and decode.layout != prefill.layout):
@@ -235,11 +235,11 @@ def sources(decode: Block, prefill: Block, kind: str) -> dict[str, tuple[str, to
 
 
 class PlacedWeights(Mapping[str, torch.Tensor]):
-    """A model's parameters under Hugging Face names, put together from the tiles that hold them when asked for.
+    """A model's parameters under Hugging Face names, put together from their tiles on access.
 
-    `layers[i][kind]` has the tiles of a block's buffers for decode. `head` has the tiles of the head on its own
-    mesh, and `embedding` the embedding's there. All of them are views: what changes there, changes here. If the
-    model lies on several ranks, this rank has the parameters of its layers, and `together` gets tiles from other ranks.
+    `layers[i][kind]` has the tiles of a block's buffers for decode. `head` has the tiles of the head on its own mesh,
+    and `embedding` the embedding's there. All are views of memory, so they follow its changes. If the model lies on
+    several ranks, this rank has the parameters of its layers, and `together` gets tiles from other ranks.
     """
 
     def __init__(

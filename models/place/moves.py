@@ -1,4 +1,4 @@
-"""The way that a placed model's weights lie: for prefill or for decode; what going from one to the other takes."""
+"""The layout of a placed model's weights, prefill's or decode's, and the schedules that change it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wafer_triton.schedule.kv_cache import KvCache
 
 
 class Phases:
-    """The way that a placed model's weights lie: for prefill at first, then for the phase that runs."""
+    """The layout of a placed model's weights: prefill's at first, then that phase's that runs."""
 
     def __init__(self, placement: Placement, weights: PlacedWeights, executor: Executor) -> None:
         self.placement, self.weights, self.executor = placement, weights, executor
@@ -25,14 +25,14 @@ class Phases:
         self._kept: dict[tuple[int, str], Tiles] = {}
 
     def forget(self) -> None:
-        """Drop what was cut of the weights, which are others now."""
+        """Drop tiles of weights that were replaced."""
         self._kept = {}
 
     def fill(self, layer: int, kind: str, memory: Tiles) -> Tiles:
-        """Put a layer's tiles, as prefill places them, into memory of its programs; return those that are repeated.
+        """Put a layer's tiles in prefill's layout into memory of its programs; return the tiles to repeat.
 
-        On a square mesh prefill's tiles are decode's on other cores. On another grid, or where the phases hold the
-        heads in different groups, they are cut once and kept.
+        On a square mesh prefill's tiles are decode's on other cores. On another grid, or if the phases hold the heads
+        in different groups, they are cut once and kept.
         """
         (decode, prefill), mesh = (self.placement.decode, self.placement.prefill), self.placement.prefill.mesh
         held = weights_of(prefill, kind, "prefill")
@@ -52,16 +52,16 @@ class Phases:
         return {name: kept[name] for name in repeated}
 
     def enter(self, phase: str) -> bool:
-        """Let all weights lie in place for "prefill" or "decode"; whether they had to move."""
+        """Set the phase, "prefill" or "decode", for which all weights lie in place; return whether they had to move."""
         moved, self.phase = phase != self.phase, phase
         return moved
 
     def move_weights(self) -> Iterator[Scheduled]:
-        """Return the schedules that bring all weights from one phase's place to the other's."""
+        """Return the schedules that move all weights from one phase's cores to the other's."""
         return iter(moves.between_phases(self.placement))
 
     def move_cache(self, parts: Sequence[Chunk], cache: KvCache) -> Iterator[Scheduled]:
-        """Return the schedules that bring a prompt's keys and values from prefill's cores into the cache of decode."""
+        """Return the schedules that move a prompt's keys and values from prefill's cores into the cache of decode."""
         rows = torch.cat([(part.position >= 0).nonzero()[:, 0] for part in parts])
         order = torch.cat([part.position[part.position >= 0] for part in parts]).argsort()
         source = rows[order].numpy()

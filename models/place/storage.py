@@ -1,8 +1,8 @@
-"""Matrices of one byte a number: int8 or fp8 with one scale a matrix, as cores convert them to fp16.
+"""Matrices of one byte an element: int8 or fp8 with one scale a matrix, converted to fp16 by cores.
 
 The scale takes the largest magnitude of a matrix to the largest number of the format, 127 or 448 (fp8 is e4m3). A byte
-q stands for q times the scale, rounded to fp16. One scale a matrix adds no byte to a number, as the counts have it; a
-scale for each column would add two bytes to the few numbers of a column that a core holds.
+q stands for q times the scale, rounded to fp16. One scale a matrix adds no byte to an element, and the counts have
+none. A scale for each column would add two bytes to the few elements of a column that a core holds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ LARGEST = {"int8": 127, "fp8": 448}
 
 
 def magnitude(values: torch.Tensor) -> torch.Tensor:
-    """Return the largest magnitude of some numbers, in fp32; 0 of none."""
+    """Return the largest magnitude of some numbers, in fp32; 0 if there are none."""
     return values.abs().amax().float() if values.numel() else torch.zeros(())
 
 

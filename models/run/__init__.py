@@ -1,1 +1,1 @@
-"""How a placed model runs: prefill, decode, head."""
+"""Runs of a placed model: prefill, decode, embedding and head."""

@@ -1,4 +1,4 @@
-"""The chunks of a prompt: which tokens lie where, and the tiles of activations, masks, keys and values."""
+"""The chunks of a prompt: their tokens on the rows, and the tiles of activations, masks, keys and values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Chunk:
     """Consecutive tokens of a prompt, `count` from `start` on, spread over the rows of the mesh.
 
     A row holds up to `tokens` of them, and `past` entries of the chunks before. `position` [rows, tokens] is the number
-    of the token that lies there, -1 where none does.
+    of each token, -1 for padding.
     """
 
     start: int
@@ -53,7 +53,7 @@ def chunks(side: int, count: int, tokens: int) -> list[Chunk]:
 
 @dataclass(frozen=True)
 class ChunkTiles:
-    """Cuts a prompt's values into the tiles of its chunks on the square mesh of `block`, and joins tiles."""
+    """The cut of a prompt's values into the tiles of its chunks on the square mesh of `block`, and its inverse."""
 
     block: Block
 
@@ -65,7 +65,7 @@ class ChunkTiles:
     def inputs(
         self, x: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], parts: Sequence[Chunk]
     ) -> Iterator[Tiles]:
-        """Yield the tiles that each chunk's attention program is given before its first layer."""
+        """Yield each chunk's input tiles of the attention program of the first layer."""
         held = [picked(values, self.block.layout.pair_of, 1) for values in rotary]
         for part, mask in zip(parts, self.masks(parts), strict=True):
             angles = (self.spread(values, part, "(y m) (x p)") for values in held)
@@ -87,11 +87,11 @@ class ChunkTiles:
         return MeshTensor(self.block.mesh, tiles, prefill.HIDDEN_SPEC, shape, {}).gather()[part.index]
 
     def masks(self, parts: Sequence[Chunk]) -> Iterator[torch.Tensor]:
-        """Of each chunk, 0 where a query of the row may see a key of a core's block, else -inf.
+        """Yield each chunk's mask: 0 if a query of the row attends to a key of a core's block, else -inf.
 
-        [rows, cols, tokens, seen], where the key's row is the core's column; with several head groups [rows, cols,
-        slots, tokens, seen]. A padded query meets every real key, so that its row stays finite. No query attends to a
-        padded key.
+        A mask is [rows, cols, tokens, seen], and the key's row is the core's column; with several head groups it is
+        [rows, cols, slots, tokens, seen]. A padded query attends to every real key, so that its row stays finite. No
+        query attends to a padded key.
         """
         rows = torch.arange(self.side)
         held = rows[None] if self.block.head_groups == 1 else torch.from_numpy(self.block.blocks.row_of)

@@ -40,12 +40,12 @@ class Layer:
 
     @property
     def programs(self) -> list[Program]:
-        """All of them."""
+        """All programs of the layer."""
         return [self.project, *self.append, *self.attend, self.output, self.ffn]
 
     @property
     def tiles(self) -> dict[str, Tiles]:
-        """The weights of the layer's blocks where they lie, a bias for the first sequence."""
+        """The tiles of the weights of the layer's blocks in memory; a bias is given for the first sequence."""
         return {
             kind: {
                 name: tiles[:, :, 0] if is_repeated(self.blocks[kind].schedule.buffers[name]) else tiles
@@ -73,9 +73,9 @@ class Layer:
 
 
 class Decode:
-    """Layers of a model placed for decode, with their KV caches, between its embedding and head, if it has them.
+    """Layers `numbers` (None: all) of a model placed for decode with KV caches, and its embedding and head, if given.
 
-    They are the layers `numbers` (None: all).
+    A step takes one token of each sequence through them.
     """
 
     def __init__(
@@ -100,18 +100,18 @@ class Decode:
         }
         biases = [executor.allocate(attend, attend.buffers[blocks.MASK]) for attend in self.attend]
         scratch: dict[Buffer, torch.Tensor] = {}
-        # the slot that an append fills changes with every step, and is the same in all layers
+        # the slot of an append changes with every step, and is the same in all layers
         first_appends = [schedule(blocks.append, block, sequence, 0, 0) for sequence in sequences]
         tables = [Tables() for _ in sequences]
         self.steps: dict[tuple[int, ...], Step] = {}
-        self.results: dict[tuple[int, ...], torch.Tensor] = {}  # of each step, overwritten by the next
+        self.results: dict[tuple[int, ...], torch.Tensor] = {}  # by active sequences; the next step overwrites it
         self.layers: list[Layer] = []
         self.compiled = False
         for number in self.numbers:
             caches = {
                 blocks.cache_name(which, sequence): executor.allocate(project, buffers[f"{which}_cache"]).zero_()
                 for which in "kv"
-                for sequence in sequences  # zeros, as an empty slot is masked, which NaN would pass through
+                for sequence in sequences  # zeros: empty slots are masked, but a mask does not stop NaN
             }
             first = executor.bind(project, {}, shared | caches | self._room(project, "attention"), scratch)
             appends = tuple(
@@ -124,7 +124,7 @@ class Decode:
             )
             kinds = shape.kinds(number)
             other = self.others[kinds[1]]
-            # what tokens choose is read after the step, of every layer
+            # the expert ids of every layer are read after the step
             own = {b.name: executor.allocate(other, b) for b in other.buffers.values() if b.role == "output"}
             last = executor.bind(other, {}, shared | own | self._room(other, kinds[1]), scratch)
             middle = executor.bind(output, {}, first.memory, scratch)
@@ -133,7 +133,7 @@ class Decode:
             progress("placing weights", len(self.layers), len(self.numbers))
 
     def compile(self, progress: Progress = silent) -> None:
-        """Compile the kernels of a step, unless that is done, for a layer of each kind and both ends."""
+        """Compile the kernels of a step once, for a layer of each kind, the embedding and the head."""
         if self.compiled:
             return
         layers = {layer.kinds: layer for layer in self.layers}.values()
@@ -157,10 +157,10 @@ class Decode:
         caches: Sequence[KvCache],
         active: Sequence[int],
     ) -> torch.Tensor:
-        """One token of each sequence through embedding, layers and head: logits [batch, vocab], or x without a head.
+        """Return logits [batch, vocab] after one token of each sequence; without a head, the activation.
 
-        `x` holds the tokens' ids [batch], or their values [batch, width] without an embedding. `caches` hold `counts`
-        tokens, of each sequence. Of a sequence that is not `active` nothing is kept.
+        `x` holds the tokens' ids [batch], or their values [batch, width] without an embedding. `counts` are the tokens
+        in the `caches`, by sequence. The caches of sequences that are not `active` do not change.
         """
         self.compile()
         mesh, first = self.block.mesh, self.layers[0]
@@ -189,7 +189,7 @@ class Decode:
     def runs(self, held: Mapping[int, tuple[int, int]]) -> Iterator[Scheduled]:
         """Yield the schedules that run for a token of each sequence through all layers.
 
-        `held` has, for each sequence that takes part, the tokens in its cache and how many of them were the prompt.
+        `held` has, for each active sequence, the tokens in its cache and the number of tokens of its prompt.
         """
         attends = [self.attend[sequence] for sequence in held]
         appends = [schedule(blocks.append, self.block, sequence, *tokens) for sequence, tokens in held.items()]
@@ -198,7 +198,7 @@ class Decode:
         yield from ((other, layers[kind]) for kind, other in self.others.items())
 
     def step(self, active: tuple[int, ...]) -> None:
-        """Everything from the embedding to the result, on inputs and index tables as they are."""
+        """Run from the embedding to the result, on the current inputs and index tables."""
         if self.embedding is not None:
             self._enter(self.embedding.look_up(self.block.batch))
         for layer in self.layers:
@@ -214,13 +214,13 @@ class Decode:
         self.results[active] = x if self.head is None else self.head.run(x)
 
     def expert_ids(self, active: Sequence[int]) -> list[torch.Tensor]:
-        """The experts [active, k] that the last tokens took in each layer that has some; all cores chose alike."""
+        """Return the expert ids [active, k] of the last tokens in each layer with experts; all cores have the same."""
         e = self.block.shape.experts
         layers = [layer for layer in self.layers if layer.kinds[1] == "experts"]
         return [layer.ffn.read(blocks.EXPERT_IDS)[0, 0, list(active), : e.top_k].long().cpu() for layer in layers if e]
 
     def _enter(self, x: torch.Tensor) -> None:
-        """Put x [batch, width] where the first layer reads it."""
+        """Write x [batch, width] to the input of the first layer."""
         self.layers[0].project.write(blocks.HIDDEN, scatter(x, self.block.mesh, blocks.HIDDEN_SPEC).tiles)
 
     def fill(self, layer: int, sequence: int, cache: KvCache, k: torch.Tensor, v: torch.Tensor) -> None:
@@ -236,11 +236,11 @@ class Decode:
             memory.unflatten(-1, (block.slots, -1))[row[here] - down.start, :, slot[here]] = own
 
     def _room(self, schedule: Schedule, kind: str) -> Tiles:
-        """Memory for the weights of a block."""
+        """Return memory for the weights of a block."""
         return self.executor.room(schedule, weights_of(self.block, kind, "decode"))
 
     def _fill(self, number: int, weights: Weights) -> None:
-        """Put a layer's weights where they belong."""
+        """Write a layer's weights into its memory."""
         mesh, layer = self.block.mesh, self.layers[number - self.numbers.start]
         for kind, memory in layer.weights.items():
             here = self.executor.rectangle(mesh)

@@ -1,4 +1,4 @@
-"""The two ends of a model: the embedding, and the final norm with the LM head, whose tables are one in a tied model."""
+"""The embedding, and the final norm with the LM head; in a tied model both share one table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wafer_triton.schedule.rounds import Buffer
 
 
 class End:
-    """A sub-layer that runs for some tokens at once beside resident `memory`, on the mesh of the head's block."""
+    """The embedding or the head: a sub-layer with resident `memory`, on the mesh of the head's block."""
 
     sub_layer: SubLayer
     kind: str
@@ -28,18 +28,18 @@ class End:
 
     @property
     def most_tokens(self) -> int:
-        """The most tokens that go at once."""
+        """The most tokens of one run."""
         return blocks.at_once(self.sub_layer, self.block)
 
     @property
     def tiles(self) -> Tiles:
-        """What stays on the cores, [rows, cols, *tile]."""
+        """The resident tiles, [rows, cols, *tile]."""
         buffers = schedule(self.sub_layer, self.block, 1).buffers
         return {name: memory.unflatten(-1, buffers[name].tile) for name, memory in self.memory.items()}
 
     @property
     def buffers(self) -> dict[str, Buffer]:
-        """The weights that stay on the cores."""
+        """The buffers of the resident weights."""
         return weights_of(self.block, self.kind, "decode")
 
     def _fill(self, weights: Weights) -> None:
@@ -60,7 +60,7 @@ class End:
 
 
 class Head(End):
-    """The final norm and the LM head; without weights it only counts, as where it lies on another rank."""
+    """The final norm and the LM head; without weights, as on ranks that do not hold it, it only counts."""
 
     sub_layer, kind = blocks.head, "head"
 
@@ -71,7 +71,7 @@ class Head(End):
             self.place(weights)
 
     def place(self, weights: Weights) -> None:
-        """Put weights where they belong, in the place of others if there are some."""
+        """Write weights into memory, in place of earlier ones."""
         self._fill(weights)
 
     @property
@@ -80,7 +80,7 @@ class Head(End):
         return torch_dtype(schedule(self.sub_layer, self.block, 1).buffers[blocks.LOGITS].dtype)
 
     def run(self, x: torch.Tensor) -> torch.Tensor:
-        """Return logits [tokens, vocab] of x [tokens, width], of no more tokens than go at once."""
+        """Return logits [tokens, vocab] of x [tokens, width], for at most `most_tokens` tokens."""
         program = self.program(len(x))
         program.write(blocks.HIDDEN, scatter(x, self.block.mesh, blocks.HIDDEN_SPEC).tiles)
         program.run()
@@ -88,7 +88,7 @@ class Head(End):
 
 
 class Embedding(End):
-    """The embedding, whose table is the head's in a tied model, else its own in a region like the head's.
+    """The embedding; its table is the head's in a tied model, else its own in a region like the head's.
 
     Without weights it only counts.
     """
@@ -107,7 +107,7 @@ class Embedding(End):
             self.place(weights)
 
     def place(self, weights: Weights) -> None:
-        """Put a table of its own where it belongs, in the place of another if there is one."""
+        """Write a table of its own into memory, in place of an earlier one."""
         if not self.tied:
             self._fill(weights)
 
@@ -120,12 +120,12 @@ class Embedding(End):
         return torch.cat(rows)
 
     def prompt_runs(self, tokens: int) -> list[Scheduled]:
-        """Return the schedules that run for a prompt of `tokens` tokens, in batches if need be."""
+        """Return the schedules that run for a prompt of `tokens` tokens, in batches if needed."""
         sizes = blocks.batches(self.sub_layer, self.block, tokens)
         return [(schedule(self.sub_layer, self.block, size), times) for size, times in sizes.items()]
 
     def give(self, ids: torch.Tensor) -> None:
-        """Give every core the ids [tokens] of no more tokens than go at once."""
+        """Write the ids [tokens], at most `most_tokens`, to every core."""
         mesh, share = self.block.mesh, self.block.share(self.block.shape.vocab_size, "x")
         own = ids - torch.arange(mesh.cols)[:, None] * share  # [cols, tokens], counted from a column's first
         own = torch.where((own >= 0) & (own < share), own, -1).float()

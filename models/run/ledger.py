@@ -10,11 +10,11 @@ from wafer_triton.count.account import Account, account
 from wafer_triton.place.transfers import Scheduled
 from wafer_triton.schedule.schedule import Schedule
 
-Due = Callable[[], Iterable[Scheduled]]  # returns the schedules that ran, each with how often it ran
+Due = Callable[[], Iterable[Scheduled]]  # returns the schedules that ran, each with its number of runs
 
 
 class Ledger:
-    """Counts and cost of schedules that ran; an entry is worked out when a sum is asked for: no step waits for it."""
+    """Counts and cost of schedules that ran; entries are evaluated when a sum is read, so that no step waits."""
 
     def __init__(self) -> None:
         self._account, self._cost, self._due = Account(), Cost(), list[Due]()
@@ -53,7 +53,7 @@ class Ledger:
 
 
 def cycles_of(runs: Iterable[Scheduled]) -> float:
-    """Add up the predicted cycles of schedules, each of which is priced once."""
+    """Add up the predicted cycles of schedules; equal ones are priced once."""
     return sum(_known(schedule)[1].cycles * times for schedule, times in runs)
 
 

@@ -1,4 +1,4 @@
-"""Forward passes of a model: what each took on the wafer and which experts its tokens took, worked out when asked."""
+"""Forward passes of a model: the predicted time and the expert ids of each, evaluated on access."""
 
 from __future__ import annotations
 
@@ -14,17 +14,15 @@ from wafer_triton.models.run.ledger import Due, cycles_of
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.routing import hits
 
-Own = list[
-    tuple[list[torch.Tensor], tuple[int, int]]
-]  # of each pass what is `expert_ids` and `sent` in a stage's layers
+Own = list[tuple[list[torch.Tensor], tuple[int, int]]]  # for each pass `expert_ids` and `sent` of a stage's layers
 
 
 @dataclass(eq=False)
 class Forward:
-    """One pass: the experts `expert_ids` [tokens, k] in each layer that has some, and what is `due` for its time.
+    """One pass: its `expert_ids` [tokens, k] in each layer with experts; `due` gives the schedules that took its time.
 
-    `contexts` are the tokens in the caches after a pass of decode; of prefill, its own tokens. `sent` are the passes to
-    experts in regions and the rows that did not go in the first, if there are regions.
+    `contexts` are the tokens in the caches after a pass of decode; for prefill, its own tokens. With experts in regions
+    `sent` has the number of passes to them, and of rows that did not fit in the first one.
     """
 
     mode: str
@@ -34,7 +32,7 @@ class Forward:
     sent: tuple[int, int] | None = None
 
     def measured(self, device: Device) -> cap.Pass:
-        """Return the pass as MoE-CAP has it."""
+        """Return the pass in the form of MoE-CAP."""
         seconds = sum(cycles_of(entry()) for entry in self.due) / device.clock_hz
         taken = [hits(layer.tolist()) for layer in self.expert_ids]
         if self.mode == "prefill":
@@ -62,7 +60,7 @@ class Passes:
         self.ran.append(Forward(mode, contexts, expert_ids, list(due)))
 
     def sent(self, passes: int, overflow: int) -> None:
-        """Say of the last pass what went to experts in regions."""
+        """Add to the last pass its passes to experts in regions, and the rows that did not fit in the first."""
         self.ran[-1].sent = passes, overflow
 
     def also(self, due: Due) -> None:
@@ -79,7 +77,7 @@ class Passes:
         return {mode: cap.measured(self.shape, self.dtype, self.device, each) for mode, each in own.items() if each}
 
     def trace(self) -> list[list[list[int]]]:
-        """Return the experts that all tokens took, of each layer that has some, token by token."""
+        """Return the expert ids of all tokens, for each layer with experts, token by token."""
         layers = zip(*(each.expert_ids for each in self._whole()), strict=True)
         return [torch.cat(layer).tolist() for layer in layers]
 

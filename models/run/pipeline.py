@@ -1,7 +1,7 @@
 """A model over ranks: stages of consecutive layers, each on ranks of its own, that hand the activation on.
 
-Layers go to ranks first, as nothing but the activation then crosses. The ranks of a stage cut its meshes where there
-are more ranks than layers, or where the executor has a `shards`. Each stage holds about as many bytes as any other.
+Ranks first get layers, as only the activation then moves between them. The ranks of a stage share its meshes if there
+are more ranks than layers, or if the executor has a `shards`. All stages hold about the same number of bytes.
 """
 
 from __future__ import annotations
@@ -31,10 +31,9 @@ T = TypeVar("T")
 
 @dataclass
 class ModelPipeline:
-    """Stage `number` of `count`, which has the `layers`; `group` are the ranks at its place in all stages.
+    """Stage `number` of `count`, which has the `layers`; `group` has the rank of each stage at this rank's position.
 
-    `everyone` are all ranks. The embedding lies in the first stage, or beside the head in the last where they are one
-    table.
+    `everyone` has all ranks. The embedding lies in the first stage, or in a tied model beside the head in the last.
     """
 
     shape: DecoderShape
@@ -49,9 +48,9 @@ class ModelPipeline:
 
     @classmethod
     def of(cls, shape: DecoderShape, executor: Executor, dtype: str, cached: int = 0, head: int = 0) -> ModelPipeline:
-        """This rank's place, beside caches of `cached` tokens in all; `head` is as of `stage_layers`.
+        """Return the stage of this rank; `cached` and `head` are as in `stage_layers`.
 
-        BackendError where the ranks of `executor` are no stages of `layers` layers.
+        Raises BackendError if the ranks of `executor` cannot form stages of `layers` layers.
         """
         if not isinstance(executor, DistributedExecutor):
             return cls(shape, executor, range(shape.num_hidden_layers), dtype)
@@ -76,11 +75,11 @@ class ModelPipeline:
         return self.has_head if self.shape.tie_word_embeddings else self.number == 0
 
     def agreed(self, value: T) -> T:
-        """Return the value that the first rank has, on all of them."""
+        """Return the value of the first rank, on all of them."""
         return of_first(lambda: value, self.everyone)
 
     def of_all(self, value: T) -> list[T]:
-        """Return the values that the stages have, in their order, on all ranks."""
+        """Return the values of all stages, in their order, on all ranks."""
         if self.group is None:
             return [value]
         values: list[Any] = [None] * self.count
@@ -89,12 +88,12 @@ class ModelPipeline:
         return values
 
     def begin(self, look_up: Callable[[], torch.Tensor]) -> None:
-        """Send the rows of the embedding that `look_up` gives to the first stage, where they lie in the last."""
+        """Send the embedding's rows from `look_up` to the first stage, if the embedding lies in the last."""
         if self.has_embedding and self.number:
             self._send(look_up(), 0)
 
     def enter(self, look_up: Callable[[], torch.Tensor], tokens: int) -> torch.Tensor:
-        """Return the activation [tokens, width] that comes to this stage, once it was begun."""
+        """Return the activation [tokens, width] that enters this stage, after `begin`."""
         if self.has_embedding and not self.number:
             return look_up()
         return self._receive(tokens, (self.number or self.count) - 1)
@@ -124,7 +123,7 @@ class ModelPipeline:
     ) -> torch.Tensor:
         """Return the logits, on all ranks, of a token of each sequence.
 
-        The `layers` take the ids themselves, or what `look_up` gives for them where the embedding lies.
+        The `layers` take the ids themselves, or with `look_up` their rows of the embedding.
         """
         if look_up is None:
             out = layers(ids)
@@ -138,9 +137,9 @@ class ModelPipeline:
     def flow(
         self, items: Iterable[T], begin: Callable[[T], None], run: Callable[[T], Callable[[], torch.Tensor]]
     ) -> Iterator[torch.Tensor]:
-        """What `run` of each item gives; as many items are begun ahead, and on their way, as there are stages.
+        """Yield the results of `run` for each item, with as many items begun ahead as there are stages.
 
-        A stage asks for a result once the last one has it: an earlier stage has run more items by then.
+        A result is read after the last stage has it; earlier stages have run further items by then.
         """
         begun, results = deque[T](), deque[Callable[[], torch.Tensor]]()
         for item in chain(items, [None] * (self.count - 1)):
@@ -155,7 +154,7 @@ class ModelPipeline:
             yield result()
 
     def _send(self, x: torch.Tensor, stage: int) -> None:
-        """Send without waiting for this; of what was sent before, as much is under way as there are stages."""
+        """Send without waiting; at most as many earlier messages are pending as there are stages."""
         assert self.group is not None
         while len(self._under_way) > self.count:
             with blaming(self.group, [stage]):
@@ -176,7 +175,7 @@ class ModelPipeline:
 def stage_count(layers: int, ranks: int, shards: tuple[int, int] | None) -> int:
     """Return the number of stages of `ranks` ranks, if each stage has `shards`; by default at most one a layer.
 
-    Raises BackendError where `shards` has not as many rectangles as any stages have ranks.
+    Raises BackendError if no number of stages has as many ranks each as `shards` has rectangles.
     """
     if shards is None:
         return max(stages for stages in range(1, min(ranks, layers) + 1) if ranks % stages == 0)
@@ -192,8 +191,8 @@ def stage_count(layers: int, ranks: int, shards: tuple[int, int] | None) -> int:
 def stage_layers(shape: DecoderShape, stages: int, cached: int = 0, head: int = 0) -> list[int]:
     """Return the first layer of each stage, and the end of the last.
 
-    The largest stage has as few numbers as can be: parameters, the keys and values of `cached` tokens, and the `head`
-    numbers of the head's working set, which are many on a large mesh, as each row of cores has sums of all logits.
+    The largest stage has the fewest possible elements: parameters, keys and values of `cached` tokens, and the `head`
+    elements of the head's workspace. These are many on a large mesh, as each row of cores has sums of all logits.
     """
     sizes = {name: prod(size) for name, size in param_shapes(shape).items()}
     # layers are alike, but for the few that are dense in a mixture of experts

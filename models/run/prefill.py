@@ -1,8 +1,8 @@
-"""Prefill (WaferLLM, OSDI'25, section 4.1): a prompt by MeshGEMM and GEMM-T, in as many chunks as its SRAM asks for.
+"""Prefill (WaferLLM, OSDI'25, section 4.1): a prompt by MeshGEMM and GEMM-T, in chunks that fit the SRAM.
 
-Chunks follow one another through the regions. On a GPU the launches of a chunk through all layers are one record, made
-once for a chunk's length and those before it, and replayed for each prompt. Elsewhere layer after layer takes all
-chunks, which computes the same.
+Chunks follow one another through the regions. On a GPU the launches of a chunk in all layers are one record. It is made
+once for each length of a chunk and of the chunks before it, and replayed for each prompt. Elsewhere layer after layer
+takes all chunks, which computes the same.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from wafer_triton.schedule.expert_regions import prefill_pass
 from wafer_triton.schedule.rounds import Buffer
 from wafer_triton.text.progress import Progress, silent
 
-Programs = Mapping[str, Program]  # of a chunk, by the kind of block
+Programs = Mapping[str, Program]  # programs of a chunk, by the kind of block
 Fill = Callable[[int, torch.Tensor, torch.Tensor], None]
 
 
 @dataclass(frozen=True)
 class Kept:
-    """The results of a layer for a chunk: tiles of keys and values, and of the chosen experts where it has some."""
+    """The results of a layer for a chunk: tiles of keys and values, and of expert ids in a layer with experts."""
 
     k: torch.Tensor
     v: torch.Tensor
@@ -48,7 +48,7 @@ class Result:
 
     @property
     def tensors(self) -> list[torch.Tensor]:
-        """All of them, in one order."""
+        """All tensors, in a fixed order."""
         each = (tiles for kept in self.layers for tiles in (kept.k, kept.v, kept.expert_ids))
         return [self.x, *(tiles for tiles in each if tiles is not None)]
 
@@ -59,10 +59,10 @@ def _write(program: Program, tiles: Tiles) -> None:
 
 
 class PrefillRun:
-    """Runs prompts through the layers `numbers` (None: all) on the square mesh of `block`.
+    """Prefill of prompts by the layers `numbers` (None: all) on the square mesh of `block`.
 
-    `load(layer, kind, memory)` puts a layer's tiles, as prefill places them, into memory, and returns those that are
-    repeated for every row of tokens, such as a bias, by their buffers' names.
+    `load(layer, kind, memory)` puts a layer's tiles in prefill's layout into memory. It returns tiles to repeat for
+    every row of tokens, such as a bias, by buffer.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class PrefillRun:
         self.block, self.executor, self.load = block, executor, load
         self.numbers = range(block.shape.num_hidden_layers) if numbers is None else numbers
         self.side, self.tiles = block.mesh.shape[0], ChunkTiles(block)
-        self.weights: dict[str, Tiles] = {kind: {} for kind in block.shape.layers_of}  # that all layers pass through
+        self.weights: dict[str, Tiles] = {kind: {} for kind in block.shape.layers_of}  # all layers use it in turn
         self.programs: dict[tuple[SubLayer, tuple[int, ...]], Program] = {}
         self.scratch: dict[Buffer, torch.Tensor] = {}
         # of the last prompt: experts by sparse layer, see `run`; with regions the passes of each chunk, and the rows of
@@ -99,9 +99,10 @@ class PrefillRun:
         fill: Callable[[int, torch.Tensor, torch.Tensor], None],
         progress: Progress = silent,
     ) -> torch.Tensor:
-        """x [count, width] through the layers; calls `fill(layer, k, v)`, both [count, key heads, head_dim].
+        """Return the activation after all layers for x [count, width].
 
-        `expert_ids` has then the experts [count, k] that its tokens took in each layer that has some.
+        Calls `fill(layer, k, v)` for each layer, both [count, key heads, head_dim]. Sets `expert_ids` to the expert ids
+        [count, k] of the tokens in each layer with experts.
         """
         if len(self.programs) > 16:  # prompts of many lengths: plans are cheap to make again
             self.programs, self.scratch = {}, {}
@@ -113,7 +114,7 @@ class PrefillRun:
             for part in parts
         ]  # fmt: skip
         if regions is not None:
-            for part in parts:  # before weights are loaded, which its memory is for
+            for part in parts:  # before weights are loaded into memory
                 self._bound(prefill_pass, "experts", part.tokens, 0, 0)
         fresh = [step for key, program in self.programs.items() if key not in known for step in program.steps]
         self.executor.precompile(fresh, partial(progress, "compiling kernel"))
@@ -125,14 +126,14 @@ class PrefillRun:
         return torch.cat([self.tiles.whole(tiles, part) for tiles, part in zip(out, parts, strict=True)])
 
     def forget(self) -> None:
-        """Drop the records of launches, which have the addresses of weights."""
+        """Drop the records of launches, which hold the addresses of weights."""
         self.steps: dict[tuple[tuple[int, int], ...], Step] = {}
         self.results: dict[tuple[tuple[int, int], ...], Result] = {}
 
     def _launched(
         self, every: Sequence[Programs], inputs: Sequence[Tiles], parts: Sequence[Chunk], fill: Fill, progress: Progress
     ) -> list[torch.Tensor]:
-        """Return x of all chunks after layer by layer took all of them, so that weights are loaded once."""
+        """Return the activations of all chunks; each layer runs on all of them, so that its weights are loaded once."""
         xs = [tiles[prefill_blocks.HIDDEN] for tiles in inputs]
         for layer in self.numbers:
             repeated, kept = self._load(layer), list[Kept]()
@@ -142,7 +143,7 @@ class PrefillRun:
                     _write(first, inputs[number] | {prefill_blocks.HIDDEN: xs[number]})
                 if (
                     prefill_blocks.REAL in second.schedule.buffers
-                ):  # tokens, not padding, which go to experts in regions
+                ):  # tokens alone, without padding, go to experts in regions
                     real = (part.position >= 0).to(xs[number].dtype)[:, None].expand(-1, self.side, -1)
                     second.write(prefill_blocks.REAL, real.contiguous())
                 kept.append(self._layer(first, second, part, repeated, kept))
@@ -157,14 +158,14 @@ class PrefillRun:
     def _recorded(
         self, every: Sequence[Programs], inputs: Sequence[Tiles], parts: Sequence[Chunk], fill: Fill, progress: Progress
     ) -> list[torch.Tensor]:
-        """Return x of all chunks after chunk by chunk went through all layers, each by one replay of a record."""
+        """Return the activations of all chunks; each chunk runs through all layers by one replay of a record."""
         results: list[Result] = []
         for number, part in enumerate(parts):
             kinds = tuple((before.tokens, before.past) for before in parts[: number + 1])
             programs, first = every[number], every[number]["attention"]
             if kinds not in self.steps:
                 once = {self.block.shape.kinds(layer): layer for layer in reversed(self.numbers)}.values()
-                for layer in self.numbers:  # whose weights are cut by then, and kernels compiled by one of each kind
+                for layer in self.numbers:  # cut all weights, and compile the kernels of each kind of layer
                     repeated = self._load(layer)
                     if layer in once:
                         _write(first, inputs[number])
@@ -183,9 +184,9 @@ class PrefillRun:
     def _chunk(
         self, kinds: tuple[tuple[int, int], ...], programs: Programs, part: Chunk, before: Sequence[Result]
     ) -> None:
-        """A chunk, whose inputs are written, through all layers; `results` has what the next chunk and the cache take.
+        """Run a chunk with written inputs through all layers; `results` gets its keys, values and activation.
 
-        Results stay where they are, as the records of later chunks read them there.
+        Results keep their addresses, as the records of later chunks read them.
         """
         kept = [
             self._layer(*self._pair(programs, layer), part, self._load(layer), self._before(layer, before))
@@ -202,7 +203,7 @@ class PrefillRun:
         return [result.layers[layer - self.numbers.start] for result in results]
 
     def _load(self, layer: int) -> Tiles:
-        """Load the weights of a layer; returns what its attention block repeats for every row, such as a bias."""
+        """Load the weights of a layer; return the attention block's tiles to repeat for every row, such as a bias."""
         repeated, _ = [self.load(layer, kind, self.weights[kind]) for kind in self.block.shape.kinds(layer)]
         return repeated
 
@@ -227,7 +228,7 @@ class PrefillRun:
         return Kept(k, v, expert_ids)
 
     def _keep(self, layer: int, kept: Sequence[Kept], parts: Sequence[Chunk], fill: Fill) -> None:
-        """Put keys and values of all chunks into the cache, and the experts that tokens took into `expert_ids`."""
+        """Write keys and values of all chunks to the cache, and the tokens' experts to `expert_ids`."""
         experts = self.block.shape.experts
         if experts is not None and (taken := [one.expert_ids for one in kept if one.expert_ids is not None]):
             rows = [tiles[:, 0].flatten(0, 1)[part.index] for tiles, part in zip(taken, parts, strict=True)]
@@ -238,7 +239,7 @@ class PrefillRun:
         )
 
     def _send(self, routing: Program, number: int, part: Chunk, regions: ExpertRegions) -> None:
-        """The passes that take a chunk's tokens to their experts, after their routing."""
+        """Run the passes that bring a chunk's tokens to their experts, after the routing."""
         passes = -(-int(routing.read(prefill_blocks.DEMAND).max()) // regions.capacity)
         for each in range(passes):
             self._bound(prefill_pass, "experts", part.tokens, 0, each).run()

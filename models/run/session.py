@@ -1,4 +1,4 @@
-"""The run of a placed model: prompts and tokens through its layers, its caches, and the account of all rounds."""
+"""Runs of a placed model: prompts and tokens, the KV caches, and the account of all rounds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 from wafer_triton.cost.price import Prediction
 from wafer_triton.count.account import Account
-from wafer_triton.errors import CacheError, ShapeError
+from wafer_triton.errors import CacheError, ShapeError, check_type
 from wafer_triton.models.generate import Prompt, token_ids
 from wafer_triton.models.module import PlacedModule
 from wafer_triton.models.place.moves import Phases
@@ -28,13 +28,14 @@ from wafer_triton.place.regions import Placement
 from wafer_triton.place.transfers import Scheduled
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.kv_cache import KvCache
+from wafer_triton.text.arguments import checked
 from wafer_triton.text.progress import Progress, silent
 
 PHASES = ("prefill", "replacement", "decode")
 
 
 class Session(PlacedModule):
-    """Runs a placed model: prefill of a prompt, then token after token; the parts are made by its subclass."""
+    """A placed model that runs prefill of a prompt, then token after token; a subclass makes its parts."""
 
     placement: Placement
     block: Block
@@ -46,7 +47,7 @@ class Session(PlacedModule):
     phases: Phases
     pipeline: ModelPipeline
     _prefill: PrefillRun
-    version = 0  # rises with every change of the caches; a stream compares it, and refuses caches that changed
+    version = 0  # rises with every change of the caches; a stream refuses to continue after a foreign change
 
     @property
     def count(self) -> int:
@@ -64,14 +65,14 @@ class Session(PlacedModule):
         self._broken = False
 
     def account(self) -> Account:
-        """Return rounds, hops and bytes of everything since `reset`."""
+        """Return rounds, hops and bytes of all runs since `reset`."""
         return sum((ledger.account for ledger in self.ledgers.values()), Account())
 
     def predicted(self) -> dict[str, Prediction]:
-        """Return the prediction of everything since `reset` on the wafer, for each phase that ran.
+        """Return the prediction on the wafer of all runs since `reset`, for each phase that ran.
 
-        The phases "prefill" and "decode" are layers and head. The phase "replacement" brings weights and cache from one
-        phase's place to the other's. A prediction is the price of the schedules that ran, each as often as it ran.
+        The phases "prefill" and "decode" are layers and head. The phase "replacement" moves weights and cache from one
+        phase's cores to the other's. A prediction is the price of all schedules that ran.
         """
         device = self.block.mesh.device
         return {
@@ -93,8 +94,9 @@ class Session(PlacedModule):
         if self.phases.enter(phase):
             self._count("replacement", self.phases.move_weights)
 
+    @checked
     def prefill(self, tokens: Prompt, progress: Progress = silent, *, sequence: int = 0) -> torch.Tensor:
-        """Run a prompt through the empty cache of a sequence; logits [vocab] of its last token.
+        """Run a prompt with the empty cache of a sequence; return logits [vocab] of its last token.
 
         Raises ShapeError for an empty prompt, CacheError for one longer than the cache.
         """
@@ -103,14 +105,15 @@ class Session(PlacedModule):
         return self.logits(self.prompt(ids, progress, sequence)[-1:])()[0]
 
     def step(self, token: int) -> torch.Tensor:
-        """Run one token after the cached ones; logits [vocab]. Raises CacheError when the cache is full."""
+        """Run one token after the cached ones; return logits [vocab]. Raises CacheError when the cache is full."""
         return self.advance([token, *[None] * (self.batch - 1)])[0]
 
     def advance(self, tokens: Sequence[int | None]) -> torch.Tensor:
-        """Run one token of each sequence (None: it rests); logits [batch, vocab].
+        """Run one token of each sequence (None: leave it out); return logits [batch, vocab].
 
         Raises ShapeError for the wrong number of tokens, CacheError when a cache is full.
         """
+        check_type("advance: tokens", tokens, list if isinstance(tokens, list) else tuple, ShapeError)
         given = token_ids([token for token in tokens if token is not None])
         if len(tokens) != self.batch or not given:
             raise ShapeError(
@@ -152,11 +155,11 @@ class Session(PlacedModule):
 
     @cached_property
     def hand_off(self) -> list[Scheduled]:
-        """The schedules that bring the activation from the embedding through all regions, in one decode step."""
+        """The schedules that move the activation from the embedding through all regions, in one decode step."""
         return [(schedule, 1) for schedule in hand_overs(self.placement.regions, self.block)]
 
     def room(self, count: int, prefilled: int) -> None:
-        """Raise CacheError unless a sequence of `count` tokens fits, of which `prefilled` were the prompt."""
+        """Raise CacheError unless a sequence of `count` tokens fits; `prefilled` of them are its prompt."""
         self.config.room(count)
         if count > self.max_length:
             raise CacheError(
@@ -165,7 +168,7 @@ class Session(PlacedModule):
         self.block.cache(prefilled).room(count)
 
     def checked(self, tokens: Prompt, sequence: int = 0) -> torch.Tensor:
-        """Return the ids of a prompt for a sequence; errors come before a part of it runs.
+        """Return the ids of a prompt for a sequence; errors are raised before anything runs.
 
         Raises ShapeError for an empty prompt, an unknown token or sequence, CacheError for a prompt over its cache.
         """
@@ -177,16 +180,16 @@ class Session(PlacedModule):
             raise ShapeError(f"sequence {sequence!r}: the model is placed for {self.batch}, numbered from 0")
         self.room(count, count)
         if self._broken or self.counts[sequence]:
-            held = "broke off in the middle of a step" if self._broken else f"holds {self.counts[sequence]} tokens"
-            raise CacheError(f"prefill needs an empty cache, which {held}; call reset() first")
+            state = "was cut off in the middle of a step" if self._broken else f"holds {self.counts[sequence]} tokens"
+            raise CacheError(f"prefill needs an empty cache, but this one {state}; call reset() first")
         return self._known(tokens)
 
     def begin(self, ids: torch.Tensor) -> None:
-        """Start a prompt on its way, before it is run; only several ranks have something to do."""
+        """Send the embedding of a prompt ahead of its run, between several ranks; one rank sends nothing."""
         self.pipeline.begin(lambda: self.embedding.run(ids))
 
     def prompt(self, ids: torch.Tensor, progress: Progress, sequence: int) -> torch.Tensor:
-        """All positions [count, width] of a prompt after the last layer; its keys and values are in the cache."""
+        """Return a prompt's activation [count, width] after the last layer; writes its keys and values to the cache."""
         count = len(ids)
         parts = chunks(self.placement.prefill.mesh.shape[0], count, self.placement.chunk(count))
         x = self.pipeline.enter(lambda: self.embedding.run(ids), count)
@@ -219,7 +222,7 @@ class Session(PlacedModule):
         return x
 
     def logits(self, x: torch.Tensor) -> Callable[[], torch.Tensor]:
-        """Return a function that gives the logits of x on every rank, once the last stage has computed them."""
+        """Return a function that returns the logits of x on every rank, once the last stage has computed them."""
         due = partial(self.head.runs, len(x))
         self.passes.also(due)
         self._count("prefill", due)
@@ -228,7 +231,7 @@ class Session(PlacedModule):
 
     @contextmanager
     def _attempt(self) -> Iterator[None]:
-        """A step: one that is left half-way (by Ctrl-C, say) leaves caches that only `reset` makes good."""
+        """Run a step; after one that is cut off (by Ctrl-C, say) the caches are invalid until `reset`."""
         if self._broken:
             raise CacheError("the last step broke off half-way, so the cache is not whole; call reset() first")
         self._broken = True

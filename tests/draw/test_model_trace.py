@@ -16,8 +16,9 @@ from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.draw.figure import numbers_of
 from wafer_triton.draw.model_trace import MOST_EVENTS
-from wafer_triton.draw.times import HAND_OVER, Timeline, of_request, of_token
-from wafer_triton.errors import DrawError, ShapeError
+from wafer_triton.draw.times import HAND_OVER, Timeline, of_token
+from wafer_triton.draw.times import request as timed
+from wafer_triton.errors import ArgumentError, DrawError, ShapeError
 from wafer_triton.place.regions import decode_regions
 from wafer_triton.shape.read import shape_of
 
@@ -40,7 +41,7 @@ def trace(line, path):
 @pytest.fixture(scope="module", params=REQUESTS)
 def request_of(request):
     sizes = {"as_if": True} | REQUESTS[request.param]
-    return estimate.request(**sizes), of_request(**sizes), sizes
+    return estimate.request(**sizes), timed(**sizes), sizes
 
 
 def lasting(slices):
@@ -87,7 +88,9 @@ def test_a_request_obeys_the_format_with_few_events(request_of, tmp_path):
         assert event.keys() == fields.keys() | {"ph"}
         assert all(isinstance(event[name], kind) for name, kind in fields.items())
     slices = [event["args"] for event in events if event["ph"] == "X"]
-    assert all({"runs", "hops", "bytes over links", "cycles", "cycles of set-up"} <= args.keys() for args in slices)
+    assert all(
+        {"cores", "runs", "hops", "bytes over links", "cycles", "cycles of set-up"} <= args.keys() for args in slices
+    )
 
 
 def test_every_slice_of_a_request_names_source_lines_which_its_whole_contains(request_of, tmp_path):
@@ -101,8 +104,19 @@ def test_every_slice_of_a_request_names_source_lines_which_its_whole_contains(re
     assert lines["transfers"] <= lines["phases"]
 
 
+def test_a_slice_has_the_cores_that_run_its_rounds(request_of, tmp_path):
+    line = request_of[1]
+    whole = {name: region.mesh.cores for name, region in line.regions.items()}
+    for span in line.spans:
+        if span.track in ("blocks", "steps") and span.name != HAND_OVER:
+            assert span.origin.cores == whole[span.place]
+    tokens = {span.origin.cores for span in line.spans if span.track == "tokens"}
+    decoding = [cores for name, cores in whole.items() if not name.startswith("prefill")]
+    assert tokens == {sum(decoding)} and all(span.origin.cores > 0 for span in line.spans)
+
+
 def test_a_step_names_the_line_that_adds_it(tmp_path):
-    line = of_request(**LLAMA | {"input": 64, "output": 2, "program": "paper-benchmark"})
+    line = timed(**LLAMA | {"input": 64, "output": 2, "program": "paper-benchmark"})
     events = trace(line, tmp_path / "request.json")["traceEvents"]
     sources = {event["args"]["source"] for event in events if event.get("cat") == "steps" and event["name"] == "silu"}
     assert {source.partition(":")[0] for source in sources} == {"schedule/prefill.py", "schedule/decode.py"}
@@ -128,7 +142,7 @@ def test_every_block_of_a_model_is_in_the_region_that_holds_it(tmp_path):
 
 
 def test_a_trace_of_too_many_events_is_refused(tmp_path, monkeypatch):
-    line = of_request(**LLAMA | {"input": 64, "output": 2, "program": "paper-benchmark"})
+    line = timed(**LLAMA | {"input": 64, "output": 2, "program": "paper-benchmark"})
     monkeypatch.setattr("wafer_triton.draw.model_trace.MOST_EVENTS", 50)
     with pytest.raises(DrawError, match="events is more than the 50 that viewers take; give a smaller number"):
         draw.perfetto(line, tmp_path / "request.json")
@@ -137,7 +151,7 @@ def test_a_trace_of_too_many_events_is_refused(tmp_path, monkeypatch):
 
 def test_a_timeline_of_no_token_in_blocks_is_refused():
     with pytest.raises(ShapeError, match="most = 0 must be a whole number of at least 1"):
-        of_request(**LLAMA | {"input": 64, "output": 2, "most": 0})
+        timed(**LLAMA | {"input": 64, "output": 2, "most": 0})
 
 
 @pytest.mark.parametrize("model, side", [("llama3-8b", 180), ("smollm2-135m", 64)])
@@ -157,5 +171,5 @@ def test_a_picture_of_a_token_shows_its_cycles(model, side, tmp_path):
 def test_a_timeline_without_a_token_has_no_picture(tmp_path):
     with pytest.raises(DrawError, match="a timeline without a token: there is nothing to draw"):
         draw.token(Timeline({}), tmp_path / "token.png")
-    with pytest.raises(DrawError, match="token: line is of type int; give a Timeline"):
+    with pytest.raises(ArgumentError, match="token: line is of type int; give a Timeline"):
         draw.token(3, tmp_path / "token.png")

@@ -49,7 +49,7 @@ def test_one_buffer_may_be_named_alone(tmp_path):
     for buffers in ("out", ("out",)):
         draw.mesh(GEMM, tmp_path / "mesh.png", buffers=buffers)
     assert any("out" in name for name in numbers_of(tmp_path / "mesh.png")) or (tmp_path / "mesh.png").stat().st_size
-    with pytest.raises(WaferError, match="buffers of type int: give names of buffers, or None"):
+    with pytest.raises(WaferError, match="mesh: buffers is of type int; give a str or a tuple"):
         draw.mesh(GEMM, tmp_path / "mesh.png", buffers=5)
     with pytest.raises(WaferError, match="there is no buffer 'ab'; it has a, b, c"):
         draw.mesh(GEMM, tmp_path / "mesh.png", buffers="ab")
@@ -90,7 +90,7 @@ def test_blank_lines_at_the_end_of_a_shown_record_are_passed_over(tmp_path, caps
 
 
 def test_one_token_of_a_text_is_refused_by_its_option(tmp_path):
-    with pytest.raises(WaferError, match="tokens = 1: at least two are needed, as each is judged by those before it"):
+    with pytest.raises(WaferError, match="tokens = 1: at least two are needed, as a token is judged by the tokens "):
         file_ids(tmp_path, tmp_path / "text.txt", "some words", 1)
 
 

@@ -77,12 +77,9 @@ def test_a_description_has_machine_backend_and_exchange(monkeypatch):
     model = WaferForCausalLM.from_config(SHAPE, mesh=2, emulate_on="cpu")
     assert "on 2x2 cores, emulated on the CPU by torch, exchange explicit" in repr(model)
 
-    class OnGpu(TorchExecutor):
-        device = "cuda:0"
-
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
     monkeypatch.setattr(executors, "TorchExecutor", type("Other", (), {}))
-    on = OnGpu()
+    on = TorchExecutor(device="cuda:0")
     assert ops.described(on) == "on NVIDIA H200 by Triton, exchange explicit"
     on.ranks, on.inside = 4, on
     assert ops.described(on) == "on 4 ranks, each on NVIDIA H200 by Triton, exchange explicit"

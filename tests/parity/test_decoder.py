@@ -92,7 +92,7 @@ def test_a_step_into_a_full_cache(model):
 
 def test_prefill_needs_an_empty_cache(model):
     model.prefill([1, 2])
-    with pytest.raises(CacheError, match=r"prefill needs an empty cache, which holds 2 tokens; call reset\(\) first"):
+    with pytest.raises(CacheError, match=r"an empty cache, but this one holds 2 tokens; call reset\(\) first"):
         model.prefill([3])
     model.reset()
     model.prefill([3])

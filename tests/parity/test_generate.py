@@ -249,7 +249,7 @@ def test_an_interrupt_keeps_the_generated_tokens(monkeypatch):
     assert stream.tokens == free[:4]
     with pytest.raises(CacheError, match=r"broke off half-way, so the cache is not whole; call reset\(\)"):
         model.step(1)
-    with pytest.raises(CacheError, match=r"broke off in the middle of a step; call reset\(\)"):
+    with pytest.raises(CacheError, match=r"was cut off in the middle of a step; call reset\(\)"):
         model.prefill([1], sequence=0)
     assert list(model.generate([3, 4], 6)) == free
 

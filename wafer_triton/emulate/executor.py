@@ -7,7 +7,6 @@ is; see `elision`).
 from __future__ import annotations
 
 import warnings
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from functools import cached_property, lru_cache
@@ -21,7 +20,7 @@ from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.parts import Memory, Planner, Step, Tables, Workspace
 from wafer_triton.emulate.plan import elided, explicit
 from wafer_triton.emulate.program import POOL, Program
-from wafer_triton.errors import BackendError, DtypeError, ShapeError, WaferError, check_type
+from wafer_triton.errors import BackendError, DtypeError, ShapeError, WaferError, check_type, shown
 from wafer_triton.schedule import rules
 from wafer_triton.schedule.rounds import Buffer
 from wafer_triton.schedule.schedule import Schedule
@@ -30,18 +29,18 @@ EXCHANGES: Mapping[str, Callable[[Planner, Schedule, Memory], list[Step]]] = {"e
 
 
 class Executor(Planner):
-    """Runs schedules. `exchange` is "explicit" or "elided"; `poison` fills all memory that is not given with NaN."""
+    """Runs schedules, with all memory on the torch `device`.
 
-    def __init__(self, *, exchange: str = "explicit", poison: bool = False) -> None:
-        if exchange not in EXCHANGES:
-            raise BackendError(f"exchange {exchange!r}: choose one of {', '.join(EXCHANGES)}")
-        self.exchange = exchange
-        self.poison = poison
+    `exchange` is "explicit" or "elided"; `poison` fills all memory that is not given with NaN.
+    """
 
-    @property
-    @abstractmethod
-    def device(self) -> str:
-        """The torch device of all memory."""
+    graphs = False  # whether `capture` records launches
+
+    def __init__(self, device: str, *, exchange: str = "explicit", poison: bool = False) -> None:
+        if not isinstance(exchange, str) or exchange not in EXCHANGES:
+            raise BackendError(f"exchange {shown(exchange)}: choose one of {', '.join(EXCHANGES)}")
+        self.device, self.exchange, self.poison = device, exchange, poison
+        self.unwritten = float("nan") if poison else 0.0
 
     @cached_property
     def workspace(self) -> Workspace:
@@ -81,11 +80,9 @@ class Executor(Planner):
         for name, buffer in schedule.buffers.items():
             if name in tensors:
                 memory[name] = self.store(schedule, buffer, tensors[name])
-            elif name in memory:
-                continue
-            elif buffer.given:
+            elif name not in memory and buffer.given:
                 raise ShapeError(f"{schedule.name}: no tensor given for {buffer.role} buffer {name!r}")
-            else:
+            elif name not in memory:
                 if buffer not in pool:
                     pool[buffer] = self.allocate(schedule, buffer)
                 memory[name] = pool[buffer]
@@ -175,11 +172,6 @@ class Executor(Planner):
         """Give every core the tile of core source[core], from `held` [rows, cols, numel] to `out` likewise."""
         torch.index_select(held.flatten(0, 1), 0, _moved(source, held.device), out=out.flatten(0, 1))
 
-    @property
-    def graphs(self) -> bool:
-        """Whether `capture` records launches."""
-        return False
-
     def precompile(self, steps: Iterable[Step], progress: Callable[[int, int], object] | None = None) -> int:
         """Compile the kernels of planned steps side by side, and return their number; nothing runs.
 
@@ -229,17 +221,14 @@ class Graph:
         self.refused = False
 
     def __call__(self) -> None:
-        if self.refused or not self.compiled:
-            self.run()
-            self.compiled = True
-            return
-        with self.on_device():
-            if self.graph is None:
-                self.graph = self._recorded()
-            if self.graph is not None:
-                self.graph.replay()
-                return
+        if self.compiled and not self.refused:
+            with self.on_device():
+                self.graph = self.graph or self._recorded()
+                if self.graph is not None:
+                    self.graph.replay()
+                    return
         self.run()
+        self.compiled = True
 
     def _recorded(self) -> torch.cuda.CUDAGraph | None:
         """Return the record of a run, which computes nothing yet; None if CUDA refuses it."""

@@ -19,7 +19,7 @@ from wafer_triton.emulate.parts import Step, Tree
 from wafer_triton.kernels.exchange import Copies
 from wafer_triton.kernels.fold import MOST
 from wafer_triton.kernels.fused import HELD, FusedOp, Grid
-from wafer_triton.schedule.rounds import Index
+from wafer_triton.schedule.rounds import Exchange, Index
 
 READ = 8192  # elements of parts that a program may fold before its own work,
 REREAD = 2**24  # and all programs of a launch together, at some 8 TB/s from the L2: as long as two launches take
@@ -85,19 +85,29 @@ class Summed(_Fused):
         """The buffer that it writes."""
         return (self.tree.acc,)
 
+    def blocks(self, order: Index, together: int) -> tuple[Index, Index, Index, Index]:
+        """Return the cores of `order` with children before parents, and the blocks of `together` that they make up.
+
+        Three tables follow: the block of each core, its parent's block, and the messages that each block awaits.
+        """
+        order = order[np.argsort(self.tree.sent[order], kind="stable")]
+        block, parent = np.empty_like(order), self.tree.parent
+        block[order] = np.arange(len(order)) // together
+        awaited = np.bincount(block, self.tree.children, len(order) // together)
+        return order, block, np.where(parent < 0, 0, block[parent]), awaited.astype(np.int64)
+
 
 @dataclass(frozen=True, eq=False)
 class Folded(_Fused):
-    """A reduce tree that a fold replaces, with the tables of `kernels.fold`: `cores` [trees, parts], `roots` [trees].
-
-    `tree_of` [cores] is the tree of each core; `pairs` serve all trees.
-    """
+    """A reduce tree of tiles of `size` that a fold replaces, with the arguments of `kernels.fold`."""
 
     tree: Tree
-    cores: Index
+    first: Index
+    order: tuple[int, ...]
     pairs: tuple[tuple[int, int], ...]
     roots: Index
     tree_of: Index
+    number: Index
     size: int
 
 
@@ -159,20 +169,33 @@ def grouped(steps: Sequence[Step]) -> Iterator[Fusing]:
             yield step
 
 
+def on_lines(one: Exchange, every: tuple[int, int] | None) -> tuple[Index, Index, Index | None]:
+    """Return the positions that send and receive, of one shape, and their mesh rows or columns; None: all.
+
+    With `every` = (lines, positions) all of them are listed, -1 for none, as other schedules may send more.
+    """
+    both = max(one.send.shape, one.recv.shape, key=len)  # one may be [number], the other [lines, number]
+    ends = np.broadcast_to(one.send, both), np.broadcast_to(one.recv, both)
+    if every is None:
+        return *ends, one.lines
+    send, recv = np.full(every, -1), np.full(every, -1)
+    for to, of in zip((send, recv), ends, strict=True):
+        to[slice(None) if one.lines is None else one.lines, : both[-1]] = of
+    return send, recv, None
+
+
 def _same(one: Index | None, other: Index | None) -> bool:
     return one is other or (one is not None and other is not None and np.array_equal(one, other))
 
 
-def heads(group: Group, mesh: Mesh) -> tuple[list[Folded], Grid]:
-    """Return the folds that each program of a group does for itself, and how the group covers its cores."""
+def heads(group: Group, mesh: Mesh) -> tuple[list[Folded], Grid | None]:
+    """Return the folds that each program of a group does for itself, and how the group covers its cores then."""
     ops = [task.op for task in group.tasks]
-    if not ops or group.tree is not None or any(task.cores is not None for task in group.tasks):
-        return [], Grid()
     found = [fold for fold in group.folds if _stays(fold, group)]
     found = [fold for fold in found if np.array_equal(fold.tree_of, found[0].tree_of)]
-    if not found:
-        return [], Grid()
-    length, together = found[0].cores.shape[1], 1
+    if not ops or not found or group.tree is not None or any(task.cores is not None for task in group.tasks):
+        return [], None
+    length, together = len(found[0].order), 1
     while length % (2 * together) == 0 and mesh.cores // (2 * together) >= LEAST:
         if any(op.is_product or op.elements == 0 or together * op.elements > HELD for op in ops):
             break
@@ -180,7 +203,7 @@ def heads(group: Group, mesh: Mesh) -> tuple[list[Folded], Grid]:
     small = [
         fold for fold in found if length * fold.size <= READ and mesh.cores * (length // together) * fold.size <= REREAD
     ]
-    return (small, Grid(together)) if small else ([], Grid())
+    return small, Grid(together) if small else None
 
 
 def _stays(fold: Folded, group: Group) -> bool:
@@ -192,18 +215,18 @@ def _stays(fold: Folded, group: Group) -> bool:
 def folded(tree: Tree, size: int) -> Folded | None:
     """Return trees of tiles of `size` as a fold; None unless all are alike, with small tiles of few cores."""
     roots, tree_of = np.unique(tree.roots, return_inverse=True)
-    number = len(tree_of) // len(roots)
-    if size > LARGE or number > MOST or (np.bincount(tree_of) != number).any():
+    number, span = len(tree_of) // len(roots), spans(tree.roots)
+    if size > LARGE or number > MOST or span is None or (np.bincount(tree_of) != number).any():
         return None
+    inside = (np.arange(len(tree_of)) - span[0][tree.roots]) // span[2]  # the number of each core in its tree
+    links = np.stack([inside[tree.parent], tree.slot])  # of roots without meaning
+    links[:, tree.parent < 0] = -1
     members = np.argsort(tree_of, kind="stable").reshape(-1, number)
-    inside = np.empty(len(tree_of), np.int64)  # the number of each core in its tree
-    inside[members] = np.arange(number)
-    parents = np.where(tree.parent < 0, -1, inside[tree.parent])[members]
-    slots = np.where(tree.parent < 0, -1, tree.slot)[members]
-    if (parents != parents[0]).any() or (slots != slots[0]).any():
+    alike = links[:, members]
+    if (alike != alike[:, :1]).any():
         return None
-    order, pairs = _order(parents[0], slots[0])
-    return Folded(tree, members[:, order], pairs, roots, tree_of, size)
+    order, pairs = _order(*alike[:, 0])
+    return Folded(tree, span[0][roots], tuple(core * span[2] for core in order), pairs, roots, tree_of, inside, size)
 
 
 def _order(parent: Index, slot: Index) -> tuple[list[int], tuple[tuple[int, int], ...]]:

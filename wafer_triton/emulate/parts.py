@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -43,7 +42,8 @@ class Products(Segment):
     """Compute-shift: `number` products c += a b, beside each of which both operands move one ring step.
 
     In product t the operands are in slots a[t % 2] and b[t % 2]. With `out` other than `c`, the last round rounds the
-    sums to `out`. `add`: the first product adds to `c` as well.
+    sums to `out`. `add`: the first product adds to `c` as well. `to`, [cores] each: the cores that receive each core's
+    a and b. `rings`: the rows and the columns of a square mesh in ring order, if b circles all rows and a all columns.
     """
 
     number: int
@@ -53,22 +53,8 @@ class Products(Segment):
     b: tuple[Slot, Slot]
     add: bool
     params: Mapping[str, Any]
-
-    @cached_property
-    def to(self) -> tuple[Index, Index]:
-        """[cores] each: the cores that receive each core's a and b."""
-        moves = shifts(self.rounds[0], self.mesh)
-        return moves[0][1], moves[1][1]
-
-    @cached_property
-    def rings(self) -> tuple[Index, Index] | None:
-        """The rows and the columns of a square mesh in ring order, if b circles all rows and a all columns."""
-        (a, _), (b, _) = (shifts(self.rounds[0], self.mesh)[number] for number in (0, 1))
-        rows, cols = self.mesh.shape
-        if rows != cols or (a.axis, b.axis) != ("x", "y"):
-            return None
-        rings = _cycle(b), _cycle(a)
-        return rings if all(len(ring) == rows for ring in rings) else None
+    to: tuple[Index, Index]
+    rings: tuple[Index, Index] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,15 +63,18 @@ class Tree(Segment):
 
     Each core sends to its parent once it has combined the messages of its children. All indices are [cores]. `parent`
     is -1 for a root. `slot` is the number of a core's message among the `children` messages of its parent. `sent` is
-    the round in which it leaves, from the first, or their number for a root.
+    the round in which it is sent, from the first, and for a root the number of rounds. `messages` has the exchanges of
+    each round, in the order of their combination. `roots` are the roots of the cores' trees.
     """
 
     acc: str
     op: str
+    messages: tuple[tuple[Exchange, ...], ...]
     parent: Index
     slot: Index
     children: Index
     sent: Index
+    roots: Index
     broadcast: Round | None = None
 
     @property
@@ -93,26 +82,10 @@ class Tree(Segment):
         """The rounds of the tree, then its broadcast."""
         return self.rounds if self.broadcast is None else (*self.rounds, self.broadcast)
 
-    @cached_property
-    def roots(self) -> Index:
-        """[cores]: the root of each core's tree."""
-        roots = np.where(self.parent < 0, np.arange(len(self.parent)), self.parent)
-        while not np.array_equal(roots, further := roots[roots]):
-            roots = further
-        return roots
-
     @property
     def sums(self) -> str:
         """The name of the buffer of the sums, where they are apart from the parts."""
         return f"{self.acc}.sums"
-
-
-def messages(round_: Round) -> tuple[Exchange, ...]:
-    """Return the messages of a round of trees, in the order of their combination; none of another round."""
-    if round_.pattern is None or round_.pattern.kind != "tree":
-        return ()
-    arrivals = {str(exchange.dst): exchange for exchange in round_.exchanges}
-    return tuple(arrivals[str(op.ins[-1])] for op in round_.locals)
 
 
 def shifts(round_: Round, mesh: Mesh) -> dict[int, tuple[Exchange, Index]]:
@@ -131,31 +104,14 @@ def shifts(round_: Round, mesh: Mesh) -> dict[int, tuple[Exchange, Index]]:
     return found
 
 
-def _cycle(exchange: Exchange) -> Index:
-    """Return the positions that a tile passes from position 0 back to position 0."""
-    to = dict(zip(exchange.send.tolist(), exchange.recv.tolist(), strict=True))
-    passed = [0]
-    while to[passed[-1]] != 0:
-        passed.append(to[passed[-1]])
-    return np.array(passed)
-
-
 @dataclass(frozen=True, eq=False)
 class Launch:
-    """A step with words for the kernel that it launches, which a record of a run shows."""
+    """A step with words for the kernel that it launches, which a record of a run shows.
+
+    Without words it is a step between ranks, which is never fused with others, and sends `crossed` bytes.
+    """
 
     what: str
-    run: Step
-
-    def __call__(self) -> None:
-        """Launch the kernel."""
-        self.run()
-
-
-@dataclass(frozen=True, eq=False)
-class Communication:
-    """A step between ranks, never fused with others; `crossed` bytes are sent."""
-
     run: Step
     crossed: int = 0
 
@@ -193,35 +149,35 @@ class Tables:
     """
 
     def __init__(self) -> None:
-        self.held: list[torch.Tensor] = []
-        self.indices: list[list[torch.Tensor]] = []
+        self.held: list[list[torch.Tensor]] = []
         self.schedule: Schedule | None = None
-        self._name, self._next, self._index = "", 0, 0
+        self._name, self._next = "", 0
 
     def begin(self, name: str) -> None:
         """Begin again with the first table, for the schedule `name`."""
-        self.schedule, self._name, self._next, self._index = None, name, 0, 0
+        self.schedule, self._name, self._next = None, name, 0
 
     def put(self, values: torch.Tensor, device: str) -> torch.Tensor:
         """Return the next table, with these values; ScheduleError if the one planned first had another size."""
-        if self._next == len(self.held):
-            self.held.append(torch.empty_like(values, device=device))
-        table = self.held[self._next]
+        (table,) = self._following(torch.empty_like(values, device=device))
         if table.shape != values.shape:
             raise ScheduleError(
-                f"{self._name}: table {self._next} has {values.numel()} entries, and {table.numel()} in the "
+                f"{self._name}: table {self._next - 1} has {values.numel()} entries, and {table.numel()} in the "
                 f"schedule that was bound; bind this one anew, it differs in more than its indices"
             )
-        self._next += 1
         return table.copy_(values)
 
     def index(self, values: torch.Tensor) -> list[torch.Tensor]:
-        """Return the next index, of any length, as the one item of a list that steps read when they run."""
-        if self._index == len(self.indices):
-            self.indices.append([values])
-        self._index += 1
-        self.indices[self._index - 1][0] = values
-        return self.indices[self._index - 1]
+        """Return the next table, of any length, as the one item of a list that steps read when they run."""
+        held = self._following(values)
+        held[0] = values
+        return held
+
+    def _following(self, first: torch.Tensor) -> list[torch.Tensor]:
+        if self._next == len(self.held):
+            self.held.append([first])
+        self._next += 1
+        return self.held[self._next - 1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,6 +198,12 @@ class Memory:
         """Return a buffer as [tiles, numel], every slot of every core a row; one a core if the slot is the whole."""
         tensor = self.tensors[slot.buffer]
         return tensor.flatten(0, 1) if slot.index is None else tensor.view(-1, self.buffers[slot.buffer].numel)
+
+    def numbers(self, slot: Slot, cores: Index) -> Index:
+        """Return the rows of `rows(slot)` that hold the tiles of some cores."""
+        if slot.index is None:
+            return cores
+        return cores * self.buffers[slot.buffer].slots + slot.of_cores(cores, self.mesh)
 
     def index(self, values: torch.Tensor) -> list[torch.Tensor]:
         """Return an index as the one item of a list that a step reads when it runs: schedules may replace it."""
@@ -265,11 +227,6 @@ class TileMap:
     slot: Slot
     base: Index | None = None
 
-    @property
-    def is_own(self) -> bool:
-        """Whether every core reads its own tile."""
-        return self.base is None
-
     def homes(self, mesh: Mesh) -> Index:
         """Return [cores]: the core whose memory holds each core's tile."""
         return np.arange(mesh.cores) if self.base is None else self.base
@@ -278,8 +235,8 @@ class TileMap:
 class Planner(ABC):
     """The hooks of an executor that plans and programs call."""
 
-    poison: bool
     exchange: str
+    unwritten: float  # the value of memory that is not written yet
 
     @abstractmethod
     def plan(self, schedule: Schedule, memory: Memory) -> list[Step]:
@@ -310,11 +267,6 @@ class Planner(ABC):
         moves = (self.move(memory, exchanges, TileMap(exchanges[0].src)) for exchanges in together(round_))
         computes = (self.compute(memory, op, tuple(map(TileMap, op.ins))) for op in round_.locals)
         return [step for steps in (*moves, *computes) for step in steps]
-
-    @property
-    def unwritten(self) -> float:
-        """The value of memory that is not written yet."""
-        return float("nan") if self.poison else 0.0
 
     @abstractmethod
     def part(self, schedule: Schedule, buffer: Buffer, given: torch.Tensor) -> torch.Tensor:

@@ -14,8 +14,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.emulate.parts import Products, Segment, Tree, messages
-from wafer_triton.schedule.rounds import Index, Local, Round, Slot
+from wafer_triton.emulate.parts import Products, Segment, Tree, shifts
+from wafer_triton.schedule.rounds import Exchange, Index, Local, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ def mailboxes(schedule: Schedule) -> frozenset[str]:
     """Scratch buffers that only carry messages of trees: an executor may combine messages without them."""
     mail, others = set[str](), set[str]()
     for round_ in {id(round_): round_ for round_ in schedule.rounds}.values():
-        arriving = {exchange.dst.buffer for exchange in messages(round_)}
+        arriving = {exchange.dst.buffer for exchange in _messages(round_)}
         mail |= arriving
         others |= round_.touched - arriving
     return frozenset(name for name in mail - others if schedule.buffers[name].role == "scratch")
@@ -79,7 +79,20 @@ def _products(schedule: Schedule, start: int) -> list[Segment]:
     out = _rounding(schedule, start + number, product.outs[0], moving)
     params, every = dict(product.params), rounds[start : start + number + (out is not None)]
     add = bool(params.pop("add", False))
-    return [Products(schedule.mesh, start, every, number, c, out or c, a, b, add, params)]
+    (over_a, to_a), (over_b, to_b) = (shifts(first, schedule.mesh)[operand] for operand in (0, 1))
+    side, rings = schedule.mesh.shape[0], None
+    if schedule.mesh.shape == (side, side) and (over_a.axis, over_b.axis) == ("x", "y"):
+        rings = _cycle(over_b), _cycle(over_a)
+    rings = rings if rings and len(rings[0]) == len(rings[1]) == side else None
+    return [Products(schedule.mesh, start, every, number, c, out or c, a, b, add, params, (to_a, to_b), rings)]
+
+
+def _cycle(exchange: Exchange) -> Index:
+    """Return the positions that a tile passes from position 0 back to position 0."""
+    to, passed = dict(zip(exchange.send.tolist(), exchange.recv.tolist(), strict=True)), [0]
+    while to[passed[-1]] != 0:
+        passed.append(to[passed[-1]])
+    return np.array(passed)
 
 
 def _continues(
@@ -131,21 +144,22 @@ def _trees(schedule: Schedule, start: int) -> list[Segment]:
     assert pattern is not None
     done = {name: np.zeros(mesh.cores, bool) for name in pattern.buffers}
     while stop < len(rounds) and rounds[stop].pattern is pattern:
-        ends = [(one.src.buffer, one.senders.flat(mesh), one.receivers.flat(mesh)) for one in messages(rounds[stop])]
+        ends = [(one.src.buffer, one.senders.flat(mesh), one.receivers.flat(mesh)) for one in _messages(rounds[stop])]
         if any(done[name][send].any() or done[name][recv].any() for name, send, recv in ends):
             break  # a core that has sent takes no further part: another reduction begins
         for name, send, _ in ends:
             done[name][send] = True
         stop += 1
-    sent = [exchange for round_ in rounds[start:stop] for exchange in round_.exchanges]
-    if any(slot.index != 0 for one in sent for slot in (one.src, one.dst) if slot.is_fixed):
+    every = [exchange for round_ in rounds[start:stop] for exchange in round_.exchanges]
+    if any(slot.index != 0 for one in every for slot in (one.src, one.dst) if slot.is_fixed):
         return []
-    if not {one.dst.buffer for one in sent} <= mailboxes(schedule) or not all(one.src.is_fixed for one in sent):
+    if not {one.dst.buffer for one in every} <= mailboxes(schedule) or not all(one.src.is_fixed for one in every):
         return []
     trees = []
     for name in pattern.buffers:
         own = tuple(_only(name, round_) for round_ in rounds[start:stop])
-        trees.append(Tree(mesh, start, own, name, pattern.op, *_links(own, mesh)))
+        sent = tuple(map(_messages, own))
+        trees.append(Tree(mesh, start, own, name, pattern.op, sent, *_links(sent, mesh)))
     after = rounds[stop] if stop < len(rounds) else Round()
     sums = [_broadcast(tree, after) for tree in trees]
     sends = {exchange.src.buffer for exchange in after.exchanges}
@@ -154,16 +168,27 @@ def _trees(schedule: Schedule, start: int) -> list[Segment]:
     return [replace(tree, broadcast=round_) for tree, round_ in zip(trees, sums, strict=True)]
 
 
-def _links(rounds: tuple[Round, ...], mesh: Mesh) -> tuple[Index, Index, Index, Index]:
-    """Return parents, slots, numbers of children and rounds of the messages of trees; see `Tree`."""
-    parent, sent = np.full(mesh.cores, -1), np.full(mesh.cores, len(rounds))
+def _messages(round_: Round) -> tuple[Exchange, ...]:
+    """Return the messages of a round of trees, in the order of their combination; none of another round."""
+    if round_.pattern is None or round_.pattern.kind != "tree":
+        return ()
+    arrivals = {str(exchange.dst): exchange for exchange in round_.exchanges}
+    return tuple(arrivals[str(op.ins[-1])] for op in round_.locals)
+
+
+def _links(messages: tuple[tuple[Exchange, ...], ...], mesh: Mesh) -> tuple[Index, Index, Index, Index, Index]:
+    """Return parents, slots, numbers of children, rounds of the messages and roots of trees; see `Tree`."""
+    parent, sent = np.full(mesh.cores, -1), np.full(mesh.cores, len(messages))
     slot, children = np.zeros(mesh.cores, np.int64), np.zeros(mesh.cores, np.int64)
-    for number, round_ in enumerate(rounds):
-        for exchange in messages(round_):
+    for number, exchanges in enumerate(messages):
+        for exchange in exchanges:
             send, recv = exchange.senders.flat(mesh), exchange.receivers.flat(mesh)
             parent[send], slot[send], sent[send] = recv, children[recv], number
             children[recv] += 1
-    return parent, slot, children, sent
+    roots = np.where(parent < 0, np.arange(mesh.cores), parent)
+    while not np.array_equal(roots, further := roots[roots]):
+        roots = further
+    return parent, slot, children, sent, roots
 
 
 def _only(name: str, round_: Round) -> Round:

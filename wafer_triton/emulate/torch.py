@@ -16,10 +16,10 @@ import numpy as np
 import torch
 
 from wafer_triton.emulate.executor import Executor
-from wafer_triton.emulate.parts import Memory, Products, Segment, Step, TileMap, Tree, messages
+from wafer_triton.emulate.parts import Memory, Products, Segment, Step, TileMap, Tree
 from wafer_triton.emulate.torch_local import Form, form
 from wafer_triton.local import LocalOp, find
-from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Slot
 
 Select: TypeAlias = "slice | torch.Tensor"
 Params = Mapping[str, Any]
@@ -34,12 +34,7 @@ class TorchExecutor(Executor):
     """Runs schedules with torch on `device` ("cpu" or a CUDA device)."""
 
     def __init__(self, *, device: str = "cpu", exchange: str = "explicit", poison: bool = False) -> None:
-        super().__init__(exchange=exchange, poison=poison)
-        self._device = device
-
-    @property
-    def device(self) -> str:
-        return self._device
+        super().__init__(device, exchange=exchange, poison=poison)
 
     def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> list[Step]:
         grids = [self._grid(memory, exchange, src) for exchange in exchanges]
@@ -54,11 +49,9 @@ class TorchExecutor(Executor):
 
     def _grid(self, memory: Memory, exchange: Exchange, src: TileMap) -> Step | None:
         """Return the step of an exchange whose receivers are a grid of cores."""
-        views = (
-            self._views(memory, exchange, exchange.dst)
-            if src.is_own and src.slot.buffer == exchange.src.buffer
-            else None
-        )
+        if src.base is not None or src.slot.buffer != exchange.src.buffer:
+            return None
+        views = self._views(memory, exchange, exchange.dst)
         if views is None:
             return None
         target, source, send = views
@@ -71,7 +64,7 @@ class TorchExecutor(Executor):
 
     def segment(self, memory: Memory, segment: Segment, ins: tuple[TileMap, ...] = ()) -> list[Step] | None:
         if isinstance(segment, Tree):
-            steps = [step for round_ in segment.rounds for step in self._combine(memory, segment, round_)]
+            steps = [step for sent in segment.messages for step in self._combine(memory, segment.op, sent)]
             sends = segment.broadcast if self.exchange == "explicit" else None
             return [*steps, *(self.round(memory, sends) if sends is not None else [])]
         return self._windows(memory, segment, *ins) if isinstance(segment, Products) and ins else None
@@ -103,13 +96,12 @@ class TorchExecutor(Executor):
         out = memory.rows(Slot(run.out))
         return [*steps, lambda: out.index_copy_(0, home, total.to(out.dtype))]
 
-    def _combine(self, memory: Memory, tree: Tree, round_: Round) -> list[Step]:
+    def _combine(self, memory: Memory, op: str, sent: Sequence[Exchange]) -> list[Step]:
         """Return a round of a tree, whose messages are combined where they arrive; no core sends and receives in it."""
-        sent = messages(round_)
-        steps = [one for exchange in sent if (one := self._combined(memory, exchange, tree.op)) is not None]
+        steps = [one for exchange in sent if (one := self._combined(memory, exchange, op)) is not None]
         if len(steps) == len(sent):
             return steps
-        home, combine = [replace(exchange, dst=exchange.src) for exchange in sent], COMBINE[tree.op]
+        home, combine = [replace(exchange, dst=exchange.src) for exchange in sent], COMBINE[op]
         rows, got = self._ends(memory, home, TileMap(home[0].src))
         acc = memory.rows(home[0].src)
         sizes = [len(exchange.receivers.flat(memory.mesh)) for exchange in home]
@@ -149,7 +141,7 @@ class TorchExecutor(Executor):
             """Return the tiles of a map where they lie, or a copy that is gathered before, and put back `after`."""
             if area is not None and grid and (view := _view(memory, each)) is not None:
                 return view[area]
-            index, flat = self._rows(memory, each, cores)
+            index, flat = self._rows(memory, each.slot, each.homes(memory.mesh)[cores]), memory.rows(each.slot)
             held, hold = memory.index(index), memory.workspace.take(len(cores) * flat.shape[1], flat.dtype)
             hold = hold.view(len(cores), -1)
             if not out or _keeps(definition, op.params, flat.shape[1]):
@@ -205,19 +197,11 @@ class TorchExecutor(Executor):
         """Row numbers of the tiles that are sent and of their targets."""
         pairs = [(exchange.senders.flat(memory.mesh), exchange.receivers.flat(memory.mesh)) for exchange in exchanges]
         senders, receivers = map(np.concatenate, zip(*pairs, strict=True))
-        at = senders if src.is_own else src.homes(memory.mesh)[senders]
-        return self._rows_of(memory, src.slot, at)[0], self._rows_of(memory, exchanges[0].dst, receivers)[0]
+        homes, dst = src.homes(memory.mesh)[senders], exchanges[0].dst
+        return self._rows(memory, src.slot, homes), self._rows(memory, dst, receivers)
 
-    def _rows_of(self, memory: Memory, slot: Slot, cores: Index) -> tuple[torch.Tensor, torch.Tensor]:
-        """Row numbers of a slot's tiles in the buffer as [rows, numel], and that view."""
-        rows = cores
-        if slot.index is not None:
-            rows = cores * memory.buffers[slot.buffer].slots + slot.of_cores(cores, memory.mesh)
-        return torch.from_numpy(rows).to(self.device), memory.rows(slot)
-
-    def _rows(self, memory: Memory, each: TileMap, cores: Index) -> tuple[torch.Tensor, torch.Tensor]:
-        """Row numbers of the tiles that `cores` read, and the view that holds them."""
-        return self._rows_of(memory, each.slot, cores if each.is_own else each.homes(memory.mesh)[cores])
+    def _rows(self, memory: Memory, slot: Slot, cores: Index) -> torch.Tensor:
+        return torch.from_numpy(memory.numbers(slot, cores)).to(self.device)
 
 
 def _tiles(memory: Memory, slot: Slot) -> torch.Tensor:

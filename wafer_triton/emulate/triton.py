@@ -35,15 +35,15 @@ from wafer_triton.kernels.waiting import Watch
 from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 
-LAUNCHES = ("auto", "persistent", "rounds")
+LAUNCHES = ("auto", "rounds")
 
 
 class TritonExecutor(Executor):
     """Runs schedules on a CUDA device, or on the CPU under TRITON_INTERPRET=1 (small meshes).
 
-    `launch` is how compute-shift rounds run: "persistent", all in one launch, for which the whole mesh must fit on the
-    GPU at once; "rounds", one by one; or "auto", in one launch where the mesh fits. `shuffle` is a seed for the order
-    of the cores in every launch, to show that it does not matter. Raises BackendError where Triton cannot run.
+    `launch` is how compute-shift rounds run: "auto", all in one launch where the GPU holds the whole mesh at once; or
+    "rounds", one by one. `shuffle` is a seed for the order of the cores in every launch, to show that it does not
+    matter. Raises BackendError where Triton cannot run.
     """
 
     def __init__(
@@ -55,22 +55,18 @@ class TritonExecutor(Executor):
         poison: bool = False,
         shuffle: int | None = None,
     ) -> None:
-        super().__init__(exchange=exchange, poison=poison)
+        interpreted = bool(INTERPRET.value)
+        super().__init__(device or ("cpu" if interpreted else "cuda"), exchange=exchange, poison=poison)
         if launch not in LAUNCHES:
             raise BackendError(f"launch {launch!r}: choose one of {', '.join(LAUNCHES)}")
-        self.launch = launch
-        interpreted = bool(INTERPRET.value)
-        self._device = device or ("cpu" if interpreted else "cuda")
-        if torch.device(self._device).type == "cpu" and not interpreted:
+        self.launch, kind = launch, torch.device(self.device).type
+        self.graphs = kind == "cuda"
+        if kind == "cpu" and not interpreted:
             raise BackendError("the Triton backend runs on a CPU only under TRITON_INTERPRET=1; set it, or use torch")
-        if torch.device(self._device).type != "cpu" and not torch.cuda.is_available():
+        if kind != "cpu" and not torch.cuda.is_available():
             raise BackendError("the Triton backend found no GPU; use backend='torch', or set TRITON_INTERPRET=1")
         self._random = None if shuffle is None else np.random.default_rng(shuffle)
         self._every: dict[int, torch.Tensor] = {}
-
-    @property
-    def device(self) -> str:
-        return self._device
 
     @cached_property
     def watch(self) -> Watch:
@@ -78,13 +74,12 @@ class TritonExecutor(Executor):
         return Watch(self.device)
 
     def check(self) -> None:
-        recording = torch.device(self.device).type == "cuda" and torch.cuda.is_current_stream_capturing()
+        recording = self.graphs and torch.cuda.is_current_stream_capturing()
         if "watch" in self.__dict__ and not recording:
             self.watch.check()
 
     def admit(self, schedule: Schedule, fresh: list[Buffer]) -> None:
-        on_gpu = torch.device(self.device).type == "cuda"
-        if on_gpu and any(buffer.dtype == "bf16" for buffer in fresh) and not torch.cuda.is_bf16_supported(False):
+        if self.graphs and any(buffer.dtype == "bf16" for buffer in fresh) and not torch.cuda.is_bf16_supported(False):
             name = torch.cuda.get_device_name(self.device)
             raise BackendError(f"{schedule.name}: {name} has no bf16 arithmetic; use fp16 or fp32, or backend='torch'")
         super().admit(schedule, fresh)
@@ -93,19 +88,11 @@ class TritonExecutor(Executor):
         """Triton launches on the current GPU, whichever holds the tensors."""
         return torch.cuda.device(self.device) if torch.device(self.device).index is not None else nullcontext()
 
-    @property
-    def graphs(self) -> bool:
-        return torch.device(self.device).type == "cuda"
-
     def capture(self, run: Step, compiled: bool = False) -> Step:
         return Graph(run, self.on_device, compiled) if self.graphs else run
 
     def precompile(self, steps: Iterable[Step], progress: Callable[[int, int], object] | None = None) -> int:
-        """Compile the kernels of planned steps side by side, and return their number; nothing runs.
-
-        `progress(done, all)` is called as each of them is compiled. Under the interpreter there is nothing to compile.
-        """
-        if INTERPRET.value:
+        if INTERPRET.value:  # nothing to compile
             return 0
         with ThreadPoolExecutor(os.cpu_count()) as threads, self.on_device(), compiling():
             with AsyncCompileMode(threads) as kernels:
@@ -121,26 +108,15 @@ class TritonExecutor(Executor):
 
     def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> list[Step]:
         """Return the messages of exchanges of a round from one slot to one slot."""
-        sent, dst = exchanges[0].src, exchanges[0].dst
+        dst, numel = exchanges[0].dst, memory.rows(exchanges[0].src).shape[1]
         ends = self._operand(memory, TileMap(dst)), self._operand(memory, src)
-        buffer = memory.buffers[sent.buffer]
-        numel = buffer.numel * (buffer.slots if sent.index is None else 1)
         moves = tuple((self._moves(memory, one, *ends), numel) for one in exchanges)
         return [Moved(moves, frozenset({src.slot.buffer}), frozenset({dst.buffer}))]
 
     def _moves(self, memory: Memory, one: Exchange, dst: Operand, src: Operand) -> Copies:
-        across = one.axis == "x"
-        rows, cols = memory.mesh.shape
-        count, lines = rows if across else cols, one.lines
-        # one is [number], the other [lines, number]
-        both = max(one.send.shape, one.recv.shape, key=len)
-        send, recv = np.broadcast_to(one.send, both), np.broadcast_to(one.recv, both)
-        if memory.tables is not None:  # other schedules may send more, on other lines
-            shape = (count, cols if across else rows)
-            held = slice(None) if lines is None else lines
-            given, lines, (send, recv) = (send, recv), None, (np.full(shape, -1), np.full(shape, -1))
-            for to, of in zip((send, recv), given, strict=True):
-                to[held, : of.shape[-1]] = of
+        across, (rows, cols) = one.axis == "x", memory.mesh.shape
+        count = rows if across else cols
+        send, recv, lines = fuse.on_lines(one, None if memory.tables is None else (count, cols if across else rows))
         number = send.shape[-1]
         order = self._order(number)
         sends, receives = (self._table(memory, each[..., order]) for each in (send, recv))
@@ -160,7 +136,7 @@ class TritonExecutor(Executor):
         reads = tuple(self._operand(memory, each) for each in ins)
         if not isinstance(kernel, LocalKernel):
             return [Launch(op.op, partial(kernel, outs, reads, cores, **op.params))]
-        far = [(each.slot.buffer, each.homes(memory.mesh)) for each in ins if not each.is_own]
+        far = [(each.slot.buffer, each.homes(memory.mesh)) for each in ins if each.base is not None]
         written = tuple(out.buffer for out in op.outs)
         return [Task(op.op, kernel.fused(outs, reads, **op.params), written, tuple(far), where, cores)]
 
@@ -170,16 +146,13 @@ class TritonExecutor(Executor):
         return self._tree(memory, segment) if isinstance(segment, Tree) else None
 
     def _tree(self, memory: Memory, tree: Tree) -> list[Step]:
-        if self.exchange == "elided":
-            found = None
-            if tree.broadcast is not None and memory.tables is None:
-                found = fuse.folded(tree, memory.buffers[tree.acc].numel)
-            if found is None:
-                return [Summed(tree, sends=False)]
-            memory.beside(tree.acc, tree.sums).fill_(self.unwritten)
-            memory.apart.add(tree)
-            return [found]
-        if tree.broadcast is None:
+        if self.exchange == "elided" and tree.broadcast is not None and memory.tables is None:
+            found = fuse.folded(tree, memory.buffers[tree.acc].numel)
+            if found is not None:
+                memory.beside(tree.acc, tree.sums).fill_(self.unwritten)
+                memory.apart.add(tree)
+                return [found]
+        if self.exchange == "elided" or tree.broadcast is None:
             return [Summed(tree, sends=False)]
         if fuse.spans(tree.roots) is None:
             return [Summed(tree, sends=False), *self.round(memory, tree.broadcast)]
@@ -208,68 +181,51 @@ class TritonExecutor(Executor):
             return [*alone, self._reduce(memory, group, ops, among)]
         if not ops:
             return alone
+        cores = group.tasks[0].table
         if heads:
             ops = [self._folding(memory, one) for one in heads] + ops
             order = self._order(memory.mesh.cores)
-            order = order[np.argsort(heads[0].tree_of[order], kind="stable")]
-            cores = self._table(memory, order)
-            run = partial(launch, ops, cores, among, grid)
-        else:
-            first = group.tasks[0]
-            cores = self._cores(memory) if first.table is None else first.table
-            run = partial(launch, ops, cores, among)
-        shown = replace(group, folds=heads)
-        return [*alone, Launch(shown.what, run)]
+            cores = self._table(memory, order[np.argsort(heads[0].tree_of[order], kind="stable")])
+        cores = self._cores(memory) if cores is None else cores
+        return [*alone, Launch(replace(group, folds=heads).what, partial(launch, ops, cores, among, grid))]
 
     def _folding(self, memory: Memory, one: Folded, step: int | None = None) -> FusedOp:
         total, parts = (self._operand(memory, TileMap(Slot(name))) for name in (one.tree.sums, one.tree.acc))
-        number = np.empty_like(one.tree_of)
-        number[one.cores] = np.arange(one.cores.shape[1])
-        tables = (self._table(memory, each) for each in (one.cores, one.roots, one.tree_of, number))
-        return fold(total, parts, *tables, pairs=one.pairs, size=one.size, op=one.tree.op, step=step)
+        tables = (self._table(memory, each) for each in (one.first, one.roots, one.tree_of, one.number))
+        return fold(total, parts, *tables, order=one.order, pairs=one.pairs, size=one.size, op=one.tree.op, step=step)
 
     def _fold(self, memory: Memory, one: Folded) -> Step:
         """Return a launch of its own, in which the first cores of each tree fold 32 columns each, or more."""
-        step = 32 * -(-one.size // (32 * one.cores.shape[1]))
-        folding = one.cores[:, : -(-one.size // step)].ravel()
+        step = 32 * -(-one.size // (32 * len(one.order)))
+        folding = np.flatnonzero(one.number < -(-one.size // step))
         cores = self._table(memory, folding[self._order(len(folding))])
         return Launch("fold", partial(launch, [self._folding(memory, one, step)], cores, (), Grid()))
 
     def _reduce(self, memory: Memory, group: Group, ops: Sequence[FusedOp], among: Sequence[FusedOp]) -> Step:
         """Return a reduce tree with the tasks before it."""
         assert group.tree is not None
-        tree, sends = group.tree.tree, group.tree.sends
+        tree, put = group.tree.tree, partial(self._table, memory)
         cores, slots, numel = memory.mesh.cores, int(tree.children.max()), memory.buffers[tree.acc].numel
         acc = self._operand(memory, TileMap(Slot(tree.acc)))
         mailbox = torch.full((cores * slots * numel,), self.unwritten, dtype=acc.tensor.dtype, device=self.device)
-        order = self._order(cores)
-        order = order[np.argsort(tree.sent[order], kind="stable")]
         grid = grid_of(ops, cores, np.bincount(tree.sent).tolist())
-        number = np.empty(cores, np.int64)
-        number[order] = np.arange(cores) // grid.together
-        above = np.where(tree.parent < 0, 0, number[tree.parent])
-        awaited = np.bincount(number, tree.children, len(order) // grid.together).astype(np.int64)
+        order, number, above, awaited = group.tree.blocks(self._order(cores), grid.together)
         arrived = torch.zeros(len(awaited), dtype=torch.int32, device=self.device)
-        put = partial(self._table, memory)
         tables = TreeTables(
             acc, Operand(mailbox, 0, slots * numel), put(order), put(tree.children), put(tree.parent), put(tree.slot),
             put(above), put(awaited), arrived, slots, numel, tree.op,
         )  # fmt: skip
         receivers = None
-        if sends:
-            span = fuse.spans(tree.roots)
-            assert span is not None
-            receivers = Receivers(self._table(memory, span[0]), self._table(memory, span[1]), span[2])
+        if group.tree.sends and (span := fuse.spans(tree.roots)) is not None:
+            receivers = Receivers(acc, put(span[0]), put(span[1]), span[2])
 
         def round_of(core: int, _: int) -> int:
             block = np.flatnonzero(number == number[core])
             return tree.start + int(tree.sent[np.isin(tree.parent, block)].max(initial=0))
 
         alarm = self.watch.alarm(group.what, memory.mesh.shape[1], [arrived], round_of)
-        sent = [(acc, numel)] if sends else []
-        return Launch(
-            f"{group.what} in a launch", partial(reduce_tree, tables, ops, alarm, receivers, sent, among, grid)
-        )
+        run = partial(reduce_tree, tables, ops, alarm, receivers, among, grid)
+        return Launch(f"{group.what} in a launch", run)
 
     def _products(self, memory: Memory, run: Products) -> list[Step] | None:
         """Return one launch of all rounds where the GPU holds the whole mesh, else None: a launch a round."""
@@ -282,18 +238,10 @@ class TritonExecutor(Executor):
         alarm = self.watch.alarm("compute-shift", mesh.shape[1], [counters], lambda _, round_: run.start + round_)
         shared = (c, out, (hands[0], hands[1]), (hands[2], hands[3]), neighbours, counters, self._cores(memory), alarm)
         alone: dict[str, Any] = {**run.params, "add": run.add}
-        fits = residency(*shared, **alone)
-        if fits >= mesh.cores:
-            launched = partial(all_rounds, *shared, rounds=run.number, **alone)
-            return [Launch(f"compute-shift, {run.number} rounds in a launch", launched)]
-        if self.launch == "auto":
+        if residency(*shared, **alone) < mesh.cores:
             return None
-        if not fits and torch.device(self.device).type == "cpu":
-            raise BackendError("launch='persistent' needs a GPU, as programs wait for each other; use launch='auto'")
-        raise BackendError(
-            f"launch='persistent': {self.device} holds {fits} programs of this kernel at once, the mesh of "
-            f"{mesh.shape[0]} x {mesh.shape[1]} needs {mesh.cores}; use launch='auto', or a smaller mesh or tile"
-        )
+        launched = partial(all_rounds, *shared, rounds=run.number, **alone)
+        return [Launch(f"compute-shift, {run.number} rounds in a launch", launched)]
 
     def _elided(self, memory: Memory, run: Products, a: TileMap, b: TileMap) -> list[Step] | None:
         """Return one launch for compute-shift rounds around whole rings, see `kernels.elided`."""
@@ -340,22 +288,20 @@ class TritonExecutor(Executor):
         whole = buffer.slots * buffer.numel
         varies = memory.tables is not None and buffer.slots > 1 and each.slot.index is not None
         if each.slot.is_fixed and not varies:
-            index = None if each.is_own else self._table(memory, each.homes(memory.mesh))
+            index = None if each.base is None else self._table(memory, each.base)
             return Operand(tensor, int(each.slot.index or 0) * buffer.numel, whole, index)
-        assert each.is_own, "slots that differ between cores are never elided"
-        every = np.arange(memory.mesh.cores)
-        rows = every * buffer.slots + each.slot.of_cores(every, memory.mesh)
+        assert each.base is None, "slots that differ between cores are never elided"
+        rows = memory.numbers(each.slot, np.arange(memory.mesh.cores))
         return Operand(tensor, 0, buffer.numel, self._table(memory, rows))
 
     def _cores(self, memory: Memory, where: Index | None = None) -> torch.Tensor:
         """Return the table of some cores, or of all."""
-        count = memory.mesh.cores
+        cores = np.arange(memory.mesh.cores) if where is None else where
         if where is not None or self._random is not None or memory.tables is not None:
-            cores = np.arange(count) if where is None else where
             return self._table(memory, cores[self._order(len(cores))])
-        if count not in self._every:
-            self._every[count] = torch.arange(count, dtype=torch.int32, device=self.device)
-        return self._every[count]
+        if len(cores) not in self._every:
+            self._every[len(cores)] = self._table(memory, cores)
+        return self._every[len(cores)]
 
     def _order(self, size: int) -> Index:
         return np.arange(size) if self._random is None else self._random.permutation(size)

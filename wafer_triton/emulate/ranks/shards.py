@@ -24,39 +24,31 @@ class Partition:
 
     def rectangle(self, rank: int) -> tuple[slice, slice]:
         """Return the rows and the columns of a rank's logical cores."""
-        down, along = divmod(rank, self.grid[1])
-        (rows, cols), fold = self._edges, self.mesh.fold
-        return (
-            slice(rows[down] * fold[0], rows[down + 1] * fold[0]),
-            slice(cols[along] * fold[1], cols[along + 1] * fold[1]),
+        sides = zip(
+            divmod(rank, self.grid[1]), (self.mesh.rows, self.mesh.cols), self.grid, self.mesh.fold, strict=True
         )
-
-    @cached_property
-    def _edges(self) -> tuple[list[int], list[int]]:
         rows, cols = (
-            [0, *np.cumsum([len(part) for part in np.array_split(np.arange(side), count)]).tolist()]
-            for side, count in zip((self.mesh.rows, self.mesh.cols), self.grid, strict=True)
+            slice(*(fold * (edge * (side // count) + min(edge, side % count)) for edge in (number, number + 1)))
+            for number, side, count, fold in sides
         )
         return rows, cols
 
     @cached_property
     def owner(self) -> Index:
         """[cores]: the rank that holds each core."""
-        return self._numbered[0]
+        owner = np.empty(self.mesh.shape, np.int64)
+        for rank in range(self.grid[0] * self.grid[1]):
+            owner[self.rectangle(rank)] = rank
+        return owner.ravel()
 
     @cached_property
     def number(self) -> Index:
         """[cores]: the number of each core within its rectangle."""
-        return self._numbered[1]
-
-    @cached_property
-    def _numbered(self) -> tuple[Index, Index]:
-        owner, number = np.empty(self.mesh.shape, np.int64), np.empty(self.mesh.shape, np.int64)
+        number = np.empty(self.mesh.shape, np.int64)
         for rank in range(self.grid[0] * self.grid[1]):
-            inside = self.rectangle(rank)
-            owner[inside] = rank
-            number[inside] = np.arange(number[inside].size).reshape(number[inside].shape)
-        return owner.ravel(), number.ravel()
+            here = number[self.rectangle(rank)]
+            here[:] = np.arange(here.size).reshape(here.shape)
+        return number.ravel()
 
 
 @dataclass(frozen=True)
