@@ -14,7 +14,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from wafer_triton.errors import BackendError
 from wafer_triton.kernels._common import Operand, block, load, rounded, start, store, tile_ptr, warps
 from wafer_triton.kernels.elementwise import COMBINE
 from wafer_triton.kernels.fused import FusedOp, Grid, constants, cores_at, given, options, run_ops, settled, source
@@ -134,10 +133,8 @@ def reduce_tree(
 ) -> None:  # fmt: skip
     """Run `ops` on every core, reduce, then write the roots' sums to their `receivers`, if any.
 
-    `among` as of `fused.options`. Raises BackendError for an operation that does not combine.
+    `among` as of `fused.options`.
     """
-    if tree.op not in COMBINE:
-        raise BackendError(f"a reduce tree combines by one of {', '.join(COMBINE)}, not {tree.op!r}")
     cores = tree.order.numel()
     ops = [settled(op, tree.order) for op in ops]
     wide = block(tree.size, max(128, 1024 // grid.together))

@@ -150,12 +150,12 @@ class Tables:
 
     def __init__(self) -> None:
         self.held: list[list[torch.Tensor]] = []
-        self.schedule: Schedule | None = None
-        self._name, self._next = "", 0
+        self.begin("")
 
     def begin(self, name: str) -> None:
         """Begin again with the first table, for the schedule `name`."""
-        self.schedule, self._name, self._next = None, name, 0
+        self.schedule: Schedule | None = None
+        self._name, self._next = name, 0
 
     def put(self, values: torch.Tensor, device: str) -> torch.Tensor:
         """Return the next table, with these values; ScheduleError if the one planned first had another size."""
