@@ -106,10 +106,7 @@ def shifts(round_: Round, mesh: Mesh) -> dict[int, tuple[Exchange, Index]]:
 
 @dataclass(frozen=True, eq=False)
 class Launch:
-    """A step with words for the kernel that it launches, which a record of a run shows.
-
-    Without words it is a step between ranks, which is never fused with others, and sends `crossed` bytes.
-    """
+    """A step with words for a record of a run; without words, a step between ranks, which sends `crossed` bytes."""
 
     what: str
     run: Step
