@@ -1,4 +1,9 @@
-"""Operations on each element by itself: `elementwise` makes a launcher of any device function of one to three values.
+"""Kernels of local operations that compute each element of a tile alone; `local/elementwise.py` defines them.
+
+A body `f(args, core, offs, mask, P)` computes the elements `offs` of the tile of one `core`. `args` are the operands,
+outputs first. P holds constants known when the kernel is compiled, by name in capitals: the operation's parameters,
+such as P.LIMIT, and the block size (see `kernels/fused.py`). `elementwise` makes a launcher of any device function of
+one to three values:
 
 @triton.jit
 def halved(x, half):

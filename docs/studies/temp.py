@@ -1,8 +1,9 @@
-"""The script of docs/temp.md: training on wafers of dies, and the part of TEMP's gain in each model."""
+"""The computed tables of docs/temp.md: training on wafers of dies, and the sources of TEMP's gain."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -34,200 +35,6 @@ WAFERS = {name: "wafer-48" if "175b" in name else "wafer-32" for name in WORKLOA
 MODES = ("cut", "store")
 RATES = (4, 2, 1)  # TB/s of a link
 BLOCK = 4
-
-INTRODUCTION = """# Training on wafers of dies
-
-TEMP (arXiv 2512.14256, HPCA 2026) plans training on wafers whose cores are 32 or 48 large dies with HBM. It has no
-public code, and its full text was not at hand. This page rests on its abstract and on summaries, some of them written
-by machines: figures from these are marked "second-hand". A plan is schedules, as
-everything in this project is. So a training step runs with values, is counted, priced and checked.
-
-| subject | where |
-| --- | --- |
-| dies, presets `wafer-48` (6 x 8) and `wafer-32` (4 x 8) | `wafer_triton/train/dies.py` |
-| streams: the relay, three rings, their reversal | `wafer_triton/schedule/stream.py` |
-| products with X, W or Y moving, in slices that fit SRAM | `wafer_triton/train/product.py`, `linear.py` beside it |
-| a training step with values | `wafer_triton/train/step.py`, `wafer-triton train --demo` |
-| routes and orders of dies | `wafer_triton/train/mapping.py` |
-| the planner and its baselines | `wafer_triton/train/planner.py`, `wafer-triton plan-training` |
-
-An own wafer, a step with values on it, and a plan for it:
-
-```python
-from dataclasses import replace
-
-import torch
-
-from wafer_triton.train.dies import wafer
-from wafer_triton.train.machine import Machine
-from wafer_triton.train.model import Sizes, parameters
-from wafer_triton.train.planner import plan
-from wafer_triton.train.product import Team
-from wafer_triton.train.shards import DieGroups
-from wafer_triton.train.step import Trainer
-from wafer_triton.train.workload import workload
-
-mine = replace(wafer("wafer-32"), name="mine", link_bytes_per_second=2e12, forwarding="store")
-team = Team(mine.mesh(2, 2), "cycle", 2, 2)  # one group of 2 x 2 dies, blocks go round it
-trainer = Trainer(Machine(mine, team.mesh), Sizes(), DieGroups(team), parameters(Sizes()))
-tokens = torch.arange(9)[None]
-report = trainer.step(tokens[:, :-1], tokens[:, 1:])
-print(f"loss {report.loss:.3f}, {sum(report.hbm.values()):,} B in the HBM of a die")
-
-best = plan(workload("gpt3-6.7b", batch=16), mine)
-print(f"{best.seconds:.4f} s a step, {best.parts['exposed communication']:.4f} s of them exposed communication")
-```
-
-```text
-loss 3.771, 22,784 B in the HBM of a die
-0.0316 s a step, 0.0000 s of them exposed communication
-```
-
-## The turning relay
-
-N dies on an open line hold a block each, and every die computes with every block. A plain ring closes over N - 1 hops.
-TEMP sends blocks both ways at once, with redundant transfers, so that each transfer is one hop (second-hand). This
-schedule does so. h is N // 2, steps are 0 to N - 1, and transfers lie between steps.
-
-- A left stream and a right stream move blocks one die a transfer. At step 0 both hold a die's own block.
-- Die i < h computes in step t with block (i + t) mod N of the left stream. The other dies compute with block (i - t)
-  mod N of the right stream.
-- Block j < h moves right and stands at die h + j in step N / 2. There it turns left. It reaches die i in step
-  N - i + j, in which a die j < i < h needs it. The mirror image serves the other half. For odd N it waits one step.
-
-Streams never need the same link. The right stream has block j at j + t, its return at N + j - t, and both meet at
-t = N / 2. In step N / 2 + s returning blocks lie on dies h + j - s, and the left stream's own on dies up to
-h - 1 - s. N - 1 rounds are
-the least for one-hop transfers: die 0 has one link and gets one block a round. Without the redundant transfers a
-middle die would have to store up to N / 2 blocks that it needs later.
-
-A reduce stream is the same backwards in time: copies become sums. Gradients of moving weights take it.
-
-Blocks h - 1 and h return to no die that needs them. Leaving these returns out saves N - 2 block-hops for even N. The
-products here do so ("needed").
-
-All of this table is read from the accountant.
-
-"""
-
-PRODUCTS = """
-## Products and SRAM
-
-| moving | forward | backward | blocks |
-| --- | --- | --- | --- |
-| W | gather W | gather W for dX, reduce dW | the weights, three times |
-| X | gather X | gather X for dW, reduce dX | the input, three times |
-| Y | reduce Y | gather dY, for dX and dW | the output, twice |
-
-Y, dX and dW equal autograd's to 1e-10 in fp64 and 1e-5 in fp32, on every kind of group, sliced and not
-(`tests/train/test_product.py`). A die's SRAM is a hard limit. The first feed-forward product of GPT-3 175B over 8 dies,
-2,048 tokens, bf16, is refused as a whole:
-
-> {refused}
-
-{cuts} fit, and the weights still pass once.
-
-## A step with values
-
-`wafer_triton.train.step.Trainer` trains a Llama-like and a GPT-like transformer: embedding, RMSNorm or LayerNorm,
-attention, SwiGLU or GELU, cross entropy, all gradients, AdamW. Weights, gradients and moments lie in blocks on dies,
-and moments are cut over data parallel groups as well. Rows of a group are split by samples, or by tokens: keys and
-values are then gathered, and their gradients reduced, by streams. Loss, gradients and updated weights equal torch's to
-1e-9 in fp64 on 1, 2 x 2, 2 x 4 and 3 x 3 dies and on strips. Over 20 steps in fp32 they do to 1e-4
-(`tests/train/test_step.py`). Products and streams run on the Triton executor, too. Local operations of
-training, such as
-attention's gradient, have no Triton kernel: torch runs them on the same device.
-
-## Mapping
-
-Flows of one phase take trees over links. The objective is the busiest link's time, then bytes times hops. Phases with
-few flows on up to 9 dies are solved exactly. Others are constructed and rerouted.
-
-"""
-
-PLANS = """
-One bound is a corner die, which has two links; the other is the cut between the halves of the mesh. BALD (ISCA 2026)
-reports the same bounds for its router. XY, along rows and then columns, meets the second by itself.
-
-## Plans
-
-The planner gives every operator of a layer a tuple (data, tensor, sequence, context, sharded, stream, moving) and a
-placement. Level 1 is exact: dynamic programming over layouts with every label of seconds and bytes that no other
-beats. Level 2 lists all rectangular placements of a tuple and keeps those that none is better than. Both equal brute
-force on 2 x 2, 2 x 3 and 2 x 4 dies with four operators and six tuples (`tests/train/test_planner.py`). Micro-batches
-and recompute are tried around both. The best plan is proved over plans whose layers are of one or two kinds.
-The plan of
-GPT-3 175B, 96 layers on 48 dies, takes 8 s of one core of an AMD EPYC.
-
-Memory counts 16 bytes a parameter: weight and gradient in 16 bits, fp32 master weight and two moments. 175 B parameters
-take 87 GB a die on 32 dies, which have 72 GB, and are refused. On 48 dies they fit. So models of 175 B are
-planned for 48
-dies, all others for 32, and all with 128 samples of 2,048 tokens (Llamas 4,096).
-
-**Seconds are an idealised model's**: products run at a die's peak rate, collectives at the links' rate. A baseline
-takes its best tuple, micro-batches and recompute, too. "fixed" numbers dies row by row and closes rings over the wrap,
-"blind" takes rectangles with short steps without regard to loads. Ratios are a baseline's seconds over the plan's;
-"-" does not fit, "/" has no tuple that divides.
-
-"""
-
-GAIN = """
-Where bytes cut through at 4 TB/s, baselines with a free choice of data, context and sharding come within 0 to 14 % of
-the plan on 32 dies: they hide their traffic or have little. 128 samples do not divide by the 3 in 48, so on 48 dies
-tensor or context must, and fixed rings then run over many hops. Megatron TP holds the states of its tensor group whole
-in every data parallel group. GPT-3 76B does not fit so; Llama-3 70B and models of 175 B fit only with large tensor
-groups, and then run 2 to 4 times slower. Joules are nearly the joules of products, which are the same for all.
-
-## The gain, taken apart
-
-Here all plans but the last have groups of 8 dies, in seconds of a step. "TP 8" is Megatron's with sequence split and
-sharded optimizer, "stream 8" moves weights, or inputs and sums, through a group of 8. In "row by row" rings close over
-the wrap, in "best rings" they take the fastest rectangle and order: mostly a cycle, on strips and odd sides the relay.
-
-"""
-
-HOLDS = """
-## Where 1.7 x holds
-
-Seconds of "TP 8 + SP, row by row" over the plan's:
-
-"""
-
-CLOSE = """
-TEMP's published figures beside these:
-
-| claim | published | here |
-| --- | --- | --- |
-| throughput over baselines | 1.7 x on average (abstract) | 1.1 to 1.2 x with "cut" at 4 TB/s, up to 1.6 x at 1 TB/s; 1.5 to 2.0 x with "store" at 4 TB/s |
-| bytes of baselines | 49 to 82 %, within 10 % for 175 B (second-hand) | 61 to 100 %; 91 % for 175 B |
-| streams in place of tensor groups, "best rings" | relay: 1.21 x (second-hand) | 1.05 to 1.15 x at 4 TB/s, 1.2 to 1.6 x at 1 TB/s |
-| mapping, "best rings" over "row by row" of TP 8 | 1.14 x (second-hand) | 1.01 to 1.05 x with "cut", 1.4 to 1.8 x with "store" at 4 TB/s |
-| free split, the plan over "stream 8, best rings" | - | 1.00 to 1.07 x |
-| power efficiency | 1.9 x headline, 1.2 to 1.85 x in detail (second-hand) | 1.0 to 1.4 x in joules: idle dies take no power in this model |
-| Megatron TP runs out of memory | at 70 B and above (second-hand) | 76 B does on 32 dies; 70 B on 32 and 175 B on 48 fit with large tensor groups |
-
-**The gap explained.** With "cut" a die needs 450 FLOP of a product to hide each byte over a link, and these
-batches have
-them. A baseline is 1.7 times slower here because of the wrap: 7 hops, each of which takes the whole block if a die
-stores before it forwards. Or it is a link of a quarter of the rate. An interleaved ring with 2 hops, or a cycle through
-a rectangle with an even side, has no wrap. Beside them the relay gains nothing: it has more block-hops than
-a cycle. It is needed
-on strips and on odd by odd groups. Streams gain over tensor groups because a block's transfer hides beside the product
-of the block before. Which forwarding TEMP's simulator has is not known. Its baselines' 40 % of time in collectives
-(second-hand) fits stored forwarding, or a lower rate.
-
-## Not modelled
-
-- Dies compute at peak. Neither tile sizes nor pipelines of a die cost anything, and other operations than products
-  take the time of their HBM traffic alone.
-- 4 TB/s is taken as a link's rate in one direction. The summaries leave open if it is of both together.
-- Traffic of several axes at the same time is not added up on links in seconds. The hottest link has the sum.
-- Sums that move take 2 bytes an element in plans, as in the baselines. The schedules that run carry them in fp32.
-- Attention is counted without its causal half. Embedding and head are cut over all dies, and their traffic is left out.
-- The planner's re-sharding is an all-to-all of a whole activation, whatever the two layouts share.
-- Failed links lengthen the plan's rings and routes. The streams that run take no account of them.
-- Nothing was measured on a wafer. No silicon of this kind is public.
-"""  # noqa: E501
 
 
 @lru_cache(maxsize=256)
@@ -365,46 +172,42 @@ def refused() -> tuple[str, str]:
     raise AssertionError("the whole product fits")
 
 
-def _table(head: str, rows: list[str]) -> str:
-    return "\n".join((head, "| " + " | ".join("---" for _ in head.split("|")[1:-1]) + " |", *rows)) + "\n"
-
-
-def page() -> str:
-    """Return the text of docs/temp.md."""
-    said, cuts = refused()
+def tables() -> Iterator[tuple[str, list[str]]]:
+    """Yield the head and the rows of every computed table of the page."""
     small = [name for name in WORKLOADS if WAFERS[name] == "wafer-32"]
-    parts = [
-        INTRODUCTION,
-        _table(
-            "| N | stream | rounds | hops of a transfer | blocks a link and round | block-hops | slots beside own |",
-            [row for size in (4, 8, 16) for row in streams(size)],
-        ),
-        PRODUCTS.format(refused=said, cuts=cuts),
-        _table("| phase | bound | XY | mapped |", mapped()),
-        PLANS,
-        _table(
-            "| workload | forwarding | plan, s | GB a die | " + " | ".join(each.name for each in BASELINES) + " |",
-            [report(name, mode) for name in WORKLOADS for mode in MODES],
-        ),
-        "\nThe plan's bytes of a die, then its joules of a step, over each baseline's:\n\n",
-        _table(
-            "| workload | forwarding | " + " | ".join(each.name for each in BASELINES) + " |",
-            [held(name, mode) for name in WORKLOADS for mode in MODES],
-        ),
-        GAIN,
-        _table(
-            "| workload | forwarding | TB/s | " + " | ".join(each.name for each in STEPS) + " |",
-            [apart(name, mode, tera) for name in small for mode in MODES for tera in (4, 1)],
-        ),
-        HOLDS,
-        _table(
-            "| workload | " + " | ".join(f"{mode}, {tera} TB/s" for mode in MODES for tera in RATES) + " |",
-            [holds(name) for name in small],
-        ),
-        CLOSE,
-    ]  # fmt: skip
-    return "".join(parts)
+    baselines = " | ".join(each.name for each in BASELINES)
+    every = [(name, mode) for name in WORKLOADS for mode in MODES]
+    yield (
+        "| N | stream | rounds | hops of a transfer | blocks a link and round | block-hops | slots beside own |",
+        [row for size in (4, 8, 16) for row in streams(size)],
+    )
+    yield "| phase | bound | XY | mapped |", mapped()
+    yield f"| workload | forwarding | plan, s | GB a die | {baselines} |", [report(*each) for each in every]
+    yield f"| workload | forwarding | {baselines} |", [held(*each) for each in every]
+    yield (
+        "| workload | forwarding | TB/s | " + " | ".join(each.name for each in STEPS) + " |",
+        [apart(name, mode, tera) for name in small for mode in MODES for tera in (4, 1)],
+    )
+    yield (
+        "| workload | " + " | ".join(f"{mode}, {tera} TB/s" for mode in MODES for tera in RATES) + " |",
+        [holds(name) for name in small],
+    )
+
+
+def renewed(text: str, head: str, rows: list[str]) -> str:
+    """Return a page with new rows below the head of a table."""
+    old = re.compile(rf"({re.escape(head)}\n[^\n]*\n)(\|[^\n]*\n)*")
+    assert len(old.findall(text)) == 1, f"one table has the head {head}"
+    return old.sub(lambda found: found[1] + "".join(f"{row}\n" for row in rows), text)
+
+
+def page(text: str) -> str:
+    """Return the page with computed tables, the quoted refusal and the slices that fit."""
+    for head, rows in tables():
+        text = renewed(text, head, rows)
+    said, cuts = refused()
+    return re.sub(r"^> .*\n\n.* fit,", lambda _: f"> {said}\n\n{cuts} fit,", text, flags=re.MULTILINE)
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

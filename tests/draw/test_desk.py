@@ -95,7 +95,7 @@ def test_points_without_figures_are_named_by_their_reasons(reasons, label, tmp_p
     assert f">{label}<" in (tmp_path / "a.svg").read_text()
 
 
-def test_a_rate_beside_that_of_a_user_is_of_all_users(tmp_path):
+def test_a_rate_beside_a_users_rate_is_of_all_users(tmp_path):
     over = {"mesh": [16, 32], "batch": [1, 2]}
     rows = sweep("batch", over, **MODEL)
     draw.pareto(rows, list(over), "tokens_per_second", "user_tokens_per_second", tmp_path / "a.svg")

@@ -29,8 +29,8 @@ class Fault(NamedTuple):
 
 FAULTS = {
     "schedule": Fault(
-        "wafer_triton/schedule/kv_cache.py", 'np.roll(oldest, -1), "y"), handing', 'oldest, "y"), handing',
-        "tests/schedule/test_kv_cache.py",
+        "wafer_triton/schedule/gemm.py", 'align(b, src, "x", by=(-position) % size)', 'align(b, src, "x", by=position)',
+        "tests/schedule/test_repeat.py tests/schedule/test_gemm.py",
     ),
     "local": Fault(
         "wafer_triton/local/softmax.py", "cut(top, heads, m, 1).clamp_min(LOWEST)", "cut(top, heads, m, 1)",

@@ -13,7 +13,7 @@ from wafer_triton.emulate.reference import Reference
 from wafer_triton.errors import MeshError
 from wafer_triton.ops.testing import assert_close
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.gemm import align, meshgemm, meshgemm_t
+from wafer_triton.schedule.gemm import align, meshgemm, meshgemm_t, transpose_by_rings
 from wafer_triton.schedule.ring import aligned, ring, ring_position, ring_step
 from wafer_triton.schedule.schedule import Schedule
 
@@ -138,6 +138,18 @@ def test_compute_shift_needs_a_square_grid():
     b.buffer("a", (1,), "fp32")
     with pytest.raises(MeshError, match=r"gemm: compute-shift needs a square grid, not 2 x 3; use mesh.square\(\)"):
         align(b, "a", "x")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8, 9])
+def test_rings_bring_every_tile_across_the_diagonal(size):
+    b = Builder(Mesh(size, size), "transpose")
+    b.buffer("a", (2,), "fp32", "input")
+    b.buffer("c", (2,), "fp32", "output")
+    transpose_by_rings(b, "a", "c")
+    tiles = torch.arange(2.0 * size * size).reshape(size, size, 2)
+    machine = Reference(b.build(), {"a": tiles})
+    machine.run()
+    assert torch.equal(machine.read("c"), tiles.transpose(0, 1))
 
 
 # --- values ---

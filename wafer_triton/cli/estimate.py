@@ -61,7 +61,8 @@ def arguments_of(args: argparse.Namespace) -> dict[str, Any]:
 
 def notes_of(args: argparse.Namespace, options: dict[str, Any]) -> list[str]:
     """Return the lines under an estimate: which product is priced, too many positions, absent parts."""
-    return [note for note in (_priced(args), _positions(args), _layers_alone(options)) if note]
+    moved = "the way from region to region is priced, which `estimate decode` leaves out" * (args.kind == "batch")
+    return [note for note in (_priced(args), moved, _positions(args), _layers_alone(options)) if note]
 
 
 def _energy(args: argparse.Namespace, estimated: Any) -> str:

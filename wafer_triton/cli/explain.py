@@ -23,6 +23,10 @@ def explain(args: argparse.Namespace) -> int:
 
     out = args.draw
     del args.draw
+    if out is not None:
+        from wafer_triton.draw.figure import check_kind
+
+        check_kind(out)
     arguments = arguments_of(args)
     with Progress(brief=args.kind not in ("request", "prefill")) as progress:
         found = explain(args.kind, progress=progress, **arguments)

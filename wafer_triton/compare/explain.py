@@ -19,6 +19,7 @@ from wafer_triton.device import device as find_device
 from wafer_triton.device.mesh import as_mesh
 from wafer_triton.errors import DeviceError, WaferError
 from wafer_triton.place.fitting import without_hints
+from wafer_triton.text.arguments import checked
 from wafer_triton.text.progress import Progress, silent
 from wafer_triton.text.quantity import digits
 
@@ -152,6 +153,7 @@ def bounds(kind: str, *, device: DeviceLike = "wse2", **arguments: Any) -> Bound
     return Bounds(figure, shares, {name: slope for name, slope in slopes_of.items() if name != "power_watts"})
 
 
+@checked
 def explain(kind: str, *, device: DeviceLike = "wse2", progress: Progress = silent, **arguments: Any) -> Explanation:
     """Return the explanation of an estimate of a kind, whose arguments and errors are its own.
 

@@ -23,11 +23,21 @@ from wafer_triton.cost.search import without_collection
 from wafer_triton.device import Device, DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.device.keys import KEYS
-from wafer_triton.errors import ConfigError, DeviceError, ShapeError, WaferError, check_counts, check_function
+from wafer_triton.errors import (
+    ConfigError,
+    DeviceError,
+    ShapeError,
+    WaferError,
+    check_counts,
+    check_function,
+    check_type,
+    shown,
+)
 from wafer_triton.place.fitting import without_hints
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.serve.batch import Batched, batch
+from wafer_triton.text.arguments import checked
 from wafer_triton.text.progress import Progress, silent
 from wafer_triton.text.quantity import Legend, as_in, unit
 
@@ -97,6 +107,7 @@ def own(function: Callable[..., Schedule]) -> Callable[..., OwnCost]:
 
     def run(*, device: DeviceLike | None = None, **arguments: Any) -> OwnCost:
         schedule = function(**arguments)
+        check_type("own: the function's result", schedule, Schedule, ShapeError)
         if device is not None:
             schedule = replace(schedule, mesh=replace(schedule.mesh, device=find_device(device)))
         sram.check(schedule)
@@ -107,13 +118,19 @@ def own(function: Callable[..., Schedule]) -> Callable[..., OwnCost]:
         }
         return OwnCost(**{name: found[name] for name in OwnCost.__dataclass_fields__})
 
-    named = [one for one in signature(function).parameters.values() if one.name != "device"]
-    run.__signature__ = signature(function).replace(  # type: ignore[attr-defined]
+    try:
+        own_signature = signature(function)
+    except ValueError:  # of a type of Python's own
+        raise ShapeError(f"own: {shown(function)} has no parameters that Python shows; give a plain function") from None
+    kept = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    named = [one for one in own_signature.parameters.values() if one.name != "device" and one.kind in kept]
+    run.__signature__ = own_signature.replace(  # type: ignore[attr-defined]
         parameters=[*named, Parameter("device", Parameter.KEYWORD_ONLY, default=None)]
     )
     return run
 
 
+@checked
 def sweep(kind: str | Callable[..., Any], over: Over, progress: Progress = silent, **fixed: Any) -> list[Row]:
     """Return a row for each point of a grid: `over` has the values of each parameter, `fixed` the other arguments.
 
@@ -193,7 +210,7 @@ def best(rows: Sequence[Row], by: str) -> list[Row]:
     return [pick(group, key=lambda row: row[by]) for group in groups.values()]
 
 
-def told(row: Row, over: Iterable[str], by: str) -> str:
+def in_words(row: Row, over: Iterable[str], by: str) -> str:
     """Return the best row by a column in words: its figure, and its values of the parameters `over`."""
     values = {name: LEGEND.asked(name, row[name]) for name in over}
     point = ", ".join(text if text.endswith(f" {name}") else f"{name} {text}" for name, text in values.items())
@@ -232,8 +249,8 @@ def check_size(kind: str | Callable[..., Any], over: Over) -> None:
 def _estimate(kind: str | Callable[..., Any]) -> Callable[..., Any]:
     if callable(kind):
         return kind
-    if kind not in KINDS:
-        raise DeviceError(f"sweep over {kind!r}: choose one of {', '.join(KINDS)}")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise DeviceError(f"sweep over {shown(kind)}: choose one of {', '.join(KINDS)}")
     return KINDS[kind]
 
 
@@ -267,7 +284,7 @@ def _value(name: str, value: Any, arguments: dict[str, Parameter]) -> Any:
         if not isfinite(value):
             raise ShapeError(f"{name} = {value!r} must be a finite number")
         number: Any = value
-        value = int(number) if float(number).is_integer() and abs(number) < MOST_WHOLE else number
+        value = int(number) if abs(number) < MOST_WHOLE and float(number).is_integer() else number
     elif name in KEYS and name not in arguments:
         raise ShapeError(f"{name} = {value!r} must be a finite number")
     if name in arguments and arguments[name].annotation == "int":

@@ -45,6 +45,7 @@ from wafer_triton.schedule.product import recipe, tiles
 from wafer_triton.schedule.reduce import ALGORITHMS as REDUCTIONS
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.read import Model, shape_of
+from wafer_triton.text.arguments import checked
 
 __all__ = [
     "GPU_WATTS", "Capacity", "Energy", "Kernel", "Layered", "RequestCost", "Routed", "cap",
@@ -55,6 +56,7 @@ SECONDS = 1e-15, 1e15  # the range of a task's time, far beyond any task
 GPU_WATTS = {"a100": 400, "v100": 300, "h100": 700, "h200": 700, "b200": 1000, "mi300x": 750}  # [data sheets] SXM/OAM
 
 
+@checked
 def gemm(
     *, device: DeviceLike = "wse2", mesh: Any, m: int, k: int, n: int, algorithm: str = "mesh", dtype: str = "fp16"
 ) -> Kernel:
@@ -78,6 +80,7 @@ def gemm(
     return _kernel(mesh, cost, c, name, rests_on)
 
 
+@checked
 def gemv(
     *, device: DeviceLike = "wse2", mesh: Any, k: int, n: int, m: int | None = None, algorithm: str = "ktree",
     groups: int | None = None, dtype: str = "fp16",
@@ -111,6 +114,7 @@ def gemv(
     return _kernel(mesh, cost, c, name, rests_on)
 
 
+@checked
 def decode(
     *, device: DeviceLike = "wse2", model: Model, mesh: Any, context: int, groups: int | None = None,
     program: str = "full", as_if: bool = False, head_groups: int | None = None, trim: bool = False,
@@ -139,6 +143,7 @@ def decode(
     return replace(decode_on(part(mesh), shape, context, c, tree, program, head_groups, layout), as_if=why)
 
 
+@checked
 def prefill(
     *, device: DeviceLike = "wse2", model: Model, mesh: Any, tokens: int, program: str = "full",
     as_if: bool = False, head_groups: int | None = None, trim: bool = False, experts: Placement = None,
@@ -164,6 +169,7 @@ def prefill(
     return replace(prefill_on(mesh, shape, tokens, c, program, head_groups, trim, experts, layout), as_if=why)
 
 
+@checked
 def request(
     *, device: DeviceLike = "wse2", model: Model, prefill_mesh: Any, decode_mesh: Any, input: int,
     output: int, groups: int | None = None, program: str = "full", as_if: bool = False, head_groups: int | None = None,
@@ -216,6 +222,7 @@ def request_place(
     return as_if_held(both, prefill_mesh, decode_mesh)[1], "; ".join(filter(None, whys))
 
 
+@checked
 def kv(
     *, device: DeviceLike = "wse2", model: Model, mesh: Any, program: str = "full",
     head_groups: int | None = None, layout: str | None = None, dtype: str | None = None,
@@ -234,6 +241,7 @@ def kv(
     return capacity.full(mesh, shape, c, program, head_groups, layout)
 
 
+@checked
 def energy(
     *, device: DeviceLike = "wse2", seconds: float, against: str = "a100", against_seconds: float, gpus: int = 1
 ) -> Energy:

@@ -18,15 +18,7 @@ from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import SramError, WaferError
 from wafer_triton.place import moves
 from wafer_triton.place.layouts import LAYOUTS, device_regions
-from wafer_triton.place.regions import (
-    FullError,
-    Placement,
-    Prefill,
-    Regions,
-    decode_regions,
-    placed,
-    prefill_alone,
-)
+from wafer_triton.place.regions import FullError, Placement, Prefill, Regions, decode_regions, placed, prefill_alone
 from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.shape.decoder import DecoderShape
 
@@ -58,7 +50,8 @@ def batch_placed(
 
 def layout_of(layout: str | None, program: str) -> str:
     """Return the layout of regions: `layout`, else "area" for the paper-benchmark program and rectangles for "full"."""
-    return layout or ("area" if layers.is_paper_benchmark(program) else LAYOUTS[0])
+    own = "area" if layers.is_paper_benchmark(program) else LAYOUTS[0]
+    return own if layout is None else layout
 
 
 def first(place: Callable[[layers.Block], T], choices: Sequence[layers.Block]) -> T:

@@ -15,20 +15,21 @@ from typing import Any
 import numpy as np
 
 from wafer_triton.compare.grid import REASON, Row, feasible
-from wafer_triton.compare.sweep import LEGEND, OVERLAID, best, front, less_is_better, told
+from wafer_triton.compare.sweep import LEGEND, OVERLAID, best, front, in_words, less_is_better
 from wafer_triton.draw.explained import said
-from wafer_triton.draw.figure import AMOUNTS, COLOURS, COLUMN, REST, picture
+from wafer_triton.draw.figure import AMOUNTS, COLOURS, COLUMN, MARKERS, REST, picture
 from wafer_triton.errors import DrawError
+from wafer_triton.text.arguments import checked
 
 Rows = Sequence[Row]
 MOST_SERIES = len(COLOURS)  # of one picture
 MOST_NAMED = 6  # points of a front that have a name
 MOST_TICKS = 6
-_MARKERS = "os^DvPX"
 _WIDE = 42  # letters of a name above the axes
 _UNFIT = ("does not fit", "B of SRAM on", "leaves device")  # of a reason that something is too large
 
 
+@checked
 def curves(rows: Rows, over: Sequence[str], shown: str, path: str | Path, *, title: str = "") -> None:
     """Draw a column over the first swept parameter, with bands; a curve for each value of the others.
 
@@ -48,7 +49,7 @@ def curves(rows: Rows, over: Sequence[str], shown: str, path: str | Path, *, tit
             y = [row.get(shown, np.nan) for row in group]  # a curve has a gap where there are no figures
             numbers[name or shown] = [row[shown] for row in group if REASON not in row]
             _band(axes, x, group, shown, colour)
-            axes.plot(x, y, marker=_MARKERS[number], ms=3, lw=1, color=colour, label=name or None)
+            axes.plot(x, y, marker=MARKERS[number], ms=3, lw=1, color=colour, label=name or None)
             absent = [places[row[across]] for row in group if REASON in row]
             numbers[f"{name or shown} without figures"] = absent
             for row in best(group, shown) if x and len(absent) < len(group) else ():
@@ -65,6 +66,7 @@ def curves(rows: Rows, over: Sequence[str], shown: str, path: str | Path, *, tit
             _legend(axes)
 
 
+@checked
 def heat(rows: Rows, over: Sequence[str], shown: str, path: str | Path, *, title: str = "") -> None:
     """Draw a column over two parameters as a map, with the border of feasibility; a map for each device and model.
 
@@ -104,6 +106,7 @@ def heat(rows: Rows, over: Sequence[str], shown: str, path: str | Path, *, title
         figure.colorbar(drawn, ax=list(many), label=label, pad=0.02)
 
 
+@checked
 def pareto(
     rows: Rows, over: Sequence[str], shown: str, against: str, path: str | Path, *, title: str = ""
 ) -> None:  # fmt: skip
@@ -125,7 +128,7 @@ def pareto(
             x, y = ([row[column] for row in held] for column in (against, shown))
             numbers |= {f"{name} {against}".strip(): x, f"{name} {shown}".strip(): y}
             style = {"color": COLOURS[number], "ms": 3, "alpha": 0.6, "mew": 0}
-            axes.plot(x, y, _MARKERS[number], label=name or None, **style)
+            axes.plot(x, y, MARKERS[number], label=name or None, **style)
         numbers["front"] = [row[shown] for row in kept]
         x, y = [row[against] for row in kept], [row[shown] for row in kept]
         axes.plot(x, y, "-", color="black", lw=0.9, label="front, with bands")
@@ -155,7 +158,7 @@ def _legend(axes: Any) -> None:
 
 
 def _head(name: str, beside: str) -> str:
-    """Return the label of an axis; a rate beside that of a user is of all users."""
+    """Return the label of an axis; a rate beside a user's rate is of all users."""
     return LEGEND.head(name).replace(" (", " of all users (" if beside == f"user_{name}" else " (", 1)
 
 
@@ -174,6 +177,10 @@ def _names(named: list[Row], over: Sequence[str]) -> list[str]:
 def _check(rows: Rows, over: Sequence[str], shown: str) -> None:
     """Raise DrawError for rows without figures, for a column that is not there, and for one without numbers."""
     held = feasible(rows)
+    if not over:
+        raise DrawError("no parameter is given over which to draw; give one or more that were swept")
+    if lacking := [name for name in over if any(name not in row for row in rows)]:
+        raise DrawError(f"no parameter {lacking[0]!r} was swept; columns: {', '.join(map(str, rows[0]))}")
     if not held:
         raise DrawError("a sweep without figures: there is nothing to draw; give it values that can be estimated")
     columns = [name for name in held[0] if name not in over]
@@ -252,5 +259,5 @@ def _bands(bands: Sequence[float]) -> str:
 def _point(rows: Rows, over: Sequence[str], shown: str) -> str:
     """Return the best point of all devices and models in words."""
     pick = min if less_is_better(shown) else max
-    text = told(pick(best(rows, shown), key=itemgetter(shown)), over, shown)
+    text = in_words(pick(best(rows, shown), key=itemgetter(shown)), over, shown)
     return text[:1].upper() + text[1:]

@@ -1,4 +1,9 @@
-"""Operations on each element by itself."""
+"""Definitions of local operations that compute each element of a tile alone, or only move it.
+
+A definition is a few plain lines on the tiles of one core, as `local.registry` describes: `tiles` gives the shapes of
+outputs and inputs, `work` the multiply-adds and the elements of the vector unit, both from the parameters. An
+`elementwise` operation has one size for all its tiles. The kernels of these operations are in `kernels/elementwise.py`.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +17,13 @@ if TYPE_CHECKING:
 
 @local_op(tiles=lambda *, size: ((size,),) * 3, work=lambda *, size: (0, size), elementwise=True)
 def add_torch(out: Tensor, a: Tensor, b: Tensor, *, size: int) -> None:
-    """out [size] = a + b."""
+    """Set out [size] to a + b."""
     out.copy_(a + b)
 
 
 @local_op(tiles=lambda *, size: ((size,),) * 3, work=lambda *, size: (0, size), elementwise=True)
 def maximum_torch(out: Tensor, a: Tensor, b: Tensor, *, size: int) -> None:
-    """out [size] = max(a, b)."""
+    """Set out [size] to max(a, b); NaN where a or b is NaN."""
     out.copy_(a.maximum(b))
 
 
@@ -33,7 +38,7 @@ def copy_torch(out: Tensor, a: Tensor, *, size: int) -> None:
 
 @local_op(tiles=lambda *, size, limit: ((size,),) * 2, work=lambda *, size, limit: (0, size), elementwise=True)
 def clip_torch(out: Tensor, a: Tensor, *, size: int, limit: float) -> None:
-    """out [size] = a, no further from 0 than `limit`."""
+    """Set out [size] to a, clipped to -limit and limit."""
     out.copy_(a.clamp(-limit, limit))
 
 
@@ -43,12 +48,15 @@ def clip_torch(out: Tensor, a: Tensor, *, size: int, limit: float) -> None:
     dtypes={"out": MATRIX, "a": MATRIX},
 )
 def swap_torch(out: Tensor, a: Tensor, *, rows: int, cols: int, size: int) -> None:
-    """out [cols, rows, size] = a [rows, cols, size] with both dimensions exchanged."""
+    """Set out [cols, rows, size] to a [rows, cols, size] with rows and columns exchanged."""
     cut(out, cols, rows, size).copy_(cut(a, rows, cols, size).transpose(-3, -2))
 
 
 @local_op(tiles=lambda *, m, n: ((m, n), (m, 2, n)), work=lambda *, m, n: (0, 5 * m * n))
 def silu_mul_torch(out: Tensor, gate_up: Tensor, *, m: int, n: int) -> None:
-    """out [m, n] = silu(gate) * up, gate_up [m, 2, n]: by exp, whose bits are the same for all strides of a tensor."""
+    """Set out [m, n] to silu(gate) * up, where gate_up [m, 2, n] holds gate and up side by side.
+
+    silu is computed by exp, which gives the same bits for all strides of a tensor; torch's own does not.
+    """
     gate, up = cut(gate_up, m, 2, n).unbind(-2)
     cut(out, m, n).copy_(gate / (1 + gate.neg().exp()) * up)

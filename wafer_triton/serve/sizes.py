@@ -137,7 +137,11 @@ def _middle(device: Device, mesh: Any) -> Mesh:
 def _organised(name: str, shape: DecoderShape, device: Device, load: Load, given: Given) -> list[Priced]:
     """Return the times under a known organisation."""
     if name == "split":
-        return _by_rate(f"{shape.name} in columns of {device.name}", places.splits(shape, device, load, given), load)
+        where = f"{shape.name} in columns of {device.name}"
+        if given.columns is None:
+            return _by_rate(where, places.splits(shape, device, load, given), load)
+        where += f", {given.columns} of them for prefill"
+        return _by_rate(where, places.splits(shape, device, load, given), load, "; leave the columns out for the best")
     if given.columns is not None:
         raise MeshError(f"columns = {given.columns} of prefill: only policy split has columns of its own; leave it out")
     if name == "shared":
@@ -169,7 +173,7 @@ def rate(times: Priced, load: Load) -> float:
     return 1 / (max(stages) + (sum(stages) + 2 * times.switch()) / sequences + times.hand_over(load.input) + answers)
 
 
-def _by_rate(what: str, makes: Iterable[Callable[[], Priced]], load: Load) -> list[Priced]:
+def _by_rate(what: str, makes: Iterable[Callable[[], Priced]], load: Load, remedy: str = "") -> list[Priced]:
     """Return all times, the highest rate first; raise the last error, by its kind, where there is none."""
     found, reason = list[Priced](), None
     for make in makes:
@@ -179,5 +183,5 @@ def _by_rate(what: str, makes: Iterable[Callable[[], Priced]], load: Load) -> li
             reason = places.nearer(reason, error)
     if not found:
         assert reason is not None, "a mesh is tried"
-        raise type(reason)(f"no place was found for {what}; of the nearest: {reason}")
+        raise type(reason)(f"no place was found for {what}; of the nearest: {reason}{remedy}")
     return sorted(found, key=lambda times: -rate(times, load))

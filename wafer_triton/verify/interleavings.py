@@ -1,13 +1,13 @@
-"""Every interleaving of a waiting protocol's programs, so that it is shown free of faults before a GPU runs it.
+"""A check of waiting protocols: all interleavings of their programs, before a GPU runs them.
 
-`explore` visits every state that any order of the programs can reach, `run` follows one order, random or adversarial.
-An instruction is atomic, and its write is visible to every later instruction. The GPU's means for that (release,
-acquire, no stale cache line) are the kernel's part. Faults are named as by `verify.faults`: deadlock, overwritten,
-unwritten-read; and stale-read (not the tile awaited), lost-flag (raised twice), flags-left (not as the next launch
-needs them).
+`explore` visits every state that any order of the programs' steps can reach. `run` follows one order: a random one, or
+an adversary, which is an order as unfair as possible. An instruction is atomic, and its write is visible to every later
+instruction; on a GPU the kernel must ensure this (release, acquire, no stale cache line). Faults have the names of
+`verify.faults`: deadlock, overwritten, unwritten-read. Three more are stale-read (another tile than the expected one),
+lost-flag (raised twice) and flags-left (not in the state that the next launch needs).
 
-With `bounded` waits a program gives up once no program can go on. After that no program waits any more, so every order
-ends, and a deadlock becomes gave-up, with its core and round. No later step counts as a fault.
+With `bounded` waits a program gives up once no program can take a step. After that no program waits any more, so every
+order ends, and a deadlock becomes gave-up, with its core and round. No later step counts as a fault.
 """
 
 from __future__ import annotations
@@ -27,7 +27,11 @@ from wafer_triton.verify.protocol import Instruction, Location, Protocol
 
 @dataclass(frozen=True)
 class Outcome:
-    """The number of states, the first fault (or None) with the instructions that lead to it, whether all were seen."""
+    """The result of an exploration or a run.
+
+    `states` is the number of visited states, `finding` the first fault or None, and `trace` the instructions that lead
+    to it. `complete` means that all reachable states were visited: `most` did not end the search, and it was no `run`.
+    """
 
     states: int
     finding: Finding | None
@@ -36,9 +40,10 @@ class Outcome:
 
 
 class _State(NamedTuple):
-    """Where every program is; the flags that are up; of every location its tile and how often it was read.
+    """The state of all programs.
 
-    `given_up`: the wait that was given up first, if one was.
+    `done` has the number of finished instructions of each program, and `up` the raised flags. `tiles` has each
+    location with its tile and the number of its reads. `given_up` is the first wait that was given up, or None.
     """
 
     done: tuple[int, ...]
@@ -48,7 +53,7 @@ class _State(NamedTuple):
 
 
 class _Machine:
-    """Run a protocol's programs; at most `resident` unfinished ones, the lowest numbers, run at a time (None: all)."""
+    """The programs of a protocol; at most `resident` unfinished ones, with the lowest numbers, run at a time."""
 
     def __init__(self, protocol: Protocol, resident: int | None, bounded: bool) -> None:
         self.protocol, self.bounded = protocol, bounded
@@ -174,7 +179,7 @@ def explore(
     return Outcome(len(before), None, (), not todo)
 
 
-Choice = Callable[[list[int]], int]  # of the programs that can take a step, the one that does
+Choice = Callable[[list[int]], int]  # returns, given the programs that can take a step, the one that does
 
 
 def run(protocol: Protocol, choose: Choice, *, resident: int | None = None) -> Outcome:
@@ -191,24 +196,28 @@ def run(protocol: Protocol, choose: Choice, *, resident: int | None = None) -> O
 
 
 def at_random(seed: int) -> Choice:
-    """Return a random order: any able program, each as likely."""
+    """Return a random order: each step is by any program that can take one, all equally likely."""
     return random.Random(seed).choice
 
 
 def adversaries(programs: int) -> Iterator[tuple[str, Choice]]:
-    """Yield unfair orders by name: always the first or the last able program; one as far ahead or as late as can be."""
+    """Yield the most unfair orders by name, as choices among the programs that can take a step.
+
+    "first" and "last" always choose the lowest and the highest number. "ahead i" runs program i whenever it can, and
+    "late i" only when no other program can.
+    """
     yield "first", min
     yield "last", max
     for program in range(programs):
         yield f"ahead {program}", partial(_ahead, program)
-        yield f"late {program}", partial(_behind, program)
+        yield f"late {program}", partial(_late, program)
 
 
 def _ahead(program: int, able: list[int]) -> int:
     return program if program in able else able[0]
 
 
-def _behind(program: int, able: list[int]) -> int:
+def _late(program: int, able: list[int]) -> int:
     return next((choice for choice in able if choice != program), program)
 
 
