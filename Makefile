@@ -90,7 +90,7 @@ pictures: .venv/.installed  ## draw the pictures of README.md and docs/gallery.m
 	$(BIN)/python docs/pictures/draw.py
 
 screenshot: .venv/.installed  ## take the screenshot of docs/gallery.md anew, with Chromium
-	PYTHONPATH=tests/helpers $(BIN)/python tests/draw/test_page.py
+	PYTHONPATH=tests/helpers $(BIN)/python tests/helpers/screenshot.py
 
 docs: .venv/.installed  ## build the site of docs/ into build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

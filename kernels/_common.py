@@ -62,12 +62,6 @@ def is_compiling() -> bool:
 
 
 @triton.jit
-def this_core(cores_ptr):
-    """Return the core that this program is."""
-    return tl.load(cores_ptr + tl.program_id(0))
-
-
-@triton.jit
 def tile_ptr(x, core):
     """Pointer to the first element of the core's tile of operand x."""
     row = core

@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from wafer_triton import kernels
-from wafer_triton.kernels._common import Operand, compiling, resident, start, store, this_core, tile_ptr
+from wafer_triton.kernels._common import Operand, compiling, resident, start, store, tile_ptr
 from wafer_triton.kernels.fused import PROGRAMS, constants
 from wafer_triton.kernels.gemm import accumulate, begun, plan, product
 from wafer_triton.kernels.waiting import Alarm, wait
@@ -49,7 +49,7 @@ def _slot_ptr(x, spare, slot, core):
 def _rounds_kernel(
     c, out, a, spare_a, b, spare_b, neighbours_ptr, counters_ptr, cores_ptr, cores, alarm_ptr, launch, rounds, P
 ):
-    core = this_core(cores_ptr)
+    core = tl.load(cores_ptr + tl.program_id(0))
     # [ARRIVALS]: the receivers of this core's a and b, then the senders of them
     neighbours_ptr += core * ARRIVALS
     offs_m, offs_n = tl.arange(0, P.BLOCK_M), tl.arange(0, P.BLOCK_N)

@@ -20,10 +20,6 @@ import triton.language as tl
 from wafer_triton.kernels._common import INTERPRET, Operand, block, load, store, summed, tile_ptr
 from wafer_triton.kernels.fused import KERNELS, FusedOp, LocalKernel, fused_op
 
-# Triton gives lanes to the later dimensions of a block first, before 3.7 to the earlier ones. k is to come last: then a
-# thread has several k of one core in its registers, and adds these up by itself.
-K_FIRST = tl.constexpr(tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 7))
-
 LANES = 4  # sums into which rows of a tile go in turn, where a dot would be mostly padding
 AT_ONCE = 1024  # elements of a tile that such a program of one warp holds at once
 
@@ -112,12 +108,10 @@ def row_sums(a_ptr, b_ptr, start_m, start_n, P):
     if P.HEADS > 1:
         offs_b += head // (P.HEADS // P.KV_HEADS) * stride_bh
         mask_b = mask_b & mask_m
-    if K_FIRST:
-        products = tl.zeros([P.BLOCK_K, P.CORES, P.BLOCK_M, P.BLOCK_N], tl.float32)
-    else:
-        products = tl.zeros([P.CORES, P.BLOCK_M, P.BLOCK_K, P.BLOCK_N], tl.float32)
-    # [BLOCK_K, 1, 1, 1], or [1, 1, BLOCK_K, 1]
-    offs_k = tl.expand_dims(tl.arange(0, P.BLOCK_K), (1, 2, 3) if K_FIRST else (0, 1, 3))
+    # k comes first, as Triton gives lanes to the later dimensions: a thread adds up several k of one core by itself
+    products = tl.zeros([P.BLOCK_K, P.CORES, P.BLOCK_M, P.BLOCK_N], tl.float32)
+    # [BLOCK_K, 1, 1, 1]
+    offs_k = tl.expand_dims(tl.arange(0, P.BLOCK_K), (1, 2, 3))
     for start_k in range(0, P.K, P.BLOCK_K * P.UNROLL):
         x, y = (), ()
         for number in tl.static_range(P.UNROLL):
@@ -132,18 +126,14 @@ def row_sums(a_ptr, b_ptr, start_m, start_n, P):
             x += (load(a_ptr + head * stride_ah + offs_m * stride_am + at_k, mask_m & (at_k < P.K)),)
         for number in tl.static_range(P.UNROLL):
             products += x[number] * y[number]
-    if K_FIRST:
-        total = summed(products, 1, P.BLOCK_K, P.CORES * P.BLOCK_M * P.BLOCK_N)
-        return tl.reshape(total, [1, P.CORES, P.BLOCK_M, P.BLOCK_N])
-    else:
-        total = summed(products, P.CORES * P.BLOCK_M, P.BLOCK_K, P.BLOCK_N)
-        return tl.reshape(total, [P.CORES, P.BLOCK_M, 1, P.BLOCK_N])
+    total = summed(products, 1, P.BLOCK_K, P.CORES * P.BLOCK_M * P.BLOCK_N)
+    return tl.reshape(total, [1, P.CORES, P.BLOCK_M, P.BLOCK_N])
 
 
 @triton.jit
 def head_rows(start_m, P):
-    """Return the head and the row of each row of a block, and its mask: [1, 1, BLOCK_M, 1], or [1, BLOCK_M, 1, 1]."""
-    rows = start_m + tl.expand_dims(tl.arange(0, P.BLOCK_M), (0, 1, 3) if K_FIRST else (0, 2, 3))
+    """Return the head and the row of each row of a block, and its mask: [1, 1, BLOCK_M, 1]."""
+    rows = start_m + tl.expand_dims(tl.arange(0, P.BLOCK_M), (0, 1, 3))
     return rows // P.M, rows % P.M, rows < P.HEADS * P.M
 
 
@@ -209,8 +199,6 @@ def begun(c_ptrs, mask, P):
 @triton.jit
 def _gemm(args, core, P):
     c, a, b = args
-    if P.CORES > 1 and not K_FIRST:
-        core = tl.reshape(core, [P.CORES, 1, 1, 1])
     product(tile_ptr(c, core), tile_ptr(a, core), tile_ptr(b, core), None, None, P)
 
 

@@ -45,8 +45,9 @@ class TreeTables(NamedTuple):
 
 
 class Receivers(NamedTuple):
-    """The cores that each root broadcasts to: `number[i]` from `first[i]` on, `step` apart; int32 [cores]."""
+    """The cores that receive a root's tile of `sums`: `number[i]` from `first[i]` on, `step` apart; int32 [cores]."""
 
+    sums: Operand
     first: Tensor
     number: Tensor
     step: int
@@ -81,13 +82,14 @@ def _reduce(acc, mailbox, tables, number, P):
 
 
 @triton.jit
-def _send(x, core, receivers, P):
-    """Write the core's sums to the memory of its receivers, a few of them at once."""
-    first, count = tl.load(receivers.first + core), tl.load(receivers.number + core)
+def _send(receivers, core, P):
+    """Write the core's tile to the memory of its receivers, a few of them at once."""
+    x, first_ptr, number_ptr, step = receivers
+    first, count = tl.load(first_ptr + core), tl.load(number_ptr + core)
     for begun in range(0, count, P.AT_ONCE):
         # [AT_ONCE, 1]
         near = begun + tl.arange(0, P.AT_ONCE)[:, None]
-        rows = (first + near * receivers.step).to(tl.int64) * x.stride
+        rows = (first + near * step).to(tl.int64) * x.stride
         for start_n in range(0, P.SIZE, P.SENT_BLOCK):
             # [AT_ONCE, SENT_BLOCK]
             offs = start_n + tl.arange(0, P.SENT_BLOCK)[None, :]
@@ -108,7 +110,7 @@ def _block(acc, mailbox, tables, args, sizes, receivers, number, alarm_ptr, laun
     _reduce(acc, mailbox, tables, number, P)
     if receivers is not None:
         for item in range(P.CORES):
-            _send(acc, tl.load(order_ptr + number * P.CORES + item), receivers, P)
+            _send(receivers, tl.load(order_ptr + number * P.CORES + item), P)
 
 
 @triton.jit(do_not_specialize=["launch"])

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import triton
@@ -24,7 +24,6 @@ import triton
 from wafer_triton.kernels._common import INTERPRET, is_compiling
 
 Way = dict[str, Any]
-T = TypeVar("T")
 TRIALS = (20, 20, 40, 80)  # milliseconds of a way in each trial
 _REFUSED = (
     triton.CompilationError, triton.runtime.errors.OutOfResources, triton.runtime.errors.PTXASError,
@@ -57,30 +56,25 @@ def best(key: tuple[Any, ...], ways: Sequence[Way], launch: Callable[[Way], None
 
 
 def stable(ways: Sequence[Way], milliseconds: Callable[[Way, int], float]) -> Way:
-    """Return the way that is fastest in two trials in a row, each longer than the one before; the last one decides."""
-    before: Way | None = None
+    """Return the way that is fastest in two trials in a row, each longer than the one before; the last one decides.
+
+    Passes over ways that fail; if all fail, raises the last failure.
+    """
+    found: Way | None = None
     for rep in TRIALS:
-        times = [(way, rep) for way in ways]
-        found = fastest(times, lambda trial: milliseconds(*trial))[0]
+        times, failure = list[tuple[float, int]](), Exception()
+        for number, way in enumerate(ways):
+            try:
+                times.append((milliseconds(way, rep), number))
+            except _REFUSED as error:
+                failure = error
+        if not times:
+            raise failure
+        before, found = found, ways[min(times)[1]]
         if found == before:
             break
-        before = found
+    assert found is not None
     return found
-
-
-def fastest(ways: Sequence[T], seconds: Callable[[T], float]) -> T:
-    """Return the way that takes the least time, passing over failures; if all fail, raise the last failure."""
-    times: list[tuple[float, int]] = []
-    failure: Exception | None = None
-    for number, way in enumerate(ways):
-        try:
-            times.append((seconds(way), number))
-        except _REFUSED as error:
-            failure = error
-    if not times:
-        assert failure is not None
-        raise failure
-    return ways[min(times)[1]]
 
 
 def _path(gpu: str) -> Path:

@@ -27,10 +27,12 @@ from wafer_triton.models.run.ledger import Ledger
 from wafer_triton.ops import executor, run
 from wafer_triton.schedule.product import Recipe, recipe
 from wafer_triton.shape.config import short
+from wafer_triton.text.arguments import checked
 
 Model = TypeVar("Model", bound=nn.Module)
 
 
+@checked
 def convert(
     model: Model, *, mesh: Any, device: Any = None, dtype: Any = None, accumulate: str = "fp32",
     exchange: str = "explicit", backend: str | None = None, emulate_on: str = "auto",

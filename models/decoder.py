@@ -35,6 +35,7 @@ from wafer_triton.models.run.session import Session
 from wafer_triton.ops import described
 from wafer_triton.place.need import decode_need
 from wafer_triton.place.regions import Region
+from wafer_triton.text.arguments import checked
 from wafer_triton.text.progress import Progress, silent
 
 PLACED, RUN = PlaceOptions(), RunOptions()
@@ -85,6 +86,7 @@ class WaferForCausalLM(Session):
         self.reset()
 
     @classmethod
+    @checked
     def from_pretrained(
         cls, checkpoint: str | Path | Checkpoint, *, dtype: str = "fp32", **options: Any
     ) -> WaferForCausalLM:
@@ -99,6 +101,7 @@ class WaferForCausalLM(Session):
         return model
 
     @classmethod
+    @checked
     def from_config(
         cls, config: Any, *, dtype: str = "fp32", random_weights: bool = True, seed: int = 0, **options: Any
     ) -> WaferForCausalLM:

@@ -194,7 +194,7 @@ def token_ids(tokens: Any, name: str = "tokens") -> list[int]:
         if any(isinstance(token, bool) for token in ids):
             raise ShapeError(f"{name} has True or False; give token ids, whole numbers")
         return [index(token) for token in ids]
-    except TypeError:
+    except (TypeError, RuntimeError):  # the latter of a tensor without values
         raise ShapeError(
             f"{name} of type {type(tokens).__name__}: give a list of token ids; text goes through the tokenizer first"
         ) from None

@@ -8,10 +8,11 @@ from typing import Any
 
 from wafer_triton.cost.placement import Placement as Experts
 from wafer_triton.emulate.executor import Executor
-from wafer_triton.errors import BackendError, ShapeError
+from wafer_triton.errors import ArgumentError, BackendError, ShapeError, check_type, shown
 from wafer_triton.ops import described
 from wafer_triton.ops import executor as executor_of
 from wafer_triton.place.regions import Placement
+from wafer_triton.text.arguments import check_fields
 from wafer_triton.text.progress import Progress, silent
 
 Groups = tuple[int, ...] | None
@@ -51,6 +52,9 @@ class PlaceOptions:
     trim: bool = False
     experts: Experts = None
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
@@ -70,16 +74,19 @@ class RunOptions:
     placed: Callable[[Placement], None] | None = None
 
     def __post_init__(self) -> None:
+        check_type("emulate_on", self.emulate_on, str, BackendError)
         executor = self.executor
         if not isinstance(executor, Executor | None):
-            raise BackendError(f"executor {executor!r}: give a result of wafer_triton.ops.executor, or leave it out")
+            raise BackendError(
+                f"executor {shown(executor)}: give a result of wafer_triton.ops.executor, or leave it out"
+            )
         if executor is not None and self.emulate_on != "auto":
             raise BackendError(
                 f"emulate_on {self.emulate_on!r} beside an executor {described(executor)}: give one of the two"
             )
         for name, given in (("progress", self.progress), ("placed", self.placed or silent)):
             if not callable(given):
-                raise ShapeError(f"{name} = {given!r} is no function; give one, or leave it out")
+                raise ShapeError(f"{name} = {shown(given)} is no function; give one, or leave it out")
 
     def chosen(self) -> Executor:
         """Return the executor that runs the model; BackendError for a missing torch device."""
@@ -92,7 +99,7 @@ def split(options: dict[str, Any]) -> tuple[PlaceOptions, RunOptions]:
     known = run | {one.name for one in fields(PlaceOptions)}
     for name in options:
         if name not in known:
-            raise TypeError(f"a model has no option {name!r}; options: {', '.join(sorted(known))}")
+            raise ArgumentError(f"a model has no option {name!r}; options: {', '.join(sorted(known))}")
     return (
         PlaceOptions(**{name: value for name, value in options.items() if name not in run}),
         RunOptions(**{name: value for name, value in options.items() if name in run}),

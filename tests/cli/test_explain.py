@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from wafer_triton.cli.estimate import KINDS, TIMELESS
+from wafer_triton.cli.estimate import ENERGY, KINDS
 from wafer_triton.cli.main import main
 from wafer_triton.draw.figure import numbers_of
 
@@ -32,8 +32,11 @@ def answer(capsys, line):
 @pytest.mark.parametrize("kind", [kind.name for kind in KINDS])
 def test_a_line_under_every_estimate_has_its_bounds(capsys, kind):
     found, text = answer(capsys, f"estimate {kind} {LINES[kind]}")
-    if kind in TIMELESS:
-        assert found["bounds"] is None and TIMELESS[kind] in text
+    if kind == "energy":
+        assert found["bounds"] is None and ENERGY in text
+    elif kind == "kv":
+        assert sum(found["bounds"]["shares"].values()) == pytest.approx(1)
+        assert "\nbound by the SRAM of a core: " in text
     else:
         assert sum(found["bounds"]["shares"].values()) == pytest.approx(1)
         assert "\nbound by " in text and " per per cent: clock_hz " in text
@@ -51,6 +54,15 @@ def test_an_explanation_is_text_json_and_a_picture(capsys, kind, tmp_path):
     assert re.search(r"\nclock_hz +x 0.5 +x 2 +[+-]1.00\n", text) and re.search(r"\nchange 1 +\S", text)
 
 
-def test_a_kind_without_time_is_no_kind_of_explain(capsys):
-    assert main(["explain", "kv", "--model", "smollm2-135m", "--mesh", "32"]) == 2
-    assert "invalid choice: 'kv'" in capsys.readouterr().err
+@pytest.mark.slow
+def test_a_cache_is_explained_by_the_sram_of_a_core(capsys, tmp_path):
+    picture = tmp_path / "why.png"
+    found, text = answer(capsys, f"explain kv {LINES['kv']} --draw {picture}")
+    assert found["whole"] == "SRAM of a core" and "share of the SRAM of a core  weights" in text
+    assert numbers_of(picture)["shares"] == [round(share, 4) for share in found["shares"].values()]
+    assert "roofs" not in numbers_of(picture)
+
+
+def test_energy_is_no_kind_of_explain(capsys):
+    assert main(["explain", "energy", "--seconds", "1", "--against-seconds", "1"]) == 2
+    assert "invalid choice: 'energy'" in capsys.readouterr().err

@@ -88,7 +88,7 @@ def test_a_trace_is_replayed_at_its_rate_or_another(tmp_path, capsys):
             "--pause 2: users alone pause; give --users",
         ),
         (["--input", "3", "--output", "3", "--rate", "1", "--count", "10000000"], "more than the 1,000,000 requests"),
-        ([*OPEN, "--batch", "2", "--at-once", "8"], "--at-once 8: a group has no more sequences than --batch 2"),
+        ([*OPEN, "--at-once", "8"], "--at-once 8: a group has no more sequences than --batch 4"),
         (["--requests", "missing.csv"], "missing.csv"),
     ],
 )

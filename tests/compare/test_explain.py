@@ -6,6 +6,7 @@ from math import log
 import pytest
 
 from wafer_triton.compare.explain import BOUNDS, FIGURES, PAYS, bounds, explain
+from wafer_triton.compare.roofs import PATHS
 from wafer_triton.compare.sweep import KINDS
 from wafer_triton.compare.tracing import NUMBERS, Traced, exponents_of, traced
 from wafer_triton.cost.constants import Constants, constants
@@ -129,15 +130,55 @@ def test_the_best_changes_are_three_different_ones_that_pay(decoded):
     assert len({change.what.split()[0] for change in decoded.best}) == 3
 
 
+@pytest.mark.parametrize(("kind", "arguments"), CASES, ids=named)
+def test_every_kind_has_roofs_and_none_is_below_its_figure(kind, arguments):
+    found = explain(kind, device=OWN, **arguments)
+    assert [name[0] for name in found.roofs] == ["P", "L", "M", "R"] and found.whole == "time"
+    gains = [found.value / roof if FIGURES[kind] == "seconds" else roof / found.value for roof in found.roofs.values()]
+    assert min(gains) >= 1
+
+
+def test_roofs_are_the_times_of_one_resource_alone():
+    """Compare a product, whose schedule no constant changes, with its counts."""
+    given = {"mesh": 8, "m": 144, "k": 140, "n": 144}
+    found, base, c = explain("gemm", **given), KINDS["gemm"](**given), constants(WSE2)
+    clock, wanted = WSE2.clock_hz, found.roofs
+    assert wanted["P, multiply-adds"] == pytest.approx(base.mac_utilisation * base.seconds)
+    assert wanted["M, SRAM bandwidth"] == pytest.approx(base.sram_bandwidth_utilisation * base.seconds)
+    assert wanted["R, busiest link"] == pytest.approx(base.link_cycles / clock)
+    assert wanted["L, hops and set-ups"] == pytest.approx((base.latency_cycles + c.kernel_cycles) / clock)
+    alone = explain("gemm", mesh=1, m=8, k=8, n=8).roofs
+    assert "R, busiest link" not in alone, "one core has no link"
+
+
+def test_every_constant_of_a_path_is_one_of_its_shares():
+    assert set(PATHS) == {each for name in ("hops", "stages", "waiting", "set-up") for each in BOUNDS[name]}
+
+
+def test_a_cache_has_shares_of_sram_and_effects_but_no_roof():
+    given = {"model": "llama3-8b", "mesh": 360}
+    found, base = explain("kv", **given), KINDS["kv"](**given)
+    assert found.whole == "SRAM of a core" and found.roofs == {} and sum(found.shares.values()) == pytest.approx(1)
+    assert found.shares["cache"] == base.concat_tokens * base.entry_bytes / WSE2.sram_bytes
+    larger = KINDS["kv"](device=WSE2.changed(sram_bytes=2 * WSE2.sram_bytes), **given)
+    assert found.effects["sram_bytes"].doubled == larger.shift_tokens / base.shift_tokens > 1
+    assert found.effects["sram_bytes"].halved is None and not found.effects["clock_hz"].matters
+    assert str(bounds("kv", **given)).startswith("bound by the SRAM of a core: weights ")
+
+
 def test_less_time_is_a_higher_speed():
     found = explain("gemm", mesh=8, m=96, k=96, n=96)
     assert found.effects["clock_hz"].doubled == pytest.approx(2) and found.elasticities["clock_hz"] == pytest.approx(-1)
     assert max(found.roofs.values()) <= found.value
 
 
-def test_a_kind_without_time_is_refused_and_errors_of_the_estimate_stay():
-    assert bounds("kv", model="llama3-8b", mesh=360) is None
-    with pytest.raises(DeviceError, match="explain 'kv': choose a kind that takes time, one of gemm, gemv, decode"):
-        explain("kv", model="llama3-8b", mesh=360)
+def test_energy_and_unknown_kinds_are_refused_and_errors_of_the_estimate_stay():
+    assert bounds("energy", seconds=1.0, against_seconds=1.0) is None
+    for kind, said in (
+        ("energy", "its times are given, and its ratio is in proportion to them and to power; "),
+        ("x", ""),
+    ):
+        with pytest.raises(DeviceError, match=f"explain '{kind}': {said}choose one of gemm, gemv, decode"):
+            explain(kind, seconds=1.0, against_seconds=1.0)
     with pytest.raises(MeshError, match="leaves device wse2"):
         explain("decode", **DECODE | {"mesh": 5000})

@@ -3,6 +3,7 @@
 import pytest
 
 import browser as chromium
+from pages import written
 
 
 @pytest.fixture(scope="module")
@@ -10,6 +11,14 @@ def browser(tmp_path_factory):
     one = chromium.Browser(tmp_path_factory.mktemp("chromium"))
     yield one
     one.close()
+
+
+@pytest.fixture(scope="module")
+def folder(request, tmp_path_factory):
+    """Write the pages of a file's `PAGES`."""
+    folder = tmp_path_factory.mktemp("pages")
+    written(folder, request.module.PAGES)
+    return folder
 
 
 @pytest.fixture

@@ -78,6 +78,31 @@ def test_an_explanation_shows_shares_roofs_and_effects(tmp_path):
     ]
 
 
+@pytest.mark.parametrize(
+    ("reasons", "label"),
+    [
+        (
+            ["llama does not fit wse2: 3 regions", "every core needs 9 B, 1 B over the 8 B of SRAM on wse2"],
+            "does not fit",
+        ),
+        (["mesh 900 x 900 at (0, 0) leaves device wse2, which has 750 x 994 cores"], "does not fit"),
+        (["it does not fit", "head_groups = 9, but there are 8"], "no figures, see CSV"),
+    ],
+)
+def test_points_without_figures_are_named_by_their_reasons(reasons, label, tmp_path):
+    rows = [{"mesh": 8, "cycles": 20}, *({"mesh": 9 + n, "reason": reason} for n, reason in enumerate(reasons))]
+    draw.curves(rows, ["mesh"], "cycles", tmp_path / "a.svg")
+    assert f">{label}<" in (tmp_path / "a.svg").read_text()
+
+
+def test_a_rate_beside_a_users_rate_is_of_all_users(tmp_path):
+    over = {"mesh": [16, 32], "batch": [1, 2]}
+    rows = sweep("batch", over, **MODEL)
+    draw.pareto(rows, list(over), "tokens_per_second", "user_tokens_per_second", tmp_path / "a.svg")
+    text = (tmp_path / "a.svg").read_text()
+    assert "tokens per second of all users (tokens/s)" in text and "tokens per second of a user (tokens/s)" in text
+
+
 def test_words_stand_along_an_axis(tmp_path):
     rows = sweep("gemv", {"algorithm": ["ktree", "ring", "star"]}, mesh=8, k=48, n=48)
     draw.curves(rows, ["algorithm"], "cycles", tmp_path / "a.svg")

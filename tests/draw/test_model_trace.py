@@ -16,8 +16,9 @@ from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.draw.figure import numbers_of
 from wafer_triton.draw.model_trace import MOST_EVENTS
-from wafer_triton.draw.times import HAND_OVER, Timeline, of_request, of_token
-from wafer_triton.errors import DrawError, ShapeError
+from wafer_triton.draw.times import HAND_OVER, Timeline, of_token
+from wafer_triton.draw.times import request as timed
+from wafer_triton.errors import ArgumentError, DrawError, ShapeError
 from wafer_triton.place.regions import decode_regions
 from wafer_triton.shape.read import shape_of
 
@@ -40,7 +41,7 @@ def trace(line, path):
 @pytest.fixture(scope="module", params=REQUESTS)
 def request_of(request):
     sizes = {"as_if": True} | REQUESTS[request.param]
-    return estimate.request(**sizes), of_request(**sizes), sizes
+    return estimate.request(**sizes), timed(**sizes), sizes
 
 
 def lasting(slices):
@@ -102,7 +103,7 @@ def test_every_slice_of_a_request_names_source_lines_which_its_whole_contains(re
 
 
 def test_a_step_names_the_line_that_adds_it(tmp_path):
-    line = of_request(**LLAMA | {"input": 64, "output": 2, "program": "paper-benchmark"})
+    line = timed(**LLAMA | {"input": 64, "output": 2, "program": "paper-benchmark"})
     events = trace(line, tmp_path / "request.json")["traceEvents"]
     sources = {event["args"]["source"] for event in events if event.get("cat") == "steps" and event["name"] == "silu"}
     assert {source.partition(":")[0] for source in sources} == {"schedule/prefill.py", "schedule/decode.py"}
@@ -128,7 +129,7 @@ def test_every_block_of_a_model_is_in_the_region_that_holds_it(tmp_path):
 
 
 def test_a_trace_of_too_many_events_is_refused(tmp_path, monkeypatch):
-    line = of_request(**LLAMA | {"input": 64, "output": 2, "program": "paper-benchmark"})
+    line = timed(**LLAMA | {"input": 64, "output": 2, "program": "paper-benchmark"})
     monkeypatch.setattr("wafer_triton.draw.model_trace.MOST_EVENTS", 50)
     with pytest.raises(DrawError, match="events is more than the 50 that viewers take; give a smaller number"):
         draw.perfetto(line, tmp_path / "request.json")
@@ -137,7 +138,7 @@ def test_a_trace_of_too_many_events_is_refused(tmp_path, monkeypatch):
 
 def test_a_timeline_of_no_token_in_blocks_is_refused():
     with pytest.raises(ShapeError, match="most = 0 must be a whole number of at least 1"):
-        of_request(**LLAMA | {"input": 64, "output": 2, "most": 0})
+        timed(**LLAMA | {"input": 64, "output": 2, "most": 0})
 
 
 @pytest.mark.parametrize("model, side", [("llama3-8b", 180), ("smollm2-135m", 64)])
@@ -157,5 +158,5 @@ def test_a_picture_of_a_token_shows_its_cycles(model, side, tmp_path):
 def test_a_timeline_without_a_token_has_no_picture(tmp_path):
     with pytest.raises(DrawError, match="a timeline without a token: there is nothing to draw"):
         draw.token(Timeline({}), tmp_path / "token.png")
-    with pytest.raises(DrawError, match="token: line is of type int; give a Timeline"):
+    with pytest.raises(ArgumentError, match="token: line is of type int; give a Timeline"):
         draw.token(3, tmp_path / "token.png")

@@ -1,75 +1,42 @@
 """Pages in a real browser, driven as by a reader: the contents equal Python's counts.
 
-They need Debian's Chromium (`make browser`); without it they are left out. Run as a program, this writes the screenshot
-of docs/gallery.md anew.
+They need Debian's Chromium (`make browser`); without it they are left out.
 """
 
 import json
 import re
-import tempfile
-import time
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
 
 import browser as chromium
+from pages import cells, settled, whole
 from schedules import LAYERS, MOVES, SUMS, build
 from wafer_triton import draw
-from wafer_triton.cli.main import main
 from wafer_triton.cost.price import intervals, price
 from wafer_triton.count.account import account, link_loads, per_round
 from wafer_triton.count.routes import routes
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.draw.tiles import rounds
 from wafer_triton.schedule.product import recipe
-from wafer_triton.text.quantity import quantity
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(chromium.PROGRAM is None, reason="there is no Chromium; `make browser` installs it"),
 ]
 SIDE, SIZE = 6, 24
+SIZES = f"--m {SIZE} --k {SIZE} --n {SIZE} --mesh {SIDE}"
+PAGES = {
+    "product": f"gemm {SIZES} --values",
+    "compare": f"gemm {SIZES} --beside cannon --beside summa",
+    "model": "model --model smollm2-135m --mesh 64",
+}
 
 
 def product(algorithm, side=SIDE, size=SIZE):
     shapes = ((size, size), (size, size))
     return recipe("gemm", Mesh(side, side), "fp16", shapes, (("algorithm", algorithm),)).schedule
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Write pages by `wafer-triton show`: a product with values, a comparison, a placed model, a whole wafer."""
-    folder = tmp_path_factory.mktemp("pages")
-    sizes = f"--m {SIZE} --k {SIZE} --n {SIZE} --mesh {SIDE}"
-    lines = {
-        "product": f"gemm {sizes} --values",
-        "compare": f"gemm {sizes} --beside cannon --beside summa",
-        "model": "model --model smollm2-135m --mesh 64",
-        "wafer": "gemm --m 720 --k 720 --n 720 --mesh 720",
-    }
-    for name, line in lines.items():
-        assert main(["show", *line.split(), "--out", str(folder / f"{name}.html")]) == 0
-    return folder
-
-
-def whole(text):
-    return int(text.replace(",", "").removesuffix(" B"))
-
-
-def cells(browser, selector):
-    """Return the rows of a table, [[cell]]."""
-    rows = f"[...document.querySelectorAll({selector + ' tbody tr'!r})]"
-    return browser.value(f"{rows}.map((row) => [...row.cells].map((cell) => cell.textContent))")
-
-
-def settled(browser, said):
-    """Wait until the status says something, as an animation may be under way."""
-    end = time.monotonic() + chromium.WITHIN
-    while said not in browser.text("#status") and time.monotonic() < end:
-        time.sleep(0.02)
-    assert said in browser.text("#status")
 
 
 def sum_of_bounds(schedule):
@@ -243,56 +210,6 @@ def test_a_placed_model_shows_its_regions_and_parts(show):
     assert "tokens per second" in browser.text("#tables")
 
 
-def test_a_whole_wafer_is_shown_in_blocks(show):
-    browser, schedule = show("wafer"), product("mesh", 720, 720)
-    browser.key("Home")
-    assert browser.text("#status") == f"Start, before rounds 0 to {len(schedule.rounds) - 1:,}"
-    shown = {row[0]: row[1] for row in cells(browser, "#counts")}
-    assert shown["over links"] == quantity(account(schedule).link_bytes, "B")
-    browser.press("#on")
-    settled(browser, "After round 0")
-    assert "blocks of 12 x 12" in browser.text("#facts")
-
-
-COUNTED = (  # counts the calls that draw on canvases
-    "window.drawn = 0; for (const name of ['fillRect', 'strokeRect', 'stroke', 'fill', 'fillText', 'putImageData']) { "
-    "const own = CanvasRenderingContext2D.prototype[name]; CanvasRenderingContext2D.prototype[name] = "
-    "function (...of) { window.drawn += 1; return own.apply(this, of); }; }"
-)
-
-
-def test_a_page_of_a_whole_wafer_is_small_and_draws_little(browser, folder):
-    text = (folder / "wafer.html").read_text()
-    assert len(text.encode()) < 300_000
-    assert not re.search(r"https?:|\bsrc=|@import|\burl\(|href=\"(?!data:)", text)
-    script = browser.ask("Page.addScriptToEvaluateOnNewDocument", source=COUNTED)["identifier"]
-    try:
-        browser.open(folder / "wafer.html")
-        assert 0 < browser.value("window.drawn") < 40_000
-        browser.key("Home")
-        browser.value("window.drawn = 0")
-        for _ in range(28):
-            browser.value("document.querySelector('#on').click()")
-        settled(browser, "After round 27")
-        assert 0 < browser.value("window.drawn") < 28 * 20_000
-    finally:
-        browser.ask("Page.removeScriptToEvaluateOnNewDocument", identifier=script)
-    assert browser.problems == []
-
-
-def test_a_long_run_plays_fast(show):
-    browser = show("wafer")
-    browser.key("Home")
-    browser.choose("#speed", "25")
-    browser.press("#play")
-    browser.value(
-        "waferTriton.then((page) => new Promise((done) => { const poll = () => "
-        "page.position >= 28 ? done() : setTimeout(poll, 10); poll(); }))"
-    )
-    browser.press("#play")
-    assert browser.text("#play").endswith("play")
-
-
 def test_dark_and_light_and_a_narrow_window(show):
     browser = show("product")
     paper = partial(browser.value, "getComputedStyle(document.body).backgroundColor")
@@ -314,27 +231,3 @@ def test_an_old_browser_gets_a_message(browser, tmp_path):
     browser.open(tmp_path / "old.html")
     assert "needs a browser of 2023 or later" in browser.text("#about")
     assert json.dumps(browser.problems).count("DecompressionStream") >= 1
-
-
-def screenshot(path):
-    """Photograph MeshGEMM beside Cannon while tiles move."""
-    from PIL import Image
-
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        line = f"show gemm --m 128 --k 128 --n 128 --mesh 8 --beside cannon --values --out {folder / 'page.html'}"
-        assert main(line.split()) == 0
-        one = chromium.Browser(folder)
-        try:
-            one.open(folder / "page.html")
-            one.choose("#slider", "7")
-            x, y = one.value("waferTriton.then((page) => page.maps[0].middle(27))")
-            one.click(x, y)
-            one.screenshot(folder / "page.png")
-        finally:
-            one.close()
-        Image.open(folder / "page.png").convert("RGB").quantize(160).save(path, optimize=True)
-
-
-if __name__ == "__main__":
-    screenshot(Path(__file__).resolve().parents[2] / "docs" / "pictures" / "page.png")

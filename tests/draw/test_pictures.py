@@ -120,13 +120,13 @@ def test_a_picture_begins_with_its_point(tmp_path):
         f"A core's SRAM is {share:.1f} % full at the peak: {counted.sram_peak_bytes} B of 48 KiB"
     )
     used = np.concatenate([load[load > 0] for load in link_loads(schedule).values()])
-    said = f"The busiest link carries {used.max()} B, {used.max() / used.mean():.2g} times the mean of the links in use"
+    said = f"The busiest link carries {used.max()} B, {used.max() / used.mean():.2g} times the mean of links in use"
     assert points(lambda path: draw.links(schedule, path), path) == said
     most = max(cost.bounds, key=cost.bounds.get)
-    said = f"{cost.cycles:,.0f} cycles predicted, {100 * cost.bounds[most] / cost.cycles:.0f} % of them {most}"
+    said = f"{cost.cycles:,.0f} predicted cycles, {100 * cost.bounds[most] / cost.cycles:.0f} % {most}"
     assert points(lambda path: draw.timeline(schedule, path), path) == said
     assert points(lambda path: draw.schedule(schedule, path), path).endswith(said)
-    said = "On {} the column of a is the row of b: such tiles are multiplied"
+    said = "On {} the column of a is the row of b, as a product needs"
     assert points(lambda path: draw.mesh(schedule, path, round=4), path) == said.format("every core")
     assert points(lambda path: draw.mesh(schedule, path), path) == said.format("4 of 16 cores")
     assert points(lambda path: draw.mesh(schedule, path, buffers=("a",)), path) == ""
@@ -172,9 +172,8 @@ def test_a_picture_that_cannot_be_drawn_is_refused(wrong, message, tmp_path):
 
 
 def test_a_path_that_cannot_be_written_is_named(tmp_path):
-    with pytest.raises(OSError, match="nowhere") as error:
+    with pytest.raises(DrawError, match="nowhere/a.png: there is no folder .*nowhere; make it, or give another path"):
         draw.links(SCHEDULES["square"], tmp_path / "nowhere" / "a.png")
-    assert error.value.filename == str(tmp_path / "nowhere" / "a.png")
 
 
 def test_drawing_without_matplotlib_names_the_package_to_install(monkeypatch, tmp_path):

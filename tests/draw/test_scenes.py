@@ -98,7 +98,7 @@ def test_an_empty_page_is_refused(tmp_path):
         draw.scene(replace(KINDS["gemm"], rounds=()))
     with pytest.raises(DrawError, match="a page without a schedule and without regions has nothing to show"):
         draw.page(tmp_path / "a.html", "empty", [], PRESETS["wse2"])
-    with pytest.raises(OSError, match="nowhere"):
+    with pytest.raises(DrawError, match="there is no folder .*nowhere; make it"):
         draw.page(tmp_path / "nowhere" / "a.html", "a", [draw.scene(KINDS["gemm"])], PRESETS["wse2"])
     assert list(tmp_path.iterdir()) == []
 

@@ -1,6 +1,7 @@
 """Pictures and traces of serving carry the numbers that they show."""
 
 import json
+import re
 from itertools import pairwise
 
 import pytest
@@ -30,6 +31,10 @@ def test_the_knee_is_the_last_rate_before_latency_doubles(tmp_path):
     serving.latency(ROWS, "rate", tmp_path / "rates.png")
     shown = numbers_of(tmp_path / "rates.png")
     assert shown["knee"] == [4] and shown["e2e_p50"] == [1.0, 1.5, 1.9, 3.0, 1.0]
+    serving.latency(ROWS, "rate", tmp_path / "rates.svg")
+    text = re.sub("<[^>]*>|\\s+", " ", (tmp_path / "rates.svg").read_text())
+    assert "Up to rate 4 answers take at most 2 times as long as at rate 1" in " ".join(text.split())
+    assert "knee: the largest value up to which" in " ".join(text.split())
 
 
 def test_the_front_has_the_rows_that_none_beats(tmp_path):
@@ -37,6 +42,8 @@ def test_the_front_has_the_rows_that_none_beats(tmp_path):
     assert serving.front(rows) == [3, 0, 1]
     serving.pareto(rows, "rate", tmp_path / "front.png")
     assert numbers_of(tmp_path / "front.png")["front"] == [3, 0, 1]
+    serving.pareto(rows, "rate", tmp_path / "front.svg")
+    assert "3 of 4 points are the front, which none of them beats" in (tmp_path / "front.svg").read_text()
 
 
 def test_without_rows_there_is_no_picture(tmp_path):

@@ -1,12 +1,10 @@
 """Folds: sums of reduce trees that one program adds up have the bits of every hop, in whatever launch."""
 
 from dataclasses import replace
-from importlib import import_module
 
 import numpy as np
 import pytest
 import torch
-import triton.language as tl
 from triton.runtime import interpreter
 
 from wafer_triton.device.mesh import Mesh
@@ -166,13 +164,6 @@ def test_folds_of_a_decode_layer_have_the_bits_of_every_hop(adds, batch, choice,
     assert "reduce tree" not in str(program.launches)
     last_first(monkeypatch)
     assert all(map(torch.equal, bits(program, names), want))
-
-
-def test_the_blocks_of_an_older_triton_have_the_same_bits(monkeypatch):
-    made = schedule(decode.ffn, BLOCK)
-    want = bits(TritonExecutor().bind(made, drawn(made)), "x")
-    monkeypatch.setattr(import_module("wafer_triton.kernels.gemm"), "K_FIRST", tl.constexpr(False))
-    assert all(map(torch.equal, bits(TritonExecutor(exchange="elided").bind(made, drawn(made)), "x"), want))
 
 
 @pytest.mark.parametrize("first", ["add", "reduce tree"])

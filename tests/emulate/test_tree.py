@@ -34,7 +34,7 @@ def run_tree(
     tables = map(table, (ORDER, children, PARENT, [max(slot, 0) for slot in SLOT], above, awaited))
     tree = TreeTables(acc, mailbox, *tables, arrived, slots=3, size=size, **more)
     alarm = Alarm(torch.zeros(1, dtype=torch.int64, device=DEVICE), 1)
-    receivers = Receivers(table([0] * 7), table([7 * (core == 1) for core in range(7)]), 1) if broadcast else None
+    receivers = Receivers(acc, table([0] * 7), table([7 * (core == 1) for core in range(7)]), 1) if broadcast else None
     for _ in range(times):
         reduce_tree(tree, ops, alarm, receivers, grid=Grid(together, loops))
     assert not arrived.any() and not alarm.word.any()

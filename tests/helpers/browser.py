@@ -134,7 +134,11 @@ class Browser:
         for kind in ("keyDown", "keyUp"):
             self.ask("Input.dispatchKeyEvent", type=kind, key=key, modifiers=8 * shift)
 
-    def screenshot(self, path: Path, *, whole: bool = False) -> None:
-        """Write a picture of the window, or of the whole page."""
-        shot = self.ask("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+    def screenshot(self, path: Path, last: str) -> None:
+        """Write a picture of the page from its top to the end of an element, so that nothing is cut off."""
+        wide, high = self.value(
+            f"[innerWidth, scrollY + document.querySelector({last!r}).getBoundingClientRect().bottom + 16]"
+        )
+        clip = {"x": 0, "y": 0, "width": wide, "height": high, "scale": 1}
+        shot = self.ask("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
         path.write_bytes(base64.b64decode(shot["data"]))

@@ -71,8 +71,8 @@ CALLS = [
     (lambda: run(GEMM, (A, A), None), "run: executor None is none; give a result of wafer_triton.executor"),
     (lambda: mesh_gemm(A, A, mesh=2, record="no"), "gemm: record = 'no' must be true or false"),
     (lambda: price(built(), 5), "price: using is of type int; give a Constants"),
-    (lambda: account(built()) * -1, "an account -1 times: give a whole number of at least 0"),
-    (lambda: account(built()) * 1.5, "an account 1.5 times: give a whole number of at least 0"),
+    (lambda: account(built()) * -1, "an account -1 times: give a whole number from 0 to"),
+    (lambda: account(built()) * 1.5, "an account 1.5 times: give a whole number from 0 to"),
     (lambda: Intent.of(built()), "Intent.of: a Schedule is no recipe; "),
     (
         lambda: check(built(), Intent(*CUTS, on={"y": Cores("x", np.array([9]))})),
@@ -90,10 +90,10 @@ CALLS = [
         r"tiles \[6, 6\] of a tensor \[6, 6\] cut ",
     ),
     (lambda: convert(nn.Sequential(nn.Linear(2, 2)), mesh=2)("x"), "MeshLinear: x is of type str; give a torch tensor"),
-    (lambda: draw.mesh(built(), "x.png", round="a"), "t: round 'a' is not one of its 1 rounds"),
+    (lambda: draw.mesh(built(), "x.png", round="a"), "mesh: round = 'a' must be a whole number"),
     (lambda: draw.compare([1], "x.png"), "compare: a row is of type int; give rows of compare_gemm"),
     (lambda: draw.values(built(), "x", core=(0, 0)), "values: a Schedule holds no values; give a program"),
-    (lambda: draw.values(program(), "x", core=5), "values: core = 5 must be a pair of whole numbers, row and column"),
+    (lambda: draw.values(program(), "x", core=5), "values: core is of type int; give a tuple"),
     (
         lambda: draw.page("p.html", "t", ["x"], PRESETS["wse2"]),
         "t: a str is no scene of a page; give a result of draw.scene",
@@ -103,8 +103,8 @@ CALLS = [
     (lambda: draw.page("p.html", 5, [draw.scene(built())], PRESETS["wse2"]), "page: title is of type int; give a str"),
     (lambda: draw.scene(built(), 5), "scene: name is of type int; give a str"),
     (lambda: draw.scene(built(), values="x"), "scene: values is of type str; give a Values"),
-    (lambda: draw.inspect("x"), "the schedule to show is of type str; give a Schedule"),
-    (lambda: draw.rounds(5), "the schedule to show is of type int; give a Schedule"),
+    (lambda: draw.inspect("x"), "inspect: schedule is of type str; give a Schedule"),
+    (lambda: draw.rounds(5), "rounds: schedule is of type int; give a Schedule"),
     (lambda: draw.wafer([5], "x.png"), "a region is of type int; give the regions of a placed model"),
     (
         lambda: draw.curves([{"a": 1, "b": "x"}], ["a"], "b", "x.png"),
@@ -115,7 +115,10 @@ CALLS = [
         lambda: scatter(A.to_sparse(), as_mesh(2), "(y m) (x n)"),
         "scatter: the tensor is sparse or nested; give a dense",
     ),
-    (lambda: MeshTensor(as_mesh(2), "t", "(y m) (x n)", (6, 6), {}).gather(), "tiles is of type str; give a tuple"),
+    (
+        lambda: MeshTensor(as_mesh(2), "t", "(y m) (x n)", (6, 6), {}).gather(),
+        "a mesh tensor: tiles is of type str; give a tensor",
+    ),
     (lambda: Builder(as_mesh(2), "t", family="x"), "Builder 't': family 'x': choose one of kernel, decode"),
     (lambda: estimate.gemm(mesh=4, m=8, k=8, n=8, algorithm=["mesh"]), "gemm: algorithm is of type list; give a str"),
     (lambda: estimate.gemv(mesh=4, k=8, n=8, algorithm=["ring"]), "gemv: algorithm is of type list; give a str"),
@@ -128,7 +131,7 @@ CALLS = [
     (lambda: token_rows(torch.zeros(1, 3)), "input_ids of torch.float32 must be a tensor of token ids, whole numbers"),
     (lambda: chat_ids(Template(""), "hi"), "messages must be a list of tables such as"),
     (lambda: chat_ids(Template("bad"), [{"role": "user"}]), "does not take these messages \\(ValueError: bad\\)"),
-    (lambda: draw.page("p.html", "t", [draw.scene(built())], "wse2"), "t: device of a page is of type str; give a Dev"),
+    (lambda: draw.page("p.html", "t", [draw.scene(built())], "wse2"), "page: device is of type str; give a Dev"),
 ]
 
 

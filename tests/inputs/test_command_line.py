@@ -79,7 +79,7 @@ def wrong(capsys, tmp_path, monkeypatch):
         (f"{DECODE} --over context=8 --set as_if=maybe", "as_if = 'maybe' must be true or false"),
         (
             f"{DECODE} --over context=8 --set head_groups=x",
-            "head_groups = 'x', but 9 query heads on 64 columns",
+            "head_groups = 'x' must be a whole number of at least 1 or None",
         ),
         (f"{DECODE} --over head-groups=0 --set context=8", "head_groups = 0, but 9 query heads on 64 columns"),
         (

@@ -27,7 +27,7 @@ CALLS = {
         "best by 'cycle': no column has this name",
     ),
     "an explanation": (lambda: draw.explanation("x", "x.png"), "an explanation is of type str; give the result of"),
-    "regions": (lambda: draw.wafer(5, "x.png"), "regions are of type int; give the regions of a placed model"),
+    "regions": (lambda: draw.wafer(5, "x.png"), "wafer: regions is of type int; give a list"),
     "seconds": (lambda: estimate.energy(seconds=True, against_seconds=1), "seconds = True must be a number from"),
 }
 

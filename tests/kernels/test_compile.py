@@ -88,7 +88,7 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
 
     def reduced(acc: Operand, size: int, *ops, op: str = "add", grid=None) -> tuple:
         tree = TreeTables(acc, tile(2 * size, acc.tensor.dtype), *[cores] * 7, 2, size, op)
-        return tree, ops, alarm, Receivers(cores, cores, 1), (), grid or Grid()
+        return tree, ops, alarm, Receivers(acc, cores, cores, 1), (), grid or Grid()
 
     def tree_of(side: int):
         b = Builder(Mesh(1, side), "sum")

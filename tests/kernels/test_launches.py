@@ -108,7 +108,7 @@ def test_tree(launched):
     given = launch["args"]
     tables = ["cores", "children", "parents", "slots", "others", "awaited", "arrived"]
     assert given["acc"] == C and given["mailbox"] == ["mailbox", 11, 1011, None] and given["tables"] == tables
-    assert given["args"] == [[C, A, B]] and given["receivers"] == ["sends", "others", 2]
+    assert given["args"] == [[C, A, B]] and given["receivers"] == [C, "sends", "others", 2]
     assert (given["blocks"], given["alarm_ptr"], given["launch"]) == (6, "word", 3)
 
 
@@ -203,7 +203,7 @@ def launch_all(compiler: str) -> dict[str, list[dict]]:
     known = (cores, children, parents, slots, others, tables["awaited"], tables["arrived"])
     tree = TreeTables(c, Operand(tables["mailbox"], 11, 1011), *known, 2, 64)
     ops = [find("gemm").fused((c,), (a, b), **vector)]
-    reduce_tree(tree, ops, alarm, Receivers(sends, others, 2), (), Grid(1, 3))
+    reduce_tree(tree, ops, alarm, Receivers(c, sends, others, 2), (), Grid(1, 3))
     done["tree"] = since(named)
     find("add")((c,), (a, b._replace(index=others)), cores, size=48)
     done["ops"] = since(named)

@@ -25,7 +25,8 @@ MEANT = {
     "wafer_triton/compare/operations.py": {"qkv", "bias"},  # labels of steps
     "wafer_triton/ops/executors.py": {"ranks"}, "wafer_triton/cost/calibrate/paper.py": {"table"},
     "wafer_triton/cost/calibrate/tried.py": {"table"},
-    "wafer_triton/shape/read.py": {"qk_norm"}, "models/convert.py": {"bias"}, "wafer_triton/draw/desk.py": {"shares"},
+    "wafer_triton/shape/read.py": {"qk_norm"}, "models/convert.py": {"bias"},
+    "wafer_triton/draw/explained.py": {"shares"},
 }  # fmt: skip
 
 

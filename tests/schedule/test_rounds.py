@@ -181,7 +181,7 @@ BUILT = {
     "fractions": (lambda b: b.exchange("x", "a", "b", 0.7, 1), "demo: send = 0.7 must be whole numbers, positions"),
     "fractional-lines": (lambda b: b.exchange("x", "a", "b", 0, 1, [0.5]), r"demo: lines = \[0.5\] must be whole"),
     "unequal": (
-        lambda b: b.exchange("x", "a", "b", [0, 1], [0, 1, 2]), "demo: 2 senders for 3 receivers; give one sender for"),
+        lambda b: b.exchange("x", "a", "b", [0, 1], [0, 1, 2]), "2. senders for .3. receivers; give one sender for"),
     "where": (lambda b: b.local("copy", "a", "b", [0, 1], size=4), r"demo: copy where \[0, 1\]: give Cores, such as"),
     "like": (lambda b: b.like("d", "nope"), "demo: no buffer 'nope' to be like; declared: a, b, c, two, half, long"),
     "negative-tile": (lambda b: b.buffer("d", (-4,), "fp32"), r"buffer 'd' has tile \(-4,\) and slots 1; give a tuple"),

@@ -130,7 +130,7 @@ def test_every_buffer_is_named_with_its_bytes():
 def test_no_mesh_may_be_large_enough():
     tiny = Mesh(2, 2, replace(PRESETS["wse2"], name="tiny", rows=6, cols=6))
     text = Case("mesh_gemm", "2", ((2000, 2000), (2000, 2000))).overflow(tiny)
-    assert text.endswith("; no mesh on the device fits")
+    assert text.endswith("; no mesh on the device fits; give smaller sizes, or a device of more SRAM")
 
 
 def test_overflow_stops_before_anything_runs(monkeypatch):

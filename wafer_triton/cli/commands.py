@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from collections import Counter
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any, NoReturn
 
@@ -65,10 +67,23 @@ class _Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         if self.otherwise and args and is_reference(args[0]):
             args = [self.otherwise, *args]
+        if not self.has_commands:
+            self._check_once(sys.argv[1:] if args is None else args)
         known, unknown = super().parse_known_args(args, namespace)
         if unknown and not self.has_commands:  # here, where the page of the command is known
-            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+            own = next(filter(is_reference, unknown), None)
+            hint = f"; write `{self.prog} {own}` without a word before it" if own else ""
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         return known, unknown
+
+    def _check_once(self, args: Sequence[str]) -> None:
+        """Raise a usage error for an option of one value that comes twice, of which the first would be lost."""
+        before = args[: args.index("--")] if "--" in args else args
+        flags = [arg.partition("=")[0] for arg in before if arg.startswith("--")]
+        for flag, times in Counter(flags).items():
+            action = self._option_string_actions.get(flag)
+            if times > 1 and type(action) is argparse._StoreAction:
+                self.error(f"argument {flag}: is given twice; give it once")
 
     def add_subparsers(self, **settings: Any) -> Any:
         self.has_commands = True

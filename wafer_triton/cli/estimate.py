@@ -34,11 +34,7 @@ PROGRAMS = ("full", "paper-benchmark")  # as `wafer_triton.cost.layers`, which -
 
 BASIS = ("constants", "error_band", "outside", "layout")  # of a plan, printed of the best alone
 SECONDS_A_SIDE, OF_A_MIXTURE = 0.4, 1.0  # of a plan, about, on a machine such as a laptop
-# The line under an estimate that predicts no time.
-TIMELESS = {
-    "kv": "bound by the SRAM of a core alone: a cache takes no time, and no rate of the device changes it",
-    "energy": "bound by the given seconds and the power of each side alone",
-}
+ENERGY = "bound by the given seconds and the power of each side alone"  # the line under an estimate of energy
 FINE_STEP = 5  # up to which a plan, of some hundred meshes, reports how far it is
 
 
@@ -53,7 +49,7 @@ def estimate(args: argparse.Namespace) -> int:
     estimated = KINDS.get(args.kind, estimate.energy)(**options)
     text = tables.fields(asdict(estimated), Legend(type(estimated)), title=_title(args.kind, options))
     found = bounds(args.kind, **options)
-    line = TIMELESS[args.kind] if found is None else str(found)
+    line = ENERGY if found is None else str(found)
     answer = asdict(estimated) | {"bounds": None if found is None else asdict(found)}
     return tell(args, answer, text, line, *notes_of(args, options), *filter(None, [_energy(args, estimated)]))
 
@@ -65,7 +61,8 @@ def arguments_of(args: argparse.Namespace) -> dict[str, Any]:
 
 def notes_of(args: argparse.Namespace, options: dict[str, Any]) -> list[str]:
     """Return the lines under an estimate: which product is priced, too many positions, absent parts."""
-    return [note for note in (_priced(args), _positions(args), _layers_alone(options)) if note]
+    moved = "the way from region to region is priced, which `estimate decode` leaves out" * (args.kind == "batch")
+    return [note for note in (_priced(args), moved, _positions(args), _layers_alone(options)) if note]
 
 
 def _energy(args: argparse.Namespace, estimated: Any) -> str:
@@ -80,7 +77,7 @@ def _priced(args: argparse.Namespace) -> str:
 
     if args.kind not in ("gemm", "gemv"):
         return ""
-    shapes = ((args.m, args.k), (args.k, args.n)) if args.kind == "gemm" else ((1, args.k), (args.k, args.n))
+    shapes = (args.m or 1, args.k), (args.k, args.n)
     product = Compared(args.kind, as_mesh(args.mesh, args.device), args.dtype, shapes)
     known = args.algorithm in product.algorithms
     return str(agreement(product, args.algorithm, getattr(args, "groups", None))) if known else ""
@@ -174,16 +171,9 @@ def _with_experts(args: argparse.Namespace, options: dict[str, Any]) -> dict[str
 
 def _title(subject: str, options: dict[str, Any]) -> str:
     """Return the title: the subject of the estimate, and every option with a value."""
-    from wafer_triton.compare.sweep import LEGEND
+    from wafer_triton.compare.sweep import asked
 
-    said = (
-        LEGEND.label(name)
-        if value is True
-        else f"{LEGEND.label(name)} {LEGEND.asked(name, getattr(value, 'name', value))}"
-        for name, value in options.items()
-        if value is not None and value is not False
-    )
-    return f"{subject}, {PREDICTED}: {', '.join(said)}"
+    return f"{subject}, {PREDICTED}: {asked(options)}"
 
 
 MODEL = (
@@ -224,6 +214,7 @@ KINDS = (
         (
             MESH,
             *(size(f"--{name}", "size of the whole matrix") for name in "kn"),
+            option("--m", type=count, metavar="N", help="vectors that go at once (default: one)"),
             option("--algorithm", default="ktree", help="ktree, pipeline, ring, star, two-phase, t10 or ladder"),
             GROUPS,
             DEVICE,

@@ -13,7 +13,7 @@ from wafer_triton.text.quantity import PREDICTED, digits, quantity
 if TYPE_CHECKING:
     from wafer_triton.compare.explain import Explanation
 
-TIMELESS = ("kv", "energy")  # kinds of estimates that predict no time
+GIVEN = "energy"  # the kind of estimates whose times are given
 
 
 def explain(args: argparse.Namespace) -> int:
@@ -23,6 +23,10 @@ def explain(args: argparse.Namespace) -> int:
 
     out = args.draw
     del args.draw
+    if out is not None:
+        from wafer_triton.draw.figure import check_kind
+
+        check_kind(out)
     arguments = arguments_of(args)
     with Progress(brief=args.kind not in ("request", "prefill")) as progress:
         found = explain(args.kind, progress=progress, **arguments)
@@ -40,7 +44,8 @@ def _texts(found: Explanation) -> list[str]:
     from wafer_triton.draw.tables import table
 
     title = f"{found.title}, {PREDICTED}: {quantity(found.value, found.unit)}"
-    rows = [("share of the time", name, f"{digits(100 * share)} %") for name, share in found.shares.items() if share]
+    shares = {name: f"{digits(100 * share)} %" for name, share in found.shares.items() if share}
+    rows = [(f"share of the {found.whole}", name, share) for name, share in shares.items()]
     rows += [("roof", name, quantity(roof, found.unit)) for name, roof in found.roofs.items()]
     if found.sram_share is not None:
         rows.append(("SRAM in use", "of a core", f"{digits(100 * found.sram_share)} %"))
@@ -68,8 +73,6 @@ COMMANDS = (
     Command(
         "explain",
         explain,
-        kinds=tuple(
-            replace(kind, run=explain, options=(*kind.options, DRAW)) for kind in KINDS if kind.name not in TIMELESS
-        ),
+        kinds=tuple(replace(kind, run=explain, options=(*kind.options, DRAW)) for kind in KINDS if kind.name != GIVEN),
     ),
 )

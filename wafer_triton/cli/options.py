@@ -15,14 +15,13 @@ from wafer_triton.cli import ranks
 from wafer_triton.device import device as find_device
 from wafer_triton.device.dtype import BYTES, TILES, WEIGHTS
 from wafer_triton.device.mesh import Mesh, as_mesh
-from wafer_triton.errors import ConfigError
+from wafer_triton.errors import MOST, ConfigError
 
 if TYPE_CHECKING:
     from wafer_triton.emulate.executor import Executor
     from wafer_triton.models.checkpoint.checkpoint import Checkpoint
 
 Option = tuple[tuple[str, ...], dict[str, Any]]
-MOST = 10**9  # of any number, some thousand times the largest model's
 
 
 @dataclass(frozen=True)
@@ -61,18 +60,6 @@ class Command:
 def option(*flags: str, **settings: Any) -> Option:
     """Return an option as the arguments of argparse's `add_argument`."""
     return flags, settings
-
-
-class Once(argparse.Action):
-    """Store a value, and refuse a second one, of which the first would be lost."""
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
-    ) -> None:  # fmt: skip
-        """Set the value of the option."""
-        if getattr(namespace, self.dest) is not None:
-            raise argparse.ArgumentError(self, "is given twice; give it once")
-        setattr(namespace, self.dest, values)
 
 
 WRITTEN = ("out", "draw", "trace", "write", "profile", "routing_out")  # options that name a file which is written

@@ -69,10 +69,10 @@ def request(args: argparse.Namespace) -> int:
         regions=place.regions,
         tables=[_estimated("The request", priced)],
         headline=f"{quantity(priced.tokens_per_second, 'tokens/s')} predicted: {told}",
-        time=times.plain(times.of_request(**sizes, most=MOST_TOKENS), place.regions),
+        time=times.plain(times.request(**sizes, most=MOST_TOKENS), place.regions),
     )
     if args.trace:
-        draw.perfetto(times.of_request(**sizes), args.trace)
+        draw.perfetto(times.request(**sizes), args.trace)
     return written(args, args.out, args.trace)
 
 

@@ -20,7 +20,12 @@ def count() -> int:
 
 def number() -> int:
     """Return the number of this rank."""
-    return _whole("RANK", 0) if count() > 1 else 0
+    own = _whole("RANK", 0) if count() > 1 else 0
+    if own >= max(1, count()):
+        raise BackendError(
+            f"RANK = {own} of WORLD_SIZE = {count()} in the environment: ranks count from 0; use torchrun"
+        )
+    return own
 
 
 def _whole(name: str, otherwise: int) -> int:

@@ -7,7 +7,7 @@ import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from wafer_triton.cli.options import DEVICE, SHAPE, WEIGHTS_DTYPE, Command, Once, option, path, tell
+from wafer_triton.cli.options import DEVICE, SHAPE, WEIGHTS_DTYPE, Command, option, path, tell
 from wafer_triton.cli.serving import (
     PLACED,
     POLICIES,
@@ -269,7 +269,7 @@ COMMANDS = (
             *PLACED,
             SLO,
             option("--overload", action="store_true", help="report a rate that is too high all the same"),
-            option("--sweep", action=Once,
+            option("--sweep",
                    metavar="NAME=A,B,...", help="a row for each value of an option, such as rate=1,2,4"),
             option("--out", type=path, metavar="FILE", help="CSV with a row for each request, or each value"),
             option("--draw", type=path, metavar="FILE", help="a picture, .png, .svg or .pdf: the run, or the sweep"),

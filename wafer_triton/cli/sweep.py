@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from wafer_triton.compare.grid import Over, Row
 
 MOST_SHOWN = 60  # rows of a table for people; more are in the CSV alone
+# Columns of that table beside the parameters and `--show`, where an estimate has them.
+TABLED = (
+    "tokens_per_second", "user_tokens_per_second", "cycles", "seconds", "joules_per_token", "regions",
+    "sram_peak_bytes", "error_band",
+)  # fmt: skip
 MOST_REASONS = 5  # that are printed, the most frequent first
 SHORT = 100  # points of a sweep that reports no progress
 PICTURES = (".png", ".svg")  # kinds of files that a sweep draws beside its CSV
@@ -39,22 +44,19 @@ def sweep(args: argparse.Namespace) -> int:
     kind = kind_of(args.kind)
     sweeps.check_size(kind, over)
     rows: list[Row] = []
-    errors: list[Any] = []
     interrupted = False
     try:
         with Progress(brief=len(grid.points(over)) < SHORT) as progress:
             progress.announce(sweeps.seconds(kind, over))
-            for row in sweeps.estimates(kind, over, progress, errors=errors, **options):
+            for row in sweeps.estimates(kind, over, progress, **options):
                 rows.append(row)
     except KeyboardInterrupt:
-        if not rows:
+        if not grid.feasible(rows):
             raise
         interrupted = True
-    if not grid.feasible(rows):
-        raise errors[-1]
-    title = f"{args.kind} over {' and '.join(over)}, {PREDICTED}" + _fixed(options)
+    title = f"{args.kind} over {' and '.join(over)}, {PREDICTED}" + f": {sweeps.asked(options)}" * bool(options)
     shown = args.show or _first_figure(rows, over)
-    texts = [*_tables(rows, over, title), *_masked(rows), *_best(rows, over, shown)]
+    texts = [*_tables(rows, over, shown, title), *_masked(rows), *_best(rows, over, shown)]
     if any("joules" in name for name in grid.feasible(rows)[0]) and _changes_power(over, options):
         texts.append(f"power follows {LAW}; give power_watts to change it")
     files: list[Path] = []
@@ -134,15 +136,6 @@ def _settings(settings: list[str], over: Over) -> dict[str, Any]:
     return options
 
 
-def _fixed(options: dict[str, Any]) -> str:
-    """Return the arguments that stay, in words."""
-    from wafer_triton.compare.sweep import LEGEND
-
-    given = {name: getattr(value, "name", value) for name, value in options.items() if value is not False}
-    said = [LEGEND.label(name) + (value is not True) * f" {LEGEND.asked(name, value)}" for name, value in given.items()]
-    return f": {', '.join(said)}" if said else ""
-
-
 def _first_figure(rows: list[Row], over: Over) -> str:
     """Return tokens per second, or the first figure of a row without them."""
     from wafer_triton.compare.grid import feasible
@@ -151,8 +144,8 @@ def _first_figure(rows: list[Row], over: Over) -> str:
     return "tokens_per_second" if "tokens_per_second" in row else list(row)[len(over)]
 
 
-def _tables(rows: list[Row], over: Over, title: str) -> list[str]:
-    """Return the table of all rows with figures, or a line where they are too many to read."""
+def _tables(rows: list[Row], over: Over, shown: str, title: str) -> list[str]:
+    """Return the table of all rows with figures, or a line where they are too many to read; the CSV has all columns."""
     from wafer_triton.compare.grid import feasible, size
     from wafer_triton.compare.sweep import LEGEND
     from wafer_triton.draw import tables
@@ -160,8 +153,11 @@ def _tables(rows: list[Row], over: Over, title: str) -> list[str]:
     held = feasible(rows)
     if len(rows) > MOST_SHOWN:
         return [f"{title}\n{size(over)}, {len(held):,} with figures"]
-    asked = [row | {name: LEGEND.asked(name, row[name]) for name in over} for row in held]
-    return [tables.records(asked, LEGEND, title=title)]
+    columns = [name for name in dict.fromkeys((*over, shown, *TABLED)) if any(name in row for row in held)]
+    said = [
+        {name: LEGEND.asked(name, row[name]) if name in over else row.get(name) for name in columns} for row in held
+    ]
+    return [tables.records(said, LEGEND, title=title)]
 
 
 def _masked(rows: list[Row]) -> list[str]:
@@ -180,12 +176,12 @@ def _masked(rows: list[Row]) -> list[str]:
 
 def _best(rows: list[Row], over: Over, shown: str) -> list[str]:
     """Return a line with the best point of each device and model."""
-    from wafer_triton.compare.sweep import best, told
+    from wafer_triton.compare.sweep import best, in_words
 
     if all(shown not in row or not isinstance(row[shown], int | float) for row in rows):
         columns = ", ".join(name for name in max(rows, key=len) if name not in over)
         raise ConfigError(f"--show {shown}: there is no such column; columns: {columns}")
-    return [told(row, over, shown) for row in best(rows, shown)]
+    return [in_words(row, over, shown) for row in best(rows, shown)]
 
 
 def _changes_power(over: Over, options: dict[str, Any]) -> bool:

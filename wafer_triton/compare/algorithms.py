@@ -19,6 +19,7 @@ from wafer_triton.device import DeviceLike
 from wafer_triton.device.mesh import as_mesh
 from wafer_triton.schedule.product import Recipe
 from wafer_triton.schedule.schedule import Schedule
+from wafer_triton.text.arguments import checked
 from wafer_triton.text.progress import COUNT_SECONDS, Announce, Progress, emulation_seconds, silent, unannounced
 from wafer_triton.text.quantity import as_in, named, unit
 from wafer_triton.verify.provenance import Intent
@@ -40,6 +41,7 @@ class AlgorithmRow:
     verdict: dict[str, bool] = field(metadata=named("PLMR"))
 
 
+@checked
 def compare_gemm(
     mesh: Any, m: int, k: int, n: int, *, device: DeviceLike = "wse2", dtype: str = "fp16",
     values: bool | None = None, progress: Progress = silent, announce: Announce = unannounced,

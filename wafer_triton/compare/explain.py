@@ -11,22 +11,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from wafer_triton.compare.sweep import KINDS, LEGEND, less_is_better
+from wafer_triton.compare.roofs import roofs
+from wafer_triton.compare.sweep import KINDS, LEGEND, asked, less_is_better
 from wafer_triton.compare.tracing import elasticities, traced
-from wafer_triton.cost.constants import constants
 from wafer_triton.device import Device, DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.device.mesh import as_mesh
 from wafer_triton.errors import DeviceError, WaferError
 from wafer_triton.place.fitting import without_hints
+from wafer_triton.text.arguments import checked
 from wafer_triton.text.progress import Progress, silent
 from wafer_triton.text.quantity import digits
 
-# The figure that is explained, by the kind of the estimate; another kind takes no time that is predicted.
+# The figure that is explained, by the kind of the estimate.
 FIGURES = {
     "gemm": "seconds", "gemv": "seconds", "decode": "tokens_per_second", "prefill": "tokens_per_second",
-    "request": "tokens_per_second", "batch": "tokens_per_second", "cap": "tokens_per_second",
+    "request": "tokens_per_second", "batch": "tokens_per_second", "cap": "tokens_per_second", "kv": "shift_tokens",
 }  # fmt: skip
+TIME, SRAM = "time", "SRAM of a core"  # of which an estimate has shares
 # Parts of the time, by constants of the cost model.
 BOUNDS = {
     "compute": (
@@ -52,20 +54,25 @@ MESHES = (0.5, 0.75, 0.9, 1.1, 1.25, 1.5, 2.0)  # times the sides of a mesh, tri
 SIDES = ("mesh", "prefill_mesh", "decode_mesh")
 BEST = 3  # changes that pay most
 PAYS = 1.005  # times the speed from which on a change pays
-ROOFS = {"P": "multiply-adds", "L": "hops and set-ups", "M": "SRAM bandwidth", "R": "busiest link"}
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """The shares of an estimate's time by `BOUNDS`, and per cent of its figure per per cent of each number."""
+    """The shares of an estimate's time by `BOUNDS`, and per cent of its figure per per cent of each number.
+
+    Of a cache, which takes no time, the shares are of the SRAM of a core.
+    """
 
     figure: str
     shares: Mapping[str, float]
     elasticities: Mapping[str, float]
+    whole: str = TIME
 
     def __str__(self) -> str:
         order = sorted(self.shares, key=lambda name: -self.shares[name])
         said = ", ".join(f"{name} {digits(100 * self.shares[name])} %" for name in order if self.shares[name] >= 0.005)
+        if self.whole == SRAM:
+            return f"bound by the {SRAM}: {said}; no rate of the device changes it"
         slopes = {name: slope for name, slope in self.elasticities.items() if abs(slope) >= 0.005}
         strong = sorted(slopes, key=lambda name: -abs(slopes[name]))
         each = ", ".join(f"{name} {slopes[name]:+.2f}" for name in strong)
@@ -98,8 +105,9 @@ class Change:
 class Explanation:
     """An estimate explained. `value` is its figure in `unit`; `roofs` are by letters of PLMR, speeds in that unit.
 
-    A roof is the figure if one resource alone took time, beside compute or not. `sram_share` is the share of a core's
-    SRAM in use, None where the estimate has no peak.
+    `shares` are of `whole`, the time or the SRAM of a core. A roof is the figure if one resource alone took time, see
+    `compare.roofs`; an estimate without time has none. `sram_share` is the share of a core's SRAM in use, None where
+    the estimate has no peak.
     """
 
     title: str
@@ -113,6 +121,7 @@ class Explanation:
     sram_share: float | None
     effects: Mapping[str, Effect]
     best: tuple[Change, ...]
+    whole: str = TIME
 
     def as_json(self) -> dict[str, Any]:
         """Return all fields as plain values."""
@@ -120,13 +129,18 @@ class Explanation:
 
 
 def bounds(kind: str, *, device: DeviceLike = "wse2", **arguments: Any) -> Bounds | None:
-    """Return the bounds of an estimate of a kind of `sweep.KINDS`; None for `kv` and `energy`, which take no time.
+    """Return the bounds of an estimate of a kind of `sweep.KINDS`; None for `energy`, whose times are given.
 
     Raises as the estimate.
     """
     if kind not in FIGURES:
         return None
     chip = find_device(device)
+    if kind == "kv":
+        held = KINDS[kind](device=chip, **arguments)
+        sizes = {"weights": held.weight_bytes, "cache": held.concat_tokens * held.entry_bytes}
+        sizes["buffers and rest"] = chip.sram_bytes - sum(sizes.values())
+        return Bounds(FIGURES[kind], {name: size / chip.sram_bytes for name, size in sizes.items()}, {}, SRAM)
     found = KINDS[kind](device=traced(chip), **arguments)
     figure = FIGURES[kind]
     value = getattr(found, figure)
@@ -139,19 +153,24 @@ def bounds(kind: str, *, device: DeviceLike = "wse2", **arguments: Any) -> Bound
     return Bounds(figure, shares, {name: slope for name, slope in slopes_of.items() if name != "power_watts"})
 
 
+@checked
 def explain(kind: str, *, device: DeviceLike = "wse2", progress: Progress = silent, **arguments: Any) -> Explanation:
     """Return the explanation of an estimate of a kind, whose arguments and errors are its own.
 
     Effects are of all numbers of `VARIED`; changes are these, and meshes of other sizes. Reports "estimates" to
-    `progress`. Raises DeviceError for a kind that takes no time.
+    `progress`. Raises DeviceError for another kind.
     """
     if kind not in FIGURES:
-        raise DeviceError(f"explain {kind!r}: choose a kind that takes time, one of {', '.join(FIGURES)}")
+        said = "its times are given, and its ratio is in proportion to them and to power; " * (kind == "energy")
+        raise DeviceError(f"explain {kind!r}: {said}choose one of {', '.join(FIGURES)}")
     chip, figure = find_device(device), FIGURES[kind]
     found = bounds(kind, device=chip, **arguments)
-    assert found is not None, "the kind takes time"
+    assert found is not None, "the kind has a figure"
     base = KINDS[kind](device=chip, **arguments)
     value, least = getattr(base, figure), less_is_better(figure)
+
+    def of_device(alone: Device) -> Any:
+        return getattr(KINDS[kind](device=alone, **arguments), figure)
 
     def ratio(**changed: Any) -> float | str:
         """Return the speed of an estimate over the present one, or the reason why it has none."""
@@ -187,17 +206,18 @@ def explain(kind: str, *, device: DeviceLike = "wse2", progress: Progress = sile
         progress("estimates", done, total)
     pays = sorted((change for change in changes if change.ratio >= PAYS), key=lambda change: -change.ratio)
     return Explanation(
-        title=_title(kind, chip, arguments),
+        title=f"{kind} on {chip.name}: {asked({n: each for n, each in arguments.items() if n != 'program'})}",
         figure=figure,
         label=LEGEND.label(figure),
         unit=LEGEND.unit(figure),
         value=value,
         shares=found.shares,
         elasticities=found.elasticities,
-        roofs=roofs(base, chip, value, least),
+        roofs=roofs(of_device, chip, least) if found.whole == TIME else {},
         sram_share=(peak / chip.sram_bytes) if (peak := getattr(base, "sram_peak_bytes", 0)) else None,
         effects=effects,
         best=_distinct(pays),
+        whole=found.whole,
     )
 
 
@@ -216,32 +236,3 @@ def _distinct(changes: list[Change]) -> tuple[Change, ...]:
     for change in changes:
         kept.setdefault(change.what.rpartition(" ")[0], change)
     return tuple(kept.values())[:BEST]
-
-
-def roofs(base: Any, chip: Device, value: float, least: bool) -> dict[str, float]:
-    """Return the figure of an estimate by each of `ROOFS` alone; empty for an estimate without these counts."""
-    if not hasattr(base, "mac_utilisation"):
-        return {}
-    c, seconds = constants(chip), base.seconds
-    cycles = seconds * chip.clock_hz
-    assert c is not None
-    busy = {
-        "P": base.mac_utilisation,
-        "L": base.latency_cycles / cycles,
-        "M": base.sram_bandwidth_utilisation,
-        "R": base.link_cycles / cycles,
-    }
-    return {
-        f"{letter}, {ROOFS[letter]}": value * share if least else value / share
-        for letter, share in busy.items()
-        if share > 0
-    }
-
-
-def _title(kind: str, chip: Device, arguments: Mapping[str, Any]) -> str:
-    said = ", ".join(
-        f"{LEGEND.label(name)} {LEGEND.asked(name, getattr(value, 'name', value))}"
-        for name, value in arguments.items()
-        if value not in (None, False) and name != "program"
-    )
-    return f"{kind} on {chip.name}: {said}"

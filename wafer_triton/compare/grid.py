@@ -68,7 +68,10 @@ def feasible(rows: Iterable[Row]) -> list[Row]:
     """Return the rows with figures; ConfigError for anything but rows by name."""
     if isinstance(rows, str) or not isinstance(rows, Iterable):
         raise ConfigError(f"rows are given as {type(rows).__name__}; give the rows of a sweep")
-    return [row for row in rows if REASON not in row]
+    held = list(rows)
+    for row in held:
+        check_type("a row", row, Mapping, ConfigError)
+    return [row for row in held if REASON not in row]
 
 
 def write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:

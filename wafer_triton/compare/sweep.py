@@ -7,7 +7,7 @@ between points, as they depend on no number of a device; so a sweep over rates p
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from inspect import Parameter, signature
 from math import isfinite, prod
@@ -23,11 +23,21 @@ from wafer_triton.cost.search import without_collection
 from wafer_triton.device import Device, DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.device.keys import KEYS
-from wafer_triton.errors import ConfigError, DeviceError, ShapeError, WaferError, check_counts, check_function
+from wafer_triton.errors import (
+    ConfigError,
+    DeviceError,
+    ShapeError,
+    WaferError,
+    check_counts,
+    check_function,
+    check_type,
+    shown,
+)
 from wafer_triton.place.fitting import without_hints
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.serve.batch import Batched, batch
+from wafer_triton.text.arguments import checked
 from wafer_triton.text.progress import Progress, silent
 from wafer_triton.text.quantity import Legend, as_in, unit
 
@@ -97,6 +107,7 @@ def own(function: Callable[..., Schedule]) -> Callable[..., OwnCost]:
 
     def run(*, device: DeviceLike | None = None, **arguments: Any) -> OwnCost:
         schedule = function(**arguments)
+        check_type("own: the function's result", schedule, Schedule, ShapeError)
         if device is not None:
             schedule = replace(schedule, mesh=replace(schedule.mesh, device=find_device(device)))
         sram.check(schedule)
@@ -107,35 +118,36 @@ def own(function: Callable[..., Schedule]) -> Callable[..., OwnCost]:
         }
         return OwnCost(**{name: found[name] for name in OwnCost.__dataclass_fields__})
 
-    named = [one for one in signature(function).parameters.values() if one.name != "device"]
-    run.__signature__ = signature(function).replace(  # type: ignore[attr-defined]
+    try:
+        own_signature = signature(function)
+    except ValueError:  # of a type of Python's own
+        raise ShapeError(f"own: {shown(function)} has no parameters that Python shows; give a plain function") from None
+    kept = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    named = [one for one in own_signature.parameters.values() if one.name != "device" and one.kind in kept]
+    run.__signature__ = own_signature.replace(  # type: ignore[attr-defined]
         parameters=[*named, Parameter("device", Parameter.KEYWORD_ONLY, default=None)]
     )
     return run
 
 
+@checked
 def sweep(kind: str | Callable[..., Any], over: Over, progress: Progress = silent, **fixed: Any) -> list[Row]:
     """Return a row for each point of a grid: `over` has the values of each parameter, `fixed` the other arguments.
 
     `kind` is one of `KINDS`, or an estimate such as `own` makes. A parameter is a number of a device, "device", or an
     argument of the estimate; numbers have the keys of a device's file, such as `sram_kib`, and power follows cores and
     clock as there. At most two are swept beside "device" and "model". A point that raises a WaferError has
-    its message in the column "reason"; if all do, the last error is raised. Raises DeviceError for an unknown kind or
-    parameter, ShapeError for a value of the wrong type and for more than `MOST_POINTS` points.
+    its message in the column "reason"; if all do, the error of one is raised, with changes that would fit. Raises
+    DeviceError for an unknown kind or parameter, ShapeError for a value of the wrong type and for more than
+    `MOST_POINTS` points.
     """
-    rows, last = [], list[WaferError]()
-    for row in estimates(kind, over, progress, errors=last, **fixed):
-        rows.append(row)
-    if last and not feasible(rows):
-        raise last[-1]
-    return rows
+    return list(estimates(kind, over, progress, **fixed))
 
 
 def estimates(
-    kind: str | Callable[..., Any], over: Over, progress: Progress = silent, *,
-    errors: list[WaferError] | None = None, **fixed: Any,
+    kind: str | Callable[..., Any], over: Over, progress: Progress = silent, **fixed: Any
 ) -> Iterator[Row]:  # fmt: skip
-    """Yield the rows of `sweep` one by one; `errors` takes the errors of points without figures."""
+    """Yield the rows of `sweep` one by one, and raise as it does."""
     run = _estimate(kind)
     arguments = {name: one for name, one in signature(run).parameters.items() if name != "device"}
     _check_names(kind if isinstance(kind, str) else "an own schedule", arguments, over, fixed)
@@ -148,25 +160,38 @@ def estimates(
     def figures(point: Point) -> Row:
         on = point.get("device", base)
         numbers = {name: value for name, value in (set_ | point).items() if name in KEYS and name not in arguments}
-        try:
-            if numbers:
-                chip = find_device("wse2" if on is None else on)
-                on = chip.changed(name=chip.name, **numbers)
-            given = {name: value for name, value in point.items() if name in arguments}
-            found = run(device=on, **fixed | given)
-        except WaferError as error:
-            if errors is not None:
-                errors.append(error)
-            raise
+        if numbers:
+            chip = find_device("wse2" if on is None else on)
+            on = chip.changed(name=chip.name, **numbers)
+        given = {name: value for name, value in point.items() if name in arguments}
+        found = run(device=on, **fixed | given)
         return {name: each for name, each in asdict(found).items() if isinstance(each, int | float)}
 
-    rows = masked(points(values), figures, progress)
+    every, some = points(values), False
+    rows = masked(every, figures, progress)
     while True:
         with without_hints(), without_collection():
             row = next(rows, None)
         if row is None:
-            return
+            break
+        some = some or REASON not in row
         yield row | {name: str(getattr(row[name], "name", row[name])) for name in OVERLAID if name in over}
+    if not some:
+        one = every[len(every) // 2]
+        try:
+            figures(one)
+        except WaferError as error:
+            prefix = f"none of {size(over)} has figures; at {asked(one)}: " if len(every) > 1 else ""
+            raise type(error)(f"{prefix}{error}") from None
+
+
+def asked(arguments: Mapping[str, Any]) -> str:
+    """Return the arguments of an estimate in words; absent and false ones are left out."""
+    return ", ".join(
+        LEGEND.label(name) + (value is not True) * f" {LEGEND.asked(name, getattr(value, 'name', value))}"
+        for name, value in arguments.items()
+        if value is not None and value is not False
+    )
 
 
 def less_is_better(column: str) -> bool:
@@ -185,7 +210,7 @@ def best(rows: Sequence[Row], by: str) -> list[Row]:
     return [pick(group, key=lambda row: row[by]) for group in groups.values()]
 
 
-def told(row: Row, over: Iterable[str], by: str) -> str:
+def in_words(row: Row, over: Iterable[str], by: str) -> str:
     """Return the best row by a column in words: its figure, and its values of the parameters `over`."""
     values = {name: LEGEND.asked(name, row[name]) for name in over}
     point = ", ".join(text if text.endswith(f" {name}") else f"{name} {text}" for name, text in values.items())
@@ -224,8 +249,8 @@ def check_size(kind: str | Callable[..., Any], over: Over) -> None:
 def _estimate(kind: str | Callable[..., Any]) -> Callable[..., Any]:
     if callable(kind):
         return kind
-    if kind not in KINDS:
-        raise DeviceError(f"sweep over {kind!r}: choose one of {', '.join(KINDS)}")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise DeviceError(f"sweep over {shown(kind)}: choose one of {', '.join(KINDS)}")
     return KINDS[kind]
 
 
@@ -259,7 +284,7 @@ def _value(name: str, value: Any, arguments: dict[str, Parameter]) -> Any:
         if not isfinite(value):
             raise ShapeError(f"{name} = {value!r} must be a finite number")
         number: Any = value
-        value = int(number) if float(number).is_integer() and abs(number) < MOST_WHOLE else number
+        value = int(number) if abs(number) < MOST_WHOLE and float(number).is_integer() else number
     elif name in KEYS and name not in arguments:
         raise ShapeError(f"{name} = {value!r} must be a finite number")
     if name in arguments and arguments[name].annotation == "int":

@@ -24,12 +24,14 @@ from wafer_triton.device import Device, DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.device.dtype import BYTES
 from wafer_triton.device.mesh import Mesh, as_mesh
-from wafer_triton.errors import ShapeError, check_counts
+from wafer_triton.errors import ShapeError, check_counts, shown
 from wafer_triton.place.fitting import fitted
 from wafer_triton.schedule.block import Block
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.read import Model, shape_of
 from wafer_triton.shape.routing import DRAWN, Trace, drawn, of_experts, read_trace, steps
+from wafer_triton.text.arguments import checked
+from wafer_triton.text.files import check_path
 from wafer_triton.text.quantity import as_in, unit
 
 MOST_BATCH = 1024  # sequences of a step; each is priced alone
@@ -196,6 +198,7 @@ class Routed(Cap):
     as_if: str | None = field(default=None, metadata=as_in(Layered, "as_if"))
 
 
+@checked
 def cap(
     *, device: DeviceLike = "wse2", model: Model, mesh: Any, context: int, batch: int = 1,
     routing: str | float | Path = "uniform", as_if: bool = False, head_groups: int | None = None,
@@ -211,7 +214,7 @@ def cap(
     if batch > MOST_BATCH:
         raise ShapeError(f"batch = {batch:,} is more than the {MOST_BATCH:,} sequences of a step that are taken here")
     if not isinstance(routing, str | int | float | Path) or isinstance(routing, bool):
-        raise ShapeError(f"routing {routing!r}: give uniform, a skew such as 1.2, or a JSON file")
+        raise ShapeError(f"routing {shown(routing)}: give uniform, a skew such as 1.2, or a JSON file")
     if shape.experts is None and routing != "uniform":
         of_experts(shape)  # raises
 
@@ -249,6 +252,7 @@ def _trace(routing: str | float | Path, shape: DecoderShape, batch: int) -> Trac
         skew = float(str(routing))
     except ValueError:
         path = Path(routing)  # type: ignore[arg-type]
+        check_path(path)
         if not path.is_file():
             if path.suffix == ".json":
                 raise ShapeError(

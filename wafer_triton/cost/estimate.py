@@ -45,6 +45,7 @@ from wafer_triton.schedule.product import recipe, tiles
 from wafer_triton.schedule.reduce import ALGORITHMS as REDUCTIONS
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.read import Model, shape_of
+from wafer_triton.text.arguments import checked
 
 __all__ = [
     "GPU_WATTS", "Capacity", "Energy", "Kernel", "Layered", "RequestCost", "Routed", "cap",
@@ -55,6 +56,7 @@ SECONDS = 1e-15, 1e15  # the range of a task's time, far beyond any task
 GPU_WATTS = {"a100": 400, "v100": 300, "h100": 700, "h200": 700, "b200": 1000, "mi300x": 750}  # [data sheets] SXM/OAM
 
 
+@checked
 def gemm(
     *, device: DeviceLike = "wse2", mesh: Any, m: int, k: int, n: int, algorithm: str = "mesh", dtype: str = "fp16"
 ) -> Kernel:
@@ -78,35 +80,41 @@ def gemm(
     return _kernel(mesh, cost, c, name, rests_on)
 
 
+@checked
 def gemv(
-    *, device: DeviceLike = "wse2", mesh: Any, k: int, n: int, algorithm: str = "ktree", groups: int | None = None,
-    dtype: str = "fp16",
+    *, device: DeviceLike = "wse2", mesh: Any, k: int, n: int, m: int | None = None, algorithm: str = "ktree",
+    groups: int | None = None, dtype: str = "fp16",
 ) -> Kernel:  # fmt: skip
     """Return the cost of y [n] = x [k] W [k, n] by MeshGEMV.
 
     `algorithm` is "ktree", another all-reduce, or one of the rivals "t10" and "ladder". `groups` is the number of
-    groups on the first of two levels (None: the best).
+    groups on the first of two levels (None: the best). With `m`, x has as many rows, which go at once; the rivals take
+    one.
     """
     mesh, c = _mesh(device, mesh)
-    k, n = check_counts(k=k, n=n)
+    m, k, n = check_counts(m=1 if m is None else m, k=k, n=n)
     name = storage_name(dtype)
     tree = _groups(groups)
     check_type("gemv: algorithm", algorithm, str, MeshError)
     if algorithm in rivals.ASSUMED:
         if tree is not None:
             raise MeshError(f"GEMV algorithm {algorithm!r} takes no groups; use 'ktree'")
+        if m > 1:
+            raise MeshError(f"GEMV algorithm {algorithm!r} takes one vector, not m = {m}; use 'ktree'")
         return _kernel(mesh, rivals.gemv(mesh, k, n, name, algorithm, c), c, name, ASSUMED, algorithm)
     if algorithm not in REDUCTIONS:
         raise MeshError(f"GEMV algorithm {algorithm!r}: choose one of {', '.join((*REDUCTIONS, *rivals.ASSUMED))}")
     if algorithm == "ktree" and tree is None:
         tree = best_groups(mesh.length("y"), c)
     options = (("algorithm", algorithm), ("groups", tree), ("sums", tile_dtype(name)))
-    cost = price(recipe("gemv", mesh, name, ((1, k), (k, n)), options).schedule, c)
+    cost = price(recipe("gemv", mesh, name, ((m, k), (k, n)), options).schedule, c)
     sizes = product_sizes(mesh, *tiles(mesh.shape[0], k), *tiles(mesh.shape[1], n))
-    rests_on = basis(mesh.device, "gemv", sizes, unmeasured(name, algorithm, "ktree", cost.relayed))
+    own = ["GEMV of several vectors was not measured"] * (m > 1)
+    rests_on = basis(mesh.device, "gemv", sizes, own + unmeasured(name, algorithm, "ktree", cost.relayed))
     return _kernel(mesh, cost, c, name, rests_on)
 
 
+@checked
 def decode(
     *, device: DeviceLike = "wse2", model: Model, mesh: Any, context: int, groups: int | None = None,
     program: str = "full", as_if: bool = False, head_groups: int | None = None, trim: bool = False,
@@ -135,6 +143,7 @@ def decode(
     return replace(decode_on(part(mesh), shape, context, c, tree, program, head_groups, layout), as_if=why)
 
 
+@checked
 def prefill(
     *, device: DeviceLike = "wse2", model: Model, mesh: Any, tokens: int, program: str = "full",
     as_if: bool = False, head_groups: int | None = None, trim: bool = False, experts: Placement = None,
@@ -160,6 +169,7 @@ def prefill(
     return replace(prefill_on(mesh, shape, tokens, c, program, head_groups, trim, experts, layout), as_if=why)
 
 
+@checked
 def request(
     *, device: DeviceLike = "wse2", model: Model, prefill_mesh: Any, decode_mesh: Any, input: int,
     output: int, groups: int | None = None, program: str = "full", as_if: bool = False, head_groups: int | None = None,
@@ -212,6 +222,7 @@ def request_place(
     return as_if_held(both, prefill_mesh, decode_mesh)[1], "; ".join(filter(None, whys))
 
 
+@checked
 def kv(
     *, device: DeviceLike = "wse2", model: Model, mesh: Any, program: str = "full",
     head_groups: int | None = None, layout: str | None = None, dtype: str | None = None,
@@ -230,6 +241,7 @@ def kv(
     return capacity.full(mesh, shape, c, program, head_groups, layout)
 
 
+@checked
 def energy(
     *, device: DeviceLike = "wse2", seconds: float, against: str = "a100", against_seconds: float, gpus: int = 1
 ) -> Energy:

@@ -18,15 +18,7 @@ from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import SramError, WaferError
 from wafer_triton.place import moves
 from wafer_triton.place.layouts import LAYOUTS, device_regions
-from wafer_triton.place.regions import (
-    FullError,
-    Placement,
-    Prefill,
-    Regions,
-    decode_regions,
-    placed,
-    prefill_alone,
-)
+from wafer_triton.place.regions import FullError, Placement, Prefill, Regions, decode_regions, placed, prefill_alone
 from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.shape.decoder import DecoderShape
 
@@ -58,7 +50,8 @@ def batch_placed(
 
 def layout_of(layout: str | None, program: str) -> str:
     """Return the layout of regions: `layout`, else "area" for the paper-benchmark program and rectangles for "full"."""
-    return layout or ("area" if layers.is_paper_benchmark(program) else LAYOUTS[0])
+    own = "area" if layers.is_paper_benchmark(program) else LAYOUTS[0]
+    return own if layout is None else layout
 
 
 def first(place: Callable[[layers.Block], T], choices: Sequence[layers.Block]) -> T:
@@ -169,12 +162,15 @@ def last_block(prefill: layers.Block, c: Constants, program: str) -> layers.Bloc
 def request_placed(
     prefill_mesh: Mesh, decode_mesh: Mesh, shape: DecoderShape, input: int, output: int, c: Constants,
     groups: Groups = None, program: str = "full", head_groups: int | None = None, experts: Experts = None,
-    layout: str | None = None,
+    layout: str | None = None, batch: int = 1,
 ) -> Placement:  # fmt: skip
-    """Return the placement of a request, as in `generate` for the same meshes; raises SramError or FullError."""
+    """Return the placement of a request, as in `generate` for the same meshes, with caches of `batch` requests.
+
+    Raises SramError or FullError.
+    """
     (choices,) = prefill_choices(prefill_mesh, shape, input, c, program, head_groups, False, experts)
     return first(
-        lambda block: placed(block, choices, input, layout_of(layout, program)),
+        lambda block: placed(replace(block, batch=batch), choices, input, layout_of(layout, program)),
         layers.decode_blocks(shape, decode_mesh, input + output, c, groups, program, head_groups),
     )
 

@@ -11,7 +11,7 @@ from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.layers import prefill_steps, total
 from wafer_triton.cost.phases import region_products
 from wafer_triton.cost.price import sum_cycles
-from wafer_triton.errors import ConfigError, MeshError, check_counts
+from wafer_triton.errors import ConfigError, MeshError, check_counts, shown
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.expert_places import ExpertRegions, expected_demand
 from wafer_triton.shape.decoder import DecoderShape
@@ -45,8 +45,9 @@ Placement = str | ExpertRegions | HotRegions | None
 
 def checked(experts: Placement, shape: DecoderShape) -> None:
     """Raise ConfigError unless `experts` is a placement; one other than None needs a model with experts."""
-    if not isinstance(experts, ExpertRegions | HotRegions) and experts not in (*PLACEMENTS, None):
-        raise ConfigError(f"experts {experts!r}: choose 'spread', 'regions' or ExpertRegions(side, capacity)")
+    named = experts is None or (isinstance(experts, str) and experts in PLACEMENTS)
+    if not isinstance(experts, ExpertRegions | HotRegions) and not named:
+        raise ConfigError(f"experts {shown(experts)}: choose 'spread', 'regions' or ExpertRegions(side, capacity)")
     if experts is not None and shape.experts is None:
         raise ConfigError(f"{shape.name} has no experts to place; leave experts out")
 

@@ -72,7 +72,8 @@ class Plan:
 def without_collection() -> Iterator[None]:
     """Switch the collector of reference cycles off, as it walks all objects that pricing keeps.
 
-    It would take two fifths of a plan's time, and a plan makes only some thousand cycles.
+    It would take two fifths of a plan's time, and a plan makes only some thousand cycles. All objects then count as
+    old, or the first collection afterwards would walk them.
     """
     before = gc.isenabled()
     gc.disable()
@@ -80,6 +81,9 @@ def without_collection() -> Iterator[None]:
         yield
     finally:
         if before:
+            if not gc.get_freeze_count():  # a caller's own frozen objects stay frozen
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 
@@ -155,7 +159,7 @@ def plan(
         if isinstance(last, SramError | FullError):
             side = sorted(sides)[len(sides) // 2]
             more = remedies(asked.placed, Mesh(side, side, target), shape)
-            said += more.replace("; it", f"; on mesh {side}x{side} it", 1)
+            said += more.replace("; it", f"; on mesh {side}x{side} it", 1) or "; give shorter prompts and answers"
         raise type(last)(said)
     chosen = asked.best(best, [(first, side, prefills.found[first].experts) for _, first, side in pairs()])
     decoding, capacity = asked.c.of("decode"), cache(asked.capacity)
@@ -283,7 +287,8 @@ class _Asked:
         if not found:
             reason = errors[max(errors)]
             raise MeshError(
-                f"no two meshes that were tried on {self.device.name} hold both phases; of the last: {reason}"
+                f"no two meshes that were tried on {self.device.name} hold both phases; of the last: {reason}; give "
+                f"shorter prompts and answers, or a larger device"
             )
         return [(*pairs[number][:2], request) for _, number, request in found[:count]]
 

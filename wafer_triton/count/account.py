@@ -19,7 +19,7 @@ from wafer_triton import local
 from wafer_triton.count.counts import Counts
 from wafer_triton.count.runs import distinct_runs, stages
 from wafer_triton.count.traffic import Moves, Traffic
-from wafer_triton.errors import ShapeError, check_counts, check_type
+from wafer_triton.errors import MOST, ShapeError, check_counts, check_type, shown
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.repeat import Repeat, comings
 from wafer_triton.schedule.rounds import Exchange, Local, Round
@@ -77,8 +77,8 @@ class Account(Counts):
         return notebook.numbers("Account", values, Legend(Account))
 
     def __mul__(self, times: float) -> Self:
-        if type(times) is not int or times < 0:
-            raise ShapeError(f"an account {times!r} times: give a whole number of at least 0")
+        if type(times) is not int or not 0 <= times <= MOST:
+            raise ShapeError(f"an account {shown(times)} times: give a whole number from 0 to {MOST:,}")
         return super().__mul__(times)
 
 

@@ -27,7 +27,7 @@ from typing import Any
 from wafer_triton.device import keys
 from wafer_triton.device.keys import MOST, UNBOUNDED_BYTES
 from wafer_triton.device.spec import NAMES, Sourced, read
-from wafer_triton.errors import DeviceError
+from wafer_triton.errors import DeviceError, shown
 from wafer_triton.text.quantity import named, unit
 
 MEASURED = ("wse2", "wse3")  # devices that the cost model's constants are fitted on
@@ -64,7 +64,7 @@ class Device:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
-            raise DeviceError(f"device {self.name!r} has no name; give a text of one character or more")
+            raise DeviceError(f"device {shown(self.name)} has no name; give a text of one character or more")
         for number, most in MOST.items():
             value: Any = getattr(self, number)
             if number == "routes" and value is None:
@@ -74,17 +74,20 @@ class Device:
                 object.__setattr__(self, number, value)
             least = 0 if number in ("hop_cycles", "stage_cycles") else 1e-9
             if not isinstance(value, int | float) or isinstance(value, bool) or not value >= least:
-                wanted = "0 or more" if least == 0 else "positive"
-                raise DeviceError(f"device {self.name!r}: {number} = {value!r} must be {wanted}, an int or a float")
+                small = type(value) in (int, float) and value > 0
+                wanted = "0 or more" if least == 0 else f"at least {least}" if small else "positive"
+                raise DeviceError(
+                    f"device {self.name!r}: {number} = {shown(value)} must be {wanted}, an int or a float"
+                )
             if value > most:
-                raise DeviceError(f"device {self.name!r}: {number} = {value!r} must be at most {most:,.0f}")
+                raise DeviceError(f"device {self.name!r}: {number} = {shown(value)} must be at most {most:,.0f}")
             if number in keys.WHOLE and value != int(value):
                 raise DeviceError(f"device {self.name!r}: {number} = {value!r} must be a whole number")
-        if self.like is not None and self.like not in MEASURED:
+        if self.like is not None and (not isinstance(self.like, str) or self.like not in MEASURED):
             known = ", ".join(map(repr, MEASURED))
             raise DeviceError(
-                f"device {self.name!r}: like = {self.like!r} must be one of {known}, on which constants are fitted, or "
-                f"None, to derive them from the device's own numbers"
+                f"device {self.name!r}: like = {shown(self.like)} must be one of {known}, on which constants are "
+                f"fitted, or None, to derive them from the device's own numbers"
             )
 
     @property
@@ -214,7 +217,7 @@ def device(spec: DeviceLike) -> Device:
         return Device.from_file(spec)
     known = f"(presets: {', '.join(PRESETS)})"
     if not isinstance(spec, str):
-        raise DeviceError(f"unknown device {spec!r}; give a preset, a file or a Device {known}")
+        raise DeviceError(f"unknown device {shown(spec)}; give a preset, a file or a Device {known}")
     first, numbers = keys.in_text(spec)
     if first in PRESETS:
         base = PRESETS[first]
@@ -222,5 +225,5 @@ def device(spec: DeviceLike) -> Device:
         base = Device.from_file(first)
     else:
         near = keys.nearest(first, PRESETS) or "; give a preset, or a file that ends in .toml or .json"
-        raise DeviceError(f"unknown device {spec!r}{near} {known}")
+        raise DeviceError(f"unknown device {shown(spec)}{near} {known}")
     return base.changed(**numbers) if numbers else base

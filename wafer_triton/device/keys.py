@@ -116,7 +116,7 @@ def converted(where: str, values: Mapping[str, Any]) -> dict[str, Any]:
         if number in keys:
             raise DeviceError(f"{where}: {keys[number]} and {key} are the same number; give one of them")
         keys[number] = key
-        if number == "routes" and value == PACKETS:
+        if number == "routes" and isinstance(value, str) and value == PACKETS:
             value = None
         elif isinstance(value, str):
             if number == "routes":

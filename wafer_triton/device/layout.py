@@ -16,7 +16,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import ShapeError, check_type
+from wafer_triton.errors import ShapeError, check_type, shown
 
 if TYPE_CHECKING:
     import torch
@@ -36,7 +36,16 @@ class MeshTensor:
 
     def gather(self) -> torch.Tensor:
         """Return the whole tensor, padding removed; of repeated tiles the first copy is taken."""
-        check_type("tiles", getattr(self.tiles, "shape", self.tiles), tuple, ShapeError)
+        for what, value, kind in (
+            ("mesh", self.mesh, Mesh), ("pattern", self.pattern, str), ("shape", self.shape, tuple),
+            ("sizes", self.sizes, Mapping),
+        ):  # fmt: skip
+            check_type(f"a mesh tensor: {what}", value, kind, ShapeError)
+        if not hasattr(self.tiles, "new_empty"):
+            raise ShapeError(f"a mesh tensor: tiles is of type {type(self.tiles).__name__}; give a tensor")
+        if not all(isinstance(size, int) for size in (*self.shape, *self.sizes.values())):
+            given = f"{shown(self.shape)} with sizes {shown(dict(self.sizes))}"
+            raise ShapeError(f"a mesh tensor {given}: every size must be a whole number")
         made = sharding(self.pattern, self.shape, self.mesh.shape, tuple(self.sizes.items()))
         if tuple(self.tiles.shape) != (*self.mesh.shape, *made.tile):
             held, wanted = list(self.tiles.shape), [*self.mesh.shape, *made.tile]

@@ -11,10 +11,11 @@ import math
 import re
 from dataclasses import dataclass, field, replace
 from numbers import Integral
+from operator import index
 from typing import Any
 
 from wafer_triton.device import Device, DeviceLike, device
-from wafer_triton.errors import MeshError
+from wafer_triton.errors import MeshError, shown
 
 MOST_SIDE = 2048  # of an lcm grid, which a schedule names core by core
 MOST_FOLD = 256  # logical cores of an lcm grid on one core, which does their work one after another
@@ -40,21 +41,23 @@ class Mesh:
             if isinstance(side, Integral) and not isinstance(side, int):  # of numpy
                 object.__setattr__(self, name, int(side))
             elif not isinstance(side, int) or isinstance(side, bool) or side < 1:
-                raise MeshError(f"mesh {self.rows!r} x {self.cols!r}: {name} must be a whole number of at least 1")
+                sides = f"{shown(self.rows)} x {shown(self.cols)}"
+                raise MeshError(f"mesh {sides}: {name} must be a whole number of at least 1")
         if not isinstance(self.device, Device):
-            given = f"mesh {self.rows} x {self.cols}: device {self.device!r}"
+            given = f"mesh {self.rows} x {self.cols}: device {shown(self.device)}"
             raise MeshError(f"{given} is of type {type(self.device).__name__}; give a Device, or a name to as_mesh")
         for name, pair, least in (("fold", self.fold, 1), ("origin", self.origin, 0)):
             whole = isinstance(pair, tuple) and len(pair) == 2 and all(type(number) is int for number in pair)
             if not whole or (name == "fold" and min(pair) < least):
                 raise MeshError(
-                    f"mesh {self.rows} x {self.cols}: {name} {pair} must be whole numbers of at least {least}, a pair"
+                    f"mesh {self.rows} x {self.cols}: {name} {shown(pair)} must be whole numbers of at least {least}, "
+                    f"a pair"
                 )
         row, col = self.origin
         if row < 0 or col < 0 or row + self.rows > self.device.rows or col + self.cols > self.device.cols:
             raise MeshError(
                 f"mesh {self.rows} x {self.cols} at {self.origin} leaves device {self.device.name}, which has "
-                f"{self.device.rows} x {self.device.cols} cores"
+                f"{self.device.rows} x {self.device.cols} cores; give a smaller mesh"
             )
         object.__setattr__(self, "shape", (self.rows * self.fold[0], self.cols * self.fold[1]))
 
@@ -79,7 +82,9 @@ class Mesh:
         return replace(self, fold=(side // self.rows, side // self.cols))
 
     def length(self, axis: str) -> int:
-        """Return cores along an axis: "x" runs across the columns, "y" down the rows."""
+        """Return cores along an axis: "x" runs across the columns, "y" down the rows; MeshError for another."""
+        if not isinstance(axis, str) or axis not in ("x", "y"):
+            raise MeshError(f"mesh {self}: axis {shown(axis)} is neither 'x' nor 'y'; give one of them")
         return self.shape[1] if axis == "x" else self.shape[0]
 
     def __str__(self) -> str:
@@ -94,9 +99,19 @@ def as_mesh(spec: Any, on: DeviceLike | None = None) -> Mesh:
     if isinstance(spec, str):
         written = re.fullmatch(r"\s*(-?[0-9]{1,9})\s*(?:x\s*(-?[0-9]{1,9})\s*)?", spec.lower())
         sides = (int(written[1]), int(written[2] or written[1])) if written else ()
-    elif hasattr(spec, "__index__") and not isinstance(spec, bool):  # a number of numpy's too
-        sides = (spec.__index__(), spec.__index__())
+    elif type(_plain(spec)) is int:
+        sides = (_plain(spec), _plain(spec))
     if not isinstance(sides, tuple | list) or len(sides) != 2:
-        raise MeshError(f"mesh {spec!r}: give a side such as 16, or rows x columns such as '16x24' or (16, 24)")
-    sides = [side.__index__() if hasattr(side, "__index__") and type(side) is not bool else side for side in sides]
+        raise MeshError(f"mesh {shown(spec)}: give a side such as 16, or rows x columns such as '16x24' or (16, 24)")
+    sides = [_plain(side) for side in sides]
     return Mesh(sides[0], sides[1], device("wse2" if on is None else on))
+
+
+def _plain(value: Any) -> Any:
+    """Return a whole number of numpy or torch as an int, and any other value as it is."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        return value
+    try:
+        return index(value)
+    except (TypeError, RuntimeError, ValueError):  # of an array or a tensor of several numbers
+        return value

@@ -9,7 +9,7 @@ from wafer_triton.draw.scenes import scene
 from wafer_triton.draw.studies import compare, reproduction, validation, wafer
 from wafer_triton.draw.summaries import values
 from wafer_triton.draw.tiles import inspect
-from wafer_triton.draw.times import of_request as request
+from wafer_triton.draw.times import request
 from wafer_triton.draw.trace import rounds
 from wafer_triton.draw.trace_file import perfetto
 

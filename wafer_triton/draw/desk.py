@@ -15,18 +15,20 @@ from typing import Any
 import numpy as np
 
 from wafer_triton.compare.grid import REASON, Row, feasible
-from wafer_triton.compare.sweep import LEGEND, OVERLAID, best, front, less_is_better, told
+from wafer_triton.compare.sweep import LEGEND, OVERLAID, best, front, in_words, less_is_better
 from wafer_triton.draw.explained import said
-from wafer_triton.draw.figure import AMOUNTS, COLOURS, COLUMN, REST, picture
+from wafer_triton.draw.figure import AMOUNTS, COLOURS, COLUMN, MARKERS, REST, picture
 from wafer_triton.errors import DrawError
+from wafer_triton.text.arguments import checked
 
 Rows = Sequence[Row]
 MOST_SERIES = len(COLOURS)  # of one picture
 MOST_NAMED = 6  # points of a front that have a name
 MOST_TICKS = 6
-_MARKERS = "os^DvPX"
+_UNFIT = ("does not fit", "B of SRAM on", "leaves device")  # of a reason that something is too large
 
 
+@checked
 def curves(rows: Rows, over: Sequence[str], shown: str, path: str | Path, *, title: str = "") -> None:
     """Draw a column over the first swept parameter, with bands; a curve for each value of the others.
 
@@ -46,7 +48,7 @@ def curves(rows: Rows, over: Sequence[str], shown: str, path: str | Path, *, tit
             y = [row.get(shown, np.nan) for row in group]  # a curve has a gap where there are no figures
             numbers[name or shown] = [row[shown] for row in group if REASON not in row]
             _band(axes, x, group, shown, colour)
-            axes.plot(x, y, marker=_MARKERS[number], ms=3, lw=1, color=colour, label=name or None)
+            axes.plot(x, y, marker=MARKERS[number], ms=3, lw=1, color=colour, label=name or None)
             absent = [places[row[across]] for row in group if REASON in row]
             numbers[f"{name or shown} without figures"] = absent
             for row in best(group, shown) if x and len(absent) < len(group) else ():
@@ -54,7 +56,7 @@ def curves(rows: Rows, over: Sequence[str], shown: str, path: str | Path, *, tit
             axes.plot(absent, [0.02 + 0.03 * number] * len(absent), "x", ms=3, mew=0.8, color=colour,
                       transform=axes.get_xaxis_transform(), clip_on=False)  # fmt: skip
         if any(REASON in row for row in rows):
-            axes.plot([], [], "x", ms=3, color=REST, label="no figures, see CSV")
+            axes.plot([], [], "x", ms=3, color=REST, label=_absent(rows))
         axes.set(xlabel=LEGEND.head(across), ylabel=LEGEND.head(shown))
         axes.margins(y=0.12)
         _named_ticks(axes.xaxis, places)
@@ -63,6 +65,7 @@ def curves(rows: Rows, over: Sequence[str], shown: str, path: str | Path, *, tit
             axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2, columnspacing=1)
 
 
+@checked
 def heat(rows: Rows, over: Sequence[str], shown: str, path: str | Path, *, title: str = "") -> None:
     """Draw a column over two parameters as a map, with the border of feasibility; a map for each device and model.
 
@@ -94,10 +97,10 @@ def heat(rows: Rows, over: Sequence[str], shown: str, path: str | Path, *, title
             for row in best(group, shown):
                 at = xs.index(row[across]) + 0.5, ys.index(row[down]) + 0.5
                 axes.plot(*at, "*", ms=9, color="white", mec="black", mew=0.7)
-                right = at[0] < len(xs) / 2
+                above, side = at[1] < 0.8 * len(ys), 3 * at[0] // len(xs)
                 axes.annotate(
-                    LEGEND.shown(shown, row[shown]), at, (7 if right else -7, 0), textcoords="offset points",
-                    ha="left" if right else "right", va="center", fontsize=7,
+                    LEGEND.shown(shown, row[shown]), at, (0, 6 if above else -6), textcoords="offset points",
+                    ha=("left", "center", "right")[int(side)], va="bottom" if above else "top", fontsize=7,
                     bbox={"boxstyle": "round,pad=0.15", "fc": "white", "ec": "none", "alpha": 0.85},
                 )  # fmt: skip
             axes.set(title=name, xlabel=LEGEND.head(across), ylabel=LEGEND.head(down))
@@ -106,6 +109,7 @@ def heat(rows: Rows, over: Sequence[str], shown: str, path: str | Path, *, title
         figure.colorbar(drawn, ax=list(many), label=label, pad=0.02)
 
 
+@checked
 def pareto(
     rows: Rows, over: Sequence[str], shown: str, against: str, path: str | Path, *, title: str = ""
 ) -> None:  # fmt: skip
@@ -127,7 +131,7 @@ def pareto(
             x, y = ([row[column] for row in held] for column in (against, shown))
             numbers |= {f"{name} {against}".strip(): x, f"{name} {shown}".strip(): y}
             style = {"color": COLOURS[number], "ms": 3, "alpha": 0.6, "mew": 0}
-            axes.plot(x, y, _MARKERS[number], label=name or None, **style)
+            axes.plot(x, y, MARKERS[number], label=name or None, **style)
         numbers["front"] = [row[shown] for row in kept]
         x, y = [row[against] for row in kept], [row[shown] for row in kept]
         axes.plot(x, y, "-", color="black", lw=0.9, label="front, with bands")
@@ -138,11 +142,22 @@ def pareto(
             at = row[against], row[shown]
             axes.plot(*at, "o", ms=4.5, mfc="none", mec="black", mew=0.8)
             axes.annotate(letter, at, (4, 4), textcoords="offset points", fontsize=8, weight="bold")
-        axes.set(xlabel=LEGEND.head(against), ylabel=LEGEND.head(shown))
+        axes.set(xlabel=_head(against, shown), ylabel=_head(shown, against))
         axes.grid(alpha=0.3)
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, borderaxespad=0.2, columnspacing=1)
         axes.locator_params(axis="x", nbins=5)
         figure.supxlabel("\n".join(_names(named, over)), fontsize=7, ha="left", x=0.03)
+
+
+def _head(name: str, beside: str) -> str:
+    """Return the label of an axis; a rate beside a user's rate is of all users."""
+    return LEGEND.head(name).replace(" (", " of all users (" if beside == f"user_{name}" else " (", 1)
+
+
+def _absent(rows: Rows) -> str:
+    """Return the label of points without figures: none of them fits, or the table has the reasons."""
+    fits = all(any(said in row[REASON] for said in _UNFIT) for row in rows if REASON in row)
+    return "does not fit" if fits else "no figures, see CSV"
 
 
 def _names(named: list[Row], over: Sequence[str]) -> list[str]:
@@ -154,6 +169,10 @@ def _names(named: list[Row], over: Sequence[str]) -> list[str]:
 def _check(rows: Rows, over: Sequence[str], shown: str) -> None:
     """Raise DrawError for rows without figures, for a column that is not there, and for one without numbers."""
     held = feasible(rows)
+    if not over:
+        raise DrawError("no parameter is given over which to draw; give one or more that were swept")
+    if lacking := [name for name in over if any(name not in row for row in rows)]:
+        raise DrawError(f"no parameter {lacking[0]!r} was swept; columns: {', '.join(map(str, rows[0]))}")
     if not held:
         raise DrawError("a sweep without figures: there is nothing to draw; give it values that can be estimated")
     columns = [name for name in held[0] if name not in over]
@@ -226,11 +245,11 @@ def _cell_ticks(axis: Any, values: Sequence[Any]) -> None:
 
 def _bands(bands: Sequence[float]) -> str:
     low, high = (f"{100 * band:.0f} %" for band in (min(bands), max(bands)))
-    return f"+-{low}" + f" to {high}" * (low != high)
+    return f"\N{PLUS-MINUS SIGN}{low}" + f" to {high}" * (low != high)
 
 
 def _point(rows: Rows, over: Sequence[str], shown: str) -> str:
     """Return the best point of all devices and models in words."""
     pick = min if less_is_better(shown) else max
-    text = told(pick(best(rows, shown), key=itemgetter(shown)), over, shown)
+    text = in_words(pick(best(rows, shown), key=itemgetter(shown)), over, shown)
     return text[:1].upper() + text[1:]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from wafer_triton.draw.figure import COLOURS, COLUMN, REST, picture
 from wafer_triton.errors import DrawError
+from wafer_triton.text.arguments import checked
 from wafer_triton.text.quantity import PREDICTED, quantity
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 _LETTERS = 40  # of a line below an axis
 
 
+@checked
 def explanation(of: Explanation, path: str | Path, *, title: str = "") -> None:
     """Draw an explanation: the shares of the time, a roof for each letter of PLMR, and the effect of each number."""
     if not hasattr(of, "effects"):
@@ -25,7 +27,7 @@ def explanation(of: Explanation, path: str | Path, *, title: str = "") -> None:
     shown = {name: effect for name, effect in of.effects.items() if effect.matters}
     heights = [0.45, *([0.75] if of.roofs else []), 0.2 + 0.19 * max(1, len(shown))]
     name, most = max(of.shares.items(), key=itemgetter(1))
-    point = f"Largest share: {name}, {100 * most:.0f} % of the time"
+    point = f"Largest share: {name}, {100 * most:.0f} % of the {of.whole}"
     with picture(path, 1.4 + sum(heights), said(title or of.title), point, width=COLUMN) as (figure, numbers):
         many = list(figure.subplots(len(heights), 1, height_ratios=heights))
         _shares(many[0], of, numbers)
@@ -48,7 +50,7 @@ def _shares(axes: Any, of: Explanation, numbers: dict[str, Sequence[float]]) -> 
     for name, colour in handles:
         axes.plot([], [], "s", ms=5, color=colour, label=name)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.5), ncols=4, columnspacing=0.8, handletextpad=0.1)
-    axes.set(xlim=(0, 100), yticks=[], title="share of the time (%)")
+    axes.set(xlim=(0, 100), yticks=[], title=f"share of the {of.whole} (%)")
     axes.spines["left"].set_visible(False)
     numbers["shares"] = [of.shares[name] for name in names]
 

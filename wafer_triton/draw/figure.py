@@ -16,16 +16,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from wafer_triton.errors import BackendError, DrawError, writing
+from wafer_triton.errors import BackendError, DrawError, shown, writing
+from wafer_triton.text.files import check_path
 from wafer_triton.text.quantity import quantity
 
 WIDTH = 5.0  # inches: 8 points are 5 at a width of 8 cm
 COLUMN = 3.5  # inches: of pictures of one panel
-DOTS = 240  # an inch
+DOTS = 200  # an inch
 _LETTERS, _LINE = 15.5, 0.15  # of a title: letters an inch, inches a line
 KINDS = (".png", ".svg", ".pdf")
 # Okabe and Ito, "Color Universal Design" (2008), black last; yellow is left out, as it is faint on white.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#000000")
+MARKERS = "os^DvPX"  # one for each colour, so that lines differ without it
 REST = "#5c5c5c"  # of names too small for a colour of their own
 AMOUNTS = "viridis"
 STYLE = {
@@ -89,11 +91,14 @@ def _lines(text: str, width: float) -> list[str]:
 
 
 def path_of(path: Any) -> Path:
-    """Return the path of a file to write; DrawError for a folder, or a value of another type."""
+    """Return the path of a file to write; DrawError for another value, a folder, and a folder that is not there."""
     if not isinstance(path, str | Path) or not str(path):
-        raise DrawError(f"{path!r} is no path of a file; give a text or a Path")
+        raise DrawError(f"{shown(path)} is no path of a file; give a text or a Path")
+    check_path(path, DrawError)
     if Path(path).is_dir():
         raise DrawError(f"{path}: is a folder; give the path of a file in it")
+    if not Path(path).parent.is_dir():
+        raise DrawError(f"{path}: there is no folder {Path(path).parent}; make it, or give another path")
     return Path(path)
 
 
@@ -144,7 +149,7 @@ def maps(
     for axes, (name, values) in zip(many, images.items(), strict=True):
         image = axes.imshow(values, vmin=0, vmax=max(top, 1), cmap=AMOUNTS, interpolation="nearest")
         axes.set(title=name, xlabel=names[0])
-        whole_ticks(axes, 6 if len(images) < 3 else 3)
+        whole_ticks(axes, 6 if len(images) == 1 else 3)
     many[0].set_ylabel(names[1])
     bar = figure.colorbar(image, ax=list(many), label=label, shrink=0.9)
     byte_ticks(bar.ax.yaxis, top)

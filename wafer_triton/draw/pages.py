@@ -21,6 +21,7 @@ from wafer_triton.draw.figure import path_of
 from wafer_triton.draw.scenes import Plain, headlines
 from wafer_triton.draw.studies import first_layer
 from wafer_triton.errors import DrawError, check_type, writing
+from wafer_triton.text.arguments import checked
 
 if TYPE_CHECKING:
     from wafer_triton.place.regions import Region
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 SCRIPTS = ("scene.js", "charts.js", "arrows.js", "map.js", "panels.js", "times.js", "tips.js", "page.js")
 
 
+@checked
 def page(
     path: str | Path, title: str, scenes: Sequence[Plain], device: Device, *, about: str = "",
     regions: Iterable[Region] = (), tables: Iterable[Plain] = (), beside: int | None = None,

@@ -10,10 +10,12 @@ from wafer_triton.draw.figure import COLOURS, Numbers, check_kind, legend, path_
 from wafer_triton.draw.times import BLOCKS, HAND_OVER, STEPS, TOKENS, WHOLE, Timeline, TrackSpan
 from wafer_triton.errors import DrawError, check_type
 from wafer_triton.place.need import ENDS
+from wafer_triton.text.arguments import checked
 
 ORDER = (2, 0, 4, 5, 1, 3)  # the colours of embedding, attention, feed-forward, hand-over and head in a decoder
 
 
+@checked
 def token(line: Timeline, path: str | Path, title: str = "") -> None:
     """Draw the blocks of a token over predicted cycles, a row for each region, and below the steps of its first layer.
 
@@ -29,7 +31,7 @@ def token(line: Timeline, path: str | Path, title: str = "") -> None:
     blocks, steps = [span for span in spans if span.track == BLOCKS], _steps(spans)
     sums = _sums(blocks)
     name, most = max(sums.items(), key=itemgetter(1))
-    point = f"{whole.cost.cycles:,.0f} cycles predicted, {100 * most / sum(sums.values()):.0f} % of them in {name}"
+    point = f"{whole.cost.cycles:,.0f} predicted cycles, {100 * most / sum(sums.values()):.0f} % in {name}"
     heights = (0.14 * len(places), 0.14 * len(steps))
     with picture(path, 1.2 + sum(heights), title, point) as (figure, numbers):
         top, bottom = figure.subplots(2, 1, height_ratios=heights)

@@ -21,6 +21,7 @@ from wafer_triton.draw.tiles import Where, after, chosen, moving
 from wafer_triton.draw.trace import Trace, held, trace
 from wafer_triton.errors import DrawError, check_type
 from wafer_triton.schedule.schedule import Schedule
+from wafer_triton.text.arguments import checked
 from wafer_triton.text.quantity import quantity
 
 MANY_ROUNDS = 1_000  # schedules with more rounds are drawn as curves, not as bars
@@ -28,10 +29,11 @@ _NAMED = 16  # up to this number of cores a side, each core shows the name of it
 _PANELS = 4  # buffers in one picture of a mesh
 
 
+@checked
 def schedule(schedule: Schedule, path: str | Path) -> None:
     """Draw a schedule at a glance: counts of its rounds by step, bytes over its links, SRAM of a core."""
     title, counted, cost = _title(schedule), account(schedule), price(schedule)
-    point = f"{counted.hops:,} hops, {quantity(counted.link_bytes, 'B')} over links; {_cycles(cost)}"
+    point = f"{counted.hops:,} hops, {quantity(counted.link_bytes, 'B')}; {_cycles(cost)}"
     with picture(path, 6.6, title, point) as (figure, numbers):
         traced = trace(schedule)
         parts = figure.subfigures(3, 1, height_ratios=(3.4, 1.7, 2.2))
@@ -40,17 +42,19 @@ def schedule(schedule: Schedule, path: str | Path) -> None:
         _sram(parts[2], schedule, numbers)
 
 
+@checked
 def links(schedule: Schedule, path: str | Path) -> None:
     """Draw the bytes that a schedule puts on every link, a map for each direction, by the sending core."""
     title, loads = _title(schedule), link_loads(schedule)
     point = "No core sends"
     if used := np.concatenate([np.zeros(0), *(load[load > 0] for load in loads.values())]).tolist():
         most, mean = max(used), sum(used) / len(used)
-        point = f"The busiest link carries {quantity(most, 'B')}, {most / mean:.2g} times the mean of the links in use"
+        point = f"The busiest link carries {quantity(most, 'B')}, {most / mean:.2g} times the mean of links in use"
     with picture(path, 0.7 + 3.6 / max(2, len(loads)), title, point) as (figure, numbers):
         _links(figure, loads, numbers)
 
 
+@checked
 def sram(schedule: Schedule, path: str | Path) -> None:
     """Draw the SRAM of a core over the rounds, by buffer; all cores of a mesh hold the same."""
     title, peak, limit = _title(schedule), account(schedule).sram_peak_bytes, schedule.mesh.device.sram_bytes
@@ -60,13 +64,17 @@ def sram(schedule: Schedule, path: str | Path) -> None:
         _sram(figure, schedule, numbers)
 
 
+@checked
 def timeline(schedule: Schedule, path: str | Path) -> None:
     """Draw a timeline of a schedule's steps in predicted cycles: computation, waits, and use of the busiest link."""
     with picture(path, 1.9, _title(schedule), _cycles(price(schedule))) as (figure, numbers):
         _timeline(figure.subplots(), intervals(schedule), numbers)
 
 
-def mesh(schedule: Schedule, path: str | Path, *, round: int = -1, buffers: tuple[str, ...] | None = None) -> None:
+@checked
+def mesh(
+    schedule: Schedule, path: str | Path, *, round: int = -1, buffers: str | tuple[str, ...] | None = None
+) -> None:
     """Draw the tile that every core holds after a round; its colour and name are the core where the tile began.
 
     `round` -1 is the start. `buffers` None takes the first four buffers whose tiles move. Raises DrawError for a round
@@ -105,7 +113,7 @@ def _met(where: Where, along: Mapping[str, str], names: Sequence[str | None], co
     column, row = where[across[0]] % cols, where[down[0]] // cols
     met, all_ = int(((column == row) & (where[across[0]] >= 0)).sum()), column.size
     cores = "every core" if met == all_ else f"{met:,} of {all_:,} cores"
-    return f"On {cores} the column of {across[0]} is the row of {down[0]}: such tiles are multiplied"
+    return f"On {cores} the column of {across[0]} is the row of {down[0]}, as a product needs"
 
 
 def _names(axes: Any, began: NDArray[np.int64], shown: Any, cols: int) -> None:
@@ -126,7 +134,7 @@ def _title(schedule: Schedule) -> str:
 def _cycles(cost: Cost) -> str:
     """Return the cycles of a price, with the bound that takes most of them."""
     name, most = max(cost.bounds.items(), key=itemgetter(1))
-    return f"{cost.cycles:,.0f} cycles predicted, {100 * most / max(1e-9, cost.cycles):.0f} % of them {name}"
+    return f"{cost.cycles:,.0f} predicted cycles, {100 * most / max(1e-9, cost.cycles):.0f} % {name}"
 
 
 def _rounds(figure: Any, traced: Trace, numbers: Numbers) -> None:
@@ -173,7 +181,7 @@ def _sram(figure: Any, schedule: Schedule, numbers: Numbers) -> None:
         columns = [list(schedule.buffers).index(name) for name in colours]
         heights = np.concatenate([over_rounds, over_rounds[-1:]])[:, columns].T  # the last round ends as well
         axes.stackplot(np.arange(heights.shape[1]), heights, colors=list(colours.values()), step="post")
-        legend(axes, colours, list(colours))
+        legend(axes, colours, list(colours)[::-1])  # from top to bottom, as they lie
     peak = int(over_rounds.sum(1).max(initial=0))
     axes.set(xlabel="round", ylabel="SRAM of a core", xlim=(0, max(1, len(over_rounds))))
     whole_ticks(axes)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from wafer_triton.device import Device
-from wafer_triton.draw.figure import COLOURS, footnote, path_of, picture
+from wafer_triton.draw.figure import COLOURS, MARKERS, footnote, path_of, picture
 from wafer_triton.draw.trace_events import Event
 from wafer_triton.errors import DrawError, writing
 from wafer_triton.serve.course import Run, course
@@ -79,7 +79,7 @@ def latency(rows: Rows, name: str, path: str | Path, title: str = "") -> None:
             for number, field in enumerate(shown):
                 values = [row[field] * factor for row in rows]
                 numbers[field] = values
-                axes.plot(across, values, marker="o", ms=3, color=COLOURS[number], label=LABELS[field])
+                axes.plot(across, values, marker=MARKERS[number], ms=3, color=COLOURS[number], label=LABELS[field])
             axes.axvline(at, color="black", lw=0.8, ls="--", label=f"knee, {name} {at:g}")
             axes.set(xticks=sorted({*across}) if len({*across}) <= _TICKS else axes.get_xticks())
             axes.grid(alpha=0.3)
@@ -104,15 +104,17 @@ def pareto(rows: Rows, name: str, path: str | Path, title: str = "") -> None:
     if not rows:
         raise DrawError("a sweep without rows: there is nothing to draw; give values that can be simulated")
     _check_rows(rows, name, "tpot_p50", "tokens_per_second")
-    with picture(path, 2.8, title) as (figure, numbers):
-        axes, kept = figure.subplots(), front(rows)
+    kept = front(rows)
+    point = f"{len(kept)} of {len(rows)} points are the front, which none of them beats"
+    with picture(path, 2.4, title, point) as (figure, numbers):
+        axes = figure.subplots()
         across, up = [1e3 * row["tpot_p50"] for row in rows], [row["tokens_per_second"] for row in rows]
         numbers |= {"TPOT (ms)": across, "tokens/s": up, "front": kept}
         axes.plot([across[row] for row in kept], [up[row] for row in kept], color="black", lw=0.8, label="front")
         for number, row in enumerate(rows):
             axes.plot(across[number], up[number], "o", ms=5, color=COLOURS[number % len(COLOURS)])
             axes.annotate(f" {name} {row[name]}", (across[number], up[number]), fontsize=7)
-        axes.set(xlabel="median TPOT (ms), predicted on the wafer", ylabel="tokens a second")
+        axes.set(xlabel="median time of an output token (TPOT, ms), predicted on the wafer", ylabel="tokens a second")
         axes.legend()
         axes.grid(alpha=0.3)
 
@@ -123,7 +125,12 @@ def run(run: Run, pool: int, device: Device, path: str | Path, title: str = "", 
     Requests that wait and decode and the cache entries of `pool` are samples. Energy a token and S-MBU are means of
     `INTERVALS` intervals.
     """
-    with picture(path, 8.0, title) as (figure, numbers):
+    running, waiting, entries = (
+        max((getattr(sample, field) for sample in run.samples), default=0)
+        for field in ("running", "waiting", "entries")
+    )
+    point = f"At most {running:,} requests decode and {waiting:,} wait; the cache is {100 * entries / pool:.0f} % full"
+    with picture(path, 8.0, title, point) as (figure, numbers):
         top, middle, cost, reads, bottom = figure.subplots(5, 1, height_ratios=(2, 2, 2, 2, 5))
         times = [sample.time for sample in run.samples]
         for number, field in enumerate(("waiting", "running")):
@@ -148,6 +155,9 @@ def run(run: Run, pool: int, device: Device, path: str | Path, title: str = "", 
             cost.set(yscale="log")
         for axes in (middle, cost, reads):
             axes.sharex(top)
+        for axes in (top, middle, cost):
+            axes.tick_params(labelbottom=False)
+        reads.set(xlabel="seconds, predicted on the wafer")
         shown = [one for one in run.served if one.end is not None][:MOST]
         colours = dict(
             zip(("waits", "to the first token", "decode"), (COLOURS[3], COLOURS[1], COLOURS[0]), strict=True)

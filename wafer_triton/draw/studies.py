@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wafer_triton.count.verdict import PLMR
-from wafer_triton.draw.figure import AMOUNTS, COLOURS, footnote, picture
+from wafer_triton.draw.figure import AMOUNTS, COLOURS, MARKERS, footnote, picture
 from wafer_triton.draw.tables import letters
 from wafer_triton.errors import DrawError
+from wafer_triton.text.arguments import checked
 from wafer_triton.text.quantity import Legend, quantity
 
 if TYPE_CHECKING:
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
 # The fields of a row that `compare` shows; wafer time is predicted and has a panel of its own.
 FIELDS = ("hops", "routes", "sram_peak_bytes", "cycles")
 PERCENT = (-100, -30, 0, 30, 100, 300)  # the ticks of errors
-_MARKERS = "os^Dv"
 
 
+@checked
 def wafer(regions: Sequence[Region], path: str | Path, title: str = "") -> None:
     """Draw a placed model on its device: regions coloured by the layer that they begin with, and by how full they are.
 
@@ -87,6 +88,7 @@ def _map(figure: Any, axes: Any, regions: Any, values: Sequence[float], name: st
     figure.colorbar(ScalarMappable(scale, colours), ax=axes, label=name, location="top", shrink=0.9)
 
 
+@checked
 def compare(rows: Sequence[AlgorithmRow], path: str | Path, title: str = "", device: Device | None = None) -> None:
     """Draw algorithms side by side, as `compare_gemm` and `compare_gemv` give them: a panel for each of `FIELDS`.
 
@@ -126,6 +128,7 @@ def compare(rows: Sequence[AlgorithmRow], path: str | Path, title: str = "", dev
         many[0].invert_yaxis()
 
 
+@checked
 def validation(path: str | Path) -> None:
     """Draw predicted against measured: cycles of a WSE-3, tokens per second of a WSE-2, errors by family."""
     from wafer_triton.cost.calibrate import FAMILIES, rows
@@ -149,7 +152,7 @@ def validation(path: str | Path) -> None:
             measurements = rows(family)
             measured = np.array([row.measured for row in measurements])
             numbers[family] = (1 + errors[family]).tolist()
-            style = {"marker": _MARKERS[number], "color": COLOURS[number], "ls": "", "ms": 3, "alpha": 0.7}
+            style = {"marker": MARKERS[number], "color": COLOURS[number], "ls": "", "ms": 3, "alpha": 0.7}
             spread = number + np.linspace(-0.25, 0.25, len(measured))
             for chosen, look in ((taken[family], {}), (~taken[family], {"mfc": "none"})):
                 at, error = measured[chosen], errors[family][chosen]
@@ -170,6 +173,7 @@ def validation(path: str | Path) -> None:
         last.invert_yaxis()
 
 
+@checked
 def reproduction(cells: Sequence[Cell], path: str | Path) -> None:
     """Draw the paper's cells: errors of its own system with their bands, and the predictions of the rivals over it.
 
@@ -184,10 +188,8 @@ def reproduction(cells: Sequence[Cell], path: str | Path) -> None:
     tables = list(dict.fromkeys(cell.table for cell in own))
     looks = {"fitted": ("o", COLOURS[0]), "within": ("s", COLOURS[2]), "miss": ("X", COLOURS[5])}
     missed = sum(cell.verdict == "miss" for cell in own)
-    point = f"Of {len(own)} cells of the paper's own program {missed} are missed, beyond their error bands"
-    title = (
-        f"T10 and Ladder are predicted by assumption, as their wafer programs are not published: {len(rivals)} cells"
-    )
+    point = f"The paper's own program: {missed} of {len(own)} cells lie beyond their bands"
+    title = f"T10 and Ladder: {len(rivals)} cells by assumption, as their programs are not published"
     with picture(path, 0.9 + 0.3 * len(tables), title, point) as (figure, numbers):
         left, right = figure.subplots(1, 2, width_ratios=(5, 3))
         for verdict, (marker, colour) in looks.items():
@@ -214,7 +216,7 @@ def reproduction(cells: Sequence[Cell], path: str | Path) -> None:
             named = [cell for cell in rivals if cell.system == name]
             pairs = [[float(cell.published) for cell in named], [cell.predicted or 0.0 for cell in named]]
             numbers[name] = [mine / theirs for theirs, mine in zip(*pairs, strict=True)]
-            right.plot(*pairs, _MARKERS[number], ms=3, color=COLOURS[number], label=name)
+            right.plot(*pairs, MARKERS[number], ms=3, color=COLOURS[number], label=name)
         if rivals:
             limits = right.get_xlim()[0], right.get_ylim()[1]
             ends = (0.5, max(limits) * 2)

@@ -20,6 +20,7 @@ from wafer_triton.place import moves
 from wafer_triton.place.need import ENDS
 from wafer_triton.place.regions import Placement, Region, Regions
 from wafer_triton.schedule.block import Block
+from wafer_triton.text.arguments import checked
 
 WHOLE = "request"  # the place of spans that belong to no region
 PHASES, TOKENS, TRANSFERS, BLOCKS, STEPS = TRACKS = ("phases", "tokens", "transfers", "blocks", "steps")
@@ -77,7 +78,8 @@ def of_token(regions: Regions, block: Block, context: int) -> Timeline:
     return line
 
 
-def of_request(*, input: int, output: int, program: str = "full", most: int = 1000, **given: Any) -> Timeline:
+@checked
+def request(*, input: int, output: int, program: str = "full", most: int = 1000, **given: Any) -> Timeline:
     """Return the time of `estimate.request`, whose options are `given`, by phase, region and block.
 
     Of the answer, `most` tokens at most are shown in blocks. Blocks have their steps in the first chunk of the prompt

@@ -14,10 +14,12 @@ from wafer_triton.draw.times import Timeline
 from wafer_triton.draw.trace_events import MOST, Event, events
 from wafer_triton.errors import DrawError, check_counts, check_type, writing
 from wafer_triton.schedule.schedule import Schedule
+from wafer_triton.text.arguments import checked
 
 MEANING = "cycles predicted on the wafer, no measured time; 1 us of the viewer is 1 cycle"
 
 
+@checked
 def perfetto(subject: Schedule | Mapping[str, Schedule] | Timeline, path: str | Path, *, most: int = MOST) -> None:
     """Write the predicted timeline of a schedule, of several by name, or of `draw.request`, as a trace.
 
@@ -45,6 +47,8 @@ def _of_timeline(line: Timeline) -> tuple[dict[str, Any], list[Event]]:
 
 def _of_schedules(subject: Schedule | Mapping[str, Schedule], most: int) -> tuple[dict[str, Any], list[Event]]:
     named = subject if isinstance(subject, Mapping) else {getattr(subject, "name", ""): subject}
+    if not named:
+        raise DrawError("perfetto: no schedule is given, and a trace of none shows nothing; give one or more")
     for schedule in named.values():
         check_type("perfetto: schedule", schedule, Schedule, DrawError)
         if not schedule.rounds:

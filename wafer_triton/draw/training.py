@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from wafer_triton.draw.figure import Numbers, picture
+from wafer_triton.draw.figure import Numbers, byte_ticks, picture
+from wafer_triton.text.quantity import quantity
 from wafer_triton.train.dies import Link, Wafer
 from wafer_triton.train.mapping import RoutedFlows
 from wafer_triton.train.planner import TrainingPlan
@@ -20,13 +21,19 @@ _APART = 0.08  # of the two directions of a link, in dies
 def links(plan: TrainingPlan, path: str | Path) -> None:
     """Draw the bytes that a plan puts on every link in a step."""
     title = f"{plan.work.name} on {plan.wafer.name}, {plan.strategy}"
-    with picture(path, 3.4, title) as (figure, numbers):
+    point = f"The busiest link carries {quantity(max(plan.loads.values(), default=0.0), 'B')} in a step"
+    with picture(path, 2.6, title, point) as (figure, numbers):
         _wafers(figure, plan.wafer, {"bytes of a step": plan.loads}, numbers)
 
 
 def routes(before: RoutedFlows, after: RoutedFlows, path: str | Path) -> None:
     """Draw the bytes over every link of one phase before and after mapping, on one scale."""
-    with picture(path, 3.0) as (figure, numbers):
+    most, least = (quantity(max(each.loads.values(), default=0.0), "B") for each in (before, after))
+    point = f"The busiest link carries {most} before mapping, {least} after"
+    with picture(path, 1.8, before.wafer.name, point) as (
+        figure,
+        numbers,
+    ):
         _wafers(figure, before.wafer, {"before": before.loads, "after": after.loads}, numbers)
 
 
@@ -49,7 +56,9 @@ def _wafers(figure: Any, wafer: Wafer, loads: Mapping[str, Mapping[Link, float]]
             )  # fmt: skip
         dies = [(row, col) for row in range(wafer.rows) for col in range(wafer.cols)]
         axes.scatter([col for _, col in dies], [row for row, _ in dies], marker="s", s=90, color="0.85", zorder=3)
-        axes.set(title=f"{name}: at most {max(each.values(), default=0.0):.3g} B", aspect="equal", xticks=[], yticks=[])
+        axes.set(title=name, aspect="equal")
+        axes.set_axis_off()
         axes.invert_yaxis()
         numbers[name] = [max(each.values(), default=0.0), sum(each.values())]
-    figure.colorbar(ScalarMappable(scale, colours), ax=list(plots), label="bytes over a link, one direction")
+    bar = figure.colorbar(ScalarMappable(scale, colours), ax=list(plots), label="bytes over a link, one way")
+    byte_ticks(bar.ax.yaxis, top)

@@ -20,7 +20,7 @@ from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.parts import Memory, Planner, Step, Tables, Workspace
 from wafer_triton.emulate.plan import elided, explicit
 from wafer_triton.emulate.program import POOL, Program
-from wafer_triton.errors import BackendError, DtypeError, ShapeError, WaferError, check_type
+from wafer_triton.errors import BackendError, DtypeError, ShapeError, WaferError, check_type, shown
 from wafer_triton.schedule import rules
 from wafer_triton.schedule.rounds import Buffer
 from wafer_triton.schedule.schedule import Schedule
@@ -37,9 +37,10 @@ class Executor(Planner):
     graphs = False  # whether `capture` records launches
 
     def __init__(self, device: str, *, exchange: str = "explicit", poison: bool = False) -> None:
-        if exchange not in EXCHANGES:
-            raise BackendError(f"exchange {exchange!r}: choose one of {', '.join(EXCHANGES)}")
+        if not isinstance(exchange, str) or exchange not in EXCHANGES:
+            raise BackendError(f"exchange {shown(exchange)}: choose one of {', '.join(EXCHANGES)}")
         self.device, self.exchange, self.poison = device, exchange, poison
+        self.unwritten = float("nan") if poison else 0.0
 
     @cached_property
     def workspace(self) -> Workspace:
@@ -79,11 +80,9 @@ class Executor(Planner):
         for name, buffer in schedule.buffers.items():
             if name in tensors:
                 memory[name] = self.store(schedule, buffer, tensors[name])
-            elif name in memory:
-                continue
-            elif buffer.given:
+            elif name not in memory and buffer.given:
                 raise ShapeError(f"{schedule.name}: no tensor given for {buffer.role} buffer {name!r}")
-            else:
+            elif name not in memory:
                 if buffer not in pool:
                     pool[buffer] = self.allocate(schedule, buffer)
                 memory[name] = pool[buffer]
@@ -222,17 +221,14 @@ class Graph:
         self.refused = False
 
     def __call__(self) -> None:
-        if self.refused or not self.compiled:
-            self.run()
-            self.compiled = True
-            return
-        with self.on_device():
-            if self.graph is None:
-                self.graph = self._recorded()
-            if self.graph is not None:
-                self.graph.replay()
-                return
+        if self.compiled and not self.refused:
+            with self.on_device():
+                self.graph = self.graph or self._recorded()
+                if self.graph is not None:
+                    self.graph.replay()
+                    return
         self.run()
+        self.compiled = True
 
     def _recorded(self) -> torch.cuda.CUDAGraph | None:
         """Return the record of a run, which computes nothing yet; None if CUDA refuses it."""

@@ -88,7 +88,7 @@ class Summed(_Fused):
     def blocks(self, order: Index, together: int) -> tuple[Index, Index, Index, Index]:
         """Return the cores of `order` with children before parents, and the blocks of `together` that they make up.
 
-        Three tables follow: the block of each core, its parent's block, and the messages that each block awaits.
+        Three tables follow: the block of each core, the block of its parent, and the messages that each block awaits.
         """
         order = order[np.argsort(self.tree.sent[order], kind="stable")]
         block, parent = np.empty_like(order), self.tree.parent

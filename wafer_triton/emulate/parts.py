@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -64,8 +63,8 @@ class Tree(Segment):
 
     Each core sends to its parent once it has combined the messages of its children. All indices are [cores]. `parent`
     is -1 for a root. `slot` is the number of a core's message among the `children` messages of its parent. `sent` is
-    the round in which it is sent, from the first, and for a root the number of rounds. `messages` has the exchanges of
-    each round, in the order of their combination.
+    the round in which it leaves, from the first, or their number for a root. `roots` are the roots of the cores' trees.
+    `messages` lists the messages of each round in the order of their combination.
     """
 
     acc: str
@@ -75,20 +74,13 @@ class Tree(Segment):
     slot: Index
     children: Index
     sent: Index
+    roots: Index
     broadcast: Round | None = None
 
     @property
     def every(self) -> tuple[Round, ...]:
         """The rounds of the tree, then its broadcast."""
         return self.rounds if self.broadcast is None else (*self.rounds, self.broadcast)
-
-    @cached_property
-    def roots(self) -> Index:
-        """[cores]: the root of each core's tree."""
-        roots = np.where(self.parent < 0, np.arange(len(self.parent)), self.parent)
-        while not np.array_equal(roots, further := roots[roots]):
-            roots = further
-        return roots
 
     @property
     def sums(self) -> str:
@@ -114,20 +106,12 @@ def shifts(round_: Round, mesh: Mesh) -> dict[int, tuple[Exchange, Index]]:
 
 @dataclass(frozen=True, eq=False)
 class Launch:
-    """A step with words for the kernel that it launches, which a record of a run shows."""
+    """A step with words for the kernel that it launches, which a record of a run shows.
+
+    Without words it is a step between ranks, which is never fused with others, and sends `crossed` bytes.
+    """
 
     what: str
-    run: Step
-
-    def __call__(self) -> None:
-        """Launch the kernel."""
-        self.run()
-
-
-@dataclass(frozen=True, eq=False)
-class Communication:
-    """A step between ranks, never fused with others; `crossed` bytes are sent."""
-
     run: Step
     crossed: int = 0
 
@@ -215,6 +199,12 @@ class Memory:
         tensor = self.tensors[slot.buffer]
         return tensor.flatten(0, 1) if slot.index is None else tensor.view(-1, self.buffers[slot.buffer].numel)
 
+    def numbers(self, slot: Slot, cores: Index) -> Index:
+        """Return the rows of `rows(slot)` that hold the tiles of some cores."""
+        if slot.index is None:
+            return cores
+        return cores * self.buffers[slot.buffer].slots + slot.of_cores(cores, self.mesh)
+
     def index(self, values: torch.Tensor) -> list[torch.Tensor]:
         """Return an index as the one item of a list that a step reads when it runs: schedules may replace it."""
         return [values] if self.tables is None else self.tables.index(values)
@@ -237,11 +227,6 @@ class TileMap:
     slot: Slot
     base: Index | None = None
 
-    @property
-    def is_own(self) -> bool:
-        """Whether every core reads its own tile."""
-        return self.base is None
-
     def homes(self, mesh: Mesh) -> Index:
         """Return [cores]: the core whose memory holds each core's tile."""
         return np.arange(mesh.cores) if self.base is None else self.base
@@ -250,8 +235,8 @@ class TileMap:
 class Planner(ABC):
     """The hooks of an executor that plans and programs call."""
 
-    poison: bool
     exchange: str
+    unwritten: float  # the value of memory that is not written yet
 
     @abstractmethod
     def plan(self, schedule: Schedule, memory: Memory) -> list[Step]:
@@ -282,11 +267,6 @@ class Planner(ABC):
         moves = (self.move(memory, exchanges, TileMap(exchanges[0].src)) for exchanges in together(round_))
         computes = (self.compute(memory, op, tuple(map(TileMap, op.ins))) for op in round_.locals)
         return [step for steps in (*moves, *computes) for step in steps]
-
-    @property
-    def unwritten(self) -> float:
-        """The value of memory that is not written yet."""
-        return float("nan") if self.poison else 0.0
 
     @abstractmethod
     def part(self, schedule: Schedule, buffer: Buffer, given: torch.Tensor) -> torch.Tensor:

@@ -115,8 +115,7 @@ class _Elision:
         """Return the tile maps of an operation's inputs, once there is room for its outputs."""
         cores = None if op.where is None else op.where.flat(self.memory.mesh)
         for slot in op.ins:  # the sender of a broadcast reads its own tile
-            if (own := self.maps.get(slot.buffer)) is not None and self.own_among(own, cores):
-                self.settle(slot.buffer)
+            self.near(slot.buffer, cores)
         for out in op.outs:
             whole = op.where is None and out.is_fixed and not find(op.op).updates(op.params)
             numel = self.memory.buffers[out.buffer].numel
@@ -136,7 +135,10 @@ class _Elision:
 
     def renaming(self, name: str, exchanges: list[Exchange]) -> TileMap | None:
         """Return the tile map of buffer `name` after all exchanges into it; None if tiles must move."""
-        if len({exchange.src.buffer for exchange in exchanges}) > 1 or not all(map(self.single, exchanges)):
+        slots = {
+            self.memory.buffers[slot.buffer].slots for exchange in exchanges for slot in (exchange.src, exchange.dst)
+        }
+        if len({str(exchange.src) for exchange in exchanges}) > 1 or slots != {1} or exchanges[0].src.index != 0:
             return None
         mesh = self.memory.mesh
         pairs = [(exchange.receivers.flat(mesh), exchange.senders.flat(mesh)) for exchange in exchanges]
@@ -156,11 +158,6 @@ class _Elision:
         base[cores] = homes
         return TileMap(src.slot, None if np.array_equal(base, np.arange(len(every))) else base)
 
-    def single(self, exchange: Exchange) -> bool:
-        """Return whether an exchange is between the only slots of its buffers."""
-        buffers = (self.memory.buffers[exchange.src.buffer], self.memory.buffers[exchange.dst.buffer])
-        return all(buffer.slots == 1 for buffer in buffers) and exchange.src.is_fixed and exchange.src.index == 0
-
     def renamed(self, op: Local) -> bool:
         """Return whether a local operation is a copy of whole tiles that a tile map replaces."""
         if op.op != "copy":
@@ -179,6 +176,11 @@ class _Elision:
         self.maps[out.buffer] = found
         return True
 
+    def near(self, name: str, cores: Index | None) -> None:
+        """Settle `name`, if some of the cores (None: all) have their tile in memory that its map does not name."""
+        if name in self.maps and self.own_among(self.maps[name], cores):
+            self.settle(name)
+
     def own_among(self, each: TileMap, cores: Index | None) -> bool:
         """Return whether some of the cores (None: all) have their tile in memory that the map does not name."""
         if each.base is None:
@@ -188,10 +190,7 @@ class _Elision:
     def move(self, exchange: Exchange) -> None:
         """Return a real move."""
         self.written(exchange.dst.buffer, keep=True)
-        if exchange.src.buffer in self.maps and self.own_among(
-            self.maps[exchange.src.buffer], exchange.senders.flat(self.memory.mesh)
-        ):
-            self.settle(exchange.src.buffer)
+        self.near(exchange.src.buffer, exchange.senders.flat(self.memory.mesh))
         src = self.maps.get(exchange.src.buffer, TileMap(exchange.src))
         self.steps += self.planner.move(self.memory, [exchange], src)
 
@@ -213,7 +212,7 @@ class _Elision:
             names.append(lying)
             todo += [other for other, each in self.maps.items() if each.slot.buffer == lying]
         moves = [(lying, self.maps.pop(lying)) for lying in names if lying in self.maps]
-        moves = [(lying, each) for lying, each in moves if not (each.is_own and each.slot.buffer == lying)]
+        moves = [(lying, each) for lying, each in moves if each.base is not None or each.slot.buffer != lying]
         if len(moves) == 1 and moves[0][1].slot.buffer != moves[0][0]:
             self.copy(moves[0][0], moves[0][1])
             return

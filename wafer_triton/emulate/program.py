@@ -17,7 +17,7 @@ import torch
 
 from wafer_triton.cost.price import Prediction, price
 from wafer_triton.device.layout import sharding
-from wafer_triton.emulate.parts import Communication, Launch, Memory, Planner, Step, Tables, Workspace
+from wafer_triton.emulate.parts import Launch, Memory, Planner, Step, Tables, Workspace
 from wafer_triton.errors import BackendError, MeshError, ScheduleError, ShapeError
 from wafer_triton.schedule.rounds import Buffer
 from wafer_triton.schedule.schedule import Schedule
@@ -104,7 +104,7 @@ class Program:
     @property
     def launches(self) -> tuple[str, ...]:
         """The launches of one `run`, each kind once with its number; empty where the executor launches no kernels."""
-        launches = Counter(step.what for step in self.steps if isinstance(step, Launch))
+        launches = Counter(step.what for step in self.steps if isinstance(step, Launch) and step.what)
         return tuple(what if number == 1 else f"{number} x {what}" for what, number in launches.items())
 
     @property
@@ -113,7 +113,7 @@ class Program:
 
         With elided exchange a round that reads tiles of other ranks has the entry.
         """
-        return tuple(step.crossed for step in self.steps if isinstance(step, Communication) and step.crossed)
+        return tuple(step.crossed for step in self.steps if isinstance(step, Launch) and step.crossed)
 
     @property
     def predicted(self) -> Prediction:

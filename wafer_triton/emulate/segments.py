@@ -176,8 +176,8 @@ def _messages(round_: Round) -> tuple[Exchange, ...]:
     return tuple(arrivals[str(op.ins[-1])] for op in round_.locals)
 
 
-def _links(messages: tuple[tuple[Exchange, ...], ...], mesh: Mesh) -> tuple[Index, Index, Index, Index]:
-    """Return parents, slots, numbers of children and rounds of the messages of trees; see `Tree`."""
+def _links(messages: tuple[tuple[Exchange, ...], ...], mesh: Mesh) -> tuple[Index, Index, Index, Index, Index]:
+    """Return parents, slots, numbers of children, rounds of the messages and roots of trees; see `Tree`."""
     parent, sent = np.full(mesh.cores, -1), np.full(mesh.cores, len(messages))
     slot, children = np.zeros(mesh.cores, np.int64), np.zeros(mesh.cores, np.int64)
     for number, exchanges in enumerate(messages):
@@ -185,7 +185,10 @@ def _links(messages: tuple[tuple[Exchange, ...], ...], mesh: Mesh) -> tuple[Inde
             send, recv = exchange.senders.flat(mesh), exchange.receivers.flat(mesh)
             parent[send], slot[send], sent[send] = recv, children[recv], number
             children[recv] += 1
-    return parent, slot, children, sent
+    roots = np.where(parent < 0, np.arange(mesh.cores), parent)
+    while not np.array_equal(roots, further := roots[roots]):
+        roots = further
+    return parent, slot, children, sent, roots
 
 
 def _only(name: str, round_: Round) -> Round:

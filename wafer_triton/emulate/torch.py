@@ -49,11 +49,9 @@ class TorchExecutor(Executor):
 
     def _grid(self, memory: Memory, exchange: Exchange, src: TileMap) -> Step | None:
         """Return the step of an exchange whose receivers are a grid of cores."""
-        views = (
-            self._views(memory, exchange, exchange.dst)
-            if src.is_own and src.slot.buffer == exchange.src.buffer
-            else None
-        )
+        if src.base is not None or src.slot.buffer != exchange.src.buffer:
+            return None
+        views = self._views(memory, exchange, exchange.dst)
         if views is None:
             return None
         target, source, send = views
@@ -143,7 +141,7 @@ class TorchExecutor(Executor):
             """Return the tiles of a map where they lie, or a copy that is gathered before, and put back `after`."""
             if area is not None and grid and (view := _view(memory, each)) is not None:
                 return view[area]
-            index, flat = self._rows(memory, each, cores)
+            index, flat = self._rows(memory, each.slot, each.homes(memory.mesh)[cores]), memory.rows(each.slot)
             held, hold = memory.index(index), memory.workspace.take(len(cores) * flat.shape[1], flat.dtype)
             hold = hold.view(len(cores), -1)
             if not out or _keeps(definition, op.params, flat.shape[1]):
@@ -199,19 +197,11 @@ class TorchExecutor(Executor):
         """Row numbers of the tiles that are sent and of their targets."""
         pairs = [(exchange.senders.flat(memory.mesh), exchange.receivers.flat(memory.mesh)) for exchange in exchanges]
         senders, receivers = map(np.concatenate, zip(*pairs, strict=True))
-        at = senders if src.is_own else src.homes(memory.mesh)[senders]
-        return self._rows_of(memory, src.slot, at)[0], self._rows_of(memory, exchanges[0].dst, receivers)[0]
+        homes, dst = src.homes(memory.mesh)[senders], exchanges[0].dst
+        return self._rows(memory, src.slot, homes), self._rows(memory, dst, receivers)
 
-    def _rows_of(self, memory: Memory, slot: Slot, cores: Index) -> tuple[torch.Tensor, torch.Tensor]:
-        """Row numbers of a slot's tiles in the buffer as [rows, numel], and that view."""
-        rows = cores
-        if slot.index is not None:
-            rows = cores * memory.buffers[slot.buffer].slots + slot.of_cores(cores, memory.mesh)
-        return torch.from_numpy(rows).to(self.device), memory.rows(slot)
-
-    def _rows(self, memory: Memory, each: TileMap, cores: Index) -> tuple[torch.Tensor, torch.Tensor]:
-        """Row numbers of the tiles that `cores` read, and the view that holds them."""
-        return self._rows_of(memory, each.slot, cores if each.is_own else each.homes(memory.mesh)[cores])
+    def _rows(self, memory: Memory, slot: Slot, cores: Index) -> torch.Tensor:
+        return torch.from_numpy(memory.numbers(slot, cores)).to(self.device)
 
 
 def _tiles(memory: Memory, slot: Slot) -> torch.Tensor:

@@ -52,7 +52,8 @@ def gemm(
         def step() -> None:
             left, right = queries.reshape(-1, group * m, k), columns.reshape(-1, n, k)
             product = right.bmm(left.mT).mT.contiguous() if n < _NARROW else left.bmm(right.mT)
-            _put(out, product.view(*c.shape[:-1], heads, m, n).transpose(-3, -2), add)
+            values = product.view(*c.shape[:-1], heads, m, n).transpose(-3, -2)
+            out.add_(values) if add else out.copy_(values)
 
         return step
     c = cut(c, m, kv_heads, group, n).movedim(-4, -2)  # [kv_heads, group, m, n]
@@ -108,10 +109,6 @@ def _product(out: Tensor, a: Tensor, b: Tensor, add: bool, accumulate: str) -> S
         out.copy_(total)
 
     return step
-
-
-def _put(out: Tensor, values: Tensor, add: bool) -> None:
-    out.add_(values) if add else out.copy_(values)
 
 
 def _copy(out: Tensor, a: Tensor, *, size: int) -> Step:

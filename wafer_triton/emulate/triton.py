@@ -108,10 +108,8 @@ class TritonExecutor(Executor):
 
     def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> list[Step]:
         """Return the messages of exchanges of a round from one slot to one slot."""
-        sent, dst = exchanges[0].src, exchanges[0].dst
+        dst, numel = exchanges[0].dst, memory.rows(exchanges[0].src).shape[1]
         ends = self._operand(memory, TileMap(dst)), self._operand(memory, src)
-        buffer = memory.buffers[sent.buffer]
-        numel = buffer.numel * (buffer.slots if sent.index is None else 1)
         moves = tuple((self._moves(memory, one, *ends), numel) for one in exchanges)
         return [Moved(moves, frozenset({src.slot.buffer}), frozenset({dst.buffer}))]
 
@@ -138,7 +136,7 @@ class TritonExecutor(Executor):
         reads = tuple(self._operand(memory, each) for each in ins)
         if not isinstance(kernel, LocalKernel):
             return [Launch(op.op, partial(kernel, outs, reads, cores, **op.params))]
-        far = [(each.slot.buffer, each.homes(memory.mesh)) for each in ins if not each.is_own]
+        far = [(each.slot.buffer, each.homes(memory.mesh)) for each in ins if each.base is not None]
         written = tuple(out.buffer for out in op.outs)
         return [Task(op.op, kernel.fused(outs, reads, **op.params), written, tuple(far), where, cores)]
 
@@ -148,16 +146,13 @@ class TritonExecutor(Executor):
         return self._tree(memory, segment) if isinstance(segment, Tree) else None
 
     def _tree(self, memory: Memory, tree: Tree) -> list[Step]:
-        if self.exchange == "elided":
-            found = None
-            if tree.broadcast is not None and memory.tables is None:
-                found = fuse.folded(tree, memory.buffers[tree.acc].numel)
-            if found is None:
-                return [Summed(tree, sends=False)]
-            memory.beside(tree.acc, tree.sums).fill_(self.unwritten)
-            memory.apart.add(tree)
-            return [found]
-        if tree.broadcast is None:
+        if self.exchange == "elided" and tree.broadcast is not None and memory.tables is None:
+            found = fuse.folded(tree, memory.buffers[tree.acc].numel)
+            if found is not None:
+                memory.beside(tree.acc, tree.sums).fill_(self.unwritten)
+                memory.apart.add(tree)
+                return [found]
+        if self.exchange == "elided" or tree.broadcast is None:
             return [Summed(tree, sends=False)]
         if fuse.spans(tree.roots) is None:
             return [Summed(tree, sends=False), *self.round(memory, tree.broadcast)]
@@ -224,7 +219,7 @@ class TritonExecutor(Executor):
         )  # fmt: skip
         receivers = None
         if group.tree.sends and (span := fuse.spans(tree.roots)) is not None:
-            receivers = Receivers(put(span[0]), put(span[1]), span[2])
+            receivers = Receivers(acc, put(span[0]), put(span[1]), span[2])
 
         def round_of(core: int, _: int) -> int:
             block = np.flatnonzero(number == number[core])
@@ -295,22 +290,20 @@ class TritonExecutor(Executor):
         whole = buffer.slots * buffer.numel
         varies = memory.tables is not None and buffer.slots > 1 and each.slot.index is not None
         if each.slot.is_fixed and not varies:
-            index = None if each.is_own else self._table(memory, each.homes(memory.mesh))
+            index = None if each.base is None else self._table(memory, each.base)
             return Operand(tensor, int(each.slot.index or 0) * buffer.numel, whole, index)
-        assert each.is_own, "slots that differ between cores are never elided"
-        every = np.arange(memory.mesh.cores)
-        rows = every * buffer.slots + each.slot.of_cores(every, memory.mesh)
+        assert each.base is None, "slots that differ between cores are never elided"
+        rows = memory.numbers(each.slot, np.arange(memory.mesh.cores))
         return Operand(tensor, 0, buffer.numel, self._table(memory, rows))
 
     def _cores(self, memory: Memory, where: Index | None = None) -> torch.Tensor:
         """Return the table of some cores, or of all."""
-        count = memory.mesh.cores
+        cores = np.arange(memory.mesh.cores) if where is None else where
         if where is not None or self._random is not None or memory.tables is not None:
-            cores = np.arange(count) if where is None else where
             return self._table(memory, cores[self._order(len(cores))])
-        if count not in self._every:
-            self._every[count] = torch.arange(count, dtype=torch.int32, device=self.device)
-        return self._every[count]
+        if len(cores) not in self._every:
+            self._every[len(cores)] = self._table(memory, cores)
+        return self._every[len(cores)]
 
     def _order(self, size: int) -> Index:
         return np.arange(size) if self._random is None else self._random.permutation(size)

@@ -10,7 +10,7 @@ from math import isfinite, prod
 from typing import TYPE_CHECKING, Any
 
 from wafer_triton.device.dtype import BYTES, TILES
-from wafer_triton.errors import ScheduleError
+from wafer_triton.errors import ScheduleError, shown
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -94,7 +94,7 @@ class LocalOp:
         for name, value in params.items():
             kind = str(known[name].annotation)
             if kind in _KINDS and not _is(value, kind):
-                return f"{self.name}: {name} = {value!r} must be {_WANTED[kind]}"
+                return f"{self.name}: {name} = {shown(value)} must be {_WANTED[kind]}"
         return None
 
     def _wrong_operands(
@@ -127,7 +127,7 @@ def _is(value: Any, kind: str) -> bool:
     of_kind = isinstance(value, _KINDS[kind]) and isinstance(value, bool) == (kind == "bool")
     if not of_kind or kind not in ("int", "float"):
         return of_kind
-    return isfinite(value) and (kind == "float" or bool(value >= 0))
+    return bool(value >= 0) if kind == "int" else isfinite(value)
 
 
 MATRIX = tuple(BYTES)  # the dtypes of an operand that may hold stored weights
@@ -157,8 +157,8 @@ def local_op(
 
 def find(name: str) -> LocalOp:
     """Return the registered local operation `name`; ScheduleError with the known names otherwise."""
-    if name not in LOCAL_OPS:
-        raise ScheduleError(f"local operation {name!r} is not registered; known: {', '.join(sorted(LOCAL_OPS))}")
+    if not isinstance(name, str) or name not in LOCAL_OPS:
+        raise ScheduleError(f"local operation {shown(name)} is not registered; known: {', '.join(sorted(LOCAL_OPS))}")
     return LOCAL_OPS[name]
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from wafer_triton.device.mesh import as_mesh
-from wafer_triton.errors import MeshError, ShapeError
+from wafer_triton.errors import MeshError, ShapeError, shown
 from wafer_triton.ops.call import How, Operand, Record, call, check_tensors, clear_cache, run
 from wafer_triton.ops.executors import described, emulation_device, executor
 
@@ -73,7 +73,7 @@ def mesh_gemv(
     check_tensors("mesh_gemv", x, w)
     if isinstance(x, Tensor) and x.dim() == 1:
         result = mesh_gemv(x[None], w, axis=axis, algorithm=algorithm, groups=groups, accumulate=accumulate, **how)
-        return (result[0][0], result[1]) if how.get("record") else result[0]
+        return (result[0][0], result[1]) if how.get("record") is True else result[0]
     _matrices("mesh_gemv", x, w)
     if x.shape[1] != w.shape[0]:
         raise ShapeError(f"mesh_gemv: x has {x.shape[1]} elements, w {list(w.shape)} {w.shape[0]} rows")
@@ -95,8 +95,8 @@ def all_reduce(
     section 6.
     """
     _axis("all_reduce", axis)
-    if op not in ("add", "maximum"):
-        raise ShapeError(f"all_reduce: op {op!r} is neither 'add' nor 'maximum'")
+    if not isinstance(op, str) or op not in ("add", "maximum"):
+        raise ShapeError(f"all_reduce: op {shown(op)} is neither 'add' nor 'maximum'")
     check_tensors("all_reduce", x)
     shape = as_mesh(how.get("mesh")).shape
     if tuple(x.shape[:2]) != shape:
@@ -128,10 +128,10 @@ def _number(name: str, key: str, value: Any) -> float:
     """Return a value as a finite number; ShapeError if it is none."""
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise ShapeError(f"{name}: {key} = {value!r} must be a finite number")
+        raise ShapeError(f"{name}: {key} = {shown(value)} must be a finite number")
     return number
 
 
@@ -145,5 +145,5 @@ def _matrices(name: str, a: Operand, b: Operand) -> None:
 
 
 def _axis(name: str, axis: str) -> None:
-    if axis not in ("x", "y"):
-        raise MeshError(f"{name}: axis {axis!r} is neither 'x' (across the columns) nor 'y' (down the rows)")
+    if not isinstance(axis, str) or axis not in ("x", "y"):
+        raise MeshError(f"{name}: axis {shown(axis)} is neither 'x' (across the columns) nor 'y' (down the rows)")

@@ -22,9 +22,18 @@ from wafer_triton.device.layout import MeshTensor
 from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.program import POOL, Program
-from wafer_triton.errors import BackendError, DtypeError, MeshError, ScheduleError, ShapeError
+from wafer_triton.errors import (
+    ArgumentError,
+    BackendError,
+    DtypeError,
+    MeshError,
+    ScheduleError,
+    ShapeError,
+    check_type,
+    shown,
+)
 from wafer_triton.ops.executors import executor
-from wafer_triton.schedule.product import Recipe, Shape, recipe
+from wafer_triton.schedule.product import Recipe, Shape, clear_recipes, recipe
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text import notebook
 from wafer_triton.text.quantity import Legend
@@ -95,15 +104,17 @@ def clear_cache() -> None:
     """Let all programs and schedules go that public calls keep; their memory is free once no call runs."""
     POOL.clear()
     _executor.cache_clear()
-    recipe.cache_clear()
+    clear_recipes()
 
 
 def run(made: Recipe, operands: tuple[Operand, ...], on: Executor) -> MeshTensor:
     """Run the recipe `made` by the executor `on`; the result is cut over the schedule's mesh."""
     if not isinstance(made, Recipe):
         raise ScheduleError(
-            f"run: {made!r} of type {type(made).__name__} is no recipe; wafer_triton.schedule.product.recipe makes one"
+            f"run: {shown(made)} of type {type(made).__name__} is no recipe; wafer_triton.schedule.product.recipe "
+            f"makes one"
         )
+    check_type(f"{made.schedule.name}: operands", operands, list if isinstance(operands, list) else tuple, ShapeError)
     if len(operands) != len(made.inputs):
         raise ShapeError(
             f"{made.schedule.name}: {len(operands)} operands for {len(made.inputs)} inputs; give one for each"
@@ -114,7 +125,7 @@ def run(made: Recipe, operands: tuple[Operand, ...], on: Executor) -> MeshTensor
             given = list(operand.shape)
             raise ShapeError(f"{made.schedule.name}: operand {number} is {given}, and its recipe is for {list(shape)}")
     if not isinstance(on, Executor):
-        raise BackendError(f"run: executor {on!r} is none; give a result of wafer_triton.executor")
+        raise BackendError(f"run: executor {shown(on)} is none; give a result of wafer_triton.executor")
     return _run(made, operands, on, _tiles(made))[0]
 
 
@@ -190,21 +201,21 @@ def call(name: str, operands: tuple[Operand, ...], how: How, **options: Any) -> 
     """
     for key in how:
         if key not in _KEYWORDS:
-            raise TypeError(f"{name}: unknown keyword {key!r}; choose from {', '.join(_KEYWORDS)}")
+            raise ArgumentError(f"{name}: unknown keyword {key!r}; choose from {', '.join(_KEYWORDS)}")
     first, backend, exchange = operands[0], how.get("backend"), how.get("exchange", "explicit")
     launch = how.get("launch", "auto")
     for key, text in (("backend", backend), ("exchange", exchange), ("launch", launch)):
         if not isinstance(text, str) and (text is not None or key != "backend"):
-            raise BackendError(f"{name}: {key} = {text!r} must be a name in quotes")
+            raise BackendError(f"{name}: {key} = {shown(text)} must be a name in quotes")
     if type(how.get("record", False)) is not bool:
-        raise BackendError(f"{name}: record = {how['record']!r} must be true or false")
+        raise BackendError(f"{name}: record = {shown(how['record'])} must be true or false")
     mesh = as_mesh(first.mesh if "mesh" not in how and isinstance(first, MeshTensor) else how.get("mesh"))
     tensors = [operand.tiles if isinstance(operand, MeshTensor) else operand for operand in operands]
     _agree(name, tensors)
-    chosen = tuple((key, tuple(value) if isinstance(value, list) else value) for key, value in options.items())
+    chosen = tuple((key, _option(name, key, value)) for key, value in options.items())
     own = how.get("executor")
     if not isinstance(own, Executor | None):
-        raise BackendError(f"{name}: executor = {own!r} is none; give a result of wafer_triton.executor")
+        raise BackendError(f"{name}: executor = {shown(own)} is none; give a result of wafer_triton.executor")
     if own is not None and (both := [key for key in ("backend", "exchange", "launch") if key in how]):
         raise BackendError(f"{name}: executor and {both[0]} are given, and an executor has its own; give one of them")
     plain = own is None and not how.get("record")
@@ -219,6 +230,21 @@ def call(name: str, operands: tuple[Operand, ...], how: How, **options: Any) -> 
     value, program = _run(operation, operands, runner, take)
     record = (operation.schedule, program.launches, program.rank_bytes)
     return (value, Record.of(*record)) if how.get("record") else value
+
+
+def _option(name: str, key: str, value: Any) -> Any:
+    """Return the value of an option as a recipe takes it; MeshError or ArgumentError for one of another kind."""
+    if key == "groups" and isinstance(value, list | tuple) and all(type(count) is int for count in value):
+        return tuple(value)
+    if isinstance(value, str) and key in ("algorithm", "accumulate", "axis", "op"):
+        return str(value)
+    if (value is None and key == "groups") or (type(value) in (bool, float) and key in ("transposed", "eps", "scale")):
+        return value
+    if key == "groups":
+        raise MeshError(
+            f"{name}: groups = {shown(value)}: give the number of groups of each level but the last, as (8,)"
+        )
+    raise ArgumentError(f"{name}: {key} is of type {type(value).__name__}; give a str")
 
 
 def _agree(name: str, tensors: list[Tensor]) -> None:

@@ -24,6 +24,7 @@ from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.ranks.executor import DistributedExecutor
 from wafer_triton.errors import BackendError, MeshError
 from wafer_triton.ops import executors
+from wafer_triton.text.arguments import checked
 
 __all__ = ["executor"]
 
@@ -31,6 +32,7 @@ MOST_TIMEOUT = 1e7  # seconds, some months
 TIMEOUT = 600.0  # seconds for which a rank waits for another that is there but does not answer
 
 
+@checked
 def executor(
     backend: str | None = None,
     exchange: str = "explicit",

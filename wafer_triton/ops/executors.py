@@ -11,6 +11,7 @@ import torch
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import BackendError
+from wafer_triton.text.arguments import checked
 
 
 def emulation_device(emulate_on: str = "auto") -> str:
@@ -21,6 +22,7 @@ def emulation_device(emulate_on: str = "auto") -> str:
     return "cuda" if compiles and torch.cuda.is_available() else "cpu"
 
 
+@checked
 def executor(
     backend: str | None = None, exchange: str = "explicit", emulate_on: str = "auto", **options: Any
 ) -> Executor:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from wafer_triton.device.dtype import STORED
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import MeshError, ShapeError, SramError, WaferError
+from wafer_triton.errors import MeshError, SramError, WaferError
 from wafer_triton.place.layouts import endless
 from wafer_triton.place.regions import FullError, LargeError
 from wafer_triton.schedule import sram
@@ -46,8 +46,6 @@ def fitted(
     SramError or FullError for a mesh that does not hold the model. With a `shape`, `place` takes a shape after the
     mesh. The refusal then names changes of model and device that make it fit, see `remedies`.
     """
-    if as_if not in (None, True, False):
-        raise ShapeError(f"as_if = {as_if!r} must be true or false")
     try:
         place(mesh)
         return mesh, None
@@ -57,11 +55,12 @@ def fitted(
         raise reason
     if not as_if:
         offer = "" if as_if is None else f"; {AS_IF}"
-        try:
-            said = with_hint(place, mesh, reason)
-        except MeshError:  # other meshes are refused for their sides, as by regions of experts: no hint
-            said = str(reason)
-        more = "" if shape is None else remedies(place, mesh, shape)
+        with sram.one_search():
+            try:
+                said = with_hint(place, mesh, reason)
+            except MeshError:  # other meshes are refused for their sides, as by regions of experts: no hint
+                said = str(reason)
+            more = "" if shape is None else remedies(place, mesh, shape)
         raise type(reason)(said + more + offer) from None
     return as_if_held(place, mesh)[0][0], str(reason)
 
@@ -73,7 +72,7 @@ def remedies(place: Callable[[Mesh, DecoderShape], Any], mesh: Mesh, shape: Deco
     seconds (`sram.HINT_SECONDS`) with the remedies up to then. Every device of several holds the embedding and the
     head; time between devices is not modelled.
     """
-    end = process_time() + sram.HINT_SECONDS
+    end = sram.deadline()
 
     def fits(own: DecoderShape, sram_bytes: int = mesh.device.sram_bytes) -> bool:
         if process_time() > end:
@@ -155,7 +154,7 @@ def with_hint(place: Callable[[Mesh], Any], mesh: Mesh, reason: SramError | Full
             sram.fitting(fits, mesh)
         except SramError as error:
             return str(error)
-    end = process_time() + sram.HINT_SECONDS
+    end = sram.deadline()
     for candidate in _alike(mesh):
         if process_time() > end:
             found = f"no mesh was found to hold it in {sram.HINT_SECONDS:g} s of search"

@@ -96,7 +96,7 @@ def scheduled(moves: Iterable[Move]) -> Steps:
     return tuple(move.scheduled for move in moves)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _weights(
     decode: Block, prefill: Block, kind: str, phase: str, together: int, offset: Offset
 ) -> dict[str, tuple[Move, ...]]:

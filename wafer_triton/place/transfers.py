@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -26,7 +26,7 @@ Scheduled = tuple[Schedule, int]  # a schedule and its number of runs
 class Shift:
     """Units of `numel` elements on every line of an axis, from cores `source` to cores `target`, `times` times.
 
-    Its schedule is made on first use. Units that always go together are moved as one.
+    Its schedule and its bytes are worked out on first use. Units that always go together are moved as one.
     """
 
     mesh: Mesh
@@ -37,26 +37,32 @@ class Shift:
     dtype: str
     times: int = 1
 
-    @property
+    @cached_property
     def scheduled(self) -> Scheduled:
         """The schedule and its number of runs; SramError if a core does not hold even one element."""
-        source, target = self.source, self.target
-        together = np.diff(np.flatnonzero(np.diff(source) | np.diff(target)) + 1, prepend=0, append=len(source))
-        unit = int(np.gcd.reduce(together))
-        ends = np.stack([source[::unit], target[::unit]]).astype(np.int64)
+        unit, ends = self._together
         schedule, slices = _moved(self.mesh, self.axis, ends.tobytes(), self.numel * unit, self.dtype)
         return schedule, slices * self.times
 
-    @property
+    @cached_property
     def busiest_bytes(self) -> int:
         """Bytes over the busiest link of a line, all times."""
-        ends = np.stack([self.source, self.target]) // self.mesh.fold[self.axis == "x"]
+        unit, ends = self._together
+        ends = ends // self.mesh.fold[self.axis == "x"]
         low, high = ends.min(0), ends.max(0)
         units, upwards = 0, ends[0] < ends[1]
         for way in (upwards, ~upwards):  # a link carries both at the same time
             begun, ended = (np.bincount(each[way], minlength=self.mesh.length(self.axis)) for each in (low, high))
             units = max(units, int((begun - ended).cumsum().max()))
-        return units * self.numel * BYTES[self.dtype] * self.times
+        return units * unit * self.numel * BYTES[self.dtype] * self.times
+
+    @cached_property
+    def _together(self) -> tuple[int, Index]:
+        """The number of units that always go together, and [2, units / number]: the cores that they leave and reach."""
+        source, target = self.source, self.target
+        together = np.diff(np.flatnonzero(np.diff(source) | np.diff(target)) + 1, prepend=0, append=len(source))
+        unit = int(np.gcd.reduce(together))
+        return unit, np.stack([source[::unit], target[::unit]]).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -161,8 +167,8 @@ def at_cores(length: int, cores: Index, ranks: Index) -> Index:
 def ranks_of(cores: Index) -> Index:
     """Return for each unit the number of earlier units on the same core."""
     order = np.argsort(cores, kind="stable")
-    placed = cores[order]
-    first = np.searchsorted(placed, placed)
+    starts = np.flatnonzero(np.diff(cores[order], prepend=-1))  # of each core's units
+    first = np.repeat(starts, np.diff(starts, append=len(cores)))
     ranks = np.empty_like(cores)
     ranks[order] = np.arange(len(cores)) - first
     return ranks

@@ -12,10 +12,11 @@ from numpy.typing import ArrayLike
 
 from wafer_triton.device.dtype import storage_name
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import ScheduleError, check_type
+from wafer_triton.errors import ScheduleError, check_type, shown
 from wafer_triton.schedule import rules, sram
 from wafer_triton.schedule.repeat import Repeat, Rounds, flat
 from wafer_triton.schedule.rounds import (
+    FAMILIES,
     ROLES,
     Buffer,
     Cores,
@@ -34,7 +35,6 @@ from wafer_triton.schedule.schedule import Schedule
 if TYPE_CHECKING:
     from wafer_triton.schedule.repeat import Step
 
-FAMILIES = ("kernel", "decode")  # the measurements whose constants price a schedule, see `Schedule`
 MOST_ITERATIONS = 1_000_000  # of a `repeat`, a thousand times the side of the largest mesh
 _DRAFTING = ContextVar("drafting", default=False)
 
@@ -56,8 +56,9 @@ class Builder:
     """
 
     def __init__(self, mesh: Mesh, name: str, family: str = "kernel") -> None:
-        check_type(f"Builder {name!r}: mesh", mesh, Mesh)
-        check_type(f"Builder {name!r}: name", name, str)
+        check_type(f"Builder {shown(name)}: mesh", mesh, Mesh)
+        check_type(f"Builder {shown(name)}: name", name, str)
+        check_type(f"Builder {name!r}: family", family, str)
         if not name:
             raise ScheduleError("Builder: the schedule has no name; give a text of one character or more")
         if family not in FAMILIES:
@@ -85,13 +86,18 @@ class Builder:
         """
         if not isinstance(name, str) or not name:
             raise ScheduleError(f"{self.name}: buffer {name!r} has no name; give a text of one character or more")
+        check_type(f"{self.name}: role of buffer {name!r}", role, str)
         if role not in ROLES:
             raise ScheduleError(f"{self.name}: buffer {name!r} has role {role!r}; choose one of {', '.join(ROLES)}")
         if not isinstance(tile, tuple | Sequence) or not all(map(_positive, tile)) or not _positive(slots):
             raise ScheduleError(
-                f"{self.name}: buffer {name!r} has tile {tile!r} and slots {slots!r}; give a tuple of whole numbers of "
-                f"at least 1, such as (4, 8), and a whole number of slots"
+                f"{self.name}: buffer {name!r} has tile {shown(tile)} and slots {shown(slots)}; give a tuple of whole "
+                f"numbers of at least 1, such as (4, 8), and a whole number of slots"
             )
+        for held in holds if isinstance(holds, tuple | list) else (holds,):
+            check_type(f"{self.name}: a parameter that buffer {name!r} holds", held, Parameter)
+        check_type(f"{self.name}: pattern of buffer {name!r}", pattern, str)
+        check_type(f"{self.name}: skew of buffer {name!r}", skew, int)
         sizes = tuple(map(int, tile))
         buffer = Buffer(name, sizes, storage_name(dtype), role, int(slots), pattern, tuple(holds), skew)
         if self.buffers.setdefault(name, buffer) != buffer:
@@ -100,6 +106,8 @@ class Builder:
 
     def like(self, name: str, of: str) -> str:
         """Declare a scratch buffer with the tile, dtype and slots of buffer `of`; ScheduleError if there is no `of`."""
+        check_type(f"{self.name}: name of a buffer", name, str)
+        check_type(f"{self.name}: buffer to be like", of, str)
         if of not in self.buffers:
             raise ScheduleError(f"{self.name}: no buffer {of!r} to be like; declared: {', '.join(self.buffers)}")
         model, known = self.buffers[of], self.buffers.get(name)
@@ -124,9 +132,10 @@ class Builder:
         whole numbers, or not as many senders as receivers.
         """
         recv, send = self._positions("recv", recv), self._positions("send", send)
-        if send.size not in (1, recv.size):
+        if send.size not in (1, recv.size) or send.ndim > recv.ndim:
             raise ScheduleError(
-                f"{self.name}: {send.size} senders for {recv.size} receivers; give one sender for each, or one for all"
+                f"{self.name}: {list(send.shape)} senders for {list(recv.shape)} receivers; give one sender for each, "
+                f"or one for all"
             )
         send = np.broadcast_to(send, recv.shape)
         if recv.ndim == 1:
@@ -148,7 +157,9 @@ class Builder:
         Raises ScheduleError when `where` is something else, or its positions are not whole numbers.
         """
         if not isinstance(where, Cores | None):
-            raise ScheduleError(f'{self.name}: {op} where {where!r}: give Cores, such as Cores("x", np.array([0, 1]))')
+            raise ScheduleError(
+                f'{self.name}: {op} where {shown(where)}: give Cores, such as Cores("x", np.array([0, 1]))'
+            )
         if where is not None:
             at, lines = self._positions("where", where.at), where.lines
             lines = None if lines is None else self._positions("lines", lines)
@@ -165,8 +176,8 @@ class Builder:
         for step in steps:
             if not isinstance(step, Exchange | Local):
                 raise ScheduleError(
-                    f"{self.name}: step {step!r} of a round is neither an exchange nor a local operation; give them "
-                    f"one by one, as b.exchange and b.local make them"
+                    f"{self.name}: step {shown(step)} of a round is neither an exchange nor a local operation; give "
+                    f"them one by one, as b.exchange and b.local make them"
                 )
         check_type(f"{self.name}: label of a round", label, str)
         if pattern is not None:
@@ -189,16 +200,24 @@ class Builder:
         row once, or that change an exchange along y.
         """
         check_type(f"{self.name}: times of repeat", times, int)
+        check_type(f"{self.name}: period of repeat", period, int)
+        if period < 1:
+            raise ScheduleError(f"{self.name}: repeat with period {period}: give a number of at least 1")
+        if slots is not None and not (
+            isinstance(slots, Mapping) and all(type(key) is str and type(by) is int for key, by in slots.items())
+        ):
+            raise ScheduleError(f"{self.name}: slots {shown(slots)} of repeat: give a number for names of buffers")
         if not 0 <= times <= MOST_ITERATIONS:
             raise ScheduleError(f"{self.name}: repeat {times:,} times: give a number from 0 to {MOST_ITERATIONS:,}")
         if not callable(iteration):
-            raise ScheduleError(f"{self.name}: repeat of {iteration!r}: give a function of the iteration's number")
+            raise ScheduleError(f"{self.name}: repeat of {shown(iteration)}: give a function of the iteration's number")
         start, whole = len(self.steps), times // period
         if whole > 1:
             for number in range(period):
                 iteration(number)
             steps = tuple(self.steps[start:])
             if rows is not None:
+                rows = self._positions("rows of repeat", rows)
                 self._check_rows(steps, rows)
             self.steps[start:] = [Repeat(steps, whole, rows, slots or {})]
         for number in range(whole * period if whole > 1 else 0, times):
@@ -224,11 +243,14 @@ class Builder:
         """Return positions [n] or [lines, n] as whole numbers."""
         try:
             array = np.atleast_1d(positions)
-        except ValueError:  # ragged
+        except (ValueError, TypeError, RuntimeError):  # ragged, or a tensor of torch's that is not numpy's
             array = np.array([None])
-        if array.ndim > 2 or (array.size and array.dtype.kind not in "iu"):
+        if array.ndim > (2 if what in ("send", "recv", "where") else 1) or (
+            array.size and array.dtype.kind not in "iu"
+        ):
             raise ScheduleError(
-                f"{self.name}: {what} = {positions!r} must be whole numbers, positions [n] on all lines or [lines, n]"
+                f"{self.name}: {what} = {shown(positions)} must be whole numbers, positions [n] on all lines or "
+                f"[lines, n]"
             )
         return array.astype(np.int64, copy=False)
 

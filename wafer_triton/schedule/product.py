@@ -8,7 +8,7 @@ are the same products with two options. With `skew="host"` the host skews the we
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from inspect import signature
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from wafer_triton.device.dtype import accumulator, tile_dtype
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import ShapeError, check_type
+from wafer_triton.errors import ArgumentError, ShapeError, WaferError, check_type, shown
 from wafer_triton.schedule import reduce as reduce_schedules
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.all_to_all import all_to_all
@@ -53,17 +53,51 @@ class Recipe:
     shapes: tuple[Shape, ...] = ()
 
 
-@lru_cache(maxsize=256)
 def recipe(
-    name: str, mesh: Mesh, dtype: str, shapes: tuple[Shape, ...], options: tuple[tuple[str, Any], ...]
+    name: str, mesh: Mesh, dtype: str, shapes: tuple[Shape, ...], options: tuple[tuple[str, Any], ...] = ()
 ) -> Recipe:
     """Return the recipe of an operation: "gemm", "gemv", "all_reduce", "all_to_all", "rms_norm" or "softmax".
 
     Raises MeshError or ShapeError for wrong options or sizes, SramError, which names the smallest mesh that fits.
     """
+    try:
+        return _recipe(name, mesh, dtype, shapes, options)
+    except TypeError as error:  # a list has no hash
+        if isinstance(error, WaferError):
+            raise
+        plain = tuple(_tupled(value) for value in (name, mesh, dtype, shapes, options))
+    return _recipe(*plain)
+
+
+def clear_recipes() -> None:
+    """Let all recipes go that calls keep."""
+    _recipe.cache_clear()
+
+
+def _tupled(value: Any) -> Any:
+    """Return tuples for lists; ArgumentError for a value without a hash."""
+    if isinstance(value, list | tuple):
+        return tuple(map(_tupled, value))
+    if not isinstance(value, Hashable):
+        raise ArgumentError(
+            f"recipe of {shown(value)}, a {type(value).__name__}: give names, numbers and tuples of them"
+        )
+    return value
+
+
+@lru_cache(maxsize=256)
+def _recipe(
+    name: str, mesh: Mesh, dtype: str, shapes: tuple[Shape, ...], options: tuple[tuple[str, Any], ...]
+) -> Recipe:
     if name not in _RECIPES:
-        raise ShapeError(f"recipe {name!r}: choose one of {', '.join(_RECIPES)}")
+        raise ShapeError(f"recipe {shown(name)}: choose one of {', '.join(_RECIPES)}")
     check_type(f"recipe {name!r}: mesh", mesh, Mesh, ShapeError)
+    check_type(f"recipe {name!r}: dtype", dtype, str, ShapeError)
+    if not isinstance(shapes, tuple) or not all(isinstance(shape, tuple) for shape in shapes):
+        raise ShapeError(f"recipe {name!r}: shapes {shown(shapes)}: give a tuple of shapes, as ((8, 4), (4, 2))")
+    pairs = isinstance(options, tuple) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in options)
+    if not pairs or not all(isinstance(key, str) for key, _ in options):
+        raise ShapeError(f'recipe {name!r}: options {shown(options)}: give pairs, as (("algorithm", "cannon"),)')
     known = list(signature(_RECIPES[name]).parameters)
     if unknown := [key for key, _ in options if key not in known]:
         raise ShapeError(f"recipe {name!r}: no option {unknown[0]!r}; options: {', '.join(known[2 + len(shapes) :])}")

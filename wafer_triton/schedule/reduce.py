@@ -70,7 +70,10 @@ def ktree(
     stages: list[Stage] = []
     for number, count in enumerate((*groups, 1)):
         if not 1 <= count <= len(points):
-            raise MeshError(f"K-tree over {size} cores: level {number + 1} has {len(points)} cores for {count} groups")
+            raise MeshError(
+                f"K-tree over {size} cores: level {number + 1} has {len(points)} cores for {count} groups; "
+                f"give at most as many groups as cores"
+            )
         chains, roots = [], []
         for members in np.array_split(points, count):
             inside = np.flatnonzero(members == root)

@@ -23,13 +23,14 @@ from numpy.typing import NDArray
 
 from wafer_triton.device.dtype import BYTES
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import ScheduleError, check_type
+from wafer_triton.errors import ScheduleError, check_type, shown
 
 Index = NDArray[np.int64]
 GIVEN = ("input", "weight", "cache", "state")  # roles that have values at the start
 KEPT = ("weight", "cache", "state", "output")  # roles whose values are kept to the end
 RESIDENT = ("weight", "cache")  # roles that stay on the cores between schedules
 ROLES = (*GIVEN, "output", "scratch")
+FAMILIES = ("kernel", "decode")  # of measurements, see `Schedule`
 PATTERNS = ("ring", "tree", "broadcast", "relay")
 
 
@@ -128,8 +129,10 @@ class Slot:
     axis: str = "x"
 
     def __post_init__(self) -> None:
-        if self.axis not in ("x", "y"):
-            raise ScheduleError(f"slot of {self.buffer!r}: axis {self.axis!r} is neither 'x' nor 'y'")
+        if type(self.buffer) is not str:
+            check_type("slot: buffer", self.buffer, str)
+        if type(self.axis) is not str or self.axis not in ("x", "y"):
+            raise ScheduleError(f"slot of {self.buffer!r}: axis {shown(self.axis)} is neither 'x' nor 'y'")
         if type(self.index) is not int and self.index is not None:
             object.__setattr__(self, "index", _index(self.buffer, self.index))
 
@@ -159,7 +162,7 @@ def _index(buffer: str, index: Any) -> int | Index:
         array = np.array(None)
     if array.dtype.kind not in "iu" or array.ndim > 1:
         raise ScheduleError(
-            f"slot of {buffer!r}: index {index!r} is neither a whole number, nor one for each position, nor None"
+            f"slot of {buffer!r}: index {shown(index)} is neither a whole number, nor one for each position, nor None"
         )
     return array.astype(np.int64) if array.ndim else int(array)
 
@@ -294,5 +297,5 @@ def as_slot(slot: str | Slot) -> Slot:
         return slot
     if type(slot) is str:
         return Slot(slot)
-    check_type(f"slot {slot!r}", slot, str)
+    check_type(f"slot {shown(slot)}", slot, str)
     return Slot(slot)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wafer_triton import local
-from wafer_triton.errors import ScheduleError
+from wafer_triton.errors import ScheduleError, shown
 from wafer_triton.local import SlotOperand
 from wafer_triton.schedule import patterns
 from wafer_triton.schedule.repeat import Repeat, comings, count
@@ -131,6 +131,8 @@ class _Check:
             declared = ", ".join(self.schedule.buffers)
             self.fail("malformed", f"buffer {slot.buffer!r} is not declared; declared: {declared}")
         index = 0 if slot.index is None else slot.index
+        if isinstance(index, np.ndarray) and not index.size:
+            self.fail("malformed", f"{slot.buffer!r} names no slot for {self.mesh.length(slot.axis)} positions")
         least, most = (index.min(), index.max()) if isinstance(index, np.ndarray) else (index, index)
         if least < 0 or most >= buffer.slots:
             self.fail("malformed", f"slot {least}..{most} of {slot.buffer!r} does not exist; it has {buffer.slots}")
@@ -139,8 +141,8 @@ class _Check:
             self.fail("malformed", f"{slot.buffer!r} names {index.size} slots for {length} positions")
 
     def exchange(self, exchange: Exchange) -> None:
-        if exchange.axis not in ("x", "y"):
-            self.fail("malformed", f"axis {exchange.axis!r} is neither 'x' nor 'y'")
+        if type(exchange.axis) is not str or exchange.axis not in ("x", "y"):
+            self.fail("malformed", f"axis {shown(exchange.axis)} is neither 'x' nor 'y'")
         self.slot(exchange.src)
         self.slot(exchange.dst)
         source, target = (self.schedule.buffers[slot.buffer] for slot in (exchange.src, exchange.dst))
@@ -207,8 +209,8 @@ class _Check:
         if wrong is not None:
             self.fail("malformed", wrong)
         if op.where is not None:
-            if op.where.axis not in ("x", "y"):
-                self.fail("malformed", f"{op.op}: axis {op.where.axis!r} is neither 'x' nor 'y'")
+            if type(op.where.axis) is not str or op.where.axis not in ("x", "y"):
+                self.fail("malformed", f"{op.op}: axis {shown(op.where.axis)} is neither 'x' nor 'y'")
             self.on_mesh(op.where, op.op)
             twice = self.repeated(op.where)
             if twice is not None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from math import gcd
 from time import process_time
@@ -15,6 +17,7 @@ from wafer_triton.schedule.repeat import uses
 from wafer_triton.schedule.schedule import Schedule
 
 HINT_SECONDS = 5.0  # of CPU time, for which a mesh that fits is searched
+_END = ContextVar[float | None]("end", default=None)  # of the search of which another is a part
 T = TypeVar("T")
 
 
@@ -145,22 +148,37 @@ def fitting(build: Callable[[Mesh], T], mesh: Mesh) -> T:
         raise SramError(f"{overflow}; {_hint(build, mesh)}") from None
 
 
+@contextmanager
+def one_search() -> Iterator[None]:
+    """Let all searches in the block end together, after `HINT_SECONDS`."""
+    token = _END.set(deadline())
+    try:
+        yield
+    finally:
+        _END.reset(token)
+
+
+def deadline() -> float:
+    """Return the CPU time of this process, in seconds, at which a search ends that begins now."""
+    return _END.get() or process_time() + HINT_SECONDS
+
+
 def _hint(build: Callable[[Mesh], T], mesh: Mesh) -> str:
     """Return the smallest mesh that fits, of a mesh's proportions, else of square ones, searched for `HINT_SECONDS`."""
-    end = process_time() + HINT_SECONDS
+    end = deadline()
     try:
         smallest = _smallest(build, mesh, end)
         if smallest is not None:
             return f"the smallest mesh of these proportions that fits is {smallest}"
         if mesh.rows == mesh.cols:
-            return "no mesh on the device fits"
+            return "no mesh on the device fits; give smaller sizes, or a device of more SRAM"
         square = _smallest(build, Mesh(1, 1, mesh.device), end)
     except TimeoutError:
         return (
             f"no larger mesh was found to fit in {HINT_SECONDS:g} s of search; give a much larger one, or smaller sizes"
         )
     if square is None:
-        return "no mesh of these proportions fits, and no square one"
+        return "no mesh of these proportions fits, and no square one; give smaller sizes, or a device of more SRAM"
     return f"no mesh of these proportions fits, but square ones do, the smallest is {square}"
 
 

@@ -148,7 +148,7 @@ def check_positive(where: str, key: str, value: Any) -> None:
 def required(where: str, values: Mapping[str, Any], key: str) -> Any:
     """Return the value of a key; ConfigError if it is missing or null."""
     if values.get(key) is None:
-        raise ConfigError(f"{where}: {key} is missing{' (null)' if key in values else ''}")
+        raise ConfigError(f"{where}: {key} is missing{' (null)' if key in values else ''}; add it")
     return values[key]
 
 
@@ -175,7 +175,7 @@ def read_json(path: Path, of: str = "a table of settings") -> dict[str, Any]:
     except ConfigError:
         raise
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: not valid JSON ({error})") from None
+        raise ConfigError(f"{path}: not valid JSON ({error}); mend it, or give another file") from None
     if not isinstance(values, dict):
         kind = {list: "a list", str: "a text", type(None): "null", bool: "true or false"}.get(type(values), "a number")
         raise ConfigError(f"{path}: holds {kind}, not {of}")

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from wafer_triton.errors import ConfigError
+from wafer_triton.errors import ConfigError, shown
 from wafer_triton.shape.config import (
     MIXTURES,
     REFUSED,
@@ -24,6 +24,7 @@ from wafer_triton.shape.config import (
 from wafer_triton.shape.decoder import SIZES, DecoderShape
 from wafer_triton.shape.moe import experts_of
 from wafer_triton.shape.published import MODELS
+from wafer_triton.text.files import check_path
 
 DTYPES = (None, "auto", "float64", "float32", "float16", "bfloat16")  # of the key `dtype`, once `torch_dtype`
 
@@ -224,10 +225,13 @@ def located(model: Any) -> Path | None:
     Raises ConfigError for anything else.
     """
     if not isinstance(model, str | Path) or not str(model):
-        raise ConfigError(f"model {model!r}: give a name such as {next(iter(MODELS))}, a folder or its config.json")
+        raise ConfigError(
+            f"model {shown(model)}: give a name such as {next(iter(MODELS))}, a folder or its config.json"
+        )
     if str(model) in MODELS:
         return None
     path = Path(model).expanduser()
+    check_path(path)
     if path.is_dir():
         path = path if path.name == "config.json" else path / "config.json"
         if not path.exists():

@@ -8,10 +8,21 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from wafer_triton.errors import ConfigError, writing
+from wafer_triton.errors import ConfigError, WaferError, shown, writing
 
 MOST_BYTES = 2**28  # of a text or a JSON file, some ten times the largest tokenizer
 _STREAMS = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")  # which a shell may give for a pipe
+
+
+def check_path(path: str | Path, error: type[WaferError] = ConfigError) -> None:
+    """Raise an error for a path that no file can have: links in a circle, a name too long, a NUL."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return
+    except (OSError, ValueError) as failed:
+        why = getattr(failed, "strerror", "") or "no path of a file"
+        raise error(f"{shown(str(path))[1:-1]}: {why}; give another path") from None
 
 
 def read_text(path: Path, most: int = MOST_BYTES) -> str:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from wafer_triton import local
 from wafer_triton.device.layout import MESH_AXES, dimensions
-from wafer_triton.errors import ScheduleError, check_type
+from wafer_triton.errors import ScheduleError, check_type, shown
 from wafer_triton.schedule.rounds import Cores, Local, Slot
 from wafer_triton.schedule.rules import Finding
 from wafer_triton.verify.held import JOINTS, HeldTiles, Value
@@ -78,14 +78,16 @@ class Intent:
             check_type(f"Intent: on[{name!r}]", cores, Cores)
         for field_ in ("reference", "draw", "pieces"):
             if getattr(self, field_) is not None and not callable(getattr(self, field_)):
-                raise ScheduleError(f"Intent: {field_} = {getattr(self, field_)!r} is no function; give one, or None")
+                raise ScheduleError(
+                    f"Intent: {field_} = {shown(getattr(self, field_))} is no function; give one, or None"
+                )
         if type(self.runs) is not int or self.runs < 1:
-            raise ScheduleError(f"Intent: runs = {self.runs!r} must be a whole number of at least 1")
+            raise ScheduleError(f"Intent: runs = {shown(self.runs)} must be a whole number of at least 1")
         for name, spec in (*self.given.items(), *self.result.items()):
             if not isinstance(spec, str | Mapping):
                 raise ScheduleError(
-                    f"Intent: the partition spec of {name!r} is {spec!r}; give a pattern such as '(y m) (x k)', or a "
-                    f"mapping from letters to 'y', 'x', 'slot', a number or an array"
+                    f"Intent: the partition spec of {name!r} is {shown(spec)}; give a pattern such as '(y m) (x k)', "
+                    f"or a mapping from letters to 'y', 'x', 'slot', a number or an array"
                 )
             if isinstance(spec, str) and not re.fullmatch(r"[^()]*(\([^()]*\)[^()]*)*", spec):
                 raise ScheduleError(

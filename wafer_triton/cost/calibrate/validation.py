@@ -99,7 +99,7 @@ def kind_rows(cells: Iterable[Cell]) -> list[tuple[str, ...]]:
     return [
         (
             kind.name, *map(str, (kind.cells, kind.fitted, kind.within, kind.misses)),
-            *("-" if error is None else _share(error) for error in (kind.mean_error, kind.worst_error)),
+            *("-" if error is None else f"{100 * error:,.1f} %" for error in (kind.mean_error, kind.worst_error)),
         )
         for kind in summaries(cells)
     ]  # fmt: skip
@@ -185,7 +185,7 @@ CELLS = (
 def row_of(cell: Cell) -> tuple[str, ...]:
     """Return the row under `CELLS` of a cell."""
     predicted, full = ("-" if number is None else _digits(number) for number in (cell.predicted, cell.full))
-    error = "-" if cell.error is None else _share(cell.error, sign=True)
+    error = "-" if cell.error is None else _share(cell.error)
     band = "-" if cell.band is None else f"{100 * cell.band:.0f} %"
     number = cell.published if "to" in cell.published or "." in cell.published else f"{int(cell.published):,}"
     return (
@@ -198,10 +198,10 @@ def _digits(number: float) -> str:
     return f"{number:,.0f}" if number >= 1000 else f"{number:.4g}"
 
 
-def _share(error: float, sign: bool = False) -> str:
+def _share(error: float) -> str:
     """Return an error in percent or, of more than twice as much, as a factor."""
     if abs(error) <= 1:
-        return f"{100 * error:+.1f} %" if sign else f"{100 * error:.1f} %"
+        return f"{100 * error:+.1f} %"
     return f"{_digits(1 + error)} times"
 
 

@@ -68,7 +68,7 @@ const LEFT = 118, RIGHT = 14, TRACKS = [["compute", "compute"], ["wait", "wait o
 const inner = (canvas) => canvas.getBoundingClientRect().width - LEFT - RIGHT;
 
 // Hops, bytes over links and cycles of each round of a scene; the round in view is marked.
-const STRIP = [["longest move", "hops", (hops) => `${number(hops)} hop${hops === 1 ? "" : "s"}`], ["bytes over links", "link_bytes", bytes], ["cycles", "cycles", (cycles) => `${number(cycles)} cycles`]];
+const STRIP = [["longest move", "hops", (hops) => `${number(hops)} hop${hops === 1 ? "" : "s"}`], ["bytes over links", "link_bytes", bytes], ["cycles", "cycles", number]];
 
 function drawStrip(canvas, scene, position) {
   const { context, width, height } = sharp(canvas), step = (width - LEFT - RIGHT) / scene.length, band = height / STRIP.length;

@@ -4,28 +4,6 @@ async function read() {
   return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
 }
 
-// Figures of a scene by step, by buffer and by round, for charts and tables.
-function prepare(scene) {
-  const cycles = {}, bounds = {}, held = {}, perRound = { hops: [], link_bytes: [], cycles: [] };
-  for (const { label, start, end, first, last, bounds: own } of scene.timeline) {
-    cycles[label] = (cycles[label] ?? 0) + end - start;
-    bounds[label] = Object.fromEntries(Object.entries(own).map(([name, value]) => [name, value + (bounds[label]?.[name] ?? 0)]));
-    for (let round = first; round <= last; round += 1) perRound.cycles.push((end - start) / (last - first + 1));
-  }
-  for (const kind of scene.rounds) for (const field of ["hops", "link_bytes"]) perRound[field].push(scene.kinds[kind][field]);
-  scene.buffers.forEach(({ name, live }) => { if (live) held[name] = live[2] * (Math.min(live[1], scene.length - 1) - live[0] + 1); });
-  const bufferOrder = Object.keys(held).sort((a, b) => held[b] - held[a]);
-  const stays = scene.buffers.reduce((sum, { live, resident }) => sum + (live && resident ? live[2] : 0), 0);
-  Object.assign(scene, { cycles, bounds, held, perRound, bufferOrder, stays, others: 0 });
-}
-
-// The sum of numbers by name over all scenes.
-function together(scenes, field) {
-  const sums = {};
-  for (const scene of scenes) for (const [name, size] of Object.entries(scene[field])) sums[name] = (sums[name] ?? 0) + size;
-  return sums;
-}
-
 async function start() {
   const data = await read();
   const scenes = data.scenes.map((each) => new Scene(each));

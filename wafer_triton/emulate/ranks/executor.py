@@ -23,7 +23,7 @@ import torch.distributed as dist
 from wafer_triton.device.layout import scatter
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.executor import Executor, whole
-from wafer_triton.emulate.parts import Communication, Memory, Products, Segment, Step, TileMap, together
+from wafer_triton.emulate.parts import Launch, Memory, Products, Segment, Step, TileMap, together
 from wafer_triton.emulate.ranks.group import OPERAND, agree, blaming, digest
 from wafer_triton.emulate.ranks.shards import Shard, partition
 from wafer_triton.emulate.ranks.transfers import SendRecv, Transfer, route
@@ -111,14 +111,14 @@ class DistributedExecutor(Executor):
     def together(self, mesh: Mesh, held: torch.Tensor) -> torch.Tensor:
         """Return the values of all ranks, on every rank."""
         shard = self.shard(mesh)
-        tiles, works = held.new_empty(*mesh.shape, *held.shape[2:]), []
+        tiles = held.new_empty(*mesh.shape, *held.shape[2:])
         parts = [tiles[shard.partition.rectangle(rank)].contiguous() for rank in range(self.ranks)]
         parts[self.rank] = held.contiguous()
         with blaming(self.group):
-            for rank, part in enumerate(parts):
-                works.append(dist.broadcast(part, group=self.group, group_src=rank, async_op=True))
-            for work in works:
-                assert work is not None
+            sent = [
+                dist.broadcast(part, group=self.group, group_src=at, async_op=True) for at, part in enumerate(parts)
+            ]
+            for work in filter(None, sent):
                 work.wait()
         for rank, part in enumerate(parts):
             tiles[shard.partition.rectangle(rank)] = part
@@ -170,7 +170,7 @@ class DistributedExecutor(Executor):
 
     def joined(self, memory: Memory, steps: list[Step]) -> list[Step]:
         local, result = self._local(memory), list[Step]()
-        for apart, group in groupby(steps, lambda step: isinstance(step, Communication)):
+        for apart, group in groupby(steps, lambda step: isinstance(step, Launch) and not step.what):
             stretch = list(group)
             result += stretch if apart else self.inside.joined(local, stretch)
         return result
@@ -183,32 +183,27 @@ class DistributedExecutor(Executor):
 
     def _way(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> _Way:
         """Return the way of some exchanges from one slot to one."""
+        shard, dst, rows = self.shard(memory.mesh), exchanges[0].dst, list[Index]()
         ends = [(each.senders.flat(memory.mesh), each.receivers.flat(memory.mesh)) for each in exchanges]
         senders, receivers = map(np.concatenate, zip(*ends, strict=True))
-        homes = senders if src.is_own else src.homes(memory.mesh)[senders]
-        found = self._route(memory, src.slot, exchanges[0].dst, homes, receivers)
-        return found, memory.rows(src.slot), memory.rows(exchanges[0].dst)
-
-    def _route(self, memory: Memory, src: Slot, dst: Slot, homes: Index, receivers: Index) -> SendRecv:
-        shard, rows = self.shard(memory.mesh), []
-        for slot, cores in ((src, homes), (dst, receivers)):
-            number = shard.partition.number[cores]
-            if slot.index is not None:
-                number = number * memory.buffers[slot.buffer].slots + slot.of_cores(cores, memory.mesh)
-            rows.append(number)
-        return route(shard, homes, receivers, rows[0], rows[1])
+        homes = src.homes(memory.mesh)[senders]
+        for slot, cores in ((src.slot, homes), (dst, receivers)):
+            before = cores - shard.partition.number[cores]  # a rank counts its own cores alone
+            slots = 1 if slot.index is None else memory.buffers[slot.buffer].slots
+            rows.append(memory.numbers(slot, cores) - before * slots)
+        return route(shard, homes, receivers, *rows), memory.rows(src.slot), memory.rows(dst)
 
     def _transfer(self, ways: Sequence[_Way]) -> list[Step]:
         """Return the steps that send, and copy tiles of the rank itself, and that receive; none if no tile moves."""
         if not any(found.crossing or len(found.sent) for found, _, _ in ways):
             return []
         transfer = Transfer(ways, self.group)
-        return [Communication(transfer.start, transfer.bytes), Communication(transfer.finish)]
+        return [Launch("", transfer.start, transfer.bytes), Launch("", transfer.finish)]
 
     def _reads(self, memory: Memory, place: TileMap, cores: Index, number: int, steps: list[Step]) -> TileMap:
         """Return where these cores find input `number` on this rank; `steps` fetch it from others first, if need be."""
         shard, homes = self.shard(memory.mesh), np.arange(memory.mesh.cores)
-        if place.is_own:
+        if place.base is None:
             return TileMap(shard.slot(place.slot))
         homes[cores] = place.homes(memory.mesh)[cores]
         owner, slot, rows = shard.partition.owner, place.slot, shard.partition.number

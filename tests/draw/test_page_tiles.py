@@ -1,0 +1,191 @@
+"""Cores and tiles of a page in a real browser: colours of names, arrows of moves, parts of sums, entries of a cache."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import browser as chromium
+from pages import COPY, check_phone, check_planted, legend, page, pixels
+from wafer_triton import draw
+from wafer_triton.device.mesh import Mesh
+from wafer_triton.draw.figure import REST
+from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.kv_cache import POLICIES, KvCache
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(chromium.PROGRAM is None, reason="there is no Chromium; `make browser` installs it"),
+]
+OWN = Path(__file__).parents[2] / "docs" / "examples" / "own_all_reduce.py"
+SIDE = 8
+PAGES = {
+    "compare": f"gemm --m 32 --k 32 --n 32 --mesh {SIDE} --beside allgather",
+    "tree": "gemv --k 64 --n 64 --mesh 8",
+    "own": f"{OWN}:two_sided --beside {OWN}:two_sided",
+    "model": "model --model smollm2-135m --mesh 64",
+    "reduce": "all-reduce --size 4 --mesh 8 --beside pipeline",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache_page(folder):
+    """Write a page of a KV cache by each policy."""
+    scenes = [draw.scene(cache(policy), policy, fills=("cache",)) for policy in POLICIES]
+    draw.page(folder / "cache.html", "cache", scenes, Mesh(1, 1).device, beside=1)
+
+
+def cache(policy):
+    """Build appends to an empty cache of 4 rows, until a row by concatenation is full."""
+    b = Builder(Mesh(4, 2), policy)
+    kept = KvCache(4, 6, policy)
+    b.buffer("cache", (2,), "fp16", "cache", kept.slots)
+    b.buffer("entry", (2,), "fp16", "input")
+    for number in range(6):
+        kept.append(b, {"cache": "entry"}, number)
+    return b.build()
+
+
+def check_colours(browser):
+    """Assert that bars of both schedules have the colour of their name in the legend."""
+    for canvas, names, sizes in (("sram", "buffers", "held"), ("timeline", "steps", "cycles")):
+        listed, drawn_ = legend(browser, names), pixels(browser, f"#{canvas}")
+        assert all(drawn_.get(colour, 0) > 20 for colour in listed.values()), (listed, drawn_)
+        field = {"held": "bufferColours", "cycles": "stepColours"}[sizes]
+        for own in page(browser, f"page.scenes.map((scene) => scene.{field})"):
+            shown = {name: ",".join(str(int(text[at : at + 2], 16)) for at in (1, 3, 5)) for name, text in own.items()}
+            assert listed.items() <= shown.items()
+        assert len(set(listed.values())) == len(listed)
+
+
+def test_bars_of_two_schedules_have_the_colours_of_one_legend(show):
+    check_colours(show("compare"))
+
+
+def test_a_step_of_a_model_has_one_colour_in_all_its_parts(show):
+    browser = show("model")
+    colours = page(browser, "page.scenes[0].stepColours")
+    names = page(browser, "[...new Set(page.scenes.flatMap((scene) => Object.keys(scene.cycles)))]")
+    own = [colour for colour in colours.values() if colour != REST]
+    assert set(names) < set(colours) and len(own) == len(set(own)) == min(10, len(colours))
+
+
+def check_arrows(browser):
+    """Assert that the head of every move's arrow is in ink on the map."""
+    heads = page(
+        browser,
+        "((map) => { const seen = " + COPY + "(map.canvas), ends = map.scene.moved.filter(({from, to, tile}) => "
+        "from !== to && Math.floor(tile / 64) === 0).map(({from, to}) => map.curve(from, to)); "
+        "return ends.map(({end, middle}) => { const long = Math.hypot(end[0] - middle[0], end[1] - middle[1]); "
+        "const at = [0, 1].map((n) => Math.round(end[n] - 3 * (end[n] - middle[n]) / long)); "
+        "return [...seen.getImageData(...at, 1, 1).data].slice(0, 3); }); })(page.maps[0])",
+    )
+    assert len(heads) == SIDE * SIDE
+    assert all(max(colour) < 90 for colour in heads), heads
+
+
+def test_every_arrow_ends_in_a_head_that_is_seen(show):
+    browser = show("compare")
+    assert page(browser, "page.scenes[0].moved.length") > 0
+    check_arrows(browser)
+
+
+def test_moves_of_another_buffer_are_drawn_where_the_buffer_in_view_rests(show):
+    browser = show("own")
+    browser.choose("#slider", "1")
+    browser.choose("#show", "tiles from_right")
+    with_moves = pixels(browser, "#map-first")
+    browser.choose("#slider", "0")
+    ink = "28,31,35"
+    assert with_moves.get(ink, 0) > pixels(browser, "#map-first").get(ink, 0) + 50
+
+
+def test_a_multicast_is_one_straight_line_with_a_head_at_every_core(show):
+    browser = show("compare")
+    browser.choose("#slider", "3")
+    drawn_ = page(
+        browser,
+        "((map) => { let lines = 0, heads = 0; const bus = map.bus.bind(map), head = map.head.bind(map); "
+        "map.bus = (group) => { lines += 1; bus(group); }; map.head = (...at) => { heads += 1; head(...at); }; "
+        "map.draw(); delete map.bus; delete map.head; return [lines, heads, map.scene.moved.length]; })(page.maps[1])",
+    )
+    assert drawn_[0] == SIDE and 0 < drawn_[1] <= drawn_[2]
+
+
+def test_sums_are_coloured_by_how_many_parts_they_have(show):
+    browser = show("tree")
+    assert browser.value("document.querySelector('#show').value") == "parts y"
+    browser.key("Home")
+    start = pixels(browser, "#map-first")
+    parts = page(
+        browser,
+        "((scene) => scene.rounds.map((_, round) => { scene.goTo(round + 1); return "
+        "[...scene.parts[scene.buffers.findIndex(({name}) => name === 'y')]]; }))(page.scenes[0])",
+    )
+    assert set(parts[0]) == {1} and set(parts[-1]) == {8}  # every core of a column of 8 adds one part
+    assert all(max(before) <= max(after) for before, after in pairwise(parts))
+    browser.key("End")
+    assert pixels(browser, "#map-first") != start
+    assert "8 parts summed" in browser.text("#maps .scale")
+
+
+def check_fill(browser):
+    """Assert that the page counts the entries of every row of a cache, by each policy after each append."""
+    for number, policy in enumerate(POLICIES):
+        for count in range(7):
+            browser.choose("#slider", str(count))
+            filled = page(browser, f"[...page.scenes[{number}].fill(0)]")
+            entries = np.diff(KvCache(4, 6, policy).windows(count))
+            assert filled == np.repeat(entries, 2).tolist(), (policy, count)
+
+
+def test_rows_of_a_cache_are_coloured_by_their_entries(show):
+    browser = show("cache")
+    assert browser.value("document.querySelector('#show').value") == "fill cache"
+    check_fill(browser)
+    for canvas, entries in (("#map-first", {1, 2}), ("#map-second", {0, 6})):  # after 6 appends
+        drawn_ = pixels(browser, canvas)
+        assert all(drawn_.get(page(browser, f"amount({count} / 7).join(',')"), 0) > 200 for count in entries), canvas
+    assert "no entry" in browser.text("#maps .scale") and "all 7 slots filled" in browser.text("#maps .scale")
+
+
+def test_an_all_reduce_is_shown_by_the_parts_of_its_sums(show):
+    browser = show("reduce")
+    assert browser.value("document.querySelector('#show').value") == "parts x"
+    assert browser.text("#headline").startswith("ktree 12 hops, pipeline 14;")
+    browser.key("End")
+    assert page(browser, "[...new Set(page.scenes[0].parts[0])]") == [8]
+    assert "tile of x" in page(browser, "page.maps[0].said(page.maps[0].canvas.clientWidth / 2, 100)")
+
+
+def test_a_phone_shows_the_page_of_a_cache_within_its_width(show):
+    check_phone(show("cache"))
+
+
+FAULTS = {
+    "colours of each schedule by itself": (
+        "compare",
+        "Object.assign(scene, { stepColours, bufferColours })",
+        "Object.assign(scene, { stepColours: coloured(scene.cycles), bufferColours: coloured(scene.held) })",
+        lambda browser, folder: check_colours(browser),
+    ),
+    "arrows below the cores": (
+        "compare",
+        "    if (!moving) return;\n",
+        "    for (let core = 0; core < count; core += 1) { const [row, column] = this.corner(core); "
+        "this.box(row, column, high, wide, '#fff'); }\n    if (!moving) return;\n",
+        lambda browser, folder: check_arrows(browser),
+    ),
+    "slots that stay full when their entry moves": (
+        "cache",
+        "if (src[0] === dst[0] && src[1] !== null)",
+        "if (src[0] !== dst[0])",
+        lambda browser, folder: check_fill(browser),
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found(browser, folder, tmp_path, fault):
+    check_planted(browser, folder, tmp_path, FAULTS[fault])

@@ -1,0 +1,89 @@
+"""Pages of `wafer-triton show` in a browser: written by commands, read by pixels and legends, with checks."""
+
+import json
+import time
+
+import pytest
+
+import browser as chromium
+from wafer_triton.cli.main import main
+
+
+def written(folder, lines):
+    """Write pages by their names, each by the arguments of `wafer-triton show`."""
+    for name, line in lines.items():
+        assert main(["show", *line.split(), "--out", str(folder / f"{name}.html")]) == 0
+
+
+def page(browser, expression):
+    """Return an expression of the script, with `page` as its state."""
+    return browser.value(f"waferTriton.then((page) => {expression})")
+
+
+COPY = (  # of a canvas, as one that is drawn often is slow to read
+    "((one) => { const {width, height} = one, copy = Object.assign(document.createElement('canvas'), {width, height}); "
+    "const context = copy.getContext('2d', {willReadFrequently: true}); context.drawImage(one, 0, 0); "
+    "return context; })"
+)
+
+
+def pixels(browser, canvas):
+    """Return the colours of a canvas by how many pixels they have, as "r,g,b"."""
+    return browser.value(
+        f"((one) => {{ const sums = {{}}, of = {COPY}(one).getImageData(0, 0, one.width, one.height).data; "
+        "for (let at = 0; at < of.length; at += 4) { if (!of[at + 3]) continue; "
+        "const key = `${of[at]},${of[at + 1]},${of[at + 2]}`; sums[key] = (sums[key] ?? 0) + 1; } return sums; })"
+        f"(document.querySelector({canvas!r}))"
+    )
+
+
+def legend(browser, name):
+    """Return the colours of a legend by the names in it, as "r,g,b"."""
+    return browser.value(
+        f"Object.fromEntries([...document.querySelectorAll({'#' + name + ' li'!r})].map((one) => "
+        "[one.dataset.name, getComputedStyle(one.querySelector('i')).backgroundColor.match(/\\d+/g).join(',')]))"
+    )
+
+
+def check_phone(browser):
+    """Assert that no element is wider than a phone of 390 pixels, and that its bar leaves room for the page."""
+    browser.ask("Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=2, mobile=True)
+    try:
+        wide = browser.value(
+            "[...document.querySelectorAll('body *')].filter((one) => !one.closest('.wide') && "
+            "one.getBoundingClientRect().right > 391).map((one) => one.id || one.tagName)"
+        )
+        assert wide == []
+        assert browser.value("document.querySelector('nav').getBoundingClientRect().height") <= 150
+    finally:
+        browser.ask("Emulation.clearDeviceMetricsOverride")
+
+
+def check_planted(browser, folder, tmp_path, fault):
+    """Assert that a check fails on a page with a fault: (page, text before, text after, check)."""
+    name, old, new, check = fault
+    text = (folder / f"{name}.html").read_text()
+    assert text.count(old) == 1
+    (tmp_path / f"{name}.html").write_text(text.replace(old, new))
+    browser.open(tmp_path / f"{name}.html")
+    assert browser.value("document.documentElement.dataset.ready") == "yes", json.dumps(browser.problems)
+    with pytest.raises(AssertionError):
+        check(browser, tmp_path)
+
+
+def whole(text):
+    return int(text.replace(",", "").removesuffix(" B"))
+
+
+def cells(browser, selector):
+    """Return the rows of a table, [[cell]]."""
+    rows = f"[...document.querySelectorAll({selector + ' tbody tr'!r})]"
+    return browser.value(f"{rows}.map((row) => [...row.cells].map((cell) => cell.textContent))")
+
+
+def settled(browser, said):
+    """Wait until the status says something, as an animation may be under way."""
+    end = time.monotonic() + chromium.WITHIN
+    while said not in browser.text("#status") and time.monotonic() < end:
+        time.sleep(0.02)
+    assert said in browser.text("#status")

@@ -1,0 +1,192 @@
+"""Places of a model that is served: meshes that are tried, columns for each phase, and as many full caches as fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from wafer_triton.cost import inference, layers
+from wafer_triton.cost.cap import kv_bytes, weight_bytes
+from wafer_triton.cost.constants import constants
+from wafer_triton.device import Device
+from wafer_triton.device.mesh import Mesh, as_mesh
+from wafer_triton.errors import MeshError, WaferError
+from wafer_triton.place.regions import FullError, Placement, Prefill, decode_regions, placed
+from wafer_triton.schedule.block import Block
+from wafer_triton.serve.times import Priced
+from wafer_triton.shape.decoder import DecoderShape
+
+if TYPE_CHECKING:
+    from wafer_triton.serve.sizes import Given, Load
+
+T = TypeVar("T")
+DTYPE = "fp16"  # of all blocks that are priced
+MOST_CUTS = 6  # times that a side of the device is cut for the meshes that are tried
+CUTS = (0.25, 0.375, 0.5, 0.625, 0.75)  # of the device's columns, for prefill, that are tried
+
+
+def check_weights(shape: DecoderShape, device: Device) -> None:
+    """Raise FullError if all cores of a device together have less SRAM than a model has weights."""
+    weights, room = weight_bytes(shape, DTYPE), device.cores * device.sram_bytes
+    if weights > room:
+        raise FullError(
+            f"{shape.name} does not fit {device.name}: its layers have {weights:,} B of weights, and all cores "
+            f"together hold {room:,} B; take a smaller model, or a device of more cores"
+        )
+
+
+def first_of(makes: Iterable[Callable[[], T]]) -> T:
+    """Return the first place that can be made; raise the nearest reason without one."""
+    reason: WaferError | None = None
+    for make in makes:
+        try:
+            return make()
+        except WaferError as error:
+            reason = nearer(reason, error)
+    assert reason is not None, "a mesh is tried"
+    raise reason
+
+
+def nearer(one: WaferError | None, other: WaferError) -> WaferError:
+    """Return the reason of the place that was nearer to a fit: cores that hold their blocks, then the smaller mesh."""
+    return one if isinstance(one, FullError) and not isinstance(other, FullError) else other
+
+
+def meshes(device: Device, mesh: Any) -> Iterator[Mesh]:
+    """Yield the mesh that is given, or square ones that fill the device's rows or columns a whole number of times."""
+    if mesh is not None:
+        yield as_mesh(mesh, device)
+        return
+    sides = {length // cuts for length in (device.rows, device.cols) for cuts in range(1, MOST_CUTS + 1)}
+    for side in sorted(sides, reverse=True):
+        if 0 < side <= min(device.rows, device.cols):
+            yield Mesh(side, side, device)
+
+
+def with_caches(place: Callable[[int], T], shape: DecoderShape, device: Device, load: Load, given: Given) -> T:
+    """Return the place with as many full caches as given, or as fit, up to one for each sequence."""
+    room, one = device.cores * device.sram_bytes - weight_bytes(shape, DTYPE), kv_bytes(shape, DTYPE, load.context)
+    if given.caches is not None:
+        if given.caches * one > room:
+            raise FullError(
+                f"caches = {given.caches:,} of {load.context:,} tokens take {given.caches * one:,} B, and all cores of "
+                f"{device.name} have {room:,} B beside the weights of {shape.name}; give fewer than {room // one + 1:,}"
+            )
+        return place(given.caches)
+    least, most = load.at_once, min(load.batch, room // one)
+    best, middle = place(least), most  # which mostly fit
+    while least < most:
+        try:
+            best, least = place(middle), middle
+        except WaferError:
+            most = middle - 1
+        middle = (least + most + 1) // 2
+    return best
+
+
+def fastest_decode(
+    meshes: Sequence[Mesh], shape: DecoderShape, load: Load, given: Given
+) -> tuple[Mesh, Block]:  # fmt: skip
+    """Return the mesh of the most tokens a second, and its block of decode; raise the last error without one."""
+    c, found, reason = constants(meshes[0].device), list[tuple[float, Mesh, Block]](), None
+    entries_of = load.input + load.output // 2
+    for mesh in meshes:
+        blocks = layers.decode_blocks(shape, mesh, load.context, c)
+
+        def place(caches: int, blocks: Sequence[Block] = blocks) -> Block:
+            return inference.first(lambda block: (decode_regions(block), block)[1],
+                                   [replace(block, batch=caches) for block in blocks])  # fmt: skip
+
+        try:
+            block = with_caches(place, shape, mesh.device, load, given)
+        except WaferError as error:
+            reason = nearer(reason, error)
+            continue
+        entries = -(-entries_of // mesh.shape[0])
+        one = layers.total(layers.decode_steps(replace(block, batch=1, entries=entries), entries_of, c)).cycles
+        regions = len(decode_regions(block))
+        sequences = min(load.batch, block.batch * load.context // (load.input + load.output))
+        found.append((min(sequences, regions) / one, mesh, block))
+    if not found:
+        assert reason is not None, "a mesh is tried"
+        raise reason
+    return max(found, key=lambda each: each[0])[1:]
+
+
+def fastest_prefill(meshes: Sequence[Mesh], shape: DecoderShape, load: Load, given: Given) -> list[Mesh]:
+    """Return meshes that hold prefill, the fastest first; of a single one no price is asked."""
+    if len(meshes) == 1:
+        return list(meshes)
+    c, found = constants(meshes[0].device), list[tuple[float, Mesh]]()
+    for mesh in meshes:
+        with suppress(WaferError):
+            own = inference.prefill_on(mesh, shape, load.input, c, experts=given.where(shape))
+            found.append((own.seconds, mesh))
+    return [mesh for _, mesh in sorted(found, key=lambda each: each[0])] or list(meshes)
+
+
+def together(
+    first: Mesh, second: Mesh, shape: DecoderShape, load: Load, given: Given, block: Block | None = None
+) -> Priced:  # fmt: skip
+    """Return times of both phases on the whole device; a `block` of decode is placed already."""
+    c = constants(first.device)
+    blocks = [block] if block is not None else layers.decode_blocks(shape, second, load.context, c)
+    alone = replace(first, fold=(1, 1)) != second
+
+    def prefilled(tokens: int) -> Callable[[int], Placement]:
+        (choices,) = inference.prefill_choices(first, shape, load.prompt, c, "full", None, False, given.where(shape))
+        return lambda caches: inference.first(
+            lambda one: placed(replace(one, batch=caches), choices, tokens), blocks
+        )  # fmt: skip
+
+    if not alone:
+        place = with_caches(prefilled(load.prompt), shape, first.device, load, given)
+        return of(place, load)
+    caches = blocks[0].batch if block is not None else (given.caches or load.at_once)
+    held = max(load.prompt, min(load.batch * load.input, 8 * load.prompt))
+    while True:  # prompts wait in prefill's regions until all weights move
+        try:
+            return of(prefilled(held)(caches), load, held=held)
+        except WaferError:
+            if held == load.prompt:
+                raise
+            held = max(load.prompt, held // 2)
+
+
+def splits(shape: DecoderShape, device: Device, load: Load, given: Given) -> Iterator[Callable[[], Priced]]:
+    """Yield placements with columns for prefill and the rest for decode."""
+    cuts = [int(device.cols * share) for share in CUTS] if given.columns is None else [given.columns]
+    for columns in cuts:
+        if not 1 <= columns < device.cols:
+            raise MeshError(
+                f"columns = {columns} of prefill: {device.name} has {device.cols}, and decode needs some of them; give "
+                f"1 to {device.cols - 1}"
+            )
+        yield partial(split, shape, device, load, given, columns)
+
+
+def split(shape: DecoderShape, device: Device, load: Load, given: Given, columns: int) -> Priced:
+    """Return times of prefill on the first `columns` columns of a device and of decode on the others."""
+    left, right = replace(device, cols=columns), replace(device, cols=device.cols - columns)
+    c = constants(device)
+    _, block = fastest_decode(list(meshes(right, given.decode_mesh)), shape, load, given)
+
+    def prefilled(mesh: Mesh) -> Prefill:
+        return inference.prefill_placed(mesh, shape, load.prompt, c, "full", None, False, given.where(shape))[0]
+
+    prefills = fastest_prefill(list(meshes(left, given.prefill_mesh)), shape, load, given)
+    own = first_of(partial(prefilled, mesh) for mesh in prefills)
+    place = Placement(
+        block, own.block, block, block, decode_regions(block), own.regions, own.at_once, "rectangles"
+    )  # fmt: skip
+    return of(place, load, right=columns)
+
+
+def of(place: Placement, load: Load, held: int | None = None, right: int | None = None) -> Priced:
+    """Return the times of a place under a load; `held` and `right` are as of `Priced`."""
+    return Priced(
+        place, batch=load.batch, longest=load.context, prompt=load.prompt, at_once=load.at_once, held=held, right=right
+    )  # fmt: skip
