@@ -1,4 +1,4 @@
-"""A reduce tree in one launch: cores compute by themselves, sums go up to the roots, which may broadcast them.
+"""A reduce tree in one launch: cores compute alone, sums go up to the roots, which may broadcast them.
 
 A program is one core, or a few of one height. Programs are numbered children before parents, and each waits only for
 lower numbers. A GPU starts programs in order, so an awaited program is running or done and a wait ends at any mesh
@@ -152,7 +152,7 @@ def reduce_tree(
 ) -> None:  # fmt: skip
     """Run `ops` on every core, reduce, then write the roots' sums to their `receivers`, if any.
 
-    `among` as of `fused.options`. Raises BackendError for an operation that does not combine.
+    `among` as in `fused.options`. Raises BackendError for an operation that does not combine.
     """
     if tree.op not in COMBINE:
         raise BackendError(f"a reduce tree combines by one of {', '.join(COMBINE)}, not {tree.op!r}")

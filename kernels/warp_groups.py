@@ -88,7 +88,7 @@ def _column(box: gl.constexpr, begin_n, S):
 
 @gluon.jit
 def _multiply(total, turn, held, labels, ring, S, GROUP: gl.constexpr, EACH: gl.constexpr):
-    """total + the products of `labels` labels; `held` is the slot that the last still reads; EACH as of `_fetch`."""
+    """total + the products of `labels` labels; `held` is the slot that the last still reads; EACH as in `_fetch`."""
     ring_a, ring_b, full, free = ring
     for _ in range(labels * (S.K // BOX)):
         for part in gl.static_range(EACH):
@@ -187,7 +187,7 @@ def warp_groups(
     out: Operand, a: Operand, b: Operand, rows: Tensor, cols: Tensor, a_labels: Any, b_labels: Any, side: int,
     programs: int, chosen: dict[str, Any],
 ) -> None:  # fmt: skip
-    """out = the sum over all rounds of a @ b, as of `elided`, in `programs` blocks `chosen` by `elided.candidates`."""
+    """out = the sum over all rounds of a @ b, as in `elided`, in `programs` blocks `chosen` by `elided.candidates`."""
     lie = gl.NVMMASharedLayout(128, 16, 2)
 
     def boxes(x: Operand, cols: int) -> TensorDescriptor:

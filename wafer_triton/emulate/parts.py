@@ -141,7 +141,7 @@ class Workspace:
 class Tables:
     """The index tables of programs that are planned alike and so share them.
 
-    Planning asks for tables in an order. For a schedule that differs in indices alone, it writes the tables anew in
+    Planning makes tables in an order. For a schedule that differs in indices alone, it writes the tables anew in
     place, and every record of those programs stays valid. `schedule` is None while they are being written.
     """
 
