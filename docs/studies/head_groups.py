@@ -154,7 +154,7 @@ def filled(
     needs = {kind: prefill_need(block, kind, at_once, rows - at_once) for kind in shape.layers_of}
     size = sum(sum(need.resident.values()) for need in needs.values())
     size += max(sum(need.workspace.values()) for need in needs.values())
-    return Filled(str(block.mesh), block.head_groups, steps, padding.of_prefill(block, TOKENS, at_once), size)
+    return Filled(str(block.mesh), block.head_groups, steps, padding.prefill_ratio(block, TOKENS, at_once), size)
 
 
 def on_one_wafer(model: str, side: int, measured: float) -> str:
