@@ -28,7 +28,7 @@ class FullError(MeshError):
 
 
 class LargeError(FullError):
-    """A device has less SRAM than a model has weights, whatever the mesh."""
+    """All cores of a device hold less than a model's weights, on any mesh."""
 
 
 @dataclass(frozen=True)
