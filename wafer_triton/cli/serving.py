@@ -123,7 +123,7 @@ def policy_of(args: argparse.Namespace) -> Policy:
 
 
 def load_of(args: argparse.Namespace, workload: list[Request] | Closed) -> Load:
-    """Return the sizes that a workload asks for, as far as they are not given."""
+    """Return the sizes of a workload: given ones, else the sizes of its longest request."""
     from wafer_triton.serve.sizes import Load
     from wafer_triton.serve.workload import Closed
 

@@ -1,6 +1,6 @@
 """A request in time: predicted cycles of prefill, re-placement and decode, region by region and block by block.
 
-Costs are those that `cost.inference` adds up, so that the spans of a track add up to its price. Tokens of an answer
+Costs are the terms that `cost.inference` adds up, so the spans of a track add up to its price. Tokens of an answer
 that cost the same are two spans: the first, whose blocks are spans of their regions, and all others.
 """
 

@@ -24,7 +24,7 @@ CVS = (1e-3, 1e3)  # deviations of a gap over its mean
 
 @dataclass(frozen=True)
 class Request:
-    """A prompt of `input` tokens that arrives `arrival` seconds after the start and asks for `output` tokens."""
+    """A prompt of `input` tokens that arrives `arrival` seconds after the start; its answer has `output` tokens."""
 
     number: int
     arrival: float
