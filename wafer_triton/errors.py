@@ -5,12 +5,20 @@ Our own impossibilities are `assert`s, not members of this family.
 """
 
 import contextlib
+import re
 from collections import abc
 from operator import index
 
+_WORDS = 80  # characters of a value in a message
+_LONGEST = 400  # characters of a word, as a path may have
+
 
 class WaferError(Exception):
-    """Base of all errors that wafer_triton raises for a user's mistake."""
+    """Base of all errors that wafer_triton raises for a user's mistake; a message is one line, long words are cut."""
+
+    def __init__(self, message: str = "") -> None:
+        words = " ".join(message.split())
+        super().__init__(re.sub(rf"\S{{{_LONGEST},}}", lambda word: f"{word[0][:_WORDS]}...", words))
 
 
 class DeviceError(WaferError, ValueError):
@@ -66,7 +74,6 @@ class ArgumentError(WaferError, TypeError):
 
 
 MOST = 10**9  # of any whole number, some thousand times the largest model's
-_WORDS = 80  # characters of a value in a message
 
 
 def shown(value: object) -> str:

@@ -1,4 +1,4 @@
-"""Plant a fault in each of several folders, one at a time, and see that tests which `make test` runs find it.
+"""Plant faults in folders and in parts of the engine, one at a time; tests that `make test` runs must find each.
 
 `python tests/helpers/planted.py [FOLDER ...]` copies the repository for each fault, changes one place of the code, and
 runs the tests beside the fault until one fails. It prints a line a fault, and fails if a fault is not found.
@@ -44,6 +44,22 @@ FAULTS = {
         "wafer_triton/emulate/plan.py", "src.homes(self.memory.mesh)[senders]", "src.homes(self.memory.mesh)[cores]",
         "tests/emulate/test_elision.py",
     ),
+    "pattern": Fault(
+        "wafer_triton/schedule/reduce.py", "for acc, _, _ in payloads), op)", 'for acc, _, _ in payloads), "add")',
+        "tests/schedule/test_reduce.py",
+    ),
+    "plan": Fault(  # made for one dtype, and taken for all
+        "wafer_triton/ops/call.py", "dtype_name(operands[0].dtype), tuple", '"fp32", tuple',
+        "tests/emulate/test_pool.py",
+    ),
+    "pool": Fault(  # which keeps old values
+        "wafer_triton/emulate/program.py", "if not buffer.given:", 'if buffer.role == "output":',
+        "tests/emulate/test_pool.py",
+    ),
+    "fold": Fault(
+        "wafer_triton/emulate/fuse.py", 'np.argsort(slot, kind="stable")', 'np.argsort(-slot, kind="stable")',
+        "tests/emulate/test_fold.py",
+    ),
     "count": Fault(
         "wafer_triton/count/traffic.py", "np.maximum.at(high, number[sender], end)",
         "np.minimum.at(high, number[sender], end)", "tests/count",
@@ -64,6 +80,10 @@ FAULTS = {
     "models": Fault(
         "models/generate.py", "torch.where(before < self.top_p, odds, 0.0)",
         "torch.where(before + odds < self.top_p, odds, 0.0)", "tests/models tests/parity/test_generate.py",
+    ),
+    "draw": Fault(
+        "wafer_triton/draw/source_lines.py", "for round_ in rounds))", "for round_ in [*rounds][:1]))",
+        "tests/draw/test_trace_events.py",
     ),
     "train": Fault(
         "wafer_triton/train/dies.py", "max(hops, 1) * link", "link", "tests/train/test_dies.py",

@@ -9,6 +9,7 @@ from wafer_triton.cli.main import main
 from wafer_triton.compare.grid import points
 from wafer_triton.compare.sweep import best, own
 from wafer_triton.errors import WaferError
+from wafer_triton.schedule import sram
 
 CALLS = {
     "a device's file": (lambda: Device.from_file(5), "a device's file is given as int; give its path"),
@@ -63,3 +64,44 @@ def test_a_device_that_is_swept_twice_is_named(tmp_path, capsys):
     line = f"sweep gemm {sizes} --over mesh=4,8 --out {tmp_path}/s.csv"
     assert main(line.split()) == 2
     assert "sweep over device: wse2 comes twice; give each value once" in capsys.readouterr().err
+
+
+LINES = {
+    "estimate gemm --m 8 --k 8 --n 8 --mesh 2 --mesh 3": "argument --mesh: is given twice; give it once; see",
+    "estimate gemm --m 8 --k 8 --n 8 --me 2": "unrecognized arguments: --me; did you mean --mesh?; see",
+    "check schedule own.py:f": "unrecognized arguments: own.py:f; write `wafer-triton check own.py:f` without a word",
+    "estimate decode --model loop --mesh 2 --context 8": "loop: Too many levels of symbolic links; give another path",
+    "devices --show wse2,link_bytes_per_cycle=1e-300": "link_bytes_per_cycle = 1e-300 must be at least 1e-09",
+    "explain gemv --k 8 --n 8 --mesh 2 --draw x.txt": "x.txt: a picture is one of .png, .svg, .pdf; end its name",
+    "serve --model smollm2-135m --rate 3 --input 8 --output 8 --policy split --columns 993": "993 of them for prefill",
+}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_line_of_the_command_line_ends_in_a_remedy(line, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "loop").symlink_to("loop")
+    assert main(line.split()) == 2
+    assert LINES[line] in capsys.readouterr().err
+
+
+def test_a_rank_beyond_their_number_is_refused(monkeypatch, capsys):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "5")
+    assert main(["estimate", "gemv", "--k", "8", "--n", "8", "--mesh", "2"]) == 2
+    assert "RANK = 5 of WORLD_SIZE = 2 in the environment: ranks count from 0" in capsys.readouterr().err
+
+
+def test_a_batch_says_that_it_prices_the_way_between_regions(capsys):
+    assert (
+        main(["estimate", "batch", "--model", "smollm2-135m", "--mesh", "100", "--context", "8", "--batch", "2"]) == 0
+    )
+    assert "the way from region to region is priced, which `estimate decode` leaves out" in capsys.readouterr().out
+
+
+def test_searches_of_one_refusal_end_together(monkeypatch):
+    now = iter(range(0, 10**6, 2))
+    monkeypatch.setattr(sram, "process_time", lambda: float(next(now)))
+    with sram.one_search():
+        assert sram.deadline() == sram.deadline() == 5.0
+    assert sram.deadline() > 5.0

@@ -223,7 +223,7 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
         tree, small = tree_of(64), tile(448, dtype)
         tables = (small, small, cores, cores, cores, cores)
         for size, step in ((448, 32), (1, 1), (8, 8)):
-            sums = fold(*tables, pairs=tree.pairs, size=size, op="add", step=step)
+            sums = fold(*tables, order=tree.order, pairs=tree.pairs, size=size, op="add", step=step)
             scores = find("row_max").fused((small,), (small, small), heads=1, m=1, n=8, scale=0.1)
             ops, grid = ([sums, scores], Grid(4)) if size == 8 else ([sums], Grid())
             if not covered or size == 448:

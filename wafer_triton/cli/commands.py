@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, NoReturn
 
 from wafer_triton import __doc__ as about
@@ -68,7 +69,7 @@ class _Parser(argparse.ArgumentParser):
         if self.otherwise and args and is_reference(args[0]):
             args = [self.otherwise, *args]
         if not self.has_commands:
-            self._check_once(sys.argv[1:] if args is None else args)
+            self._check_options(sys.argv[1:] if args is None else args)
         known, unknown = super().parse_known_args(args, namespace)
         if unknown and not self.has_commands:  # here, where the page of the command is known
             own = next(filter(is_reference, unknown), None)
@@ -76,13 +77,23 @@ class _Parser(argparse.ArgumentParser):
             self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         return known, unknown
 
-    def _check_once(self, args: Sequence[str]) -> None:
-        """Raise a usage error for an option of one value that comes twice, of which the first would be lost."""
+    def _check_options(self, args: Sequence[str]) -> None:
+        """Raise a usage error for an unknown option, and for one that comes twice, whose first value would be lost.
+
+        argparse would ask for absent options before it names an unknown one, which may be one of them misspelt.
+        """
         before = args[: args.index("--")] if "--" in args else args
-        flags = [arg.partition("=")[0] for arg in before if arg.startswith("--")]
-        for flag, times in Counter(flags).items():
-            action = self._option_string_actions.get(flag)
-            if times > 1 and type(action) is argparse._StoreAction:
+        known, times = self._option_string_actions, Counter[str]()
+        for last, arg in pairwise(["", *before]):
+            flag = arg.partition("=")[0]
+            if not arg.startswith("--") or type(known.get(last)) is argparse._StoreAction:  # a value, which it refuses
+                continue
+            if flag not in known:
+                longer = [each for each in known if each.startswith(flag)]
+                near = longer or difflib.get_close_matches(flag, known, n=1, cutoff=0.6)
+                self.error(f"unrecognized arguments: {arg}" + f"; did you mean {near[0]}?" * bool(near))
+            times[flag] += 1
+            if times[flag] > 1 and type(known[flag]) is argparse._StoreAction:
                 self.error(f"argument {flag}: is given twice; give it once")
 
     def add_subparsers(self, **settings: Any) -> Any:

@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from inspect import Parameter, signature
-from math import isfinite, prod
+from math import inf, prod
 from numbers import Real
 from typing import Any
 
@@ -247,6 +247,8 @@ def check_size(kind: str | Callable[..., Any], over: Over) -> None:
 
 
 def _estimate(kind: str | Callable[..., Any]) -> Callable[..., Any]:
+    if isinstance(kind, type):
+        raise DeviceError(f"sweep over {shown(kind)}, a class: give the name of a kind, or a function that `own` makes")
     if callable(kind):
         return kind
     if not isinstance(kind, str) or kind not in KINDS:
@@ -281,7 +283,7 @@ def _check_names(kind: str, arguments: dict[str, Parameter], over: Over, fixed: 
 def _value(name: str, value: Any, arguments: dict[str, Parameter]) -> Any:
     """Return a value of a parameter, a whole float as a whole number; ShapeError for one of the wrong type."""
     if isinstance(value, Real) and not isinstance(value, bool):
-        if not isfinite(value):
+        if value != value or abs(value) == inf:  # a whole number may be too large for `isfinite`
             raise ShapeError(f"{name} = {value!r} must be a finite number")
         number: Any = value
         value = int(number) if abs(number) < MOST_WHOLE and float(number).is_integer() else number

@@ -34,7 +34,7 @@ from wafer_triton.device import DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.device.dtype import storage_name, tile_dtype
 from wafer_triton.device.mesh import Mesh, as_mesh
-from wafer_triton.errors import DeviceError, MeshError, ShapeError, SramError, check_counts, check_type
+from wafer_triton.errors import DeviceError, MeshError, ShapeError, SramError, check_counts, check_type, shown
 from wafer_triton.place.fitting import AS_IF, as_if_held, fitted
 from wafer_triton.place.layouts import device_regions
 from wafer_triton.place.regions import FullError
@@ -252,7 +252,7 @@ def energy(
     (gpus,) = check_counts(gpus=gpus)
     for name, value in (("seconds", seconds), ("against_seconds", against_seconds)):
         if isinstance(value, bool) or not isinstance(value, int | float) or not SECONDS[0] <= value <= SECONDS[1]:
-            raise ShapeError(f"{name} = {value!r} must be a number from {SECONDS[0]:g} to {SECONDS[1]:g}")
+            raise ShapeError(f"{name} = {shown(value)} must be a number from {SECONDS[0]:g} to {SECONDS[1]:g}")
     wafer, gpu = watts * seconds, GPU_WATTS[against] * gpus * against_seconds
     return Energy(gpu / wafer, wafer, gpu)
 

@@ -37,7 +37,7 @@ def storage_name(dtype: Any, named: Iterable[str] = BYTES) -> str:
     name = str(dtype).removeprefix("torch.")
     name = _NAMES.get(name, name)
     if name not in BYTES:
-        raise DtypeError(f"dtype {name} is not supported; use one of {', '.join(named)}")
+        raise DtypeError(f"dtype {name!s:.80} is not supported; use one of {', '.join(named)}")
     return name
 
 

@@ -64,7 +64,7 @@ def scatter(tensor: torch.Tensor, mesh: Mesh, pattern: str, **sizes: int) -> Mes
         check_type(f"scatter: {what}", value, kind, ShapeError)
     for name, size in sizes.items():
         if type(size) is not int or size < 1 or name not in re.findall(r"\w+", pattern):
-            raise ShapeError(f"scatter: {name} = {size!r} must be the positive size of an axis of {pattern!r}")
+            raise ShapeError(f"scatter: {name} = {shown(size)} must be the positive size of an axis of {pattern!r}")
     if tensor.layout is not torch.strided or tensor.is_nested:
         raise ShapeError("scatter: the tensor is sparse or nested; give a dense one")
     shape = tuple(tensor.shape)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from wafer_triton.errors import DrawError, check_type
+from wafer_triton.errors import DrawError, check_type, shown
 from wafer_triton.schedule.rounds import Index, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text.arguments import checked
@@ -122,6 +122,6 @@ def chosen(schedule: Schedule, buffer: str | None) -> str:
     """Return a buffer by name, or by default the first whose tiles move; DrawError for one that is not there."""
     if buffer is None:
         return next(iter((*moving(schedule), *schedule.buffers)))
-    if buffer not in schedule.buffers:
-        raise DrawError(f"{schedule.name}: there is no buffer {buffer!r}; it has {', '.join(schedule.buffers)}")
+    if not isinstance(buffer, str) or buffer not in schedule.buffers:
+        raise DrawError(f"{schedule.name}: there is no buffer {shown(buffer)}; it has {', '.join(schedule.buffers)}")
     return buffer

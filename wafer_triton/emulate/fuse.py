@@ -88,7 +88,7 @@ class Summed(_Fused):
     def blocks(self, order: Index, together: int) -> tuple[Index, Index, Index, Index]:
         """Return the cores of `order` with children before parents, and the blocks of `together` that they make up.
 
-        Three tables follow: the block of each core, the block of its parent, and the messages that each block awaits.
+        Three tables follow: the block of each core, its parent's block, and the messages that each block awaits.
         """
         order = order[np.argsort(self.tree.sent[order], kind="stable")]
         block, parent = np.empty_like(order), self.tree.parent
@@ -99,16 +99,15 @@ class Summed(_Fused):
 
 @dataclass(frozen=True, eq=False)
 class Folded(_Fused):
-    """A reduce tree that a fold replaces, with the tables of `kernels.fold`: `cores` [trees, parts], `roots` [trees].
-
-    `tree_of` [cores] is the tree of each core; `pairs` serve all trees.
-    """
+    """A reduce tree of tiles of `size` that a fold replaces, with the arguments of `kernels.fold`."""
 
     tree: Tree
-    cores: Index
+    first: Index
+    order: tuple[int, ...]
     pairs: tuple[tuple[int, int], ...]
     roots: Index
     tree_of: Index
+    number: Index
     size: int
 
 
@@ -196,7 +195,7 @@ def heads(group: Group, mesh: Mesh) -> tuple[list[Folded], Grid | None]:
     found = [fold for fold in found if np.array_equal(fold.tree_of, found[0].tree_of)]
     if not ops or not found or group.tree is not None or any(task.cores is not None for task in group.tasks):
         return [], None
-    length, together = found[0].cores.shape[1], 1
+    length, together = len(found[0].order), 1
     while length % (2 * together) == 0 and mesh.cores // (2 * together) >= LEAST:
         if any(op.is_product or op.elements == 0 or together * op.elements > HELD for op in ops):
             break
@@ -216,18 +215,18 @@ def _stays(fold: Folded, group: Group) -> bool:
 def folded(tree: Tree, size: int) -> Folded | None:
     """Return trees of tiles of `size` as a fold; None unless all are alike, with small tiles of few cores."""
     roots, tree_of = np.unique(tree.roots, return_inverse=True)
-    number = len(tree_of) // len(roots)
-    if size > LARGE or number > MOST or (np.bincount(tree_of) != number).any():
+    number, span = len(tree_of) // len(roots), spans(tree.roots)
+    if size > LARGE or number > MOST or span is None or (np.bincount(tree_of) != number).any():
         return None
+    inside = (np.arange(len(tree_of)) - span[0][tree.roots]) // span[2]  # the number of each core in its tree
+    links = np.stack([inside[tree.parent], tree.slot])  # of roots without meaning
+    links[:, tree.parent < 0] = -1
     members = np.argsort(tree_of, kind="stable").reshape(-1, number)
-    inside = np.empty(len(tree_of), np.int64)  # the number of each core in its tree
-    inside[members] = np.arange(number)
-    parents = np.where(tree.parent < 0, -1, inside[tree.parent])[members]
-    slots = np.where(tree.parent < 0, -1, tree.slot)[members]
-    if (parents != parents[0]).any() or (slots != slots[0]).any():
+    alike = links[:, members]
+    if (alike != alike[:, :1]).any():
         return None
-    order, pairs = _order(parents[0], slots[0])
-    return Folded(tree, members[:, order], pairs, roots, tree_of, size)
+    order, pairs = _order(*alike[:, 0])
+    return Folded(tree, span[0][roots], tuple(core * span[2] for core in order), pairs, roots, tree_of, inside, size)
 
 
 def _order(parent: Index, slot: Index) -> tuple[list[int], tuple[tuple[int, int], ...]]:

@@ -63,8 +63,8 @@ class Tree(Segment):
 
     Each core sends to its parent once it has combined the messages of its children. All indices are [cores]. `parent`
     is -1 for a root. `slot` is the number of a core's message among the `children` messages of its parent. `sent` is
-    the round in which it leaves, from the first, or their number for a root. `roots` are the roots of the cores' trees.
-    `messages` lists the messages of each round in the order of their combination.
+    the round in which it is sent, from the first, and for a root the number of rounds. `messages` has the exchanges of
+    each round, in the order of their combination. `roots` are the roots of the cores' trees.
     """
 
     acc: str

@@ -191,15 +191,13 @@ class TritonExecutor(Executor):
 
     def _folding(self, memory: Memory, one: Folded, step: int | None = None) -> FusedOp:
         total, parts = (self._operand(memory, TileMap(Slot(name))) for name in (one.tree.sums, one.tree.acc))
-        number = np.empty_like(one.tree_of)
-        number[one.cores] = np.arange(one.cores.shape[1])
-        tables = (self._table(memory, each) for each in (one.cores, one.roots, one.tree_of, number))
-        return fold(total, parts, *tables, pairs=one.pairs, size=one.size, op=one.tree.op, step=step)
+        tables = (self._table(memory, each) for each in (one.first, one.roots, one.tree_of, one.number))
+        return fold(total, parts, *tables, order=one.order, pairs=one.pairs, size=one.size, op=one.tree.op, step=step)
 
     def _fold(self, memory: Memory, one: Folded) -> Step:
         """Return a launch of its own, in which the first cores of each tree fold 32 columns each, or more."""
-        step = 32 * -(-one.size // (32 * one.cores.shape[1]))
-        folding = one.cores[:, : -(-one.size // step)].ravel()
+        step = 32 * -(-one.size // (32 * len(one.order)))
+        folding = np.flatnonzero(one.number < -(-one.size // step))
         cores = self._table(memory, folding[self._order(len(folding))])
         return Launch("fold", partial(launch, [self._folding(memory, one, step)], cores, (), Grid()))
 

@@ -205,7 +205,8 @@ def call(name: str, operands: tuple[Operand, ...], how: How, **options: Any) -> 
     first, backend, exchange = operands[0], how.get("backend"), how.get("exchange", "explicit")
     launch = how.get("launch", "auto")
     for key, text in (("backend", backend), ("exchange", exchange), ("launch", launch)):
-        if not isinstance(text, str) and (text is not None or key != "backend"):
+        named = isinstance(text, str) and text.isascii()  # as torch passes it on
+        if not named and (text is not None or key != "backend"):
             raise BackendError(f"{name}: {key} = {shown(text)} must be a name in quotes")
     if type(how.get("record", False)) is not bool:
         raise BackendError(f"{name}: record = {shown(how['record'])} must be true or false")

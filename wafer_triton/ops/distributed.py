@@ -22,7 +22,7 @@ import torch.distributed as dist
 from wafer_triton.device.mesh import as_mesh
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.ranks.executor import DistributedExecutor
-from wafer_triton.errors import BackendError, MeshError
+from wafer_triton.errors import BackendError, MeshError, shown
 from wafer_triton.ops import executors
 from wafer_triton.text.arguments import checked
 
@@ -53,11 +53,13 @@ def executor(
     unless `shards` has one rectangle for each rank. Raises MeshError for `shards` of another form.
     """
     if not isinstance(timeout, int | float) or not 0 < timeout <= MOST_TIMEOUT:
-        raise BackendError(f"timeout = {timeout!r} must be a number of seconds above 0, at most {MOST_TIMEOUT:,.0f}")
+        raise BackendError(
+            f"timeout = {shown(timeout)} must be a number of seconds above 0, at most {MOST_TIMEOUT:,.0f}"
+        )
     try:
         sides = None if shards is None else as_mesh(shards)
     except MeshError as error:
-        raise MeshError(f"shards {shards!r}: {error}") from None
+        raise MeshError(f"shards {shown(shards)}: {error}") from None
     if int(os.environ.get("WORLD_SIZE") or 1) == 1 and not dist.is_initialized():
         if sides is not None and sides.rows * sides.cols > 1:
             raise BackendError(

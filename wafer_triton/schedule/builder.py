@@ -85,7 +85,7 @@ class Builder:
         dtype.
         """
         if not isinstance(name, str) or not name:
-            raise ScheduleError(f"{self.name}: buffer {name!r} has no name; give a text of one character or more")
+            raise ScheduleError(f"{self.name}: buffer {shown(name)} has no name; give a text of one character or more")
         check_type(f"{self.name}: role of buffer {name!r}", role, str)
         if role not in ROLES:
             raise ScheduleError(f"{self.name}: buffer {name!r} has role {role!r}; choose one of {', '.join(ROLES)}")
@@ -204,7 +204,7 @@ class Builder:
         if period < 1:
             raise ScheduleError(f"{self.name}: repeat with period {period}: give a number of at least 1")
         if slots is not None and not (
-            isinstance(slots, Mapping) and all(type(key) is str and type(by) is int for key, by in slots.items())
+            isinstance(slots, Mapping) and all(isinstance(key, str) and type(by) is int for key, by in slots.items())
         ):
             raise ScheduleError(f"{self.name}: slots {shown(slots)} of repeat: give a number for names of buffers")
         if not 0 <= times <= MOST_ITERATIONS:

@@ -129,9 +129,9 @@ class Slot:
     axis: str = "x"
 
     def __post_init__(self) -> None:
-        if type(self.buffer) is not str:
+        if not isinstance(self.buffer, str):
             check_type("slot: buffer", self.buffer, str)
-        if type(self.axis) is not str or self.axis not in ("x", "y"):
+        if not isinstance(self.axis, str) or self.axis not in ("x", "y"):
             raise ScheduleError(f"slot of {self.buffer!r}: axis {shown(self.axis)} is neither 'x' nor 'y'")
         if type(self.index) is not int and self.index is not None:
             object.__setattr__(self, "index", _index(self.buffer, self.index))
@@ -295,7 +295,7 @@ def as_slot(slot: str | Slot) -> Slot:
     """Return a buffer's name as its slot 0; ScheduleError for a value that is neither a name nor a slot."""
     if isinstance(slot, Slot):
         return slot
-    if type(slot) is str:
+    if isinstance(slot, str):
         return Slot(slot)
     check_type(f"slot {shown(slot)}", slot, str)
     return Slot(slot)

@@ -141,7 +141,7 @@ class _Check:
             self.fail("malformed", f"{slot.buffer!r} names {index.size} slots for {length} positions")
 
     def exchange(self, exchange: Exchange) -> None:
-        if type(exchange.axis) is not str or exchange.axis not in ("x", "y"):
+        if not isinstance(exchange.axis, str) or exchange.axis not in ("x", "y"):
             self.fail("malformed", f"axis {shown(exchange.axis)} is neither 'x' nor 'y'")
         self.slot(exchange.src)
         self.slot(exchange.dst)
@@ -209,7 +209,7 @@ class _Check:
         if wrong is not None:
             self.fail("malformed", wrong)
         if op.where is not None:
-            if type(op.where.axis) is not str or op.where.axis not in ("x", "y"):
+            if not isinstance(op.where.axis, str) or op.where.axis not in ("x", "y"):
                 self.fail("malformed", f"{op.op}: axis {shown(op.where.axis)} is neither 'x' nor 'y'")
             self.on_mesh(op.where, op.op)
             twice = self.repeated(op.where)
