@@ -68,7 +68,7 @@ def test_a_device_that_is_swept_twice_is_named(tmp_path, capsys):
 
 LINES = {
     "estimate gemm --m 8 --k 8 --n 8 --mesh 2 --mesh 3": "argument --mesh: is given twice; give it once; see",
-    "estimate gemm --m 8 --k 8 --n 8 --me 2": "unrecognized arguments: --me; did you mean --mesh?; see",
+    "estimate gemm --m 8 --k 8 --n 8 --mehs 2": "unrecognized arguments: --mehs 2; did you mean --mesh?; see",
     "check schedule own.py:f": "unrecognized arguments: own.py:f; write `wafer-triton check own.py:f` without a word",
     "estimate decode --model loop --mesh 2 --context 8": "loop: Too many levels of symbolic links; give another path",
     "devices --show wse2,link_bytes_per_cycle=1e-300": "link_bytes_per_cycle = 1e-300 must be at least 1e-09",

@@ -8,7 +8,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from itertools import chain, pairwise
+from itertools import chain, pairwise, takewhile
 from typing import Any, NoReturn
 
 from wafer_triton import __doc__ as about
@@ -84,14 +84,15 @@ class _Parser(argparse.ArgumentParser):
         """
         before = args[: args.index("--")] if "--" in args else args
         known, times = self._option_string_actions, Counter[str]()
-        for last, arg in pairwise(["", *before]):
+        for number, (last, arg) in enumerate(pairwise(["", *before])):
             flag = arg.partition("=")[0]
             if not arg.startswith("--") or type(known.get(last)) is argparse._StoreAction:  # a value, which it refuses
                 continue
             if flag not in known:
-                longer = [each for each in known if each.startswith(flag)]
-                near = longer or difflib.get_close_matches(flag, known, n=1, cutoff=0.6)
-                self.error(f"unrecognized arguments: {arg}" + f"; did you mean {near[0]}?" * bool(near))
+                near = difflib.get_close_matches(flag, known, n=1, cutoff=0.75)
+                words = " ".join((arg, *takewhile(lambda word: not word.startswith("-"), before[number + 1 :])))
+                hint = f"; did you mean {near[0]}?" if near else ""
+                self.error(f"unrecognized arguments: {words}{hint}")
             times[flag] += 1
             if times[flag] > 1 and type(known[flag]) is argparse._StoreAction:
                 self.error(f"argument {flag}: is given twice; give it once")

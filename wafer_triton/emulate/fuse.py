@@ -17,8 +17,8 @@ from torch import Tensor
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.parts import Step, Tree
 from wafer_triton.kernels.exchange import Copies
-from wafer_triton.kernels.fold import MOST
 from wafer_triton.kernels.fused import HELD, FusedOp, Grid
+from wafer_triton.kernels.tree import MOST
 from wafer_triton.schedule.rounds import Exchange, Index
 
 READ = 8192  # elements of parts that a program may fold before its own work,

@@ -106,10 +106,7 @@ def shifts(round_: Round, mesh: Mesh) -> dict[int, tuple[Exchange, Index]]:
 
 @dataclass(frozen=True, eq=False)
 class Launch:
-    """A step with words for the kernel that it launches, which a record of a run shows.
-
-    Without words it is a step between ranks, which is never fused with others, and sends `crossed` bytes.
-    """
+    """A step with words for a record of a run; without words, a step between ranks, which sends `crossed` bytes."""
 
     what: str
     run: Step
@@ -150,12 +147,12 @@ class Tables:
 
     def __init__(self) -> None:
         self.held: list[list[torch.Tensor]] = []
-        self.schedule: Schedule | None = None
-        self._name, self._next = "", 0
+        self.begin("")
 
     def begin(self, name: str) -> None:
         """Begin again with the first table, for the schedule `name`."""
-        self.schedule, self._name, self._next = None, name, 0
+        self.schedule: Schedule | None = None
+        self._name, self._next = name, 0
 
     def put(self, values: torch.Tensor, device: str) -> torch.Tensor:
         """Return the next table, with these values; ScheduleError if the one planned first had another size."""
