@@ -35,6 +35,7 @@ def test_curves_show_every_figure_and_where_there_is_none(rows, tmp_path):
     assert Image.open(tmp_path / "a.png").size[0] == COLUMN * DOTS
 
 
+@pytest.mark.slow
 def test_a_heat_map_has_a_cell_for_each_point_in_order(rows, tmp_path):
     draw.heat(rows, OVER, "tokens_per_second", tmp_path / "a.png")
     shown = numbers_of(tmp_path / "a.png")
