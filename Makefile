@@ -41,8 +41,8 @@ all: .venv/.installed  ## the rest: planted faults, other targets, whole models,
 
 coverage: .venv/.installed  ## lines that neither `make test` nor `make all` reaches, after twice their time
 	@rm -rf build/coverage && mkdir -p build/coverage
-	OMP_NUM_THREADS=1 $(BIN)/coverage run -m pytest -n $(WORKERS) -q
-	@$(BIN)/coverage combine --quiet && $(BIN)/coverage report
+	OMP_NUM_THREADS=1 $(BIN)/coverage run -m pytest -n $(WORKERS) -q; tests=$$?; \
+		$(BIN)/coverage combine --quiet && $(BIN)/coverage report && exit $$tests
 
 quick: .venv/.installed  ## the fast tests of the library, in a minute
 	$(PYTEST) -m "not slow and not large" $(foreach f,bench cli docs gpu inputs models/test_text.py parity,--ignore tests/$(f))

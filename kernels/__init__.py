@@ -1,8 +1,7 @@
 """Triton kernels: the computation of one core, one program instance per core.
 
-`KERNELS` has a launcher for each local operation; the moves between cores are `exchange`, the compute-shift rounds
-(`one_round`, `all_rounds`) and `reduce_tree`. Names load on first use.
-Kernels see pointers, index tables and constexpr sizes, never a schedule.
+`KERNELS` has a launcher for each local operation; the moves between cores are in `exchange`, `compute_shift` and
+`tree`. Names load on first use. Kernels see pointers, index tables and constexpr sizes, never a schedule.
 """
 
 from importlib import import_module
@@ -11,15 +10,7 @@ from typing import Any
 SLOTS = 2  # of a compute-shift operand: a tile arrives in one while the other is multiplied
 ARRIVALS = 4  # flags that a compute-shift round waits for: two operands, a tile and a credit each
 
-_HOME = {
-    "all_rounds": "compute_shift",
-    "KERNELS": "table",
-    "Copies": "exchange",
-    "Operand": "_common",
-    "find": "table",
-    "one_round": "compute_shift",
-    "residency": "compute_shift",
-}
+_HOME = {"KERNELS": "table", "find": "table", "Operand": "_common", "Copies": "exchange"}
 
 __all__ = sorted([*_HOME, "ARRIVALS", "SLOTS"])
 

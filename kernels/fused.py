@@ -22,7 +22,7 @@ from wafer_triton.kernels import tuning
 from wafer_triton.kernels._common import Operand, block, start, warps
 from wafer_triton.local import find
 
-PROGRAMS = 60_000  # of a launch at most: each takes 0.6 ns of the GPU's time, whatever it does (measured on an H200)
+PROGRAMS = 60_000  # of a launch at most: each takes at least 0.6 ns of the GPU's time (measured on an H200)
 FEW = 16_384  # programs of a launch, above which a program takes more cores
 HELD = 4096  # elements that several cores of a program hold at once
 
@@ -154,7 +154,7 @@ def given(ops: Sequence[FusedOp], grid: Grid) -> tuple[tuple[Any, ...], tuple[An
 
 
 def launch(ops: Sequence[FusedOp], cores: Tensor, among: Sequence[FusedOp] = (), grid: Grid | None = None) -> None:
-    """Run the ops, in their order, on every core that the int32 tensor `cores` lists; `among` as of `options`."""
+    """Run the ops, in their order, on every core that the int32 tensor `cores` lists; `among` as in `options`."""
     count = cores.numel()
     ops = [settled(op, cores) for op in ops]
     grid = grid_of(ops, count) if grid is None else grid

@@ -108,7 +108,7 @@ def row_sums(a_ptr, b_ptr, start_m, start_n, P):
     if P.HEADS > 1:
         offs_b += head // (P.HEADS // P.KV_HEADS) * stride_bh
         mask_b = mask_b & mask_m
-    # k comes first, as Triton gives lanes to the later dimensions: a thread adds up several k of one core by itself
+    # k comes first, as Triton gives lanes to the later dimensions: a thread alone adds up several k of one core
     products = tl.zeros([P.BLOCK_K, P.CORES, P.BLOCK_M, P.BLOCK_N], tl.float32)
     # [BLOCK_K, 1, 1, 1]
     offs_k = tl.expand_dims(tl.arange(0, P.BLOCK_K), (1, 2, 3))

@@ -28,12 +28,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from wafer_triton.kernels import blocks
+from wafer_triton.kernels import elided
 from wafer_triton.kernels._common import Operand, start
-from wafer_triton.kernels.blocks import placed
+from wafer_triton.kernels.elided import placed
 from wafer_triton.kernels.fused import constants
 
-BOX = gl.constexpr(blocks.BOX)
+BOX = gl.constexpr(elided.BOX)
 # A thread's registers: BLOCK_N / 2 sums and addresses; and addresses alone. The first group, whose registers Triton
 # computes from the rest of 64 Ki, has as many as the second.
 MULTIPLIES, FETCHES = gl.constexpr(240), gl.constexpr(24)
@@ -88,7 +88,7 @@ def _column(box: gl.constexpr, begin_n, S):
 
 @gluon.jit
 def _multiply(total, turn, held, labels, ring, S, GROUP: gl.constexpr, EACH: gl.constexpr):
-    """total + the products of `labels` labels; `held` is the slot that the last still reads; EACH as of `_fetch`."""
+    """total + the products of `labels` labels; `held` is the slot that the last still reads; EACH as in `_fetch`."""
     ring_a, ring_b, full, free = ring
     for _ in range(labels * (S.K // BOX)):
         for part in gl.static_range(EACH):
@@ -187,12 +187,12 @@ def warp_groups(
     out: Operand, a: Operand, b: Operand, rows: Tensor, cols: Tensor, a_labels: Any, b_labels: Any, side: int,
     programs: int, chosen: dict[str, Any],
 ) -> None:  # fmt: skip
-    """out = the sum over all rounds of a @ b, as of `elided`, in `programs` blocks `chosen` by `blocks.candidates`."""
+    """out = the sum over all rounds of a @ b, as in `elided`, in `programs` blocks `chosen` by `elided.candidates`."""
     lie = gl.NVMMASharedLayout(128, 16, 2)
 
     def boxes(x: Operand, cols: int) -> TensorDescriptor:
         rows = (x.tensor.numel() - x.offset) // cols
-        return TensorDescriptor(x.tensor[x.offset :], [rows, cols], [cols, 1], [blocks.BOX] * 2, lie)
+        return TensorDescriptor(x.tensor[x.offset :], [rows, cols], [cols, 1], [elided.BOX] * 2, lie)
 
     stay = programs
     if a.tensor.device.type == "cuda":  # one program a multiprocessor, as the ring leaves no room for two

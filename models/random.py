@@ -35,7 +35,7 @@ _DRAWN = 2**22  # numbers drawn at once, in fp32, so that a table of 16-bit numb
 class RandomWeights(Mapping[str, torch.Tensor]):
     """Parameters of a configuration, each drawn on access: ones for norms, else normal(0, 0.02).
 
-    The same seed gives the same weights, whatever the order; without a seed all but the norms are zeros.
+    The same seed gives the same weights in any order of access; without a seed all but the norms are zeros.
     """
 
     def __init__(self, config: DecoderConfig, dtype: torch.dtype = torch.float32, seed: int | None = 0) -> None:

@@ -54,7 +54,7 @@ class BackendError(WaferError, RuntimeError):
 
 
 class ConfigError(WaferError, ValueError):
-    """A model configuration is incomplete or asks for something that is not computed here."""
+    """A model configuration is incomplete, or has a feature that is not computed here."""
 
 
 class CheckpointError(WaferError, ValueError):

@@ -21,7 +21,8 @@ from ahead import recorder
 from planned import decode_layer, without_gpu
 from wafer_triton.emulate.executor import EXCHANGES
 from wafer_triton.emulate.parts import Launch
-from wafer_triton.kernels import Copies, Operand, all_rounds, find, one_round
+from wafer_triton.kernels import Copies, Operand, find
+from wafer_triton.kernels.compute_shift import all_rounds, one_round
 from wafer_triton.kernels.elided import Labels, elided
 from wafer_triton.kernels.exchange import exchange
 from wafer_triton.kernels.fused import Grid, launch

@@ -8,7 +8,7 @@ from math import ceil
 from pathlib import Path
 
 from wafer_triton import estimate
-from wafer_triton.cost.bands import Basis, basis, basis_of_all, layer_sizes
+from wafer_triton.cost.bands import Basis, basis_of_all, layer_basis
 from wafer_triton.cost.calibrate.paper import records_of_file
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.inference import prefill_placed, request_placed
@@ -17,7 +17,7 @@ from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import SramError
 from wafer_triton.place.fitting import as_if_held, fitted
 from wafer_triton.place.regions import FullError, Placement, Regions
-from wafer_triton.serve.batch import UNMEASURED, Batched, answers, batch, prefills
+from wafer_triton.serve.batch import Batched, answers, batch, prefills
 from wafer_triton.serve.times import Priced
 from wafer_triton.shape.read import shape_of
 from wafer_triton.text.quantity import digits, quantity
@@ -27,7 +27,7 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64)
 CONTEXT = 4096  # of tables 3 and 4
 WSE2 = device("wse2")
 C = constants(WSE2)
-OWN, SEVERAL = UNMEASURED[0], "several sequences at once were not measured"
+SEVERAL = ("several sequences at once were not measured",)
 SIDES = (480, 600, 720)  # of a product, whose mesh table 6 does not state: the fastest is taken
 MIXTURE = {"model": "olmoe-1b-7b", "mesh": 360, "context": 1024}
 
@@ -125,8 +125,7 @@ class Turn:
 
 def phase_basis(phase: str, model: str, mesh: int, tokens: int, size: int) -> Basis:
     """Return the basis of a phase of a batch."""
-    sizes = layer_sizes(shape_of(model), Mesh(mesh, mesh, WSE2), tokens)
-    return basis(WSE2, phase, sizes, [OWN, SEVERAL] if size > 1 else [OWN])
+    return layer_basis(phase, Mesh(mesh, mesh, WSE2), shape_of(model), tokens, "full", SEVERAL * (size > 1))
 
 
 @cache

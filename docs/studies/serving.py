@@ -18,7 +18,8 @@ from wafer_triton.serve.report import Report, Slo, flat, report
 from wafer_triton.serve.simulate import simulate
 from wafer_triton.serve.sizes import Given, Load, priced
 from wafer_triton.serve.times import STRIDE, Priced
-from wafer_triton.serve.workload import Request, rate_of, read_trace, rescaled
+from wafer_triton.serve.traces import read_trace
+from wafer_triton.serve.workload import Request, rate_of, rescaled
 from wafer_triton.shape.read import shape_of
 
 HERE = Path(__file__).resolve().parent
@@ -139,7 +140,10 @@ def table(head: tuple[str, ...], rows: list[str], left: int) -> str:
 
 
 SUBJECTS = (
-    ("requests: traces, Poisson and bursty arrivals, users in closed loops", "`wafer_triton/serve/workload.py`"),
+    (
+        "requests: arrivals by rate, users in closed loops, traces",
+        "`wafer_triton/serve/workload.py`, `traces.py`",
+    ),
     ("decode as a pipeline of regions, and its clock", "`wafer_triton/serve/pipeline.py`"),
     ("times, from priced schedules", "`wafer_triton/serve/times.py`, `sizes.py` beside it"),
     ("policies, the simulation, its course", "`policies.py`, `simulate.py`, `course.py`, `cache.py`, `actions.py`"),

@@ -133,7 +133,7 @@ def _in_place_of(path: Path) -> str:
         if head.startswith(b"version https://git-lfs"):
             return "a Git LFS pointer (`git lfs pull` fetches the file)"
         if head.startswith((b"<!doctype html", b"<html")):
-            return "an HTML page, as of a login or an error"
+            return "an HTML page, such as a login or an error"
     return ""
 
 

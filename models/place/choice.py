@@ -103,7 +103,7 @@ def place(config: DecoderConfig, o: PlaceOptions) -> Placement:
             return placed(side, other, _with_trees)
         except WaferError as error:
             reason = error
-            if isinstance(error, SramError) and other != side:  # too much for its cores, whatever the mesh of decode
+            if isinstance(error, SramError) and other != side:  # too much for its cores, on any mesh of decode
                 failed.append(other)
     raise MeshError(f"no mesh that was tried on {chip.name} holds {config.name}; take a larger device ({reason})")
 

@@ -143,7 +143,7 @@ def fill(memory: Tiles, buffers: Mapping[str, Buffer], weights: Weights, layer: 
             held = memory[name] if cut.experts is None else memory[name][:, :, slice(*cut.experts)]
             start, stored = filled[cut.experts], buffer.dtype in STORED
             if stored:
-                every = each(cut, weights, cut.of(layer), mesh, (slice(0, mesh.rows), slice(0, mesh.cols)))
+                every = each(cut, weights, cut.of(layer), mesh, (slice(0, mesh.shape[0]), slice(0, mesh.shape[1])))
                 largest = torch.stack([magnitude(tiles) for _, tiles in every]).max()
             for cores, tiles in each(cut, weights, cut.of(layer), mesh, here):
                 if stored:

@@ -28,7 +28,7 @@ from wafer_triton.text.progress import Progress, silent
 class Layer:
     """The programs of a layer; `append` and `attend` hold one for each sequence.
 
-    `kinds` are the kinds of its blocks; the program of the second is `ffn`, whatever its kind.
+    `kinds` are the kinds of its blocks; the program of the second is `ffn`, for either kind.
     """
 
     kinds: tuple[str, str]

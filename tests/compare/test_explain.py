@@ -6,7 +6,6 @@ from math import log
 import pytest
 
 from wafer_triton.compare.explain import BOUNDS, FIGURES, PAYS, bounds, explain
-from wafer_triton.compare.roofs import PATHS
 from wafer_triton.compare.sweep import KINDS
 from wafer_triton.compare.tracing import NUMBERS, Traced, exponents_of, traced
 from wafer_triton.cost.constants import Constants, constants
@@ -149,10 +148,6 @@ def test_roofs_are_the_times_of_one_resource_alone():
     assert wanted["L, hops and set-ups"] == pytest.approx((base.latency_cycles + c.kernel_cycles) / clock)
     alone = explain("gemm", mesh=1, m=8, k=8, n=8).roofs
     assert "R, busiest link" not in alone, "one core has no link"
-
-
-def test_every_constant_of_a_path_is_one_of_its_shares():
-    assert set(PATHS) == {each for name in ("hops", "stages", "waiting", "set-up") for each in BOUNDS[name]}
 
 
 def test_a_cache_has_shares_of_sram_and_effects_but_no_roof():

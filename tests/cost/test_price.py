@@ -1,4 +1,4 @@
-"""The cost model: HPDC'24's closed forms, bounds, monotonicity, and that it prices the schedules that run."""
+"""The cost model: HPDC'24's closed forms, and that it prices the schedules that run."""
 
 from dataclasses import replace
 
@@ -252,75 +252,6 @@ def test_costs_add_up() -> None:
     assert one + two == Cost(cycles=8, compute_cycles=1, hops=3, routes=4)
     assert (one * 3).hops == 6 and (one * 3).routes == 4
     assert (one + two).communication_cycles == 7
-
-
-sides = st.integers(1, 12)
-tile = st.integers(1, 40)
-devices = st.sampled_from(["wse2", "wse3", "wormhole"])
-
-
-@settings(max_examples=60, deadline=None)
-@given(devices, st.integers(1, 8), tile, tile, tile, st.sampled_from(["mesh", "cannon", "summa", "t10", "ladder"]))
-def test_a_gemm_keeps_within_its_bounds(on: str, side: int, m: int, k: int, n: int, algorithm: str) -> None:
-    found = estimate.gemm(device=on, mesh=side, m=m, k=k, n=n, algorithm=algorithm)
-    check_bounds(found)
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    devices, st.integers(1, 8), sides.filter(lambda one: one <= 8), tile, tile,
-    st.sampled_from(["ktree", "pipeline", "ring", "star", "two-phase", "t10", "ladder"]),
-)  # fmt: skip
-def test_a_gemv_keeps_within_its_bounds(on: str, rows: int, cols: int, k: int, n: int, algorithm: str) -> None:
-    check_bounds(estimate.gemv(device=on, mesh=(rows, cols), k=k, n=n, algorithm=algorithm))
-
-
-def check_bounds(found: estimate.Kernel) -> None:
-    assert 0 <= found.mac_utilisation <= 1
-    assert 0 <= found.sram_bandwidth_utilisation <= 1
-    assert found.link_cycles <= found.cycles
-    assert 0 <= found.compute_cycles <= found.cycles
-    assert found.communication_cycles == pytest.approx(found.cycles - found.compute_cycles)
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.sampled_from(["wse2", "wse3"]), sides, tile, tile, tile, st.sampled_from("mkn"), st.integers(1, 60))
-def test_more_work_never_costs_less(on: str, side: int, m: int, k: int, n: int, which: str, by: int) -> None:
-    sizes = {"m": m, "k": k, "n": n}
-    less = estimate.gemm(device=on, mesh=side, **sizes)
-    more = estimate.gemm(device=on, mesh=side, **(sizes | {which: sizes[which] + by}))
-    assert more.cycles >= less.cycles
-    assert more.link_bytes >= less.link_bytes
-
-
-@settings(max_examples=40, deadline=None)
-@given(sides, st.integers(1, 40), tile, tile, st.sampled_from("kn"), st.integers(1, 60), st.integers(1, 12))
-def test_more_work_never_costs_less_gemv(
-    rows: int, cols: int, k: int, n: int, which: str, by: int, groups: int
-) -> None:
-    sizes, groups = {"k": k, "n": n}, min(groups, rows)
-    less = estimate.gemv(mesh=(rows, cols), groups=groups, **sizes)
-    more = estimate.gemv(mesh=(rows, cols), groups=groups, **(sizes | {which: sizes[which] + by}))
-    assert more.cycles >= less.cycles
-
-
-@settings(max_examples=30, deadline=None)
-@given(
-    st.sampled_from(["hop_cycles", "stage_cycles", "link_bytes_per_cycle", "macs_per_cycle_fp16"]),
-    st.floats(1.01, 8), sides, tile,
-    st.sampled_from(["gemm", "gemv", "decode", "prefill"]),
-)  # fmt: skip
-def test_a_slower_device_is_never_faster(number: str, by: float, side: int, size: int, kind: str) -> None:
-    on = device("wse2")
-    changed = getattr(on, number) * (by if number in ("hop_cycles", "stage_cycles") else 1 / by)
-    slower = replace(on, **{number: changed})
-    more: dict = {"gemm": {"m": size, "k": size, "n": size}, "gemv": {"k": size, "n": size}}.get(
-        kind, {"model": "smollm2-135m"} | ({"context": size} if kind == "decode" else {"tokens": size})
-    )
-    mesh = side if kind in ("gemm", "gemv") else side + 40
-    before, after = (getattr(estimate, kind)(device=one, mesh=mesh, **more) for one in (on, slower))
-    cycles = "cycles" if kind in ("gemm", "gemv") else "cycles_per_layer"
-    assert getattr(after, cycles) >= getattr(before, cycles) * (1 - 1e-12)
 
 
 @settings(max_examples=30, deadline=None)

@@ -88,7 +88,9 @@ def test_a_request_obeys_the_format_with_few_events(request_of, tmp_path):
         assert event.keys() == fields.keys() | {"ph"}
         assert all(isinstance(event[name], kind) for name, kind in fields.items())
     slices = [event["args"] for event in events if event["ph"] == "X"]
-    assert all({"runs", "hops", "bytes over links", "cycles", "cycles of set-up"} <= args.keys() for args in slices)
+    assert all(
+        {"cores", "runs", "hops", "bytes over links", "cycles", "cycles of set-up"} <= args.keys() for args in slices
+    )
 
 
 def test_every_slice_of_a_request_names_source_lines_which_its_whole_contains(request_of, tmp_path):
@@ -100,6 +102,17 @@ def test_every_slice_of_a_request_names_source_lines_which_its_whole_contains(re
     handed = {source for source in lines["blocks"] if source.startswith("place/hand_over.py")}
     assert lines["steps"] <= lines["blocks"] - handed <= lines["tokens"] | lines["phases"]
     assert lines["transfers"] <= lines["phases"]
+
+
+def test_a_slice_has_the_cores_that_run_its_rounds(request_of, tmp_path):
+    line = request_of[1]
+    whole = {name: region.mesh.cores for name, region in line.regions.items()}
+    for span in line.spans:
+        if span.track in ("blocks", "steps") and span.name != HAND_OVER:
+            assert span.origin.cores == whole[span.place]
+    tokens = {span.origin.cores for span in line.spans if span.track == "tokens"}
+    decoding = [cores for name, cores in whole.items() if not name.startswith("prefill")]
+    assert tokens == {sum(decoding)} and all(span.origin.cores > 0 for span in line.spans)
 
 
 def test_a_step_names_the_line_that_adds_it(tmp_path):

@@ -13,9 +13,10 @@ from wafer_triton.emulate import triton as triton_executor
 from wafer_triton.emulate.executor import EXCHANGES
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.errors import BackendError
-from wafer_triton.kernels import compute_shift, fused, one_round, tree
+from wafer_triton.kernels import compute_shift, fused, tree
 from wafer_triton.kernels import elided as elided_kernel
 from wafer_triton.kernels import exchange as exchange_kernel
+from wafer_triton.kernels.compute_shift import one_round
 from wafer_triton.models.random import config_of
 from wafer_triton.ops import mesh_gemm, run
 from wafer_triton.schedule import decode

@@ -8,9 +8,9 @@ import triton
 
 from gluon_machine import At, Machine, Matrix
 from wafer_triton.errors import BackendError
-from wafer_triton.kernels import Operand, _common, blocks, warp_groups
-from wafer_triton.kernels.blocks import candidates
-from wafer_triton.kernels.elided import Labels, elided
+from wafer_triton.kernels import Operand, _common, warp_groups
+from wafer_triton.kernels import elided as elided_kernel
+from wafer_triton.kernels.elided import Labels, candidates, elided
 from wafer_triton.kernels.gemm import plan
 from wafer_triton.schedule.ring import ring
 
@@ -42,7 +42,7 @@ def machine(monkeypatch):
                 return launch
 
         monkeypatch.setattr(warp_groups, "_groups_kernel", Kernel())
-        monkeypatch.setattr(blocks, "on_hopper", lambda: True)
+        monkeypatch.setattr(elided_kernel, "on_hopper", lambda: True)
 
     return start
 
@@ -59,7 +59,7 @@ def operands(side: int, m: int, k: int, n: int, shared: bool):
         along, down = rows[:, None] + order, rows[None, :] + order[:, None]
         labels = Labels(none, along.flatten(), side), Labels(none, down.flatten(), side)
     a, b = (torch.randint(0, 2, (side * side, *size)) * 2 - 1 for size in ((m, k), (k, n)))
-    a = torch.where(torch.rand(a.shape) < 0.5, a, a * 2**24) * (torch.arange(k) % blocks.BOX == 5)
+    a = torch.where(torch.rand(a.shape) < 0.5, a, a * 2**24) * (torch.arange(k) % elided_kernel.BOX == 5)
     given = [Operand(one.bfloat16().flatten(), 0, one[0].numel()) for one in (a, b)]
     return given, (order, order, *labels)
 
@@ -81,7 +81,7 @@ def test_the_bits_equal_the_plain_kernel_s(case, machine):
 
 def test_warp_groups_are_taken_where_they_can_be(monkeypatch):
     def taken(m=64, k=64, n=64, side=64, shared=True, dtype=torch.bfloat16, hopper=True, add=False, out=None) -> list:
-        monkeypatch.setattr(blocks, "on_hopper", lambda: hopper)
+        monkeypatch.setattr(elided_kernel, "on_hopper", lambda: hopper)
         a, b, c = (Operand(torch.empty(64, dtype=dtype), 0, numel) for numel in (m * k, k * n, m * n))
         ways = candidates(a, b, out or c, plan(a, b, m=m, k=k, n=n, add=add)[0], side, shared)
         assert ways[-1]["by"] == "loads", "the last is the way that always is"

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from wafer_triton.kernels import Operand
-from wafer_triton.kernels.blocks import candidates
-from wafer_triton.kernels.elided import Labels, elided
+from wafer_triton.kernels.elided import Labels, candidates, elided
 from wafer_triton.kernels.gemm import plan
 from wafer_triton.schedule.ring import ring
 

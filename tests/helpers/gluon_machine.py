@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from triton.experimental.gluon._runtime import GluonJITFunction
 
-from wafer_triton.kernels import blocks, warp_groups
+from wafer_triton.kernels import elided, warp_groups
 
 
 class Machine:
@@ -33,7 +33,7 @@ class Machine:
         self.pid = self.programs = 0
         names = dict(vars(warp_groups))
         names |= {
-            "BOX": blocks.BOX, "placed": FunctionType(blocks.placed.fn.__code__, {}), "gl": self.language(),
+            "BOX": elided.BOX, "placed": FunctionType(elided.placed.fn.__code__, {}), "gl": self.language(),
             "mbarrier": self.barriers(), "tma": self.copies(), "fence_async_shared": lambda: None,
             "warpgroup_mma": self.multiply, "warpgroup_mma_wait": self.multiplied,
         }  # fmt: skip
@@ -207,14 +207,14 @@ class Matrix:
 
     def box(self, at: list[int]) -> torch.Tensor:
         """Return a box of the tensor, with zeros outside of it."""
-        found = torch.zeros(blocks.BOX, blocks.BOX, dtype=self.dtype)
+        found = torch.zeros(elided.BOX, elided.BOX, dtype=self.dtype)
         if at[0] >= 0:
-            part = self.values[at[0] : at[0] + blocks.BOX, at[1] : at[1] + blocks.BOX]
+            part = self.values[at[0] : at[0] + elided.BOX, at[1] : at[1] + elided.BOX]
             found[: part.shape[0], : part.shape[1]] = part
         return found
 
     def put(self, at: list[int], values: torch.Tensor) -> None:
-        self.values[at[0] : at[0] + blocks.BOX, at[1] : at[1] + blocks.BOX] = values
+        self.values[at[0] : at[0] + elided.BOX, at[1] : at[1] + elided.BOX] = values
 
 
 class At:

@@ -263,7 +263,7 @@ def test_a_mistake_of_a_mixtral_names_its_own_key(wrong, tmp_path, value):
     ("text", "message"),
     [
         ("version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 9\n", "is a Git LFS pointer (`git lfs pull`"),
-        ("<!DOCTYPE html>\n<html>sign in</html>", "is an HTML page, as of a login or an error, not the weights"),
+        ("<!DOCTYPE html>\n<html>sign in</html>", "is an HTML page, such as a login or an error, not the weights"),
     ],
 )
 def test_a_file_in_place_of_weights_is_named(wrong, early, tmp_path, text, message):

@@ -15,6 +15,7 @@ from wafer_triton.serve.policies import Policy, Shared, organisation
 from wafer_triton.serve.report import Slo, report, write_csv
 from wafer_triton.serve.simulate import simulate
 from wafer_triton.serve.sizes import Given, Load, priced
+from wafer_triton.serve.traces import read_trace
 from wafer_triton.serve.workload import (
     Closed,
     Request,
@@ -25,7 +26,6 @@ from wafer_triton.serve.workload import (
     length_of,
     poisson,
     rate_of,
-    read_trace,
     rescaled,
 )
 

@@ -69,13 +69,13 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
     from wafer_triton.device.mesh import Mesh
     from wafer_triton.emulate.fuse import folded
     from wafer_triton.emulate.segments import segments
-    from wafer_triton.kernels import Copies, Operand, all_rounds, compute_shift, find, one_round
+    from wafer_triton.kernels import Copies, Operand, compute_shift, find
+    from wafer_triton.kernels.compute_shift import all_rounds, one_round
     from wafer_triton.kernels.elided import Labels, elided
     from wafer_triton.kernels.exchange import exchange
-    from wafer_triton.kernels.fold import fold
     from wafer_triton.kernels.fused import Grid, launch
     from wafer_triton.kernels.gemm import plan
-    from wafer_triton.kernels.tree import Receivers, TreeTables, reduce_tree
+    from wafer_triton.kernels.tree import Receivers, TreeTables, fold, reduce_tree
     from wafer_triton.kernels.waiting import Alarm
     from wafer_triton.schedule.builder import Builder
     from wafer_triton.schedule.reduce import all_reduce

@@ -21,7 +21,8 @@ from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.parts import Products
 from wafer_triton.emulate.segments import segments
 from wafer_triton.errors import BackendError
-from wafer_triton.kernels import Operand, _common, all_rounds, compute_shift, one_round, residency
+from wafer_triton.kernels import Operand, _common, compute_shift
+from wafer_triton.kernels.compute_shift import all_rounds, one_round, residency
 from wafer_triton.kernels.waiting import PATIENCE, Alarm, Watch
 from wafer_triton.schedule.product import recipe
 

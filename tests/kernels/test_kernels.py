@@ -20,7 +20,8 @@ from local_cases import DTYPES, EXACT, GEMMS, ROUNDED, Case, draw, matmul
 from tiles import CORES, DEVICE, memory, same_bits, table, tiles
 from wafer_triton import local
 from wafer_triton.errors import BackendError
-from wafer_triton.kernels import KERNELS, Copies, Operand, find, one_round
+from wafer_triton.kernels import KERNELS, Copies, Operand, find
+from wafer_triton.kernels.compute_shift import one_round
 from wafer_triton.kernels.elementwise import elementwise
 from wafer_triton.kernels.exchange import exchange
 

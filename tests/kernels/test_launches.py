@@ -141,7 +141,8 @@ def launch_all(compiler: str) -> dict[str, list[dict]]:
 
     import torch
 
-    from wafer_triton.kernels import Copies, Operand, all_rounds, compute_shift, find, one_round
+    from wafer_triton.kernels import Copies, Operand, compute_shift, find
+    from wafer_triton.kernels.compute_shift import all_rounds, one_round
     from wafer_triton.kernels.elided import Labels, elided
     from wafer_triton.kernels.exchange import exchange
     from wafer_triton.kernels.fused import Grid

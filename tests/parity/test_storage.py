@@ -13,9 +13,11 @@ from wafer_triton.errors import CheckpointError, DtypeError
 from wafer_triton.models.checkpoint.checkpoint import Checkpoint
 from wafer_triton.models.convert import convert
 from wafer_triton.models.decoder import WaferForCausalLM
+from wafer_triton.models.place.cuts import fill, held_tile
 from wafer_triton.models.place.storage import converted, magnitude
 from wafer_triton.models.precision import compare, perplexity
 from wafer_triton.ops import executor
+from wafer_triton.place.need import weights_of
 
 PROMPT, TEXT = [5, 1, 9, 200], [int(token) for token in torch.arange(40) * 37 % 256]
 SMALL = {"mesh": 4, "max_length": 16, "head_groups": 1}
@@ -128,6 +130,20 @@ def test_convert_stores_the_matrices_of_linear_layers(stored) -> None:
     own, other = (convert(torch.nn.Sequential(one), mesh=4, dtype=how) for one, how in ((layer, stored), (plain, None)))
     assert torch.equal(own(x), other(x))
     assert convert(torch.nn.Sequential(norm), mesh=4, dtype=stored)(x).isfinite().all()
+
+
+def test_a_part_of_the_cores_has_the_scale_of_the_whole_matrix(tmp_path) -> None:
+    """Fill the upper half of a mesh alone, as a rank does, and the whole."""
+    model = WaferForCausalLM.from_pretrained(checkpoint(tmp_path / "model"), dtype="int8", **SMALL)
+    buffers, mesh = weights_of(model.block, "ffn", "decode"), model.block.mesh
+    weights = Checkpoint(tmp_path / "model").weights(torch.float16)
+    filled = []
+    for rows in (4, 2):
+        memory = {name: torch.zeros(rows, 4, *held_tile(buffer)).half() for name, buffer in buffers.items()}
+        fill(memory, buffers, weights, 0, mesh, (slice(0, rows), slice(0, 4)))
+        filled.append(memory)
+    assert all(torch.equal(half, filled[0][name][:2]) for name, half in filled[1].items())
+    assert any(buffer.dtype == "int8" for buffer in buffers.values())
 
 
 @pytest.mark.parametrize("exchange", ["explicit", "elided"])

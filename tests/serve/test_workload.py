@@ -9,6 +9,7 @@ import pytest
 
 from wafer_triton.errors import ConfigError, ShapeError
 from wafer_triton.serve.report import Slo
+from wafer_triton.serve.traces import read_trace
 from wafer_triton.serve.workload import (
     Closed,
     Request,
@@ -20,7 +21,6 @@ from wafer_triton.serve.workload import (
     lognormal,
     poisson,
     rate_of,
-    read_trace,
     rescaled,
 )
 

@@ -41,7 +41,7 @@ SHARED = (
     MESH,
     DEVICE,
     option("--dtype", **{**DTYPE[1], "default": "fp32"}),
-    option("--algorithm", help="as of `compare` (default: mesh of a GEMM, ktree of a GEMV)"),
+    option("--algorithm", help="as in `compare` (default: mesh of a GEMM, ktree of a GEMV)"),
     *EMULATE_ON,
     option("--seconds", type=number, default=1.0, metavar="S", help="of each row, about (default: %(default)s)"),
 )

@@ -39,7 +39,7 @@ def draw(args: argparse.Namespace) -> int:
 
 
 def _picture(args: argparse.Namespace, schedule: Schedule) -> None:
-    """Draw one of `PICTURES`, and write the trace if one is asked for."""
+    """Draw one of `PICTURES`, and write the trace if `--trace` is given."""
     from wafer_triton import draw
 
     if args.round is not None and args.picture != "mesh":

@@ -212,7 +212,7 @@ EXECUTION = (
 
 
 def given(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of a command by name, without those that every command has."""
+    """Return the options of a command by name, without the options of every command."""
     return {name: value for name, value in vars(args).items() if name not in ("run", "kind", "json")}
 
 

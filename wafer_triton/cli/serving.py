@@ -85,6 +85,7 @@ def slo_of(args: argparse.Namespace) -> Slo:
 def workload_of(args: argparse.Namespace) -> list[Request] | Closed:
     """Return the requests of a trace, of a rate or of users; ConfigError for options that do not go together."""
     from wafer_triton.serve import workload
+    from wafer_triton.serve.traces import read_trace
 
     lengths = args.input is not None or args.output is not None
     if args.requests is not None and (lengths or args.cv is not None):
@@ -97,7 +98,7 @@ def workload_of(args: argparse.Namespace) -> list[Request] | Closed:
         raise ConfigError("give --rate, at which requests arrive, or --users, or --requests FILE")
     if args.users is None and args.pause:
         raise ConfigError(f"--pause {args.pause:g}: users alone pause; give --users, or leave it out")
-    made = None if args.requests is None else workload.read_trace(args.requests)
+    made = None if args.requests is None else read_trace(args.requests)
     number = DEFAULT_COUNT if args.count is None else args.count
     if made is None:
         drawn = workload.both(workload.length_of(args.input), workload.length_of(args.output))
@@ -122,7 +123,7 @@ def policy_of(args: argparse.Namespace) -> Policy:
 
 
 def load_of(args: argparse.Namespace, workload: list[Request] | Closed) -> Load:
-    """Return the sizes that a workload asks for, as far as they are not given."""
+    """Return the sizes of a workload: given ones, else the sizes of its longest request."""
     from wafer_triton.serve.sizes import Load
     from wafer_triton.serve.workload import Closed
 

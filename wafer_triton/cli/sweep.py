@@ -168,7 +168,8 @@ def _masked(rows: list[Row]) -> list[str]:
     for reason, count in counts.most_common(MOST_REASONS):
         example = next(row for row in absent if row["reason"] == reason)
         point = ", ".join(f"{name} {value}" for name, value in example.items() if name != "reason")
-        texts.append(f"no figures at {point}{f' and {count - 1:,} others' * (count > 1)}: {reason}")
+        more = f" and {count - 1:,} other{'s' * (count > 2)}" * (count > 1)
+        texts.append(f"no figures at {point}{more}: {reason}")
     if len(counts) > MOST_REASONS:
         texts.append(f"no figures for {len(counts) - MOST_REASONS:,} other reasons, which the CSV has")
     return texts

@@ -39,7 +39,7 @@ class Agreement:
 
 
 def agreement(product: Compared, algorithm: str, groups: int | None = None) -> Agreement:
-    """Return how `compare` and `estimate` price a product of a matrix by an algorithm; `groups` as of `estimate.gemv`.
+    """Return how `compare` and `estimate` price a product of a matrix by an algorithm; `groups` as in `estimate.gemv`.
 
     Raises as `Compared.by`.
     """

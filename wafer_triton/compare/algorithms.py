@@ -59,7 +59,7 @@ def compare_gemv(
     mesh: Any, k: int, n: int, *, device: DeviceLike = "wse2", dtype: str = "fp16", values: bool | None = None,
     progress: Progress = silent, announce: Announce = unannounced,
 ) -> list[AlgorithmRow]:  # fmt: skip
-    """Return rows for [k] x [k, n] by MeshGEMV's K-tree and other all-reduces; keywords as of `compare_gemm`."""
+    """Return rows for [k] x [k, n] by MeshGEMV's K-tree and other all-reduces; keywords as in `compare_gemm`."""
     return _beside(Compared("gemv", as_mesh(mesh, device), dtype, ((1, k), (k, n))), {}, values, progress, announce)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from wafer_triton.compare.roofs import roofs
+from wafer_triton.compare.roofs import BOUNDS, roofs
 from wafer_triton.compare.sweep import KINDS, LEGEND, asked, less_is_better
 from wafer_triton.compare.tracing import elasticities, traced
 from wafer_triton.device import Device, DeviceLike
@@ -29,21 +29,6 @@ FIGURES = {
     "request": "tokens_per_second", "batch": "tokens_per_second", "cap": "tokens_per_second", "kv": "shift_tokens",
 }  # fmt: skip
 TIME, SRAM = "time", "SRAM of a core"  # of which an estimate has shares
-# Parts of the time, by constants of the cost model.
-BOUNDS = {
-    "compute": (
-        "gemm_group_cycles", "gemv_group_cycles", "decode_mac_cycles", "mac_cycles_fp32", "element_cycles",
-        "k_step_cycles", "row_cycles",
-    ),
-    "SRAM": ("sram_bytes_per_cycle",),
-    "links": ("word_cycles",),
-    "hops": ("hop_cycles",),
-    "stages": ("stage_cycles", "decode_stage_cycles"),
-    "waiting": ("round_cycles", "packed_cycles"),  # a core sets the exchange of a tile up, and waits for it
-    "set-up": (
-        "collective_cycles", "kernel_cycles", "decode_step_cycles", "decode_work_cycles", "control_cycles",
-    ),
-}  # fmt: skip
 # Numbers of a device that are halved and doubled.
 VARIED = (
     "clock_hz", "hop_cycles", "stage_cycles", "link_bytes_per_cycle", "macs_per_cycle_fp16", "macs_per_cycle_fp32",

@@ -51,7 +51,7 @@ def bench_gemm(mesh: Any, m: int, k: int, n: int, **options: Any) -> list[TimedR
     """Return rows for [m, k] x [k, n] on a mesh with explicit and with elided exchange, and by torch.matmul.
 
     `options` are `algorithm` ("mesh"), `dtype` ("fp32"), and the `device` of the virtual cores ("wse2"). `emulate_on`
-    and `backend` are as of `ops.executor`. The rounds of a row take `seconds`, about (1).
+    and `backend` are as in `ops.executor`. The rounds of a row take `seconds`, about (1).
     Raises a WaferError for a wrong mesh, size, dtype or algorithm, and for tiles that overflow a core. Raises
     ShapeError for a product of more numbers than are computed here, BackendError for an absent torch device or backend.
     """

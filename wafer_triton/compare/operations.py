@@ -132,7 +132,7 @@ def _steps(whole: Schedule) -> Iterator[Schedule]:
 
 
 def _labelled(steps: Iterable[Step]) -> Iterator[tuple[str, Step]]:
-    """Yield each step with its label; of rounds that come together under several labels, each by itself."""
+    """Yield each step with its label; rounds of a section under several labels come one by one."""
     for step in steps:
         labels = {coming.round.label for coming in comings((step,))}
         if len(labels) == 1:

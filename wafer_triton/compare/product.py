@@ -19,7 +19,7 @@ from wafer_triton.verify.provenance import Intent
 
 Shapes = tuple[tuple[int, ...], ...]
 
-MOST_VALUES = 64 * 64  # logical cores up to which values are computed unless asked for or not,
+MOST_VALUES = 64 * 64  # up to this number of logical cores values are computed by default,
 MOST_MACS = 2**34  # and multiply-adds of the product
 MOST_NUMBERS = 2**28  # of operands and result together, in fp64 2 GiB, of which there are several copies
 MOST_SIZES = 2**40  # numbers of one matrix, far above any model's
@@ -112,8 +112,8 @@ def understood(schedule: Schedule, intent: Intent | None) -> tuple[Recipe, Compa
     except (ShapeError, KeyError, ValueError, TypeError):
         raise ScheduleError(
             f"{schedule.name}: its operation does not follow from the partition specs {dict(intent.given)} -> "
-            f"{dict(intent.result)}; products are compared, as of '(y m) (x k)' and '(y k) (x n)' -> '(y m) (x n)'; or "
-            f"as of 'm (y k)' and '(y k) (x n)' -> 'm (x n)'; and sums, as of {{'i': 'y', 'j': 'x'}} -> {{'i': 'y'}}"
+            f"{dict(intent.result)}; products are compared, such as '(y m) (x k)' and '(y k) (x n)' -> '(y m) (x n)', "
+            f"or 'm (y k)' and '(y k) (x n)' -> 'm (x n)'; and sums, such as {{'i': 'y', 'j': 'x'}} -> {{'i': 'y'}}"
         ) from None
 
 

@@ -15,11 +15,22 @@ from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.device import Device
 
 ROOFS = {"P": "multiply-adds", "L": "hops and set-ups", "M": "SRAM bandwidth", "R": "busiest link"}
-# Constants of paths: of hops, routing stages, exchanges of tiles, reductions and programs that begin.
-PATHS = (
-    "hop_cycles", "stage_cycles", "decode_stage_cycles", "round_cycles", "packed_cycles", "collective_cycles",
-    "kernel_cycles", "decode_step_cycles", "decode_work_cycles", "control_cycles",
-)  # fmt: skip
+# Parts of the time, by constants of the cost model.
+BOUNDS = {
+    "compute": (
+        "gemm_group_cycles", "gemv_group_cycles", "decode_mac_cycles", "mac_cycles_fp32", "element_cycles",
+        "k_step_cycles", "row_cycles",
+    ),
+    "SRAM": ("sram_bytes_per_cycle",),
+    "links": ("word_cycles",),
+    "hops": ("hop_cycles",),
+    "stages": ("stage_cycles", "decode_stage_cycles"),
+    "waiting": ("round_cycles", "packed_cycles"),  # a core sets the exchange of a tile up, and waits for it
+    "set-up": (
+        "collective_cycles", "kernel_cycles", "decode_step_cycles", "decode_work_cycles", "control_cycles",
+    ),
+}  # fmt: skip
+PATHS = [name for part in ("hops", "stages", "waiting", "set-up") for name in BOUNDS[part]]
 
 
 @dataclass(frozen=True)

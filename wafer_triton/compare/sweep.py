@@ -59,7 +59,7 @@ SECONDS = {
     "batch": (0.2, 0.1), "kv": (0.1, 0.05), "cap": (0.2, 0.1),
 }  # fmt: skip
 MORE = ("tokens/s", "tokens", "%")  # units of columns of which more is better
-# units and labels of the keys of a device's numbers beside their own, as of `device.keys.UNITS`
+# units and labels of the keys of a device's numbers beside their own, as in `device.keys.UNITS`
 KEY_UNITS = {
     "sram_kib": ("KiB", "SRAM of a core"), "sram_mib": ("MiB", "SRAM of a core"), "clock_mhz": ("MHz", "clock"),
     "clock_ghz": ("GHz", "clock"), "link_bits_per_cycle": ("bits/cycle", "link"), "power_kilowatts": ("kW", "power"),

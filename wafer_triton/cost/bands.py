@@ -118,6 +118,7 @@ def fits(of: Device) -> dict[str, Any]:
     return found
 
 
+SEVERAL = ("decode of several sequences was not measured",)  # for estimates of a batch
 ASSUMED = Basis("a stated cost assumption, not calibrated")
 
 
@@ -132,11 +133,13 @@ def unmeasured(dtype: str, algorithm: str, measured: str, relayed: bool) -> list
     return [text for text, holds in said.items() if holds]
 
 
-def layer_basis(phase: str, mesh: Mesh, shape: DecoderShape, tokens: int, program: str) -> Basis:
+def layer_basis(
+    phase: str, mesh: Mesh, shape: DecoderShape, tokens: int, program: str, unmeasured: Iterable[str] = ()
+) -> Basis:  # fmt: skip
     """Return the basis of a phase with a cache or a prompt of `tokens`; `program` as in `wafer_triton.cost.layers`."""
     own = ["a model's own program was not measured"] if program == "full" else []
     own += [f"weights in {shape.weights} were not measured"] if shape.weights in STORED else []
-    return basis(mesh.device, phase, layer_sizes(shape, mesh, tokens), own)
+    return basis(mesh.device, phase, layer_sizes(shape, mesh, tokens), [*own, *unmeasured])
 
 
 def product_sizes(mesh: Mesh, *widths: int) -> Sizes:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from wafer_triton.cost.bands import layer_basis
+from wafer_triton.cost.bands import SEVERAL, layer_basis
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.inference import batch_placed
 from wafer_triton.cost.layers import decode_steps, embedding_steps, head_steps, total
@@ -239,7 +239,7 @@ def cap(
         routing=str(routing) if hits else None,
         head_groups=own.head_groups,
         as_if=why,
-        **layer_basis("decode", on, shape, context, "full").fields(),
+        **layer_basis("decode", on, shape, context, "full", SEVERAL * (batch > 1)).fields(),
     )
 
 

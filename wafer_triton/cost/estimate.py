@@ -154,7 +154,7 @@ def prefill(
     `head_groups` is the number of head groups on the columns, at most one a column (None: the best; the paper-benchmark
     program has one). With `trim` prefill takes the part of a square mesh that needs the fewest
     multiply-adds, see `wafer_triton.cost.padding`. `experts` is the place of a mixture's experts, see
-    `wafer_triton.cost.placement` (None: where it is the fastest). `layout` and `dtype` are as of `decode`.
+    `wafer_triton.cost.placement` (None: where it is the fastest). `layout` and `dtype` are as in `decode`.
     """
     mesh, c = _mesh(device, mesh)
     shape = shape_of(model, dtype)
@@ -177,8 +177,8 @@ def request(
 ) -> RequestCost:  # fmt: skip
     """Return the cost of a prompt of `input` tokens and an answer of `output` tokens; `groups` is as in `decode`.
 
-    `head_groups` is for both phases (None: the best of each), `experts` is as of `prefill`, `layout` and `dtype`
-    as of `decode`. The model is placed as `generate` places it. The steps from region to region, and
+    `head_groups` is for both phases (None: the best of each), `experts` is as in `prefill`, `layout` and `dtype`
+    as in `decode`. The model is placed as `generate` places it. The steps from region to region, and
     from one phase to the other, are priced as the schedules that run.
     """
     place, reasons = request_place(

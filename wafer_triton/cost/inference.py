@@ -30,7 +30,7 @@ def decode_placed(
     mesh: Mesh, shape: DecoderShape, context: int, c: Constants, groups: Groups = None, program: str = "full",
     head_groups: int | None = None, layout: str | None = None,
 ) -> tuple[layers.Block, Regions]:  # fmt: skip
-    """Return the first of `layers.decode_blocks` that the device holds, and its regions; `layout` as of `layout_of`.
+    """Return the first of `layers.decode_blocks` that the device holds, and its regions; `layout` as in `layout_of`.
 
     Raises SramError or FullError if none fits.
     """
@@ -230,7 +230,7 @@ def shifts(place: Placement, input: int) -> tuple[moves.Shift, ...]:
 
 
 def turning_cycles(own: Prefill, c: Constants) -> float:
-    """Return cycles of transposing and skewing the weights of prefill, whatever mesh decode has."""
+    """Return cycles of transposing and skewing the weights of prefill, for any mesh of decode."""
     here = replace(own.block, mesh=replace(own.block.mesh, origin=(0, 0)), expert_regions=None)
     return priced(moves.of_layers(here, here, own.regions), c).cycles
 

@@ -104,7 +104,7 @@ class Interval:
     first: int
     last: int
     label: str
-    kind: str  # as of `wafer_triton.count.runs`
+    kind: str  # as in `wafer_triton.count.runs`
     start: float
     cost: Cost
     hidden: bool = False

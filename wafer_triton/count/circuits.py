@@ -61,9 +61,13 @@ def meeting(moves: Sequence[Exchange], fold: int, along: int) -> int:
     """Return the most circuits of a mesh line that meet at a router: first fit takes this number of colours."""
     pairs, several = [np.zeros((2, 0), np.int64)], set[Circuit]()
     for send, recv in {(id(move.send), id(move.recv)): (move.send, move.recv) for move in moves}.values():
-        ends = np.stack([send, recv])[:, send >= 0] // fold
+        ends = np.stack([send, recv])
+        if send.min(initial=0) < 0:
+            ends = ends[:, send >= 0]
+        if fold > 1:
+            ends //= fold
         if np.bincount(ends[0], minlength=1).max() <= 1:
-            pairs.append(ends[:, ends[0] != ends[1]])
+            pairs.append(ends[:, ends[0] != ends[1]] if fold > 1 or (ends[0] == ends[1]).any() else ends)
         else:
             several.update(circuits_of(send, recv, fold))
     pairs += [np.array([[one.sender], [one.receivers[0]]]) for one in several if len(one.receivers) == 1]

@@ -40,8 +40,8 @@ class Device:
     """A mesh of small cores; every number is a physical one and says its unit.
 
     `like` names the measured device whose fitted constants a prediction rests on, in proportion to the numbers here;
-    with None constants follow from these numbers alone. Raises DeviceError at birth when a number makes no sense, or
-    `like` names no measured device.
+    with None constants follow from these numbers alone. The constructor raises DeviceError when a number makes no
+    sense, or `like` names no measured device.
     """
 
     name: str

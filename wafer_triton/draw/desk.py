@@ -25,6 +25,7 @@ Rows = Sequence[Row]
 MOST_SERIES = len(COLOURS)  # of one picture
 MOST_NAMED = 6  # points of a front that have a name
 MOST_TICKS = 6
+_WIDE = 42  # letters of a name above the axes
 _UNFIT = ("does not fit", "B of SRAM on", "leaves device")  # of a reason that something is too large
 
 
@@ -62,7 +63,7 @@ def curves(rows: Rows, over: Sequence[str], shown: str, path: str | Path, *, tit
         _named_ticks(axes.xaxis, places)
         axes.grid(alpha=0.3)
         if others or any(REASON in row for row in rows):
-            axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2, columnspacing=1)
+            _legend(axes)
 
 
 @checked
@@ -97,13 +98,9 @@ def heat(rows: Rows, over: Sequence[str], shown: str, path: str | Path, *, title
             for row in best(group, shown):
                 at = xs.index(row[across]) + 0.5, ys.index(row[down]) + 0.5
                 axes.plot(*at, "*", ms=9, color="white", mec="black", mew=0.7)
-                above, side = at[1] < 0.8 * len(ys), 3 * at[0] // len(xs)
-                axes.annotate(
-                    LEGEND.shown(shown, row[shown]), at, (0, 6 if above else -6), textcoords="offset points",
-                    ha=("left", "center", "right")[int(side)], va="bottom" if above else "top", fontsize=7,
-                    bbox={"boxstyle": "round,pad=0.15", "fc": "white", "ec": "none", "alpha": 0.85},
-                )  # fmt: skip
-            axes.set(title=name, xlabel=LEGEND.head(across), ylabel=LEGEND.head(down))
+            marked = [f"star: {LEGEND.shown(shown, row[shown])}" for row in best(group, shown)]
+            axes.set(title=", ".join(filter(None, (name, *marked))))
+            axes.set(xlabel=LEGEND.head(across), ylabel=LEGEND.head(down))
             _cell_ticks(axes.xaxis, xs)
             _cell_ticks(axes.yaxis, ys)
         figure.colorbar(drawn, ax=list(many), label=label, pad=0.02)
@@ -144,9 +141,20 @@ def pareto(
             axes.annotate(letter, at, (4, 4), textcoords="offset points", fontsize=8, weight="bold")
         axes.set(xlabel=_head(against, shown), ylabel=_head(shown, against))
         axes.grid(alpha=0.3)
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, borderaxespad=0.2, columnspacing=1)
+        _legend(axes)
         axes.locator_params(axis="x", nbins=5)
         figure.supxlabel("\n".join(_names(named, over)), fontsize=7, ha="left", x=0.03)
+
+
+def _legend(axes: Any) -> None:
+    """Put the names above the axes, side by side as far as the picture is wide, each of a line at most."""
+    handles, names = axes.get_legend_handles_labels()
+    short = [name if len(name) <= _WIDE else f"{name[: _WIDE - 3]}..." for name in names]
+    widths = [len(name) + 6 for name in short]  # with the handle
+    columns = len(short) if sum(widths) <= _WIDE + 8 else max(1, (_WIDE + 8) // max(widths))
+    axes.legend(
+        handles, short, loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, borderaxespad=0.2, columnspacing=1
+    )
 
 
 def _head(name: str, beside: str) -> str:

@@ -56,7 +56,7 @@ def _shares(axes: Any, of: Explanation, numbers: dict[str, Sequence[float]]) -> 
 
 
 def _roofs(axes: Any, of: Explanation, numbers: dict[str, Sequence[float]]) -> None:
-    """Draw the speed that each letter allows by itself, on a logarithmic scale, and the predicted speed."""
+    """Draw the speed that each letter alone allows, on a logarithmic scale, and the predicted speed."""
     roofs = {name: roof for name, roof in of.roofs.items() if roof}
     axes.barh(range(len(roofs)), roofs.values(), 0.6, color="#bdd7e7")
     for number, (name, roof) in enumerate(roofs.items()):

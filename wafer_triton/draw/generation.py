@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Generation:
-    """One generated text and the counts of its run; seconds are emulation time but for those in `predicted`."""
+    """One generated text and the counts of its run; seconds are emulation time, except in `predicted`."""
 
     text: str
     tokens: list[int]

@@ -46,9 +46,8 @@ def _process(line: Timeline, name: str, spans: list[TrackSpan]) -> Iterator[Even
         yield counter("SRAM of a core (B)", 0.0, held)
         yield counter("SRAM of a core, in all (B)", 0.0, {"bytes": region.sram_peak_bytes})
     for span in sorted(spans, key=lambda each: (TRACKS.index(each.track), each.start)):
-        cores = {} if region is None else {"cores": region.mesh.cores}
-        runs = {"runs": span.times, "cycles of a run": span.cost.cycles / span.times}
-        about = cores | runs | described(span.cost, span.source)
+        about = {"cores": span.origin.cores, "runs": span.times, "cycles of a run": span.cost.cycles / span.times}
+        about |= described(span.cost, span.origin.source)
         yield slice_(TRACKS.index(span.track), span.track, span.name, span.start, span.end, about)
         if span.context is not None:
             yield counter("tokens in the cache", span.end, {"tokens": span.context})

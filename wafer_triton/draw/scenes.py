@@ -1,7 +1,7 @@
 """A schedule as plain data for a page: the results of `account`, `price`, `sram` and `routes`, and its moves.
 
 A mesh of at most `SIDE` cores a side has its rounds core by core; of a larger one, links are added up over blocks of
-cores. Rounds are added up over frames where there are many, so that a page stays small whatever it shows.
+cores. Many rounds are added up over frames, so that every page stays small.
 """
 
 from __future__ import annotations
@@ -149,12 +149,12 @@ def _largest(scene: Plain) -> str:
 
 
 def _once(schedule: Schedule) -> list[Round]:
-    """Return the rounds of a schedule, those that are one object once, in order."""
+    """Return the different rounds of a schedule in order; rounds that are one object come once."""
     return list({id(round_): round_ for round_ in schedule.rounds}.values())
 
 
 def _distinct(schedule: Schedule) -> dict[int, int]:
-    """Return the number of every round among those that are not the same object."""
+    """Return for every round its number among the different rounds."""
     return {id(round_): number for number, round_ in enumerate(_once(schedule))}
 
 

@@ -188,7 +188,7 @@ def reproduction(cells: Sequence[Cell], path: str | Path) -> None:
     tables = list(dict.fromkeys(cell.table for cell in own))
     looks = {"fitted": ("o", COLOURS[0]), "within": ("s", COLOURS[2]), "miss": ("X", COLOURS[5])}
     missed = sum(cell.verdict == "miss" for cell in own)
-    point = f"The paper's own program: {missed} of {len(own)} cells lie beyond their bands"
+    point = f"The paper's own program: {missed} of {len(own)} cells are missed"
     title = f"T10 and Ladder: {len(rivals)} cells by assumption, as their programs are not published"
     with picture(path, 0.9 + 0.3 * len(tables), title, point) as (figure, numbers):
         left, right = figure.subplots(1, 2, width_ratios=(5, 3))

@@ -1,6 +1,6 @@
 """A request in time: predicted cycles of prefill, re-placement and decode, region by region and block by block.
 
-Costs are those that `cost.inference` adds up, so that the spans of a track add up to its price. Tokens of an answer
+Costs are the terms that `cost.inference` adds up, so the spans of a track add up to its price. Tokens of an answer
 that cost the same are two spans: the first, whose blocks are spans of their regions, and all others.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from wafer_triton.cost import estimate, inference, layers
 from wafer_triton.cost.constants import Constants, constants
@@ -27,11 +27,18 @@ PHASES, TOKENS, TRANSFERS, BLOCKS, STEPS = TRACKS = ("phases", "tokens", "transf
 HAND_OVER = "hand-over"
 
 
+class Origin(NamedTuple):
+    """The lines of code that made rounds, as of `source_lines`, and the number of cores that run them."""
+
+    source: str
+    cores: int
+
+
 @dataclass(frozen=True)
 class TrackSpan:
     """`times` equal runs in a row on a track of a place, from cycle `start` on; they cost `cost` together.
 
-    The lines of code in `source` made their rounds.
+    Their rounds are of an `origin`.
     """
 
     place: str
@@ -39,9 +46,9 @@ class TrackSpan:
     name: str
     start: float
     cost: Cost
+    origin: Origin
     times: int = 1
     context: int | None = None  # of tokens: how many the cache holds after the last run
-    source: str = ""
 
     @property
     def end(self) -> float:
@@ -58,12 +65,12 @@ class Timeline:
     now: float = 0.0
 
     def add(
-        self, place: str, track: str, name: str, cost: Cost, source: str, start: float | None = None, times: int = 1,
+        self, place: str, track: str, name: str, cost: Cost, origin: Origin, start: float | None = None, times: int = 1,
         context: int | None = None,
     ) -> Cost:  # fmt: skip
         """Add a span from `start` (None: now) on, and return its cost; now is its end."""
         begin = self.now if start is None else start
-        self.spans.append(TrackSpan(place, track, name, begin, cost, times, context, source))
+        self.spans.append(TrackSpan(place, track, name, begin, cost, origin, times, context))
         self.now = self.spans[-1].end
         return cost
 
@@ -74,7 +81,8 @@ def of_token(regions: Regions, block: Block, context: int) -> Timeline:
     kinds = layers.decode_kinds(block, context, c) | _ends(inference.ends(block, 1, c))
     sources = of_steps(block, layers.decode_sub_layers(block, context)) | of_ends(block, 1)
     cost = _pass(line, "region", regions, kinds, sources, _handing(regions, block, c), detailed=True)
-    line.add(WHOLE, TOKENS, f"token with {context:,} tokens of cache", cost, _every(sources), 0.0, context=context)
+    origin = Origin(_every(sources), _cores(regions))
+    line.add(WHOLE, TOKENS, f"token with {context:,} tokens of cache", cost, origin, 0.0, context=context)
     return line
 
 
@@ -91,11 +99,12 @@ def request(*, input: int, output: int, program: str = "full", most: int = 1000,
     before, after = ("prefill region", "decode region") if place.regions != place.prefill_regions else ("region",) * 2
     line = Timeline(_named(before, place.prefill_regions) | _named(after, place.regions))
     line.add(WHOLE, PHASES, "prefill", *_prefill(line, before, place, input, c, program), 0.0)
-    start, moved, sources = line.now, Cost(), list[str]()
+    start, moved, origins = line.now, Cost(), list[Origin]()
     for schedule, times in inference.replacement(place, input):
-        sources.append(of_schedule(schedule))
-        moved += line.add(WHOLE, TRANSFERS, schedule.name, price(schedule, c) * times, sources[-1], times=times)
-    line.add(WHOLE, PHASES, "re-placement", moved, joined(sources), start)
+        origins.append(Origin(of_schedule(schedule), schedule.mesh.cores))
+        moved += line.add(WHOLE, TRANSFERS, schedule.name, price(schedule, c) * times, origins[-1], times=times)
+    widest = max((origin.cores for origin in origins), default=0)
+    line.add(WHOLE, PHASES, "re-placement", moved, Origin(joined(origin.source for origin in origins), widest), start)
     start = line.now
     line.add(WHOLE, PHASES, "decode", *_decode(line, after, place, input, output, c, most), start, output)
     return line
@@ -113,12 +122,21 @@ def _every(sources: Sources) -> str:
     return joined(source for steps in sources.values() for source in steps.values())
 
 
-def _handing(regions: Regions, block: Block, c: Constants) -> list[tuple[Cost, str]]:
-    return [(price(schedule, c), of_schedule(schedule)) for schedule in moves.hand_overs(regions, block)]
+def _cores(regions: Regions) -> int:
+    return sum(region.mesh.cores for region in regions)
 
 
-def _prefill(line: Timeline, name: str, place: Placement, input: int, c: Constants, program: str) -> tuple[Cost, str]:
-    """Add the spans of a prompt, chunk by chunk through all layers; return their cost and source lines."""
+def _handing(regions: Regions, block: Block, c: Constants) -> list[tuple[Cost, Origin]]:
+    return [
+        (price(schedule, c), Origin(of_schedule(schedule), schedule.mesh.cores))
+        for schedule in moves.hand_overs(regions, block)
+    ]
+
+
+def _prefill(
+    line: Timeline, name: str, place: Placement, input: int, c: Constants, program: str
+) -> tuple[Cost, Origin]:
+    """Add the spans of a prompt, chunk by chunk through all layers; return their cost and origin."""
     block, last, whole, every = place.prefill, inference.last_block(place.prefill, c, program), Cost(), list[str]()
     ends, end_sources = _ends(inference.ends(last, input, c)), of_ends(last, input)
     rows = -(-input // block.mesh.shape[0])
@@ -129,13 +147,13 @@ def _prefill(line: Timeline, name: str, place: Placement, input: int, c: Constan
         sources = of_steps(block, layers.chunk_sub_layers(block, tokens, past)) | end_sources
         every.append(_every(sources))
         whole += _pass(line, name, place.prefill_regions, kinds, sources, (), detailed=past == 0)
-    return whole, joined(every)
+    return whole, Origin(joined(every), _cores(place.prefill_regions))
 
 
 def _decode(
     line: Timeline, name: str, place: Placement, input: int, output: int, c: Constants, most: int
-) -> tuple[Cost, str]:
-    """Add the spans of an answer; return their cost and source lines."""
+) -> tuple[Cost, Origin]:
+    """Add the spans of an answer; return their cost and origin."""
     block, regions, whole, every = place.decode, place.regions, Cost(), list[str]()
     handing, ends, end_sources = _handing(regions, block, c), _ends(inference.ends(block, 1, c)), of_ends(block, 1)
     for number, (past, count, own, context) in enumerate(inference.alike(block, input, output)):
@@ -144,17 +162,18 @@ def _decode(
         sources = of_steps(own, layers.decode_sub_layers(own, context)) | end_sources
         every.append(_every(sources))
         cost = _pass(shown, name, regions, kinds, sources, handing, detailed=number == 0)
-        whole += line.add(WHOLE, TOKENS, f"token {past}", cost, every[-1], start, context=input + past)
+        origin = Origin(every[-1], _cores(regions))
+        whole += line.add(WHOLE, TOKENS, f"token {past}", cost, origin, start, context=input + past)
         if count > 1:
             last = past + count - 1
             named, more = f"tokens {past + 1} to {last}", cost * (count - 1)
-            whole += line.add(WHOLE, TOKENS, named, more, every[-1], None, count - 1, input + last)
-    return whole, joined(every)
+            whole += line.add(WHOLE, TOKENS, named, more, origin, None, count - 1, input + last)
+    return whole, Origin(joined(every), _cores(regions))
 
 
 def _pass(
     line: Timeline, name: str, regions: Regions, kinds: dict[str, Steps], sources: Sources,
-    handing: Sequence[tuple[Cost, str]], detailed: bool,
+    handing: Sequence[tuple[Cost, Origin]], detailed: bool,
 ) -> Cost:  # fmt: skip
     """Add the blocks of `kinds` in the order of the regions, and the ways between regions; return their cost.
 
@@ -164,9 +183,11 @@ def _pass(
 
     def block(region: int, called: str) -> Cost:
         kind, place, start = called.split()[-1], f"{name} {region}", line.now
+        cores = regions[region].mesh.cores
         for step, cost in kinds[kind].items() if detailed else ():
-            line.add(place, STEPS, step, cost, sources[kind][step])
-        return line.add(place, BLOCKS, called, layers.total(kinds[kind]), joined(sources[kind].values()), start)
+            line.add(place, STEPS, step, cost, Origin(sources[kind][step], cores))
+        origin = Origin(joined(sources[kind].values()), cores)
+        return line.add(place, BLOCKS, called, layers.total(kinds[kind]), origin, start)
 
     def hand_over(region: int) -> Cost:
         return line.add(f"{name} {region}", BLOCKS, HAND_OVER, *ways.pop(0)) if ways else Cost()

@@ -17,8 +17,8 @@ from torch import Tensor
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.parts import Step, Tree
 from wafer_triton.kernels.exchange import Copies
-from wafer_triton.kernels.fold import MOST
 from wafer_triton.kernels.fused import HELD, FusedOp, Grid
+from wafer_triton.kernels.tree import MOST
 from wafer_triton.schedule.rounds import Exchange, Index
 
 READ = 8192  # elements of parts that a program may fold before its own work,
@@ -88,7 +88,7 @@ class Summed(_Fused):
     def blocks(self, order: Index, together: int) -> tuple[Index, Index, Index, Index]:
         """Return the cores of `order` with children before parents, and the blocks of `together` that they make up.
 
-        Three tables follow: the block of each core, the block of its parent, and the messages that each block awaits.
+        Three tables follow: the block of each core, its parent's block, and the messages that each block awaits.
         """
         order = order[np.argsort(self.tree.sent[order], kind="stable")]
         block, parent = np.empty_like(order), self.tree.parent

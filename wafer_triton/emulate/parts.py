@@ -63,8 +63,8 @@ class Tree(Segment):
 
     Each core sends to its parent once it has combined the messages of its children. All indices are [cores]. `parent`
     is -1 for a root. `slot` is the number of a core's message among the `children` messages of its parent. `sent` is
-    the round in which it leaves, from the first, or their number for a root. `roots` are the roots of the cores' trees.
-    `messages` lists the messages of each round in the order of their combination.
+    the round in which it is sent, from the first, and for a root the number of rounds. `messages` has the exchanges of
+    each round, in the order of their combination. `roots` are the roots of the cores' trees.
     """
 
     acc: str
@@ -106,10 +106,7 @@ def shifts(round_: Round, mesh: Mesh) -> dict[int, tuple[Exchange, Index]]:
 
 @dataclass(frozen=True, eq=False)
 class Launch:
-    """A step with words for the kernel that it launches, which a record of a run shows.
-
-    Without words it is a step between ranks, which is never fused with others, and sends `crossed` bytes.
-    """
+    """A step with words for a record of a run; without words, a step between ranks, which sends `crossed` bytes."""
 
     what: str
     run: Step
@@ -144,18 +141,18 @@ class Workspace:
 class Tables:
     """The index tables of programs that are planned alike and so share them.
 
-    Planning asks for tables in an order. For a schedule that differs in indices alone, it writes the tables anew in
+    Planning makes tables in an order. For a schedule that differs in indices alone, it writes the tables anew in
     place, and every record of those programs stays valid. `schedule` is None while they are being written.
     """
 
     def __init__(self) -> None:
         self.held: list[list[torch.Tensor]] = []
-        self.schedule: Schedule | None = None
-        self._name, self._next = "", 0
+        self.begin("")
 
     def begin(self, name: str) -> None:
         """Begin again with the first table, for the schedule `name`."""
-        self.schedule, self._name, self._next = None, name, 0
+        self.schedule: Schedule | None = None
+        self._name, self._next = name, 0
 
     def put(self, values: torch.Tensor, device: str) -> torch.Tensor:
         """Return the next table, with these values; ScheduleError if the one planned first had another size."""

@@ -1,7 +1,7 @@
 """Segments: consecutive rounds that an executor may run in one step, read from the patterns of a schedule.
 
 One pass cuts a schedule, once. A round without a pattern, or with one that no executor takes as a whole, is in a plain
-`Segment` and runs by itself. The bits are the same either way.
+`Segment` and runs alone. The bits are the same either way.
 """
 
 from __future__ import annotations

@@ -28,14 +28,11 @@ from wafer_triton.kernels._common import INTERPRET, Operand, compiling
 from wafer_triton.kernels.compute_shift import all_rounds, one_round, residency
 from wafer_triton.kernels.elided import Labels, elided
 from wafer_triton.kernels.exchange import Copies, exchange
-from wafer_triton.kernels.fold import fold
 from wafer_triton.kernels.fused import FusedOp, Grid, LocalKernel, grid_of, launch
-from wafer_triton.kernels.tree import Receivers, TreeTables, reduce_tree
+from wafer_triton.kernels.tree import Receivers, TreeTables, fold, reduce_tree
 from wafer_triton.kernels.waiting import Watch
 from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
-
-LAUNCHES = ("auto", "rounds")
 
 
 class TritonExecutor(Executor):
@@ -47,18 +44,13 @@ class TritonExecutor(Executor):
     """
 
     def __init__(
-        self,
-        *,
-        device: str | None = None,
-        exchange: str = "explicit",
-        launch: str = "auto",
-        poison: bool = False,
+        self, *, device: str | None = None, exchange: str = "explicit", launch: str = "auto", poison: bool = False,
         shuffle: int | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         interpreted = bool(INTERPRET.value)
         super().__init__(device or ("cpu" if interpreted else "cuda"), exchange=exchange, poison=poison)
-        if launch not in LAUNCHES:
-            raise BackendError(f"launch {launch!r}: choose one of {', '.join(LAUNCHES)}")
+        if launch not in ("auto", "rounds"):
+            raise BackendError(f"launch {launch!r}: choose one of auto, rounds")
         self.launch, kind = launch, torch.device(self.device).type
         self.graphs = kind == "cuda"
         if kind == "cpu" and not interpreted:
@@ -104,8 +96,6 @@ class TritonExecutor(Executor):
                         progress(done, len(kernels.raw_futures))
             return len(kernels.raw_futures)
 
-    # --- hooks of plans ---
-
     def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> list[Step]:
         """Return the messages of exchanges of a round from one slot to one slot."""
         dst, numel = exchanges[0].dst, memory.rows(exchanges[0].src).shape[1]
@@ -129,9 +119,9 @@ class TritonExecutor(Executor):
     def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> list[Step]:
         kernel = table.find(op.op)
         where = None if op.where is None else op.where.flat(memory.mesh)
-        # where it is some cores, or programs share tables, an operation has a table of its own
-        every = where is None and memory.tables is None and isinstance(kernel, LocalKernel)
-        cores = None if every else self._cores(memory, where)
+        # an operation on some cores, or whose programs share tables, has a table of its own
+        own = where is not None or memory.tables is not None or not isinstance(kernel, LocalKernel)
+        cores = self._cores(memory, where) if own else None
         outs = tuple(self._operand(memory, TileMap(out)) for out in op.outs)
         reads = tuple(self._operand(memory, each) for each in ins)
         if not isinstance(kernel, LocalKernel):
@@ -169,8 +159,6 @@ class TritonExecutor(Executor):
             else:
                 result.append(group)
         return result
-
-    # --- launches ---
 
     def _launches(self, memory: Memory, group: Group, among: Sequence[FusedOp]) -> list[Step]:
         """Return launches of their own for the folds that are not at the head, then the launch of the tasks."""
@@ -280,8 +268,6 @@ class TritonExecutor(Executor):
         ends = targets[0], targets[1], tables.get(0), tables.get(1)
         run = partial(one_round, out, a, b, *ends, self._cores(memory), **op.params)
         return [Launch("compute-shift, 1 round in a launch", run)]
-
-    # --- operands and tables ---
 
     def _operand(self, memory: Memory, each: TileMap) -> Operand:
         buffer, tensor = memory.buffers[each.slot.buffer], memory.tensors[each.slot.buffer]

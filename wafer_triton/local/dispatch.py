@@ -45,7 +45,7 @@ def enqueue_torch(
 
 
 def _before(kind: Tensor, taken: Tensor) -> Tensor:
-    """[..., n]: how many earlier ones, of those that are taken, are of the same kind."""
+    """Return [..., n]: the number of earlier elements of the same kind, among taken ones."""
     same = (kind[..., :, None] == kind[..., None, :]) & taken[..., None, :]
     return same.tril(-1).sum(-1).to(kind.dtype)
 

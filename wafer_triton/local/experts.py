@@ -13,7 +13,7 @@ from wafer_triton.local.registry import MATRIX, cut, local_op
 if TYPE_CHECKING:
     from torch import Tensor
 
-# 16 bits hold few whole numbers, and a router decides in fp32 whatever the dtype of tiles
+# 16 bits hold few whole numbers, and a router decides in fp32 for any dtype of tiles
 _FP32 = {"expert_ids": ("fp32",), "shares": ("fp32",), "logits": ("fp32",)}
 
 

@@ -142,7 +142,7 @@ def local_op(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:  # fmt: skip
     """Register the decorated torch function as the local operation of its name (without the suffix `_torch`).
 
-    Its positional parameters are the operands, outputs first, its keywords the parameters; the rest as of `LocalOp`.
+    Its positional parameters are the operands, outputs first, its keywords the parameters; the rest as in `LocalOp`.
     """
 
     def register(run: Callable[..., None]) -> Callable[..., None]:

@@ -46,7 +46,7 @@ def executor(
 
     `shards` is "RxC", the rectangles that a mesh is cut into; by default as few cores as can be lie at the cuts.
     `emulate_on` is "cuda" for one GPU to a rank, with NCCL, or "cpu", with gloo; "auto" takes the GPUs if there are
-    any. The other arguments are as of `ops.executor`, for each rank. A rank that waits `timeout` seconds for another
+    any. The other arguments are as in `ops.executor`, for each rank. A rank that waits `timeout` seconds for another
     gives up.
 
     Raises BackendError if ranks do not agree on all this, and for a node with fewer GPUs than ranks. It is raised, too,

@@ -28,7 +28,7 @@ class FullError(MeshError):
 
 
 class LargeError(FullError):
-    """A device has less SRAM than a model has weights, whatever the mesh."""
+    """All cores of a device hold less than a model's weights, on any mesh."""
 
 
 @dataclass(frozen=True)
@@ -72,15 +72,10 @@ class Placement:
         return placed(decode, (prefill,), max_prompt, layout)
 
     def _repr_html_(self) -> str:
-        rows = (
-            (
-                str(region.mesh.origin),
-                str(region.mesh),
-                region.sram_peak_bytes,
-                f"{region.blocks[0]} to {region.blocks[-1]}",
-            )
-            for region in self.regions
-        )
+        rows = [
+            (str(own.mesh.origin), str(own.mesh), own.sram_peak_bytes, f"{own.blocks[0]} to {own.blocks[-1]}")
+            for own in self.regions
+        ]
         title = f"{len(self.regions)} regions on {self.decode.mesh.device.name}"
         return notebook.table(title, rows, ("origin", "cores", "SRAM peak (B)", "blocks"))
 
@@ -120,9 +115,8 @@ def decode_regions(block: Block, layout: str = LAYOUTS[0]) -> Regions:
     needs = {kind: decode_need(block, kind) for kind in block.shape.layers_of}
     _demand(f"{block.shape.name}, decode", needs, block.mesh)
     tokens = block.entries * block.mesh.shape[0]
-    return _regions(
-        f"{block.shape.name}, decode with {tokens:,} tokens of cache", needs, block.mesh, _head(block), layout
-    )
+    what = f"{block.shape.name}, decode with {tokens:,} tokens of cache"
+    return _regions(what, needs, block.mesh, _head(block), layout)
 
 
 @dataclass(frozen=True)
@@ -197,18 +191,23 @@ def _prefill(decode: Block, choices: Sequence[Block], prompt: int, layout: str, 
 
 @lru_cache(maxsize=64)
 def _weights_alone(decode: Block, choices: tuple[Block, ...], prompt: int, layout: str) -> None:
-    """Raise SramError or FullError if the device does not hold the weights, a quick check."""
+    """Raise SramError or FullError if the device holds the weights of no choice, a quick check; most often of one."""
+    shape, mesh = choices[0].shape, choices[0].mesh
+    what = f"{shape.name}, prefill of {prompt:,} tokens"
 
     def needs(block: Block) -> Needs:
-        fold = block.mesh.fold[0] * block.mesh.fold[1]
-        held = {kind: weights_of(block, kind, "prefill").values() for kind in block.shape.layers_of}
-        return {kind: sram.Need({one.name: one.bytes * fold for one in each}, {}) for kind, each in held.items()}
+        held = {kind: weights_of(block, kind, "prefill").values() for kind in shape.layers_of}
+        times = mesh.fold[0] * mesh.fold[1]
+        return {kind: sram.Need({one.name: one.bytes * times for one in each}, {}) for kind, each in held.items()}
 
-    least = min(map(needs, choices), key=lambda kinds: sum(map(size_of, kinds.values())))
-    block = choices[0]
-    what = f"{block.shape.name}, prefill of {prompt:,} tokens"
-    _demand(what, least, block.mesh)
-    _regions(what, least, replace(block.mesh, fold=(1, 1)), _head(decode), layout)
+    def check(held: Needs) -> None:
+        _demand(what, held, mesh)
+        _regions(what, held, replace(mesh, fold=(1, 1)), _head(decode), layout)
+
+    try:
+        check(needs(choices[0]))
+    except (SramError, FullError):
+        check(min(map(needs, choices), key=lambda kinds: sum(map(size_of, kinds.values()))))
 
 
 def _prefill_regions(
@@ -230,7 +229,7 @@ def _prefill_needs(decode: Block, prefill: Block, tokens: int, past: int, alone:
 
 def _sizes(rows: int, prefill: Block) -> list[int]:
     """Return numbers of tokens that a row may take at once: all, a half, a quarter ...; all in the paper benchmark."""
-    return [rows] if prefill.apart else [size for shift in range(rows.bit_length()) if (size := rows >> shift)]
+    return [rows] if prefill.apart else [rows >> shift for shift in range(rows.bit_length())]
 
 
 def _demand(what: str, needs: Needs, mesh: Mesh) -> None:

@@ -126,8 +126,12 @@ def _planned(
     slots = np.zeros((2, 2, int(rounds.max()) + 1, length), np.int64)  # for resident and moving units, on both sides
     for side, (cores, own) in enumerate(zip((here, there), ranks, strict=True)):
         slots[moving, side, rounds, cores] = own
-    order = np.lexsort((there, 2 * rounds + moving))
-    here, there, kinds = here[order], there[order], (2 * rounds + moving)[order]
+    kinds = 2 * rounds + moving
+    if (np.diff(there) >= 0).all() and kinds.max() < 2**15:  # as in most moves; small numbers are sorted sooner
+        order = np.argsort(kinds.astype(np.int16), kind="stable")
+    else:
+        order = np.lexsort((there, kinds))
+    here, there, kinds = here[order], there[order], kinds[order]
     edges = [0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), len(kinds)]
     planned: list[list[Any]] = [[None, None] for _ in range(slots.shape[2])]
     for start, end in pairwise(edges):

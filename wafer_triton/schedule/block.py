@@ -34,8 +34,8 @@ T = TypeVar("T")
 class Block:
     """A model on a mesh: storage and accumulation types, KV cache, K-tree, sequences decoded together.
 
-    A row holds `entries` KV entries for each of `batch` sequences. `policy` is as of `KvCache`; with None the cache
-    is given and never grows. `groups` are the K-tree's, as of `ktree` (None: `default_groups`). With `overlap` prefill
+    A row holds `entries` KV entries for each of `batch` sequences. `policy` is as in `KvCache`; with None the cache
+    is given and never grows. `groups` are the K-tree's, as in `ktree` (None: `default_groups`). With `overlap` prefill
     has a second buffer for the partial sums of scores, so that their reduction flows beside the next product.
 
     The columns hold the heads in `head_groups` groups. `head_tree` are the groups of the K-tree over
@@ -158,7 +158,7 @@ class Block:
     def norm(self, b: Builder, axis: str) -> None:
         """Add h = RMSNorm of x, whose rows are cut along `axis`.
 
-        Sums of squares are fp32, whatever the dtype of other sums: sums of squares of real models overflow fp16.
+        Sums of squares are fp32, for any dtype of other sums: sums of squares of real models overflow fp16.
         """
         c = self.shape
         rms_norm(b, "x", "norm", "h", axis, width=c.hidden_size, eps=c.rms_norm_eps, groups=self.groups)

@@ -52,7 +52,7 @@ def broadcast(
     b: Builder, name: str | Slot | Sequence[str], axis: str, root: int, label: str = "broadcast",
     segment: int | None = None,
 ) -> None:  # fmt: skip
-    """Send the tile of position `root` to all of its mesh row or column; `segment` and buffers are as of `reduce`."""
+    """Send the tile of position `root` to all of its mesh row or column; `segment` and buffers are as in `reduce`."""
     slots = [as_slot(name)] if isinstance(name, str | Slot) else map(as_slot, name)
     tiles = tuple((b.buffers[slot.buffer], slot.index is None) for slot in slots)
     b.steps += _broadcast(b.mesh.shape, tiles, axis, root, label, *segments(b, axis, segment))

@@ -1,6 +1,6 @@
 """Blocks of experts as schedules: every expert is cut over the whole mesh, so a core has a tile of each.
 
-All cores of a token have its router's logits after one all-reduce. So each chooses by itself and multiplies by its own
+All cores of a token have its router's logits after one all-reduce. So each chooses alone, and multiplies by its own
 tiles of the chosen experts. No message depends on expert ids. Rounds, hops and bytes are the sum of the router's and of
 a dense block as wide as a token's experts.
 """
@@ -35,7 +35,7 @@ def decode_experts(b: Builder, block: Block) -> None:
 def prefill_experts(b: Builder, block: Block, tokens: int, past: int) -> None:
     """x -> x plus the sum of the chosen experts' outputs by their shares; `past` is ignored.
 
-    The tiles of all experts circle along y, and each core multiplies by those that its row's tokens have chosen.
+    The tiles of all experts circle along y, and each core multiplies by the experts of its row's tokens.
     """
 
     def shifted(product: Product, w: str, y: str, axis: str, label: str) -> None:
@@ -82,7 +82,7 @@ def routed(b: Builder, block: Block, axis: str, m: int) -> None:
     e = block.shape.experts
     assert e is not None, "a router is one of a model that has experts"
     d = block.share(block.shape.hidden_size, axis)
-    # whatever the dtype of other sums
+    # for any dtype of other sums
     b.buffer("logits", (m, e.logits), "fp32")
     b.buffer("expert_ids", (m, e.per_token), "fp32", "output")
     block.norm(b, axis)

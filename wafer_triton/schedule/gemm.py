@@ -35,7 +35,7 @@ def align(
 
     `by` [lines] has the ring steps of every line where they are others. Each line moves in its shorter direction, by
     half a ring at most. Lines that moved an odd number of times copy back from the second buffer. With `region` every
-    square of `region` cores a side is skewed by itself.
+    square of `region` cores a side is skewed alone.
     """
     _align(b, ((name, axis),), order, f"align {name}", by, region)
 

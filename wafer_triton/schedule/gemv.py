@@ -28,7 +28,7 @@ def meshgemv(
 ) -> None:
     """Add y [m, n] = x [m, k] @ w [k, n] for m vectors cut along `axis`, with the sum on every core along `axis`.
 
-    m, k and n are sizes of local tiles; `algorithm` and `groups` are as of `all_reduce`.
+    m, k and n are sizes of local tiles; `algorithm` and `groups` are as in `all_reduce`.
     """
     b.round(b.local("gemm", y, (x, w), m=m, k=k, n=n, accumulate=accumulate), label=label)
     all_reduce(b, y, axis, algorithm=algorithm, groups=groups, label=label)

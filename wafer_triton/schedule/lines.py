@@ -162,7 +162,7 @@ def _farthest(line: MeshLine) -> tuple[list[list[Sends]], int]:
         held, placed = np.where(first, sent, waited), np.where(last, kept, waits)
         ways.append((when, 4 * upwards + 2 * first + last, ends[0], placed, ends[1], held))
     moves = np.concatenate(ways, 1)
-    moves = moves[:, np.lexsort(moves[2::-1])]
+    moves = moves[:, np.argsort((moves[0] * 8 + moves[1]) * length + moves[2])]  # a core receives one of a kind
     edges = np.flatnonzero(np.diff(moves[0] * 8 + moves[1])) + 1
     rounds: dict[int, list[Sends]] = defaultdict(list)
     for group in np.split(moves, edges, 1) if moves.size else ():

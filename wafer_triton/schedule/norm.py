@@ -49,7 +49,7 @@ def softmax_parts(
     """Add p = exp(scale s + bias - row maximum) for tiles s [heads, m, n] and bias [m, n], rows cut along `axis`.
 
     A core has as many tiles of a row as `slots` says: of each slot of s, bias and p the cores that have a tile there
-    (None: all). `groups` and `segment` are as of `reduce`. Returns the buffer of p's row sums [heads, m]: the caller
+    (None: all). `groups` and `segment` are as in `reduce`. Returns the buffer of p's row sums [heads, m]: the caller
     divides where it is cheapest. Unless `summed`, these are sums of a core alone, for the caller to sum together with
     something else.
     """

@@ -95,7 +95,7 @@ def _attend(b: Builder, block: Block, m: int, seen: int) -> None:
 
 
 def _attend_in_groups(b: Builder, block: Block, m: int, seen: int) -> None:
-    """Set att from q, keys, values and bias, over the columns of every head group by itself.
+    """Set att from q, keys, values and bias, over the columns of each head group.
 
     The weights take the place of the scores, if they are of one dtype. The bias has the dtype of tiles, which separates
     0 from -inf. Columns left over pass on q, of which they hold padding.

@@ -38,7 +38,7 @@ class Stages:
 
     @cached_property
     def used(self) -> tuple[tuple[int, int] | None, ...]:
-        """The first and the last stage with messages upwards, and those with messages downwards; None without any."""
+        """The first and the last stage with messages upwards, then with messages downwards; None without any."""
         each = ([number for number, stage in enumerate(self.ways) if stage[way][0].size] for way in (0, 1))
         return tuple((numbers[0], numbers[-1]) if numbers else None for numbers in each)
 
@@ -99,7 +99,7 @@ def _check_root(size: int, root: int) -> None:
 def two_level(size: int) -> tuple[Index, Index, Index]:
     """Return [size] each: numbers of groups of a two-level K-tree, and its stages and hops with each number.
 
-    Hops are the hops of the longest route to the root and of the multicast from it. Groups are as of `ktree`: the first
+    Hops are the hops of the longest route to the root and of the multicast from it. Groups are as in `ktree`: the first
     `size % count` groups are one core larger, and roots lie in the middle.
     """
     count = np.arange(1, size + 1)
@@ -182,7 +182,7 @@ def reduce(
     Chains from both ends reach roots that differ from line to line: their routes lead to neighbours, and serve every
     root.
 
-    With `segment` an axis is cut into segments of `segment` cores. Each is reduced by itself, all at the same time over
+    With `segment` an axis is cut into segments of `segment` cores. Each is reduced alone, all at the same time over
     links of their own. Cores left over at the end do nothing. A root is then a position in its segment.
 
     Raises MeshError for a root off the mesh, and for a segment longer than the mesh row or column. Roots that differ

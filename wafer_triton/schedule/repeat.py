@@ -89,7 +89,7 @@ class Repeat:
 
     @cached_property
     def flat(self) -> tuple[Round, ...]:
-        """All rounds; those that change from time to time are made, all others are one object each."""
+        """All rounds; a round that changes from time to time is made anew, every other is one object."""
         once = flat(self.steps)
         if self.rows is None and not self.slots:
             return once * self.times

@@ -81,7 +81,7 @@ def ring_ends(size: int, step: int, order: Ring, times: int = 1) -> tuple[Index,
 def aligned(side: int, region: int | None = None) -> Index:
     """[side * side]: the core whose tile each core has after `gemm.align` along y on a square mesh.
 
-    With `region` each square of `region` x `region` cores is aligned by itself.
+    With `region` each square of `region` x `region` cores is aligned alone.
     """
     width, cores = region or side, np.arange(side)
     position = ring_position(width)[cores % width]

@@ -38,7 +38,7 @@ PATTERNS = ("ring", "tree", "broadcast", "relay")
 class Parameter:
     """A model's parameter in a weight buffer: its Hugging Face name, its whole `shape` and how it is cut.
 
-    `{}` in the name stands for a layer's number. `pattern` is an einops pattern as of `layout`, `sizes` are its sizes.
+    `{}` in the name stands for a layer's number. `pattern` is an einops pattern as in `layout`, `sizes` are its sizes.
     With `rows` [cores, rows of one] the pattern cuts these rows of dimension `dim`, -1 for padding, and not the whole.
     Of a buffer with tiles of several experts, the parameter holds those from `experts[0]` up to `experts[1]`.
     Parameters of the same experts lie side by side in the last dimension of the tile. A `repeated` vector is there once
@@ -71,7 +71,7 @@ class Buffer:
     | "output" | no | with the schedule | goes |
     | "scratch" | no | after its last use | goes |
 
-    `pattern` says how a whole tensor is cut into the tiles, as of `layout`; "" where it is not said. A weight `holds`
+    `pattern` says how a whole tensor is cut into the tiles, as in `layout`; "" where it is not said. A weight `holds`
     parameters. With `skew` the tiles of a weight are given as MeshGEMM's alignment along y leaves them, in squares of
     `skew` cores a side. Buffers that differ in these three alone are equal.
     """

@@ -68,7 +68,7 @@ def findings(schedule: Schedule) -> Iterator[Finding]:
 
 
 def _rounds(schedule: Schedule) -> Iterator[tuple[int, Round]]:
-    """Yield the rounds of the first time of every repetition with their numbers, and those with its last slots.
+    """Yield the rounds of the first time of every repetition with their numbers, then the rounds with its last slots.
 
     Of the other times, rows have changed places, which breaks no rule that was not broken.
     """

@@ -131,7 +131,7 @@ def segment_gemm_t(
 
     In iteration t a row multiplies by the tile of B that was t ring steps before it. The products are summed along x to
     the column that has place t. Local tiles are a [m, heads, k], w [n, kv_heads, k], and c [heads, m, n] in a slot for
-    each place. `overlap` is as of `meshgemm_t`.
+    each place. `overlap` is as in `meshgemm_t`.
     """
     size, width = side(b), blocks.width
     buffer = b.buffers[c]

@@ -11,7 +11,7 @@ from math import ceil
 from typing import Any
 
 from wafer_triton.cost import layers
-from wafer_triton.cost.bands import basis, layer_sizes
+from wafer_triton.cost.bands import SEVERAL, layer_basis
 from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.inference import alike, batch_placed
 from wafer_triton.cost.price import Prediction
@@ -31,8 +31,7 @@ from wafer_triton.shape.read import Model, shape_of
 from wafer_triton.text.arguments import checked
 from wafer_triton.text.quantity import as_in, digits, unit
 
-MOST_BATCH = 1024  # sequences, each of which is priced by itself
-UNMEASURED = "a model's own program was not measured", "decode of several sequences was not measured"
+MOST_BATCH = 1024  # sequences; each is priced alone
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,6 @@ def batch(
     together = {size: times.latency(size, size * times.attend(entries)) for size in sizes}
     fastest = max(together, key=lambda size: size / together[size])
     wafers = ceil(sum(region.mesh.cores for region in times.place.regions) / chip.cores)
-    unmeasured = UNMEASURED if batch > 1 else UNMEASURED[:1]
     return Batched(
         batch=batch,
         at_once=chosen,
@@ -128,7 +126,7 @@ def batch(
         falls=None if fastest == batch else falls(block, context, fastest, batch, c),
         head_groups=block.head_groups,
         as_if=why,
-        **basis(on.device, "decode", layer_sizes(shape, on, context), unmeasured).fields(),
+        **layer_basis("decode", on, shape, context, "full", SEVERAL * (batch > 1)).fields(),
     )
 
 

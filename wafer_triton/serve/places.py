@@ -186,7 +186,7 @@ def split(shape: DecoderShape, device: Device, load: Load, given: Given, columns
 
 
 def of(place: Placement, load: Load, held: int | None = None, right: int | None = None) -> Priced:
-    """Return the times of a place under a load; `held` and `right` are as of `Priced`."""
+    """Return the times of a place under a load; `held` and `right` are as in `Priced`."""
     return Priced(
         place, batch=load.batch, longest=load.context, prompt=load.prompt, at_once=load.at_once, held=held, right=right
     )  # fmt: skip

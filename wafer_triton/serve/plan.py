@@ -22,7 +22,7 @@ from wafer_triton.shape.read import shape_of
 from wafer_triton.text.progress import Progress, silent
 
 BATCHES = (4, 16, 64)
-PLACES = 3  # meshes of an organisation that are simulated, of those that are priced the ones of the highest rate
+PLACES = 3  # meshes of an organisation that are simulated: of all priced meshes, the three with the highest rates
 VISITS = tuple(product((1, 4, 16), (8, 64, 512)))  # prompts of a visit of prefill, and turns between visits
 
 

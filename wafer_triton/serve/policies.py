@@ -107,7 +107,7 @@ CACHES = ("reserve", "grow")
 
 @dataclass(frozen=True)
 class Policy:
-    """How requests are served: the organisation, the order of those that wait, the use of the cache.
+    """The policy of serving: the organisation, the order of waiting requests, the use of the cache.
 
     `order` is "first" come first served, or "shortest" prompt first. With `cache` "reserve" a prompt begins when its
     whole answer fits the cache. With "grow" it begins when the prompt and a token fit; when the cache is full, the last

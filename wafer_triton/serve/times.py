@@ -1,9 +1,9 @@
 """The times of serving, all from priced schedules: prefill, decode, re-placement, keys and values.
 
 Decode of a group of b sequences is priced as `layers` prices a batch. Projections and feed-forward take all b at once,
-attention one after the other; so attention to `entries` entries a row adds its own seconds, whatever else is in the
-group. Prices are exact and kept, by entries a row and by rows of tokens. Keys and values alone are priced at multiples
-of `STRIDE` tokens and interpolated in between; `Priced.largest_error` measures by how much that is off.
+attention one after the other; so attention to `entries` entries a row adds its own seconds, independent of all else in
+the group. Prices are exact and kept, by entries a row and by rows of tokens. Keys and values alone are priced at
+multiples of `STRIDE` tokens and interpolated in between; `Priced.largest_error` measures by how much that is off.
 """
 
 from __future__ import annotations

@@ -1,27 +1,18 @@
-"""Requests and where they come from: traces, Poisson and bursty arrivals, closed loops of users.
+"""Requests by Poisson and bursty arrivals, and closed loops of users; `serve.traces` reads requests from a file.
 
-Every draw is by Python's `random.Random` with the seed that is given, so the same seed gives the same requests.
+Every draw is by Python's `random.Random` with the given seed, so the same seed gives the same requests.
 """
 
 from __future__ import annotations
 
-import csv
-import json
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from itertools import accumulate
-from pathlib import Path
-from typing import Any
 
 from wafer_triton.errors import ConfigError, ShapeError, check_counts, check_function, check_type
-from wafer_triton.text.files import read_text
 
-# names of the columns of a trace: arrival, input, output
-OWN = ("arrival", "input", "output")
-AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")  # Azure Public Dataset, LLM inference trace 2023 (ISCA'24)
 MOST_TOKENS = 10**7  # of a prompt or an answer: more is a slip of the pen
 LONGEST = 4  # times its median, the most tokens that a lognormal length is cut to
 MOST_REQUESTS = 10**6  # of one simulation, which takes minutes
@@ -33,7 +24,7 @@ CVS = (1e-3, 1e3)  # deviations of a gap over its mean
 
 @dataclass(frozen=True)
 class Request:
-    """A prompt of `input` tokens that arrives `arrival` seconds after the start and asks for `output` tokens."""
+    """A prompt of `input` tokens that arrives `arrival` seconds after the start; its answer has `output` tokens."""
 
     number: int
     arrival: float
@@ -201,102 +192,3 @@ def rescaled(requests: Sequence[Request], rate: float) -> list[Request]:
     _within("rate", rate, RATES)
     times, first = rate_of(requests) / rate, requests[0].arrival
     return [replace(request, arrival=(request.arrival - first) * times) for request in requests]
-
-
-def read_trace(path: str | Path) -> list[Request]:
-    """Return the requests of a trace in the order of their arrival, the first at 0.
-
-    A trace is CSV with the columns of `OWN` or `AZURE`, or JSON lines with the keys of `OWN`. An arrival is a number of
-    seconds or an ISO date and time. Raises ConfigError, which names the line, for anything else.
-    """
-    if not isinstance(path, str | Path):
-        raise ConfigError(f"trace: {type(path).__name__} is no path; give the name of a file, or a Path")
-    path = Path(path)
-    try:
-        text = read_text(path).removeprefix("\ufeff")  # a spreadsheet's mark of UTF-8
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: is no text in UTF-8; save it as CSV in UTF-8, or as JSON lines") from None
-    rows = _json_lines(path, text) if path.suffix.lower() in (".jsonl", ".json") else _csv_rows(path, text)
-    found: list[tuple[float, int, int]] = []
-    dated: bool | None = None  # whether arrivals are dates, as the first one is
-    for line, (arrival, *lengths) in rows:
-        where = f"{path}, line {line}"
-        if dated not in (None, is_date := _is_date(arrival)):
-            raise ConfigError(f"{where}: arrival {arrival!r}: seconds and dates are mixed; give one kind")
-        dated = is_date
-        input, output = (_tokens(where, name, value) for name, value in zip(OWN[1:], lengths, strict=True))
-        found.append((_arrival(where, arrival), input, output))
-    if not found:
-        raise ConfigError(f"{path}: the trace has no request; give one a line after its head")
-    found.sort(key=lambda each: each[0])  # stable: requests of one moment stay in the order of the file
-    first = found[0][0]
-    return [Request(number, at - first, input, output) for number, (at, input, output) in enumerate(found)]
-
-
-Rows = Iterable[tuple[int, tuple[Any, ...]]]  # the number of a line, its arrival, input and output
-
-
-def _csv_rows(path: Path, text: str) -> Rows:
-    try:
-        table = list(csv.reader(text.splitlines()))
-    except csv.Error as error:
-        raise ConfigError(f"{path}: is no CSV ({error}); give {', '.join(OWN)}, or {', '.join(AZURE)}") from None
-    head = [name.strip() for name in table[0]] if table else []
-    columns = next((names for names in (OWN, AZURE) if set(names) <= set(head)), None)
-    if columns is None:
-        raise ConfigError(f"{path}: columns {', '.join(head) or 'none'}; give {', '.join(OWN)}, or {', '.join(AZURE)}")
-    places = [head.index(name) for name in columns]
-    if twice := [name for name in columns if head.count(name) > 1]:
-        raise ConfigError(f"{path}: column {twice[0]} stands twice; leave one out")
-    for number, row in enumerate(table[1:], 2):
-        if row:
-            if len(row) != len(head):
-                raise ConfigError(f"{path}, line {number}: {len(row)} values in {len(head)} columns; mend the line")
-            yield number, tuple(row[place] for place in places)
-
-
-def _json_lines(path: Path, text: str) -> Rows:
-    if text.lstrip().startswith("["):
-        raise ConfigError(f"{path}: is a JSON array; write its objects one a line, without brackets")
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            values = json.loads(line)
-        except (ValueError, RecursionError):
-            raise ConfigError(f"{path}, line {number}: is no JSON; give an object with {', '.join(OWN)}") from None
-        missing = [name for name in OWN if not isinstance(values, Mapping) or name not in values]
-        if missing:
-            raise ConfigError(f"{path}, line {number}: {', '.join(missing)} missing; give {', '.join(OWN)}")
-        yield number, tuple(values[name] for name in OWN)
-
-
-def _is_date(arrival: Any) -> bool:
-    try:
-        float(arrival)
-    except (TypeError, ValueError):
-        return True
-    return False
-
-
-def _arrival(where: str, value: Any) -> float:
-    """Return seconds, from the epoch for a date."""
-    try:
-        seconds = float(value)
-    except (TypeError, ValueError):
-        try:
-            date = datetime.fromisoformat(str(value))
-            return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
-        except ValueError:
-            given = f"{where}: arrival {value!r}"
-            raise ConfigError(f"{given}: give seconds, or a date such as 2023-11-16 18:15:46.68") from None
-    if not 0 <= seconds <= LATEST:
-        raise ConfigError(f"{where}: arrival {value!r}: give 0 to {LATEST:,.0f} seconds")
-    return seconds
-
-
-def _tokens(where: str, name: str, value: Any) -> int:
-    text = str(value).strip()
-    if not (text.isascii() and text.isdecimal() and len(text) < 20) or not 1 <= int(text) <= MOST_TOKENS:
-        raise ConfigError(f"{where}: {name} {value!r}: give a whole number of tokens, 1 to {MOST_TOKENS:,}")
-    return int(text)

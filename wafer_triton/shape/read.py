@@ -42,7 +42,7 @@ def shape_values(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
             known = ", ".join(filter(None, DTYPES))
             raise ConfigError(f"{name}: {key} = {short(values[key])} is no dtype of weights; take one of {known}")
     heads = required(name, values, "num_attention_heads")
-    # The others' defaults are 8 or 32 whatever the number of heads; the key is required, as no such model is meant.
+    # Other families' default is 8 or 32 for any number of heads; no such model is meant, so the key is required.
     kv_heads = (
         values.get("num_key_value_heads")
         if model_type in ("llama", "olmoe")
@@ -135,7 +135,7 @@ def shape_of(model: Model, dtype: str | None = None) -> DecoderShape:
     Sizes are a text such as "dim=2048,ffn=8192,heads=32,layers=16", or follow a model: "llama3-8b,layers=16". `dtype`
     is the storage of its matrices, of `dtype.WEIGHTS` (None: as the model says, else as its tiles).
     Raises ConfigError with the nearest names for an unknown model, and with the key that a configuration lacks. Raises
-    it for a key that asks for another kind of layer, too.
+    it for a key of another kind of layer, too.
     """
     if dtype is not None:
         return replace(shape_of(model), weights=dtype)

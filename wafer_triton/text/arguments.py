@@ -112,7 +112,7 @@ def _kind(annotation: str, default: Any, names: Mapping[str, Any]) -> _Kind | No
     if base in _PLAIN:
         return _PLAIN[base]
     named = names.get(base)
-    origin = getattr(getattr(named, "__origin__", None), "__name__", "")  # such as of Rows = Sequence[Row]
+    origin = getattr(getattr(named, "__origin__", None), "__name__", "")  # such as Sequence for Rows = Sequence[Row]
     if origin in _PLAIN:
         return _PLAIN[origin]
     if isinstance(named, type) and named is not Any:

@@ -94,7 +94,7 @@ class MicroBatch:
         return values.to(self.machine.dtype)
 
     def _all(self, own: Tensor) -> Tensor:
-        """Return [rows, cols, N * m] of rows [rows, cols, m], which every die of a group can compute by itself."""
+        """Return [rows, cols, N * m] of rows [rows, cols, m], which every die of a group can compute alone."""
         every = torch.zeros(*own.shape[:2], self.team.size * own.shape[2], dtype=own.dtype)
         for group in self.team.groups:
             joined = torch.cat([own[die] for die in group])

@@ -38,7 +38,7 @@ class Cuts:
 
 
 def fit(team: Team, moving: str, m: int, k: int, n: int, dtype: str = "fp32") -> Cuts:
-    """Return the fewest cuts for which every pass fits a die's SRAM, first of those that move an operand again.
+    """Return the fewest cuts for which every pass fits a die's SRAM, with the fewest that move an operand again.
 
     Raises SramError if no cuts do.
     """
@@ -65,7 +65,7 @@ def fit(team: Team, moving: str, m: int, k: int, n: int, dtype: str = "fp32") ->
 
 
 class Linear:
-    """A product Y = X W on a machine; `cuts` by `fit` unless given. Tensors are as of the module's table."""
+    """A product Y = X W on a machine; `cuts` by `fit` unless given. Tensors are as in the module's table."""
 
     def __init__(
         self, machine: Machine, team: Team, moving: str, m: int, k: int, n: int, cuts: Cuts | None = None
@@ -115,7 +115,7 @@ class Linear:
         pieces[kept] = part if kept not in pieces else self.machine.add(pieces[kept], part)
 
     def _slice(self, name: str, whole: Tensor, at: tuple[int, ...]) -> Tensor:
-        """Return the slice `at` of an operand; slots of those that have them come in the order of computing."""
+        """Return the slice `at` of an operand; the slots of an operand with several come in the order of computing."""
         if whole.dim() == 5:
             whole = take(whole, self.order)
         for dim, axis in zip((-2, -1), _AXES[name[-1]], strict=True):

@@ -2,7 +2,7 @@
 
 A phase is a set of flows. Each flow takes one directed tree in the graph of working links; a multicast crosses a link
 once, and a reduction is a multicast backwards. The objective is the busiest link's time first, then bytes times hops.
-The steps are those that summaries of TEMP name, modelled on the algorithm of BALD (ISCA 2026):
+The steps have the names of TEMP's summaries, and are modelled on the algorithm of BALD (ISCA 2026):
 construct, merge multicasts, reroute flows of the busiest link, permute dies.
 
 Small phases are solved exactly: every tree of every flow is tried, and `Routing.proved` says so.
@@ -105,7 +105,7 @@ def merge(flows: Iterable[Flow]) -> tuple[Flow, ...]:
 
 
 def dimension_ordered(wafer: Wafer, flows: Sequence[Flow]) -> RoutedFlows:
-    """Return routes along rows first, then columns (XY), whatever the loads; around failed links the shortest."""
+    """Return routes along rows first, then columns (XY), without regard to loads; around failed links the shortest."""
     trees = []
     for flow in flows:
         tree: set[Link] = set()

@@ -2,8 +2,8 @@
 
 A rectangular placement gives every axis a rectangle of dies, axes nested in an order: the first lies on neighbouring
 dies, the next strides over it. The fixed placement numbers dies row by row, first axis innermost, and runs each ring in
-the order of numbers, whatever the links. Steps of all groups of an axis are routed along rows first, then columns. On
-a wafer with failed links the steps of rectangular placements are mapped around these
+the order of numbers, without regard to links. Steps of all groups of an axis are routed along rows first, then columns.
+On a wafer with failed links the steps of rectangular placements are mapped around these
 (`wafer_triton.train.mapping.route`).
 """
 
@@ -70,7 +70,7 @@ class GroupPlacement:
 
 
 def placements(wafer: Wafer, sizes: tuple[int, ...], prune: bool = True) -> tuple[GroupPlacement, ...]:
-    """Return every rectangular placement of axes of `sizes` (as `AXES`); with `prune` those that none is better than.
+    """Return every rectangular placement of axes of `sizes` (as `AXES`); `prune` drops each that another beats.
 
     Raises MeshError where the sizes do not multiply to the wafer's dies.
     """

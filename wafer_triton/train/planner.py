@@ -1,7 +1,7 @@
 """The planner: how to train a workload on wafers of dies, with every baseline beside it.
 
 The first level chooses a tuple and a placement for every operator, exactly (`wafer_triton.train.solve`). The second
-lists every rectangular placement of a tuple and keeps those that none is better than, which loses no best plan. Around
+lists every rectangular placement of a tuple and keeps each that no other beats, which loses no best plan. Around
 both, micro-batches and recompute are tried. Over several wafers layers form a pipeline.
 """
 
@@ -43,7 +43,7 @@ def _row_by_row(wafer: Wafer, split: ParallelSizes) -> tuple[GroupPlacement, ...
 
 
 def _blind(wafer: Wafer, split: ParallelSizes) -> tuple[GroupPlacement, ...]:
-    """Return the rectangles with the shortest steps, whatever loads their links get."""
+    """Return the rectangles with the shortest steps, without regard to the loads of their links."""
     every = placements(wafer, split.sizes, prune=False)
     return every and (min(every, key=lambda placed: sum(placed.step(axis).links for axis in range(4))),)
 

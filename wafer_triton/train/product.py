@@ -65,7 +65,7 @@ class Team:
 def product(team: Team, moving: str, which: str, m: int, k: int, n: int, dtype: str = "fp32") -> Schedule:
     """Return the schedule of one pass of a streamed product, with tiles [m, k] of X, [k, n] of W and [m, n] of Y.
 
-    `moving` and `which` are as of `PASSES`. Inputs are the buffers x, w, dy and outputs y, dx, dw, as far as the pass
+    `moving` and `which` are as in `PASSES`. Inputs are the buffers x, w, dy and outputs y, dx, dw, as far as the pass
     has them. Raises SramError when a die's buffers do not fit, ScheduleError for another pass.
     """
     m, k, n = check_counts(m=m, k=k, n=n)

@@ -55,7 +55,7 @@ def layer(options: Sequence[Sequence[Option]], reshard: float) -> list[Label]:
 
 
 def _undominated(options: Sequence[Option]) -> list[Option]:
-    """Return of options between the same layouts those that no other beats."""
+    """Return the options that no other option between the same layouts beats."""
     by_layouts: dict[tuple[object, object], list[Option]] = defaultdict(list)
     for option in options:
         by_layouts[option.takes, option.gives].append(option)

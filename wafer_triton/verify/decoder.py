@@ -69,7 +69,7 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def _attended(block: Block, q: Tensor, keys: Tensor, values: Tensor, biases: Sequence[Tensor | None]) -> Tensor:
     """Attention of q [tokens, heads, width] over keys and values [entries, key heads, width], bias added to scores.
 
-    The columns of a segment attend by themselves, each with a bias of its own; those without one pass on q.
+    The columns of a segment attend alone, each with a bias of its own; a column without a bias passes q on.
     """
     keys, values = (t.repeat_interleave(block.query_heads // block.kv_heads, 1) for t in (keys, values))
     widths = [columns * block.head for columns in segments(block)]

@@ -42,8 +42,8 @@ class Outcome:
 class _State(NamedTuple):
     """The state of all programs.
 
-    `done` has the number of finished instructions of each program, and `up` the raised flags. `tiles` has each
-    location with its tile and the number of its reads. `given_up` is the first wait that was given up, or None.
+    `done` has the number of finished instructions of each program, and `up` the raised flags. `tiles` has, for each
+    location, its tile and the number of its reads. `given_up` is the first wait that was given up, or None.
     """
 
     done: tuple[int, ...]

@@ -34,7 +34,7 @@ def plain_intent(
 def straight(tiles: Tensor, mesh: Mesh, region: int | None = None) -> Tensor:
     """Return tiles [rows, cols, ...] of weights as they were before the alignment.
 
-    With `region` every square of `region` cores a side was aligned by itself.
+    With `region` every square of `region` cores a side was aligned alone.
     """
     result = tiles.clone()
     result.flatten(0, 1)[aligned(mesh.shape[0], region).tolist()] = tiles.flatten(0, 1)

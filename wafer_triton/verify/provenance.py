@@ -2,7 +2,7 @@
 
 Every tile that is given gets a name: one index per letter of its buffer's cut. Under "(y m) (x k)" the tile of core
 (2, 3) is m=2, k=3. A product, or another operation on several tiles, joins the letters of its operands, which must
-agree in those that they share. A sum or a maximum joins terms (`wafer_triton.verify.terms`). Any other operation may
+agree in shared letters. A sum or a maximum joins terms (`wafer_triton.verify.terms`). Any other operation may
 only read a sum that is whole. At the end every core of a result must hold the indices of the result's cut. All
 its other letters must be summed up whole.
 
@@ -49,7 +49,7 @@ JOINS = (*PRODUCTS, *STATISTICS, *COMBINES)
 class Intent:
     """The inputs of a schedule and the results that it must end with.
 
-    A cut gives the index of each letter in a core's tile. It is an einops pattern as of `layout`, or a mapping
+    A cut gives the index of each letter in a core's tile. It is an einops pattern as in `layout`, or a mapping
     from letters to "y", "x", "slot", a number, or an array [rows, cols]. Tiles of one buffer whose indices are
     all alike are copies of each other. A letter that a result lacks must be summed over whole. `on` limits a result to
     some cores (a reduction's root); else it is asked of all.
@@ -58,9 +58,9 @@ class Intent:
     name, [rows, cols, *tile], or [rows, cols, slots, *tile] of several slots, in fp64. Its NaN elements are not
     judged.
 
-    Tiles are random unless `draw` replaces some: of the tiles of a run and its number, from 0, it makes those that are
-    given instead. `runs` is the number of runs that reach all of a schedule. `pieces` makes references of the results
-    that lack a piece of the schedule, by the piece's name, for a finding to name the missing piece.
+    Tiles are random. `draw`, a function of a run's tiles and its number from 0, returns tiles to replace some of them.
+    `runs` is the number of runs that reach all of a schedule. `pieces` makes references of the results that lack a
+    piece of the schedule, by the piece's name, so that a finding names the missing piece.
     """
 
     given: Mapping[str, PartitionSpec]

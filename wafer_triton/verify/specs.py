@@ -1,6 +1,6 @@
 """Partition specs of buffers: a tile's index of each letter, and tiles put together and cut again.
 
-A spec is an einops pattern as of `layout`, such as "(y m) (x k)", or a mapping from letters. A letter maps to "y", "x",
+A spec is an einops pattern as in `layout`, such as "(y m) (x k)", or a mapping from letters. A letter maps to "y", "x",
 "slot", a number, or an array [rows, cols]. Under "(y m) (x k)" the tile of core (2, 3) is m=2, k=3.
 """
 

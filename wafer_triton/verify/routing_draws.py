@@ -1,0 +1,117 @@
+"""Drawn tokens and expert ids whose routings reach every expert, every region and every row of a pass.
+
+Random tokens seldom fill a pass to experts in regions. So tokens are drawn whose logits rank the experts by a chosen
+routing, and expert ids that fill every row of a pass. A run is one draw of an intent; routings differ from run to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from wafer_triton.schedule.block import Block
+from wafer_triton.schedule.expert_places import ExpertRegions
+from wafer_triton.shape.moe import Experts
+from wafer_triton.verify.specs import Tiles, tiled, whole
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+PADDED = 4  # one of this many runs has tokens of padding
+
+
+def experts_of(block: Block) -> Experts:
+    """Return the experts of a block's model."""
+    assert block.shape.experts is not None, "a block of experts is one of a model that has some"
+    return block.shape.experts
+
+
+def regions_of(block: Block) -> ExpertRegions:
+    """Return the regions of a block's experts."""
+    assert block.expert_regions is not None, "a block whose experts have regions"
+    return block.expert_regions
+
+
+def _is_padded(run: int) -> bool:
+    return run % PADDED == 1
+
+
+def _full(run: int) -> int:
+    """Return the number of earlier runs without padding."""
+    return run - (run + PADDED - 2) // PADDED
+
+
+def drawn_tokens(block: Block, tokens: int, given: Mapping[str, str]) -> Callable[[Tiles, int], Tiles]:
+    """Return a function that draws tokens with the experts of `_wanted`; one of `PADDED` runs has padding."""
+
+    def draw(tiles: Tiles, run: int) -> Tiles:
+        x, norm, router = (whole(tiles[name], given[name]) for name in ("x", "norm", "router"))
+        turned = _steered(experts_of(block), x, norm, router, _wanted(block, len(x), tokens, run))
+        new = {"x": tiled(turned, block.mesh, given["x"])}
+        return new if "real" not in given or _is_padded(run) else new | {"real": tiles["real"].abs()}
+
+    return draw
+
+
+def _wanted(block: Block, count: int, tokens: int, run: int) -> list[list[int]]:
+    """Return the experts of `count` tokens, `tokens` a row of cores, that differ from run to run.
+
+    With regions a row prefers the experts of one region, another one in each run. Else the tokens take all in turn.
+    """
+    e, regions, wanted = experts_of(block), block.expert_regions, []
+    for token in range(count):
+        if regions is None:
+            start = (run * count + token) * e.top_k
+            wanted.append([(start + choice) % e.count for choice in range(e.top_k)])
+            continue
+        row, place = divmod(token, tokens)
+        order: list[int] = []
+        for region in range(regions.count):
+            living = regions.living(e)[(row + _full(run) + region) % regions.count]
+            first = place * e.top_k % max(1, len(living))
+            order += [*living[first:], *living[:first]]
+        wanted.append(list(dict.fromkeys(order))[: e.top_k])
+    return wanted
+
+
+def _steered(e: Experts, x: Tensor, norm: Tensor, router: Tensor, wanted: list[list[int]]) -> Tensor:
+    """Return the tokens nearest to x [tokens, width] whose logits rank the `wanted` experts first, in even steps.
+
+    The pseudo-inverse of the router gives them; a router mostly has fewer experts than the model is wide.
+    """
+    through = norm[:, None] * router[:, : e.count]
+    logits, size = x @ through, x.square().mean(-1, True).sqrt()  # a norm divides by the latter
+    order = logits.argsort(-1, True)
+    rank = order.argsort(-1).to(x.dtype) / e.count
+    first = rank.new_zeros(rank.shape).scatter(-1, order.new_tensor(wanted), 1.0)
+    return x + (logits.mean(-1, True) + size * (2 * first - rank) - logits) @ through.pinverse()
+
+
+def drawn_ids(block: Block, tokens: int, given: Mapping[str, str], first: int) -> Callable[[Tiles, int], Tiles]:
+    """Return a function that draws expert ids which fill the rows of a pass; some runs have ids of other passes."""
+    e, regions = experts_of(block), regions_of(block)
+    held, wanted, own = regions.held(e), tokens * e.top_k, regions.living(e)
+    rows = [(region, rank) for rank in range(regions.capacity) for region in range(regions.count) if own[region]]
+
+    def choice(row: int, number: int, run: int) -> tuple[float, float]:
+        """Return the slot and the rank of one of a row's expert ids."""
+        place = number + _full(run) * wanted + row
+        region, rank = rows[place % len(rows)]
+        slot, rank = region * held + (place + run) % len(own[region]), first + rank
+        if number >= len(rows):
+            return slot, first + regions.capacity + number
+        if not _is_padded(run) or number % 2:
+            return slot, rank
+        if number % 4:
+            return -1.0, 0.0
+        return slot, rank - regions.capacity if first and number % 8 else rank + regions.capacity
+
+    def draw(tiles: Tiles, run: int) -> Tiles:
+        every = [[choice(row, number, run) for number in range(wanted)] for row in range(block.mesh.shape[0])]
+        numbers = tiles["slots"].new_tensor(every)  # [rows, per_token, slot and rank]
+        return {
+            name: tiled(numbers[..., which].reshape(-1, e.top_k), block.mesh, pattern)
+            for which, (name, pattern) in enumerate(given.items())
+        }
+
+    return draw
