@@ -112,7 +112,7 @@ def understood(schedule: Schedule, intent: Intent | None) -> tuple[Recipe, Compa
     except (ShapeError, KeyError, ValueError, TypeError):
         raise ScheduleError(
             f"{schedule.name}: its operation does not follow from the partition specs {dict(intent.given)} -> "
-            f"{dict(intent.result)}; products are compared, such as '(y m) (x k)' and '(y k) (x n)' -> '(y m) (x n)', "
+            f"{dict(intent.result)}; products are compared, such as '(y m) (x k)' and '(y k) (x n)' -> '(y m) (x n)'; "
             f"or 'm (y k)' and '(y k) (x n)' -> 'm (x n)'; and sums, such as {{'i': 'y', 'j': 'x'}} -> {{'i': 'y'}}"
         ) from None
 
