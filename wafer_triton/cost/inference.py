@@ -75,7 +75,7 @@ def decode_on(
     steps = layers.decode_steps(block, context, c)
     whole = _layered("decode", block, steps, ends(block, 1, c), context, c, program)
     return replace(
-        whole, head_groups=block.head_groups, padding=padding.of_layer(block, context), regions=len(regions),
+        whole, head_groups=block.head_groups, padding=padding.decode_ratio(block, context), regions=len(regions),
         layout=layout_of(layout, program), sram_peak_bytes=max(region.sram_peak_bytes for region in regions),
     )  # fmt: skip
 
@@ -141,7 +141,7 @@ def prefill_priced(
     """Return the cost of prefill in chunks of `at_once` tokens a row, with embedding and head as in block `last`."""
     steps = layers.prefill_steps(block, -(-tokens // block.mesh.shape[0]), c, at_once)
     whole = _layered("prefill", block, steps, ends(last, tokens, c), tokens, c, program)
-    padded = padding.of_prefill(block, tokens, at_once)
+    padded = padding.prefill_ratio(block, tokens, at_once)
     return replace(
         whole, head_groups=block.head_groups, padding=padded, experts=placement.where(block, tokens)
     )  # fmt: skip
