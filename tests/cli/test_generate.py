@@ -29,8 +29,9 @@ def run(folder, capsys):
 
     def generate(*args, prompt="hello"):
         threads = torch.get_num_threads()
-        defaults = ["--model", str(folder), "--prompt", prompt, "--mesh", "2", "--max-new-tokens", "6"]
-        code = main(["generate", *defaults, *args])
+        defaults = {"--model": str(folder), "--prompt": prompt, "--mesh": "2", "--max-new-tokens": "6"}
+        left = [word for flag, value in defaults.items() if flag not in args for word in (flag, value)]
+        code = main(["generate", *left, *args])
         torch.set_num_threads(threads)
         return code, *capsys.readouterr()
 

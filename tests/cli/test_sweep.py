@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -55,6 +56,21 @@ def test_a_failing_value_is_a_row_with_its_reason(run):
         rows = list(csv.DictReader(lines))
     assert [row["mesh"] for row in rows] == ["8", "900", "16"]
     assert [bool(row["reason"]) for row in rows] == [False, True, False] and not rows[1]["cycles"]
+
+
+def test_a_sweep_without_figures_names_changes_that_fit(run):
+    code, _, err = run("sweep decode --over mesh=380,420,460 --set model=llama2-13b --set context=2048 --no-plot")
+    assert code == 2 and not Path("sweep.csv").exists()
+    assert "error: none of 3 points has figures; at mesh 420 x 420 cores: llama2-13b, decode with" in err
+    assert re.search(r"; it would fit with \d+ of its 40 layers a device, .*KiB of SRAM a core; as_if=True", err)
+
+
+def test_a_table_has_the_main_columns_and_the_csv_all(run):
+    code, out, _ = run(f"{GEMV} --over mesh=8,16 --show hops --no-plot --out x.csv")
+    (head,) = [line for line in out.splitlines() if line.startswith("mesh ")]
+    assert code == 0 and re.split(r"  +", head) == ["mesh", "hops", "cycles", "time", "SRAM peak", "error band"]
+    with Path("x.csv").open() as lines:
+        assert {"compute_cycles", "link_bytes", "routes"} <= set(next(csv.reader(lines)))
 
 
 def test_a_sweep_over_the_context_does_not_stop_where_the_cache_is_full(run):

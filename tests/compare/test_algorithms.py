@@ -68,6 +68,7 @@ def test_routes_grow_as_the_paper_says(algorithm, expected):
     assert exponent(lambda side: routes(gemm(algorithm, side)).maximum) == pytest.approx(expected, abs=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "expected"),
     [("mesh", -2), ("cannon", -2), ("summa", -2), ("allgather", -1)],

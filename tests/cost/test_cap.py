@@ -29,6 +29,7 @@ def test_of_a_dense_model_both_measures_are_one():
     assert cap.activated_bytes == 2 * 2 * weights
 
 
+@pytest.mark.slow
 def test_one_token_takes_k_experts_and_all_tokens_all():
     one, every = of(OLMOE, 1), of(OLMOE, 64 * 64, 64 * 64)
     assert (one.distinct_experts, one.tokens_per_expert) == (8, 1) and one.s_mbu < one.mbu

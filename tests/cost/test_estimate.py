@@ -41,6 +41,7 @@ def test_meshgemm_beats_its_rivals_on_many_cores(on: str, rival: str) -> None:
     assert other[720] / other[360] > mesh[720] / mesh[360]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on", ["wse2", "wse3"])
 def test_more_cores_put_less_on_each_link(on: str) -> None:
     """Check that link cycles of an 8K product fall with more cores; their share of the time does not (see the docs)."""
@@ -59,6 +60,7 @@ def test_meshgemv_is_four_to_eight_times_faster_than_the_pipeline(on: str, n: in
     assert 4 <= pipeline / ktree <= 8
 
 
+@pytest.mark.slow
 def test_decode_slows_with_more_cores() -> None:
     speeds = [
         estimate.decode(model="llama3-8b", mesh=side, context=4096, as_if=True).tokens_per_second

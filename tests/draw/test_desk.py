@@ -1,5 +1,7 @@
 """Pictures of sweeps and explanations: their numbers are the rows', and wrong rows are refused."""
 
+import re
+
 import pytest
 from PIL import Image
 
@@ -33,6 +35,7 @@ def test_curves_show_every_figure_and_where_there_is_none(rows, tmp_path):
     assert Image.open(tmp_path / "a.png").size[0] == COLUMN * DOTS
 
 
+@pytest.mark.slow
 def test_a_heat_map_has_a_cell_for_each_point_in_order(rows, tmp_path):
     draw.heat(rows, OVER, "tokens_per_second", tmp_path / "a.png")
     shown = numbers_of(tmp_path / "a.png")
@@ -93,6 +96,26 @@ def test_points_without_figures_are_named_by_their_reasons(reasons, label, tmp_p
     rows = [{"mesh": 8, "cycles": 20}, *({"mesh": 9 + n, "reason": reason} for n, reason in enumerate(reasons))]
     draw.curves(rows, ["mesh"], "cycles", tmp_path / "a.svg")
     assert f">{label}<" in (tmp_path / "a.svg").read_text()
+
+
+def test_long_names_keep_the_axes_wide(tmp_path):
+    """Compare the column of the axes' left spine and of the last point with the width of the picture."""
+    long = [f"wse2,sram_kib={48 + more}" + ",hop_cycles=1.25,stage_cycles=17" * more for more in (0, 1)]
+    rows = sweep("decode", {"mesh": [16, 32, 64], "device": long}, **MODEL)
+    for draws, name in ((draw.curves, "c.svg"), (lambda *given: draw.pareto(*given[:3], "seconds", given[3]), "p.svg")):
+        draws(rows, ["mesh", "device"], "tokens_per_second", tmp_path / name)
+        text = (tmp_path / name).read_text()
+        assert ">wse2,sram_kib=49,hop_cycles=1.25,stage_...<" in text
+        width = float(re.search(r'viewBox="0 0 ([\d.]+)', text)[1])
+        frame = re.search(r'id="patch_2">\s*<path d="M ([\d.]+) [\d.]+ \s*L ([\d.]+)', text)
+        assert float(frame[2]) - float(frame[1]) > 0.7 * width
+
+
+def test_a_map_marks_its_best_point_and_names_it_above(rows, tmp_path):
+    draw.heat(rows, OVER, "tokens_per_second", tmp_path / "a.svg")
+    text = (tmp_path / "a.svg").read_text()
+    for row in best(rows, "tokens_per_second"):
+        assert f">{row['device']}, star: {row['tokens_per_second']:,.0f} tokens/s<" in text
 
 
 def test_a_rate_beside_a_users_rate_is_of_all_users(tmp_path):

@@ -28,6 +28,7 @@ def filled(cache: KvCache) -> dict[str, torch.Tensor]:
     return {"cache": torch.zeros(3, 2, 5 * cache.slots), "new": torch.zeros(3, 2, 10)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shuffle", [None, 3])
 @pytest.mark.parametrize("exchange", EXCHANGES)
 @pytest.mark.parametrize("policy", ["shift", "concat"])

@@ -35,6 +35,7 @@ def integers(*shape: int) -> torch.Tensor:
     return torch.randint(-4, 5, shape).float()
 
 
+@pytest.mark.slow
 def test_a_second_call_plans_nothing(plans):
     a, b = integers(9, 12), integers(12, 10)
     for exchange in ("explicit", "elided"):

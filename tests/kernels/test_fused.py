@@ -64,6 +64,7 @@ def test_no_launch_has_more_programs_than_the_gpu_begins_in_a_short_time(count, 
     assert grid_of([op], count) == grid and grid.programs(count) <= PROGRAMS
 
 
+@pytest.mark.slow
 def test_the_ways_of_a_product_have_the_same_bits():
     torch.manual_seed(0)
     x, w = (Operand(torch.randn(3 * numel), 0, numel) for numel in (37, 37 * 96))

@@ -107,6 +107,7 @@ def test_repeated_steps_are_the_rounds_one_by_one(algorithm, mesh):
     assert sram.account(once) == sram.account(again)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_repeated_steps_count_as_the_rounds_one_by_one(algorithm, mesh):

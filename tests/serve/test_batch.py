@@ -143,6 +143,10 @@ def test_every_batch_says_that_it_was_not_measured():
     one, four = batch(**LLAMA), batch(**LLAMA, batch=4)
     assert "decode of several sequences was not measured" in four.outside and four.error_band > one.error_band
     assert isinstance(one, Batched) and "several sequences" not in one.outside
+    byte = batch(**LLAMA, dtype="fp8")
+    assert "weights in fp8 were not measured" in byte.outside and byte.error_band > one.error_band
+    caps = [estimate.cap(**LLAMA, batch=count) for count in (1, 4)]
+    assert ["decode of several sequences was not measured" in str(each.outside) for each in caps] == [False, True]
 
 
 def test_a_batch_on_several_wafers_takes_the_power_of_all():

@@ -82,6 +82,7 @@ def test_bad_json_lines_are_refused_with_their_line(tmp_path, text, said):
     assert said in str(error.value)
 
 
+@pytest.mark.slow
 def test_arrivals_have_their_rate_and_burstiness_and_their_seed():
     for cv in (1.0, 3.0):
         requests = bursty(4.0, 20_000, ONE, seed=1, cv=cv)

@@ -33,7 +33,9 @@ from wafer_triton.text.quantity import PREDICTED, Legend
 PROGRAMS = ("full", "paper-benchmark")  # as `wafer_triton.cost.layers`, which --help does not wait for
 
 BASIS = ("constants", "error_band", "outside", "layout")  # of a plan, printed of the best alone
-SECONDS_A_SIDE, OF_A_MIXTURE = 0.4, 1.0  # of a plan, about, on a machine such as a laptop
+# Seconds of a plan, and more for each side: llama3-8b and, as a mixture, olmoe-1b-7b at --step 20 and 2, both for
+# 4,096 and 256 tokens, in CPU seconds of a busy Intel Xeon with 2 cores.
+OF_A_DECODER, OF_A_MIXTURE = (2.5, 0.075), (5.0, 0.12)
 ENERGY = "bound by the given seconds and the power of each side alone"  # the line under an estimate of energy
 FINE_STEP = 5  # up to which a plan, of some hundred meshes, reports how far it is
 
@@ -120,7 +122,8 @@ def plan(args: argparse.Namespace) -> int:
     options = {name: value for name, value in options.items() if name not in ("slo", "rate")}
     device = find_device(args.device)
     sides = min(device.rows, device.cols) // args.step
-    seconds = sides * (SECONDS_A_SIDE if shape_of(options["model"]).experts is None else OF_A_MIXTURE)
+    once, each = OF_A_DECODER if shape_of(options["model"]).experts is None else OF_A_MIXTURE
+    seconds = once + sides * each
     if seconds >= LONG:
         print(
             f"searching {sides:,} meshes of {device.name} for prefill and for decode, which takes about "

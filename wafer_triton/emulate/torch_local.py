@@ -39,12 +39,21 @@ class Form:
 
 def gemm(
     c: Tensor, a: Tensor, b: Tensor, *, m: int, k: int, n: int, heads: int = 1, kv_heads: int = 1, add: bool = False,
-    accumulate: str = "fp32",
+    accumulate: str = "fp32", transposed: bool = False,
 ) -> Step:  # fmt: skip
-    """Batched products of contiguous matrices."""
+    """Batched products of contiguous matrices; `transposed`: of `local.gemm_t`."""
     if heads == kv_heads == 1:
-        return _product(cut(c, m, n), cut(a, m, k), cut(b, k, n), add, accumulate)
+        return _product(cut(c, m, n), cut(a, m, k), cut(b, n, k).mT if transposed else cut(b, k, n), add, accumulate)
     group = heads // kv_heads
+    if transposed:
+        queries, keys = cut(a, m, heads, k), cut(b, n, kv_heads, k).movedim(-3, -1)
+        scores = cut(c, kv_heads, group * m, n)
+
+        def score() -> None:
+            left = cut(queries.transpose(-3, -2).flatten(-3), kv_heads, group * m, k)
+            _product(scores, left, keys.contiguous(), add, accumulate)()  # keys [kv_heads, k, n]
+
+        return score
     if accumulate == "fp32":
         queries, columns = cut(a, kv_heads, group * m, k), cut(b, k, kv_heads, n).movedim(-3, -1)  # [kv_heads, n, k]
         out = cut(c, m, heads, n)
@@ -59,23 +68,6 @@ def gemm(
     c = cut(c, m, kv_heads, group, n).movedim(-4, -2)  # [kv_heads, group, m, n]
     b = cut(b, k, kv_heads, n).movedim(-3, -2)  # [kv_heads, k, n]
     return _product(c, cut(a, kv_heads, group, m, k), b.unsqueeze(-3), add, accumulate)
-
-
-def gemm_t(
-    c: Tensor, a: Tensor, b: Tensor, *, m: int, k: int, n: int, heads: int = 1, kv_heads: int = 1, add: bool = False,
-    accumulate: str = "fp32",
-) -> Step:  # fmt: skip
-    """Batched products of contiguous matrices."""
-    if heads == kv_heads == 1:
-        return _product(cut(c, m, n), cut(a, m, k), cut(b, n, k).mT, add, accumulate)
-    group = heads // kv_heads
-    queries, keys, out = cut(a, m, heads, k), cut(b, n, kv_heads, k).movedim(-3, -1), cut(c, kv_heads, group * m, n)
-
-    def step() -> None:
-        left = cut(queries.transpose(-3, -2).flatten(-3), kv_heads, group * m, k)
-        _product(out, left, keys.contiguous(), add, accumulate)()  # keys [kv_heads, k, n]
-
-    return step
 
 
 def _product(out: Tensor, a: Tensor, b: Tensor, add: bool, accumulate: str) -> Step:
@@ -130,7 +122,7 @@ FORMS: Mapping[Callable[..., None], Form] = {
     local.add_torch: Form(lambda out, a, b, *, size: partial(torch.add, a, b, out=out), _always),
     local.maximum_torch: Form(lambda out, a, b, *, size: partial(torch.maximum, a, b, out=out), _always),
     local.gemm_torch: Form(gemm, _in_fp16),
-    local.gemm_t_torch: Form(gemm_t, _in_fp16),
+    local.gemm_t_torch: Form(partial(gemm, transposed=True), _in_fp16),
 }
 
 

@@ -32,7 +32,6 @@ from wafer_triton.text.arguments import checked
 from wafer_triton.text.quantity import as_in, digits, unit
 
 MOST_BATCH = 1024  # sequences; each is priced alone
-UNMEASURED = "a model's own program was not measured", "decode of several sequences was not measured"
 
 
 @dataclass(frozen=True)
