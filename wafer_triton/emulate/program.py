@@ -26,7 +26,7 @@ from wafer_triton.schedule.schedule import Schedule
 
 @dataclass(eq=False)
 class Program:
-    """A schedule bound to memory; `run` executes it, and again once `write` renewed the inputs that rounds overwrite."""
+    """A schedule bound to memory; `run` executes it, and again once `write` renews inputs that rounds overwrite."""
 
     schedule: Schedule
     memory: dict[str, torch.Tensor]
