@@ -53,7 +53,8 @@ def estimate(args: argparse.Namespace) -> int:
     found = bounds(args.kind, **options)
     line = ENERGY if found is None else str(found)
     answer = asdict(estimated) | {"bounds": None if found is None else asdict(found)}
-    return tell(args, answer, text, line, *notes_of(args, options), *filter(None, [_without_ways(estimated), _energy(args, estimated)]))
+    notes = [*notes_of(args, options), _without_ways(estimated), _energy(args, estimated)]
+    return tell(args, answer, text, line, *filter(None, notes))
 
 
 def arguments_of(args: argparse.Namespace) -> dict[str, Any]:

@@ -81,7 +81,8 @@ def decode_on(
     timed = NOTHING if between is None or layers.is_paper_benchmark(program) else between
     whole = _layered("decode", block, steps, ends(block, 1, c), context, c, program, timed)
     return replace(
-        whole, between_regions_cycles=between and between.cycles, head_groups=block.head_groups, padding=padding.of_layer(block, context), regions=len(regions),
+        whole, between_regions_cycles=between and between.cycles,
+        head_groups=block.head_groups, padding=padding.of_layer(block, context), regions=len(regions),
         layout=layout_of(layout, program), sram_peak_bytes=max(region.sram_peak_bytes for region in regions),
     )  # fmt: skip
 
