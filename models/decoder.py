@@ -59,7 +59,7 @@ class WaferForCausalLM(Session):
         if stored in STORED:
             config = replace(config, weights=stored)
         weights, chosen, dtype = complete(weights, config), run.chosen(), tile_dtype(stored)
-        self.placement = place(config, replace(placement, dtype=dtype))
+        self.placement = place(config, replace(placement, dtype=dtype), run.progress)
         if run.placed is not None:
             run.placed(self.placement)
         self.config, self.max_length, self.batch = config, placement.max_length, placement.batch

@@ -65,8 +65,8 @@ class RunOptions:
     """The options of a model's runs on this machine.
 
     `emulate_on` is the torch device that emulates the cores with explicit exchange ("auto": a GPU if there is one). An
-    `executor` in its place chooses backend and exchange, too, see `ops.executor`. `progress` reports compiled kernels.
-    `placed` is called with the placement, before weights are read.
+    `executor` in its place chooses backend and exchange, too, see `ops.executor`. `progress` reports
+    the meshes of a search, and compiled kernels. `placed` is called with the placement, before weights are read.
 
     Raises BackendError for an `executor` of another type, or beside `emulate_on`. Raises ShapeError for a `progress` or
     `placed` that is not callable.
