@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
-from wafer_triton.errors import CheckpointError, ShapeError
+from wafer_triton.errors import CheckpointError, ShapeError, WaferError
 from wafer_triton.shape.config import read_json
-from wafer_triton.text.files import read_text
+from wafer_triton.text.files import parse_json, read_text
+
+_VOCABULARIES = ("tokenizer.*", "vocab.*", "*.model", "*.tiktoken")  # one of them, for any kind of tokenizer
+_TEXTS = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+    "chat_template.jinja",
+)  # fmt: skip
 
 
 @lru_cache(maxsize=4)
@@ -21,10 +29,11 @@ def tokenizer_of(folder: Path) -> Any:
     # Read before imports that take seconds.
     settings = read_json(path) if (path := folder / "tokenizer_config.json").exists() else {}
     if (file := folder / "tokenizer.json").exists():
+        text = read_text(file, CheckpointError)
         with _reading(folder):
             from tokenizers import Tokenizer
 
-            Tokenizer.from_str(read_text(file))
+            Tokenizer.from_str(text)
     from transformers import AutoTokenizer
 
     with _reading(folder):
@@ -42,15 +51,36 @@ def _config_of(folder: Path, settings: Mapping[str, Any]) -> Any:
     return config
 
 
+def _check_files(folder: Path) -> None:
+    """Raise CheckpointError for the first file of a tokenizer that is at fault."""
+    if not any(path.is_file() for pattern in _VOCABULARIES for path in folder.glob(pattern)):
+        raise CheckpointError(f"{folder}: no tokenizer.json there; give the folder of a whole checkpoint")
+    for file in (folder / name for name in _TEXTS if (folder / name).exists()):
+        text = read_text(file, CheckpointError)
+        if file.suffix != ".json":
+            continue
+        if file.read_bytes().startswith(codecs.BOM_UTF8):
+            raise CheckpointError(f"{file}: begins with a byte order mark, which transformers refuses; save it without")
+        values = parse_json(text, file, CheckpointError)
+        if not isinstance(values, dict):
+            raise CheckpointError(f"{file}: holds no table; put a whole copy there")
+        if file.name == "tokenizer.json" and not isinstance(values.get("model"), dict):
+            raise CheckpointError(f'{file}: has no "model", the table of a vocabulary; put a whole copy there')
+
+
 @contextmanager
 def _reading(folder: Path) -> Iterator[None]:
     """Turn any exception of a reader into one line."""
     try:
         yield
-    except ModuleNotFoundError:
+    except (ModuleNotFoundError, WaferError):
         raise
     except Exception as error:
-        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        try:
+            _check_files(folder)
+        except CheckpointError as found:
+            raise found from None
+        reason = shorten(f"{type(error).__name__}: {error}", 200, placeholder=" ...")
         raise CheckpointError(
             f"{folder}: no tokenizer that can be read (tokenizer.json): {reason}; put a whole copy there"
         ) from None
@@ -73,11 +103,11 @@ def chat_ids(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> list[int]
 def file_text(path: Path) -> str:
     """Return the text of a UTF-8 file; ShapeError if there is none."""
     try:
-        text = read_text(path)
+        text = read_text(path, ShapeError)
     except FileNotFoundError:
         raise ShapeError(f"{path}: there is no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ShapeError(f"{path}: cannot be read as UTF-8 text ({error})") from None
+    except OSError as error:
+        raise ShapeError(f"{path}: {error.strerror}; give another path") from None
     if not text:
         raise ShapeError(f"{path}: is empty; give a text of two tokens at least")
     return text

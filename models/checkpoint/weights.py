@@ -4,7 +4,6 @@ Files are memory-mapped: a tensor that is already of the wanted dtype is a view 
 its own. Pickle files (`.bin`, `.pth`) are never opened, as unpickling runs code in the file.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +16,7 @@ from wafer_triton.errors import CheckpointError, DtypeError
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.experts import by_expert, sources, stored_shape
 from wafer_triton.place.need import param_shapes
+from wafer_triton.text.files import parse_json, read_text
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _TABLE, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -128,6 +128,8 @@ def _open(path: Path) -> Any:
 
 def _in_place_of(path: Path) -> str:
     """Return the kind of a file that was fetched in place of weights; "" if it is unknown."""
+    if path.is_dir():
+        return "a folder"
     with suppress(OSError), path.open("rb") as file:
         head = file.read(512).lstrip().lower()
         if head.startswith(b"version https://git-lfs"):
@@ -139,14 +141,13 @@ def _in_place_of(path: Path) -> str:
 
 def _weight_map(folder: Path) -> dict[str, str]:
     index = folder / _INDEX
-    try:
-        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        shards = {str(name): str(shard) for name, shard in weight_map.items()}
-        "".join(shards.values()).encode()  # else it is not a file name
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    table = parse_json(read_text(index, CheckpointError), index, CheckpointError)
+    weight_map = table.get("weight_map") if isinstance(table, dict) else None
+    if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
         raise CheckpointError(
-            f"{index}: no usable weight_map ({type(error).__name__}: {error}); put a whole copy there"
-        ) from None
+            f"{index}: has no weight_map, a table of parameters and the names of their files; put a whole copy there"
+        )
+    shards: dict[str, str] = weight_map
     for name, shard in shards.items():
         # A bare file name cannot leave the folder, even in a forged index.
         if shard in ("", ".", "..") or "/" in shard or "\\" in shard:
@@ -156,9 +157,10 @@ def _weight_map(folder: Path) -> dict[str, str]:
 
 def _other_weights(folder: Path) -> str:
     """Return the kind of weights in a folder without safetensors, and a remedy."""
-    if (folder / _SINGLE).is_dir() or (folder / _SINGLE).is_symlink():
-        kind = "a folder" if (folder / _SINGLE).is_dir() else "a link to no file"
-        return f"; {_SINGLE} is {kind}; put the file itself there"
+    for name in (_SINGLE, _INDEX):
+        if (folder / name).is_dir() or (folder / name).is_symlink():
+            kind = "a folder" if (folder / name).is_dir() else "a link to no file"
+            return f"; {name} is {kind}; put the file itself there"
     if gguf := sorted(path.name for path in folder.glob("*.gguf")):
         return f"; {gguf[0]} is in GGUF, which is not read: convert it to safetensors"
     pickles = sorted(path.name for suffix in ("bin", "pth", "pt") for path in folder.glob(f"*.{suffix}"))

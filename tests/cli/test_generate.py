@@ -187,10 +187,10 @@ def test_a_folder_without_a_tokenizer(tmp_path, folder, capsys):
         (tmp_path / name).symlink_to(folder / name)
     assert main(["generate", "--model", str(tmp_path), "--prompt", "a"]) == 2
     assert f"{tmp_path}: no tokenizer there (tokenizer.json); give the folder of a" in capsys.readouterr().err
-    for broken in ("{", "{}"):
+    for broken, said in (("{", "not valid JSON"), ("{}", 'has no "model"')):
         (tmp_path / "tokenizer.json").write_text(broken)
         assert main(["generate", "--model", str(tmp_path), "--prompt", "a"]) == 2
-        assert f"{tmp_path}: no tokenizer that can be read (tokenizer.json)" in capsys.readouterr().err
+        assert f"{tmp_path}/tokenizer.json: {said}" in capsys.readouterr().err
         tokenizer_of.cache_clear()
 
 

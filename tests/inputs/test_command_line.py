@@ -11,6 +11,7 @@ import pytest
 
 from wafer_triton.cli import border
 from wafer_triton.cli.main import main
+from wafer_triton.errors import ConfigError
 
 SWEEP = "sweep gemv --set n=48 --set mesh=8 --no-plot --over"
 DECODE = "sweep decode --set model=smollm2-135m --set mesh=64 --no-plot"
@@ -159,7 +160,7 @@ def test_a_pipe_that_nothing_writes_is_not_waited_for(wrong, tmp_path):
 
 
 def test_the_size_of_a_read_file_is_bounded(wrong, tmp_path, monkeypatch):
-    monkeypatch.setattr("wafer_triton.text.files.read_text.__defaults__", (100,))
+    monkeypatch.setattr("wafer_triton.text.files.read_text.__defaults__", (ConfigError, 100))
     (tmp_path / "config.json").write_text(" " * 101)
     assert "has more than the 100 B that are read here; give a shorter file" in wrong(f"check --model {tmp_path}")
 
@@ -281,7 +282,7 @@ def test_another_package_s_error_about_a_file_is_one_line():
     exec("def read():\n    raise KeyError('added_tokens')", scope)
     with pytest.raises(KeyError) as caught:
         scope["read"]()
-    said = "wafer-triton: error: transformers cannot read the given file: KeyError: 'added_tokens'"
+    said = "wafer-triton: error: transformers cannot read the given file: KeyError: 'added_tokens'; give another file"
     assert border.judged(caught.value) == (2, said)
 
 

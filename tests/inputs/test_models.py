@@ -143,7 +143,7 @@ def test_errors_of_options_and_config_come_before_the_tokenizer_loads(wrong, ear
     ("name", "text", "message"),
     [
         ("tokenizer.json", None, "tokenizer.json: is a folder, not a file"),
-        ("tokenizer.json", "{", "no tokenizer that can be read (tokenizer.json): Exception: EOF"),
+        ("tokenizer.json", "{", "tokenizer.json: not valid JSON (Expecting property name"),
         ("tokenizer_config.json", "", "tokenizer_config.json: not valid JSON"),
         ("model.safetensors", "NaN", "model.norm.weight holds NaN or infinity as torch.float16"),
         ("text.txt", "", "text.txt: is empty; give a text of two tokens at least"),
@@ -186,11 +186,44 @@ def test_a_damaged_checkpoint_says_how_to_mend_it(wrong, tmp_path, content):
     assert "truncated, damaged or not safetensors" in said and f"remove {folder} if it was fetched by name" in said
 
 
-@pytest.mark.parametrize("text", ["{}", "[]", "null", '"a"', ""])
-def test_a_tokenizer_that_is_none(wrong, tmp_path, text):
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{}", 'tokenizer.json: has no "model", the table of a vocabulary; put a whole copy there'),
+        *((text, "tokenizer.json: holds no table; put a whole copy there") for text in ("[]", "null", '"a"')),
+        ("", "tokenizer.json: not valid JSON (it is empty)"),
+        ('{"model": {}}', "no tokenizer that can be read (tokenizer.json): Exception: "),
+        (None, "no tokenizer.json there; give the folder of a whole checkpoint"),
+    ],
+)
+def test_a_tokenizer_that_is_none(wrong, tmp_path, text, said):
     folder = checkpoint(tmp_path / "none")
-    (folder / "tokenizer.json").write_text(text)
-    assert "no tokenizer that can be read (tokenizer.json): " in wrong(GENERATE.format(folder))
+    (folder / "tokenizer.json").unlink()
+    if text is not None:
+        (folder / "tokenizer.json").write_text(text)
+    error = wrong(GENERATE.format(folder))
+    assert str(folder) in error and said in error
+
+
+MARK = "begins with a byte order mark, which transformers refuses; save it without"
+
+
+@pytest.mark.parametrize(
+    ("name", "held", "said"),
+    [
+        ("tokenizer.json", None, MARK),
+        ("tokenizer_config.json", None, MARK),
+        ("special_tokens_map.json", b"[]", "holds no table; put a whole copy there"),
+        ("special_tokens_map.json", b"", "not valid JSON (it is empty); mend it, or give another file"),
+        ("added_tokens.json", b"[" * 3000, "not valid JSON (it is nested too deep)"),
+        ("added_tokens.json", "{}".encode("utf-16"), "is not UTF-8 text but UTF-16; save it in UTF-8"),
+        ("chat_template.jinja", b"{{ a }}\n\xe9", "is not UTF-8 text (line 2 has byte 0xe9); save it in UTF-8"),
+    ],
+)
+def test_the_file_of_a_tokenizer_that_is_at_fault_is_named(wrong, tmp_path, name, held, said):
+    folder = checkpoint(tmp_path / "files")
+    (folder / name).write_bytes(b"\xef\xbb\xbf" + (folder / name).read_bytes() if held is None else held)
+    assert f"{folder / name}: {said}" in wrong(GENERATE.format(folder))
 
 
 @pytest.mark.parametrize("command", ["perplexity", "precision"])

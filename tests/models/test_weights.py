@@ -140,10 +140,20 @@ def test_an_index_cannot_leave_the_folder(tmp_path, weights, shard):
         load_weights(tmp_path, CONFIG)
 
 
-@pytest.mark.parametrize("text", ["{", "{}", "[]", '{"weight_map": 3}'])
-def test_a_broken_index(tmp_path, text):
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "not valid JSON"),
+        ("{}", "has no weight_map"),
+        ("[]", "has no weight_map"),
+        ('{"weight_map": 3}', "has no weight_map"),
+        ('{"weight_map": {"a": 3}}', "has no weight_map"),
+        ('{"weight_map": {"a": "b", "a": "c"}}', "key 'a' is given twice; give it once"),
+    ],
+)
+def test_a_broken_index(tmp_path, text, said):
     (tmp_path / "model.safetensors.index.json").write_text(text)
-    with pytest.raises(CheckpointError, match="index.json: no usable weight_map"):
+    with pytest.raises(CheckpointError, match=f"index.json: {said}"):
         load_weights(tmp_path, CONFIG)
 
 

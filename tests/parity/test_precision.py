@@ -147,7 +147,7 @@ def test_without_json_people_read_stdout(options, capsys):
     ("changed", "message"),
     [
         ({"--text": "/nowhere.txt"}, "nowhere.txt: there is no such file"),
-        ({"--text": sys.executable}, "cannot be read as UTF-8 text"),
+        ({"--text": sys.executable}, "is not UTF-8 text (line 1 has "),
         ({"--tokens": "1"}, "tokens = 1: at least two are needed"),
         ({"--window": "1"}, "windows of 1 tokens judge nothing"),
         ({"--model": "/nowhere"}, "/nowhere: there is no such folder; give one in Hugging Face layout"),

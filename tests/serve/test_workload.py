@@ -70,7 +70,7 @@ def test_a_bad_trace_is_refused_with_its_line(tmp_path, text, said):
 @pytest.mark.parametrize(
     "text, said",
     [
-        ("{\n", "line 1: is no JSON; give an object with arrival, input, output"),
+        ("{\n", "line 1: not valid JSON (Expecting property name"),
         ("1\n", "line 1: arrival, input, output missing"),
         ('{"arrival": 0, "input": 1}\n', "line 1: output missing"),
         ('{"arrival": 0, "input": 1, "output": -4}\n', "line 1: output -4: give a whole number of tokens"),
@@ -143,7 +143,7 @@ def test_bad_numbers_are_refused(make, said):
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ("arrival,input,output\n0,1,1\n".encode("utf-16"), "is no text in UTF-8; save it as CSV in UTF-8"),
+        ("arrival,input,output\n0,1,1\n".encode("utf-16"), "odd.csv: is not UTF-8 text but UTF-16; save it in UTF-8"),
         (b"arrival,input,output,prompt\n0,1,1," + b"x" * 200_000, "is no CSV (field larger than field limit"),
         (b"arrival,input,output\n0,1," + b"9" * 5000, "line 2: output '999"),
         (

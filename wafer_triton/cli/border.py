@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from textwrap import shorten
 from traceback import walk_tb
 
 from wafer_triton.errors import BackendError, WaferError
@@ -47,7 +48,8 @@ def _said(error: Exception) -> str | None:
         remedy = "free some space, or write elsewhere" if error.errno in _FULL else "give another path"
         return f"{error.filename or 'this machine'}: {error.strerror or error}; {remedy}"
     if package := _reader(error):
-        return f"{package} cannot read the given file: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        reason = shorten(f"{type(error).__name__}: {error}", 200, placeholder=" ...")
+        return f"{package} cannot read the given file: {reason}; give another file"
     return None
 
 

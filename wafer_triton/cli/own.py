@@ -19,6 +19,7 @@ from wafer_triton.errors import ConfigError, ScheduleError
 from wafer_triton.schedule.builder import drafting
 from wafer_triton.schedule.product import Recipe
 from wafer_triton.schedule.schedule import Schedule
+from wafer_triton.text.files import read_text
 from wafer_triton.verify.provenance import Intent
 
 MOST_NAMED = 30  # functions of a file that a message lists
@@ -60,7 +61,8 @@ def function_of(reference: str, drafts: bool = False) -> tuple[Callable[..., Own
     if not file.endswith(".py") or not name:
         raise ConfigError(f"{reference}: give FILE.py:FUNCTION, where the function returns {RESULTS}")
     if not path.is_file():
-        raise ConfigError(f"{path}: there is no such file")
+        fault = "is a folder, not a file; give a file" if path.is_dir() else "there is no such file"
+        raise ConfigError(f"{path}: {fault}")
     with _told(path), redirect_stdout(sys.stderr):
         module = _run(path)
     function = _function(module, path, name)
@@ -131,5 +133,7 @@ def _told(path: Path) -> Iterator[None]:
         if isinstance(error, SyntaxError) and error.filename == name:
             lines.append(error.lineno)
         line = lines[-1] if lines else None
+        if isinstance(error, SyntaxError) and line is None:
+            read_text(path)  # raises for another encoding and for a NUL byte
         where = f"{path}, line {line}" if line else str(path)
         raise ScheduleError(f"{where}: {type(error).__name__}: {error}") from None

@@ -14,15 +14,14 @@ A text is a preset or a file, and then numbers: "wse2,sram_kib=96,hop_cycles=0.5
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Iterable, Mapping
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
 from wafer_triton.device.spec import NAMES
-from wafer_triton.errors import DeviceError, WaferError
-from wafer_triton.text.files import read_text
+from wafer_triton.errors import DeviceError
+from wafer_triton.text.files import parse_json, parse_toml, read_text
 
 SUFFIXES = (".toml", ".json")
 PACKETS = "packets"  # the routes of a device whose packets carry their route
@@ -66,14 +65,9 @@ def in_file(path: str | PathLike[str]) -> tuple[str, str | None, dict[str, Any]]
     where = fspath(path)
     kind = Path(where).suffix.lower()
     if kind not in SUFFIXES:
-        raise DeviceError(f"{where}: a device is a file whose name ends in {' or '.join(SUFFIXES)}")
-    try:
-        text = read_text(Path(where))
-        values = _toml(text) if kind == ".toml" else json.loads(text)
-    except WaferError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise DeviceError(f"{where}: not valid {kind[1:].upper()} ({error})") from None
+        raise DeviceError(f"{where}: a device's file ends in {' or '.join(SUFFIXES)}; write its numbers in one of these")
+    text = read_text(Path(where), DeviceError)
+    values = (parse_toml if kind == ".toml" else parse_json)(text, where, DeviceError)
     if not isinstance(values, dict):
         raise DeviceError(f"{where}: holds no device; give a table with some of {', '.join(KEYS)}")
     name, like = values.pop("name", Path(where).stem), values.pop("like", None)
@@ -153,9 +147,3 @@ def _read(text: str) -> Any:
         except ValueError:
             continue
     return text
-
-
-def _toml(text: str) -> dict[str, Any]:
-    import tomllib  # which most commands do not need
-
-    return tomllib.loads(text)

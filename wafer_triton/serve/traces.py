@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 from wafer_triton.errors import ConfigError
 from wafer_triton.serve.workload import LATEST, MOST_TOKENS, Request
-from wafer_triton.text.files import read_text
+from wafer_triton.text.files import parse_json, read_text
 
 # columns of arrival, input and output
 OWN = ("arrival", "input", "output")
@@ -27,10 +26,7 @@ def read_trace(path: str | Path) -> list[Request]:
     if not isinstance(path, str | Path):
         raise ConfigError(f"trace: {type(path).__name__} is no path; give the name of a file, or a Path")
     path = Path(path)
-    try:
-        text = read_text(path).removeprefix("\ufeff")  # a spreadsheet's mark of UTF-8
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: is no text in UTF-8; save it as CSV in UTF-8, or as JSON lines") from None
+    text = read_text(path)
     rows = _json_lines(path, text) if path.suffix.lower() in (".jsonl", ".json") else _csv_rows(path, text)
     found: list[tuple[float, int, int]] = []
     dated: bool | None = None  # whether arrivals are dates, as the first one is
@@ -76,10 +72,7 @@ def _json_lines(path: Path, text: str) -> Rows:
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
-        try:
-            values = json.loads(line)
-        except (ValueError, RecursionError):
-            raise ConfigError(f"{path}, line {number}: is no JSON; give an object with {', '.join(OWN)}") from None
+        values = parse_json(line, f"{path}, line {number}")
         missing = [name for name in OWN if not isinstance(values, Mapping) or name not in values]
         if missing:
             raise ConfigError(f"{path}, line {number}: {', '.join(missing)} missing; give {', '.join(OWN)}")

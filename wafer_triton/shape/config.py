@@ -7,7 +7,6 @@ torch.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from wafer_triton.errors import ConfigError
-from wafer_triton.text.files import read_text
+from wafer_triton.text.files import parse_json, read_text
 
 MOST = 2**24  # of a width or a vocabulary, some hundred times the largest that is known
 
@@ -170,12 +169,7 @@ def read_json(path: Path, of: str = "a table of settings") -> dict[str, Any]:
     """Return the table in a JSON file; ConfigError for anything else, which says that it is not `of`."""
     if path.is_dir():
         raise ConfigError(f"{path}: is a folder, not a file; put the file of that name in its place")
-    try:
-        values = json.loads(read_text(path))
-    except ConfigError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: not valid JSON ({error}); mend it, or give another file") from None
+    values = parse_json(read_text(path), path)
     if not isinstance(values, dict):
         kind = {list: "a list", str: "a text", type(None): "null", bool: "true or false"}.get(type(values), "a number")
         raise ConfigError(f"{path}: holds {kind}, not {of}")

@@ -1,12 +1,18 @@
-"""Files that a user names: read up to a bound, and written where nothing else is lost."""
+"""Files that a user names: read up to a bound, parsed, and written where nothing else is lost.
+
+All texts, JSON and TOML of a user are read here, so that every file is refused for the same faults in the same words.
+"""
 
 from __future__ import annotations
 
+import codecs
 import errno
+import json
 import os
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from wafer_triton.errors import ConfigError, WaferError, shown, writing
 
@@ -25,32 +31,95 @@ def check_path(path: str | Path, error: type[WaferError] = ConfigError) -> None:
         raise error(f"{shown(str(path))[1:-1]}: {why}; give another path") from None
 
 
-def read_text(path: Path, most: int = MOST_BYTES) -> str:
-    """Return the UTF-8 text of a file of at most `most` bytes.
+def read_text(path: Path, error: type[WaferError] = ConfigError, most: int = MOST_BYTES) -> str:
+    """Return the UTF-8 text of a file of at most `most` bytes, without its byte order mark.
 
-    Raises ConfigError for a larger file and for a device, OSError and UnicodeDecodeError as `open`.
+    Raises OSError as `open`, and `error` for a larger file, a folder, a device, another encoding and a NUL byte.
     """
     if str(path).startswith(_STREAMS):
-        return _streamed(path, most)
-    if path.is_dir():
-        raise ConfigError(f"{path}: is a folder, not a file; give a file")
-    if path.exists() and not path.is_file():
-        raise ConfigError(f"{path}: is no regular file (a device or a pipe); give a file")
-    return _read(path, most)
-
-
-@lru_cache(maxsize=4)
-def _streamed(path: Path, most: int) -> str:
-    """Return the text of a pipe, which gives it once."""
-    return _read(path, most)
-
-
-def _read(path: Path, most: int) -> str:
-    with writing(path), path.open("rb") as file:  # an error names the file
-        held = file.read(most + 1)
+        held = _streamed(path, most + 1)
+    elif path.is_dir():
+        raise error(f"{path}: is a folder, not a file; give a file")
+    elif path.exists() and not path.is_file():
+        raise error(f"{path}: is no regular file (a device or a pipe); give a file")
+    else:
+        held = _begin(path, most + 1)
     if len(held) > most:
-        raise ConfigError(f"{path}: has more than the {most:,} B that are read here; give a shorter file")
-    return held.decode("utf-8")
+        raise error(f"{path}: has more than the {most:,} B that are read here; give a shorter file")
+    return _text(path, held, error)
+
+
+def _begin(path: Path, most: int) -> bytes:
+    """Return the first `most` bytes of a file."""
+    with writing(path), path.open("rb") as file:  # an error names the file
+        return file.read(most)
+
+
+_streamed = lru_cache(maxsize=4)(_begin)  # a pipe gives its bytes once
+
+
+def _text(path: Path, held: bytes, error: type[WaferError]) -> str:
+    if held.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        kind = "UTF-32" if held.startswith(codecs.BOM_UTF32_LE) else "UTF-16"
+        raise error(f"{path}: is not UTF-8 text but {kind}; save it in UTF-8")
+    at = held.find(0)
+    if at < 0:
+        try:
+            return held.removeprefix(codecs.BOM_UTF8).decode("utf-8")
+        except UnicodeDecodeError as found:
+            at = found.start + len(held) - len(found.object)
+    line = held.count(b"\n", 0, at) + 1
+    fault = f"byte 0x{held[at]:02x}" if held[at] else "a NUL byte"
+    raise error(f"{path}: is not UTF-8 text (line {line} has {fault}); save it in UTF-8, or give another file")
+
+
+def parse_json(text: str, where: object, error: type[WaferError] = ConfigError) -> Any:
+    """Return the value of a JSON text.
+
+    Raises `error`, which names `where`, for a text that is not JSON, a key given twice and a lone surrogate.
+    """
+
+    def table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        made = dict(pairs)
+        if len(made) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise error(f"{where}: key {shown(twice)} is given twice; give it once")
+        return made
+
+    try:
+        value = json.loads(text, object_pairs_hook=table)
+        if "\\ud" in text.lower():
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
+    except (ValueError, RecursionError) as found:
+        raise _unread(found, text, where, "JSON", error) from None
+
+
+def parse_toml(text: str, where: object, error: type[WaferError] = ConfigError) -> dict[str, Any]:
+    """Return the table of a TOML text; `error`, which names `where`, for a text that is not TOML."""
+    import tomllib  # which most commands do not need
+
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as found:
+        raise _unread(found, text, where, "TOML", error) from None
+
+
+def _unread(found: Exception, text: str, where: object, kind: str, error: type[WaferError]) -> WaferError:
+    """Return the error of a text that a parser refuses."""
+    if isinstance(found, WaferError):
+        return found
+    reason = str(found)
+    if not text.strip():
+        reason = "it is empty"
+    elif isinstance(found, RecursionError):
+        reason = "it is nested too deep"
+    elif isinstance(found, UnicodeEncodeError):
+        reason = f"the lone surrogate {found.object[found.start]!a} is no character"
+    elif "integer string conversion" in reason:  # of Python, about its own settings
+        reason = "a number has too many digits"
+    return error(f"{where}: not valid {kind} ({reason}); mend it, or give another file")
 
 
 def writable(written: Mapping[str, Path], read: Mapping[str, Path]) -> None:

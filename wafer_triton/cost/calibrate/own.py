@@ -61,11 +61,11 @@ def read(path: Path, on: Device | None = None) -> list[OwnFamily]:
     predicted.
     """
     try:
-        table = csv.DictReader(StringIO(read_text(path).removeprefix("\ufeff")))  # a spreadsheet's mark of UTF-8
+        table = csv.DictReader(StringIO(read_text(path)))
         names = tuple(table.fieldnames or ())
         records = list(table)
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ConfigError(f"{path}: no CSV that can be read ({error})") from None
+    except csv.Error as error:
+        raise ConfigError(f"{path}: no CSV that can be read ({error}); mend it, or give another file") from None
     kinds = [family for family, columns in COLUMNS.items() if sorted(columns) == sorted(names)]
     if not kinds:
         known = "; ".join(dict.fromkeys(",".join(columns) for columns in COLUMNS.values()))
