@@ -30,6 +30,11 @@ MIXTURE = LLAMA | {"model_type": "mixtral", "num_local_experts": 8, "num_experts
 Run = Callable[[], object]
 
 
+def again(program: Any) -> Run:
+    """Return the function that executes a program on its present values; commit 80873d0 has `run` alone."""
+    return getattr(program, "execute", program.run)
+
+
 def cases() -> Iterator[tuple[str, Callable[[], Run]]]:
     """Return each case by name, with a function that makes it ready, for the names that both checkouts have."""
     import torch
@@ -49,7 +54,7 @@ def cases() -> Iterator[tuple[str, Callable[[], Run]]]:
         made = recipe(op, Mesh(side, side, roomy), "fp32", ((m, k), (k, n)), ())
         pairs = zip(made.inputs, (torch.randn(m, k), torch.randn(k, n)), strict=True)
         tiles = {name: scatter(whole, made.schedule.mesh, pattern).tiles for (name, pattern), whole in pairs}
-        return ops.executor("torch", exchange, "cpu").bind(made.schedule, tiles).run
+        return again(ops.executor("torch", exchange, "cpu").bind(made.schedule, tiles))
 
     def call(op: Any, exchange: str, m: int, size: int, side: int) -> Run:
         a, b = torch.randn(m, size), torch.randn(size, size)
@@ -61,13 +66,13 @@ def cases() -> Iterator[tuple[str, Callable[[], Run]]]:
         for step in range(8):
             b.round(ring_step(b, "x", hands[step % 2], hands[1 - step % 2]))
         tiles = {name: torch.randn(side, side, tile, tile) for name in ("here", "there")}
-        return ops.executor("torch", exchange, "cpu").bind(b.build(), tiles).run
+        return again(ops.executor("torch", exchange, "cpu").bind(b.build(), tiles))
 
     def tree(hops: int) -> Run:
         b = Builder(Mesh(64, 2 * hops + 1, roomy), "tree")
         b.buffer("x", (64,), "fp32", kept)
         all_reduce(b, "x", "x", groups=())
-        return ops.executor("torch", "explicit", "cpu").bind(b.build(), {"x": torch.zeros(64, 2 * hops + 1, 64)}).run
+        return again(ops.executor("torch", "explicit", "cpu").bind(b.build(), {"x": torch.zeros(64, 2 * hops + 1, 64)}))
 
     def model(config: Any, exchange: str, side: int, tokens: int, what: str, **options: Any) -> Run:
         placed = WaferForCausalLM.from_config(

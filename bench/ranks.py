@@ -119,7 +119,7 @@ def bound(on: Executor, schedule: Schedule) -> tuple[Callable[[], object], int |
         for name, buffer in schedule.buffers.items() if buffer.role == "input"
     }  # fmt: skip
     program = on.bind(schedule, given)
-    return program.run, sum(program.rank_bytes)
+    return program.execute, sum(program.rank_bytes)
 
 
 def measured(case: Case, turns: int) -> Row:

@@ -122,7 +122,7 @@ class OnMesh:
             self.program.write(name, tiles)
 
     def run(self) -> None:
-        self.program.run()
+        self.program.execute()
 
     def result(self) -> Tensor:
         name, pattern, shape = self.recipe.output

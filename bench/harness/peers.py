@@ -152,7 +152,7 @@ class Emulated:
     def __init__(self, schedule: Schedule, memory: Memory, steps: list[Step]) -> None:
         self.schedule, self.memory, self.steps = schedule, memory, steps
 
-    def run(self) -> None:
+    def execute(self) -> None:
         for step in self.steps:
             step()
 

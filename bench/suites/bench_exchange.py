@@ -80,9 +80,9 @@ def test_row(benchmark, note, device, shape, row):
             continue
         programs.append(backend.bind(schedule, {"here": here, "there": there}))
         number = sets(device, held(programs[0]))
-        runs.append(programs[-1].run)
+        runs.append(programs[-1].execute)
         if len(programs) == 1:
-            programs[0].run()
+            programs[0].execute()
             assert torch.equal(programs[0].read("here").flatten(2), moved(here, schedule))
     footprint = 2 * make().nbytes
     facts = {"mesh": f"{shape.side}x{shape.side}", "tile": f"{shape.tile}x{shape.tile}", "dtype": shape.dtype}

@@ -45,7 +45,7 @@ def chains(shape: Chain) -> Schedule:
 def test_row(benchmark, note, device, shape, row):
     schedule, backend = chains(shape), executor(row, device)
     program = backend.bind(schedule, {"x": torch.ones(*schedule.mesh.shape, COLUMNS, device=device)})
-    program.run()
+    program.execute()
     cores = schedule.mesh.shape[1]
     assert (program.read("x") == cores).all()
     programs = [program]
@@ -58,5 +58,5 @@ def test_row(benchmark, note, device, shape, row):
         mesh=f"{LINES}x{cores}", tile=f"1x{COLUMNS}", dtype="fp32", cores=schedule.mesh.cores, sets=len(programs),
         rotated_bytes=rotated, checked="exact", **ways(backend, program),
     )  # fmt: skip
-    note(timed=measure(benchmark, device, [one.run for one in programs]))
+    note(timed=measure(benchmark, device, [one.execute for one in programs]))
     record(benchmark, note, device, "fp32", 0, work(schedule, schedule), rotated)

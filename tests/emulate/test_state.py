@@ -70,7 +70,7 @@ def test_a_state_is_read_by_core_and_stays():
     with pytest.raises(MeshError, match=r"core \(4, 0\) is not on the mesh of 'a', which has 4 x 4 cores"):
         held.core(4, 0)
     with pytest.raises(ShapeError, match="no buffer 'q'; it has a, b"):
-        next(program.rounds())["q"]
+        next(executor("torch").bind(schedule, given(schedule)).rounds())["q"]
 
 
 @pytest.mark.parametrize("until", [0, 3, "gemm"])
@@ -112,3 +112,20 @@ def test_a_program_that_is_not_looked_at_plans_nothing_more(monkeypatch):
     program.run()
     assert program.steps == steps
     assert program.read("out").isfinite().all()
+
+
+def test_a_second_run_on_overwritten_inputs_is_refused():
+    schedule = recipe("gemm", Mesh(3, 3), "fp32", ((3, 3), (3, 3)), ()).schedule
+    tensors = {"a": torch.arange(9.0).view(3, 3, 1, 1), "b": torch.eye(3).view(3, 3, 1, 1)}
+    message = "have overwritten a, b; give new values by `write`, or bind the schedule anew"
+    for begin in (lambda program: program.run(), lambda program: program.run(until=2), lambda p: next(p.rounds())):
+        program = executor("torch").bind(schedule, tensors)
+        begin(program)
+        with pytest.raises(ScheduleError, match=message):
+            program.run()
+        for name, tiles in tensors.items():
+            program.write(name, tiles)
+        program.run()
+        assert torch.equal(program.read("out"), tensors["a"])
+    with pytest.raises(ScheduleError, match="the schedule to rebind is of type dict; give a Schedule"):
+        program.rebind({"a": 1})

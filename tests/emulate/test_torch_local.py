@@ -9,6 +9,7 @@ from wafer_triton import local
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.torch_local import FORMS, form
+from wafer_triton.errors import ScheduleError
 from wafer_triton.local import registry
 from wafer_triton.ops.testing import assert_close
 from wafer_triton.schedule.builder import Builder
@@ -119,9 +120,15 @@ def test_every_form_stands_for_a_definition():
 def test_an_operation_that_is_defined_anew_runs_as_defined(monkeypatch):
     monkeypatch.setattr(registry, "LOCAL_OPS", dict(registry.LOCAL_OPS))
 
-    @registry.local_op(tiles=lambda *, size: ((size,),) * 3, work=lambda *, size: (0, size), elementwise=True)
-    def add_torch(out, a, b, *, size):
-        out.copy_(a + b + 1)
+    def define():
+        @registry.local_op(tiles=lambda *, size: ((size,),) * 3, work=lambda *, size: (0, size), elementwise=True)
+        def add_torch(out, a, b, *, size):
+            out.copy_(a + b + 1)
+
+    with pytest.raises(ScheduleError, match="'add' exists already, in wafer_triton.local.elementwise; give .* another"):
+        define()
+    del registry.LOCAL_OPS["add"]
+    define()
 
     b = Builder(Mesh(1, 2), "more")
     b.buffer("x", (3,), "bf16", "state")

@@ -132,7 +132,7 @@ def test_precision_command(folder, options, capsys):
 
 
 def test_precision_on_planned_meshes(options, capsys):
-    code, out, _ = run(capsys, "precision", *options, "--mesh", "plan", "--device", "wormhole", "--json")
+    code, out, _ = run(capsys, "precision", *options[:4], "--mesh", "plan", "--device", "wormhole", "--json")
     record = json.loads(out)
     assert code == 0 and 0 < record["relative_rms"] < 0.1
     assert record["mesh"] != "3x3" and record["device"] == "wormhole"
@@ -156,7 +156,7 @@ def test_without_json_people_read_stdout(options, capsys):
 )
 @pytest.mark.parametrize("command", ["perplexity", "precision"])
 def test_mistakes_are_one_line_and_code_2(command, changed, message, options, capsys):
-    extra = [item for pair in changed.items() for item in pair]
-    code, out, err = run(capsys, command, *options, *extra, "--json")
+    given = dict(zip(options[::2], options[1::2], strict=True)) | changed
+    code, out, err = run(capsys, command, *(word for pair in given.items() for word in pair), "--json")
     assert code == 2 and out == ""
     assert err.strip().splitlines()[-1].startswith("wafer-triton: error: ") and message in err

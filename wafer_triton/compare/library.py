@@ -113,7 +113,7 @@ def _program(
     def result() -> Tensor:
         for name, tiles in placed.items():  # the timed runs have moved them
             bound.write(name, tiles)
-        bound.run()
+        bound.execute()
         return MeshTensor(mesh, bound.read(output), pattern, shape, {}).gather()
 
-    return bound.run, result
+    return bound.execute, result

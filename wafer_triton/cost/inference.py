@@ -81,7 +81,7 @@ def decode_on(
     timed = NOTHING if between is None or layers.is_paper_benchmark(program) else between
     whole = _layered("decode", block, steps, ends(block, 1, c), context, c, program, timed)
     return replace(
-        whole, between_regions_cycles=between and between.cycles,
+        whole, between_regions_cycles=None if between is None else between.cycles,
         head_groups=block.head_groups, padding=padding.decode_ratio(block, context), regions=len(regions),
         layout=layout_of(layout, program), sram_peak_bytes=max(region.sram_peak_bytes for region in regions),
     )  # fmt: skip
