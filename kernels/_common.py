@@ -21,6 +21,7 @@ from wafer_triton.errors import BackendError
 
 INTERPRET = tl.constexpr(triton.knobs.runtime.interpret)
 
+BOX = 64  # rows and columns that TMA copies at once: as wide as it swizzles 16-bit values
 MAX_BLOCK = 4096  # elements of a tile that one program copies at once
 
 
@@ -110,6 +111,21 @@ def summed(x, BEFORE: tl.constexpr, SIZE: tl.constexpr, AFTER: tl.constexpr):
     for level in tl.static_range(_levels(SIZE)):
         x = tl.sum(tl.reshape(x, [BEFORE, 2, (SIZE >> level + 1) * AFTER]), axis=1)
     return tl.reshape(x, [BEFORE, AFTER])
+
+
+@triton.jit
+def placed(pid, P, M, N, BLOCK_M, BLOCK_N, GROUP_M, GROUP_N, SWIZZLE: tl.constexpr):
+    """Return the first core (p, q) of block `pid`, its first row and column there; neighbours in time share tiles."""
+    # a program is GROUP_M x GROUP_N cores, or a block of one core
+    blocks_m = (M + BLOCK_M - 1) // BLOCK_M if GROUP_M == 1 else 1
+    blocks_n = (N + BLOCK_N - 1) // BLOCK_N if GROUP_N == 1 else 1
+    all_m, all_n = P // GROUP_M * blocks_m, P // GROUP_N * blocks_n
+    first_m = pid // (SWIZZLE * all_n) * SWIZZLE
+    size_m = min(all_m - first_m, SWIZZLE)
+    pid_m = first_m + pid % (SWIZZLE * all_n) % size_m
+    pid_n = pid % (SWIZZLE * all_n) // size_m
+    p, q = pid_m // blocks_m * GROUP_M, pid_n // blocks_n * GROUP_N
+    return p, q, pid_m % blocks_m * BLOCK_M, pid_n % blocks_n * BLOCK_N
 
 
 def block(size: int, cap: int = MAX_BLOCK, floor: int = 1) -> int:

@@ -21,11 +21,10 @@ from torch import Tensor
 
 from wafer_triton.errors import BackendError
 from wafer_triton.kernels import tuning
-from wafer_triton.kernels._common import Operand, on_hopper, start, store
+from wafer_triton.kernels._common import BOX, Operand, on_hopper, placed, start, store
 from wafer_triton.kernels.fused import PROGRAMS, constants
 from wafer_triton.kernels.gemm import begun, multiplied, plan, read, row_sums
 
-BOX = 64  # rows and columns that TMA copies at once for `warp_groups`: as wide as it swizzles 16-bit values
 RING = 192 * 1024  # bytes of shared memory for tiles that wait to be multiplied there
 
 
@@ -38,21 +37,6 @@ class Labels(NamedTuple):
     first: Tensor
     table: Tensor
     step: int
-
-
-@triton.jit
-def placed(pid, P, M, N, BLOCK_M, BLOCK_N, GROUP_M, GROUP_N, SWIZZLE: tl.constexpr):
-    """Return the first core (p, q) of block `pid`, its first row and column there; neighbours in time share tiles."""
-    # a program is GROUP_M x GROUP_N cores, or a block of one core
-    blocks_m = (M + BLOCK_M - 1) // BLOCK_M if GROUP_M == 1 else 1
-    blocks_n = (N + BLOCK_N - 1) // BLOCK_N if GROUP_N == 1 else 1
-    all_m, all_n = P // GROUP_M * blocks_m, P // GROUP_N * blocks_n
-    first_m = pid // (SWIZZLE * all_n) * SWIZZLE
-    size_m = min(all_m - first_m, SWIZZLE)
-    pid_m = first_m + pid % (SWIZZLE * all_n) % size_m
-    pid_n = pid % (SWIZZLE * all_n) // size_m
-    p, q = pid_m // blocks_m * GROUP_M, pid_n // blocks_n * GROUP_N
-    return p, q, pid_m % blocks_m * BLOCK_M, pid_n % blocks_n * BLOCK_N
 
 
 @triton.jit

@@ -100,9 +100,9 @@ def _reduce(acc, mailbox, tables, number, P):
 
 
 @triton.jit
-def _send(receivers, core, P):
+def _send(x, receivers, core, P):
     """Write the core's tile to the memory of its receivers, a few of them at once."""
-    x, first_ptr, number_ptr, step = receivers
+    first_ptr, number_ptr, step = receivers
     first, count = tl.load(first_ptr + core), tl.load(number_ptr + core)
     for begun in range(0, count, P.AT_ONCE):
         # [AT_ONCE, 1]
@@ -117,7 +117,7 @@ def _send(receivers, core, P):
 
 
 @triton.jit
-def _block(acc, mailbox, tables, args, sizes, receivers, number, alarm_ptr, launch, BODIES: tl.constexpr, P):
+def _block(acc, mailbox, tables, args, sizes, sums, receivers, number, alarm_ptr, launch, BODIES: tl.constexpr, P):
     order_ptr, _, _, _, _, awaited_ptr, arrived_ptr = tables
     if len(BODIES) > 0:
         run_ops(args, sizes, cores_at(order_ptr, number, P.CORES), BODIES)
@@ -126,23 +126,23 @@ def _block(acc, mailbox, tables, args, sizes, receivers, number, alarm_ptr, laun
     if awaited > 0:
         wait(arrived_ptr + number, awaited, alarm_ptr, launch, tl.load(order_ptr + number * P.CORES), 0)
     _reduce(acc, mailbox, tables, number, P)
-    if receivers is not None:
+    if P.SENDS:
         for item in range(P.CORES):
-            _send(receivers, tl.load(order_ptr + number * P.CORES + item), P)
+            _send(sums, receivers, tl.load(order_ptr + number * P.CORES + item), P)
 
 
 @triton.jit(do_not_specialize=["launch"])
 def _tree_kernel(
-    acc, mailbox, tables, args, sizes, receivers, blocks, alarm_ptr, launch, P, BODIES: tl.constexpr,
+    acc, mailbox, tables, args, sizes, sums, receivers, blocks, alarm_ptr, launch, P, BODIES: tl.constexpr,
     SOURCE: tl.constexpr, LOOPS: tl.constexpr,
 ):  # fmt: skip
     # one axis, as its programs begin in order everywhere
     pid = tl.program_id(0)
     if LOOPS == 1:
-        _block(acc, mailbox, tables, args, sizes, receivers, pid, alarm_ptr, launch, BODIES, P)
+        _block(acc, mailbox, tables, args, sizes, sums, receivers, pid, alarm_ptr, launch, BODIES, P)
     else:
         for number in range(pid * LOOPS, min(pid * LOOPS + LOOPS, blocks)):
-            _block(acc, mailbox, tables, args, sizes, receivers, number, alarm_ptr, launch, BODIES, P)
+            _block(acc, mailbox, tables, args, sizes, sums, receivers, number, alarm_ptr, launch, BODIES, P)
             tl.debug_barrier()
 
 
@@ -163,9 +163,11 @@ def reduce_tree(
     chosen = options(ops, warps(wide * grid.together), among)
     known = {
         "SLOTS": tree.slots, "SIZE": tree.size, "BLOCK": wide, "COMBINE": COMBINE[tree.op], "CORES": grid.together,
-        "SENT_BLOCK": sent_block, "AT_ONCE": max(1, 1024 * chosen["num_warps"] // sent_block),
+        "SENDS": receivers is not None, "SENT_BLOCK": sent_block,
+        "AT_ONCE": max(1, 1024 * chosen["num_warps"] // sent_block),
     }  # fmt: skip
-    operands = tree.acc, tree.mailbox, tuple(tree[2:9]), *given(ops, grid), receivers, cores // grid.together
+    sent = (receivers.sums, tuple(receivers[1:])) if receivers else (tree.acc, ())
+    operands = tree.acc, tree.mailbox, tuple(tree[2:9]), *given(ops, grid), *sent, cores // grid.together
     start(
         _tree_kernel, grid.programs(cores), *operands, alarm.word, alarm.launch, constants(known),
         BODIES=tuple(op.body for op in ops), SOURCE=source(ops), LOOPS=grid.loops, **chosen,

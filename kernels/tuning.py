@@ -1,6 +1,7 @@
-"""Which of several ways to launch a kernel is fastest on this GPU: found by trial once, kept on disk.
+"""The fastest of several ways to launch a kernel on this GPU, found by trials once and kept on disk.
 
-A trial is repeated until two in a row agree, as the clock of a GPU that wakes up favours the later ways.
+A way is a launch's parameters by name, such as the sizes of its blocks. A trial times every way. It is repeated until
+two successive trials agree, as the clock of a GPU that wakes up favours the later ways.
 
 The file is one per GPU and Triton version, in `$WAFER_TRITON_CACHE` (default ~/.cache/wafer_triton). With
 WAFER_TRITON_TUNE=0, under the interpreter, and while a CUDA graph is recorded, the first way is taken and nothing is
@@ -24,7 +25,7 @@ import triton
 from wafer_triton.kernels._common import INTERPRET, is_compiling
 
 Way = dict[str, Any]
-TRIALS = (20, 20, 40, 80)  # milliseconds of a way in each trial
+TRIALS = (20, 20, 40, 80)  # milliseconds for which each way runs, trial by trial
 _REFUSED = (
     triton.CompilationError, triton.runtime.errors.OutOfResources, triton.runtime.errors.PTXASError,
     torch.cuda.OutOfMemoryError,
@@ -35,7 +36,7 @@ def best(key: tuple[Any, ...], ways: Sequence[Way], launch: Callable[[Way], None
     """Return the fastest of `ways` for this key; a way that does not compile or fit on this GPU is passed over."""
     if INTERPRET or device.type != "cuda" or os.environ.get("WAFER_TRITON_TUNE") == "0":
         return ways[0]
-    if is_compiling():  # for a trial later on
+    if is_compiling():  # so that a later trial finds all ways compiled
         for way in ways[1:]:
             with suppress(*_REFUSED):
                 launch(way)
@@ -56,9 +57,10 @@ def best(key: tuple[Any, ...], ways: Sequence[Way], launch: Callable[[Way], None
 
 
 def stable(ways: Sequence[Way], milliseconds: Callable[[Way, int], float]) -> Way:
-    """Return the way that is fastest in two trials in a row, each longer than the one before; the last one decides.
+    """Return the way that is fastest in two successive trials; if there is none, the fastest of the last trial.
 
-    Passes over ways that fail; if all fail, raises the last failure.
+    `milliseconds` times a way that runs for a number of milliseconds of `TRIALS`. Passes over ways that fail; if all
+    fail, raises the last failure.
     """
     found: Way | None = None
     for rep in TRIALS:

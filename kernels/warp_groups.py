@@ -28,12 +28,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from wafer_triton.kernels import elided
-from wafer_triton.kernels._common import Operand, start
-from wafer_triton.kernels.elided import placed
+from wafer_triton.kernels import _common
+from wafer_triton.kernels._common import Operand, placed, start
 from wafer_triton.kernels.fused import constants
 
-BOX = gl.constexpr(elided.BOX)
+BOX = gl.constexpr(_common.BOX)
 # A thread's registers: BLOCK_N / 2 sums and addresses; and addresses alone. The first group, whose registers Triton
 # computes from the rest of 64 Ki, has as many as the second.
 MULTIPLIES, FETCHES = gl.constexpr(240), gl.constexpr(24)
@@ -192,7 +191,7 @@ def warp_groups(
 
     def boxes(x: Operand, cols: int) -> TensorDescriptor:
         rows = (x.tensor.numel() - x.offset) // cols
-        return TensorDescriptor(x.tensor[x.offset :], [rows, cols], [cols, 1], [elided.BOX] * 2, lie)
+        return TensorDescriptor(x.tensor[x.offset :], [rows, cols], [cols, 1], [_common.BOX] * 2, lie)
 
     stay = programs
     if a.tensor.device.type == "cuda":  # one program a multiprocessor, as the ring leaves no room for two

@@ -29,7 +29,7 @@ from wafer_triton.models.place.moves import Phases
 from wafer_triton.models.random import RandomWeights, config_of
 from wafer_triton.models.run.decode import Decode
 from wafer_triton.models.run.head import Embedding, Head
-from wafer_triton.models.run.pipeline import ModelPipeline
+from wafer_triton.models.run.pipeline import PipelineStage
 from wafer_triton.models.run.prefill import PrefillRun
 from wafer_triton.models.run.session import Session
 from wafer_triton.ops import described
@@ -59,12 +59,12 @@ class WaferForCausalLM(Session):
         if stored in STORED:
             config = replace(config, weights=stored)
         weights, chosen, dtype = complete(weights, config), run.chosen(), tile_dtype(stored)
-        self.placement = place(config, replace(placement, dtype=dtype))
+        self.placement = place(config, replace(placement, dtype=dtype), run.progress)
         if run.placed is not None:
             run.placed(self.placement)
         self.config, self.max_length, self.batch = config, placement.max_length, placement.batch
         own = decode_need(self.placement.head, "head").workspace
-        self.pipeline = here = ModelPipeline.of(
+        self.pipeline = here = PipelineStage.of(
             config, chosen, dtype, self.batch * self.max_length,
             sum(own.values()) * self.placement.head.mesh.cores // BYTES[dtype],
         )  # fmt: skip

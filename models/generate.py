@@ -105,7 +105,9 @@ class TokenStream(Iterator[T], Generic[T]):
         self.progress, self.single = progress, single
         self._rows: list[list[int]] = [[] for _ in prompts]
         if sampling.seed is None and sampling.temperature:  # which all ranks must draw alike
-            self.sampling = sampling = replace(sampling, seed=model.pipeline.agreed(torch.Generator().seed() % 2**62))
+            self.sampling = sampling = replace(
+                sampling, seed=model.pipeline.from_first(torch.Generator().seed() % 2**62)
+            )
         self._sources = [sampling.generator(number) for number in range(len(prompts))]
         self._open = set(range(len(prompts))) if max_new_tokens else set()
         self._version: int | None = None  # the model's, after this stream's last token

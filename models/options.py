@@ -23,17 +23,21 @@ class PlaceOptions:
     """The placement of a model on a wafer.
 
     `mesh` is a Mesh, or a value for `as_mesh`, on `device` (default: a WSE-2). `prefill_mesh` is the mesh of prefill if
-    it differs. The K-trees have `groups` and `prefill_groups` (default: about the root of a line's cores). Without a
-    mesh, the fastest plan that holds the model gives all of these that are None. The columns hold the heads in
-    `head_groups` groups; prefill has `prefill_head_groups` if given (default: in each phase the fastest that fits, by
-    the cost model). With `trim` each phase takes the part of its mesh that holds more than padding, see
-    `wafer_triton.cost.padding`. In prefill the `experts` of a mixture are "spread", each over the whole mesh, or in
-    "regions", given ones or the best (default: the faster by the cost model that fits).
+    it differs. `groups` and `prefill_groups` are the numbers of groups in each level of a K-tree but the last (default:
+    about the root of a line's cores). Without a mesh, the fastest plan that holds the model gives `mesh`. It also gives
+    `prefill_mesh`, `groups` and `prefill_groups` where these are None.
+
+    The columns hold the heads in `head_groups` groups; prefill has `prefill_head_groups` if given (default: in each
+    phase the fastest that fits, by the cost model). With `trim` each phase takes the part of its mesh that holds more
+    than padding, see `wafer_triton.cost.padding`. In prefill the `experts` of a mixture are "spread", each over the
+    whole mesh, or in "regions", given ones or the best. The default is, of the placements that fit, the faster by the
+    cost model.
 
     Tiles have `dtype`, and `accumulate` is the dtype of sums. With "int8" or "fp8" the matrices are stored in this
     format, one scale each, and tiles are fp16. The KV cache of each of `batch` sequences holds `max_length` tokens,
-    prompt and new. Prefill takes a prompt of up to `max_prompt` tokens at once if a block holds it, else in chunks.
-    `kv_policy` "concat" fills the last row alone and overflows sooner.
+    prompt and new. Prefill takes a prompt of up to `max_prompt` tokens at once if its activations fit the cores, else
+    in chunks. `kv_policy` "shift" spreads the cache over all mesh rows; "concat" appends to the last mesh row alone and
+    overflows sooner.
     """
 
     mesh: Any = None
@@ -61,11 +65,11 @@ class RunOptions:
     """The options of a model's runs on this machine.
 
     `emulate_on` is the torch device that emulates the cores with explicit exchange ("auto": a GPU if there is one). An
-    `executor` in its place chooses backend and exchange, too, see `ops.executor`. `progress` reports compiled kernels.
-    `placed` is called with the placement, before weights are read.
+    `executor` in its place chooses backend and exchange, too, see `ops.executor`. `progress` reports
+    the meshes of a search, and compiled kernels. `placed` is called with the placement, before weights are read.
 
     Raises BackendError for an `executor` of another type, or beside `emulate_on`. Raises ShapeError for a `progress` or
-    `placed` that is no function.
+    `placed` that is not callable.
     """
 
     emulate_on: str = "auto"
@@ -86,7 +90,7 @@ class RunOptions:
             )
         for name, given in (("progress", self.progress), ("placed", self.placed or silent)):
             if not callable(given):
-                raise ShapeError(f"{name} = {shown(given)} is no function; give one, or leave it out")
+                raise ShapeError(f"{name} = {shown(given)} must be callable; give a function, or leave it out")
 
     def chosen(self) -> Executor:
         """Return the executor that runs the model; BackendError for a missing torch device."""

@@ -37,10 +37,11 @@ from wafer_triton.draw.times import of_token
 from wafer_triton.errors import SramError
 from wafer_triton.place.regions import decode_regions
 from wafer_triton.schedule.product import recipe
+from wafer_triton.serve.load import Given, Load
 from wafer_triton.serve.policies import Policy, Shared
 from wafer_triton.serve.report import Slo, flat, report
 from wafer_triton.serve.simulate import simulate
-from wafer_triton.serve.sizes import Given, Load, priced
+from wafer_triton.serve.sizes import priced
 from wafer_triton.serve.workload import both, poisson, uniform
 from wafer_triton.shape.read import shape_of
 

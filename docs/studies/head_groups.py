@@ -46,12 +46,11 @@ fastest that fits a core; in prefill the number whose products are the fastest, 
 at once. Where the phases differ, the heads go along x between them, which is counted and priced
 (`predicted()["replacement"]`).
 
-A width that is cut over P mesh rows is rounded up on each: 4,096 over 660 rows are 7 a row, which 586 rows hold. With
-`trim=True` and `--trim` a phase takes a part of its mesh, and the other cores stay idle: no schedule has them
+A width that is cut over P mesh rows is rounded up on each row. Of 4,096 over 660 rows each takes 7, and 586 rows hold
+all. With `trim=True` and `--trim` a phase takes a part of its mesh, and the other cores stay idle: no schedule has them
 (`wafer_triton/cost/padding.py`). Decode takes the fewest rows on which no tile is larger. Prefill takes the square with
-the fewest multiply-adds whose products take no more cycles than on the whole mesh. The best program below is
-trimmed; "cores" in the CSV are its cores. The paper-benchmark program and the program with one group take the whole
-mesh.
+the fewest multiply-adds whose products take no more cycles than on the whole mesh. The best program below is trimmed;
+"cores" in the CSV are its cores. The paper-benchmark program and the program with one group take the whole mesh.
 
 A schedule on the whole mesh in which cores with padding alone rest would leave more. In MeshGEMM every core holds a
 padded tile in 74 of 660 iterations, each in other iterations: core (i, j) meets tile k with position(k) =
@@ -76,7 +75,7 @@ go in one all-reduce with the weighted values, as several buffers follow one ano
 Decode is one token on a WSE-2, with {context} tokens in the cache.
 """
 
-BOUND = """
+DECODE_SUMMARY = """
 The four models' own programs take {least} to {most} of the paper-benchmark program's cycles. Padding is at most
 {padding}. The rest of it is pairs that do not divide a group's columns, and one free slot of the cache on each row.
 Most cycles are the latencies of the nine all-reduces, seven of which cross all rows.
@@ -98,7 +97,7 @@ layer. The column "on one WSE-2" of the CSV is for a wafer that holds the whole 
 tokens. It is empty if no wafer holds the model. The paper-benchmark program takes all tokens at once.
 """
 
-PREFILL_BOUND = """
+PREFILL_SUMMARY = """
 The four models' own programs take {least} to {most} of the paper-benchmark program's cycles. Padding is at most
 {padding}, and with the paper-benchmark program, on all cores, {measured}. More groups than key-value heads repeat these
 heads, which is padding too, yet takes fewer cycles than several heads a core. A model has scores of every head, the
@@ -155,7 +154,7 @@ def filled(
     needs = {kind: prefill_need(block, kind, at_once, rows - at_once) for kind in shape.layers_of}
     size = sum(sum(need.resident.values()) for need in needs.values())
     size += max(sum(need.workspace.values()) for need in needs.values())
-    return Filled(str(block.mesh), block.head_groups, steps, padding.of_prefill(block, TOKENS, at_once), size)
+    return Filled(str(block.mesh), block.head_groups, steps, padding.prefill_ratio(block, TOKENS, at_once), size)
 
 
 def on_one_wafer(model: str, side: int, measured: float) -> str:
@@ -189,11 +188,21 @@ def prefill_row(model: str, side: int) -> list[str]:
 
 def prefill(rows: list[list[str]]) -> str:
     """Return the section on prefill."""
+    steps = by_step([program.steps for program in prefills(*SHOWN)])
+    return PREFILL.format(tokens=f"{TOKENS:,}") + prefill_summary(rows) + "\n" + steps
+
+
+def decode_summary(rows: list[list[str]]) -> str:
+    """Return the text on the rows of decode, up to the steps of one model."""
     model, side = SHOWN
-    whole = max(prefills(model, side)[0].padding for model in MODELS for side in SIDES)
-    bound = PREFILL_BOUND.format(**extremes(rows), measured=f"{whole:.2f}", model=model, side=side)
-    steps = by_step([program.steps for program in prefills(model, side)])
-    return PREFILL.format(tokens=f"{TOKENS:,}") + bound + "\n" + steps
+    return DECODE_SUMMARY.format(**extremes(rows), model=model, side=side)
+
+
+def prefill_summary(rows: list[list[str]]) -> str:
+    """Return the text on the rows of prefill, up to the steps of one model."""
+    model, side = SHOWN
+    whole = max(filled(name, each, "paper-benchmark").padding for name in MODELS for each in SIDES)
+    return PREFILL_SUMMARY.format(**extremes(rows), measured=f"{whole:.2f}", model=model, side=side)
 
 
 def extremes(rows: list[list[str]]) -> dict[str, str]:
@@ -220,11 +229,10 @@ def decode_row(model: str, side: int) -> list[str]:
 def page(rows: list[list[str]]) -> str:
     """Return the whole page, for all rows of the CSV."""
     decode_rows, prefill_rows = ([row for row in rows if row[0] == phase] for phase in ("decode", "prefill"))
-    model, side = SHOWN
-    steps = by_step([program.steps for program in estimates(model, side)])
+    steps = by_step([program.steps for program in estimates(*SHOWN)])
     return "\n".join(
         (
-            INTRODUCTION.format(context=f"{CONTEXT:,}") + BOUND.format(**extremes(decode_rows), model=model, side=side),
+            INTRODUCTION.format(context=f"{CONTEXT:,}") + decode_summary(decode_rows),
             steps.rstrip("\n"),
             prefill(prefill_rows).rstrip("\n"),
             "\n`python docs/studies/head_groups.py` writes this page and the CSV anew, `make pictures` the picture.\n",

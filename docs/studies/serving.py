@@ -13,10 +13,11 @@ from wafer_triton.cost.bands import FOLDER
 from wafer_triton.device import device
 from wafer_triton.draw import serving
 from wafer_triton.errors import WaferError
+from wafer_triton.serve.load import Given, Load
 from wafer_triton.serve.policies import Policy, Replacing, Shared
 from wafer_triton.serve.report import Report, Slo, flat, report
 from wafer_triton.serve.simulate import simulate
-from wafer_triton.serve.sizes import Given, Load, priced
+from wafer_triton.serve.sizes import priced
 from wafer_triton.serve.times import STRIDE, Priced
 from wafer_triton.serve.traces import read_trace
 from wafer_triton.serve.workload import Request, rate_of, rescaled

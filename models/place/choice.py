@@ -29,12 +29,13 @@ from wafer_triton.place.regions import placed as place_blocks
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.kv_cache import POLICIES
 from wafer_triton.schedule.reduce import checked_groups
+from wafer_triton.text.progress import Progress, silent
 
 SIDES = 36  # the number of meshes to try: on a WSE-2 sides of 20, 40, ...
 
 
-def place(config: DecoderConfig, o: PlaceOptions) -> Placement:
-    """Return the placement of a model by its options `o`.
+def place(config: DecoderConfig, o: PlaceOptions, progress: Progress = silent) -> Placement:
+    """Return the placement of a model by its options `o`; a search for meshes reports to `progress`.
 
     Raises ShapeError for a size below 1, SramError or MeshError when the model does not fit.
     """
@@ -90,7 +91,7 @@ def place(config: DecoderConfig, o: PlaceOptions) -> Placement:
             ) from None
     chip = find_device("wse2" if o.device is None else o.device)
     candidates: Iterable[tuple[int, Any]] = _plans(
-        config, chip, blocks, prompt, max(1, o.max_length - prompt), o.head_groups, o.experts
+        config, chip, blocks, prompt, max(1, o.max_length - prompt), o.head_groups, o.experts, progress
     )
     if o.prefill_mesh is not None:
         _beside(o.prefill_mesh, Mesh(1, 1, chip))
@@ -127,15 +128,18 @@ def _with_trees(block: Block) -> Block:
 
 def _plans(
     config: DecoderConfig, device: Device, blocks: Callable[[int], list[Block]], prompt: int, answer: int,
-    head_groups: int | None, experts: Experts,
+    head_groups: int | None, experts: Experts, progress: Progress,
 ) -> Iterator[tuple[int, int]]:  # fmt: skip
     """Yield sides of the meshes of decode and prefill whose cores hold decode, the fastest plan first.
 
-    A plan is for 16 bits and takes no prompt in chunks, so sides without a plan come last.
+    A plan is for 16 bits and takes no prompt in chunks, so sides without a plan come last. Reports as
+    `search.plan`, and "meshes" to `progress`.
     """
     reason = None
     sides, step = [], max(1, min(device.rows, device.cols) // SIDES)
-    for side in range(step, min(device.rows, device.cols) + 1, step):
+    tried = range(step, min(device.rows, device.cols) + 1, step)
+    for number, side in enumerate(tried, 1):
+        progress("meshes", number, len(tried))
         try:
             first(decode_regions, blocks(side))
         except WaferError as error:
@@ -147,7 +151,7 @@ def _plans(
     try:
         plans = plan(
             model=config, device=device, input=prompt, output=answer, sides=sides, best=len(sides) ** 2,
-            head_groups=head_groups, experts=experts,
+            head_groups=head_groups, experts=experts, progress=progress,
         )  # fmt: skip
     except WaferError:
         plans = []

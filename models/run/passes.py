@@ -45,14 +45,14 @@ class Forward:
 class Passes:
     """The passes since a model's `reset`, in order.
 
-    `of_all` gathers a value of this stage of layers from all stages. The stages exchange the expert ids of tokens when
+    `gather` gathers a value of this stage of layers from all stages. The stages exchange the expert ids of tokens when
     all ranks ask for them.
     """
 
     def __init__(
-        self, shape: DecoderShape, dtype: str, device: Device, of_all: Callable[[Own], list[Own]] = lambda x: [x]
+        self, shape: DecoderShape, dtype: str, device: Device, gather: Callable[[Own], list[Own]] = lambda x: [x]
     ) -> None:
-        self.shape, self.dtype, self.device, self.of_all = shape, dtype, device, of_all
+        self.shape, self.dtype, self.device, self.gather = shape, dtype, device, gather
         self.ran: list[Forward] = []
 
     def add(self, mode: str, contexts: Sequence[int], expert_ids: list[torch.Tensor], *due: Due) -> None:
@@ -85,7 +85,7 @@ class Passes:
         """Return the passes with the layers of all stages; one that Ctrl-C cut off on some ranks is left out."""
         if self.shape.experts is None:
             return self.ran
-        stages, whole = self.of_all([(each.expert_ids, each.sent or (0, 0)) for each in self.ran]), list[Forward]()
+        stages, whole = self.gather([(each.expert_ids, each.sent or (0, 0)) for each in self.ran]), list[Forward]()
         for each, parts in zip(self.ran, zip(*stages, strict=False), strict=False):
             expert_ids, sent = zip(*parts, strict=True)
             passes, overflow = map(sum, zip(*sent, strict=True))

@@ -1,7 +1,8 @@
 """A model over ranks: stages of consecutive layers, each on ranks of its own, that hand the activation on.
 
-Ranks first get layers, as only the activation then moves between them. The ranks of a stage share its meshes if there
-are more ranks than layers, or if the executor has a `shards`. All stages hold about the same number of bytes.
+Ranks first get layers of their own, as only the activation then moves between them. Several ranks share the meshes of a
+stage if there are more ranks than layers, or if the executor has `shards`. All stages hold about the same number of
+bytes.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ T = TypeVar("T")
 
 
 @dataclass
-class ModelPipeline:
-    """Stage `number` of `count`, which has the `layers`; `group` has the rank of each stage at this rank's position.
+class PipelineStage:
+    """Stage `number` of `count`, which has the layers of `layers`.
 
-    `everyone` has all ranks. The embedding lies in the first stage, or in a tied model beside the head in the last.
+    `group` has one rank of each stage: the ranks with the same number within their stage. `everyone` has all ranks. The
+    head lies in the last stage. The embedding lies in the first stage, or in the last if the model is tied.
     """
 
     shape: DecoderShape
@@ -47,10 +49,10 @@ class ModelPipeline:
     _under_way: deque[tuple[dist.Work, torch.Tensor]] = field(default_factory=deque)
 
     @classmethod
-    def of(cls, shape: DecoderShape, executor: Executor, dtype: str, cached: int = 0, head: int = 0) -> ModelPipeline:
+    def of(cls, shape: DecoderShape, executor: Executor, dtype: str, cached: int = 0, head: int = 0) -> PipelineStage:
         """Return the stage of this rank; `cached` and `head` are as in `stage_layers`.
 
-        Raises BackendError if the ranks of `executor` cannot form stages of `layers` layers.
+        Raises BackendError as `stage_count` for the ranks of `executor`.
         """
         if not isinstance(executor, DistributedExecutor):
             return cls(shape, executor, range(shape.num_hidden_layers), dtype)
@@ -60,9 +62,11 @@ class ModelPipeline:
         inside = executor.inside
         if ranks.shape[1] > 1:
             inside = DistributedExecutor(inside, devices.get_group("core"), executor.shards)
-        group, ends = devices.get_group("stage"), stage_layers(shape, stages, cached, head)
+        group, bounds = devices.get_group("stage"), stage_layers(shape, stages, cached, head)
         number = group.rank()
-        return cls(shape, inside, range(ends[number], ends[number + 1]), dtype, number, stages, group, executor.group)
+        return cls(
+            shape, inside, range(bounds[number], bounds[number + 1]), dtype, number, stages, group, executor.group
+        )
 
     @property
     def has_head(self) -> bool:
@@ -74,12 +78,12 @@ class ModelPipeline:
         """Whether the embedding lies in this stage."""
         return self.has_head if self.shape.tie_word_embeddings else self.number == 0
 
-    def agreed(self, value: T) -> T:
-        """Return the value of the first rank, on all of them."""
+    def from_first(self, value: T) -> T:
+        """Return the value of the first rank, on all ranks."""
         return of_first(lambda: value, self.everyone)
 
-    def of_all(self, value: T) -> list[T]:
-        """Return the values of all stages, in their order, on all ranks."""
+    def gather(self, value: T) -> list[T]:
+        """Return the values of all stages in order, on all ranks."""
         if self.group is None:
             return [value]
         values: list[Any] = [None] * self.count
@@ -175,15 +179,16 @@ class ModelPipeline:
 def stage_count(layers: int, ranks: int, shards: tuple[int, int] | None) -> int:
     """Return the number of stages of `ranks` ranks, if each stage has `shards`; by default at most one a layer.
 
-    Raises BackendError if no number of stages has as many ranks each as `shards` has rectangles.
+    Raises BackendError if the ranks do not divide into stages of one rank for each rectangle of `shards`. Raises it,
+    too, if there are more stages than layers.
     """
     if shards is None:
         return max(stages for stages in range(1, min(ranks, layers) + 1) if ranks % stages == 0)
     size = shards[0] * shards[1]
     if ranks % size or ranks // size > layers:
         raise BackendError(
-            f"shards {shards[0]}x{shards[1]}: {ranks} ranks are no stages of {size} ranks each for {layers} layers; "
-            f"give other shards, or none"
+            f"shards {shards[0]}x{shards[1]}: {ranks} ranks cannot form stages of {size} ranks each for {layers} "
+            f"layers; give other shards, or none"
         )
     return ranks // size
 

@@ -21,7 +21,7 @@ from wafer_triton.models.run.decode import Decode
 from wafer_triton.models.run.head import Embedding, Head
 from wafer_triton.models.run.ledger import Due, Ledger
 from wafer_triton.models.run.passes import Passes
-from wafer_triton.models.run.pipeline import ModelPipeline
+from wafer_triton.models.run.pipeline import PipelineStage
 from wafer_triton.models.run.prefill import PrefillRun
 from wafer_triton.place.moves import hand_overs
 from wafer_triton.place.regions import Placement
@@ -45,7 +45,7 @@ class Session(PlacedModule):
     embedding: Embedding
     layers: Decode
     phases: Phases
-    pipeline: ModelPipeline
+    pipeline: PipelineStage
     _prefill: PrefillRun
     version = 0  # rises with every change of the caches; a stream refuses to continue after a foreign change
 
@@ -60,7 +60,7 @@ class Session(PlacedModule):
         self.caches: list[KvCache] = [self.block.cache()] * self.batch
         self.ledgers = {phase: Ledger() for phase in PHASES}
         self.ran = dict.fromkeys(PHASES, 0)  # tokens
-        self.passes = Passes(self.config, self.block.dtype, self.block.mesh.device, self.pipeline.of_all)
+        self.passes = Passes(self.config, self.block.dtype, self.block.mesh.device, self.pipeline.gather)
         self.version += 1
         self._broken = False
 
@@ -210,7 +210,7 @@ class Session(PlacedModule):
 
         @lru_cache
         def layers() -> list[Scheduled]:
-            every = self.pipeline.of_all(passes) if passes else []
+            every = self.pipeline.gather(passes) if passes else []
             return list(self._prefill.runs(parts, [sum(chunk) for chunk in zip(*every, strict=True)]))
 
         ran = lru_cache(partial(self.embedding.prompt_runs, count)), layers

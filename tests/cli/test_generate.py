@@ -108,6 +108,11 @@ def test_meshes_from_the_plan(run, folder):
     assert made["mesh"] == str(model.block.mesh) and len(made["tokens"]) == 6
 
 
+def test_a_search_of_meshes_reports_its_progress(run):
+    said = run("--mesh", "plan", "--device", "wormhole")[2]
+    assert all(f"{kind}: 1 of " in said for kind in ("meshes", "meshes of decode", "meshes of prefill")), said
+
+
 @pytest.mark.slow
 def test_triton_says_the_same(run, monkeypatch):
     if not torch.cuda.is_available():

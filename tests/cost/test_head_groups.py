@@ -7,7 +7,7 @@ import pytest
 from wafer_triton import estimate
 from wafer_triton.cost import layers
 from wafer_triton.cost.constants import constants
-from wafer_triton.cost.padding import of_layer, of_prefill, padding
+from wafer_triton.cost.padding import decode_ratio, padding, prefill_ratio
 from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.block import Block
@@ -108,7 +108,7 @@ def test_padding_is_tiles_minus_the_model():
     assert of["attention"].model_bytes == 2 * (4 + 4 * 4 * 12 + 2 * 12 * 2)
     assert of["ffn"].bytes == 8 * 2 * (2 + 3 * 2 * 2) and of["ffn"].model_bytes == 2 * (4 + 3 * 4 * 6)
     whole = sum(kind.macs for kind in of.values()) / sum(kind.model_macs for kind in of.values())
-    assert of_layer(block, 2) == whole and of["ffn"].ratio == 96 / 72
+    assert decode_ratio(block, 2) == whole and of["ffn"].ratio == 96 / 72
 
 
 @pytest.mark.parametrize("more", [{}, {"qkv_bias": True}, {"qk_norm": True}])
@@ -125,7 +125,7 @@ def test_sizes_that_divide_have_copies_but_no_padding(more):
 
 def test_padding_of_prefill_includes_padding_of_tokens():
     block = Block(DecoderShape(8, 8, 1, 4, 2, 4, 0), Mesh(4, 4), "fp16", "fp16", head_groups=2, head_tree=())
-    assert of_prefill(block, 8, 2) == 1
+    assert prefill_ratio(block, 8, 2) == 1
     # 7 tokens take 8 rows in products with weights, and 64 pairs instead of 49 in products of attention
     weights, pairs = 8 * (16 + 8 + 8) + 16 * 8 + 3 * 8 * 8, 2 * 16
-    assert of_prefill(block, 7, 2) == (8 * weights + 64 * pairs) / (7 * weights + 49 * pairs)
+    assert prefill_ratio(block, 7, 2) == (8 * weights + 64 * pairs) / (7 * weights + 49 * pairs)

@@ -107,9 +107,16 @@ def test_the_command_prints_a_table_and_draws_it(tmp_path: Path, capsys: pytest.
     assert cli.main(["reproduce", "--table", "5", "--out", str(path), "--json"]) == 0
     out, err = capsys.readouterr()
     answer = json.loads(out)
-    assert [cell["published"] for cell in answer["cells"]] == ["382", "137548", "16", "6168"]
+    assert [cell["published"] for cell in answer["cells"]] == [382, 137548, 16, 6168]
     assert [cell["verdict"] for cell in answer["cells"]] == ["within", "within", "miss", "miss"]
     assert answer["requests"] == [] and answer["kinds"][0]["misses"] == 2
     assert "137,520" in err and f"written: {path}" in err and path.exists()
     assert cli.main(["reproduce", "--out", "cells.txt"]) == 2
     assert "a picture is one of .png, .svg, .pdf" in capsys.readouterr().err
+
+
+def test_records_have_numbers_and_none_in_place_of_an_empty_text() -> None:
+    first = paper.cells(("6",))[0].as_json()
+    assert (first["published"], first["mesh"], first["tokens"]) == (0.0012, None, None)
+    four = next(cell.as_json() for cell in paper.cells(("4",)))
+    assert (four["mesh"], four["tokens"]) == (420, 4096)

@@ -9,10 +9,10 @@ import pytest
 from wafer_triton import estimate
 from wafer_triton.cost import inference, layers, padding
 from wafer_triton.cost.constants import constants
-from wafer_triton.cost.padding import of_layer, of_prefill
+from wafer_triton.cost.padding import decode_ratio, prefill_ratio
 from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import ShapeError
+from wafer_triton.errors import WaferError
 from wafer_triton.place.layouts import endless
 from wafer_triton.place.need import prefill_need, size_of
 from wafer_triton.schedule.block import Block
@@ -41,7 +41,7 @@ def test_decode_takes_fewer_rows_and_no_more_of_anything(model, side, rows):
     assert part == replace(whole, rows=rows)
     before, after = (layers.decode_block(shape, mesh, 4096, C) for mesh in (whole, part))
     assert layers.decode_bytes(after) == layers.decode_bytes(before)
-    assert of_layer(after, 4096) <= 1.25 and of_layer(after, 4096) < of_layer(before, 4096)
+    assert decode_ratio(after, 4096) <= 1.25 and decode_ratio(after, 4096) < decode_ratio(before, 4096)
     cycles = [layers.total(layers.decode_steps(block, 4096, C)).cycles for block in (before, after)]
     assert cycles[1] <= cycles[0]
 
@@ -56,7 +56,7 @@ def test_prefill_takes_fewer_multiply_adds_and_no_more_cycles(model, side):
     for block in (before, part):
         rows = -(-4096 // block.mesh.rows)
         cycles.append(layers.total(layers.prefill_steps(block, rows, C)).cycles)
-        paddings.append(of_prefill(block, 4096, rows))
+        paddings.append(prefill_ratio(block, 4096, rows))
     assert cycles[1] <= cycles[0] and paddings[1] <= 1.25 < paddings[0]
 
 
@@ -109,5 +109,5 @@ def test_a_trim_that_cannot_be(options, message):
         lambda: estimate.decode(model="smollm2-135m", mesh=24, context=8, **options),
         lambda: estimate.prefill(model="smollm2-135m", mesh=24, tokens=8, **options),
     ):
-        with pytest.raises(ShapeError, match=message):
+        with pytest.raises(WaferError, match=message):
             run()

@@ -72,7 +72,7 @@ def test_a_heat_map_has_feasible_points_and_others():
     [("2", 0, 1), ("2", 3, 8), ("3", 0, 1), ("3", 4, 4), ("4", 0, 1), ("4", 0, 16), ("4", 4, 8), ("6", 0, 2),
      ("6", 1, 16), ("7, 8", 0, 1), ("7, 8", 1, 2)],
 )  # fmt: skip
-def test_a_row_of_an_extended_table_equals_the_study_s(number, cell, size):
+def test_the_page_has_each_computed_row_of_an_extended_table(number, cell, size):
     row_of = STUDY["TABLES"][number][-1]
     assert line(row_of(STUDY["published"](number)[cell], size)) in BATCH, "run python docs/studies/batch.py"
 
@@ -110,7 +110,7 @@ def test_a_batch_of_one_is_the_estimate_of_one_request_and_of_one_prompt():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [8, 16])
-def test_the_fall_of_a_mixture_equals_the_study_s(size):
+def test_the_page_has_the_computed_fall_of_a_mixture(size):
     assert "| " + " | ".join(STUDY["fall_row"](size)) + " |\n" in BATCH, "run python docs/studies/batch.py"
 
 

@@ -19,5 +19,5 @@ TEXT = STUDY["PAGE"].read_text(encoding="utf-8")
     ],
     ids=str,
 )
-def test_a_row_equals_the_study_s(part, of):
+def test_the_page_has_each_computed_row(part, of):
     assert "| " + " | ".join(STUDY[part](*of)) + " |\n" in TEXT, "run python docs/studies/moe.py"

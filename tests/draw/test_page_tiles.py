@@ -37,7 +37,7 @@ def cache_page(folder):
 
 
 def cache(policy):
-    """Build appends to an empty cache of 4 rows, until a row by concatenation is full."""
+    """Build 6 appends to an empty cache of 4 mesh rows; by "concat" they fill the last row."""
     b = Builder(Mesh(4, 2), policy)
     kept = KvCache(4, 6, policy)
     b.buffer("cache", (2,), "fp16", "cache", kept.slots)
@@ -49,10 +49,9 @@ def cache(policy):
 
 def check_colours(browser):
     """Assert that bars of both schedules have the colour of their name in the legend."""
-    for canvas, names, sizes in (("sram", "buffers", "held"), ("timeline", "steps", "cycles")):
-        listed, drawn_ = legend(browser, names), pixels(browser, f"#{canvas}")
-        assert all(drawn_.get(colour, 0) > 20 for colour in listed.values()), (listed, drawn_)
-        field = {"held": "bufferColours", "cycles": "stepColours"}[sizes]
+    for canvas, names, field in (("sram", "buffers", "bufferColours"), ("timeline", "steps", "stepColours")):
+        listed, painted = legend(browser, names), pixels(browser, f"#{canvas}")
+        assert all(painted.get(colour, 0) > 20 for colour in listed.values()), (listed, painted)
         for own in page(browser, f"page.scenes.map((scene) => scene.{field})"):
             shown = {name: ",".join(str(int(text[at : at + 2], 16)) for at in (1, 3, 5)) for name, text in own.items()}
             assert listed.items() <= shown.items()
@@ -71,16 +70,19 @@ def test_a_step_of_a_model_has_one_colour_in_all_its_parts(show):
     assert set(names) < set(colours) and len(own) == len(set(own)) == min(10, len(colours))
 
 
+# The colour of the map 3 pixels before the end of each arrow, for tiles of the first buffer.
+HEADS = (
+    "((map) => { const seen = " + COPY + "(map.canvas), ends = map.scene.moved.filter(({from, to, tile}) => "
+    "from !== to && Math.floor(tile / 64) === 0).map(({from, to}) => map.curve(from, to)); "
+    "return ends.map(({end, middle}) => { const long = Math.hypot(end[0] - middle[0], end[1] - middle[1]); "
+    "const at = [0, 1].map((n) => Math.round(end[n] - 3 * (end[n] - middle[n]) / long)); "
+    "return [...seen.getImageData(...at, 1, 1).data].slice(0, 3); }); })(page.maps[0])"
+)
+
+
 def check_arrows(browser):
-    """Assert that the head of every move's arrow is in ink on the map."""
-    heads = page(
-        browser,
-        "((map) => { const seen = " + COPY + "(map.canvas), ends = map.scene.moved.filter(({from, to, tile}) => "
-        "from !== to && Math.floor(tile / 64) === 0).map(({from, to}) => map.curve(from, to)); "
-        "return ends.map(({end, middle}) => { const long = Math.hypot(end[0] - middle[0], end[1] - middle[1]); "
-        "const at = [0, 1].map((n) => Math.round(end[n] - 3 * (end[n] - middle[n]) / long)); "
-        "return [...seen.getImageData(...at, 1, 1).data].slice(0, 3); }); })(page.maps[0])",
-    )
+    """Assert that on the map every move's arrow ends in a dark head."""
+    heads = page(browser, HEADS)
     assert len(heads) == SIDE * SIDE
     assert all(max(colour) < 90 for colour in heads), heads
 
@@ -91,7 +93,7 @@ def test_every_arrow_ends_in_a_head_that_is_seen(show):
     check_arrows(browser)
 
 
-def test_moves_of_another_buffer_are_drawn_where_the_buffer_in_view_rests(show):
+def test_moves_of_another_buffer_are_paintedwhere_the_buffer_in_view_rests(show):
     browser = show("own")
     browser.choose("#slider", "1")
     browser.choose("#show", "tiles from_right")
@@ -104,13 +106,13 @@ def test_moves_of_another_buffer_are_drawn_where_the_buffer_in_view_rests(show):
 def test_a_multicast_is_one_straight_line_with_a_head_at_every_core(show):
     browser = show("compare")
     browser.choose("#slider", "3")
-    drawn_ = page(
+    painted = page(
         browser,
         "((map) => { let lines = 0, heads = 0; const bus = map.bus.bind(map), head = map.head.bind(map); "
         "map.bus = (group) => { lines += 1; bus(group); }; map.head = (...at) => { heads += 1; head(...at); }; "
         "map.draw(); delete map.bus; delete map.head; return [lines, heads, map.scene.moved.length]; })(page.maps[1])",
     )
-    assert drawn_[0] == SIDE and 0 < drawn_[1] <= drawn_[2]
+    assert painted[0] == SIDE and 0 < painted[1] <= painted[2]
 
 
 def test_sums_are_coloured_by_how_many_parts_they_have(show):
@@ -145,8 +147,8 @@ def test_rows_of_a_cache_are_coloured_by_their_entries(show):
     assert browser.value("document.querySelector('#show').value") == "fill cache"
     check_fill(browser)
     for canvas, entries in (("#map-first", {1, 2}), ("#map-second", {0, 6})):  # after 6 appends
-        drawn_ = pixels(browser, canvas)
-        assert all(drawn_.get(page(browser, f"amount({count} / 7).join(',')"), 0) > 200 for count in entries), canvas
+        painted = pixels(browser, canvas)
+        assert all(painted.get(page(browser, f"amount({count} / 7).join(',')"), 0) > 200 for count in entries), canvas
     assert "no entry" in browser.text("#maps .scale") and "all 7 slots filled" in browser.text("#maps .scale")
 
 

@@ -1,4 +1,4 @@
-"""All rounds of MeshGEMM in one launch, tiles read from where they lie: the bits of the rounds one by one."""
+"""One launch for all rounds of MeshGEMM, with elided exchange, gives the bits of the rounds one by one."""
 
 import pytest
 import torch
@@ -15,13 +15,13 @@ from wafer_triton.schedule.ring import ring
 SIDE = 4
 
 
-def on_rings(m: int, k: int, n: int, dtype: torch.dtype, shared: bool = True):
-    """Return C of small integers on a 4 x 4 mesh, and its exact value: both [4, 4, m, n]."""
+def ring_product(m: int, k: int, n: int, dtype: torch.dtype, shared: bool = True):
+    """Return the product of random integers from -3 to 3 on a 4 x 4 mesh, and its exact value: both [4, 4, m, n]."""
     with torch.device(DEVICE):
-        return _on_rings(m, k, n, dtype, shared)
+        return _ring_product(m, k, n, dtype, shared)
 
 
-def _on_rings(m, k, n, dtype, shared):
+def _ring_product(m, k, n, dtype, shared):
     order = torch.tensor(ring(SIDE).tolist(), dtype=torch.int32)
     a, b = torch.randint(-3, 4, (SIDE, SIDE, m, k)).to(dtype), torch.randint(-3, 4, (SIDE, SIDE, k, n)).to(dtype)
     none, rows = torch.zeros(SIDE, dtype=torch.int32), order * SIDE
@@ -42,12 +42,12 @@ def _on_rings(m, k, n, dtype, shared):
 @pytest.mark.parametrize(("m", "k", "n"), [(2, 3, 5), (33, 20, 70), (64, 16, 64), (64, 80, 128)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 def test_tiles_of_any_size_wherever_they_lie(m, k, n, dtype, shared):
-    got, want = on_rings(m, k, n, dtype, shared)
+    got, want = ring_product(m, k, n, dtype, shared)
     assert torch.equal(got, want)
 
 
-def test_infinity_and_nan_stay_in_their_rows():
-    """Infinity in one tile reaches the row of each core that multiplies it, and no other row."""
+def test_infinity_stays_in_its_row():
+    """Check that infinity in row 5 of a tile of mesh row 2 reaches row 5 of the products of that mesh row alone."""
     order = torch.tensor(ring(SIDE).tolist(), dtype=torch.int32)
     a = torch.ones(SIDE, SIDE, 64, 16, dtype=torch.bfloat16)
     a[2, 3, 5, 0] = float("inf")
@@ -62,8 +62,8 @@ def test_infinity_and_nan_stay_in_their_rows():
     assert torch.equal(got, want)
 
 
-def test_sums_that_go_on_are_never_added_to_on_trial(monkeypatch):
-    monkeypatch.setattr(tuning, "best", lambda *_: pytest.fail("tried"))
+def test_no_tuning_when_the_kernel_adds_to_its_output(monkeypatch):
+    monkeypatch.setattr(tuning, "best", lambda *_: pytest.fail("a trial would add to the output"))
     order = torch.tensor(ring(SIDE).tolist(), dtype=torch.int32)
     labels = Labels(order * SIDE, order, 0), Labels(order, order * SIDE, 0)
     c = Operand(torch.ones(SIDE * SIDE * 64 * 64), 0, 64 * 64)

@@ -123,10 +123,10 @@ CALLS = [
     (lambda: estimate.gemm(mesh=4, m=8, k=8, n=8, algorithm=["mesh"]), "gemm: algorithm is of type list; give a str"),
     (lambda: estimate.gemv(mesh=4, k=8, n=8, algorithm=["ring"]), "gemv: algorithm is of type list; give a str"),
     (lambda: distributed.executor(shards="x"), "shards 'x': mesh 'x': give a side such as 16"),
-    (lambda: WaferForCausalLM.from_config("smollm2-135m", mesh=64, placed=5), "placed = 5 is no function; give one"),
+    (lambda: WaferForCausalLM.from_config("smollm2-135m", mesh=64, placed=5), "placed = 5 must be callable; give a f"),
     (
         lambda: WaferForCausalLM.from_config("smollm2-135m", mesh=64, progress=5),
-        "progress = 5 is no function; give one",
+        "progress = 5 must be callable; give a f",
     ),
     (lambda: token_rows(torch.zeros(1, 3)), "input_ids of torch.float32 must be a tensor of token ids, whole numbers"),
     (lambda: chat_ids(Template(""), "hi"), "messages must be a list of tables such as"),

@@ -66,6 +66,11 @@ def wrong(capsys, tmp_path, monkeypatch):
         ("generate --model '' --prompt a", "checkpoint '': give a folder in Hugging Face layout"),
         ("check --model ./none/config.json", "./none/config.json: there is no such file or folder"),
         ("estimate kv --model none/config.json --mesh 4", "none/config.json: there is no such file or folder"),
+        (
+            "estimate decode --model meta-llama/Llama-3.1-8B --mesh 360 --context 1",
+            "model 'meta-llama/Llama-3.1-8B' is no folder here, and names on a hub are not fetched; give a published "
+            "name (nearest: llama3.1-8b, llama3-8b, llama3.2-1b), or the folder of a download with its config.json",
+        ),
         ("generate --model none/x --prompt a", "none/x: there is no such folder; give one in Hugging Face layout"),
         ("generate --model llama3-8b --prompt a", "llama3-8b: its shape is known, its weights are not"),
         ("check --model .", ".: no config.json; give a folder in Hugging Face layout"),

@@ -120,13 +120,14 @@ CALLS = {
     draw.perfetto: {"subject": SCHEDULE, "path": "/none/x.json", "most": 10},
     draw.scene: {"schedule": SCHEDULE, "name": "", "values": None, "fills": ()},
     draw.inspect: {"schedule": SCHEDULE, "round": -1, "buffer": None},
+    draw.reproduction: {"cells": [], "path": "/none/x.png"},
     draw.wafer: {"regions": [], "path": "/none/x.png", "title": ""},
     sweep: {"kind": "gemv", "over": {"k": [4]}, "mesh": 2, "n": 4},
     explain: {"kind": "gemv", "mesh": 2, "k": 4, "n": 4},
 }  # fmt: skip
 VALUES = (
     None, True, "x", "\ud800", "x" * 5000, b"", -1, 0, 1.5, float("nan"), 10**30, 10**400, [], [[1]], {}, {"x": 1},
-    np.int64(1), np.arange(3), np.array([None, "x"], object), torch.tensor(1), torch.ones(4, 4, device="meta"),
+    {1: 2}, np.int64(1), np.arange(3), np.array([None, "x"], object), torch.tensor(1), torch.ones(4, 4, device="meta"),
     torch.ones(4, 4, requires_grad=True), A.to_sparse(), object(), int, {1}, Path("x"), SCHEDULE,
 )  # fmt: skip
 

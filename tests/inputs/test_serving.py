@@ -10,11 +10,12 @@ from wafer_triton.device import device
 from wafer_triton.draw.serving import knee, pareto
 from wafer_triton.errors import WaferError
 from wafer_triton.models.serve import serve
+from wafer_triton.serve.load import Given, Load
 from wafer_triton.serve.plan import plan
 from wafer_triton.serve.policies import Policy, Shared, organisation
 from wafer_triton.serve.report import Slo, report, write_csv
 from wafer_triton.serve.simulate import simulate
-from wafer_triton.serve.sizes import Given, Load, priced
+from wafer_triton.serve.sizes import priced
 from wafer_triton.serve.traces import read_trace
 from wafer_triton.serve.workload import (
     Closed,

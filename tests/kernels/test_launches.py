@@ -108,7 +108,7 @@ def test_tree(launched):
     given = launch["args"]
     tables = ["cores", "children", "parents", "slots", "others", "awaited", "arrived"]
     assert given["acc"] == C and given["mailbox"] == ["mailbox", 11, 1011, None] and given["tables"] == tables
-    assert given["args"] == [[C, A, B]] and given["receivers"] == [C, "sends", "others", 2]
+    assert given["args"] == [[C, A, B]] and given["receivers"] == ["sends", "others", 2]
     assert (given["blocks"], given["alarm_ptr"], given["launch"]) == (6, "word", 3)
 
 

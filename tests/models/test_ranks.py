@@ -18,7 +18,7 @@ from wafer_triton.models.checkpoint.weights import StoredWeights
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.place import cuts
 from wafer_triton.models.place.cuts import fill
-from wafer_triton.models.run.pipeline import ModelPipeline, stage_count, stage_layers
+from wafer_triton.models.run.pipeline import PipelineStage, stage_count, stage_layers
 from wafer_triton.place.need import param_shapes, weights_of
 from wafer_triton.schedule import decode as blocks
 from wafer_triton.schedule.block import Block, schedule
@@ -123,7 +123,7 @@ def test_ranks_go_to_layers_first():
     assert stage_count(30, 8, (1, 2)) == 4
     for layers, ranks in ((30, 3), (2, 8)):
         with pytest.raises(
-            BackendError, match=f"shards 1x2: {ranks} ranks are no stages of 2 ranks each for {layers} lay"
+            BackendError, match=f"shards 1x2: {ranks} ranks cannot form stages of 2 ranks each for {layers} lay"
         ):
             stage_count(layers, ranks, (1, 2))
 
@@ -159,8 +159,8 @@ def test_rank_0_prints_and_an_error_is_printed_once(tmp_path, capsys):
             assert told == "" and _counted(out) == _counted(alone.out)
     where = "emulated on 2 ranks, each on the CPU by torch, exchange explicit\n"
     messages = {told[3][2].removeprefix(where) for told in (ours, others)}
-    assert messages == {"", "wafer-triton: error: shards 3x1: 2 ranks are no stages of 3 ranks each for 2 layers; give "
-                            "other shards, or none\n"}  # fmt: skip
+    assert messages == {"", "wafer-triton: error: shards 3x1: 2 ranks cannot form stages of 3 ranks each for 2 "
+                            "layers; give other shards, or none\n"}  # fmt: skip
     assert "no tokenizer there (tokenizer.json)" in ours[4][2] + others[4][2]
     assert capsys.readouterr().err == "" and main(commands[3]) == 2
     assert "shards 3x1 are for 3 ranks, and there is one; use torchrun" in capsys.readouterr().err
@@ -203,7 +203,7 @@ def test_a_stage_asks_for_a_result_when_the_last_has_it(number, wanted):
         events.append(f"r{item}")
         return lambda: torch.tensor(item)
 
-    stage = ModelPipeline(shape_of("smollm2-135m"), TorchExecutor(), range(3), "fp32", number, 3)
+    stage = PipelineStage(shape_of("smollm2-135m"), TorchExecutor(), range(3), "fp32", number, 3)
     for place, result in enumerate(stage.flow(range(4), lambda item: None, run)):
         events.append("=")
         assert result == place

@@ -8,11 +8,12 @@ import pytest
 from wafer_triton.device import device
 from wafer_triton.errors import ConfigError
 from wafer_triton.place.regions import FullError
+from wafer_triton.serve.load import Load
 from wafer_triton.serve.plan import BATCHES, plan
 from wafer_triton.serve.policies import Policy, Replacing
 from wafer_triton.serve.report import Slo, report
 from wafer_triton.serve.simulate import simulate
-from wafer_triton.serve.sizes import Load, priced, ranked
+from wafer_triton.serve.sizes import priced, ranked
 from wafer_triton.serve.workload import both, fixed, poisson
 from wafer_triton.shape.read import shape_of
 

@@ -7,7 +7,8 @@ import pytest
 from wafer_triton.device import device
 from wafer_triton.errors import ConfigError, MeshError, SramError
 from wafer_triton.place.regions import decode_regions
-from wafer_triton.serve.sizes import Given, Load, priced, rate
+from wafer_triton.serve.load import Given, Load
+from wafer_triton.serve.sizes import priced, rate
 from wafer_triton.shape.read import shape_of
 
 pytestmark = pytest.mark.slow

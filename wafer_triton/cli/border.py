@@ -1,4 +1,4 @@
-"""The border between the command line and its user: every exception that is not a fault of ours becomes one line.
+"""The border between the command line and its user: every exception that is not a bug of wafer-triton becomes one line.
 
 One line reports a mistake (`WaferError`), a file or stream that cannot be used, or memory that this machine lacks. It
 also reports an error of another package about a user's file. Any other exception is ours and keeps its traceback.
@@ -26,7 +26,7 @@ _BYTES = re.compile(r"allocate (\d+) bytes")
 
 
 def judged(error: Exception) -> tuple[int, str]:
-    """Return the exit code and the message of an exception; a fault of ours is raised again."""
+    """Return the exit code and the message of an exception; a bug of wafer-triton is raised again."""
     if isinstance(error, BrokenPipeError):
         return 141, ""
     said = _said(error)

@@ -1,6 +1,6 @@
 """The command line `wafer-triton`, also `python -m wafer_triton`.
 
-Exit codes: 0, 2 for a user's mistake (one line on stderr), 1 with a traceback for ours, 130 after Ctrl-C, 141 when the
+Exit codes: 0, 2 for a usage error (one line on stderr), 1 for a bug (with a traceback), 130 after Ctrl-C, 141 when the
 reader of the output has gone. Of several ranks the first prints. Ctrl-C has its line before all else is imported.
 """
 

@@ -11,9 +11,9 @@ from wafer_triton.cli.options import count, number, option, path
 from wafer_triton.errors import ConfigError
 
 if TYPE_CHECKING:
+    from wafer_triton.serve.load import Given, Load
     from wafer_triton.serve.policies import Policy
     from wafer_triton.serve.report import Slo
-    from wafer_triton.serve.sizes import Given, Load
     from wafer_triton.serve.times import Priced
     from wafer_triton.serve.workload import Closed, Request
 
@@ -124,7 +124,7 @@ def policy_of(args: argparse.Namespace) -> Policy:
 
 def load_of(args: argparse.Namespace, workload: list[Request] | Closed) -> Load:
     """Return the sizes of a workload: given ones, else the sizes of its longest request."""
-    from wafer_triton.serve.sizes import Load
+    from wafer_triton.serve.load import Load
     from wafer_triton.serve.workload import Closed
 
     requests = list(workload.requests()) if isinstance(workload, Closed) else workload
@@ -142,7 +142,7 @@ def load_of(args: argparse.Namespace, workload: list[Request] | Closed) -> Load:
 
 def given_of(args: argparse.Namespace) -> Given:
     """Return the sizes that are given."""
-    from wafer_triton.serve.sizes import Given
+    from wafer_triton.serve.load import Given
 
     return Given(args.prefill_mesh, args.decode_mesh, args.columns, args.caches, args.experts)
 

@@ -262,6 +262,8 @@ def _check_names(kind: str, arguments: dict[str, Parameter], over: Over, fixed: 
         raise DeviceError(f"sweep over {kind}: no parameter is swept; give one or two, each with its values")
     known = (*arguments, "device", *(name for name in KEYS if name not in arguments))
     for name in over:
+        if not isinstance(name, str):
+            raise DeviceError(f"cannot sweep {shown(name)}; give the name of a parameter: {', '.join(known)}")
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""

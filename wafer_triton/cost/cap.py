@@ -16,7 +16,7 @@ from typing import Any
 
 from wafer_triton.cost.bands import SEVERAL, layer_basis
 from wafer_triton.cost.constants import constants
-from wafer_triton.cost.inference import batch_placed
+from wafer_triton.cost.inference import batch_placed, between_regions
 from wafer_triton.cost.layers import decode_steps, embedding_steps, head_steps, total
 from wafer_triton.cost.price import Prediction
 from wafer_triton.cost.results import Layered
@@ -26,6 +26,7 @@ from wafer_triton.device.dtype import BYTES
 from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.errors import ShapeError, check_counts, shown
 from wafer_triton.place.fitting import fitted
+from wafer_triton.place.regions import decode_regions
 from wafer_triton.schedule.block import Block
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.read import Model, shape_of
@@ -230,6 +231,7 @@ def cap(
     if shape.vocab_size:
         for end in (embedding_steps(own, batch, c), head_steps(own, batch, c)):
             whole += total(end)
+    whole += between_regions(own, decode_regions(own), c)
     seconds = whole.cycles / on.device.clock_hz
     passes = [Pass.decode([context] * batch, seconds, each) for each in hits or [[]]]
     measures = measured(shape, own.dtype, find_device(device), passes)

@@ -15,7 +15,7 @@ from wafer_triton.cost.placement import Placement as Experts
 from wafer_triton.cost.price import Cost, Groups, priced
 from wafer_triton.cost.results import Layered, RequestCost
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import SramError, WaferError
+from wafer_triton.errors import MeshError, SramError, WaferError
 from wafer_triton.place import moves
 from wafer_triton.place.layouts import LAYOUTS, device_regions
 from wafer_triton.place.regions import FullError, Placement, Prefill, Regions, decode_regions, placed, prefill_alone
@@ -23,6 +23,7 @@ from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.shape.decoder import DecoderShape
 
 T = TypeVar("T")
+NOTHING = Cost()
 MOST_STEPS = 1000  # steps of a growing cache that a request prices; of a longer answer as many, evenly spaced
 
 
@@ -73,9 +74,15 @@ def decode_on(
     """Return the cost of `decode`; the error of a mesh that does not hold the model names no mesh that does."""
     block, regions = decode_placed(mesh, shape, context, c, groups, program, head_groups, layout)
     steps = layers.decode_steps(block, context, c)
-    whole = _layered("decode", block, steps, ends(block, 1, c), context, c, program)
+    between: Cost | None = None
+    with suppress(MeshError):  # regions that are laid out by area, beyond the device: without places, so without ways
+        between = between_regions(block, regions, c)
+    # the constants of the paper-benchmark program are fitted without the ways between regions
+    timed = NOTHING if between is None or layers.is_paper_benchmark(program) else between
+    whole = _layered("decode", block, steps, ends(block, 1, c), context, c, program, timed)
     return replace(
-        whole, head_groups=block.head_groups, padding=padding.of_layer(block, context), regions=len(regions),
+        whole, between_regions_cycles=between and between.cycles,
+        head_groups=block.head_groups, padding=padding.decode_ratio(block, context), regions=len(regions),
         layout=layout_of(layout, program), sram_peak_bytes=max(region.sram_peak_bytes for region in regions),
     )  # fmt: skip
 
@@ -141,10 +148,15 @@ def prefill_priced(
     """Return the cost of prefill in chunks of `at_once` tokens a row, with embedding and head as in block `last`."""
     steps = layers.prefill_steps(block, -(-tokens // block.mesh.shape[0]), c, at_once)
     whole = _layered("prefill", block, steps, ends(last, tokens, c), tokens, c, program)
-    padded = padding.of_prefill(block, tokens, at_once)
+    padded = padding.prefill_ratio(block, tokens, at_once)
     return replace(
         whole, head_groups=block.head_groups, padding=padded, experts=placement.where(block, tokens)
     )  # fmt: skip
+
+
+def between_regions(block: layers.Block, regions: Regions, c: Constants) -> Cost:
+    """Return the cost of the ways of a token of decode from region to region; none where one region holds all."""
+    return priced(((schedule, 1) for schedule in moves.hand_overs(regions, block)), c)
 
 
 def ends(block: layers.Block, tokens: int, c: Constants) -> tuple[layers.Steps, layers.Steps]:
@@ -180,7 +192,7 @@ def request_on(place: Placement, input: int, output: int, c: Constants, program:
     decode, prefill, device = place.decode, place.prefill, place.decode.mesh.device
     shape, last = decode.shape, input + output
     prefilled = prefill_priced(prefill, place.at_once, last_block(prefill, c, program), input, c, program)
-    handing_on = priced(((schedule, 1) for schedule in moves.hand_overs(place.regions, decode)), c).cycles
+    handing_on = between_regions(decode, place.regions, c).cycles
     cycles, over = decoding_cycles(decode, input, output, c, handing_on)
     replacing = replacement_cycles(place, input, c)
     replacement, decoding = replacing / device.clock_hz, cycles / device.clock_hz
@@ -266,12 +278,12 @@ def alike(block: layers.Block, input: int, output: int) -> Iterator[tuple[int, i
 
 def _layered(
     phase: str, block: layers.Block, steps: layers.Steps, ends: tuple[layers.Steps, layers.Steps], tokens: int,
-    c: Constants, program: str,
+    c: Constants, program: str, between: Cost = NOTHING,
 ) -> Layered:  # fmt: skip
-    """Return a phase with `tokens` tokens in the cache or the prompt."""
+    """Return a phase with `tokens` tokens in the cache or the prompt; `between` is the cost between its regions."""
     shape, mesh = block.shape, block.mesh
     layer, embedding, head = map(layers.total, (steps, *ends))
-    whole = embedding + layer * shape.num_hidden_layers + head
+    whole = embedding + layer * shape.num_hidden_layers + head + between
     seconds, count = whole.cycles / mesh.device.clock_hz, tokens if phase == "prefill" else 1
     return Layered(
         program=program,

@@ -1,8 +1,8 @@
-"""Padding: numbers that a mesh computes, and keeps in decode, beyond the model's own, as tiles are whole.
+"""Padding: the multiply-adds of a mesh divided by the model's, above 1 where tiles are filled up to equal size.
 
-A width that is cut over P lines is rounded up on each: 4,096 over 660 rows are 7 a row, of which 586 rows hold all.
-Trimming takes only the part of a mesh that holds more than padding. The other cores stay idle: they are not part of the
-schedule's mesh.
+A width that is cut over P mesh lines is rounded up on each line. Of 4,096 over 660 rows each takes 7, and 586 rows hold
+all. Trimming takes only the part of a mesh that holds more than padding. The other cores stay idle: they are not part
+of the schedule's mesh.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from wafer_triton.shape.decoder import DecoderShape
 
 @dataclass(frozen=True)
 class Padding:
-    """Multiply-adds of one token, and resident bytes, of a block on its mesh and of the model itself."""
+    """Multiply-adds of one token, and resident bytes: of a kind of block on its whole mesh, and of the model itself."""
 
     macs: int
     model_macs: int
@@ -34,51 +34,49 @@ class Padding:
 
     @property
     def ratio(self) -> float:
-        """Multiply-adds of the mesh over the model's."""
+        """Multiply-adds of the mesh divided by the model's."""
         return self.macs / self.model_macs
 
 
 def padding(block: Block, context: int) -> dict[str, Padding]:
-    """Return the padding of each kind of block, of layers whose cache holds `context` tokens.
+    """Return the padding of decode for each kind of block, with `context` tokens in the cache.
 
     An element on many cores, such as a norm's weight on all columns, counts on each. Repeated keys and values count on
     each core, too, and so do free slots of the cache.
     """
-    macs, model = _decode_macs(block, context), block.shape.decode_macs(context)
-    needs = _decode_stays(block)
-    held, cached = block.shape.decode_elements(0), block.shape.decode_elements(context)
-    own = {
-        kind: number * BYTES[block.stored] + (cached[kind] - number) * BYTES[block.dtype]
-        for kind, number in held.items()
+    macs, model_macs = _decode_macs(block, context), block.shape.decode_macs(context)
+    weights, elements = block.shape.decode_elements(0), block.shape.decode_elements(context)
+    resident_bytes = _resident_bytes(block)
+    model_bytes = {
+        kind: count * BYTES[block.stored] + (elements[kind] - count) * BYTES[block.dtype]
+        for kind, count in weights.items()
     }
-    return {kind: Padding(macs[kind], model[kind], needs[kind], own[kind]) for kind in model}
+    return {kind: Padding(macs[kind], model_macs[kind], resident_bytes[kind], model_bytes[kind]) for kind in model_macs}
 
 
-def of_layer(block: Block, context: int) -> float:
-    """Return multiply-adds of a layer on the mesh over the model's."""
-    kinds = padding(block, context)
-    return _of_all(block, {kind: each.macs for kind, each in kinds.items()}) / _of_all(
-        block, {kind: each.model_macs for kind, each in kinds.items()}
-    )
+def decode_ratio(block: Block, context: int) -> float:
+    """Return the padding of all layers for one token of decode, with `context` tokens in the cache."""
+    model_macs = block.shape.decode_macs(context)
+    return _all_layers(block, _decode_macs(block, context)) / _all_layers(block, model_macs)
 
 
-def of_prefill(block: Block, tokens: int, at_once: int) -> float:
-    """Return multiply-adds of a layer on the mesh over the model's, for a prompt in chunks of `at_once` tokens a row.
+def prefill_ratio(block: Block, tokens: int, at_once: int) -> float:
+    """Return the padding of all layers for a prompt of `tokens`, in chunks of `at_once` tokens a mesh row.
 
     The model's multiply-adds include all products of queries and keys, masked or not.
     """
-    rows = -(-tokens // block.mesh.shape[0])
-    own = tokens * _of_all(block, block.shape.decode_macs(tokens))
-    return _of_all(block, _prefill_macs(block, rows, at_once)) / own
+    rows = -(-tokens // block.mesh.shape[0])  # tokens of a mesh row
+    model_macs = tokens * _all_layers(block, block.shape.decode_macs(tokens))
+    return _all_layers(block, _prefill_macs(block, rows, at_once)) / model_macs
 
 
-def _of_all(block: Block, numbers: dict[str, int]) -> int:
-    """Return the sum over all layers of numbers that are given by kind of block."""
-    return sum(number * block.shape.layers_of[kind] for kind, number in numbers.items())
+def _all_layers(block: Block, counts: dict[str, int]) -> int:
+    """Return the sum over all layers of a count that is given for each kind of block."""
+    return sum(count * block.shape.layers_of[kind] for kind, count in counts.items())
 
 
 def trimmed_decode(shape: DecoderShape, mesh: Mesh, context: int) -> Mesh:
-    """Return the part of a mesh with the fewest rows on which no tile of decode is larger than on all rows."""
+    """Return a mesh cut to the fewest rows, such that no tile of decode is larger than on all rows."""
     rows = mesh.rows
     return replace(mesh, rows=max(-(-size // -(-size // rows)) for size in (shape.hidden_size, context)))
 
@@ -86,10 +84,10 @@ def trimmed_decode(shape: DecoderShape, mesh: Mesh, context: int) -> Mesh:
 def trimmed_prefill(
     on: Callable[[Mesh], Block], mesh: Mesh, tokens: int, c: Constants, count: int | None = None
 ) -> Block:
-    """Return the block on the square part of a mesh with the fewest multiply-adds and no more cycles than the whole.
+    """Return the block on the square part of a mesh with the fewest multiply-adds that takes no more cycles.
 
-    `on` makes the block with one head group on a mesh. Cycles count the products of `tokens` tokens; `count` is as
-    in `layers.prefill_head_group_choices`. A mesh that is folded to a square is not trimmed.
+    `on` makes the block with one head group on a mesh. Cycles are of the products of `tokens` tokens, compared with
+    the whole mesh; `count` is as in `layers.prefill_head_group_choices`. A folded mesh is not trimmed.
     """
     whole = _choices(on(mesh), tokens, c, count)
     limit = min(cycles for _, cycles, _ in whole)
@@ -137,19 +135,19 @@ def check_trim(trim: object, program: str = "full") -> None:
         raise ShapeError("trim = True: the paper-benchmark program ran on all cores of its mesh; give program 'full'")
 
 
-def _decode_stays(block: layers.Block) -> dict[str, int]:
-    """Return resident bytes on the whole mesh for each kind of block of decode layers: weights and cache."""
+def _resident_bytes(block: layers.Block) -> dict[str, int]:
+    """Return the resident bytes of decode on the whole mesh, weights and cache, for each kind of block."""
     cores = block.mesh.rows * block.mesh.cols
     return {kind: sum(decode_need(block, kind).resident.values()) * cores for kind in block.shape.layers_of}
 
 
 def _decode_macs(block: layers.Block, context: int) -> dict[str, int]:
-    """Return multiply-adds on the whole mesh for one token, by kind of block of decode layers."""
+    """Return the multiply-adds on the whole mesh for one token of decode, for each kind of block."""
     return _macs(block, layers.decode_phases(block, context))
 
 
 def _prefill_macs(block: layers.Block, tokens: int, at_once: int | None = None) -> dict[str, int]:
-    """Return multiply-adds on the whole mesh for a prompt, by kind of block of prefill layers; see `prefill_steps`."""
+    """Return the multiply-adds on the whole mesh for a prompt, for each kind of block; see `layers.prefill_steps`."""
     return _macs(block, layers.prefill_phases(block, tokens, at_once))
 
 

@@ -77,6 +77,8 @@ class Layered:
     # of the whole phase, as in `Cost`
     latency_cycles: float = field(default=0.0, metadata=as_in(Cost, "latency_cycles"))
     link_cycles: float = field(default=0.0, metadata=as_in(Cost, "link_cycles"))
+    # of decode's activation from region to region, in the time of the full program alone; None in prefill
+    between_regions_cycles: float | None = field(default=None, metadata=unit("cycles", "cycles between regions"))
     # of the fullest core of the regions
     sram_peak_bytes: int = field(default=0, metadata=as_in(Cost, "sram_peak_bytes"))
 

@@ -1,4 +1,4 @@
-"""The runs of a schedule: rounds that follow one another in the same way, which are counted and priced together.
+"""The runs of a schedule: successive rounds of one kind and one step, which are counted and priced together.
 
 Every round is of one kind:
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 def kind(round_: Round) -> str:
     """Return the kind of a round: "local", "product", "tiles", "stream" or "circuit"."""
-    kept = vars(round_)  # a cached property would be here; but a round's kind needs the table of local operations
+    kept = vars(round_)  # kept as by a cached property, which `Round` cannot have: it imports no local operations
     if "kind" not in kept:
         kept["kind"] = _kind(round_)
     known: str = kept["kind"]
@@ -47,18 +47,19 @@ def runs(schedule: Schedule) -> list[Run]:
 def counted_runs(schedule: Schedule) -> list[tuple[Run, int]]:
     """Return the runs of a schedule in order, each with its number of repetitions.
 
-    Of repeated steps only three times are listed. The second one stands for all but the first and the last.
+    Of a repetition only the first, the second and the last are listed, and the second is counted for all between. All
+    are listed if one run may span them.
     """
     return _joined(_pieces(schedule.rounds.steps))
 
 
 def distinct_runs(schedule: Schedule) -> list[tuple[Run, int]]:
     """Return the runs of a schedule, each with its number of repetitions; runs of the same round objects are one."""
-    times: dict[tuple[int, ...], tuple[Run, int]] = {}
+    found: dict[tuple[int, ...], tuple[Run, int]] = {}
     for run, count in counted_runs(schedule):
         key = tuple(map(id, run))
-        times[key] = run, times.get(key, (run, 0))[1] + count
-    return list(times.values())
+        found[key] = run, found.get(key, (run, 0))[1] + count
+    return list(found.values())
 
 
 def _pieces(steps: Iterable[Step]) -> Iterator[tuple[Run, int]]:
@@ -68,12 +69,12 @@ def _pieces(steps: Iterable[Step]) -> Iterator[tuple[Run, int]]:
             yield step, 1
         elif isinstance(step, Repeat):
             once = _joined(_pieces(step.steps))
-            if step.times <= 3 or _goes_on(once[-1][0][-1], once[0][0][0]):  # one run may go through all times
+            if step.times <= 3 or _goes_on(once[-1][0][-1], once[0][0][0]):  # one run may span the repetitions
                 for _ in range(step.times):
                     yield from once
             else:
                 yield from once
-                yield from ((run, times * (step.times - 2)) for run, times in once)
+                yield from ((run, repeats * (step.times - 2)) for run, repeats in once)
                 yield from once
         else:
             yield (step,), 1
@@ -83,14 +84,14 @@ def _joined(pieces: Iterable[tuple[Run, int]]) -> list[tuple[Run, int]]:
     """Return runs, each joined with the runs that continue it."""
     cut: list[tuple[Run, int]] = []
     own: list[Round] | None = None  # the last run, if it was joined here
-    for run, times in pieces:
-        if cut and cut[-1][1] == times and _goes_on(cut[-1][0][-1], run[0]):
+    for run, repeats in pieces:
+        if cut and cut[-1][1] == repeats and _goes_on(cut[-1][0][-1], run[0]):
             if own is None:
                 own = [*cut[-1][0]]
-                cut[-1] = own, times
+                cut[-1] = own, repeats
             own += run
         else:
-            cut.append((run, times))
+            cut.append((run, repeats))
             own = None
     return cut
 

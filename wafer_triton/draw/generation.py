@@ -13,7 +13,7 @@ from wafer_triton.count.account import Account
 from wafer_triton.device import NUMBERS, PRESETS, Device
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.draw.tables import records, table
-from wafer_triton.text.quantity import EMULATED, PREDICTED, Legend, as_in, named, unit
+from wafer_triton.text.quantity import EMULATED, PREDICTED, Legend, as_in, digits, named, unit
 
 if TYPE_CHECKING:
     from wafer_triton.place.regions import Region
@@ -127,8 +127,8 @@ def generation_tables(generation: Generation) -> str:
         ("exchange", f"{settings['exchange']}, {settings['backend']} backend"),
         ("regions", f"{len(generation.regions)}: " + ", ".join(f"{times} of {mesh}" for mesh, times in kinds.items())),
         ("SRAM peak", f"{sram_peak} of a core's {LEGEND.shown('sram_bytes', device.sram_bytes)}"),
-        ("rounds", LEGEND.shown("rounds", account.rounds)),
-        ("hops", f"{LEGEND.shown('hops', account.hops)} on the critical path"),
+        ("rounds", digits(account.rounds)),
+        ("hops", f"{digits(account.hops)} on the critical path"),
         ("bytes over links", LEGEND.shown("link_bytes", account.link_bytes)),
     )
     prompt, prefill = (
@@ -142,7 +142,10 @@ def generation_tables(generation: Generation) -> str:
         table(("", ""), emulated, left=2, title=EMULATED),
     ]
     if generation.predicted:
-        phases = [{"phase": f"predicted {phase}"} | dict(values) for phase, values in generation.predicted.items()]
+        phases = [
+            {"phase": f"predicted {SHOWN_PHASES.get(phase, phase)}"} | dict(values)
+            for phase, values in generation.predicted.items()
+        ]
         tables.append(records(phases, LEGEND, title=PREDICTED, labels={"phase": ""}))
     if generation.cap:
         shares = [
@@ -153,6 +156,7 @@ def generation_tables(generation: Generation) -> str:
     return "\n\n".join(tables)
 
 
+SHOWN_PHASES = {"replacement": "re-placement"}
 CAP = ("s_mbu", "mbu", "s_mfu", "mfu", "distinct_experts")
 
 

@@ -58,6 +58,11 @@ def page(
             raise DrawError(f"{title}: a {type(one).__name__} is no scene of a page; give a result of draw.scene")
     if time is not None and not (isinstance(time, Mapping) and {"rows", "views"} <= time.keys()):
         raise DrawError(f"{title}: time of a page is of type {type(time).__name__}; give a result of times.plain")
+    regions = list(regions)
+    for region in regions:
+        if not hasattr(region, "blocks"):
+            kind = type(region).__name__
+            raise DrawError(f"{title}: a region is of type {kind}; give the regions of a placed model")
     placed = [_plain(region) for region in regions]
     if not scenes and not placed:
         raise DrawError(f"{title}: a page without a schedule and without regions has nothing to show; give one of them")

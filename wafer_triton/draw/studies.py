@@ -181,6 +181,8 @@ def reproduction(cells: Sequence[Cell], path: str | Path) -> None:
     """
     from wafer_triton.cost.calibrate.cells import NAMES, RIVALS
 
+    if odd := [cell for cell in cells if not hasattr(cell, "verdict")]:
+        raise DrawError(f"a cell is of type {type(odd[0]).__name__}; give the cells of the paper's tables")
     own = [cell for cell in cells if cell.error is not None and cell.system not in RIVALS]
     rivals = [cell for cell in cells if cell.error is not None and cell.system in RIVALS]
     if not own:

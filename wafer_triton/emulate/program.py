@@ -18,14 +18,15 @@ import torch
 from wafer_triton.cost.price import Prediction, price
 from wafer_triton.device.layout import sharding
 from wafer_triton.emulate.parts import Launch, Memory, Planner, Step, Tables, Workspace
-from wafer_triton.errors import BackendError, MeshError, ScheduleError, ShapeError
+from wafer_triton.errors import BackendError, MeshError, ScheduleError, ShapeError, check_type
+from wafer_triton.schedule.repeat import comings
 from wafer_triton.schedule.rounds import Buffer
 from wafer_triton.schedule.schedule import Schedule
 
 
 @dataclass(eq=False)
 class Program:
-    """A schedule bound to memory; `run` executes it, and may be called again after inputs changed in place."""
+    """A schedule bound to memory; `run` executes it, and again once `write` renews inputs that rounds overwrite."""
 
     schedule: Schedule
     memory: dict[str, torch.Tensor]
@@ -33,6 +34,7 @@ class Program:
     workspace: Workspace
     tables: Tables | None = None
     steps: list[Step] = field(init=False)
+    _stale: frozenset[str] = field(init=False, default=frozenset())  # inputs that rounds have overwritten
 
     def __post_init__(self) -> None:
         self.steps = self.executor.plan(self.schedule, self._memory(self.schedule))
@@ -41,11 +43,19 @@ class Program:
         return Memory(schedule.mesh, dict(schedule.buffers), self.memory, self.workspace, self.tables)
 
     def run(self, until: int | str | None = None) -> None:
-        """Execute every round; with `until` the rounds before one, given by number or as the first with a label."""
+        """Execute every round; with `until` the rounds before one, given by number or as the first with a label.
+
+        Raises ScheduleError if rounds ran before and an input that they overwrote was not renewed by `write`.
+        """
         if until is not None:
             for _ in islice(self.rounds(), number_of(self.schedule, until)):
                 pass
             return
+        self._begin()
+        self.execute()
+
+    def execute(self) -> None:
+        """Execute every round on the present values of all buffers, as timings do."""
         with self.executor.on_device():
             for step in self.steps:
                 step()
@@ -53,13 +63,14 @@ class Program:
     def rounds(self) -> Iterator[State]:
         """Execute round by round, and give the state after each; rounds are not fused, which takes longer than `run`.
 
-        Raises BackendError with elided exchange, where tiles do not move.
+        Raises BackendError with elided exchange, where tiles do not move, and ScheduleError as `run`.
         """
         if self.executor.exchange != "explicit":
             raise BackendError(
                 f"{self.schedule.name}: with elided exchange tiles stay in place, so that no round can be shown; use "
                 f"exchange='explicit'"
             )
+        self._begin()
         memory = replace(self._memory(self.schedule), tables=None)
         planned = dict[int, list[Step]]()
         for number, round_ in enumerate(self.schedule.rounds):
@@ -70,11 +81,23 @@ class Program:
                     step()
             yield State(number, round_.label, self.held)
 
+    def _begin(self) -> None:
+        """Let a run begin, after which the inputs that its rounds overwrite are stale."""
+        if self._stale:
+            raise ScheduleError(
+                f"{self.schedule.name}: rounds that ran before have overwritten {', '.join(sorted(self._stale))}; give "
+                f"new values by `write`, or bind the schedule anew"
+            )
+        written = (coming.round.written for coming in comings(self.schedule.rounds.steps))
+        inputs = {name for name, buffer in self.schedule.buffers.items() if buffer.given and not buffer.kept}
+        self._stale = frozenset(inputs.intersection(*[set().union(*written)]))
+
     def rebind(self, schedule: Schedule) -> None:
         """Run `schedule` from now on, which differs in its indices alone from the one that was bound.
 
         With `tables`, every record of this program, and of all that share them, is rebound too.
         """
+        check_type(f"{self.schedule.name}: the schedule to rebind", schedule, Schedule)
         if self.tables is None or not self.tables.held:  # no step reads them
             self.steps[:] = self.executor.plan(schedule, self._memory(schedule))
         elif self.tables.schedule is not schedule:  # another program that shares them may have been here first
@@ -83,8 +106,8 @@ class Program:
 
     @cached_property
     def captured(self) -> Step:
-        """A function that does the same as `run`, with Triton by replaying one CUDA graph (see `Executor.capture`)."""
-        return self.executor.capture(self.run)
+        """A function that does the same as `execute`, with Triton by one CUDA graph (see `Executor.capture`)."""
+        return self.executor.capture(self.execute)
 
     def refill(self) -> None:
         """Make all buffers but those given at the start as in fresh memory."""
@@ -124,6 +147,7 @@ class Program:
         """Give an input buffer new values, [rows, cols, *tile], rounded to the buffer's dtype."""
         values = self.executor.part(self.schedule, self._buffer(name), tiles)
         self.memory[name].copy_(values)
+        self._stale -= {name}
 
     def read(self, name: str) -> torch.Tensor:
         """Return the values of a buffer: [rows, cols, *tile], or [rows, cols, slots, *tile] if it has several slots.

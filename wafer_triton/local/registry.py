@@ -143,10 +143,16 @@ def local_op(
     """Register the decorated torch function as the local operation of its name (without the suffix `_torch`).
 
     Its positional parameters are the operands, outputs first, its keywords the parameters; the rest as in `LocalOp`.
+    Raises ScheduleError if another module has an operation of that name.
     """
 
     def register(run: Callable[..., None]) -> Callable[..., None]:
         name = run.__name__.removesuffix("_torch")
+        known = LOCAL_OPS.get(name)
+        if known is not None and (known.run.__module__, known.run.__qualname__) != (run.__module__, run.__qualname__):
+            raise ScheduleError(
+                f"local operation {name!r} exists already, in {known.run.__module__}; give the function another name"
+            )
         LOCAL_OPS[name] = LocalOp(
             name, run, tiles, work, outs, elementwise, reads or {}, product, partial, dtypes or {}
         )

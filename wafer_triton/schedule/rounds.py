@@ -277,12 +277,14 @@ class Round:
     @cached_property
     def touched(self) -> frozenset[str]:
         """Names of the buffers that the round reads or writes."""
-        names: set[str] = set()
-        for exchange in self.exchanges:
-            names.update((exchange.src.buffer, exchange.dst.buffer))
-        for op in self.locals:
-            names.update(slot.buffer for slot in (*op.outs, *op.ins))
-        return frozenset(names)
+        read = [exchange.src.buffer for exchange in self.exchanges]
+        return self.written.union(read, (slot.buffer for op in self.locals for slot in op.ins))
+
+    @property
+    def written(self) -> frozenset[str]:
+        """Names of the buffers that the round writes."""
+        arrived = [exchange.dst.buffer for exchange in self.exchanges]
+        return frozenset([*arrived, *(slot.buffer for op in self.locals for slot in op.outs)])
 
     @cached_property
     def overlaps(self) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from wafer_triton.cost import inference, layers
 from wafer_triton.cost.cap import kv_bytes, weight_bytes
@@ -16,11 +16,9 @@ from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.errors import MeshError, WaferError
 from wafer_triton.place.regions import FullError, Placement, Prefill, decode_regions, placed
 from wafer_triton.schedule.block import Block
+from wafer_triton.serve.load import Given, Load
 from wafer_triton.serve.times import Priced
 from wafer_triton.shape.decoder import DecoderShape
-
-if TYPE_CHECKING:
-    from wafer_triton.serve.sizes import Given, Load
 
 T = TypeVar("T")
 DTYPE = "fp16"  # of all blocks that are priced

@@ -10,11 +10,12 @@ from wafer_triton.device import Device, DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.errors import ConfigError, ShapeError, WaferError, check_counts, check_type
 from wafer_triton.serve.course import Run
+from wafer_triton.serve.load import Given, Load
 from wafer_triton.serve.places import CUTS, check_weights
 from wafer_triton.serve.policies import Organisation, Policy, Replacing, Shared, Split, organisation
 from wafer_triton.serve.report import Slo, report
 from wafer_triton.serve.simulate import simulate
-from wafer_triton.serve.sizes import Given, Load, ranked
+from wafer_triton.serve.sizes import ranked
 from wafer_triton.serve.times import Priced
 from wafer_triton.serve.workload import Request, both, fixed, poisson
 from wafer_triton.shape.decoder import DecoderShape

@@ -3,70 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from wafer_triton.cost.placement import Placement as Experts
 from wafer_triton.cost.placement import checked
 from wafer_triton.device import Device, DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.device.mesh import Mesh, as_mesh
-from wafer_triton.errors import ConfigError, MeshError, ShapeError, SramError, WaferError, check_counts, check_type
+from wafer_triton.errors import ConfigError, MeshError, SramError, WaferError, check_type
 from wafer_triton.place.fitting import remedies
 from wafer_triton.place.regions import FullError
 from wafer_triton.serve import places
+from wafer_triton.serve.load import LEFT_TO_PRICES, Given, Load
 from wafer_triton.serve.pipeline import period
 from wafer_triton.serve.policies import organisation
 from wafer_triton.serve.times import Priced
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.read import shape_of
 
-MOST_BATCH = 65_536  # sequences in decode, each of which has a slot
 
-
-@dataclass(frozen=True)
-class Load:
-    """The sizes that a placement must hold, and the mean request that it is chosen for, all in tokens but `batch`.
-
-    Up to `batch` sequences of at most `context` tokens decode together, `at_once` of them in a group. A prompt has at
-    most `prompt` tokens. Raises ShapeError for a size below 1.
-    """
-
-    batch: int
-    context: int
-    prompt: int
-    input: int  # of the mean request
-    output: int
-    at_once: int = 1
-
-    def __post_init__(self) -> None:
-        check_counts(**vars(self))
-        if self.batch > MOST_BATCH:
-            raise ShapeError(f"batch = {self.batch:,} is more than the {MOST_BATCH:,} sequences that are taken here")
-
-
-@dataclass(frozen=True)
-class Given:
-    """The sizes that a user gives; None leaves one to the prices."""
-
-    prefill_mesh: Any = None
-    decode_mesh: Any = None
-    columns: int | None = None  # of prefill, with policy split
-    caches: int | None = None  # sequences of `context` tokens that the caches hold
-    experts: Experts = None  # of a mixture in prefill; None has each on the whole mesh
-
-    def where(self, shape: DecoderShape) -> Experts:
-        """Return where the experts of a model live, None for a dense one."""
-        return "spread" if self.experts is None and shape.experts is not None else self.experts
-
-
-def priced(name: str, model: str | DecoderShape, on: DeviceLike, load: Load, given: Given = Given()) -> Priced:
+def priced(name: str, model: str | DecoderShape, on: DeviceLike, load: Load, given: Given = LEFT_TO_PRICES) -> Priced:
     """Return the first of `ranked`, and raise as it does."""
     return ranked(name, model, on, load, given)[0]
 
 
-def ranked(name: str, model: str | DecoderShape, on: DeviceLike, load: Load, given: Given = Given()) -> list[Priced]:
+def ranked(
+    name: str, model: str | DecoderShape, on: DeviceLike, load: Load, given: Given = LEFT_TO_PRICES
+) -> list[Priced]:
     """Return times of a model on a device under an organisation, by its name in `policies.ORGANISATIONS`.
 
     Sizes that are not given are tried: meshes of "shared", columns of "split". Those with the most requests a second by

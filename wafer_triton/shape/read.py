@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -246,13 +247,29 @@ def name_of(path: Path) -> str:
     return path.resolve().parent.name or str(path)
 
 
+ENDINGS = (".json", ".safetensors", ".gguf")  # of a model's files
+
+
 def is_path(name: str) -> bool:
     """Return whether a text that is no file can only have been meant as a path."""
-    return name.startswith(("~", ".", os.sep)) or os.sep in name or name.endswith((".json", ".safetensors", ".gguf"))
+    return name.startswith(("~", ".", os.sep)) or os.sep in name or name.endswith(ENDINGS)
+
+
+def is_hub(name: str) -> bool:
+    """Return whether a text that is no file has the form of a Hugging Face name: an owner and a model."""
+    return re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", name) is not None and not name.endswith(ENDINGS)
 
 
 def unknown_model(name: str) -> ConfigError:
     """Return the error of a name that no table, folder or file has."""
+    if is_hub(name):
+        last = name.split("/")[1]
+        near = difflib.get_close_matches(last.lower(), MODELS, n=3, cutoff=0.4)
+        hint = f" (nearest: {', '.join(near)})" if near else ""
+        return ConfigError(
+            f"model {short(name)} is no folder here, and names on a hub are not fetched; give a published name{hint}, "
+            f"or the folder of a download with its config.json"
+        )
     if is_path(name):
         return ConfigError(f"{short(name).strip(chr(39))}: there is no such file or folder")
     near = difflib.get_close_matches(name.lower(), MODELS, n=3, cutoff=0.4)

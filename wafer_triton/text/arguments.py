@@ -130,6 +130,11 @@ def _is_utf8(text: str) -> bool:
     return False
 
 
+def _is_single(value: Any) -> bool:
+    """Return whether a value is one thing although it has an iterator: a text, a number of numpy or torch."""
+    return isinstance(value, str | bytes) or getattr(value, "ndim", 1) == 0
+
+
 def _is_texts(value: Any) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
 
@@ -142,6 +147,6 @@ _PLAIN = {
     "Sequence": _Kind("a list", lambda value: isinstance(value, list | tuple | range)),
     "tuple": _Kind("a tuple", lambda value: isinstance(value, list | tuple)),
     "Mapping": _Kind("a dict", lambda value: isinstance(value, Mapping)),
-    "Iterable": _Kind("a list", lambda value: isinstance(value, Iterable) and not isinstance(value, str | bytes)),
+    "Iterable": _Kind("a list", lambda value: isinstance(value, Iterable) and not _is_single(value)),
     "Callable": _Kind("a function", callable),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -71,8 +72,20 @@ class Cell:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Return all fields, with error and verdict."""
-        return vars(self) | {"error": self.error, "verdict": self.verdict}
+        """Return all fields, with error and verdict; a number as a number, an empty mesh or count of tokens as None.
+
+        A range of published numbers, two meshes, and the tokens of a prompt with its answer stay texts.
+        """
+        texts = {name: _number(getattr(self, name)) for name in ("mesh", "tokens", "published")}
+        return vars(self) | texts | {"error": self.error, "verdict": self.verdict}
+
+
+def _number(text: str) -> float | str | None:
+    """Return the number that a text is, the text if it is none, None if it is empty."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text or None
 
 
 @dataclass(frozen=True)

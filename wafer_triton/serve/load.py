@@ -1,0 +1,51 @@
+"""The load that a placement for serving must hold, and the sizes that a user gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from wafer_triton.cost.placement import Placement as Experts
+from wafer_triton.errors import ShapeError, check_counts
+from wafer_triton.shape.decoder import DecoderShape
+
+MOST_BATCH = 65_536  # sequences in decode, each of which has a slot
+
+
+@dataclass(frozen=True)
+class Load:
+    """The sizes that a placement must hold, and the mean request that it is chosen for, all in tokens but `batch`.
+
+    Up to `batch` sequences of at most `context` tokens decode together, `at_once` of them in a group. A prompt has at
+    most `prompt` tokens. Raises ShapeError for a size below 1.
+    """
+
+    batch: int
+    context: int
+    prompt: int
+    input: int  # of the mean request
+    output: int
+    at_once: int = 1
+
+    def __post_init__(self) -> None:
+        check_counts(**vars(self))
+        if self.batch > MOST_BATCH:
+            raise ShapeError(f"batch = {self.batch:,} is more than the {MOST_BATCH:,} sequences that are taken here")
+
+
+@dataclass(frozen=True)
+class Given:
+    """The sizes that a user gives; None leaves one to the prices."""
+
+    prefill_mesh: Any = None
+    decode_mesh: Any = None
+    columns: int | None = None  # of prefill, with policy split
+    caches: int | None = None  # sequences of `context` tokens that the caches hold
+    experts: Experts = None  # of a mixture in prefill; None has each on the whole mesh
+
+    def where(self, shape: DecoderShape) -> Experts:
+        """Return where the experts of a model live, None for a dense one."""
+        return "spread" if self.experts is None and shape.experts is not None else self.experts
+
+
+LEFT_TO_PRICES = Given()  # no size is given
