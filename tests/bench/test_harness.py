@@ -71,7 +71,7 @@ def test_the_emulation_equals_the_torch_executor(op, shapes, side, dtype, way, m
     results, emulation = [], peers.Emulation()
     for executor in (TorchExecutor(), emulation):
         program = executor.bind(schedule, tiles)
-        program.run()
+        program.execute()
         results.append(program.read("out"))
     assert torch.equal(*results) and results[0].any()
     assert sum(emulation.chosen.values()) >= 2, "the product and the moves"

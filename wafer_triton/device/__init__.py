@@ -21,13 +21,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from numbers import Number
-from os import PathLike, sep
+from os import PathLike, path, sep
 from typing import Any
 
 from wafer_triton.device import keys
 from wafer_triton.device.keys import MOST, UNBOUNDED_BYTES
 from wafer_triton.device.spec import NAMES, Sourced, read
 from wafer_triton.errors import DeviceError, shown
+from wafer_triton.text.calls import bound
 from wafer_triton.text.quantity import named, unit
 
 MEASURED = ("wse2", "wse3")  # devices that the cost model's constants are fitted on
@@ -35,6 +36,7 @@ LAW = "in proportion to cores and clock (assumed: the dynamic power of CMOS, a C
 NUMBERS = tuple(MOST)  # the fields of a device that are numbers
 
 
+@bound
 @dataclass(frozen=True)
 class Device:
     """A mesh of small cores; every number is a physical one and says its unit.
@@ -221,7 +223,7 @@ def device(spec: DeviceLike) -> Device:
     first, numbers = keys.in_text(spec)
     if first in PRESETS:
         base = PRESETS[first]
-    elif first.lower().endswith(keys.SUFFIXES) or sep in first:
+    elif sep in first or path.splitext(first)[1][1:].isalpha() or path.isfile(first):
         base = Device.from_file(first)
     else:
         near = keys.nearest(first, PRESETS) or "; give a preset, or a file that ends in .toml or .json"

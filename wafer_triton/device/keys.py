@@ -65,7 +65,7 @@ def in_file(path: str | PathLike[str]) -> tuple[str, str | None, dict[str, Any]]
     where = fspath(path)
     kind = Path(where).suffix.lower()
     if kind not in SUFFIXES:
-        raise DeviceError(f"{where}: a device's file ends in {' or '.join(SUFFIXES)}; write its numbers in one")
+        raise DeviceError(f"{where}: a device's file ends in {' or '.join(SUFFIXES)}; write it as one of them")
     text = read_text(Path(where), DeviceError)
     values = (parse_toml if kind == ".toml" else parse_json)(text, where, DeviceError)
     if not isinstance(values, dict):

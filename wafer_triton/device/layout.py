@@ -126,7 +126,10 @@ def axes(pattern: str) -> list[str]:
 
 
 def dimensions(left: str) -> list[list[str]]:
-    """Return the axes of each dimension that the left side of a pattern names."""
+    """Return the axes of each dimension of one side of a pattern; ShapeError for a parenthesis without its pair."""
+    if rest := re.sub(r"^(?:[^()]|\([^()]*\))*", "", left.strip()):
+        kind = "opened" if rest[0] == ")" else "closed"
+        raise ShapeError(f"pattern {left.strip()!r}: the parenthesis at {rest!r} is not {kind}; write unnested pairs")
     return [group.strip("()").split() for group in re.findall(r"\([^)]*\)|\S+", left)]
 
 

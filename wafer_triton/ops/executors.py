@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from importlib.util import find_spec
+from inspect import signature
 from typing import Any
 
 import torch
@@ -12,6 +14,7 @@ from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import BackendError
 from wafer_triton.text.arguments import checked
+from wafer_triton.text.calls import near
 
 
 def emulation_device(emulate_on: str = "auto") -> str:
@@ -43,6 +46,7 @@ def executor(
     if chosen == "torch":
         if options.pop("launch", "auto") != "auto":
             raise BackendError("launch: backend 'torch' launches no kernels; leave it out, or use backend='triton'")
+        _check_options(chosen, TorchExecutor, options)
         return TorchExecutor(device=device, exchange=exchange, **options)
     if chosen == "triton":
         try:
@@ -51,8 +55,19 @@ def executor(
             raise BackendError(
                 f"the Triton backend needs the package triton ({missing}); use backend='torch'"
             ) from None
+        _check_options(chosen, TritonExecutor, options)
         return TritonExecutor(device=device, exchange=exchange, **options)
     raise BackendError(f"backend {backend!r}: choose 'torch' or 'triton'")
+
+
+def _check_options(backend: str, kind: type[Executor], options: Mapping[str, Any]) -> None:
+    """Raise BackendError for an option that a backend lacks."""
+    known = [name for name in signature(kind).parameters if name not in ("device", "exchange")]
+    for name in options:
+        if name not in known:
+            hint = "; a device is given as emulate_on" if name == "device" else near(name, known)
+            options_are = f"options: {', '.join(known)}"
+            raise BackendError(f"executor: backend {backend!r} has no option {name!r}{hint}; {options_are}")
 
 
 def described(on: Executor) -> str:

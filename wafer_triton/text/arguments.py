@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 
 from wafer_triton.errors import ArgumentError, shown
+from wafer_triton.text.calls import call_check
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -31,14 +32,17 @@ class _Kind(NamedTuple):
 def checked(function: F) -> F:
     """Return a function that raises ArgumentError for an argument of another kind than its annotation.
 
+    Unknown and missing parameters are refused as in `call_check`.
     Text, truth values, whole numbers of numpy become Python's own. A whole number without a default below 1 counts
     something. Parameters of a kind that is not listed here, such as `Any`, are the function's own to check.
     """
     names = list(signature(function).parameters)
     label = f"{function.__name__}: "
+    check = call_check(function, label)
 
     @wraps(function)
     def call(*given: Any, **named: Any) -> Any:
+        check(given, named)
         kinds = _kinds(function)
         positional = [_checked(label, name, kinds.get(name), value) for name, value in zip(names, given, strict=False)]
         named = {name: _checked(label, name, kinds.get(name), value) for name, value in named.items()}
