@@ -76,6 +76,6 @@ def test_records_of_runs_have_passes_and_are_compared(runs, capsys):
     assert "no record of a run (cap missing); give the last line of `generate --json`" in capsys.readouterr().err
     (home / "text").write_text("Paris\n")
     assert main(["cap", str(home / "text")]) == 2
-    assert "text: no record of a run (all missing)" in capsys.readouterr().err
+    assert "text: no record of a run (all of its fields missing)" in capsys.readouterr().err
     assert main(["cap", *files, "--hardware-price", "5"]) == 2
     assert "--hardware-price and --lifetime-hours go together" in capsys.readouterr().err

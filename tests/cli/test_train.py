@@ -1,6 +1,7 @@
 """The commands `train` and `plan-training`: their output, their JSON, and errors in one line."""
 
 import json
+import re
 
 import pytest
 
@@ -39,6 +40,14 @@ def test_a_plan_of_a_config_has_every_baseline_or_says_why_not(capsys, tmp_path)
         assert each["seconds"] == pytest.approx(sum(each["parts"].values()))
         assert each["solver_seconds"] >= 0 and set(each["operators"]) == {"qkv", "attention", "o", "inner", "out"}
     assert "written: " in err and (tmp_path / "plan.png").exists()
+
+
+def test_a_plan_of_a_small_model_has_units_that_fit(capsys, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    argv = ("plan-training", "--config", str(tmp_path), "--batch", "1", "--sequence", "64", "--no-baselines")
+    code, out, _ = said(capsys, *argv)
+    assert code == 0 and " us" in out and " KiB" in out and "planned, 1 micro-batch, " in out
+    assert not re.search(r"\b0\.0+\b", out)
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_blank_lines_at_the_end_of_a_shown_record_are_passed_over(tmp_path, caps
         (tmp_path / "run.json").write_text(text)
         assert main(["show", "record", f"{tmp_path}/run.json", "--out", f"{tmp_path}/run.html"]) == 2
         error = capsys.readouterr().err
-        assert "no record of a generated text (" in error and "all missing" not in error
+        assert "no record of a generated text (" in error and "all of its fields" not in error
 
 
 def test_one_token_of_a_text_is_refused_by_its_option(tmp_path):

@@ -89,6 +89,8 @@ def test_of_equal_tiles_the_most_groups_are_tried():
 def test_a_count_that_does_not_fit_says_which_do(count):
     with pytest.raises(MeshError, match="head_groups = .*, but 4 query heads on 6 columns take a .* 1 to 4"):
         Block(shape(4, 2), Mesh(3, 6), head_groups=count)
+    with pytest.raises(MeshError, match="4 query heads on 1 column takes 1"):
+        Block(shape(4, 2), Mesh(3, 1), head_groups=3)
     with pytest.raises(MeshError, match="4 query heads on 2 columns take a whole number from 1 to 2"):
         Block(shape(4, 2), Mesh(3, 2), head_groups=3)
 

@@ -86,7 +86,7 @@ def _read(path: Path) -> dict[str, Any]:
     except ConfigError:
         raise
     except (ValueError, TypeError, IndexError, AttributeError, RecursionError):
-        missing = ["all"]
+        missing = ["all of its fields"]
     wrong = [] if missing else _wrong(record)
     if wrong:
         raise ConfigError(f"{path}: {wrong[0]}; give the last line of `generate --json`")

@@ -57,7 +57,7 @@ def _read(path: Path) -> dict[str, Any]:
     except ConfigError:
         raise
     except (ValueError, TypeError, IndexError, AttributeError, RecursionError):
-        missing = ["all"]
+        missing = ["all of its fields"]
     if missing:
         raise DrawError(
             f"{path}: no record of a generated text ({missing[0]} missing); give the last line of `generate --json`"

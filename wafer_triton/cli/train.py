@@ -12,6 +12,7 @@ from wafer_triton.cli.cap import positive
 from wafer_triton.cli.options import Command, count, cut_short, option, path, tell
 from wafer_triton.device.mesh import as_mesh
 from wafer_triton.errors import ConfigError, DeviceError, MeshError
+from wafer_triton.text.quantity import digits, numbered, quantity
 
 if TYPE_CHECKING:
     from wafer_triton.train.dies import Wafer
@@ -119,21 +120,21 @@ def plan_training(args: argparse.Namespace) -> int:
     heads = ("strategy", "step", "compute", "exposed", "re-shard", "HBM", "bubbles", "held", "power", "tokens/s", "x")
     rows = [_row(each, best) for each in plans if not each.why]
     texts = [
-        table(heads, rows, title=f"{_title(best)}: seconds of a step, predicted on the wafer, GB of a die"),
+        table(heads, rows, title=f"{_title(best)}: a step, predicted on the wafer, and the HBM that a die holds"),
         *(f"{name} does not fit: {why}" for name, why in failures.items()),
         table(
             ("operator", "tuple", "placement"),
             [(name, str(own.split), str(own.placed)) for name, own in best.operators.items()],
-            title=f"planned, {best.micro_batches} micro-batches, {_layers(best)}", left=3,
+            title=f"planned, {numbered(best.micro_batches, 'micro-batches')}, {_layers(best)}", left=3,
         ),
-        "a die holds " + ", ".join(f"{size / 1e9:.2f} GB {name}" for name, size in best.held.items())
-        + f"; {(device.hbm_bytes - best.bytes) / 1e9:.2f} GB of HBM are left",
+        "a die holds " + ", ".join(f"{quantity(size, 'B')} {name}" for name, size in best.held.items())
+        + f"; {quantity(device.hbm_bytes - best.bytes, 'B')} of HBM are left",
     ]  # fmt: skip
     if best.hottest:
         (start, end), size = best.hottest
         texts.append(
-            f"the hottest link, {start} to {end}, carries {size / 1e12:.2f} TB a step, "
-            f"{size / device.link_bytes_per_second / best.seconds:.0%} of its capacity"
+            f"the hottest link, {start} to {end}, carries {quantity(size, 'B')} a step, "
+            f"{quantity(size / device.link_bytes_per_second / best.seconds, '%')} of its capacity"
         )
     texts.append(
         f"{best.tried:,} options were priced; the plan is the best of all whose layers are of one or two kinds, "
@@ -193,11 +194,15 @@ def workload_of(args: argparse.Namespace) -> Any:
 
 
 def _row(each: TrainingPlan, best: TrainingPlan) -> tuple[str, ...]:
-    parts = [f"{value:.3f}" for value in each.parts.values()]
+    parts = [quantity(value, "s") for value in (each.seconds, *each.parts.values())]
     return (
-        each.strategy, f"{each.seconds:.3f}", *parts, f"{each.bytes / 1e9:.1f}", f"{each.watts / 1e3:.1f} kW",
-        f"{each.tokens_per_second:,.0f}", f"{each.seconds / best.seconds:.2f}",
+        each.strategy, *parts, quantity(each.bytes, "B"), _power(each.watts),
+        digits(each.tokens_per_second), f"{each.seconds / best.seconds:.2f}",
     )  # fmt: skip
+
+
+def _power(watts: float) -> str:
+    return quantity(watts, "W") if watts < 1e3 else quantity(watts / 1e3, "kW")
 
 
 def _title(best: TrainingPlan) -> str:
@@ -208,7 +213,7 @@ def _title(best: TrainingPlan) -> str:
 def _layers(best: TrainingPlan) -> str:
     assert best.mix is not None
     kinds = zip(best.mix.counts, best.recompute, strict=True)
-    return ", ".join(f"{number} layers with {kind} recompute" for number, kind in kinds)
+    return ", ".join(f"{numbered(number, 'layers')} with {kind} recompute" for number, kind in kinds)
 
 
 def _answer(each: TrainingPlan) -> dict[str, Any]:

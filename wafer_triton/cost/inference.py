@@ -12,10 +12,11 @@ from wafer_triton.cost import layers, padding, placement
 from wafer_triton.cost.bands import basis_of_all, layer_basis
 from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.placement import Placement as Experts
-from wafer_triton.cost.price import Cost, Groups, priced
+from wafer_triton.cost.price import Cost, Groups, price_on, priced
 from wafer_triton.cost.results import Layered, RequestCost
+from wafer_triton.device import ANY
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import MeshError, SramError, WaferError
+from wafer_triton.errors import SramError, WaferError
 from wafer_triton.place import moves
 from wafer_triton.place.layouts import LAYOUTS, device_regions
 from wafer_triton.place.regions import FullError, Placement, Prefill, Regions, decode_regions, placed, prefill_alone
@@ -74,14 +75,12 @@ def decode_on(
     """Return the cost of `decode`; the error of a mesh that does not hold the model names no mesh that does."""
     block, regions = decode_placed(mesh, shape, context, c, groups, program, head_groups, layout)
     steps = layers.decode_steps(block, context, c)
-    between: Cost | None = None
-    with suppress(MeshError):  # regions that are laid out by area, beyond the device: without places, so without ways
-        between = between_regions(block, regions, c)
+    between = between_regions(block, regions, c)
     # the constants of the paper-benchmark program are fitted without the ways between regions
-    timed = NOTHING if between is None or layers.is_paper_benchmark(program) else between
+    timed = NOTHING if layers.is_paper_benchmark(program) else between
     whole = _layered("decode", block, steps, ends(block, 1, c), context, c, program, timed)
     return replace(
-        whole, between_regions_cycles=None if between is None else between.cycles,
+        whole, between_regions_cycles=between.cycles,
         head_groups=block.head_groups, padding=padding.decode_ratio(block, context), regions=len(regions),
         layout=layout_of(layout, program), sram_peak_bytes=max(region.sram_peak_bytes for region in regions),
     )  # fmt: skip
@@ -155,8 +154,13 @@ def prefill_priced(
 
 
 def between_regions(block: layers.Block, regions: Regions, c: Constants) -> Cost:
-    """Return the cost of the ways of a token of decode from region to region; none where one region holds all."""
-    return priced(((schedule, 1) for schedule in moves.hand_overs(regions, block)), c)
+    """Return the cost of the ways of a token of decode from region to region; none where one region holds all.
+
+    Devices that differ in rates share the schedules.
+    """
+    anywhere = [replace(region, mesh=replace(region.mesh, device=ANY)) for region in regions]
+    device = block.mesh.device
+    return sum((price_on(schedule, device, c) for schedule in moves.hand_overs(anywhere, block)), NOTHING)
 
 
 def ends(block: layers.Block, tokens: int, c: Constants) -> tuple[layers.Steps, layers.Steps]:

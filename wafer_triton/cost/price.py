@@ -80,11 +80,15 @@ def price(schedule: Schedule, using: Constants | None = None) -> Cost:
     check_type("price: schedule", schedule, Schedule)
     if using is not None:
         check_type("price: using", using, Constants)
-    chosen = (constants(schedule.mesh.device) if using is None else using).of(schedule.family)
+    return price_on(schedule, schedule.mesh.device, constants(schedule.mesh.device) if using is None else using)
+
+
+def price_on(schedule: Schedule, device: Device, using: Constants) -> Cost:
+    """Return the cost of a schedule on a device with the same cores, which may hold other numbers of routes."""
     if schedule not in _READ:
         _READ[schedule] = phases(schedule), colours(schedule), sram.account(schedule).peak_bytes
     demands, needed, peak = _READ[schedule]
-    over = relayed(needed, schedule.mesh.device)
+    chosen, over = using.of(schedule.family), relayed(needed, device)
     whole = Cost(routes=needed, sram_peak_bytes=peak, relayed=over)
     return sum((phase_cost(phase, chosen, over) for phase in demands), whole)
 

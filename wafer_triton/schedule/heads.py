@@ -33,7 +33,12 @@ class HeadGroups:
     def __post_init__(self) -> None:
         c, most = self.shape, most_groups(self.shape, self.columns)
         if type(self.count) is not int or not 1 <= self.count <= most:
-            held = f"{c.num_attention_heads} query heads on {self.columns} columns take a whole number from 1 to {most}"
+            columns = (
+                "1 column takes 1"
+                if self.columns == 1
+                else f"{self.columns} columns take a whole number from 1 to {most}"
+            )
+            held = f"{c.num_attention_heads} query heads on {columns}"
             reason = held if c.rotary else "a program without RoPE has one; leave it out"
             raise MeshError(f"{c.name}: head_groups = {self.count!r}, but {reason}")
 

@@ -90,8 +90,14 @@ class Legend:
         """Return a value that the user gave: as `shown`, but whole numbers in full, as rounding changes a request."""
         own = self.entries.get(name, {}).get("unit", "")
         if type(value) is int and own not in SCALES and own != "side":
-            return f"{value:,} {own.removesuffix('s') if value == 1 else own}".rstrip()
+            return numbered(value, own)
         return self.shown(name, value)
+
+
+def numbered(count: int, of: str) -> str:
+    """Return a whole number in full beside its plural, which is a singular for 1."""
+    ending = "es" if of.endswith("ches") else "s"
+    return f"{count:,} {of.removesuffix(ending) if count == 1 else of}".rstrip()
 
 
 def digits(number: float) -> str:
