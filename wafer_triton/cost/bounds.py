@@ -131,7 +131,7 @@ def least_seconds(place: Placement, input: int, output: int, c: Constants, progr
     decode, prefill = place.decode, place.prefill
     own = inference.last_block(prefill, c, program)
     turns = priced(moves.of_layers(decode, prefill, place.prefill_regions), c).cycles
-    words = sum(shift.busiest_bytes for shift in inference.shifts(place, input)) / WORD_BYTES
+    words = sum(shift.busiest_bytes for shift in moves.shifts(place, input)) / WORD_BYTES
     cycles = turns + words * c.word_cycles + inference.decoding_cycles(decode, input, output, c, 0.0)[0]
     prefilled = inference.prefill_priced(prefill, place.at_once, own, input, c, program)
     return prefilled.seconds + cycles / decode.mesh.device.clock_hz
@@ -143,7 +143,7 @@ def may_take(place: Placement, input: int, c: Constants, least: float, limit: fl
     Moves are priced, the largest first, until the bound exceeds `limit`.
     """
     hz = place.decode.mesh.device.clock_hz
-    for shift in sorted(inference.shifts(place, input), key=lambda shift: -shift.busiest_bytes):
+    for shift in sorted(moves.shifts(place, input), key=lambda shift: -shift.busiest_bytes):
         if least > limit:
             return False
         words = shift.busiest_bytes / WORD_BYTES

@@ -20,7 +20,6 @@ from wafer_triton.errors import SramError, WaferError
 from wafer_triton.place import moves
 from wafer_triton.place.layouts import LAYOUTS, device_regions
 from wafer_triton.place.regions import FullError, Placement, Prefill, Regions, decode_regions, placed, prefill_alone
-from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.shape.decoder import DecoderShape
 
 T = TypeVar("T")
@@ -74,15 +73,14 @@ def decode_on(
 ) -> Layered:  # fmt: skip
     """Return the cost of `decode`; the error of a mesh that does not hold the model names no mesh that does."""
     block, regions = decode_placed(mesh, shape, context, c, groups, program, head_groups, layout)
-    steps = layers.decode_steps(block, context, c)
-    between = between_regions(block, regions, c)
+    steps, between = layers.decode_steps(block, context, c), between_regions(block, regions, c)
     # the constants of the paper-benchmark program are fitted without the ways between regions
     timed = NOTHING if layers.is_paper_benchmark(program) else between
     whole = _layered("decode", block, steps, ends(block, 1, c), context, c, program, timed)
     return replace(
-        whole, between_regions_cycles=between.cycles,
-        head_groups=block.head_groups, padding=padding.decode_ratio(block, context), regions=len(regions),
-        layout=layout_of(layout, program), sram_peak_bytes=max(region.sram_peak_bytes for region in regions),
+        whole, between_regions_cycles=between.cycles, head_groups=block.head_groups, regions=len(regions),
+        padding=padding.decode_ratio(block, context), layout=layout_of(layout, program),
+        sram_peak_bytes=max(region.sram_peak_bytes for region in regions),
     )  # fmt: skip
 
 
@@ -148,9 +146,7 @@ def prefill_priced(
     steps = layers.prefill_steps(block, -(-tokens // block.mesh.shape[0]), c, at_once)
     whole = _layered("prefill", block, steps, ends(last, tokens, c), tokens, c, program)
     padded = padding.prefill_ratio(block, tokens, at_once)
-    return replace(
-        whole, head_groups=block.head_groups, padding=padded, experts=placement.where(block, tokens)
-    )  # fmt: skip
+    return replace(whole, head_groups=block.head_groups, padding=padded, experts=placement.where(block, tokens))
 
 
 def between_regions(block: layers.Block, regions: Regions, c: Constants) -> Cost:
@@ -234,15 +230,7 @@ def replacement_cycles(place: Placement, input: int, c: Constants) -> float:
 def replacement(place: Placement, input: int) -> moves.Steps:
     """Return the schedules of `replacement_cycles`, each with its number of runs."""
     turns = moves.of_layers(place.decode, place.prefill, place.prefill_regions)
-    return (*turns, *moves.scheduled(shifts(place, input)))
-
-
-def shifts(place: Placement, input: int) -> tuple[moves.Shift, ...]:
-    """Return the moves of all weights, and of the keys and values of a prompt, from prefill's cores to decode's."""
-    decode, prefill = place.decode, place.prefill
-    cache = KvCache(decode.mesh.shape[0], max(decode.entries, -(-input // decode.mesh.shape[0])), "shift", input)
-    rows = moves.prompt_rows(prefill.mesh.shape[0], input, place.at_once)
-    return (*moves.weight_shifts(place), *moves.cache_shifts(place, rows, cache.row_of(input)))
+    return (*turns, *moves.scheduled(moves.shifts(place, input)))
 
 
 def turning_cycles(own: Prefill, c: Constants) -> float:

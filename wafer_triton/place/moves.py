@@ -22,14 +22,7 @@ from wafer_triton.device.mesh import Mesh
 from wafer_triton.place.hand_over import from_corner, hand_over
 from wafer_triton.place.need import ENDS, cut_along, is_turned, tile_shape, weights_of
 from wafer_triton.place.regions import Placement, Region
-from wafer_triton.place.transfers import (
-    Scheduled,
-    Shift,
-    Turn,
-    blocks_of,
-    grid,
-    sides,
-)
+from wafer_triton.place.transfers import Scheduled, Shift, Turn, blocks_of, grid, sides
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.rounds import Buffer, Index, Parameter
@@ -277,3 +270,11 @@ def hand_overs(regions: Sequence[Region], block: Block) -> tuple[Schedule, ...]:
     )
     size = block.shape.hidden_size
     return tuple(hand_over(*from_corner(here, there), size, block.batch, block.dtype) for here, there in ways)
+
+
+def shifts(placement: Placement, input: int) -> tuple[Shift, ...]:
+    """Return the moves of all weights, and of the keys and values of a prompt, from prefill's cores to decode's."""
+    decode, prefill = placement.decode, placement.prefill
+    cache = KvCache(decode.mesh.shape[0], max(decode.entries, -(-input // decode.mesh.shape[0])), "shift", input)
+    rows = prompt_rows(prefill.mesh.shape[0], input, placement.at_once)
+    return (*weight_shifts(placement), *cache_shifts(placement, rows, cache.row_of(input)))
