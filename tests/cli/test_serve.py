@@ -205,3 +205,13 @@ def test_a_long_simulation_reports_its_progress(monkeypatch, capsys):
     for count, lines in ((40, 0), (60, 10)):
         assert main(["serve", *MODEL, *LENGTHS, "--rate", "1", "--count", str(count)]) == 0
         assert capsys.readouterr().err.count("requests: ") == lines
+
+
+def test_a_csv_of_a_trace_says_how_its_requests_are_numbered(tmp_path, capsys):
+    given, made = tmp_path / "given.csv", tmp_path / "made.csv"
+    given.write_text("arrival,input,output\n5,64,2\n1,8,3\n")
+    assert main(["serve", *MODEL, "--requests", str(given), "--out", str(made)]) == 0
+    out = capsys.readouterr().out
+    assert f"{made} numbers the requests of {given} in the order of arrival, the first at 0 s" in out
+    rows = [line.split(",")[:4] for line in made.read_text().splitlines()]
+    assert rows[1:] == [["0", "0.0", "8", "3"], ["1", "4.0", "64", "2"]]

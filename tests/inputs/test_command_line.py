@@ -92,7 +92,7 @@ def wrong(capsys, tmp_path, monkeypatch):
             "estimate kv --model llama3-8b --mesh 360 --program paper-benchmark --head-groups 8",
             "head_groups = 8, but a program",
         ),
-        ("estimate kv --dim 8 --ffn 8 --heads 3 --layers 1 --mesh 4", "8 is not a multiple of num_attention_heads = 3"),
+        ("estimate kv --dim 8 --ffn 8 --heads 3 --layers 1 --mesh 4", "dim = 8 is not a multiple of heads = 3"),
         ("cap run.json --watts 0", "argument --watts: '0' is not a positive number"),
         ("cap run.json --watts x", "argument --watts: 'x' is not a positive number"),
         ("estimate gemv --mesh 8 --k 8 --n 8 --algorithm t10 --groups 2", "'t10' takes no groups; use 'ktree'"),

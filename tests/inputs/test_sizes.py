@@ -46,14 +46,14 @@ def test_a_folder_whose_name_has_a_sign_is_a_folder(tmp_path: Path) -> None:
         ("llama3-8b,depth=16", "no size 'depth'"),
         ("llama3-8b,layers=x", "layers = 'x' must be a whole number"),
         ("llama3-8b,layers=-1", "layers = '-1' must be a whole number"),
-        ("llama3-8b,layers=0", "num_hidden_layers = 0"),
+        ("llama3-8b,layers=0", "llama3-8b,layers=0': layers = 0 must be a positive integer"),
         ("llama3-8b,layers=", "'layers=' is no size; write KEY=VALUE"),
         ("llama3-8b,layers=2,layers=3", "layers is given twice"),
         ("llama3-8b,16,layers=2", "'16' is no size"),
         ("llama3-8c,layers=16", "unknown model 'llama3-8c'; nearest: llama3"),
         ("llama3-8b,weights=int4", "weights = 'int4' must be one of fp16, bf16, int8, fp8"),
         ("llama3-8b,kv_heads=5", "is not a multiple of"),
-        ("dim=97,ffn=160,heads=4,layers=2", "is not a multiple of num_attention_heads"),
+        ("dim=97,ffn=160,heads=4,layers=2", "dim = 97 is not a multiple of heads = 4"),
     ],
 )
 def test_wrong_sizes_are_refused(text: str, message: str) -> None:

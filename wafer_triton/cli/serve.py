@@ -53,10 +53,12 @@ def serve(args: argparse.Namespace) -> int:
         found = report(run, times.pool, device, times.block.dtype, slo)
         if not args.overload and not args.users:
             check_rate(workload, times, policy, found, progress)
-    files = []
+    files, ordered = [], ""
     if args.out is not None:
         write_csv(run, args.out)
         files.append(str(args.out))
+        if args.requests is not None:
+            ordered = f"{args.out} numbers the requests of {args.requests} in the order of arrival, the first at 0 s"
     title = f"{times.block.shape.name} on {times.device.name}, policy {args.policy}"
     if args.draw is not None:
         from wafer_triton.draw import serving
@@ -70,6 +72,7 @@ def serve(args: argparse.Namespace) -> int:
         files.append(str(args.trace))
     refused = [one.refused for one in run.served if one.refused]
     notes = [f"refused: {len(refused):,} requests; of the first: {refused[0]}"] if refused else []
+    notes += [ordered] if ordered else []
     answer = asdict(found) | {"sizes": sizes(times), "policy": named(policy), "files": files, "events": run.events}
     return tell(args, answer, text_of(args, times, policy, found), *notes, *(f"written: {name}" for name in files))
 

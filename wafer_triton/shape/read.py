@@ -188,6 +188,8 @@ def _sized(text: str, base: str, sizes: Mapping[str, str]) -> DecoderShape:
     """Return the shape of sizes, of a base with other sizes if there is one."""
     words = {key: value for key, value in sizes.items() if key in ("name", "weights")}
     numbers = {key: _whole(text, key, value) for key, value in sizes.items() if key not in words}
+    for key in numbers:
+        check_size(f"model {short(text)}", key, numbers[key], least=key != "vocab")
     if not base:
         if missing := [key for key in NEEDED if key not in numbers]:
             raise ConfigError(f"model {short(text)}: {', '.join(missing)} missing; give them, or a model first")
@@ -282,8 +284,9 @@ def unknown_model(name: str) -> ConfigError:
 def of_sizes(hidden_size: int, intermediate_size: int, heads: int, kv_heads: int, layers: int) -> DecoderShape:
     """Return the shape of layers of the given sizes; ConfigError when they do not divide."""
     name = "model of the given sizes"
-    for key, value in (("hidden_size", hidden_size), ("num_attention_heads", heads)):
+    sizes = {"dim": hidden_size, "ffn": intermediate_size, "heads": heads, "kv_heads": kv_heads, "layers": layers}
+    for key, value in sizes.items():  # by the names that a user gives
         check_size(name, key, value)
     if hidden_size % heads:
-        raise ConfigError(f"{name}: hidden_size = {hidden_size} is not a multiple of num_attention_heads = {heads}")
+        raise ConfigError(f"{name}: dim = {hidden_size} is not a multiple of heads = {heads}")
     return DecoderShape(hidden_size, intermediate_size, layers, heads, kv_heads, hidden_size // heads, 0, name=name)
