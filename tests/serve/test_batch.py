@@ -96,7 +96,6 @@ def test_answers_of_one_request_take_its_decode():
     "model, side, regions", [("llama3.2-1b", 100, 7), ("llama3-8b", 360, 3), ("llama3-8b", 660, 1)]
 )
 def test_decode_takes_as_long_as_a_batch_of_one(model, side, regions):
-    """Check that both have the time between regions; one region has none."""
     token, one = (make(model=model, mesh=side, context=1024) for make in (estimate.decode, batch))
     assert token.regions == one.regions == regions
     assert token.seconds == pytest.approx(one.seconds, rel=1e-9)
