@@ -18,7 +18,7 @@ from wafer_triton.cost.price import best_groups, price
 from wafer_triton.count.routes import routes
 from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh, as_mesh
-from wafer_triton.errors import ConfigError, DeviceError, MeshError, ShapeError, SramError, WaferError
+from wafer_triton.errors import ArgumentError, ConfigError, DeviceError, MeshError, ShapeError, SramError, WaferError
 from wafer_triton.schedule import decode, prefill, sram
 from wafer_triton.schedule.block import drafted
 from wafer_triton.schedule.builder import Builder
@@ -217,7 +217,7 @@ def test_a_config_file_is_a_model(tmp_path: Path) -> None:
         (lambda: estimate.gemv(mesh=8, k=8, n=8, algorithm="tree"), MeshError, "choose one of ktree"),
         (lambda: estimate.gemv(mesh=8, k=8, n=8, groups=0), MeshError, "groups = 0 must be at least 1"),
         (lambda: estimate.gemv(mesh=8, k=8, n=8, groups=9), MeshError, "8 cores for 9 groups"),
-        (lambda: estimate.gemv(mesh=8, k=8, n=8, groups="3"), MeshError, "groups = '3' must be at least 1"),
+        (lambda: estimate.gemv(mesh=8, k=8, n=8, groups="3"), ArgumentError, "groups = '3' must be a whole number of at least 1"),
         (
             lambda: estimate.prefill(model="llama3-8b", mesh="349x353", tokens=128),
             MeshError,
