@@ -25,7 +25,7 @@ def test_the_tutorial_runs(tmp_path, monkeypatch, capsys):
     finally:
         KERNELS.clear()
         KERNELS.update(saved)
-        sys.modules.pop("clip", None)
+        sys.modules.pop("clamp", None)
     out = capsys.readouterr().out
     assert "3 routing stages" in out and "incomplete" in out and "predicted" in out
     assert (tmp_path / "butterfly.png").stat().st_size > 1000

@@ -88,9 +88,13 @@ class Program:
                 f"{self.schedule.name}: rounds that ran before have overwritten {', '.join(sorted(self._stale))}; give "
                 f"new values by `write`, or bind the schedule anew"
             )
-        written = (coming.round.written for coming in comings(self.schedule.rounds.steps))
-        inputs = {name for name, buffer in self.schedule.buffers.items() if buffer.given and not buffer.kept}
-        self._stale = frozenset(inputs.intersection(*[set().union(*written)]))
+        self._stale = self._overwritten
+
+    @cached_property
+    def _overwritten(self) -> frozenset[str]:
+        """The inputs that rounds overwrite."""
+        written = {name for coming in comings(self.schedule.rounds.steps) for name in coming.round.written}
+        return frozenset(name for name in written if self.schedule.buffers[name].role == "input")
 
     def rebind(self, schedule: Schedule) -> None:
         """Run `schedule` from now on, which differs in its indices alone from the one that was bound.
