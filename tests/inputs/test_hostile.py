@@ -1,5 +1,6 @@
 """Every parameter of public functions takes any value: the call returns, or raises a WaferError of one short line."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,7 @@ from wafer_triton import (
 from wafer_triton.compare.explain import explain
 from wafer_triton.compare.sweep import sweep
 from wafer_triton.device import device
+from wafer_triton.local import LocalOp
 from wafer_triton.schedule.product import recipe
 
 MODEL = {"model": "dim=16,ffn=24,heads=2,layers=2", "mesh": 2}
@@ -158,10 +160,37 @@ def test_words_of_another_axis_have_no_length():
 
 
 def test_lists_and_tuples_make_one_recipe():
-    assert recipe("gemm", as_mesh(2), "fp32", [[4, 4], [4, 4]], []) is PRODUCT
+    given = "gemm", as_mesh(2), "fp32"
+    assert recipe(*given, [[4, 4], [4, 4]], []) is recipe(*given, ((4, 4), (4, 4)), ())
 
 
 def test_cores_of_a_slot_are_named_by_text():
     with pytest.raises(WaferError, match="slot: buffer is of type int; give a str"):
         Slot(5)
     assert Cores("x", np.array([0])).flat(as_mesh(2)).tolist() == [0, 2]
+
+
+def test_values_of_a_sweep_are_a_list():
+    with pytest.raises(WaferError, match="sweep over mesh: values are of type str; give a list of values"):
+        sweep("gemm", {"mesh": "24"}, m=8, k=8, n=8)
+
+
+def test_the_end_of_a_run_is_a_whole_number():
+    program = executor("torch").bind(PRODUCT.schedule, {name: torch.zeros(2, 2, 2, 2) for name in "ab"})
+    with pytest.raises(WaferError, match="until = 1.5 is not one of 0 to "):
+        program.run(until=1.5)
+
+
+@pytest.mark.parametrize(
+    "tiles, work, message",
+    [
+        (((3,),) * 5, (0, 3), r"`tiles` returns .*; give whole sizes for out, a"),
+        (((3, "a"),) * 2, (0, 3), r"`tiles` returns .*; give whole sizes for out, a"),
+        (((3,),) * 2, (0, -5), r"`work` returns \(0, -5\); give multiply-adds and other operations, at least 0"),
+        (((3,),) * 2, (0, float("nan")), "`work` returns .*; give multiply-adds and other operations, at least 0"),
+        (((3,),) * 2, None, "`work` returns None; give multiply-adds and other operations, at least 0"),
+    ],
+)
+def test_sizes_and_work_of_an_own_operation_are_counts(tiles, work, message):
+    operation = LocalOp("own", lambda out, a, *, size: None, lambda *, size: tiles, lambda *, size: work)
+    assert re.search(message, operation.fault({"size": 3}, (None,), (None,)))

@@ -239,6 +239,9 @@ def seconds(kind: str | Callable[..., Any], over: Over) -> float:
 
 def check_size(kind: str | Callable[..., Any], over: Over) -> None:
     """Raise ShapeError for a grid of more than `MOST_POINTS` points, with its size and time."""
+    for name, given in over.items():
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise DeviceError(f"sweep over {name}: values are of type {type(given).__name__}; give a list of values")
     if prod(map(len, over.values())) > MOST_POINTS:
         raise ShapeError(
             f"a sweep of {size(over)}: at most {MOST_POINTS:,} are taken, and these need about "

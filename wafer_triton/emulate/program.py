@@ -18,7 +18,7 @@ import torch
 from wafer_triton.cost.price import Prediction, price
 from wafer_triton.device.layout import sharding
 from wafer_triton.emulate.parts import Launch, Memory, Planner, Step, Tables, Workspace
-from wafer_triton.errors import BackendError, MeshError, ScheduleError, ShapeError, check_type
+from wafer_triton.errors import BackendError, MeshError, ScheduleError, ShapeError, check_type, shown
 from wafer_triton.schedule.repeat import comings
 from wafer_triton.schedule.rounds import Buffer
 from wafer_triton.schedule.schedule import Schedule
@@ -264,6 +264,6 @@ def number_of(schedule: Schedule, until: int | str) -> int:
             known = ", ".join(map(repr, dict.fromkeys(labels)))
             raise ScheduleError(f"{schedule.name}: no round is labelled {until!r}; its labels are {known}")
         return labels.index(until)
-    if not 0 <= until <= count:
-        raise ScheduleError(f"{schedule.name}: until = {until} is not one of 0 to {count}, its number of rounds")
+    if type(until) is not int or not 0 <= until <= count:
+        raise ScheduleError(f"{schedule.name}: until = {shown(until)} is not one of 0 to {count}, its number of rounds")
     return until

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import isfinite, prod
+from math import inf, isfinite, prod
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from wafer_triton.device.dtype import BYTES, TILES
@@ -106,7 +107,12 @@ class LocalOp:
             return (
                 f"{self.name} writes {self.outs} and reads {expected} slots ({names}), not {len(outs)} and {len(ins)}"
             )
-        for name, dims, given in zip(self.operands, self.tiles(**params), (*outs, *ins), strict=True):
+        tiles, done = self.tiles(**params), self.work(**params)
+        if not _are_counts([size for dims in tiles for size in dims]) or len(tiles) != len(self.operands):
+            return f"{self.name}: `tiles` returns {shown(tiles)}; give whole sizes for {', '.join(self.operands)}"
+        if not isinstance(done, tuple | list) or len(done) != 2 or not _are_counts(done):
+            return f"{self.name}: `work` returns {shown(done)}; give multiply-adds and other operations, at least 0"
+        for name, dims, given in zip(self.operands, tiles, (*outs, *ins), strict=True):
             if given.numel < prod(dims) or (given.numel > prod(dims) and not self.partial):
                 sizes = ", ".join(f"{key}={value}" for key, value in params.items())
                 remedy = "copy the part to a buffer of its own" if given.numel > prod(dims) else "give a larger buffer"
@@ -121,6 +127,11 @@ class LocalOp:
                     f"{' or '.join(taken)}"
                 )
         return None
+
+
+def _are_counts(values: Iterable[Any]) -> bool:
+    """Return whether all values are finite numbers of at least 0."""
+    return all(isinstance(value, Real) and 0 <= float(value) < inf for value in values)
 
 
 def _is(value: Any, kind: str) -> bool:

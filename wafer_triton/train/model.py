@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, gelu, layer_norm, silu
 
-from wafer_triton.errors import ConfigError
+from wafer_triton.errors import ConfigError, ShapeError, shown
 
 Parameters = dict[str, Tensor]
 
@@ -38,6 +38,9 @@ class Sizes:
     def __post_init__(self) -> None:
         if self.kind not in ("llama", "gpt"):
             raise ConfigError(f"model kind {self.kind!r}: choose 'llama' or 'gpt'")
+        for name in ("layers", "width", "heads", "kv_heads", "hidden", "vocab", "positions"):
+            if type(count := getattr(self, name)) is not int or count < 1:
+                raise ConfigError(f"{name} = {shown(count)} must be a whole number of at least 1")
         if self.width % self.heads or self.heads % self.kv_heads or self.head % 2:
             raise ConfigError(
                 f"width {self.width} must be a multiple of {self.heads} heads of even size, and heads a multiple of "
@@ -104,6 +107,32 @@ def parameters(sizes: Sizes, seed: int = 0, dtype: torch.dtype = torch.float32) 
         one = "norm" in name and not name.endswith("bias")
         found[name] = draw(size, scale=0.1) + (1 if one else 0)
     return found | {"head": draw(sizes.width, sizes.vocab, scale=sizes.width**-0.5)}
+
+
+def check_parameters(sizes: Sizes, given: Parameters) -> None:
+    """Raise ShapeError unless the parameters have the names and the shapes of a model of these sizes."""
+    wanted = {name: list(value.shape) for name, value in parameters(sizes).items()}
+    for name in wanted.keys() ^ given.keys():
+        raise ShapeError(f"parameter {name!r} is {'missing' if name in wanted else 'not of these sizes'}; give {sizes}")
+    for name, value in given.items():
+        if list(value.shape) != wanted[name]:
+            raise ShapeError(f"parameter {name!r} is {list(value.shape)}, but {sizes} has {wanted[name]}")
+
+
+def check_batch(sizes: Sizes, tokens: Tensor, targets: Tensor) -> None:
+    """Raise ShapeError unless both are ids [samples, length] of the vocabulary, within the positions of a GPT."""
+    for what, ids in (("tokens", tokens), ("targets", targets)):
+        whole = isinstance(ids, Tensor) and not ids.is_floating_point() and ids.dtype != torch.bool
+        if not whole or ids.ndim != 2 or not ids.numel():
+            raise ShapeError(f"{what} must be a tensor [samples, length] of whole numbers, with one at least")
+        if ids.shape != tokens.shape:
+            shapes = f"{list(ids.shape)}, and tokens {list(tokens.shape)}"
+            raise ShapeError(f"targets are {shapes}; give one target a token")
+        if not 0 <= int(ids.min()) <= int(ids.max()) < sizes.vocab:
+            ends = f"{int(ids.min())} to {int(ids.max())}"
+            raise ShapeError(f"{what} run from {ends}; give ids from 0 to {sizes.vocab - 1}, the vocabulary")
+    if sizes.kind == "gpt" and tokens.shape[1] > sizes.positions:
+        raise ShapeError(f"{tokens.shape[1]} tokens a sample: a GPT of {sizes.positions} positions takes no more")
 
 
 def plain_loss(sizes: Sizes, p: Parameters, tokens: Tensor, targets: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from time import process_time
 
-from wafer_triton.errors import ConfigError, HbmError
+from wafer_triton.errors import ConfigError, HbmError, check_type, shown
 from wafer_triton.train.dies import Link, Wafer
 from wafer_triton.train.mapping import dimension_ordered, ring_flows
 from wafer_triton.train.options import RECOMPUTE, Case, Option, ParallelSizes, option, splits
@@ -153,6 +153,11 @@ def plan(
 
     Raises ConfigError for layers that do not divide by wafers, or where no tuple divides batch, heads and tokens.
     """
+    check_type("plan: the workload", work, Workload, ConfigError)
+    check_type("plan: the wafer", wafer, Wafer, ConfigError)
+    check_type("plan: the strategy", strategy, Strategy, ConfigError)
+    if not isinstance(recompute, tuple | list) or not recompute or not set(recompute) <= set(RECOMPUTE):
+        raise ConfigError(f"recompute = {shown(recompute)}: give a tuple of some of {', '.join(RECOMPUTE)}")
     if type(wafers) is not int or wafers < 1 or work.layers % wafers:
         raise ConfigError(f"{work.name}: {work.layers} layers do not divide by {wafers} wafers; give a divisor")
     if objective not in ("time", "energy"):

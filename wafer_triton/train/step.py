@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from math import inf
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from wafer_triton.errors import ConfigError, shown
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.stream import peers, relay
@@ -22,7 +24,7 @@ from wafer_triton.train.cost import DieCost
 from wafer_triton.train.layers import MicroBatch, Saved
 from wafer_triton.train.linear import Linear, orders, take
 from wafer_triton.train.machine import Machine
-from wafer_triton.train.model import Parameters, Sizes
+from wafer_triton.train.model import Parameters, Sizes, check_batch, check_parameters
 from wafer_triton.train.product import Team, collective, stream_blocks
 from wafer_triton.train.shards import DieGroups, Rows, Shards, first_group, micro_batches, padded, spread
 
@@ -36,6 +38,13 @@ class AdamW:
     beta2: float = 0.999
     eps: float = 1e-8
     decay: float = 0.01
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            ends = 0 <= value < (1 if name.startswith("beta") else inf) if isinstance(value, int | float) else False
+            if not ends:
+                below = " and below 1" if name.startswith("beta") else ", and finite"
+                raise ConfigError(f"AdamW: {name} = {shown(value)} must be a number of at least 0{below}")
 
 
 @dataclass(frozen=True)
@@ -57,6 +66,7 @@ class Trainer:
         self, machine: Machine, sizes: Sizes, plan: DieGroups, given: Parameters, optimizer: AdamW | None = None
     ) -> None:
         plan.demand(sizes)
+        check_parameters(sizes, given)
         self.machine, self.sizes, self.plan, self.team = machine, sizes, plan, plan.team
         self.optimizer = optimizer or AdamW()
         self.shards, self.like = Shards(sizes, plan), given
@@ -81,7 +91,11 @@ class Trainer:
         return self._whole(self.grads)
 
     def step(self, tokens: Tensor, targets: Tensor) -> StepReport:
-        """Take one step on a batch [samples, length] of whole numbers and report it, with the loss before it."""
+        """Take one step on a batch [samples, length] of whole numbers and report it, with the loss before it.
+
+        Raises ShapeError for tokens and targets that differ in shape, or that the vocabulary or a GPT's positions lack.
+        """
+        check_batch(self.sizes, tokens, targets)
         self.machine.ran.clear()
         batches = micro_batches(self.plan, tokens, targets)
         self.grads = {}

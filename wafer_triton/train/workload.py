@@ -152,4 +152,5 @@ def workload(name: str | Workload, sequence: int | None = None, batch: int | Non
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise ConfigError(f"unknown training workload {name!r}{hint} (known: {', '.join(WORKLOADS)})")
         name = WORKLOADS[name]
-    return replace(name, sequence=sequence or name.sequence, batch=batch or name.batch)
+    sequence, batch = name.sequence if sequence is None else sequence, name.batch if batch is None else batch
+    return replace(name, sequence=sequence, batch=batch)
