@@ -66,3 +66,10 @@ def test_a_cache_is_explained_by_the_sram_of_a_core(capsys, tmp_path):
 def test_energy_is_no_kind_of_explain(capsys):
     assert main(["explain", "energy", "--seconds", "1", "--against-seconds", "1"]) == 2
     assert "invalid choice: 'energy'" in capsys.readouterr().err
+
+
+def test_effects_and_slopes_of_a_time_are_of_speed(capsys):
+    assert main(["explain", "gemv", "--mesh", "60", "--k", "600", "--n", "600"]) == 0
+    printed = capsys.readouterr().out
+    clock = next(line for line in printed.splitlines() if line.startswith("clock_hz "))
+    assert "\nspeed\n" in printed and clock.split() == ["clock_hz", "x", "0.5", "x", "2", "+1.00"]

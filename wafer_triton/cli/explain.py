@@ -52,12 +52,15 @@ def _texts(found: Explanation) -> list[str]:
     rows += [
         (f"change {number}", change.what, f"x {digits(change.ratio)}") for number, change in enumerate(found.best, 1)
     ]
+    sign = -1 if found.figure == "seconds" else 1  # the slope of a time; the effects are of speed
+    slopes = {name: sign * slope for name, slope in found.elasticities.items()}
     effects = [
-        (name, _times(effect.halved), _times(effect.doubled), _slope(found.elasticities.get(name)))
+        (name, _times(effect.halved), _times(effect.doubled), _slope(slopes.get(name)))
         for name, effect in found.effects.items()
     ]
     head = ("number of the device", "halved", "doubled", "per cent of 1 %")
-    return [table(("", "", ""), rows, title=title, left=2), table(head, effects, title=f"\n{found.label}")]
+    label = "speed" if sign < 0 else found.label
+    return [table(("", "", ""), rows, title=title, left=2), table(head, effects, title=f"\n{label}")]
 
 
 def _times(ratio: float | None) -> str:

@@ -92,7 +92,7 @@ class Explanation:
 
     `shares` are of `whole`, the time or the SRAM of a core. A roof is the figure if one resource alone took time, see
     `compare.roofs`; an estimate without time has none. `sram_share` is the share of a core's SRAM in use, None where
-    the estimate has no peak.
+    the estimate has no peak. `effects` are factors of speed, `elasticities` slopes of the figure, which may be a time.
     """
 
     title: str
