@@ -176,13 +176,13 @@ def _masked(rows: list[Row]) -> list[str]:
 
 
 def _best(rows: list[Row], over: Over, shown: str) -> list[str]:
-    """Return a line with the best point of each device and model."""
-    from wafer_triton.compare.sweep import best, in_words
+    """Return a line with the best point of each group of rows."""
+    from wafer_triton.compare.sweep import groups, in_words
 
     if all(shown not in row or not isinstance(row[shown], int | float) for row in rows):
         columns = ", ".join(name for name in max(rows, key=len) if name not in over)
         raise ConfigError(f"--show {shown}: there is no such column; columns: {columns}")
-    return [in_words(row, over, shown) for row in best(rows, shown)]
+    return [in_words(group, over, shown) for group in groups(rows)]
 
 
 def _changes_power(over: Over, options: dict[str, Any]) -> bool:

@@ -199,23 +199,49 @@ def less_is_better(column: str) -> bool:
     return LEGEND.entries.get(column, {}).get("unit") not in MORE
 
 
+def groups(rows: Sequence[Row]) -> list[list[Row]]:
+    """Return the feasible rows in groups, each of which has a best row: the rows of each device and model.
+
+    Where these have one row each, the devices are compared, so a group is of each model; else the models, too.
+    """
+    feasible(rows)  # which checks the rows
+    for names in (OVERLAID, OVERLAID[1:], ()):
+        found: dict[tuple[Any, ...], list[Row]] = {}
+        for row in rows:
+            found.setdefault(tuple(row.get(name) for name in names), []).append(row)
+        if any(len(group) > 1 for group in found.values()):
+            break
+    return [held for group in found.values() if (held := feasible(group))]
+
+
 def best(rows: Sequence[Row], by: str) -> list[Row]:
-    """Return the best feasible row by a column, of each device and model among the rows; see `less_is_better`."""
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in feasible(rows):
-        groups.setdefault(tuple(row.get(name) for name in OVERLAID), []).append(row)
+    """Return the best row by a column of each of `groups`, the first of the grid where several are alike.
+
+    The best is the least or the most, see `less_is_better`.
+    """
+    return [_best(group, by) for group in groups(rows)]
+
+
+def _best(group: Sequence[Row], by: str) -> Row:
+    for row in group:
         if by not in row:
             raise ConfigError(f"best by {by!r}: no column has this name; columns: {', '.join(map(str, row))}")
-    pick = min if less_is_better(by) else max
-    return [pick(group, key=lambda row: row[by]) for group in groups.values()]
+    return (min if less_is_better(by) else max)(group, key=lambda row: row[by])
 
 
-def in_words(row: Row, over: Iterable[str], by: str) -> str:
-    """Return the best row by a column in words: its figure, and its values of the parameters `over`."""
+def in_words(group: Sequence[Row], over: Iterable[str], by: str) -> str:
+    """Return the best of feasible rows in words: its figure, its values of the parameters `over`, and other points.
+
+    Other points are those with the same figure.
+    """
+    row = _best(group, by)
+    figure, alike = f"{LEGEND.label(by)}: {LEGEND.shown(by, row[by])}", sum(other[by] == row[by] for other in group)
+    if 1 < alike == len(group):
+        return f"{figure} at each of the {alike:,} points"
     values = {name: LEGEND.asked(name, row[name]) for name in over}
     point = ", ".join(text if text.endswith(f" {name}") else f"{name} {text}" for name, text in values.items())
-    most = "least" if less_is_better(by) else "most"
-    return f"{most} {LEGEND.label(by)}: {LEGEND.shown(by, row[by])} at {point}"
+    others = f", and at {alike - 1:,} other point{'s' * (alike > 2)}" * (alike > 1)
+    return f"{'least' if less_is_better(by) else 'most'} {figure} at {point}{others}"
 
 
 def front(rows: Sequence[Row], columns: Sequence[str]) -> list[Row]:
