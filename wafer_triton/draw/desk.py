@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from wafer_triton.compare.best import best, front, in_words
 from wafer_triton.compare.grid import REASON, Row, feasible
-from wafer_triton.compare.sweep import LEGEND, OVERLAID, best, front, in_words
+from wafer_triton.compare.sweep import LEGEND, OVERLAID
 from wafer_triton.draw.explained import said
 from wafer_triton.draw.figure import AMOUNTS, COLOURS, COLUMN, MARKERS, REST, picture
 from wafer_triton.errors import DrawError
