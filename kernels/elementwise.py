@@ -3,13 +3,7 @@
 A body `f(args, core, offs, mask, P)` computes the elements `offs` of the tile of one `core`. `args` are the operands,
 outputs first. P holds constants known when the kernel is compiled, by name in capitals: the operation's parameters,
 such as P.LIMIT, and the block size (see `kernels/fused.py`). `elementwise` makes a launcher of any device function of
-one to three values:
-
-@triton.jit
-def halved(x, half):
-    return tl.where(x > half, x * 0.5, x)
-
-KERNELS["halved"] = elementwise(halved)
+one to three values.
 """
 
 from __future__ import annotations
