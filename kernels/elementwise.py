@@ -51,9 +51,8 @@ def elementwise(fn: Any) -> LocalKernel:
     """Return a launcher of out [size] = fn(in0, in1, in2), for a `@triton.jit` function of one to three fp32 blocks."""
 
     def fused(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, size: int) -> FusedOp:
-        return planned(
-            _each, (*outs, *ins), {}, {"BODY": _elementwise, "FN": fn, "INPUTS": len(ins), **flat(size, 2048)}
-        )
+        own = {"BODY": _elementwise, "FN": fn, "INPUTS": len(ins), **flat(size, 2048)}
+        return planned(_each, (*outs, *ins), {}, own)
 
     return LocalKernel(fused)
 

@@ -106,27 +106,33 @@ def _send(x, receivers, core, P):
             tl.store(x.tensor + x.offset + rows + offs, tiles, mask=(near < count) & (offs < P.SIZE))
 
 
+@triton.jit
+def _block(acc, mailbox, tables, args, sizes, sums, receivers, number, alarm_ptr, launch, BODIES: tl.constexpr, P):
+    order_ptr, _, _, _, _, awaited_ptr, arrived_ptr = tables
+    if len(BODIES) > 0:
+        fused.run_ops(args, sizes, fused.cores_at(order_ptr, number, P.CORES), BODIES)
+        tl.debug_barrier()
+    awaited = tl.load(awaited_ptr + number)
+    if awaited > 0:
+        wait(arrived_ptr + number, awaited, alarm_ptr, launch, tl.load(order_ptr + number * P.CORES), 0)
+    _reduce(acc, mailbox, tables, number, P)
+    if P.SENDS:
+        for item in range(P.CORES):
+            _send(sums, receivers, tl.load(order_ptr + number * P.CORES + item), P)
+
+
 @triton.jit(do_not_specialize=["launch"])
 def _tree_kernel(
     acc, mailbox, tables, args, sizes, sums, receivers, blocks, alarm_ptr, launch, P, BODIES: tl.constexpr,
     SOURCE: tl.constexpr, LOOPS: tl.constexpr,
 ):  # fmt: skip
-    order_ptr, _, _, _, _, awaited_ptr, arrived_ptr = tables
-    operands = args  # see `fused`: a stride of 1
     # one axis, as its programs begin in order everywhere
-    first = tl.program_id(0) * LOOPS
-    for number in tl.range(first, first + 1 if LOOPS == 1 else min(first + LOOPS, blocks), num_stages=1):
-        if len(BODIES) > 0:
-            fused.run_ops(operands, sizes, fused.cores_at(order_ptr, number, P.CORES), BODIES)
-            tl.debug_barrier()
-        awaited = tl.load(awaited_ptr + number)
-        if awaited > 0:
-            wait(arrived_ptr + number, awaited, alarm_ptr, launch, tl.load(order_ptr + number * P.CORES), 0)
-        _reduce(acc, mailbox, tables, number, P)
-        if P.SENDS:
-            for item in range(P.CORES):
-                _send(sums, receivers, tl.load(order_ptr + number * P.CORES + item), P)
-        if LOOPS > 1:
+    pid = tl.program_id(0)
+    if LOOPS == 1:  # a loop costs registers
+        _block(acc, mailbox, tables, args, sizes, sums, receivers, pid, alarm_ptr, launch, BODIES, P)
+    else:
+        for number in range(pid * LOOPS, min(pid * LOOPS + LOOPS, blocks)):
+            _block(acc, mailbox, tables, args, sizes, sums, receivers, number, alarm_ptr, launch, BODIES, P)
             tl.debug_barrier()
 
 

@@ -150,10 +150,6 @@ class Executor(Planner):
         return {buffer.name: self.allocate(schedule, buffer) for buffer in buffers}
 
     def part(self, schedule: Schedule, buffer: Buffer, given: torch.Tensor) -> torch.Tensor:
-        """Return the share of this executor, [rows, cols, slots * numel], of values for all cores of a buffer.
-
-        Raises ShapeError for another shape, DtypeError for complex values.
-        """
         return whole(schedule, buffer, given)
 
     def enter(self, schedule: Schedule, name: str, memory: torch.Tensor, tensor: torch.Tensor, pattern: str) -> None:
