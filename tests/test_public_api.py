@@ -131,7 +131,9 @@ from wafer_triton import Builder, Mesh
 
 from wafer_triton.count.account import account
 from wafer_triton.device import device
-from wafer_triton.schedule.gemm import align, meshgemm
+from wafer_triton.schedule.align import align
+from wafer_triton.schedule.gemm import meshgemm
+
 from wafer_triton.schedule.gemv import meshgemv
 
 b = Builder(Mesh(8, 8, device('wse3')), 'plan')

@@ -26,8 +26,8 @@ from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import check_type
 from wafer_triton.place.transfers import Scheduled
 from wafer_triton.schedule import sram
-from wafer_triton.schedule.reduce import default_groups, two_level
 from wafer_triton.schedule.schedule import Schedule, once
+from wafer_triton.schedule.trees import default_groups, two_level
 from wafer_triton.text import notebook
 from wafer_triton.text.quantity import Legend, as_in, named, unit
 
