@@ -42,7 +42,7 @@ from wafer_triton.place.regions import Placement as Placed
 from wafer_triton.schedule import gemm as gemm_schedules
 from wafer_triton.schedule.heads import HeadGroups
 from wafer_triton.schedule.product import recipe, tiles
-from wafer_triton.schedule.reduce import ALGORITHMS as REDUCTIONS
+from wafer_triton.schedule.trees import ALGORITHMS as REDUCTIONS
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.read import Model, shape_of
 from wafer_triton.text.arguments import checked

@@ -20,8 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from wafer_triton.schedule.align import align, side
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.gemm import align, come_home, side
+from wafer_triton.schedule.gemm import come_home
 from wafer_triton.schedule.reduce import reduce
 from wafer_triton.schedule.ring import ring, ring_ends, ring_position, ring_step
 from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Pattern, Round, Slot
@@ -63,6 +64,11 @@ class BlockRing:
     def first(self) -> Index:
         """[columns]: the first place of a column, 0 for none."""
         return np.where(self.station < 0, 0, self.starts[self.station])
+
+    @cached_property
+    def owners(self) -> tuple[Cores, ...]:
+        """[width]: the columns at each station, one of each segment."""
+        return tuple(Cores("x", np.flatnonzero(self.station == station)) for station in range(self.width))
 
     @property
     def slots(self) -> int:
@@ -148,7 +154,7 @@ def segment_gemm_t(
 
     def fill(station: int, begin: int, end: int) -> None:
         """Add iterations `begin` to `end` - 1, whose sums go to the columns at a station."""
-        owners, root = Cores("x", np.flatnonzero(blocks.station == station)), int(blocks.columns[station])
+        owners, root = blocks.owners[station], int(blocks.columns[station])
 
         def iteration(slot: int) -> None:
             odd = (begin + slot) % 2
