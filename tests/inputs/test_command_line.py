@@ -58,6 +58,8 @@ def wrong(capsys, tmp_path, monkeypatch):
         (f"{SWEEP} k=8 --out /nowhere/x.csv", "/nowhere/x.csv: No such file or directory; give another path"),
         (f"{SWEEP} k=8 --out /dev/full", "/dev/full: No space left on device; free some space"),
         ("fit --out /dev/null/x", "/dev/null/x: Not a directory; give another path"),
+        (f"compare gemm {GEMM} 8 --values --no-values", "--values and --no-values contradict each other; give one"),
+        ("compare own.py:f --no-values --values", "--values and --no-values contradict each other; give one"),
         ("validate --write config.json", "argument --write: 'config.json' does not end in .md"),
         ("serve --out config.json", "argument --out: 'config.json' does not end in .csv"),
         ("serve --trace a.csv", "argument --trace: 'a.csv' does not end in .json"),
