@@ -152,7 +152,8 @@ class Session(PlacedModule):
     @cached_property
     def hand_off(self) -> list[Scheduled]:
         """The schedules that move the activation from the embedding through all regions, in one decode step."""
-        return [(schedule, 1) for schedule in hand_overs(self.placement.regions, self.block)]
+        meshes = [region.mesh for region in self.placement.regions]
+        return [(schedule, 1) for schedule in hand_overs(meshes, self.block)]
 
     def room(self, count: int, prefilled: int) -> None:
         """Raise CacheError unless a sequence of `count` tokens fits; `prefilled` of them are its prompt."""
