@@ -131,7 +131,9 @@ from wafer_triton import Builder, Mesh
 
 from wafer_triton.count.account import account
 from wafer_triton.device import device
-from wafer_triton.schedule.gemm import align, meshgemm
+from wafer_triton.schedule.align import align
+from wafer_triton.schedule.gemm import meshgemm
+
 from wafer_triton.schedule.gemv import meshgemv
 
 b = Builder(Mesh(8, 8, device('wse3')), 'plan')
@@ -280,6 +282,12 @@ def test_rooms_stay_small():
     small = ("compare", "cost", "device", "models", "ops", "place", "shape", "text")
     for name in (name for name in files if within(name, small)):
         assert len(files[name].read_text().splitlines()) <= 300, name
+
+
+def test_the_engine_stays_small():
+    engine = [*(ROOT / "emulate").rglob("*.py"), *FOLDERS["kernels"].rglob("*.py")]
+    assert len(list((ROOT / "emulate").glob("*.py"))) <= 12
+    assert 3_000 < sum(len(path.read_text().splitlines()) for path in engine) <= 5_000
 
 
 @pytest.mark.slow

@@ -16,13 +16,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))  # Python leaves it out under PYTHONSAFEPATH
 
-from cases import Shape, exchanged_bytes, work
+from cases import Shape
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.models.random import config_of
 from wafer_triton.place.need import param_shapes
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.reduce import all_reduce
 from wafer_triton.schedule.ring import ring_step
+from work import exchanged_bytes, work
 
 RESULTS = Path(__file__).parents[1] / "results" / "nvidia-h200-80873d0.json"
 FAR, NEAR = 4.15e12, 7.85e12  # bytes a second read and written: in HBM, within the L2.

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from cases import EXCHANGES, ROOMY, WSE2, Work, close, exchanged_bytes, executor, record, ways
+from cases import EXCHANGES, ROOMY, WSE2, close, executor, ways
 from peers import layer
 from timing import elapsed, measure, sets
 from wafer_triton.cost.constants import constants
@@ -27,6 +27,7 @@ from wafer_triton.models.run.head import Head
 from wafer_triton.place.need import param_shapes
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.decode import head_block
+from work import Work, exchanged_bytes, record
 
 STEPS = 24
 SMALL = DecoderConfig(

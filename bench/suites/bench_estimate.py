@@ -16,9 +16,9 @@ from wafer_triton import estimate
 from wafer_triton.cost import constants, inference, layers, phases, search
 from wafer_triton.count import routes, traffic
 from wafer_triton.place import need, regions
-from wafer_triton.schedule import block, decode, gemm, product, reduce
+from wafer_triton.schedule import align, block, decode, gemm, product, reduce, trees
 
-MODULES = (constants, inference, layers, need, regions, block, decode, gemm, product, reduce)
+MODULES = (constants, inference, layers, need, regions, align, block, decode, gemm, product, reduce, trees)
 KEPT = (phases._KNOWN, routes._LINES, traffic._UNITS)
 SIZES = count(2048, 97)  # so far apart that tiles differ on most meshes
 PROMPTS = count(480, 97)  # as short as a plan takes them at once

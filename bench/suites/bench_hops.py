@@ -5,12 +5,13 @@ from functools import cache
 
 import torch
 
-from cases import ROOMY, executor, held, record, ways, work
+from cases import ROOMY, executor, held, ways
 from timing import measure, sets
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.reduce import all_reduce
 from wafer_triton.schedule.schedule import Schedule
+from work import record, work
 
 LINES, COLUMNS = 64, 64
 

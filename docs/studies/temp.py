@@ -14,16 +14,9 @@ from wafer_triton.errors import ConfigError, SramError
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.stream import groups, relay, stream
 from wafer_triton.train.dies import Wafer, wafer
+from wafer_triton.train.flows import all_gather, all_to_all, bisection_bytes, ring_flows
 from wafer_triton.train.linear import fit
-from wafer_triton.train.mapping import (
-    all_gather,
-    all_to_all,
-    bisection_bytes,
-    dimension_ordered,
-    permute,
-    ring_flows,
-    route,
-)
+from wafer_triton.train.mapping import dimension_ordered, permute, route
 from wafer_triton.train.options import ParallelSizes
 from wafer_triton.train.placement import fixed, placements
 from wafer_triton.train.planner import BASELINES, PLANNED, Placer, Strategy, TrainingPlan, plan

@@ -28,7 +28,7 @@ from wafer_triton.place.regions import FullError, Placement, decode_regions
 from wafer_triton.place.regions import placed as place_blocks
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.kv_cache import POLICIES
-from wafer_triton.schedule.reduce import checked_groups
+from wafer_triton.schedule.trees import checked_groups
 from wafer_triton.text.progress import Progress, silent
 
 SIDES = 36  # the number of meshes to try: on a WSE-2 sides of 20, 40, ...

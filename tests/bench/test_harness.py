@@ -10,6 +10,7 @@ import torch
 import cases
 import limits
 import peers
+import work
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.models.random import config_of
@@ -112,11 +113,11 @@ def test_every_shifted_tile_is_read_once_and_written_once():
     a, b = 2 * 3 * 2, 3 * 4 * 2  # bytes of a tile
     # lines 0 to 3 of the ring 0, 2, 3, 1 lie at 0, 3, 1, 2: they move 0, 1, 1 and 2 steps to align; then 4 rounds
     moves = 4 * (0 + 1 + 1 + 2) + 4 * 16
-    assert cases.exchanged_bytes(schedule) == 2 * moves * (a + b)
-    must = cases.work(schedule, schedule)
+    assert work.exchanged_bytes(schedule) == 2 * moves * (a + b)
+    must = work.work(schedule, schedule)
     assert must.exchanged == 2 * moves * (a + b) and must.footprint == 2 * 16 * (a + b)
     assert must.others == 16 * 2 * 4 * 2, "the result; operands count as exchanged"
-    still = cases.work(schedule, None)
+    still = work.work(schedule, None)
     assert (still.exchanged, still.others) == (0, 16 * (a + b + 2 * 4 * 2))
 
 
@@ -125,8 +126,8 @@ def test_a_multicast_is_read_once():
     schedule = shape.recipe().schedule
     # a chain from both ends to core 2 of each of 4 lines: 3 messages; then it multicasts down to one and up to two
     tile = 2 * 4
-    assert cases.exchanged_bytes(schedule) == 4 * tile * (2 * 3 + (1 + 1) + (1 + 2))
-    assert cases.work(schedule, schedule).others == 16 * 2 * (1 + 2 + 2), "vector, matrix and result, once each"
+    assert work.exchanged_bytes(schedule) == 4 * tile * (2 * 3 + (1 + 1) + (1 + 2))
+    assert work.work(schedule, schedule).others == 16 * 2 * (1 + 2 + 2), "vector, matrix and result, once each"
 
 
 @pytest.mark.parametrize("row", cases.ROWS)

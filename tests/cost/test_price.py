@@ -23,10 +23,11 @@ from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.collectives import broadcast, multicast
 from wafer_triton.schedule.gemm import RINGS
 from wafer_triton.schedule.product import recipe
-from wafer_triton.schedule.reduce import all_reduce, reduce, two_level
+from wafer_triton.schedule.reduce import all_reduce, reduce
 from wafer_triton.schedule.ring import ring_position
 from wafer_triton.schedule.rounds import Cores, Slot
 from wafer_triton.schedule.schedule import Schedule
+from wafer_triton.schedule.trees import two_level
 from wafer_triton.shape.decoder import DecoderShape
 
 pytestmark = pytest.mark.slow

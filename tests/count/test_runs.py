@@ -5,7 +5,7 @@ import pytest
 
 from wafer_triton.count.runs import kind, runs
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.schedule import gemm
+from wafer_triton.schedule import align, gemm
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.collectives import all_gather, broadcast, transpose
 from wafer_triton.schedule.kv_cache import KvCache
@@ -49,18 +49,18 @@ def test_a_ring_all_reduce_is_cut_after_its_last_addition():
 @pytest.mark.parametrize("side, rounds", [(2, 1), (5, 2), (6, 3)])
 def test_an_alignment_is_one_run_along_one_axis_or_both(side, rounds):
     b = builder(side, side)
-    gemm.align(b, "x", "x")
+    align.align(b, "x", "x")
     assert kinds(b) == [("tiles", rounds), ("local", 1)]
     b = builder(side, side)
-    gemm.align_both(b, "x", "w")
+    align.align_both(b, "x", "w")
     assert kinds(b) == [("tiles", rounds), ("local", 1)]
 
 
 def test_rounds_of_other_axes_or_labels_are_other_runs():
     b = builder(3, 3)
-    gemm.align(b, "x", "x")
-    gemm.align(b, "w", "x")
-    gemm.align(b, "x", "y")
+    align.align(b, "x", "x")
+    align.align(b, "w", "x")
+    align.align(b, "x", "y")
     assert kinds(b) == [("tiles", 1), ("local", 1)] * 3
     b = builder(3, 3)
     transpose(b, "x", b.like("z", "x"))  # down or up to the diagonal and then along the row, for either distance

@@ -14,7 +14,7 @@ from wafer_triton.count.runs import kind, runs
 from wafer_triton.count.traffic import RunTraffic, Traffic
 from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.schedule import decode, gemm, prefill, reduce
+from wafer_triton.schedule import decode, gemm, prefill, trees
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.block import schedule as built
 from wafer_triton.schedule.builder import Builder
@@ -109,7 +109,7 @@ def products(mesh: Mesh) -> Iterator[tuple[str, Schedule]]:
             options = (("algorithm", algorithm), ("transposed", transposed))
             name = f"{algorithm} gemm{'-t' if transposed else ''}"
             yield name, recipe("gemm", mesh, "fp16", shapes, options).schedule
-    for algorithm in reduce.ALGORITHMS:
+    for algorithm in trees.ALGORITHMS:
         yield (
             f"{algorithm} gemv",
             recipe("gemv", mesh, "fp16", ((1, 14), (14, 15)), (("algorithm", algorithm),)).schedule,

@@ -7,7 +7,8 @@ import pytest
 from wafer_triton.draw import training
 from wafer_triton.draw.figure import numbers_of
 from wafer_triton.train.dies import wafer
-from wafer_triton.train.mapping import Flow, dimension_ordered, route
+from wafer_triton.train.flows import Flow
+from wafer_triton.train.mapping import dimension_ordered, route
 from wafer_triton.train.planner import plan
 from wafer_triton.train.workload import Workload
 

@@ -18,9 +18,10 @@ from wafer_triton.schedule import decode
 from wafer_triton.schedule.block import Block, schedule
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.gemv import meshgemv
-from wafer_triton.schedule.reduce import all_reduce, default_groups, reduce
+from wafer_triton.schedule.reduce import all_reduce, reduce
 from wafer_triton.schedule.rounds import GIVEN, KEPT
 from wafer_triton.schedule.schedule import Schedule
+from wafer_triton.schedule.trees import default_groups
 
 pytestmark = pytest.mark.slow
 

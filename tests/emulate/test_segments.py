@@ -13,8 +13,9 @@ from wafer_triton.emulate.parts import Products, Segment, Tree
 from wafer_triton.emulate.segments import segments
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
+from wafer_triton.schedule.align import align_both
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.gemm import align_both, meshgemm
+from wafer_triton.schedule.gemm import meshgemm
 from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.reduce import all_reduce, reduce
 from wafer_triton.schedule.rounds import Round, Slot

@@ -19,6 +19,7 @@ from wafer_triton.schedule import (
     gemm,
     prefill,
     reduce,
+    trees,
 )
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.product import recipe
@@ -70,14 +71,14 @@ def products(mesh: Mesh) -> list[Case]:
             f"gemv {algorithm} {axis}", mesh, "gemv", ((2, 2 * mesh.length(axis)), (2 * mesh.length(axis), 7)),
             algorithm=algorithm, axis=axis,
         )
-        for algorithm in reduce.ALGORITHMS for axis in "xy"
+        for algorithm in trees.ALGORITHMS for axis in "xy"
     ]  # fmt: skip
     schedules += [
         product(
             f"all-reduce {algorithm} {axis} {op}", mesh, "all_reduce", ((rows, cols, 5),),
             algorithm=algorithm, axis=axis, op=op,
         )
-        for algorithm in reduce.ALGORITHMS for axis in "xy" for op in ("add", "maximum")
+        for algorithm in trees.ALGORITHMS for axis in "xy" for op in ("add", "maximum")
     ]  # fmt: skip
     sizes = (2 * rows, 3 * cols)
     schedules += [

@@ -29,7 +29,8 @@ class Fault(NamedTuple):
 
 FAULTS = {
     "schedule": Fault(
-        "wafer_triton/schedule/gemm.py", 'align(b, src, "x", by=(-position) % size)', 'align(b, src, "x", by=position)',
+        "wafer_triton/schedule/align.py", 'align(b, src, "x", by=(-position) % size)',
+        'align(b, src, "x", by=position)',
         "tests/schedule/test_repeat.py tests/schedule/test_gemm.py",
     ),
     "local": Fault(

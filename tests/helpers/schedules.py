@@ -20,6 +20,7 @@ from wafer_triton.schedule import (
     norm,
     prefill,
     reduce,
+    trees,
 )
 from wafer_triton.schedule.all_to_all import all_to_all
 from wafer_triton.schedule.builder import Builder
@@ -212,12 +213,12 @@ def prefilling(
 SUMS: dict[str, Make] = {  # schedules that add integers alone
     **{f"gemm-{algorithm}": product(algorithm) for algorithm in gemm.ALGORITHMS},
     **{f"gemm-t-{algorithm}": product(algorithm, True) for algorithm in gemm.ALGORITHMS},
-    **{f"gemv-{algorithm}-y": vector(algorithm, "y") for algorithm in reduce.ALGORITHMS},
+    **{f"gemv-{algorithm}-y": vector(algorithm, "y") for algorithm in trees.ALGORITHMS},
     "gemv-ktree-x": vector("ktree", "x"),
     "gemm-beside": beside,
 }
 MOVES: dict[str, Make] = {  # schedules with one order of sums
-    **{f"all-reduce-{algorithm}-x": all_reduce(algorithm, "x", "add") for algorithm in reduce.ALGORITHMS},
+    **{f"all-reduce-{algorithm}-x": all_reduce(algorithm, "x", "add") for algorithm in trees.ALGORITHMS},
     "all-reduce-ktree-y-max": all_reduce("ktree", "y", "maximum"),
     "all-reduce-segments-x": segments("x"),
     "all-reduce-segments-y": segments("y"),

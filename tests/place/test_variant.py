@@ -9,9 +9,10 @@ from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.place.need import param_shapes
 from wafer_triton.schedule import decode, prefill
+from wafer_triton.schedule.align import align
 from wafer_triton.schedule.block import Block, Variant, schedule, sub_layer
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.gemm import align, meshgemm
+from wafer_triton.schedule.gemm import meshgemm
 from wafer_triton.schedule.gemv import meshgemv
 from wafer_triton.schedule.norm import rms_norm
 from wafer_triton.schedule.rounds import Parameter

@@ -6,7 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from wafer_triton import ops
-from wafer_triton.schedule import gemm, reduce
+from wafer_triton.schedule import gemm, trees
 
 sizes = st.integers(1, 17)
 sides = st.integers(1, 5)
@@ -37,7 +37,7 @@ def test_products_on_the_torch_executor(algorithm, m, k, n, rows, cols, transpos
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", reduce.ALGORITHMS)
+@pytest.mark.parametrize("algorithm", trees.ALGORITHMS)
 @given(m=st.integers(1, 4), k=sizes, n=sizes, rows=sides, cols=sides, axis=st.sampled_from("xy"))
 def test_vector_products_on_the_torch_executor(algorithm, m, k, n, rows, cols, axis):
     x, w = torch.randn(m, k), torch.randn(k, n)
@@ -57,7 +57,7 @@ def test_products_on_the_triton_executor(algorithm, m, k, n, mesh, transposed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", reduce.ALGORITHMS)
+@pytest.mark.parametrize("algorithm", trees.ALGORITHMS)
 @settings(max_examples=4)
 @given(k=sizes, n=sizes, rows=sides, cols=st.integers(1, 3), axis=st.sampled_from("xy"))
 def test_vector_products_on_the_triton_executor(algorithm, k, n, rows, cols, axis):

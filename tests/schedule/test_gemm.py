@@ -12,8 +12,9 @@ from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.emulate.reference import Reference
 from wafer_triton.errors import MeshError
 from wafer_triton.ops.testing import assert_close
+from wafer_triton.schedule.align import align, transpose_by_rings
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.gemm import align, meshgemm, meshgemm_t, transpose_by_rings
+from wafer_triton.schedule.gemm import meshgemm, meshgemm_t
 from wafer_triton.schedule.ring import aligned, ring, ring_position, ring_step
 from wafer_triton.schedule.schedule import Schedule
 

@@ -8,7 +8,7 @@ from wafer_triton.device.layout import scatter
 from wafer_triton.device.mesh import as_mesh
 from wafer_triton.errors import MeshError, ShapeError
 from wafer_triton.ops.testing import assert_close
-from wafer_triton.schedule.reduce import default_groups, ktree
+from wafer_triton.schedule.trees import default_groups, ktree
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 dtypes = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)

@@ -14,8 +14,9 @@ from wafer_triton.errors import MeshError
 from wafer_triton.ops.testing import assert_close
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.collectives import transpose
-from wafer_triton.schedule.reduce import all_reduce, broadcast, default_groups, ktree, reduce
+from wafer_triton.schedule.reduce import all_reduce, broadcast, reduce
 from wafer_triton.schedule.rounds import Slot
+from wafer_triton.schedule.trees import default_groups, ktree
 
 # (P, group_num) that the paper's CSL kernels use
 PAPER = [(240, 15), (256, 16), (300, 15), (360, 18), (420, 20), (480, 20), (512, 32), (540, 20), (600, 24), (660, 22)]

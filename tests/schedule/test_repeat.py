@@ -16,9 +16,10 @@ from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError
 from wafer_triton.schedule import decode, prefill, repeat, sram
+from wafer_triton.schedule.align import align_both, transpose_by_rings
 from wafer_triton.schedule.block import Block, drafted
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.gemm import align_both, meshgemm, meshgemm_t, transpose_by_rings
+from wafer_triton.schedule.gemm import meshgemm, meshgemm_t
 from wafer_triton.schedule.repeat import Repeat
 from wafer_triton.schedule.rounds import Cores, Round, Slot
 from wafer_triton.schedule.schedule import Schedule

@@ -11,7 +11,8 @@ from wafer_triton.emulate.reference import Reference
 from wafer_triton.errors import MeshError, ScheduleError
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Slot
-from wafer_triton.schedule.stream import circle, gather, groups, path, reduce, relay, stream
+from wafer_triton.schedule.stream import circle, groups, path, relay, stream
+from wafer_triton.schedule.stream_rounds import gather, reduce
 from wafer_triton.verify.faults import Intent, check
 
 SIZE = 2  # elements of a block

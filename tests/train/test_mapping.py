@@ -9,18 +9,8 @@ import pytest
 
 from wafer_triton.errors import MeshError
 from wafer_triton.train.dies import wafer
-from wafer_triton.train.mapping import (
-    Flow,
-    all_gather,
-    all_to_all,
-    bisection_bytes,
-    construct,
-    dimension_ordered,
-    merge,
-    permute,
-    ring_flows,
-    route,
-)
+from wafer_triton.train.flows import Flow, all_gather, all_to_all, bisection_bytes, merge, ring_flows
+from wafer_triton.train.mapping import construct, dimension_ordered, permute, route
 
 
 def on(rows, cols, **change):

@@ -24,7 +24,7 @@ from drafts import (
 from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError
-from wafer_triton.schedule import collectives, reduce, sram
+from wafer_triton.schedule import collectives, reduce, sram, trees
 from wafer_triton.schedule.builder import Builder, checked
 from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.rounds import Cores, Round, Slot
@@ -64,7 +64,7 @@ def all_reduce(algorithm: str = "ktree", groups=None) -> Case:
 
 
 def reduced(root: int | None = None) -> Case:
-    place = reduce.ktree(8, reduce.default_groups(8), root)[1]
+    place = trees.ktree(8, trees.default_groups(8), root)[1]
     intent = replace(SUM, on={"x": Cores("x", np.array([place]))})
     return built(lambda b: reduce.reduce(b, "x", "x", root=root), intent)
 
@@ -90,8 +90,8 @@ HEALTHY = {
     **{f"{name}-{side}{'-transposed' * turned}": gemm(name, side, transposed=turned)
        for name in ("mesh", "cannon", "summa", "allgather") for side in (1, 2, 5) for turned in (False, True)},
     **{f"gemv-{name}-{axis}-{side}": gemv(name, axis, side)
-       for name in reduce.ALGORITHMS for axis in "xy" for side in (1, 2, 6)},
-    **{f"all-reduce-{name}": all_reduce(name) for name in reduce.ALGORITHMS},
+       for name in trees.ALGORITHMS for axis in "xy" for side in (1, 2, 6)},
+    **{f"all-reduce-{name}": all_reduce(name) for name in trees.ALGORITHMS},
     "reduce": reduced(), "reduce-to-3": reduced(3),
     "three-levels": all_reduce(groups=(4, 2)),
     "maximum": built(lambda b: reduce.all_reduce(b, "x", "x", op="maximum"), SUM),
@@ -156,7 +156,7 @@ def wrong_groups() -> Case:
     """Join the roots of four groups at the second level, where the first level made two."""
 
     def add(b: Builder) -> None:
-        first_level, levels = reduce.ktree(8, (2,))[0][:2], reduce.ktree(8, (4,))[0]
+        first_level, levels = trees.ktree(8, (2,))[0][:2], trees.ktree(8, (4,))[0]
         for up, down in first_level + levels[1:]:
             steps = []
             for pairs, inbox in ((up, "up"), (down, "down")):
@@ -164,7 +164,7 @@ def wrong_groups() -> Case:
                     exchange = b.exchange("x", "x", b.like(inbox, "x"), *np.transpose(pairs))
                     steps += [exchange, b.local("add", "x", ("x", inbox), Cores("x", exchange.recv), size=3)]
             b.round(*steps)
-        collectives.broadcast(b, "x", "x", reduce.ktree(8, (4,))[1])
+        collectives.broadcast(b, "x", "x", trees.ktree(8, (4,))[1])
 
     return built(add, SUM)
 

@@ -8,7 +8,7 @@ import pytest
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.kernels import ARRIVALS, SLOTS
 from wafer_triton.schedule.product import recipe
-from wafer_triton.schedule.reduce import ktree
+from wafer_triton.schedule.trees import ktree
 from wafer_triton.verify.faults import Finding
 from wafer_triton.verify.interleavings import adversaries, at_random, explore, neighbours, run
 from wafer_triton.verify.protocol import (

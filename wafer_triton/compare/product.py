@@ -12,7 +12,7 @@ from wafer_triton.device.dtype import STORED, dtype_name
 from wafer_triton.device.layout import MESH_AXES, axes, letters
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError, ShapeError, SramError, check_counts
-from wafer_triton.schedule import gemm, reduce
+from wafer_triton.schedule import gemm, trees
 from wafer_triton.schedule.product import Recipe, recipe
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.verify.provenance import Intent
@@ -59,7 +59,7 @@ class Compared:
     @property
     def algorithms(self) -> tuple[str, ...]:
         """The built-in algorithms."""
-        return tuple(gemm.ALGORITHMS) if self.name == "gemm" else reduce.ALGORITHMS
+        return tuple(gemm.ALGORITHMS) if self.name == "gemm" else trees.ALGORITHMS
 
     def by(self, algorithm: str) -> Recipe:
         """Return the recipe by an algorithm, whose SRAM has no limit."""

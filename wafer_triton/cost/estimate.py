@@ -42,7 +42,7 @@ from wafer_triton.place.regions import Placement as Placed
 from wafer_triton.schedule import gemm as gemm_schedules
 from wafer_triton.schedule.heads import HeadGroups
 from wafer_triton.schedule.product import recipe, tiles
-from wafer_triton.schedule.reduce import ALGORITHMS as REDUCTIONS
+from wafer_triton.schedule.trees import ALGORITHMS as REDUCTIONS
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.read import Model, shape_of
 from wafer_triton.text.arguments import checked
@@ -231,7 +231,7 @@ def kv(
 
     With concatenation one row takes every new token. `layout` and `dtype` are as in `decode`. "paper-benchmark" counts
     as the paper does: regions by area, layers spread evenly over them, every width cut evenly over a line, and no
-    workspace. `head_groups` None takes the best number for one token on each row.
+    workspace. `head_groups` None takes the number that `decode` takes with a full cache.
     """
     mesh, c = _mesh(device, mesh)
     shape = shape_of(model, dtype)

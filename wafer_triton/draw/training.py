@@ -12,7 +12,7 @@ from typing import Any
 from wafer_triton.draw.figure import Numbers, byte_ticks, picture
 from wafer_triton.text.quantity import quantity
 from wafer_triton.train.dies import Link, Wafer
-from wafer_triton.train.mapping import RoutedFlows
+from wafer_triton.train.flows import RoutedFlows
 from wafer_triton.train.planner import TrainingPlan
 
 _APART = 0.08  # of the two directions of a link, in dies

@@ -12,12 +12,13 @@ from __future__ import annotations
 from typing import Any
 
 from wafer_triton.schedule import weights
+from wafer_triton.schedule.align import align
 from wafer_triton.schedule.all_to_all import all_to_all
 from wafer_triton.schedule.block import HEADS, Block, sub_layer
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.expert_places import ExpertRegions
 from wafer_triton.schedule.experts import routed
-from wafer_triton.schedule.gemm import align, compute_shift, meshgemm
+from wafer_triton.schedule.gemm import compute_shift, meshgemm
 from wafer_triton.schedule.reduce import all_reduce
 from wafer_triton.schedule.rounds import Local
 from wafer_triton.shape.moe import Experts

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 from wafer_triton.schedule import weights
+from wafer_triton.schedule.align import align
 from wafer_triton.schedule.block import HEADS, Block, sub_layer
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.gemm import align, compute_shift
+from wafer_triton.schedule.gemm import compute_shift
 from wafer_triton.schedule.reduce import all_reduce
 from wafer_triton.schedule.rounds import Local
 

@@ -11,11 +11,12 @@ from dataclasses import replace
 from typing import Any
 
 from wafer_triton.schedule import weights
+from wafer_triton.schedule.align import align, align_both
 from wafer_triton.schedule.block import HEADS, Block, SubLayer, SubLayers, sub_layer
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.expert_regions import prefill_pass, prefill_routing
 from wafer_triton.schedule.experts import prefill_experts
-from wafer_triton.schedule.gemm import align, align_both, meshgemm, meshgemm_t
+from wafer_triton.schedule.gemm import meshgemm, meshgemm_t
 from wafer_triton.schedule.heads import distinct
 from wafer_triton.schedule.norm import softmax_parts
 from wafer_triton.schedule.rounds import Slot

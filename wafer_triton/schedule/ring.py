@@ -79,7 +79,7 @@ def ring_ends(size: int, step: int, order: Ring, times: int = 1) -> tuple[Index,
 
 @cache
 def aligned(side: int, region: int | None = None) -> Index:
-    """[side * side]: the core whose tile each core has after `gemm.align` along y on a square mesh.
+    """[side * side]: the core whose tile each core has after `align.align` along y on a square mesh.
 
     With `region` each square of `region` x `region` cores is aligned alone.
     """

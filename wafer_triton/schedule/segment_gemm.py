@@ -20,8 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from wafer_triton.schedule.align import align, side
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.gemm import align, come_home, side
+from wafer_triton.schedule.gemm import come_home
 from wafer_triton.schedule.reduce import reduce
 from wafer_triton.schedule.ring import ring, ring_ends, ring_position, ring_step
 from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Pattern, Round, Slot

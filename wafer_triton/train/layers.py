@@ -16,7 +16,7 @@ import wafer_triton.train.operations  # noqa: F401  # registers the local operat
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Slot
 from wafer_triton.schedule.schedule import Schedule
-from wafer_triton.schedule.stream import gather, reduce
+from wafer_triton.schedule.stream_rounds import gather, reduce
 from wafer_triton.train.linear import Linear, take
 from wafer_triton.train.machine import Machine
 from wafer_triton.train.model import Sizes, angles

@@ -23,7 +23,7 @@ from functools import cached_property
 
 from wafer_triton.errors import ConfigError
 from wafer_triton.train.dies import Wafer
-from wafer_triton.train.mapping import bisection_bytes
+from wafer_triton.train.flows import bisection_bytes
 from wafer_triton.train.placement import IDLE, GroupPlacement
 from wafer_triton.train.workload import Operator, Rules, Workload
 

@@ -17,7 +17,8 @@ from itertools import permutations
 from wafer_triton.errors import MeshError
 from wafer_triton.schedule.stream import path
 from wafer_triton.train.dies import Die, Wafer
-from wafer_triton.train.mapping import dimension_ordered, ring_flows, route
+from wafer_triton.train.flows import ring_flows
+from wafer_triton.train.mapping import dimension_ordered, route
 
 AXES = ("data", "tensor", "context", "stream")
 REROUTES = 8  # without gain, after which the mapping of a step ends

@@ -13,7 +13,8 @@ from time import process_time
 
 from wafer_triton.errors import ConfigError, HbmError, check_type, shown
 from wafer_triton.train.dies import Link, Wafer
-from wafer_triton.train.mapping import dimension_ordered, ring_flows
+from wafer_triton.train.flows import ring_flows
+from wafer_triton.train.mapping import dimension_ordered
 from wafer_triton.train.options import RECOMPUTE, Case, Option, ParallelSizes, option, splits
 from wafer_triton.train.placement import AXES, GroupPlacement, fixed, groups_of, placements
 from wafer_triton.train.solve import Label, Mix, layer, layers

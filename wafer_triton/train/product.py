@@ -23,7 +23,8 @@ from wafer_triton.errors import ScheduleError, SramError, check_counts
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Cores, Local, Slot
 from wafer_triton.schedule.schedule import Schedule
-from wafer_triton.schedule.stream import Stream, gather, groups, reduce, stream
+from wafer_triton.schedule.stream import Stream, groups, stream
+from wafer_triton.schedule.stream_rounds import gather, reduce
 
 PASSES = {"w": ("forward", "dx", "dw"), "x": ("forward", "dx", "dw"), "y": ("forward", "backward")}
 

@@ -1,0 +1,81 @@
+"""The work of a timed case: bytes and operations of its schedule, and the fraction of the limits that a run reaches."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import limits
+from wafer_triton.device.dtype import torch_dtype
+from wafer_triton.schedule.rounds import Exchange
+from wafer_triton.schedule.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class Work:
+    """Bytes that a run must move: every exchanged tile read once and written once; other operands once."""
+
+    exchanged: int
+    footprint: int  # of the buffers that exchanges touch
+    others: int
+
+
+def work(schedule: Schedule, moves: Schedule | None) -> Work:
+    """Return the work of a schedule whose tiles move (`moves`), or lie still (None): then inputs and outputs only."""
+    cores, buffers = schedule.mesh.cores, schedule.buffers.values()
+    fixed = sum(buffer.bytes for buffer in buffers if buffer.role != "scratch") * cores
+    if moves is None:
+        return Work(0, 0, fixed)
+    touched = {
+        slot.buffer
+        for round_ in schedule.rounds
+        for exchange in round_.exchanges
+        for slot in (exchange.src, exchange.dst)
+    }
+    footprint = sum(schedule.buffers[name].bytes for name in touched) * cores
+    others = (
+        fixed
+        - sum(schedule.buffers[name].bytes for name in touched if schedule.buffers[name].role != "scratch") * cores
+    )
+    return Work(exchanged_bytes(schedule), footprint, others)
+
+
+def exchanged_bytes(schedule: Schedule) -> int:
+    """Over all rounds, bytes of the tiles that senders read and receivers write; a multicast is read once."""
+    known: dict[int, int] = {}
+    for round_ in schedule.rounds:
+        if id(round_) not in known:
+            known[id(round_)] = sum(
+                _tiles(schedule, exchange) * schedule.buffers[exchange.src.buffer].tile_bytes
+                for exchange in round_.exchanges
+            )
+    return sum(known[id(round_)] for round_ in schedule.rounds)
+
+
+def _tiles(schedule: Schedule, exchange: Exchange) -> int:
+    lines = (
+        schedule.mesh.length("y" if exchange.axis == "x" else "x") if exchange.lines is None else len(exchange.lines)
+    )
+    if exchange.recv.ndim == 1:
+        return lines * (len(np.unique(exchange.send)) + len(exchange.recv))
+    return sum(
+        len(np.unique(send[send >= 0])) + int((send >= 0).sum())
+        for send in np.broadcast_to(exchange.send, exchange.recv.shape)
+    )
+
+
+def record(benchmark: Any, note: Any, device: str, dtype: str, flops: int, must: Work, rotated: int) -> None:
+    """Record bytes, operations, and the fraction of the measured limits that the median run reaches."""
+    seconds = benchmark.stats.stats.median
+    far = limits.bandwidth(device, rotated)
+    near = limits.bandwidth(device, must.footprint) if must.exchanged else far
+    at_bandwidth = must.exchanged / near + must.others / far
+    note(
+        exchanged_bytes=must.exchanged, other_bytes=must.others, flops=flops, footprint=must.footprint,
+        limit_copy_bytes_per_second=far, fraction_of_bandwidth=at_bandwidth / seconds,
+    )  # fmt: skip
+    if must.exchanged:
+        note(limit_exchange_bytes_per_second=near, fraction_of_exchange_limit=must.exchanged / near / seconds)
+    if flops:
+        rate = limits.matrix_rate(device, torch_dtype(dtype))
+        note(limit_flops_per_second=rate, fraction_of_matrix_rate=flops / rate / seconds)

@@ -1,0 +1,187 @@
+"""Trees of reductions along an axis, as stages of messages: the K-tree of MeshGEMV and chains (WaferLLM, section 6).
+
+A K-tree has K levels. On each level the remaining cores form groups. In every group chains run from both ends to the
+group's root, each link one routing stage. The roots are the cores of the next level, where a link crosses a whole group
+over a pass-through circuit. K = 1 is one group: chains from both ends to the middle.
+
+Pipeline and two-phase are trees too, with roots at the last cores of their groups.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from math import isqrt
+
+import numpy as np
+
+from wafer_triton.errors import MeshError
+from wafer_triton.schedule.collectives import repeated
+from wafer_triton.schedule.rounds import Index
+
+ALGORITHMS = ("ktree", "pipeline", "two-phase", "star", "ring")
+Stage = tuple[list[tuple[int, int]], list[tuple[int, int]]]  # (sender, receiver) pairs: upwards, downwards
+Way = tuple[Index, Index, Index | None]  # senders, receivers, and the lines (None: all) on which they are
+_NONE: Way = (np.zeros(0, np.int64), np.zeros(0, np.int64), None)
+
+
+@dataclass(frozen=True, eq=False)
+class Stages:
+    """The stages of a tree, each with its messages upwards and its messages downwards."""
+
+    ways: tuple[tuple[Way, ...], ...]
+
+    @cached_property
+    def used(self) -> tuple[tuple[int, int] | None, ...]:
+        """The first and the last stage with messages upwards, then with messages downwards; None without any."""
+        each = ([number for number, kind in enumerate(self._kinds) if kind[way]] for way in (0, 1))
+        return tuple((numbers[0], numbers[-1]) if numbers else None for numbers in each)
+
+    @cached_property
+    def different(self) -> tuple[int, ...]:
+        """The first stage with messages upwards alone, with those downwards alone, and with both, if there is one."""
+        last = len(self.ways) - 1
+        first = {kind: last - number for number, kind in enumerate(reversed(self._kinds))}
+        return tuple(first.values())
+
+    @cached_property
+    def _kinds(self) -> list[tuple[bool, bool]]:
+        """Whether each stage has messages upwards, and downwards."""
+        return [(up[0].size > 0, down[0].size > 0) for up, down in self.ways]
+
+
+def default_groups(size: int) -> tuple[int, ...]:
+    """Return two levels with about sqrt(size) groups, which balances their lengths; one level on up to four cores."""
+    return (isqrt(size),) if size > 4 else ()
+
+
+@lru_cache(maxsize=4096)
+def ktree(
+    size: int, groups: tuple[int, ...] = (), root: int | None = None, ends: bool = False
+) -> tuple[tuple[Stage, ...], int]:
+    """Return the stages of a K-tree over `size` cores and its root.
+
+    `groups` holds the number of groups of each level but the last, which is one group; K = len(groups) + 1. The root of
+    a group of g cores is its core g // 2, or with `ends` its last core. A given `root` of the tree is the root of its
+    groups as well. Raises MeshError when a level has more groups than cores, or none, or when the root is off the line.
+    """
+    if root is not None:
+        _check_root(size, root)
+    points = np.arange(size)
+    stages: list[Stage] = []
+    for number, count in enumerate((*groups, 1)):
+        if not 1 <= count <= len(points):
+            raise MeshError(
+                f"K-tree over {size} cores: level {number + 1} has {len(points)} cores for {count} groups; "
+                f"give at most as many groups as cores"
+            )
+        chains, roots = [], []
+        for members in np.array_split(points, count):
+            inside = np.flatnonzero(members == root)
+            middle = int(inside[0]) if inside.size else len(members) - 1 if ends else len(members) // 2
+            chains.append((members[: middle + 1], members[middle:][::-1]))
+            roots.append(members[middle])
+        depth = max(len(side) - 1 for sides in chains for side in sides)
+        for step in range(depth):
+            up, down = (
+                [(int(side[step]), int(side[step + 1])) for side in sides if step + 1 < len(side)]
+                for sides in zip(*chains, strict=True)
+            )
+            stages.append((up, down))
+        points = np.array(roots)
+    return tuple(stages), int(points[0])
+
+
+def _check_root(size: int, root: int) -> None:
+    if not 0 <= root < size:
+        raise MeshError(f"K-tree over {size} cores: root {root} is off the line")
+
+
+def two_level(size: int) -> tuple[Index, Index, Index]:
+    """Return [size] each: numbers of groups of a two-level K-tree, and its stages and hops with each number.
+
+    Hops are the hops of the longest route to the root and of the multicast from it. Groups are as in `ktree`: the first
+    `size % count` groups are one core larger, and roots lie in the middle.
+    """
+    count = np.arange(1, size + 1)
+    each, larger = np.divmod(size, count)
+
+    def root(group: Index | int) -> Index:
+        return group * each + np.minimum(group, larger) + (each + (group < larger)) // 2
+
+    top, depth = count // 2, (each + (larger > 0)) // 2
+    middle = root(top)
+    across = np.maximum(middle - root(0), root(count - 1) - middle)
+    return count, depth + top, depth + across + np.maximum(middle, size - 1 - middle)
+
+
+def checked_groups(groups: object) -> None:
+    """MeshError unless `groups` is None or a tuple of whole numbers."""
+    if groups is not None and not (isinstance(groups, tuple) and all(isinstance(count, int) for count in groups)):
+        raise MeshError(f"groups = {groups!r}: give the number of groups of each level but the last, such as (5,)")
+
+
+def tree(size: int, algorithm: str, groups: tuple[int, ...] | None, root: int | None) -> tuple[tuple[Stage, ...], int]:
+    """Return the tree of an algorithm: "ktree", "pipeline" (one chain) or "two-phase" (chains of sqrt(size) cores).
+
+    The chains of pipeline and two-phase run one way, to the last core of each, unless `root` is given. Raises MeshError
+    for another algorithm, or for groups where the algorithm has its own.
+    """
+    return ktree(size, _group_counts(size, algorithm, groups), root, ends=algorithm != "ktree")
+
+
+def _group_counts(size: int, algorithm: str, groups: tuple[int, ...] | None) -> tuple[int, ...]:
+    """Return the number of groups of each level but the last."""
+    checked_groups(groups)
+    if algorithm == "ktree":
+        return default_groups(size) if groups is None else groups
+    own = {"pipeline": (), "two-phase": (-(-size // max(1, isqrt(size))),)}
+    if algorithm not in own:
+        raise MeshError(f"all-reduce algorithm {algorithm!r}: choose one of {', '.join(ALGORITHMS)}")
+    if groups is not None:
+        raise MeshError(f"all-reduce algorithm {algorithm!r} takes no groups; use 'ktree'")
+    return own[algorithm]
+
+
+@lru_cache(maxsize=1024)
+def trees_on(
+    size: int, times: int, algorithm: str, groups: tuple[int, ...] | None, root: int | None
+) -> tuple[Stages, int]:
+    """Return the stages of equal trees on `times` segments as arrays, receivers in ascending order, and their root."""
+    stages, place = tree(size, algorithm, groups, root)
+    return Stages(tuple(tuple(_sorted(tuple(way), size, times) for way in stage) for stage in stages)), place
+
+
+@lru_cache(maxsize=8192)
+def _sorted(pairs: tuple[tuple[int, int], ...], size: int, times: int) -> Way:
+    """Return the messages of a stage on all segments as arrays, which trees to different roots share."""
+    ends = np.array(sorted(pairs, key=lambda pair: pair[1]), np.int64).reshape(-1, 2).T
+    send, recv = (repeated(end, size, times) for end in ends)
+    send.flags.writeable = recv.flags.writeable = False
+    return send, recv, None
+
+
+@lru_cache(maxsize=2048)
+def chains(size: int, roots: bytes) -> Stages:
+    """Return the stages of chains from both ends of every line to its root.
+
+    A stage skips the lines whose chain has ended.
+    """
+    place = np.frombuffer(roots, np.int64)
+    for root in (int(place.min()), int(place.max())):
+        _check_root(size, root)
+    ended = {0, *place.tolist(), *(size - 1 - place).tolist()}  # the stages at which a chain has ended
+    points, stages = _points(size), []
+    for step in range(int(np.maximum(place, size - 1 - place).max())):
+        if step in ended:
+            up, down = np.flatnonzero(step < place), np.flatnonzero(size - 1 - step > place)
+        rising = (points[step], points[step + 1], up) if up.size else _NONE
+        falling = (points[size - 1 - step], points[size - 2 - step], down) if down.size else _NONE
+        stages.append((rising, falling))
+    return Stages(tuple(stages))
+
+
+@lru_cache(maxsize=64)
+def _points(size: int) -> list[Index]:
+    """Return an array for each position of a line, shared by all stages that need it."""
+    return list(np.arange(size)[:, None])

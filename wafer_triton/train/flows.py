@@ -1,0 +1,120 @@
+"""Flows of bytes between dies, a tree of links for each, and the loads of links.
+
+A phase is a set of flows. Each flow takes one directed tree in the graph of working links; a multicast crosses a link
+once, and a reduction is a multicast backwards.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from wafer_triton.train.dies import Die, Link, Wafer
+
+Tree = frozenset[Link]
+
+
+@dataclass(frozen=True)
+class Flow:
+    """`size` bytes from `source` to every target, or with `reduce` summed from the targets to the source.
+
+    Flows of one source with the same `block` carry the same bytes, and are merged.
+    """
+
+    source: Die
+    targets: frozenset[Die]
+    size: float
+    block: str = ""
+    reduce: bool = False
+
+    def directed(self, tree: Tree) -> Tree:
+        """Return a tree from the source with the links that the bytes cross: a reduction's point to the source."""
+        return frozenset(link[::-1] for link in tree) if self.reduce else tree
+
+    def depth(self, tree: Tree) -> int:
+        """Return the number of links on the longest path of the flow's `tree`."""
+        children: dict[Die, list[Die]] = defaultdict(list)
+        for start, end in self.directed(tree):
+            children[start].append(end)
+
+        def deepest(die: Die) -> int:
+            return max((1 + deepest(child) for child in children[die]), default=0)
+
+        return deepest(self.source)
+
+
+@dataclass(frozen=True)
+class RoutedFlows:
+    """Flows and a tree for each; `history` has the objective after every accepted change, which never rises."""
+
+    wafer: Wafer
+    flows: tuple[Flow, ...]
+    trees: tuple[Tree, ...]
+    proved: bool = False
+    history: tuple[tuple[float, float], ...] = field(default=(), compare=False)
+
+    @property
+    def loads(self) -> dict[Link, float]:
+        """Return bytes over every link in use."""
+        loads: dict[Link, float] = defaultdict(float)
+        for flow, tree in zip(self.flows, self.trees, strict=True):
+            for link in tree:
+                loads[link] += flow.size
+        return dict(loads)
+
+    @property
+    def objective(self) -> tuple[float, float]:
+        """Return seconds of the busiest link, and bytes times hops of all flows."""
+        loads = self.loads
+        return max(loads.values(), default=0.0) / self.wafer.link_bytes_per_second, sum(loads.values())
+
+    @property
+    def seconds(self) -> float:
+        """Return seconds of the phase: the busiest link, and the latency of the longest path."""
+        longest = max((flow.depth(tree) for flow, tree in zip(self.flows, self.trees, strict=True)), default=0)
+        return self.objective[0] + longest * self.wafer.link_seconds
+
+    @property
+    def hottest(self) -> Link | None:
+        """Return the busiest link, of equal ones the first."""
+        loads = self.loads
+        return min(loads, key=lambda link: (-loads[link], link)) if loads else None
+
+
+def merge(flows: Iterable[Flow]) -> tuple[Flow, ...]:
+    """Return flows of the same source, block, size and kind as one multicast; flows without a block stay apart."""
+    joined: dict[tuple[object, ...], Flow] = {}
+    for number, flow in enumerate(flows):
+        key = (flow.source, flow.size, flow.reduce, flow.block or number)
+        targets = flow.targets - {flow.source}
+        if key in joined:
+            targets |= joined[key].targets
+        joined[key] = replace(flow, targets=targets)
+    return tuple(flow for flow in joined.values() if flow.targets)
+
+
+def ring_flows(rings: Sequence[Sequence[Die]], size: float) -> list[Flow]:
+    """Return one step of rings that run at the same time: every die sends `size` bytes to the next of its ring."""
+    return [
+        Flow(die, frozenset([after]), size)
+        for ring in rings
+        if len(ring) > 1
+        for die, after in zip(ring, [*ring[1:], ring[0]], strict=True)
+    ]
+
+
+def all_gather(wafer: Wafer, size: float) -> list[Flow]:
+    """Return flows by which every die sends its part of `size` bytes in all to every other."""
+    dies = sorted(wafer.links)
+    return [Flow(die, frozenset(dies) - {die}, size / len(dies), "own") for die in dies]
+
+
+def all_to_all(wafer: Wafer, size: float) -> list[Flow]:
+    """Return flows by which every die sends `size` bytes of its own to each other die."""
+    return [Flow(a, frozenset([b]), size) for a in sorted(wafer.links) for b in sorted(wafer.links) if a != b]
+
+
+def bisection_bytes(rows: int, cols: int, size: float) -> float:
+    """Return the least bytes over the busiest link of an all-to-all of `size` bytes a pair, by the mesh's halves."""
+    return max(rows * (cols // 2) * (cols - cols // 2), cols * (rows // 2) * (rows - rows // 2)) * size
