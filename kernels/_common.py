@@ -38,28 +38,23 @@ class Operand(NamedTuple):
     index: Tensor | None = None  # hides tuple.index, which has no use here
 
 
-_COMPILING: ContextVar[bool] = ContextVar("compiling", default=False)
+COMPILING: ContextVar[bool] = ContextVar("compiling", default=False)  # whether launches only compile
 
 
 def start(kernel: Any, grid: int | tuple[int, ...], *args: Any, **options: Any) -> Any:
     """Launch a kernel of `grid` programs, or only compile it inside of `compiling`."""
     shape = (grid,) if isinstance(grid, int) else grid
-    return kernel.warmup(*args, grid=shape, **options) if _COMPILING.get() else kernel[shape](*args, **options)
+    return kernel.warmup(*args, grid=shape, **options) if COMPILING.get() else kernel[shape](*args, **options)
 
 
 @contextmanager
 def compiling() -> Iterator[None]:
     """Return kernels that are launched inside are compiled, and do not run."""
-    token = _COMPILING.set(True)
+    token = COMPILING.set(True)
     try:
         yield
     finally:
-        _COMPILING.reset(token)
-
-
-def is_compiling() -> bool:
-    """Return whether launches are inside `compiling`."""
-    return _COMPILING.get()
+        COMPILING.reset(token)
 
 
 @triton.jit
@@ -154,7 +149,8 @@ def resident(kernel: Any, device: torch.device) -> int:
     kernel._init_handles()  # loads the binary, and lets it use its shared memory
     has, programs = torch.cuda.get_device_properties(device), ctypes.c_int()
     threads = kernel.metadata.num_warps * has.warp_size
-    failed = cuda_driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(
+    driver = ctypes.CDLL("libcuda.so.1")  # torch's own CUDA calls end there
+    failed = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(
         ctypes.byref(programs), ctypes.c_void_p(kernel.function), threads, ctypes.c_size_t(kernel.metadata.shared)
     )
     if failed:
@@ -163,8 +159,3 @@ def resident(kernel: Any, device: torch.device) -> int:
             f"use launch='rounds'"
         )
     return int(has.multi_processor_count * programs.value)
-
-
-def cuda_driver() -> ctypes.CDLL:
-    """Return the library that torch's own CUDA calls end in."""
-    return ctypes.CDLL("libcuda.so.1")

@@ -51,12 +51,7 @@ def enqueue(args, core, P):
     tl.store(tile_ptr(demand, core), tl.max(tl.where(taken, rank + 1, 0), axis=0).to(tl.float32))
 
 
-@local_kernel(
-    lambda ins, n, regions, capacity, **_: {
-        "BLOCK": block(regions * capacity * (n + 1), 1024),
-        "ROW": block(n + 1, 1024),
-    }
-)
+@local_kernel(lambda ins, n, **_: {"BLOCK": 1024, "ROW": block(n + 1, 1024)})
 @triton.jit
 def dispatch(args, core, P):
     out, h, slots, ranks = args

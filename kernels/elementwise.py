@@ -3,13 +3,7 @@
 A body `f(args, core, offs, mask, P)` computes the elements `offs` of the tile of one `core`. `args` are the operands,
 outputs first. P holds constants known when the kernel is compiled, by name in capitals: the operation's parameters,
 such as P.LIMIT, and the block size (see `kernels/fused.py`). `elementwise` makes a launcher of any device function of
-one to three values:
-
-@triton.jit
-def halved(x, half):
-    return tl.where(x > half, x * 0.5, x)
-
-KERNELS["halved"] = elementwise(halved)
+one to three values.
 """
 
 from __future__ import annotations
@@ -57,9 +51,8 @@ def elementwise(fn: Any) -> LocalKernel:
     """Return a launcher of out [size] = fn(in0, in1, in2), for a `@triton.jit` function of one to three fp32 blocks."""
 
     def fused(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, size: int) -> FusedOp:
-        return planned(
-            _each, (*outs, *ins), {}, {"BODY": _elementwise, "FN": fn, "INPUTS": len(ins), **flat(size, 2048)}
-        )
+        own = {"BODY": _elementwise, "FN": fn, "INPUTS": len(ins), **flat(size, 2048)}
+        return planned(_each, (*outs, *ins), {}, own)
 
     return LocalKernel(fused)
 

@@ -57,13 +57,6 @@ class FusedOp(NamedTuple):
         return "BLOCK_K" in self.sizes._fields
 
 
-def fused_op(
-    body: Any, args: Sequence[Any], sizes: Mapping[str, Any], num_warps: int, **facts: Any
-) -> FusedOp:  # fmt: skip
-    """Return a fused op; `sizes` are the values of P, functions among them; `facts` are more fields of it."""
-    return FusedOp(body, tuple(args), constants({**sizes, "CORES": 1}), num_warps, **facts)
-
-
 def constants(values: Mapping[str, Any]) -> Any:
     """Return values that are constants of a kernel, by name."""
     return _named(tuple(values))(*map(tl.constexpr, values.values()))
@@ -234,12 +227,12 @@ def flat(size: int, most: int) -> dict[str, Any]:
 
 def planned(body: Any, operands: Sequence[Operand], params: Mapping[str, Any], chosen: Mapping[str, Any]) -> FusedOp:
     """Return a fused op whose block has as many elements as its sizes BLOCK* say together; see `local_kernel`."""
-    sizes = {name.upper(): value for name, value in params.items()}
+    sizes = {name.upper(): value for name, value in params.items()} | {"CORES": 1}
     sizes |= {name: value for name, value in chosen.items() if name.isupper()}
     facts = {name: value for name, value in chosen.items() if name.islower()}
     held = prod(size for name, size in sizes.items() if name.startswith("BLOCK"))
     elements = held if facts.pop("together", False) else 0
-    return fused_op(body, operands, sizes, warps(held), elements=elements, **facts)
+    return FusedOp(body, tuple(operands), constants(sizes), warps(held), elements=elements, **facts)
 
 
 @triton.jit

@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 
 from wafer_triton.kernels._common import INTERPRET, Operand, block, load, store, summed, tile_ptr
-from wafer_triton.kernels.fused import KERNELS, FusedOp, LocalKernel, fused_op
+from wafer_triton.kernels.fused import KERNELS, FusedOp, LocalKernel, constants
 
 LANES = 4  # sums into which rows of a tile go in turn, where a dot would be mostly padding
 AT_ONCE = 1024  # elements of a tile that such a program of one warp holds at once
@@ -261,7 +261,8 @@ def _fused(outs: tuple[Operand, ...], ins: tuple[Operand, ...], **params: Any) -
     elements = chosen["BLOCK_M"] * chosen["BLOCK_K"] * chosen["BLOCK_N"] if together else 0
     ways = _ways(chosen) if few and chosen["HEADS"] == chosen["M"] == 1 else ()
     facts = {"sums": sums, "rounds": not options["enable_fp_fusion"], "elements": elements, "ways": ways}
-    op = fused_op(_gemm, (*outs, *ins), chosen, options["num_warps"], num_stages=options["num_stages"], **facts)
+    facts["num_stages"] = options["num_stages"]
+    op = FusedOp(_gemm, (*outs, *ins), constants(chosen), options["num_warps"], **facts)
     return op.sized(BLOCK_N=ways[0]["BLOCK_N"], UNROLL=ways[0]["UNROLL"]) if ways else op
 
 

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from wafer_triton.kernels._common import block, load, store, summed, tile_ptr
-from wafer_triton.kernels.fused import local_kernel
+from wafer_triton.kernels.fused import each, local_kernel
 
 
 def _rows(ins: Any, *, heads: int, m: int, n: int, **_: Any) -> dict[str, Any]:
@@ -71,19 +71,12 @@ def exp_sum(args, core, P):
         store(tile_ptr(z, core) + offs_row[:, None], total, mask_row[:, None])
 
 
-@local_kernel(_rows)
+@each(lambda heads, m, n: heads * m * n)
 @triton.jit
-def normalize(args, core, P):
+def normalize(args, core, offs, mask, P):
     out, o, z = args
-    for start_row in range(0, P.HEADS * P.M, P.BLOCK_M):
-        # [BLOCK_M, BLOCK_N]
-        offs_row = (start_row + tl.arange(0, P.BLOCK_M))[:, None]
-        mask_row = offs_row < P.HEADS * P.M
-        total = load(tile_ptr(z, core) + offs_row, mask_row)
-        for start_n in range(0, P.N, P.BLOCK_N):
-            offs_n = start_n + tl.arange(0, P.BLOCK_N)[None, :]
-            offs = (offs_row % P.M * P.HEADS + offs_row // P.M) * P.N + offs_n
-            mask = mask_row & (offs_n < P.N)
-            # masked elements have no sum to divide by
-            value = tl.div_rn(load(tile_ptr(o, core) + offs, mask), tl.where(mask, total, 1.0))
-            store(tile_ptr(out, core) + offs, value, mask)
+    # [BLOCK] of [M, HEADS, N]
+    row = offs // P.N % P.HEADS * P.M + offs // (P.N * P.HEADS)
+    # masked elements have no sum to divide by
+    total = tl.where(mask, load(tile_ptr(z, core) + row, mask), 1.0)
+    store(tile_ptr(out, core) + offs, tl.div_rn(load(tile_ptr(o, core) + offs, mask), total), mask)

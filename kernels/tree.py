@@ -19,20 +19,10 @@ import triton.language as tl
 from torch import Tensor
 
 from wafer_triton.errors import BackendError
+from wafer_triton.kernels import fused
 from wafer_triton.kernels._common import Operand, block, load, rounded, start, store, tile_ptr, warps
 from wafer_triton.kernels.elementwise import COMBINE
-from wafer_triton.kernels.fused import (
-    FusedOp,
-    Grid,
-    constants,
-    cores_at,
-    fused_op,
-    given,
-    options,
-    run_ops,
-    settled,
-    source,
-)  # fmt: skip
+from wafer_triton.kernels.fused import FusedOp, Grid
 from wafer_triton.kernels.waiting import Alarm, wait
 
 MOST = 128  # parts that are added in one go
@@ -120,7 +110,7 @@ def _send(x, receivers, core, P):
 def _block(acc, mailbox, tables, args, sizes, sums, receivers, number, alarm_ptr, launch, BODIES: tl.constexpr, P):
     order_ptr, _, _, _, _, awaited_ptr, arrived_ptr = tables
     if len(BODIES) > 0:
-        run_ops(args, sizes, cores_at(order_ptr, number, P.CORES), BODIES)
+        fused.run_ops(args, sizes, fused.cores_at(order_ptr, number, P.CORES), BODIES)
         tl.debug_barrier()
     awaited = tl.load(awaited_ptr + number)
     if awaited > 0:
@@ -138,7 +128,7 @@ def _tree_kernel(
 ):  # fmt: skip
     # one axis, as its programs begin in order everywhere
     pid = tl.program_id(0)
-    if LOOPS == 1:
+    if LOOPS == 1:  # a loop costs registers
         _block(acc, mailbox, tables, args, sizes, sums, receivers, pid, alarm_ptr, launch, BODIES, P)
     else:
         for number in range(pid * LOOPS, min(pid * LOOPS + LOOPS, blocks)):
@@ -157,20 +147,20 @@ def reduce_tree(
     if tree.op not in COMBINE:
         raise BackendError(f"a reduce tree combines by one of {', '.join(COMBINE)}, not {tree.op!r}")
     cores = tree.order.numel()
-    ops = [settled(op, tree.order) for op in ops]
+    ops = [fused.settled(op, tree.order) for op in ops]
     wide = block(tree.size, max(128, 1024 // grid.together))
     sent_block = block(tree.size, 1024)
-    chosen = options(ops, warps(wide * grid.together), among)
+    chosen = fused.options(ops, warps(wide * grid.together), among)
     known = {
         "SLOTS": tree.slots, "SIZE": tree.size, "BLOCK": wide, "COMBINE": COMBINE[tree.op], "CORES": grid.together,
         "SENDS": receivers is not None, "SENT_BLOCK": sent_block,
         "AT_ONCE": max(1, 1024 * chosen["num_warps"] // sent_block),
     }  # fmt: skip
     sent = (receivers.sums, tuple(receivers[1:])) if receivers else (tree.acc, ())
-    operands = tree.acc, tree.mailbox, tuple(tree[2:9]), *given(ops, grid), *sent, cores // grid.together
+    operands = tree.acc, tree.mailbox, tuple(tree[2:9]), *fused.given(ops, grid), *sent, cores // grid.together
     start(
-        _tree_kernel, grid.programs(cores), *operands, alarm.word, alarm.launch, constants(known),
-        BODIES=tuple(op.body for op in ops), SOURCE=source(ops), LOOPS=grid.loops, **chosen,
+        _tree_kernel, grid.programs(cores), *operands, alarm.word, alarm.launch, fused.constants(known),
+        BODIES=tuple(op.body for op in ops), SOURCE=fused.source(ops), LOOPS=grid.loops, **chosen,
     )  # fmt: skip
 
 
@@ -222,6 +212,7 @@ def fold(
     left, right = (tuple(pair[end] for pair in pairs) for end in (0, 1))
     sizes: dict[str, Any] = {
         "SIZE": size, "STEP": step, "BLOCK": wide, "NUMBER": len(order), "FIRST": left, "SECOND": right,
-        "PARTS": tuple(tiles.stride * core for core in order), "COMBINE": COMBINE[op],
+        "PARTS": tuple(tiles.stride * core for core in order), "COMBINE": COMBINE[op], "CORES": 1,
     }  # fmt: skip
-    return fused_op(_fold, (total, tiles, first, roots, tree_of, number), sizes, max(1, wide // 32), elements=1)
+    args = total, tiles, first, roots, tree_of, number
+    return FusedOp(_fold, args, fused.constants(sizes), max(1, wide // 32), elements=1)

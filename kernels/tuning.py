@@ -22,7 +22,7 @@ from typing import Any
 import torch
 import triton
 
-from wafer_triton.kernels._common import INTERPRET, is_compiling
+from wafer_triton.kernels._common import COMPILING, INTERPRET
 
 Way = dict[str, Any]
 TRIALS = (20, 20, 40, 80)  # milliseconds for which each way runs, trial by trial
@@ -36,7 +36,7 @@ def best(key: tuple[Any, ...], ways: Sequence[Way], launch: Callable[[Way], None
     """Return the fastest of `ways` for this key; a way that does not compile or fit on this GPU is passed over."""
     if INTERPRET or device.type != "cuda" or os.environ.get("WAFER_TRITON_TUNE") == "0":
         return ways[0]
-    if is_compiling():  # so that a later trial finds all ways compiled
+    if COMPILING.get():  # so that a later trial finds all ways compiled
         for way in ways[1:]:
             with suppress(*_REFUSED):
                 launch(way)

@@ -19,13 +19,8 @@ import torch
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia import hopper
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from wafer_triton.kernels import _common
@@ -96,7 +91,7 @@ def _multiply(total, turn, held, labels, ring, S, GROUP: gl.constexpr, EACH: gl.
             if EACH == 1 or part == GROUP:
                 a, b = ring_a.index(slot * 2 + GROUP), ring_b.index(slot)
                 # the matrix units go on with this product while the slot of the last is given back
-                total = warpgroup_mma_wait(1, deps=[warpgroup_mma(a, b, total, is_async=True)])
+                total = hopper.warpgroup_mma_wait(1, deps=[hopper.warpgroup_mma(a, b, total, is_async=True)])
                 mbarrier.arrive(free.index(gl.maximum(held, 0)), pred=held >= 0)
                 held = slot
             else:
@@ -143,7 +138,7 @@ def _multiplying(out, rows_ptr, cols_ptr, ring, staged, P, programs, S, GROUP: g
                 total, turn, held, (S.SPREAD, P - S.SPREAD, S.SPREAD)[phase], ring, S, GROUP,
                 1 if phase == 1 else S.GROUP_M,
             )  # fmt: skip
-        total = warpgroup_mma_wait(0, deps=[total])
+        total = hopper.warpgroup_mma_wait(0, deps=[total])
         mbarrier.arrive(ring[3].index(held))
         sums = _cut(total, BOXES)
         row_core = gl.load(rows_ptr + p + GROUP * (S.GROUP_M - 1)) * P
@@ -151,7 +146,7 @@ def _multiplying(out, rows_ptr, cols_ptr, ring, staged, P, programs, S, GROUP: g
             tma.store_wait(1)  # the copy before the last has read its box
             at = staged.index(GROUP * 2 + box % 2)
             at.store(sums[box].to(out.dtype))
-            fence_async_shared()
+            hopper.fence_async_shared()
             col, other = _column(box, begin_n, S)
             row = (row_core + gl.load(cols_ptr + q + other)) * S.M + begin_m + GROUP * (2 - S.GROUP_M) * BOX
             tma.async_copy_shared_to_global(out, [row, col], at)
@@ -169,7 +164,7 @@ def _groups_kernel(out, a, b, rows_ptr, cols_ptr, a_labels, b_labels, P, program
     for slot in gl.static_range(S.DEPTH):
         mbarrier.init(full.index(slot), count=1)  # the warp that fetches
         mbarrier.init(free.index(slot), count=2)  # both groups
-    fence_async_shared()  # TMA reads the barriers that were just made
+    hopper.fence_async_shared()  # TMA reads the barriers that were just made
     ring = (ring_a, ring_b, full, free)
     gl.warp_specialize(
         [

@@ -284,6 +284,12 @@ def test_rooms_stay_small():
         assert len(files[name].read_text().splitlines()) <= 300, name
 
 
+def test_the_engine_stays_small():
+    engine = [*(ROOT / "emulate").rglob("*.py"), *FOLDERS["kernels"].rglob("*.py")]
+    assert len(list((ROOT / "emulate").glob("*.py"))) <= 12
+    assert 3_000 < sum(len(path.read_text().splitlines()) for path in engine) <= 5_000
+
+
 @pytest.mark.slow
 def test_imports_point_left():
     files = modules()

@@ -42,8 +42,8 @@ without a group, groups without heads.
 
 `head_groups=` and `--head-groups` force a number in both phases; a prefill mesh of fewer columns has as many groups as
 columns. Else the cost model chooses for each phase: in decode, of the numbers whose tiles have the least padding, the
-fastest that fits a core; in prefill the number whose products are the fastest, of those that take the most of a prompt
-at once. Where the phases differ, the heads go along x between them, which is counted and priced
+fastest that the device holds; in prefill the number whose products are the fastest, of those that take the most of a
+prompt at once. Where the phases differ, the heads go along x between them, which is counted and priced
 (`predicted()["replacement"]`).
 
 A width that is cut over P mesh rows is rounded up on each row. Of 4,096 over 660 rows each takes 7, and 586 rows hold

@@ -22,7 +22,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from wafer_triton.device.dtype import torch_dtype
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.ranks.executor import DistributedExecutor
-from wafer_triton.emulate.ranks.group import blaming, of_first
+from wafer_triton.emulate.ranks.group import blaming
 from wafer_triton.errors import BackendError
 from wafer_triton.place.need import param_shapes
 from wafer_triton.shape.decoder import DecoderShape
@@ -80,7 +80,12 @@ class PipelineStage:
 
     def from_first(self, value: T) -> T:
         """Return the value of the first rank, on all ranks."""
-        return of_first(lambda: value, self.everyone)
+        if self.everyone is None:
+            return value
+        values = [value]
+        with blaming(self.everyone, [0]):
+            dist.broadcast_object_list(values, group=self.everyone, group_src=0)
+        return values[0]
 
     def gather(self, value: T) -> list[T]:
         """Return the values of all stages in order, on all ranks."""

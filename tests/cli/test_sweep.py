@@ -178,3 +178,20 @@ def test_a_sweep_keeps_its_rows_after_ctrl_c(run, monkeypatch):
     assert code == 130 and [row["k"] for row in found["rows"]] == [8, 9] and found["interrupted"]
     assert err.endswith("interrupted after 2 of 4 points\n")
     assert len(Path("sweep.csv").read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("over", "said"),
+    [
+        ("--over clock_ghz=0.1:0.5:0.1 --set mesh=4", ["cycles: 1,311 cycles at each of the 5 points"]),
+        (
+            "--over clock_ghz=0.1,0.2,0.4 --over mesh=2,4",
+            ["least cycles: 1,059 cycles at clock_ghz 0.1 GHz, mesh 2 x 2 cores, and at 2 other points"],
+        ),
+        ("--over device=wse2,wse3 --set mesh=2", ["least cycles: 911.9 cycles at device wse3"]),
+        ("--over dtype=fp8,int8 --set mesh=2", ["cycles: 1,059 cycles at each of the 2 points"]),
+    ],
+)
+def test_a_best_point_is_of_devices_too_and_a_tie_is_said(run, over, said):
+    code, out, _ = run(f"sweep gemm {over} --set m=10 --set k=10 --set n=10 --no-plot")
+    assert code == 0 and [line for line in out.splitlines() if "cycles: " in line] == said

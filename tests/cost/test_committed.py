@@ -38,7 +38,10 @@ def test_the_command_prints_the_page(tmp_path: Path, capsys: pytest.CaptureFixtu
     path = tmp_path / "page.md"
     assert cli.main(["validate", "--write", str(path), "--json"]) == 0
     out, err = capsys.readouterr()
-    assert err.strip() == path.read_text().strip()
+    begin, _, page = err.partition(validation.TITLE)
+    assert begin.splitlines()[:5] == [f"families: {done} of 5" for done in range(1, 6)]
+    assert begin.splitlines()[-1].startswith("cells: ")
+    assert f"{validation.TITLE}{page}" == f"{path.read_text()}written: {path}\n"
     found = json.loads(out.splitlines()[-1])["families"]
     assert len(found) == 5
     assert found["MeshGEMM"]["rows"] == 66 and found["MeshGEMM"]["mean_error"] <= 0.02

@@ -115,6 +115,15 @@ def test_the_command_prints_a_table_and_draws_it(tmp_path: Path, capsys: pytest.
     assert "a picture is one of .png, .svg, .pdf" in capsys.readouterr().err
 
 
+def test_all_tables_report_their_cells_and_one_table_is_brief(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["reproduce", "--table", "8", "--json"]) == 0
+    assert "cells: " not in capsys.readouterr().err
+    assert cli.main(["reproduce", "--json"]) == 0
+    out, err = capsys.readouterr()
+    said = [line for line in err.splitlines() if line.startswith("cells: ")]
+    assert len(said) == 10 and said[-1] == f"cells: {len(json.loads(out)['cells'])} of {len(json.loads(out)['cells'])}"
+
+
 def test_records_have_numbers_and_none_in_place_of_an_empty_text() -> None:
     first = paper.cells(("6",))[0].as_json()
     assert (first["published"], first["mesh"], first["tokens"]) == (0.0012, None, None)

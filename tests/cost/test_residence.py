@@ -2,6 +2,7 @@
 
 import json
 import re
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -12,11 +13,13 @@ from wafer_triton.cost import layers, search
 from wafer_triton.cost.calibrate import rows
 from wafer_triton.cost.constants import constants
 from wafer_triton.device import device
-from wafer_triton.device.mesh import Mesh
+from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.errors import MeshError, SramError
+from wafer_triton.place.fitting import without_hints
 from wafer_triton.place.need import block_names, decode_need
 from wafer_triton.place.regions import Region, decode_regions, prefill_alone
 from wafer_triton.schedule import prefill
+from wafer_triton.schedule.heads import distinct
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.read import shape_of
 
@@ -186,12 +189,25 @@ def test_as_if_says_why_it_does_not_fit():
     assert request.as_if.count("does not fit wse2") == 2
 
 
-@pytest.mark.parametrize("model, mesh", [("smollm2-135m", 48), ("llama3-8b", 360)])
-def test_the_cache_holds_as_many_tokens_as_decode_fits(model, mesh):
-    tokens = estimate.kv(model=model, mesh=mesh).shift_tokens
-    assert estimate.decode(model=model, mesh=mesh, context=tokens).as_if is None
-    with pytest.raises((MeshError, SramError)):
-        estimate.decode(model=model, mesh=mesh, context=tokens + 1)
+@pytest.mark.parametrize(
+    "model, mesh, groups",
+    [("smollm2-135m", 48, 3), ("smollm2-135m", 125, 3), ("llama3-8b", 360, 11), ("llama3-8b", "100x700", 10)],
+)
+def test_the_cache_holds_as_many_tokens_as_decode_fits(model, mesh, groups):
+    held = estimate.kv(model=model, mesh=mesh)
+    decoded = estimate.decode(model=model, mesh=mesh, context=held.shift_tokens)
+    assert decoded.as_if is None and held.head_groups == decoded.head_groups == groups
+    with pytest.raises((MeshError, SramError)), without_hints():
+        estimate.decode(model=model, mesh=mesh, context=held.shift_tokens + 1)
+
+
+@pytest.mark.parametrize("model, mesh", [("smollm2-135m", 125), ("llama3-8b", 360), ("llama3-8b", "100x700")])
+def test_no_number_of_head_groups_holds_a_longer_cache(model, mesh):
+    found = []
+    for groups in distinct(shape_of(model), as_mesh(mesh).shape[1]):
+        with suppress(MeshError, SramError), without_hints():
+            found.append(estimate.kv(model=model, mesh=mesh, head_groups=groups.count).shift_tokens)
+    assert len(found) > 3 and estimate.kv(model=model, mesh=mesh).shift_tokens == max(found)
 
 
 def test_plans_hold_the_model():

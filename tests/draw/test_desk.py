@@ -6,8 +6,9 @@ import pytest
 from PIL import Image
 
 from wafer_triton import draw
+from wafer_triton.compare.best import best, front
 from wafer_triton.compare.explain import explain
-from wafer_triton.compare.sweep import best, front, sweep
+from wafer_triton.compare.sweep import sweep
 from wafer_triton.draw.figure import COLOURS, COLUMN, DOTS, numbers_of
 from wafer_triton.errors import DrawError
 

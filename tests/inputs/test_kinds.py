@@ -6,8 +6,9 @@ import pytest
 
 from wafer_triton import Device, Mesh, draw, estimate
 from wafer_triton.cli.main import main
+from wafer_triton.compare.best import best
 from wafer_triton.compare.grid import points
-from wafer_triton.compare.sweep import best, own
+from wafer_triton.compare.sweep import own
 from wafer_triton.errors import WaferError
 from wafer_triton.schedule import sram
 

@@ -241,7 +241,7 @@ def gpu(monkeypatch):
         monkeypatch.setattr(torch.version, "cuda", "13.0")
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: has)
         monkeypatch.setattr(_common, "INTERPRET", False)
-        monkeypatch.setattr(_common, "cuda_driver", lambda: driver)
+        monkeypatch.setattr(_common.ctypes, "CDLL", lambda name: driver)
         return asked
 
     return holds

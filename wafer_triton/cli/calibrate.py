@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from wafer_triton.cli.options import Command, option, path, tell
+from wafer_triton.cli.options import Command, file_of, option, path, tell
 from wafer_triton.device import device
 from wafer_triton.errors import ConfigError, writing
 
@@ -22,11 +22,13 @@ def validate(args: argparse.Namespace) -> int:
         raise ConfigError(f"--device {args.device}: it stands for your own measurements; give their file")
     from wafer_triton.cost.calibrate import paper, validation
     from wafer_triton.cost.calibrate.own import spread
+    from wafer_triton.draw.progress import Progress
 
     if not args.json:  # before the work too: a closed stdout raises at once
         print(validation.TITLE, flush=True)
-    families = validation.families()
-    page = validation.markdown(families, paper.cells(), paper.parts())
+    with Progress() as progress:
+        families = validation.families(progress)
+        page = validation.markdown(families, paper.cells(progress=progress), paper.parts())
     if args.write:
         with writing(args.write):
             args.write.write_text(page, encoding="utf-8")
@@ -39,7 +41,7 @@ def validate(args: argparse.Namespace) -> int:
         for family in families
     }
     shown = page if args.json else page.removeprefix(f"{validation.TITLE}\n")
-    return tell(args, {"families": answer}, shown.rstrip())
+    return tell(args, {"families": answer}, shown.rstrip(), *([f"written: {args.write}"] if args.write else []))
 
 
 def reproduce(args: argparse.Namespace) -> int:
@@ -50,13 +52,15 @@ def reproduce(args: argparse.Namespace) -> int:
     from wafer_triton.cost.calibrate.cells import TABLES, summaries
     from wafer_triton.draw import studies, tables
     from wafer_triton.draw.figure import check_kind
+    from wafer_triton.draw.progress import Progress
 
     if args.out:  # before the work
         check_kind(args.out)
     chosen = tuple(name for name in TABLES if args.table in (None, *name.split(", ")))
     if not args.json:  # before the work too
         print(REPRODUCED, flush=True)
-    cells = paper.cells(chosen)
+    with Progress(brief=args.table is not None) as progress:
+        cells = paper.cells(chosen, progress)
     texts = [tables.table(validation.CELLS, map(validation.row_of, cells), left=5)]
     notes = dict.fromkeys(f"  {cell.system}: {cell.note}" for cell in cells if cell.verdict == "miss" and cell.note)
     texts += ["", "notes on the misses", *notes] if notes else []
@@ -203,7 +207,7 @@ COMMANDS = (
         (
             option("data", nargs="?", type=path, metavar="FILE.csv", help="your own measurements, in place of these"),
             ON,
-            option("--write", type=path, metavar="FILE", help="also write the page, docs/validation.md"),
+            option("--write", type=file_of(".md"), metavar="FILE.md", help="also write the page there"),
         ),
     ),
     Command(

@@ -7,6 +7,7 @@ import json
 import math
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -138,6 +139,22 @@ def path(text: str) -> Path:
     if not text:
         raise argparse.ArgumentTypeError("the path is empty")
     return Path(text)
+
+
+def file_of(*endings: str) -> Callable[[str], Path]:
+    """Return the type of an option that names a file to write, so that a slip overwrites no file of another kind.
+
+    A device such as /dev/null is taken as well.
+    """
+
+    def written(text: str) -> Path:
+        given = path(text)
+        with suppress(OSError):  # which is raised later, in other words
+            if given.suffix.lower() not in endings and not given.is_char_device():
+                raise argparse.ArgumentTypeError(f"{text[:80]!r} does not end in {' or '.join(endings)}")
+        return given
+
+    return written
 
 
 def count(text: str) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wafer_triton.cli.estimate import AS_IF, PROGRAM, REQUEST
-from wafer_triton.cli.options import DEVICE, HEADS, MESH, SHAPE, Option, count, given, option, path, tell
+from wafer_triton.cli.options import DEVICE, HEADS, MESH, SHAPE, Option, count, file_of, given, option, path, tell
 
 if TYPE_CHECKING:
     from wafer_triton.device.mesh import Mesh
@@ -131,7 +131,10 @@ def output(default: str) -> Option:
 
 
 TRACE = option(
-    "--trace", type=path, metavar="FILE", help="write predicted cycles as a trace for Perfetto or chrome://tracing too"
+    "--trace",
+    type=file_of(".json"),
+    metavar="FILE.json",
+    help="write predicted cycles as a trace for Perfetto or chrome://tracing too",
 )
 PLACED = (
     SHAPE,

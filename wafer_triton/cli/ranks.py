@@ -6,9 +6,9 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from wafer_triton.errors import BackendError
+from wafer_triton.errors import BackendError, WaferError
 
 T = TypeVar("T")
 
@@ -47,14 +47,30 @@ def quiet() -> Iterator[None]:
 
 
 def of_first(work: Callable[[], T]) -> T:
-    """Return the result of `work`, which rank 0 alone does; the ranks have joined."""
+    """Return the result of `work`, which rank 0 alone does; the ranks have joined.
+
+    An error that a user can mend (WaferError, ImportError) is raised on all ranks, too.
+    """
     if count() == 1:
         return work()
     import torch.distributed as dist
 
-    from wafer_triton.emulate.ranks import group
+    from wafer_triton.emulate.ranks.group import blaming
 
-    return group.of_first(work, dist.group.WORLD)
+    everyone = dist.group.WORLD
+    assert everyone is not None
+    answer: list[Any] = [None, None]
+    if number() == 0:
+        try:
+            answer[0] = work()
+        except (WaferError, ImportError) as error:
+            answer[1] = error
+    with blaming(everyone, [0]):
+        dist.broadcast_object_list(answer, group=everyone, group_src=0)
+    if answer[1] is not None:
+        raise answer[1]
+    result: T = answer[0]
+    return result
 
 
 def first_to_say(message: str) -> bool:

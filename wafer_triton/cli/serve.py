@@ -7,7 +7,7 @@ import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from wafer_triton.cli.options import DEVICE, SHAPE, WEIGHTS_DTYPE, Command, option, path, tell
+from wafer_triton.cli.options import DEVICE, SHAPE, WEIGHTS_DTYPE, Command, file_of, option, path, tell
 from wafer_triton.cli.serving import (
     PLACED,
     POLICIES,
@@ -274,9 +274,11 @@ COMMANDS = (
             option("--overload", action="store_true", help="report a rate that is too high all the same"),
             option("--sweep",
                    metavar="NAME=A,B,...", help="a row for each value of an option, such as rate=1,2,4"),
-            option("--out", type=path, metavar="FILE", help="CSV with a row for each request, or each value"),
+            option(
+                "--out", type=file_of(".csv"), metavar="FILE.csv", help="CSV with a row for each request, or each value"
+            ),
             option("--draw", type=path, metavar="FILE", help="a picture, .png, .svg or .pdf: the run, or the sweep"),
-            option("--trace", type=path, metavar="FILE", help="the run as a trace for Perfetto"),
+            option("--trace", type=file_of(".json"), metavar="FILE.json", help="the run as a trace for Perfetto"),
         ),
     ),
 )  # fmt: skip

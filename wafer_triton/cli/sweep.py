@@ -9,7 +9,7 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wafer_triton.cli.options import Command, cut_short, is_reference, option, path, tell
+from wafer_triton.cli.options import Command, cut_short, file_of, is_reference, option, tell
 from wafer_triton.device import LAW
 from wafer_triton.device import device as find_device
 from wafer_triton.errors import ConfigError
@@ -32,11 +32,12 @@ KINDS = ("curves", "heat", "pareto")  # of pictures, see `wafer_triton.draw.desk
 
 def sweep(args: argparse.Namespace) -> int:
     """print estimates over one or two parameters, devices and models: a table, CSV and pictures"""
+    from wafer_triton.compare import best as best_of
     from wafer_triton.compare import grid
     from wafer_triton.compare import sweep as sweeps
     from wafer_triton.draw.progress import Progress
 
-    _check_files(args)
+    _check_picture(args)
     over = over_of(args)
     options = _settings(args.set, over)
     if len(args.devices) == 1:
@@ -65,7 +66,7 @@ def sweep(args: argparse.Namespace) -> int:
     grid.write_csv(rows, args.out)
     files.insert(0, args.out)
     texts += [f"written: {file}" for file in files]
-    best = sweeps.best(rows, shown)
+    best = best_of.best(rows, shown)
     answer = {"rows": rows, "best": best, "files": [str(file) for file in files], "interrupted": interrupted}
     code = tell(args, answer, *texts)
     return cut_short(f"after {len(rows)} of {len(grid.points(over))} points") if interrupted else code
@@ -106,11 +107,9 @@ def kind_of(name: str) -> str | Callable[..., Any]:
     return own(schedule)
 
 
-def _check_files(args: argparse.Namespace) -> None:
-    if args.out.suffix.lower() in (*PICTURES, ".pdf"):
-        raise ConfigError(f"--out {args.out}: CSV goes there, pictures beside it; give a name that ends in .csv")
-    for name in ("show", "against", "picture"):
-        if args.no_plot and getattr(args, name) and name != "show":
+def _check_picture(args: argparse.Namespace) -> None:
+    for name in ("against", "picture"):
+        if args.no_plot and getattr(args, name):
             raise ConfigError(f"--{name} {getattr(args, name)}: it is of the picture; leave out --no-plot, or --{name}")
     if args.against and args.picture != "pareto":
         raise ConfigError(f"--against {args.against}: it is of --picture pareto; give that too")
@@ -176,13 +175,13 @@ def _masked(rows: list[Row]) -> list[str]:
 
 
 def _best(rows: list[Row], over: Over, shown: str) -> list[str]:
-    """Return a line with the best point of each device and model."""
-    from wafer_triton.compare.sweep import best, in_words
+    """Return a line with the best point of each group of rows."""
+    from wafer_triton.compare.best import groups, in_words
 
     if all(shown not in row or not isinstance(row[shown], int | float) for row in rows):
         columns = ", ".join(name for name in max(rows, key=len) if name not in over)
         raise ConfigError(f"--show {shown}: there is no such column; columns: {columns}")
-    return [in_words(row, over, shown) for row in best(rows, shown)]
+    return [in_words(group, over, shown) for group in groups(rows)]
 
 
 def _changes_power(over: Over, options: dict[str, Any]) -> bool:
@@ -231,7 +230,9 @@ COMMANDS = (
             option("--show", metavar="COLUMN", help="column that is drawn and judged (default: tokens_per_second)"),
             option("--picture", choices=KINDS, help="default: heat of two numbers, else curves"),
             option("--against", metavar="COLUMN", help="of --picture pareto: the other (default: joules_per_token)"),
-            option("--out", type=path, default=Path("sweep.csv"), metavar="FILE", help="default: %(default)s"),
+            option(
+                "--out", type=file_of(".csv"), default=Path("sweep.csv"), metavar="FILE", help="default: %(default)s"
+            ),
             option("--no-plot", action="store_true", help="CSV alone"),
         ),
     ),

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from wafer_triton.compare.best import less_is_better
 from wafer_triton.compare.roofs import BOUNDS, roofs
-from wafer_triton.compare.sweep import KINDS, LEGEND, asked, less_is_better
+from wafer_triton.compare.sweep import KINDS, LEGEND, asked
 from wafer_triton.compare.tracing import elasticities, traced
 from wafer_triton.device import Device, DeviceLike
 from wafer_triton.device import device as find_device

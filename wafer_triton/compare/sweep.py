@@ -7,7 +7,7 @@ between points, as they depend on no number of a device; so a sweep over rates p
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from inspect import Parameter, signature
 from math import inf, prod
@@ -15,7 +15,7 @@ from numbers import Real
 from typing import Any
 
 from wafer_triton import estimate
-from wafer_triton.compare.grid import MOST_POINTS, REASON, Over, Point, Row, feasible, masked, points, size
+from wafer_triton.compare.grid import MOST_POINTS, REASON, Over, Point, Row, masked, points, size
 from wafer_triton.cost.cap import Routed
 from wafer_triton.cost.price import Cost, Prediction, price
 from wafer_triton.cost.results import ARGUMENTS, Capacity, Energy, Kernel, Layered, RequestCost
@@ -24,7 +24,6 @@ from wafer_triton.device import Device, DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.device.keys import KEYS
 from wafer_triton.errors import (
-    ConfigError,
     DeviceError,
     ShapeError,
     WaferError,
@@ -58,7 +57,6 @@ SECONDS = {
     "gemm": (0.1, 0.1), "gemv": (0.02, 0.02), "decode": (0.04, 0.005), "prefill": (1.0, 0.1), "request": (3.0, 0.5),
     "batch": (0.2, 0.1), "kv": (0.1, 0.05), "cap": (0.2, 0.1),
 }  # fmt: skip
-MORE = ("tokens/s", "tokens", "%")  # units of columns of which more is better
 # units and labels of the keys of a device's numbers beside their own, as in `device.keys.UNITS`
 KEY_UNITS = {
     "sram_kib": ("KiB", "SRAM of a core"), "sram_mib": ("MiB", "SRAM of a core"), "clock_mhz": ("MHz", "clock"),
@@ -192,42 +190,6 @@ def asked(arguments: Mapping[str, Any]) -> str:
         for name, value in arguments.items()
         if value is not None and value is not False
     )
-
-
-def less_is_better(column: str) -> bool:
-    """Return whether the least of a column is its best: of all but rates, tokens and shares in use."""
-    return LEGEND.entries.get(column, {}).get("unit") not in MORE
-
-
-def best(rows: Sequence[Row], by: str) -> list[Row]:
-    """Return the best feasible row by a column, of each device and model among the rows; see `less_is_better`."""
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in feasible(rows):
-        groups.setdefault(tuple(row.get(name) for name in OVERLAID), []).append(row)
-        if by not in row:
-            raise ConfigError(f"best by {by!r}: no column has this name; columns: {', '.join(map(str, row))}")
-    pick = min if less_is_better(by) else max
-    return [pick(group, key=lambda row: row[by]) for group in groups.values()]
-
-
-def in_words(row: Row, over: Iterable[str], by: str) -> str:
-    """Return the best row by a column in words: its figure, and its values of the parameters `over`."""
-    values = {name: LEGEND.asked(name, row[name]) for name in over}
-    point = ", ".join(text if text.endswith(f" {name}") else f"{name} {text}" for name, text in values.items())
-    most = "least" if less_is_better(by) else "most"
-    return f"{most} {LEGEND.label(by)}: {LEGEND.shown(by, row[by])} at {point}"
-
-
-def front(rows: Sequence[Row], columns: Sequence[str]) -> list[Row]:
-    """Return the feasible rows that no other beats: as good in all columns, and better in one; the best first."""
-    signs = [1 if less_is_better(column) else -1 for column in columns]
-    held = sorted(feasible(rows), key=lambda row: [sign * row[name] for sign, name in zip(signs, columns, strict=True)])
-    kept: list[tuple[list[float], Row]] = []
-    for row in held:  # a row is beaten by none that comes later
-        values = [sign * row[name] for sign, name in zip(signs, columns, strict=True)]
-        if not any(all(a <= b for a, b in zip(other, values, strict=True)) for other, _ in kept):
-            kept.append((values, row))
-    return [row for _, row in kept]
 
 
 def seconds(kind: str | Callable[..., Any], over: Over) -> float:

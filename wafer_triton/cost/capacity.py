@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from wafer_triton.cost import layers
 from wafer_triton.cost.constants import Constants
@@ -15,7 +14,7 @@ from wafer_triton.errors import SramError
 from wafer_triton.place.fitting import fitted
 from wafer_triton.place.layouts import device_regions
 from wafer_triton.place.need import decode_need
-from wafer_triton.place.regions import FullError, decode_regions
+from wafer_triton.place.regions import FullError
 from wafer_triton.schedule import decode, sram
 from wafer_triton.schedule.block import drafted
 from wafer_triton.schedule.product import tiles
@@ -25,42 +24,47 @@ from wafer_triton.shape.decoder import DecoderShape
 def full(
     mesh: Mesh, shape: DecoderShape, c: Constants, program: str, head_groups: int | None, layout: str | None = None
 ) -> Capacity:
-    """Return the capacity at which decode just fits; SramError or MeshError if one token a row does not fit."""
+    """Return the capacity at which decode just fits; SramError or MeshError if one token a row does not fit.
 
-    def place(candidate: Mesh, own: DecoderShape = shape) -> layers.Block:
-        return decode_placed(candidate, own, candidate.shape[0], c, None, program, head_groups, layout)[0]
+    `head_groups` None takes the number that decode takes with a full cache.
+    """
+
+    def place(candidate: Mesh, own: DecoderShape = shape, entries: int = 1) -> layers.Block:
+        context = entries * candidate.shape[0]
+        return decode_placed(candidate, own, context, c, None, program, head_groups, layout)[0]
 
     def holds(entries: int) -> bool:
         try:
-            decode_regions(replace(block, entries=entries), own)
+            place(mesh, shape, entries)
         except (SramError, FullError):
             return False
         return True
 
     fitted(place, mesh, None, shape)
-    block, own = place(mesh), layout_of(layout, program)
+    tokens = most(holds)
+    block, own = place(mesh, shape, tokens), layout_of(layout, program)
     needs = [decode_need(block, kind) for kind in ("attention", layers.feed_forward(block)[-1])]
     held = {buffer.name for sub_layer, args in decode.sharing(block, "attention")
             for buffer in drafted(sub_layer, block, *args).buffers.values() if buffer.role == "cache"}  # fmt: skip
     cached = sum(size for name, size in needs[0].resident.items() if name in held)
     weights = sum(sum(need.resident.values()) for need in needs) - cached
-    entry, limit = cached // block.slots, mesh.device.sram_bytes
-    tokens = most(holds, limit // entry)
-    grown = [decode_need(replace(block, entries=tokens), kind) for kind in shape.layers_of]
-    workspace = max(sum(need.workspace.values()) for need in grown)
-    each = max(1, (limit - workspace) // (weights + entry * replace(block, entries=tokens).slots))
+    workspace = max(sum(decode_need(block, kind).workspace.values()) for kind in shape.layers_of)
+    each = max(1, (mesh.device.sram_bytes - workspace) // (weights + cached))
     each = min(each, shape.num_hidden_layers)
     return Capacity(
-        tokens, tokens * mesh.shape[0], each, device_regions(mesh, own), each * weights, each * entry, own
+        tokens, tokens * mesh.shape[0], each, device_regions(mesh, own), each * weights,
+        each * cached // block.slots, block.head_groups, own,
     )  # fmt: skip
 
 
-def most(fits: Callable[[int], bool], count: int) -> int:
-    """Return the largest of 0 to `count` that fits; every smaller one must fit, too."""
-    low, high = 0, count
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+def most(fits: Callable[[int], bool]) -> int:
+    """Return the largest number that fits; 1 must fit, and so must every number below one that fits."""
+    low, high = 1, 2
+    while fits(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
     return low
 
 
@@ -80,8 +84,9 @@ def paper_benchmark(mesh: Mesh, shape: DecoderShape) -> Capacity:
     weight_bytes = each * sum(weights.values())
     tokens = (mesh.device.sram_bytes - weight_bytes) // (entry * each)
     return Capacity(
-        tokens, tokens * mesh.shape[0], each, max(1, device_regions(mesh, "area")), weight_bytes, entry * each, "area"
-    )
+        tokens, tokens * mesh.shape[0], each, max(1, device_regions(mesh, "area")), weight_bytes, entry * each, 1,
+        "area",
+    )  # fmt: skip
 
 
 def _evenly_cut(shape: DecoderShape, mesh: Mesh) -> tuple[dict[str, int], int]:

@@ -231,7 +231,7 @@ def kv(
 
     With concatenation one row takes every new token. `layout` and `dtype` are as in `decode`. "paper-benchmark" counts
     as the paper does: regions by area, layers spread evenly over them, every width cut evenly over a line, and no
-    workspace. `head_groups` None takes the best number for one token on each row.
+    workspace. `head_groups` None takes the number that `decode` takes with a full cache.
     """
     mesh, c = _mesh(device, mesh)
     shape = shape_of(model, dtype)

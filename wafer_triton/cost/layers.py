@@ -232,16 +232,15 @@ def with_head_groups(block: Block, c: Constants, count: int | None = None) -> Bl
 
 
 def head_group_choices(block: Block, c: Constants) -> list[Block]:
-    """Return decode blocks: one with the head groups predicted to be the fastest among all that fit a core.
+    """Return decode blocks in numbers of head groups that a core holds, the one predicted to be the fastest first.
 
-    A second block, if it differs, has the head groups that need the least SRAM. The prediction is for a cache whose
-    entries a row are rounded up to a power of two.
+    If a core holds none, the one that needs the least SRAM is alone. The prediction is for a cache whose entries a row
+    are rounded up to a power of two.
     """
     alike = replace(block, entries=1 << (block.entries - 1).bit_length(), policy=block.policy and "shift")
     choices = [_grouped(block, count, c) for count in _fastest(alike, c)]
-    least, limit = min(choices, key=decode_bytes), block.mesh.device.sram_bytes
-    first = next((choice for choice in choices if decode_bytes(choice) <= limit), least)
-    return [first] if first == least else [first, least]
+    limit = block.mesh.device.sram_bytes
+    return [each for each in choices if decode_bytes(each) <= limit] or [min(choices, key=decode_bytes)]
 
 
 def _grouped(block: Block, count: int, c: Constants) -> Block:

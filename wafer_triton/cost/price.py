@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from math import ceil
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +26,7 @@ from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import check_type
 from wafer_triton.place.transfers import Scheduled
 from wafer_triton.schedule import sram
-from wafer_triton.schedule.schedule import Schedule
+from wafer_triton.schedule.schedule import Schedule, once
 from wafer_triton.schedule.trees import default_groups, two_level
 from wafer_triton.text import notebook
 from wafer_triton.text.quantity import Legend, as_in, named, unit
@@ -85,9 +84,7 @@ def price(schedule: Schedule, using: Constants | None = None) -> Cost:
 
 def price_on(schedule: Schedule, device: Device, using: Constants) -> Cost:
     """Return the cost of a schedule on a device with the same cores, which may hold other numbers of routes."""
-    if schedule not in _READ:
-        _READ[schedule] = phases(schedule), colours(schedule), sram.account(schedule).peak_bytes
-    demands, needed, peak = _READ[schedule]
+    demands, needed, peak = _read(schedule)
     chosen, over = using.of(schedule.family), relayed(needed, device)
     whole = Cost(routes=needed, sram_peak_bytes=peak, relayed=over)
     return sum((phase_cost(phase, chosen, over) for phase in demands), whole)
@@ -131,8 +128,10 @@ def intervals(schedule: Schedule, using: Constants | None = None) -> tuple[Inter
     return tuple(placed)
 
 
-# Phases, routes and SRAM peak of schedules: a fit prices the same ones with many constants.
-_READ: WeakKeyDictionary[Schedule, tuple[list[Phase], int, int]] = WeakKeyDictionary()
+@once  # a fit prices the same schedules with many constants
+def _read(schedule: Schedule) -> tuple[list[Phase], int, int]:
+    """Return phases, routes and SRAM peak of a schedule."""
+    return phases(schedule), colours(schedule), sram.account(schedule).peak_bytes
 
 
 def relayed(colours: int, device: Device) -> bool:

@@ -44,10 +44,11 @@ FASTEST = 2  # meshes on which the experts of a mixture are tried in regions, to
 class Plan:
     """A choice of square meshes, by their sides, and of groups for a request, with their predictions.
 
-    `groups` is for the K-trees' first level, `head_groups` for the heads on the columns in decode. `constants`,
-    `error_band` and `outside` are the request's (see `wafer_triton.cost.results`). `experts` is the
-    placement of a mixture's experts in prefill; in decode each lies over the whole mesh. `s_mbu` is of decode for one
-    sequence, and `s_mbu_in_regions` its highest possible value with every expert in a region of its own.
+    `groups` is for the K-trees' first level, `head_groups` for the heads on the columns in decode, in which the cache
+    holds `kv_tokens`: a request keeps its head groups. `constants`, `error_band` and `outside` are the request's (see
+    `wafer_triton.cost.results`). `experts` is the placement of a mixture's experts in prefill; in decode each lies over
+    the whole mesh. `s_mbu` is of decode for one sequence, and `s_mbu_in_regions` its highest possible value with every
+    expert in a region of its own.
     """
 
     prefill_mesh: int = field(metadata=unit("side"))

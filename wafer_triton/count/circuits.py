@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -104,6 +105,9 @@ def circuits_of(send: Index, recv: Index, fold: int) -> list[Circuit]:
 def _circuits_of(send: bytes, recv: bytes, fold: int) -> list[Circuit]:
     receivers: dict[int, set[int]] = {}
     starts, ends = (np.frombuffer(each, np.int64) // fold for each in (send, recv))
+    if starts.size and starts[0] >= 0 and (starts == starts[0]).all():  # one multicast
+        ends = np.flatnonzero(np.bincount(ends[ends != starts[0]]))
+        return [Circuit(int(starts[0]), tuple(ends.tolist()))] if ends.size else []
     for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
         if start >= 0 and start != end:
             receivers.setdefault(start, set()).add(end)
@@ -127,11 +131,29 @@ class Numbers:
         self._alone = np.full(min(along, MOST_ALONG) ** 2, -1, np.int64)
         self._far: dict[int, int] = {}
 
-    def of(self, send: Index, recv: Index, fold: int, relayed: bool) -> Index:
-        """Return the numbers of the circuits of one line's moves; `relayed`, of every step from core to core."""
-        start, end = send[send >= 0] // fold, recv[send >= 0] // fold
-        if not relayed and np.bincount(start, minlength=1).max() <= 1:  # no multicast
-            return self._of_pairs((start * self.along + end)[start != end])
+    def of(self, moves: Sequence[tuple[Index, Index]], fold: int, relayed: bool) -> list[Index]:
+        """Return the numbers of the circuits of each line's moves; `relayed`, of every step from core to core."""
+        if relayed or not moves:
+            return [self._of_line(*own, fold, relayed) for own in moves]
+        line = np.repeat(np.arange(len(moves)), [send.size for send, _ in moves])
+        send, recv = (np.concatenate(side) for side in zip(*moves, strict=True))
+        line, start, end = line[send >= 0], send[send >= 0] // fold, recv[send >= 0] // fold
+        senders = np.sort(line * self.along + start)
+        multicast = np.zeros(len(moves), bool)
+        multicast[senders[1:][np.diff(senders) == 0] // self.along] = True
+        found = list[Index]()
+        for several, group in groupby(range(len(moves)), multicast.__getitem__):
+            lines = list(group)
+            if several:
+                found += [self._of_line(*moves[own], fold) for own in lines]
+                continue
+            here = slice(*np.searchsorted(line, (lines[0], lines[-1] + 1)))
+            pairs, goes = (start * self.along + end)[here], (start != end)[here]
+            edges = np.bincount(line[here][goes] - lines[0], minlength=len(lines)).cumsum()
+            found += np.split(self._of_pairs(pairs[goes]), edges[:-1])
+        return found
+
+    def _of_line(self, send: Index, recv: Index, fold: int, relayed: bool = False) -> Index:
         circuits = circuits_of(send, recv, fold)
         if relayed:
             circuits = [step for circuit in circuits for step in _steps(circuit)]
@@ -146,14 +168,15 @@ class Numbers:
         return self._several[circuit]
 
     def _of_pairs(self, pairs: Index) -> Index:
-        """Return the numbers of different circuits to one receiver each."""
+        """Return the numbers of circuits to one receiver each."""
         if self.along > MOST_ALONG:
-            new = [pair for pair in pairs.tolist() if pair not in self._far]
+            new = [pair for pair in dict.fromkeys(pairs.tolist()) if pair not in self._far]
             self._far.update(zip(new, range(len(self.keys), len(self.keys) + len(new)), strict=True))
             self.keys += new
             return np.array([self._far[pair] for pair in pairs.tolist()], np.int64)
         fresh = pairs[self._alone[pairs] < 0]
         if fresh.size:
+            fresh = fresh[np.sort(np.unique(fresh, return_index=True)[1])]  # in the order of first use
             self._alone[fresh] = len(self.keys) + np.arange(fresh.size)
             self.keys += fresh.tolist()
         return self._alone[pairs]
@@ -175,12 +198,29 @@ class Numbers:
         return spans
 
 
+@dataclass(eq=False)
+class _Pattern:
+    """Moves of one line, their circuits, and the lines that have them with the rounds in which they do."""
+
+    moves: tuple[Index, Index]
+    lines: list[Index] = field(default_factory=list)
+    rounds: list[Index] = field(default_factory=list)
+    circuits: Index = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def first(self, across: int) -> NDArray[np.int32]:
+        """Return [across]: the first round of each line that has them."""
+        rounds = np.full(across, NEVER, np.int32)
+        for lines, own in zip(self.lines, self.rounds, strict=True):
+            np.minimum.at(rounds, lines, own)
+        return rounds
+
+
 @dataclass(frozen=True)
 class Circuits:
     """All circuits along an axis, with the lines that have each."""
 
     numbers: Numbers
-    patterns: list[tuple[Index, NDArray[np.int32]]]  # circuits, and the first round of each line that has them
+    patterns: list[_Pattern]
     kinds: list[tuple[Index, Index]]  # lines, and the circuits of each of them by their left ends
     spans: Index  # [circuits, 2]
 
@@ -194,8 +234,8 @@ class Circuits:
     def coloured(self, across: int, along: int) -> tuple[Lines, Index, Index]:
         """Return the circuits with their first rounds and colours; how many touch each router, and `top`."""
         first = np.full((len(self.spans), across), NEVER, np.int32)
-        for ids, rounds in self.patterns:
-            first[ids] = np.minimum(first[ids], rounds)
+        for each in self.patterns:
+            first[each.circuits] = np.minimum(first[each.circuits], each.first(across))
         colour, load = np.full_like(first, -1), np.zeros((across, along), np.int64)
         for members, here in self.kinds:
             chosen, load[members], _ = _assigned(self.spans[here].tobytes(), along)
@@ -210,43 +250,51 @@ def collect(schedule: Schedule, axis: str, relayed: bool = False) -> Circuits:
     across, along = (mesh.rows, mesh.cols) if axis == "x" else (mesh.cols, mesh.rows)
     fold, fold_across = mesh.fold[::-1] if axis == "x" else mesh.fold
     numbers = Numbers(along)
-    # exchanges that move alike share one pattern: its circuits and, for every line, its first round
-    patterns: dict[tuple[bytes, bytes], tuple[Index, NDArray[np.int32]]] = {}
-    seen: set[tuple[int, int]] = set()
+    patterns: dict[tuple[bytes, bytes], _Pattern] = {}  # by the moves of a line, which exchanges share
+    seen: set[tuple[int, ...]] = set()  # moves that have come before, in rounds with smaller numbers
     for number, round_, _, turning in comings(schedule.rounds.steps):
-        if (id(round_), id(turning)) in seen:
-            continue
-        seen.add((id(round_), id(turning)))
         for exchange in round_.exchanges:
-            for at, send, recv in groups_of(exchange, mesh) if exchange.axis == axis else ():
-                key = (send.tobytes(), recv.tobytes())
-                if key not in patterns:
-                    patterns[key] = numbers.of(send, recv, fold, relayed), np.full(across, NEVER, np.int32)
-                first = patterns[key][1]
+            moves = id(exchange.send), id(exchange.recv), id(exchange.lines), id(turning)
+            if exchange.axis != axis or moves in seen:
+                continue
+            seen.add(moves)
+            for at, send, recv in groups_of(exchange, mesh):
+                pattern = patterns.setdefault((send.tobytes(), recv.tobytes()), _Pattern((send, recv)))
+                rounds = np.array(number)
                 if turning is not None and axis == "x":
                     times = turning.first_time(at)
-                    rows = np.flatnonzero(times < turning.times)
-                    np.minimum.at(first, rows // fold_across, number + turning.each * times[rows])
-                    continue
-                here = at // fold_across
-                first[here] = np.minimum(first[here], number)
-    held, spans = [each for each in patterns.values() if each[0].size], numbers.spans
-    return Circuits(numbers, held, _kinds(held, spans), spans)
+                    at = np.flatnonzero(times < turning.times)
+                    rounds = number + turning.each * times[at]
+                pattern.lines.append(at // fold_across)
+                pattern.rounds.append(rounds)
+    every = list(patterns.values())
+    for pattern, circuits in zip(every, numbers.of([each.moves for each in every], fold, relayed), strict=True):
+        pattern.circuits = circuits
+    held, spans = [each for each in every if each.circuits.size], numbers.spans
+    return Circuits(numbers, held, _kinds(held, spans, across), spans)
 
 
-def _kinds(patterns: list[tuple[Index, NDArray[np.int32]]], spans: Index) -> list[tuple[Index, Index]]:
-    if not patterns:
-        return []
+def _kinds(patterns: list[_Pattern], spans: Index, across: int) -> list[tuple[Index, Index]]:
+    """Return `Circuits.kinds`; patterns of the same lines are taken together."""
     order, kinds = np.argsort(spans[:, 0], kind="stable"), list[tuple[Index, Index]]()
-    every, counts = np.concatenate([numbers for numbers, _ in patterns]), [len(numbers) for numbers, _ in patterns]
-    alike: dict[bytes, list[int]] = {}
-    used = np.array([first != NEVER for _, first in patterns]).T.copy()
-    for line, row in enumerate(used):
-        alike.setdefault(row.tobytes(), []).append(line)
-    for members in alike.values():
-        has = np.zeros(len(spans), bool)
-        has[every[np.repeat(used[members[0]], counts)]] = True
-        if has.any():
+    together: dict[bytes, list[Index]] = {}
+    for each in patterns:
+        has = np.zeros(across, bool)
+        for lines in each.lines:
+            has[lines] = True
+        together.setdefault(has.tobytes(), []).append(each.circuits)
+    circuits = [np.concatenate(each) for each in together.values()]
+    held: list[list[int]] = [[] for _ in range(across)]
+    for number, own in enumerate(together):
+        for line in np.flatnonzero(np.frombuffer(own, bool)):
+            held[line].append(number)
+    alike: dict[tuple[int, ...], list[int]] = {}
+    for line, numbers in enumerate(held):
+        alike.setdefault(tuple(numbers), []).append(line)
+    for numbers, members in alike.items():
+        if numbers:
+            has = np.zeros(len(spans), bool)
+            has[np.concatenate([circuits[number] for number in numbers])] = True
             kinds.append((np.array(members), order[has[order]]))
     return kinds
 
@@ -255,6 +303,10 @@ def _kinds(patterns: list[tuple[Index, NDArray[np.int32]]], spans: Index) -> lis
 def _assigned(circuits: bytes, along: int) -> tuple[NDArray[np.int32], Index, Index]:
     """Return the colours of a line's circuits by first fit, and each router's number of circuits and of colours."""
     spans = np.frombuffer(circuits, np.int64).reshape(-1, 2)
+    if len(spans) == 1:
+        there = np.zeros(along, np.int64)
+        there[spans[0, 0] : spans[0, 1] + 1] = 1
+        return np.zeros(1, np.int32), there, there
     chosen, free, busy, used = list[int](), list[int](), list[tuple[int, int]](), 0
     for low, high in spans.tolist():
         while busy and busy[0][0] < low:

@@ -1,38 +1,35 @@
 """Pictures, tables, traces and pages of schedules: they show counts and prices, and compute nothing anew."""
 
-from wafer_triton.draw.desk import curves, heat, pareto
-from wafer_triton.draw.explained import explanation
-from wafer_triton.draw.pages import page
-from wafer_triton.draw.passes import token
-from wafer_triton.draw.pictures import links, mesh, schedule, sram, timeline
-from wafer_triton.draw.scenes import scene
-from wafer_triton.draw.studies import compare, reproduction, validation, wafer
-from wafer_triton.draw.summaries import values
-from wafer_triton.draw.tiles import inspect
-from wafer_triton.draw.times import request
-from wafer_triton.draw.trace import rounds
-from wafer_triton.draw.trace_file import perfetto
+from importlib import import_module
+from typing import Any
 
-__all__ = [
-    "compare",
-    "curves",
-    "explanation",
-    "heat",
-    "inspect",
-    "links",
-    "mesh",
-    "page",
-    "pareto",
-    "perfetto",
-    "reproduction",
-    "request",
-    "rounds",
-    "scene",
-    "schedule",
-    "sram",
-    "timeline",
-    "token",
-    "validation",
-    "values",
-    "wafer",
-]
+# Every public function by the module that holds it, loaded on first use: most commands need its tables alone.
+_PUBLIC = {
+    "desk": ("curves", "heat", "pareto"),
+    "explained": ("explanation",),
+    "pages": ("page",),
+    "passes": ("token",),
+    "pictures": ("links", "mesh", "schedule", "sram", "timeline"),
+    "scenes": ("scene",),
+    "studies": ("compare", "reproduction", "validation", "wafer"),
+    "summaries": ("values",),
+    "tiles": ("inspect",),
+    "times": ("request",),
+    "trace": ("rounds",),
+    "trace_file": ("perfetto",),
+}
+_HOME = {name: module for module, names in _PUBLIC.items() for name in names}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'wafer_triton.draw' has no attribute {name!r}; it has {', '.join(__all__)}")
+    value = getattr(import_module(f"wafer_triton.draw.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

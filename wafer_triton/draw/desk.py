@@ -7,15 +7,15 @@ bands. Each function writes a file, `.png`, `.svg` or `.pdf`, and raises the err
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from operator import itemgetter
 from pathlib import Path
 from string import ascii_uppercase
 from typing import Any
 
 import numpy as np
 
+from wafer_triton.compare.best import best, front, in_words
 from wafer_triton.compare.grid import REASON, Row, feasible
-from wafer_triton.compare.sweep import LEGEND, OVERLAID, best, front, in_words, less_is_better
+from wafer_triton.compare.sweep import LEGEND, OVERLAID
 from wafer_triton.draw.explained import said
 from wafer_triton.draw.figure import AMOUNTS, COLOURS, COLUMN, MARKERS, REST, picture
 from wafer_triton.errors import DrawError
@@ -258,6 +258,5 @@ def _bands(bands: Sequence[float]) -> str:
 
 def _point(rows: Rows, over: Sequence[str], shown: str) -> str:
     """Return the best point of all devices and models in words."""
-    pick = min if less_is_better(shown) else max
-    text = in_words(pick(best(rows, shown), key=itemgetter(shown)), over, shown)
+    text = in_words(feasible(rows), over, shown)
     return text[:1].upper() + text[1:]

@@ -99,11 +99,7 @@ class Executor(Planner):
             program.refill()
             return program
         rules.validate(schedule)
-        try:
-            self.admit(schedule, list(schedule.buffers.values()))
-        except BackendError:
-            POOL.clear()  # memory of programs at rest
-            self.admit(schedule, list(schedule.buffers.values()))
+        self.admit(schedule, list(schedule.buffers.values()))
         memory = {name: self.allocate(schedule, buffer) for name, buffer in schedule.buffers.items()}
         return Program(schedule, memory, self, Workspace(self.device))
 
@@ -122,10 +118,10 @@ class Executor(Planner):
             return
         numbers = ((torch_dtype(buffer.dtype).itemsize, buffer.slots * buffer.numel) for buffer in fresh)
         need = schedule.mesh.cores * sum(size * count for size, count in numbers)
-        free = torch.cuda.mem_get_info(self.device)[0]
-        free += torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
         rows, cols = schedule.mesh.shape
-        if need > free:
+        if need > free_bytes(self.device):
+            POOL.clear()  # memory of programs at rest
+        if need > (free := free_bytes(self.device)):
             raise BackendError(
                 f"{schedule.name}: the tiles of {rows} x {cols} cores take {need:,} B of memory, "
                 f"{self.device} has {free:,} B free; use a smaller mesh or smaller tiles"
@@ -154,10 +150,6 @@ class Executor(Planner):
         return {buffer.name: self.allocate(schedule, buffer) for buffer in buffers}
 
     def part(self, schedule: Schedule, buffer: Buffer, given: torch.Tensor) -> torch.Tensor:
-        """Return the share of this executor, [rows, cols, slots * numel], of values for all cores of a buffer.
-
-        Raises ShapeError for another shape, DtypeError for complex values.
-        """
         return whole(schedule, buffer, given)
 
     def enter(self, schedule: Schedule, name: str, memory: torch.Tensor, tensor: torch.Tensor, pattern: str) -> None:
@@ -184,6 +176,12 @@ class Executor(Planner):
 def _moved(index: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Return an index on a device, to which a CUDA graph could not copy it."""
     return index.to(device)
+
+
+def free_bytes(device: str) -> int:
+    """Return the bytes of a GPU's memory that torch can give out."""
+    reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + reserved
 
 
 def whole(schedule: Schedule, buffer: Buffer, given: Any) -> torch.Tensor:

@@ -7,7 +7,7 @@ tiles are small, the head of the launch that reads the sums, in which every prog
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -149,24 +149,20 @@ class Group:
 Fusing: TypeAlias = "Group | Moved | Step"
 
 
-def grouped(steps: Sequence[Step]) -> Iterator[Fusing]:
+def grouped(steps: Sequence[Step]) -> list[Fusing]:
     """Return the steps in order, neighbours in a group where one launch can run them."""
-    now: Group | Moved | None = None
-    for step in (*steps, None):
-        both = now.joined(step) if isinstance(now, Moved) and isinstance(step, Moved) else None
-        if both is not None or (
-            isinstance(now, Group) and isinstance(step, Task | Summed | Folded) and now.takes(step)
-        ):
-            now = both or now
-            continue
-        if now is not None:
-            yield now
-        now = step if isinstance(step, Moved) else None
-        if isinstance(step, Task | Summed | Folded):
-            now = Group()
-            now.takes(step)
-        elif now is None and step is not None:
-            yield step
+    groups: list[Fusing] = []
+    for step in steps:
+        last = groups[-1] if groups else None
+        if isinstance(step, Moved) and isinstance(last, Moved) and (both := last.joined(step)):
+            groups[-1] = both
+        elif not isinstance(step, Task | Summed | Folded):
+            groups.append(step)
+        elif not isinstance(last, Group) or not last.takes(step):
+            group = Group()
+            group.takes(step)
+            groups.append(group)
+    return groups
 
 
 def on_lines(one: Exchange, every: tuple[int, int] | None) -> tuple[Index, Index, Index | None]:

@@ -267,7 +267,10 @@ class Planner(ABC):
 
     @abstractmethod
     def part(self, schedule: Schedule, buffer: Buffer, given: torch.Tensor) -> torch.Tensor:
-        """Return the share of this executor, [rows, cols, slots * numel], of values for all cores of a buffer."""
+        """Return the share of this executor, [rows, cols, slots * numel], of values for all cores of a buffer.
+
+        Raises ShapeError for another shape, DtypeError for complex values.
+        """
 
     def together(self, mesh: Mesh, held: torch.Tensor) -> torch.Tensor:
         """Return the values [rows, cols, ...] of all cores, from the share that this executor holds."""

@@ -6,31 +6,15 @@ One pass cuts a schedule, once. A round without a pattern, or with one that no e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TypeVar
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.parts import Products, Segment, Tree, shifts
 from wafer_triton.schedule.rounds import Exchange, Index, Local, Round, Slot
-from wafer_triton.schedule.schedule import Schedule
-
-T = TypeVar("T")
-
-
-def once(find: Callable[[Schedule], T]) -> Callable[[Schedule], T]:
-    """Return a function of schedules that finds its result for each of them once."""
-    known: WeakKeyDictionary[Schedule, T] = WeakKeyDictionary()
-
-    def found(schedule: Schedule) -> T:
-        if schedule not in known:
-            known[schedule] = find(schedule)
-        return known[schedule]
-
-    return found
+from wafer_triton.schedule.schedule import Schedule, once
 
 
 @once

@@ -8,7 +8,6 @@ that most steps are one call of torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -64,9 +63,11 @@ class TorchExecutor(Executor):
 
     def segment(self, memory: Memory, segment: Segment, ins: tuple[TileMap, ...] = ()) -> list[Step] | None:
         if isinstance(segment, Tree):
-            steps = [step for sent in segment.messages for step in self._combine(memory, segment.op, sent)]
+            messages = [self._message(memory, one, segment.op) for sent in segment.messages for one in sent]
+            steps = [step for step in messages if step is not None]
             sends = segment.broadcast if self.exchange == "explicit" else None
-            return [*steps, *(self.round(memory, sends) if sends is not None else [])]
+            sent = [] if sends is None else self.round(memory, sends)
+            return steps + sent if len(steps) == len(messages) else None
         return self._windows(memory, segment, *ins) if isinstance(segment, Products) and ins else None
 
     def _windows(self, memory: Memory, run: Products, a: TileMap, b: TileMap) -> list[Step] | None:
@@ -96,26 +97,8 @@ class TorchExecutor(Executor):
         out = memory.rows(Slot(run.out))
         return [*steps, lambda: out.index_copy_(0, home, total.to(out.dtype))]
 
-    def _combine(self, memory: Memory, op: str, sent: Sequence[Exchange]) -> list[Step]:
-        """Return a round of a tree, whose messages are combined where they arrive; no core sends and receives in it."""
-        steps = [one for exchange in sent if (one := self._combined(memory, exchange, op)) is not None]
-        if len(steps) == len(sent):
-            return steps
-        home, combine = [replace(exchange, dst=exchange.src) for exchange in sent], COMBINE[op]
-        rows, got = self._ends(memory, home, TileMap(home[0].src))
-        acc = memory.rows(home[0].src)
-        sizes = [len(exchange.receivers.flat(memory.mesh)) for exchange in home]
-        if len(got.unique()) == len(got):
-            sizes = [sum(sizes)]
-
-        def step() -> None:  # a core that gets two messages combines them in the order of the round
-            for target, message in zip(got.split(sizes), acc.index_select(0, rows).split(sizes), strict=True):
-                acc.index_copy_(0, target, combine(acc.index_select(0, target), message))
-
-        return [step]
-
-    def _combined(self, memory: Memory, exchange: Exchange, op: str) -> Step | None:
-        """Return the step of messages of a grid of cores, or of whole mesh rows or columns; else None."""
+    def _message(self, memory: Memory, exchange: Exchange, op: str) -> Step | None:
+        """Return a step that combines messages where they arrive; None unless on a grid, or whole rows or columns."""
         combine, views = COMBINE[op], self._views(memory, exchange, exchange.src)
         if views is not None and views[2] is None:
             return partial(combine, views[0], views[1], out=views[0])

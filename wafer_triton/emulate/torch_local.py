@@ -103,24 +103,16 @@ def _product(out: Tensor, a: Tensor, b: Tensor, add: bool, accumulate: str) -> S
     return step
 
 
-def _copy(out: Tensor, a: Tensor, *, size: int) -> Step:
-    return partial(out[..., :size].copy_, a[..., :size])
-
-
-def _always(_: Params) -> bool:
-    return True
-
-
 def _in_fp16(params: Params) -> bool:
     return bool(params.get("accumulate") == "fp16")
 
 
 # By definition, not by name: an operation that is registered anew runs as it is defined by then.
 FORMS: Mapping[Callable[..., None], Form] = {
-    local.copy_torch: Form(_copy, _always, moves=True),
-    local.lookup_torch: Form(partial(partial, local.lookup_torch), _always, moves=True),
-    local.add_torch: Form(lambda out, a, b, *, size: partial(torch.add, a, b, out=out), _always),
-    local.maximum_torch: Form(lambda out, a, b, *, size: partial(torch.maximum, a, b, out=out), _always),
+    local.copy_torch: Form(lambda out, a, *, size: partial(out[..., :size].copy_, a[..., :size]), moves=True),
+    local.lookup_torch: Form(partial(partial, local.lookup_torch), moves=True),
+    local.add_torch: Form(lambda out, a, b, *, size: partial(torch.add, a, b, out=out), lambda _: True),
+    local.maximum_torch: Form(lambda out, a, b, *, size: partial(torch.maximum, a, b, out=out), lambda _: True),
     local.gemm_torch: Form(gemm, _in_fp16),
     local.gemm_t_torch: Form(partial(gemm, transposed=True), _in_fp16),
 }

@@ -231,9 +231,9 @@ class Builder:
         for step in steps:
             for exchange in step.exchanges if isinstance(step, Round) else ():
                 if exchange.axis == "y":
-                    pairs = {tuple(ends) for ends in zip(exchange.send.tolist(), exchange.recv.tolist(), strict=True)}
-                    after = zip(rows[exchange.send].tolist(), rows[exchange.recv].tolist(), strict=True)
-                    if exchange.send.ndim > 1 or pairs != set(after):
+                    ends = exchange.send * len(rows) + exchange.recv
+                    after = rows[exchange.send] * len(rows) + rows[exchange.recv]
+                    if exchange.send.ndim > 1 or not np.array_equal(np.unique(ends), np.unique(after)):
                         raise ScheduleError(
                             f"{self.name}: rows of repeat change the exchange along y {exchange.src} to "
                             f"{exchange.dst}; repeat iterations in which it is the same"

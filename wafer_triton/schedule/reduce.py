@@ -91,17 +91,12 @@ def _combining(
     uses = {acc.name: (0, count - 1) for acc, _, _ in payloads}
     for _, _, inboxes in payloads:
         uses |= {mail: used for mail, used in zip(inboxes, stages.used, strict=True) if used is not None}
-    ends, params = [], []
-    for acc, whole, inboxes in payloads:
-        index = None if whole else 0
-        ends.append([(Slot(acc.name, index), Slot(inbox, index)) for inbox in inboxes])
-        # one object for all, by which pricing finds equal work
-        params.append({"size": acc.numel * (acc.slots if whole else 1)})
+    moved = [_slots_and_size(payload) for payload in payloads]
     pattern = Pattern("tree", tuple(acc.name for acc, _, _ in payloads), op)
 
     def make(number: int) -> Round:
         exchanges, adds = [], []
-        for slots, size in zip(ends, params, strict=True):
+        for slots, size in moved:
             for (send, recv, lines), (total, mail) in zip(stages.ways[number], slots, strict=True):
                 if send.size:
                     exchanges.append(Exchange(axis, total, mail, send, recv, lines))
@@ -109,6 +104,16 @@ def _combining(
         return Round(tuple(exchanges), tuple(adds), label, pattern)
 
     return Section(count, uses, make, (stages, axis), stages.different)
+
+
+@lru_cache(maxsize=128)
+def _slots_and_size(payload: Payload) -> tuple[list[tuple[Slot, Slot]], dict[str, int]]:
+    """Return the slots from which and into which a payload moves, each way, and the parameters of its sums."""
+    acc, whole, inboxes = payload
+    index = None if whole else 0
+    # one object for all rounds, by which pricing finds equal work
+    size = {"size": acc.numel * (acc.slots if whole else 1)}
+    return [(Slot(acc.name, index), Slot(inbox, index)) for inbox in inboxes], size
 
 
 def star(b: Builder, acc: str, axis: str, *, op: str = "add", label: str = "star") -> int:

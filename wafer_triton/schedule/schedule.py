@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError, check_type, shown
 from wafer_triton.schedule.repeat import Repeat, Rounds, Section, comings
 from wafer_triton.schedule.rounds import FAMILIES, Buffer, Round
 from wafer_triton.text import notebook
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,3 +61,15 @@ class Schedule:
         )
         buffers = notebook.table("buffers", held, ("name", "tile", "role", "bytes"))
         return notebook.table(title, steps.items(), ("step", "rounds")) + buffers
+
+
+def once(find: Callable[[Schedule], T]) -> Callable[[Schedule], T]:
+    """Return a function of schedules that finds its result for each of them once, and holds it as long as they live."""
+    known: WeakKeyDictionary[Schedule, T] = WeakKeyDictionary()
+
+    def found(schedule: Schedule) -> T:
+        if schedule not in known:
+            known[schedule] = find(schedule)
+        return known[schedule]
+
+    return found

@@ -65,6 +65,11 @@ class BlockRing:
         """[columns]: the first place of a column, 0 for none."""
         return np.where(self.station < 0, 0, self.starts[self.station])
 
+    @cached_property
+    def owners(self) -> tuple[Cores, ...]:
+        """[width]: the columns at each station, one of each segment."""
+        return tuple(Cores("x", np.flatnonzero(self.station == station)) for station in range(self.width))
+
     @property
     def slots(self) -> int:
         """The most places of a column, each of which is a slot."""
@@ -149,7 +154,7 @@ def segment_gemm_t(
 
     def fill(station: int, begin: int, end: int) -> None:
         """Add iterations `begin` to `end` - 1, whose sums go to the columns at a station."""
-        owners, root = Cores("x", np.flatnonzero(blocks.station == station)), int(blocks.columns[station])
+        owners, root = blocks.owners[station], int(blocks.columns[station])
 
         def iteration(slot: int) -> None:
             odd = (begin + slot) % 2

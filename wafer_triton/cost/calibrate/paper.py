@@ -12,9 +12,9 @@ assumptions of `wafer_triton.cost.rivals`. Norms, softmax and other work between
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from wafer_triton import estimate
@@ -26,6 +26,7 @@ from wafer_triton.device import device
 from wafer_triton.device.mesh import as_mesh
 from wafer_triton.errors import WaferError
 from wafer_triton.shape.read import shape_of
+from wafer_triton.text.progress import Progress, silent
 
 FILE = FOLDER / "wse2_paper.csv"
 WSE2, GPU = "wse2", "a100"
@@ -43,12 +44,16 @@ WHY = {
 Prediction = tuple[float | None, float | None, float | None, str]  # of both programs, the band, and a note
 
 
-@lru_cache(maxsize=8)  # of the package's own file, which does not change while it runs
-def cells(tables: tuple[str, ...] = TABLES) -> tuple[Cell, ...]:
-    """Return the cells of tables, in the order of the file; cells of the text come last."""
+def cells(tables: tuple[str, ...] = TABLES, progress: Progress = silent) -> tuple[Cell, ...]:
+    """Return the cells of tables, in the order of the file; cells of the text come last. Reports "cells"."""
     records = records_of_file()
-    own = [_cell(record, records) for record in records if record["table"] in tables]
-    return (*own, *(_statements(records) if "text" in tables else ()))
+    every = [partial(_cell, record, records) for record in records if record["table"] in tables]
+    every += _statements(records) if "text" in tables else []
+    made = []
+    for number, cell in enumerate(every, 1):
+        made.append(cell())
+        progress("cells", number, len(every))
+    return tuple(made)
 
 
 def records_of_file() -> list[dict[str, str]]:
@@ -232,38 +237,49 @@ _PREDICT: dict[str, Callable[..., Prediction]] = {
 # --- statements of the text ---
 
 
-def _statements(records: list[dict[str, str]]) -> Iterator[Cell]:
-    """Yield the speeds in the text of the paper, each as a range."""
-    for size in (2048, 4096, 8192):
-        ours = estimate.gemm(device=WSE2, mesh=SIDES[-1], m=size, k=size, n=size)
-        for rival in ("cannon", "summa"):
-            other = estimate.gemm(device=WSE2, mesh=SIDES[-1], m=size, k=size, n=size, algorithm=rival)
-            name = {"cannon": "Cannon", "summa": "SUMMA"}[rival]
-            yield _statement(
-                f"MeshGEMM faster than {name}", f"{size:,}^3", str(SIDES[-1]), 2, 3, other.cycles / ours.cycles,
-                other.error_band, WHY["text", name],
-            )  # fmt: skip
-    for side, size in ((360, 4096), (720, 4096), (720, 16384)):
-        ours, pipeline = (
-            estimate.gemv(device=WSE2, mesh=side, k=size, n=size, algorithm=algorithm)
-            for algorithm in ("ktree", "pipeline")
-        )
-        yield _statement(
-            "MeshGEMV faster than the vendor's pipeline", f"[1, {size:,}] x [{size:,}, {size:,}]", str(side), 4, 8,
-            pipeline.cycles / ours.cycles, pipeline.error_band, "",
-        )  # fmt: skip
-    for size, end in ((16384, 280.0), (32768, 606.0)):
-        (gpu,) = (
-            float(row["value"]) * 1e-3
-            for row in records
-            if row["system"] == "cuBLAS 1 A100" and row["model"].startswith(f"[1,{size}]")
-        )
-        best, side = _fastest(size)
-        yield Cell(
-            "text", "GEMV faster than one A100", f"[1, {size:,}] x [{size:,}, {size:,}]", "WaferLLM", str(side), "",
-            "ratio", f"{end:.0f}", end - 0.5, end + 0.5, False, gpu / best.seconds, None, best.error_band,
-            "the GPU's time is the paper's",
-        )  # fmt: skip
+def _statements(records: list[dict[str, str]]) -> list[partial[Cell]]:
+    """Return functions that give the speeds in the text of the paper, each as a range."""
+    return [
+        *(partial(_over_rival, size, name) for size in (2048, 4096, 8192) for name in ("Cannon", "SUMMA")),
+        *(partial(_over_pipeline, side, size) for side, size in ((360, 4096), (720, 4096), (720, 16384))),
+        *(partial(_over_gpu, size, end, records) for size, end in ((16384, 280.0), (32768, 606.0))),
+    ]
+
+
+def _over_rival(size: int, name: str) -> Cell:
+    ours, other = (
+        estimate.gemm(device=WSE2, mesh=SIDES[-1], m=size, k=size, n=size, algorithm=algorithm)
+        for algorithm in ("mesh", name.lower())
+    )
+    return _statement(
+        f"MeshGEMM faster than {name}", f"{size:,}^3", str(SIDES[-1]), 2, 3, other.cycles / ours.cycles,
+        other.error_band, WHY["text", name],
+    )  # fmt: skip
+
+
+def _over_pipeline(side: int, size: int) -> Cell:
+    ours, pipeline = (
+        estimate.gemv(device=WSE2, mesh=side, k=size, n=size, algorithm=algorithm)
+        for algorithm in ("ktree", "pipeline")
+    )
+    return _statement(
+        "MeshGEMV faster than the vendor's pipeline", f"[1, {size:,}] x [{size:,}, {size:,}]", str(side), 4, 8,
+        pipeline.cycles / ours.cycles, pipeline.error_band, "",
+    )  # fmt: skip
+
+
+def _over_gpu(size: int, end: float, records: list[dict[str, str]]) -> Cell:
+    (gpu,) = (
+        float(row["value"]) * 1e-3
+        for row in records
+        if row["system"] == "cuBLAS 1 A100" and row["model"].startswith(f"[1,{size}]")
+    )
+    best, side = _fastest(size)
+    return Cell(
+        "text", "GEMV faster than one A100", f"[1, {size:,}] x [{size:,}, {size:,}]", "WaferLLM", str(side), "",
+        "ratio", f"{end:.0f}", end - 0.5, end + 0.5, False, gpu / best.seconds, None, best.error_band,
+        "the GPU's time is the paper's",
+    )  # fmt: skip
 
 
 def _statement(

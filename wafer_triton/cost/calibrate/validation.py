@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
 from textwrap import wrap
 
 from wafer_triton import estimate
-from wafer_triton.cost.calibrate import FAMILIES, Measurement, paper, rows, tried
+from wafer_triton.cost.calibrate import FAMILIES, Measurement, rows, tried
 from wafer_triton.cost.calibrate.cells import NAMES, TABLES, VERDICTS, Cell, summaries
 from wafer_triton.cost.calibrate.fit import STAGES, leave_one_out
 from wafer_triton.cost.calibrate.paper import Parts
 from wafer_triton.cost.constants import constants
 from wafer_triton.device import device
+from wafer_triton.text.progress import Progress, silent
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,10 @@ class Family:
         return [predicted / row.measured - 1 for row, predicted in self.rows if stage.takes(row)]
 
 
-def families() -> list[Family]:
-    """Return all families, predicted with the committed constants."""
+def families(progress: Progress = silent) -> list[Family]:
+    """Return all families, predicted with the committed constants. Reports "families"."""
     predictions = []
-    for stage in STAGES:
+    for number, stage in enumerate(STAGES, 1):
         c = constants(device(stage.device))
         predicted = tuple((row, row.predict(c)) for row in rows(stage.family))
         left_out: dict[str, list[float] | None] = {
@@ -45,6 +45,7 @@ def families() -> list[Family]:
             for key, rest in leave_one_out(stage, c).items()
         }
         predictions.append(Family(stage.family, stage.device, predicted, left_out, len(stage.names)))
+        progress("families", number, len(STAGES))
     return sorted(predictions, key=lambda family: list(FAMILIES).index(family.name))
 
 
@@ -231,14 +232,6 @@ def _not_reproduced() -> list[str]:
         ):
             lines.append(f"| {wafer} | {name} | {figures[0]} | {figures[1]} |")
     return lines
-
-
-def write(path: Path) -> str:
-    """Write the page and return it."""
-    page = markdown(families(), paper.cells(), paper.parts())
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page, encoding="utf-8")
-    return page
 
 
 def _spread(errors: list[float] | None) -> str:

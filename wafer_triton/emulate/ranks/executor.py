@@ -52,13 +52,8 @@ class DistributedExecutor(Executor):
         assert everyone is not None
         self.inside, self.shards, self.group = inside, shards, everyone
         self.rank, self.ranks = self.group.rank(), self.group.size()
-        options = {
-            "executor": type(inside).__name__,
-            "exchange": self.exchange,
-            "poison": self.poison,
-            "shards": shards,
-        }
-        agree(options | {"device": torch.device(self.device).type}, self.group)
+        options = {"executor": type(inside).__name__, "exchange": self.exchange, "poison": self.poison}
+        agree(options | {"shards": shards, "device": torch.device(self.device).type}, self.group)
         self._shards: dict[Mesh, Shard] = {}
         self._fetched: WeakKeyDictionary[Memory, dict[tuple[str, int], Index]] = WeakKeyDictionary()
 

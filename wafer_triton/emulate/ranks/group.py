@@ -1,18 +1,16 @@
-"""Messages between ranks besides tiles: agreement on options, broadcasts of one rank, and lost ranks."""
+"""Messages between ranks besides tiles: agreement on options, and lost ranks."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
-from wafer_triton.errors import BackendError, WaferError
+from wafer_triton.errors import BackendError
 
-T = TypeVar("T")
 OPERAND = "operand "  # names of options that stand for values begin so
 
 
@@ -26,15 +24,11 @@ def agree(options: dict[str, object], group: dist.ProcessGroup) -> None:
         for name, value in theirs.items():
             if value != every[0].get(name):
                 ranks = [dist.get_global_rank(group, number) for number in (0, rank)]
+                words = f"{name} = {value!r}, rank {ranks[0]} {every[0].get(name)!r}; give all ranks the same options"
                 if name.startswith(OPERAND):
-                    raise BackendError(
-                        f"the ranks do not agree: rank {ranks[1]} has other values of {name} than rank {ranks[0]}; "
-                        f"give all ranks the same values, if random by the same torch.manual_seed"
-                    )
-                raise BackendError(
-                    f"the ranks do not agree: rank {ranks[1]} has {name} = {value!r}, rank {ranks[0]} "
-                    f"{every[0].get(name)!r}; give all ranks the same options"
-                )
+                    words = f"other values of {name} than rank {ranks[0]}; give all ranks the same values"
+                    words += ", if random by the same torch.manual_seed"
+                raise BackendError(f"the ranks do not agree: rank {ranks[1]} has {words}")
 
 
 def digest(values: torch.Tensor) -> str:
@@ -57,27 +51,6 @@ def blaming(group: dist.ProcessGroup, peers: Sequence[int] = ()) -> Iterator[Non
         raise BackendError(
             f"{who} of {dist.get_world_size()} {how}, so the others cannot go on; see its output, and start all again"
         ) from None
-
-
-def of_first(work: Callable[[], T], group: dist.ProcessGroup | None) -> T:
-    """Return on all ranks the result of `work`, which runs on the first rank alone; without a group, it runs here.
-
-    An error that a user can mend (WaferError, ImportError) is raised on all ranks, too.
-    """
-    if group is None:
-        return work()
-    answer: list[Any] = [None, None]
-    if group.rank() == 0:
-        try:
-            answer[0] = work()
-        except (WaferError, ImportError) as error:
-            answer[1] = error
-    with blaming(group, [0]):
-        dist.broadcast_object_list(answer, group=group, group_src=0)
-    if answer[1] is not None:
-        raise answer[1]
-    result: T = answer[0]
-    return result
 
 
 def first(kind: str, name: str, value: str) -> str:
