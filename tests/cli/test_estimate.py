@@ -95,7 +95,7 @@ def test_head_groups_may_be_asked_for(run):
 
 @pytest.mark.slow
 def test_plans_have_units(run):
-    code, out, _ = run("plan --model smollm2-135m --input 64 --output 8 --step 150 --best 2")
+    code, out, _ = run("plan --model smollm2-135m --input 64 --output 8 --step 350 --best 2")
     title, head, _, *rows, best, constants, band, outside, layout = out.splitlines()
     assert code == 0 and len(rows) == 2
     assert (best, constants.split()) == ("the best of them", ["constants", "fitted:", "wse2"])
