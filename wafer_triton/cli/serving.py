@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from wafer_triton.cli.options import count, number, option, path
 from wafer_triton.errors import ConfigError
+from wafer_triton.text.progress import Progress, silent
 
 if TYPE_CHECKING:
     from wafer_triton.serve.load import Given, Load
@@ -147,11 +148,11 @@ def given_of(args: argparse.Namespace) -> Given:
     return Given(args.prefill_mesh, args.decode_mesh, args.columns, args.caches, args.experts)
 
 
-def times_of(args: argparse.Namespace, workload: list[Request] | Closed) -> Priced:
-    """Return the priced times of a model that is placed for a workload."""
+def times_of(args: argparse.Namespace, workload: list[Request] | Closed, progress: Progress = silent) -> Priced:
+    """Return the priced times of a model that is placed for a workload; reports "places" that are tried."""
     from wafer_triton.device import device
     from wafer_triton.serve.sizes import priced
     from wafer_triton.shape.read import shape_of
 
     shape, chip = shape_of(args.model, args.dtype), device(args.device)
-    return priced(args.policy, shape, chip, load_of(args, workload), given_of(args))
+    return priced(args.policy, shape, chip, load_of(args, workload), given_of(args), progress)
