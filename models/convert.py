@@ -28,6 +28,7 @@ from wafer_triton.ops import executor, run
 from wafer_triton.schedule.product import Recipe, recipe
 from wafer_triton.shape.config import short
 from wafer_triton.text.arguments import checked
+from wafer_triton.text.quantity import digits
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -53,8 +54,10 @@ def convert(
     if accumulate not in ("fp32", "fp16"):
         raise DtypeError(f"convert: accumulate = {accumulate!r}: partial sums are kept in 'fp32' or 'fp16'")
     how = {"accumulate": accumulate, "exchange": exchange, "backend": backend, "emulate_on": emulate_on}
-    layers = [(parent, name, layer) for parent in model.modules() for name, child in parent.named_children()
-              if (layer := _converted(child, grid, dtype, how)) is not None]  # fmt: skip
+    # a layer that stands in several places is converted once, and then stands in all of them
+    made = {child: _converted(child, grid, dtype, how) for child in model.modules() if child is not model}
+    layers = [(parent, name, layer) for parent in model.modules() for name, child in parent._modules.items()
+              if child is not None and (layer := made.get(child)) is not None]  # fmt: skip
     if not layers:
         remedy = "give a model that holds some, such as torch.nn.Sequential(layer) of one layer"
         if any(isinstance(layer, _OnMesh) for layer in model.modules()):
@@ -69,8 +72,8 @@ def convert(
         share = sum(off.values()) / sum(weight.numel() for weight in model.parameters())
         named = ", ".join(f"{kind} ({size:,} parameters)" for kind, size in off.items())
         warnings.warn(
-            f"convert: {100 * share:.2g} % of the parameters of {type(model).__name__} stay off the mesh, and torch "
-            f"computes with them as before: {named}; no account or prediction has them",
+            f"convert: {digits(100 * share)} % of the parameters of {type(model).__name__} stay off the mesh, and "
+            f"torch computes with them as before: {named}; no account or prediction has them",
             stacklevel=2,
         )
     return model
@@ -79,8 +82,11 @@ def convert(
 def off_mesh(model: nn.Module) -> dict[str, int]:
     """Return the number of a converted model's parameters that are not on the mesh, by the kind of their layer."""
     sizes: dict[str, int] = {}
+    counted = set[nn.Parameter]()
     for layer in model.modules():
-        own = sum(weight.numel() for weight in layer.parameters(recurse=False))
+        held = set(layer.parameters(recurse=False)) - counted  # layers may share one
+        own = sum(weight.numel() for weight in held)
+        counted |= held
         if own and not isinstance(layer, _OnMesh):
             kind = "Embedding" if isinstance(layer, nn.Embedding) else type(layer).__name__
             sizes[kind] = sizes.get(kind, 0) + own

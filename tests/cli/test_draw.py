@@ -191,7 +191,7 @@ def test_a_record_holds_the_numbers_of_a_device_that_is_no_preset():
         ("own.py:nothing", "a page of a schedule without rounds has nothing to show; add a round"),
         (
             "record own.py",
-            "own.py: no record of a generated text (all of its fields missing); give the last line of `generate",
+            "); give the last line of `generate --json`",
         ),
         ("record none.json", "none.json: No such file or directory; give another path"),
     ],

@@ -84,6 +84,14 @@ def test_every_command_has_the_same_rule_for_an_unknown_key(wrong, tmp_path, mon
     assert said.endswith("mend its name, or take it out if it changes nothing that a layer computes")
 
 
+@pytest.mark.parametrize("line", READERS)
+def test_a_family_that_is_not_computed_is_named_before_its_own_keys(wrong, tmp_path, monkeypatch, line):
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("hello hello")
+    folder = checkpoint(tmp_path / "own", {"model_type": "gemma", "use_bidirectional_attention": None})
+    assert f"{folder}/config.json: model_type = 'gemma' is not computed here" in wrong(line.format(folder))
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "5", "\ufeff{}", "[" * 3000])
 def test_a_broken_config_is_not_blamed_on_the_tokenizer(wrong, tmp_path, text):
     folder = checkpoint(tmp_path / "broken")

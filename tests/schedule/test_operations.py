@@ -2,9 +2,12 @@
 
 import numpy as np
 import pytest
+import torch
 
 from refusals import builder, refused
+from wafer_triton import executor
 from wafer_triton.device.mesh import Mesh
+from wafer_triton.emulate.reference import Reference
 from wafer_triton.errors import ScheduleError
 from wafer_triton.local import registry
 from wafer_triton.schedule.builder import Builder
@@ -69,6 +72,53 @@ def test_an_operation_of_ones_own_is_typed_too(monkeypatch):
     refused(
         b, b.local("fill", "a", "b", size=4), message=f"{message}copy the part to a buffer of its own, or other sizes"
     )
+
+
+def writes_all(out, a, *, size):
+    a.zero_()
+    out.copy_(a)
+
+
+def writes_a_part(out, a, *, size):
+    out.copy_(a)
+    a.view(-1)[:1].add_(1)
+
+
+def writes_by_out(out, a, *, size):
+    torch.mul(out, 2, out=a)
+
+
+@pytest.mark.parametrize("run", [writes_all, writes_a_part, writes_by_out])
+def test_an_operation_of_ones_own_writes_outputs_alone(monkeypatch, run):
+    monkeypatch.setattr(registry, "LOCAL_OPS", dict(registry.LOCAL_OPS))
+    registry.local_op(tiles=lambda *, size: ((size,),) * 2, work=lambda *, size: (0, size))(run)
+    b = builder()
+    b.round(b.local(run.__name__, "c", "a", size=4))
+    given = {name: torch.ones(2, 3, 4) for name in ("a", "b", "c")}
+    for use in (executor("torch").bind(b.build(), given), Reference(b.build(), given)):
+        with pytest.raises(
+            ScheduleError, match=rf"'{run.__name__}' writes into its input a, .*; compute on a copy, a.c"
+        ):
+            use.run()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ((writes_all, {}), r"@local_op: `tiles` and `work` missing; write @local_op\(tiles=..., work=...\)"),
+        ((None, {}), "@local_op: `tiles` and `work` missing"),
+        ((None, {"tiles": 1, "work": 2}), "local_op: tiles is of type int; give a function"),
+        (
+            (None, {"tiles": len, "work": len, "outs": 3}),
+            "outs = 3 must be the number of operands that it writes, of out",
+        ),
+    ],
+    ids=["bare", "empty", "number", "outs"],
+)
+def test_a_registration_that_lacks_a_part_is_refused(given, message):
+    run, named = given
+    with pytest.raises(ScheduleError, match=message):
+        registry.local_op(run, **named)(writes_all)
 
 
 @pytest.mark.parametrize(("make", "message"), LOCALS.values(), ids=LOCALS)

@@ -178,9 +178,20 @@ def _plain(finding: Finding) -> dict[str, Any]:
     return {"verdict": finding.verdict, "message": finding.message, "round": round_, "core": core}
 
 
+class _Either(argparse.BooleanOptionalAction):
+    """An option and its opposite, which contradict each other."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        """Take the option, or raise ArgumentError where its opposite is given already."""
+        before = getattr(namespace, self.dest)
+        super().__call__(parser, namespace, values, option_string)
+        if before not in (None, getattr(namespace, self.dest)):
+            raise argparse.ArgumentError(None, f"{' and '.join(self.option_strings)} contradict each other; give one")
+
+
 VALUES = option(
     "--values",
-    action=argparse.BooleanOptionalAction,
+    action=_Either,
     help="compute the product as well, for the error (default: on meshes of up to 64 x 64 cores)",
 )
 COMMANDS = (

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, wraps
 from math import inf, isfinite, prod
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from wafer_triton.device.dtype import BYTES, TILES
-from wafer_triton.errors import ScheduleError, shown
+from wafer_triton.errors import ScheduleError, check_function, shown
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -146,7 +146,8 @@ LOCAL_OPS: dict[str, LocalOp] = {}
 
 
 def local_op(
-    *, tiles: Tiles, work: Work, outs: int = 1, elementwise: bool = False, partial: bool = False,
+    run: object = None, /, *, tiles: Tiles | None = None, work: Work | None = None, outs: int = 1,
+    elementwise: bool = False, partial: bool = False,
     reads: Mapping[str, Callable[..., int]] | None = None,
     product: Callable[..., tuple[int, int, int, int]] | None = None,
     dtypes: Mapping[str, Sequence[str]] | None = None,
@@ -154,22 +155,50 @@ def local_op(
     """Register the decorated torch function as the local operation of its name (without the suffix `_torch`).
 
     Its positional parameters are the operands, outputs first, its keywords the parameters; the rest as in `LocalOp`.
-    Raises ScheduleError if another module has an operation of that name.
+    Raises ScheduleError without `tiles` or `work`, for other `outs` than operands, and if another module has an
+    operation of that name. An operation outside of this package raises it when it writes into an input.
     """
+    if run is not None or tiles is None or work is None:
+        raise ScheduleError("@local_op: `tiles` and `work` missing; write @local_op(tiles=..., work=...)")
+    check_function("local_op: tiles", tiles)
+    check_function("local_op: work", work)
 
     def register(run: Callable[..., None]) -> Callable[..., None]:
+        check_function("local_op: the operation", run)
         name = run.__name__.removesuffix("_torch")
         known = LOCAL_OPS.get(name)
         if known is not None and (known.run.__module__, known.run.__qualname__) != (run.__module__, run.__qualname__):
             raise ScheduleError(
                 f"local operation {name!r} exists already, in {known.run.__module__}; give the function another name"
             )
-        LOCAL_OPS[name] = LocalOp(
-            name, run, tiles, work, outs, elementwise, reads or {}, product, partial, dtypes or {}
-        )
+        made = LocalOp(name, run, tiles, work, outs, elementwise, reads or {}, product, partial, dtypes or {})
+        if type(outs) is not int or not 1 <= outs <= len(made.operands):
+            raise ScheduleError(
+                f"local operation {name!r}: outs = {shown(outs)} must be the number of operands that it writes, of "
+                f"{', '.join(made.operands) or 'none'}"
+            )
+        of_package = run.__module__.startswith("wafer_triton.")
+        LOCAL_OPS[name] = made if of_package else replace(made, run=_guarded(made))
         return run
 
     return register
+
+
+def _guarded(op: LocalOp) -> Callable[..., None]:
+    """Return the definition of an operation, which raises ScheduleError where it writes into an input."""
+
+    @wraps(op.run)
+    def run(*tiles: Tensor, **params: Any) -> None:
+        ins = [tile.data for tile in tiles[op.outs :]]  # each with a count of writes of its own, from 0
+        op.run(*tiles[: op.outs], *ins, **params)
+        for name, tile in zip(op.operands[op.outs :], ins, strict=True):
+            if tile._version:
+                raise ScheduleError(
+                    f"local operation {op.name!r} writes into its input {name}, which it may only read; compute on a "
+                    f"copy, {name}.clone()"
+                )
+
+    return run
 
 
 def find(name: str) -> LocalOp:
