@@ -76,7 +76,10 @@ def test_a_trace_is_replayed_at_its_rate_or_another(tmp_path, capsys):
             [*OPEN, "--policy", "split", "--turns", "3"],
             "--quantum and --turns say when a shared mesh changes its phase",
         ),
-        ([*OPEN, "--slo", "fast"], "SLO 'fast': write ttft=200ms,tpot=1ms, one or both, in us, ms or s"),
+        (
+            [*OPEN, "--slo", "fast"],
+            "SLO 'fast': 'fast' is no bound; write ttft=200ms,tpot=1ms, one or both",
+        ),
         ([*OPEN, "--columns", "7"], "columns = 7 of prefill: only policy split has columns of its own; leave it out"),
         ([*OPEN, "--policy", "split", "--columns", "994"], "columns = 994 of prefill: wse2 has 994, and decode needs"),
         ([*OPEN, "--context", "10"], "no request is served: "),

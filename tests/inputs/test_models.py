@@ -344,7 +344,7 @@ def test_a_window_is_as_long_as_the_text_at_most(tiny, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_the_mesh_of_a_plan_is_searched_with_a_word(tiny, capsys):
-    line = f"generate --prompt hi --max-new-tokens 1 --device wormhole --mesh plan --model {tiny}"
+    line = f"generate --prompt hi --max-new-tokens 1 --device wormhole,rows=4,cols=5 --mesh plan --model {tiny}"
     assert main(shlex.split(line)) == 0
     first = capsys.readouterr().err.splitlines()[0]
     assert first.startswith("searching the fastest meshes for ") and "a --mesh such as 16 takes none" in first

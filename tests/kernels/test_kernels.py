@@ -17,6 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from local_cases import DTYPES, EXACT, GEMMS, ROUNDED, Case, draw, matmul
+from pairs import in_turn
 from tiles import CORES, DEVICE, memory, same_bits, table, tiles
 from wafer_triton import local
 from wafer_triton.errors import BackendError
@@ -73,9 +74,11 @@ def test_unknown_kernel_is_refused_with_the_way_out():
 
 
 @pytest.mark.slow
-@dtypes
-@pytest.mark.parametrize("case", [*GEMMS, *EXACT], ids=str)
+@pytest.mark.parametrize(
+    ("case", "dtype"), in_turn(GEMMS, tuple(DTYPES)) + [(case, dtype) for case in EXACT for dtype in DTYPES], ids=str
+)
 def test_integers_are_exact(case, dtype):
+    dtype = DTYPES[dtype]
     got, want = run(case, *draw(case, dtype, integers=True))
     for g, w in zip(got, want, strict=True):
         assert torch.equal(g, w)

@@ -151,7 +151,8 @@ def file_of(*endings: str) -> Callable[[str], Path]:
         given = path(text)
         with suppress(OSError):  # which is raised later, in other words
             if given.suffix.lower() not in endings and not given.is_char_device():
-                raise argparse.ArgumentTypeError(f"{text[:80]!r} does not end in {' or '.join(endings)}")
+                name = f"give a name such as {given.stem[:40] or 'a'}{endings[0]}"
+                raise argparse.ArgumentTypeError(f"{text[:80]!r} does not end in {' or '.join(endings)}; {name}")
         return given
 
     return written

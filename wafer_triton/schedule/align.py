@@ -86,11 +86,13 @@ def _skewed_lines(size: int, by: bytes) -> tuple[list[list[tuple[int, Index]]], 
     position = np.frombuffer(by, np.int64)
     backwards = position <= size // 2
     steps = np.where(backwards, position, size - position)
-    rounds = [
-        [(way, lines) for way, side in ((-1, backwards), (1, ~backwards))
-         if (lines := np.flatnonzero((steps > number) & side)).size]
-        for number in range(int(steps.max()))
-    ]  # fmt: skip
+    count = int(steps.max())
+    rounds: list[list[tuple[int, Index]]] = [[] for _ in range(count)]
+    for way, side in ((-1, backwards), (1, ~backwards)):
+        number, lines = np.nonzero((steps > np.arange(count)[:, None]) & side)
+        for own, together in enumerate(np.split(lines, np.searchsorted(number, np.arange(1, count)))):
+            if together.size:
+                rounds[own].append((way, together))
     return rounds, np.flatnonzero(steps % 2)
 
 

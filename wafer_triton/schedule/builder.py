@@ -86,18 +86,20 @@ class Builder:
         """
         if not isinstance(name, str) or not name:
             raise ScheduleError(f"{self.name}: buffer {shown(name)} has no name; give a text of one character or more")
-        check_type(f"{self.name}: role of buffer {name!r}", role, str)
-        if role not in ROLES:
+        if not isinstance(role, str) or role not in ROLES:
+            check_type(f"{self.name}: role of buffer {name!r}", role, str)
             raise ScheduleError(f"{self.name}: buffer {name!r} has role {role!r}; choose one of {', '.join(ROLES)}")
         if not isinstance(tile, tuple | Sequence) or not all(map(_positive, tile)) or not _positive(slots):
             raise ScheduleError(
                 f"{self.name}: buffer {name!r} has tile {shown(tile)} and slots {shown(slots)}; give a tuple of whole "
                 f"numbers of at least 1, such as (4, 8), and a whole number of slots"
             )
-        for held in holds if isinstance(holds, tuple | list) else (holds,):
-            check_type(f"{self.name}: a parameter that buffer {name!r} holds", held, Parameter)
-        check_type(f"{self.name}: pattern of buffer {name!r}", pattern, str)
-        check_type(f"{self.name}: skew of buffer {name!r}", skew, int)
+        held = holds if isinstance(holds, tuple | list) else (holds,)
+        if not {Parameter}.issuperset(map(type, held)) or type(pattern) is not str or type(skew) is not int:
+            for one in held:  # a message is made for a wrong type alone, as most buffers of a search have right ones
+                check_type(f"{self.name}: a parameter that buffer {name!r} holds", one, Parameter)
+            check_type(f"{self.name}: pattern of buffer {name!r}", pattern, str)
+            check_type(f"{self.name}: skew of buffer {name!r}", skew, int)
         sizes = tuple(map(int, tile))
         buffer = Buffer(name, sizes, storage_name(dtype), role, int(slots), pattern, tuple(holds), skew)
         if self.buffers.setdefault(name, buffer) != buffer:

@@ -48,7 +48,7 @@ def reduce(
     Raises MeshError for a root off the mesh, and for a segment longer than the mesh row or column. Roots that differ
     allow no groups, no segments and no other algorithm: MeshError, too.
     """
-    if root is not None and np.ndim(root):
+    if root is not None and type(root) is not int and np.ndim(root):
         lines, given = b.mesh.length("y" if axis == "x" else "x"), np.asarray(root)
         if given.shape != (lines,) or given.dtype.kind not in "iu":
             raise MeshError(f"{b.name}: roots {root!r} are not one whole number for each of {lines} lines")

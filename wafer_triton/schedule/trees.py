@@ -34,14 +34,20 @@ class Stages:
     @cached_property
     def used(self) -> tuple[tuple[int, int] | None, ...]:
         """The first and the last stage with messages upwards, then with messages downwards; None without any."""
-        each = ([number for number, stage in enumerate(self.ways) if stage[way][0].size] for way in (0, 1))
+        each = ([number for number, kind in enumerate(self._kinds) if kind[way]] for way in (0, 1))
         return tuple((numbers[0], numbers[-1]) if numbers else None for numbers in each)
 
     @cached_property
     def different(self) -> tuple[int, ...]:
         """The first stage with messages upwards alone, with those downwards alone, and with both, if there is one."""
-        kinds = {tuple(bool(way[0].size) for way in stage): -number for number, stage in enumerate(self.ways[::-1])}
-        return tuple(len(self.ways) - 1 + number for number in kinds.values())
+        last = len(self.ways) - 1
+        first = {kind: last - number for number, kind in enumerate(reversed(self._kinds))}
+        return tuple(first.values())
+
+    @cached_property
+    def _kinds(self) -> list[tuple[bool, bool]]:
+        """Whether each stage has messages upwards, and downwards."""
+        return [(up[0].size > 0, down[0].size > 0) for up, down in self.ways]
 
 
 def default_groups(size: int) -> tuple[int, ...]:
@@ -165,16 +171,17 @@ def chains(size: int, roots: bytes) -> Stages:
     for root in (int(place.min()), int(place.max())):
         _check_root(size, root)
     ended = {0, *place.tolist(), *(size - 1 - place).tolist()}  # the stages at which a chain has ended
-    stages = []
+    points, stages = _points(size), []
     for step in range(int(np.maximum(place, size - 1 - place).max())):
         if step in ended:
             up, down = np.flatnonzero(step < place), np.flatnonzero(size - 1 - step > place)
-        ways = ((_point(step), _point(step + 1), up), (_point(size - 1 - step), _point(size - 2 - step), down))
-        stages.append(tuple(way if way[2].size else _NONE for way in ways))
+        rising = (points[step], points[step + 1], up) if up.size else _NONE
+        falling = (points[size - 1 - step], points[size - 2 - step], down) if down.size else _NONE
+        stages.append((rising, falling))
     return Stages(tuple(stages))
 
 
-@lru_cache(maxsize=4096)
-def _point(position: int) -> Index:
-    """Return an array of one position, shared by all stages that need it."""
-    return np.array([position])
+@lru_cache(maxsize=64)
+def _points(size: int) -> list[Index]:
+    """Return an array for each position of a line, shared by all stages that need it."""
+    return list(np.arange(size)[:, None])
