@@ -16,7 +16,7 @@ from wafer_triton.cli import ranks
 from wafer_triton.device import device as find_device
 from wafer_triton.device.dtype import BYTES, TILES, WEIGHTS
 from wafer_triton.device.mesh import Mesh, as_mesh
-from wafer_triton.errors import MOST, ConfigError
+from wafer_triton.errors import MOST, ConfigError, printable
 
 if TYPE_CHECKING:
     from wafer_triton.emulate.executor import Executor
@@ -309,7 +309,7 @@ def people(args: argparse.Namespace) -> TextIO:
 
 def tell(args: argparse.Namespace, answer: Any, *texts: str) -> int:
     """Print `texts` for people and, with `--json`, `answer` for programs; the exit code of a success."""
-    print(*texts, sep="\n", file=people(args), flush=True)
+    print(*map(printable, texts), sep="\n", file=people(args), flush=True)
     if args.json:
         print(json.dumps(_plain(answer), allow_nan=False))
     return 0
