@@ -73,7 +73,7 @@ def ktree(
         if not 1 <= count <= len(points):
             raise MeshError(
                 f"K-tree over {size} cores: level {number + 1} has {len(points)} cores for {count} groups; "
-                f"give at most as many groups as cores"
+                f"give from 1 to {len(points)} groups there"
             )
         chains, roots = [], []
         for members in np.array_split(points, count):
