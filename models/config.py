@@ -69,8 +69,8 @@ class DecoderConfig(DecoderShape):
     def from_dict(cls, values: Mapping[str, Any], name: str = "config") -> "DecoderConfig":
         """Return the configuration of the keys of a `config.json`; absent optional keys have transformers' defaults."""
         model_type = required(name, values, "model_type")
-        check_keys(name, values)
         theta, scaling = features(name, values)
+        check_keys(name, values)
         return cls(
             **shape_values(name, values),
             vocab_size=required(name, values, "vocab_size"),

@@ -28,6 +28,7 @@ from wafer_triton.ops import executor, run
 from wafer_triton.schedule.product import Recipe, recipe
 from wafer_triton.shape.config import short
 from wafer_triton.text.arguments import checked
+from wafer_triton.text.quantity import digits
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -42,9 +43,9 @@ def convert(
     One vector is multiplied by MeshGEMV, several by MeshGEMM. `dtype` is the dtype of tiles (None: the weight's own).
     With "int8" or "fp8" the matrices of linear layers are stored in this format, one scale each, and tiles are fp16.
     `emulate_on` is the torch device that computes the layers, on any device of the model ("auto": the GPU of their
-    input, else a GPU if there is one). A norm other than x / rms(x) * weight is not converted. Warns (`UserWarning`) of
-    parameters off the mesh, except embeddings. Raises ShapeError if there is nothing to convert; a layer that does not
-    fit the mesh raises SramError when it first runs.
+    input, else a GPU if there is one). A norm other than x / rms(x) * weight is not converted, nor is a layer with
+    hooks or a forward of its own. Warns (`UserWarning`) of parameters off the mesh, except embeddings. Raises
+    ShapeError if there is nothing to convert; a layer that does not fit the mesh raises SramError when it first runs.
     """
     if not isinstance(model, nn.Module):
         raise ShapeError(f"convert: {short(model)} of type {type(model).__name__} is no model; give a torch.nn.Module")
@@ -53,12 +54,16 @@ def convert(
     if accumulate not in ("fp32", "fp16"):
         raise DtypeError(f"convert: accumulate = {accumulate!r}: partial sums are kept in 'fp32' or 'fp16'")
     how = {"accumulate": accumulate, "exchange": exchange, "backend": backend, "emulate_on": emulate_on}
-    layers = [(parent, name, layer) for parent in model.modules() for name, child in parent.named_children()
-              if (layer := _converted(child, grid, dtype, how)) is not None]  # fmt: skip
+    # a layer that stands in several places is converted once, and then stands in all of them
+    made = {child: _converted(child, grid, dtype, how) for child in model.modules() if child is not model}
+    layers = [(parent, name, layer) for parent in model.modules() for name, child in parent._modules.items()
+              if child is not None and (layer := made.get(child)) is not None]  # fmt: skip
     if not layers:
         remedy = "give a model that holds some, such as torch.nn.Sequential(layer) of one layer"
         if any(isinstance(layer, _OnMesh) for layer in model.modules()):
             remedy = "it is converted already, so build it anew for another mesh"
+        elif any(isinstance(layer, nn.Linear) for layer in model.modules() if layer is not model):
+            remedy = "layers with hooks or a forward of their own are not converted"
         raise ShapeError(f"{type(model).__name__} has no Linear, Conv1D or RMSNorm to convert within it; {remedy}")
     for _, name, layer in layers:
         if not layer.weight.is_meta and not is_finite(layer.weight):
@@ -69,8 +74,8 @@ def convert(
         share = sum(off.values()) / sum(weight.numel() for weight in model.parameters())
         named = ", ".join(f"{kind} ({size:,} parameters)" for kind, size in off.items())
         warnings.warn(
-            f"convert: {100 * share:.2g} % of the parameters of {type(model).__name__} stay off the mesh, and torch "
-            f"computes with them as before: {named}; no account or prediction has them",
+            f"convert: {digits(100 * share)} % of the parameters of {type(model).__name__} stay off the mesh, and "
+            f"torch computes with them as before: {named}; no account or prediction has them",
             stacklevel=2,
         )
     return model
@@ -79,8 +84,11 @@ def convert(
 def off_mesh(model: nn.Module) -> dict[str, int]:
     """Return the number of a converted model's parameters that are not on the mesh, by the kind of their layer."""
     sizes: dict[str, int] = {}
+    counted = set[nn.Parameter]()
     for layer in model.modules():
-        own = sum(weight.numel() for weight in layer.parameters(recurse=False))
+        held = set(layer.parameters(recurse=False)) - counted  # layers may share one
+        own = sum(weight.numel() for weight in held)
+        counted |= held
         if own and not isinstance(layer, _OnMesh):
             kind = "Embedding" if isinstance(layer, nn.Embedding) else type(layer).__name__
             sizes[kind] = sizes.get(kind, 0) + own
@@ -188,7 +196,9 @@ def _converted(layer: nn.Module, mesh: Mesh, dtype: Any, how: dict[str, Any]) ->
     weight: Any = getattr(layer, "weight", None)
     if isinstance(weight, Tensor) and not weight.numel():
         return None
-    if isinstance(layer, nn.Linear):
+    if layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer):  # which may change its results
+        return None
+    if isinstance(layer, nn.Linear) and type(layer).forward is nn.Linear.forward:
         return MeshLinear(weight, layer.bias, False, mesh, dtype, how)
     if kind == "Conv1D" and isinstance(weight, nn.Parameter) and weight.dim() == 2:  # transformers' own, of GPT-2
         return MeshLinear(weight, getattr(layer, "bias", None), True, mesh, dtype, how)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from operator import index
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
 import torch
 from typing_extensions import Unpack
 
-from wafer_triton.errors import CacheError, DtypeError, ShapeError
+from wafer_triton.errors import CacheError, DtypeError, ShapeError, shown
 from wafer_triton.text.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -191,15 +192,27 @@ def each_forward(
 
 def token_ids(tokens: Any, name: str = "tokens") -> list[int]:
     """Return the token ids of a list, an array or a tensor as plain numbers; else ShapeError with `name`."""
-    try:
-        ids = list(tokens.tolist() if hasattr(tokens, "tolist") else tokens)
-        if any(isinstance(token, bool) for token in ids):
-            raise ShapeError(f"{name} has True or False; give token ids, whole numbers")
-        return [index(token) for token in ids]
-    except (TypeError, RuntimeError):  # the latter of a tensor without values
-        raise ShapeError(
-            f"{name} of type {type(tokens).__name__}: give a list of token ids; text goes through the tokenizer first"
-        ) from None
+    if not _is_list(tokens):
+        kind = type(tokens).__name__
+        raise ShapeError(f"{name} of type {kind}: give a list of token ids; text goes through the tokenizer first")
+    given = tokens.tolist() if hasattr(tokens, "tolist") else tokens
+    return [token_id(token, f"{name}[{number}]") for number, token in enumerate(given)]
+
+
+def token_id(token: Any, name: str) -> int:
+    """Return a token id as a plain number; ShapeError, with `name`, for anything else."""
+    with suppress(TypeError, RuntimeError, ValueError):  # of arrays and tensors with other than one whole number
+        if not isinstance(token, bool):
+            return index(token)
+    more = "; text goes through the tokenizer first" * isinstance(token, str)
+    kind = type(token).__name__
+    raise ShapeError(f"{name} = {shown(token)} is of type {kind}; give a token id, a whole number{more}")
+
+
+def _is_list(value: Any) -> bool:
+    return (
+        isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping) and getattr(value, "ndim", 1) > 0
+    )
 
 
 def token_rows(input_ids: Any) -> list[list[int]]:
@@ -231,17 +244,13 @@ def stream(
     **options: Unpack[SamplingOptions],
 ) -> TokenStream[Any]:  # fmt: skip
     """Return a checked `TokenStream`; ShapeError for an empty prompt, none, or more than the model is placed for."""
-    if not isinstance(max_new_tokens, Integral) or max_new_tokens < 0:
+    if not isinstance(max_new_tokens, Integral) or isinstance(max_new_tokens, bool) or max_new_tokens < 0:
         raise ShapeError(f"max_new_tokens = {max_new_tokens!r} must be a whole number, 0 or more")
     given = prompts.tolist() if hasattr(prompts, "tolist") else prompts  # a tensor, an array
-    try:
-        single = len(given) > 0 and all(isinstance(token, Integral) for token in given)
-        batch: list[Prompt] = [[index(token) for token in prompt] for prompt in ([given] if single else given)]
-    except TypeError:
-        raise ShapeError(
-            f"prompts of type {type(prompts).__name__}: give a list of token ids, or a list of such lists; text goes "
-            f"through the tokenizer first"
-        ) from None
+    given = list(given) if _is_list(given) else given  # a generator gives its items once
+    single = not _is_list(given) or (len(given) > 0 and not any(map(_is_list, given)))
+    named = [("prompts", given)] if single else [(f"prompts[{n}]", prompt) for n, prompt in enumerate(given)]
+    batch: list[Prompt] = [token_ids(prompt, name) for name, prompt in named]
     if not batch:
         raise ShapeError("the prompt is empty; give at least one token, or one prompt")
     if len(batch) > model.batch:

@@ -7,6 +7,8 @@ import torch
 
 import bench_decode
 import cases
+from wafer_triton import check
+from wafer_triton.compare.algorithms import compare_gemm, compare_gemv
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.models.random import config_of
@@ -50,3 +52,15 @@ def test_a_decode_layer_of_the_shape_of_llama3_2_1b():
     given = bench_decode.Inputs(step, "cpu")
     got = bench_decode.OnMesh(given, TorchExecutor()).whole()
     cases.close(got, given.plain(torch.float64), given.plain(torch.bfloat16), str(step))
+
+
+@pytest.mark.slow
+def test_a_schedule_is_checked():
+    assert check(recipe("gemm", Mesh(720, 720), "fp16", ((720, 720), (720, 720)), ()).schedule).ok
+
+
+@pytest.mark.slow
+def test_all_algorithms_are_compared():
+    assert len(compare_gemm(480, 3840, 3840, 3840)) == 4
+    rows = {row.algorithm: row for row in compare_gemv(720, 5760, 5760)}
+    assert rows["ktree"].verdict == dict.fromkeys("PLMR", True)

@@ -54,12 +54,12 @@ def place(config: DecoderConfig, o: PlaceOptions, progress: Progress = silent) -
     def corner_of(mesh: Any) -> Mesh:
         return replace(as_mesh(mesh, o.device), origin=(0, 0), fold=(1, 1))
 
-    def blocks(mesh: Any) -> list[Block]:
+    def blocks(mesh: Any) -> tuple[Block, ...]:
         corner = padding.trimmed_decode(config, corner_of(mesh), o.max_length) if o.trim else corner_of(mesh)
         entries = -(-o.max_length // corner.rows)
         block = Block(config, corner, o.dtype, o.accumulate, entries, o.kv_policy, o.groups, o.batch)
         c = constants(corner.device)
-        return head_group_choices(block, c) if o.head_groups is None else [with_head_groups(block, c, o.head_groups)]
+        return head_group_choices(block, c) if o.head_groups is None else (with_head_groups(block, c, o.head_groups),)
 
     def placed(mesh: Any, other: Any, finish: Callable[[Block], Block] = lambda block: block) -> Placement:
         def apart(decode: Block) -> Mesh:
@@ -131,7 +131,7 @@ def _with_trees(block: Block) -> Block:
 
 
 def _plans(
-    config: DecoderConfig, device: Device, blocks: Callable[[int], list[Block]], prompt: int, answer: int,
+    config: DecoderConfig, device: Device, blocks: Callable[[int], tuple[Block, ...]], prompt: int, answer: int,
     head_groups: int | None, experts: Experts, progress: Progress,
 ) -> Iterator[tuple[int, int]]:  # fmt: skip
     """Yield sides of the meshes of decode and prefill whose cores hold decode, the fastest plan first.

@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache, partial
 from itertools import chain
-from operator import index
 
 import torch
 
 from wafer_triton.cost.price import Prediction
 from wafer_triton.count.account import Account
 from wafer_triton.errors import CacheError, ShapeError, check_type
-from wafer_triton.models.generate import Prompt, token_ids
+from wafer_triton.models.generate import Prompt, token_id, token_ids
 from wafer_triton.models.module import PlacedModule
 from wafer_triton.models.place.moves import Phases
 from wafer_triton.models.run.chunks import chunks
@@ -106,16 +105,16 @@ class Session(PlacedModule):
 
     def step(self, token: int) -> torch.Tensor:
         """Run one token after the cached ones; return logits [vocab]. Raises CacheError when the cache is full."""
-        return self.advance([token, *[None] * (self.batch - 1)])[0]
+        return self.advance([token_id(token, "token"), *[None] * (self.batch - 1)])[0]
 
     def advance(self, tokens: Sequence[int | None]) -> torch.Tensor:
         """Run one token of each sequence (None: leave it out); return logits [batch, vocab].
 
         Raises ShapeError for the wrong number of tokens, CacheError when a cache is full.
         """
-        check_type("advance: tokens", tokens, list if isinstance(tokens, list) else tuple, ShapeError)
-        given = token_ids([token for token in tokens if token is not None])
-        if len(tokens) != self.batch or not given:
+        check_type("advance: tokens", tokens, tuple if isinstance(tokens, tuple) else list, ShapeError)
+        tokens = [None if token is None else token_id(token, f"tokens[{n}]") for n, token in enumerate(tokens)]
+        if len(tokens) != self.batch or tokens == [None] * self.batch:
             raise ShapeError(
                 f"{len(tokens)} tokens for {self.batch} sequences; give one for each, or None, not all None"
             )
@@ -144,10 +143,7 @@ class Session(PlacedModule):
         return self.embedding.run(self._known(tokens))
 
     def _known(self, tokens: Prompt) -> torch.Tensor:
-        try:
-            ids = [index(token) for token in tokens]
-        except TypeError:
-            raise ShapeError("a token is not a whole number; give token ids, text goes through the tokenizer") from None
+        ids = token_ids(tokens)
         if not ids:
             raise ShapeError("no tokens to look up; give at least one")
         self.config.check_tokens(ids)
@@ -156,7 +152,8 @@ class Session(PlacedModule):
     @cached_property
     def hand_off(self) -> list[Scheduled]:
         """The schedules that move the activation from the embedding through all regions, in one decode step."""
-        return [(schedule, 1) for schedule in hand_overs(self.placement.regions, self.block)]
+        meshes = [region.mesh for region in self.placement.regions]
+        return [(schedule, 1) for schedule in hand_overs(meshes, self.block)]
 
     def room(self, count: int, prefilled: int) -> None:
         """Raise CacheError unless a sequence of `count` tokens fits; `prefilled` of them are its prompt."""

@@ -76,6 +76,16 @@ def test_records_of_runs_have_passes_and_are_compared(runs, capsys):
     assert "no record of a run (cap missing); give the last line of `generate --json`" in capsys.readouterr().err
     (home / "text").write_text("Paris\n")
     assert main(["cap", str(home / "text")]) == 2
-    assert "text: no record of a run (all of its fields missing)" in capsys.readouterr().err
+    assert (
+        "text: not valid JSON (Expecting value: line 1 column 1 (char 0)); give the last line of `generate --json`"
+        in capsys.readouterr().err
+    )
+    (home / "twice").write_text('{"cap": 1, "cap": 2}\n')
+    for line in (["show", "record"], ["cap"], ["cap", files[0], "--perplexity"]):
+        assert main([*line, str(home / "twice")]) == 2
+        assert "twice: key 'cap' is given twice; give it once" in capsys.readouterr().err
+    (home / "long").write_text('{"perplexity": 1' + "0" * 400 + "}")
+    assert main(["cap", files[0], "--perplexity", str(home / "long")]) == 2
+    assert "long: no perplexity; give the last line of `perplexity --json`" in capsys.readouterr().err
     assert main(["cap", *files, "--hardware-price", "5"]) == 2
     assert "--hardware-price and --lifetime-hours go together" in capsys.readouterr().err

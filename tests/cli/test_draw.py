@@ -150,7 +150,7 @@ def test_a_page_of_a_record_keeps_wafer_time_and_emulation_time_apart(folder, re
     data = shown(folder / "page.html")
     tables = {table["title"]: dict(table["rows"]) for table in data["tables"]}
     assert list(tables) == ["Counted", "decode, predicted on the wafer", "The run, emulated on this machine"]
-    assert tables["decode, predicted on the wafer"]["cycles"] == "123 cycles"
+    assert tables["decode, predicted on the wafer"]["cycles"] == "123"
     assert tables["The run, emulated on this machine"]["prefill time"] == "500 ms"
     assert data["regions"][0]["name"] == "layer 0, head" and "Paris" in data["about"]
 
@@ -191,7 +191,7 @@ def test_a_record_holds_the_numbers_of_a_device_that_is_no_preset():
         ("own.py:nothing", "a page of a schedule without rounds has nothing to show; add a round"),
         (
             "record own.py",
-            "own.py: no record of a generated text (all of its fields missing); give the last line of `generate",
+            "); give the last line of `generate --json`",
         ),
         ("record none.json", "none.json: No such file or directory; give another path"),
     ],

@@ -158,10 +158,3 @@ def test_mistakes_are_one_line_and_exit_code_2(argv, message, capsys):
     assert main(["compare", *argv]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
-
-
-@pytest.mark.slow
-def test_all_algorithms_at_wafer_scale():
-    assert len(compare_gemm(480, 3840, 3840, 3840)) == 4
-    rows = {row.algorithm: row for row in compare_gemv(720, 5760, 5760)}
-    assert rows["ktree"].verdict == dict.fromkeys("PLMR", True)

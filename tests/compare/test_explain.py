@@ -10,7 +10,7 @@ from wafer_triton.compare.sweep import KINDS
 from wafer_triton.compare.tracing import NUMBERS, Traced, exponents_of, traced
 from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.price import price
-from wafer_triton.device import device
+from wafer_triton.device import Device, device
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import DeviceError, MeshError
 from wafer_triton.schedule.product import recipe
@@ -39,8 +39,14 @@ def named(case):
     return case if isinstance(case, str) else ""
 
 
-@pytest.mark.parametrize("chip", [WSE2, device("wse3"), OWN, RULED], ids=lambda chip: chip.name[:6])
-@pytest.mark.parametrize(("kind", "arguments"), CASES, ids=named)
+CHIPS = (WSE2, device("wse3"), OWN, RULED)
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "chip"),
+    [(*CASES[0], chip) for chip in CHIPS[1:]] + [(*case, CHIPS[number % 4]) for number, case in enumerate(CASES)],
+    ids=lambda part: part.name[:6] if isinstance(part, Device) else named(part),
+)
 def test_slopes_equal_finite_differences_of_the_estimate(kind, arguments, chip):
     found, step = bounds(kind, device=chip, **arguments), 1e-5
 

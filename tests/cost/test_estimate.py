@@ -250,7 +250,7 @@ def test_a_config_file_is_a_model(tmp_path: Path) -> None:
             "head_groups = 2, but a program without RoPE has one; leave it out",
         ),
         (
-            lambda: estimate.prefill(model="llama3-8b", mesh=660, tokens=200_000),
+            lambda: estimate.prefill(model="smollm2-135m", mesh=20, tokens=200_000, device="wse2,rows=40,cols=40"),
             MeshError,
             "no mesh (of these proportions holds|was found to hold) it",  # the search ends after some CPU seconds
         ),

@@ -1,13 +1,9 @@
-"""Fitting: the command finds the committed constants, and these name their source."""
+"""Fitting finds the committed constants, and these name their source."""
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from wafer_triton.cli import main as cli
-from wafer_triton.cost.bands import FOLDER
 from wafer_triton.cost.calibrate import FAMILIES, fit, rows
 from wafer_triton.cost.constants import Constants, constants, described
 from wafer_triton.device import device, spec
@@ -67,22 +63,3 @@ def test_solve_recovers_constants_from_their_predictions() -> None:
 def test_too_few_rows_to_determine_constants_are_refused() -> None:
     with pytest.raises(fit.UndeterminedError, match="1 rows do not determine"):
         fit.solve(("collective_cycles", "stage_cycles"), rows("MeshGEMV")[:1], constants(device("wse3")))
-
-
-def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["fit", "--out", str(tmp_path), "--json"]) == 0
-    out, err = capsys.readouterr()
-    assert "k_step_cycles" in err and "+-" in err and "worst" in err
-    assert json.loads(out.splitlines()[-1])["constants"]["wse3"]["round_cycles"]["kind"] == "fitted"
-    for name in ("wse2", "wse3"):
-        made, held = (json.loads((folder / f"{name}.json").read_text()) for folder in (tmp_path, spec.FOLDER))
-        assert made["numbers"] == held["numbers"]
-        made, held = (each["constants"]["round_cycles"] for each in (made, held))
-        assert made["value"] == pytest.approx(held["value"], rel=1e-6)
-    written, committed = (json.loads((folder / "bands.json").read_text()) for folder in (tmp_path, FOLDER))
-    assert written.keys() == committed.keys() == FAMILIES.keys()
-    for family, entry in written.items():
-        assert entry["error_band"] == pytest.approx(committed[family]["error_band"], rel=1e-4)
-        assert (entry["sizes"], entry["rows"]) == (committed[family]["sizes"], committed[family]["rows"])
-        for key, errors in entry["left_out"].items():
-            assert errors == pytest.approx(committed[family]["left_out"][key], abs=2e-6)

@@ -106,3 +106,11 @@ def test_options_that_do_not_go_together(tmp_path, monkeypatch, capsys, line, me
     Path("own.csv").write_text(f"{GEMV}8,4,4,2,500\n")
     assert cli.main(line.split()) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("line", ["validate own.csv", "fit --data own.csv"])
+def test_a_column_that_stands_twice_is_named(tmp_path, monkeypatch, capsys, line) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.csv").write_text(GEMV.replace("cycles", "cycles,cycles") + "8,4,4,2,500,500\n")
+    assert cli.main(line.split()) == 2
+    assert "own.csv: column cycles stands twice; leave one out" in capsys.readouterr().err

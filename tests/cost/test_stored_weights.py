@@ -89,7 +89,7 @@ def test_every_estimate_of_a_model_takes_the_storage_of_weights() -> None:
     assert moved.replacement_seconds < usual.replacement_seconds
     routed, usual_routed = (estimate.cap(model=MIXTURE, mesh=8, context=8, dtype=dtype) for dtype in ("int8", None))
     assert routed.activated_bytes < usual_routed.activated_bytes
-    assert plan(model="smollm2-135m", input=64, output=64, step=100, best=1, dtype="int8")
+    assert plan(model="smollm2-135m", input=64, output=64, sides=[100], best=1, dtype="int8")
 
 
 def test_shape_and_name_say_the_storage() -> None:

@@ -10,8 +10,7 @@ from functools import partial
 import pytest
 import torch
 
-import browser as chromium
-from pages import cells, settled, whole
+from pages import IN_CHROMIUM, cells, settled, whole
 from schedules import LAYERS, MOVES, SUMS, build
 from wafer_triton import draw
 from wafer_triton.cost.price import intervals, price
@@ -21,10 +20,7 @@ from wafer_triton.device.mesh import Mesh
 from wafer_triton.draw.tiles import rounds
 from wafer_triton.schedule.product import recipe
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(chromium.PROGRAM is None, reason="there is no Chromium; `make browser` installs it"),
-]
+pytestmark = IN_CHROMIUM
 SIDE, SIZE = 6, 24
 SIZES = f"--m {SIZE} --k {SIZE} --n {SIZE} --mesh {SIDE}"
 PAGES = {

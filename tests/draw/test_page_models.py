@@ -4,15 +4,11 @@ import re
 
 import pytest
 
-import browser as chromium
-from pages import check_phone, legend, page, pixels
+from pages import IN_CHROMIUM, check_phone, legend, page, pixels
 from wafer_triton import estimate
 from wafer_triton.device import device
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(chromium.PROGRAM is None, reason="there is no Chromium; `make browser` installs it"),
-]
+pytestmark = IN_CHROMIUM
 PAGES = {
     "model": "model --model smollm2-135m --mesh 64",
     "request": "request --model llama3-8b --prefill-mesh 660 --decode-mesh 360 --input 2048 --output 128 --as-if",

@@ -2,13 +2,10 @@
 
 import pytest
 
-import browser as chromium
 import report
+from pages import IN_CHROMIUM
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(chromium.PROGRAM is None, reason="there is no Chromium; `make browser` installs it"),
-]
+pytestmark = IN_CHROMIUM
 ROWS = {"emulation": 0.004, "explicit": 0.001, "blas": 0.0005, "copy": 0.0001}  # seconds
 
 

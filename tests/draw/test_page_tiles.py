@@ -1,32 +1,19 @@
 """Cores and tiles of a page in a real browser: colours of names, arrows of moves, parts of sums, entries of a cache."""
 
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-import browser as chromium
-from pages import COPY, check_phone, check_planted, legend, page, pixels
+from pages import COPY, EXAMPLES, IN_CHROMIUM, SIDE, check_phone, check_planted, legend, page, pixels
 from wafer_triton import draw
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.draw.figure import REST
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.kv_cache import POLICIES, KvCache
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(chromium.PROGRAM is None, reason="there is no Chromium; `make browser` installs it"),
-]
-OWN = Path(__file__).parents[2] / "docs" / "examples" / "own_all_reduce.py"
-SIDE = 8
-PAGES = {
-    "compare": f"gemm --m 32 --k 32 --n 32 --mesh {SIDE} --beside allgather",
-    "tree": "gemv --k 64 --n 64 --mesh 8",
-    "own": f"{OWN}:two_sided --beside {OWN}:two_sided",
-    "model": "model --model smollm2-135m --mesh 64",
-    "reduce": "all-reduce --size 4 --mesh 8 --beside pipeline",
-}
+pytestmark = IN_CHROMIUM
+PAGES = EXAMPLES | {"reduce": "all-reduce --size 4 --mesh 8 --beside pipeline"}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -166,7 +153,7 @@ def test_a_phone_shows_the_page_of_a_cache_within_its_width(show):
 
 
 FAULTS = {
-    "colours of each schedule by itself": (
+    "colours that each of two schedules chooses for itself": (
         "compare",
         "Object.assign(scene, { stepColours, bufferColours })",
         "Object.assign(scene, { stepColours: coloured(scene.cycles), bufferColours: coloured(scene.held) })",

@@ -1,33 +1,20 @@
 """The way through a page in a real browser: headline, values, hover, search, address, zoom, theme, phone, wheel."""
 
-from pathlib import Path
-
 import pytest
 
-import browser as chromium
-from pages import check_phone, check_planted, page
+from pages import EXAMPLES, IN_CHROMIUM, OWN, SIDE, check_phone, check_planted, page
 from wafer_triton.cli.own import load
 from wafer_triton.count.account import account, link_loads
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.product import recipe
 from wafer_triton.verify.values import drawn
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(chromium.PROGRAM is None, reason="there is no Chromium; `make browser` installs it"),
-]
-OWN = Path(__file__).parents[2] / "docs" / "examples" / "own_all_reduce.py"
-SIDE = 8
-PAGES = {
-    "compare": f"gemm --m 32 --k 32 --n 32 --mesh {SIDE} --beside allgather",
-    "tree": "gemv --k 64 --n 64 --mesh 8",
-    "own": f"{OWN}:two_sided --beside {OWN}:two_sided --values",
-    "model": "model --model smollm2-135m --mesh 64",
-}
+pytestmark = IN_CHROMIUM
+PAGES = EXAMPLES
 
 
 def test_values_of_an_own_schedule_are_its_intents_tiles_and_their_sums(show):
-    browser, own = show("own"), load(f"{OWN}:two_sided")
+    browser, own = show("own"), load(OWN)
     given = drawn(own.schedule, own.intent, 1, seed=0)["x"][0]
     browser.choose("#row", "2")
     browser.choose("#column", "5")

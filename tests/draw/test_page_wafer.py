@@ -2,19 +2,13 @@
 
 import re
 
-import pytest
-
-import browser as chromium
-from pages import cells, settled
+from pages import IN_CHROMIUM, cells, settled
 from wafer_triton.count.account import account
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.product import recipe
 from wafer_triton.text.quantity import quantity
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(chromium.PROGRAM is None, reason="there is no Chromium; `make browser` installs it"),
-]
+pytestmark = IN_CHROMIUM
 PAGES = {"wafer": "gemm --m 720 --k 720 --n 720 --mesh 720"}
 
 

@@ -68,7 +68,7 @@ def test_a_record_shows_a_field_a_line():
     record = {"cycles": 2.0, "assumed": None, "steps": {"qkv": 12341.0}, "fits": True}
     assert tables.fields(record, LEGEND, title="decode").splitlines() == [
         "decode",
-        "cycles                     2 cycles",
+        "cycles                     2",
         "cycles of a layer by step",
         "  qkv                      12,340 cycles",
         "fits                       yes",

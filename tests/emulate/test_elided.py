@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from pairs import pairs
 from tiles import DEVICE
 from wafer_triton.device.layout import scatter
 from wafer_triton.device.mesh import Mesh
@@ -38,11 +39,12 @@ def _ring_product(m, k, n, dtype, shared):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize(("m", "k", "n"), [(2, 3, 5), (33, 20, 70), (64, 16, 64), (64, 80, 128)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-def test_tiles_of_any_size_wherever_they_lie(m, k, n, dtype, shared):
-    got, want = ring_product(m, k, n, dtype, shared)
+@pytest.mark.parametrize(
+    ("sizes", "dtype", "shared"),
+    pairs([(2, 3, 5), (33, 20, 70), (64, 16, 64), (64, 80, 128)], [torch.float32, torch.bfloat16], [True, False]),
+)
+def test_tiles_of_any_size_wherever_they_lie(sizes, dtype, shared):
+    got, want = ring_product(*sizes, dtype, shared)
     assert torch.equal(got, want)
 
 

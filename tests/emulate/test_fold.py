@@ -7,6 +7,7 @@ import pytest
 import torch
 from triton.runtime import interpreter
 
+from pairs import pairs
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate import fuse
 from wafer_triton.emulate.parts import Tree
@@ -152,9 +153,9 @@ def drawn(made: Schedule) -> dict[str, torch.Tensor]:
     }
 
 
-@pytest.mark.parametrize("choice", CHOICES)
-@pytest.mark.parametrize("batch", [1, 3, 6])
-@pytest.mark.parametrize("adds", DECODING, ids=lambda part: part.title)
+@pytest.mark.parametrize(
+    ("adds", "batch", "choice"), pairs(DECODING, (1, 3, 6), tuple(CHOICES)), ids=lambda one: getattr(one, "title", None)
+)
 def test_folds_of_a_decode_layer_have_the_bits_of_every_hop(adds, batch, choice, monkeypatch):
     made = schedule(adds, replace(BLOCK, batch=batch), *((batch - 1,) if adds is decode.attend else ()))
     names = [name for name, buffer in made.buffers.items() if buffer.role in KEPT]

@@ -2,11 +2,25 @@
 
 import json
 import time
+from pathlib import Path
 
 import pytest
 
 import browser as chromium
 from wafer_triton.cli.main import main
+
+IN_CHROMIUM = [
+    pytest.mark.slow,
+    pytest.mark.skipif(chromium.PROGRAM is None, reason="there is no Chromium; `make browser` installs it"),
+]
+OWN = f"{Path(__file__).parents[2] / 'docs' / 'examples' / 'own_all_reduce.py'}:two_sided"
+SIDE = 8
+EXAMPLES = {  # pages by their names
+    "compare": f"gemm --m 32 --k 32 --n 32 --mesh {SIDE} --beside allgather",
+    "tree": f"gemv --k 64 --n 64 --mesh {SIDE}",
+    "own": f"{OWN} --values",
+    "model": "model --model smollm2-135m --mesh 64",
+}
 
 
 def written(folder, lines):

@@ -4,6 +4,7 @@ As CUDA does, a recording refuses that the host reads a value or brings in a ten
 """
 
 import gc
+from functools import cache
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -18,13 +19,26 @@ def address(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
+def addresses() -> set[int]:
+    """Return the addresses of all tensors that the garbage collector follows."""
+    return {address(it) for it in gc.get_objects() if type(it) in (torch.Tensor, torch.nn.Parameter)}
+
+
+@cache
+def early() -> frozenset[int]:
+    """Return the addresses before the first recording, and exempt all objects of then from later searches."""
+    found = frozenset(addresses())
+    gc.freeze()
+    return found
+
+
 class Recorder(TorchDispatchMode):
     """Records the operations that run inside."""
 
     def __init__(self) -> None:
         super().__init__()
         self.done, self.before = [], {}
-        self.known = {address(it) for it in gc.get_objects() if type(it) in (torch.Tensor, torch.nn.Parameter)}
+        self.known = early() | addresses()
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}

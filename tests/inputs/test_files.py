@@ -62,7 +62,7 @@ def test_a_schedule_s_own_file_and_a_config_are_not_written_over(wrong, tmp_path
     [
         (
             f"mesh,{HEAD}16,{ROW}",
-            "its columns are mesh,mesh,tile_m,tile_k,tile_n,cycles; give all of one of these lists: mesh",
+            "column mesh stands twice; leave one out",
         ),
         (
             HEAD.replace(",", ";"),
@@ -108,7 +108,7 @@ def test_a_table_of_a_device_that_is_none(wrong, tmp_path, values, message):
         ("--out a.gif", "a.gif: a picture is one of .png, .svg, .pdf"),
         ("--workload ''", "unknown training workload ''"),
         ("--config config.json", "config.json: vocab_size is missing; training is planned with embedding and head"),
-        ("--workload llama2-7b --wafer wafer-32 --batch 1000000000 --no-baselines", " B over the 72,000,000,000 B of"),
+        ("--workload llama2-7b --wafer wafer-32 --batch 999999999 --no-baselines", " B over the 72,000,000,000 B of"),
     ],
 )
 def test_a_plan_of_training_that_makes_no_sense(wrong, tmp_path, options, message):
@@ -185,7 +185,7 @@ def test_a_device_is_judged_before_a_search_is_announced(wrong, tiny):
 
 def test_an_emulating_device_that_is_none_is_one_short_line(wrong, tiny):
     said = wrong(f"generate --prompt a --mesh 2 --emulate-on tpu --model {tiny}")
-    assert said.endswith("'tpu': torch has no such device here; use 'auto', 'cpu', 'cuda' or 'cuda:1'\n")
+    assert "'tpu': torch has no such device here; use 'auto'" in said
 
 
 def test_a_pipe_that_a_shell_gives_is_read_once_and_kept(tmp_path, capsys):

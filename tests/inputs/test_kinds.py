@@ -44,7 +44,10 @@ def test_an_argument_of_a_wrong_kind_is_named(call, message):
 def test_routes_of_packets_are_offered(tmp_path, capsys):
     (tmp_path / "d.toml").write_text('like = "wse2"\nroutes = "packet"\n')
     assert main(["devices", "--show", str(tmp_path / "d.toml")]) == 2
-    assert "routes = 'packet': give a number, or 'packets' for routed packets" in capsys.readouterr().err
+    assert (
+        "routes = 'packet' is a text; give a number, its unit in the key (routes), or 'packets' for routed packets"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_list_is_no_trace_of_experts(tmp_path, capsys):
@@ -72,7 +75,7 @@ LINES = {
     "estimate gemm --m 8 --k 8 --n 8 --mehs 2": "unrecognized arguments: --mehs 2; did you mean --mesh?; see",
     "check schedule own.py:f": "unrecognized arguments: own.py:f; write `wafer-triton check own.py:f` without a word",
     "estimate decode --model loop --mesh 2 --context 8": "loop: Too many levels of symbolic links; give another path",
-    "devices --show wse2,link_bytes_per_cycle=1e-300": "link_bytes_per_cycle = 1e-300 must be at least 1e-09",
+    "devices --show wse2,link_bytes_per_cycle=1e-300": "link_bytes_per_cycle = 1e-300 must be a number from 1e-09 to",
     "explain gemv --k 8 --n 8 --mesh 2 --draw x.txt": "x.txt: a picture is one of .png, .svg, .pdf; end its name",
     "serve --model smollm2-135m --rate 3 --input 8 --output 8 --policy split --columns 993": "993 of them for prefill",
 }

@@ -84,6 +84,23 @@ def test_every_command_has_the_same_rule_for_an_unknown_key(wrong, tmp_path, mon
     assert said.endswith("mend its name, or take it out if it changes nothing that a layer computes")
 
 
+@pytest.mark.parametrize("line", READERS)
+def test_a_family_that_is_not_computed_is_named_before_its_own_keys(wrong, tmp_path, monkeypatch, line):
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("hello hello")
+    folder = checkpoint(tmp_path / "own", {"model_type": "gemma", "use_bidirectional_attention": None})
+    assert f"{folder}/config.json: model_type = 'gemma' is not computed here" in wrong(line.format(folder))
+
+
+def test_control_characters_of_a_name_are_printed_as_escapes(capsys, tmp_path):
+    folder = checkpoint(tmp_path / "a\x1b[31m\x07b")
+    assert main(["estimate", "kv", "--mesh", "4", "--model", str(folder)]) == 0
+    assert "/a\\x1b[31m\\x07b, mesh 4" in capsys.readouterr().out
+    (folder / "config.json").write_text("{")
+    assert main(["estimate", "kv", "--mesh", "4", "--model", str(folder)]) == 2
+    assert "/a\\x1b[31m\\x07b/config.json: not valid JSON" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "5", "\ufeff{}", "[" * 3000])
 def test_a_broken_config_is_not_blamed_on_the_tokenizer(wrong, tmp_path, text):
     folder = checkpoint(tmp_path / "broken")
@@ -327,7 +344,7 @@ def test_a_window_is_as_long_as_the_text_at_most(tiny, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_the_mesh_of_a_plan_is_searched_with_a_word(tiny, capsys):
-    line = f"generate --prompt hi --max-new-tokens 1 --device wormhole --mesh plan --model {tiny}"
+    line = f"generate --prompt hi --max-new-tokens 1 --device wormhole,rows=4,cols=5 --mesh plan --model {tiny}"
     assert main(shlex.split(line)) == 0
     first = capsys.readouterr().err.splitlines()[0]
     assert first.startswith("searching the fastest meshes for ") and "a --mesh such as 16 takes none" in first

@@ -90,9 +90,20 @@ def test_an_executor_and_a_device_together_are_refused():
         WaferForCausalLM.from_config(SHAPE, mesh=2, emulate_on="cpu", executor=TorchExecutor())
 
 
-def test_a_device_that_is_not_there_is_refused():
-    with pytest.raises(BackendError, match="emulate_on 'nope': torch has no such device here; use 'auto', 'cpu'"):
+@pytest.mark.parametrize(
+    ("gpus", "said"),
+    [(0, "'auto' or 'cpu'"), (1, "'auto', 'cpu' or 'cuda:0'"), (2, "'auto', 'cpu', 'cuda:0' or 'cuda:1'")],
+)
+def test_a_device_that_is_not_there_is_refused_with_those_that_are(monkeypatch, gpus, said):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    with pytest.raises(BackendError, match=f"emulate_on 'nope': torch has no such device here; use {said}$"):
         WaferForCausalLM.from_config(SHAPE, mesh=2, emulate_on="nope")
+
+
+def test_a_device_without_values_is_refused():
+    said = r"emulate_on 'meta': torch has no such device here \(it is neither a CPU nor a GPU with CUDA\); use 'auto'"
+    with pytest.raises(BackendError, match=said):
+        WaferForCausalLM.from_config(SHAPE, mesh=2, emulate_on="meta")
 
 
 def test_the_command_line_passes_the_choice_on(monkeypatch, capsys):

@@ -208,13 +208,27 @@ def test_steps_after_forward_begin_with_an_empty_cache(policy):
     "use, message",
     [
         (lambda model: model.prefill("abc"), "tokens is of type str; give a list"),
-        (lambda model: model.prefill([1.5]), "tokens of type list: give a list of token ids"),
+        (
+            lambda model: model.prefill([2, 1.5]),
+            r"tokens\[1\] = 1.5 is of type float; give a token id, a whole number$",
+        ),
+        (lambda model: model.prefill([[3, 5]]), r"tokens\[0\] = \[3, 5\] is of type list; give a token id"),
+        (lambda model: model.prefill([True]), r"tokens\[0\] = True is of type bool; give a token id"),
+        (
+            lambda model: model.prefill(["a"]),
+            r"tokens\[0\] = 'a' is of type str; .*; text goes through the tokenizer first",
+        ),
         (lambda model: model.prefill(None), "tokens is of type NoneType; give a list"),
         (lambda model: model.prefill(torch.tensor([[1, 2]])), "tokens is of type Tensor; give a list"),
         (lambda model: model.prefill([1], sequence=1), "sequence 1: the model is placed for 1, numbered from 0"),
         (lambda model: model.prefill([1], sequence=-1), "sequence -1: the model is placed for 1"),
-        (lambda model: model.step("a"), "tokens of type list: give a list of token ids"),
-        (lambda model: model.step([1]), "tokens of type list: give a list of token ids"),
+        (lambda model: model.step("a"), "token = 'a' is of type str; give a token id, a whole number; text goes"),
+        (lambda model: model.step([1]), r"token = \[1\] is of type list; give a token id, a whole number"),
+        (lambda model: model.step(3.7), "token = 3.7 is of type float; give a token id, a whole number"),
+        (lambda model: model.step(None), "token = None is of type NoneType; give a token id, a whole number"),
+        (lambda model: model.advance([0.5]), r"tokens\[0\] = 0.5 is of type float; give a token id"),
+        (lambda model: model.embed([1, 2.0]), r"tokens\[1\] = 2.0 is of type float; give a token id"),
+        (lambda model: model.generate([1], 2, stop=[1.0]), r"stop\[0\] = 1.0 is of type float; give a token id"),
         (
             lambda model: model([[1, 2]]),
             r"input_ids of list must be a tensor of token ids, whole numbers \[batch, length\]",
@@ -275,9 +289,26 @@ def test_prompts_may_be_tensors(single):
     assert list(single.generate(torch.tensor([3, 4]).numpy(), 4)) == wanted
 
 
-@pytest.mark.parametrize("prompt", ["text", ["text"], [1.5], [[1], None], None, 7, [[[1]]]], ids=str)
-def test_a_value_that_is_no_prompt_is_refused(single, prompt):
-    with pytest.raises(ShapeError, match=f"prompts of type {type(prompt).__name__}: give a list of token ids"):
+@pytest.mark.parametrize(
+    ("prompt", "said"),
+    [
+        ("text", "prompts of type str: give a list of token ids; text goes through the tokenizer first"),
+        (["text"], r"prompts\[0\] = 'text' is of type str; give a token id, a whole number; text goes through"),
+        ([1, 1.5], r"prompts\[1\] = 1.5 is of type float; give a token id, a whole number$"),
+        ([True], r"prompts\[0\] = True is of type bool"),
+        ([[1], None], r"prompts\[1\] of type NoneType: give a list of token ids"),
+        ([[1], [2, "a"]], r"prompts\[1\]\[1\] = 'a' is of type str"),
+        (None, "prompts of type NoneType: give a list of token ids"),
+        (7, "prompts of type int: give a list of token ids"),
+        ((token for token in [1, 0.5]), r"prompts\[1\] = 0.5 is of type float"),
+        ({1: 2}, "prompts of type dict: give a list of token ids"),
+        ([[[1]]], r"prompts\[0\]\[0\] = \[1\] is of type list"),
+        (torch.tensor([1.5]), r"prompts\[0\] = 1.5 is of type float"),
+    ],
+    ids=str,
+)
+def test_a_value_that_is_no_prompt_is_refused(single, prompt, said):
+    with pytest.raises(ShapeError, match=said):
         single.generate(prompt, 2)
 
 

@@ -139,9 +139,7 @@ def test_fp16_accumulation_stays_near(mesh, roomy):
     assert (narrow - wide).abs().max() < 0.05 * wide.abs().max()
 
 
-@pytest.mark.parametrize(
-    ("mesh", "dtype"), [("2", "fp32"), ("3", "fp32"), ("5x2", "fp32"), ("2", "bf16"), ("3", "fp16"), ("5x2", "fp16")]
-)
+@pytest.mark.parametrize(("mesh", "dtype"), [("3", "fp32"), ("2", "bf16"), ("5x2", "fp16")])
 def test_explicit_and_elided_are_the_same_bits(mesh, dtype, roomy):
     tokens = some_tokens(GQA, 20)
     explicit, elided = (
@@ -170,8 +168,7 @@ def test_poison_reaches_no_logit(mesh, exchange, roomy):
     assert torch.equal(got, logits_of(wafer(GQA, mesh, roomy), tokens, 7))
 
 
-@pytest.mark.parametrize("exchange", ["explicit", "elided"])
-@pytest.mark.parametrize("mesh", ["1", "3", "2x3"])
+@pytest.mark.parametrize(("mesh", "exchange"), [("1", "elided"), ("3", "explicit"), ("2x3", "elided")])
 def test_a_second_prompt_does_not_depend_on_the_first(mesh, exchange, roomy):
     decoder = wafer(GQA, mesh, roomy, executor=TorchExecutor(exchange=exchange))
     first, second = some_tokens(GQA, 40), some_tokens(GQA, 12)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from pairs import in_turn
 from wafer_triton.cost.price import Cost, priced
 from wafer_triton.count.account import account
 from wafer_triton.device import PRESETS
@@ -67,9 +68,11 @@ def test_chunks_take_every_token_once_and_in_order(side, count, tokens):
     assert all(part.count == side * tokens for part in parts[:-1]), "only the last is smaller"
 
 
-@pytest.mark.parametrize("exchange", ["explicit", "elided"])
-@pytest.mark.parametrize(("mesh", "tokens"), [("2", 1), ("2", 3), ("2x3", 2), ("5", 1)])
-def test_prefill_in_chunks_equals_one_prefill(mesh, tokens, exchange, monkeypatch):
+@pytest.mark.parametrize(
+    ("size", "exchange"), in_turn([("2", 1), ("2x3", 2), ("2", 3), ("5", 1)], ("explicit", "elided"))
+)
+def test_prefill_in_chunks_equals_one_prefill(size, exchange, monkeypatch):
+    mesh, tokens = size
     model = decoder(mesh, executor=TorchExecutor(exchange=exchange))
     whole = logits_of(model, 29)
     once = model.account()
@@ -107,11 +110,12 @@ def test_a_block_needs_the_sram_of_its_schedule(mesh, tokens, past, overlap):
 # --- two meshes ---
 
 
-@pytest.mark.parametrize("exchange", ["explicit", "elided"])
 @pytest.mark.parametrize(
-    ("mesh", "other"), [("3", "5"), ("5", "3"), ("2x3", "4"), ("3", "2x3"), ("4x2", "3x1"), ("3", "3")]
+    ("meshes", "exchange"),
+    in_turn([("3", "5"), ("5", "3"), ("2x3", "4"), ("3", "2x3"), ("4x2", "3x1"), ("3", "3")], ("explicit", "elided")),
 )
-def test_a_prefill_mesh_of_its_own_says_the_same(mesh, other, exchange):
+def test_a_prefill_mesh_of_its_own_says_the_same(meshes, exchange):
+    mesh, other = meshes
     model = decoder(
         mesh, prefill_mesh=other, groups=(2,), prefill_groups=(1,), executor=TorchExecutor(exchange=exchange)
     )

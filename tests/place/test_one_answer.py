@@ -83,7 +83,8 @@ def test_moves_of_a_run_take_the_cycles_of_its_estimate(mesh, other):
         as_mesh(other, SMALL), as_mesh(mesh, SMALL), CONFIG, 12, 8, constants(SMALL)
     )  # fmt: skip
     assert len(place.regions) == len(model.regions) > (mesh != 4)
-    handed = sum(price(schedule).cycles for schedule in moves.hand_overs(place.regions, place.decode))
+    meshes = [region.mesh for region in place.regions]
+    handed = sum(price(schedule).cycles for schedule in moves.hand_overs(meshes, place.decode))
     assert priced(model.hand_off).cycles == pytest.approx(handed, rel=1e-9) and (handed > 0) == (mesh != 4)
 
 

@@ -137,7 +137,7 @@ def sub_layers_of(program: str, side: int, head_groups: int) -> list[tuple]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("program", "head_groups"), [("paper-benchmark", 1), ("full", 1), ("full", 16)])
+@pytest.mark.parametrize(("program", "head_groups"), [("paper-benchmark", 1), ("full", 16)])
 def test_schedules_of_a_wafer_are_small(program, head_groups):
     """Return all of decode and prefill of Llama-3-8B on 720 x 720 cores, with all that pricing makes of it."""
     tracemalloc.start()

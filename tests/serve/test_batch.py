@@ -113,7 +113,8 @@ def test_one_sequence_takes_the_token_of_the_estimate():
     alone = estimate.decode(**LLAMA)
     found = batch(**LLAMA)
     block = batch_placed(Mesh(100, 100, WSE2), shape_of("llama3.2-1b"), 1024, constants(WSE2), 1)
-    handing = priced(((step, 1) for step in moves.hand_overs(decode_regions(block), block)), constants(WSE2))
+    meshes = [region.mesh for region in decode_regions(block)]
+    handing = priced(((step, 1) for step in moves.hand_overs(meshes, block)), constants(WSE2))
     assert alone.between_regions_cycles == pytest.approx(handing.cycles) and handing.cycles > 0
     assert found.seconds == pytest.approx(alone.seconds, rel=1e-9)
     assert found.seconds == found.latency_seconds and found.bound == "latency" and found.falls is None

@@ -77,8 +77,8 @@ def test_a_step_has_torchs_loss_gradients_and_weights_in_fp64(model, shape, kind
     assert far(*weights) < 1e-9
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("model", "shape", "kind", "sides", "rest"), [(*c[:4], c[4:]) for c in CASES], ids=str)
+# One step of each case is exact above; of many steps, each model once, with weights moving and with X and Y moving.
+@pytest.mark.parametrize(("model", "shape", "kind", "sides", "rest"), [(*c[:4], c[4:]) for c in CASES[2:4]], ids=str)
 def test_twenty_steps_in_fp32_stay_with_torch(model, shape, kind, sides, rest):
     losses, _, (own, other) = trained(MODELS[model], planned(shape, kind, sides, *rest), 20, exact=False)
     assert all(one == pytest.approx(two, rel=1e-4) for one, two in losses)

@@ -341,8 +341,3 @@ def test_a_draft_is_not_validated_and_a_schedule_is():
         b.build()
     with pytest.raises(ScheduleError, match="off the mesh"):
         checked(b.build(draft=True))
-
-
-@pytest.mark.slow
-def test_a_wafer_sized_schedule_is_checked():
-    assert check(recipe("gemm", Mesh(720, 720), "fp16", ((720, 720), (720, 720)), ()).schedule).ok

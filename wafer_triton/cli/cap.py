@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from pathlib import Path
 from typing import Any
 
 from wafer_triton.cli.options import Command, number, option, path, tell
 from wafer_triton.errors import ConfigError
-from wafer_triton.text.files import read_text
+from wafer_triton.text.files import read_record
 from wafer_triton.text.quantity import unit
 
 NEEDED = ("cap", "predicted", "device", "tokens")
@@ -76,16 +75,14 @@ def _row(run: Path, args: argparse.Namespace) -> dict[str, Any]:
 def _read(path: Path) -> dict[str, Any]:
     """Return the record that `generate --json` printed last; ConfigError for a file that holds none."""
     try:
-        record: dict[str, Any] = json.loads(read_text(path).rstrip().splitlines()[-1])
+        record: dict[str, Any] = read_record(path, ConfigError, "generate")
         missing = [name for name in NEEDED if name not in record]
         missing += [
             f"{name} of decode"
             for name in ("cap", "predicted")
             if not missing and not isinstance(record[name].get("decode"), dict)
         ]
-    except ConfigError:
-        raise
-    except (ValueError, TypeError, IndexError, AttributeError, RecursionError):
+    except (TypeError, AttributeError):
         missing = ["all of its fields"]
     wrong = [] if missing else _wrong(record)
     if wrong:
@@ -111,10 +108,10 @@ def _wrong(record: dict[str, Any]) -> list[str]:
 def _perplexity(path: Path) -> float:
     """Return the last perplexity that `perplexity --json` printed; ConfigError for a file that holds no such record."""
     try:
-        value = float(json.loads(read_text(path).rstrip().splitlines()[-1])["perplexity"])
+        value = float(read_record(path, ConfigError, "perplexity")["perplexity"])
     except ConfigError:
         raise
-    except (ValueError, KeyError, TypeError, IndexError, RecursionError):
+    except (ValueError, KeyError, TypeError, IndexError, OverflowError):
         raise ConfigError(f"{path}: no perplexity; give the last line of `perplexity --json`") from None
     if not 0 < value < math.inf:
         raise ConfigError(f"{path}: perplexity = {value} is not positive; give the last line of `perplexity --json`")

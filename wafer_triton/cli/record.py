@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,9 @@ from wafer_triton.device import NUMBERS, Device, device
 from wafer_triton.device.mesh import as_mesh
 from wafer_triton.draw.generation import LEGEND
 from wafer_triton.draw.tables import plain_fields
-from wafer_triton.errors import ConfigError, DrawError
+from wafer_triton.errors import DrawError
 from wafer_triton.place.regions import Region
-from wafer_triton.text.files import read_text
+from wafer_triton.text.files import read_record
 from wafer_triton.text.quantity import EMULATED, PREDICTED
 
 COUNTED = ("rounds", "hops", "messages", "link_bytes", "busiest_link_bytes", "sram_peak_bytes")
@@ -48,15 +47,13 @@ def _table(title: str, record: dict[str, Any]) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        record: dict[str, Any] = json.loads(read_text(path).rstrip().splitlines()[-1])
+        record: dict[str, Any] = read_record(path, DrawError, "generate")
         missing = [
             name for name in ("device", "regions", "predicted", "mesh", "text", *COUNTED, *TIMED) if name not in record
         ]
         if "device_numbers" in record and set(record["device_numbers"]) != set(NUMBERS):
             missing.append("a number of its device")
-    except ConfigError:
-        raise
-    except (ValueError, TypeError, IndexError, AttributeError, RecursionError):
+    except (TypeError, AttributeError):
         missing = ["all of its fields"]
     if missing:
         raise DrawError(

@@ -154,8 +154,12 @@ def between_regions(block: layers.Block, regions: Regions, c: Constants) -> Cost
 
     Devices that differ in rates share the schedules.
     """
-    anywhere = [replace(region, mesh=replace(region.mesh, device=ANY)) for region in regions]
-    device = block.mesh.device
+    return _handed_on(tuple(region.mesh for region in regions), replace(block, entries=1), c)
+
+
+@lru_cache(maxsize=1024)
+def _handed_on(meshes: tuple[Mesh, ...], block: layers.Block, c: Constants) -> Cost:
+    device, anywhere = block.mesh.device, [replace(mesh, device=ANY) for mesh in meshes]
     return sum((price_on(schedule, device, c) for schedule in moves.hand_overs(anywhere, block)), NOTHING)
 
 
@@ -203,23 +207,12 @@ def request_on(place: Placement, input: int, output: int, c: Constants, program:
         for phase, mesh, tokens in (("prefill", prefill.mesh, input), ("decode", decode.mesh, last))
     }
     return RequestCost(
-        program=program,
-        tokens_per_second=output / seconds,
-        prefill_seconds=prefilled.seconds,
-        experts=prefilled.experts,
-        replacement_seconds=replacement,
-        decode_seconds=decoding,
-        seconds=seconds,
-        joules=joules,
-        joules_per_token=joules / output,
-        decode_regions=len(place.regions),
-        device_regions=device_regions(decode.mesh, place.layout),
-        layout=place.layout,
-        fits=True,
-        head_groups=decode.head_groups,
-        relayed=prefilled.relayed or over,
-        **basis_of_all(phases).fields(),
-    )
+        program=program, tokens_per_second=output / seconds, experts=prefilled.experts, layout=place.layout, fits=True,
+        prefill_seconds=prefilled.seconds, replacement_seconds=replacement, decode_seconds=decoding, seconds=seconds,
+        joules=joules, joules_per_token=joules / output, decode_regions=len(place.regions),
+        device_regions=device_regions(decode.mesh, place.layout), head_groups=decode.head_groups,
+        relayed=prefilled.relayed or over, **basis_of_all(phases).fields(),
+    )  # fmt: skip
 
 
 def replacement_cycles(place: Placement, input: int, c: Constants) -> float:

@@ -39,7 +39,7 @@ def decode_block(
 def decode_blocks(
     shape: DecoderShape, mesh: Mesh, context: int, c: Constants, groups: Groups = None, program: str = "full",
     head_groups: int | None = None,
-) -> list[Block]:  # fmt: skip
+) -> tuple[Block, ...]:  # fmt: skip
     """Return blocks of a decode layer with `context` tokens in its cache; `groups` None takes `tree_for` the mesh.
 
     `head_groups` None takes `head_group_choices`; the paper-benchmark program has one. Raises ShapeError for an unknown
@@ -49,9 +49,9 @@ def decode_blocks(
     entries = -(-context // mesh.shape[0])
     if is_paper_benchmark(program):
         one = 1 if head_groups is None else head_groups
-        return [Block(shape.paper_benchmark(), mesh, "fp16", "fp16", entries, None, tree, head_groups=one)]
+        return (Block(shape.paper_benchmark(), mesh, "fp16", "fp16", entries, None, tree, head_groups=one),)
     block = Block(shape, mesh, "fp16", "fp16", entries, "shift", tree)
-    return head_group_choices(block, c) if head_groups is None else [with_head_groups(block, c, head_groups)]
+    return head_group_choices(block, c) if head_groups is None else (with_head_groups(block, c, head_groups),)
 
 
 def prefill_block(shape: DecoderShape, mesh: Mesh, c: Constants, program: str = "full") -> Block:
@@ -231,7 +231,8 @@ def with_head_groups(block: Block, c: Constants, count: int | None = None) -> Bl
     return _grouped(block, count, c) if count is not None else head_group_choices(block, c)[0]
 
 
-def head_group_choices(block: Block, c: Constants) -> list[Block]:
+@lru_cache(maxsize=4096)
+def head_group_choices(block: Block, c: Constants) -> tuple[Block, ...]:
     """Return decode blocks in numbers of head groups that a core holds, the one predicted to be the fastest first.
 
     If a core holds none, the one that needs the least SRAM is alone. The prediction is for a cache whose entries a row
@@ -240,7 +241,7 @@ def head_group_choices(block: Block, c: Constants) -> list[Block]:
     alike = replace(block, entries=1 << (block.entries - 1).bit_length(), policy=block.policy and "shift")
     choices = [_grouped(block, count, c) for count in _fastest(alike, c)]
     limit = block.mesh.device.sram_bytes
-    return [each for each in choices if decode_bytes(each) <= limit] or [min(choices, key=decode_bytes)]
+    return tuple(each for each in choices if decode_bytes(each) <= limit) or (min(choices, key=decode_bytes),)
 
 
 def _grouped(block: Block, count: int, c: Constants) -> Block:

@@ -23,12 +23,18 @@ class Additive:
             return NotImplemented
         of: Any = type(self)
         joined = zip(_joins(of), vars(self).values(), vars(other).values(), strict=True)
-        return of(*[join(own, more) for join, own, more in joined])
+        return self._with([join(own, more) for join, own, more in joined])
 
     def __mul__(self, times: float) -> Self:
         of: Any = type(self)
         scaled = zip(_joins(of), vars(self).values(), strict=True)
-        return of(*[number * times if join is add else number for join, number in scaled])
+        return self._with([number * times if join is add else number for join, number in scaled])
+
+    def _with(self, numbers: list[Any]) -> Self:
+        """Return an object with other numbers, all set at once: a plan adds tens of thousands of costs."""
+        made = object.__new__(type(self))
+        vars(made).update(zip(vars(self), numbers, strict=True))
+        return made
 
 
 @dataclass(frozen=True)

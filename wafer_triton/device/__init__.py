@@ -20,7 +20,6 @@ fitted on kernels. A constant that nothing measured follows from the number.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from numbers import Number
 from os import PathLike, path, sep
 from typing import Any
 
@@ -67,24 +66,11 @@ class Device:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise DeviceError(f"device {shown(self.name)} has no name; give a text of one character or more")
-        for number, most in MOST.items():
-            value: Any = getattr(self, number)
-            if number == "routes" and value is None:
-                continue
-            if isinstance(value, Number) and hasattr(value, "item"):  # of numpy, whose text is no number
-                value = value.item()
-                object.__setattr__(self, number, value)
-            least = 0 if number in ("hop_cycles", "stage_cycles") else 1e-9
-            if not isinstance(value, int | float) or isinstance(value, bool) or not value >= least:
-                small = type(value) in (int, float) and value > 0
-                wanted = "0 or more" if least == 0 else f"at least {least}" if small else "positive"
-                raise DeviceError(
-                    f"device {self.name!r}: {number} = {shown(value)} must be {wanted}, an int or a float"
-                )
-            if value > most:
-                raise DeviceError(f"device {self.name!r}: {number} = {shown(value)} must be at most {most:,.0f}")
-            if number in keys.WHOLE and value != int(value):
-                raise DeviceError(f"device {self.name!r}: {number} = {value!r} must be a whole number")
+        if odd := next((letter for letter in self.name if not letter.isprintable()), None):
+            raise DeviceError(f"device {self.name!r}: its name has the unprintable character {odd!r}; leave it out")
+        for number in MOST:
+            value = keys.checked(f"device {self.name!r}", number, getattr(self, number), number)
+            object.__setattr__(self, number, value)
         if self.like is not None and (not isinstance(self.like, str) or self.like not in MEASURED):
             known = ", ".join(map(repr, MEASURED))
             raise DeviceError(

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
+from numbers import Number
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
 from wafer_triton.device.spec import NAMES
-from wafer_triton.errors import DeviceError
+from wafer_triton.errors import DeviceError, shown
 from wafer_triton.text.files import parse_json, parse_toml, read_text
 
 SUFFIXES = (".toml", ".json")
@@ -42,6 +43,7 @@ MOST = {
     "power_watts": 1e9,
 }
 WHOLE = ("rows", "cols", "sram_bytes", "routes")  # numbers that are counts
+LEAST = dict.fromkeys(MOST, 1e-9) | dict.fromkeys(WHOLE, 1) | {"hop_cycles": 0, "stage_cycles": 0}
 # Keys of a number with units beside its own, and the factors of these.
 UNITS: dict[str, dict[str, float]] = {
     "sram_bytes": {"sram_kib": 2**10, "sram_mib": 2**20},
@@ -110,18 +112,38 @@ def converted(where: str, values: Mapping[str, Any]) -> dict[str, Any]:
         if number in keys:
             raise DeviceError(f"{where}: {keys[number]} and {key} are the same number; give one of them")
         keys[number] = key
-        if number == "routes" and isinstance(value, str) and value == PACKETS:
-            value = None
-        elif isinstance(value, str):
-            if number == "routes":
-                raise DeviceError(f"{where}: routes = {value!r}: give a number, or {PACKETS!r} for routed packets")
-            units = ", ".join((number, *UNITS.get(number, {})))
-            raise DeviceError(f"{where}: {key} = {value!r} is a text; give a number, its unit in the key ({units})")
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            value = value * factor if factor != 1 else value
-            value = int(value) if number in WHOLE and value % 1 == 0 else value
-        found[number] = value
+        found[number] = checked(where, key, value, number, factor)
     return found
+
+
+def checked(where: str, key: str, value: Any, number: str, factor: float = 1) -> int | float | None:
+    """Return a field's number from its value by a key, in the unit of the field.
+
+    Raises DeviceError, in words of the key, for a value that is no number or beyond the field's range.
+    """
+    if isinstance(value, Number) and hasattr(value, "item"):  # of numpy, whose text is no number
+        value = value.item()
+    if number == "routes" and (value is None or (isinstance(value, str) and value == PACKETS)):
+        return None
+    packets = f", or {PACKETS!r} for routed packets" * (number == "routes")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        units = ", ".join((number, *UNITS.get(number, {})))
+        what = f"= {shown(value)} is a text" if isinstance(value, str) else f"is of type {type(value).__name__}"
+        raise DeviceError(f"{where}: {key} {what}; give a number, its unit in the key ({units}){packets}")
+    least, most = LEAST[number] / factor, MOST[number] / factor
+    if not least <= value <= most or (number in WHOLE and value * factor % 1):
+        kind = "a whole number" if number in WHOLE and factor == 1 else "a number"
+        more = f", a whole number of {number}" * (number in WHOLE and factor != 1) + packets
+        raise DeviceError(
+            f"{where}: {key} = {shown(value)} must be {kind} from {_short(least)} to {_short(most)}{more}"
+        )
+    held = value * factor if factor != 1 else value
+    return int(held) if number in WHOLE else held
+
+
+def _short(number: float) -> str:
+    """Return a bound in full, or a small one in four digits."""
+    return f"{number:,.0f}" if number == round(number) else f"{number:.4g}"
 
 
 def nearest(word: object, known: Iterable[str]) -> str:

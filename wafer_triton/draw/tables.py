@@ -31,7 +31,10 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = ""
 
 
 def fields(record: Mapping[str, Any], legend: Legend, *, title: str = "") -> str:
-    """Return a record, one field a line with its unit; None is left out, a field of fields is indented."""
+    """Return a record, one field a line; None is left out, a field of fields is indented.
+
+    A number has its unit, unless its name ends with it.
+    """
     return table(("", ""), plain_fields(record, legend), title=title, left=2)
 
 
@@ -39,11 +42,12 @@ def plain_fields(record: Mapping[str, Any], legend: Legend) -> list[tuple[str, s
     """Return the rows of `fields`: names and values as people read them."""
     rows: list[tuple[str, str]] = []
     for name, value in record.items():
+        label = legend.label(name)
         if isinstance(value, Mapping):
-            rows.append((legend.label(name), ""))
+            rows.append((label, ""))
             rows += [(f"  {key}", quantity(number, legend.unit(name))) for key, number in value.items()]
         elif value is not None:
-            rows.append((legend.label(name), legend.shown(name, value)))
+            rows.append((label, cell(name, label, value, legend)))
     return rows
 
 
@@ -58,7 +62,7 @@ def records(
 
 
 def cell(name: str, head: str, value: Any, legend: Legend) -> str:
-    """Return a field's value in a column; a unit that the column's head ends with is not repeated."""
+    """Return a field's value below or beside its head; a unit that the head ends with is not repeated."""
     if isinstance(value, Mapping):
         return letters(value)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)

@@ -129,7 +129,7 @@ def _cores(regions: Regions) -> int:
 def _handing(regions: Regions, block: Block, c: Constants) -> list[tuple[Cost, Origin]]:
     return [
         (price(schedule, c), Origin(of_schedule(schedule), schedule.mesh.cores))
-        for schedule in moves.hand_overs(regions, block)
+        for schedule in moves.hand_overs([region.mesh for region in regions], block)
     ]
 
 

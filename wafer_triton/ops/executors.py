@@ -35,13 +35,12 @@ def executor(
     """
     device = emulation_device(emulate_on)
     try:
-        torch.empty(0, device=device)
+        if torch.empty(0, device=device).device.type not in ("cpu", "cuda"):
+            raise RuntimeError("it is neither a CPU nor a GPU with CUDA")
     except (RuntimeError, AssertionError, TypeError) as error:  # torch raises all of them for a device it lacks
         reason = str(error).partition("\n")[0]
         said = f" ({reason})" if len(reason) <= 100 else ""
-        raise BackendError(
-            f"emulate_on {device!r}: torch has no such device here{said}; use 'auto', 'cpu', 'cuda' or 'cuda:1'"
-        ) from None
+        raise BackendError(f"emulate_on {device!r}: torch has no such device here{said}; use {_devices()}") from None
     chosen = backend or ("torch" if torch.device(device).type == "cpu" else "triton")
     if chosen == "torch":
         if options.pop("launch", "auto") != "auto":
@@ -58,6 +57,12 @@ def executor(
         _check_options(chosen, TritonExecutor, options)
         return TritonExecutor(device=device, exchange=exchange, **options)
     raise BackendError(f"backend {backend!r}: choose 'torch' or 'triton'")
+
+
+def _devices() -> str:
+    """Return the choices of `emulate_on` that this machine has."""
+    every = ("auto", "cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count())))
+    return f"{', '.join(map(repr, every[:-1]))} or {every[-1]!r}"
 
 
 def _check_options(backend: str, kind: type[Executor], options: Mapping[str, Any]) -> None:

@@ -259,12 +259,11 @@ def prompt_rows(side: int, count: int, tokens: int) -> Index:
     return np.concatenate(rows)
 
 
-def hand_overs(regions: Sequence[Region], block: Block) -> tuple[Schedule, ...]:
-    """Return the schedules that move the activation through all regions in one decode step.
+def hand_overs(meshes: Sequence[Mesh], block: Block) -> tuple[Schedule, ...]:
+    """Return the schedules that move the activation through the meshes of all regions in one decode step.
 
     In a tied model it starts at the embedding, which lies with the head in the last region.
     """
-    meshes = [region.mesh for region in regions]
     ways: Iterable[tuple[Mesh, Mesh]] = pairwise(
         [meshes[-1], *meshes] if block.shape.tie_word_embeddings and len(meshes) > 1 else meshes
     )

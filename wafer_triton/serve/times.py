@@ -105,8 +105,9 @@ class Priced:
         """Return seconds of a group in each region, with one entry a row: its blocks, and the hand-over to it."""
         kinds = self._decode(count, 1) | self._ends(count)
         block = replace(self.block, batch=count)
+        meshes = [region.mesh for region in self.place.regions]
         handing = [priced([(one, 1)], self.c).cycles / self.device.clock_hz
-                   for one in moves.hand_overs(self.place.regions, block)]  # fmt: skip
+                   for one in moves.hand_overs(meshes, block)]  # fmt: skip
         handing = [0.0] * (len(self.regions) - len(handing)) + handing  # without a tied head nothing comes to the first
         return [come + _seconds(held, kinds, block.shape.tie_word_embeddings)
                 for come, held in zip(handing, self.regions, strict=True)]  # fmt: skip

@@ -17,6 +17,7 @@ from typing import Any
 from wafer_triton.errors import ConfigError, WaferError, shown, writing
 
 MOST_BYTES = 2**28  # of a text or a JSON file, some ten times the largest tokenizer
+_MEND = "mend it, or give another file"
 _STREAMS = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")  # which a shell may give for a pipe
 
 
@@ -73,7 +74,13 @@ def _text(path: Path, held: bytes, error: type[WaferError]) -> str:
     raise error(f"{path}: is not UTF-8 text (line {line} has {fault}); save it in UTF-8, or give another file")
 
 
-def parse_json(text: str, where: object, error: type[WaferError] = ConfigError) -> Any:
+def read_record(path: Path, error: type[WaferError], command: str) -> Any:
+    """Return the value of the last line of a file, which a command prints with --json; raises as `parse_json`."""
+    *_, last = read_text(path, error).rstrip().splitlines() or [""]
+    return parse_json(last, path, error, f"give the last line of `{command} --json`")
+
+
+def parse_json(text: str, where: object, error: type[WaferError] = ConfigError, remedy: str = _MEND) -> Any:
     """Return the value of a JSON text.
 
     Raises `error`, which names `where`, for a text that is not JSON, a key given twice and a lone surrogate.
@@ -93,7 +100,7 @@ def parse_json(text: str, where: object, error: type[WaferError] = ConfigError) 
             json.dumps(value, ensure_ascii=False).encode()
         return value
     except (ValueError, RecursionError) as found:
-        raise _unread(found, text, where, "JSON", error) from None
+        raise _unread(found, text, where, "JSON", error, remedy) from None
 
 
 def parse_toml(text: str, where: object, error: type[WaferError] = ConfigError) -> dict[str, Any]:
@@ -103,10 +110,12 @@ def parse_toml(text: str, where: object, error: type[WaferError] = ConfigError) 
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as found:
-        raise _unread(found, text, where, "TOML", error) from None
+        raise _unread(found, text, where, "TOML", error, _MEND) from None
 
 
-def _unread(found: Exception, text: str, where: object, kind: str, error: type[WaferError]) -> WaferError:
+def _unread(
+    found: Exception, text: str, where: object, kind: str, error: type[WaferError], remedy: str
+) -> WaferError:  # fmt: skip
     """Return the error of a text that a parser refuses."""
     if isinstance(found, WaferError):
         return found
@@ -119,7 +128,7 @@ def _unread(found: Exception, text: str, where: object, kind: str, error: type[W
         reason = f"the lone surrogate {found.object[found.start]!a} is no character"
     elif "integer string conversion" in reason:  # of Python, about its own settings
         reason = "a number has too many digits"
-    return error(f"{where}: not valid {kind} ({reason}); mend it, or give another file")
+    return error(f"{where}: not valid {kind} ({reason}); {remedy}")
 
 
 def writable(written: Mapping[str, Path], read: Mapping[str, Path]) -> None:

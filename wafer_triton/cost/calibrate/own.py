@@ -66,6 +66,8 @@ def read(path: Path, on: Device | None = None) -> list[OwnFamily]:
         records = list(table)
     except csv.Error as error:
         raise ConfigError(f"{path}: no CSV that can be read ({error}); mend it, or give another file") from None
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(f"{path}: column {twice[0]} stands twice; leave one out")
     kinds = [family for family, columns in COLUMNS.items() if sorted(columns) == sorted(names)]
     if not kinds:
         known = "; ".join(dict.fromkeys(",".join(columns) for columns in COLUMNS.values()))

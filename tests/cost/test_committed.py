@@ -1,0 +1,66 @@
+"""The commands `fit` and `validate` give the committed constants, error bands and page."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from wafer_triton.cli import main as cli
+from wafer_triton.cost.bands import FOLDER
+from wafer_triton.cost.calibrate import FAMILIES, paper, validation
+from wafer_triton.device import spec
+
+pytestmark = pytest.mark.slow
+
+PAGE = Path(__file__).parents[2] / "docs" / "validation.md"
+
+
+def test_the_page_is_current() -> None:
+    made = validation.markdown(validation.families(), paper.cells(), paper.parts())
+
+    def close(one: str, two: str) -> bool:
+        if one == two:
+            return True
+        numbers = [float(text.replace(",", "")) for text in (one, two)]
+        return abs(numbers[0] - numbers[1]) <= 0.011 + 1e-5 * abs(numbers[0])  # another machine may round otherwise
+
+    def split(page: str) -> tuple[list[str], list[str]]:
+        number = r"\d[\d,]*(?:\.\d+)?"
+        return re.split(number, page), re.findall(number, page)
+
+    (text, numbers), (held_text, held_numbers) = split(made), split(PAGE.read_text(encoding="utf-8"))
+    assert text == held_text
+    assert all(map(close, numbers, held_numbers))
+
+
+def test_the_command_prints_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "page.md"
+    assert cli.main(["validate", "--write", str(path), "--json"]) == 0
+    out, err = capsys.readouterr()
+    begin, _, page = err.partition(validation.TITLE)
+    assert begin.splitlines()[:5] == [f"families: {done} of 5" for done in range(1, 6)]
+    assert begin.splitlines()[-1].startswith("cells: ")
+    assert f"{validation.TITLE}{page}" == f"{path.read_text()}written: {path}\n"
+    found = json.loads(out.splitlines()[-1])["families"]
+    assert len(found) == 5
+    assert found["MeshGEMM"]["rows"] == 66 and found["MeshGEMM"]["mean_error"] <= 0.02
+
+
+def test_a_fit_writes_the_committed_constants_and_bands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["fit", "--out", str(tmp_path), "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert "k_step_cycles" in err and "+-" in err and "worst" in err
+    assert json.loads(out.splitlines()[-1])["constants"]["wse3"]["round_cycles"]["kind"] == "fitted"
+    for name in ("wse2", "wse3"):
+        made, held = (json.loads((folder / f"{name}.json").read_text()) for folder in (tmp_path, spec.FOLDER))
+        assert made["numbers"] == held["numbers"]
+        made, held = (each["constants"]["round_cycles"] for each in (made, held))
+        assert made["value"] == pytest.approx(held["value"], rel=1e-6)
+    written, committed = (json.loads((folder / "bands.json").read_text()) for folder in (tmp_path, FOLDER))
+    assert written.keys() == committed.keys() == FAMILIES.keys()
+    for family, entry in written.items():
+        assert entry["error_band"] == pytest.approx(committed[family]["error_band"], rel=1e-4)
+        assert (entry["sizes"], entry["rows"]) == (committed[family]["sizes"], committed[family]["rows"])
+        for key, errors in entry["left_out"].items():
+            assert errors == pytest.approx(committed[family]["left_out"][key], abs=2e-6)
