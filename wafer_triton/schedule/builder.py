@@ -111,8 +111,9 @@ class Builder:
 
     def like(self, name: str, of: str) -> str:
         """Declare a scratch buffer with the tile, dtype and slots of buffer `of`; ScheduleError if there is no `of`."""
-        check_type(f"{self.name}: name of a buffer", name, str)
-        check_type(f"{self.name}: buffer to be like", of, str)
+        if type(name) is not str or type(of) is not str:
+            check_type(f"{self.name}: name of a buffer", name, str)
+            check_type(f"{self.name}: buffer to be like", of, str)
         if of not in self.buffers:
             raise ScheduleError(f"{self.name}: no buffer {of!r} to be like; declared: {', '.join(self.buffers)}")
         model, known = self.buffers[of], self.buffers.get(name)
@@ -184,7 +185,8 @@ class Builder:
                     f"{self.name}: step {shown(step)} of a round is neither an exchange nor a local operation; give "
                     f"them one by one, as b.exchange and b.local make them"
                 )
-        check_type(f"{self.name}: label of a round", label, str)
+        if type(label) is not str:
+            check_type(f"{self.name}: label of a round", label, str)
         if pattern is not None:
             check_type(f"{self.name}: pattern of a round", pattern, Pattern)
         exchanges = tuple(step for step in steps if isinstance(step, Exchange) and step.recv.size)
@@ -205,8 +207,9 @@ class Builder:
         ScheduleError for an iteration `period` that differs otherwise from iteration 0. Raises it for `rows` that are
         not every row once, or that change an exchange along y.
         """
-        check_type(f"{self.name}: times of repeat", times, int)
-        check_type(f"{self.name}: period of repeat", period, int)
+        if type(times) is not int or type(period) is not int:
+            check_type(f"{self.name}: times of repeat", times, int)
+            check_type(f"{self.name}: period of repeat", period, int)
         if period < 1:
             raise ScheduleError(f"{self.name}: repeat with period {period}: give a number of at least 1")
         if slots is not None and not (
