@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from wafer_triton.cli import serve
 from wafer_triton.cli.main import main
 
 MODEL = ["--model", "smollm2-135m", "--prefill-mesh", "100", "--decode-mesh", "100", "--batch", "4"]
@@ -61,6 +62,9 @@ def test_a_trace_is_replayed_at_its_rate_or_another(tmp_path, capsys):
         shown = capsys.readouterr()
         assert json.loads(shown.out.splitlines()[-1])["seconds"] == pytest.approx(seconds, rel=0.12)
         assert "refused: 1 requests; of the first: 605 tokens are more than the 200 of the cache" in shown.err
+    assert main([*asked, "--count", "22"]) == 2
+    words = "--count 22: the trace has 21 requests; give no more, or --users, whose lengths are drawn from the trace"
+    assert words in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -75,7 +79,10 @@ def test_a_trace_is_replayed_at_its_rate_or_another(tmp_path, capsys):
             [*OPEN, "--policy", "split", "--turns", "3"],
             "--quantum and --turns say when a shared mesh changes its phase",
         ),
-        ([*OPEN, "--slo", "fast"], "SLO 'fast': write ttft=200ms,tpot=1ms, one or both, in us, ms or s"),
+        (
+            [*OPEN, "--slo", "fast"],
+            "SLO 'fast': 'fast' is no bound; write ttft=200ms,tpot=1ms, one or both",
+        ),
         ([*OPEN, "--columns", "7"], "columns = 7 of prefill: only policy split has columns of its own; leave it out"),
         ([*OPEN, "--policy", "split", "--columns", "994"], "columns = 994 of prefill: wse2 has 994, and decode needs"),
         ([*OPEN, "--context", "10"], "no request is served: "),
@@ -215,3 +222,35 @@ def test_a_csv_of_a_trace_says_how_its_requests_are_numbered(tmp_path, capsys):
     assert f"{made} numbers the requests of {given} in the order of arrival, the first at 0 s" in out
     rows = [line.split(",")[:4] for line in made.read_text().splitlines()]
     assert rows[1:] == [["0", "0.0", "8", "3"], ["1", "4.0", "64", "2"]]
+
+
+def test_many_chunks_are_announced_and_far_too_many_refused(capsys, monkeypatch):
+    monkeypatch.setattr(serve, "MANY", 4)
+    line = [
+        "serve",
+        *MODEL,
+        "--rate",
+        "1",
+        "--count",
+        "2",
+        "--input",
+        "9",
+        "--output",
+        "2",
+        "--overload",
+        "--chunk",
+        "1",
+    ]
+    assert main(line) == 0
+    said = capsys.readouterr().err
+    assert "places: 1 of 1" in said and "requests: 2 of 2" in said and "this takes about" not in said
+    monkeypatch.setattr(serve, "CHUNK_SECONDS", 2.0)
+    assert main(line) == 0
+    assert capsys.readouterr().err.startswith("this takes about 36 seconds on a machine such as a laptop")
+    line[line.index("--input") + 1], line[line.index("--count") + 1] = "10000000", "1000"
+    for more in ([], ["--sweep", "batch=1,2"]):
+        assert main([*line, *more]) == 2
+        assert capsys.readouterr().err.splitlines()[-1] == (
+            "wafer-triton: error: --chunk 1: the prompts go in 10,000,000,000 chunks, and at most 100,000,000 are "
+            "simulated; give a larger --chunk, or fewer requests"
+        )

@@ -21,6 +21,7 @@ from wafer_triton.cli.serving import (
     workload_of,
 )
 from wafer_triton.errors import ConfigError, WaferError
+from wafer_triton.text.progress import CHUNK_SECONDS
 
 if TYPE_CHECKING:
     from wafer_triton.serve.policies import Policy
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from wafer_triton.serve.times import Priced
 
 MANY = 10_000  # prompts and chunks of prompts of a simulation that reports its progress
+MOST_CHUNKS = 10**8  # which take some hours
+LONG_PROMPT = 4096  # tokens from which on prices take more than some seconds
 SLACK = 0.1  # share of the arrivals' time by which the last answer may end later, before the rate is doubted
 
 
@@ -46,9 +49,10 @@ def serve(args: argparse.Namespace) -> int:
     slo = slo_of(args)
     workload = workload_of(args)
     policy = policy_of(args)
-    times = times_of(args, workload)
-    device = find_device(args.device)
-    with Progress(brief=prompts_and_chunks(workload, policy) < MANY) as progress:
+    device, chunks = find_device(args.device), prompts_and_chunks(workload, policy)
+    with Progress(brief=chunks < MANY and max(prompts_of(workload)) < LONG_PROMPT) as progress:
+        progress.announce(chunks * CHUNK_SECONDS)
+        times = times_of(args, workload, progress)
         run = simulate(workload, times, policy, progress=progress)
         found = report(run, times.pool, device, times.block.dtype, slo)
         if not args.overload and not args.users:
@@ -128,6 +132,7 @@ def _swept_row(args: argparse.Namespace, batch: int | None, placed: dict[Any, Pr
     from wafer_triton.serve.simulate import simulate
 
     workload, policy = workload_of(args), policy_of(args)
+    prompts_and_chunks(workload, policy)  # raises for too many
     key = (args.policy, args.columns, args.at_once, args.cache)
     if key not in placed:
         most = argparse.Namespace(**vars(args) | ({} if batch is None else {"batch": batch}))
@@ -171,10 +176,20 @@ def plan(args: argparse.Namespace) -> int:
     return tell(args, {"best": plans[0], "plans": plans}, text)
 
 
+def prompts_of(workload: Any) -> list[int]:
+    """Return the tokens of each prompt."""
+    return [one.input for one in (workload.requests() if hasattr(workload, "requests") else workload)]
+
+
 def prompts_and_chunks(workload: Any, policy: Policy) -> int:
-    """Return the prompts of a workload, or the chunks that they go in."""
-    requests = workload.requests() if hasattr(workload, "requests") else workload
-    return sum(1 if policy.chunk is None else -(-one.input // policy.chunk) for one in requests)
+    """Return the prompts of a workload, or the chunks that they go in; ConfigError for more than `MOST_CHUNKS`."""
+    count = sum(1 if policy.chunk is None else -(-tokens // policy.chunk) for tokens in prompts_of(workload))
+    if count > MOST_CHUNKS:
+        raise ConfigError(
+            f"--chunk {policy.chunk}: the prompts go in {count:,} chunks, and at most {MOST_CHUNKS:,} are simulated; "
+            f"give a larger --chunk, or fewer requests"
+        )
+    return count
 
 
 def check_rate(workload: Any, times: Priced, policy: Policy, found: Report, progress: Any) -> None:

@@ -21,22 +21,27 @@ from wafer_triton.serve.policies import organisation
 from wafer_triton.serve.times import Priced
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.read import shape_of
+from wafer_triton.text.progress import Progress, silent
 
 
-def priced(name: str, model: str | DecoderShape, on: DeviceLike, load: Load, given: Given = LEFT_TO_PRICES) -> Priced:
+def priced(
+    name: str, model: str | DecoderShape, on: DeviceLike, load: Load, given: Given = LEFT_TO_PRICES,
+    progress: Progress = silent,
+) -> Priced:  # fmt: skip
     """Return the first of `ranked`, and raise as it does."""
-    return ranked(name, model, on, load, given)[0]
+    return ranked(name, model, on, load, given, progress)[0]
 
 
 def ranked(
-    name: str, model: str | DecoderShape, on: DeviceLike, load: Load, given: Given = LEFT_TO_PRICES
-) -> list[Priced]:
+    name: str, model: str | DecoderShape, on: DeviceLike, load: Load, given: Given = LEFT_TO_PRICES,
+    progress: Progress = silent,
+) -> list[Priced]:  # fmt: skip
     """Return times of a model on a device under an organisation, by its name in `policies.ORGANISATIONS`.
 
     Sizes that are not given are tried: meshes of "shared", columns of "split". Those with the most requests a second by
     the mean request alone come first: see `rate`. Of "replace" there is one place alone. Raises ConfigError for an
     unknown organisation, SramError or MeshError, with the last reason, where nothing fits. Unless caches are given, the
-    error names changes that make the model fit, see `fitting.remedies`.
+    error names changes that make the model fit, see `fitting.remedies`. Reports "places" that are tried.
     """
     organisation(name)
     check_type("priced: load", load, Load, ConfigError)
@@ -45,7 +50,7 @@ def ranked(
     checked(given.experts, shape)
     try:
         places.check_weights(shape, device)
-        return _organised(name, shape, device, load, given)
+        return _organised(name, shape, device, load, given, progress)
     except (SramError, FullError) as error:
         if given.caches is not None:  # the reason names fewer caches already
             raise
@@ -98,14 +103,17 @@ def _middle(device: Device, mesh: Any) -> Mesh:
     return tried[len(tried) // 2]
 
 
-def _organised(name: str, shape: DecoderShape, device: Device, load: Load, given: Given) -> list[Priced]:
+def _organised(
+    name: str, shape: DecoderShape, device: Device, load: Load, given: Given, progress: Progress
+) -> list[Priced]:
     """Return the times under a known organisation."""
     if name == "split":
         where = f"{shape.name} in columns of {device.name}"
         if given.columns is None:
-            return _by_rate(where, places.splits(shape, device, load, given), load)
+            return _by_rate(where, places.splits(shape, device, load, given), load, progress)
         where += f", {given.columns} of them for prefill"
-        return _by_rate(where, places.splits(shape, device, load, given), load, "; leave the columns out for the best")
+        makes, remedy = places.splits(shape, device, load, given), "; leave the columns out for the best"
+        return _by_rate(where, makes, load, progress, remedy)
     if given.columns is not None:
         raise MeshError(f"columns = {given.columns} of prefill: only policy split has columns of its own; leave it out")
     if name == "shared":
@@ -115,7 +123,7 @@ def _organised(name: str, shape: DecoderShape, device: Device, load: Load, given
                 f"prefill on {mesh} and decode on {given.decode_mesh}: policy shared has one mesh; give one"
             )
         makes = (partial(places.together, on, on, shape, load, given) for on in places.meshes(device, mesh))
-        return _by_rate(f"{shape.name} on one mesh of {device.name}", makes, load)
+        return _by_rate(f"{shape.name} on one mesh of {device.name}", makes, load, progress)
     prefills, decodes = list(places.meshes(device, given.prefill_mesh)), list(places.meshes(device, given.decode_mesh))
     second, block = places.fastest_decode(decodes, shape, load, given)
     firsts = places.fastest_prefill(prefills, shape, load, given)
@@ -137,15 +145,19 @@ def rate(times: Priced, load: Load) -> float:
     return 1 / (max(stages) + (sum(stages) + 2 * times.switch()) / sequences + times.hand_over(load.input) + answers)
 
 
-def _by_rate(what: str, makes: Iterable[Callable[[], Priced]], load: Load, remedy: str = "") -> list[Priced]:
+def _by_rate(
+    what: str, makes: Iterable[Callable[[], Priced]], load: Load, progress: Progress, remedy: str = ""
+) -> list[Priced]:
     """Return all times, the highest rate first; raise the last error, by its kind, where there is none."""
-    found, reason = list[Priced](), None
-    for make in makes:
+    found, reason, every = list[tuple[float, Priced]](), None, list(makes)
+    for number, make in enumerate(every, 1):
         try:
-            found.append(make())
+            times = make()
+            found.append((rate(times, load), times))
         except WaferError as error:
             reason = places.nearer(reason, error)
+        progress("places", number, len(every))
     if not found:
         assert reason is not None, "a mesh is tried"
         raise type(reason)(f"no place was found for {what}; of the nearest: {reason}{remedy}")
-    return sorted(found, key=lambda times: -rate(times, load))
+    return [times for _, times in sorted(found, key=lambda each: -each[0])]

@@ -20,6 +20,7 @@ ROUND_SECONDS = 5e-5
 CORE_SECONDS = 1.2e-7  # a core in a round in which all cores compute
 MACS_PER_SECOND = 5e9
 COUNT_SECONDS = 3e-6  # a core of the lcm grid, to count and price one algorithm of a product of matrices
+CHUNK_SECONDS = 1e-4  # a chunk of a prompt in a simulation of serving
 # Of Triton's interpreter, which runs core after core.
 INTERPRETED_SECONDS = 1.4e-2  # a core in a round in which all cores compute
 
