@@ -4,6 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from wafer_triton import estimate
 from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.errors import DeviceError, MeshError
@@ -29,6 +30,9 @@ def test_a_mesh_passes_through_or_moves_to_a_device():
     assert as_mesh("3x5", "wse3").device is device("wse3")
     with pytest.raises(DeviceError, match="unknown device 'wse9'"):
         as_mesh(3, "wse9")
+    words = "mesh 3x5 is on wormhole, and device is wse2; give device the same, or the sides alone, as '3x5'"
+    with pytest.raises(MeshError, match=words):
+        estimate.decode(model="smollm2-135m", mesh=Mesh(3, 5, device("wormhole")), context=8)
 
 
 @pytest.mark.parametrize("spec", ["", "x", "3x", "3x4x5", "a", (1,), (1, 2, 3), None, True, 1.5, {}], ids=repr)

@@ -19,7 +19,7 @@ class WaferError(Exception):
     """Base of all errors that wafer_triton raises for a user's mistake; a message is one line, long words are cut."""
 
     def __init__(self, message: str = "") -> None:
-        words = " ".join(message.split())
+        words = printable(" ".join(message.split()))
         super().__init__(re.sub(rf"\S{{{_LONGEST},}}", lambda word: f"{word[0][:_WORDS]}...", words))
 
 
@@ -73,6 +73,14 @@ class DrawError(WaferError, ValueError):
 
 class ArgumentError(WaferError, TypeError):
     """An argument of a function is of another kind than its annotation."""
+
+
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
+
+def printable(text: str) -> str:
+    """Return a text for a terminal, with escapes in place of control characters, such as a folder's name may have."""
+    return text.translate(_CONTROLS)
 
 
 MOST = 10**9  # of any whole number, some thousand times the largest model's

@@ -112,7 +112,7 @@ class Session(PlacedModule):
 
         Raises ShapeError for the wrong number of tokens, CacheError when a cache is full.
         """
-        check_type("advance: tokens", tokens, list if isinstance(tokens, list) else tuple, ShapeError)
+        check_type("advance: tokens", tokens, tuple if isinstance(tokens, tuple) else list, ShapeError)
         tokens = [None if token is None else token_id(token, f"tokens[{n}]") for n, token in enumerate(tokens)]
         if len(tokens) != self.batch or tokens == [None] * self.batch:
             raise ShapeError(

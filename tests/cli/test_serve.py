@@ -62,6 +62,9 @@ def test_a_trace_is_replayed_at_its_rate_or_another(tmp_path, capsys):
         shown = capsys.readouterr()
         assert json.loads(shown.out.splitlines()[-1])["seconds"] == pytest.approx(seconds, rel=0.12)
         assert "refused: 1 requests; of the first: 605 tokens are more than the 200 of the cache" in shown.err
+    assert main([*asked, "--count", "22"]) == 2
+    words = "--count 22: the trace has 21 requests; give no more, or --users, whose lengths are drawn from the trace"
+    assert words in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -76,7 +79,10 @@ def test_a_trace_is_replayed_at_its_rate_or_another(tmp_path, capsys):
             [*OPEN, "--policy", "split", "--turns", "3"],
             "--quantum and --turns say when a shared mesh changes its phase",
         ),
-        ([*OPEN, "--slo", "fast"], "SLO 'fast': write ttft=200ms,tpot=1ms, one or both, in us, ms or s"),
+        (
+            [*OPEN, "--slo", "fast"],
+            "SLO 'fast': 'fast' is no bound; write ttft=200ms,tpot=1ms, one or both",
+        ),
         ([*OPEN, "--columns", "7"], "columns = 7 of prefill: only policy split has columns of its own; leave it out"),
         ([*OPEN, "--policy", "split", "--columns", "994"], "columns = 994 of prefill: wse2 has 994, and decode needs"),
         ([*OPEN, "--context", "10"], "no request is served: "),

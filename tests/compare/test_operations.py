@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from wafer_triton import estimate
 from wafer_triton.cli.main import main
 from wafer_triton.compare.operations import decoder_layer as layer
 from wafer_triton.device import device
@@ -23,6 +24,16 @@ def test_a_layer_of_smollm2_keeps_all_letters_on_16_x_16_cores():
     names = {name for phase, name in found if phase == "decode"}
     assert names >= {"rms norm", "qkv", "rope", "scores", "softmax", "attention", "output projection", "silu", "down"}
     assert all(one.ok for one in found.values())
+
+
+@pytest.mark.parametrize(("model", "mesh"), [("smollm2-135m", 64), ("llama3.2-1b", 250)])
+def test_check_and_estimate_give_a_layer_and_its_ends_one_price(model, mesh, capsys):
+    assert main(["check", "--model", model, "--mesh", str(mesh), "--context", "333", "--json"]) == 0
+    cycles = dict.fromkeys(("decode", "embedding", "head"), 0.0)
+    for one in json.loads(capsys.readouterr().out)["operations"]:
+        cycles[one["phase"]] += one["cycles"]
+    found = estimate.decode(model=model, mesh=mesh, context=333)
+    assert list(cycles.values()) == pytest.approx([found.cycles_per_layer, found.embedding_cycles, found.head_cycles])
 
 
 @pytest.mark.slow

@@ -76,12 +76,12 @@ def test_points_that_differ_in_rates_build_no_schedule(monkeypatch):
     built = []
     build = blocks.Builder.build
     monkeypatch.setattr(blocks.Builder, "build", lambda *args, **more: built.append(1) or build(*args, **more))
-    sweep("decode", {"mesh": [40, 56]}, **DECODE)
+    sweep("decode", {"mesh": [43, 59]}, **DECODE)
     first = len(built)
-    rows = sweep("decode", {"mesh": [40, 56], "hop_cycles": [0.5, 2, 4]}, device="wse3", **DECODE)
+    rows = sweep("decode", {"mesh": [43, 59], "hop_cycles": [0.5, 2, 4]}, device="wse3", **DECODE)
     assert len(feasible(rows)) == 6 and len(built) <= first, "the same head groups are chosen"
     again = len(built)
-    sweep("decode", {"mesh": [40, 56], "link_bytes_per_cycle": [2, 4, 8]}, device="wse3", **DECODE)
+    sweep("decode", {"mesh": [43, 59], "link_bytes_per_cycle": [2, 4, 8]}, device="wse3", **DECODE)
     assert len(built) == again
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from wafer_triton.cli.options import (
@@ -117,17 +117,17 @@ def check(args: argparse.Namespace) -> int:
 def _check_model(args: argparse.Namespace, asked: argparse.Namespace) -> int:
     from wafer_triton.compare.operations import Operation, decoder_layer
     from wafer_triton.cost.constants import constants
-    from wafer_triton.cost.layers import with_head_groups
+    from wafer_triton.cost.layers import decode_block
     from wafer_triton.device.mesh import as_mesh
     from wafer_triton.draw import tables
     from wafer_triton.draw.progress import Progress
-    from wafer_triton.schedule.block import Block
     from wafer_triton.shape.read import shape_of
 
     mesh = as_mesh(asked.mesh, asked.device)
     shape = shape_of(args.model, asked.dtype if asked.dtype in dtypes.STORED else None)
-    block = Block(shape, mesh, dtypes.tile_dtype(asked.dtype), entries=-(-asked.context // mesh.rows))
-    block = with_head_groups(block, constants(mesh.device), asked.head_groups)
+    block = decode_block(shape, mesh, asked.context, constants(mesh.device), head_groups=asked.head_groups)
+    if (tile := dtypes.tile_dtype(asked.dtype)) != block.dtype:
+        block = replace(block, dtype=tile, accumulate="fp32")
     tokens = -(-asked.prompt // mesh.square().shape[0]) if asked.prompt else 0
     with Progress(brief=mesh.cores < MANY_CORES) as progress:
         operations = decoder_layer(block, tokens, asked.head_groups, progress)

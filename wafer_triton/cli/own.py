@@ -86,6 +86,9 @@ def _own(result: Any, path: Path, name: str) -> OwnSchedule:
             return OwnSchedule(name, schedule, intent, None)
         case (Intent(), Schedule()):
             raise ScheduleError(f"{path}: {name} returns a pair (Intent, Schedule); exchange the two")
+    if inspect.iscoroutine(result):
+        result.close()
+        raise ScheduleError(f"{path}: {name} is async; give a plain function, which returns {RESULTS}")
     hint = "; end it with .build()" if hasattr(result, "build") else ""
     raise ScheduleError(f"{path}: {name} returns a {type(result).__name__}; it must return {RESULTS}{hint}")
 

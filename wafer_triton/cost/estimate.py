@@ -35,7 +35,7 @@ from wafer_triton.device import device as find_device
 from wafer_triton.device.dtype import storage_name, tile_dtype
 from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.errors import DeviceError, MeshError, ShapeError, SramError, check_counts, check_type, shown
-from wafer_triton.place.fitting import AS_IF, as_if_held, fitted
+from wafer_triton.place.fitting import AS_IF, Way, as_if_held, failing, fitted, refusal
 from wafer_triton.place.layouts import device_regions
 from wafer_triton.place.regions import FullError
 from wafer_triton.place.regions import Placement as Placed
@@ -202,24 +202,27 @@ def request_place(
     input, output = check_counts(input=input, output=output)
     anywhere = placement.unordered(experts, shape)
 
-    def before(candidate: Mesh, own: DecoderShape = shape) -> None:
-        prefill_placed(candidate, own, input, c, program, head_groups, False, anywhere, layout)
+    def both(first: Mesh, second: Mesh, own: DecoderShape = shape) -> Placed:
+        return request_placed(first, second, own, input, output, c, tree, program, head_groups, experts, layout)
+
+    def shared(candidate: Mesh, own: DecoderShape = shape) -> None:
+        both(candidate, candidate, own)
 
     def after(candidate: Mesh, own: DecoderShape = shape) -> None:
         decode_placed(candidate, own, input + output, c, tree, program, head_groups, layout)
 
-    def both(first: Mesh, second: Mesh) -> Placed:
-        return request_placed(first, second, shape, input, output, c, tree, program, head_groups, experts, layout)
+    def before(candidate: Mesh, own: DecoderShape = shape) -> None:
+        prefill_placed(candidate, own, input, c, program, head_groups, False, anywhere, layout)
 
-    whys = [fitted(before, prefill_mesh, as_if, shape)[1], fitted(after, decode_mesh, as_if, shape)[1]]
-    if not any(whys):
-        try:
-            return both(prefill_mesh, decode_mesh), None
-        except (SramError, FullError) as error:
-            whys.append(str(error))
-            if not as_if:
-                raise type(error)(f"{error}; {AS_IF}") from None
-    return as_if_held(both, prefill_mesh, decode_mesh)[1], "; ".join(filter(None, whys))
+    try:
+        return both(prefill_mesh, decode_mesh), None
+    except (SramError, FullError) as error:
+        reason = error
+    if as_if:
+        return as_if_held(both, prefill_mesh, decode_mesh)[1], str(reason)
+    phases: list[Way] = [(after, decode_mesh), (before, prefill_mesh)]
+    found = failing([(shared, decode_mesh)] if prefill_mesh == decode_mesh else phases)
+    raise type(reason)(f"{reason}; {AS_IF}") if found is None else refusal(reason, *found, shape)
 
 
 @checked

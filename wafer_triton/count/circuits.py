@@ -286,11 +286,11 @@ def _kinds(patterns: list[_Pattern], spans: Index, across: int) -> list[tuple[In
     circuits = [np.concatenate(each) for each in together.values()]
     held: list[list[int]] = [[] for _ in range(across)]
     for number, own in enumerate(together):
-        for line in np.flatnonzero(np.frombuffer(own, bool)):
+        for line in np.flatnonzero(np.frombuffer(own, bool)).tolist():
             held[line].append(number)
     alike: dict[tuple[int, ...], list[int]] = {}
-    for line, numbers in enumerate(held):
-        alike.setdefault(tuple(numbers), []).append(line)
+    for line, of_line in enumerate(held):
+        alike.setdefault(tuple(of_line), []).append(line)
     for numbers, members in alike.items():
         if numbers:
             has = np.zeros(len(spans), bool)

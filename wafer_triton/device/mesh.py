@@ -94,9 +94,20 @@ class Mesh:
 
 
 def as_mesh(spec: Any, on: DeviceLike | None = None) -> Mesh:
-    """Return a Mesh from a Mesh, a side `P`, a pair `(rows, cols)` or a text "P" or "RxC"; MeshError otherwise."""
+    """Return a Mesh from a Mesh, a side `P`, a pair `(rows, cols)` or a text "P" or "RxC"; MeshError otherwise.
+
+    A Mesh without a device of its own takes `on`; MeshError for a Mesh of another device.
+    """
     if isinstance(spec, Mesh):
-        return spec if on is None else replace(spec, device=device(on))
+        if on is None:
+            return spec
+        chosen = device(on)
+        if spec.device not in (chosen, device("wse2")):
+            raise MeshError(
+                f"mesh {spec} is on {spec.device.name}, and device is {chosen.name}; give device the same, or the "
+                f"sides alone, as '{spec.rows}x{spec.cols}'"
+            )
+        return replace(spec, device=chosen)
     sides: Any = spec
     if isinstance(spec, str):
         written = re.fullmatch(r"\s*(-?[0-9]{1,9})\s*(?:x\s*(-?[0-9]{1,9})\s*)?", spec.lower())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import replace
@@ -20,6 +20,7 @@ from wafer_triton.schedule import sram
 from wafer_triton.shape.decoder import DecoderShape
 
 T = TypeVar("T")
+Way = tuple[Callable[..., Any], Mesh]  # a function that places a model, or one of its phases, and the mesh for it
 AS_IF = "as_if=True (--as-if) prices it all the same"
 MOST_SRAM = 2**22  # bytes of a core up to which a remedy is sought
 _TRIED = 24  # meshes that are tried if a device is too small for one
@@ -50,19 +51,38 @@ def fitted(
         place(mesh)
         return mesh, None
     except (SramError, FullError) as error:
-        reason = error
-    if not as_if and not _HINTED.get():
-        raise reason
-    if not as_if:
-        offer = "" if as_if is None else f"; {AS_IF}"
-        with sram.one_search():
-            try:
-                said = with_hint(place, mesh, reason)
-            except MeshError:  # other meshes are refused for their sides, as by regions of experts: no hint
-                said = str(reason)
-            more = "" if shape is None else remedies(place, mesh, shape)
-        raise type(reason)(said + more + offer) from None
-    return as_if_held(place, mesh)[0][0], str(reason)
+        if as_if:
+            return as_if_held(place, mesh)[0][0], str(error)
+        raise refusal(error, place, mesh, shape, offer=as_if is not None) from None
+
+
+def refusal(
+    reason: SramError | FullError, place: Callable[..., Any], mesh: Mesh, shape: DecoderShape | None = None,
+    offer: bool = True,
+) -> SramError | FullError:  # fmt: skip
+    """Return the error of a model that does not fit: the reason, a mesh that holds it, and `remedies`, as in `fitted`.
+
+    `offer` adds that it can be priced all the same.
+    """
+    if not _HINTED.get():
+        return reason
+    with sram.one_search():
+        try:
+            said = with_hint(place, mesh, reason)
+        except MeshError:  # other meshes are refused for their sides, as by regions of experts: no hint
+            said = str(reason)
+        more = "" if shape is None else remedies(place, mesh, shape)
+    return type(reason)(said + more + f"; {AS_IF}" * offer)
+
+
+def failing(ways: Iterable[Way]) -> Way | None:
+    """Return the first way of placing, with its mesh, that does not fit; None if each fits alone."""
+    for place, mesh in ways:
+        try:
+            place(mesh)
+        except (SramError, FullError):
+            return place, mesh
+    return None
 
 
 def remedies(place: Callable[[Mesh, DecoderShape], Any], mesh: Mesh, shape: DecoderShape) -> str:
@@ -139,7 +159,7 @@ def as_if_held(place: Callable[..., T], *meshes: Mesh) -> tuple[tuple[Mesh, ...]
 
 
 def with_hint(place: Callable[[Mesh], Any], mesh: Mesh, reason: SramError | FullError) -> str:
-    """Return the reason why a mesh does not fit, and one of its proportions that does."""
+    """Return the reason why a mesh does not fit, and one of its proportions that does, unless `without_hints`."""
 
     def fits(candidate: Mesh) -> None:
         try:
@@ -147,7 +167,7 @@ def with_hint(place: Callable[[Mesh], Any], mesh: Mesh, reason: SramError | Full
         except FullError as full:
             raise SramError(str(full)) from None
 
-    if isinstance(reason, LargeError):
+    if isinstance(reason, LargeError) or not _HINTED.get():
         return str(reason)
     if isinstance(reason, SramError):
         try:

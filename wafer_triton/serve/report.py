@@ -50,8 +50,11 @@ class Slo:
                 seconds = float(value.removesuffix(unit)) * UNITS[unit]
             except (ValueError, KeyError):
                 seconds = 0.0
-            if name not in ("ttft", "tpot") or name in bounds or not seconds > 0:
-                raise ConfigError(f"SLO {text!r}: write ttft=200ms,tpot=1ms, one or both, in us, ms or s")
+            fault = f"{value!r} is no time above 0" if not seconds > 0 else f"{name} stands twice" * (name in bounds)
+            if name not in ("ttft", "tpot"):
+                fault = f"{name!r} is no bound"
+            if fault:
+                raise ConfigError(f"SLO {text!r}: {fault}; write ttft=200ms,tpot=1ms, one or both, in us, ms or s")
             bounds[name] = seconds
         return cls(**bounds)
 

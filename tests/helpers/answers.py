@@ -1,0 +1,141 @@
+"""The answers of a run, an estimate and a plan on where a model lies; `python tests/helpers/answers.py` compares all.
+
+The whole product is every published model on both wafers: square meshes of 200 to 720 cores a side, each with two
+meshes of prefill, and rectangles; up to five contexts, of which half is the prompt. Plans, which are priced as well,
+are compared for a tenth of the squares, drawn by a fixed seed.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from itertools import islice, product
+from random import Random
+from typing import NamedTuple
+
+from wafer_triton import estimate
+from wafer_triton.cost import search
+from wafer_triton.device import device
+from wafer_triton.device.mesh import as_mesh
+from wafer_triton.errors import WaferError
+from wafer_triton.models.config import DecoderConfig
+from wafer_triton.models.options import PlaceOptions
+from wafer_triton.models.place import choice
+from wafer_triton.models.random import config_of
+from wafer_triton.place.fitting import without_hints
+from wafer_triton.place.regions import Placement
+from wafer_triton.shape.published import MODELS
+
+CHIPS = ("wse2", "wse3")
+SIDES = range(200, 721, 40)
+RECTANGLES = ("240x360", "360x240", "320x480", "480x320", "360x720", "400x600", "600x400", "720x480")
+CONTEXTS = (128, 2048, 4096, 32768, 0)  # tokens; 0 stands for the most that the model takes
+
+
+class Case(NamedTuple):
+    """A model on a chip, its meshes of decode and of prefill, and tokens of the prompt and the answer."""
+
+    model: str
+    chip: str
+    decode: str
+    prefill: str
+    context: int
+
+
+def cases() -> Iterator[Case]:
+    """Yield the whole product."""
+    sides = [f"{side}x{side}" for side in SIDES]
+    pairs = [(side, sides[(number + turn) % len(sides)]) for turn in (0, 5) for number, side in enumerate(sides)]
+    pairs += [(sides_, sides_) for sides_ in RECTANGLES]
+    for model, chip in product(MODELS, CHIPS):
+        most = config_of(model).max_position_embeddings
+        contexts = sorted({context or most for context in CONTEXTS if context <= most})
+        yield from (Case(model, chip, *pair, context) for pair, context in product(pairs, contexts))
+
+
+def squares(count: int) -> list[Case]:
+    """Return `count` cases of one square mesh for both phases, drawn by a fixed seed."""
+    return Random(28).sample([case for case in cases() if case.decode == case.prefill not in RECTANGLES], count)
+
+
+def answer(place: Callable[[], Placement]) -> object:
+    """Return the facts of a placement on which all must agree, or the reason why there is none."""
+    try:
+        found = place()
+    except WaferError as error:
+        return str(error)
+    alike = [(found.decode.head_groups, found.prefill.head_groups, found.at_once, found.layout, len(found.regions))]
+    regions = (found.regions, found.prefill_regions)
+    return alike + [(region.mesh, region.blocks, region.sram_by_buffer) for each in regions for region in each]
+
+
+def run_place(config: DecoderConfig, case: Case) -> Placement:
+    """Return the place that `generate` finds, for a prompt of half the context."""
+    options = PlaceOptions(
+        mesh=case.decode, device=case.chip, dtype="fp16", accumulate="fp16", max_length=case.context,
+        max_prompt=case.context // 2, prefill_mesh=case.prefill, experts=experts_of(config),
+    )  # fmt: skip
+    return choice.place(config, options)
+
+
+def request_of(config: DecoderConfig, case: Case) -> dict[str, object]:
+    """Return the arguments of an estimate of a request."""
+    prompt = case.context // 2
+    return {
+        "device": case.chip, "model": config, "prefill_mesh": case.prefill, "decode_mesh": case.decode,
+        "input": prompt, "output": case.context - prompt, "experts": experts_of(config),
+    }  # fmt: skip
+
+
+def experts_of(config: DecoderConfig) -> str | None:
+    return "spread" if config.experts else None
+
+
+def difference(case: Case) -> str | None:
+    """Return how the answers of a run and of an estimate differ, or None."""
+    config = config_of(case.model)
+    with without_hints():
+        run = answer(lambda: run_place(config, case))
+        estimated = answer(lambda: estimate.request_place(**request_of(config, case))[0])
+    if run == estimated:
+        return None
+    said = [each if isinstance(each, str) else f"{each[0]}, {len(each) - 1} regions" for each in (run, estimated)]
+    return f"{case}: a run {said[0]!r}, an estimate {said[1]!r}"
+
+
+def planned(case: Case) -> str | None:
+    """Return how a plan on the square mesh of decode differs from a request, or None."""
+    config = config_of(case.model)
+    side = as_mesh(case.decode, device(case.chip)).rows
+    request = request_of(config, case._replace(prefill=case.decode))
+    asked = {name: request[name] for name in ("device", "model", "input", "output", "experts")}
+    with without_hints():
+        try:
+            (best,) = search.plan(**asked, sides=(side,), best=1)
+            plan = str((best.regions, best.layout, best.head_groups))
+        except WaferError:
+            plan = "refused"
+        try:
+            found = estimate.request_place(**request)[0]
+            place = str((len(found.regions), found.layout, found.decode.head_groups))
+        except WaferError:
+            place = "refused"
+    return None if plan == place else f"{case}: a plan {plan}, a request {place}"
+
+
+def main(start: int = 0, step: int = 1) -> int:
+    """Compare the whole product, or every `step`-th case from `start` on, and print all differences; 1 if there is one."""
+    count = wrong = 0
+    drawn = set(squares(340))
+    for case in islice(cases(), start, None, step):
+        found = [difference(case), planned(case) if case in drawn else None]
+        for text in filter(None, found):
+            print(text, flush=True)
+            wrong += 1
+        count += 1
+        if count % 200 == 0:
+            print(f"{count:,} cases", file=sys.stderr, flush=True)
+    print(f"{count:,} cases, {wrong:,} differences")
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*map(int, sys.argv[1:])))
