@@ -335,5 +335,7 @@ def utf8(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise argparse.ArgumentTypeError(f"{text!a} is not UTF-8 text (at character {error.start})") from None
+        raise argparse.ArgumentTypeError(
+            f"{text!a} is not UTF-8 text (at character {error.start}), or the locale is not; try LC_ALL=C.UTF-8"
+        ) from None
     return text
