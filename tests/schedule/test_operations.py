@@ -122,6 +122,18 @@ def test_an_operation_that_returns_its_result_is_refused(monkeypatch):
         program.run()
 
 
+@pytest.mark.parametrize("run", [lambda out, a, *, size: out.set_(a), lambda out, a, *, size: out.resize_(1)])
+def test_an_operation_keeps_the_memory_of_its_outputs(monkeypatch, run):
+    monkeypatch.setattr(registry, "LOCAL_OPS", dict(registry.LOCAL_OPS))
+    run.__name__ = "moved"
+    registry.local_op(**FINE)(run)
+    b = builder()
+    b.round(b.local("moved", "c", "a", size=4))
+    program = executor("torch").bind(b.build(), {name: torch.ones(2, 3, 4) for name in ("a", "b", "c")})
+    with pytest.raises(ScheduleError, match="'moved' resizes or replaces an output; write into it by copy_"):
+        program.run()
+
+
 def writes_all(out, a, *, size):
     a.zero_()
     out.copy_(a)

@@ -226,13 +226,15 @@ def _guarded(op: LocalOp) -> Callable[..., None]:
     def run(*tiles: Tensor, **params: Any) -> None:
         ins = [tile.data for tile in tiles[op.outs :]]  # each with a count of writes of its own, from 0
         outs = tiles[: op.outs]
-        before = [tile._version for tile in outs]
+        before, places = [tile._version for tile in outs], [(tile.data_ptr(), tile.shape) for tile in outs]
         result: object = op.run(*outs, *ins, **params)  # type: ignore[func-returns-value]
         if result is not None and [tile._version for tile in outs] == before:
             raise ScheduleError(
                 f"local operation {op.name!r} returns a {type(result).__name__} and writes no output; write it into "
                 f"{op.operands[0]}, as {op.operands[0]}.copy_(...)"
             )
+        if [(tile.data_ptr(), tile.shape) for tile in outs] != places:
+            raise ScheduleError(f"local operation {op.name!r} resizes or replaces an output; write into it by copy_")
         for name, tile in zip(op.operands[op.outs :], ins, strict=True):
             if tile._version:
                 raise ScheduleError(
