@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NoReturn
 from weakref import WeakSet
@@ -52,6 +53,16 @@ def validate(schedule: Schedule) -> None:
 
 
 _VALID: WeakSet[Schedule] = WeakSet()  # schedules that break no rule
+
+
+@contextmanager
+def reading(schedule: Schedule) -> Iterator[None]:
+    """Raise ScheduleError by rule, round and core where a schedule that was changed by hand cannot be read."""
+    try:
+        yield
+    except (KeyError, IndexError):
+        validate(schedule)
+        raise
 
 
 def findings(schedule: Schedule) -> Iterator[Finding]:
