@@ -180,8 +180,9 @@ def test_an_iteration_that_differs_otherwise_is_refused(period, every):
     b.buffer("b", (4,), "fp32", "scratch")
     at = np.arange(5)
     message = f"mine: iteration {period} of repeat differs from iteration 0 in more than `rows` and `slots` say; give"
+    b.repeat(6, lambda number: b.round(b.exchange("x", "a", "b", at, (at + number % every) % 5)), period=period)
     with pytest.raises(ScheduleError, match=message):
-        b.repeat(6, lambda number: b.round(b.exchange("x", "a", "b", at, (at + number % every) % 5)), period=period)
+        b.build()
 
 
 def test_a_slot_that_a_repetition_comes_to_must_exist():

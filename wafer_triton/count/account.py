@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from wafer_triton import local
 from wafer_triton.count.counts import Counts
 from wafer_triton.count.runs import distinct_runs, stages
-from wafer_triton.count.traffic import Moves, Traffic
+from wafer_triton.count.spans import Moves
+from wafer_triton.count.traffic import Traffic
 from wafer_triton.errors import MOST, ShapeError, check_counts, check_type, shown
 from wafer_triton.schedule import rules, sram
 from wafer_triton.schedule.repeat import Repeat, comings

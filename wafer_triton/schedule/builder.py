@@ -69,6 +69,7 @@ class Builder:
         self.family = family
         self.buffers: dict[str, Buffer] = {}
         self.steps: list[Step] = []
+        self._again: list[tuple[Repeat, Callable[[int], None], int]] = []  # to be judged by `build`
 
     @property
     def rounds(self) -> tuple[Round, ...]:
@@ -203,9 +204,9 @@ class Builder:
     ) -> None:  # fmt: skip
         """Add `iteration(0)` to `iteration(times - 1)`; each differs from the one `period` before as `Repeat` says.
 
-        `rows` and `slots` are as in `Repeat`, for a whole period. Iterations of later periods are not called. Raises
-        ScheduleError for an iteration `period` that differs otherwise from iteration 0. Raises it for `rows` that are
-        not every row once, or that change an exchange along y.
+        `rows` and `slots` are as in `Repeat`, for a whole period. Raises ScheduleError for `rows` that are not every
+        row once, or that change an exchange along y. `build` refuses an iteration `period` that differs otherwise from
+        iteration 0; later ones are not called.
         """
         if type(times) is not int or type(period) is not int:
             check_type(f"{self.name}: times of repeat", times, int)
@@ -230,21 +231,23 @@ class Builder:
             if rows is not None:
                 rows = self._positions("rows of repeat", rows)
                 self._check_rows(steps, rows)
-            del self.steps[start:]
-            iteration(period)
-            self._check_again(Repeat(first, 2, rows, slots or {}), flat(self.steps[start:]), period)
+            self._again.append((Repeat(first, 2, rows, slots or {}), iteration, period))
             self.steps[start:] = [Repeat(steps, whole, rows, slots or {})]
         for number in range(whole * period if whole > 1 else 0, times):
             iteration(number)
 
-    def _check_again(self, first: Repeat, again: Sequence[Round], period: int) -> None:
+    def _check_again(self) -> None:
         """Raise ScheduleError unless iteration `period` is the first one, as its repetition changes it."""
-        wanted = first.flat[first.each :]
-        if len(wanted) != len(again) or not all(same(*both, self.mesh) for both in zip(wanted, again, strict=True)):
-            raise ScheduleError(
-                f"{self.name}: iteration {period} of repeat differs from iteration 0 in more than `rows` and `slots` "
-                f"say; give them, another period, or add the rounds in a loop"
-            )
+        judged, self._again = self._again, []  # an iteration may repeat others
+        for first, iteration, period in judged:
+            steps, self.steps = self.steps, []
+            iteration(period)
+            wanted, again, self.steps = first.flat[first.each :], flat(self.steps), steps
+            if len(wanted) != len(again) or not all(same(*both, self.mesh) for both in zip(wanted, again, strict=True)):
+                raise ScheduleError(
+                    f"{self.name}: iteration {period} of repeat differs from iteration 0 in more than `rows` and "
+                    f"`slots` say; give them, another period, or add the rounds in a loop"
+                )
 
     def _check_rows(self, steps: Sequence[Step], rows: Index) -> None:
         """Raise ScheduleError unless `rows` has every row once and leaves exchanges along y in `steps` unchanged."""
@@ -283,7 +286,10 @@ class Builder:
         Raises ScheduleError when a rule of the machine is broken, SramError when a core's buffers do not fit.
         """
         schedule = Schedule(self.name, self.mesh, dict(self.buffers), Rounds(self.steps), self.family)
-        return schedule if draft or _DRAFTING.get() else checked(schedule)
+        if draft or _DRAFTING.get():
+            return schedule
+        self._check_again()
+        return checked(schedule)
 
 
 def checked(schedule: Schedule) -> Schedule:

@@ -268,8 +268,8 @@ def source_line(file: str, line: int) -> str:
 class Round:
     """Exchanges, then local operations in order; `label` names the step of the algorithm for traces.
 
-    A round with a `pattern` may run in one step with its neighbours; the bits are the same without. `source` is the
-    line of code that made the round, for traces alone.
+    A round with a `pattern` may run in one planned step with its neighbours; the bits are the same without. `source` is
+    the line of code that made the round, for traces alone.
     """
 
     exchanges: tuple[Exchange, ...] = ()
