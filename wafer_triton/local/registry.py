@@ -59,6 +59,11 @@ class LocalOp:
     partial: bool = False
     dtypes: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
+    @property
+    def is_own(self) -> bool:
+        """Whether the operation is a user's, defined outside of this package."""
+        return not self.run.__module__.startswith("wafer_triton.")
+
     def updates(self, params: Mapping[str, Any]) -> bool:
         """Return whether the outputs are also read, as accumulators."""
         return bool(params.get("add", False))
@@ -143,6 +148,12 @@ def _is(value: Any, kind: str) -> bool:
 
 MATRIX = tuple(BYTES)  # the dtypes of an operand that may hold stored weights
 LOCAL_OPS: dict[str, LocalOp] = {}
+_OWN = [0]  # definitions of users
+
+
+def definitions() -> int:
+    """Return the number of definitions by users so far; results kept by the names of operations hold for one number."""
+    return _OWN[0]
 
 
 def local_op(
@@ -177,28 +188,40 @@ def local_op(
                 f"local operation {name!r}: outs = {shown(outs)} must be the number of operands that it writes, of "
                 f"{', '.join(made.operands) or 'none'}"
             )
-        of_package = run.__module__.startswith("wafer_triton.")
-        LOCAL_OPS[name] = made if of_package else replace(made, run=_guarded(made))
+        LOCAL_OPS[name] = replace(made, run=_guarded(made)) if made.is_own else made
+        _OWN[0] += made.is_own
         return run
 
     return register
 
 
 def _guarded(op: LocalOp) -> Callable[..., None]:
-    """Return the definition of an operation, which raises ScheduleError where it writes into an input."""
+    """Return the definition of an operation, which raises ScheduleError where it writes into an input.
+
+    Torch counts all writes but those through numpy or `data`, so values are compared at the first call of each shape.
+    """
+    compared: set[tuple[Any, ...]] = set()
 
     @wraps(op.run)
     def run(*tiles: Tensor, **params: Any) -> None:
         ins = [tile.data for tile in tiles[op.outs :]]  # each with a count of writes of its own, from 0
+        shapes = tuple(tile.shape for tile in ins)
+        before = [None if shapes in compared else tile.clone() for tile in ins]
         op.run(*tiles[: op.outs], *ins, **params)
-        for name, tile in zip(op.operands[op.outs :], ins, strict=True):
-            if tile._version:
+        for name, tile, was in zip(op.operands[op.outs :], ins, before, strict=True):
+            if tile._version or (was is not None and not _same(was, tile)):
                 raise ScheduleError(
                     f"local operation {op.name!r} writes into its input {name}, which it may only read; compute on a "
                     f"copy, {name}.clone()"
                 )
+        compared.add(shapes)
 
     return run
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors have the same values, NaN where the other has NaN."""
+    return bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
 def find(name: str) -> LocalOp:
