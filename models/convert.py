@@ -43,11 +43,11 @@ def convert(
     One vector is multiplied by MeshGEMV, several by MeshGEMM. `dtype` is the dtype of tiles (None: the weight's own).
     With "int8" or "fp8" the matrices of linear layers are stored in this format, one scale each, and tiles are fp16.
     `emulate_on` is the torch device that computes the layers, on any device of the model ("auto": the GPU of their
-    input, else a GPU if there is one). A norm other than x / rms(x) * weight is not converted. Warns (`UserWarning`) of
-    parameters off the mesh, except embeddings. Raises ShapeError if there is nothing to convert; a layer that does not
-    fit the mesh raises SramError when it first runs. New weights, and changes in place, count from the next run on,
-    except changes through `weight.data` or numpy, which torch does not count. A weight without values (on the meta
-    device) raises CheckpointError at a run.
+    input, else a GPU if there is one). A norm other than x / rms(x) * weight is not converted, nor is a layer with
+    hooks or a forward of its own. Warns (`UserWarning`) of parameters off the mesh, except embeddings. Raises
+    ShapeError if there is nothing to convert; a layer that does not fit the mesh raises SramError when it first runs.
+    New weights, and changes in place, count from the next run on, except changes through `weight.data` or numpy, which
+    torch does not count. A weight without values, on the meta device, raises CheckpointError at a run.
     """
     if not isinstance(model, nn.Module):
         raise ShapeError(f"convert: {short(model)} of type {type(model).__name__} is no model; give a torch.nn.Module")
@@ -62,10 +62,12 @@ def convert(
               if child is not None and (layer := made.get(child)) is not None]  # fmt: skip
     if not layers:
         remedy = "give a model that holds some, such as torch.nn.Sequential(layer) of one layer"
-        if any(type(layer).__name__.endswith("RMSNorm") for layer in model.modules()):
-            remedy = "an RMSNorm must be x / rms(x) * weight over the last dimension, with a weight"
         if any(isinstance(layer, _OnMesh) for layer in model.modules()):
             remedy = "it is converted already, so build it anew for another mesh"
+        elif any(isinstance(layer, nn.Linear) for layer in model.modules() if layer is not model):
+            remedy = "layers with hooks or a forward of their own are not converted"
+        elif any(type(layer).__name__.endswith("RMSNorm") for layer in model.modules() if layer is not model):
+            remedy = "an RMSNorm must be x / rms(x) * weight over the last dimension, with a weight"
         raise ShapeError(f"{type(model).__name__} has no Linear, Conv1D or RMSNorm to convert within it; {remedy}")
     for _, name, layer in layers:
         if not layer.weight.is_meta and not is_finite(layer.weight):
@@ -211,7 +213,9 @@ def _converted(layer: nn.Module, mesh: Mesh, dtype: Any, how: dict[str, Any]) ->
     weight: Any = getattr(layer, "weight", None)
     if isinstance(weight, Tensor) and not weight.numel():
         return None
-    if isinstance(layer, nn.Linear):
+    if layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer):  # which may change its results
+        return None
+    if isinstance(layer, nn.Linear) and type(layer).forward is nn.Linear.forward:
         return MeshLinear(weight, layer.bias, False, mesh, dtype, how)
     if kind == "Conv1D" and isinstance(weight, nn.Parameter) and weight.dim() == 2:  # transformers' own, of GPT-2
         return MeshLinear(weight, getattr(layer, "bias", None), True, mesh, dtype, how)

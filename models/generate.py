@@ -244,9 +244,10 @@ def stream(
     **options: Unpack[SamplingOptions],
 ) -> TokenStream[Any]:  # fmt: skip
     """Return a checked `TokenStream`; ShapeError for an empty prompt, none, or more than the model is placed for."""
-    if not isinstance(max_new_tokens, Integral) or max_new_tokens < 0:
+    if not isinstance(max_new_tokens, Integral) or isinstance(max_new_tokens, bool) or max_new_tokens < 0:
         raise ShapeError(f"max_new_tokens = {max_new_tokens!r} must be a whole number, 0 or more")
     given = prompts.tolist() if hasattr(prompts, "tolist") else prompts  # a tensor, an array
+    given = list(given) if _is_list(given) else given  # a generator gives its items once
     single = not _is_list(given) or (len(given) > 0 and not any(map(_is_list, given)))
     named = [("prompts", given)] if single else [(f"prompts[{n}]", prompt) for n, prompt in enumerate(given)]
     batch: list[Prompt] = [token_ids(prompt, name) for name, prompt in named]

@@ -5,9 +5,11 @@ Our own impossibilities are `assert`s, not members of this family.
 """
 
 import contextlib
+import numbers
 import re
 from collections import abc
 from operator import index
+from typing import cast
 
 _WORDS = 80  # characters of a value in a message
 _LONGEST = 400  # characters of a word, as a path may have
@@ -17,7 +19,7 @@ class WaferError(Exception):
     """Base of all errors that wafer_triton raises for a user's mistake; a message is one line, long words are cut."""
 
     def __init__(self, message: str = "") -> None:
-        words = " ".join(message.split())
+        words = printable(" ".join(message.split()))
         super().__init__(re.sub(rf"\S{{{_LONGEST},}}", lambda word: f"{word[0][:_WORDS]}...", words))
 
 
@@ -73,6 +75,14 @@ class ArgumentError(WaferError, TypeError):
     """An argument of a function is of another kind than its annotation."""
 
 
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
+
+def printable(text: str) -> str:
+    """Return a text for a terminal, with escapes in place of control characters, such as a folder's name may have."""
+    return text.translate(_CONTROLS)
+
+
 MOST = 10**9  # of any whole number, some thousand times the largest model's
 
 
@@ -112,6 +122,13 @@ def _count(name: str, value: object) -> int:
     if number > MOST:
         raise ShapeError(f"{name} = {shown(value)} is more than the {MOST:,} that are taken here; give a smaller one")
     return number
+
+
+def check_positive(where: str, **given: object) -> None:
+    """Raise ShapeError, by its name, unless each is a positive number, far from the ends of fp32."""
+    for name, value in given.items():
+        if not isinstance(value, numbers.Real) or isinstance(value, bool) or not 1e-30 <= cast(float, value) <= 1e30:
+            raise ShapeError(f"{where}: {name} = {shown(value)} must be a positive number, from 1e-30 to 1e30")
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from wafer_triton.errors import CheckpointError, DtypeError
+from wafer_triton.errors import CheckpointError, DtypeError, shown
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.experts import by_expert, sources, stored_shape
 from wafer_triton.place.need import param_shapes
@@ -143,12 +143,14 @@ def _weight_map(folder: Path) -> dict[str, str]:
     index = folder / _INDEX
     table = parse_json(read_text(index, CheckpointError), index, CheckpointError)
     weight_map = table.get("weight_map") if isinstance(table, dict) else None
-    if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
+    if not isinstance(weight_map, dict):
         raise CheckpointError(
             f"{index}: has no weight_map, a table of parameters and the names of their files; put a whole copy there"
         )
     shards: dict[str, str] = weight_map
     for name, shard in shards.items():
+        if not isinstance(shard, str):
+            raise CheckpointError(f"{index}: {shown(name)} is in {shown(shard)}, no file name; put a whole copy there")
         # A bare file name cannot leave the folder, even in a forged index.
         if shard in ("", ".", "..") or "/" in shard or "\\" in shard:
             raise CheckpointError(f"{index}: {name} points outside the folder, at {shard!r}; refused")

@@ -110,15 +110,15 @@ class Session(PlacedModule):
     def advance(self, tokens: Sequence[int | None]) -> torch.Tensor:
         """Run one token of each sequence (None: leave it out); return logits [batch, vocab].
 
-        Raises ShapeError for the wrong number of tokens, CacheError when a cache is full, or was
-        dropped with the weights before.
+        Raises ShapeError for the wrong number of tokens, CacheError when a cache is full, or was dropped
+        with the weights before.
         """
         if self._dropped:
             raise CacheError(
                 "load_state_dict dropped the cached tokens, whose keys and values are of other weights; prefill them "
                 "again, or call reset() to step from an empty cache"
             )
-        check_type("advance: tokens", tokens, list if isinstance(tokens, list) else tuple, ShapeError)
+        check_type("advance: tokens", tokens, tuple if isinstance(tokens, tuple) else list, ShapeError)
         tokens = [None if token is None else token_id(token, f"tokens[{n}]") for n, token in enumerate(tokens)]
         if len(tokens) != self.batch or tokens == [None] * self.batch:
             raise ShapeError(

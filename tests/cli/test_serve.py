@@ -62,6 +62,9 @@ def test_a_trace_is_replayed_at_its_rate_or_another(tmp_path, capsys):
         shown = capsys.readouterr()
         assert json.loads(shown.out.splitlines()[-1])["seconds"] == pytest.approx(seconds, rel=0.12)
         assert "refused: 1 requests; of the first: 605 tokens are more than the 200 of the cache" in shown.err
+    assert main([*asked, "--count", "22"]) == 2
+    words = "--count 22: the trace has 21 requests; give no more, or --users, whose lengths are drawn from the trace"
+    assert words in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

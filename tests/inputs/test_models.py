@@ -92,6 +92,15 @@ def test_a_family_that_is_not_computed_is_named_before_its_own_keys(wrong, tmp_p
     assert f"{folder}/config.json: model_type = 'gemma' is not computed here" in wrong(line.format(folder))
 
 
+def test_control_characters_of_a_name_are_printed_as_escapes(capsys, tmp_path):
+    folder = checkpoint(tmp_path / "a\x1b[31m\x07b")
+    assert main(["estimate", "kv", "--mesh", "4", "--model", str(folder)]) == 0
+    assert "/a\\x1b[31m\\x07b, mesh 4" in capsys.readouterr().out
+    (folder / "config.json").write_text("{")
+    assert main(["estimate", "kv", "--mesh", "4", "--model", str(folder)]) == 2
+    assert "/a\\x1b[31m\\x07b/config.json: not valid JSON" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "5", "\ufeff{}", "[" * 3000])
 def test_a_broken_config_is_not_blamed_on_the_tokenizer(wrong, tmp_path, text):
     folder = checkpoint(tmp_path / "broken")

@@ -126,9 +126,9 @@ def test_a_json_array_is_no_trace(tmp_path, text):
 @pytest.mark.slow
 def test_a_refusal_names_the_mesh_that_was_nearest_to_a_fit():
     with pytest.raises(WaferError) as refused:
-        priced("shared", "llama2-13b", "wse2", Load(1, 4096, 4096, 1024, 64))
-    assert "on one mesh of wse2; of the nearest: llama2-13b" in str(refused.value)
-    assert "does not fit wse2: its " in str(refused.value) and "find room" in str(refused.value)
+        priced("shared", "smollm2-135m", "wse2,rows=76,cols=76", Load(1, 512, 512, 64, 16))
+    assert "on one mesh of wse2,rows=76,cols=76; of the nearest: smollm2-135m" in str(refused.value)
+    assert "does not fit wse2,rows=76,cols=76: its " in str(refused.value) and "find room" in str(refused.value)
 
 
 SERVE = ["serve", "--model", "smollm2-135m", "--decode-mesh", "125", "--rate", "5", "--input", "64", "--output", "16"]

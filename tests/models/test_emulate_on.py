@@ -100,6 +100,12 @@ def test_a_device_that_is_not_there_is_refused_with_those_that_are(monkeypatch, 
         WaferForCausalLM.from_config(SHAPE, mesh=2, emulate_on="nope")
 
 
+def test_a_device_without_values_is_refused():
+    said = r"emulate_on 'meta': torch has no such device here \(it is neither a CPU nor a GPU with CUDA\); use 'auto'"
+    with pytest.raises(BackendError, match=said):
+        WaferForCausalLM.from_config(SHAPE, mesh=2, emulate_on="meta")
+
+
 def test_the_command_line_passes_the_choice_on(monkeypatch, capsys):
     parser = options.argparse.ArgumentParser()
     for flags, settings in options.EXECUTION:

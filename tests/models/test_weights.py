@@ -147,7 +147,7 @@ def test_an_index_cannot_leave_the_folder(tmp_path, weights, shard):
         ("{}", "has no weight_map"),
         ("[]", "has no weight_map"),
         ('{"weight_map": 3}', "has no weight_map"),
-        ('{"weight_map": {"a": 3}}', "has no weight_map"),
+        ('{"weight_map": {"a": 3}}', "'a' is in 3, no file name; put a whole copy there"),
         ('{"weight_map": {"a": "b", "a": "c"}}', "key 'a' is given twice; give it once"),
     ],
 )

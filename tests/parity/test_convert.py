@@ -132,6 +132,34 @@ def test_parameters_of_two_layers_are_counted_once(roomy):
         convert(model, mesh=2, device=roomy)
 
 
+class Triple(nn.Linear):
+    def forward(self, x):
+        return 3 * super().forward(x)
+
+
+def hooked() -> nn.Module:
+    layer = nn.Linear(6, 6)
+    layer.register_forward_hook(lambda module, given, result: 2 * result)
+    return layer
+
+
+def replaced() -> nn.Module:
+    layer = nn.Linear(6, 6)
+    layer.forward = lambda x: x
+    return layer
+
+
+@pytest.mark.parametrize("make", [lambda: Triple(6, 6), hooked, replaced], ids=["class", "hook", "forward"])
+def test_a_layer_that_computes_more_than_its_product_stays_off_the_mesh(make, roomy):
+    model, x = nn.Sequential(nn.Linear(6, 6), make()).eval(), torch.randn(2, 6)
+    wanted = model(x).detach()
+    with pytest.warns(UserWarning, match=r"convert: 50 % of the parameters of Sequential stay off the mesh"):
+        convert(model, mesh=2, device=roomy)
+    torch.testing.assert_close(model(x), wanted, rtol=1e-5, atol=1e-5)
+    with pytest.raises(ShapeError, match="to convert within it; layers with hooks or a forward of their own are"):
+        convert(nn.Sequential(make()), mesh=2, device=roomy)
+
+
 def changed_in_place(model: nn.Sequential) -> None:
     with torch.no_grad():
         model[0].weight.mul_(2)

@@ -102,21 +102,21 @@ def test_serving_names_them_too(policy: str, capsys: pytest.CaptureFixture[str])
 
 
 def test_a_split_of_the_columns_names_them_too(capsys: pytest.CaptureFixture[str]) -> None:
-    line = "serve --model {} --rate 1 --input 512 --output 128 --count 3 --policy {}"
-    assert cli.main(line.format("llama3-8b", "split").split()) == 2
+    line = "serve --device wse2,rows=100,cols=130 --model {} --rate 1 --input 512 --output 128 --count 3 --policy {}"
+    assert cli.main(line.format("smollm2-135m", "split").split()) == 2
     said = capsys.readouterr().err
     found = re.search(
-        r"; with (\d+) columns of prefill, meshes (\S+) and (\S+) it would fit with (\d+) of its 32", said
+        r"; with (\d+) columns of prefill, meshes (\S+) and (\S+) it would fit with (\d+) of its 30", said
     )
     columns, first, second, kept = found.groups()
     assert "or with int8 or fp8 weights, or with" in said
     sizes = f"--columns {columns} --prefill-mesh {first} --decode-mesh {second}"
-    for model in (f"llama3-8b,layers={kept}", "llama3-8b --dtype int8"):
+    for model in (f"smollm2-135m,layers={kept}", "smollm2-135m --dtype int8"):
         assert cli.main(f"{line.format(model, 'split')} {sizes}".split()) == 0, capsys.readouterr().err
-    more = f"llama3-8b,layers={int(kept) + 1}"
+    more = f"smollm2-135m,layers={int(kept) + 1}"
     assert cli.main(f"{line.format(more, 'split')} {sizes}".split()) == 2
     (mesh,) = re.findall(r"; policy shared holds it on mesh (\S+)$", said.rstrip())
-    assert cli.main(f"{line.format('llama3-8b', 'shared')} --prefill-mesh {mesh}".split()) == 0
+    assert cli.main(f"{line.format('smollm2-135m', 'shared')} --prefill-mesh {mesh}".split()) == 0
 
 
 def test_a_split_of_given_meshes_is_explained_for_these(capsys: pytest.CaptureFixture[str]) -> None:

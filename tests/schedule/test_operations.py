@@ -76,6 +76,54 @@ def test_an_operation_of_ones_own_is_typed_too(monkeypatch):
     )
 
 
+FINE = {"tiles": lambda *, size: ((size,),) * 2, "work": lambda *, size: (0, size)}
+
+
+def test_a_definition_names_its_operands(monkeypatch):
+    monkeypatch.setattr(registry, "LOCAL_OPS", dict(registry.LOCAL_OPS))
+    for run in (lambda *tiles, size: None, lambda out, a, **params: None):
+        with pytest.raises(ScheduleError, match="takes any number of arguments; name each operand and each parameter"):
+            registry.local_op(**FINE)(run)
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ({"tiles": lambda *, n: ((n,),) * 2}, r"fill: `tiles` does not take the parameters \(.*\)"),
+        ({"work": lambda: (0, 0)}, "fill: `work` does not take the parameters"),
+        ({"reads": {"a": lambda *, size: None}}, "fill: `reads of a` returns None; give the elements that are read"),
+        ({"product": lambda *, size: (1, 2, 3)}, r"fill: `product` returns \(1, 2, 3\); give m, k, n and heads, at"),
+        ({"product": lambda *, size: (-1, 2, 3, 1)}, r"fill: `product` returns \(-1, 2, 3, 1\)"),
+    ],
+    ids=["tiles", "work", "reads", "three", "negative"],
+)
+def test_functions_of_an_operation_are_checked(monkeypatch, part, message):
+    monkeypatch.setattr(registry, "LOCAL_OPS", dict(registry.LOCAL_OPS))
+
+    @registry.local_op(**FINE | part)
+    def fill(out, a, *, size):
+        out.copy_(a)
+
+    b = builder()
+    b.round(b.local("fill", "c", "a", size=4))
+    with pytest.raises(ScheduleError, match=message):
+        b.build()
+
+
+def test_an_operation_that_returns_its_result_is_refused(monkeypatch):
+    monkeypatch.setattr(registry, "LOCAL_OPS", dict(registry.LOCAL_OPS))
+
+    @registry.local_op(**FINE)
+    def twice(out, a, *, size):
+        return 2 * a
+
+    b = builder()
+    b.round(b.local("twice", "c", "a", size=4))
+    program = executor("torch").bind(b.build(), {name: torch.ones(2, 3, 4) for name in ("a", "b", "c")})
+    with pytest.raises(ScheduleError, match=r"'twice' returns a Tensor and writes no output; write it into out, as"):
+        program.run()
+
+
 def writes_all(out, a, *, size):
     a.zero_()
     out.copy_(a)
@@ -140,12 +188,16 @@ def test_an_operation_defined_again_is_priced_anew(monkeypatch):
         ((writes_all, {}), r"@local_op: `tiles` and `work` missing; write @local_op\(tiles=..., work=...\)"),
         ((None, {}), "@local_op: `tiles` and `work` missing"),
         ((None, {"tiles": 1, "work": 2}), "local_op: tiles is of type int; give a function"),
+        ((None, FINE | {"reads": {"out": len}}), "`reads` has 'out'; give a dict by the names a$"),
+        ((None, FINE | {"reads": [1]}), "`reads` has a list; give a dict by the names a$"),
+        ((None, FINE | {"dtypes": {"z": ("fp16",)}}), "`dtypes` has 'z'; give a dict by the names out, a$"),
+        ((None, FINE | {"dtypes": {"a": ("fp33",)}}), "`dtypes` has 'fp33'; give some of fp32, "),
         (
             (None, {"tiles": len, "work": len, "outs": 3}),
             "outs = 3 must be the number of operands that it writes, of out",
         ),
     ],
-    ids=["bare", "empty", "number", "outs"],
+    ids=["bare", "empty", "number", "read", "list", "operand", "dtype", "outs"],
 )
 def test_a_registration_that_lacks_a_part_is_refused(given, message):
     run, named = given

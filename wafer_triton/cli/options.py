@@ -16,7 +16,7 @@ from wafer_triton.cli import ranks
 from wafer_triton.device import device as find_device
 from wafer_triton.device.dtype import BYTES, TILES, WEIGHTS
 from wafer_triton.device.mesh import Mesh, as_mesh
-from wafer_triton.errors import MOST, ConfigError
+from wafer_triton.errors import MOST, ConfigError, printable
 
 if TYPE_CHECKING:
     from wafer_triton.emulate.executor import Executor
@@ -309,7 +309,7 @@ def people(args: argparse.Namespace) -> TextIO:
 
 def tell(args: argparse.Namespace, answer: Any, *texts: str) -> int:
     """Print `texts` for people and, with `--json`, `answer` for programs; the exit code of a success."""
-    print(*texts, sep="\n", file=people(args), flush=True)
+    print(*map(printable, texts), sep="\n", file=people(args), flush=True)
     if args.json:
         print(json.dumps(_plain(answer), allow_nan=False))
     return 0
@@ -335,5 +335,7 @@ def utf8(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise argparse.ArgumentTypeError(f"{text!a} is not UTF-8 text (at character {error.start})") from None
+        raise argparse.ArgumentTypeError(
+            f"{text!a} is not UTF-8 text (at character {error.start}), or the locale is not; try LC_ALL=C.UTF-8"
+        ) from None
     return text

@@ -28,7 +28,12 @@ WORKLOAD = (
     option("--output", metavar="LENGTH", help="tokens of answers, likewise"),
     option("--count", type=count, metavar="N", help=f"requests (default: the whole trace, or {DEFAULT_COUNT})"),
     option("--cv", type=number, metavar="CV", help="burstiness of arrivals: 1 is Poisson (default), 3 comes in bursts"),
-    option("--users", type=count, metavar="N", help="in place of a rate: users who wait for their answers"),
+    option(
+        "--users",
+        type=count,
+        metavar="N",
+        help="in place of a rate: users who wait for their answers; lengths are drawn from a trace at random",
+    ),
     option("--pause", type=number, default=0.0, metavar="S", help="seconds of a user between answer and next request"),
     option("--seed", type=int, default=0, metavar="N", help="of all draws (default: %(default)s)"),
 )
@@ -100,7 +105,12 @@ def workload_of(args: argparse.Namespace) -> list[Request] | Closed:
     if args.users is None and args.pause:
         raise ConfigError(f"--pause {args.pause:g}: users alone pause; give --users, or leave it out")
     made = None if args.requests is None else read_trace(args.requests)
-    number = DEFAULT_COUNT if args.count is None else args.count
+    number = args.count or (DEFAULT_COUNT if made is None else len(made))
+    if made is not None and args.users is None and number > len(made):
+        raise ConfigError(
+            f"--count {number:,}: the trace has {len(made):,} requests; give no more, or --users, whose lengths are "
+            f"drawn from the trace"
+        )
     if made is None:
         drawn = workload.both(workload.length_of(args.input), workload.length_of(args.output))
     else:
@@ -109,7 +119,7 @@ def workload_of(args: argparse.Namespace) -> list[Request] | Closed:
         return workload.Closed(args.users, number, drawn, args.seed, args.pause)
     if made is None:
         return workload.bursty(args.rate, number, drawn, args.seed, 1.0 if args.cv is None else args.cv)
-    made = made[: args.count]
+    made = made[:number]
     return made if args.rate is None else workload.rescaled(made, args.rate)
 
 

@@ -108,6 +108,7 @@ class Explanation:
     effects: Mapping[str, Effect]
     best: tuple[Change, ...]
     whole: str = TIME
+    head_groups: int | None = None  # of a decoder
 
     def as_json(self) -> dict[str, Any]:
         """Return all fields as plain values."""
@@ -204,6 +205,7 @@ def explain(kind: str, *, device: DeviceLike = "wse2", progress: Progress = sile
         effects=effects,
         best=_distinct(pays),
         whole=found.whole,
+        head_groups=getattr(base, "head_groups", None),
     )
 
 

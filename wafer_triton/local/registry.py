@@ -45,7 +45,8 @@ class LocalOp:
     `dtypes` names for them, else any dtype of tiles. Of a `partial` operation operands may be longer. An `elementwise`
     operation may write the slot that it reads. Of an input that `reads` names no more elements are read than it says,
     of others all.
-    `product(**params)` gives (m, k, n, heads) of an operation that is a product, by which it is priced.
+    `product(**params)` gives (m, k, n, heads) of an operation that is a product, by which it is priced. One that is
+    `own`, defined outside of this package, is checked more closely.
     """
 
     name: str
@@ -58,11 +59,35 @@ class LocalOp:
     product: Callable[..., tuple[int, int, int, int]] | None = None
     partial: bool = False
     dtypes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    own: bool = False
 
-    @property
-    def is_own(self) -> bool:
-        """Whether the operation is a user's, defined outside of this package."""
-        return not self.run.__module__.startswith("wafer_triton.")
+    def wrong_names(self) -> str | None:
+        """Return the fault of an operation's operands, `reads` or `dtypes`; None if there is none."""
+        if any(entry.kind in (entry.VAR_POSITIONAL, entry.VAR_KEYWORD) for entry in self._signature.values()):
+            return "its definition takes any number of arguments; name each operand and each parameter"
+        for part, known in (("reads", self.operands[self.outs :]), ("dtypes", self.operands)):
+            held = getattr(self, part)
+            if not isinstance(held, Mapping) or (unknown := [name for name in held if name not in known]):
+                found = shown(unknown[0]) if isinstance(held, Mapping) else f"a {type(held).__name__}"
+                return f"`{part}` has {found}; give a dict by the names {', '.join(known)}"
+        unknown = [dtype for dtypes in self.dtypes.values() for dtype in dtypes if dtype not in BYTES]
+        return f"`dtypes` has {shown(unknown[0])}; give some of {', '.join(BYTES)}" if unknown else None
+
+    def _wrong_functions(self, params: Mapping[str, Any]) -> str | None:
+        """Return the fault of a function that does not take the parameters or gives no counts; None without one."""
+        more = {"product": self.product} if self.product else {}
+        reads = {f"reads of {name}": read for name, read in self.reads.items()}
+        for part, function in {"tiles": self.tiles, "work": self.work, **reads, **more}.items():
+            try:
+                inspect.signature(function).bind(**params)
+            except TypeError as error:
+                return f"`{part}` does not take the parameters ({error})"
+            found = function(**params) if part in reads or part in more else None
+            if part in reads and not _are_counts([found]):
+                return f"`{part}` returns {shown(found)}; give the elements that are read, at least 0"
+            if part in more and (not isinstance(found, tuple | list) or len(found) != 4 or not _are_counts(found)):
+                return f"`{part}` returns {shown(found)}; give m, k, n and heads, at least 0"
+        return None
 
     def updates(self, params: Mapping[str, Any]) -> bool:
         """Return whether the outputs are also read, as accumulators."""
@@ -92,7 +117,7 @@ class LocalOp:
 
     def _wrong_params(self, params: Mapping[str, Any]) -> str | None:
         known = {name: entry for name, entry in self._signature.items() if entry.kind is entry.KEYWORD_ONLY}
-        takes = f"{self.name} takes {', '.join(known)}"
+        takes = f"{self.name} takes {', '.join(known) or 'none; keyword-only ones are parameters'}"
         if unknown := sorted(set(params) - set(known)):
             return f"{self.name} has no parameter {unknown[0]!r}; {takes}"
         if missing := [name for name, entry in known.items() if entry.default is entry.empty and name not in params]:
@@ -112,6 +137,8 @@ class LocalOp:
             return (
                 f"{self.name} writes {self.outs} and reads {expected} slots ({names}), not {len(outs)} and {len(ins)}"
             )
+        if self.own and (wrong := self._wrong_functions(params)):
+            return f"{self.name}: {wrong}"
         tiles, done = self.tiles(**params), self.work(**params)
         if not _are_counts([size for dims in tiles for size in dims]) or len(tiles) != len(self.operands):
             return f"{self.name}: `tiles` returns {shown(tiles)}; give whole sizes for {', '.join(self.operands)}"
@@ -188,15 +215,19 @@ def local_op(
                 f"local operation {name!r}: outs = {shown(outs)} must be the number of operands that it writes, of "
                 f"{', '.join(made.operands) or 'none'}"
             )
-        LOCAL_OPS[name] = replace(made, run=_guarded(made)) if made.is_own else made
-        _OWN[0] += made.is_own
+        if not run.__module__.startswith("wafer_triton."):
+            if wrong := made.wrong_names():
+                raise ScheduleError(f"local operation {name!r}: {wrong}")
+            made = replace(made, run=_guarded(made), own=True)
+            _OWN[0] += 1
+        LOCAL_OPS[name] = made
         return run
 
     return register
 
 
 def _guarded(op: LocalOp) -> Callable[..., None]:
-    """Return the definition of an operation, which raises ScheduleError where it writes into an input.
+    """Return the definition of an operation, which raises ScheduleError where it writes an input, or no output.
 
     Torch counts all writes but those through numpy or `data`, so values are compared at the first call of each shape.
     """
@@ -206,9 +237,16 @@ def _guarded(op: LocalOp) -> Callable[..., None]:
     def run(*tiles: Tensor, **params: Any) -> None:
         ins = [tile.data for tile in tiles[op.outs :]]  # each with a count of writes of its own, from 0
         shapes = tuple(tile.shape for tile in ins)
-        before = [None if shapes in compared else tile.clone() for tile in ins]
-        op.run(*tiles[: op.outs], *ins, **params)
-        for name, tile, was in zip(op.operands[op.outs :], ins, before, strict=True):
+        values = [None if shapes in compared else tile.clone() for tile in ins]
+        outs = tiles[: op.outs]
+        before = [tile._version for tile in outs]
+        result: object = op.run(*outs, *ins, **params)  # type: ignore[func-returns-value]
+        if result is not None and [tile._version for tile in outs] == before:
+            raise ScheduleError(
+                f"local operation {op.name!r} returns a {type(result).__name__} and writes no output; write it into "
+                f"{op.operands[0]}, as {op.operands[0]}.copy_(...)"
+            )
+        for name, tile, was in zip(op.operands[op.outs :], ins, values, strict=True):
             if tile._version or (was is not None and not _same(was, tile)):
                 raise ScheduleError(
                     f"local operation {op.name!r} writes into its input {name}, which it may only read; compute on a "

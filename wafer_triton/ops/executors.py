@@ -35,7 +35,8 @@ def executor(
     """
     device = emulation_device(emulate_on)
     try:
-        torch.empty(0, device=device)
+        if torch.empty(0, device=device).device.type not in ("cpu", "cuda"):
+            raise RuntimeError("it is neither a CPU nor a GPU with CUDA")
     except (RuntimeError, AssertionError, TypeError) as error:  # torch raises all of them for a device it lacks
         reason = str(error).partition("\n")[0]
         said = f" ({reason})" if len(reason) <= 100 else ""

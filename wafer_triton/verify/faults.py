@@ -159,7 +159,7 @@ def _tried(schedule: Schedule) -> Iterator[Finding]:
     for number, round_ in enumerate(schedule.rounds):
         for op in round_.locals:
             key = op.op, str((op.params, op.outs, op.ins))
-            if not local.find(op.op).is_own or key in tried:
+            if not local.find(op.op).own or key in tried:
                 continue
             tried.add(key)
             import torch
