@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 
+UNCHANGED = nullcontext()
 _KINDS = ("cpu", "cuda")  # of torch devices
 
 
@@ -34,13 +35,12 @@ def current(device: str) -> AbstractContextManager[object]:
     """Return a context in which a GPU that is given by number is the current one, on which Triton launches."""
     import torch
 
-    if device == "cpu" or (on := torch.device(device)).type != "cuda" or on.index is None:
-        return nullcontext()
-    return torch.cuda.device(on)
+    on = torch.device(device)
+    return torch.cuda.device(on) if on.type == "cuda" and on.index is not None else UNCHANGED
 
 
 def as_planned(device: str) -> AbstractContextManager[object]:
-    """Return the context of plans and runs: `plain`, which costs nothing where no such mode is on, and `current`."""
+    """Return the context of plans and runs: `plain` where a mode is on, and `current`."""
     import torch
 
     modes = torch.is_inference_mode_enabled() or any(map(torch.is_autocast_enabled, _KINDS))

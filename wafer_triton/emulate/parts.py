@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.device.modes import as_planned
+from wafer_triton.device.modes import UNCHANGED, as_planned
 from wafer_triton.errors import ScheduleError
 from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
@@ -280,6 +280,8 @@ class Planner(ABC):
 
     def on_device(self) -> AbstractContextManager[object]:
         """Return the context of plans and runs: torch's plain modes, on the executor's own GPU of several."""
+        if self.device == "cpu" and not (torch.is_autocast_enabled("cpu") or torch.is_inference_mode_enabled()):
+            return UNCHANGED
         return as_planned(self.device)
 
     def check(self) -> None:  # noqa: B027  most have nothing to check
