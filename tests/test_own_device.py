@@ -198,6 +198,13 @@ def test_a_text_that_holds_no_device_is_refused(text: str, message: str) -> None
     assert message in str(caught.value)
 
 
+def test_a_files_name_may_have_commas(tmp_path: Path) -> None:
+    path = tmp_path / "a,b.json"
+    path.write_text('{"like": "wse2", "hop_cycles": 2}')
+    assert device(str(path)).hop_cycles == 2
+    assert device(f"{path},hop_cycles=3").hop_cycles == 3
+
+
 LINES = (
     "estimate gemv --mesh 8 --k 64 --n 64",
     "estimate decode --model smollm2-135m --mesh 16 --context 64",

@@ -86,19 +86,24 @@ def printable(text: str) -> str:
 MOST = 10**9  # of any whole number, some thousand times the largest model's
 
 
+def article(word: str) -> str:
+    """Return a word with its article, such as "an int" or "a Schedule"."""
+    return f"{'an' if word[:1] in 'aeioAEIO' else 'a'} {word}"  # u as in "a uint8"
+
+
 def shown(value: object) -> str:
     """Return a value in at most one short line, for a message."""
     try:
         text = " ".join(repr(value).split())
     except Exception:  # of a class of the user, or of a number with more digits than Python prints
-        text = f"a {type(value).__name__}"
+        text = article(type(value).__name__)
     return text if len(text) <= _WORDS else f"{text[:_WORDS]}..."
 
 
 def check_type(what: str, value: object, kind: type, error: type[WaferError] = ScheduleError) -> None:
     """Raise an error unless a value is of a kind."""
     if not isinstance(value, kind):
-        raise error(f"{what} is of type {type(value).__name__}; give a {kind.__name__}")
+        raise error(f"{what} is of type {type(value).__name__}; give {article(kind.__name__)}")
 
 
 def check_function(what: str, value: object, error: type[WaferError] = ScheduleError) -> None:

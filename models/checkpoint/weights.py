@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from wafer_triton.errors import CheckpointError, DtypeError, shown
+from wafer_triton.errors import CheckpointError, DtypeError, article, shown
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.experts import by_expert, sources, stored_shape
 from wafer_triton.place.need import param_shapes
@@ -199,8 +199,9 @@ def _check_names(folder: Path, names: Iterable[str], config: DecoderConfig) -> N
     harmless = {name for name in stored if name.endswith("rotary_emb.inv_freq")}
     harmless |= {_HEAD} if config.tie_word_embeddings else set()
     if unexpected := stored - expected - harmless:
+        kind = article(config.model_type)
         raise CheckpointError(
-            f"{folder}: {len(unexpected)} tensor{'s' * (len(unexpected) > 1)} that a {config.model_type} decoder of "
+            f"{folder}: {len(unexpected)} tensor{'s' * (len(unexpected) > 1)} that {kind} decoder of "
             f"{config.num_hidden_layers} layers does not have: {_some(unexpected)}; does config.json belong to it?"
         )
 

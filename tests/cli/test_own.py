@@ -200,7 +200,7 @@ def test_a_schedule_stands_beside_the_built_in_ones(run, name, algorithms, twin)
         ("check", "own.py:draft", "own.py: draft returns a Builder; it must return a Schedule, a Recipe or a pair "
                                   "(Schedule, Intent); end it with .build()"),
         ("check", "own.py:later", "own.py: later is async; give a plain function, which returns a Schedule, a Recipe"),
-        ("check", "own.py:number", "own.py: number returns a int; it must return a Schedule"),
+        ("check", "own.py:number", "own.py: number returns an int; it must return a Schedule"),
         ("check", "own.py:needs", "needs is called without arguments (missing a required argument: 'mesh')"),
         ("check", "own.py:raises", f"own.py, line {FILE[: FILE.index('1 / 0')].count(chr(10)) + 1}: ZeroDivisionError"),
         ("check", "own.py:leaves", "SystemExit: bye"),

@@ -52,3 +52,29 @@ def test_the_estimate_grows_with_rounds_cores_and_work():
     assert emulation_seconds(100, 256, 10**9) > known
     assert emulation_seconds(4 * 500, 500 * 500, 0) > LONG
     assert emulation_seconds(1, 10**6, 0, interpreted=True) == pytest.approx(INTERPRETED_SECONDS * 10**6)
+
+
+@pytest.mark.parametrize(
+    ("first", "each", "total", "told"),
+    [
+        (9.0, 0.005, 9_000, "about 44 seconds"),  # imports and caches of the first part do not count
+        (9.0, 0.005, 400, ""),
+        (0.1, 12.0, 40, "about 7 minutes"),  # slow parts: two of them are enough
+    ],
+)
+def test_a_long_run_is_announced_from_the_pace_of_its_parts(capsys, first, each, total, told):
+    times = iter([first + number * each for number in range(total)])
+    with Progress(brief=True, paced=True, clock=lambda: next(times)) as progress:
+        for done in range(1, total + 1):
+            progress("points", done, total)
+    said = capsys.readouterr().err
+    assert bool(said) is bool(told) and told in said and said.count("this takes") == bool(told)
+
+
+def test_parts_that_grow_slow_are_announced_when_they_do(capsys):
+    parts = [0.01] * 500 + [1.0] * 500
+    times = iter([sum(parts[:done]) for done in range(1, 1001)])
+    progress = Progress(brief=True, paced=True, clock=lambda: next(times))
+    for done in range(1, 1001):
+        progress("points", done, 1000)
+    assert "this takes about 8 minutes" in capsys.readouterr().err

@@ -118,6 +118,11 @@ def test_a_large_table_is_left_to_the_csv(run, monkeypatch):
     assert code == 0 and "4 points, 4 with figures" in out and "points: 4 of 4" in err
 
 
+def test_many_short_points_are_not_announced(run):
+    code, _, err = run("sweep gemm --over m=1:400:1 --set mesh=60 --set k=100 --set n=100 --no-plot")
+    assert code == 0 and "points: 400 of 400" in err and "this takes" not in err
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

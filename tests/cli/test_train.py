@@ -6,6 +6,7 @@ import re
 import pytest
 
 from wafer_triton.cli.main import main
+from wafer_triton.draw import progress
 
 CONFIG = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 256, "intermediate_size": 512,
@@ -27,6 +28,13 @@ def test_the_demo_trains_as_torch_does(capsys, more):
     assert code == 0 and len(answer["losses"]) == 2 and answer["largest_difference"] < 1e-4
     assert answer["losses"][1]["dies"] < answer["losses"][0]["dies"]
     assert answer["predicted_seconds"] > 0 and answer["hbm_bytes_by_name"]["weights"] > 0
+
+
+def test_a_long_step_reports_its_micro_batches(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "LONG", 0.0)
+    argv = ("train", "--demo", "--mesh", "1x2", "--steps", "2", "--micro-batches", "3", "--backend", "torch")
+    code, _, err = said(capsys, *argv)
+    assert code == 0 and "this takes about" in err and err.endswith("micro-batches: 6 of 6\n")
 
 
 def test_a_plan_of_a_config_has_every_baseline_or_says_why_not(capsys, tmp_path):

@@ -14,6 +14,7 @@ from wafer_triton.device import Device, device
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import DeviceError, MeshError
 from wafer_triton.schedule.product import recipe
+from wafer_triton.shape.decoder import DecoderShape
 
 pytestmark = pytest.mark.slow
 
@@ -165,6 +166,16 @@ def test_a_cache_has_shares_of_sram_and_effects_but_no_roof():
     assert found.effects["sram_bytes"].doubled == larger.shift_tokens / base.shift_tokens > 1
     assert found.effects["sram_bytes"].halved is None and not found.effects["clock_hz"].matters
     assert str(bounds("kv", **given)).startswith("bound by the SRAM of a core: weights ")
+
+
+def test_a_cache_beside_half_a_layer_has_shares_of_its_own_core():
+    """Place attention and feed-forward of each layer in two regions, as one core does not hold both."""
+    given = {"model": DecoderShape(64, 96, 4, 4, 2, 16, 256), "mesh": 1}
+    base = KINDS["kv"](**given)
+    assert base.regions > base.layers_per_region == 1 and base.weight_bytes == (64 * (64 + 2 * 32 + 64) + 64) * 2
+    found = bounds("kv", **given)
+    assert found is not None and sum(found.shares.values()) == pytest.approx(1)
+    assert all(share > 0 for share in found.shares.values())
 
 
 def test_less_time_is_a_higher_speed():

@@ -4,7 +4,7 @@ import pytest
 
 from wafer_triton import estimate
 from wafer_triton.compare.grid import REASON, feasible, masked, parsed, points, size, write_csv
-from wafer_triton.compare.sweep import KINDS, own, seconds, sweep
+from wafer_triton.compare.sweep import KINDS, own, sweep
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.layers import decode_block, decode_phases
 from wafer_triton.cost.price import price
@@ -109,14 +109,10 @@ def test_a_function_that_returns_a_schedule_is_swept():
     assert sweep(own(made), {"side": [4]})[0]["cycles"] == price(made()).cycles, "without a device, its own"
 
 
-def test_a_grid_that_is_too_large_is_refused_with_its_size_and_time():
+def test_a_grid_that_is_too_large_is_refused_with_its_size():
     over = {"mesh": range(1, 201), "context": range(1, 201)}
-    with pytest.raises(
-        ShapeError, match=r"a sweep of 200 x 200 = 40,000 points: at most 10,000 .* need about 27 minutes"
-    ):
+    with pytest.raises(ShapeError, match=r"a sweep of 200 x 200 = 40,000 points: at most 10,000 are taken; take"):
         sweep("decode", over, model="smollm2-135m")
-    assert seconds("decode", over) == 40_000 * 0.04
-    assert seconds("decode", {"mesh": [1, 2], "hop_cycles": [1, 2, 3]}) == pytest.approx(2 * 0.04 + 4 * 0.005)
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,7 @@ def test_on_a_preset_the_calibration_rows_count_too(tmp_path: Path, capsys: pyte
         (f"{GEMV}16,1,1,2\n", "own.csv, line 2: as many values as there are columns are needed"),
         (f"{GEMV}16,1,1,2,3,4\n", "own.csv, line 2: as many values as there are columns are needed"),
         (f"{GEMV}16,1,x,2,3\n", "own.csv, line 2: tile_n = 'x' must be a whole number of at least 1"),
+        (f"{GEMV}\n16,1,1,2,3\n\n16,1,x,2,3\n", "own.csv, line 5: tile_n = 'x' must be a whole number"),
         (f"{GEMV}16,1,1,2,nan\n", "own.csv, line 2: cycles = 'nan' must be a positive number"),
         (f"{GEMV}9999,1,1,2,3\n", "own.csv, line 2: mesh 9999 x 9999 at (0, 0) leaves device wse3"),
         (

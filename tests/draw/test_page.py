@@ -219,6 +219,12 @@ def test_dark_and_light_and_a_narrow_window(show):
         browser.ask("Emulation.clearDeviceMetricsOverride")
 
 
+def test_a_page_ends_in_letters_of_any_case(tmp_path):
+    schedule = product("mesh")
+    draw.page(tmp_path / "a.HTML", "a", [draw.scene(schedule)], schedule.mesh.device)
+    assert (tmp_path / "a.HTML").read_text().startswith("<!")
+
+
 def test_an_old_browser_gets_a_message(browser, tmp_path):
     schedule = product("mesh")
     draw.page(tmp_path / "old.html", "old", [draw.scene(schedule)], schedule.mesh.device)

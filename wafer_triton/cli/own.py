@@ -15,7 +15,7 @@ from traceback import extract_tb
 from types import ModuleType
 from typing import Any
 
-from wafer_triton.errors import ConfigError, ScheduleError
+from wafer_triton.errors import ConfigError, ScheduleError, article
 from wafer_triton.schedule.builder import drafting
 from wafer_triton.schedule.product import Recipe
 from wafer_triton.schedule.schedule import Schedule
@@ -90,7 +90,7 @@ def _own(result: Any, path: Path, name: str) -> OwnSchedule:
         result.close()
         raise ScheduleError(f"{path}: {name} is async; give a plain function, which returns {RESULTS}")
     hint = "; end it with .build()" if hasattr(result, "build") else ""
-    raise ScheduleError(f"{path}: {name} returns a {type(result).__name__}; it must return {RESULTS}{hint}")
+    raise ScheduleError(f"{path}: {name} returns {article(type(result).__name__)}; it must return {RESULTS}{hint}")
 
 
 def _run(path: Path) -> ModuleType:

@@ -43,12 +43,11 @@ def sweep(args: argparse.Namespace) -> int:
     if len(args.devices) == 1:
         options["device"] = find_device(args.devices[0])
     kind = kind_of(args.kind)
-    sweeps.check_size(kind, over)
+    sweeps.check_size(over)
     rows: list[Row] = []
     interrupted = False
     try:
-        with Progress(brief=len(grid.points(over)) < SHORT) as progress:
-            progress.announce(sweeps.seconds(kind, over))
+        with Progress(brief=len(grid.points(over)) < SHORT, paced=True) as progress:
             for row in sweeps.estimates(kind, over, progress, **options):
                 rows.append(row)
     except KeyboardInterrupt:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import re
 from dataclasses import replace
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from wafer_triton.cli.cap import positive
@@ -58,19 +57,19 @@ def train(args: argparse.Namespace) -> int:
     tokens, targets = torch.randint(0, sizes.vocab, (2, samples, 8), generator=torch.Generator().manual_seed(0))
     losses: list[tuple[float, float]] = []
     report, interrupted = None, False
-    with Progress(brief=True) as progress:
+    with Progress(brief=True, paced=True) as progress:
+
+        def counted(what: str, done: int, total: int) -> None:
+            progress(what, len(losses) * total + done, args.steps * total)
+
         try:
-            for number in range(args.steps):
-                begun = perf_counter()
+            for _ in range(args.steps):
                 optimizer.zero_grad()
                 loss = plain_loss(sizes, plain, tokens, targets)
                 loss.backward()
                 optimizer.step()
-                report = trainer.step(tokens, targets)
+                report = trainer.step(tokens, targets, counted)
                 losses.append((report.loss, loss.item()))
-                if number == 1:  # the first step plans as well
-                    progress.announce((perf_counter() - begun) * (args.steps - 2))
-                progress("steps", len(losses), args.steps)
         except KeyboardInterrupt:
             if report is None:
                 raise

@@ -52,17 +52,11 @@ KINDS: dict[str, Callable[..., Any]] = {
     "kv": estimate.kv,
     "cap": estimate.cap,
 }
-# CPU seconds of a point, about, on a machine such as a laptop: the first with its counts, and another device for them
-SECONDS = {
-    "gemm": (0.1, 0.1), "gemv": (0.02, 0.02), "decode": (0.04, 0.005), "prefill": (1.0, 0.1), "request": (3.0, 0.5),
-    "batch": (0.2, 0.1), "kv": (0.1, 0.05), "cap": (0.2, 0.1),
-}  # fmt: skip
 # units and labels of the keys of a device's numbers beside their own, as in `device.keys.UNITS`
 KEY_UNITS = {
     "sram_kib": ("KiB", "SRAM of a core"), "sram_mib": ("MiB", "SRAM of a core"), "clock_mhz": ("MHz", "clock"),
     "clock_ghz": ("GHz", "clock"), "link_bits_per_cycle": ("bits/cycle", "link"), "power_kilowatts": ("kW", "power"),
 }  # fmt: skip
-OWN_SECONDS = 0.1, 0.1  # of a schedule of the user's own
 
 
 @dataclass(frozen=True)
@@ -150,7 +144,7 @@ def estimates(
     arguments = {name: one for name, one in signature(run).parameters.items() if name != "device"}
     _check_names(kind if isinstance(kind, str) else "an own schedule", arguments, over, fixed)
     over = {name: list(given) if isinstance(given, Iterator) else given for name, given in over.items()}
-    check_size(kind, over)
+    check_size(over)
     values = {name: [_value(name, value, arguments) for value in given] for name, given in over.items()}
     fixed = {name: value if name == "device" else _value(name, value, arguments) for name, value in fixed.items()}
     base = fixed.pop("device", "wse2" if isinstance(kind, str) else None)
@@ -193,23 +187,13 @@ def asked(arguments: Mapping[str, Any]) -> str:
     )
 
 
-def seconds(kind: str | Callable[..., Any], over: Over) -> float:
-    """Return about how many CPU seconds a sweep takes on a machine such as a laptop."""
-    first, again = SECONDS.get(kind, OWN_SECONDS) if isinstance(kind, str) else OWN_SECONDS
-    cold = prod(len(values) for name, values in over.items() if name not in (*KEYS, "device"))
-    return cold * first + (prod(map(len, over.values())) - cold) * again
-
-
-def check_size(kind: str | Callable[..., Any], over: Over) -> None:
-    """Raise ShapeError for a grid of more than `MOST_POINTS` points, with its size and time."""
+def check_size(over: Over) -> None:
+    """Raise ShapeError for a grid of more than `MOST_POINTS` points, with its size."""
     for name, given in over.items():
         if isinstance(given, str) or not isinstance(given, Iterable):
             raise DeviceError(f"sweep over {name}: values are of type {type(given).__name__}; give a list of values")
     if prod(map(len, over.values())) > MOST_POINTS:
-        raise ShapeError(
-            f"a sweep of {size(over)}: at most {MOST_POINTS:,} are taken, and these need about "
-            f"{seconds(kind, over) / 60:,.0f} minutes here; take larger steps"
-        )
+        raise ShapeError(f"a sweep of {size(over)}: at most {MOST_POINTS:,} are taken; take larger steps")
 
 
 def _estimate(kind: str | Callable[..., Any]) -> Callable[..., Any]:

@@ -256,7 +256,7 @@ def _trace(routing: str | float | Path, shape: DecoderShape, batch: int) -> Trac
         path = Path(routing)  # type: ignore[arg-type]
         check_path(path)
         if not path.is_file():
-            if path.suffix == ".json":
+            if path.suffix.lower() == ".json":
                 raise ShapeError(
                     f"routing {path}: there is no such file; `generate --routing-out` writes one"
                 ) from None

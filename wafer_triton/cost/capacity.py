@@ -49,8 +49,9 @@ def full(
     cached = sum(size for name, size in needs[0].resident.items() if name in held)
     weights = sum(sum(need.resident.values()) for need in needs) - cached
     workspace = max(sum(decode_need(block, kind).workspace.values()) for kind in shape.layers_of)
-    each = max(1, (mesh.device.sram_bytes - workspace) // (weights + cached))
-    each = min(each, shape.num_hidden_layers)
+    each = min((mesh.device.sram_bytes - workspace) // (weights + cached), shape.num_hidden_layers)
+    if each == 0:  # a layer is in several regions, and the one of attention has the cache
+        each, weights = 1, sum(needs[0].resident.values()) - cached
     return Capacity(
         tokens, tokens * mesh.shape[0], each, device_regions(mesh, own), each * weights,
         each * cached // block.slots, block.head_groups, own,

@@ -17,6 +17,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from numbers import Number
 from os import PathLike, fspath
+from os.path import isfile
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,10 @@ def in_text(text: str) -> tuple[str, dict[str, Any]]:
 
     Raises DeviceError for a text that begins with a number, a word without a value, and a key that comes twice.
     """
-    first, *settings = (word.strip() for word in text.split(","))
+    words = text.split(",")
+    ends = range(len(words), 1, -1)  # of the first word, as a file's name may have commas
+    end = next((end for end in ends if isfile(",".join(words[:end]).strip())), 1)
+    first, *settings = (word.strip() for word in (",".join(words[:end]), *words[end:]))
     if "=" in first:
         raise DeviceError(f"device {text!r}: begins with a number; give a preset or a file first, as wse2,{text}")
     values: dict[str, Any] = {}

@@ -82,7 +82,7 @@ def picture(
         }
         with writing(path), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a glyph that the font lacks is drawn as a box
-            figure.savefig(path, dpi=DOTS, metadata=about[path.suffix])
+            figure.savefig(path, dpi=DOTS, metadata=about[path.suffix.lower()])
 
 
 def _lines(text: str, width: float) -> list[str]:
@@ -104,7 +104,7 @@ def path_of(path: Any) -> Path:
 
 def check_kind(path: Path) -> None:
     """Raise DrawError for another kind of file than `KINDS`."""
-    if path.suffix not in KINDS:
+    if path.suffix.lower() not in KINDS:
         raise DrawError(f"{path}: a picture is one of {', '.join(KINDS)}; end its name with one of them")
 
 

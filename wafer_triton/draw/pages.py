@@ -20,7 +20,7 @@ from wafer_triton.device import Device
 from wafer_triton.draw.figure import path_of
 from wafer_triton.draw.scenes import Plain, headlines
 from wafer_triton.draw.studies import first_layer
-from wafer_triton.errors import DrawError, check_type, writing
+from wafer_triton.errors import DrawError, article, check_type, writing
 from wafer_triton.text.arguments import checked
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def page(
     Raises DrawError if there is nothing to show, OSError for a path that cannot be written.
     """
     path = path_of(path)
-    if path.suffix not in (".html", ".htm"):
+    if path.suffix.lower() not in (".html", ".htm"):
         raise DrawError(f"{path}: a page is HTML; end its name with .html")
     check_type("page: title", title, str, DrawError)
     check_type(f"{title}: device of a page", device, Device, DrawError)
@@ -55,7 +55,8 @@ def page(
             raise DrawError(f"{title}: a table of a page has a title, a head and rows; one given has not")
     for one in scenes:
         if not isinstance(one, Mapping) or "rounds" not in one:
-            raise DrawError(f"{title}: a {type(one).__name__} is no scene of a page; give a result of draw.scene")
+            kind = article(type(one).__name__)
+            raise DrawError(f"{title}: {kind} is no scene of a page; give a result of draw.scene")
     if time is not None and not (isinstance(time, Mapping) and {"rows", "views"} <= time.keys()):
         raise DrawError(f"{title}: time of a page is of type {type(time).__name__}; give a result of times.plain")
     regions = list(regions)

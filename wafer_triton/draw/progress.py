@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from time import perf_counter
 from types import TracebackType
 from typing import Any
 
 TENTHS = 10  # plain lines of one thing, at most
 LONG = 20.0  # seconds from which on an estimate is printed
+PACE, FEW = 1.0, 5  # seconds and parts of a run, at least, that a pace is taken of
 
 
 class Progress:
     """Reports of `(name, done, total)`, a bar or some lines for each name; a terminal is clean on exit.
 
     With `brief`, work that takes less than `LONG` seconds, as announced, is not reported.
+    With `paced`, a run is announced once, as soon as its rest is long. The rest follows from the pace of its last parts
+    by `clock`, in seconds.
     """
 
-    def __init__(self, brief: bool = False) -> None:
-        self._brief = brief
+    def __init__(self, brief: bool = False, paced: bool = False, clock: Callable[[], float] = perf_counter) -> None:
+        self._brief, self._paced, self._clock = brief, paced, clock
+        self._since: tuple[float, int] | None = None  # time and number of parts from which on a pace is taken
         self._bars = _bars() if sys.stderr is not None and sys.stderr.isatty() else None
         self._tasks: dict[str, Any] = {}
         self._told: dict[str, int] = {}
@@ -41,6 +47,8 @@ class Progress:
             )
 
     def __call__(self, what: str, done: int, total: int) -> None:
+        if self._paced:
+            self._keep_pace(done, total)
         if self._brief:
             return
         if self._bars is None:
@@ -50,6 +58,18 @@ class Progress:
             self._bars.start()  # here, as bars without a task would leave an empty line
             self._tasks[what] = self._bars.add_task(what, total=total)
         self._bars.update(self._tasks[what], completed=done)
+
+    def _keep_pace(self, done: int, total: int) -> None:
+        now = self._clock()
+        if self._since is None:  # the first part pays for imports and caches
+            self._since = now, done
+            return
+        seconds, parts = now - self._since[0], done - self._since[1]
+        if seconds >= (PACE if parts >= FEW else LONG):
+            rest = (total - done) * seconds / parts
+            self._since = now, done
+            self._paced = rest < LONG
+            self.announce(rest)
 
     def _line(self, what: str, done: int, total: int) -> None:
         """Print a line whenever another tenth is done."""

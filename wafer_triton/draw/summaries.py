@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wafer_triton.draw.tables import table
-from wafer_triton.errors import DrawError
+from wafer_triton.errors import DrawError, article
 from wafer_triton.schedule.rounds import Round
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text.arguments import checked
@@ -71,8 +71,8 @@ def values(program: Program, buffer: str, core: tuple[int, int]) -> str:
     `core` is (row, column) of the logical mesh. Raises ShapeError for a buffer, MeshError for a core that is not there.
     """
     if not hasattr(program, "held"):
-        kind = type(program).__name__
-        raise DrawError(f"values: a {kind} holds no values; give a program, as executor().bind makes one")
+        kind = article(type(program).__name__)
+        raise DrawError(f"values: {kind} holds no values; give a program, as executor().bind makes one")
     if not isinstance(core, Sequence) or [type(place) for place in core] != [int, int]:
         raise DrawError(f"values: core = {core!r} must be a pair of whole numbers, row and column")
     rows = [("start", "", *_cells(_figures(program.held(buffer).core(*core))))]

@@ -20,7 +20,7 @@ from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.parts import Memory, Planner, Step, Tables, Workspace
 from wafer_triton.emulate.plan import elided, explicit
 from wafer_triton.emulate.program import POOL, Program
-from wafer_triton.errors import BackendError, DtypeError, ShapeError, WaferError, check_type, shown
+from wafer_triton.errors import BackendError, DtypeError, ShapeError, WaferError, article, check_type, shown
 from wafer_triton.schedule import rules
 from wafer_triton.schedule.rounds import Buffer
 from wafer_triton.schedule.schedule import Schedule
@@ -190,8 +190,8 @@ def whole(schedule: Schedule, buffer: Buffer, given: Any) -> torch.Tensor:
     shape = (*schedule.mesh.shape, buffer.slots * buffer.numel)
     if not isinstance(given, torch.Tensor) or given.layout != torch.strided:
         raise ShapeError(
-            f"{schedule.name}: buffer {buffer.name!r} is given a {type(given).__name__}; give a dense torch tensor "
-            f"[rows, cols, *tile], such as torch.from_numpy makes of an array"
+            f"{schedule.name}: buffer {buffer.name!r} is given {article(type(given).__name__)}; give a dense torch "
+            f"tensor [rows, cols, *tile], such as torch.from_numpy makes of an array"
         )
     if given.is_complex():
         raise DtypeError(

@@ -11,7 +11,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from wafer_triton.device.dtype import BYTES, TILES
-from wafer_triton.errors import ScheduleError, check_function, shown
+from wafer_triton.errors import ScheduleError, article, check_function, shown
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -68,7 +68,7 @@ class LocalOp:
         for part, known in (("reads", self.operands[self.outs :]), ("dtypes", self.operands)):
             held = getattr(self, part)
             if not isinstance(held, Mapping) or (unknown := [name for name in held if name not in known]):
-                found = shown(unknown[0]) if isinstance(held, Mapping) else f"a {type(held).__name__}"
+                found = shown(unknown[0]) if isinstance(held, Mapping) else article(type(held).__name__)
                 return f"`{part}` has {found}; give a dict by the names {', '.join(known)}"
         unknown = [dtype for dtypes in self.dtypes.values() for dtype in dtypes if dtype not in BYTES]
         return f"`dtypes` has {shown(unknown[0])}; give some of {', '.join(BYTES)}" if unknown else None
@@ -243,8 +243,8 @@ def _guarded(op: LocalOp) -> Callable[..., None]:
         result: object = op.run(*outs, *ins, **params)  # type: ignore[func-returns-value]
         if result is not None and [tile._version for tile in outs] == before:
             raise ScheduleError(
-                f"local operation {op.name!r} returns a {type(result).__name__} and writes no output; write it into "
-                f"{op.operands[0]}, as {op.operands[0]}.copy_(...)"
+                f"local operation {op.name!r} returns {article(type(result).__name__)} and writes no output; write it "
+                f"into {op.operands[0]}, as {op.operands[0]}.copy_(...)"
             )
         for name, tile, was in zip(op.operands[op.outs :], ins, values, strict=True):
             if tile._version or (was is not None and not _same(was, tile)):

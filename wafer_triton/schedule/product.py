@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from wafer_triton.device.dtype import accumulator, tile_dtype
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import ArgumentError, ShapeError, WaferError, check_type, shown
+from wafer_triton.errors import ArgumentError, ShapeError, WaferError, article, check_type, shown
 from wafer_triton.schedule import reduce as reduce_schedules
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.all_to_all import all_to_all
@@ -80,7 +80,7 @@ def _tupled(value: Any) -> Any:
         return tuple(map(_tupled, value))
     if not isinstance(value, Hashable):
         raise ArgumentError(
-            f"recipe of {shown(value)}, a {type(value).__name__}: give names, numbers and tuples of them"
+            f"recipe of {shown(value)}, {article(type(value).__name__)}: give names, numbers and tuples of them"
         )
     return value
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
-from wafer_triton.errors import ArgumentError, shown
+from wafer_triton.errors import ArgumentError, article, shown
 from wafer_triton.text.calls import call_check
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -125,7 +125,7 @@ def _kind(annotation: str, default: Any, names: Mapping[str, Any]) -> _Kind | No
     if origin in _PLAIN:
         return _PLAIN[origin]
     if isinstance(named, type) and named is not Any:
-        return _Kind(f"a {base}", lambda value: isinstance(value, named))
+        return _Kind(article(base), lambda value: isinstance(value, named))
     return None
 
 

@@ -22,6 +22,7 @@ from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.stream import peers, relay
 from wafer_triton.text.arguments import checked
+from wafer_triton.text.progress import Progress, silent
 from wafer_triton.train.cost import DieCost
 from wafer_triton.train.layers import MicroBatch, Saved
 from wafer_triton.train.linear import Linear, orders, take
@@ -99,9 +100,10 @@ class Trainer:
         return self._whole(self.grads)
 
     @checked
-    def step(self, tokens: Tensor, targets: Tensor) -> StepReport:
+    def step(self, tokens: Tensor, targets: Tensor, progress: Progress = silent) -> StepReport:
         """Take one step on a batch [samples, length] of whole numbers and report it, with the loss before it.
 
+        Reports "micro-batches" to `progress`.
         Raises ShapeError for tokens and targets that differ in shape, or that the vocabulary or a GPT's positions lack.
         """
         check_batch(self.sizes, tokens, targets)
@@ -110,8 +112,9 @@ class Trainer:
         self.grads = {}
         vectors = self.everywhere(self.weights["vectors"])
         loss, self._most = 0.0, dict[str, int]()
-        for rows in batches:
+        for number, rows in enumerate(batches, 1):
             loss += self._micro_batch(rows, vectors, 1 / tokens.numel())
+            progress("micro-batches", number, len(batches))
         self._update()
         return StepReport(loss, self.machine.cost, self._most)
 

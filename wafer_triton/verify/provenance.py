@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from wafer_triton import local
 from wafer_triton.device.layout import MESH_AXES, dimensions
-from wafer_triton.errors import ScheduleError, check_type, shown
+from wafer_triton.errors import ScheduleError, article, check_type, shown
 from wafer_triton.schedule.rounds import Cores, Local, Slot
 from wafer_triton.schedule.rules import Finding
 from wafer_triton.verify.held import JOINTS, HeldTiles, Value
@@ -110,9 +110,8 @@ class Intent:
     def of(cls, recipe: Recipe) -> Intent:
         """Return the intent of a recipe, its reference included."""
         if not hasattr(recipe, "constants"):
-            raise ScheduleError(
-                f"Intent.of: a {type(recipe).__name__} is no recipe; wafer_triton.schedule.product.recipe makes one"
-            )
+            kind = article(type(recipe).__name__)
+            raise ScheduleError(f"Intent.of: {kind} is no recipe; wafer_triton.schedule.product.recipe makes one")
         constants = {name: spec for name, (_, spec) in recipe.constants.items()}
         patterns = dict(recipe.inputs) | constants
         given: dict[str, PartitionSpec] = {name: spec or EVERY_CORE for name, spec in patterns.items()}

@@ -63,7 +63,7 @@ def read(path: Path, on: Device | None = None) -> list[OwnFamily]:
     try:
         table = csv.DictReader(StringIO(read_text(path)))
         names = tuple(table.fieldnames or ())
-        records = list(table)
+        records = [(table.line_num, record) for record in table]  # a blank line has no record
     except csv.Error as error:
         raise ConfigError(f"{path}: no CSV that can be read ({error}); mend it, or give another file") from None
     if twice := [name for name in names if names.count(name) > 1]:
@@ -77,7 +77,7 @@ def read(path: Path, on: Device | None = None) -> list[OwnFamily]:
     if not records or len(records) > MOST_ROWS:
         raise ConfigError(f"{path}: {len(records):,} rows; give from 1 to {MOST_ROWS:,}")
     found: dict[str, list[Measurement]] = {family: [] for family in kinds}
-    for line, record in enumerate(records, 2):
+    for line, record in records:
         _checked(path, line, record)
         for family in kinds:
             _, made, name = FAMILIES[family]
