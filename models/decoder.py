@@ -64,7 +64,7 @@ class WaferForCausalLM(Session):
             run.placed(self.placement)
         self.config, self.max_length, self.batch = config, placement.max_length, placement.batch
         own = decode_need(self.placement.head, "head").workspace
-        self.pipeline = here = PipelineStage.of(
+        self.pipeline = here = PipelineStage.of_this_rank(
             config, chosen, dtype, self.batch * self.max_length,
             sum(own.values()) * self.placement.head.mesh.cores // BYTES[dtype],
         )  # fmt: skip

@@ -101,7 +101,11 @@ def test_a_pattern_that_does_not_fit(shape, pattern, sizes, message):
 
 @pytest.mark.parametrize(
     ("pattern", "message"),
-    [("(y m) (y k)", "names an axis twice"), ("(y m) (x k) -> m q", "must order the tile's axes m, k")],
+    [
+        ("(y m) (y k)", "names an axis twice"),
+        ("(y x) k", "y and x both cut one dimension; give each"),
+        ("(y m) (x k) -> m q", "must order the tile's axes m, k"),
+    ],
 )
 def test_a_pattern_that_makes_no_sense(pattern, message):
     with pytest.raises(ShapeError, match=message):

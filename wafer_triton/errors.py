@@ -5,9 +5,11 @@ Our own impossibilities are `assert`s, not members of this family.
 """
 
 import contextlib
+import numbers
 import re
 from collections import abc
 from operator import index
+from typing import cast
 
 _WORDS = 80  # characters of a value in a message
 _LONGEST = 400  # characters of a word, as a path may have
@@ -125,6 +127,13 @@ def _count(name: str, value: object) -> int:
     if number > MOST:
         raise ShapeError(f"{name} = {shown(value)} is more than the {MOST:,} that are taken here; give a smaller one")
     return number
+
+
+def check_positive(where: str, **given: object) -> None:
+    """Raise ShapeError, by its name, unless each is a positive number, far from the ends of fp32."""
+    for name, value in given.items():
+        if not isinstance(value, numbers.Real) or isinstance(value, bool) or not 1e-30 <= cast(float, value) <= 1e30:
+            raise ShapeError(f"{where}: {name} = {shown(value)} must be a positive number, from 1e-30 to 1e30")
 
 
 @contextlib.contextmanager

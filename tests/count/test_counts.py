@@ -1,6 +1,6 @@
 """One counted value: the same schedule has the same counts when it is accounted and when it is priced."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 import pytest
@@ -11,8 +11,10 @@ from wafer_triton.cost.price import Cost, price, priced
 from wafer_triton.count.account import Account, account, multiply_adds
 from wafer_triton.count.counts import Counts
 from wafer_triton.device.mesh import Mesh
+from wafer_triton.errors import ScheduleError
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.collectives import multicast
+from wafer_triton.schedule.product import recipe
 
 NAMES = [each.name for each in fields(Counts)]
 
@@ -68,3 +70,10 @@ def test_schedules_that_repeat_cost_as_often_as_they_run():
     made = on_mesh("2x3")[0].schedule
     assert priced([(made, 2), (made, 3)]).cycles == pytest.approx(5 * price(made).cycles)
     assert priced([]) == Cost() and sum([], Account()) == Account()
+
+
+@pytest.mark.parametrize("reads", [account, price])
+def test_a_schedule_that_was_changed_by_hand_is_refused_by_its_fault(reads):
+    made = recipe("gemm", Mesh(4, 4), "fp32", ((8, 8), (8, 8)), ()).schedule
+    with pytest.raises(ScheduleError, match="round 0 .*: buffer 'a' is not declared"):
+        reads(replace(made, buffers={}))

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pairs import pairs
 from wafer_triton import ops
 from wafer_triton.count.account import account, round_account
 from wafer_triton.device.mesh import Mesh, as_mesh
@@ -20,7 +21,6 @@ from wafer_triton.schedule.schedule import Schedule
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 ALGORITHMS = ("mesh", "cannon", "summa", "allgather")
-dtypes = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 exchanges = pytest.mark.parametrize("exchange", ["explicit", "elided"])
 every_size = given(size=st.integers(3, 257))
 # Whole schedules take longer.
@@ -172,20 +172,19 @@ both = pytest.mark.parametrize("op", ["mesh_gemm", "mesh_gemm_t"])
 
 
 @pytest.mark.slow
-@both
-@exchanges
-@pytest.mark.parametrize("mesh", MESHES)
-@pytest.mark.parametrize(("m", "k", "n"), SIZES, ids=lambda size: str(size))
-def test_integers_are_exact(op, mesh, m, k, n, exchange):
-    a, b = operands(op, m, k, n, torch.float32, integers)
-    got = getattr(ops, op)(a, b, mesh=mesh, exchange=exchange)
-    assert torch.equal(got, plain(op, a, b))
+@pytest.mark.parametrize(
+    ("mesh", "sizes", "op"), pairs(MESHES, SIZES, ("mesh_gemm", "mesh_gemm_t")), ids=lambda size: str(size)
+)
+def test_integers_are_exact(op, mesh, sizes):
+    a, b = operands(op, *sizes, torch.float32, integers)
+    for exchange in ("explicit", "elided"):
+        assert torch.equal(getattr(ops, op)(a, b, mesh=mesh, exchange=exchange), plain(op, a, b)), exchange
 
 
 @both
-@dtypes
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("mesh", ["1", "2", "5", "2x3"])
+@pytest.mark.parametrize(
+    ("algorithm", "dtype", "mesh"), pairs(ALGORITHMS, tuple(DTYPES.values()), ("1", "2", "5", "2x3")), ids=str
+)
 def test_every_algorithm_is_exact_on_integers(op, mesh, algorithm, dtype):
     a, b = operands(op, 7, 11, 9, dtype, integers)
     for exchange in ("explicit", "elided"):
@@ -196,10 +195,13 @@ def test_every_algorithm_is_exact_on_integers(op, mesh, algorithm, dtype):
 
 @pytest.mark.slow
 @both
-@dtypes
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize(("mesh", "m", "k", "n"), [("3", 20, 50, 30), ("5x2", 17, 61, 23), ("7", 9, 5, 3)], ids=str)
-def test_values_are_as_good_as_plain_torch(op, mesh, m, k, n, algorithm, dtype):
+@pytest.mark.parametrize(
+    ("algorithm", "dtype", "case"),
+    pairs(ALGORITHMS, tuple(DTYPES.values()), [("3", 20, 50, 30), ("5x2", 17, 61, 23), ("7", 9, 5, 3)]),
+    ids=str,
+)
+def test_values_are_as_good_as_plain_torch(op, case, algorithm, dtype):
+    mesh, m, k, n = case
     a, b = operands(op, m, k, n, dtype, torch.randn)
     got = getattr(ops, op)(a, b, mesh=mesh, algorithm=algorithm)
     assert_close(got, plain(op, a.double(), b.double()), dtype, plain(op, a, b))

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from pairs import pairs
 from wafer_triton import ops
 from wafer_triton.device.layout import scatter
 from wafer_triton.device.mesh import as_mesh
@@ -11,16 +12,22 @@ from wafer_triton.ops.testing import assert_close
 from wafer_triton.schedule.trees import default_groups, ktree
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-dtypes = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 axes = pytest.mark.parametrize("axis", ["y", "x"])
 ALGORITHMS = ("ktree", "pipeline", "two-phase", "star", "ring")
 
 
 @pytest.mark.slow
-@axes
-@pytest.mark.parametrize("mesh", ["1", "2", "3", "7", "1x4", "4x1", "2x3", "5x2", "13x1", "1x13"])
-@pytest.mark.parametrize(("m", "k", "n"), [(1, 1, 1), (1, 7, 11), (1, 3, 40), (4, 13, 5), (2, 16, 16)], ids=str)
-def test_integers_are_exact(m, k, n, mesh, axis):
+@pytest.mark.parametrize(
+    ("mesh", "sizes", "axis"),
+    pairs(
+        ["1", "2", "3", "7", "1x4", "4x1", "2x3", "5x2", "13x1", "1x13"],
+        [(1, 1, 1), (1, 7, 11), (1, 3, 40), (4, 13, 5), (2, 16, 16)],
+        "yx",
+    ),
+    ids=str,
+)
+def test_integers_are_exact(sizes, mesh, axis):
+    m, k, n = sizes
     x, w = torch.randint(-3, 4, (m, k)).float(), torch.randint(-3, 4, (k, n)).float()
     for exchange in ("explicit", "elided"):
         assert torch.equal(ops.mesh_gemv(x, w, mesh=mesh, axis=axis, exchange=exchange), x @ w), exchange
@@ -28,9 +35,9 @@ def test_integers_are_exact(m, k, n, mesh, axis):
 
 @pytest.mark.slow
 @axes
-@dtypes
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("mesh", ["1", "7", "3x5"])
+@pytest.mark.parametrize(
+    ("algorithm", "dtype", "mesh"), pairs(ALGORITHMS, tuple(DTYPES.values()), ("1", "7", "3x5")), ids=str
+)
 def test_every_algorithm_is_exact_on_integers(mesh, algorithm, dtype, axis):
     x, w = torch.randint(-3, 4, (2, 23)).to(dtype), torch.randint(-3, 4, (23, 17)).to(dtype)
     for exchange in ("explicit", "elided"):
@@ -39,9 +46,9 @@ def test_every_algorithm_is_exact_on_integers(mesh, algorithm, dtype, axis):
 
 
 @axes
-@dtypes
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("mesh", ["3", "6x2", "7"])
+@pytest.mark.parametrize(
+    ("algorithm", "dtype", "mesh"), pairs(ALGORITHMS, tuple(DTYPES.values()), ("3", "6x2", "7")), ids=str
+)
 def test_values_are_as_good_as_plain_torch(mesh, algorithm, dtype, axis):
     x, w = torch.randn(1, 61, dtype=dtype), torch.randn(61, 29, dtype=dtype)
     got = ops.mesh_gemv(x, w, mesh=mesh, axis=axis, algorithm=algorithm)

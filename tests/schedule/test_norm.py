@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from pairs import pairs
 from wafer_triton import ops
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.torch import TorchExecutor
@@ -11,9 +12,16 @@ from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.norm import softmax_parts
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-dtypes = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
-meshes = pytest.mark.parametrize("mesh", ["1", "2", "3", "7", "1x5", "5x1", "2x3", "4x7"])
-shapes = pytest.mark.parametrize(("m", "n"), [(1, 1), (5, 7), (3, 40), (8, 3), (1, 16)], ids=str)
+MESHES = ("1", "2", "3", "7", "1x5", "5x1", "2x3", "4x7")
+cases = pytest.mark.parametrize(
+    ("mesh", "shape", "dtype"),
+    pairs(
+        MESHES,
+        [(1, 1), (5, 7), (3, 40), (8, 3), (1, 16)],
+        tuple(DTYPES.values()),
+    ),
+    ids=str,
+)
 exchanges = pytest.mark.parametrize("exchange", ["explicit", "elided"])
 INF = float("inf")
 
@@ -22,10 +30,9 @@ def rms_norm_torch(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.T
     return x / (x.square().mean(-1, keepdim=True) + eps).sqrt() * weight
 
 
-@dtypes
-@meshes
-@shapes
-def test_rms_norm(mesh, m, n, dtype):
+@cases
+def test_rms_norm(mesh, shape, dtype):
+    m, n = shape
     x, weight = torch.randn(m, n, dtype=dtype), torch.randn(n, dtype=dtype)
     got = ops.rms_norm(x, weight, eps=1e-5, mesh=mesh)
     assert got.dtype == dtype
@@ -47,18 +54,16 @@ def test_eps_counts():
 
 
 @pytest.mark.slow
-@dtypes
-@meshes
-@shapes
-def test_softmax(mesh, m, n, dtype):
-    x = 3 * torch.randn(m, n, dtype=dtype)
+@cases
+def test_softmax(mesh, shape, dtype):
+    x = 3 * torch.randn(*shape, dtype=dtype)
     got = ops.softmax(x, scale=0.375, mesh=mesh)
     assert got.dtype == dtype
     assert_close(got, (x.double() * 0.375).softmax(-1), dtype, (x * 0.375).softmax(-1))
     assert torch.equal(got, ops.softmax(x, scale=0.375, mesh=mesh, exchange="elided"))
 
 
-@meshes
+@pytest.mark.parametrize("mesh", MESHES)
 def test_padded_columns_do_not_count(mesh):
     # were the zeros of the padding to count, they would dwarf these
     x = torch.full((3, 5), -200.0)

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pairs import pairs
 from wafer_triton import ops
 from wafer_triton.count.account import account
 from wafer_triton.device.mesh import Mesh
@@ -157,10 +158,13 @@ def test_broadcast_reaches_every_core_both_ways_at_once(root, exchange):
 
 
 @executors
-@pytest.mark.parametrize("algorithm", ["ktree", "pipeline", "two-phase", "star", "ring"])
-@pytest.mark.parametrize("op", ["add", "maximum"])
 @pytest.mark.parametrize("axis", ["x", "y"])
-@pytest.mark.parametrize("mesh", ["1", "2x3", "3x2", "7x1", "1x8", "5"])
+@pytest.mark.parametrize(
+    ("mesh", "algorithm", "op"),
+    pairs(
+        ["1", "2x3", "3x2", "7x1", "1x8", "5"], ["ktree", "pipeline", "two-phase", "star", "ring"], ("add", "maximum")
+    ),
+)
 def test_all_reduce(mesh, axis, op, algorithm, exchange):
     rows, cols = (int(side) for side in (mesh.split("x") * 2)[:2])
     x = torch.randint(-9, 10, (rows, cols, 2, 5)).float()

@@ -173,6 +173,18 @@ def test_rows_of_a_repetition_do_not_change_moves_along_y():
         b.repeat(4, lambda _: b.round(b.exchange("y", "a", "b", [0], [1])), rows=np.array([1, 2, 3, 0]))
 
 
+@pytest.mark.parametrize(("period", "every"), [(1, 5), (2, 3)])
+def test_an_iteration_that_differs_otherwise_is_refused(period, every):
+    b = Builder(Mesh(1, 5), "mine")
+    b.buffer("a", (4,), "fp32", "state")
+    b.buffer("b", (4,), "fp32", "scratch")
+    at = np.arange(5)
+    message = f"mine: iteration {period} of repeat differs from iteration 0 in more than `rows` and `slots` say; give"
+    b.repeat(6, lambda number: b.round(b.exchange("x", "a", "b", at, (at + number % every) % 5)), period=period)
+    with pytest.raises(ScheduleError, match=message):
+        b.build()
+
+
 def test_a_slot_that_a_repetition_comes_to_must_exist():
     b = Builder(Mesh(2, 2), "mine")
     b.buffer("a", (4,), "fp32", "input")

@@ -143,6 +143,7 @@ def estimates(
     run = _estimate(kind)
     arguments = {name: one for name, one in signature(run).parameters.items() if name != "device"}
     _check_names(kind if isinstance(kind, str) else "an own schedule", arguments, over, fixed)
+    over = {name: list(given) if isinstance(given, Iterator) else given for name, given in over.items()}
     check_size(over)
     values = {name: [_value(name, value, arguments) for value in given] for name, given in over.items()}
     fixed = {name: value if name == "device" else _value(name, value, arguments) for name, value in fixed.items()}

@@ -25,7 +25,7 @@ from wafer_triton.device import Device
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import check_type
 from wafer_triton.place.transfers import Scheduled
-from wafer_triton.schedule import sram
+from wafer_triton.schedule import rules, sram
 from wafer_triton.schedule.schedule import Schedule, once
 from wafer_triton.schedule.trees import default_groups, two_level
 from wafer_triton.text import notebook
@@ -79,7 +79,8 @@ def price(schedule: Schedule, using: Constants | None = None) -> Cost:
     check_type("price: schedule", schedule, Schedule)
     if using is not None:
         check_type("price: using", using, Constants)
-    return price_on(schedule, schedule.mesh.device, constants(schedule.mesh.device) if using is None else using)
+    with rules.reading(schedule):
+        return price_on(schedule, schedule.mesh.device, constants(schedule.mesh.device) if using is None else using)
 
 
 def price_on(schedule: Schedule, device: Device, using: Constants) -> Cost:

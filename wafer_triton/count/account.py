@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from wafer_triton import local
 from wafer_triton.count.counts import Counts
 from wafer_triton.count.runs import distinct_runs, stages
-from wafer_triton.count.traffic import Moves, Traffic
+from wafer_triton.count.spans import Moves
+from wafer_triton.count.traffic import Traffic
 from wafer_triton.errors import MOST, ShapeError, check_counts, check_type, shown
-from wafer_triton.schedule import sram
+from wafer_triton.schedule import rules, sram
 from wafer_triton.schedule.repeat import Repeat, comings
 from wafer_triton.schedule.rounds import Exchange, Local, Round
 from wafer_triton.schedule.schedule import Schedule
@@ -96,6 +97,11 @@ class LinkDistribution:
 def account(schedule: Schedule) -> Account:
     """Count a schedule."""
     check_type("account: schedule", schedule, Schedule)
+    with rules.reading(schedule):
+        return _account(schedule)
+
+
+def _account(schedule: Schedule) -> Account:
     totals, held, runs = _Totals(schedule), sram.account(schedule), distinct_runs(schedule)
     distinct = _distinct(schedule)
     added = sum((totals.round(round_, times, turning) * times for round_, times, turning in distinct), Account())

@@ -149,6 +149,8 @@ def sharding(
     axes: dict[str, int] = {}
     for group, total in zip(groups, shape, strict=True):
         at = next((number for number, axis in enumerate(group) if axis in MESH_AXES), None)
+        if set(MESH_AXES) <= set(group):
+            raise ShapeError(f"pattern {pattern!r}: y and x both cut one dimension; give each a dimension of its own")
         if at is not None and at + 1 == len(group):
             raise ShapeError(f"pattern {pattern!r}: after {group[at]!r} must stand the axis that it cuts")
         # one axis may have any size: the tile's if the mesh cuts this dimension, else one that is not named

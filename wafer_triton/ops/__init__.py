@@ -127,7 +127,7 @@ def softmax(x: Operand, *, scale: float = 1.0, **how: Unpack[How]) -> Any:
 def _number(name: str, key: str, value: Any) -> float:
     """Return a value as a finite number; ShapeError if it is none."""
     try:
-        number = float(value)
+        number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         number = math.nan
     if not math.isfinite(number):

@@ -263,7 +263,10 @@ def _agree(name: str, tensors: list[Tensor]) -> None:
 def _cut_alike(operation: Recipe, operands: tuple[Operand, ...]) -> None:
     for (buffer, pattern), operand in zip(operation.inputs, operands, strict=True):
         if isinstance(operand, MeshTensor) and operand.pattern != pattern:
-            raise ShapeError(f"{operation.schedule.name}: {buffer} must be cut as {pattern!r}, not {operand.pattern!r}")
+            raise ShapeError(
+                f"{operation.schedule.name}: {buffer} must be cut as {pattern!r}, not {operand.pattern!r}; gather it, "
+                f"and give the tensor, or scatter it anew by that pattern"
+            )
         if isinstance(operand, MeshTensor) and operand.mesh != operation.schedule.mesh:
             unfolded = replace(operation.schedule.mesh, fold=(1, 1))
             hint = "; scatter it on mesh.square()" if operand.mesh == unfolded else ""

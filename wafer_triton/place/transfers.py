@@ -16,7 +16,8 @@ from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.align import align, transpose_by_rings
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Slot
+from wafer_triton.schedule.repeat import Section
+from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 
 Scheduled = tuple[Schedule, int]  # a schedule and its number of runs
@@ -93,19 +94,29 @@ def redistribute(mesh: Mesh, axis: str, source: Index, target: Index, numel: int
     one.
     """
     b = Builder(mesh, f"redistribute along {axis}")
-    slots, rounds = _planned(mesh.length(axis), source.tobytes(), target.tobytes())
-    b.buffer("from", (numel,), dtype, "input", slots[0])
-    b.buffer("to", (numel,), dtype, "output", slots[1])
-    for moves, stays in rounds:
-        steps: list[Exchange | Local] = []
+    plan = _planned(mesh.length(axis), source.tobytes(), target.tobytes())
+    ends, size = ("from", "to"), {"size": numel}
+    for name, role, slots in zip(ends, ("input", "output"), plan.slots, strict=True):
+        b.buffer(name, (numel,), dtype, role, slots)
+
+    def made(number: int) -> Round:
+        exchanges, copies = list[Exchange](), list[Local]()
+        moves, stays = plan.rounds[number]
         if moves is not None:
             send, recv, sent, got = moves
-            steps.append(Exchange(axis, Slot("from", sent, axis), Slot("to", got, axis), send, recv))
+            exchanges.append(Exchange(axis, Slot("from", sent, axis), Slot("to", got, axis), send, recv))
         if stays is not None:
             cores, sent, got = stays
-            ends = Slot("to", got, axis), Slot("from", sent, axis)
-            steps.append(b.local("copy", *ends, Cores(axis, cores), size=numel))
-        b.round(*steps, label="redistribute")
+            here, there = Slot("from", sent, axis), Slot("to", got, axis)
+            copies.append(Local("copy", (there,), (here,), size, Cores(axis, cores)))
+        return Round(tuple(exchanges), tuple(copies), "redistribute")
+
+    def section(begin: int, count: int) -> Section:
+        work = next((number for number in range(count) if plan.rounds[begin + number][1] is not None), 0)
+        uses = dict.fromkeys(ends, (0, count - 1))
+        return Section(count, uses, lambda number: made(begin + number), (plan, axis, begin), (work,))
+
+    b.steps += [section(begin, end - begin) if end - begin > 1 else made(begin) for begin, end in plan.runs]
     return b.build(draft=True)
 
 
@@ -113,14 +124,22 @@ Moves = tuple[Index, Index, Index, Index]  # senders, receivers in ascending ord
 Stays = tuple[Index, Index, Index]  # cores, and their slots on both sides
 
 
-@lru_cache(maxsize=1024)
-def _planned(
-    length: int, source: bytes, target: bytes
-) -> tuple[tuple[int, int], list[tuple[Moves | None, Stays | None]]]:
-    """Return the slots that units take on both sides, and the units of every round that move and that stay.
+@dataclass(frozen=True, eq=False)
+class _Plan:
+    """The slots that units take on both sides, the units of every round that move and that stay, and runs of rounds.
 
-    Moves of other sizes share them, so that each is counted once.
+    In successive rounds of a run (first, end) whole tiles move on, see `wafer_triton.count.runs`; every other round is
+    a run.
     """
+
+    slots: tuple[int, int]
+    rounds: list[tuple[Moves | None, Stays | None]]
+    runs: list[tuple[int, int]]
+
+
+@lru_cache(maxsize=1024)
+def _planned(length: int, source: bytes, target: bytes) -> _Plan:
+    """Return the plan of units that leave and reach these cores; moves of other sizes share it."""
     here, there = np.frombuffer(source, np.int64), np.frombuffer(target, np.int64)
     rounds, ranks, moving = _rounds(here, there), (ranks_of(here), ranks_of(there)), (here != there).astype(np.int64)
     slots = np.zeros((2, 2, int(rounds.max()) + 1, length), np.int64)  # for resident and moving units, on both sides
@@ -138,7 +157,20 @@ def _planned(
         number, goes = divmod(int(kinds[start]), 2)
         both = (here[start:end], there[start:end]) if goes else (there[start:end],)
         planned[number][1 - goes] = (*both, *slots[goes, :, number])
-    return (int(ranks[0].max()) + 1, int(ranks[1].max()) + 1), [(moves, stays) for moves, stays in planned]
+    runs, before = list[tuple[int, int]](), False
+    for number, (moves, _) in enumerate(planned):
+        onward = False
+        if moves is not None:
+            sends = np.zeros(length, bool)
+            sends[moves[0]] = True
+            onward = bool(sends[moves[1]].any())
+        if onward and before:
+            runs[-1] = runs[-1][0], number + 1
+        else:
+            runs.append((number, number + 1))
+        before = onward
+    held = int(ranks[0].max()) + 1, int(ranks[1].max()) + 1
+    return _Plan(held, [(moves, stays) for moves, stays in planned], runs)
 
 
 def _rounds(source: Index, target: Index) -> Index:

@@ -30,6 +30,7 @@ from wafer_triton.schedule.rounds import (
     as_slot,
     caller,
 )
+from wafer_triton.schedule.same import same
 from wafer_triton.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class Builder:
         self.family = family
         self.buffers: dict[str, Buffer] = {}
         self.steps: list[Step] = []
+        self._again: list[tuple[Repeat, Callable[[int], None], int]] = []  # to be judged by `build`
 
     @property
     def rounds(self) -> tuple[Round, ...]:
@@ -103,13 +105,16 @@ class Builder:
         sizes = tuple(map(int, tile))
         buffer = Buffer(name, sizes, storage_name(dtype), role, int(slots), pattern, tuple(holds), skew)
         if self.buffers.setdefault(name, buffer) != buffer:
-            raise ScheduleError(f"{self.name}: buffer {name!r} is declared twice: {self.buffers[name]} and {buffer}")
+            first, more = vars(self.buffers[name]), vars(buffer)
+            ways = ", ".join(f"{key} {first[key]!r} and {more[key]!r}" for key in more if first[key] != more[key])
+            raise ScheduleError(f"{self.name}: buffer {name!r} is declared twice, with {ways}; give another name")
         return name
 
     def like(self, name: str, of: str) -> str:
         """Declare a scratch buffer with the tile, dtype and slots of buffer `of`; ScheduleError if there is no `of`."""
-        check_type(f"{self.name}: name of a buffer", name, str)
-        check_type(f"{self.name}: buffer to be like", of, str)
+        if type(name) is not str or type(of) is not str:
+            check_type(f"{self.name}: name of a buffer", name, str)
+            check_type(f"{self.name}: buffer to be like", of, str)
         if of not in self.buffers:
             raise ScheduleError(f"{self.name}: no buffer {of!r} to be like; declared: {', '.join(self.buffers)}")
         model, known = self.buffers[of], self.buffers.get(name)
@@ -181,7 +186,8 @@ class Builder:
                     f"{self.name}: step {shown(step)} of a round is neither an exchange nor a local operation; give "
                     f"them one by one, as b.exchange and b.local make them"
                 )
-        check_type(f"{self.name}: label of a round", label, str)
+        if type(label) is not str:
+            check_type(f"{self.name}: label of a round", label, str)
         if pattern is not None:
             check_type(f"{self.name}: pattern of a round", pattern, Pattern)
         exchanges = tuple(step for step in steps if isinstance(step, Exchange) and step.recv.size)
@@ -199,10 +205,12 @@ class Builder:
         """Add `iteration(0)` to `iteration(times - 1)`; each differs from the one `period` before as `Repeat` says.
 
         `rows` and `slots` are as in `Repeat`, for a whole period. Raises ScheduleError for `rows` that are not every
-        row once, or that change an exchange along y.
+        row once, or that change an exchange along y. `build` refuses an iteration `period` that differs otherwise from
+        iteration 0; later ones are not called.
         """
-        check_type(f"{self.name}: times of repeat", times, int)
-        check_type(f"{self.name}: period of repeat", period, int)
+        if type(times) is not int or type(period) is not int:
+            check_type(f"{self.name}: times of repeat", times, int)
+            check_type(f"{self.name}: period of repeat", period, int)
         if period < 1:
             raise ScheduleError(f"{self.name}: repeat with period {period}: give a number of at least 1")
         if slots is not None and not (
@@ -215,15 +223,31 @@ class Builder:
             raise ScheduleError(f"{self.name}: repeat of {shown(iteration)}: give a function of the iteration's number")
         start, whole = len(self.steps), times // period
         if whole > 1:
-            for number in range(period):
+            iteration(0)
+            first = tuple(self.steps[start:])
+            for number in range(1, period):
                 iteration(number)
             steps = tuple(self.steps[start:])
             if rows is not None:
                 rows = self._positions("rows of repeat", rows)
                 self._check_rows(steps, rows)
+            self._again.append((Repeat(first, 2, rows, slots or {}), iteration, period))
             self.steps[start:] = [Repeat(steps, whole, rows, slots or {})]
         for number in range(whole * period if whole > 1 else 0, times):
             iteration(number)
+
+    def _check_again(self) -> None:
+        """Raise ScheduleError unless iteration `period` is the first one, as its repetition changes it."""
+        judged, self._again = self._again, []  # an iteration may repeat others
+        for first, iteration, period in judged:
+            steps, self.steps = self.steps, []
+            iteration(period)
+            wanted, again, self.steps = first.flat[first.each :], flat(self.steps), steps
+            if len(wanted) != len(again) or not all(same(*both, self.mesh) for both in zip(wanted, again, strict=True)):
+                raise ScheduleError(
+                    f"{self.name}: iteration {period} of repeat differs from iteration 0 in more than `rows` and "
+                    f"`slots` say; give them, another period, or add the rounds in a loop"
+                )
 
     def _check_rows(self, steps: Sequence[Step], rows: Index) -> None:
         """Raise ScheduleError unless `rows` has every row once and leaves exchanges along y in `steps` unchanged."""
@@ -262,7 +286,10 @@ class Builder:
         Raises ScheduleError when a rule of the machine is broken, SramError when a core's buffers do not fit.
         """
         schedule = Schedule(self.name, self.mesh, dict(self.buffers), Rounds(self.steps), self.family)
-        return schedule if draft or _DRAFTING.get() else checked(schedule)
+        if draft or _DRAFTING.get():
+            return schedule
+        self._check_again()
+        return checked(schedule)
 
 
 def checked(schedule: Schedule) -> Schedule:

@@ -264,8 +264,8 @@ def source_line(file: str, line: int) -> str:
 class Round:
     """Exchanges, then local operations in order; `label` names the step of the algorithm for traces.
 
-    A round with a `pattern` may run in one step with its neighbours; the bits are the same without. `source` is the
-    line of code that made the round, for traces alone.
+    A round with a `pattern` may run in one planned step with its neighbours; the bits are the same without. `source` is
+    the line of code that made the round, for traces alone.
     """
 
     exchanges: tuple[Exchange, ...] = ()
@@ -297,7 +297,12 @@ def as_slot(slot: str | Slot) -> Slot:
     """Return a buffer's name as its slot 0; ScheduleError for a value that is neither a name nor a slot."""
     if isinstance(slot, Slot):
         return slot
-    if isinstance(slot, str):
-        return Slot(slot)
-    check_type(f"slot {shown(slot)}", slot, str)
-    return Slot(slot)
+    if type(slot) is not str:
+        check_type(f"slot {shown(slot)}", slot, str)
+    return _first_slot(slot)
+
+
+@lru_cache(maxsize=1024)
+def _first_slot(buffer: str) -> Slot:
+    """Return slot 0 of a buffer, made once: most steps name it."""
+    return Slot(buffer)

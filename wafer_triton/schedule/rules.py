@@ -10,18 +10,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 from weakref import WeakSet
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wafer_triton import local
 from wafer_triton.errors import ScheduleError, shown
 from wafer_triton.local import SlotOperand
 from wafer_triton.schedule import patterns
+from wafer_triton.schedule.accesses import Access, cells, common_lines, pairs, slots_at
 from wafer_triton.schedule.repeat import Repeat, comings, count
 from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
@@ -52,6 +53,16 @@ def validate(schedule: Schedule) -> None:
 
 
 _VALID: WeakSet[Schedule] = WeakSet()  # schedules that break no rule
+
+
+@contextmanager
+def reading(schedule: Schedule) -> Iterator[None]:
+    """Raise ScheduleError by rule, round and core where a schedule that was changed by hand cannot be read."""
+    try:
+        yield
+    except (KeyError, IndexError):
+        validate(schedule)
+        raise
 
 
 def findings(schedule: Schedule) -> Iterator[Finding]:
@@ -93,14 +104,6 @@ def title(schedule: Schedule, number: int) -> str:
 class _Broken(Exception):
     def __init__(self, finding: Finding) -> None:
         self.finding = finding
-
-
-class _Access(NamedTuple):
-    """Cores (None: all) that read or write a slot."""
-
-    slot: Slot
-    cores: Cores | None
-    op: str = ""
 
 
 class _Check:
@@ -220,7 +223,7 @@ class _Check:
                 # element by element, a slot may become itself, but not a part of itself
                 aligned = definition.elementwise and (out.index is None) == (read.index is None)
                 if not aligned and out.buffer == read.buffer:
-                    core = self.meeting(_Access(out, op.where), _Access(read, op.where))
+                    core = self.meeting(Access(out, op.where), Access(read, op.where))
                     if core is not None:
                         self.fail("overwritten", f"{op.op} writes {out}, which it reads", core)
 
@@ -236,20 +239,20 @@ class _Check:
             twice = self.repeated(exchange.receivers)
             if twice is not None:
                 self.fail("two-writers", f"core {twice} receives two tiles in {exchange.dst}", twice)
-        writes = [_Access(exchange.dst, exchange.receivers) for exchange in self.round.exchanges]
-        reads = [_Access(exchange.src, exchange.senders) for exchange in self.round.exchanges]
-        for first, second in _pairs(writes, writes):
+        writes = [Access(exchange.dst, exchange.receivers) for exchange in self.round.exchanges]
+        reads = [Access(exchange.src, exchange.senders) for exchange in self.round.exchanges]
+        for first, second in pairs(writes, writes):
             if first is not second:
                 self.apart(first, second, "two-writers", "receives two tiles in {}")
-        for write, read in _pairs(writes, reads):
+        for write, read in pairs(writes, reads):
             self.apart(write, read, "overwritten", "receives into {}, which it sends")
         written = {
             (out.buffer, id(out.index) if not out.is_fixed else out.index, id(op.where)): (out, op)
             for op in reversed(self.round.locals)
             for out in op.outs
         }
-        outs = [_Access(out, op.where, op.op) for out, op in written.values()]
-        for write, read in _pairs(outs, reads):
+        outs = [Access(out, op.where, op.op) for out, op in written.values()]
+        for write, read in pairs(outs, reads):
             self.apart(write, read, "overwritten", f"overwrites {{}} by {write.op} while it is being sent")
 
     def repeated(self, cores: Cores) -> tuple[int, int] | None:
@@ -263,7 +266,7 @@ class _Check:
         row, col = divmod(int(counts.argmax()), self.mesh.shape[1])
         return row, col
 
-    def apart(self, first: _Access, second: _Access, verdict: str, message: str) -> None:
+    def apart(self, first: Access, second: Access, verdict: str, message: str) -> None:
         """Fail with the message about the first one's slot if two accesses touch the same slot of the same core."""
         core = self.meeting(first, second)
         if core is not None:
@@ -275,70 +278,30 @@ class _Check:
             )
             self.fail(verdict, f"core {core} {message.format(slot)}", core)
 
-    def meeting(self, first: _Access, second: _Access) -> tuple[int, int] | None:
+    def meeting(self, first: Access, second: Access) -> tuple[int, int] | None:
         """Return a core of which two accesses of the same buffer touch the same slot."""
         slots = self.schedule.buffers[first.slot.buffer].slots
         axis = next((access.cores.axis for access in (first, second) if access.cores is not None), "x")
         everywhere = Cores(axis, np.arange(self.mesh.length(axis)))
         first_cores, second_cores = (access.cores or everywhere for access in (first, second))
         if first_cores.axis == second_cores.axis and first_cores.at.ndim == second_cores.at.ndim == 1:
-            lines = _common(first_cores.lines, second_cores.lines, self.mesh.length("y" if axis == "x" else "x"))
+            lines = common_lines(first_cores.lines, second_cores.lines, self.mesh.length("y" if axis == "x" else "x"))
             if not lines.size or set(first_cores.at.tolist()).isdisjoint(second_cores.at.tolist()):
                 return None
             if all(slot.is_fixed or slot.axis == axis for slot in (first.slot, second.slot)):  # all lines are alike
                 both = np.intersect1d(
-                    _cells(_at(first.slot, first_cores.at), first_cores.at, slots),
-                    _cells(_at(second.slot, second_cores.at), second_cores.at, slots),
+                    cells(slots_at(first.slot, first_cores.at), first_cores.at, slots),
+                    cells(slots_at(second.slot, second_cores.at), second_cores.at, slots),
                 )
                 return self.core(Cores(axis, both, lines), both // slots, (0,)) if both.size else None
-        cells = [
-            _cells(None if slot.index is None else slot.of_cores(flat, self.mesh), flat, slots)
+        touching = [
+            cells(None if slot.index is None else slot.of_cores(flat, self.mesh), flat, slots)
             for slot, flat in ((first.slot, first_cores.flat(self.mesh)), (second.slot, second_cores.flat(self.mesh)))
         ]
         touched = np.zeros(self.mesh.cores * slots, np.bool_)
-        touched[cells[0]] = True
-        both = cells[1][touched[cells[1]]]
+        touched[touching[0]] = True
+        both = touching[1][touched[touching[1]]]
         if not both.size:
             return None
         row, col = divmod(int(both.min()) // slots, self.mesh.shape[1])
         return row, col
-
-
-def _pairs(firsts: list[_Access], seconds: list[_Access]) -> Iterator[tuple[_Access, _Access]]:
-    """Yield pairs that may touch the same slot; the many pairs of different buffers or fixed slots are left out."""
-    table: dict[tuple[str, int | None], list[_Access]] = {}
-    for second in seconds:
-        table.setdefault((second.slot.buffer, _number(second.slot)), []).append(second)
-    names = {name for name, _ in table}
-    for first in firsts:
-        name, number = first.slot.buffer, _number(first.slot)
-        if name not in names:
-            continue
-        numbers: Iterable[int | None] = (number, None) if number is not None else {of for to, of in table if to == name}
-        for of in numbers:
-            for second in table.get((name, of), ()):
-                yield first, second
-
-
-def _number(slot: Slot) -> int | None:
-    return slot.index if isinstance(slot.index, int) else None
-
-
-def _at(slot: Slot, at: Index) -> Index | int | None:
-    return slot.index[at] if isinstance(slot.index, np.ndarray) else slot.index
-
-
-def _common(first: Index | None, second: Index | None, across: int) -> Index:
-    if first is None or second is None:
-        lines = second if first is None else first
-        return np.arange(across) if lines is None else lines
-    named = np.zeros(across, bool)
-    named[first] = True
-    return np.sort(second[named[second]])
-
-
-def _cells(slots_of: Index | int | None, at: Index, slots: int) -> NDArray[np.int64]:
-    """Return the slots that an access touches, as core (or position) * slots + slot; `slots_of`: one, or one a core."""
-    if slots_of is None:
-        return (at[:, None] * slots + np.arange(slots)).ravel()
-    return at * slots + slots_of

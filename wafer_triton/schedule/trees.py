@@ -73,7 +73,7 @@ def ktree(
         if not 1 <= count <= len(points):
             raise MeshError(
                 f"K-tree over {size} cores: level {number + 1} has {len(points)} cores for {count} groups; "
-                f"give at most as many groups as cores"
+                f"give from 1 to {len(points)} groups there"
             )
         chains, roots = [], []
         for members in np.array_split(points, count):
@@ -148,6 +148,12 @@ def trees_on(
     size: int, times: int, algorithm: str, groups: tuple[int, ...] | None, root: int | None
 ) -> tuple[Stages, int]:
     """Return the stages of equal trees on `times` segments as arrays, receivers in ascending order, and their root."""
+    if root is not None and not _group_counts(size, algorithm, groups):  # two chains, whose links all roots share
+        _check_root(size, root)
+        up, down, none = _links(size, times)
+        depth, below = max(root, size - 1 - root), size - 1 - root
+        rising, falling = ((*each[:most], *[none] * (depth - most)) for each, most in ((up, root), (down, below)))
+        return Stages(tuple(zip(rising, falling, strict=True))), root
     stages, place = tree(size, algorithm, groups, root)
     return Stages(tuple(tuple(_sorted(tuple(way), size, times) for way in stage) for stage in stages)), place
 
@@ -161,6 +167,16 @@ def _sorted(pairs: tuple[tuple[int, int], ...], size: int, times: int) -> Way:
     return send, recv, None
 
 
+@lru_cache(maxsize=256)
+def _links(size: int, times: int) -> tuple[tuple[Way, ...], tuple[Way, ...], Way]:
+    """Return the messages of each stage of a chain upwards, of one downwards, and of none, on all segments."""
+    up, down = (
+        tuple(_sorted(((start, start + step),), size, times) for start in starts)
+        for starts, step in ((range(size - 1), 1), (range(size - 1, 0, -1), -1))
+    )
+    return up, down, _sorted((), size, times)
+
+
 @lru_cache(maxsize=2048)
 def chains(size: int, roots: bytes) -> Stages:
     """Return the stages of chains from both ends of every line to its root.
@@ -170,11 +186,16 @@ def chains(size: int, roots: bytes) -> Stages:
     place = np.frombuffer(roots, np.int64)
     for root in (int(place.min()), int(place.max())):
         _check_root(size, root)
-    ended = {0, *place.tolist(), *(size - 1 - place).tolist()}  # the stages at which a chain has ended
-    points, stages = _points(size), []
-    for step in range(int(np.maximum(place, size - 1 - place).max())):
-        if step in ended:
-            up, down = np.flatnonzero(step < place), np.flatnonzero(size - 1 - step > place)
+    depth = int(np.maximum(place, size - 1 - place).max())
+    if not depth:
+        return Stages(())
+    ended = np.unique(np.concatenate([[0], place, size - 1 - place]))  # the stages at which a chain has ended
+    ended = ended[ended < depth]
+    going = [np.nonzero(ended[:, None] < links) for links in (place, size - 1 - place)]
+    lines = [np.split(each, np.searchsorted(stage, np.arange(1, len(ended)))) for stage, each in going]
+    points, stages, at = _points(size), [], np.searchsorted(ended, np.arange(depth), "right") - 1
+    for step, own in enumerate(at.tolist()):
+        up, down = lines[0][own], lines[1][own]
         rising = (points[step], points[step + 1], up) if up.size else _NONE
         falling = (points[size - 1 - step], points[size - 2 - step], down) if down.size else _NONE
         stages.append((rising, falling))

@@ -30,25 +30,30 @@ class _Kind(NamedTuple):
 
 
 def checked(function: F) -> F:
-    """Return a function that raises ArgumentError for an argument of another kind than its annotation.
+    """Return a function, or a class, that raises ArgumentError for an argument of another kind than its annotation.
 
     Unknown and missing parameters are refused as in `call_check`.
     Text, truth values, whole numbers of numpy become Python's own. A whole number without a default below 1 counts
     something. Parameters of a kind that is not listed here, such as `Any`, are the function's own to check.
     """
-    names = list(signature(function).parameters)
+    made = isinstance(function, type)
+    begin = cast(Any, function).__init__ if made else function
+    names = list(signature(begin).parameters)
     label = f"{function.__name__}: "
     check = call_check(function, label)
 
-    @wraps(function)
+    @wraps(begin)
     def call(*given: Any, **named: Any) -> Any:
-        check(given, named)
-        kinds = _kinds(function)
+        check(given[made:], named)  # a constructor's first argument is the new object
+        kinds = _kinds(begin)
         positional = [_checked(label, name, kinds.get(name), value) for name, value in zip(names, given, strict=False)]
         named = {name: _checked(label, name, kinds.get(name), value) for name, value in named.items()}
-        return function(*positional, *given[len(names) :], **named)
+        return begin(*positional, *given[len(names) :], **named)
 
-    return cast(F, call)
+    if not made:
+        return cast(F, call)
+    cast(Any, function).__init__ = call
+    return function
 
 
 def check_fields(of: Any) -> None:

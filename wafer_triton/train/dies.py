@@ -14,11 +14,13 @@ import difflib
 from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
+from numbers import Real
 from typing import TYPE_CHECKING
 
 from wafer_triton.device import Device
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import DeviceError
+from wafer_triton.errors import DeviceError, check_type, shown
+from wafer_triton.text.arguments import checked
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -26,9 +28,11 @@ if TYPE_CHECKING:
 FORWARDING = ("cut", "store")
 Die = tuple[int, int]
 Link = tuple[Die, Die]  # directed, from a die to its neighbour
+MOST_DIES = 10_000  # some hundred times a wafer's
 CLOCK_HZ = 2e9  # of the table of evaluation; only ratios to it matter
 
 
+@checked
 @dataclass(frozen=True)
 class Wafer:
     """A mesh of dies; every number names its unit, and a link's numbers are for one direction.
@@ -65,7 +69,7 @@ class Wafer:
         ):  # fmt: skip
             value = getattr(self, field)
             least = 0 if field in ("link_seconds", "link_joules_per_byte", "hbm_joules_per_byte") else 1e-30
-            number = isinstance(value, int | float) and not isinstance(value, bool)
+            number = isinstance(value, Real) and not isinstance(value, bool)
             if not number or not isfinite(value) or value < least:
                 raise DeviceError(f"wafer {self.name!r}: {field} = {value!r} must be a finite positive number")
         if self.forwarding not in FORWARDING:
@@ -73,10 +77,16 @@ class Wafer:
                 f"wafer {self.name!r}: forwarding {self.forwarding!r}; choose 'cut' (bytes pass through a die as they "
                 f"arrive) or 'store' (a die receives the whole transfer first)"
             )
+        if self.rows * self.cols > MOST_DIES:
+            raise DeviceError(
+                f"wafer {self.name!r}: {self.rows} x {self.cols} dies are more than the {MOST_DIES:,} that are taken "
+                f"here; give fewer"
+            )
+        check_type(f"wafer {self.name!r}: failed", self.failed, frozenset, DeviceError)
         whole = _links(self.rows, self.cols)
         for link in self.failed:
-            if not whole.has_edge(*link):
-                raise DeviceError(f"wafer {self.name!r}: failed link {link} is not between neighbouring dies")
+            if not isinstance(link, tuple) or len(link) != 2 or not whole.has_edge(*link):
+                raise DeviceError(f"wafer {self.name!r}: failed link {shown(link)} is not between neighbouring dies")
         import networkx as nx  # takes a second to load
 
         parts: list[set[Die]] = sorted(nx.connected_components(self.links.to_undirected()), key=len)
@@ -118,7 +128,7 @@ class Wafer:
 
     def mesh(self, rows: int | None = None, cols: int | None = None) -> Mesh:
         """Return a mesh of its dies, all of them by default; MeshError if the wafer is smaller."""
-        return Mesh(rows or self.rows, cols or self.cols, self.device())
+        return Mesh(self.rows if rows is None else rows, self.cols if cols is None else cols, self.device())
 
     def transfer_seconds(self, hops: int, size: float, share: float = 1.0) -> float:
         """Return seconds of a transfer of `size` bytes over `hops` links; `share` such transfers pass the fullest one.
@@ -160,8 +170,8 @@ def wafer(name: str | Wafer) -> Wafer:
     """Return the preset `name` (a Wafer passes through); DeviceError with the nearest name if there is none."""
     if isinstance(name, Wafer):
         return name
-    if name not in WAFERS:
+    if not isinstance(name, str) or name not in WAFERS:
         near = difflib.get_close_matches(str(name), WAFERS, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise DeviceError(f"unknown wafer {name!r}{hint} (presets: {', '.join(WAFERS)})")
+        raise DeviceError(f"unknown wafer {shown(name)}{hint} (presets: {', '.join(WAFERS)})")
     return WAFERS[name]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from wafer_triton.errors import ConfigError
+from wafer_triton.text.arguments import checked
 from wafer_triton.train.planner import TrainingPlan, demand
 from wafer_triton.train.product import Team
 from wafer_triton.train.shards import DieGroups
 
 
+@checked
 def executable(planned: TrainingPlan) -> DieGroups:
     """Return the plan that `wafer_triton.train.step.Trainer` runs, on the planned wafer's dies.
 

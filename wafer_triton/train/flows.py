@@ -9,17 +9,22 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 
+from wafer_triton.errors import MeshError, check_counts, check_positive, check_type, shown
+from wafer_triton.text.arguments import checked
 from wafer_triton.train.dies import Die, Link, Wafer
 
 Tree = frozenset[Link]
 
 
+@checked
 @dataclass(frozen=True)
 class Flow:
     """`size` bytes from `source` to every target, or with `reduce` summed from the targets to the source.
 
-    Flows of one source with the same `block` carry the same bytes, and are merged.
+    Flows of one source with the same `block` carry the same bytes, and are merged. Raises MeshError for a die that is
+    no pair (row, column), ShapeError for a size that is no positive number.
     """
 
     source: Die
@@ -27,6 +32,13 @@ class Flow:
     size: float
     block: str = ""
     reduce: bool = False
+
+    def __post_init__(self) -> None:
+        check_type("Flow: targets", self.targets, frozenset, MeshError)
+        for die in (self.source, *self.targets):
+            if not isinstance(die, tuple) or len(die) != 2 or not all(isinstance(at, Integral) for at in die):
+                raise MeshError(f"Flow: {shown(die)} is no die; give a pair of whole numbers (row, column)")
+        check_positive(f"Flow from {self.source}", size=self.size)
 
     def directed(self, tree: Tree) -> Tree:
         """Return a tree from the source with the links that the bytes cross: a reduction's point to the source."""
@@ -82,10 +94,12 @@ class RoutedFlows:
         return min(loads, key=lambda link: (-loads[link], link)) if loads else None
 
 
+@checked
 def merge(flows: Iterable[Flow]) -> tuple[Flow, ...]:
     """Return flows of the same source, block, size and kind as one multicast; flows without a block stay apart."""
     joined: dict[tuple[object, ...], Flow] = {}
     for number, flow in enumerate(flows):
+        check_type(f"flow {number}", flow, Flow, MeshError)
         key = (flow.source, flow.size, flow.reduce, flow.block or number)
         targets = flow.targets - {flow.source}
         if key in joined:
@@ -94,8 +108,12 @@ def merge(flows: Iterable[Flow]) -> tuple[Flow, ...]:
     return tuple(flow for flow in joined.values() if flow.targets)
 
 
+@checked
 def ring_flows(rings: Sequence[Sequence[Die]], size: float) -> list[Flow]:
     """Return one step of rings that run at the same time: every die sends `size` bytes to the next of its ring."""
+    for ring in rings:
+        if not isinstance(ring, list | tuple) or not ring:
+            raise MeshError(f"ring_flows: {shown(ring)} is no ring; give a list of one die at least")
     return [
         Flow(die, frozenset([after]), size)
         for ring in rings
@@ -104,12 +122,14 @@ def ring_flows(rings: Sequence[Sequence[Die]], size: float) -> list[Flow]:
     ]
 
 
+@checked
 def all_gather(wafer: Wafer, size: float) -> list[Flow]:
     """Return flows by which every die sends its part of `size` bytes in all to every other."""
     dies = sorted(wafer.links)
     return [Flow(die, frozenset(dies) - {die}, size / len(dies), "own") for die in dies]
 
 
+@checked
 def all_to_all(wafer: Wafer, size: float) -> list[Flow]:
     """Return flows by which every die sends `size` bytes of its own to each other die."""
     return [Flow(a, frozenset([b]), size) for a in sorted(wafer.links) for b in sorted(wafer.links) if a != b]
@@ -117,4 +137,6 @@ def all_to_all(wafer: Wafer, size: float) -> list[Flow]:
 
 def bisection_bytes(rows: int, cols: int, size: float) -> float:
     """Return the least bytes over the busiest link of an all-to-all of `size` bytes a pair, by the mesh's halves."""
+    check_counts(rows=rows, cols=cols)
+    check_positive("bisection_bytes", size=size)
     return max(rows * (cols // 2) * (cols - cols // 2), cols * (rows // 2) * (rows - rows // 2)) * size

@@ -20,7 +20,8 @@ from itertools import product as every
 import torch
 from torch import Tensor
 
-from wafer_triton.errors import SramError, check_counts
+from wafer_triton.errors import ScheduleError, ShapeError, SramError, check_counts, shown
+from wafer_triton.text.arguments import checked
 from wafer_triton.train.machine import Machine
 from wafer_triton.train.product import PASSES, Team, product
 
@@ -28,6 +29,7 @@ MOVES_AGAIN = {"w": 0, "x": 2, "y": 1}  # which of the cuts of m, k, n moves the
 MOST_CUTS = 4096
 
 
+@checked
 @dataclass(frozen=True)
 class Cuts:
     """Into how many slices the dimensions m, k, n of one die are cut."""
@@ -36,13 +38,17 @@ class Cuts:
     k: int = 1
     n: int = 1
 
+    def __post_init__(self) -> None:
+        check_counts(m=self.m, k=self.k, n=self.n)
 
+
+@checked
 def fit(team: Team, moving: str, m: int, k: int, n: int, dtype: str = "fp32") -> Cuts:
     """Return the fewest cuts for which every pass fits a die's SRAM, with the fewest that move an operand again.
 
-    Raises SramError if no cuts do.
+    Raises SramError if no cuts do, ScheduleError for another operand than "w", "x" or "y".
     """
-    m, k, n = check_counts(m=m, k=k, n=n)
+    m, k, n = _demand(moving, m, k, n)
     last: SramError | None = None
     powers = [2**power for power in range(13)]
     for again in powers:
@@ -64,27 +70,50 @@ def fit(team: Team, moving: str, m: int, k: int, n: int, dtype: str = "fp32") ->
     raise last or SramError(f"stream {moving} [{m}, {k}] x [{k}, {n}]: no cut fits")
 
 
+def _demand(moving: str, m: int, k: int, n: int) -> tuple[int, ...]:
+    if moving not in PASSES:
+        raise ScheduleError(f"moving = {shown(moving)}: choose one of {', '.join(PASSES)}")
+    return check_counts(m=m, k=k, n=n)
+
+
+@checked
 class Linear:
-    """A product Y = X W on a machine; `cuts` by `fit` unless given. Tensors are as in the module's table."""
+    """A product Y = X W on a machine; `cuts` by `fit` unless given. Tensors are as in the module's table.
+
+    Raises MeshError for a team on another mesh than the machine's, ShapeError for tensors of other shapes.
+    """
 
     def __init__(
         self, machine: Machine, team: Team, moving: str, m: int, k: int, n: int, cuts: Cuts | None = None
     ) -> None:
+        machine.demand(team.mesh)
+        self.sizes = _demand(moving, m, k, n)
         self.machine, self.team, self.moving = machine, team, moving
-        self.sizes = (m, k, n)
         self.cuts = cuts or fit(team, moving, m, k, n)
         self.order, self.place = orders(team)
 
     def forward(self, x: Tensor, w: Tensor) -> Tensor:
         """Return Y of X and W."""
+        self._demand(x=x, w=w)
         y = self._sum("y", {"x": x, "w": w}, "forward")
         return self._by_block(y) if self.moving != "y" else y
 
     def backward(self, x: Tensor, w: Tensor, dy: Tensor) -> tuple[Tensor, Tensor]:
         """Return dX and dW of X, W and dY."""
+        self._demand(x=x, w=w, dy=dy)
         if self.moving == "y":
             return self._both(x, w, dy)
         return self._sum("dx", {"dy": dy, "w": w}, "dx"), self._sum("dw", {"x": x, "dy": dy}, "dw")
+
+    def _demand(self, **tensors: Tensor) -> None:
+        """Raise ShapeError for a tensor of another shape than in the module's table."""
+        for name, given in tensors.items():
+            rows, cols = (self.sizes[axis] for axis in _AXES[name[-1]])
+            slots = (self.team.size,) * ((self.moving == "y") == (name == "x") and name != "w")
+            wanted = [*self.machine.mesh.shape, *slots, rows, cols]
+            if not isinstance(given, Tensor) or list(given.shape) != wanted:
+                has = list(given.shape) if isinstance(given, Tensor) else shown(given)
+                raise ShapeError(f"Linear: {name} is {has}; with {self.moving!r} moving give a tensor {wanted}")
 
     def _sum(self, out: str, ins: dict[str, Tensor], which: str) -> Tensor:
         pieces: dict[tuple[int, ...], Tensor] = {}

@@ -14,7 +14,8 @@ from heapq import heappop, heappush
 from itertools import pairwise, permutations
 from math import isqrt
 
-from wafer_triton.errors import MeshError
+from wafer_triton.errors import MeshError, check_type
+from wafer_triton.text.arguments import checked
 from wafer_triton.train.dies import Die, Link, Wafer
 from wafer_triton.train.exact import best_trees
 from wafer_triton.train.flows import Flow, RoutedFlows, Tree, merge, ring_flows
@@ -22,16 +23,14 @@ from wafer_triton.train.flows import Flow, RoutedFlows, Tree, merge, ring_flows
 TRIES = 60  # reroutes without gain after which the search ends
 
 
+@checked
 def route(wafer: Wafer, flows: Iterable[Flow], tries: int = TRIES) -> RoutedFlows:
     """Return routes for flows of one phase, by all steps of the module.
 
     Raises MeshError for a flow between dies that the wafer does not have.
     """
     merged = merge(flows)
-    for flow in merged:
-        for die in (flow.source, *flow.targets):
-            if die not in wafer.links:
-                raise MeshError(f"flow from {flow.source}: wafer {wafer.name} has no die {die}")
+    _demand(wafer, merged)
     exact = best_trees(wafer, merged)
     if exact is not None:
         return exact
@@ -39,8 +38,10 @@ def route(wafer: Wafer, flows: Iterable[Flow], tries: int = TRIES) -> RoutedFlow
     return min((_improved(start, tries) for start in starts), key=lambda found: found.objective)
 
 
+@checked
 def dimension_ordered(wafer: Wafer, flows: Sequence[Flow]) -> RoutedFlows:
     """Return routes along rows first, then columns (XY), without regard to loads; around failed links the shortest."""
+    _demand(wafer, flows)
     trees = []
     for flow in flows:
         tree: set[Link] = set()
@@ -52,8 +53,10 @@ def dimension_ordered(wafer: Wafer, flows: Sequence[Flow]) -> RoutedFlows:
     return RoutedFlows(wafer, tuple(flows), tuple(trees))
 
 
+@checked
 def construct(wafer: Wafer, flows: Sequence[Flow]) -> RoutedFlows:
     """Return trees that are grown one flow after the other, largest first, around links that carry much already."""
+    _demand(wafer, flows)
     order = sorted(range(len(flows)), key=lambda i: (-flows[i].size * len(flows[i].targets), i))
     loads: dict[Link, float] = defaultdict(float)
     trees: dict[int, Tree] = {}
@@ -62,6 +65,14 @@ def construct(wafer: Wafer, flows: Sequence[Flow]) -> RoutedFlows:
         for link in trees[number]:
             loads[link] += flows[number].size
     return RoutedFlows(wafer, tuple(flows), tuple(trees[number] for number in range(len(flows))))
+
+
+def _demand(wafer: Wafer, flows: Iterable[Flow]) -> None:
+    for number, flow in enumerate(flows):
+        check_type(f"flow {number}", flow, Flow, MeshError)
+        for die in (flow.source, *flow.targets):
+            if not (0 <= die[0] < wafer.rows and 0 <= die[1] < wafer.cols):
+                raise MeshError(f"flow from {flow.source}: wafer {wafer.name} has no die {die}")
 
 
 def _improved(start: RoutedFlows, tries: int) -> RoutedFlows:
@@ -164,6 +175,7 @@ def _xy(source: Die, target: Die) -> set[Link]:
     return set(pairwise(path))
 
 
+@checked
 def permute(
     wafer: Wafer, rings: Sequence[Sequence[Die]], size: float = 1.0
 ) -> tuple[list[tuple[Die, ...]], RoutedFlows]:
@@ -171,8 +183,8 @@ def permute(
 
     Rings of up to 6 dies are tried in every order, longer ones by reversing runs, ring by ring until none improves.
     """
+    best = dimension_ordered(wafer, ring_flows(rings, size)).objective
     orders = [tuple(ring) for ring in rings]
-    best = dimension_ordered(wafer, ring_flows(orders, size)).objective
     changed = True
     while changed:
         changed = False

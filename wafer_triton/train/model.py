@@ -12,16 +12,20 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, gelu, layer_norm, silu
 
-from wafer_triton.errors import ConfigError, ShapeError, shown
+from wafer_triton.errors import ConfigError, DtypeError, ShapeError, check_counts, check_positive, check_type, shown
+from wafer_triton.text.arguments import checked
 
 Parameters = dict[str, Tensor]
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
+@checked
 @dataclass(frozen=True)
 class Sizes:
     """A transformer of a `kind`: "llama" (RMSNorm, rotary, SwiGLU, grouped keys) or "gpt" (LayerNorm, GELU, biases).
 
-    Keys of a GPT have no bias, as in Whisper: softmax cancels a vector that is added to all keys.
+    Keys of a GPT have no bias, as in Whisper: softmax cancels a vector that is added to all keys. Raises ConfigError
+    for another kind, or heads that do not divide; ShapeError for a number out of range.
     """
 
     kind: str = "llama"
@@ -38,9 +42,9 @@ class Sizes:
     def __post_init__(self) -> None:
         if self.kind not in ("llama", "gpt"):
             raise ConfigError(f"model kind {self.kind!r}: choose 'llama' or 'gpt'")
-        for name in ("layers", "width", "heads", "kv_heads", "hidden", "vocab", "positions"):
-            if type(count := getattr(self, name)) is not int or count < 1:
-                raise ConfigError(f"{name} = {shown(count)} must be a whole number of at least 1")
+        counts = ("layers", "width", "heads", "kv_heads", "hidden", "vocab", "positions")
+        check_counts(**{name: getattr(self, name) for name in counts})
+        check_positive("Sizes", eps=self.eps, theta=self.theta)
         if self.width % self.heads or self.heads % self.kv_heads or self.head % 2:
             raise ConfigError(
                 f"width {self.width} must be a multiple of {self.heads} heads of even size, and heads a multiple of "
@@ -48,6 +52,8 @@ class Sizes:
             )
         if self.kind == "gpt" and self.kv_heads != self.heads:
             raise ConfigError(f"a GPT has as many key heads as heads, {self.heads}, not {self.kv_heads}")
+        layer = sum(self.rows(name) * self.columns(name) for joined in self.matrices.values() for name in joined)
+        check_counts(parameters=self.layers * layer + 2 * self.vocab * self.width + self.positions * self.width)
 
     @property
     def head(self) -> int:
@@ -89,36 +95,61 @@ class Sizes:
             found |= {"norm.bias": self.width, "positions": self.positions * self.width}
         return found
 
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of every parameter: matrices [inputs, outputs], "embed" [vocab, width], "head", vectors."""
+        found: dict[str, tuple[int, ...]] = {"embed": (self.vocab, self.width)}
+        for layer in range(self.layers):
+            names = (name for joined in self.matrices.values() for name in joined)
+            found |= {f"{layer}.{name}": (self.rows(name), self.columns(name)) for name in names}
+        found |= {name: (size,) for name, size in self.vectors.items()}
+        return found | {"head": (self.width, self.vocab)}
 
+
+@checked
 def parameters(sizes: Sizes, seed: int = 0, dtype: torch.dtype = torch.float32) -> Parameters:
-    """Return random parameters by name: matrices [inputs, outputs], "embed" [vocab, width], "head", and vectors."""
+    """Return random parameters by name, of the shapes of `sizes`.
+
+    Raises DtypeError for a dtype other than `FLOATS`, ShapeError for a seed below 0 or beyond 64 bits.
+    """
+    if dtype not in FLOATS:
+        raise DtypeError(f"parameters: dtype = {shown(dtype)}: choose one of {', '.join(map(str, FLOATS))}")
+    if not 0 <= seed < 1 << 64:
+        raise ShapeError(f"parameters: seed = {shown(seed)} must be a whole number from 0 to 2**64 - 1")
     generator = torch.Generator().manual_seed(seed)
 
     def draw(*shape: int, scale: float) -> Tensor:
         return (torch.randn(*shape, generator=generator) * scale).to(dtype)
 
-    found = {"embed": draw(sizes.vocab, sizes.width, scale=0.5)}
-    for layer in range(sizes.layers):
-        for weights in sizes.matrices.values():
-            for name in weights:
-                rows = sizes.rows(name)
-                found[f"{layer}.{name}"] = draw(rows, sizes.columns(name), scale=rows**-0.5)
-    for name, size in sizes.vectors.items():
+    found = {}
+    for name, shape in sizes.shapes.items():
         one = "norm" in name and not name.endswith("bias")
-        found[name] = draw(size, scale=0.1) + (1 if one else 0)
-    return found | {"head": draw(sizes.width, sizes.vocab, scale=sizes.width**-0.5)}
+        scale = 0.1 if len(shape) == 1 else 0.5 if name == "embed" else shape[0] ** -0.5
+        found[name] = draw(*shape, scale=scale) + (1 if one else 0)
+    return found
 
 
+@checked
 def check_parameters(sizes: Sizes, given: Parameters) -> None:
-    """Raise ShapeError unless the parameters have the names and the shapes of a model of these sizes."""
-    wanted = {name: list(value.shape) for name, value in parameters(sizes).items()}
+    """Raise ShapeError unless the parameters have names and shapes of a model of these sizes, and finite values.
+
+    Raises DtypeError for a parameter that is no tensor of floats.
+    """
+    check_type("parameters", given, dict, ShapeError)
+    wanted = sizes.shapes
     for name in wanted.keys() ^ given.keys():
         raise ShapeError(f"parameter {name!r} is {'missing' if name in wanted else 'not of these sizes'}; give {sizes}")
     for name, value in given.items():
-        if list(value.shape) != wanted[name]:
-            raise ShapeError(f"parameter {name!r} is {list(value.shape)}, but {sizes} has {wanted[name]}")
+        if not isinstance(value, Tensor) or value.dtype not in FLOATS:
+            kind = value.dtype if isinstance(value, Tensor) else f"a {type(value).__name__}"
+            raise DtypeError(f"parameter {name!r} is {kind}; give a tensor of {', '.join(map(str, FLOATS))}")
+        if tuple(value.shape) != wanted[name]:
+            raise ShapeError(f"parameter {name!r} is {list(value.shape)}, but {sizes} has {list(wanted[name])}")
+        if value.is_meta or not value.isfinite().all():
+            raise ShapeError(f"parameter {name!r} holds NaN, infinity or no values at all; give finite ones")
 
 
+@checked
 def check_batch(sizes: Sizes, tokens: Tensor, targets: Tensor) -> None:
     """Raise ShapeError unless both are ids [samples, length] of the vocabulary, within the positions of a GPT."""
     for what, ids in (("tokens", tokens), ("targets", targets)):
@@ -136,7 +167,12 @@ def check_batch(sizes: Sizes, tokens: Tensor, targets: Tensor) -> None:
 
 
 def plain_loss(sizes: Sizes, p: Parameters, tokens: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean cross entropy of targets [samples, length] after tokens [samples, length]."""
+    """Return the mean cross entropy of targets [samples, length] after tokens [samples, length].
+
+    Raises as `check_parameters` and `check_batch`.
+    """
+    check_parameters(sizes, p)
+    check_batch(sizes, tokens, targets)
     llama, length = sizes.kind == "llama", tokens.shape[1]
     x = p["embed"][tokens]
     if not llama:

@@ -21,7 +21,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from wafer_triton.errors import ConfigError
+from wafer_triton.errors import ConfigError, check_counts
+from wafer_triton.text.arguments import checked
 from wafer_triton.train.dies import Wafer
 from wafer_triton.train.flows import bisection_bytes
 from wafer_triton.train.placement import IDLE, GroupPlacement
@@ -59,6 +60,7 @@ class ParallelSizes:
         return ", ".join(parts + flags) or "one die"
 
 
+@checked
 @dataclass(frozen=True)
 class Case:
     """A workload on a wafer, of which `layers` layers are here: micro-batches of `samples` samples, byte rules.
@@ -74,6 +76,7 @@ class Case:
     rules: Rules = field(default_factory=Rules)
 
     def __post_init__(self) -> None:
+        check_counts(micro_batches=self.micro_batches, in_flight=self.in_flight)
         if self.work.batch % self.micro_batches:
             raise ConfigError(
                 f"{self.work.name}: a batch of {self.work.batch} samples does not divide by {self.micro_batches} "
@@ -139,6 +142,7 @@ class Option:
         return self.state_bytes + self.kept_bytes
 
 
+@checked
 def splits(case: Case) -> Iterator[ParallelSizes]:
     """Return every tuple that the wafer's dies and the workload's sizes allow."""
     dies, work = case.wafer.dies, case.work

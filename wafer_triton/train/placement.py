@@ -13,9 +13,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import permutations
+from math import prod
 
-from wafer_triton.errors import MeshError
+from wafer_triton.errors import MeshError, check_counts, shown
 from wafer_triton.schedule.stream import path
+from wafer_triton.text.arguments import checked
 from wafer_triton.train.dies import Die, Wafer
 from wafer_triton.train.flows import ring_flows
 from wafer_triton.train.mapping import dimension_ordered, route
@@ -70,17 +72,18 @@ class GroupPlacement:
         return ", ".join(named) or "one die"
 
 
+@checked
 def placements(wafer: Wafer, sizes: tuple[int, ...], prune: bool = True) -> tuple[GroupPlacement, ...]:
     """Return every rectangular placement of axes of `sizes` (as `AXES`); `prune` drops each that another beats.
 
-    Raises MeshError where the sizes do not multiply to the wafer's dies.
+    Raises MeshError unless four sizes multiply to the wafer's dies.
     """
+    _demand(wafer, sizes)
     return _placements(wafer, sizes, prune)
 
 
 @lru_cache(maxsize=4096)
 def _placements(wafer: Wafer, sizes: tuple[int, ...], prune: bool) -> tuple[GroupPlacement, ...]:
-    _demand(wafer, sizes)
     used = [axis for axis, size in enumerate(sizes) if size > 1]
     found: dict[object, GroupPlacement] = {}
     for order in permutations(used):
@@ -104,9 +107,15 @@ def _placements(wafer: Wafer, sizes: tuple[int, ...], prune: bool) -> tuple[Grou
     return tuple(kept)
 
 
+@checked
 def fixed(wafer: Wafer, sizes: tuple[int, ...], order: Sequence[int] = (1, 3, 2, 0)) -> GroupPlacement:
-    """Return dies numbered row by row, axes nested in `order`, rings in the order of numbers."""
+    """Return dies numbered row by row, axes nested in `order`, rings in the order of numbers.
+
+    Raises MeshError unless four sizes multiply to the wafer's dies, and `order` has each axis once.
+    """
     _demand(wafer, sizes)
+    if list(order) not in map(list, permutations(range(len(AXES)))):
+        raise MeshError(f"order = {shown(order)}: give the numbers 0 to 3 once each, of {', '.join(AXES)}")
     dies = [(row, col) for row in range(wafer.rows) for col in range(wafer.cols)]
     steps = [IDLE] * 4
     stride = 1
@@ -120,8 +129,20 @@ def fixed(wafer: Wafer, sizes: tuple[int, ...], order: Sequence[int] = (1, 3, 2,
     return GroupPlacement(((0, 0),) * 4, ((0, 0),) * 4, tuple(steps), tuple(steps), fixed=True)
 
 
+@checked
 def groups_of(wafer: Wafer, placed: GroupPlacement, axis: int) -> list[tuple[Die, ...]]:
-    """Return the rings of an axis in a rectangular placement, each with its dies in order."""
+    """Return the rings of an axis in a rectangular placement, each with its dies in order.
+
+    Raises MeshError for another axis than 0 to 3, for a fixed placement, and for one of another wafer.
+    """
+    if not 0 <= axis < len(AXES):
+        raise MeshError(f"axis {shown(axis)}: choose from 0 to 3, of {', '.join(AXES)}")
+    rows, cols = (prod(sides[side] for sides in placed.sides) for side in (0, 1))
+    if placed.fixed or (rows, cols) != (wafer.rows, wafer.cols):
+        raise MeshError(
+            f"groups_of: the placement ({placed}) is no rectangular one of the {wafer.rows} x {wafer.cols} dies of "
+            f"{wafer.name}; give one that `placements` returns for this wafer"
+        )
     step = placed.step(axis)
     if step is IDLE:
         return []
@@ -129,9 +150,10 @@ def groups_of(wafer: Wafer, placed: GroupPlacement, axis: int) -> list[tuple[Die
 
 
 def _demand(wafer: Wafer, sizes: tuple[int, ...]) -> None:
-    dies = 1
-    for size in sizes:
-        dies *= size
+    if len(sizes) != len(AXES):
+        raise MeshError(f"sizes = {shown(sizes)}: give {len(AXES)} of them, of {', '.join(AXES)}; 1 without groups")
+    check_counts(**dict(zip(AXES, sizes, strict=True)))
+    dies = prod(sizes)
     if dies != wafer.dies:
         named = " x ".join(f"{axis} {size}" for axis, size in zip(AXES, sizes, strict=True))
         raise MeshError(

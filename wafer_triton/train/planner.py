@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from math import inf
 from time import process_time
 
-from wafer_triton.errors import ConfigError, HbmError, check_type, shown
+from wafer_triton.errors import ConfigError, HbmError, shown
+from wafer_triton.text.arguments import checked
 from wafer_triton.train.dies import Link, Wafer
 from wafer_triton.train.flows import ring_flows
 from wafer_triton.train.mapping import dimension_ordered
@@ -25,6 +27,7 @@ Allowed = Callable[[ParallelSizes], bool]
 Placer = Callable[[Wafer, ParallelSizes], tuple[GroupPlacement, ...]]
 
 
+@checked
 @dataclass(frozen=True)
 class Strategy:
     """Which tuples a plan may take and where they lie; `uniform`: all operators take the same."""
@@ -33,6 +36,13 @@ class Strategy:
     allowed: Allowed
     placer: Placer
     uniform: bool = True
+
+    def places(self, wafer: Wafer, split: ParallelSizes) -> tuple[GroupPlacement, ...]:
+        """Return the placements of a tuple; ConfigError where the placer returns anything else."""
+        found = self.placer(wafer, split)
+        if not isinstance(found, tuple) or not all(isinstance(each, GroupPlacement) for each in found):
+            raise ConfigError(f"{self.name}: placer returned {shown(found)} for {split}; return a tuple of placements")
+        return found
 
 
 def _every(wafer: Wafer, split: ParallelSizes) -> tuple[GroupPlacement, ...]:
@@ -85,7 +95,7 @@ PLANNED = Strategy("planned", _useful, _every, uniform=False)
 class TrainingPlan:
     """A plan of a strategy. Seconds are of one step; `parts` split them, `held` are bytes of a die by name.
 
-    With `why` the workload does not fit, and everything else belongs to the smallest plan there is.
+    With `why` the workload does not fit: `held` is the smallest plan's, seconds and joules are infinite.
     """
 
     strategy: str
@@ -106,13 +116,13 @@ class TrainingPlan:
 
     @property
     def seconds(self) -> float:
-        """Return seconds of a step."""
-        return sum(self.parts.values())
+        """Return seconds of a step; infinity for a workload that does not fit."""
+        return sum(self.parts.values()) if self.mix else inf
 
     @property
     def layer_seconds(self) -> float:
         """Return seconds of the layers of one wafer, without head and bubbles."""
-        return self.mix.seconds if self.mix else float("inf")
+        return self.mix.seconds if self.mix else inf
 
     @property
     def bytes(self) -> int:
@@ -134,8 +144,8 @@ class TrainingPlan:
 
     @property
     def watts(self) -> float:
-        """Return joules over seconds."""
-        return self.joules / self.seconds
+        """Return joules over seconds; infinity for a workload that does not fit."""
+        return self.joules / self.seconds if self.mix else inf
 
     @property
     def operators(self) -> dict[str, Option]:
@@ -146,6 +156,7 @@ class TrainingPlan:
         return {op.name: own for op, own in zip(self.work.operators, self.mix.kinds[kind].chosen, strict=True)}
 
 
+@checked
 def plan(
     work: Workload, wafer: Wafer, strategy: Strategy = PLANNED, wafers: int = 1, rules: Rules | None = None,
     recompute: tuple[str, ...] = RECOMPUTE, objective: str = "time",
@@ -154,18 +165,15 @@ def plan(
 
     Raises ConfigError for layers that do not divide by wafers, or where no tuple divides batch, heads and tokens.
     """
-    check_type("plan: the workload", work, Workload, ConfigError)
-    check_type("plan: the wafer", wafer, Wafer, ConfigError)
-    check_type("plan: the strategy", strategy, Strategy, ConfigError)
-    if not isinstance(recompute, tuple | list) or not recompute or not set(recompute) <= set(RECOMPUTE):
+    if not recompute or not all(each in RECOMPUTE for each in recompute):
         raise ConfigError(f"recompute = {shown(recompute)}: give a tuple of some of {', '.join(RECOMPUTE)}")
-    if type(wafers) is not int or wafers < 1 or work.layers % wafers:
+    if wafers < 1 or work.layers % wafers:
         raise ConfigError(f"{work.name}: {work.layers} layers do not divide by {wafers} wafers; give a divisor")
     if objective not in ("time", "energy"):
         raise ConfigError(f"objective {objective!r}: choose 'time' or 'energy'")
     began, tried = process_time(), 0
     best: TrainingPlan | None = None
-    smallest: tuple[float, str] | None = None
+    smallest: tuple[float, dict[str, int], str] | None = None
     for micro in _counts(work.batch):
         case = Case(wafer, work, micro, work.layers // wafers, min(wafers, micro), rules or Rules())
         groups = list(_groups(case, strategy))
@@ -193,7 +201,7 @@ def plan(
             fastest = min(fastest, case.layers * labels[0].seconds)
             least = min(labels, key=lambda label: label.bytes)
             if smallest is None or least.bytes * case.layers + fixed_bytes < smallest[0]:
-                smallest = least.bytes * case.layers + fixed_bytes, _why(case, least, of[id(least)])
+                smallest = least.bytes * case.layers + fixed_bytes, *_why(case, least, of[id(least)])
             mix = layers(labels, case.layers, room, case.reshard_seconds)
             if mix is not None:
                 one = _planned(case, strategy, wafers, mix, tuple(of[id(kind)] for kind in mix.kinds))
@@ -209,10 +217,10 @@ def plan(
             f"{strategy.name}: no tuple divides {work.batch} samples, {work.heads} heads and {work.sequence} tokens "
             f"over {wafer.dies} dies of {wafer.name}; give a batch with more divisors, or a wafer of other sides"
         )
+    _, held, why = smallest
     return TrainingPlan(
-        strategy.name, work, wafer, wafers, 0, None, (), {}, {}, 0.0, 0.0, {}, process_time() - began, tried,
-        smallest[1],
-    )  # fmt: skip
+        strategy.name, work, wafer, wafers, 0, None, (), {}, held, inf, 0.0, {}, process_time() - began, tried, why
+    )
 
 
 def _options(case: Case, op: Operator, pairs: list[tuple[ParallelSizes, GroupPlacement]], kind: str) -> list[Option]:
@@ -222,6 +230,7 @@ def _options(case: Case, op: Operator, pairs: list[tuple[ParallelSizes, GroupPla
     return [option(case, op, split, placed, kind) for split, placed in pairs]
 
 
+@checked
 def demand(planned: TrainingPlan) -> TrainingPlan:
     """Return the plan; HbmError with the byte account where the workload does not fit."""
     if planned.why:
@@ -243,7 +252,7 @@ def _groups(case: Case, strategy: Strategy) -> Iterator[list[tuple[ParallelSizes
         (split, placed)
         for split in splits(case)
         if strategy.allowed(split)
-        for placed in strategy.placer(case.wafer, split)
+        for placed in strategy.places(case.wafer, split)
     ]
     if strategy.uniform:
         yield from ([pair] for pair in pairs)
@@ -257,11 +266,11 @@ def _head_bytes(case: Case) -> float:
     return (2 * work.vocab * work.width * case.rules.states + 4 * case.tokens * work.vocab) / dies
 
 
-def _why(case: Case, label: Label, recompute: str) -> str:
+def _why(case: Case, label: Label, recompute: str) -> tuple[dict[str, int], str]:
     held = _held(case, Mix((label,), (case.layers,)))
     parts = ", ".join(f"{name} {size:,} B" for name, size in held.items())
     total, limit = sum(held.values()), case.wafer.hbm_bytes
-    return (
+    return held, (
         f"the smallest plan ({label.chosen[0].split}, recompute {recompute}, {case.micro_batches} micro-batches) needs "
         f"{total:,} B on every die, {total - limit:,} B over the {limit:,} B of HBM: {parts}"
     )
@@ -318,6 +327,7 @@ def _planned(case: Case, strategy: Strategy, wafers: int, mix: Mix, recompute: t
     )  # fmt: skip
 
 
+@checked
 def link_loads(wafer: Wafer, sent: dict[GroupPlacement, list[float]]) -> dict[Link, float]:
     """Return bytes over every link in a step, from the bytes that every die sends along the axes of placements."""
     loads: dict[Link, float] = {}

@@ -12,13 +12,15 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from wafer_triton.errors import ConfigError, ShapeError
+from wafer_triton.errors import ConfigError, ShapeError, check_counts, shown
+from wafer_triton.text.arguments import checked
 from wafer_triton.train.model import Parameters, Sizes
 from wafer_triton.train.product import Team
 
 Blocks = dict[str, Tensor]
 
 
+@checked
 @dataclass(frozen=True)
 class DieGroups:
     """How a model is trained on groups of dies.
@@ -26,7 +28,7 @@ class DieGroups:
     `moving`: "w" streams weights; "xy" streams the input into the first product of a pair and the sums out of the
     second. `split`: a position has whole samples, or a run of tokens ("sequence"). `recompute`: the part that
     backward computes again: "none", "selective" (attention's weights) or "full" (layers). Each group takes its part of
-    a batch in `micro_batches`. Raises ConfigError for other names.
+    a batch in `micro_batches`. Raises ConfigError for other names, ShapeError for `micro_batches` below 1.
     """
 
     team: Team
@@ -43,10 +45,10 @@ class DieGroups:
         }
         for name, known in choices.items():
             if getattr(self, name) not in known:
-                raise ConfigError(f"{name} = {getattr(self, name)!r}: choose one of {', '.join(known)}")
-        if type(self.micro_batches) is not int or self.micro_batches < 1:
-            raise ConfigError(f"micro_batches = {self.micro_batches!r} must be a whole number of at least 1")
+                raise ConfigError(f"{name} = {shown(getattr(self, name))}: choose one of {', '.join(known)}")
+        check_counts(micro_batches=self.micro_batches)
 
+    @checked
     def demand(self, sizes: Sizes) -> None:
         """Raise ShapeError unless the model can be cut this way."""
         if self.moving == "xy":
@@ -58,6 +60,7 @@ class DieGroups:
                     )
 
 
+@checked
 @dataclass
 class Shards:
     """The blocks of a model's parameters under a plan."""
@@ -112,8 +115,14 @@ class Shards:
         return torch.cat(own, 1)
 
 
+@checked
 def spread(team: Team, blocks: Tensor) -> Tensor:
-    """Return [N, ...], the same in every group, or [groups, N, ...], as [rows, cols, ...]."""
+    """Return [N, ...], the same in every group, or [groups, N, ...], as [rows, cols, ...].
+
+    Raises ShapeError for tensors of other shapes.
+    """
+    if blocks.shape[:1] != (team.size,) and blocks.shape[:2] != (team.count, team.size):
+        raise ShapeError(f"spread: blocks are {list(blocks.shape)}; give [{team.size}, ...], one for each position")
     each = blocks if blocks.dim() > 1 and blocks.shape[:2] == (team.count, team.size) else None
     shape = blocks.shape[2:] if each is not None else blocks.shape[1:]
     tiles = blocks.new_zeros(*team.mesh.shape, *shape)
@@ -128,6 +137,7 @@ def padded(flat: Tensor, size: int) -> Tensor:
     return torch.nn.functional.pad(flat, (0, size - flat.shape[-1]))
 
 
+@checked
 def first_group(team: Team, tiles: Tensor) -> Tensor:
     """Return [N, ...]: the tiles of the dies of the first group."""
     return torch.stack([tiles[die] for die in team.groups[0]])
@@ -150,6 +160,7 @@ class Rows:
     position: Tensor
 
 
+@checked
 def micro_batches(plan: DieGroups, tokens: Tensor, targets: Tensor) -> list[Rows]:
     """Return the rows of every micro-batch of a batch [samples, length].
 

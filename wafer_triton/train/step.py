@@ -11,15 +11,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
+from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from wafer_triton.errors import ConfigError, shown
+from wafer_triton.errors import ConfigError, ScheduleError, shown
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.stream import peers, relay
+from wafer_triton.text.arguments import checked
 from wafer_triton.text.progress import Progress, silent
 from wafer_triton.train.cost import DieCost
 from wafer_triton.train.layers import MicroBatch, Saved
@@ -30,6 +32,7 @@ from wafer_triton.train.product import Team, collective, stream_blocks
 from wafer_triton.train.shards import DieGroups, Rows, Shards, first_group, micro_batches, padded, spread
 
 
+@checked
 @dataclass(frozen=True)
 class AdamW:
     """The optimizer's constants, as torch's."""
@@ -42,8 +45,8 @@ class AdamW:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            ends = 0 <= value < (1 if name.startswith("beta") else inf) if isinstance(value, int | float) else False
-            if not ends:
+            real = isinstance(value, Real) and not isinstance(value, bool)
+            if not real or not 0 <= value < (1 if name.startswith("beta") else inf):
                 below = " and below 1" if name.startswith("beta") else ", and finite"
                 raise ConfigError(f"AdamW: {name} = {shown(value)} must be a number of at least 0{below}")
 
@@ -57,15 +60,18 @@ class StepReport:
     hbm: dict[str, int]
 
 
+@checked
 class Trainer:
     """A model of `sizes` on a machine under a plan; parameters are given whole and read back whole.
 
-    Raises ShapeError for sizes, or a batch, that the plan cannot cut, HbmError for tensors over a die's HBM.
+    Raises ShapeError for sizes, or a batch, that the plan cannot cut, and for parameters of other names, shapes or
+    values. Raises MeshError for a plan on another mesh than the machine's, HbmError for tensors over a die's HBM.
     """
 
     def __init__(
         self, machine: Machine, sizes: Sizes, plan: DieGroups, given: Parameters, optimizer: AdamW | None = None
     ) -> None:
+        machine.demand(plan.team.mesh)
         plan.demand(sizes)
         check_parameters(sizes, given)
         self.machine, self.sizes, self.plan, self.team = machine, sizes, plan, plan.team
@@ -88,9 +94,12 @@ class Trainer:
         return self._whole(self.weights)
 
     def gradients(self) -> Parameters:
-        """Return the whole gradients of the last step, summed over groups."""
+        """Return the whole gradients of the last step, summed over groups; ScheduleError before the first step."""
+        if not self.grads:
+            raise ScheduleError("Trainer: no gradients before the first step; take a step")
         return self._whole(self.grads)
 
+    @checked
     def step(self, tokens: Tensor, targets: Tensor, progress: Progress = silent) -> StepReport:
         """Take one step on a batch [samples, length] of whole numbers and report it, with the loss before it.
 

@@ -11,9 +11,11 @@ import difflib
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from wafer_triton.errors import ConfigError, check_counts
+from wafer_triton.errors import ConfigError, check_counts, shown
+from wafer_triton.text.arguments import checked
 
 
+@checked
 @dataclass(frozen=True)
 class Rules:
     """Bytes of a parameter's states and of moving elements; by default mixed-precision Adam, 16 bytes a parameter."""
@@ -23,6 +25,9 @@ class Rules:
     optimizer: int = 12  # fp32 master weight and two moments
     element: int = 2  # of activations and weights that move
     sums: int = 2  # of sums that move
+
+    def __post_init__(self) -> None:
+        check_counts(**vars(self))
 
     @property
     def states(self) -> int:
@@ -64,6 +69,7 @@ class Operator:
         return self.k * self.n
 
 
+@checked
 @dataclass(frozen=True)
 class Workload:
     """A model and a batch of `batch` samples of `sequence` tokens. Raises ConfigError for sizes that do not fit."""
@@ -147,10 +153,10 @@ WORKLOADS = {
 def workload(name: str | Workload, sequence: int | None = None, batch: int | None = None) -> Workload:
     """Return the workload `name`, with another sequence or batch if given; ConfigError if unknown."""
     if not isinstance(name, Workload):
-        if name not in WORKLOADS:
+        if not isinstance(name, str) or name not in WORKLOADS:
             near = difflib.get_close_matches(str(name), WORKLOADS, n=1, cutoff=0.4)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ConfigError(f"unknown training workload {name!r}{hint} (known: {', '.join(WORKLOADS)})")
+            raise ConfigError(f"unknown training workload {shown(name)}{hint} (known: {', '.join(WORKLOADS)})")
         name = WORKLOADS[name]
     sequence, batch = name.sequence if sequence is None else sequence, name.batch if batch is None else batch
     return replace(name, sequence=sequence, batch=batch)

@@ -1,0 +1,95 @@
+"""Estimates of bad input end in an error that names the remedy."""
+
+import pytest
+
+from wafer_triton import estimate
+from wafer_triton.cli import main as cli
+from wafer_triton.errors import ArgumentError, ConfigError, DeviceError, MeshError, ShapeError, SramError, WaferError
+from wafer_triton.schedule import sram
+
+
+@pytest.mark.parametrize(
+    "call, error, message",
+    [
+        (lambda: estimate.decode(model="llama3-9b", mesh=540, context=1), ConfigError, "nearest: llama3-8b"),
+        (lambda: estimate.gemm(device="wse4", mesh=8, m=8, k=8, n=8), DeviceError, "did you mean 'wse"),
+        (lambda: estimate.gemm(mesh=8, m=-1, k=8, n=8), ShapeError, "m = -1 must be a whole number of at least 1"),
+        (
+            lambda: estimate.gemm(mesh=8, m=8, k=8, n=8, algorithm="strassen"),
+            MeshError,
+            "choose one of mesh, cannon, summa, allgather, t10, ladder",
+        ),
+        (lambda: estimate.gemv(mesh=8, k=8, n=8, algorithm="tree"), MeshError, "choose one of ktree"),
+        (lambda: estimate.gemv(mesh=8, k=8, n=8, groups=0), MeshError, "groups = 0 must be at least 1"),
+        (lambda: estimate.gemv(mesh=8, k=8, n=8, groups=9), MeshError, "8 cores for 9 groups"),
+        (lambda: estimate.gemv(mesh=8, k=8, n=8, groups="3"), ArgumentError, "groups = '3' must be a whole number"),
+        (
+            lambda: estimate.prefill(model="llama3-8b", mesh="349x353", tokens=128),
+            MeshError,
+            "mesh 349x353: products of matrices fold it to the grid of the least common multiple, 123,197 x 123,197",
+        ),
+        (
+            lambda: estimate.prefill(model="qwen2.5-0.5b", mesh="20x30", tokens=16),
+            SramError,
+            "the smallest mesh of these proportions that fits is 26x39",
+        ),
+        (lambda: estimate.decode(model="llama3-8b", mesh=40, context=1), SramError, "the largest buffer is wqkv"),
+        (
+            lambda: estimate.decode(model="llama3-8b", mesh=40, context=4096),
+            SramError,
+            "the smallest mesh of these proportions that fits is 157x157",
+        ),
+        (
+            lambda: estimate.decode(model="llama3-8b", mesh=40, context=4096, head_groups=1),
+            SramError,
+            "the smallest mesh of these proportions that fits is 171x171",
+        ),
+        (
+            lambda: estimate.decode(model="llama3-8b", mesh=360, context=1, head_groups=33),
+            MeshError,
+            "head_groups = 33, but 32 query heads on 360 columns take a whole number from 1 to 32",
+        ),
+        (
+            lambda: estimate.decode(model="llama3-8b", mesh=360, context=1, program="paper-benchmark", head_groups=2),
+            MeshError,
+            "head_groups = 2, but a program without RoPE has one; leave it out",
+        ),
+        (
+            lambda: estimate.prefill(model="smollm2-135m", mesh=20, tokens=200_000, device="wse2,rows=40,cols=40"),
+            MeshError,
+            "no mesh (of these proportions holds|was found to hold) it",  # the search ends after some CPU seconds
+        ),
+        (
+            lambda: estimate.kv(model="llama2-13b", mesh=100, program="paper-benchmark"),
+            SramError,
+            "the smallest mesh of these proportions that fits is 114x114",
+        ),
+        (lambda: estimate.energy(seconds=0, against_seconds=1), ShapeError, "seconds = 0 must be a number from"),
+        (lambda: estimate.energy(seconds=1, against="a10", against_seconds=1), DeviceError, "known: a100"),
+    ],
+)
+@pytest.mark.slow
+def test_bad_input(call, error: type[WaferError], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sram, "HINT_SECONDS", float("inf"))  # the answer may not depend on the machine
+    with pytest.raises(error, match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "gemm --mesh 8 --m 0 --k 8 --n 8",
+        "gemm --mesh 8x --m 8 --k 8 --n 8",
+        "gemm --mesh 8 --m eight --k 8 --n 8",
+        "decode --model nosuch --mesh 8 --context 8",
+        "decode --mesh 8 --context 8",
+        "decode --dim 64 --ffn 128 --heads 2 --mesh 8 --context 8",
+        "decode --model llama3-8b --dim 64 --mesh 8 --context 8",
+        "kv --model qwen2-72b --mesh 360",
+    ],
+)
+@pytest.mark.slow
+def test_command_line_mistakes(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["estimate", *line.split()]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and len(err.splitlines()) == 1
