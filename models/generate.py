@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
 import torch
 from typing_extensions import Unpack
 
-from wafer_triton.errors import CacheError, DtypeError, ShapeError, shown
+from wafer_triton.errors import ArgumentError, CacheError, DtypeError, ShapeError, shown
 from wafer_triton.text.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -246,6 +246,8 @@ def stream(
     """Return a checked `TokenStream`; ShapeError for an empty prompt, none, or more than the model is placed for."""
     if not isinstance(max_new_tokens, Integral) or isinstance(max_new_tokens, bool) or max_new_tokens < 0:
         raise ShapeError(f"max_new_tokens = {max_new_tokens!r} must be a whole number, 0 or more")
+    if unknown := sorted(options.keys() - SamplingOptions.__annotations__):
+        raise ArgumentError(f"generate: no option {unknown[0]!r}; it has {', '.join(SamplingOptions.__annotations__)}")
     given = prompts.tolist() if hasattr(prompts, "tolist") else prompts  # a tensor, an array
     given = list(given) if _is_list(given) else given  # a generator gives its items once
     single = not _is_list(given) or (len(given) > 0 and not any(map(_is_list, given)))

@@ -61,7 +61,7 @@ def test_a_cache_is_explained_by_the_sram_of_a_core(capsys, tmp_path):
     assert found["whole"] == "SRAM of a core" and "share of the SRAM of a core  weights" in text
     assert numbers_of(picture)["shares"] == [round(share, 4) for share in found["shares"].values()]
     assert "roofs" not in numbers_of(picture)
-    assert re.search(rf"\nhead groups +{found['head_groups']} groups\n", text)
+    assert re.search(rf"\nhead groups +{found['head_groups']}\n", text)
 
 
 def test_energy_is_no_kind_of_explain(capsys):

@@ -122,7 +122,7 @@ def planned(case: Case) -> str | None:
 
 
 def main(start: int = 0, step: int = 1) -> int:
-    """Compare the whole product, or every `step`-th case from `start` on; print all differences, 1 if there is one."""
+    """Compare every `step`-th case from `start` on and print all differences; returns 1 if there is one."""
     count = wrong = 0
     drawn = set(squares(340))
     for case in islice(cases(), start, None, step):

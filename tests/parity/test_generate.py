@@ -162,6 +162,8 @@ def test_stop_tokens_and_lengths(single):
         single.generate([3, 4], 24)
     with pytest.raises(ShapeError, match="max_new_tokens = -1 must be a whole number, 0"):
         single.generate([3, 4], -1)
+    with pytest.raises(ArgumentError, match="generate: no option 'do_sample'; it has temperature, top_k, top_p, seed"):
+        single.generate([1], 2, do_sample=True)
     with pytest.raises(ShapeError, match="max_new_tokens = 1.5 must be a whole number, 0"):
         single.generate([3, 4], 1.5)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from wafer_triton.cli.estimate import KINDS, arguments_of, notes_of
 from wafer_triton.cli.options import Command, option, path, tell
-from wafer_triton.text.quantity import PREDICTED, digits, numbered, quantity
+from wafer_triton.text.quantity import PREDICTED, digits, quantity
 
 if TYPE_CHECKING:
     from wafer_triton.compare.explain import Explanation
@@ -50,7 +50,7 @@ def _texts(found: Explanation) -> list[str]:
     if found.sram_share is not None:
         rows.append(("SRAM in use", "of a core", f"{digits(100 * found.sram_share)} %"))
     if found.head_groups is not None:
-        rows.append(("head groups", "", numbered(found.head_groups, "groups")))
+        rows.append(("head groups", "", str(found.head_groups)))
     rows += [
         (f"change {number}", change.what, f"x {digits(change.ratio)}") for number, change in enumerate(found.best, 1)
     ]

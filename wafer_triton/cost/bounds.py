@@ -21,6 +21,7 @@ from wafer_triton.place.layouts import device_regions
 from wafer_triton.place.regions import Placement
 from wafer_triton.schedule import prefill
 from wafer_triton.schedule.block import Block
+from wafer_triton.schedule.heads import distinct
 from wafer_triton.shape.decoder import DecoderShape
 
 
@@ -78,22 +79,41 @@ def _bound(least: Callable[[int], float], side: int) -> float:
         return 0.0
 
 
-def too_small(mesh: Mesh, shape: DecoderShape, context: int, program: str) -> bool:
-    """Return whether all layers, cut evenly over the cores, take more regions than the device has.
+def too_small(mesh: Mesh, shape: DecoderShape, context: int, program: str, spread: bool = True) -> bool:
+    """Return whether the layers take more regions than the device has, by a lower bound of a core's bytes.
 
-    The answer is False for a decoder with sub-layers of the user's own.
+    Experts are `spread` over the whole mesh, as in decode, or lie in regions of it. The answer is False for a decoder
+    with sub-layers of the user's own.
     """
     if shape.variant is not None:
         return False
     shape = shape.paper_benchmark() if layers.is_paper_benchmark(program) else shape
-    limit, numbers = mesh.device.sram_bytes * mesh.cores, shape.decode_elements(context)
-    sizes = {kind: numbers[kind] * BYTES[shape.weights or "fp16"] for kind in shape.layers_of}
+    sizes, limit = _least_bytes(mesh, shape, context, spread), mesh.device.sram_bytes
     regions, held = 0, inf
     for layer in range(shape.num_hidden_layers):
         for kind in shape.kinds(layer):
             regions, held = (regions, held + sizes[kind]) if held + sizes[kind] <= limit else (regions + 1, sizes[kind])
     room = device_regions(mesh, inference.layout_of(None, program))
     return max(sizes.values()) > limit or regions > room
+
+
+def _least_bytes(mesh: Mesh, shape: DecoderShape, context: int, spread: bool) -> dict[str, float]:
+    """Return a lower bound of a core's resident bytes by kind of block.
+
+    All is cut evenly; on a square mesh, where no phase is folded, matrices are padded to whole tiles instead.
+    """
+    count, side = shape.decode_elements(0), mesh.shape[0]
+    cache = (shape.decode_elements(context)["attention"] - count["attention"]) / mesh.cores
+    least = {kind: number / mesh.cores for kind, number in count.items()}
+    if mesh.shape == (side, side):
+        d, e = -(-shape.hidden_size // side), shape.experts
+        width = min(2 * (kind.query_heads + kind.kv_heads) * kind.head for kind in distinct(shape, side))
+        padded = {"attention": d * width, "ffn": 3 * d * -(-shape.intermediate_size // side)}
+        if e is not None:
+            padded["experts"] = 3 * d * e.tiles * -(-e.width // side) if spread else 0
+        least = {kind: max(number, padded[kind]) for kind, number in least.items()}
+    least["attention"] += cache
+    return {kind: number * BYTES[shape.weights or "fp16"] for kind, number in least.items()}
 
 
 def least_cycles(block: Block, tokens: int, c: Constants, spread: bool) -> float:

@@ -15,6 +15,7 @@ from typing import Any
 from wafer_triton.count.traffic import WORD_BYTES
 from wafer_triton.device import NUMBERS, PRESETS, Device, base_of
 from wafer_triton.device.spec import Sourced, read
+from wafer_triton.errors import ConfigError
 from wafer_triton.text.quantity import Legend, unit
 
 # The device's number that a constant is in proportion to, and the exponent. Every other constant depends on a core's
@@ -72,7 +73,7 @@ LANES = ("assumed", "not measured, taken as one")
 class Constants:
     """The constants of a device, each with its unit and meaning as metadata.
 
-    A `decode_...` constant of 0 does not replace its general constant. Raises ValueError for a negative
+    A `decode_...` constant of 0 does not replace its general constant. Raises ConfigError for a negative
     constant.
     """
 
@@ -126,7 +127,7 @@ class Constants:
     def __post_init__(self) -> None:
         for entry in fields(self):
             if not getattr(self, entry.name) >= 0:
-                raise ValueError(f"constant {entry.name} = {getattr(self, entry.name)} must be 0 or more")
+                raise ConfigError(f"constant {entry.name} = {getattr(self, entry.name)} must be 0 or more")
 
     def of(self, family: str) -> Constants:
         """Return the constants for schedules of a family, "kernel" or "decode" (see `Schedule`)."""

@@ -236,7 +236,7 @@ class _Asked:
 
     def least_prefill(self, side: int, way: Placement) -> float:
         """Return a lower bound of prefill in seconds, inf on a mesh that cannot hold the model."""
-        if too_small(self.mesh(side), self.shape, self.input, self.program):
+        if too_small(self.mesh(side), self.shape, self.input, self.program, way == "spread"):
             return inf
         return least_prefill(self.mesh(side), self.shape, *self.whole, way)
 

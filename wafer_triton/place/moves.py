@@ -117,11 +117,7 @@ def _matrix(
     rows = max(own.rows + down_by[0], prefill.mesh.rows + down_by[1])
     cols = max(own.cols + right_by[0], prefill.mesh.cols + right_by[1])
     if "x" in axes:
-        ends = [_along(mine, other, axes["x"], decode.mesh, prefill.mesh) for mine, other in pairs]
-        source, target = (np.concatenate(each) for each in zip(*ends, strict=True))
-        if (np.diff(source) < 0).any() or (np.diff(target) < 0).any():
-            order = np.lexsort((target, source))
-            source, target = source[order], target[order]
+        source, target = _all_along(*zip(*pairs, strict=True), axes["x"], decode.mesh, prefill.mesh)
         source, target = (source + right_by[0]) * f_cols, target + right_by[1] * f_cols
         if (source != target).any():
             line = grid(own, own.rows, cols, (1, f_cols))
@@ -136,6 +132,19 @@ def _matrix(
     if is_turned(here, there):
         steps.append(Turn(square, tile, there.dtype))
     return [*steps, Turn(square, tile, there.dtype, square.shape[0])] if there.skew else steps
+
+
+@lru_cache(maxsize=1024)
+def _all_along(
+    here: tuple[Parameter, ...], there: tuple[Parameter, ...], dim: int, decode: Mesh, prefill: Mesh
+) -> tuple[Index, Index]:
+    """Return `_along` of a buffer's parameters, in the order of the cores that the elements leave, then reach."""
+    ends = [_along(mine, other, dim, decode, prefill) for mine, other in zip(here, there, strict=True)]
+    source, target = (np.concatenate(each) for each in zip(*ends, strict=True)) if len(ends) > 1 else ends[0]
+    if (np.diff(source) < 0).any() or (np.diff(target) < 0).any():
+        order = np.lexsort((target, source))
+        source, target = source[order], target[order]
+    return source, target
 
 
 @lru_cache(maxsize=1024)

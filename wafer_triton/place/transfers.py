@@ -210,8 +210,9 @@ def ranks_of(cores: Index) -> Index:
     return ranks
 
 
+@lru_cache(maxsize=128)
 def blocks_of(size: int, cores: int) -> Index:
-    """Return [size]: the core that holds each element of a dimension cut into whole tiles."""
+    """Return [size], read only: the core that holds each element of a dimension cut into whole tiles."""
     return np.arange(size) // -(-size // cores)
 
 
