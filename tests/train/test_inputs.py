@@ -151,7 +151,7 @@ def test_recompute_is_some_of_its_kinds():
             ShapeError,
             "parameter 'norm' holds NaN, infinity or no values",
         ),
-        (lambda: trainer(P, torch.optim.AdamW(P.values())), ArgumentError, "optimizer is of type AdamW; give a AdamW"),
+        (lambda: trainer(P, torch.optim.AdamW(P.values())), ArgumentError, "optimizer is of type AdamW; give an AdamW"),
         (lambda: trainer(team=OTHER), MeshError, "build groups and machine on one mesh"),
         (lambda: trainer().step(IDS), ArgumentError, "step: targets missing"),
         (lambda: trainer().gradients(), ScheduleError, "no gradients before the first step; take a step"),
