@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from wafer_triton.count.circuits import Lines, circuits_of, collect, groups_of, meeting
+from wafer_triton.count.circuits import Lines, collect, groups_of, meeting
+from wafer_triton.count.numbers import circuits_of
 from wafer_triton.count.traffic import Traffic
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError, check_type

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from wafer_triton.count.circuits import CORE, EAST, NORTH, SOUTH, WEST
+from wafer_triton.count.numbers import CORE, EAST, NORTH, SOUTH, WEST
 from wafer_triton.count.routes import Routes
 from wafer_triton.errors import ScheduleError
 from wafer_triton.schedule.rules import title
