@@ -46,6 +46,8 @@ def convert(
     input, else a GPU if there is one). A norm other than x / rms(x) * weight is not converted, nor is a layer with
     hooks or a forward of its own. Warns (`UserWarning`) of parameters off the mesh, except embeddings. Raises
     ShapeError if there is nothing to convert; a layer that does not fit the mesh raises SramError when it first runs.
+    New weights, and changes in place, count from the next run on, except changes through `weight.data` or numpy, which
+    torch does not count. A weight without values, on the meta device, raises CheckpointError at a run.
     """
     if not isinstance(model, nn.Module):
         raise ShapeError(f"convert: {short(model)} of type {type(model).__name__} is no model; give a torch.nn.Module")
@@ -64,6 +66,8 @@ def convert(
             remedy = "it is converted already, so build it anew for another mesh"
         elif any(isinstance(layer, nn.Linear) for layer in model.modules() if layer is not model):
             remedy = "layers with hooks or a forward of their own are not converted"
+        elif any(type(layer).__name__.endswith("RMSNorm") for layer in model.modules() if layer is not model):
+            remedy = "an RMSNorm must be x / rms(x) * weight over the last dimension, with a weight"
         raise ShapeError(f"{type(model).__name__} has no Linear, Conv1D or RMSNorm to convert within it; {remedy}")
     for _, name, layer in layers:
         if not layer.weight.is_meta and not is_finite(layer.weight):
@@ -118,15 +122,28 @@ class _OnMesh(nn.Module):
         self.dtype = storage_name(weight.dtype if dtype is None else dtype)
         self.ledger = Ledger()
         self._cut: dict[tuple[tuple[int, int], str], MeshTensor] = {}
+        self._cut_from: tuple[Any, ...] = (None,)  # the weight that was cut, its address and its count of writes
 
     def placed(self, mesh: Mesh, pattern: str, weight: Tensor, device: str) -> MeshTensor:
-        """Return the weight's tiles on a mesh and a torch device, cut on first use."""
+        """Return the weight's tiles on a mesh and a torch device, cut on first use and after each change."""
+        self._follow(self.weight)
         if (mesh.shape, device) not in self._cut:
             cut = weight.detach().to(device, torch_dtype(self.dtype))
             if self.dtype in STORED and cut.ndim == 2:
                 cut = converted(cut, self.dtype, magnitude(cut))
             self._cut[mesh.shape, device] = scatter(cut, mesh, pattern)
         return self._cut[mesh.shape, device]
+
+    def _follow(self, weight: Tensor) -> None:
+        """Drop the tiles if they are of another weight, or were cut before it changed."""
+        if weight.is_meta:
+            raise CheckpointError(
+                "convert: a weight is on the meta device, without values; give the model its weights first, as by "
+                "load_state_dict(..., assign=True)"
+            )
+        state = weight.data_ptr(), None if weight.is_inference() else weight._version
+        if self._cut_from[0] is not weight or self._cut_from[1:] != state or weight.is_inference():
+            self._cut, self._cut_from = {}, (weight, *state)  # of tensors of inference mode no writes are counted
 
     def run(self, product: Recipe, x: Tensor, weight: Tensor) -> Tensor:
         """Return the whole result for x [m, k] and a weight, with the dtype and the device of x."""

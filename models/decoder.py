@@ -174,4 +174,6 @@ class WaferForCausalLM(Session):
             self.embedding.place(weights)
         self.phases.forget()
         self._prefill.forget()
+        dropped = any(self.counts)
         self.reset()
+        self._dropped = dropped

@@ -235,11 +235,13 @@ def test_numbers_are_set_on_the_command_line(line: str, capsys: pytest.CaptureFi
         ("estimate gemv --mesh 8 --k 8 --n 8 --set 5", "'5' is no number; write KEY=VALUE"),
         ("check --model smollm2-135m --set hop_cycles=3", "it changes a number of --device; give that too"),
         ("draw gemv --k 8 --n 8 --mesh 4 --device a.toml --out a.toml", "is read as --device already"),
+        ("draw gemv --k 8 --n 8 --mesh 4 --device a,b.toml,rows=9 --out a,b.toml", "is read as --device already"),
     ],
 )
 def test_a_wrong_number_on_the_command_line(tmp_path, monkeypatch, capsys, line: str, message: str) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("a.toml").write_text(TOML)
+    for name in ("a.toml", "a,b.toml"):
+        Path(name).write_text(TOML)
     assert cli.main(line.split()) == 2
     assert message in capsys.readouterr().err
     assert Path("a.toml").read_text() == TOML

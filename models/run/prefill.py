@@ -13,6 +13,7 @@ from functools import partial
 
 import torch
 
+from wafer_triton.device.modes import plain
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.parts import Step
 from wafer_triton.emulate.program import Program
@@ -181,6 +182,7 @@ class PrefillRun:
             self._keep(layer, self._before(layer, results), parts, fill)
         return [result.x for result in results]
 
+    @plain()  # the results are kept
     def _chunk(
         self, kinds: tuple[tuple[int, int], ...], programs: Programs, part: Chunk, before: Sequence[Result]
     ) -> None:

@@ -61,7 +61,7 @@ class Session(PlacedModule):
         self.ran = dict.fromkeys(PHASES, 0)  # tokens
         self.passes = Passes(self.config, self.block.dtype, self.block.mesh.device, self.pipeline.gather)
         self.version += 1
-        self._broken = False
+        self._broken = self._dropped = False
 
     def account(self) -> Account:
         """Return rounds, hops and bytes of all runs since `reset`."""
@@ -104,14 +104,20 @@ class Session(PlacedModule):
         return self.logits(self.prompt(ids, progress, sequence)[-1:])()[0]
 
     def step(self, token: int) -> torch.Tensor:
-        """Run one token after the cached ones; return logits [vocab]. Raises CacheError when the cache is full."""
+        """Run one token after the cached ones; return logits [vocab]. Raises CacheError as `advance` does."""
         return self.advance([token_id(token, "token"), *[None] * (self.batch - 1)])[0]
 
     def advance(self, tokens: Sequence[int | None]) -> torch.Tensor:
         """Run one token of each sequence (None: leave it out); return logits [batch, vocab].
 
-        Raises ShapeError for the wrong number of tokens, CacheError when a cache is full.
+        Raises ShapeError for the wrong number of tokens, CacheError when a cache is full, or was dropped
+        with the weights before.
         """
+        if self._dropped:
+            raise CacheError(
+                "load_state_dict dropped the cached tokens, whose keys and values are of other weights; prefill them "
+                "again, or call reset() to step from an empty cache"
+            )
         check_type("advance: tokens", tokens, tuple if isinstance(tokens, tuple) else list, ShapeError)
         tokens = [None if token is None else token_id(token, f"tokens[{n}]") for n, token in enumerate(tokens)]
         if len(tokens) != self.batch or tokens == [None] * self.batch:
@@ -192,6 +198,7 @@ class Session(PlacedModule):
         x = self.pipeline.enter(lambda: self.embedding.run(ids), count)
         cache = self.block.cache(count)
         self.version += 1
+        self._dropped = False
         self._enter("prefill")
         with self._attempt():
             x = self._prefill.run(

@@ -14,6 +14,7 @@ from wafer_triton.count.account import Account
 from wafer_triton.count.verdict import latency
 from wafer_triton.device import NUMBERS, PRESETS, Device, device, sources
 from wafer_triton.device.spec import KINDS, read
+from wafer_triton.errors import ConfigError
 from wafer_triton.shape.decoder import DecoderShape
 
 pytestmark = pytest.mark.slow
@@ -190,3 +191,9 @@ def test_judged_by_the_numbers_that_price(name):
     """Compare the latency of the L of PLMR with hops, stages and words in the cycles of the constants."""
     c, counts = constants(device(name)), Account(hops=7, stages=5, serial_bytes=12)
     assert latency(counts, c) == 7 * c.hop_cycles + 5 * c.stage_cycles + 3 * c.word_cycles
+
+
+@pytest.mark.parametrize("value", [-1.0, float("nan"), "1"])
+def test_a_constant_is_a_number_of_at_least_zero(value):
+    with pytest.raises(ConfigError, match="constant hop_cycles = .* must be a number of 0 or more"):
+        Constants(hop_cycles=value, word_cycles=1.0, stage_cycles=16.0)

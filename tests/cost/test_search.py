@@ -180,10 +180,16 @@ def test_a_request_takes_no_less_than_its_bound() -> None:
 
 
 @pytest.mark.slow
-def test_a_mesh_is_too_small_only_if_no_estimate_fits() -> None:
-    shape, c = shape_of("llama3-8b"), constants(PRESETS["wse2"])
-    refused = [side for side in range(20, 741, 60) if bounds.too_small(Mesh(side, side), shape, 2176, "full")]
-    assert refused
-    for side in refused:
-        with pytest.raises((MeshError, SramError)):
-            inference.decode_on(Mesh(side, side), shape, 2176, c)
+@pytest.mark.parametrize("model", ["llama3-8b", "olmoe-1b-7b", "qwen1.5-moe-a2.7b"])
+def test_a_mesh_is_too_small_only_if_no_estimate_fits(model) -> None:
+    shape, c = shape_of(model), constants(PRESETS["wse2"])
+    spread = {side: bounds.too_small(Mesh(side, side), shape, 2176, "full") for side in range(20, 741, 60)}
+    regions = {side: bounds.too_small(Mesh(side, side), shape, 2176, "full", spread=False) for side in spread}
+    assert True in spread.values() and all(spread[side] for side, small in regions.items() if small)
+    for side in spread:
+        if spread[side]:
+            with pytest.raises((MeshError, SramError)):
+                inference.decode_on(Mesh(side, side), shape, 2176, c)
+        if regions[side]:
+            with pytest.raises((MeshError, SramError)):
+                inference.prefill_placed(Mesh(side, side), shape, 2176, c, "full", None, False)

@@ -12,8 +12,10 @@ from schedules import LAYERS, MOVES, SUMS, build, given
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.program import POOL, Pool, Program
+from wafer_triton.emulate.reference import Reference
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.product import recipe
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +60,43 @@ def test_a_warm_product_makes_few_python_calls():
     finally:
         sys.setprofile(None)
     assert calls[0] <= 250
+
+
+@pytest.mark.parametrize("exchange", ["explicit", "elided"])
+def test_memory_made_in_inference_mode_serves_outside_of_it(exchange):
+    a, b = integers(9, 12), integers(12, 10)
+    made = recipe("gemm", Mesh(3, 3), "fp32", ((9, 12), (12, 10))).schedule
+    tensors = given(made, integers=True)
+    with torch.inference_mode():
+        inside = wafer_triton.mesh_gemm(a, b, mesh=3, exchange=exchange)
+        program = TorchExecutor(exchange=exchange).bind(made, tensors)
+        machine = Reference(made, tensors)
+    assert inside.is_inference() and torch.equal(inside.clone(), a @ b)
+    assert torch.equal(wafer_triton.mesh_gemm(a, b, mesh=3, exchange=exchange), a @ b)
+    program.run()
+    machine.run()
+    assert torch.equal(program.read("c"), machine.read("c"))
+    program.write("a", tensors["a"])
+
+
+def test_autocast_changes_no_run():
+    layer = build(LAYERS["decode-attend"], "2x3", "fp32")
+    tensors = given(layer)
+
+    def results(on: TorchExecutor) -> dict[str, torch.Tensor]:
+        program, machine = on.bind(layer, tensors), Reference(layer, tensors)
+        program.run()
+        machine.run()
+        return {f"{name} of {of}": of.read(name) for name in layer.buffers for of in (program, machine)}
+
+    wanted = [*results(TorchExecutor()).values()]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert all(map(same, results(TorchExecutor()).values(), wanted))
+        assert torch.is_autocast_enabled("cpu")
+
+
+def same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
 
 
 def test_other_dtypes_shapes_and_meshes_have_programs_of_their_own(plans):

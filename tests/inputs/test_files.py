@@ -11,6 +11,7 @@ import pytest
 
 from tiny import CONFIG, checkpoint
 from wafer_triton.cli.main import main
+from wafer_triton.draw import progress
 from wafer_triton.text.files import read_text
 from wafer_triton.train.step import Trainer
 
@@ -145,6 +146,8 @@ def test_a_long_training_says_so_and_keeps_its_steps_after_ctrl_c(capsys, monkey
         return step(trainer, *args)
 
     monkeypatch.setattr(Trainer, "step", three)
+    monkeypatch.setattr(progress, "PACE", 0.0)
+    monkeypatch.setattr(progress, "FEW", 1)
     assert main(shlex.split("train --demo --mesh 1x2 --steps 1000000 --backend torch --json")) == 130
     out, err = capsys.readouterr()
     answer = json.loads(out.splitlines()[-1])

@@ -1,5 +1,6 @@
 """`convert`: a transformers model's own logits, its linear layers and RMSNorms computed on a mesh."""
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from wafer_triton import convert
 from wafer_triton.device import PRESETS
-from wafer_triton.errors import DtypeError, ShapeError, SramError
+from wafer_triton.errors import CheckpointError, DtypeError, ShapeError, SramError
 from wafer_triton.models.convert import MeshLinear, MeshRMSNorm, account
 from wafer_triton.ops.testing import assert_close
 
@@ -157,3 +158,64 @@ def test_a_layer_that_computes_more_than_its_product_stays_off_the_mesh(make, ro
     torch.testing.assert_close(model(x), wanted, rtol=1e-5, atol=1e-5)
     with pytest.raises(ShapeError, match="to convert within it; layers with hooks or a forward of their own are"):
         convert(nn.Sequential(make()), mesh=2, device=roomy)
+
+
+def changed_in_place(model: nn.Sequential) -> None:
+    with torch.no_grad():
+        model[0].weight.mul_(2)
+
+
+CHANGES = {
+    "load_state_dict": lambda model: model.load_state_dict({"0.weight": torch.randn(4, 6), "0.bias": torch.randn(4)}),
+    "in-place": changed_in_place,
+    "parameter": lambda model: setattr(model[0], "weight", nn.Parameter(torch.randn(4, 6))),
+    "data": lambda model: setattr(model[0].weight, "data", torch.randn(4, 6)),
+}
+
+
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_new_weights_count_from_the_next_run_on(change, inference, roomy):
+    with torch.inference_mode(inference):
+        model, x = convert(nn.Sequential(nn.Linear(6, 4)), mesh=2, device=roomy), torch.randn(3, 6)
+        for rows in (x, x[:1]):
+            before = model(rows)
+            change(model)
+            wanted = rows @ model[0].weight.mT + model[0].bias
+            assert not torch.allclose(before, wanted)
+            torch.testing.assert_close(model(rows), wanted.detach(), rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_a_functional_call_computes_with_its_own_weights(roomy):
+    model, x = convert(nn.Sequential(nn.Linear(6, 4)), mesh=2, device=roomy), torch.randn(3, 6)
+    wanted, zeros = model(x), {"0.weight": torch.zeros(4, 6), "0.bias": torch.zeros(4)}
+    assert torch.func.functional_call(model, zeros, (x,)).eq(0).all() and torch.equal(model(x), wanted)
+
+
+@torch.no_grad()
+def test_a_copy_and_a_norm_follow_their_own_weights(roomy):
+    model, x = convert(nn.Sequential(nn.RMSNorm(6, eps=1e-6)), mesh=2, device=roomy), torch.randn(3, 6)
+    wanted = model(x)
+    other = copy.deepcopy(model)
+    other[0].weight.mul_(3)
+    torch.testing.assert_close(other(x), 3 * wanted)
+    assert torch.equal(model(x), wanted)
+
+
+def test_a_weight_without_values_is_refused_until_it_has_some(roomy):
+    model = convert(nn.Sequential(nn.Linear(6, 4, device="meta")), mesh=2, device=roomy)
+    with pytest.raises(CheckpointError, match="a weight is on the meta device, without values; give the model its w"):
+        model(torch.randn(3, 6))
+    plain = nn.Sequential(nn.Linear(6, 4)).requires_grad_(False)
+    model.load_state_dict(plain.state_dict(), assign=True)
+    x = torch.randn(3, 6)
+    torch.testing.assert_close(model(x), plain(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("norm", [nn.RMSNorm(6, elementwise_affine=False), nn.RMSNorm((2, 6))], ids=["bare", "wide"])
+def test_a_norm_of_another_kind_alone_is_refused_with_the_kind_that_is_taken(norm):
+    with pytest.raises(
+        ShapeError, match=r"to convert within it; an RMSNorm must be x / rms\(x\) \* weight over the last"
+    ):
+        convert(nn.Sequential(norm), mesh=2)

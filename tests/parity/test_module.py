@@ -1,6 +1,8 @@
 """The decoder as a module: forward, its state_dict; made from a shape alone; and chat."""
 
+import copy
 import json
+import pickle
 from collections import Counter
 from dataclasses import replace
 
@@ -8,7 +10,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from wafer_triton.errors import CheckpointError, ConfigError, DtypeError, ShapeError
+from wafer_triton.errors import CacheError, CheckpointError, ConfigError, DtypeError, ShapeError
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.random import RandomWeights, config_of
@@ -79,6 +81,86 @@ def test_state_dicts_that_do_not_fit(single):
         single.load_state_dict(state | {"lm_head.weight": state["lm_head.weight"] + 1})
     with pytest.raises(CheckpointError, match="decoder: 30 weights are missing, the first is model.emb"):
         WaferForCausalLM.from_weights(CONFIG, {}, mesh=2)
+
+
+NAME = "model.layers.0.mlp.up_proj.weight"
+
+
+def test_a_state_dict_that_is_not_strict_leaves_the_other_parameters(single):
+    state = single.state_dict()
+    found = single.load_state_dict({NAME: 2 * state[NAME], "more": torch.ones(1)}, strict=False)
+    assert found.unexpected_keys == ["more"] and set(found.missing_keys) == single.weights.keys() - {NAME}
+    after = single.state_dict()
+    assert {name for name in state if not after[name].equal(state[name])} == {NAME}
+    single.load_state_dict(state)
+
+
+def test_new_weights_drop_the_cached_tokens(single):
+    state = single.state_dict()
+    single.reset()
+    wanted = single.step(9)
+    single.load_state_dict(state)
+    for go_on in (lambda: single.step(9), lambda: single.advance([9])):
+        with pytest.raises(CacheError, match=r"load_state_dict dropped the cached tokens, .*; prefill them again, or"):
+            go_on()
+    single.prefill([1, 2])
+    single.step(9)
+    single.load_state_dict(state)
+    single.reset()
+    assert torch.equal(single.step(9), wanted)
+
+
+@pytest.mark.parametrize("make", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_placed_model_is_not_copied(single, make):
+    with pytest.raises(CheckpointError, match="a placed model is neither copied nor pickled; make another by from_pre"):
+        make(single)
+    other = WaferForCausalLM.from_weights(single.config, single.state_dict(), mesh="2x3", max_length=24)
+    single.reset()
+    assert torch.equal(other.prefill([1, 2]), single.prefill([1, 2]))
+
+
+WRITES = {
+    "mul_": lambda weight: weight.mul_(2),
+    "imul": lambda weight: weight.__imul__(2),
+    "setitem": lambda weight: weight.__setitem__(0, 1.0),
+    "out": lambda weight: torch.mul(weight, 2, out=weight),
+    "foreach": lambda weight: torch._foreach_mul_([torch.ones(2), weight], 2),
+    "init": torch.nn.init.zeros_,
+    "set-data": lambda weight: setattr(weight, "data", weight + 1),
+    "data": lambda weight: weight.data.mul_(2),
+    "detached": lambda weight: weight.detach().mul_(2),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_a_parameter_is_not_changed_in_place(single, write):
+    weight = dict(single.named_parameters())[NAME]
+    with pytest.raises(
+        CheckpointError, match="writes into a parameter of a placed model, which is a copy of its tiles"
+    ):
+        write(weight)
+    assert weight.equal(single.state_dict()[NAME])
+
+
+def test_a_parameter_serves_as_any_tensor(single):
+    weight = dict(single.requires_grad_(False).named_parameters())[NAME]
+    assert type(weight + 1) is type(weight.clone().mul_(2)) is torch.Tensor and isinstance(weight, torch.nn.Parameter)
+    for again in (copy.deepcopy(weight), pickle.loads(pickle.dumps(weight)), torch.nn.Parameter(weight)):
+        assert torch.equal(again, weight)
+
+
+def test_torch_modes_around_a_model_change_nothing(single):
+    def spoken() -> list[torch.Tensor]:
+        single.reset()
+        return [single.prefill([1, 2, 3]), single.step(9)]
+
+    wanted = spoken()
+    for mode in (torch.autocast("cpu", dtype=torch.bfloat16), torch.inference_mode()):
+        with mode:
+            got = spoken()
+            single.reset()
+            single.prefill([1, 2, 3])
+        assert all(map(torch.equal, [*got, single.step(9)], [*wanted, wanted[1]]))
 
 
 # --- from a shape alone, and chat ---

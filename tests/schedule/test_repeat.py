@@ -1,5 +1,6 @@
 """Repetition as data: the same rounds as one by one, the same counts, and small schedules of large meshes."""
 
+import pickle
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,6 +21,7 @@ from wafer_triton.schedule.align import align_both, transpose_by_rings
 from wafer_triton.schedule.block import Block, drafted
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.gemm import meshgemm, meshgemm_t
+from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.repeat import Repeat
 from wafer_triton.schedule.rounds import Cores, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
@@ -205,3 +207,11 @@ def test_rows_come_by_time():
         total[place] += counts
         place = rows[place]
     assert one.over_all_times(counts).tolist() == total.tolist()
+
+
+@pytest.mark.parametrize("name", ["gemm", "gemv", "rms_norm", "softmax"])
+def test_a_pickled_schedule_has_the_same_rounds(name):
+    shapes = {"gemm": ((9, 9), (9, 9)), "gemv": ((1, 9), (9, 9)), "rms_norm": ((2, 9), (9,)), "softmax": ((2, 9),)}
+    made = recipe(name, Mesh(3, 3), "fp32", shapes[name]).schedule
+    again = pickle.loads(pickle.dumps(made))
+    assert list(map(str, again.rounds)) == list(map(str, made.rounds)) and account(again) == account(made)

@@ -8,9 +8,9 @@ from refusals import builder, refused
 from wafer_triton import executor
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.torch import TorchExecutor
-from wafer_triton.errors import ScheduleError, ShapeError, WaferError
+from wafer_triton.errors import DtypeError, ScheduleError, ShapeError, WaferError
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.rounds import Cores, Round, Slot
+from wafer_triton.schedule.rounds import Buffer, Cores, Round, Slot
 
 ALL = [0, 1, 2]
 RING = [2, 0, 1]
@@ -129,6 +129,12 @@ def test_a_buffer_is_declared_once():
         ScheduleError, match="demo: buffer 'z' has role 'out'; choose one of input, weight, cache, state, output"
     ):
         b.buffer("z", (4,), "fp16", "out")
+
+
+@pytest.mark.parametrize("dtype", ["fp99", ["fp16"], torch.float16])
+def test_a_buffer_has_a_known_dtype(dtype):
+    with pytest.raises(DtypeError, match="buffer 'x': dtype .*: choose one of fp32, bf16, fp16, int8, fp8"):
+        Buffer("x", (3,), dtype)
 
 
 def test_like_copies_tile_dtype_and_slots():

@@ -15,7 +15,7 @@ from typing import Any
 from wafer_triton.count.traffic import WORD_BYTES
 from wafer_triton.device import NUMBERS, PRESETS, Device, base_of
 from wafer_triton.device.spec import Sourced, read
-from wafer_triton.errors import ConfigError
+from wafer_triton.errors import ConfigError, shown
 from wafer_triton.text.quantity import Legend, unit
 
 # The device's number that a constant is in proportion to, and the exponent. Every other constant depends on a core's
@@ -126,8 +126,9 @@ class Constants:
 
     def __post_init__(self) -> None:
         for entry in fields(self):
-            if not getattr(self, entry.name) >= 0:
-                raise ConfigError(f"constant {entry.name} = {getattr(self, entry.name)} must be 0 or more")
+            value = getattr(self, entry.name)
+            if not isinstance(value, int | float) or not value >= 0:
+                raise ConfigError(f"constant {entry.name} = {shown(value)} must be a number of 0 or more")
 
     def of(self, family: str) -> Constants:
         """Return the constants for schedules of a family, "kernel" or "decode" (see `Schedule`)."""

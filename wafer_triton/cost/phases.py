@@ -121,7 +121,7 @@ def _known(schedule: Schedule, run: Run, traffic: Traffic) -> Phase:
     """Return the phase of a run, read once: layers, contexts and models share the rounds of an algorithm on a line."""
     names = run.uses if isinstance(run, Section) else _touched(run)
     sizes = tuple((buffer.numel, buffer.dtype, buffer.slots) for buffer in map(schedule.buffers.__getitem__, names))
-    key = (schedule.mesh.shape, schedule.mesh.fold, sizes, _what(run))
+    key = (schedule.mesh.shape, schedule.mesh.fold, sizes, _what(run), local.definitions())
     if key not in _KNOWN:
         _kept[0] += len(run)
         if len(_KNOWN) >= _MOST or _kept[0] > 20 * _MOST:

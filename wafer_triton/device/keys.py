@@ -85,15 +85,20 @@ def in_file(path: str | PathLike[str]) -> tuple[str, str | None, dict[str, Any]]
     return name, like, numbers
 
 
+def words(text: str) -> list[str]:
+    """Return a preset or file and the numbers of a text, as written; the name of a file may have commas."""
+    parts = text.split(",")
+    ends = range(len(parts), 1, -1)
+    end = next((end for end in ends if isfile(",".join(parts[:end]).strip())), 1)
+    return [part.strip() for part in (",".join(parts[:end]), *parts[end:])]
+
+
 def in_text(text: str) -> tuple[str, dict[str, Any]]:
     """Return the preset or file of a text such as "wse2,sram_kib=96", and its numbers as they are written.
 
     Raises DeviceError for a text that begins with a number, a word without a value, and a key that comes twice.
     """
-    words = text.split(",")
-    ends = range(len(words), 1, -1)  # of the first word, as a file's name may have commas
-    end = next((end for end in ends if isfile(",".join(words[:end]).strip())), 1)
-    first, *settings = (word.strip() for word in (",".join(words[:end]), *words[end:]))
+    first, *settings = words(text)
     if "=" in first:
         raise DeviceError(f"device {text!r}: begins with a number; give a preset or a file first, as wse2,{text}")
     values: dict[str, Any] = {}

@@ -99,8 +99,7 @@ class Executor(Planner):
             program.refill()
             return program
         rules.validate(schedule)
-        self.admit(schedule, list(schedule.buffers.values()))
-        memory = {name: self.allocate(schedule, buffer) for name, buffer in schedule.buffers.items()}
+        memory = self.room(schedule, schedule.buffers)
         return Program(schedule, memory, self, Workspace(self.device))
 
     def plan(self, schedule: Schedule, memory: Memory) -> list[Step]:
@@ -133,11 +132,13 @@ class Executor(Planner):
     def agree(self, name: str, given: torch.Tensor) -> None:
         """Raise BackendError where ranks are not given the same values for an operand; one process always is."""
 
+    @torch.inference_mode(False)
     def store(self, schedule: Schedule, buffer: Buffer, given: torch.Tensor) -> torch.Tensor:
         """Fresh memory [rows, cols, slots * numel] of a buffer with the given values, rounded to its dtype."""
         values = self.part(schedule, buffer, given)
-        return torch.empty(values.shape, dtype=torch_dtype(buffer.dtype), device=self.device).copy_(values)
+        return torch.empty(values.shape, dtype=torch_dtype(buffer.dtype), device=self.device).copy_(values.detach())
 
+    @torch.inference_mode(False)
     def allocate(self, schedule: Schedule, buffer: Buffer) -> torch.Tensor:
         """Fresh memory of a buffer: zeros, or NaN under `poison`."""
         shape = (*schedule.mesh.shape, buffer.slots * buffer.numel)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from wafer_triton.device.mesh import Mesh
+from wafer_triton.device.modes import UNCHANGED, as_planned
 from wafer_triton.errors import ScheduleError
 from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
@@ -232,6 +233,7 @@ class TileMap:
 class Planner(ABC):
     """The hooks of an executor that plans and programs call."""
 
+    device: str
     exchange: str
     unwritten: float  # the value of memory that is not written yet
 
@@ -277,8 +279,10 @@ class Planner(ABC):
         return held
 
     def on_device(self) -> AbstractContextManager[object]:
-        """Return the context in which kernels are compiled and launched, on this executor's device."""
-        return nullcontext()
+        """Return the context of plans and runs: torch's plain modes, on the executor's own GPU of several."""
+        if self.device == "cpu" and not (torch.is_autocast_enabled("cpu") or torch.is_inference_mode_enabled()):
+            return UNCHANGED
+        return as_planned(self.device)
 
     def check(self) -> None:  # noqa: B027  most have nothing to check
         """Raise BackendError if a program failed on the device; results are read after it."""

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from wafer_triton.device.dtype import torch_dtype
+from wafer_triton.device.modes import plain
 from wafer_triton.errors import ShapeError
 from wafer_triton.local import find
 from wafer_triton.schedule.rounds import Index, Local, Slot
@@ -29,6 +30,7 @@ class Reference:
     is computed is rounded. Raises ShapeError for a missing tensor.
     """
 
+    @plain()
     def __init__(
         self, schedule: Schedule, tensors: Mapping[str, Tensor], *, poison: bool = True, exact: bool = False,
         runs: int | None = None,
@@ -49,6 +51,7 @@ class Reference:
             else:
                 self.memory[name] = torch.full(shape, float("nan") if poison else 0.0, dtype=held)
 
+    @plain()
     def run(self, until: int | None = None) -> None:
         """Execute the rounds that are left, or those before round `until` (from 0)."""
         for round_ in self.schedule.rounds[self.rounds_done : until]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -75,10 +74,6 @@ class TritonExecutor(Executor):
             name = torch.cuda.get_device_name(self.device)
             raise BackendError(f"{schedule.name}: {name} has no bf16 arithmetic; use fp16 or fp32, or backend='torch'")
         super().admit(schedule, fresh)
-
-    def on_device(self) -> AbstractContextManager[object]:
-        """Triton launches on the current GPU, whichever holds the tensors."""
-        return torch.cuda.device(self.device) if torch.device(self.device).index is not None else nullcontext()
 
     def capture(self, run: Step, compiled: bool = False) -> Step:
         return Graph(run, self.on_device, compiled) if self.graphs else run

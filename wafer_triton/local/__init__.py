@@ -22,7 +22,7 @@ from wafer_triton.local.experts import expert_gemm_torch, expert_sum_torch, top_
 from wafer_triton.local.gemm import gemm_t_torch, gemm_torch
 from wafer_triton.local.lookup import lookup_torch
 from wafer_triton.local.norm import mean_squares_torch, rms_scale_torch, sum_squares_torch
-from wafer_triton.local.registry import LOCAL_OPS, LocalOp, SlotOperand, cut, find, local_op
+from wafer_triton.local.registry import LOCAL_OPS, LocalOp, SlotOperand, cut, definitions, find, local_op
 from wafer_triton.local.rope import rope_torch
 from wafer_triton.local.softmax import exp_sum_torch, normalize_torch, row_max_torch
 
@@ -35,6 +35,7 @@ __all__ = [
     "combine_torch",
     "copy_torch",
     "cut",
+    "definitions",
     "dispatch_torch",
     "enqueue_torch",
     "exp_sum_torch",

@@ -175,6 +175,12 @@ def _is(value: Any, kind: str) -> bool:
 
 MATRIX = tuple(BYTES)  # the dtypes of an operand that may hold stored weights
 LOCAL_OPS: dict[str, LocalOp] = {}
+_OWN = [0]  # definitions of users
+
+
+def definitions() -> int:
+    """Return the number of definitions by users so far; results kept by the names of operations hold for one number."""
+    return _OWN[0]
 
 
 def local_op(
@@ -213,6 +219,7 @@ def local_op(
             if wrong := made.wrong_names():
                 raise ScheduleError(f"local operation {name!r}: {wrong}")
             made = replace(made, run=_guarded(made), own=True)
+            _OWN[0] += 1
         LOCAL_OPS[name] = made
         return run
 
@@ -220,27 +227,41 @@ def local_op(
 
 
 def _guarded(op: LocalOp) -> Callable[..., None]:
-    """Return the definition of an operation, which raises ScheduleError where it writes an input, or no output."""
+    """Return the definition of an operation, which raises ScheduleError where it writes an input, or no output.
+
+    Torch counts all writes but those through numpy or `data`, so values are compared at the first call of each shape.
+    """
+    compared: set[tuple[Any, ...]] = set()
 
     @wraps(op.run)
     def run(*tiles: Tensor, **params: Any) -> None:
         ins = [tile.data for tile in tiles[op.outs :]]  # each with a count of writes of its own, from 0
+        shapes = tuple(tile.shape for tile in ins)
+        values = [None if shapes in compared else tile.clone() for tile in ins]
         outs = tiles[: op.outs]
-        before = [tile._version for tile in outs]
+        before, places = [tile._version for tile in outs], [(tile.data_ptr(), tile.shape) for tile in outs]
         result: object = op.run(*outs, *ins, **params)  # type: ignore[func-returns-value]
         if result is not None and [tile._version for tile in outs] == before:
             raise ScheduleError(
                 f"local operation {op.name!r} returns {article(type(result).__name__)} and writes no output; write it "
                 f"into {op.operands[0]}, as {op.operands[0]}.copy_(...)"
             )
-        for name, tile in zip(op.operands[op.outs :], ins, strict=True):
-            if tile._version:
+        if [(tile.data_ptr(), tile.shape) for tile in outs] != places:
+            raise ScheduleError(f"local operation {op.name!r} resizes or replaces an output; write into it by copy_")
+        for name, tile, was in zip(op.operands[op.outs :], ins, values, strict=True):
+            if tile._version or (was is not None and not _same(was, tile)):
                 raise ScheduleError(
                     f"local operation {op.name!r} writes into its input {name}, which it may only read; compute on a "
                     f"copy, {name}.clone()"
                 )
+        compared.add(shapes)
 
     return run
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors have the same values, NaN where the other has NaN."""
+    return bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
 def find(name: str) -> LocalOp:

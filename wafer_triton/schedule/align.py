@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -65,19 +66,23 @@ def _skewing(
     times, each = mesh[0] // width, _skewed_lines(width, steps)[0]
     names = [end for name, _ in skewed for end in (name, f"{name}.next")]
 
-    pattern = Pattern("relay", tuple(names))
-
-    def make(number: int) -> Round:
-        moves = []
-        for name, axis in skewed:
-            src, dst = Slot(name), Slot(f"{name}.next")
-            ends = (src, dst) if number % 2 == 0 else (dst, src)
-            for step, lines in each[number]:
-                moves.append(Exchange(axis, *ends, *ring_ends(width, step, order, times), lines))
-        return Round(tuple(moves), (), label, pattern)
-
+    ends_of = partial(ring_ends, width, order=order, times=times)
+    make = partial(_skew_round, skewed, each, ends_of, label, Pattern("relay", tuple(names)))
     alike = "skew", mesh, width, tuple(axis for _, axis in skewed), order, steps
     return Section(len(each), dict.fromkeys(names, (0, len(each) - 1)), make, alike)
+
+
+def _skew_round(
+    skewed: tuple[tuple[str, str], ...], each: list[list[tuple[int, Index]]],
+    ends_of: Callable[[int], tuple[Index, Index]], label: str, pattern: Pattern, number: int,
+) -> Round:  # fmt: skip
+    """Return one round of an alignment; a function of the module, so that schedules can be pickled."""
+    moves = []
+    for name, axis in skewed:
+        src, dst = Slot(name), Slot(f"{name}.next")
+        ends = (src, dst) if number % 2 == 0 else (dst, src)
+        moves += [Exchange(axis, *ends, *ends_of(step), lines) for step, lines in each[number]]
+    return Round(tuple(moves), (), label, pattern)
 
 
 @lru_cache(maxsize=128)

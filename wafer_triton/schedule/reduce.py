@@ -7,7 +7,7 @@ differs from line to line takes chains from both ends.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -80,6 +80,7 @@ def reduce(
 
 
 Payload = tuple[Buffer, bool, tuple[str, str]]  # a buffer, whether all its slots are one tile, and its mailboxes
+Moved = tuple[list[tuple[Slot, Slot]], dict[str, int]]  # as `_slots_and_size` returns it
 
 
 @lru_cache(maxsize=128)
@@ -94,20 +95,25 @@ def _combining(
     moved = [_slots_and_size(payload) for payload in payloads]
     pattern = Pattern("tree", tuple(acc.name for acc, _, _ in payloads), op)
 
-    def make(number: int) -> Round:
-        exchanges, adds = [], []
-        for slots, size in moved:
-            for (send, recv, lines), (total, mail) in zip(stages.ways[number], slots, strict=True):
-                if send.size:
-                    exchanges.append(Exchange(axis, total, mail, send, recv, lines))
-                    adds.append(Local(op, (total,), (total, mail), size, Cores(axis, recv, lines)))
-        return Round(tuple(exchanges), tuple(adds), label, pattern)
-
+    make = partial(_combining_round, stages, moved, axis, op, label, pattern)
     return Section(count, uses, make, (stages, axis), stages.different)
 
 
+def _combining_round(
+    stages: Stages, moved: Sequence[Moved], axis: str, op: str, label: str, pattern: Pattern, number: int
+) -> Round:
+    """Return one round of a reduction; a function of the module, so that schedules can be pickled."""
+    exchanges, adds = [], []
+    for slots, size in moved:
+        for (send, recv, lines), (total, mail) in zip(stages.ways[number], slots, strict=True):
+            if send.size:
+                exchanges.append(Exchange(axis, total, mail, send, recv, lines))
+                adds.append(Local(op, (total,), (total, mail), size, Cores(axis, recv, lines)))
+    return Round(tuple(exchanges), tuple(adds), label, pattern)
+
+
 @lru_cache(maxsize=128)
-def _slots_and_size(payload: Payload) -> tuple[list[tuple[Slot, Slot]], dict[str, int]]:
+def _slots_and_size(payload: Payload) -> Moved:
     """Return the slots from which and into which a payload moves, each way, and the parameters of its sums."""
     acc, whole, inboxes = payload
     index = None if whole else 0

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from wafer_triton.device.dtype import BYTES
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import ScheduleError, check_type, shown
+from wafer_triton.errors import DtypeError, ScheduleError, check_type, shown
 
 Index = NDArray[np.int64]
 GIVEN = ("input", "weight", "cache", "state")  # roles that have values at the start
@@ -84,6 +84,10 @@ class Buffer:
     pattern: str = field(default="", compare=False)
     holds: tuple[Parameter, ...] = field(default=(), compare=False)
     skew: int = field(default=0, compare=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.dtype, str) or self.dtype not in BYTES:
+            raise DtypeError(f"buffer {shown(self.name)}: dtype {shown(self.dtype)}: choose one of {', '.join(BYTES)}")
 
     @property
     def given(self) -> bool:

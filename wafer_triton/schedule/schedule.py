@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
+from wafer_triton import local
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError, check_type, shown
 from wafer_triton.schedule.repeat import Repeat, Rounds, Section, comings
@@ -64,12 +65,15 @@ class Schedule:
 
 
 def once(find: Callable[[Schedule], T]) -> Callable[[Schedule], T]:
-    """Return a function of schedules that finds its result for each of them once, and holds it as long as they live."""
-    known: WeakKeyDictionary[Schedule, T] = WeakKeyDictionary()
+    """Return a function of schedules that finds its result for each of them once, and holds it as long as they live.
+
+    After a definition of a local operation by a user it is found anew.
+    """
+    known: WeakKeyDictionary[Schedule, tuple[int, T]] = WeakKeyDictionary()
 
     def found(schedule: Schedule) -> T:
-        if schedule not in known:
-            known[schedule] = find(schedule)
-        return known[schedule]
+        if schedule not in known or known[schedule][0] != local.definitions():
+            known[schedule] = local.definitions(), find(schedule)
+        return known[schedule][1]
 
     return found

@@ -8,10 +8,12 @@ from typing import Any
 from wafer_triton.cost.placement import Placement as Experts
 from wafer_triton.errors import ShapeError, check_counts
 from wafer_triton.shape.decoder import DecoderShape
+from wafer_triton.text.arguments import checked
 
 MOST_BATCH = 65_536  # sequences in decode, each of which has a slot
 
 
+@checked
 @dataclass(frozen=True)
 class Load:
     """The sizes that a placement must hold, and the mean request that it is chosen for, all in tokens but `batch`.
@@ -33,6 +35,7 @@ class Load:
             raise ShapeError(f"batch = {self.batch:,} is more than the {MOST_BATCH:,} sequences that are taken here")
 
 
+@checked
 @dataclass(frozen=True)
 class Given:
     """The sizes that a user gives; None leaves one to the prices."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 
 from wafer_triton.errors import ConfigError, check_counts, check_type
 from wafer_triton.serve.workload import Request
+from wafer_triton.text.calls import bound
 
 
 @dataclass
@@ -67,6 +68,7 @@ class Replacing:
         return not view.running
 
 
+@bound
 @dataclass(frozen=True)
 class Shared:
     """Both phases on one mesh: prefill visits for `quantum` tokens, at most once in `turns` tokens of each sequence.
@@ -105,6 +107,7 @@ ORDERS: dict[str, Callable[[Request], tuple[float, ...]]] = {
 CACHES = ("reserve", "grow")
 
 
+@bound
 @dataclass(frozen=True)
 class Policy:
     """The policy of serving: the organisation, the order of waiting requests, the use of the cache.

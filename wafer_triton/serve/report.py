@@ -20,12 +20,15 @@ from wafer_triton.device import Device
 from wafer_triton.device.dtype import dtype_name
 from wafer_triton.errors import ConfigError, ShapeError, check_counts, check_type, writing
 from wafer_triton.serve.course import MeanInterval, Run, Served, course
+from wafer_triton.text.arguments import checked
+from wafer_triton.text.calls import bound
 
 PERCENTILES = (50, 90, 99)
 UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 Latency = dict[str, float]  # by "mean", "p50" and so on, seconds
 
 
+@bound
 @dataclass(frozen=True)
 class Slo:
     """The most seconds of TTFT and of TPOT that a request may take to count as good; infinity for no bound."""
@@ -35,8 +38,9 @@ class Slo:
 
     def __post_init__(self) -> None:
         for name in ("ttft", "tpot"):
-            if not isinstance(getattr(self, name), int | float) or not getattr(self, name) > 0:
-                raise ShapeError(f"SLO: {name} = {getattr(self, name)!r} must be a positive number of seconds")
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+                raise ShapeError(f"SLO: {name} = {value!r} must be a positive number of seconds")
 
     @classmethod
     def of(cls, text: str) -> Slo:
@@ -166,6 +170,7 @@ def weighted(values: Sequence[tuple[float, float]]) -> Latency:
     return found
 
 
+@checked
 def flat(of: Report) -> dict[str, Any]:
     """Return the figures as one row, such as `ttft_p50`, without the course."""
     row: dict[str, Any] = {}
@@ -180,6 +185,7 @@ def flat(of: Report) -> dict[str, Any]:
 COLUMNS = ("number", "arrival", "input", "output", "started", "first", "end", "preempted", "refused")
 
 
+@checked
 def write_csv(run: Run, path: str | Path) -> None:
     """Write a row for each request: its sizes, the seconds of its steps, how often it was preempted, why refused."""
     path = Path(path)

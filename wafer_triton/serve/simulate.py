@@ -27,13 +27,16 @@ def simulate(
     """Return the course of a workload: requests by arrival, or a closed loop of users.
 
     Raises ShapeError for a workload without requests, for arguments of another kind, or if `cache` is "grow" and
-    prefill does not take the longest sequence.
+    prefill does not take the longest sequence. It is raised, too, for times that are priced for another organisation.
     """
     if not isinstance(workload, Closed):
         check_requests("simulate: workload", workload)
     if not hasattr(times, "stages"):
         raise ShapeError(f"simulate: times of type {type(times).__name__}; `sizes.priced` makes some")
     check_type("simulate: policy", policy, Policy, ShapeError)
+    of, name = getattr(times, "organisation", ""), policy.organisation.name
+    if of not in ("", name):
+        raise ShapeError(f"simulate: times are priced for policy {of!r}, not for {name!r}; give priced({name!r}, ...)")
     check_function("simulate: progress", progress, ShapeError)
     return Simulation(workload, times, policy, record, progress).run()
 

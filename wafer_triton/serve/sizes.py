@@ -50,11 +50,14 @@ def ranked(
     checked(given.experts, shape)
     try:
         places.check_weights(shape, device)
-        return _organised(name, shape, device, load, given, progress)
+        found = _organised(name, shape, device, load, given, progress)
     except (SramError, FullError) as error:
         if given.caches is not None:  # the reason names fewer caches already
             raise
         raise type(error)(f"{error}{_remedies(name, shape, device, load, given)}") from None
+    for times in found:
+        times.organisation = name
+    return found
 
 
 def _remedies(name: str, shape: DecoderShape, device: Device, load: Load, given: Given) -> str:

@@ -24,11 +24,13 @@ from wafer_triton.place.need import ENDS
 from wafer_triton.place.regions import Placement, Region, shared
 from wafer_triton.schedule import decode as decode_parts
 from wafer_triton.schedule.kv_cache import KvCache
+from wafer_triton.text.arguments import checked
 
 STRIDE = 256  # tokens between two prices of keys and values
 Kinds = dict[str, int]  # blocks of a region by kind
 
 
+@checked
 class Priced:
     """`pipeline.Times` of a model that is placed, see there for the fields.
 
@@ -37,6 +39,8 @@ class Priced:
     that the weights move between the phases. Raises ShapeError for a count below 1, or for more sequences of a group
     than caches.
     """
+
+    organisation = ""  # that the sizes were chosen for, by its name; "" fits each
 
     def __init__(
         self, place: Placement, *, batch: int, longest: int, prompt: int, at_once: int = 1, held: int | None = None,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from wafer_triton.errors import ConfigError, ShapeError, check_counts, check_function, check_type
+from wafer_triton.text.arguments import checked
 
 MOST_TOKENS = 10**7  # of a prompt or an answer: more is a slip of the pen
 LONGEST = 4  # times its median, the most tokens that a lognormal length is cut to
@@ -68,6 +69,7 @@ Lengths = Callable[[random.Random], tuple[int, int]]  # draws the tokens of a pr
 Length = Callable[[random.Random], int]
 
 
+@checked
 @dataclass(frozen=True)
 class Closed:
     """A closed loop: each of `users` sends its next request `pause` seconds after its last answer, `count` in all.
@@ -156,11 +158,13 @@ def _length(text: str) -> Length:
     return uniform(least, most)
 
 
+@checked
 def poisson(rate: float, count: int, lengths: Lengths, seed: int = 0) -> list[Request]:
     """Return `count` requests that arrive independently of each other, `rate` a second on average."""
     return bursty(rate, count, lengths, seed, 1.0)
 
 
+@checked
 def bursty(rate: float, count: int, lengths: Lengths, seed: int = 0, cv: float = 2.0) -> list[Request]:
     """Return `count` requests with gamma gaps, `rate` a second on average.
 

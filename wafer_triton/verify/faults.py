@@ -15,7 +15,7 @@ A schedule is read up to four times, the last two only if nothing was found befo
 | off-mesh | a message to or from a core that the mesh does not have |
 | deadlock | a core waits for a tile that no core sends, for a credit that none returns, or in a circle |
 | two-writers | a slot of a core gets two tiles in one round |
-| overwritten | a slot is written in the round that reads it, or before its arrived tile was read |
+| overwritten | a slot is written in the round or operation that reads it, or before its arrived tile was read |
 | unwritten-read | a core reads or sends a slot before any write to it |
 | unwritten-output | an output that no core writes |
 | sram, routes | a core's buffers, or its router's colours, are more than the device has |
@@ -102,7 +102,7 @@ def check(schedule: Schedule, intent: Intent | None = None) -> Verdict:
     if not any(finding.verdict in ("malformed", "off-mesh", "deadlock") for finding in faults):
         over = excess(schedule)
         faults += [over] if over is not None else []
-        faults += _Slots(schedule, intent).run()
+        faults += [*_Slots(schedule, intent).run(), *_tried(schedule)]
         if intent is not None and not any(finding.verdict not in ("sram", "routes") for finding in faults):
             faults += provenance(schedule, intent) or values(schedule, intent) or _idle(schedule, intent)
     return Verdict(schedule.name, tuple(sorted(faults, key=lambda finding: finding.round or 0)), intent is not None)
@@ -151,6 +151,28 @@ def _circle(schedule: Schedule, number: int) -> Iterator[Finding]:
     names = [divmod(core, mesh.shape[1]) for core in walk[walk.index(walk[-1]) :]]
     message = " waits for ".join(f"core {name}" for name in names)
     yield Finding("deadlock", f"{title(schedule, number)}: {message} to send first", number, names[0])
+
+
+def _tried(schedule: Schedule) -> Iterator[Finding]:
+    """Run each operation of a user once, on random tiles of one core, and return those that write into an input."""
+    tried = set[tuple[str, str]]()
+    for number, round_ in enumerate(schedule.rounds):
+        for op in round_.locals:
+            key = op.op, str((op.params, op.outs, op.ins))
+            if not local.find(op.op).own or key in tried:
+                continue
+            tried.add(key)
+            import torch
+
+            source = torch.Generator().manual_seed(0)
+            held = ((schedule.buffers[slot.buffer], slot) for slot in (*op.outs, *op.ins))
+            sizes = [buffer.numel * (buffer.slots if slot.index is None else 1) for buffer, slot in held]
+            try:
+                local.find(op.op).run(*(torch.rand(1, size, generator=source) for size in sizes), **op.params)
+            except ScheduleError as error:
+                yield Finding("overwritten", f"{title(schedule, number)}: {error}", number)
+            except Exception:  # random tiles may be none that the operation takes
+                continue
 
 
 class _Slots:
