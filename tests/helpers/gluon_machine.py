@@ -34,8 +34,7 @@ class Machine:
         names = dict(vars(warp_groups))
         names |= {
             "BOX": elided.BOX, "placed": FunctionType(elided.placed.fn.__code__, {}), "gl": self.language(),
-            "mbarrier": self.barriers(), "tma": self.copies(), "fence_async_shared": lambda: None,
-            "warpgroup_mma": self.multiply, "warpgroup_mma_wait": self.multiplied,
+            "mbarrier": self.barriers(), "tma": self.copies(), "hopper": self.hopper(),
         }  # fmt: skip
         for name, value in vars(warp_groups).items():
             if isinstance(value, GluonJITFunction):
@@ -63,6 +62,11 @@ class Machine:
         if dtype == "int64":
             return SimpleNamespace(index=[Barrier() for _ in range(shape[0])].__getitem__)
         return Shared(torch.full(shape, float("nan"), dtype=dtype))
+
+    def hopper(self) -> SimpleNamespace:
+        return SimpleNamespace(
+            fence_async_shared=lambda: None, warpgroup_mma=self.multiply, warpgroup_mma_wait=self.multiplied
+        )
 
     def barriers(self) -> SimpleNamespace:
         def expect(barrier: Barrier, number: int) -> None:
