@@ -302,7 +302,7 @@ def test_prompts_may_be_tensors(single):
         ([[1], [2, "a"]], r"prompts\[1\]\[1\] = 'a' is of type str"),
         (None, "prompts of type NoneType: give a list of token ids"),
         (7, "prompts of type int: give a list of token ids"),
-        ((token for token in [1, 0.5]), r"prompts\[1\] = 0.5 is of type float"),
+        pytest.param((token for token in [1, 0.5]), r"prompts\[1\] = 0.5 is of type float", id="generator"),
         ({1: 2}, "prompts of type dict: give a list of token ids"),
         ([[[1]]], r"prompts\[0\]\[0\] = \[1\] is of type list"),
         (torch.tensor([1.5]), r"prompts\[0\] = 1.5 is of type float"),
