@@ -253,7 +253,7 @@ def test_a_gpu_that_is_not_the_current_one_is_entered(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext(entered.append(device)))
     with TritonExecutor(device="cuda:1").on_device(), TritonExecutor(device="cuda").on_device():
-        assert entered == ["cuda:1"]
+        assert entered == [torch.device("cuda:1")]
     on = TritonExecutor()
     monkeypatch.setattr(on, "on_device", lambda: nullcontext(entered.append("here")))
     run(made("gemm", "2"), operands("gemm"), on)
