@@ -62,7 +62,7 @@ FAULTS = {
         "tests/emulate/test_fold.py",
     ),
     "count": Fault(
-        "wafer_triton/count/traffic.py", "np.maximum.at(high, number[sender], end)",
+        "wafer_triton/count/spans.py", "np.maximum.at(high, number[sender], end)",
         "np.minimum.at(high, number[sender], end)", "tests/count",
     ),
     "cost": Fault(
