@@ -118,13 +118,15 @@ def _matrix(
     cols = max(own.cols + right_by[0], prefill.mesh.cols + right_by[1])
     if "x" in axes:
         source, target = _all_along(*zip(*pairs, strict=True), axes["x"], decode.mesh, prefill.mesh)
-        source, target = (source + right_by[0]) * f_cols, target + right_by[1] * f_cols
+        source, target = _moved(source, right_by[0], f_cols), _moved(target, right_by[1] * f_cols, 1)
         if (source != target).any():
             line = grid(own, own.rows, cols, (1, f_cols))
             steps.append(Shift(line, "x", source, target, together * -(-down // own.rows), there.dtype))
     if "y" in axes:
-        lines = (blocks_of(down, own.rows) + down_by[0]) * f_rows, blocks_of(down, prefill.mesh.shape[0])
-        lines = lines[0], lines[1] + down_by[1] * f_rows
+        lines = (
+            _moved(blocks_of(down, own.rows), down_by[0], f_rows),
+            _moved(blocks_of(down, prefill.mesh.shape[0]), down_by[1] * f_rows, 1),
+        )
         if (lines[0] != lines[1]).any():
             held = tile // -(-down // prefill.mesh.shape[0])
             whole = grid(own, rows, prefill.mesh.cols, prefill.mesh.fold)
@@ -132,6 +134,11 @@ def _matrix(
     if is_turned(here, there):
         steps.append(Turn(square, tile, there.dtype))
     return [*steps, Turn(square, tile, there.dtype, square.shape[0])] if there.skew else steps
+
+
+def _moved(cores: Index, by: int, fold: int) -> Index:
+    """Return (cores + by) * fold; the same array where nothing changes, as a search holds many of them."""
+    return cores if by == 0 and fold == 1 else (cores + by) * fold
 
 
 @lru_cache(maxsize=1024)
