@@ -179,6 +179,10 @@ class MeshLinear(_OnMesh):
             raise ShapeError(
                 f"MeshLinear: x {list(x.shape)} of {x.dtype} must be [..., {self.in_features}] of a floating dtype"
             )
+        if x.dtype != self.weight.dtype:  # as torch refuses it: a product in the lower precision would pass for x's
+            raise DtypeError(
+                f"MeshLinear: x is {x.dtype} and the weight {self.weight.dtype}; give x.to({self.weight.dtype})"
+            )
         rows = x.reshape(-1, self.in_features)
         if not len(rows):
             return x.new_zeros(*x.shape[:-1], self.out_features)

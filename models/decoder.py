@@ -149,8 +149,9 @@ class WaferForCausalLM(Session):
         **options: Unpack[SamplingOptions],
     ) -> TokenStream[list[int | None]]: ...  # fmt: skip
 
+    @checked
     def generate(
-        self, tokens: Any, max_new_tokens: int, progress: Progress = silent, **options: Unpack[SamplingOptions]
+        self, tokens: Any, max_new_tokens: Any, progress: Progress = silent, **options: Unpack[SamplingOptions]
     ) -> Any:
         """Return a stream of tokens after a prompt, or after each of a batch: see `Sampling`, `TokenStream`.
 

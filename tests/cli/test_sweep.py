@@ -199,3 +199,9 @@ def test_a_sweep_keeps_its_rows_after_ctrl_c(run, monkeypatch):
 def test_a_best_point_is_of_devices_too_and_a_tie_is_said(run, over, said):
     code, out, _ = run(f"sweep gemm {over} --set m=10 --set k=10 --set n=10 --no-plot")
     assert code == 0 and [line for line in out.splitlines() if "cycles: " in line] == said
+
+
+def test_numbers_without_a_unit_and_caches_are_shown(run):
+    cap = "sweep cap --set model=olmoe-1b-7b --set mesh=360 --set context=512 --no-plot"
+    assert "1.2" in run(f"{cap} --over routing=1.2,uniform")[1]
+    assert "KV cache by shift" in run("sweep kv --over mesh=100,200 --set model=llama3.2-1b --no-plot")[1]

@@ -3,6 +3,7 @@
 import pytest
 
 from wafer_triton import estimate
+from wafer_triton.compare.best import front
 from wafer_triton.compare.grid import REASON, feasible, masked, parsed, points, size, write_csv
 from wafer_triton.compare.sweep import KINDS, own, sweep
 from wafer_triton.cost.constants import constants
@@ -133,3 +134,19 @@ def test_a_wrong_sweep_is_refused(over, fixed, error, message):
 
 def test_every_kind_of_estimate_can_be_swept():
     assert set(KINDS) == {"gemm", "gemv", "decode", "prefill", "request", "batch", "kv", "cap"}
+
+
+def test_a_function_of_a_schedule_is_swept_through_own():
+    with pytest.raises(DeviceError, match=r"an estimate takes a device; give own\(tree\)"):
+        sweep(tree, {"side": [4, 8]})
+
+
+def tree(side: int = 4) -> None:
+    """Stand for a function of a schedule; it never runs."""
+
+
+def test_a_front_names_a_column_that_is_none():
+    rows = sweep("gemm", {"mesh": [10, 20]}, m=40, k=40, n=40)
+    assert front(rows, "cycles") == front(rows, ["cycles"])
+    with pytest.raises(ConfigError, match="best by 'speed': no column has this name; columns: mesh, cycles"):
+        front(rows, ["speed"])

@@ -219,3 +219,11 @@ def test_a_norm_of_another_kind_alone_is_refused_with_the_kind_that_is_taken(nor
         ShapeError, match=r"to convert within it; an RMSNorm must be x / rms\(x\) \* weight over the last"
     ):
         convert(nn.Sequential(norm), mesh=2)
+
+
+def test_an_input_of_another_dtype_is_refused_as_torch_does():
+    converted = convert(torch.nn.Sequential(torch.nn.Linear(8, 4)), mesh=2)
+    with pytest.raises(
+        DtypeError, match=r"x is torch.float16 and the weight torch.float32; give x.to\(torch.float32\)"
+    ):
+        converted(torch.full((2, 8), 300.0).half())

@@ -107,6 +107,8 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         if named := re.fullmatch(r"argument (--[a-z-]+): expected one argument", message):
             message += f"; write {named[1]}=VALUE where the value begins with -"
+        if named := re.fullmatch(r"argument ([A-Z]+): invalid choice: .*", message):
+            message += f"; {named[1]} goes before all options"
         raise _Usage(f"{message}; see `{self.prog} --help`")
 
 

@@ -308,9 +308,9 @@ KINDS = (
         estimate,
         (
             DEVICE,
-            option("--seconds", type=float, required=True, help="on the whole wafer"),
+            option("--seconds", type=number, required=True, help="on the whole wafer"),
             option("--against", default="a100", help="the GPU (default: %(default)s)"),
-            option("--against-seconds", type=float, required=True, help="on the GPUs"),
+            option("--against-seconds", type=number, required=True, help="on the GPUs"),
             option("--gpus", type=count, default=1, metavar="N", help="how many (default: %(default)s)"),
         ),
         "energy against GPUs",

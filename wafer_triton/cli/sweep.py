@@ -135,11 +135,11 @@ def _settings(settings: list[str], over: Over) -> dict[str, Any]:
 
 
 def _first_figure(rows: list[Row], over: Over) -> str:
-    """Return tokens per second, or the first figure of a row without them."""
+    """Return tokens per second, or the tokens of a cache by shift, or the first figure of a row without both."""
     from wafer_triton.compare.grid import feasible
 
     row = feasible(rows)[0]
-    return "tokens_per_second" if "tokens_per_second" in row else list(row)[len(over)]
+    return next((name for name in ("tokens_per_second", "shift_tokens") if name in row), list(row)[len(over)])
 
 
 def _tables(rows: list[Row], over: Over, shown: str, title: str) -> list[str]:

@@ -43,10 +43,14 @@ def best(rows: Sequence[Row], by: str) -> list[Row]:
 
 
 def _best(group: Sequence[Row], by: str) -> Row:
-    for row in group:
+    _check_column(group, by)
+    return (min if less_is_better(by) else max)(group, key=lambda row: row[by])
+
+
+def _check_column(rows: Sequence[Row], by: str) -> None:
+    for row in rows:
         if by not in row:
             raise ConfigError(f"best by {by!r}: no column has this name; columns: {', '.join(map(str, row))}")
-    return (min if less_is_better(by) else max)(group, key=lambda row: row[by])
 
 
 def in_words(group: Sequence[Row], over: Iterable[str], by: str) -> str:
@@ -66,6 +70,9 @@ def in_words(group: Sequence[Row], over: Iterable[str], by: str) -> str:
 
 def front(rows: Sequence[Row], columns: Sequence[str]) -> list[Row]:
     """Return the feasible rows that no other beats: as good in all columns, and better in one; the best first."""
+    columns = [columns] if isinstance(columns, str) else columns
+    for column in columns:
+        _check_column(feasible(rows), column)
     signs = [1 if less_is_better(column) else -1 for column in columns]
     held = sorted(feasible(rows), key=lambda row: [sign * row[name] for sign, name in zip(signs, columns, strict=True)])
     kept: list[tuple[list[float], Row]] = []

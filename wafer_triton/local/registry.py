@@ -136,6 +136,7 @@ class LocalOp:
             names = f"{', '.join(self.operands[: self.outs])} of {', '.join(self.operands[self.outs :])}"
             return (
                 f"{self.name} writes {self.outs} and reads {expected} slots ({names}), not {len(outs)} and {len(ins)}"
+                + "; its definition says how many it writes, as local_op(outs=2)" * self.own
             )
         if self.own and (wrong := self._wrong_functions(params)):
             return f"{self.name}: {wrong}"

@@ -88,7 +88,9 @@ class Legend:
 
     def asked(self, name: str, value: Any) -> str:
         """Return a value that the user gave: as `shown`, but whole numbers in full, as rounding changes a request."""
-        own = self.entries.get(name, {}).get("unit", "")
+        own = self.entries.get(name, {}).get("unit")
+        if own is None:
+            return f"{value:,}" if type(value) in (int, float) else self.shown(name, value)
         if type(value) is int and own not in SCALES and own != "side":
             return numbered(value, own)
         return self.shown(name, value)

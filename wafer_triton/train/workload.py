@@ -150,6 +150,7 @@ WORKLOADS = {
 }
 
 
+@checked
 def workload(name: str | Workload, sequence: int | None = None, batch: int | None = None) -> Workload:
     """Return the workload `name`, with another sequence or batch if given; ConfigError if unknown."""
     if not isinstance(name, Workload):

@@ -176,10 +176,10 @@ def _computed(
     try:
         made = reference(tiles)
     except Exception as error:
-        place = extract_tb(error.__traceback__)[-1]
+        place, words = extract_tb(error.__traceback__)[-1], str(error).partition("\n")[0]
         raise ScheduleError(
-            f"{schedule.name}: the {what} raises {type(error).__name__}: {error} ({place.filename}, line "
-            f"{place.lineno}); mend it, or leave it out"
+            f"{schedule.name}: the {what} raises {type(error).__name__}: {words} ({place.filename}, line "
+            f"{place.lineno}); mend it, or leave it out; an intent of another schedule or mesh does not fit"
         ) from error
     try:
         return {name: torch.as_tensor(result) for name, result in made.items()}
