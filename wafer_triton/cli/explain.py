@@ -28,7 +28,7 @@ def explain(args: argparse.Namespace) -> int:
 
         check_kind(out)
     arguments = arguments_of(args)
-    with Progress(brief=args.kind not in ("request", "prefill")) as progress:
+    with Progress(brief=args.kind not in ("batch", "request", "prefill")) as progress:
         found = explain(args.kind, progress=progress, **arguments)
     texts = [*_texts(found), *notes_of(args, arguments)]
     if out is not None:
