@@ -179,7 +179,7 @@ class MeshLinear(_OnMesh):
             raise ShapeError(
                 f"MeshLinear: x {list(x.shape)} of {x.dtype} must be [..., {self.in_features}] of a floating dtype"
             )
-        if x.dtype != self.weight.dtype:  # as torch refuses it: a product in the lower precision would pass for x's
+        if x.dtype not in (self.weight.dtype, torch_dtype(tile_dtype(self.dtype))):  # torch refuses it as well
             raise DtypeError(
                 f"MeshLinear: x is {x.dtype} and the weight {self.weight.dtype}; give x.to({self.weight.dtype})"
             )

@@ -174,7 +174,7 @@ def test_recompute_is_some_of_its_kinds():
         (lambda: plan(WORK, WAFER, rules={"weight": 2}), ArgumentError, "plan: rules is of type dict; give a Rules"),
         (lambda: Rules(weight=-2), ShapeError, "weight = -2 must be a whole number of at least 1"),
         (lambda: Case(WAFER, WORK, 0), ShapeError, "micro_batches = 0 must be a whole number of at least 1"),
-        (lambda: workload([]), ConfigError, r"unknown training workload \[\]"),
+        (lambda: workload([]), ArgumentError, "workload: name is of type list; give a str or a Workload"),
         (lambda: Workload(3, 2, 16, 4, 2, 24, 19, True), ArgumentError, "Workload: name is of type int; give a str"),
         (lambda: wafer([]), DeviceError, r"unknown wafer \[\] \(presets: wafer-48, wafer-32\)"),
         (lambda: WAFER.mesh(0), MeshError, "mesh 0 x 8: rows must be a whole number of at least 1"),
