@@ -45,7 +45,7 @@ coverage: .venv/.installed  ## lines that neither `make test` nor `make all` rea
 		$(BIN)/coverage combine --quiet && $(BIN)/coverage report && exit $$tests
 
 quick: .venv/.installed  ## the fast tests of the library, in a minute
-	$(PYTEST) -m "not slow and not large" $(foreach f,bench cli docs gpu inputs models/test_text.py parity,--ignore tests/$(f))
+	$(PYTEST) -m "not slow and not large" $(foreach f,bench cli docs gpu inputs models/test_text.py parity train/test_inputs.py,--ignore tests/$(f))
 
 lint: typecheck  ## ruff, mypy, and the budget of sentences that are hard to read
 	$(BIN)/python tests/helpers/english.py
