@@ -41,10 +41,10 @@ the columns of a group, and all groups sum at the same time, over links of their
 without a group, groups without heads.
 
 `head_groups=` and `--head-groups` force a number in both phases; a prefill mesh of fewer columns has as many groups as
-columns. Else the cost model chooses for each phase: in decode, of the numbers whose tiles have the least padding, the
-fastest that the device holds; in prefill the number whose products are the fastest, of those that take the most of a
-prompt at once. Where the phases differ, the heads go along x between them, which is counted and priced
-(`predicted()["replacement"]`).
+columns. Else the cost model chooses for each phase. In decode, among the numbers whose tiles have the least padding,
+the fastest number that the device holds is taken. In prefill, among the numbers that take the most of a prompt at once,
+the number with the fastest products is taken. Where the phases differ, the heads go along x between them, which is
+counted and priced (`predicted()["replacement"]`).
 
 A width that is cut over P mesh rows is rounded up on each row. Of 4,096 over 660 rows each takes 7, and 586 rows hold
 all. With `trim=True` and `--trim` a phase takes a part of its mesh, and the other cores stay idle: no schedule has them

@@ -14,8 +14,8 @@ def test_a_thing_has_a_line_for_each_tenth(capsys):
     with Progress() as progress:
         for done in range(31):
             progress("windows", done, 30)
-    told = lines(capsys)
-    assert told[0] == "windows: 3 of 30" and told[-1] == "windows: 30 of 30" and len(told) == 10
+    announced = lines(capsys)
+    assert announced[0] == "windows: 3 of 30" and announced[-1] == "windows: 30 of 30" and len(announced) == 10
 
 
 def test_a_phase_that_restarts_is_reported_again(capsys):
@@ -27,13 +27,13 @@ def test_a_phase_that_restarts_is_reported_again(capsys):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"),
+    ("seconds", "announced"),
     [(19.0, ""), (47.0, "about 47 seconds"), (600.0, "about 10 minutes"), (18000.0, "about 5 hours"), (1e6, "12 days")],
 )
-def test_only_a_long_run_is_announced(capsys, seconds, told):
+def test_only_a_long_run_is_announced(capsys, seconds, announced):
     Progress().announce(seconds)
     said = capsys.readouterr().err
-    assert bool(said) is bool(told) and told in said
+    assert bool(said) is bool(announced) and announced in said
 
 
 def test_a_brief_one_is_silent_unless_it_takes_long(capsys):
@@ -55,20 +55,20 @@ def test_the_estimate_grows_with_rounds_cores_and_work():
 
 
 @pytest.mark.parametrize(
-    ("first", "each", "total", "told"),
+    ("first", "each", "total", "announced"),
     [
         (9.0, 0.005, 9_000, "about 44 seconds"),  # imports and caches of the first part do not count
         (9.0, 0.005, 400, ""),
         (0.1, 12.0, 40, "about 7 minutes"),  # slow parts: two of them are enough
     ],
 )
-def test_a_long_run_is_announced_from_the_pace_of_its_parts(capsys, first, each, total, told):
+def test_a_long_run_is_announced_from_the_pace_of_its_parts(capsys, first, each, total, announced):
     times = iter([first + number * each for number in range(total)])
     with Progress(brief=True, paced=True, clock=lambda: next(times)) as progress:
         for done in range(1, total + 1):
             progress("points", done, total)
     said = capsys.readouterr().err
-    assert bool(said) is bool(told) and told in said and said.count("this takes") == bool(told)
+    assert bool(said) is bool(announced) and announced in said and said.count("this takes") == bool(announced)
 
 
 def test_parts_that_grow_slow_are_announced_when_they_do(capsys):

@@ -154,7 +154,7 @@ def _circle(schedule: Schedule, number: int) -> Iterator[Finding]:
 
 
 def _tried(schedule: Schedule) -> Iterator[Finding]:
-    """Run each operation of a user once, on random tiles of one core, and return those that write into an input."""
+    """Run each operation of a user once, on random tiles of one core; return the operations that write an input."""
     tried = set[tuple[str, str]]()
     for number, round_ in enumerate(schedule.rounds):
         for op in round_.locals:
