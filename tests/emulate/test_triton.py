@@ -15,6 +15,7 @@ import torch
 
 from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.emulate import triton as triton_executor
+from wafer_triton.emulate.program import POOL
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.errors import BackendError
@@ -279,6 +280,15 @@ def test_a_mesh_beyond_gpu_memory_is_refused_with_both_sizes(small_old_gpu):
     )
     with pytest.raises(BackendError, match=words):
         TritonExecutor(device="cuda").bind(schedule, {name: torch.zeros(8, 8, 1, 1) for name in "ab"})
+
+
+def test_programs_at_rest_make_room_for_a_new_one(small_old_gpu, monkeypatch):
+    schedule = recipe("gemm", Mesh(8, 8), "fp32", ((8, 8), (8, 8)), ()).schedule
+    buffers, cleared = list(schedule.buffers.values()), []
+    monkeypatch.setattr(POOL, "clear", lambda: cleared.append(True))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2000 if cleared else 1000, 2000))
+    TritonExecutor(device="cuda").admit(schedule, buffers)
+    assert cleared == [True]
 
 
 def test_a_gpu_without_bf16_is_named(small_old_gpu):
