@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from wafer_triton.cost.price import Cost, Prediction
 from wafer_triton.count.account import Account
@@ -46,12 +47,20 @@ def convert(
     `emulate_on` is the torch device that computes the layers, on any device of the model ("auto": the GPU of their
     input, else a GPU if there is one). A norm other than x / rms(x) * weight is not converted, nor is a layer with
     hooks or a forward of its own. Warns (`UserWarning`) of parameters off the mesh, except embeddings. Raises
-    ShapeError if there is nothing to convert; a layer that does not fit the mesh raises SramError when it first runs.
-    New weights, and changes in place, count from the next run on, except changes through `weight.data` or numpy, which
-    torch does not count. A weight without values, on the meta device, raises CheckpointError at a run.
+    ShapeError if there is nothing to convert, or for a lazy layer before its first run; a layer that does not fit the
+    mesh raises SramError when it first runs. New weights, and changes in place, count from the next run on, except
+    changes through `weight.data` or numpy, which torch does not count. A weight without values, on the meta device,
+    raises CheckpointError at a run.
     """
     if not isinstance(model, nn.Module):
         raise ShapeError(f"convert: {short(model)} of type {type(model).__name__} is no model; give a torch.nn.Module")
+    for name, weight in model.named_parameters():
+        if is_lazy(weight):
+            layer = model.get_submodule(name.rpartition(".")[0])
+            raise ShapeError(
+                f"convert: {name} of a {type(layer).__name__} has no shape before its first run; run the model once on "
+                f"an input, then convert it"
+            )
     grid = as_mesh(mesh, device)
     executor(backend, exchange, emulate_on)  # raises for a kind that it lacks
     if accumulate not in ("fp32", "fp16"):
