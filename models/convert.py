@@ -48,9 +48,9 @@ def convert(
     input, else a GPU if there is one). A norm other than x / rms(x) * weight is not converted, nor is a layer with
     hooks or a forward of its own. Warns (`UserWarning`) of parameters off the mesh, except embeddings. Raises
     ShapeError if there is nothing to convert, or for a lazy layer before its first run; a layer that does not fit the
-    mesh raises SramError when it first runs. New weights, and changes in place, count from the next run on, except
-    changes through `weight.data` or numpy, which torch does not count. A weight without values, on the meta device,
-    raises CheckpointError at a run.
+    mesh raises SramError when it first runs. New weights, and changes in place, count from the next run on.
+    Changes through `weight.data` or numpy do not, as torch counts none, until `weight.add_(0)` under `torch.no_grad()`.
+    A weight without values, on the meta device, raises CheckpointError at a run.
     """
     if not isinstance(model, nn.Module):
         raise ShapeError(f"convert: {short(model)} of type {type(model).__name__} is no model; give a torch.nn.Module")

@@ -1,5 +1,6 @@
-"""Layers and modes of torch that a converted model or an operation cannot take: one line with the remedy."""
+"""Layers, weights and modes of torch that a converted model or an operation cannot take, and the remedy of each."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -19,3 +20,20 @@ def test_convert_refuses_a_lazy_layer_before_its_first_run():
         convert(nn.LazyLinear(2), mesh=2)
     model(torch.ones(3, 4))
     assert convert(model, mesh=2)(torch.ones(3, 4)).shape == (3, 2)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda weight: weight.data.mul_(2),
+        lambda weight: np.multiply(weight.detach().numpy(), 2, out=weight.detach().numpy()),
+    ],
+)
+def test_a_change_that_torch_does_not_count_waits_for_one_that_it_does(change):
+    model, x = convert(nn.Sequential(nn.Linear(4, 4, bias=False)), mesh=2), torch.ones(3, 4)
+    before = model(x)
+    change(model[0].weight)
+    assert torch.equal(model(x), before)
+    with torch.no_grad():
+        model[0].weight.add_(0)
+    assert torch.equal(model(x), 2 * before)
