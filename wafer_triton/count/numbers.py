@@ -47,12 +47,12 @@ def circuits_of(send: Index, recv: Index, fold: int) -> list[Circuit]:
 def _circuits_of(send: bytes, recv: bytes, fold: int) -> list[Circuit]:
     receivers: dict[int, set[int]] = {}
     starts, ends = (np.frombuffer(each, np.int64) // fold for each in (send, recv))
-    if starts.size and starts[0] >= 0 and (starts == starts[0]).all():  # one multicast
-        ends = np.flatnonzero(np.bincount(ends[ends != starts[0]]))
-        return [Circuit(int(starts[0]), tuple(ends.tolist()))] if ends.size else []
+    crosses = (starts >= 0) & (starts != ends)
+    starts, ends = starts[crosses], ends[crosses]
+    if starts.size and (starts == starts[0]).all():  # one multicast
+        return [Circuit(int(starts[0]), tuple(np.flatnonzero(np.bincount(ends)).tolist()))]
     for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-        if start >= 0 and start != end:
-            receivers.setdefault(start, set()).add(end)
+        receivers.setdefault(start, set()).add(end)
     return [Circuit(start, tuple(sorted(held))) for start, held in receivers.items()]
 
 
@@ -118,7 +118,9 @@ class Numbers:
             return np.array([self._far[pair] for pair in pairs.tolist()], np.int64)
         fresh = pairs[self._alone[pairs] < 0]
         if fresh.size:
-            fresh = fresh[np.sort(np.unique(fresh, return_index=True)[1])]  # in the order of first use
+            place = np.arange(fresh.size)
+            self._alone[fresh[::-1]] = place[::-1]  # of equal pairs the first stays
+            fresh = fresh[self._alone[fresh] == place]
             self._alone[fresh] = len(self.keys) + np.arange(fresh.size)
             self.keys += fresh.tolist()
         return self._alone[pairs]
