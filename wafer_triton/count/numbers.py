@@ -12,6 +12,7 @@ import numpy as np
 from wafer_triton.schedule.rounds import Index
 
 MOST_ALONG = 2048  # cores of a line whose pairs are numbered by a table
+TOGETHER = 128  # lines that are numbered in one step: more take more memory and no less time
 # a router's sides, as bits: the core itself and the four links
 CORE, EAST, WEST, SOUTH, NORTH = 1, 2, 4, 8, 16
 SIDES = {"x": (EAST, WEST), "y": (SOUTH, NORTH)}
@@ -75,8 +76,12 @@ class Numbers:
 
     def of(self, moves: Sequence[tuple[Index, Index]], fold: int, relayed: bool) -> list[Index]:
         """Return the numbers of the circuits of each line's moves; `relayed`, of every step from core to core."""
-        if relayed or not moves:
+        if relayed:
             return [self._of_line(*own, fold, relayed) for own in moves]
+        parts = (moves[start : start + TOGETHER] for start in range(0, len(moves), TOGETHER))
+        return [numbers for part in parts for numbers in self._of_lines(part, fold)]
+
+    def _of_lines(self, moves: Sequence[tuple[Index, Index]], fold: int) -> list[Index]:
         line = np.repeat(np.arange(len(moves)), [send.size for send, _ in moves])
         send, recv = (np.concatenate(side) for side in zip(*moves, strict=True))
         line, start, end = line[send >= 0], send[send >= 0] // fold, recv[send >= 0] // fold
