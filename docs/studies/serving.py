@@ -175,7 +175,8 @@ bound. A test compares it with regions that are simulated one by one.
 Prompts follow one another through the regions of prefill, whole or in chunks. Keys and values then go to the cores of
 decode, which waits in the meantime. A region hands them on before the next prompt comes, so it keeps one prompt's. An
 answer of n tokens takes n steps of decode, and the first ends TTFT, as in `estimate request`. A request alone takes as
-long as that predicts, to 0.1 %.
+long as that predicts, to 0.1 %, where both have one placement: `serve --batch 1 --caches 1` with `--context` the tokens
+of its prompt and answer. By default decode has caches for many sequences, and so more regions and a longer way.
 
 {policies}
 Prices are exact and kept. Keys and values alone are priced every {stride} tokens and interpolated, with an error of at
@@ -197,7 +198,9 @@ Places on a WSE-2, with times of a prompt of 1,155 tokens and of a token after i
 WAYS_TEXT = """
 A split of the WSE-2 into halves is refused for Llama-3-8B:
 
-> {split}
+```text
+{split}
+```
 
 ## Policies
 
