@@ -8,11 +8,13 @@ from importlib import import_module
 from typing import Any
 
 SLOTS = 2  # of a compute-shift operand: a tile arrives in one while the other is multiplied
-ARRIVALS = 4  # flags that a compute-shift round waits for: two operands, a tile and a credit each
+# A core waits for two flags per operand in a compute-shift round: its tile has arrived, and the slot of its receiver is
+# free (the credit).
+FLAGS = 4
 
 _HOME = {"KERNELS": "table", "find": "table", "Operand": "_common", "Copies": "exchange"}
 
-__all__ = sorted([*_HOME, "ARRIVALS", "SLOTS"])
+__all__ = sorted([*_HOME, "FLAGS", "SLOTS"])
 
 
 def __getattr__(name: str) -> Any:
