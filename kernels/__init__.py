@@ -1,4 +1,4 @@
-"""Triton kernels: the computation of one core, one program instance per core.
+"""Triton kernels: the computation of one core, with one program instance per core.
 
 `KERNELS` has a launcher for each local operation; the moves between cores are in `exchange`, `compute_shift` and
 `tree`. Names load on first use. Kernels see pointers, index tables and constexpr sizes, never a schedule.
