@@ -24,7 +24,12 @@ def test_between_its_tables_the_page_has_the_sentences_of_the_study():
     assert end == len(TEXT), RUN
 
 
-def test_the_trace_has_the_requests_that_the_page_says():
+@pytest.mark.parametrize(("head", "rows"), [(("subject", "where"), "SUBJECTS"), (("policy", "course"), "POLICIES")])
+def test_tables_of_words_are_in_the_page(head, rows):
+    assert STUDY["table"](head, [STUDY["line"](*row) for row in STUDY[rows]], 2) in TEXT, RUN
+
+
+def test_the_trace_has_the_requests_of_the_page():
     requests = STUDY["trace"]()
     assert f"{len(requests):,} requests of a conversation service" in TEXT and len(requests) == 19_366
     assert f"{STUDY['rate_of'](requests):.2f} requests a second" in TEXT
