@@ -3,6 +3,7 @@
 import csv
 import gc
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -177,6 +178,15 @@ def test_a_request_takes_no_less_than_its_bound() -> None:
         seconds, least = inference.request_on(place, 300, 20, c).seconds, bounds.least_seconds(place, 300, 20, c)
         assert 0.5 * seconds < least <= seconds
         assert bounds.may_take(place, 300, c, least, seconds) and not bounds.may_take(place, 300, c, least, 0.9 * least)
+
+
+@pytest.mark.parametrize("model", ["llama3.2-1b", "olmoe-1b-7b"])
+def test_a_token_takes_no_less_than_its_bound(model: str) -> None:
+    shape, c = shape_of(model), constants(PRESETS["wse2"])
+    for side in (180, 360):
+        least = bounds.least_token(Mesh(side, side), shape, 900, c, "full", None)
+        assert 0.8 < least / inference.decode_on(Mesh(side, side), shape, 900, c).seconds <= 1
+    assert bounds.least_token(Mesh(20, 20), shape, 900, c, "full", None) == math.inf
 
 
 @pytest.mark.slow

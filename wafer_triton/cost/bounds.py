@@ -65,6 +65,10 @@ class Tried(Generic[T]):
         found = [(side, self.found[side]) for side in self.sides if side in self.found]
         return sorted(found, key=lambda pair: pair[1].seconds)[:count]
 
+    def has(self, count: int, bound: float) -> bool:
+        """Return whether `count` estimates are below a bound."""
+        return len(self.found) >= count and bound > self.fastest(count)[-1][1].seconds
+
     @property
     def reason(self) -> WaferError | None:
         """The error of the last side, if no side holds the model."""
@@ -144,6 +148,21 @@ def least_prefill(
     rows, spread = -(-tokens // whole.mesh.shape[0]), experts == "spread"
     blocks = prefill.head_group_blocks(whole, head_groups)
     return min(least_cycles(block, rows, c, spread) for block in blocks) / mesh.device.clock_hz
+
+
+def least_token(
+    mesh: Mesh, shape: DecoderShape, context: int, c: Constants, program: str, head_groups: int | None
+) -> float:  # fmt: skip
+    """Return a lower bound of `decode_on` in seconds, without the ways between regions; inf if `too_small`.
+
+    Raises SramError or FullError for a model that does not fit.
+    """
+    if too_small(mesh, shape, context, program):
+        return inf
+    block, _ = inference.decode_placed(mesh, shape, context, c, None, program, head_groups)
+    layer, outer = layers.decode_steps(block, context, c), inference.ends(block, 1, c)
+    cycles = layers.total(layer).cycles * shape.num_hidden_layers + sum(layers.total(end).cycles for end in outer)
+    return cycles / mesh.device.clock_hz
 
 
 def least_seconds(place: Placement, input: int, output: int, c: Constants, program: str = "full") -> float:

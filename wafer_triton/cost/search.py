@@ -16,7 +16,7 @@ from math import inf
 
 from wafer_triton import estimate
 from wafer_triton.cost import inference
-from wafer_triton.cost.bounds import Tried, least_prefill, least_seconds, may_take, too_small
+from wafer_triton.cost.bounds import Tried, least_prefill, least_seconds, least_token, may_take, too_small
 from wafer_triton.cost.cap import Cap, sparse
 from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.layers import is_paper_benchmark
@@ -118,15 +118,13 @@ def plan(
     both = shape.experts is not None and experts is None
     way: Placement = "spread" if both else experts
     decodes = Tried(sides, asked.tokens, asked.least_decode, partial(progress, "meshes of decode"))
-    decodes.until(lambda bound: False)
+    decodes.until(lambda bound: decodes.has(2 * best, bound))
     prefills = Tried(
         sides, partial(asked.prefill, way=way), partial(asked.least_prefill, way=way),
         partial(progress, "meshes of prefill"),
     )  # fmt: skip
     if both:
-        prefills.until(
-            lambda bound: len(prefills.found) >= FASTEST and bound > prefills.fastest(FASTEST)[-1][1].seconds
-        )
+        prefills.until(lambda bound: prefills.has(FASTEST, bound))
         for side, spread in prefills.fastest(FASTEST):
             with suppress(WaferError):
                 prefills.found[side] = min(spread, asked.prefill(side, "regions"), key=lambda made: made.seconds)
@@ -255,8 +253,9 @@ class _Asked:
         return _Tokens(*sorted((early.seconds, late.seconds))[::-1])
 
     def least_decode(self, side: int) -> float:
-        """Return inf on a mesh that cannot hold the model, else 0."""
-        return inf if too_small(self.mesh(side), self.shape, self.input + self.output, self.program) else 0.0
+        """Return a lower bound of the last token in seconds, inf on a mesh that cannot hold the model."""
+        last = self.input + self.output
+        return least_token(self.mesh(side), self.shape, last, self.c, self.program, self.head_groups)
 
     def best(
         self, count: int, pairs: Sequence[tuple[int, int, Placement]]

@@ -63,11 +63,15 @@ def meeting(moves: Sequence[Exchange], fold: int, along: int) -> int:
 
 def groups_of(exchange: Exchange, mesh: Mesh) -> list[tuple[Index, Index, Index]]:
     """Return the moves of an exchange as (logical lines, senders, receivers), lines that share an array together."""
-    across = mesh.length("y" if exchange.axis == "x" else "x")
-    lines = np.arange(across) if exchange.lines is None else exchange.lines
+    lines = _all_lines(mesh.length("y" if exchange.axis == "x" else "x")) if exchange.lines is None else exchange.lines
     if exchange.recv.ndim == 1:
         return [(lines, exchange.send, exchange.recv)]
     return [(lines[i : i + 1], exchange.send[i], exchange.recv[i]) for i in range(len(lines))]
+
+
+@lru_cache(maxsize=64)
+def _all_lines(across: int) -> Index:
+    return np.arange(across)
 
 
 @dataclass(eq=False)
@@ -131,13 +135,16 @@ def collect(schedule: Schedule, axis: str, relayed: bool = False) -> Circuits:
                 continue
             seen.add(moves)
             for at, send, recv in groups_of(exchange, mesh):
-                pattern = patterns.setdefault((send.tobytes(), recv.tobytes()), _Pattern((send, recv)))
+                key = send.tobytes(), recv.tobytes()
+                pattern = patterns.get(key)
+                if pattern is None:
+                    pattern = patterns[key] = _Pattern((send, recv))
                 rounds = np.array(number)
                 if turning is not None and axis == "x":
                     times = turning.first_time(at)
                     at = np.flatnonzero(times < turning.times)
                     rounds = number + turning.each * times[at]
-                pattern.lines.append(at // fold_across)
+                pattern.lines.append(at // fold_across if fold_across > 1 else at)
                 pattern.rounds.append(rounds)
     every = list(patterns.values())
     for pattern, circuits in zip(every, numbers.of([each.moves for each in every], fold, relayed), strict=True):
@@ -148,13 +155,18 @@ def collect(schedule: Schedule, axis: str, relayed: bool = False) -> Circuits:
 
 def _kinds(patterns: list[_Pattern], spans: Index, across: int) -> list[tuple[Index, Index]]:
     """Return `Circuits.kinds`; patterns of the same lines are taken together."""
-    order, kinds = np.argsort(spans[:, 0], kind="stable"), list[tuple[Index, Index]]()
+    small = np.min_scalar_type(int(spans.max(initial=0)))  # small numbers are sorted sooner
+    order, kinds = np.argsort(spans[:, 0].astype(small), kind="stable"), list[tuple[Index, Index]]()
     together: dict[bytes, list[Index]] = {}
+    known: dict[tuple[int, ...], bytes] = {}  # by the identity of the lines' arrays, which patterns share
     for each in patterns:
-        has = np.zeros(across, bool)
-        for lines in each.lines:
-            has[lines] = True
-        together.setdefault(has.tobytes(), []).append(each.circuits)
+        arrays = tuple(map(id, each.lines))
+        if arrays not in known:
+            has = np.zeros(across, bool)
+            for lines in each.lines:
+                has[lines] = True
+            known[arrays] = has.tobytes()
+        together.setdefault(known[arrays], []).append(each.circuits)
     circuits = [np.concatenate(each) for each in together.values()]
     held: list[list[int]] = [[] for _ in range(across)]
     for number, own in enumerate(together):

@@ -12,6 +12,7 @@ import numpy as np
 from wafer_triton.schedule.rounds import Index
 
 MOST_ALONG = 2048  # cores of a line whose pairs are numbered by a table
+TOGETHER = 128  # lines that are numbered in one step: more take more memory and no less time
 # a router's sides, as bits: the core itself and the four links
 CORE, EAST, WEST, SOUTH, NORTH = 1, 2, 4, 8, 16
 SIDES = {"x": (EAST, WEST), "y": (SOUTH, NORTH)}
@@ -47,12 +48,12 @@ def circuits_of(send: Index, recv: Index, fold: int) -> list[Circuit]:
 def _circuits_of(send: bytes, recv: bytes, fold: int) -> list[Circuit]:
     receivers: dict[int, set[int]] = {}
     starts, ends = (np.frombuffer(each, np.int64) // fold for each in (send, recv))
-    if starts.size and starts[0] >= 0 and (starts == starts[0]).all():  # one multicast
-        ends = np.flatnonzero(np.bincount(ends[ends != starts[0]]))
-        return [Circuit(int(starts[0]), tuple(ends.tolist()))] if ends.size else []
+    crosses = (starts >= 0) & (starts != ends)
+    starts, ends = starts[crosses], ends[crosses]
+    if starts.size and (starts == starts[0]).all():  # one multicast
+        return [Circuit(int(starts[0]), tuple(np.flatnonzero(np.bincount(ends)).tolist()))]
     for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-        if start >= 0 and start != end:
-            receivers.setdefault(start, set()).add(end)
+        receivers.setdefault(start, set()).add(end)
     return [Circuit(start, tuple(sorted(held))) for start, held in receivers.items()]
 
 
@@ -75,8 +76,12 @@ class Numbers:
 
     def of(self, moves: Sequence[tuple[Index, Index]], fold: int, relayed: bool) -> list[Index]:
         """Return the numbers of the circuits of each line's moves; `relayed`, of every step from core to core."""
-        if relayed or not moves:
+        if relayed:
             return [self._of_line(*own, fold, relayed) for own in moves]
+        parts = (moves[start : start + TOGETHER] for start in range(0, len(moves), TOGETHER))
+        return [numbers for part in parts for numbers in self._of_lines(part, fold)]
+
+    def _of_lines(self, moves: Sequence[tuple[Index, Index]], fold: int) -> list[Index]:
         line = np.repeat(np.arange(len(moves)), [send.size for send, _ in moves])
         send, recv = (np.concatenate(side) for side in zip(*moves, strict=True))
         line, start, end = line[send >= 0], send[send >= 0] // fold, recv[send >= 0] // fold
@@ -118,7 +123,9 @@ class Numbers:
             return np.array([self._far[pair] for pair in pairs.tolist()], np.int64)
         fresh = pairs[self._alone[pairs] < 0]
         if fresh.size:
-            fresh = fresh[np.sort(np.unique(fresh, return_index=True)[1])]  # in the order of first use
+            place = np.arange(fresh.size)
+            self._alone[fresh[::-1]] = place[::-1]  # of equal pairs the first stays
+            fresh = fresh[self._alone[fresh] == place]
             self._alone[fresh] = len(self.keys) + np.arange(fresh.size)
             self.keys += fresh.tolist()
         return self._alone[pairs]

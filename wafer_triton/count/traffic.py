@@ -45,19 +45,19 @@ class RunTraffic:
 
 @dataclass(frozen=True)
 class _Walk:
-    """The hops of a run, and along each axis the words on its busiest and its mean link and the bytes on all links."""
+    """The hops of a run; of each axis in use, x first, words on the busiest and the mean link and bytes on all links."""
 
     hops: int
-    loads: dict[str, tuple[int, float, int]]
+    loads: tuple[tuple[int, float, int], ...]
 
-    def of(self, sizes: dict[str, int]) -> RunTraffic:
-        """Return the traffic of tiles of `sizes` bytes along each axis, by a walk of tiles of one word."""
-        words = {axis: ceil(size / WORD_BYTES) for axis, size in sizes.items()}
+    def of(self, sizes: Sequence[int]) -> RunTraffic:
+        """Return the traffic of tiles of `sizes` bytes along these axes, by a walk of tiles of one word."""
+        words = [ceil(size / WORD_BYTES) for size in sizes]
         return RunTraffic(
             self.hops,
-            max((self.loads[axis][0] * words[axis] for axis in sizes), default=0),
-            max((self.loads[axis][1] * words[axis] for axis in sizes), default=0.0),
-            sum(self.loads[axis][2] * sizes[axis] // WORD_BYTES for axis in sizes),
+            max((load[0] * word for load, word in zip(self.loads, words, strict=True)), default=0),
+            max((load[1] * word for load, word in zip(self.loads, words, strict=True)), default=0.0),
+            sum(load[2] * size // WORD_BYTES for load, size in zip(self.loads, sizes, strict=True)),
         )
 
 
@@ -93,7 +93,7 @@ class Traffic:
         """Return the traffic of a run.
 
         If all tiles that move along an axis are equally large, the loads of its links are in proportion to that size.
-        Then the run is walked once, for tiles of one word.
+        Then the run is walked once, for tiles of one word. A run along y alone is the run along x of a turned mesh.
         """
         section = run if isinstance(run, Section) else None
         exchanges = list(_exchanges(run if section is None else [section[number] for number in section.works]))
@@ -101,18 +101,20 @@ class Traffic:
         for exchange in exchanges:
             sizes.setdefault(exchange.axis, set()).add(self.buffers[exchange.src.buffer].slot_bytes(exchange.src))
         if any(len(size) > 1 for size in sizes.values()):
-            return self._walked(run, unit=False).of(dict.fromkeys(sizes, WORD_BYTES))
-        key: tuple[Any, ...] = (self.mesh.shape, self.mesh.fold)
+            return self._walked(run, unit=False).of([WORD_BYTES] * len(sizes))
+        key: tuple[Any, ...]
         if section is None:
-            ends = ((exchange.axis, id(exchange.send), id(exchange.recv), id(exchange.lines)) for exchange in exchanges)
-            key = (*key, tuple(len(round_.exchanges) for round_ in run), tuple(ends))
+            turn = -1 if set(sizes) == {"y"} else 1
+            ends = ((one.axis * (len(sizes) > 1), id(one.send), id(one.recv), id(one.lines)) for one in exchanges)
+            rounds = tuple(len(round_.exchanges) for round_ in run)
+            key = self.mesh.shape[::turn], self.mesh.fold[::turn], rounds, tuple(ends)
         else:
-            key = (*key, section.moves)
+            key = self.mesh.shape, self.mesh.fold, section.moves
         if key not in _UNITS:
             if len(_UNITS) >= _MOST:
                 _UNITS.clear()
             _UNITS[key] = exchanges, self._walked(run, unit=True)
-        return _UNITS[key][1].of({axis: size for axis, (size,) in sizes.items()})
+        return _UNITS[key][1].of([size for _, (size,) in sorted(sizes.items())])
 
     def _walked(self, run: Sequence[Round] | Section, unit: bool) -> _Walk:
         """Return the walk of a run, with tiles of their buffers' size or, if `unit`, of one word."""
@@ -126,13 +128,13 @@ class Traffic:
             link_bytes[axis] += size * self._alike(exchange) * self.moves(exchange).crossings
             if id(exchange) in moves:
                 words[axis][moves[id(exchange)]] += ceil(size / WORD_BYTES) * self.folds(axis)[1]
-        walked = {}
-        for axis, lines in words.items():
-            loads = [load for load in self._loads(axis, lines) if load.any()] if lines else []
+        walked = list[tuple[int, float, int]]()
+        for axis in sorted({exchange.axis for exchange in _exchanges(run)}):
+            loads = [load for load in self._loads(axis, words[axis]) if load.any()] if words[axis] else []
             busiest = max((int(load.max()) for load in loads), default=0)
             mean = max((float(load.sum() / np.count_nonzero(load)) for load in loads), default=0.0)
-            walked[axis] = busiest, mean, link_bytes[axis]
-        return _Walk(self._path(run, moves), walked)
+            walked.append((busiest, mean, link_bytes[axis]))
+        return _Walk(self._path(run, moves), tuple(walked))
 
     def _walk_together(self, run: Sequence[Round] | Section) -> None:
         """Walk the exchanges of a run whose lines all move alike in one step, which is faster than one by one."""
