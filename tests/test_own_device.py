@@ -234,6 +234,7 @@ def test_numbers_are_set_on_the_command_line(line: str, capsys: pytest.CaptureFi
         ("estimate gemv --mesh 8 --k 8 --n 8 --set hop_cycels=3", "did you mean 'hop_cycles'?"),
         ("estimate gemv --mesh 8 --k 8 --n 8 --set 5", "'5' is no number; write KEY=VALUE"),
         ("check --model smollm2-135m --set hop_cycles=3", "it changes a number of --device; give that too"),
+        ("check a.py:f --set hop_cycles=3", "a schedule has a device of its own; change it there"),
         ("draw gemv --k 8 --n 8 --mesh 4 --device a.toml --out a.toml", "is read as --device already"),
         ("draw gemv --k 8 --n 8 --mesh 4 --device a,b.toml,rows=9 --out a,b.toml", "is read as --device already"),
     ],
