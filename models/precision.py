@@ -12,6 +12,7 @@ import torch
 from wafer_triton.errors import ShapeError
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.generate import each_forward
+from wafer_triton.text.arguments import checked
 from wafer_triton.text.progress import Progress, silent
 from wafer_triton.text.quantity import unit
 
@@ -66,6 +67,7 @@ class Perplexity:
         return asdict(self) | {"perplexity": self.perplexity}
 
 
+@checked
 def perplexity(
     model: WaferForCausalLM, ids: Sequence[int], window: int = 256, progress: Progress = silent
 ) -> Perplexity:
@@ -73,6 +75,7 @@ def perplexity(
     return last(perplexities(model, ids, window, progress))
 
 
+@checked
 def perplexities(
     model: WaferForCausalLM, ids: Sequence[int], window: int = 256, progress: Progress = silent
 ) -> Iterator[Perplexity]:
@@ -117,6 +120,7 @@ class Precision:
                 for name, value in asdict(self).items()}  # fmt: skip
 
 
+@checked
 def compare(
     model: WaferForCausalLM, judge: WaferForCausalLM, ids: Sequence[int], window: int = 256, progress: Progress = silent
 ) -> Precision:
@@ -124,6 +128,7 @@ def compare(
     return last(comparisons(model, judge, ids, window, progress))
 
 
+@checked
 def comparisons(
     model: WaferForCausalLM, judge: WaferForCausalLM, ids: Sequence[int], window: int = 256, progress: Progress = silent
 ) -> Iterator[Precision]:

@@ -189,7 +189,7 @@ BUILT = {
     "unequal": (
         lambda b: b.exchange("x", "a", "b", [0, 1], [0, 1, 2]), "2. senders for .3. receivers; give one sender for"),
     "where": (lambda b: b.local("copy", "a", "b", [0, 1], size=4), r"demo: copy where \[0, 1\]: give Cores, such as"),
-    "like": (lambda b: b.like("d", "nope"), "demo: no buffer 'nope' to be like; declared: a, b, c, two, half, long"),
+    "like": (lambda b: b.like("d", "nope"), "demo: buffer 'nope' is not declared; declared: a, b, c, two, half, long"),
     "negative-tile": (lambda b: b.buffer("d", (-4,), "fp32"), r"buffer 'd' has tile \(-4,\) and slots 1; give a tuple"),
     "empty-tile": (lambda b: b.buffer("d", (0,), "fp32"), r"buffer 'd' has tile \(0,\) and slots 1; give a tuple of"),
     "fractional-tile": (lambda b: b.buffer("d", (4.5,), "fp32"), r"buffer 'd' has tile \(4.5,\) and slots 1"),
