@@ -18,7 +18,7 @@ from cpuinfo import get_cpu_info
 from cases import free, product
 from timing import CLOCK, broken, is_cuda
 
-PATIENCE = {0: 50.0, 1: 50.0}  # seconds that a case of this rank may take, planning and compiling included
+PATIENCE = {0: 50.0, 1: 50.0}  # seconds that a case of this priority may take, planning and compiling included
 MOST_PATIENCE = 90.0
 KEEP = ("min", "median", "max", "rounds")
 
@@ -34,7 +34,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "rank(number): cases of a lower rank are timed first")
+    config.addinivalue_line("markers", "priority(number): cases of the lowest number are timed first, 9 without a mark")
     if is_cuda(config.getoption("--bench-device")) and not torch.cuda.is_available():
         raise pytest.UsageError("--bench-device=cuda: torch finds no GPU here")
 
@@ -47,11 +47,11 @@ def pytest_generate_tests(metafunc):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
-    """Order cases by rank, time cases on a device by its clock, and leave out cases that the log has already."""
+    """Order cases by priority, time cases on a device by its clock, and leave out cases that the log has already."""
     for item in items:
         if "shape" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.benchmark(timer=CLOCK))
-    items.sort(key=_rank)
+    items.sort(key=_priority)
     known = {line.get("begun") for line in _read(config)}
     if not known:
         _log(config, cases=[item.nodeid for item in items])
@@ -59,8 +59,8 @@ def pytest_collection_modifyitems(config, items):
     items[:] = [item for item in items if item.nodeid not in known]
 
 
-def _rank(item) -> int:
-    return next((mark.args[0] for mark in item.iter_markers("rank")), 9)
+def _priority(item) -> int:
+    return next((mark.args[0] for mark in item.iter_markers("priority")), 9)
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def pytest_runtest_setup(item):
         pytest.skip("out of time")
     # a rehearsal on the CPU shows that cases run, however long they take
     limited = is_cuda(config.getoption("--bench-device"))
-    _log(config, begun=item.nodeid, patience=PATIENCE.get(_rank(item), MOST_PATIENCE) if limited else math.inf)
+    _log(config, begun=item.nodeid, patience=PATIENCE.get(_priority(item), MOST_PATIENCE) if limited else math.inf)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,9 +1,9 @@
 """All CPU cases of two checkouts in turns: python bench/paired.py ../other
 
-Each checkout has a process of its own, with one thread. Case by case, one does some runs, then the other does as many,
-and so on in turns. CPU time is taken, so that a busy machine slows both alike. A ratio is the median over the turns
-of this checkout's time over the other's; below 1 this one is faster. With --peers MeshGEMM and MeshGEMV are beside the
-hand-written PyTorch code of harness/peers.py in this checkout alone. Emulation times, never a wafer's.
+Each checkout has a process of its own, with one thread. For each case, both run it the same number of times in turns.
+CPU time excludes waiting for other processes; turns expose both checkouts to the same load. A ratio is this checkout's
+time over the other's, the median over the turns; below 1 this one is faster. `--peers` compares MeshGEMM and MeshGEMV
+with the hand-written PyTorch code of harness/peers.py, in this checkout alone. Emulation times, never a wafer's.
 """
 
 import argparse
@@ -18,7 +18,9 @@ from time import process_time
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-TURNS, SECONDS = 9, 0.1  # of each case; seconds of a turn at the least
+TURNS = 9  # of each case
+SECONDS = 0.1  # CPU seconds of a turn, at least
+# (side of the mesh, m, k, n)
 GEMM = ((8, 256, 256, 256), (16, 256, 256, 256), (16, 512, 512, 512), (32, 256, 256, 256), (6, 100, 70, 50))
 GEMV = ((8, 1, 256, 256), (32, 1, 512, 1024), (64, 1, 512, 512), (16, 16, 256, 512))
 EXCHANGES = ("explicit", "elided")
@@ -30,13 +32,13 @@ MIXTURE = LLAMA | {"model_type": "mixtral", "num_local_experts": 8, "num_experts
 Run = Callable[[], object]
 
 
-def again(program: Any) -> Run:
-    """Return the function that executes a program on its present values; commit 80873d0 has `run` alone."""
+def runner(program: Any) -> Run:
+    """Return the function that executes a program on its present values; commit 80873d0 has `run` but no `execute`."""
     return getattr(program, "execute", program.run)
 
 
 def cases() -> Iterator[tuple[str, Callable[[], Run]]]:
-    """Return each case by name, with a function that makes it ready, for the names that both checkouts have."""
+    """Yield each case's name with a function that prepares it; its imports exist in both checkouts."""
     import torch
 
     from wafer_triton import Mesh, estimate, mesh_gemm, mesh_gemv, ops, scatter
@@ -54,7 +56,7 @@ def cases() -> Iterator[tuple[str, Callable[[], Run]]]:
         made = recipe(op, Mesh(side, side, roomy), "fp32", ((m, k), (k, n)), ())
         pairs = zip(made.inputs, (torch.randn(m, k), torch.randn(k, n)), strict=True)
         tiles = {name: scatter(whole, made.schedule.mesh, pattern).tiles for (name, pattern), whole in pairs}
-        return again(ops.executor("torch", exchange, "cpu").bind(made.schedule, tiles))
+        return runner(ops.executor("torch", exchange, "cpu").bind(made.schedule, tiles))
 
     def call(op: Any, exchange: str, m: int, size: int, side: int) -> Run:
         a, b = torch.randn(m, size), torch.randn(size, size)
@@ -62,19 +64,21 @@ def cases() -> Iterator[tuple[str, Callable[[], Run]]]:
 
     def shifts(side: int, tile: int, exchange: str) -> Run:
         b = Builder(Mesh(side, side, roomy), "shifts")
-        hands = [b.buffer(name, (tile, tile), "fp32", kept) for name in ("here", "there")]
+        buffers = [b.buffer(name, (tile, tile), "fp32", kept) for name in ("here", "there")]
         for step in range(8):
-            b.round(ring_step(b, "x", hands[step % 2], hands[1 - step % 2]))
+            b.round(ring_step(b, "x", buffers[step % 2], buffers[1 - step % 2]))
         tiles = {name: torch.randn(side, side, tile, tile) for name in ("here", "there")}
-        return again(ops.executor("torch", exchange, "cpu").bind(b.build(), tiles))
+        return runner(ops.executor("torch", exchange, "cpu").bind(b.build(), tiles))
 
     def tree(hops: int) -> Run:
         b = Builder(Mesh(64, 2 * hops + 1, roomy), "tree")
         b.buffer("x", (64,), "fp32", kept)
         all_reduce(b, "x", "x", groups=())
-        return again(ops.executor("torch", "explicit", "cpu").bind(b.build(), {"x": torch.zeros(64, 2 * hops + 1, 64)}))
+        return runner(
+            ops.executor("torch", "explicit", "cpu").bind(b.build(), {"x": torch.zeros(64, 2 * hops + 1, 64)})
+        )
 
-    def model(config: Any, exchange: str, side: int, tokens: int, what: str, **options: Any) -> Run:
+    def model(config: Any, exchange: str, side: int, tokens: int, phase: str, **options: Any) -> Run:
         placed = WaferForCausalLM.from_config(
             config, mesh=Mesh(side, side, roomy), dtype="fp32", max_length=tokens + 40, max_prompt=tokens,
             executor=ops.executor("torch", exchange, "cpu"), **options,
@@ -89,9 +93,9 @@ def cases() -> Iterator[tuple[str, Callable[[], Run]]]:
             placed.counts[0] -= 1
 
         prefill()
-        if what == "step":
+        if phase == "step":
             step()
-        return step if what == "step" else prefill
+        return step if phase == "step" else prefill
 
     def named(name: str, make: Callable[..., Run], *args: Any, **options: Any) -> tuple[str, Callable[[], Run]]:
         return name, lambda: make(*args, **options)
@@ -111,13 +115,14 @@ def cases() -> Iterator[tuple[str, Callable[[], Run]]]:
             yield named(f"8 ring shifts of {tile}x{tile} on {side}, {exchange}", shifts, side, tile, exchange)
     for hops in (1, 4):
         yield named(f"a reduce tree of {hops} hops, 64 mesh rows", tree, hops)
-    for what in ("prefill", "step"):
+    for phase in ("prefill", "step"):
         for exchange in EXCHANGES:
-            yield named(f"{what}, small Llama on 8, {exchange}", model, LLAMA, exchange, 8, 20, what)
-            yield named(f"{what}, small mixture on 8, {exchange}", model, MIXTURE, exchange, 8, 20, what)
-        yield named(f"{what}, small mixture on 8, regions", model, MIXTURE, "explicit", 8, 20, what, experts="regions")
+            yield named(f"{phase}, small Llama on 8, {exchange}", model, LLAMA, exchange, 8, 20, phase)
+            yield named(f"{phase}, small mixture on 8, {exchange}", model, MIXTURE, exchange, 8, 20, phase)
+        options = {"experts": "regions"}
+        yield named(f"{phase}, small mixture on 8, regions", model, MIXTURE, "explicit", 8, 20, phase, **options)
         for exchange in EXCHANGES:
-            yield named(f"{what}, SmolLM2-135M on 24, {exchange}", model, "smollm2-135m", exchange, 24, 48, what)
+            yield named(f"{phase}, SmolLM2-135M on 24, {exchange}", model, "smollm2-135m", exchange, 24, 48, phase)
     decode = {"model": "llama3-8b", "device": "wse2", "mesh": 360, "context": 4096}
     yield named("estimate of a decode step, Llama-3-8B on 360", lambda: lambda: estimate.decode(**decode))
 
@@ -131,7 +136,7 @@ def _roomy() -> Any:
 
 
 def work() -> None:
-    """Answer lines of stdin, ["case", runs], with CPU seconds a run; 0 runs finds how many a turn takes."""
+    """Answer lines of stdin, ["case", runs], with CPU seconds a run; for 0 runs, with the number of runs of a turn."""
     import torch
 
     torch.set_num_threads(1)

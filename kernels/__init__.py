@@ -1,4 +1,4 @@
-"""Triton kernels: the computation of one core, one program instance per core.
+"""Triton kernels: the computation of one core, with one program instance per core.
 
 `KERNELS` has a launcher for each local operation; the moves between cores are in `exchange`, `compute_shift` and
 `tree`. Names load on first use. Kernels see pointers, index tables and constexpr sizes, never a schedule.
@@ -8,11 +8,13 @@ from importlib import import_module
 from typing import Any
 
 SLOTS = 2  # of a compute-shift operand: a tile arrives in one while the other is multiplied
-ARRIVALS = 4  # flags that a compute-shift round waits for: two operands, a tile and a credit each
+# A core waits for two flags per operand in a compute-shift round: its tile has arrived, and the slot of its receiver is
+# free (the credit).
+FLAGS = 4
 
 _HOME = {"KERNELS": "table", "find": "table", "Operand": "_common", "Copies": "exchange"}
 
-__all__ = sorted([*_HOME, "ARRIVALS", "SLOTS"])
+__all__ = sorted([*_HOME, "FLAGS", "SLOTS"])
 
 
 def __getattr__(name: str) -> Any:

@@ -21,7 +21,7 @@ from wafer_triton.kernels.fused import PROGRAMS, constants
 from wafer_triton.kernels.gemm import accumulate, begun, plan, product
 from wafer_triton.kernels.waiting import Alarm, wait
 
-ARRIVALS = tl.constexpr(kernels.ARRIVALS)
+FLAGS = tl.constexpr(kernels.FLAGS)
 # A tile that is passed on has a second user, for which Triton (3.6, 3.7) makes one shared buffer too few: with two
 # stages the copy of the next tile overwrites the one that the tensor cores still read. One stage or three are safe.
 STAGES = 1
@@ -50,8 +50,8 @@ def _rounds_kernel(
     c, out, a, spare_a, b, spare_b, neighbours_ptr, counters_ptr, cores_ptr, cores, alarm_ptr, launch, rounds, P
 ):
     core = tl.load(cores_ptr + tl.program_id(0))
-    # [ARRIVALS]: the receivers of this core's a and b, then the senders of them
-    neighbours_ptr += core * ARRIVALS
+    # [FLAGS]: the receivers of this core's a and b, then the senders of them
+    neighbours_ptr += core * FLAGS
     offs_m, offs_n = tl.arange(0, P.BLOCK_M), tl.arange(0, P.BLOCK_N)
     # [BLOCK_M, BLOCK_N]
     offs_c = offs_m[:, None] * P.N + offs_n[None, :]
@@ -61,7 +61,7 @@ def _rounds_kernel(
     here = 0
     for number in range(rounds):
         if number > 0:  # both tiles are here, and both neighbours have room
-            wait(counters_ptr + here * cores + core, ARRIVALS, alarm_ptr, launch, core, number)
+            wait(counters_ptr + here * cores + core, FLAGS, alarm_ptr, launch, core, number)
         # .cg, from L2: another SM wrote it. One arrival each: a tile for those who receive, a credit for those who
         # send; all go on while this core multiplies. None in the last round, so that a launch leaves zeros
         total = accumulate(
@@ -69,7 +69,7 @@ def _rounds_kernel(
             _slot_ptr(a, spare_a, here, core), _slot_ptr(b, spare_b, here, core),
             _slot_ptr(a, spare_a, 1 - here, tl.load(neighbours_ptr)),
             _slot_ptr(b, spare_b, 1 - here, tl.load(neighbours_ptr + 1)),
-            counters_ptr + (1 - here) * cores + tl.load(neighbours_ptr + tl.arange(0, ARRIVALS)),
+            counters_ptr + (1 - here) * cores + tl.load(neighbours_ptr + tl.arange(0, FLAGS)),
             (number < rounds - 1).to(tl.int32), 0, 0, ".cg", P,
         )  # fmt: skip
         here = 1 - here

@@ -19,33 +19,40 @@ T = TypeVar("T")
 
 
 def windows(ids: Sequence[int], length: int) -> list[list[int]]:
-    """Return windows of `length` tokens; each begins with the last token of the one before, and judges the others."""
+    """Return windows of `length` tokens, in each of which the model predicts every token but the first.
+
+    A window begins with the last token of the one before, so that every token of a text but its first is predicted
+    once. Raises ShapeError for a length below 2.
+    """
     if length < 2:
-        raise ShapeError(f"windows of {length} tokens judge nothing; at least two are needed")
-    cut = [list(ids[start : start + length]) for start in range(0, len(ids) - 1, length - 1)]
-    return [window for window in cut if len(window) > 1]
+        raise ShapeError(f"windows of {length} tokens have no token to predict; give at least 2")
+    spans = [list(ids[start : start + length]) for start in range(0, len(ids) - 1, length - 1)]
+    return [window for window in spans if len(window) > 1]
 
 
 def logits_of(
     model: WaferForCausalLM, ids: Sequence[int], length: int, progress: Progress = silent
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield, for each window, logits [positions, vocab] in fp32 and the next tokens [positions]."""
-    cut = windows(ids, length)
-    progress("windows", 0, len(cut))
-    every: Iterator[torch.Tensor] = (model(torch.tensor([window[:-1]]))[0] for window in cut)
+    spans = windows(ids, length)
+    progress("windows", 0, len(spans))
+    outputs: Iterator[torch.Tensor] = (model(torch.tensor([window[:-1]]))[0] for window in spans)
     if model.pipeline.count > 1:
-        every = each_forward(model, (window[:-1] for window in cut))
-    for number, (window, logits) in enumerate(zip(cut, every, strict=True)):
-        progress("windows", number + 1, len(cut))
+        outputs = each_forward(model, (window[:-1] for window in spans))
+    for number, (window, logits) in enumerate(zip(spans, outputs, strict=True)):
+        progress("windows", number + 1, len(spans))
         yield logits.float().cpu(), torch.tensor(window[1:])
 
 
 @dataclass(frozen=True)
 class Perplexity:
-    """exp of the mean negative log likelihood, in nats, of `tokens` tokens given those before them in their window."""
+    """exp of the mean negative log likelihood of `tokens` tokens, each given the earlier ones in its window.
+
+    `nats` is the sum of the negative log likelihood over all tokens.
+    """
 
     tokens: int = field(metadata=unit("tokens"))
-    nats: float = field(metadata=unit("nats", "negative log likelihood"))  # in all
+    nats: float = field(metadata=unit("nats", "negative log likelihood"))
     window: int = field(metadata=unit("tokens"))
 
     @property
@@ -77,11 +84,11 @@ def perplexities(
         yield Perplexity(tokens, nats, window)
 
 
-def last(judged: Iterable[T]) -> T:
+def last(results: Iterable[T]) -> T:
     """Return the result up to the last window of a text; ShapeError for a text without a window."""
-    final = list(judged)[-1:]
+    final = list(results)[-1:]
     if not final:
-        raise ShapeError("the text has fewer than two tokens, so there is nothing to judge")
+        raise ShapeError("the text has no token to predict; give at least 2 tokens")
     return final[0]
 
 
@@ -89,9 +96,9 @@ def last(judged: Iterable[T]) -> T:
 class Precision:
     """The difference between a format's logits and fp32's over a given text.
 
-    Errors are of logits; `relative_rms` is the root of the mean squared error over the root mean square of fp32's
-    logits. `differ` of the `tokens` positions have another likeliest token. The first of them is `first`, and fp32's
-    token there is `wanted`.
+    `largest` is the largest error of a logit. `relative_rms` is the root mean square of the errors over the one of
+    fp32's logits. At `differ` of the `tokens` positions the likeliest token is another one. The first of these
+    positions is `first`, where fp32's likeliest token is `wanted`, and this format's is `got`.
     """
 
     tokens: int = field(metadata=unit("tokens"))

@@ -1,4 +1,4 @@
-"""Kernels compiled for a GPU that need not be there, and the registers, spills and instructions of each."""
+"""Kernels compiled for a GPU that this machine need not have, and the registers, spills and instructions of each."""
 
 from __future__ import annotations
 

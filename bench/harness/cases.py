@@ -1,7 +1,8 @@
-"""The timed products: one shape on a mesh, in rows that do the same work in different ways.
+"""The timed products: a `Shape` is a product on a mesh; a row is one way to compute it, timed beside the others.
 
-A row writes operands, runs, and gives its result, so that all are checked by one test: exactly on small integers, and
-within a bound on random values. The bytes and operations of a row are counted from its schedule.
+A row is a row of the table of results, with a name of `ROWS`. Each writes operands, runs, and returns its result. So
+one test checks all: exactly on small integers, and within a bound on random values. The bytes and operations of a row
+are counted from its schedule.
 """
 
 import gc
@@ -14,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from peers import Emulated, Emulation
+from peers import BoundPeer, Peer
 from timing import is_cuda, measure, sets
 from wafer_triton import ops
 from wafer_triton.device import PRESETS, Device
@@ -28,23 +29,24 @@ from work import record, work
 
 PAPER = {"gemm": "MeshGEMM", "gemv": "MeshGEMV"}
 WSE2 = PRESETS["wse2"]
-# Large tiles, and 64 x 64 with their double buffers, overflow a core of the wafer; the emulation does not mind.
+# 64 MiB of SRAM a core: large tiles, and tiles of 64 x 64 with double buffers, exceed the SRAM of a WSE-2's core.
 ROOMY = replace(WSE2, name="wse2 with 64 MiB a core", sram_bytes=64 * 2**20)
 LARGE = 256  # side of a mesh on which a program takes long to plan
 EXCHANGES = ("explicit", "elided")
-ROWS = (*EXCHANGES, "emulation", "blas")
-ROUNDS = "explicit, a launch a round"  # a row for GPUs: the cost of leaving one launch for all rounds.
-CALLS = {f"public call, {exchange}": exchange for exchange in EXCHANGES}  # cutting, running and gathering.
-MOVING = ("explicit", ROUNDS, "public call, explicit", "emulation")
-# rows for GPUs: how an elided product comes by its tiles, see kernels/blocks.py; the row "elided" takes the fastest way
+ROWS = (*EXCHANGES, "emulation", "blas")  # "emulation" is the hand-written PyTorch code of `peers.Peer`
+LAUNCH_PER_ROUND = "explicit, a launch a round"  # a row for GPUs; "explicit" has one launch for all rounds
+CALLS = {f"public call, {exchange}": exchange for exchange in EXCHANGES}  # scatter, run and gather
+# rows that copy tiles in every round: their exchanged bytes count as traffic of the memory
+MOVING = ("explicit", LAUNCH_PER_ROUND, "public call, explicit", "emulation")
+# rows for GPUs: how an elided product loads its tiles, see kernels/blocks.py; the row "elided" takes the fastest way
 TILES = {"elided, tiles by loads": "loads", "elided, tiles by warp groups": "warps"}
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A product [m, k] x [k, n] on side x side cores; the lower its `rank`, the earlier it is timed.
+    """A product [m, k] x [k, n] on side x side cores of the device `emulated`.
 
-    `rows` are those that are worth their time at this shape.
+    `priority` orders the shapes: the lowest is timed first. `rows` are the rows that are timed at this shape.
     """
 
     op: str
@@ -53,9 +55,9 @@ class Shape:
     k: int
     n: int
     dtype: str
-    rank: int = 5
+    priority: int = 5
     rows: tuple[str, ...] = ROWS
-    on: Device = ROOMY
+    emulated: Device = ROOMY
 
     def __str__(self) -> str:
         return f"{self.op} [{self.m}, {self.k}] x [{self.k}, {self.n}] on {self.side} x {self.side} cores, {self.dtype}"
@@ -66,7 +68,7 @@ class Shape:
 
     @property
     def mesh(self) -> Mesh:
-        return Mesh(self.side, self.side, self.on)
+        return Mesh(self.side, self.side, self.emulated)
 
     @property
     def tile(self) -> tuple[int, int]:
@@ -78,7 +80,10 @@ class Shape:
         return 2 * self.m * self.k * self.n
 
     def sets(self, device: str) -> int:
-        """Return how many sets of inputs take turns: alike in every row, so that none has more of them in the cache."""
+        """Return the number of sets of inputs, which runs take in turn.
+
+        It is equal in every row, so that no row finds more operands in the cache.
+        """
         numel = self.m * self.k + self.k * self.n + self.m * self.n
         return sets(device, numel * torch_dtype(self.dtype).itemsize, most=32 if self.side <= LARGE else 2)
 
@@ -86,7 +91,7 @@ class Shape:
         return recipe(self.op, self.mesh, self.dtype, ((self.m, self.k), (self.k, self.n)), ())
 
     def operands(self, device: str, integers: bool) -> tuple[Tensor, Tensor]:
-        """Return both operands, on the device; integers are small enough to add up exactly in fp32."""
+        """Return both operands on the torch device; sums of the integers are exact in fp32."""
         shapes = (self.m, self.k), (self.k, self.n)
         if integers:
             return tuple(torch.randint(-1, 2, size, device=device).to(torch_dtype(self.dtype)) for size in shapes)  # type: ignore[return-value]
@@ -96,7 +101,7 @@ class Shape:
 def product(shapes: Iterable[Shape]) -> list[Any]:
     """Return parameters (shape, row) of a test, all rows of a shape together."""
     return [
-        pytest.param(shape, row, id=f"{shape.slug}-{row}", marks=[pytest.mark.rank(shape.rank)])
+        pytest.param(shape, row, id=f"{shape.slug}-{row}", marks=[pytest.mark.priority(shape.priority)])
         for shape in shapes
         for row in shape.rows
     ]
@@ -105,7 +110,7 @@ def product(shapes: Iterable[Shape]) -> list[Any]:
 class OnMesh:
     """A product as a program on a mesh."""
 
-    def __init__(self, shape: Shape, executor: Executor | Emulation, a: Tensor, b: Tensor) -> None:
+    def __init__(self, shape: Shape, executor: Executor | Peer, a: Tensor, b: Tensor) -> None:
         self.recipe = shape.recipe()
         self.program = executor.bind(self.recipe.schedule, self.cut(a, b))
 
@@ -175,16 +180,16 @@ class Plain:
         return sum(operand.nbytes for operand in (self.a, self.b, self.out))
 
 
-def held(program: Program | Emulated) -> int:
-    """Return the bytes of the memory that a program works on."""
+def held(program: Program | BoundPeer) -> int:
+    """Return the bytes of a program's memory; memory that buffers share counts once."""
     return sum(tensor.nbytes for tensor in {tensor.data_ptr(): tensor for tensor in program.memory.values()}.values())
 
 
-def executor(row: str, device: str, **options: Any) -> Executor | Emulation:
-    """Return the executor of a row: the project's own backend for the device, or the emulation."""
+def executor(row: str, device: str, **options: Any) -> Executor | Peer:
+    """Return the executor of a row: the project's backend for the torch device, or `Peer` for "emulation"."""
     if row == "emulation":
-        return Emulation(device=device)
-    if row == ROUNDS:
+        return Peer(device=device)
+    if row == LAUNCH_PER_ROUND:
         return ops.executor(None, "explicit", device, launch="rounds", **options)
     if row in TILES:
         return one_way(ops.executor(None, "elided", device, **options), TILES[row])
@@ -192,7 +197,7 @@ def executor(row: str, device: str, **options: Any) -> Executor | Emulation:
 
 
 def one_way(executor: Executor, by: str) -> Executor:
-    """Make the executor take one way in elided products; skip the case on a GPU that has no such way."""
+    """Make elided products load their tiles in the one way `by`, see `TILES`; skip "warps" on a GPU that lacks it."""
     from wafer_triton.kernels._common import on_hopper
 
     if by == "warps" and not on_hopper():
@@ -225,7 +230,7 @@ def time_product(benchmark: Any, note: Any, shape: Shape, row: str, device: str)
         "what": "plain product" if row == "blas" else f"mesh_{shape.op}" if row in CALLS else PAPER[shape.op],
         "mesh": f"{shape.side}x{shape.side}", "tile": "x".join(map(str, shape.tile)), "dtype": shape.dtype,
         "exchange": row, "rounds": None if row == "blas" else len(schedule.rounds),
-        "shape": [shape.m, shape.k, shape.n], "cores": shape.side**2, "emulated_device": shape.on.name,
+        "shape": [shape.m, shape.k, shape.n], "cores": shape.side**2, "emulated_device": shape.emulated.name,
         "sets": len(cases), "rotated_bytes": len(cases) * cases[0].bytes, "checked": checked,
         **ways(backend, program),
     }  # fmt: skip
@@ -235,18 +240,18 @@ def time_product(benchmark: Any, note: Any, shape: Shape, row: str, device: str)
     record(benchmark, note, device, shape.dtype, shape.flops, work(schedule, moves), facts["rotated_bytes"])
 
 
-def ways(executor: Executor | Emulation | None, program: Program | None) -> dict[str, Any]:
-    """Return how the row runs: the launches of one run, or the ways of PyTorch that the emulation takes."""
-    if isinstance(executor, Emulation):
+def ways(executor: Executor | Peer | None, program: Program | None) -> dict[str, Any]:
+    """Return a fact for the record: the launches of one run, or the operations of PyTorch that a `Peer` chose."""
+    if isinstance(executor, Peer):
         return {"ways": executor.chosen}
     launches = getattr(program, "launches", None)
     return {} if not launches else {"launches": list(launches)}
 
 
 def check(case: Any, shape: Shape, device: str) -> str:
-    """Assert that a row computes its product: exactly on integers, within a derived bound on random values.
+    """Assert that a row computes its product: exactly on integers, and within a derived bound on random values.
 
-    Of BLAS only the latter: it may split K and round the parts.
+    BLAS is tried on random values alone, since it may split K and round the partial sums.
     """
     for integers in (False,) if isinstance(case, Plain) else (True, False):
         a, b = shape.operands(device, integers)
@@ -273,7 +278,7 @@ def close(got: Tensor, reference: Tensor, plain: Tensor, what: str) -> None:
 
 
 def squares(op: str, dtype: str, pairs: Sequence[tuple[int, int]], **options: Any) -> list[Shape]:
-    """Square products, of (side of the mesh, side of a tile) each."""
+    """Return square products for pairs of (side of the mesh, side of a tile)."""
     return [Shape(op, side, *([side * tile] * 3), dtype, **options) for side, tile in pairs]
 
 

@@ -1,8 +1,8 @@
 """Peers: plain PyTorch code for the rounds of a product or of exchanges, and a decoder layer without any mesh.
 
-The emulation shares no code with the executors. It computes all cores in a batch, round by round, and adds a message
+A `Peer` shares no code with the executors. It computes all cores in a batch, round by round, and adds a message
 where it arrives, without a mailbox. PyTorch has several ways to write a copy or a batched product; a
-step takes the fastest way on this device at this size.
+step takes the fastest way on this device at this size. In results its row is named "emulation".
 """
 
 from collections.abc import Callable, Mapping
@@ -25,15 +25,15 @@ Step = Callable[[], object]
 Memory = dict[str, Tensor]
 
 
-class Emulation:
-    """Binds schedules of products, sums and copies, as an executor does; `chosen` counts the ways that steps took."""
+class Peer:
+    """Binds schedules of products, sums and copies, as an executor does; `chosen` counts the steps of each way."""
 
     def __init__(self, device: str = "cpu") -> None:
         self.device = device
         self.chosen: dict[str, int] = {}
         self._best: dict[object, str] = {}
 
-    def bind(self, schedule: Schedule, tensors: Mapping[str, Tensor]) -> "Emulated":
+    def bind(self, schedule: Schedule, tensors: Mapping[str, Tensor]) -> "BoundPeer":
         """Plan a schedule over memory [rows, cols, numel] of each buffer, into which `tensors` are copied."""
         memory = {
             name: torch.zeros(*schedule.mesh.shape, buffer.numel, dtype=torch_dtype(buffer.dtype), device=self.device)
@@ -45,7 +45,7 @@ class Emulation:
             if id(round_) not in planned:
                 planned[id(round_)] = self._round(schedule, memory, round_)
         steps = [step for round_ in schedule.rounds for step in planned[id(round_)]]
-        bound = Emulated(schedule, memory, steps)
+        bound = BoundPeer(schedule, memory, steps)
         for name, tensor in tensors.items():  # after trials, which spoil memory
             bound.write(name, tensor)
         return bound
@@ -84,7 +84,7 @@ class Emulation:
         return self._fastest(("add", dim, len(sent), target.shape, target.dtype, tuple(ways)), ways)
 
     def _moved(self, schedule: Schedule, memory: Memory, exchanges: list[Exchange]) -> Step:
-        """Return a step that moves tiles from one buffer to one buffer."""
+        """Return a step that moves tiles from one buffer to another."""
         source, target = memory[exchanges[0].src.buffer], memory[exchanges[0].dst.buffer]
         sent, got = self._ends(schedule, exchanges)
         flat = source.flatten(0, 1), target.flatten(0, 1)
@@ -146,8 +146,8 @@ class Emulation:
         return ways[name]
 
 
-class Emulated:
-    """A schedule bound by `Emulation`."""
+class BoundPeer:
+    """A schedule bound by `Peer`."""
 
     def __init__(self, schedule: Schedule, memory: Memory, steps: list[Step]) -> None:
         self.schedule, self.memory, self.steps = schedule, memory, steps

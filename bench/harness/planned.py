@@ -1,4 +1,4 @@
-"""Programs planned for a GPU that need not be there: their kernels can be compiled, and not run."""
+"""Programs planned for a GPU that this machine need not have: their kernels are compiled, but not run."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def table(results: Row) -> str:
 
 
 def model_table(results: Row) -> str:
-    """Whole models: emulation time beside transformers' on the same machine, and the peak memory of a process."""
+    """Return a table of whole models: emulation time beside transformers', and the peak memory of a process."""
     lines = [
         "| case | mesh | SRAM of a core | exchange | median (ms) | transformers (ms) | times transformers | bound |",
         "| --- | --- | --- | --- | ---: | ---: | ---: | ---: |",
@@ -211,7 +211,7 @@ def figure_table(judged: list[Row]) -> str:
 
 
 def plots(results: Row, folder: Path, name: str) -> list[Path]:
-    """Time, and speed in units of the emulation's, over mesh and tile size: a PNG and an SVG for each operation."""
+    """Draw time, and speed over the row "emulation", by mesh and tile size: a PNG and an SVG for each operation."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -42,7 +42,7 @@ def loads_in_flight(sass: str) -> int:
 
 
 def _instructions(sass: str) -> Iterator[tuple[str, list[int], list[int]]]:
-    """Name, first registers written and registers read of each instruction."""
+    """Yield the name of each instruction, the first registers that it writes and the registers that it reads."""
     for line in sass.splitlines():
         found = re.match(r"\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)\s*([^;]*);", line)
         if found is None:

@@ -36,7 +36,7 @@ class Worker(Protocol):
         """Return the exit code; None while the process runs."""
 
     def end(self) -> int:
-        """Kill it unless it has ended; its exit code."""
+        """Kill the process unless it has ended; return its exit code."""
 
     def output(self) -> str:
         """Return the output."""
@@ -99,7 +99,7 @@ def supervise(start: Callable[[], Worker], log: Path, quiet: float, until: float
 
 
 def _patience(log: Path, quiet: float, until: float, clock: Clock) -> Callable[[float], str]:
-    """Why a worker must be ended at a time, or "": its log did not grow for too long, or the time is up."""
+    """Return a function of the time: why a worker must end then (its log is silent, or time is up), or ""."""
     heard, lines = clock.time(), len(read(log))
 
     def late(now: float) -> str:

@@ -21,7 +21,7 @@ class Work:
 
 
 def work(schedule: Schedule, moves: Schedule | None) -> Work:
-    """Return the work of a schedule whose tiles move (`moves`), or lie still (None): then inputs and outputs only."""
+    """Return the work of a schedule: with its exchanged tiles, or, if `moves` is None, of inputs and outputs alone."""
     cores, buffers = schedule.mesh.cores, schedule.buffers.values()
     fixed = sum(buffer.bytes for buffer in buffers if buffer.role != "scratch") * cores
     if moves is None:
@@ -41,7 +41,7 @@ def work(schedule: Schedule, moves: Schedule | None) -> Work:
 
 
 def exchanged_bytes(schedule: Schedule) -> int:
-    """Over all rounds, bytes of the tiles that senders read and receivers write; a multicast is read once."""
+    """Return the bytes of tiles that senders read and receivers write, in all rounds; a multicast is read once."""
     known: dict[int, int] = {}
     for round_ in schedule.rounds:
         if id(round_) not in known:

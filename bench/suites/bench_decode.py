@@ -48,9 +48,9 @@ class Step:
     side: int
     held: int
     dtype: str
-    rank: int = 5
+    priority: int = 5
     rows: tuple[str, ...] = (*EXCHANGES, "blas")
-    on: Device = ROOMY
+    emulated: Device = ROOMY
 
     def __str__(self) -> str:
         what = f"{self.name} after {self.held} tokens"
@@ -75,9 +75,9 @@ class Step:
     def block(self) -> Block:
         """The block as a model of these sizes places it, with its head groups."""
         block = Block(
-            self.config, Mesh(self.side, self.side, self.on), self.dtype, entries=-(-(self.held + 1) // self.side)
+            self.config, Mesh(self.side, self.side, self.emulated), self.dtype, entries=-(-(self.held + 1) // self.side)
         )
-        return with_head_groups(block, constants(self.on), None)
+        return with_head_groups(block, constants(self.emulated), None)
 
 
 SHAPES = {
@@ -86,10 +86,10 @@ SHAPES = {
         Step(replace(SMALL, num_hidden_layers=3), 8, 20, "fp32"),
     ],
     "cuda": [
-        Step(LLAMA, 64, 4095, "bf16", rank=0),
-        Step(config_of("llama3-8b"), 64, 4095, "bf16", rank=1),
-        Step(LLAMA, 128, 2000, "bf16", rank=6),
-        Step(LLAMA, 660, 2000, "bf16", rank=8, on=WSE2),
+        Step(LLAMA, 64, 4095, "bf16", priority=0),
+        Step(config_of("llama3-8b"), 64, 4095, "bf16", priority=1),
+        Step(LLAMA, 128, 2000, "bf16", priority=6),
+        Step(LLAMA, 660, 2000, "bf16", priority=8, emulated=WSE2),
     ],
 }  # fmt: skip
 
@@ -181,7 +181,7 @@ def test_row(benchmark, note, device, shape, row):
     flops = 2 * sum(weight.numel() for weight in inputs.weights.values())
     facts = {
         "what": shape.name, "mesh": f"{shape.side}x{shape.side}", "dtype": shape.dtype,
-        "exchange": row, "cores": shape.side**2, "context": shape.held, "emulated_device": shape.on.name,
+        "exchange": row, "cores": shape.side**2, "context": shape.held, "emulated_device": shape.emulated.name,
         "head_groups": shape.block.head_groups,
     }  # fmt: skip
     if row == "blas":

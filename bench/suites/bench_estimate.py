@@ -1,4 +1,4 @@
-"""How long estimates take on this machine (not on the wafer): `pytest bench/suites/bench_estimate.py`.
+"""The time of estimates on this machine (not on the wafer): `pytest bench/suites/bench_estimate.py`.
 
 A first estimate of a mesh walks its trees and rings and keeps the results. So the bounds are for later estimates on the
 mesh, of new sizes; the first estimates are timed beside them, without a bound.
@@ -14,12 +14,14 @@ import pytest
 
 from wafer_triton import estimate
 from wafer_triton.cost import constants, inference, layers, phases, search
-from wafer_triton.count import routes, traffic
+from wafer_triton.count import circuits, numbers, routes, traffic
 from wafer_triton.place import need, regions
 from wafer_triton.schedule import align, block, decode, gemm, product, reduce, trees
 
-MODULES = (constants, inference, layers, need, regions, align, block, decode, gemm, product, reduce, trees)
-KEPT = (phases._KNOWN, routes._LINES, traffic._UNITS)
+MODULES = (
+    constants, inference, layers, circuits, numbers, need, regions, align, block, decode, gemm, product, reduce, trees,
+)  # fmt: skip
+KEPT = (phases._KNOWN, routes._WAYS, traffic._UNITS)
 SIZES = count(2048, 97)  # so far apart that tiles differ on most meshes
 PROMPTS = count(480, 97)  # as short as a plan takes them at once
 

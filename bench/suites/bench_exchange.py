@@ -24,7 +24,7 @@ class Shift:
     side: int
     tile: int
     dtype: str
-    rank: int = 5
+    priority: int = 5
     rows: tuple[str, ...] = (*EXCHANGES, "emulation", "copy")
 
     def __str__(self) -> str:
@@ -40,8 +40,8 @@ class Shift:
 SHAPES = {
     "cpu": [Shift(side, tile, "fp32") for side, tile in ((8, 32), (16, 32), (64, 8))],
     "cuda": [
-        *(Shift(side, 64, "bf16", rank=4) for side in (16, 32, 64, 128)),
-        Shift(660, 4, "bf16", rank=8),
+        *(Shift(side, 64, "bf16", priority=4) for side in (16, 32, 64, 128)),
+        Shift(660, 4, "bf16", priority=8),
     ],
 }
 

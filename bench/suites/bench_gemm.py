@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cases import CALLS, EXCHANGES, ROUNDS, ROWS, TILES, WSE2, Shape, squares, time_product
+from cases import CALLS, EXCHANGES, LAUNCH_PER_ROUND, ROWS, TILES, WSE2, Shape, squares, time_product
 from wafer_triton import mesh_gemm, mesh_gemv
 
 SHAPES = {
@@ -13,16 +13,16 @@ SHAPES = {
         Shape("gemm", 6, 100, 70, 50, "fp32"),  # ragged
     ],
     "cuda": [
-        *squares("gemm", "bf16", [(16, 64), (32, 64), (64, 64)], rank=0),
-        *squares("gemm", "bf16", [(16, 64), (32, 64), (64, 64)], rank=1, rows=tuple(CALLS)),
-        *squares("gemm", "bf16", [(32, 128), (32, 256), (64, 128)], rank=1),
-        *squares("gemm", "bf16", [(32, 128), (64, 64), (32, 256), (64, 128)], rank=2, rows=tuple(TILES)),
-        *squares("gemm", "bf16", [(16, 64), (32, 64), (64, 64)], rank=4, rows=(ROUNDS,)),
-        *squares("gemm", "bf16", [(32, 16), (32, 32), (128, 16), (128, 32)], rank=6),
-        Shape("gemm", 48, 2000, 1500, 2500, "bf16", rank=6),  # ragged
-        *squares("gemm", "fp16", [(32, 64)], rank=7),
-        *squares("gemm", "fp32", [(32, 64)], rank=7),
-        *squares("gemm", "bf16", [(660, 2), (720, 2)], rank=9, rows=EXCHANGES, on=WSE2),
+        *squares("gemm", "bf16", [(16, 64), (32, 64), (64, 64)], priority=0),
+        *squares("gemm", "bf16", [(16, 64), (32, 64), (64, 64)], priority=1, rows=tuple(CALLS)),
+        *squares("gemm", "bf16", [(32, 128), (32, 256), (64, 128)], priority=1),
+        *squares("gemm", "bf16", [(32, 128), (64, 64), (32, 256), (64, 128)], priority=2, rows=tuple(TILES)),
+        *squares("gemm", "bf16", [(16, 64), (32, 64), (64, 64)], priority=4, rows=(LAUNCH_PER_ROUND,)),
+        *squares("gemm", "bf16", [(32, 16), (32, 32), (128, 16), (128, 32)], priority=6),
+        Shape("gemm", 48, 2000, 1500, 2500, "bf16", priority=6),  # ragged
+        *squares("gemm", "fp16", [(32, 64)], priority=7),
+        *squares("gemm", "fp32", [(32, 64)], priority=7),
+        *squares("gemm", "bf16", [(660, 2), (720, 2)], priority=9, rows=EXCHANGES, emulated=WSE2),
     ],
 }
 

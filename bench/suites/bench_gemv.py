@@ -10,13 +10,16 @@ SHAPES = {
         Shape("gemv", 16, 16, 256, 512, "fp32"),
     ],
     "cuda": [
-        Shape("gemv", 64, 1, 4096, 14336, "bf16", rank=0),
-        *(Shape("gemv", side, 1, 16384, 16384, "bf16", rank=0) for side in (64, 128)),
-        Shape("gemv", 128, 1, 4096, 14336, "bf16", rank=1),
-        Shape("gemv", 64, 1, 4096, 14336, "bf16", rank=1, rows=tuple(CALLS)),
-        *(Shape("gemv", 64, 16, *size, "bf16", rank=5) for size in ((4096, 14336), (16384, 16384))),
-        *(Shape("gemv", side, 1, 4096, 14336, "bf16", rank=6) for side in (16, 32, 256)),
-        *(Shape("gemv", side, 1, 4096, 14336, "bf16", rank=9, rows=EXCHANGES, on=WSE2) for side in (660, 720)),
+        Shape("gemv", 64, 1, 4096, 14336, "bf16", priority=0),
+        *(Shape("gemv", side, 1, 16384, 16384, "bf16", priority=0) for side in (64, 128)),
+        Shape("gemv", 128, 1, 4096, 14336, "bf16", priority=1),
+        Shape("gemv", 64, 1, 4096, 14336, "bf16", priority=1, rows=tuple(CALLS)),
+        *(Shape("gemv", 64, 16, *size, "bf16", priority=5) for size in ((4096, 14336), (16384, 16384))),
+        *(Shape("gemv", side, 1, 4096, 14336, "bf16", priority=6) for side in (16, 32, 256)),
+        *(
+            Shape("gemv", side, 1, 4096, 14336, "bf16", priority=9, rows=EXCHANGES, emulated=WSE2)
+            for side in (660, 720)
+        ),
     ],
 }
 

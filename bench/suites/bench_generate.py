@@ -42,7 +42,7 @@ class Run:
     side: int
     tokens: int
     dtype: str
-    rank: int = 2
+    priority: int = 2
     rows: tuple[str, ...] = (*EXCHANGES, "transformers")
 
     def __str__(self) -> str:
@@ -61,7 +61,7 @@ SHAPES = {
     "cpu": [*(Run(kind, "tiny", 4, 8, "fp32") for kind in ("prefill", "step")), Run("first", "tiny", 2, 4, "fp32",
             rows=("explicit",))],
     "cuda": [
-        Run("prefill", "SmolLM2", 24, 256, "bf16", rank=1), Run("step", "SmolLM2", 24, 256, "bf16", rank=1),
+        Run("prefill", "SmolLM2", 24, 256, "bf16", priority=1), Run("step", "SmolLM2", 24, 256, "bf16", priority=1),
         Run("first", "SmolLM2", 24, 256, "bf16", rows=EXCHANGES),
     ],
 }  # fmt: skip

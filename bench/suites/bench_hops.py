@@ -21,7 +21,7 @@ class Chain:
     """Sums of 64 columns over 64 lines of 2 x hops + 1 cores, from both ends to the middle and back to all."""
 
     hops: int
-    rank: int = 4
+    priority: int = 4
     rows: tuple[str, ...] = ("explicit",)
 
     def __str__(self) -> str:

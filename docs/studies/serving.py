@@ -153,29 +153,31 @@ SUBJECTS = (
 )
 POLICIES = (
     ("replace", "WaferLLM's way: prompts up to the batch, weights and caches re-placed, all answers, weights back"),
-    ("shared", "both phases on one mesh: decode pauses for visits of prefill, weights are turned, caches stay"),
+    ("shared", "both phases on one mesh: decode pauses for visits of prefill, weights are transposed, caches stay"),
     ("split", "each phase has columns of the device and weights of its own: decode never pauses for prefill"),
 )
 
 INTRODUCTION = """# Serving: how many users
 
 The first question about a model on a wafer is if it runs, the second how fast one request is. The third is how many
-users it serves. `wafer-triton serve` simulates it ([cli.md](cli.md)), and `plan --slo` finds the way with the most
-goodput. All times on this page are predicted on the wafer; none is measured.
+users it serves. `wafer-triton serve` simulates it ([cli.md](cli.md)), and `plan --slo` finds the policy with the most
+goodput: requests a second that keep bounds on their latency. All times on this page are predicted on the wafer; none is
+measured. [glossary.md](glossary.md) defines organisation, visit, turn, TTFT and TPOT.
 
 {subjects}
 ## How it is simulated
 
-A model lies in regions, one after the other. In decode each group of sequences goes round the regions, one token a
-turn. A turn takes as long as the slowest group needs for all regions, or as the busiest region needs for all groups. It
-stays the same until a sequence comes, ends, or takes one more cache entry in every row. So a simulation goes from such
-event to event, some seven a request, and has no step for a token. For groups alike this is exact, for others an upper
-bound. A test compares it with regions that are simulated one by one.
+A model lies in regions, one after the other. In decode each group of sequences passes all regions for one token, then
+begins anew; a turn is one token of each sequence. A turn takes as long as the slowest group needs for all regions, or
+as the busiest region needs for all groups. Its time changes when a sequence joins, ends, or takes one more cache entry
+in every row. So a simulation goes from such event to event, some seven a request, and has no step for a token. For
+equal groups this is exact, for others an upper bound. A test compares it with regions that are simulated one by one.
 
-Prompts follow one another through the regions of prefill, whole or in chunks. Keys and values then go to the cores of
-decode, which waits in the meantime. A region hands them on before the next prompt comes, so it keeps one prompt's. An
-answer of n tokens takes n steps of decode, and the first ends TTFT, as in `estimate request`. A request alone takes as
-long as that predicts, to 0.1 %.
+Prompts follow one another through the regions of prefill, whole or in chunks. Keys and values then move to the cores of
+decode, which waits in the meantime. A region sends them before the next prompt comes. So it holds at most one prompt.
+An answer of n tokens takes n steps of decode, and the first ends TTFT, as in `estimate request`. For a single request
+both predict the same time, to 0.1 %, if they have the same placement: `serve --batch 1 --caches 1` with `--context` the
+tokens of its prompt and answer. By default decode has caches for many sequences, and so more regions to pass.
 
 {policies}
 Prices are exact and kept. Keys and values alone are priced every {stride} tokens and interpolated, with an error of at
@@ -197,7 +199,9 @@ Places on a WSE-2, with times of a prompt of 1,155 tokens and of a token after i
 WAYS_TEXT = """
 A split of the WSE-2 into halves is refused for Llama-3-8B:
 
-> {split}
+```text
+{split}
+```
 
 ## Policies
 

@@ -69,7 +69,7 @@ def test_the_emulation_equals_the_torch_executor(op, shapes, side, dtype, way, m
     tiles = {
         name: torch.randint(-3, 4, (side, side, *schedule.buffers[name].tile)).float() for name, _ in product.inputs
     }
-    results, emulation = [], peers.Emulation()
+    results, emulation = [], peers.Peer()
     for executor in (TorchExecutor(), emulation):
         program = executor.bind(schedule, tiles)
         program.execute()

@@ -1,5 +1,6 @@
 """The suites of bench/: a small case of each, on a device where every run takes a second; and how they are run."""
 
+import importlib
 import json
 import os
 import subprocess
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 import bench_decode
+import bench_estimate
 import bench_exchange
 import bench_gemm
 import bench_gemv
@@ -53,6 +55,20 @@ def steady(monkeypatch):
     yield
     limits.bandwidth.cache_clear()
     limits.matrix_rate.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "suite", sorted(path.stem for path in (supervise.ROOT / "bench" / "suites").glob("bench_*.py"))
+)
+def test_a_suite_can_be_imported(suite):
+    importlib.import_module(suite)
+
+
+def test_a_first_estimate_is_timed_without_kept_results():
+    bench_estimate.decode_layer()
+    assert all(bench_estimate.KEPT)
+    bench_estimate.forget()
+    assert not any(bench_estimate.KEPT)
 
 
 @pytest.mark.parametrize(("suite", "shape", "row"), [

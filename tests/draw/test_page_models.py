@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from pages import IN_CHROMIUM, check_phone, legend, page, pixels
+from pages import IN_CHROMIUM, check_phone, evaluate, legend, pixels
 from wafer_triton import estimate
 from wafer_triton.device import device
 
@@ -17,7 +17,7 @@ PAGES = {
 
 def times_of(browser, track):
     """Return the spans of a track of a whole request on the page, [start, end, name, runs]."""
-    return page(browser, f"page.data.time.rows.find(({{name}}) => name === {track!r}).lanes[0]")
+    return evaluate(browser, f"page.data.time.rows.find(({{name}}) => name === {track!r}).lanes[0]")
 
 
 def test_a_request_is_shown_in_time_as_it_is_priced(show):
@@ -34,11 +34,11 @@ def test_a_request_is_shown_in_time_as_it_is_priced(show):
 
 def test_spans_of_regions_are_drawn_where_they_lie_in_time(show):
     browser = show("model")
-    rows = page(browser, "page.data.time.rows.map(({name, region, lanes}) => [name, region, lanes])")
+    rows = evaluate(browser, "page.data.time.rows.map(({name, region, lanes}) => [name, region, lanes])")
     assert [name for name, *_ in rows] == ["tokens", "region 0", "region 1"]
     for number in (1, 2):
         start, end, name, _ = next(span for span in rows[number][2][0] if span[2].startswith("layer "))
-        x, y = page(
+        x, y = evaluate(
             browser,
             "(() => { const canvas = document.querySelector('#times'), [from, to] = page.times.view(); "
             "canvas.scrollIntoView({block: 'center'}); const {x, y} = canvas.getBoundingClientRect(); "
@@ -56,29 +56,29 @@ def test_spans_of_regions_are_drawn_where_they_lie_in_time(show):
 
 def test_a_layer_and_a_zoom_show_a_part_of_the_time(show):
     browser = show("model")
-    whole = page(browser, "page.times.view()")
+    whole = evaluate(browser, "page.times.view()")
     browser.choose("#times-view", "1")
-    start, end = page(browser, "page.times.view()")
-    layer = [each for each in page(browser, "page.data.time.rows[1].lanes[0]") if each[2].startswith("layer 0 ")]
+    start, end = evaluate(browser, "page.times.view()")
+    layer = [each for each in evaluate(browser, "page.data.time.rows[1].lanes[0]") if each[2].startswith("layer 0 ")]
     assert [start, end] == [layer[0][0], layer[-1][1]]
     browser.press("#times-out")
-    assert page(browser, "page.times.view()")[1] > end
+    assert evaluate(browser, "page.times.view()")[1] > end
     browser.choose("#times-view", "1")
     address = browser.value("location.hash")
     browser.choose("#times-view", "0")
-    assert page(browser, "page.times.view()") == whole
+    assert evaluate(browser, "page.times.view()") == whole
     browser.value(f"location.hash = {address!r}")
     browser.value("new Promise((done) => setTimeout(done, 0))")
-    assert page(browser, "page.times.view()") == pytest.approx([start, end], abs=1)
+    assert evaluate(browser, "page.times.view()") == pytest.approx([start, end], abs=1)
 
 
 def test_sram_of_a_model_adds_up_to_its_region_below_the_limit(show):
     browser = show("model")
-    region = page(browser, "page.data.regions[page.region]")
+    region = evaluate(browser, "page.data.regions[page.region]")
     peaks = []
-    for number in range(page(browser, "page.scenes.length")):
+    for number in range(evaluate(browser, "page.scenes.length")):
         browser.choose("#first", str(number))
-        peaks.append(page(browser, "page.first().others + page.first().account.sram_peak_bytes"))
+        peaks.append(evaluate(browser, "page.first().others + page.first().account.sram_peak_bytes"))
         assert pixels(browser, "#sram").get("179,38,30", 0) > 300  # the line of the limit
     assert max(peaks) == region["sram"] and min(peaks) > region["resident"]
 
@@ -94,7 +94,7 @@ def test_the_choice_names_the_picture_of_a_placed_model(show):
     assert browser.value(chosen) == "regions by layers"
     browser.choose("#show", "links-run")
     assert "sent by a core" in browser.text("#maps .scale")
-    assert page(browser, "page.maps[0].byRegion()") is False
+    assert evaluate(browser, "page.maps[0].byRegion()") is False
 
 
 @pytest.mark.parametrize("name", PAGES)

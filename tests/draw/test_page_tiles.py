@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from pages import COPY, EXAMPLES, IN_CHROMIUM, SIDE, check_phone, check_planted, legend, page, pixels
+from pages import COPY, EXAMPLES, IN_CHROMIUM, SIDE, check_phone, check_planted, evaluate, legend, pixels
 from wafer_triton import draw
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.draw.figure import REST
@@ -18,13 +18,13 @@ PAGES = EXAMPLES | {"reduce": "all-reduce --size 4 --mesh 8 --beside pipeline"}
 
 @pytest.fixture(scope="module", autouse=True)
 def cache_page(folder):
-    """Write a page of a KV cache by each policy."""
+    """Write one page that has a scene of the KV cache for each policy."""
     scenes = [draw.scene(cache(policy), policy, fills=("cache",)) for policy in POLICIES]
     draw.page(folder / "cache.html", "cache", scenes, Mesh(1, 1).device, beside=1)
 
 
 def cache(policy):
-    """Build 6 appends to an empty cache of 4 mesh rows; by "concat" they fill the last row."""
+    """Build 6 appends to an empty cache of 4 mesh rows; policy "concat" puts all entries into the last row."""
     b = Builder(Mesh(4, 2), policy)
     kept = KvCache(4, 6, policy)
     b.buffer("cache", (2,), "fp16", "cache", kept.slots)
@@ -35,11 +35,11 @@ def cache(policy):
 
 
 def check_colours(browser):
-    """Assert that bars of both schedules have the colour of their name in the legend."""
+    """Assert that the bars of both schedules have the colours of the legend, by name."""
     for canvas, names, field in (("sram", "buffers", "bufferColours"), ("timeline", "steps", "stepColours")):
         listed, painted = legend(browser, names), pixels(browser, f"#{canvas}")
         assert all(painted.get(colour, 0) > 20 for colour in listed.values()), (listed, painted)
-        for own in page(browser, f"page.scenes.map((scene) => scene.{field})"):
+        for own in evaluate(browser, f"page.scenes.map((scene) => scene.{field})"):
             shown = {name: ",".join(str(int(text[at : at + 2], 16)) for at in (1, 3, 5)) for name, text in own.items()}
             assert listed.items() <= shown.items()
         assert len(set(listed.values())) == len(listed)
@@ -51,14 +51,14 @@ def test_bars_of_two_schedules_have_the_colours_of_one_legend(show):
 
 def test_a_step_of_a_model_has_one_colour_in_all_its_parts(show):
     browser = show("model")
-    colours = page(browser, "page.scenes[0].stepColours")
-    names = page(browser, "[...new Set(page.scenes.flatMap((scene) => Object.keys(scene.cycles)))]")
+    colours = evaluate(browser, "page.scenes[0].stepColours")
+    names = evaluate(browser, "[...new Set(page.scenes.flatMap((scene) => Object.keys(scene.cycles)))]")
     own = [colour for colour in colours.values() if colour != REST]
     assert set(names) < set(colours) and len(own) == len(set(own)) == min(10, len(colours))
 
 
 # The colour of the map 3 pixels before the end of each arrow, for tiles of the first buffer.
-HEADS = (
+ARROWHEADS = (
     "((map) => { const seen = " + COPY + "(map.canvas), ends = map.scene.moved.filter(({from, to, tile}) => "
     "from !== to && Math.floor(tile / 64) === 0).map(({from, to}) => map.curve(from, to)); "
     "return ends.map(({end, middle}) => { const long = Math.hypot(end[0] - middle[0], end[1] - middle[1]); "
@@ -69,18 +69,18 @@ HEADS = (
 
 def check_arrows(browser):
     """Assert that on the map every move's arrow ends in a dark head."""
-    heads = page(browser, HEADS)
-    assert len(heads) == SIDE * SIDE
-    assert all(max(colour) < 90 for colour in heads), heads
+    arrowheads = evaluate(browser, ARROWHEADS)
+    assert len(arrowheads) == SIDE * SIDE
+    assert all(max(colour) < 90 for colour in arrowheads), arrowheads
 
 
-def test_every_arrow_ends_in_a_head_that_is_seen(show):
+def test_every_arrow_ends_in_a_visible_head(show):
     browser = show("compare")
-    assert page(browser, "page.scenes[0].moved.length") > 0
+    assert evaluate(browser, "page.scenes[0].moved.length") > 0
     check_arrows(browser)
 
 
-def test_moves_of_another_buffer_are_paintedwhere_the_buffer_in_view_rests(show):
+def test_moves_of_another_buffer_are_painted_over_a_buffer_that_rests(show):
     browser = show("own")
     browser.choose("#slider", "1")
     browser.choose("#show", "tiles from_right")
@@ -93,7 +93,7 @@ def test_moves_of_another_buffer_are_paintedwhere_the_buffer_in_view_rests(show)
 def test_a_multicast_is_one_straight_line_with_a_head_at_every_core(show):
     browser = show("compare")
     browser.choose("#slider", "3")
-    painted = page(
+    painted = evaluate(
         browser,
         "((map) => { let lines = 0, heads = 0; const bus = map.bus.bind(map), head = map.head.bind(map); "
         "map.bus = (group) => { lines += 1; bus(group); }; map.head = (...at) => { heads += 1; head(...at); }; "
@@ -102,12 +102,12 @@ def test_a_multicast_is_one_straight_line_with_a_head_at_every_core(show):
     assert painted[0] == SIDE and 0 < painted[1] <= painted[2]
 
 
-def test_sums_are_coloured_by_how_many_parts_they_have(show):
+def test_sums_are_coloured_by_the_number_of_their_terms(show):
     browser = show("tree")
     assert browser.value("document.querySelector('#show').value") == "parts y"
     browser.key("Home")
     start = pixels(browser, "#map-first")
-    parts = page(
+    parts = evaluate(
         browser,
         "((scene) => scene.rounds.map((_, round) => { scene.goTo(round + 1); return "
         "[...scene.parts[scene.buffers.findIndex(({name}) => name === 'y')]]; }))(page.scenes[0])",
@@ -124,7 +124,7 @@ def check_fill(browser):
     for number, policy in enumerate(POLICIES):
         for count in range(7):
             browser.choose("#slider", str(count))
-            filled = page(browser, f"[...page.scenes[{number}].fill(0)]")
+            filled = evaluate(browser, f"[...page.scenes[{number}].fill(0)]")
             entries = np.diff(KvCache(4, 6, policy).windows(count))
             assert filled == np.repeat(entries, 2).tolist(), (policy, count)
 
@@ -135,7 +135,8 @@ def test_rows_of_a_cache_are_coloured_by_their_entries(show):
     check_fill(browser)
     for canvas, entries in (("#map-first", {1, 2}), ("#map-second", {0, 6})):  # after 6 appends
         painted = pixels(browser, canvas)
-        assert all(painted.get(page(browser, f"amount({count} / 7).join(',')"), 0) > 200 for count in entries), canvas
+        colours = [evaluate(browser, f"amount({count} / 7).join(',')") for count in entries]
+        assert all(painted.get(colour, 0) > 200 for colour in colours), canvas
     assert "no entry" in browser.text("#maps .scale") and "all 7 slots filled" in browser.text("#maps .scale")
 
 
@@ -144,8 +145,8 @@ def test_an_all_reduce_is_shown_by_the_parts_of_its_sums(show):
     assert browser.value("document.querySelector('#show').value") == "parts x"
     assert browser.text("#headline").startswith("ktree 12 hops, pipeline 14;")
     browser.key("End")
-    assert page(browser, "[...new Set(page.scenes[0].parts[0])]") == [8]
-    assert "tile of x" in page(browser, "page.maps[0].said(page.maps[0].canvas.clientWidth / 2, 100)")
+    assert evaluate(browser, "[...new Set(page.scenes[0].parts[0])]") == [8]
+    assert "tile of x" in evaluate(browser, "page.maps[0].said(page.maps[0].canvas.clientWidth / 2, 100)")
 
 
 def test_a_phone_shows_the_page_of_a_cache_within_its_width(show):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pages import EXAMPLES, IN_CHROMIUM, OWN, SIDE, check_phone, check_planted, page
+from pages import EXAMPLES, IN_CHROMIUM, OWN, SIDE, check_phone, check_planted, evaluate
 from wafer_triton.cli.own import load
 from wafer_triton.count.account import account, link_loads
 from wafer_triton.device.mesh import Mesh
@@ -20,7 +20,7 @@ def test_values_of_an_own_schedule_are_its_intents_tiles_and_their_sums(show):
     browser.choose("#column", "5")
     for key, want in (("Home", given[2, 5]), ("End", given[2].sum(0))):
         browser.key(key)
-        figures = page(
+        figures = evaluate(
             browser, f"page.scenes[0].valuesOf('x', {2 * 8 + 5}, {0 if key == 'Home' else len(own.schedule.rounds)})"
         )
         assert figures[3:] == pytest.approx(want[:4].tolist(), rel=1e-3)
@@ -84,7 +84,7 @@ def test_pictures_side_by_side_share_their_scales(show):
 
 def test_the_value_below_the_pointer_is_shown(show):
     browser = show("compare")
-    x, y = page(browser, f"page.maps[0].middle({2 * SIDE + 3})")
+    x, y = evaluate(browser, f"page.maps[0].middle({2 * SIDE + 3})")
     browser.ask("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
     assert browser.text("#tip").startswith("core (2, 3): tile of a from (2, ")
     for canvas, said in (("strip", "longest move"), ("timeline", "cycles"), ("sram", "round ")):
@@ -109,10 +109,10 @@ def test_a_core_and_a_buffer_are_found_by_name_and_a_wrong_one_is_refused(show):
 def test_maps_move_together_and_a_picture_of_them_is_saved(show):
     browser = show("compare")
     browser.press("#in")
-    views = page(browser, "page.maps.map((map) => map.view)")
+    views = evaluate(browser, "page.maps.map((map) => map.view)")
     assert views[0] == views[1]
     browser.press("#save")
-    assert page(browser, "page.saved").startswith("data:image/png;base64,")
+    assert evaluate(browser, "page.saved").startswith("data:image/png;base64,")
 
 
 def test_a_click_on_sram_or_the_strip_goes_to_the_round(show):
@@ -120,7 +120,7 @@ def test_a_click_on_sram_or_the_strip_goes_to_the_round(show):
     browser.key("Home")
     for canvas in ("sram", "strip"):
         browser.value(f"document.querySelector('#{canvas}').scrollIntoView({{block: 'center'}})")
-        x, y, length = page(
+        x, y, length = evaluate(
             browser,
             f"(({{x, y, width}}) => [x + LEFT + 2.5 * (width - LEFT - RIGHT) / page.scenes[0].length, y + 40, "
             f"page.scenes[0].length])(document.querySelector('#{canvas}').getBoundingClientRect())",
@@ -132,11 +132,11 @@ def test_a_click_on_sram_or_the_strip_goes_to_the_round(show):
 def test_time_is_zoomed_around_the_round_in_view(show):
     browser = show("compare")
     browser.press("#time-in")
-    start, end = page(browser, "page.window")
-    now = page(browser, "page.scenes[0].intervalAt(page.position)")
+    start, end = evaluate(browser, "page.window")
+    now = evaluate(browser, "page.scenes[0].intervalAt(page.position)")
     assert start <= now["start"] <= end
     browser.press("#time-whole")
-    assert page(browser, "page.window") is None
+    assert evaluate(browser, "page.window") is None
 
 
 def test_a_dark_preference_is_kept_without_a_click(show):
@@ -151,13 +151,13 @@ def test_a_dark_preference_is_kept_without_a_click(show):
 
 def test_the_wheel_scrolls_over_a_map_and_zooms_with_a_key(show):
     browser = show("compare")
-    x, y = page(browser, "page.maps[0].middle(9)")
-    before = page(browser, "page.maps[0].view.scale")
+    x, y = evaluate(browser, "page.maps[0].middle(9)")
+    before = evaluate(browser, "page.maps[0].view.scale")
     wheel = {"type": "mouseWheel", "x": x, "y": y, "deltaX": 0, "deltaY": -120}
     browser.ask("Input.dispatchMouseEvent", **wheel)
-    assert page(browser, "page.maps[0].view.scale") == before
+    assert evaluate(browser, "page.maps[0].view.scale") == before
     browser.ask("Input.dispatchMouseEvent", **wheel, modifiers=2)
-    assert page(browser, "page.maps[0].view.scale") == pytest.approx(1.2 * before)
+    assert evaluate(browser, "page.maps[0].view.scale") == pytest.approx(1.2 * before)
 
 
 def test_a_phone_shows_a_comparison_within_its_width(show):

@@ -29,8 +29,8 @@ def written(folder, lines):
         assert main(["show", *line.split(), "--out", str(folder / f"{name}.html")]) == 0
 
 
-def page(browser, expression):
-    """Return an expression of the script, with `page` as its state."""
+def evaluate(browser, expression):
+    """Return the value of a JavaScript expression in the browser, where `page` is the page's state."""
     return browser.value(f"waferTriton.then((page) => {expression})")
 
 

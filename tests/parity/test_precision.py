@@ -52,7 +52,7 @@ def test_windows_judge_every_token_but_the_first_once(count, length):
 
 
 def test_windows_of_one_judge_nothing():
-    with pytest.raises(ShapeError, match="windows of 1 tokens judge nothing"):
+    with pytest.raises(ShapeError, match="windows of 1 tokens have no token to predict; give at least 2"):
         windows([1, 2, 3], 1)
 
 
@@ -152,7 +152,7 @@ def test_without_json_people_read_stdout(options, capsys):
         ({"--text": "/nowhere.txt"}, "nowhere.txt: there is no such file"),
         ({"--text": sys.executable}, "is not UTF-8 text (line 1 has "),
         ({"--tokens": "1"}, "tokens = 1: at least two are needed"),
-        ({"--window": "1"}, "windows of 1 tokens judge nothing"),
+        ({"--window": "1"}, "windows of 1 tokens have no token to predict; give at least 2"),
         ({"--model": "/nowhere"}, "/nowhere: there is no such folder; give one in Hugging Face layout"),
         ({"--accumulate": "fp16", "--dtype": "bf16"}, "accumulate='fp16' needs fp16 tiles"),
     ],

@@ -1,4 +1,4 @@
-"""Head groups: every head and rotary pair lies on a column, padding at the end; a count that does not fit says why."""
+"""`HeadGroups` puts every head and rotary pair on a column, padding last; MeshError says why a count does not fit."""
 
 from itertools import product
 
@@ -26,15 +26,22 @@ CASES = [
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim", "columns", "count"), CASES)
-def test_every_row_of_a_projection_lies_on_a_column(heads, kv_heads, head_dim, columns, count):
+def test_every_row_of_a_projection_lies_on_a_column_of_each_group_that_needs_it(
+    heads, kv_heads, head_dim, columns, count
+):
     groups = HeadGroups(shape(heads, kv_heads, head_dim), columns, count)
-    for which, total in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
-        rows = groups.rows(which)
-        each = groups.query_heads if which == "q" else groups.kv_heads
-        assert rows.shape == (columns, each * groups.head)
+    queries_per_kv_head = heads // kv_heads
+    for projection, total in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
+        rows = groups.rows(projection)
+        heads_of_a_core = groups.query_heads if projection == "q" else groups.kv_heads
+        assert rows.shape == (columns, heads_of_a_core * groups.head)
         held, copies = np.unique(rows[rows >= 0], return_counts=True)
         assert held.tolist() == list(range(total * head_dim))
-        assert set(copies) == ({1} if which == "q" or count <= kv_heads else set(copies)), "queries lie once"
+        # a query head lies in one group, a key-value head in every group that holds one of its query heads
+        needed = groups.held["q"] if projection == "q" else groups.held["q"] // queries_per_kv_head
+        needing = [(needed == head).any(1).sum() for head in range(total)]
+        assert copies.tolist() == np.repeat(needing, head_dim).tolist()
+        assert projection != "q" or set(copies) == {1}
     assert groups.count * groups.width <= columns
     assert (groups.pair_of[groups.count * groups.width :] == -1).all(), "columns left over are at the end"
     busy = (groups.pair_of >= 0).any(1)
@@ -43,16 +50,16 @@ def test_every_row_of_a_projection_lies_on_a_column(heads, kv_heads, head_dim, c
 
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim", "columns", "count"), CASES)
 def test_a_query_lies_with_its_key_and_its_whole_pair(heads, kv_heads, head_dim, columns, count):
-    groups, each = HeadGroups(shape(heads, kv_heads, head_dim), columns, count), heads // kv_heads
+    groups, queries_per_kv_head = HeadGroups(shape(heads, kv_heads, head_dim), columns, count), heads // kv_heads
     q, k = (
-        groups.rows(which).reshape(columns, -1, 2, groups.pairs)  # heads, halves of pairs, pairs
-        for which in "qk"
+        groups.rows(projection).reshape(columns, -1, 2, groups.pairs)  # heads, halves of pairs, pairs
+        for projection in "qk"
     )
     shared = groups.query_heads // groups.kv_heads
     for column, head, pair in np.argwhere(q[:, :, 0] >= 0).tolist():
         low, high = q[column, head, :, pair].tolist()
         assert high == low + head_dim // 2 and low % head_dim == groups.pair_of[column, pair]
-        assert k[column, head // shared, 0, pair] == low // head_dim // each * head_dim + low % head_dim
+        assert k[column, head // shared, 0, pair] == low // head_dim // queries_per_kv_head * head_dim + low % head_dim
 
 
 @pytest.mark.parametrize(
@@ -74,7 +81,7 @@ def test_one_group_is_a_few_pairs_of_every_head_on_every_column():
     assert groups.rows("k").tolist()[1] == [2, 3, 8, 9, 14, 15, 20, 21]
 
 
-def test_of_equal_tiles_the_most_groups_are_tried():
+def test_distinct_keeps_the_most_groups_for_each_tile_size():
     llama = shape_of("llama3-8b")
     kinds = distinct(llama, 720)
     tiles = [(kind.query_heads, kind.kv_heads, kind.pairs) for kind in kinds]
@@ -82,11 +89,11 @@ def test_of_equal_tiles_the_most_groups_are_tried():
     assert {kind.count for kind in kinds} >= {11, 22, 32}
     for kind in kinds:
         more = (HeadGroups(llama, 720, count) for count in range(kind.count + 1, most_groups(llama, 720) + 1))
-        assert all((one.query_heads, one.kv_heads, one.pairs) != tiles[kinds.index(kind)] for one in more)
+        assert all((other.query_heads, other.kv_heads, other.pairs) != tiles[kinds.index(kind)] for other in more)
 
 
 @pytest.mark.parametrize("count", [0, -1, 5, 2.0, True, "2"])
-def test_a_count_that_does_not_fit_says_which_do(count):
+def test_a_count_that_does_not_fit_is_refused_with_the_range_that_does(count):
     with pytest.raises(MeshError, match="head_groups = .*, but 4 query heads on 6 columns take a .* 1 to 4"):
         Block(shape(4, 2), Mesh(3, 6), head_groups=count)
     with pytest.raises(MeshError, match="4 query heads on 1 column takes 1"):
@@ -95,6 +102,6 @@ def test_a_count_that_does_not_fit_says_which_do(count):
         Block(shape(4, 2), Mesh(3, 2), head_groups=3)
 
 
-def test_the_measured_program_has_one():
+def test_a_program_without_rotary_embedding_has_one_head_group():
     with pytest.raises(MeshError, match="head_groups = 2, but a program without RoPE has one; leave it out"):
         Block(shape_of("llama3-8b").paper_benchmark(), Mesh(8, 8), head_groups=2)

@@ -1,4 +1,4 @@
-"""Streams of blocks over groups of dies: counts by the accountant, values by the reference, faults by the checker."""
+"""Streams of blocks over groups of dies: counts by `account`, values by the reference, faults by the checker."""
 
 from dataclasses import replace
 
@@ -19,17 +19,17 @@ SIZE = 2  # elements of a block
 BYTES = 4 * SIZE
 
 
-def gathered(mesh, moves, on):
+def gathered(mesh, moves, dies):
     b = Builder(mesh, "gather")
     own, out = b.buffer("own", (SIZE,), "fp32", "input"), b.buffer("out", (SIZE,), "fp32", "output", moves.size)
-    gather(b, moves, on, own, lambda t, block, where: [b.local("copy", Slot(out, t), block, where, size=SIZE)])
+    gather(b, moves, dies, own, lambda t, block, where: [b.local("copy", Slot(out, t), block, where, size=SIZE)])
     return b.build()
 
 
-def reduced(mesh, moves, on):
+def reduced(mesh, moves, dies):
     b = Builder(mesh, "reduce")
     parts, own = b.buffer("parts", (SIZE,), "fp32", "input", moves.size), b.buffer("own", (SIZE,), "fp32", "output")
-    reduce(b, moves, on, own, lambda t, part, where: [b.local("copy", part, Slot(parts, t), where, size=SIZE)])
+    reduce(b, moves, dies, own, lambda t, part, where: [b.local("copy", part, Slot(parts, t), where, size=SIZE)])
     return b.build()
 
 
@@ -38,41 +38,43 @@ def on_strip(kind, size, moves=None):
     return gathered(mesh, moves or stream(kind, size), groups(mesh, kind, 1, size))
 
 
-def hops(schedule):
-    """Block-hops: bytes over all links, in blocks."""
+def block_hops(schedule):
+    """Return bytes over all links, in blocks of one hop."""
     return account(schedule).link_bytes / BYTES
 
 
 @pytest.mark.parametrize("size", range(2, 17))
 def test_the_relay_takes_n_less_one_rounds_of_one_hop_in_both_directions(size):
     mesh = Mesh(1, size)
-    on = groups(mesh, "relay", 1, size)
-    published, needed = gathered(mesh, relay(size), on), gathered(mesh, relay(size).needed(), on)
-    back = reduced(mesh, relay(size), on)
+    dies = groups(mesh, "relay", 1, size)
+    published, needed = gathered(mesh, relay(size), dies), gathered(mesh, relay(size).needed(), dies)
+    back = reduced(mesh, relay(size), dies)
     for schedule in (published, needed, back):
         counts = account(schedule)
         assert counts.stages == size - 1
         assert max(entry.hops for entry in per_round(schedule)) == 1
-        assert counts.flows == 1  # at most one block a directed link and round
-        assert sum(name.startswith("own") for name in schedule.buffers) <= 5
-    whole = size * (3 * size - 4) / 2 if size % 2 == 0 else 3 * (size - 1) ** 2 / 2
-    idle = size - 2 if size % 2 == 0 else (size - 3) // 2  # returns that serve no position
-    assert hops(published) == whole
-    assert hops(needed) == hops(back) == whole - idle
+        assert counts.flows == 1, "a directed link carries at most one block in a round"
+        assert sum(name.startswith("own") for name in schedule.buffers) <= 5, "the own block and at most four lanes"
+    published_hops = size * (3 * size - 4) / 2 if size % 2 == 0 else 3 * (size - 1) ** 2 / 2
+    idle = (
+        size - 2 if size % 2 == 0 else (size - 3) // 2
+    )  # block-hops of returns to positions that no longer need the block
+    assert block_hops(published) == published_hops
+    assert block_hops(needed) == block_hops(back) == published_hops - idle
 
 
 @pytest.mark.parametrize(
-    ("kind", "shape", "block_hops", "longest"),
+    ("kind", "shape", "published", "longest"),
     [
         ("relay", (1, 8), 80, 1), ("cycle", (2, 4), 56, 1), ("interleaved", (1, 8), 98, 2), ("wrap", (1, 8), 98, 7),
         ("relay", (1, 16), 352, 1), ("cycle", (4, 4), 240, 1), ("interleaved", (1, 16), 450, 2),
         ("wrap", (1, 16), 450, 15),
     ],
 )  # fmt: skip
-def test_block_hops_of_the_relay_and_the_three_rings(kind, shape, block_hops, longest):
+def test_block_hops_of_the_relay_and_the_three_rings(kind, shape, published, longest):
     mesh = Mesh(*shape)
     schedule = gathered(mesh, stream(kind, mesh.cores), groups(mesh, kind, *shape))
-    assert (hops(schedule), account(schedule).stages) == (block_hops, mesh.cores - 1)
+    assert (block_hops(schedule), account(schedule).stages) == (published, mesh.cores - 1)
     assert max(entry.hops for entry in per_round(schedule)) == longest
     assert account(schedule).flows == 1
 
@@ -99,17 +101,17 @@ GROUPS = [
 @pytest.mark.parametrize(("kind", "shape", "sides"), GROUPS, ids=str)
 def test_a_gather_stream_brings_every_block_and_a_reduce_stream_sums_every_part(kind, shape, sides):
     mesh = Mesh(*shape)
-    on, moves = groups(mesh, kind, *sides), stream(kind, sides[0] * sides[1])
+    dies, moves = groups(mesh, kind, *sides), stream(kind, sides[0] * sides[1])
     blocks = torch.arange(mesh.cores * SIZE).float().view(*shape, SIZE)
     parts = torch.randint(-8, 8, (*shape, moves.size, SIZE)).float()
     there, back = (
-        Reference(gathered(mesh, moves, on), {"own": blocks}),
-        Reference(reduced(mesh, moves, on), {"parts": parts}),
+        Reference(gathered(mesh, moves, dies), {"own": blocks}),
+        Reference(reduced(mesh, moves, dies), {"parts": parts}),
     )
     there.run()
     back.run()
     out, sums = there.read("out").view(*shape, moves.size, SIZE), back.read("own")
-    for group in on:
+    for group in dies:
         for place, die in enumerate(group):
             assert out[die].tolist() == [blocks[group[block]].tolist() for block in moves.order[place]]
             of_block = [parts[other][moves.order[at].index(place)] for at, other in enumerate(group)]

@@ -1,4 +1,4 @@
-"""The plan of serving finds the most goodput of the ways that it simulates, and says where none keeps the SLO."""
+"""`plan` returns simulated organisations by goodput, and raises ConfigError if none keeps the SLO."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -27,25 +27,25 @@ def shape():
 
 
 def test_the_best_way_has_the_most_goodput_and_every_organisation_is_tried(shape):
-    told = []
-    every = plan(shape, SMALL, slo=Slo(0.1, 0.01), best=10**6, progress=lambda *each: told.append(each), **SIZES)
-    assert {one.policy for one in every} == {"replace", "shared", "split"}
-    assert all(one.goodput >= other.goodput for one, other in pairwise(every))
-    assert told[-1] == ("placements", 7, 7) and every[0].good > 0
-    assert plan(shape, SMALL, slo=Slo(0.1, 0.01), best=2, **SIZES) == every[:2]
+    reports = []
+    ways = plan(shape, SMALL, slo=Slo(0.1, 0.01), best=10**6, progress=lambda *values: reports.append(values), **SIZES)
+    assert {way.policy for way in ways} == {"replace", "shared", "split"}
+    assert all(way.goodput >= other.goodput for way, other in pairwise(ways))
+    assert reports[-1] == ("placements", 7, 7) and ways[0].good > 0
+    assert plan(shape, SMALL, slo=Slo(0.1, 0.01), best=2, **SIZES) == ways[:2]
 
 
 def test_a_shared_mesh_is_chosen_by_simulation_among_several(shape):
-    every = [one for one in plan(shape, SMALL, slo=Slo(), best=10**6, **SIZES) if one.policy == "shared"]
+    ways = [way for way in plan(shape, SMALL, slo=Slo(), best=10**6, **SIZES) if way.policy == "shared"]
     first, *others = [times.block.mesh for times in ranked("shared", shape, SMALL, Load(64, 190, 150, 150, 40))][:3]
-    assert {one.decode_mesh for one in every} == {str(mesh) for mesh in (first, *others)} and others
-    best = min((one for one in every if one.decode_mesh == str(first)), key=lambda one: (-one.goodput, one.ttft_p99))
-    assert {(one.quantum, one.turns) for one in every if one.decode_mesh != str(first)} == {(best.quantum, best.turns)}
+    assert {way.decode_mesh for way in ways} == {str(mesh) for mesh in (first, *others)} and others
+    best = min((way for way in ways if way.decode_mesh == str(first)), key=lambda way: (-way.goodput, way.ttft_p99))
+    assert {(way.quantum, way.turns) for way in ways if way.decode_mesh != str(first)} == {(best.quantum, best.turns)}
 
 
-def test_each_way_is_listed_once_with_the_least_batch_that_serves_it(shape):
-    every = plan(shape, SMALL, slo=Slo(), best=10**6, **SIZES)
-    alike = [replace(one, batch=0, quantum=None, turns=None) for one in every if one.policy != "shared"]
+def test_each_way_is_listed_once_with_its_least_batch(shape):
+    ways = plan(shape, SMALL, slo=Slo(), best=10**6, **SIZES)
+    alike = [replace(way, batch=0, quantum=None, turns=None) for way in ways if way.policy != "shared"]
     assert len(set(alike)) == len(alike)
     times = priced("replace", shape, SMALL, Load(64, 190, 150, 150, 40))
     requests = poisson(20.0, 20, both(fixed(150), fixed(40)))
@@ -53,16 +53,16 @@ def test_each_way_is_listed_once_with_the_least_batch_that_serves_it(shape):
     for times.batch in BATCHES:
         run = simulate(requests, times, Policy(Replacing()))
         found.setdefault(report(run, times.pool, SMALL, "fp16").goodput, times.batch)
-    assert {(one.goodput, one.batch) for one in every if one.policy == "replace"} == set(found.items())
+    assert {(way.goodput, way.batch) for way in ways if way.policy == "replace"} == set(found.items())
 
 
-def test_an_slo_that_no_way_keeps_is_refused_with_the_least_latencies(shape):
+def test_an_slo_that_no_organisation_keeps_is_refused_with_the_least_latencies(shape):
     with pytest.raises(
-        ConfigError, match=r"no way keeps the SLO at rate 20: the least 99th percentiles are .* s of TTF"
+        ConfigError, match=r"no way keeps the SLO at rate 20: the least 99th percentiles are .* s of TTFT"
     ):
         plan(shape, SMALL, slo=Slo(1e-9, 1e-9), **SIZES)
 
 
-def test_a_device_that_holds_no_way_is_refused(shape):
+def test_a_device_too_small_for_every_organisation_is_refused(shape):
     with pytest.raises(FullError, match="hold 3,145,728 B; take a smaller model, or a device of more cores"):
         plan(shape, replace(SMALL, rows=8, cols=8), slo=Slo(), **SIZES)

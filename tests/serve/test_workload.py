@@ -50,7 +50,7 @@ def test_a_trace_has_dates_or_seconds_as_csv_or_json_lines(tmp_path):
     [
         ("", "columns none; give arrival, input, output, or TIMESTAMP, ContextTokens, GeneratedTokens"),
         ("a,b\n1,2\n", "columns a, b; give arrival, input, output"),
-        ("arrival,input,output\n", "the trace has no request; give one a line after its head"),
+        ("arrival,input,output\n", "the trace has no request; add a line for each request"),
         ("arrival,input,output\n1,2\n", "line 2: 2 values in 3 columns; mend the line"),
         ("arrival,input,output\n1,2,3\n-1,2,3\n", "line 3: arrival '-1': give 0 to 10,000,000,000 seconds"),
         ("arrival,input,output\nnan,2,3\n", "line 2: arrival 'nan': give 0 to 10,000,000,000 seconds"),

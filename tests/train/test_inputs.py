@@ -77,7 +77,7 @@ def trainer(given=P, optimizer=None, team=TEAM):
         (lambda: check_parameters(Sizes(layers=1), parameters(Sizes())), ShapeError, "'1.* is not of these sizes"),
         (lambda: Sizes(width=16.0), ArgumentError, "Sizes: width = 16.0 must be a whole number of at least 1"),
         (lambda: AdamW(beta1=1.0), ConfigError, "AdamW: beta1 = 1.0 must be a number of at least 0 and below 1"),
-        (lambda: AdamW(rate=float("nan")), ConfigError, "AdamW: rate = nan must be a number of at least 0, and finite"),
+        (lambda: AdamW(lr=float("nan")), ConfigError, "AdamW: lr = nan must be a number of at least 0, and finite"),
         (lambda: plan(WORK, "wafer-32"), ArgumentError, "plan: wafer is of type str; give a Wafer"),
         (lambda: workload("gpt3-6.7b", batch=0), ShapeError, "batch = 0 must be a whole number of at least 1"),
     ],
@@ -163,7 +163,7 @@ def test_recompute_is_some_of_its_kinds():
         (lambda: Sizes(eps=-1.0), ShapeError, "Sizes: eps = -1.0 must be a positive number, from 1e-30 to 1e30"),
         (lambda: Sizes(theta=0.0), ShapeError, "Sizes: theta = 0.0 must be a positive number"),
         (lambda: Sizes(vocab=10**9), ShapeError, "parameters = .* is more than the 1,000,000,000 that"),
-        (lambda: AdamW(rate=True), ConfigError, "AdamW: rate = True must be a number of at least 0"),
+        (lambda: AdamW(lr=True), ConfigError, "AdamW: lr = True must be a number of at least 0"),
         (lambda: executable(None), ArgumentError, "executable: planned is of type NoneType; give a TrainingPlan"),
         (lambda: Strategy("own", None, None), ArgumentError, "Strategy: allowed is of type NoneType; give a function"),
         (
@@ -192,7 +192,7 @@ def test_an_argument_of_another_kind_or_range_is_one_line(use, error, message):
 
 def test_numbers_of_numpy_are_taken():
     assert Sizes(width=np.int64(16)) == Sizes() and type(Sizes(width=np.int64(16)).width) is int
-    assert AdamW(rate=np.float32(0.5)) == AdamW(rate=0.5) and flow(np.float32(2)) == flow(2)
+    assert AdamW(lr=np.float32(0.5)) == AdamW(lr=0.5) and flow(np.float32(2)) == flow(2)
     assert replace(WAFER, flops=np.float32(2.0**50)).flops == 2.0**50
 
 

@@ -1,4 +1,7 @@
-"""Routes of concurrent flows: against brute force, bounds of collectives, failed links, and an objective that falls."""
+"""Routes of concurrent flows equal brute force, meet the bounds of collectives and avoid failed links.
+
+Every change of a route lowers the objective: the time of the busiest link, then bytes times hops.
+"""
 
 from dataclasses import replace
 from itertools import pairwise, product
@@ -8,17 +11,17 @@ import networkx as nx
 import pytest
 
 from wafer_triton.errors import MeshError
-from wafer_triton.train.dies import wafer
+from wafer_triton.train.dies import wafer as wafer_named
 from wafer_triton.train.flows import Flow, all_gather, all_to_all, bisection_bytes, merge, ring_flows
 from wafer_triton.train.mapping import construct, dimension_ordered, permute, route
 
 
-def on(rows, cols, **change):
-    return replace(wafer("wafer-48"), name=f"{rows}x{cols}", rows=rows, cols=cols, **change)
+def wafer_of(rows, cols, **change):
+    return replace(wafer_named("wafer-48"), name=f"{rows}x{cols}", rows=rows, cols=cols, **change)
 
 
-def served(routing):
-    """Check that every target is reached by one path of the flow's tree, over links that work."""
+def check_routing(routing):
+    """Assert that each flow's tree has one path to every target, over links that have not failed."""
     for flow, tree in zip(routing.flows, routing.trees, strict=True):
         graph = nx.DiGraph([link[::-1] if flow.reduce else link for link in tree])
         assert nx.is_arborescence(graph) and set(graph) >= {flow.source, *flow.targets}
@@ -27,65 +30,66 @@ def served(routing):
 
 
 def every_tree(graph, flow):
-    """Yield all trees that are unions of simple paths to the targets: plain enumeration."""
+    """Yield every tree that is a union of simple paths to the targets."""
     paths = [list(nx.all_simple_paths(graph, flow.source, target)) for target in sorted(flow.targets)]
     for chosen in product(*paths):
         links = {link for path in chosen for link in pairwise(path)}
+        # a tree enters each die at most once, and its source never
         if all(sum(end == die for _, end in links) <= 1 for die in graph) and not any(
             end == flow.source for _, end in links
         ):
             yield frozenset(links)
 
 
-def brute_force(device, flows):
-    choices = [set(every_tree(device.links, flow)) for flow in flows]
+def brute_force(wafer, flows):
+    choices = [set(every_tree(wafer.links, flow)) for flow in flows]
     best = None
     for chosen in product(*choices):
         loads = {}
         for flow, tree in zip(flows, chosen, strict=True):
             for link in tree:
                 loads[link] = loads.get(link, 0) + flow.size
-        key = max(loads.values()) / device.link_bytes_per_second, sum(loads.values())
+        key = max(loads.values()) / wafer.link_bytes_per_second, sum(loads.values())
         best = key if best is None else min(best, key)
     return best
 
 
-@pytest.mark.parametrize(("rows", "cols", "count", "fan"), [
+@pytest.mark.parametrize(("rows", "cols", "count", "targets_of_a_flow"), [
     (2, 2, 3, 2), (2, 3, 3, 1), (2, 3, 2, 3), (3, 3, 3, 1), (3, 3, 1, 3), (1, 4, 3, 2),
 ])  # fmt: skip
 @pytest.mark.parametrize("seed", [0, 1])
-def test_routes_of_few_flows_equal_brute_force(rows, cols, count, fan, seed):
-    device, random = on(rows, cols), Random(seed)
-    dies = sorted(device.links)
+def test_routes_of_few_flows_equal_brute_force(rows, cols, count, targets_of_a_flow, seed):
+    wafer, random = wafer_of(rows, cols), Random(seed)
+    dies = sorted(wafer.links)
     flows = []
     for number in range(count):
-        source, *targets = random.sample(dies, fan + 1)
+        source, *targets = random.sample(dies, targets_of_a_flow + 1)
         flows.append(Flow(source, frozenset(targets), random.choice([1.0, 2.0, 3.0]), f"block {number}"))
-    routing = route(device, flows)
-    served(routing)
-    assert routing.proved and routing.objective == pytest.approx(brute_force(device, merge(flows)))
+    routing = route(wafer, flows)
+    check_routing(routing)
+    assert routing.proved and routing.objective == pytest.approx(brute_force(wafer, merge(flows)))
 
 
 def test_all_gather_meets_the_corners_bound():
-    device = on(5, 5)
-    routing = route(device, all_gather(device, 25.0))
-    served(routing)
-    corner = 25.0 * 24 / 25 / 2 / device.link_bytes_per_second  # a corner takes 24 blocks over two links
+    wafer = wafer_of(5, 5)
+    routing = route(wafer, all_gather(wafer, 25.0))
+    check_routing(routing)
+    corner = 25.0 * 24 / 25 / 2 / wafer.link_bytes_per_second  # a corner takes 24 blocks over two links
     assert corner <= routing.objective[0] <= 1.05 * corner
 
 
 @pytest.mark.parametrize(("rows", "cols"), [(2, 3), (4, 4), (3, 5), (4, 6)])
 def test_all_to_all_meets_the_bisection_bound(rows, cols):
-    device = on(rows, cols)
-    flows = all_to_all(device, 3.0)
-    routing = dimension_ordered(device, flows) if rows * cols > 16 else route(device, flows)
-    served(routing)
-    assert routing.objective[0] * device.link_bytes_per_second == pytest.approx(bisection_bytes(rows, cols, 3.0))
+    wafer = wafer_of(rows, cols)
+    flows = all_to_all(wafer, 3.0)
+    routing = dimension_ordered(wafer, flows) if rows * cols > 16 else route(wafer, flows)
+    check_routing(routing)
+    assert routing.objective[0] * wafer.link_bytes_per_second == pytest.approx(bisection_bytes(rows, cols, 3.0))
 
 
 @pytest.mark.parametrize("flows", ["gather", "pairs", "reduce"])
 def test_the_objective_never_rises_and_a_failed_link_carries_nothing(flows):
-    broken = on(4, 4, failed=frozenset({((1, 1), (1, 2))}))
+    broken = wafer_of(4, 4, failed=frozenset({((1, 1), (1, 2))}))
     random = Random(7)
     dies = sorted(broken.links)
     made = {
@@ -94,7 +98,7 @@ def test_the_objective_never_rises_and_a_failed_link_carries_nothing(flows):
         "reduce": lambda: [replace(flow, reduce=True) for flow in all_gather(broken, 16.0)],
     }[flows]()
     routing = route(broken, made)
-    served(routing)
+    check_routing(routing)
     assert all(now < before for before, now in pairwise(routing.history))
     assert routing.objective == pytest.approx(routing.history[-1])
     assert routing.objective <= min(dimension_ordered(broken, made).objective, construct(broken, made).objective)
@@ -102,7 +106,7 @@ def test_the_objective_never_rises_and_a_failed_link_carries_nothing(flows):
 
 
 def test_one_failed_link_is_routed_around_as_brute_force_does():
-    broken = on(2, 3, failed=frozenset({((0, 0), (0, 1))}))
+    broken = wafer_of(2, 3, failed=frozenset({((0, 0), (0, 1))}))
     flows = [Flow((0, 0), frozenset([(0, 2)]), 2.0), Flow((0, 0), frozenset([(0, 1)]), 1.0)]
     assert route(broken, flows).objective == pytest.approx(brute_force(broken, flows))
 
@@ -110,31 +114,31 @@ def test_one_failed_link_is_routed_around_as_brute_force_does():
 def test_flows_of_one_block_are_one_multicast_and_cross_a_link_once():
     flows = [Flow((0, 0), frozenset([(0, col)]), 5.0, "w") for col in (1, 2, 3)]
     assert len(merge(flows)) == 1 and len(merge([replace(flow, block="") for flow in flows])) == 3
-    routing = route(on(1, 4), flows)
+    routing = route(wafer_of(1, 4), flows)
     assert set(routing.loads.values()) == {5.0} and routing.objective[1] == 15.0
     assert routing.seconds == pytest.approx(5.0 / 4e12 + 3 * 200e-9)
 
 
 def test_orders_of_a_ring_are_permuted_to_neighbours():
     """Check TEMP's example: D3-D2-D6-D7 becomes D2-D3-D7-D6, which is a ring of neighbours."""
-    device = on(2, 4)
+    wafer = wafer_of(2, 4)
     crossed = [(0, 3), (1, 2), (0, 2), (1, 3)]  # two of its steps are diagonal
-    before = dimension_ordered(device, ring_flows([crossed], 1.0))
-    (after,), routing = permute(device, [crossed])
+    before = dimension_ordered(wafer, ring_flows([crossed], 1.0))
+    (after,), routing = permute(wafer, [crossed])
     assert routing.objective < before.objective and routing.objective[1] == 4.0
     steps = zip(after, after[1:] + after[:1], strict=True)
     assert all(abs(a - c) + abs(b - d) == 1 for (a, b), (c, d) in steps)
 
 
 def test_longer_rings_are_permuted_too():
-    device, random = on(4, 4), Random(3)
+    wafer, random = wafer_of(4, 4), Random(3)
     ring = [(row, col) for row in range(4) for col in range(4)]
     random.shuffle(ring)
-    before = dimension_ordered(device, ring_flows([ring], 1.0)).objective
-    (after,), routing = permute(device, [ring])
+    before = dimension_ordered(wafer, ring_flows([ring], 1.0)).objective
+    (after,), routing = permute(wafer, [ring])
     assert sorted(after) == sorted(ring) and routing.objective < before
 
 
 def test_a_flow_to_a_die_that_the_wafer_lacks_is_refused():
     with pytest.raises(MeshError, match=r"flow from \(0, 0\): wafer 2x2 has no die \(5, 5\)"):
-        route(on(2, 2), [Flow((0, 0), frozenset([(5, 5)]), 1.0)])
+        route(wafer_of(2, 2), [Flow((0, 0), frozenset([(5, 5)]), 1.0)])

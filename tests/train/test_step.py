@@ -23,22 +23,22 @@ def planned(shape, kind, sides, *rest):
     return DieGroups(Team(WAFER.mesh(*shape), kind, *sides), *rest)
 
 
-def batch_of(plan, sizes, length=5):
-    team = plan.team
-    samples = team.count * plan.micro_batches * (team.size if plan.split == "sample" else 1)
+def batch_of(die_groups, sizes, length=5):
+    team = die_groups.team
+    samples = team.count * die_groups.micro_batches * (team.size if die_groups.split == "sample" else 1)
     return torch.randint(0, sizes.vocab, (2, samples, length))
 
 
-def trained(sizes, plan, steps, exact):
+def trained(sizes, die_groups, steps, exact):
     """Return losses, and at the end the gradients and weights, on dies and by torch."""
     torch.manual_seed(0)
     p = parameters(sizes, 0, torch.float64 if exact else torch.float32)
     plain = {name: value.clone().requires_grad_() for name, value in p.items()}
-    optimizer = torch.optim.AdamW(plain.values(), lr=AdamW.rate, weight_decay=AdamW.decay)
-    trainer = Trainer(Machine(WAFER, plan.team.mesh, exact=exact), sizes, plan, p)
+    optimizer = torch.optim.AdamW(plain.values(), lr=AdamW.lr, weight_decay=AdamW.weight_decay)
+    trainer = Trainer(Machine(WAFER, die_groups.team.mesh, exact=exact), sizes, die_groups, p)
     losses = []
     for _ in range(steps):
-        tokens, targets = batch_of(plan, sizes)
+        tokens, targets = batch_of(die_groups, sizes)
         optimizer.zero_grad()
         loss = plain_loss(sizes, plain, tokens, targets)
         loss.backward()
@@ -88,10 +88,12 @@ def test_twenty_steps_in_fp32_stay_with_torch(model, shape, kind, sides, rest):
 def test_recompute_changes_no_value_and_holds_fewer_bytes():
     reports = {}
     for recompute in ("none", "selective", "full"):
-        plan = planned((1, 2), "relay", (1, 2), "w", "sequence", recompute)
-        trainer = Trainer(Machine(WAFER, plan.team.mesh), MODELS["llama"], plan, parameters(MODELS["llama"]))
+        die_groups = planned((1, 2), "relay", (1, 2), "w", "sequence", recompute)
+        trainer = Trainer(
+            Machine(WAFER, die_groups.team.mesh), MODELS["llama"], die_groups, parameters(MODELS["llama"])
+        )
         torch.manual_seed(0)
-        reports[recompute] = trainer.step(*batch_of(plan, MODELS["llama"]))
+        reports[recompute] = trainer.step(*batch_of(die_groups, MODELS["llama"]))
     none, selective, full = (reports[name] for name in ("none", "selective", "full"))
     assert none.loss == selective.loss == full.loss
     assert none.hbm["activations"] > selective.hbm["activations"] > full.hbm["activations"]
@@ -99,15 +101,15 @@ def test_recompute_changes_no_value_and_holds_fewer_bytes():
 
 
 def test_moments_are_cut_over_data_parallel_groups():
-    plan = planned((2, 4), "relay", (1, 2))
-    report = Trainer(Machine(WAFER, plan.team.mesh), MODELS["llama"], plan, parameters(MODELS["llama"])).step(
-        *batch_of(plan, MODELS["llama"])
-    )
+    die_groups = planned((2, 4), "relay", (1, 2))
+    report = Trainer(
+        Machine(WAFER, die_groups.team.mesh), MODELS["llama"], die_groups, parameters(MODELS["llama"])
+    ).step(*batch_of(die_groups, MODELS["llama"]))
     assert report.hbm["moments"] == pytest.approx(2 * report.hbm["weights"] / 4, rel=0.01)  # of four groups
 
 
 @pytest.mark.parametrize(
-    ("plan", "tokens", "error", "said"),
+    ("die_groups", "tokens", "error", "said"),
     [
         (
             planned((2, 2), "cycle", (1, 2), "w", "sequence", "none", 2),
@@ -119,10 +121,10 @@ def test_moments_are_cut_over_data_parallel_groups():
         (planned((3, 3), "relay", (1, 3), "xy"), 3, ShapeError, "cuts heads = 4 over groups of 3 dies"),
     ],
 )
-def test_sizes_that_do_not_divide_are_refused(plan, tokens, error, said):
+def test_sizes_that_do_not_divide_are_refused(die_groups, tokens, error, said):
     sizes = MODELS["llama"]
     with pytest.raises(error, match=said):
-        Trainer(Machine(WAFER, plan.team.mesh), sizes, plan, parameters(sizes)).step(
+        Trainer(Machine(WAFER, die_groups.team.mesh), sizes, die_groups, parameters(sizes)).step(
             *torch.zeros(2, tokens, 3, dtype=torch.long)
         )
 
@@ -144,7 +146,9 @@ def test_wrong_plans_and_models_are_refused(make, said):
 
 def test_tensors_over_a_dies_hbm_are_refused_by_name():
     small = replace(WAFER, hbm_bytes=60_000)
-    plan = DieGroups(Team(small.mesh(1, 1), "relay", 1, 1))
+    die_groups = DieGroups(Team(small.mesh(1, 1), "relay", 1, 1))
     sizes = MODELS["llama"]
     with pytest.raises(HbmError, match="over its 60,000 B of HBM: .*weights"):
-        Trainer(Machine(small, plan.team.mesh), sizes, plan, parameters(sizes)).step(*batch_of(plan, sizes))
+        Trainer(Machine(small, die_groups.team.mesh), sizes, die_groups, parameters(sizes)).step(
+            *batch_of(die_groups, sizes)
+        )

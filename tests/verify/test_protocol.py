@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.kernels import ARRIVALS, SLOTS
+from wafer_triton.kernels import FLAGS, SLOTS
 from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.trees import ktree
 from wafer_triton.verify.faults import Finding
@@ -286,4 +286,4 @@ def test_the_kernel_s_constants_equal_the_model_s():
     assert {step.location.slot for steps in SHIFT.programs for step in steps} == set(range(SLOTS))
     assert UP == 1
     waits = [one for steps in compute_shift(torus(2, 2), 2).programs for one in steps if one.action == "wait"]
-    assert {len(one.flags) for one in waits} == {ARRIVALS}
+    assert {len(one.flags) for one in waits} == {FLAGS}

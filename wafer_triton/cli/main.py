@@ -1,7 +1,8 @@
 """The command line `wafer-triton`, also `python -m wafer_triton`.
 
 Exit codes: 0, 2 for a usage error (one line on stderr), 1 for a bug (with a traceback), 130 after Ctrl-C, 141 when the
-reader of the output has gone. Of several ranks the first prints. Ctrl-C has its line before all else is imported.
+reader of the output has gone. Rank 0 prints results; an error is printed by the first rank that reports it. Ctrl-C is
+handled before other modules are imported, so that it prints one line even then.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ INTERRUPTED = 130  # the exit code after Ctrl-C
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command line and return its exit code; without `argv` it is the program's own, which ends with it."""
+    """Run a command line and return its exit code.
+
+    `argv` defaults to the arguments of the process; the process must then end after `main` returns.
+    """
     if argv is not None:
         return _main(argv)
     _stop_at_once()
@@ -28,7 +32,7 @@ def main(argv: list[str] | None = None) -> int:
         return _main(None)
     finally:
         _stop_at_once()
-        gc.freeze()  # Python's last collections would walk all that pricing keeps, a sixth of a plan's time
+        gc.freeze()  # Python's last garbage collections would walk all kept prices, a sixth of a plan's time
 
 
 def parser() -> argparse.ArgumentParser:
@@ -44,7 +48,7 @@ def _main(argv: list[str] | None) -> int:
     if sys.stderr is None:  # closed, and `print` would take stdout in its place
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (until Python ends)
     try:
-        if argv is None:  # the command may have a result to print, or memory to free
+        if argv is None:  # from here on Ctrl-C raises, so that a command can print its result or free memory
             signal.signal(signal.SIGINT, signal.default_int_handler)
         with ranks.quiet():
             code = commands.run(argv)
@@ -58,7 +62,7 @@ def _main(argv: list[str] | None) -> int:
 
 
 def _stop_at_once() -> None:
-    """Let Ctrl-C be one line while Python starts and ends, when nothing is left to put away."""
+    """Make Ctrl-C print one line and end the process at once, while Python starts or ends, when no cleanup is due."""
 
     def stop(number: int, frame: Any) -> None:
         if os.environ.get("RANK", "0") == "0":
@@ -70,11 +74,11 @@ def _stop_at_once() -> None:
 
 
 def _say(message: str, code: int) -> int:
-    """Print one line for people; returns the exit code."""
+    """Print `message` to stderr, on one rank alone, and return `code`."""
     from wafer_triton.cli import ranks
     from wafer_triton.errors import WaferError
 
-    with suppress(WaferError):  # the message reports the same error
+    with suppress(WaferError):  # `first_to_say` may raise the error that `message` reports already
         if not message or not ranks.first_to_say(message):
             return code
     if message:

@@ -47,13 +47,13 @@ def train(args: argparse.Namespace) -> int:
     except MeshError as error:
         raise ConfigError(f"--group {args.group}: {error}") from None
     team = Team(device.mesh(mesh.rows, mesh.cols), args.stream, sides.rows, sides.cols)
-    plan = DieGroups(team, args.moving, args.split, args.recompute, args.micro_batches)
+    die_groups = DieGroups(team, args.moving, args.split, args.recompute, args.micro_batches)
     sizes = Sizes() if args.model == "llama" else Sizes(kind="gpt", kv_heads=4)
     given = parameters(sizes)
     plain = {name: value.clone().requires_grad_() for name, value in given.items()}
-    optimizer = torch.optim.AdamW(plain.values(), lr=AdamW.rate, weight_decay=AdamW.decay)
-    trainer = Trainer(Machine(device, team.mesh, executor(args.backend)), sizes, plan, given)
-    samples = team.count * plan.micro_batches * (team.size if plan.split == "sample" else 1)
+    optimizer = torch.optim.AdamW(plain.values(), lr=AdamW.lr, weight_decay=AdamW.weight_decay)
+    trainer = Trainer(Machine(device, team.mesh, executor(args.backend)), sizes, die_groups, given)
+    samples = team.count * die_groups.micro_batches * (team.size if die_groups.split == "sample" else 1)
     tokens, targets = torch.randint(0, sizes.vocab, (2, samples, 8), generator=torch.Generator().manual_seed(0))
     losses: list[tuple[float, float]] = []
     report, interrupted = None, False

@@ -1,4 +1,4 @@
-"""The one table of a device's numbers and constants: a JSON file for each preset, every entry with where it is from.
+"""A spec is the JSON file of a preset: the device's numbers and constants, each with its source.
 
 `numbers` are the fields of `wafer_triton.device.Device`, and `wafer_cores`. `constants` are fields of
 `wafer_triton.cost.constants.Constants`; a constant that is absent follows from the numbers by a rule there.
@@ -22,14 +22,14 @@ KINDS = {
     "carried over": "a number of another device, as this one was not measured",
     "assumed": "a choice here, for the reason that is given",
     "derived": "from the device's own numbers, by a rule",
-    "scaled": "a constant of the device that it is like, in proportion to a number in which the two differ",
+    "scaled": "a constant of the device that `like` names, in proportion to a number that differs between the two",
     "own": "given by the user",
 }
 
 
 @dataclass(frozen=True)
 class Sourced:
-    """A number with where it is from: `kind` is one of `KINDS`; one that is fitted may have a standard error."""
+    """A number and its source: `kind` is one of `KINDS`; a fitted number may have a standard error."""
 
     value: Any
     kind: str
@@ -43,7 +43,7 @@ class Sourced:
 
 @dataclass(frozen=True)
 class Spec:
-    """The contents of the file of a device; `like` is as in `Device`."""
+    """The contents of a spec; `like` is as in `Device`."""
 
     like: str | None
     numbers: Mapping[str, Sourced]

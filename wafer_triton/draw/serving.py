@@ -88,8 +88,8 @@ def latency(rows: Rows, name: str, path: str | Path, title: str = "") -> None:
         bottom.set(ylabel="requests a second", xlabel=ACROSS.get(name, name), ylim=(0, None))
 
 
-def front(rows: Rows) -> list[int]:
-    """Return the rows that no other beats in tokens a second and in TPOT, the lowest TPOT first."""
+def pareto_front(rows: Rows) -> list[int]:
+    """Return the rows to which no other is better in both tokens a second and TPOT, the lowest TPOT first."""
     order = sorted(range(len(rows)), key=lambda row: (rows[row]["tpot_p50"], -rows[row]["tokens_per_second"]))
     best, kept = 0.0, []
     for row in order:
@@ -100,17 +100,17 @@ def front(rows: Rows) -> list[int]:
 
 
 def pareto(rows: Rows, name: str, path: str | Path, title: str = "") -> None:
-    """Draw tokens a second against TPOT for the rows of a sweep, with the front that none of them beats."""
+    """Draw tokens a second against TPOT for the rows of a sweep, with their Pareto front."""
     if not rows:
         raise DrawError("a sweep without rows: there is nothing to draw; give values that can be simulated")
     _check_rows(rows, name, "tpot_p50", "tokens_per_second")
-    kept = front(rows)
-    point = f"{len(kept)} of {len(rows)} points are the front, which none of them beats"
+    kept = pareto_front(rows)
+    point = f"{len(kept)} of {len(rows)} points are the Pareto front: none has more tokens/s at a lower TPOT"
     with picture(path, 2.4, title, point) as (figure, numbers):
         axes = figure.subplots()
         across, up = [1e3 * row["tpot_p50"] for row in rows], [row["tokens_per_second"] for row in rows]
-        numbers |= {"TPOT (ms)": across, "tokens/s": up, "front": kept}
-        axes.plot([across[row] for row in kept], [up[row] for row in kept], color="black", lw=0.8, label="front")
+        numbers |= {"TPOT (ms)": across, "tokens/s": up, "Pareto front": kept}
+        axes.plot([across[row] for row in kept], [up[row] for row in kept], color="black", lw=0.8, label="Pareto front")
         for number, row in enumerate(rows):
             axes.plot(across[number], up[number], "o", ms=5, color=COLOURS[number % len(COLOURS)])
             axes.annotate(f" {name} {row[name]}", (across[number], up[number]), fontsize=7)

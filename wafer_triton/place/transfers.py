@@ -25,9 +25,10 @@ Scheduled = tuple[Schedule, int]  # a schedule and its number of runs
 
 @dataclass(frozen=True, eq=False)
 class Shift:
-    """Units of `numel` elements on every line of an axis, from cores `source` to cores `target`, `times` times.
+    """A move of units of `numel` elements, `times` times, on every mesh line of `axis`.
 
-    Its schedule and its bytes are worked out on first use. Units that always go together are moved as one.
+    Unit u moves from core `source[u]` to core `target[u]` of the mesh line. Schedule and bytes are computed on first
+    use.
     """
 
     mesh: Mesh
@@ -41,36 +42,39 @@ class Shift:
     @cached_property
     def scheduled(self) -> Scheduled:
         """The schedule and its number of runs; SramError if a core does not hold even one element."""
-        unit, ends = self._together
+        unit, ends = self._bundles
         schedule, slices = _moved(self.mesh, self.axis, ends.tobytes(), self.numel * unit, self.dtype)
         return schedule, slices * self.times
 
     @cached_property
     def busiest_bytes(self) -> int:
-        """Bytes over the busiest link of a line, all times."""
-        unit, ends = self._together
+        """Bytes over the busiest link of a mesh line, in all `times`."""
+        unit, ends = self._bundles
         ends = ends // self.mesh.fold[self.axis == "x"]
         low, high = ends.min(0), ends.max(0)
         units, upwards = 0, ends[0] < ends[1]
-        for way in (upwards, ~upwards):  # a link carries both at the same time
-            begun, ended = (np.bincount(each[way], minlength=self.mesh.length(self.axis)) for each in (low, high))
+        for direction in (upwards, ~upwards):  # a link carries both directions at the same time: the busier one counts
+            begun, ended = (np.bincount(ends[direction], minlength=self.mesh.length(self.axis)) for ends in (low, high))
             units = max(units, int((begun - ended).cumsum().max()))
         return units * unit * self.numel * BYTES[self.dtype] * self.times
 
     @cached_property
-    def _together(self) -> tuple[int, Index]:
-        """The number of units that always go together, and [2, units / number]: the cores that they leave and reach."""
+    def _bundles(self) -> tuple[int, Index]:
+        """`unit` and the cores [2, units / unit] that send and receive.
+
+        Each run of `unit` adjacent units has the same sender and the same receiver, and is moved as one.
+        """
         source, target = self.source, self.target
-        together = np.diff(np.flatnonzero(np.diff(source) | np.diff(target)) + 1, prepend=0, append=len(source))
-        unit = int(np.gcd.reduce(together))
+        runs = np.diff(np.flatnonzero(np.diff(source) | np.diff(target)) + 1, prepend=0, append=len(source))
+        unit = int(np.gcd.reduce(runs))
         return unit, np.stack([source[::unit], target[::unit]]).astype(np.int64)
 
 
 @dataclass(frozen=True)
 class Turn:
-    """Tiles of `numel` elements that are transposed across the diagonal, or skewed in squares of `skew` cores a side.
+    """A transpose of the tiles across the mesh's diagonal or, with `skew`, a skew in squares of `skew` cores a side.
 
-    Its schedule is made on first use.
+    A tile has `numel` elements. The schedule is made on first use.
     """
 
     mesh: Mesh
@@ -88,10 +92,10 @@ class Turn:
 
 
 def redistribute(mesh: Mesh, axis: str, source: Index, target: Index, numel: int, dtype: str) -> Schedule:
-    """Return the schedule that moves unit u of `numel` elements on every line from core source[u] to core target[u].
+    """Return the schedule that moves unit u of `numel` elements on every mesh line from core source[u] to target[u].
 
-    The units of a core lie in the slots of `from` and `to` in the order of u. In a round a core sends one and receives
-    one.
+    The units of a core are in the slots of buffers "from" and "to" in the order of u. In a round a core sends at most
+    one unit and receives at most one.
     """
     b = Builder(mesh, f"redistribute along {axis}")
     plan = _planned(mesh.length(axis), source.tobytes(), target.tobytes())
@@ -126,10 +130,10 @@ Stays = tuple[Index, Index, Index]  # cores, and their slots on both sides
 
 @dataclass(frozen=True, eq=False)
 class _Plan:
-    """The slots that units take on both sides, the units of every round that move and that stay, and runs of rounds.
+    """The number of slots of "from" and of "to", the units of each round that move and that stay, and runs of rounds.
 
-    In successive rounds of a run (first, end) whole tiles move on, see `wafer_triton.count.runs`; every other round is
-    a run.
+    A run is (first round, end). In each round of a longer run some receiver also sends, see `wafer_triton.count.runs`;
+    every other round is a run of its own.
     """
 
     slots: tuple[int, int]
@@ -139,7 +143,7 @@ class _Plan:
 
 @lru_cache(maxsize=1024)
 def _planned(length: int, source: bytes, target: bytes) -> _Plan:
-    """Return the plan of units that leave and reach these cores; moves of other sizes share it."""
+    """Return the plan for the cores `source` and `target` of each unit; units of all sizes share it."""
     here, there = np.frombuffer(source, np.int64), np.frombuffer(target, np.int64)
     rounds, ranks, moving = _rounds(here, there), (ranks_of(here), ranks_of(there)), (here != there).astype(np.int64)
     slots = np.zeros((2, 2, int(rounds.max()) + 1, length), np.int64)  # for resident and moving units, on both sides
@@ -174,10 +178,10 @@ def _planned(length: int, source: bytes, target: bytes) -> _Plan:
 
 
 def _rounds(source: Index, target: Index) -> Index:
-    """Return [units]: the round of each unit, so that no core sends two in a round, or receives two.
+    """Return [units]: the round of each unit, in which no core sends two units or receives two.
 
-    If units have the same order on both sides, with equal numbers on all cores but the last, neighbouring units take
-    successive rounds. Other units take the first round that is free on both sides.
+    If `source` and `target` never decrease, units take the rounds 0, 1, 2, ... in turn. Otherwise each unit takes the
+    first round in which its sender and its receiver are both free.
     """
     most = max(int(np.bincount(cores).max()) for cores in (source, target))
     if all((np.diff(cores) >= 0).all() for cores in (source, target)):
@@ -194,7 +198,7 @@ def _rounds(source: Index, target: Index) -> Index:
 
 
 def at_cores(length: int, cores: Index, ranks: Index) -> Index:
-    """Return [length]: the ranks at their cores, 0 elsewhere."""
+    """Return [length]: the rank of each core of `cores`, 0 at other cores."""
     index = np.zeros(length, np.int64)
     index[cores] = ranks
     return index
@@ -224,12 +228,15 @@ def _moved(grid: Mesh, axis: str, ends: bytes, numel: int, dtype: str) -> Schedu
 
 
 def sides(mesh: Mesh, other: Mesh) -> tuple[int, int]:
-    """Return rows and columns of a mesh that covers both from a shared corner."""
+    """Return (rows, columns) of the smallest mesh that covers both meshes, which share a corner."""
     return max(mesh.rows, other.rows), max(mesh.cols, other.cols)
 
 
 def grid(like: Mesh, rows: int, cols: int, fold: tuple[int, int]) -> Mesh:
-    """Return a mesh of `rows` x `cols` cores on the device of `like`, or wider where regions are counted by area."""
+    """Return a mesh of `rows` x `cols` cores on the device of `like`, which is enlarged if it is smaller.
+
+    A mesh may exceed the device if regions are counted by area.
+    """
     device = like.device
     if rows > device.rows or cols > device.cols:
         device = replace(device, rows=max(rows, device.rows), cols=max(cols, device.cols))
@@ -252,7 +259,7 @@ def turned(mesh: Mesh, numel: int, dtype: str) -> Scheduled:
 
 @lru_cache(maxsize=256)
 def skewed(mesh: Mesh, numel: int, dtype: str, region: int | None = None) -> Scheduled:
-    """Return the alignment of weight tiles of `numel` elements, in each square of `region` cores a side."""
+    """Return the schedule that aligns weight tiles of `numel` elements, in each square of `region` cores a side."""
 
     def build(part: int) -> Schedule:
         b = Builder(mesh, "skew weights")
@@ -263,8 +270,9 @@ def skewed(mesh: Mesh, numel: int, dtype: str, region: int | None = None) -> Sch
 
 
 def sliced(mesh: Mesh, numel: int, dtype: str, tiles: int, build: Callable[[int], Schedule]) -> Scheduled:
-    """Return a move of `numel` elements a tile in the fewest equal slices, of which the SRAM holds `tiles` at once.
+    """Return the schedule of one slice, and the number of slices: a power of two, so that `tiles` slices fit the SRAM.
 
+    `build(size)` returns the schedule for tiles of `size` elements; a slice has `numel` over the number of slices.
     Raises SramError if a core does not hold even slices of one element.
     """
     need = tiles * numel * BYTES[dtype] * mesh.fold[0] * mesh.fold[1]

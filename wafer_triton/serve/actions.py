@@ -8,9 +8,10 @@ from wafer_triton.serve.pipeline import Pipeline
 
 
 class Actions:
-    """A record of ("prefill", request, past, tokens), ("join", request, slot), ("steps", {request: steps}).
+    """A record of ("prefill", request, past, tokens), ("join", request, slot) and ("steps", {request: steps}).
 
-    ("end", request) and ("preempt", request) follow the last steps of a request. Without `keep` nothing is recorded.
+    A `slot` is the number of a sequence in the batch. ("end", request) and ("preempt", request) follow the last steps
+    of a request. Without `keep` nothing is recorded.
     """
 
     def __init__(self, pipeline: Pipeline, keep: bool) -> None:
@@ -40,6 +41,6 @@ class Actions:
             self.all.append(("steps", steps))
 
     def leave(self, number: int) -> None:
-        """Record the last steps of a sequence before it leaves decode."""
+        """Record the steps of all sequences before one leaves decode."""
         self.steps()
         self._noted.pop(number, None)

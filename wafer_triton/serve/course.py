@@ -21,10 +21,10 @@ SAMPLES = 2048  # of the state over time: twice as many are halved
 
 @dataclass(slots=True)
 class Served:
-    """A request and the seconds of its steps; None for a step that it never came to.
+    """A request and the times of its steps in seconds; None for a step that it did not reach.
 
     `started` is the first prefill. `first` is the end of the first decode step, in which it has its first token, and
-    `end` the end of the last step. `refused` says why it was never begun.
+    `end` the end of the last step. `refused` is the reason of a request that was refused.
     """
 
     request: Request
@@ -38,9 +38,9 @@ class Served:
 
 @dataclass(frozen=True)
 class Sample:
-    """The state at a time: requests that wait, sequences in decode, cache entries a row in use.
+    """The state at a time: waiting requests, sequences in decode, and cache entries in use in each row.
 
-    `sums` have the integrals of these three over the time since the start. Since then decode read `read` bytes and made
+    `sums` has the integrals of these three over the time since the start. Since then decode read `read` bytes and made
     `tokens` tokens, in `decode` seconds of work.
     """
 
@@ -55,7 +55,7 @@ class Sample:
 
 
 class Samples:
-    """Samples in the order of their times; from 2 `SAMPLES` on every second goes, and later ones lie further apart."""
+    """Samples by time; beyond 2 `SAMPLES` every second one is dropped, and later ones are further apart."""
 
     def __init__(self) -> None:
         self.kept: list[Sample] = []

@@ -38,7 +38,7 @@ class Load:
 @checked
 @dataclass(frozen=True)
 class Given:
-    """The sizes that a user gives; None leaves one to the prices."""
+    """The sizes that a user gives; a size of None is chosen by price."""
 
     prefill_mesh: Any = None
     decode_mesh: Any = None
@@ -47,7 +47,7 @@ class Given:
     experts: Experts = None  # of a mixture in prefill; None has each on the whole mesh
 
     def where(self, shape: DecoderShape) -> Experts:
-        """Return where the experts of a model live, None for a dense one."""
+        """Return the placement of a mixture's experts; None for a model without experts."""
         return "spread" if self.experts is None and shape.experts is not None else self.experts
 
 

@@ -1,4 +1,4 @@
-"""Decode as a pipeline: sequences in groups that go round the regions of a placement, one token a turn.
+"""Decode as a pipeline: groups of sequences that pass the regions of a placement in a circle, one token a turn.
 
 A group of sequences passes all regions for one token each, then begins anew. Group G takes s(r, G) in region r. A
 region takes one group at a time, in a fixed order. So a turn takes at least the latency of the slowest group, the sum
@@ -61,7 +61,7 @@ class Times(Protocol):
         """Return seconds of a group of `count` sequences through all regions, `attending` the sum of `attend`."""
 
     def slowest(self, count: int, attending: float) -> float:
-        """Return seconds of such a group in the region that it takes longest in."""
+        """Return seconds of such a group in its slowest region."""
 
     def read(self, count: int) -> float:
         """Return bytes of weights that a token of each of `count` sequences reads."""
@@ -86,8 +86,8 @@ class Running:
 class Pipeline:
     """The clock of decode: turns done, the period of one, and events by turn.
 
-    `gaps` has (seconds between two tokens of a sequence, number of such gaps). `read` are the bytes that were read, and
-    `busy` the seconds with a sequence at least.
+    `gaps` has (seconds between two tokens of a sequence, number of such gaps). `read` is the number of bytes read, and
+    `busy` the seconds with at least one sequence.
     """
 
     def __init__(self, times: Times) -> None:
@@ -110,7 +110,7 @@ class Pipeline:
         self._stalled, self._until = 0.0, 0.0  # seconds that a turn takes longer, up to which turn
 
     def free(self) -> int:
-        """Return how many slots are free."""
+        """Return the number of further sequences that fit the batch."""
         return sum(map(len, self._free))
 
     def advance(self, to: float) -> None:

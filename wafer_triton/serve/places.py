@@ -1,4 +1,4 @@
-"""Places of a model that is served: meshes that are tried, columns for each phase, and as many full caches as fit."""
+"""Placements of a model for serving: the meshes to try, the columns of each phase, and the number of full caches."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def check_weights(shape: DecoderShape, device: Device) -> None:
 
 
 def first_of(makes: Iterable[Callable[[], T]]) -> T:
-    """Return the first place that can be made; raise the nearest reason without one."""
+    """Return the first placement that fits; without one, raise the error of the one that was nearest to a fit."""
     reason: WaferError | None = None
     for make in makes:
         try:
@@ -49,12 +49,12 @@ def first_of(makes: Iterable[Callable[[], T]]) -> T:
 
 
 def nearer(one: WaferError | None, other: WaferError) -> WaferError:
-    """Return the reason of the place that was nearer to a fit: cores that hold their blocks, then the smaller mesh."""
+    """Return the error of the nearer fit: a FullError, as cores held their blocks, else `other`, of a smaller mesh."""
     return one if isinstance(one, FullError) and not isinstance(other, FullError) else other
 
 
 def meshes(device: Device, mesh: Any) -> Iterator[Mesh]:
-    """Yield the mesh that is given, or square ones that fill the device's rows or columns a whole number of times."""
+    """Yield the given mesh, or square ones that fill the device's rows or columns a whole number of times."""
     if mesh is not None:
         yield as_mesh(mesh, device)
         return
@@ -65,7 +65,7 @@ def meshes(device: Device, mesh: Any) -> Iterator[Mesh]:
 
 
 def with_caches(place: Callable[[int], T], shape: DecoderShape, device: Device, load: Load, given: Given) -> T:
-    """Return the place with as many full caches as given, or as fit, up to one for each sequence."""
+    """Return the placement with the given number of full caches, or as many as fit, up to one for each sequence."""
     room, one = device.cores * device.sram_bytes - weight_bytes(shape, DTYPE), kv_bytes(shape, DTYPE, load.context)
     if given.caches is not None:
         if given.caches * one > room:
@@ -115,7 +115,7 @@ def fastest_decode(
 
 
 def fastest_prefill(meshes: Sequence[Mesh], shape: DecoderShape, load: Load, given: Given) -> list[Mesh]:
-    """Return meshes that hold prefill, the fastest first; of a single one no price is asked."""
+    """Return the meshes that hold prefill, the fastest first; a single mesh is not priced."""
     if len(meshes) == 1:
         return list(meshes)
     c, found = constants(meshes[0].device), list[tuple[float, Mesh]]()
@@ -129,7 +129,7 @@ def fastest_prefill(meshes: Sequence[Mesh], shape: DecoderShape, load: Load, giv
 def together(
     first: Mesh, second: Mesh, shape: DecoderShape, load: Load, given: Given, block: Block | None = None
 ) -> Priced:  # fmt: skip
-    """Return times of both phases on the whole device; a `block` of decode is placed already."""
+    """Return the times of both phases on the whole device; `block` is a block of decode that is placed already."""
     c = constants(first.device)
     blocks = [block] if block is not None else layers.decode_blocks(shape, second, load.context, c)
     alone = replace(first, fold=(1, 1)) != second
@@ -184,7 +184,7 @@ def split(shape: DecoderShape, device: Device, load: Load, given: Given, columns
 
 
 def of(place: Placement, load: Load, held: int | None = None, right: int | None = None) -> Priced:
-    """Return the times of a place under a load; `held` and `right` are as in `Priced`."""
+    """Return the times of a placement under a load; `held` and `right` are as in `Priced`."""
     return Priced(
         place, batch=load.batch, longest=load.context, prompt=load.prompt, at_once=load.at_once, held=held, right=right
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The policy and the sizes with the most goodput: organisations, cuts of the device and visits, each simulated."""
+"""The policy and sizes with the most goodput: a search that simulates organisations, cuts of the device and visits."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ VISITS = tuple(product((1, 4, 16), (8, 64, 512)))  # prompts of a visit of prefi
 
 @dataclass(frozen=True)
 class Planned:
-    """A way to serve a rate, with predicted figures; `goodput` is in requests a second that keep the SLO."""
+    """An organisation with its sizes, and predicted figures; `goodput` is the requests a second that keep the SLO."""
 
     policy: str
     goodput: float
@@ -50,11 +50,12 @@ def plan(
     model: str | DecoderShape, device: DeviceLike, *, input: int, output: int, rate: float, slo: Slo, best: int = 5,
     count: int = 500, seed: int = 0, progress: Progress = silent,
 ) -> list[Planned]:  # fmt: skip
-    """Return the `best` ways to serve Poisson arrivals of prompts of `input` and answers of `output` tokens.
+    """Return the `best` organisations and sizes for prompts of `input` and answers of `output` tokens.
 
-    Each is simulated with `count` requests. They come by their goodput, of equal ones the lower TTFT. Raises ShapeError
-    for a rate that is not positive, and ConfigError, with the least latencies, if no way keeps the SLO for any request.
-    Raises SramError or MeshError if no organisation fits the device.
+    Requests arrive by a Poisson process; each organisation is simulated with `count` requests. The most goodput comes
+    first; of equal goodput, the lower TTFT. Raises ShapeError for a rate that is not positive, and ConfigError, with
+    the least latencies, if no organisation keeps the SLO for any request. Raises SramError or MeshError if no
+    organisation fits the device.
     """
     check_counts(best=best)
     check_type("plan: slo", slo, Slo, ShapeError)
@@ -103,7 +104,7 @@ def _ways(name: str, input: int) -> list[Organisation]:
 
 
 def _way(one: Planned) -> Organisation:
-    """Return the organisation of a way."""
+    """Return the organisation of a planned way of serving."""
     visits = {} if one.quantum is None or one.turns is None else {"quantum": one.quantum, "turns": one.turns}
     return organisation(one.policy, **visits)
 
@@ -115,7 +116,7 @@ def _order(one: Planned) -> tuple[float, ...]:
 def _planned(
     requests: list[Request], times: Priced, way: Organisation, device: Device, slo: Slo
 ) -> Iterator[Planned]:  # fmt: skip
-    """Yield an organisation with each batch; a batch that is never full serves as the next smaller one would."""
+    """Yield the figures of an organisation for each batch; a batch that fits the next smaller one is left out."""
     visit = (way.quantum, way.turns) if isinstance(way, Shared) else (None, None)
     run: Run | None = None
     for batch in sorted(BATCHES, reverse=True):
@@ -123,7 +124,7 @@ def _planned(
             times.batch = batch
             run = simulate(requests, times, Policy(way))
         smaller = max((size for size in BATCHES if size < batch), default=0)
-        if run.peak_batch < smaller:  # the smaller batch says the same
+        if run.peak_batch < smaller:  # the smaller batch has the same figures
             continue
         found = report(run, times.pool, device, times.block.dtype, slo)
         yield Planned(

@@ -1,9 +1,10 @@
-"""Policies of serving, each a small object: how the wafer is shared, who comes next, who may hold the cache.
+"""Policies of serving: the organisation of the wafer, the order of waiting requests, and the use of the cache.
 
-An organisation says in which phase the weights lie. `Replacing` is WaferLLM's way (OSDI'25, section 4): prompts are
-prefilled, weights and caches go to decode's place, and all answers end before the weights return. `Shared` has both
-phases on one mesh, where caches stay: decode pauses for a visit of prefill, and weights are only transposed and skewed.
-With `Split` each phase has columns of the device and weights of its own; nothing is re-placed but keys and values.
+An organisation decides when the weights lie in the regions of prefill, and when in the regions of decode. `Replacing`
+is WaferLLM's (OSDI'25, section 4): prompts are prefilled, weights and caches move to the regions of decode, and all
+answers end before the weights return. `Shared` has both phases on one mesh, where caches stay. A visit is a pause of
+decode in which prompts are prefilled; weights are then only transposed and skewed. With `Split` each phase has columns
+of the device and weights of its own; only keys and values are re-placed.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from wafer_triton.text.calls import bound
 
 @dataclass
 class View:
-    """The state that an organisation decides by; `startable` says whether a prompt, or a next chunk, could begin now.
+    """The state by which an organisation decides; `startable` is true if a prompt, or a next chunk, could begin now.
 
     `prefilling` chunks are in the regions of prefill, `ready` prompts wait for decode, `running` sequences decode.
-    `visited` tokens went through prefill since the weights came there, and `due` says that decode had its turns.
+    `visited` counts the tokens that entered prefill since the weights came there. `due` is true once decode has done
+    the organisation's `turns` since it resumed; a turn is one token of each sequence.
     """
 
     prefilling: int = 0
@@ -34,36 +36,36 @@ class View:
 
 @dataclass(frozen=True)
 class Split:
-    """Prefill and decode on regions of their own: weights never move."""
+    """Prefill and decode on columns of their own, at the same time (`concurrent`): weights never move."""
 
     name = "split"
-    both = True
+    concurrent = True
     turns = 0
 
     def admits(self, view: View) -> bool:
         """Return whether another chunk may enter prefill."""
         return True
 
-    def wants_prefill(self, prefill: bool, view: View) -> bool:
-        """Return whether the weights should lie for prefill, which is of no matter here."""
-        return prefill
+    def wants_prefill(self, at_prefill: bool, view: View) -> bool:
+        """Return `at_prefill` unchanged, since each phase has weights of its own."""
+        return at_prefill
 
 
 @dataclass(frozen=True)
 class Replacing:
-    """One phase after the other: as many waiting prompts as there are slots, then decode until all answers end."""
+    """One phase after the other: prefill of prompts until batch or cache is full, then decode until all answers end."""
 
     name = "replace"
-    both = False
+    concurrent = False
     turns = 0
 
     def admits(self, view: View) -> bool:
         """Return whether another chunk may enter prefill."""
         return True
 
-    def wants_prefill(self, prefill: bool, view: View) -> bool:
-        """Return whether the weights should lie for prefill, by where they lie now."""
-        if prefill:
+    def wants_prefill(self, at_prefill: bool, view: View) -> bool:
+        """Return whether the weights should be in the regions of prefill; `at_prefill` if they are now."""
+        if at_prefill:
             return bool(view.prefilling or view.startable or not view.ready)
         return not view.running
 
@@ -71,26 +73,27 @@ class Replacing:
 @bound
 @dataclass(frozen=True)
 class Shared:
-    """Both phases on one mesh: prefill visits for `quantum` tokens, at most once in `turns` tokens of each sequence.
+    """Both phases on one mesh, one at a time: decode pauses for visits of prefill.
 
+    A visit admits chunks up to `quantum` tokens. Running sequences decode at least `turns` turns before the next visit.
     Raises ShapeError for a number below 1.
     """
 
     quantum: int = 4096
     turns: int = 64
     name = "shared"
-    both = False
+    concurrent = False
 
     def __post_init__(self) -> None:
         check_counts(quantum=self.quantum, turns=self.turns)
 
     def admits(self, view: View) -> bool:
-        """Return whether another chunk may enter prefill: nothing waits for decode, or the visit is not over."""
+        """Return whether another chunk may enter prefill: the visit has tokens left, or no sequence is in decode."""
         return view.visited < self.quantum or not (view.running or view.ready)
 
-    def wants_prefill(self, prefill: bool, view: View) -> bool:
-        """Return whether the weights should lie for prefill, by where they lie now."""
-        if prefill:
+    def wants_prefill(self, at_prefill: bool, view: View) -> bool:
+        """Return whether the weights should be in the regions of prefill; `at_prefill` if they are now."""
+        if at_prefill:
             waits = view.running or view.ready
             return bool(view.prefilling or (view.startable and self.admits(view)) or not waits)
         return not view.running or (view.startable and view.due)
@@ -110,12 +113,12 @@ CACHES = ("reserve", "grow")
 @bound
 @dataclass(frozen=True)
 class Policy:
-    """The policy of serving: the organisation, the order of waiting requests, the use of the cache.
+    """A policy of serving: the organisation, the order of waiting requests, and the use of the cache.
 
-    `order` is "first" come first served, or "shortest" prompt first. With `cache` "reserve" a prompt begins when its
-    whole answer fits the cache. With "grow" it begins when the prompt and a token fit; when the cache is full, the last
-    to come is preempted and redone by prefill of its prompt and tokens. Prompts go in chunks of `chunk` tokens (None:
-    whole). Raises ConfigError for an unknown name, ShapeError for a chunk below 1.
+    `order` is "first" come, first served, or "shortest" prompt first. With `cache` "reserve" a prompt begins when its
+    whole answer fits the cache. With "grow" it begins when the prompt and one token fit; if the cache is full, the
+    sequence that arrived last is preempted, and later its prompt and tokens are prefilled again. Prompts enter prefill
+    in chunks of `chunk` tokens (None: whole). Raises ConfigError for an unknown name, ShapeError for a chunk below 1.
     """
 
     organisation: Organisation = Replacing()

@@ -159,7 +159,7 @@ def latency(values: Sequence[float]) -> Latency:
 
 
 def weighted(values: Sequence[tuple[float, float]]) -> Latency:
-    """Return `latency` of (seconds, how often they come); zeros where there are none."""
+    """Return `latency` of pairs (seconds, number of times); zeros without a pair."""
     if not values:
         return dict.fromkeys(("mean", *(f"p{share}" for share in PERCENTILES)), 0.0)
     ordered = sorted(values)

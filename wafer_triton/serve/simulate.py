@@ -127,7 +127,7 @@ class Simulation:
             self.progress("requests", self.over, self.total)
 
     def need(self, number: int) -> int:
-        """Return the cache entries a row that a request must have to begin."""
+        """Return the cache entries in each row that must be free for a request to begin."""
         one = self.served[number]
         request = one.request
         tokens = request.input + (one.tokens + 1 if self.grows else request.output)
@@ -197,7 +197,7 @@ class Simulation:
             self.preempt(running)
 
     def preempt(self, growing: Running) -> None:
-        """Take the cache from the last to come, which waits again; then a sequence grows, unless it was the last."""
+        """Let the sequence that arrived last wait again without its cache; then `growing` grows, if it is another."""
         last = max(self.pipeline.running.values(), key=lambda one: ORDERS["first"](self.served[one.number].request))
         one = self.served[last.number]
         self.release(last)
@@ -209,7 +209,7 @@ class Simulation:
             self.pipeline.grow(growing)
 
     def release(self, running: Running) -> None:
-        """Free the slot and the cache of a sequence, whose finished steps count."""
+        """Take a sequence out of the batch, free its cache and count its finished steps."""
         self.actions.leave(running.number)
         self.made += (done := self.pipeline.done(running))
         self.served[running.number].tokens += done
@@ -218,14 +218,14 @@ class Simulation:
 
     def act(self) -> None:
         """Begin all that can begin now."""
-        both = self.organisation.both
-        if both or (self.to_prefill and not self.moving):
+        concurrent = self.organisation.concurrent
+        if concurrent or (self.to_prefill and not self.moving):
             while self.free[0] <= self.clock and self.startable() and self.organisation.admits(self.look()):
                 self.start()
-        if self.ready and (both or (not self.to_prefill and not self.moving)):
+        if self.ready and (concurrent or (not self.to_prefill and not self.moving)):
             while self.ready:
                 self.join(self.ready.pop(0))
-        if not both and not self.moving and self.wants_prefill() != self.to_prefill:
+        if not concurrent and not self.moving and self.wants_prefill() != self.to_prefill:
             self.to_prefill, self.moving = not self.to_prefill, True
             if self.to_prefill:
                 self.pipeline.advance(self.clock)
@@ -233,20 +233,20 @@ class Simulation:
             self.push(self.clock + self.times.switch(), MOVED, None)
 
     def look(self) -> View:
-        """Return the view of the organisation, as it is now."""
+        """Return the present state, by which the organisation decides."""
         view, pipeline = self.view, self.pipeline
         view.ready, view.running = len(self.ready), len(pipeline.running)
         view.due = pipeline.turns >= self.due - 1e-9
         return view
 
     def wants_prefill(self) -> bool:
-        """Return whether the weights should lie for prefill."""
+        """Return whether the weights should be in the regions of prefill."""
         view = self.look()
         view.startable = self.startable()
         return self.organisation.wants_prefill(self.to_prefill, view)
 
     def moved(self) -> None:
-        """Let the phase begin whose place the weights have come to."""
+        """Begin the phase whose regions the weights have reached."""
         self.moving = False
         if self.to_prefill:
             self.view.visited = 0

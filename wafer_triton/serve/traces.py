@@ -1,4 +1,4 @@
-"""Traces of requests: CSV or JSON lines, with an arrival and the tokens of prompt and answer a line."""
+"""Traces of requests: CSV or JSON lines; each line has an arrival and the token counts of prompt and answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def read_trace(path: str | Path) -> list[Request]:
     """Return the requests of a trace in the order of their arrival, the first at 0.
 
     A trace is CSV with the columns of `OWN` or `AZURE`, or JSON lines with the keys of `OWN`. An arrival is a number of
-    seconds or an ISO date and time. Raises ConfigError, which names the line, for anything else.
+    seconds or an ISO date and time. Raises ConfigError, which names the file and the line, for anything else.
     """
     if not isinstance(path, str | Path):
         raise ConfigError(f"trace: {type(path).__name__} is no path; give the name of a file, or a Path")
@@ -38,8 +38,8 @@ def read_trace(path: str | Path) -> list[Request]:
         input, output = (_tokens(where, name, value) for name, value in zip(OWN[1:], lengths, strict=True))
         found.append((_arrival(where, arrival), input, output))
     if not found:
-        raise ConfigError(f"{path}: the trace has no request; give one a line after its head")
-    found.sort(key=lambda each: each[0])  # stable: requests of one moment stay in the order of the file
+        raise ConfigError(f"{path}: the trace has no request; add a line for each request")
+    found.sort(key=lambda request: request[0])  # stable: requests of one moment stay in the order of the file
     first = found[0][0]
     return [Request(number, at - first, input, output) for number, (at, input, output) in enumerate(found)]
 
@@ -88,7 +88,7 @@ def _is_date(arrival: Any) -> bool:
 
 
 def _arrival(where: str, value: Any) -> float:
-    """Return seconds, from the epoch for a date."""
+    """Return an arrival in seconds; a date counts from the epoch."""
     try:
         seconds = float(value)
     except (TypeError, ValueError):

@@ -97,7 +97,7 @@ class Closed:
 
 
 def both(input: Length, output: Length) -> Lengths:
-    """Return lengths of prompts and of answers that are drawn apart; ShapeError for one that is no function."""
+    """Return a function that draws lengths of prompts and answers independently; ShapeError if one is no function."""
     for name, length in (("input", input), ("output", output)):
         check_function(f"lengths: {name}", length, ShapeError)
     return lambda source: (input(source), output(source))

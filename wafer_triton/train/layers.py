@@ -31,7 +31,7 @@ class Placed(Protocol):
 
     machine: Machine
     sizes: Sizes
-    plan: DieGroups
+    die_groups: DieGroups
     team: Team
     shards: Shards
     order: Tensor
@@ -71,8 +71,9 @@ class MicroBatch:
 
     def __init__(self, trainer: Placed, rows: Rows, vectors: Tensor) -> None:
         self.trainer, self.rows, self.m = trainer, rows, rows.m
-        self.machine, self.sizes, self.team, self.plan = trainer.machine, trainer.sizes, trainer.team, trainer.plan
-        self.llama, self.pairs = self.sizes.kind == "llama", self.plan.moving == "xy"
+        self.machine, self.sizes, self.team = trainer.machine, trainer.sizes, trainer.team
+        self.die_groups = trainer.die_groups
+        self.llama, self.pairs = self.sizes.kind == "llama", self.die_groups.moving == "xy"
         starts = 0
         self.vectors: dict[str, Tensor] = {}
         for name, size in self.sizes.vectors.items():
@@ -82,7 +83,7 @@ class MicroBatch:
         # attention has all rows of the group and some heads, or own rows and all heads
         self.ranks = self.team.size if self.pairs else 1
         self.heads, self.kv_heads = self.sizes.heads // self.ranks, self.sizes.kv_heads // self.ranks
-        self.exchanged = not self.pairs and self.plan.split == "sequence" and self.team.size > 1
+        self.exchanged = not self.pairs and self.die_groups.split == "sequence" and self.team.size > 1
         own = {name: self.real(getattr(rows, name)) for name in ("at", "low", "high")}
         every = {name: self.real(self._all(getattr(rows, name))) for name in ("at", "low", "high")}
         self.sees = {name: (every if self.pairs else own)[name] for name in ("low", "high")}

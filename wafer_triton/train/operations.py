@@ -188,9 +188,9 @@ def lookup_back_torch(dtable: Tensor, dx: Tensor, ids: Tensor, *, m: int, d: int
 )  # fmt: skip
 def adamw_torch(
     weight: Tensor, first: Tensor, second: Tensor, weight_in: Tensor, first_in: Tensor, second_in: Tensor, grad: Tensor,
-    corrections: Tensor, *, size: int, rate: float, beta1: float, beta2: float, eps: float, decay: float,
+    corrections: Tensor, *, size: int, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float,
 ) -> None:  # fmt: skip
-    """Take one step of AdamW: weight [size] and its moments, from the previous ones and grad.
+    """Take one step of AdamW: `weight` and its moments [size], from their previous values and `grad`.
 
     corrections [2] are 1 - beta1^t and 1 - beta2^t.
     """
@@ -198,4 +198,4 @@ def adamw_torch(
     second.copy_(beta2 * second_in + (1 - beta2) * grad.square())
     one, two = corrections[..., :1], corrections[..., 1:]
     step = (first / one) / ((second / two).sqrt() + eps)
-    weight.copy_(weight_in * (1 - rate * decay) - rate * step)
+    weight.copy_(weight_in * (1 - lr * weight_decay) - lr * step)

@@ -63,10 +63,10 @@ class DieGroups:
 @checked
 @dataclass
 class Shards:
-    """The blocks of a model's parameters under a plan."""
+    """The blocks of a model's parameters, cut over `die_groups`."""
 
     sizes: Sizes
-    plan: DieGroups
+    die_groups: DieGroups
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)  # of whole parameters
 
     def blocks(self, p: Parameters) -> Blocks:
@@ -92,8 +92,8 @@ class Shards:
         return {name: flat[begin:][: like[name].numel()].view(like[name].shape) for name, begin in starts.items()}
 
     def _matrix(self, matrix: str, parts: list[Tensor]) -> Tensor:
-        size = self.plan.team.size
-        if self.plan.moving == "w":
+        size = self.die_groups.team.size
+        if self.die_groups.moving == "w":
             return self._by_columns(torch.cat(parts, 1))
         if matrix in ("o", "out"):
             return torch.stack(parts[0].chunk(size, 0))
@@ -101,7 +101,7 @@ class Shards:
 
     def _by_columns(self, whole: Tensor) -> Tensor:
         """Return [N, rows, columns / N], padded with zeros."""
-        size = self.plan.team.size
+        size = self.die_groups.team.size
         width = -(-whole.shape[1] // size)
         return padded(whole, size * width).unflatten(1, (size, width)).transpose(0, 1).contiguous()
 
@@ -110,7 +110,7 @@ class Shards:
         starts, own = 0, []
         for name in names:
             columns = torch.arange(self.sizes.columns(name)) + starts
-            own.append(columns.view(self.plan.team.size, -1))
+            own.append(columns.view(self.die_groups.team.size, -1))
             starts += self.sizes.columns(name)
         return torch.cat(own, 1)
 
@@ -161,20 +161,20 @@ class Rows:
 
 
 @checked
-def micro_batches(plan: DieGroups, tokens: Tensor, targets: Tensor) -> list[Rows]:
+def micro_batches(die_groups: DieGroups, tokens: Tensor, targets: Tensor) -> list[Rows]:
     """Return the rows of every micro-batch of a batch [samples, length].
 
     Raises ShapeError where samples do not divide by groups and micro-batches, or, split by samples, by positions.
     """
-    team, pieces = plan.team, plan.team.count * plan.micro_batches
+    team, pieces = die_groups.team, die_groups.team.count * die_groups.micro_batches
     samples, length = tokens.shape
     if samples % pieces:
         raise ShapeError(
-            f"a batch of {samples} samples does not divide by {team.count} groups x {plan.micro_batches} "
+            f"a batch of {samples} samples does not divide by {team.count} groups x {die_groups.micro_batches} "
             f"micro-batches; give a multiple of {pieces}"
         )
     each = samples // pieces
-    if plan.split == "sample" and each % team.size:
+    if die_groups.split == "sample" and each % team.size:
         raise ShapeError(
             f"{each} samples of a micro-batch do not divide by the {team.size} dies of a group; split by sequence, or "
             f"give a multiple of {pieces * team.size} samples"
@@ -183,7 +183,7 @@ def micro_batches(plan: DieGroups, tokens: Tensor, targets: Tensor) -> list[Rows
     whole = m * team.size
 
     def cut(values: Tensor, fill: int) -> Tensor:  # [micro-batches, groups, N, m]
-        flat = values.reshape(plan.micro_batches, team.count, each * length)
+        flat = values.reshape(die_groups.micro_batches, team.count, each * length)
         flat = torch.nn.functional.pad(flat, (0, whole - each * length), value=fill)
         return flat.unflatten(-1, (team.size, m))
 

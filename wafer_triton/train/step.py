@@ -1,9 +1,10 @@
 """A training step with values on a wafer of dies: forward, backward, gradient accumulation, AdamW, all as schedules.
 
-Rows of activations lie on positions, weights and their gradients in blocks (`wafer_triton.train.shards`). Products and
-all exchanges between dies are streams; the rest are local operations. Gradients are summed over data parallel groups
-by a reduce stream between the dies of one place. Each of these dies updates its part and sends it round by a gather
-stream: moments are cut over groups (ZeRO-1). HBM is held to its limit with the bytes of every tensor that is kept.
+A position of a group holds rows of activations, and one block of the weights and of their gradients
+(`wafer_triton.train.shards`). Products and all exchanges between dies are streams; the rest are local operations. A
+reduce stream between dies of equal position sums gradients over the data parallel groups. Each of these dies updates
+its part of the block and sends it to the others by a gather stream: moments are cut over groups (ZeRO-1). HbmError is
+raised if the tensors that a die keeps exceed its HBM.
 """
 
 from __future__ import annotations
@@ -35,13 +36,16 @@ from wafer_triton.train.shards import DieGroups, Rows, Shards, first_group, micr
 @checked
 @dataclass(frozen=True)
 class AdamW:
-    """The optimizer's constants, as torch's."""
+    """The constants of the optimizer: `lr`, `eps` and `weight_decay` of torch.optim.AdamW, and its two `betas`.
 
-    rate: float = 1e-2
+    The default of `lr` is 1e-2, torch's is 1e-3; the other defaults are torch's.
+    """
+
+    lr: float = 1e-2
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
-    decay: float = 0.01
+    weight_decay: float = 0.01
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -53,7 +57,11 @@ class AdamW:
 
 @dataclass(frozen=True)
 class StepReport:
-    """One step: the mean loss, the predicted cost on the wafer, and the bytes that a die held in HBM at most."""
+    """One step: the mean loss, the predicted cost on the wafer, and the bytes in a die's HBM.
+
+    `hbm` has the bytes of each kind of tensor at the end of forward, when they are most: "weights", "gradients",
+    "moments", "vectors" and "activations".
+    """
 
     loss: float
     cost: DieCost
@@ -62,24 +70,29 @@ class StepReport:
 
 @checked
 class Trainer:
-    """A model of `sizes` on a machine under a plan; parameters are given whole and read back whole.
+    """A model of `sizes` on a machine, cut over `die_groups`; parameters are given whole and read back whole.
 
-    Raises ShapeError for sizes, or a batch, that the plan cannot cut, and for parameters of other names, shapes or
-    values. Raises MeshError for a plan on another mesh than the machine's, HbmError for tensors over a die's HBM.
+    Raises ShapeError for sizes, or a batch, that do not divide over `die_groups`, and for parameters whose names,
+    shapes or values do not fit `sizes`. Raises MeshError if `die_groups` has another mesh than the machine, HbmError
+    for tensors over a die's HBM.
     """
 
     def __init__(
-        self, machine: Machine, sizes: Sizes, plan: DieGroups, given: Parameters, optimizer: AdamW | None = None
+        self,
+        machine: Machine,
+        sizes: Sizes,
+        die_groups: DieGroups,
+        parameters: Parameters,
+        optimizer: AdamW | None = None,
     ) -> None:
-        machine.demand(plan.team.mesh)
-        plan.demand(sizes)
-        check_parameters(sizes, given)
-        self.machine, self.sizes, self.plan, self.team = machine, sizes, plan, plan.team
+        machine.demand(die_groups.team.mesh)
+        die_groups.demand(sizes)
+        check_parameters(sizes, parameters)
+        self.machine, self.sizes, self.die_groups, self.team = machine, sizes, die_groups, die_groups.team
         self.optimizer = optimizer or AdamW()
-        self.shards, self.like = Shards(sizes, plan), given
-        self.weights = {
-            name: spread(self.team, block.to(machine.dtype)) for name, block in self.shards.blocks(given).items()
-        }
+        self.shards, self.like = Shards(sizes, die_groups), parameters
+        blocks = self.shards.blocks(parameters)
+        self.weights = {name: spread(self.team, block.to(machine.dtype)) for name, block in blocks.items()}
         self.order, self.place = orders(self.team)
         self.grads: dict[str, Tensor] = {}
         self.steps = 0
@@ -108,7 +121,7 @@ class Trainer:
         """
         check_batch(self.sizes, tokens, targets)
         self.machine.ran.clear()
-        batches = micro_batches(self.plan, tokens, targets)
+        batches = micro_batches(self.die_groups, tokens, targets)
         self.grads = {}
         vectors = self.everywhere(self.weights["vectors"])
         loss, self._most = 0.0, dict[str, int]()
@@ -127,9 +140,9 @@ class Trainer:
         for layer in range(sizes.layers):
             entry = x
             x, saved = run.layer(layer, x)
-            if self.plan.recompute == "full":
+            if self.die_groups.recompute == "full":
                 saved = {}
-            elif self.plan.recompute == "selective":
+            elif self.die_groups.recompute == "selective":
                 saved.pop("p")
             kept.append({"x": entry} | saved)
         self._hold(kept, vectors)
@@ -143,7 +156,7 @@ class Trainer:
         d = run.norm_back("norm", x, d)
         for layer in reversed(range(sizes.layers)):
             saved = kept.pop()
-            if self.plan.recompute == "full":
+            if self.die_groups.recompute == "full":
                 saved |= run.layer(layer, saved["x"])[1]
             d = run.layer_back(layer, saved, d)
         run.embed_back(d)
@@ -151,7 +164,7 @@ class Trainer:
         return float(out["loss"].sum())
 
     def _hold(self, kept: list[Saved], vectors: Tensor) -> None:
-        """Count a die's bytes at the end of forward, where most is held."""
+        """Count the bytes in a die's HBM at the end of forward, when they are most; HbmError if they exceed it."""
         size = self.machine.dtype.itemsize
 
         def held(tensors: list[Tensor]) -> int:
@@ -194,7 +207,7 @@ class Trainer:
         out = machine.local(
             "adamw", dict.fromkeys(("weight", "first", "second"), (each,)),
             ins | {"grad": own, "corrections": corrections}, size=each,
-            rate=o.rate, beta1=o.beta1, beta2=o.beta2, eps=o.eps, decay=o.decay,
+            lr=o.lr, beta1=o.beta1, beta2=o.beta2, eps=o.eps, weight_decay=o.weight_decay,
         )  # fmt: skip
         self.moments = [out["first"], out["second"]]
         weights = out["weight"] if count == 1 else self._among_peers("gather", out["weight"])
@@ -202,7 +215,7 @@ class Trainer:
         self.grads = _split(grads[..., :whole], self.weights)
 
     def _summed(self, grads: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the sums over groups: of all blocks (to be read; the wafer does without), and of a die's own."""
+        """Return the sums over groups of all blocks, for `gradients` alone, and of each die's own block."""
         count, each = self.team.count, self.moments[0].shape[-1]
         order = torch.zeros(*self.machine.mesh.shape, count, dtype=torch.long)
         for line in self._peers:
@@ -232,7 +245,7 @@ class Trainer:
 
 
 def _own(blocks: Tensor, lines: tuple[tuple[tuple[int, int], ...], ...]) -> Tensor:
-    """Return [rows, cols, each]: of blocks [rows, cols, count, each] the one of a die's position on its line."""
+    """Return [rows, cols, numel]: from blocks [rows, cols, count, numel], the block of a die's position on its line."""
     own = torch.zeros_like(blocks[:, :, 0])
     for line in lines:
         for position, die in enumerate(line):

@@ -6,7 +6,7 @@
 A schedule is read up to four times, the last two only if nothing was found before:
 - round by round, for the rules that every schedule must obey (`wafer_triton.schedule.rules`), SRAM and routes;
 - in order, for slots that are read before they are written, or overwritten before they are read;
-- if the intent is given, for the tiles in every slot and the parts of every sum (`wafer_triton.verify.provenance`);
+- if the intent is given, for the tiles in every slot and the terms of every sum (`wafer_triton.verify.provenance`);
 - if the intent has a reference, for values that differ from it (`wafer_triton.verify.values`).
 
 | verdict | meaning |
@@ -20,8 +20,8 @@ A schedule is read up to four times, the last two only if nothing was found befo
 | unwritten-output | an output that no core writes |
 | sram, routes | a core's buffers, or its router's colours, are more than the device has |
 | misaligned | a product of tiles that do not belong together, or a sum of such products |
-| double-count | a part that enters a sum twice |
-| incomplete | a sum that lacks parts where it is used, or at the end |
+| double-count | a term that is added to a sum twice |
+| incomplete | a sum that lacks terms when it is used, or at the end |
 | misplaced | a core that ends with another core's tile |
 | wrong-values | a result that differs from the intent's reference, or a resident buffer that changed |
 | nothing-compared | an intent without a result, or with a reference that is empty or NaN throughout |
@@ -80,7 +80,7 @@ class Verdict:
         return notebook.table(f"{self.schedule}: {said}", rows, () if self.ok else ("fault", "round", "core", "what"))
 
     def demand(self) -> None:
-        """Raise ScheduleError with the first finding, and how many follow, if there are any."""
+        """Raise ScheduleError with the first finding and the number of further ones, if there are any."""
         if more := len(self.findings[1:]):
             raise ScheduleError(f"{self.findings[0]}; {more:,} more finding{'s' * (more > 1)}, which `check` lists")
         if self.findings:
@@ -132,7 +132,7 @@ def _overflow(schedule: Schedule) -> list[Finding]:
 
 
 def _circle(schedule: Schedule, number: int) -> Iterator[Finding]:
-    """Return the cores of a round that wait for each other: each writes into the slot that the next has yet to send."""
+    """Yield the deadlock of a round, if cores wait in a circle: each writes to a slot that the next has yet to send."""
     exchanges, mesh = schedule.rounds[number].exchanges, schedule.mesh
     slots = {(exchange.src.buffer, exchange.src.index) for exchange in exchanges if exchange.src.is_fixed}
     waits: dict[int, set[int]] = {}
@@ -156,7 +156,7 @@ def _circle(schedule: Schedule, number: int) -> Iterator[Finding]:
 
 
 def _tried(schedule: Schedule) -> Iterator[Finding]:
-    """Run each operation of a user once, on random tiles of one core; return the operations that write an input."""
+    """Run each operation of a user once, on random tiles of one core; yield a finding for one that writes an input."""
     tried = set[tuple[str, str]]()
     for number, round_ in enumerate(schedule.rounds):
         for op in round_.locals:
@@ -178,7 +178,7 @@ def _tried(schedule: Schedule) -> Iterator[Finding]:
 
 
 class _Slots:
-    """Which slots of which cores hold something, round by round."""
+    """The state of each slot of each core, round by round: unwritten, written, or arrived and not yet read."""
 
     def __init__(self, schedule: Schedule, intent: Intent | None) -> None:
         self.schedule = schedule

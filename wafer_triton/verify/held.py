@@ -37,10 +37,10 @@ class Value(NamedTuple):
 
 
 class HeldTiles:
-    """Of every buffer the values [rows, cols, slots, parts] of all cores, and the round that last wrote each slot.
+    """The values [rows, cols, slots, parts] of all cores for each buffer, and the round that last wrote each slot.
 
-    `specs` say of each buffer that is given which index of each letter its slots have, [rows, cols, slots]. Raises
-    ScheduleError for a mesh too large to follow every tile.
+    `specs` has for each given buffer the index of each letter, [rows, cols, slots]. Raises ScheduleError for a mesh too
+    large to follow every tile.
     """
 
     def __init__(self, schedule: Schedule, specs: dict[str, dict[str, NDArray[np.int64]]]) -> None:
@@ -68,7 +68,7 @@ class HeldTiles:
                 self.letters.set(self.counts[name], PART, np.arange(self.parts[name]))
 
     def cells(self, slot: Slot) -> int:
-        """Return how many parts a slot's value has; the parts of all slots where it stands for the whole buffer."""
+        """Return the number of parts of a slot's value; of all slots if `slot` stands for the whole buffer."""
         return self.parts[slot.buffer] * (self.schedule.buffers[slot.buffer].slots if slot.index is None else 1)
 
     def get(self, slot: Slot, cores: Cores | None) -> Value:
@@ -96,7 +96,7 @@ class HeldTiles:
 
 
 def _parts(schedule: Schedule) -> dict[str, int]:
-    """Return in how many parts each buffer's slots are followed: as many as there are slots that they are cut into."""
+    """Return the number of parts of each buffer's slots: the number of slots into which another buffer cuts them."""
     parts = dict.fromkeys(schedule.buffers, 1)
     groups = {
         frozenset((slot.buffer, slot.index is None) for slot in slots)

@@ -178,7 +178,7 @@ def _routing(block: Block, logits: Tensor, real: Tensor) -> TokenRouting:
 
 
 def _homes(e: Experts, regions: ExpertRegions) -> list[list[tuple[int, int]]]:
-    """Return, for every expert, its region and its place there, and then the regions and places of its copies."""
+    """Return for each expert its (region, place in the region), followed by the ones of its replicas."""
     homes = [[(expert % regions.count, expert // regions.count)] for expert in range(e.count)]
     for region, living in enumerate(regions.living(e)):
         for place, expert in enumerate(living):

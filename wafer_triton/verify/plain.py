@@ -20,9 +20,9 @@ Patterns = Mapping[str, str]
 def plain_intent(
     block: Block, given: Patterns, results: Patterns, compute: Callable[..., Any], skewed: tuple[str, ...] = ()
 ) -> Intent:
-    """Return an intent by its reference alone; tiles of weights `skewed` are given as the alignment leaves them.
+    """Return an intent with a reference alone; the weights in `skewed` are given as the alignment leaves them.
 
-    Of tiles that stay tiles (the pattern "") none are alike.
+    Tiles that stay tiles (the pattern "") are all different.
     """
     plain = whole_reference(block.mesh, given, results, compute)
     cuts = {name: pattern for name, pattern in given.items() if pattern}
@@ -42,7 +42,7 @@ def straight(tiles: Tensor, mesh: Mesh, region: int | None = None) -> Tensor:
 
 
 def normed(block: Block, x: Tensor, weight: Tensor) -> Tensor:
-    """RMSNorm of x [..., width], whose padding is not counted as width."""
+    """Return RMSNorm of x [..., width], of a mean over the columns without padding."""
     c = block.shape
     return x * (x.square().sum(-1, True) / c.hidden_size + c.rms_norm_eps).rsqrt() * weight
 
@@ -54,7 +54,7 @@ def head_means(block: Block, qkv: Tensor) -> Tensor:
 
 
 def whole_means(block: Block, qkv: Tensor) -> Tensor:
-    """Return the mean square of all query heads, and of all key heads as often as columns repeat them."""
+    """Return the mean square of all query heads, and the one of all key heads, repeated as the columns repeat them."""
     c, squares = block.shape, qkv.square().sum((1, 3), True).expand_as(qkv)
     copies = (block.layout.rows("k") >= 0).sum() / c.kv_width
     q, k, v = squares.split((block.query_heads, block.kv_heads, block.kv_heads), 2)
@@ -76,6 +76,6 @@ def joined(parts: list[Tensor], dim: int) -> Tensor:
 
 
 def fed(gate_up: Tensor, width: int) -> Tensor:
-    """silu(gate) * up of [tokens, all columns], of which each holds `width` gates and then as many ups."""
+    """Return silu(gate) * up of [tokens, all columns]; a mesh column holds `width` gates, then `width` ups."""
     gate, up = gate_up.unflatten(-1, (-1, 2, width)).unbind(-2)
     return (gate * gate.sigmoid() * up).flatten(1)

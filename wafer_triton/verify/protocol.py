@@ -5,17 +5,17 @@ that the slot may be written; its reader raises it after its last read. A core t
 same instruction, so that no flag is up between launches.
 
 - Compute-shift (several rounds in one launch, double-buffered): in round t a core waits for the tiles in its slots
-  t % SLOTS, and for room in its neighbours' slots (t + 1) % SLOTS. It copies the tiles there while it multiplies them,
-  and then releases its own slots. It waits for all these flags at once. So the kernel keeps one counter per core and
-  slot number, to which `ARRIVALS` neighbours add. No core waits in the first round of a launch, since all tiles are in
-  place; so no core raises a flag in the last.
+  t % SLOTS, and for the credits of its neighbours' slots (t + 1) % SLOTS. It copies the tiles there while it multiplies
+  them, and then gives the credits of its own slots. It waits for all these flags at once. So the kernel keeps one
+  counter per core and slot number, which neighbours raise `FLAGS` times. No core waits in the first round of a launch,
+  since all tiles are in place; so no core raises a flag in the last.
 - A reduce tree: a core waits for the messages of all its children, which one counter counts. It adds them in order, and
   leaves the sum in its parent's mailbox. A root may then write its sum into the memory of all cores of its tree.
 
 A wait has a bound: a core whose flags never come gives up and raises an alarm, and all other cores go on (see
 `kernels.waiting`).
 
-The kernels fix the numbers of slots and of arrivals. A program is data: a list of atomic instructions in the order of
+The kernels fix the numbers of slots and of flags. A program is data: a list of atomic instructions in the order of
 the kernel; `wafer_triton.verify.interleavings` runs such programs in every order.
 """
 

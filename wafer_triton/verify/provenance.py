@@ -1,13 +1,14 @@
-"""Provenance: the tiles in every slot and the parts of every sum, followed through a schedule without values.
+"""Provenance: the tiles in every slot and the terms of every sum, followed through a schedule without values.
 
-Every tile that is given gets a name: one index per letter of its buffer's cut. Under "(y m) (x k)" the tile of core
-(2, 3) is m=2, k=3. A product, or another operation on several tiles, joins the letters of its operands, which must
-agree in shared letters. A sum or a maximum joins terms (`wafer_triton.verify.terms`). Any other operation may
-only read a sum that is whole. At the end every core of a result must hold the indices of the result's cut. All
-its other letters must be summed up whole.
+Every given tile gets a name: one index for each letter of its buffer's partition spec. Under "(y m) (x k)" the tile of
+core (2, 3) is m=2, k=3. A product, or another operation on several tiles, joins the letters of its operands, which must
+agree in shared letters. A sum or a maximum joins terms (`wafer_triton.verify.terms`). Any other operation may only read
+a complete sum. At the end every core of a result must hold the indices of the result's partition spec. The result must
+be a complete sum over all other letters.
 
-Beside its terms a value has their maker and their joint, so that a maximum of row sums differs from their sum. A tile
-that is cut into the slots of another buffer is followed in as many parts everywhere.
+A value also has the operation that made its terms (`maker`) and the operation that joined them (`joint`). So a maximum
+of row sums differs from their sum. If a tile is cut into the slots of another buffer, all tiles are followed in
+that number of parts.
 """
 
 from __future__ import annotations
@@ -51,10 +52,10 @@ JOINS = (*PRODUCTS, *STATISTICS, *COMBINES)
 class Intent:
     """The inputs of a schedule and the results that it must end with.
 
-    A cut gives the index of each letter in a core's tile. It is an einops pattern as in `layout`, or a mapping
-    from letters to "y", "x", "slot", a number, or an array [rows, cols]. Tiles of one buffer whose indices are
-    all alike are copies of each other. A letter that a result lacks must be summed over whole. `on` limits a result to
-    some cores (a reduction's root); else it is asked of all.
+    A partition spec gives the index of each letter in a core's tile. It is an einops pattern as in `layout`, or a
+    mapping from letters to "y", "x", "slot", a number, or an array [rows, cols]. Tiles of one buffer with equal indices
+    are copies of each other. A result must be a complete sum over the letters that it lacks. `on` limits a result to
+    some cores (a reduction's root); else all cores must have it.
 
     `reference` computes the results plainly, from the given tiles to the resulting tiles: both go by buffer
     name, [rows, cols, *tile], or [rows, cols, slots, *tile] of several slots, in fp64. Its NaN elements are not
@@ -128,7 +129,7 @@ class Intent:
 
 
 def provenance(schedule: Schedule, intent: Intent) -> list[Finding]:
-    """Return the first fault before the intended results, if there is any; counts after it would mean nothing.
+    """Return the first fault, or no finding; counts after a fault would mean nothing.
 
     Raises ScheduleError for an intent that does not fit the schedule, or a mesh too large to follow every tile.
     """
@@ -190,7 +191,7 @@ class _Run:
     def demand(
         self, wrong: NDArray[np.bool_], verdict: str, op: Local, message: Callable[..., str], *values: Counts
     ) -> None:
-        """Fail at the first core for a part of which `wrong` [..., parts] holds.
+        """Fail at the first core that has a part for which `wrong` [..., parts] is true.
 
         `message` gets the texts of the wrong values [..., parts, indices].
         """
@@ -219,20 +220,20 @@ class _Run:
             self.held.put(slot, op.where, value, self.number)
 
     def tile(self, op: Local, slot: Slot, value: Value) -> Value:
-        """Return an operand as one tile [..., 1, indices]: its sums must be whole, and then their letters are gone.
+        """Return an operand as one tile [..., 1, indices], without the letters of its sums, which must be complete.
 
-        Of several parts it is the letters that all of them have in common.
+        A tile in several parts has the letters that are common to all parts.
         """
         counts, letters = value.counts, self.letters
         by = f"reads {slot} (by {op.op})"
         self.demand(
-            letters.partial(counts), "incomplete", op, lambda text: f"{by}, which has only {text}", counts
+            letters.incomplete(counts), "incomplete", op, lambda text: f"{by}, which has only {text}", counts
         )  # fmt: skip
         if counts.shape[-2] > 1:
-            self.demand(letters.astray(counts), "misplaced", op, lambda: f"{by}, whose parts are out of order")
-        closed = letters.closed(counts).min(-2, keepdims=True)
-        closed[..., letters.places[PART]] = 0
-        return Value(closed, value.origin[..., :1])
+            self.demand(letters.misplaced(counts), "misplaced", op, lambda: f"{by}, whose parts are out of order")
+        reduced = letters.reduced(counts).min(-2, keepdims=True)
+        reduced[..., letters.places[PART]] = 0
+        return Value(reduced, value.origin[..., :1])
 
     def joined(self, op: Local, tiles: list[Value]) -> Value:
         """Return the letters of all tiles, which must agree in the letters that they share."""
@@ -241,13 +242,13 @@ class _Run:
         for slot, other in zip(op.ins[1:], others, strict=True):
             for letter in self.letters.places:
                 message = f"{verb} {op.ins[0]} ({{}}) by {slot} ({{}}): {letter} differs".format
-                wrong = self.letters.differ(letter, result.counts, other.counts)
+                wrong = self.letters.misaligned(letter, result.counts, other.counts)
                 self.demand(wrong, "misaligned", op, message, result.counts, other.counts)
             result = result._replace(counts=((result.counts > 0) | (other.counts > 0)).astype(np.int16))
         return result
 
     def statistic(self, op: Local, ins: list[Value]) -> None:
-        """Demand that a statistic of rows was made and joined by its own operations, unless it was given."""
+        """Demand that a statistic of rows that was not given has the maker and the joint of `STATISTICS`."""
         place, maker, joint = STATISTICS[op.op]
         value, by = ins[place], f"reads {op.ins[place]} (by {op.op})"
         other = (value.maker() > 0) & (value.maker() != _maker(maker))
@@ -256,7 +257,7 @@ class _Run:
         self.demand(other, "misaligned", op, lambda: f"{by}, whose terms {joint} has not joined")
 
     def combined(self, op: Local, joint: str, a: Value, b: Value) -> Value:
-        """Return terms of one kind joined by "add" or "maximum"; terms of one product share the result's letters."""
+        """Return the terms of `a` and `b` joined by "add" or "maximum"; products share the result's letters."""
         letters, code, pair = self.letters, JOINTS.index(joint), (a.counts, b.counts)
         total = a.counts + b.counts if joint == "add" else letters.union(*pair)
         support = letters.support(total)
@@ -265,16 +266,16 @@ class _Run:
                 message = f"adds up (by {op.op}) {{}} and {{}}: {letter} differs".format
                 self.demand(support[..., number] > 1, "misaligned", op, message, *pair)
         message = f"adds (by {op.op}) {{1}} to {{0}}, which has it already".format
-        self.demand(letters.twice(total), "double-count", op, message, *pair)
+        self.demand(letters.double_counted(total), "double-count", op, message, *pair)
         for value in (a, b):
             mixed = (value.joint() > 0) & (value.joint() != code)
             if mixed.any():
                 message = f"joins {{}} and {{}} by {joint}, and terms of them by another operation".format
-                self.demand(mixed & letters.partial(value.counts), "misaligned", op, message, *pair)
+                self.demand(mixed & letters.incomplete(value.counts), "misaligned", op, message, *pair)
         return Value(total, a.maker() * len(JOINTS) + code)
 
     def judge(self, name: str, spec: dict[str, NDArray[np.int64]]) -> None:
-        """Demand that every core of a result holds the indices of its cut, in every part that has elements."""
+        """Demand that each core of a result holds the indices of its partition spec, in every part with elements."""
         buffer, parts, letters = self.schedule.buffers[name], self.held.parts[name], self.letters
         here = slot_view(Slot(name, None), self.on.get(name), self.mesh)
         used = -(-buffer.numel // -(-buffer.numel // parts))
@@ -282,7 +283,7 @@ class _Run:
         support, full = letters.support(value), letters.full(value)
         for number, (letter, place) in enumerate(letters.places.items()):
             if letter == PART:
-                wrong, verdict = letters.astray(value) & (used > 1), "misplaced"
+                wrong, verdict = letters.misplaced(value) & (used > 1), "misplaced"
             elif letter in spec:
                 want = here.get(spec[letter])[..., None, None] == np.arange(letters.sizes[number])
                 wrong, verdict = np.asarray(((value[..., place] > 0) != want).any(-1)), "misplaced"

@@ -22,13 +22,13 @@ PADDED = 4  # one of this many runs has tokens of padding
 
 def experts_of(block: Block) -> Experts:
     """Return the experts of a block's model."""
-    assert block.shape.experts is not None, "a block of experts is one of a model that has some"
+    assert block.shape.experts is not None, "the model of the block has no experts"
     return block.shape.experts
 
 
 def regions_of(block: Block) -> ExpertRegions:
     """Return the regions of a block's experts."""
-    assert block.expert_regions is not None, "a block whose experts have regions"
+    assert block.expert_regions is not None, "the experts of the block have no regions"
     return block.expert_regions
 
 
@@ -75,7 +75,7 @@ def _wanted(block: Block, count: int, tokens: int, run: int) -> list[list[int]]:
 
 
 def _steered(e: Experts, x: Tensor, norm: Tensor, router: Tensor, wanted: list[list[int]]) -> Tensor:
-    """Return the tokens nearest to x [tokens, width] whose logits rank the `wanted` experts first, in even steps.
+    """Return the tokens nearest to x [tokens, width] whose logits rank the experts in `wanted` first, in even steps.
 
     The pseudo-inverse of the router gives them; a router mostly has fewer experts than the model is wide.
     """

@@ -20,7 +20,7 @@ def sliced(schedule: Schedule, wanted: Mapping[str, NDArray[np.bool_]]) -> Sched
 
 
 class _Backwards:
-    """Which slots of which cores are needed later, [cores, slots], from the last round to the first."""
+    """The slots of each core that are needed later, [cores, slots], from the last round to the first."""
 
     def __init__(self, schedule: Schedule, wanted: Mapping[str, NDArray[np.bool_]]) -> None:
         self.schedule, self.mesh = schedule, schedule.mesh
@@ -69,7 +69,7 @@ class _Backwards:
         return op.op == "copy" and op.params["size"] < buffer.numel * (buffer.slots if slot.index is None else 1)
 
     def take(self, slot: Slot, cores: Cores) -> NDArray[np.bool_]:
-        """Return which of the receiving cores' tiles are needed; before they arrive they are not."""
+        """Return for each receiving core whether its tile is needed; before the tile arrives the slot is not needed."""
         flat = cores.flat(self.mesh)
         keep = self.at(slot, flat)
         self.needed[slot.buffer][self.key(slot, flat)] = False
@@ -79,7 +79,7 @@ class _Backwards:
         self.needed[slot.buffer][self.key(slot, flat)] = True
 
     def at(self, slot: Slot, flat: Index) -> NDArray[np.bool_]:
-        """[cores], of a whole buffer whether any of its slots is needed."""
+        """[cores]: whether the slot is needed; for a whole buffer, whether any of its slots is."""
         needed = self.needed[slot.buffer][self.key(slot, flat)]
         return np.asarray(needed.any(1)) if slot.index is None else needed
 

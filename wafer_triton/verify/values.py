@@ -87,7 +87,7 @@ def _missing(
     schedule: Schedule, intent: Intent, tiles: dict[str, Tensor], got: dict[str, Tensor],
     judged: dict[str, NDArray[np.bool_]],
 ) -> str:  # fmt: skip
-    """Return the name of the piece of the schedule without which all results would be right, or nothing."""
+    """Return the name of the missing piece: the results equal a reference that lacks it; "" if none does."""
     runs = len(next(iter(got.values())))
     pieces = intent.pieces() if intent.pieces is not None else {}
     check_type("Intent: the result of pieces", pieces, dict)
@@ -104,7 +104,7 @@ def nothing_compared(schedule: Schedule, why: str) -> Finding:
 
 
 def drawn(schedule: Schedule, intent: Intent, runs: int, seed: int) -> dict[str, Tensor]:
-    """Random tiles for all that the schedule is given, fp64 [runs, rows, cols, *tile], slots before the tile."""
+    """Draw random tiles for every given buffer, fp64 [runs, rows, cols, *tile] (with several slots: slots, *tile)."""
     import torch
 
     generator = torch.Generator().manual_seed(seed)
@@ -127,7 +127,7 @@ def drawn(schedule: Schedule, intent: Intent, runs: int, seed: int) -> dict[str,
 def _redrawn(
     schedule: Schedule, tiles: dict[str, Tensor], draw: Callable[[Tiles, int], Tiles]
 ) -> dict[str, Tensor]:  # fmt: skip
-    """Return the tiles with the intent's drawn tiles in place of some, as a machine is given them."""
+    """Return the tiles, with tiles that the intent's `draw` returns in place of random ones, in the buffer's dtype."""
     for run in range(len(next(iter(tiles.values()), ()))):
         made = _computed(schedule, partial(_called, draw, run), _run(tiles, run), "draw")
         for name, new in made.items():
@@ -146,7 +146,7 @@ def _called(draw: Callable[[Tiles, int], Tiles], run: int, tiles: Tiles) -> Tile
 
 
 def expected(schedule: Schedule, intent: Intent, tiles: dict[str, Tensor], runs: int) -> dict[str, Tensor]:
-    """Return the wanted results, [runs, rows, cols, *tile]: the reference's, and residents as they were given.
+    """Return the expected results [runs, rows, cols, *tile]: of the reference, and resident buffers unchanged.
 
     Raises ScheduleError for a result of another name or shape than the schedule's buffers have.
     """
@@ -170,7 +170,7 @@ def expected(schedule: Schedule, intent: Intent, tiles: dict[str, Tensor], runs:
 def _computed(
     schedule: Schedule, reference: Callable[[Tiles], Tiles], tiles: dict[str, Tensor], what: str = "reference"
 ) -> dict[str, Tensor]:
-    """Return the results of a reference; ScheduleError, with the line, where it raises or makes anything else."""
+    """Return the results of a reference; ScheduleError, with its line, if it raises or returns no dict of tensors."""
     import torch
 
     try:
@@ -223,9 +223,10 @@ def _elements(schedule: Schedule, slot: Slot) -> int:
 
 
 def _judged(schedule: Schedule, intent: Intent, share: float) -> dict[str, NDArray[np.bool_]]:
-    """Return the slots of every buffer that are compared, [rows, cols, slots]: where a share of rows and columns cross.
+    """Return for each buffer whether a core's slot is compared, [rows, cols, slots].
 
-    At least one line of each axis is taken, and a result that is asked of some cores is compared there alone.
+    Compared are the cores where a `share` of the mesh rows and of the mesh columns cross, at least one of each. A
+    result that `intent.on` limits to some cores is compared on these alone.
     """
     rows, cols = (
         np.isin(np.arange(length), np.linspace(0, length - 1, max(1, int(length * share))).astype(int))
