@@ -86,7 +86,7 @@ def failing(ways: Iterable[Way]) -> Way | None:
 
 
 def remedies(place: Callable[[Mesh, DecoderShape], Any], mesh: Mesh, shape: DecoderShape) -> str:
-    """Return the end of a refusal: fewer layers a device, more devices, weights of a byte, and the least SRAM that fits.
+    """Return the end of a refusal: fewer layers a device, more devices, weights of a byte, and the least SRAM.
 
     Each is tried by placing the model, so each named change does make it fit. The search ends after some CPU
     seconds (`sram.HINT_SECONDS`) with the remedies up to then. Every device of several holds the embedding and the
