@@ -21,12 +21,13 @@ from wafer_triton.device import device as find_device
 from wafer_triton.device.dtype import STORED, storage_name, tile_dtype, torch_dtype
 from wafer_triton.device.layout import MeshTensor, scatter
 from wafer_triton.device.mesh import Mesh, as_mesh
+from wafer_triton.device.modes import WITHOUT_VALUES, check_eager
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.errors import CheckpointError, ConfigError, DtypeError, ShapeError, check_type
 from wafer_triton.models.checkpoint.weights import is_finite
 from wafer_triton.models.place.storage import converted, magnitude
 from wafer_triton.models.run.ledger import Ledger
-from wafer_triton.ops import executor, run
+from wafer_triton.ops import check_tensors, executor, run
 from wafer_triton.schedule.product import Recipe, recipe
 from wafer_triton.shape.config import short
 from wafer_triton.text.arguments import checked
@@ -162,6 +163,17 @@ class _OnMesh(nn.Module):
         if self._cut_from[0] is not weight or self._cut_from[1:] != state or weight.is_inference():
             self._cut, self._cut_from = {}, (weight, *state)  # of tensors of inference mode no writes are counted
 
+    def rows(self, x: Tensor, width: int) -> Tensor:
+        """Return the rows [m, width] of x [..., width]; raises an error for an input that no run takes."""
+        name = type(self).__name__
+        check_tensors(name, x)
+        check_eager(name)
+        if x.is_meta:
+            raise DtypeError(f"{name}: x is {WITHOUT_VALUES}")
+        if x.shape[-1:] != (width,) or not x.is_floating_point():
+            raise ShapeError(f"{name}: x {list(x.shape)} of {x.dtype} must be [..., {width}] of a floating dtype")
+        return x.reshape(-1, width)
+
     def run(self, product: Recipe, x: Tensor, weight: Tensor) -> Tensor:
         """Return the whole result for x [m, k] and a weight, with the dtype and the device of x."""
         own = self._executor(x)
@@ -192,17 +204,11 @@ class MeshLinear(_OnMesh):
     @bound
     def forward(self, x: Tensor) -> Tensor:
         """Return y [..., out] of x [..., in]."""
-        if not isinstance(x, Tensor):
-            raise ShapeError(f"MeshLinear: x is of type {type(x).__name__}; give a torch tensor")
-        if x.shape[-1:] != (self.in_features,) or not x.is_floating_point():
-            raise ShapeError(
-                f"MeshLinear: x {list(x.shape)} of {x.dtype} must be [..., {self.in_features}] of a floating dtype"
-            )
+        rows = self.rows(x, self.in_features)
         if x.dtype not in (self.weight.dtype, torch_dtype(tile_dtype(self.dtype))):  # torch refuses it as well
             raise DtypeError(
                 f"MeshLinear: x is {x.dtype} and the weight {self.weight.dtype}; give x.to({self.weight.dtype})"
             )
-        rows = x.reshape(-1, self.in_features)
         if not len(rows):
             return x.new_zeros(*x.shape[:-1], self.out_features)
         shapes = (tuple(rows.shape), (self.in_features, self.out_features))
@@ -225,7 +231,7 @@ class MeshRMSNorm(_OnMesh):
     @bound
     def forward(self, x: Tensor) -> Tensor:
         """Return the normed x [..., n]."""
-        rows = x.reshape(-1, x.shape[-1])
+        rows = self.rows(x, len(self.weight))
         if not len(rows):
             return x
         shapes = (tuple(rows.shape), tuple(self.weight.shape))
@@ -256,7 +262,7 @@ def _is_plain(layer: Callable[[Tensor], Tensor], weight: Tensor, eps: float | No
     if eps is None:
         return False
     source = torch.Generator().manual_seed(0)
-    x = torch.randn(2, len(weight), generator=source).to(weight.device, weight.dtype)
+    x = torch.randn(2, len(weight), generator=source, device=source.device).to(weight.device, weight.dtype)
     with torch.no_grad():
         wide = x.float()
         wanted = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * weight.float()

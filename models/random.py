@@ -44,13 +44,13 @@ class RandomWeights(Mapping[str, torch.Tensor]):
     def __getitem__(self, name: str) -> torch.Tensor:
         shape = self.shapes[name]
         if name.endswith("norm.weight"):
-            return torch.ones(shape, dtype=self.dtype)
+            return torch.ones(shape, dtype=self.dtype, device="cpu")
         if self.seed is None:
-            return torch.zeros(shape, dtype=self.dtype)
+            return torch.zeros(shape, dtype=self.dtype, device="cpu")
         source = torch.Generator().manual_seed(zlib.crc32(f"{self.seed} {name}".encode()))
-        weight = torch.empty(shape, dtype=self.dtype)
+        weight = torch.empty(shape, dtype=self.dtype, device="cpu")
         for part in weight.view(-1).split(_DRAWN):
-            part.copy_(torch.randn(len(part), generator=source).mul_(0.02))
+            part.copy_(torch.randn(len(part), generator=source, device="cpu").mul_(0.02))
         return weight
 
     def __iter__(self) -> Iterator[str]:

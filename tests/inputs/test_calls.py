@@ -89,7 +89,10 @@ CALLS = [
         lambda: MeshTensor(as_mesh(2), A, "(y m) (x n)", (6, 6), {}).gather(),
         r"tiles \[6, 6\] of a tensor \[6, 6\] cut ",
     ),
-    (lambda: convert(nn.Sequential(nn.Linear(2, 2)), mesh=2)("x"), "MeshLinear: x is of type str; give a torch tensor"),
+    (
+        lambda: convert(nn.Sequential(nn.Linear(2, 2)), mesh=2)("x"),
+        "MeshLinear: operand 1 is of type str; give a torch t",
+    ),
     (lambda: draw.mesh(built(), "x.png", round="a"), "mesh: round = 'a' must be a whole number"),
     (lambda: draw.compare([1], "x.png"), "compare: a row is of type int; give rows of compare_gemm"),
     (lambda: draw.values(built(), "x", core=(0, 0)), "values: a Schedule holds no values; give a program"),

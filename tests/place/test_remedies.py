@@ -42,11 +42,13 @@ def test_layers_a_device_are_the_most_that_fit() -> None:
     assert not fits(replace(SHAPE, num_hidden_layers=int(kept) + 1))
 
 
-def test_the_sram_of_a_core_is_the_least_to_two_per_cent() -> None:
-    (size,) = re.findall(r"with ([\d,]+) KiB of SRAM a core", refusal(SHAPE))
-    least = int(size) * 1024
-    assert fits(SHAPE, replace(SMALL, sram_bytes=least))
-    assert not fits(SHAPE, replace(SMALL, sram_bytes=int(least * 0.97)))
+@pytest.mark.parametrize("start", [48, 200, 255.5, 280, 281])
+def test_the_sram_of_a_core_is_the_least_in_whole_kib_from_any_start(start: float) -> None:
+    given = {"model": "mixtral-8x7b", "mesh": 420, "context": 2048}
+    with pytest.raises(WaferError, match=r"or with 282 KiB of SRAM a core; as_if=True"):
+        estimate.decode(device=device("wse2").changed(sram_kib=start), **given)
+    if start == 281:
+        assert estimate.decode(device=device("wse2").changed(sram_kib=282), **given).tokens_per_second > 0
 
 
 @pytest.mark.slow

@@ -16,7 +16,8 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import ShapeError, check_type, shown
+from wafer_triton.device.modes import WITHOUT_VALUES, check_eager
+from wafer_triton.errors import DtypeError, ShapeError, check_type, shown
 from wafer_triton.text.calls import bound
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ def scatter(tensor: torch.Tensor, mesh: Mesh, pattern: str, **sizes: int) -> Mes
     for name, size in sizes.items():
         if type(size) is not int or size < 1 or name not in re.findall(r"\w+", pattern):
             raise ShapeError(f"scatter: {name} = {shown(size)} must be the positive size of an axis of {pattern!r}")
+    if torch.jit.is_tracing():  # in which sizes are tensors
+        check_eager("scatter")
     if tensor.layout is not torch.strided or tensor.is_nested:
         raise ShapeError("scatter: the tensor is sparse or nested; give a dense one")
     shape = tuple(tensor.shape)
@@ -96,7 +99,12 @@ class Sharding:
     repeated: int
 
     def fill(self, tiles: torch.Tensor, tensor: torch.Tensor) -> None:
-        """Write a tensor into contiguous tiles, rounded to their dtype, and zeros into the padding."""
+        """Write a tensor into contiguous tiles, rounded to their dtype, and zeros into the padding.
+
+        Raises DtypeError for a tensor on the meta device and tiles on another.
+        """
+        if tensor.is_meta and not tiles.is_meta:
+            raise DtypeError(f"a tensor {list(self.shape)} to cut into tiles is {WITHOUT_VALUES}")
         whole = tensor
         if self.padded != self.sizes:
             whole = tensor.new_zeros(self.padded)

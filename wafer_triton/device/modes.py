@@ -1,12 +1,19 @@
 """Torch's modes around a run: autocast changes the dtype of products, and inference mode makes tensors of its own kind.
 
 Outside of inference mode nothing may write to a tensor that was made within it, so memory that is kept is made outside.
+Transforms such as vmap, and modes that trace, are refused: a run in them would be wrong, or leave wrong memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import TYPE_CHECKING
+
+from wafer_triton.errors import BackendError
+
+if TYPE_CHECKING:
+    import torch
 
 UNCHANGED = nullcontext()
 _KINDS = ("cpu", "cuda")  # of torch devices
@@ -45,3 +52,41 @@ def as_planned(device: str) -> AbstractContextManager[object]:
 
     modes = torch.is_inference_mode_enabled() or any(map(torch.is_autocast_enabled, _KINDS))
     return _plain_on(device) if modes else current(device)
+
+
+WITHOUT_VALUES = "on the meta device, without values; make it outside of torch.device('meta')"  # of a tensor
+_TRACERS = {"FakeTensorMode": "FakeTensorMode", "ProxyTorchDispatchMode": "make_fx"}  # modes and their names
+
+
+def untransformed(tensor: torch.Tensor) -> str:
+    """Return the reason why an operation does not take a tensor within a transform of torch; "" if it takes it."""
+    import torch
+    from torch.autograd import forward_ad
+
+    if torch.compiler.is_compiling():
+        return ""
+    if torch._C._functorch.is_batchedtensor(tensor):
+        return "is batched by torch.vmap, which has no rule here; give all rows in one operand, or call it in a loop"
+    if forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None:
+        return "has a tangent of forward-mode differentiation, which is not computed here; give operand.detach()"
+    return ""
+
+
+def check_eager(name: str) -> None:
+    """Raise BackendError where torch traces or transforms in place of running: memory that is kept would be no memory.
+
+    A plain operation on tensors needs no check, as torch traces it as one operator.
+    """
+    import torch
+    from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+    if torch.compiler.is_compiling():
+        return
+    around = [_TRACERS.get(type(mode).__name__, "") for mode in _get_current_dispatch_mode_stack()]
+    around.append("torch.jit.trace" * torch.jit.is_tracing())
+    around.append("a transform of torch.func" * (torch._C._functorch.peek_interpreter_stack() is not None))
+    for mode in filter(None, around):
+        raise BackendError(
+            f"{name}: {mode} does not follow a run; call it outside, or call an operation on tensors alone, without "
+            f"record and executor"
+        )

@@ -17,6 +17,7 @@ import torch
 from wafer_triton.device.dtype import torch_dtype
 from wafer_triton.device.layout import sharding
 from wafer_triton.device.mesh import Mesh
+from wafer_triton.device.modes import WITHOUT_VALUES
 from wafer_triton.emulate.parts import Memory, Planner, Step, Tables, Workspace
 from wafer_triton.emulate.plan import elided, explicit
 from wafer_triton.emulate.program import POOL, Program
@@ -187,10 +188,9 @@ def whole(schedule: Schedule, buffer: Buffer, given: Any) -> torch.Tensor:
             f"{schedule.name}: buffer {buffer.name!r} is given {article(type(given).__name__)}; give a dense torch "
             f"tensor [rows, cols, *tile], such as torch.from_numpy makes of an array"
         )
-    if given.is_complex():
-        raise DtypeError(
-            f"{schedule.name}: buffer {buffer.name!r} is given a tensor of {given.dtype}; give its real part"
-        )
+    if given.is_complex() or given.is_meta:
+        fault = f"of {given.dtype}; give its real part" if given.is_complex() else WITHOUT_VALUES
+        raise DtypeError(f"{schedule.name}: buffer {buffer.name!r} is given a tensor {fault}")
     if given.shape[:2] != shape[:2] or given.shape[2:].numel() != shape[2]:
         raise ShapeError(
             f"{schedule.name}: buffer {buffer.name!r} is {list(buffer.tile)} x {buffer.slots} on "

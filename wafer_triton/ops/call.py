@@ -20,6 +20,7 @@ from wafer_triton.device import Device, device
 from wafer_triton.device.dtype import dtype_name
 from wafer_triton.device.layout import MeshTensor
 from wafer_triton.device.mesh import Mesh, as_mesh
+from wafer_triton.device.modes import check_eager, untransformed
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.program import POOL, Program
 from wafer_triton.errors import (
@@ -117,6 +118,7 @@ def run(made: Recipe, operands: tuple[Operand, ...], on: Executor) -> MeshTensor
             f"run: {shown(made)} of type {type(made).__name__} is no recipe; wafer_triton.schedule.product.recipe "
             f"makes one"
         )
+    check_eager(made.schedule.name)
     check_type(f"{made.schedule.name}: operands", operands, list if isinstance(operands, list) else tuple, ShapeError)
     if len(operands) != len(made.inputs):
         raise ShapeError(
@@ -182,9 +184,8 @@ def _parsed(text: str) -> tuple[Mesh, tuple[tuple[str, Any], ...]]:
 def _apply(name: str, operands: list[Tensor], spec: str, backend: str, exchange: str, launch: str) -> Tensor:
     """Return one opaque operator for all operations, which torch.compile and fake tensors do not enter."""
     mesh, options = _parsed(spec)
-    operation = recipe(
-        name, mesh, dtype_name(operands[0].dtype), tuple(tuple(operand.shape) for operand in operands), options
-    )
+    shapes = tuple(tuple(operand.shape) for operand in operands)
+    operation = recipe(name, mesh, dtype_name(operands[0].dtype), shapes, options)
     runner = _executor(backend or None, exchange, str(operands[0].device), launch)
     return _run(operation, tuple(operands), runner, _whole(operation))[0]
 
@@ -225,15 +226,14 @@ def call(name: str, operands: tuple[Operand, ...], how: How, **options: Any) -> 
     plain = own is None and not how.get("record")
     if plain and not any(isinstance(operand, MeshTensor) for operand in operands):
         return _apply(name, tensors, _text(mesh, chosen), backend or "", exchange, launch)
-    operation = recipe(
-        name, mesh, dtype_name(tensors[0].dtype), tuple(tuple(operand.shape) for operand in operands), chosen
-    )
+    check_eager(name)
+    shapes = tuple(tuple(operand.shape) for operand in operands)
+    operation = recipe(name, mesh, dtype_name(tensors[0].dtype), shapes, chosen)
     _cut_alike(operation, operands)
     runner = _executor(backend, exchange, str(tensors[0].device), launch) if own is None else own
     take: Callable[[Program], Any] = _tiles(operation) if isinstance(first, MeshTensor) else _whole(operation)
     value, program = _run(operation, operands, runner, take)
-    record = (operation.schedule, program.launches, program.rank_bytes)
-    return (value, Record.of(*record)) if how.get("record") else value
+    return (value, Record.of(operation.schedule, program.launches, program.rank_bytes)) if how.get("record") else value
 
 
 def _option(name: str, key: str, value: Any) -> Any:
@@ -295,3 +295,5 @@ def check_tensors(name: str, *operands: Any) -> None:
             )
         if tensor.layout is not torch.strided:
             raise DtypeError(f"{name}: operand {number} is sparse ({tensor.layout}); give operand.to_dense()")
+        if reason := untransformed(tensor):
+            raise DtypeError(f"{name}: operand {number} {reason}")

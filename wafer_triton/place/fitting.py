@@ -86,7 +86,7 @@ def failing(ways: Iterable[Way]) -> Way | None:
 
 
 def remedies(place: Callable[[Mesh, DecoderShape], Any], mesh: Mesh, shape: DecoderShape) -> str:
-    """Return the end of a refusal: fewer layers a device, more devices, weights of a byte, and enough SRAM.
+    """Return the end of a refusal: fewer layers a device, more devices, weights of a byte, and the least SRAM.
 
     Each is tried by placing the model, so each named change does make it fit. The search ends after some CPU
     seconds (`sram.HINT_SECONDS`) with the remedies up to then. Every device of several holds the embedding and the
@@ -114,7 +114,7 @@ def remedies(place: Callable[[Mesh, DecoderShape], Any], mesh: Mesh, shape: Deco
             elif (fewer := _most(lambda count: fits(replace(byte, num_hidden_layers=count)), every - 1)) > kept:
                 found.append(f"{' or '.join(STORED)} weights and {_split(fewer, every)}")
         if size := _least_sram(partial(fits, shape), mesh.device.sram_bytes):
-            found.append(f"{size // 1024:,} KiB of SRAM a core")
+            found.append(f"{size:,} KiB of SRAM a core")
     return f"; it would fit with {', or with '.join(found)}" if found else ""
 
 
@@ -136,15 +136,15 @@ def _most(holds: Callable[[int], bool], most: int) -> int:
 
 
 def _least_sram(fits: Callable[[int], bool], size: int) -> int | None:
-    """Return the least SRAM of a core in bytes, in whole KiB and to 2 %, that fits; None above `MOST_SRAM`."""
-    low = high = size
-    while not fits(high):
+    """Return the least SRAM of a core above `size`, in whole KiB, that fits; None above `MOST_SRAM`, in bytes."""
+    low = high = max(1, size // 1024)
+    while not fits(1024 * high):
         low, high = high, 2 * high
-        if high > MOST_SRAM:
+        if 1024 * high > MOST_SRAM:
             return None
-    while high - low > max(1024, high // 50):
-        middle = (low + high) // 2048 * 1024
-        low, high = (low, middle) if fits(middle) else (middle, high)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(1024 * middle) else (middle, high)
     return high
 
 
