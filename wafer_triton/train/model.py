@@ -1,6 +1,6 @@
-"""Models that are trained: Llama-like and GPT-like transformers, their sizes and parameters, in plain torch too.
+"""Models for training: Llama-like and GPT-like transformers, their sizes and parameters, and their loss in plain torch.
 
-`plain_loss` is the judge of `wafer_triton.train.step`: the same model in a few lines of torch, differentiated by
+`plain_loss` is the reference of `wafer_triton.train.step`: the same model in a few lines of torch, differentiated by
 autograd. Weights are [inputs, outputs].
 """
 
