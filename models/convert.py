@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from wafer_triton.cost.price import Cost, Prediction
 from wafer_triton.count.account import Account
@@ -28,6 +29,7 @@ from wafer_triton.ops import executor, run
 from wafer_triton.schedule.product import Recipe, recipe
 from wafer_triton.shape.config import short
 from wafer_triton.text.arguments import checked
+from wafer_triton.text.calls import bound
 from wafer_triton.text.quantity import digits
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -45,12 +47,20 @@ def convert(
     `emulate_on` is the torch device that computes the layers, on any device of the model ("auto": the GPU of their
     input, else a GPU if there is one). A norm other than x / rms(x) * weight is not converted, nor is a layer with
     hooks or a forward of its own. Warns (`UserWarning`) of parameters off the mesh, except embeddings. Raises
-    ShapeError if there is nothing to convert; a layer that does not fit the mesh raises SramError when it first runs.
-    New weights, and changes in place, count from the next run on, except changes through `weight.data` or numpy, which
-    torch does not count. A weight without values, on the meta device, raises CheckpointError at a run.
+    ShapeError if there is nothing to convert, or for a lazy layer before its first run; a layer that does not fit the
+    mesh raises SramError when it first runs. New weights, and changes in place, count from the next run on.
+    Changes through `weight.data` or numpy do not, as torch counts none, until `weight.add_(0)` under `torch.no_grad()`.
+    A weight without values, on the meta device, raises CheckpointError at a run.
     """
     if not isinstance(model, nn.Module):
         raise ShapeError(f"convert: {short(model)} of type {type(model).__name__} is no model; give a torch.nn.Module")
+    for name, weight in model.named_parameters():
+        if is_lazy(weight):
+            layer = model.get_submodule(name.rpartition(".")[0])
+            raise ShapeError(
+                f"convert: {name} of a {type(layer).__name__} has no shape before its first run; run the model once on "
+                f"an input, then convert it"
+            )
     grid = as_mesh(mesh, device)
     executor(backend, exchange, emulate_on)  # raises for a kind that it lacks
     if accumulate not in ("fp32", "fp16"):
@@ -80,11 +90,12 @@ def convert(
         warnings.warn(
             f"convert: {digits(100 * share)} % of the parameters of {type(model).__name__} stay off the mesh, and "
             f"torch computes with them as before: {named}; no account or prediction has them",
-            stacklevel=2,
+            stacklevel=3,  # above `checked`
         )
     return model
 
 
+@bound
 def off_mesh(model: nn.Module) -> dict[str, int]:
     """Return the number of a converted model's parameters that are not on the mesh, by the kind of their layer."""
     sizes: dict[str, int] = {}
@@ -99,11 +110,13 @@ def off_mesh(model: nn.Module) -> dict[str, int]:
     return sizes
 
 
+@bound
 def account(model: nn.Module) -> Account:
     """Return rounds, hops and bytes of all runs of a converted model's layers."""
     return sum((ledger.account for ledger in _ledgers(model)), Account())
 
 
+@bound
 def predicted(model: nn.Module, device: Device) -> Prediction:
     """Return the predicted time and energy on a device of all runs of a converted model's layers."""
     return Prediction.of(sum((ledger.cost for ledger in _ledgers(model)), Cost()), device)
@@ -113,6 +126,7 @@ def _ledgers(model: nn.Module) -> Iterator[Ledger]:
     return (layer.ledger for layer in model.modules() if isinstance(layer, _OnMesh))
 
 
+@bound
 class _OnMesh(nn.Module):
     """A layer with its own parameters and their tiles; `ledger` adds up its runs."""
 
@@ -159,6 +173,7 @@ class _OnMesh(nn.Module):
         return executor(self.how["backend"], self.how["exchange"], str(x.device) if on == "auto" and x.is_cuda else on)
 
 
+@bound
 class MeshLinear(_OnMesh):
     """y = x W^T + bias for W [out, in], or x W for GPT-2's W [in, out]; the product on the mesh, the bias beside it."""
 
@@ -171,6 +186,7 @@ class MeshLinear(_OnMesh):
         self.in_features, self.out_features = weight.shape if inputs_first else weight.shape[::-1]
 
     @torch.no_grad()
+    @bound
     def forward(self, x: Tensor) -> Tensor:
         """Return y [..., out] of x [..., in]."""
         if not isinstance(x, Tensor):
@@ -194,6 +210,7 @@ class MeshLinear(_OnMesh):
         return y if self.bias is None else y + self.bias
 
 
+@bound
 class MeshRMSNorm(_OnMesh):
     """x / sqrt(mean(x^2) + eps) * weight over the last dimension."""
 
@@ -202,6 +219,7 @@ class MeshRMSNorm(_OnMesh):
         self.eps = eps
 
     @torch.no_grad()
+    @bound
     def forward(self, x: Tensor) -> Tensor:
         """Return the normed x [..., n]."""
         rows = x.reshape(-1, x.shape[-1])

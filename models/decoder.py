@@ -36,11 +36,13 @@ from wafer_triton.ops import described
 from wafer_triton.place.need import decode_need
 from wafer_triton.place.regions import Region
 from wafer_triton.text.arguments import checked
+from wafer_triton.text.calls import bound
 from wafer_triton.text.progress import Progress, silent
 
 PLACED, RUN = PlaceOptions(), RunOptions()
 
 
+@bound
 class WaferForCausalLM(Session):
     """A decoder whose matrix products run on a mesh of virtual cores; parameters have their Hugging Face names.
 

@@ -174,11 +174,10 @@ in every row. So a simulation goes from such event to event, some seven a reques
 equal groups this is exact, for others an upper bound. A test compares it with regions that are simulated one by one.
 
 Prompts follow one another through the regions of prefill, whole or in chunks. Keys and values then move to the cores of
-decode, which waits in the meantime. A region sends them before the next prompt comes, so it holds at most one prompt of
-them. An answer of n tokens takes n steps of decode, and the first ends TTFT, as in `estimate request`. For a single
-request both predict the same time, to 0.1 %, if they have the same placement: `serve --batch 1 --caches 1` with
-`--context` the tokens of its prompt and answer. By default decode has caches for many sequences, and so more regions to
-pass.
+decode, which waits in the meantime. A region sends them before the next prompt comes. So it holds at most one prompt.
+An answer of n tokens takes n steps of decode, and the first ends TTFT, as in `estimate request`. For a single request
+both predict the same time, to 0.1 %, if they have the same placement: `serve --batch 1 --caches 1` with `--context` the
+tokens of its prompt and answer. By default decode has caches for many sequences, and so more regions to pass.
 
 {policies}
 Prices are exact and kept. Keys and values alone are priced every {stride} tokens and interpolated, with an error of at

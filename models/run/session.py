@@ -28,11 +28,13 @@ from wafer_triton.place.transfers import Scheduled
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.text.arguments import checked
+from wafer_triton.text.calls import bound
 from wafer_triton.text.progress import Progress, silent
 
 PHASES = ("prefill", "replacement", "decode")
 
 
+@bound
 class Session(PlacedModule):
     """A placed model that runs prefill of a prompt, then token after token; a subclass makes its parts."""
 

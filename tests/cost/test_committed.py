@@ -1,19 +1,36 @@
-"""The commands `fit` and `validate` give the committed constants, error bands and page."""
+"""The commands `fit` and `validate` give the committed constants, error bands and page; scipy finds the constants, too."""
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy.optimize import least_squares
 
 from wafer_triton.cli import main as cli
 from wafer_triton.cost.bands import FOLDER
-from wafer_triton.cost.calibrate import FAMILIES, paper, validation
+from wafer_triton.cost.calibrate import FAMILIES, fit, paper, validation
 from wafer_triton.device import spec
 
 pytestmark = pytest.mark.slow
 
 PAGE = Path(__file__).parents[2] / "docs" / "validation.md"
+
+
+@pytest.mark.parametrize("stage", fit.STAGES, ids=lambda stage: stage.family)
+def test_scipy_finds_the_same_constants(stage: fit.Stage) -> None:
+    fitted, results = fit.fit()
+    (own,) = (result for result in results if result.stage == stage)
+    made, measured = stage.rows(), np.array([row.measured for row in stage.rows()])
+
+    def errors(values: np.ndarray) -> np.ndarray:
+        c = replace(fitted[stage.device], **dict(zip(stage.names, values.tolist(), strict=True)))
+        return np.array([row.predict(c) for row in made]) / measured - 1
+
+    least = least_squares(errors, [10.0] * len(stage.names), bounds=(0, np.inf), x_scale="jac", xtol=1e-12, ftol=1e-12)
+    assert own.values == pytest.approx(dict(zip(stage.names, least.x, strict=True)), rel=1e-5)
 
 
 def test_the_page_is_current() -> None:

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from wafer_triton.cost.calibrate import FAMILIES, fit, rows
@@ -59,26 +58,6 @@ def test_solve_recovers_constants_from_their_predictions() -> None:
     assert found.round_cycles == pytest.approx(50)
     assert found.k_step_cycles == pytest.approx(20)
     assert max(error for error in errors if error is not None) < 1e-6
-
-
-@pytest.mark.large
-@pytest.mark.parametrize("stage", fit.STAGES, ids=lambda stage: stage.family)
-def test_scipy_finds_the_same_constants(
-    stage: fit.Stage, fitted: tuple[dict[str, Constants], list[fit.Fitted]]
-) -> None:
-    from scipy.optimize import least_squares  # its import takes as long as many tests
-
-    (own,) = (result for result in fitted[1] if result.stage == stage)
-    made, measured = stage.rows(), np.array([row.measured for row in stage.rows()])
-    begin = dict.fromkeys(stage.names, 10.0)
-
-    def errors(values: np.ndarray) -> np.ndarray:
-        c = replace(fitted[0][stage.device], **dict(zip(stage.names, values.tolist(), strict=True)))
-        return np.array([row.predict(c) for row in made]) / measured - 1
-
-    scale = [max(1.0, value) for value in begin.values()]
-    least = least_squares(errors, list(begin.values()), bounds=(0, np.inf), x_scale=scale, xtol=1e-12, ftol=1e-12)
-    assert own.values == pytest.approx(dict(zip(stage.names, least.x, strict=True)), rel=1e-5)
 
 
 def test_too_few_rows_to_determine_constants_are_refused() -> None:

@@ -274,3 +274,18 @@ def test_a_prompt_that_does_not_fit_at_once_goes_in_chunks():
     assert estimate.prefill(model=shape, mesh=on, tokens=2048, layout="area").as_if is None
     small = prefill_alone([layers.prefill_block(shape, on, c)], last, 260, "area")
     assert small.at_once == 1, "one token a row is no chunk"
+
+
+def test_a_layer_in_two_regions_is_half_a_layer_a_region(capsys):
+    line = "estimate kv --model dim=64,ffn=96,heads=4,kv_heads=2,layers=4,vocab=256 --mesh 1"
+    assert cli.main([*line.split(), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert answer["layers_per_region"] == 0.5
+    assert cli.main(line.split()) == 0
+    assert re.search(r"\nlayers per region +0.5 layers\n", capsys.readouterr().out)
+    shape = DecoderShape(64, 96, 4, 4, 2, 16, 256)
+    block = layers.decode_block(shape, as_mesh(1), answer["shift_tokens"], constants(WSE2))
+    parts = [region.blocks for region in decode_regions(block)]
+    assert parts[1:3] == [("layer 0 attention",), ("layer 0 ffn",)], "the regions of one layer"
+    whole = estimate.kv(model="llama3-8b", mesh=360).layers_per_region
+    assert whole == 9 and isinstance(whole, int)

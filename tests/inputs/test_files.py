@@ -6,12 +6,16 @@ import shlex
 import shutil
 import sys
 import threading
+from dataclasses import replace
 
 import pytest
 
 from tiny import CONFIG, checkpoint
 from wafer_triton.cli.main import main
+from wafer_triton.compare.grid import parsed
+from wafer_triton.device import device
 from wafer_triton.draw import progress
+from wafer_triton.shape.read import shape_of
 from wafer_triton.text.files import read_text
 from wafer_triton.train.step import Trainer
 
@@ -230,3 +234,37 @@ def test_a_file_that_is_no_stream_is_read_anew(tmp_path):
     for text in ("one", "two"):
         path.write_text(text)
         assert read_text(path) == text
+
+
+def test_a_list_of_devices_has_files_with_commas_and_numbers(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a,b.toml", "x=1.toml"):
+        (tmp_path / name).write_text('like = "wse2"\nsram_kib = 96\n')
+    line = "sweep gemv --over device={} --set mesh=4 --set k=8 --set n=8 --no-plot --json"
+
+    def devices(given: str) -> list[str]:
+        assert main(line.format(given).split()) == 0
+        return [row["device"] for row in json.loads(capsys.readouterr().out.splitlines()[-1])["rows"]]
+
+    assert devices("a,b.toml") == ["a,b"]
+    assert devices("wse2,a,b.toml,wse3") == ["wse2", "a,b", "wse3"]
+    assert devices("wse2,wse2,sram_kib=96,hop_cycles=2,a,b.toml,sram_kib=64") == [
+        "wse2", "wse2,sram_kib=96,hop_cycles=2", "a,b,sram_kib=64"
+    ]  # fmt: skip
+    assert devices("x=1.toml,wse2") == ["x=1", "wse2"]
+    assert device("x=1.toml,sram_kib=64").sram_bytes == 64 * 1024
+    assert main(line.format("sram_kib=96").split()) == 2
+    assert "begins with a number; give a preset or a file first, as wse2,sram_kib=96" in capsys.readouterr().err
+    assert main(line.format("a,c.toml").split()) == 2
+    assert "unknown device 'a'; give a preset, or a file that ends in .toml or .json" in capsys.readouterr().err
+
+
+def test_a_model_s_path_may_have_commas(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m,x").mkdir()
+    (tmp_path / "m,x/config.json").write_text(json.dumps(CONFIG))
+    whole = shape_of("m,x")
+    assert whole.num_hidden_layers > 1
+    for name in ("m,x", "m,x/config.json"):
+        assert shape_of(f"{name},layers=1") == replace(whole, num_hidden_layers=1, name=f"{name},layers=1")
+    assert parsed("model=smollm2-135m,m,x,layers=1") == ("model", ["smollm2-135m", "m,x,layers=1"])

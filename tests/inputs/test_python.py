@@ -243,8 +243,9 @@ class Experts(nn.Module):
 def test_convert_warns_of_parameters_off_the_mesh():
     with pytest.warns(
         UserWarning, match=r"34.78 % of the parameters of Experts stay off the mesh.*: Experts \(32 param"
-    ):
+    ) as warned:
         model = convert(Experts(), mesh=2)
+    assert warned[0].filename == __file__  # the line of the call
     assert off_mesh(model) == {"Experts": 32, "Embedding": 40}
     with warnings.catch_warnings():
         warnings.simplefilter("error")

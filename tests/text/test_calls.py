@@ -13,7 +13,7 @@ from wafer_triton.errors import ArgumentError, BackendError, DeviceError, ShapeE
     ("call", "said"),
     [
         (lambda: estimate.decode(modl="tiny"), "decode: no parameter 'modl'; did you mean 'model'?; has "),
-        (lambda: estimate.gemv(8, k=8), "gemv: 1 arguments by place, but at most 0; give the others by name, of "),
+        (lambda: estimate.gemv(8, k=8), "gemv: 1 argument by place, but at most 0; give the others by name, of "),
         (lambda: Mesh(3, 4, rows=8), "Mesh: rows is given twice, by its place and by its name; give it once"),
         (lambda: estimate.decode(), "decode: model, "),
         (lambda: Device(name="a", rows=3), "Device: cols, hop_cycles, "),

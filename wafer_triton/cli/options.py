@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 from wafer_triton.cli import ranks
 from wafer_triton.device import device as find_device
 from wafer_triton.device.dtype import BYTES, TILES, WEIGHTS
-from wafer_triton.device.keys import words
 from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.errors import MOST, ConfigError, printable
+from wafer_triton.text.files import listed
 
 if TYPE_CHECKING:
     from wafer_triton.emulate.executor import Executor
@@ -102,7 +102,7 @@ def _read_by_name(args: argparse.Namespace) -> dict[str, Path]:
         elif given and path.is_dir():
             held = (file for pattern in CHECKPOINT_FILES for file in path.glob(pattern))
             found |= {f"{file.name} of --{name}": file for file in held}
-    if (chip := Path(words(getattr(args, "device", None) or "")[0])).is_file():
+    if (chip := Path(listed(getattr(args, "device", None) or "")[0])).is_file():
         found["--device"] = chip
     file, colon, _ = (getattr(args, "schedule", None) or "").rpartition(":")
     return found | ({file: Path(file)} if colon else {})

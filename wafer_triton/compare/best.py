@@ -9,6 +9,7 @@ from typing import Any
 from wafer_triton.compare.grid import Row, feasible
 from wafer_triton.compare.sweep import LEGEND, OVERLAID
 from wafer_triton.errors import ConfigError
+from wafer_triton.text.calls import bound
 
 MORE = ("tokens/s", "tokens", "%")  # units of columns of which more is better
 
@@ -34,6 +35,7 @@ def groups(rows: Sequence[Row]) -> list[list[Row]]:
     return list(found.values())
 
 
+@bound
 def best(rows: Sequence[Row], by: str) -> list[Row]:
     """Return the best row by a column of each of `groups`, the first of the grid where several are alike.
 

@@ -10,10 +10,12 @@ import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from math import isfinite, prod
+from os.path import exists
 from pathlib import Path
 from typing import Any
 
 from wafer_triton.errors import ConfigError, WaferError, check_type, writing
+from wafer_triton.text.files import listed
 from wafer_triton.text.progress import Progress, silent
 
 REASON = "reason"  # the column of a row without figures
@@ -96,11 +98,23 @@ def parsed(text: str) -> tuple[str, list[Any]]:
     if not name or not sign or not given:
         raise ConfigError(f"{text!r}: write NAME=A,B,... or NAME=FROM:TO:STEP")
     ranged = ":" in given and all(_is_number(part) for part in given.split(":"))
-    values = _range(text, given) if ranged else [plain(part.strip()) for part in given.split(",")]
+    words = _named(given) if name in ("model", "device") else [part.strip() for part in given.split(",")]
+    values = _range(text, given) if ranged else [plain(word) for word in words]
     for value in values:
         if value == "" or (isinstance(value, float) and not isfinite(value)):
             raise ConfigError(f"{text!r}: {str(value)!r} is no value; write finite numbers or words, as A,B,C")
     return name, values
+
+
+def _named(given: str) -> list[str]:
+    """Return the models or devices of a list, each with its own numbers: "wse2,wse3,sram_kib=96" names two."""
+    found: list[str] = []
+    for word in listed(given):
+        if found and "=" in word and not exists(word):
+            found[-1] += f",{word}"
+        else:
+            found.append(word)
+    return found
 
 
 def plain(text: str) -> Any:

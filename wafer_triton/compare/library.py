@@ -21,6 +21,7 @@ from wafer_triton.device.dtype import dtype_name, torch_dtype
 from wafer_triton.device.mesh import as_mesh
 from wafer_triton.errors import MeshError, ShapeError
 from wafer_triton.schedule.product import Recipe, recipe
+from wafer_triton.text.calls import bound
 from wafer_triton.text.progress import Progress, silent
 from wafer_triton.text.quantity import named, unit
 
@@ -47,6 +48,7 @@ class TimedRow:
     how: str = field(metadata=named("timed"))
 
 
+@bound
 def bench_gemm(mesh: Any, m: int, k: int, n: int, **options: Any) -> list[TimedRow]:
     """Return rows for [m, k] x [k, n] on a mesh with explicit and with elided exchange, and by torch.matmul.
 

@@ -50,11 +50,12 @@ def full(
     weights = sum(sum(need.resident.values()) for need in needs) - cached
     workspace = max(sum(decode_need(block, kind).workspace.values()) for kind in shape.layers_of)
     each = min((mesh.device.sram_bytes - workspace) // (weights + cached), shape.num_hidden_layers)
-    if each == 0:  # a layer is in several regions, and the one of attention has the cache
-        each, weights = 1, sum(needs[0].resident.values()) - cached
+    caches = max(each, 1)
+    if each == 0:  # each layer takes two regions, and the region of attention has the cache
+        weights = sum(needs[0].resident.values()) - cached
     return Capacity(
-        tokens, tokens * mesh.shape[0], each, device_regions(mesh, own), each * weights,
-        each * cached // block.slots, block.head_groups, own,
+        tokens, tokens * mesh.shape[0], each or 0.5, device_regions(mesh, own), caches * weights,
+        caches * cached // block.slots, block.head_groups, own,
     )  # fmt: skip
 
 

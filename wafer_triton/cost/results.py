@@ -116,9 +116,9 @@ class Capacity:
 
     concat_tokens: int = field(metadata=unit("tokens", "KV cache by concatenation"))
     shift_tokens: int = field(metadata=unit("tokens", "KV cache by shift"))
-    layers_per_region: int = field(metadata=unit("layers"))
+    layers_per_region: float = field(metadata=unit("layers"))  # whole ones, or 0.5 where a layer takes two regions
     regions: int = field(metadata=as_in(Layered, "regions"))
-    weight_bytes: int = field(metadata=unit("B", "weights on a core"))  # of a core with a cache, all its layers
+    weight_bytes: int = field(metadata=unit("B", "weights on a core"))  # of a core with a cache
     entry_bytes: int = field(metadata=unit("B", "one token on a core"))  # of a core, one token in all its layers
     head_groups: int = field(metadata=as_in(Layered, "head_groups"))  # of decode with a full cache
     layout: str | None = None  # of the regions

@@ -26,6 +26,7 @@ from wafer_triton.schedule.repeat import Repeat, comings
 from wafer_triton.schedule.rounds import Exchange, Local, Round
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text import notebook
+from wafer_triton.text.calls import bound
 from wafer_triton.text.quantity import Legend, unit
 
 Array = NDArray[np.int64]
@@ -39,6 +40,7 @@ def _fuller(own: dict[str, int], other: dict[str, int]) -> dict[str, int]:
     return max(own, other, key=lambda held: sum(held.values()))
 
 
+@bound
 @dataclass(frozen=True)
 class Account(Counts):
     """The counts of a schedule and of its single links; they add up as `Additive` says."""
@@ -94,6 +96,7 @@ class LinkDistribution:
     histogram: tuple[Array, NDArray[np.float64]]  # links per bin, and the edges of the bins
 
 
+@bound
 def account(schedule: Schedule) -> Account:
     """Count a schedule."""
     check_type("account: schedule", schedule, Schedule)
@@ -127,6 +130,7 @@ def per_round(schedule: Schedule) -> tuple[Account, ...]:
     return tuple(counts[id(round_)] for round_ in schedule.rounds)
 
 
+@bound
 def link_loads(schedule: Schedule, block: int = 1) -> Loads:
     """Return the bytes over each directed link in the whole run.
 

@@ -45,7 +45,7 @@ class RunTraffic:
 
 @dataclass(frozen=True)
 class _Walk:
-    """The hops of a run; of each axis in use, x first, words on the busiest and the mean link and bytes on all links."""
+    """The hops of a run; of each axis in use, x first, words on the busiest and mean link and bytes on all links."""
 
     hops: int
     loads: tuple[tuple[int, float, int], ...]

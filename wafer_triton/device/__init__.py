@@ -192,6 +192,7 @@ def energy_note(of: Device) -> str:
     return "; ".join(texts)
 
 
+@bound
 def device(spec: DeviceLike) -> Device:
     """Return the device of a preset's name, of a text such as "wse2,sram_kib=96", or of a TOML or JSON file.
 

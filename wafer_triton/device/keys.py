@@ -23,7 +23,7 @@ from typing import Any
 
 from wafer_triton.device.spec import NAMES
 from wafer_triton.errors import DeviceError, shown
-from wafer_triton.text.files import parse_json, parse_toml, read_text
+from wafer_triton.text.files import listed, parse_json, parse_toml, read_text
 
 SUFFIXES = (".toml", ".json")
 PACKETS = "packets"  # the routes of a device whose packets carry their route
@@ -85,21 +85,13 @@ def in_file(path: str | PathLike[str]) -> tuple[str, str | None, dict[str, Any]]
     return name, like, numbers
 
 
-def words(text: str) -> list[str]:
-    """Return a preset or file and the numbers of a text, as written; the name of a file may have commas."""
-    parts = text.split(",")
-    ends = range(len(parts), 1, -1)
-    end = next((end for end in ends if isfile(",".join(parts[:end]).strip())), 1)
-    return [part.strip() for part in (",".join(parts[:end]), *parts[end:])]
-
-
 def in_text(text: str) -> tuple[str, dict[str, Any]]:
     """Return the preset or file of a text such as "wse2,sram_kib=96", and its numbers as they are written.
 
     Raises DeviceError for a text that begins with a number, a word without a value, and a key that comes twice.
     """
-    first, *settings = words(text)
-    if "=" in first:
+    first, *settings = listed(text)
+    if "=" in first and not isfile(first):
         raise DeviceError(f"device {text!r}: begins with a number; give a preset or a file first, as wse2,{text}")
     values: dict[str, Any] = {}
     for setting in settings:

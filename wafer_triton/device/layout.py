@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ShapeError, check_type, shown
+from wafer_triton.text.calls import bound
 
 if TYPE_CHECKING:
     import torch
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 MESH_AXES = ("y", "x")
 
 
+@bound
 @dataclass(frozen=True, eq=False)
 class MeshTensor:
     """Tiles [rows, cols, *tile] of a tensor of the given shape, cut by `pattern` with axis `sizes`."""
@@ -53,6 +55,7 @@ class MeshTensor:
         return made.join(self.tiles)
 
 
+@bound
 def scatter(tensor: torch.Tensor, mesh: Mesh, pattern: str, **sizes: int) -> MeshTensor:
     """Cut a tensor into tiles [rows, cols, *tile] of its dtype.
 

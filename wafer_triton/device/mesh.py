@@ -93,6 +93,7 @@ class Mesh:
         return f"{self.rows}x{self.cols}"
 
 
+@bound
 def as_mesh(spec: Any, on: DeviceLike | None = None) -> Mesh:
     """Return a Mesh from a Mesh, a side `P`, a pair `(rows, cols)` or a text "P" or "RxC"; MeshError otherwise.
 

@@ -24,6 +24,7 @@ from wafer_triton.errors import BackendError, DtypeError, ShapeError, WaferError
 from wafer_triton.schedule import rules
 from wafer_triton.schedule.rounds import Buffer
 from wafer_triton.schedule.schedule import Schedule
+from wafer_triton.text.calls import bound
 
 EXCHANGES: Mapping[str, Callable[[Planner, Schedule, Memory], list[Step]]] = {"explicit": explicit, "elided": elided}
 
@@ -47,15 +48,12 @@ class Executor(Planner):
         """The workspace of programs that never run at the same time."""
         return Workspace(self.device)
 
+    @bound
     def bind(
-        self,
-        schedule: Schedule,
-        tensors: Mapping[str, torch.Tensor],
-        shared: Mapping[str, torch.Tensor] | None = None,
-        scratch: dict[Buffer, torch.Tensor] | None = None,
-        tables: Tables | None = None,
+        self, schedule: Schedule, tensors: Mapping[str, torch.Tensor], shared: Mapping[str, torch.Tensor] | None = None,
+        scratch: dict[Buffer, torch.Tensor] | None = None, tables: Tables | None = None,
         workspace: Workspace | None = None,
-    ) -> Program:
+    ) -> Program:  # fmt: skip
         """Plan a schedule over memory; `tensors`, [rows, cols, *tile] each, are copied in.
 
         `shared` holds memory of other programs that this one uses in place. `scratch` is a pool of scratch buffers that
@@ -71,13 +69,10 @@ class Executor(Planner):
             )
         memory = dict(shared or {})
         pool = {} if scratch is None else scratch
-        fresh = [
-            buffer
-            for name, buffer in schedule.buffers.items()
-            if name in tensors or (name not in memory and buffer not in pool)
-        ]
+        held = schedule.buffers.items()
+        fresh = [buffer for name, buffer in held if name in tensors or (name not in memory and buffer not in pool)]
         self.admit(schedule, fresh)
-        for name, buffer in schedule.buffers.items():
+        for name, buffer in held:
             if name in tensors:
                 memory[name] = self.store(schedule, buffer, tensors[name])
             elif name not in memory and buffer.given:
@@ -99,8 +94,7 @@ class Executor(Planner):
             program.refill()
             return program
         rules.validate(schedule)
-        memory = self.room(schedule, schedule.buffers)
-        return Program(schedule, memory, self, Workspace(self.device))
+        return Program(schedule, self.room(schedule, schedule.buffers), self, Workspace(self.device))
 
     def plan(self, schedule: Schedule, memory: Memory) -> list[Step]:
         if memory.tables is not None:

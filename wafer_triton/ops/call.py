@@ -36,6 +36,7 @@ from wafer_triton.ops.executors import executor
 from wafer_triton.schedule.product import Recipe, Shape, clear_recipes, recipe
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text import notebook
+from wafer_triton.text.calls import bound
 from wafer_triton.text.quantity import Legend
 
 Operand = Tensor | MeshTensor
@@ -100,6 +101,7 @@ def _executor(backend: str | None, exchange: str, device: str, launch: str) -> E
     return executor(backend, exchange, device, launch=launch)
 
 
+@bound
 def clear_cache() -> None:
     """Let all programs and schedules go that public calls keep; their memory is free once no call runs."""
     POOL.clear()
@@ -107,6 +109,7 @@ def clear_cache() -> None:
     clear_recipes()
 
 
+@bound
 def run(made: Recipe, operands: tuple[Operand, ...], on: Executor) -> MeshTensor:
     """Run the recipe `made` by the executor `on`; the result is cut over the schedule's mesh."""
     if not isinstance(made, Recipe):

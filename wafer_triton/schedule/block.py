@@ -25,11 +25,13 @@ from wafer_triton.schedule.rounds import Slot
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.segment_gemm import BlockRing, block_ring
 from wafer_triton.shape.decoder import DecoderShape
+from wafer_triton.text.calls import bound
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
+@bound
 @dataclass(frozen=True)
 class Block:
     """A model on a mesh: storage and accumulation types, KV cache, K-tree, sequences decoded together.
@@ -278,6 +280,7 @@ def _plain(block: Block, ignored: tuple[str, ...]) -> Block:
     return replace(block, **defaults)
 
 
+@bound
 def schedule(adds: SubLayer, block: Block, *args: int) -> Schedule:
     """Return the schedule of a sub-layer, built once; raises SramError when it does not fit a core."""
     return _schedule(*used(adds, block), *args)

@@ -32,6 +32,7 @@ from wafer_triton.schedule.rounds import (
 )
 from wafer_triton.schedule.same import same
 from wafer_triton.schedule.schedule import Schedule
+from wafer_triton.text.calls import bound
 
 if TYPE_CHECKING:
     from wafer_triton.schedule.repeat import Step
@@ -50,6 +51,7 @@ def drafting() -> Iterator[None]:
         _DRAFTING.reset(before)
 
 
+@bound
 class Builder:
     """The buffers and steps of a schedule called `name` while it is made; `family` is as in `Schedule`.
 
@@ -194,7 +196,7 @@ class Builder:
         locals_ = tuple(step for step in steps if isinstance(step, Local))
         if not exchanges and not locals_:
             return None
-        made = Round(exchanges, locals_, label, pattern, caller())
+        made = Round(exchanges, locals_, label, pattern, caller(2))  # above `bound`
         self.steps.append(made)
         return made
 

@@ -16,10 +16,12 @@ import numpy as np
 from wafer_triton.errors import CacheError
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Cores, Index, Round, Slot
+from wafer_triton.text.calls import bound
 
 POLICIES = ("shift", "concat")
 
 
+@bound
 @dataclass(frozen=True)
 class KvCache:
     """A cache of `entries` tokens on each of `rows` rows; a prompt of `prefilled` tokens was spread over them evenly.

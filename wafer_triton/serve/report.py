@@ -112,6 +112,7 @@ def e2e(one: Served) -> float:
     return one.end - one.request.arrival
 
 
+@bound
 def report(run: Run, pool: int, device: Device, dtype: str = "fp16", slo: Slo = Slo()) -> Report:
     """Return the figures of a run; the caches hold `pool` entries a row. ConfigError if all requests are refused."""
     for name, value, kind in (("run", run, Run), ("device", device, Device), ("slo", slo, Slo)):

@@ -13,6 +13,7 @@ from itertools import accumulate
 
 from wafer_triton.errors import ConfigError, ShapeError, check_counts, check_function, check_type
 from wafer_triton.text.arguments import checked
+from wafer_triton.text.calls import bound
 
 MOST_TOKENS = 10**7  # of a prompt or an answer: more is a slip of the pen
 LONGEST = 4  # times its median, the most tokens that a lognormal length is cut to
@@ -23,6 +24,7 @@ SIGMAS = (1e-6, 10.0)  # deviations of a logarithm
 CVS = (1e-3, 1e3)  # deviations of a gap over its mean
 
 
+@bound
 @dataclass(frozen=True)
 class Request:
     """A prompt of `input` tokens that arrives `arrival` seconds after the start; its answer has `output` tokens."""

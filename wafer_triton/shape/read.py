@@ -25,7 +25,8 @@ from wafer_triton.shape.config import (
 from wafer_triton.shape.decoder import SIZES, DecoderShape
 from wafer_triton.shape.moe import experts_of
 from wafer_triton.shape.published import MODELS
-from wafer_triton.text.files import check_path
+from wafer_triton.text.calls import bound
+from wafer_triton.text.files import check_path, listed
 
 DTYPES = (None, "auto", "float64", "float32", "float16", "bfloat16")  # of the key `dtype`, once `torch_dtype`
 
@@ -130,6 +131,7 @@ NEEDED = ("dim", "ffn", "heads", "layers")  # of sizes alone
 Model = str | Path | DecoderShape  # a name, a folder or its config.json, sizes as "dim=2048,ffn=8192,...", a shape
 
 
+@bound
 def shape_of(model: Model, dtype: str | None = None) -> DecoderShape:
     """Return the shape of a model: of a name, a `config.json` or its folder, or sizes.
 
@@ -167,7 +169,7 @@ def split(model: Any) -> tuple[Any, dict[str, str]]:
     """Return the model before its sizes, "" where sizes are all, and the sizes by key; see `shape_of`."""
     if not isinstance(model, str) or "=" not in model or model in MODELS or os.path.exists(os.path.expanduser(model)):
         return model, {}
-    first, *words = (word.strip() for word in model.split(","))
+    first, *words = listed(model)
     base, words = ("", [first, *words]) if "=" in first else (first, words)
     sizes: dict[str, str] = {}
     for word in words:

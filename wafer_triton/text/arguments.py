@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 
 from wafer_triton.errors import ArgumentError, article, shown
-from wafer_triton.text.calls import call_check
+from wafer_triton.text.calls import bound, call_check
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -40,11 +40,11 @@ def checked(function: F) -> F:
     begin = cast(Any, function).__init__ if made else function
     names = list(signature(begin).parameters)
     label = f"{function.__name__}: "
-    check = call_check(function, label)
+    check = call_check(begin, label)
 
     @wraps(begin)
     def call(*given: Any, **named: Any) -> Any:
-        check(given[made:], named)  # a constructor's first argument is the new object
+        check(given, named)
         kinds = _kinds(begin)
         positional = [_checked(label, name, kinds.get(name), value) for name, value in zip(names, given, strict=False)]
         named = {name: _checked(label, name, kinds.get(name), value) for name, value in named.items()}
@@ -53,7 +53,7 @@ def checked(function: F) -> F:
     if not made:
         return cast(F, call)
     cast(Any, function).__init__ = call
-    return function
+    return bound(function)
 
 
 def check_fields(of: Any) -> None:

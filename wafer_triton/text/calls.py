@@ -5,49 +5,77 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Collection, Mapping
 from functools import wraps
-from inspect import Parameter, signature
+from inspect import Parameter, isfunction, signature
 from typing import Any, TypeVar, cast
 
 from wafer_triton.errors import ArgumentError
+from wafer_triton.text.quantity import numbered
 
-C = TypeVar("C", bound=type)
+C = TypeVar("C", bound=Callable[..., Any])
 
 
 def bound(made: C) -> C:
-    """Return a class whose constructor raises ArgumentError for arguments as `call_check` does."""
-    begin, check = cast(Any, made).__init__, call_check(made, f"{made.__name__}: ")
+    """Return a function, or a class with its public methods, that raises ArgumentError for arguments as `call_check`.
 
-    @wraps(begin)
-    def call(self: Any, *given: Any, **named: Any) -> None:
-        check(given, named)
-        begin(self, *given, **named)
-
-    cast(Any, made).__init__ = call
+    A call that succeeds is not checked: only the TypeError that Python raises for the call itself is replaced.
+    """
+    if not isinstance(made, type):
+        return _bound(made, made.__qualname__)
+    methods = {name: method for name, method in vars(made).items() if name[:1] != "_"}
+    cast(Any, made).__init__ = _bound(cast(Any, made).__init__, made.__name__)
+    for name, method in methods.items():
+        label = f"{made.__name__}.{name}"
+        if isinstance(method, classmethod):
+            setattr(made, name, classmethod(_bound(method.__func__, label)))
+        elif isfunction(method):
+            setattr(made, name, _bound(method, label))
     return made
 
 
+def _bound(function: C, label: str) -> C:
+    @wraps(function)
+    def call(*given: Any, **named: Any) -> Any:
+        try:
+            return function(*given, **named)
+        except TypeError as error:
+            trace = error.__traceback__
+            if trace is not None and trace.tb_next is None:  # nothing of the function has run
+                try:
+                    call_check(function, f"{label}: ")(given, named)
+                except ArgumentError as fault:
+                    raise fault from None
+            raise
+
+    return cast(C, call)
+
+
 def call_check(function: Callable[..., Any], label: str) -> Callable[[tuple[Any, ...], Mapping[str, Any]], None]:
-    """Return the check of a call's positional and named arguments against the parameters of a function.
+    """Return the check of a call's positional and named arguments against the parameters of a function or method.
 
     The check raises ArgumentError for an unknown, missing, second or surplus argument.
     """
-    parameters = signature(function).parameters.values()
+    parameters = list(signature(function).parameters.values())
+    own = bool(parameters) and parameters[0].name in ("self", "cls")  # which a user does not give
+    parameters = parameters[own:]
     by_place = [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
     by_name = [each.name for each in parameters if each.kind in (each.KEYWORD_ONLY, each.POSITIONAL_OR_KEYWORD)]
     needed = [name for each in parameters if each.default is each.empty and (name := each.name) in by_place + by_name]
     kinds = {each.kind for each in parameters}
 
     def check(given: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        given = given[own:]
         placed = by_place[: len(given)]
         for name in named:
             if name in placed:
                 raise ArgumentError(f"{label}{name} is given twice, by its place and by its name; give it once")
             if name not in by_name and Parameter.VAR_KEYWORD not in kinds:
-                raise ArgumentError(f"{label}no parameter {name!r}{near(name, by_name)}; has {', '.join(by_name)}")
+                has = ", ".join(by_name) or "none"
+                raise ArgumentError(f"{label}no parameter {name!r}{near(name, by_name)}; has {has}")
         if len(given) > len(by_place) and Parameter.VAR_POSITIONAL not in kinds:
+            others = ", ".join(name for name in by_name if name not in placed)
+            remedy = f"give the others by name, of {others}" if others else "leave out the others"
             raise ArgumentError(
-                f"{label}{len(given)} arguments by place, but at most {len(by_place)}; give the others by name, of "
-                f"{', '.join(by_name)}"
+                f"{label}{numbered(len(given), 'arguments')} by place, but at most {len(by_place)}; {remedy}"
             )
         if missing := [name for name in needed if name not in named and name not in placed]:
             raise ArgumentError(f"{label}{', '.join(missing)} missing; give a value")

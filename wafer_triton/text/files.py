@@ -32,6 +32,17 @@ def check_path(path: str | Path, error: type[WaferError] = ConfigError) -> None:
         raise error(f"{shown(str(path))[1:-1]}: {why}; give another path") from None
 
 
+def listed(text: str) -> list[str]:
+    """Return the words of a text such as A,B,C; a path that exists is one word, though it has commas."""
+    parts, found = text.split(","), []
+    while parts:
+        ends = range(len(parts), 1, -1)
+        end = next((end for end in ends if os.path.exists(",".join(parts[:end]).strip())), 1)
+        found.append(",".join(parts[:end]).strip())
+        parts = parts[end:]
+    return found
+
+
 def read_text(path: Path, error: type[WaferError] = ConfigError, most: int = MOST_BYTES) -> str:
     """Return the UTF-8 text of a file of at most `most` bytes, without its byte order mark.
 

@@ -21,6 +21,7 @@ from wafer_triton.device import Device
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import DeviceError, check_type, shown
 from wafer_triton.text.arguments import checked
+from wafer_triton.text.calls import bound
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -167,6 +168,7 @@ WAFERS = {
 }
 
 
+@bound
 def wafer(name: str | Wafer) -> Wafer:
     """Return the preset `name` (a Wafer passes through); DeviceError with the nearest name if there is none."""
     if isinstance(name, Wafer):

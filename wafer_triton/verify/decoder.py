@@ -13,6 +13,7 @@ import numpy as np
 
 from wafer_triton.schedule import decode, prefill
 from wafer_triton.schedule.block import Block, SubLayer
+from wafer_triton.text.calls import bound
 from wafer_triton.verify import mixtures
 from wafer_triton.verify.plain import fed, head_means, joined, normed, plain_intent, segments, whole_means
 from wafer_triton.verify.provenance import Intent
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+@bound
 def sub_layer_intent(sub_layer: SubLayer, block: Block, *args: int) -> Intent:
     """Return the intent of a decoder's sub-layer on a block: of the schedule that `block.schedule` builds."""
     return _INTENTS[sub_layer](block, *args)

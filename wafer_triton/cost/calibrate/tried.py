@@ -106,7 +106,7 @@ def caches() -> dict[str, dict[str, tuple[int, int]]]:
     """Return, by assumption, layers a region and tokens a row of every model of table 5."""
     found: dict[str, dict[str, tuple[int, int]]] = {}
     for model, side in CACHES.items():
-        layers = estimate.kv(model=model, mesh=side, program="paper-benchmark").layers_per_region
+        layers = int(estimate.kv(model=model, mesh=side, program="paper-benchmark").layers_per_region)
         trials = {AS_COUNTED: (layers, 1), "tiles in multiples of four": (layers, 4)}
         trials |= {f"{more} more a region": (layers + number, 1) for number, more in ((1, "one layer"), (2, "two"))}
         for name, (own, multiple) in trials.items():
@@ -117,7 +117,7 @@ def caches() -> dict[str, dict[str, tuple[int, int]]]:
 
 def unused(model: str) -> float:
     """Return bytes of a core that hold neither weights nor cache, if the cache is as large as published."""
-    layers = estimate.kv(model=model, mesh=CACHES[model], program="paper-benchmark").layers_per_region
+    layers = int(estimate.kv(model=model, mesh=CACHES[model], program="paper-benchmark").layers_per_region)
     left, entry = _left(model, layers)
     return left - _published_cache(model) * entry
 
