@@ -1,4 +1,4 @@
-"""The commands `fit` and `validate` give the committed constants, error bands and page; scipy finds the constants, too."""
+"""The commands `fit` and `validate` give the committed constants, error bands and page; scipy gives the constants."""
 
 import json
 import re
