@@ -1,4 +1,4 @@
-"""How long an emulation is said to take: from the rounds that run."""
+"""The announced time of an emulation follows from the rounds that run."""
 
 import pytest
 

@@ -94,7 +94,7 @@ def test_slices_change_no_value(moving, cuts):
         assert all(error(*pair) < bound for pair in whole_product(team, moving, 5, 7, 9, cuts, exact))
 
 
-def test_the_unsliced_product_of_175b_is_refused_and_a_sliced_one_fits():
+def test_a_product_of_gpt3_175b_fits_only_in_slices():
     team = Team(WAFER.mesh(1, 8), "relay", 1, 8)
     m, k, n = 2048 // 8, 12288, 4 * 12288 // 8  # the first feed-forward product, rows and columns over 8 dies
     with pytest.raises(
