@@ -16,6 +16,8 @@ from wafer_triton.models.random import config_of
 from wafer_triton.place import regions
 from wafer_triton.place.regions import FullError
 
+pytestmark = pytest.mark.slow
+
 SMALL = {"smollm2-135m", "llama3.2-1b", "qwen2.5-0.5b", "llama3-8b"}
 
 
