@@ -26,10 +26,10 @@ def test_a_wrong_command_line_is_refused(capsys, args, message):
 
 def test_before_ranks_join_only_rank_0_prints_an_error(capsys, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    for rank, told in (("0", True), ("1", False)):
+    for rank, prints in (("0", True), ("1", False)):
         monkeypatch.setenv("RANK", rank)
         assert main(["fly"]) == 2
-        assert ("invalid choice: 'fly'" in capsys.readouterr().err) is told
+        assert ("invalid choice: 'fly'" in capsys.readouterr().err) is prints
 
 
 def test_a_rank_without_peers_prints_the_error_itself(capsys, monkeypatch):

@@ -220,9 +220,11 @@ def test_samples_are_few_and_in_order():
 
 
 def test_progress_is_reported():
-    told = []
-    simulate(poisson(1.0, 300, both(fixed(4), fixed(4))), Given(), Policy(), progress=lambda *each: told.append(each))
-    assert told[-1] == ("requests", 300, 300) and len(told) == 100
+    reports = []
+    simulate(
+        poisson(1.0, 300, both(fixed(4), fixed(4))), Given(), Policy(), progress=lambda *report: reports.append(report)
+    )
+    assert reports[-1] == ("requests", 300, 300) and len(reports) == 100
 
 
 def test_a_request_longer_than_the_cache_is_refused_with_its_tokens():

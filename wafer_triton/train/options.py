@@ -184,8 +184,8 @@ class _Priced:
         case, split, rules = self.case, self.split, self.rules
         attention = self.op.side == "attention"
         there, back = self._attention() if attention else self._product()  # exposed, forward and backward
-        again = self.recompute == "full" or (self.recompute == "selective" and attention)
-        compute = self.forward * (4 if again else 3)
+        recomputed = self.recompute == "full" or (self.recompute == "selective" and attention)
+        compute = self.forward * (4 if recomputed else 3)
         exposed = there * (2 if self.recompute == "full" else 1) + back
         gathers, sync = self._replicas(3 * self.forward)
         exposed += gathers
