@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.slow
 def test_waiting_times_of_one_server_equal_queueing_theory():
-    """M/D/1: a mean wait of rho D / (2 (1 - rho)) (Pollaczek and Khinchine)."""
+    """Check M/D/1: the mean wait is rho D / (2 (1 - rho)), for load rho and service time D (Pollaczek, Khinchine)."""
     load, count = 0.5, 20_000
     times = Given(batch=10**5, at_once=10**5, pool=10**9, step=1e-15, depth=1, fill=(1.0,), longest=8)
     # a prompt of a token takes 1.01 s in the one region of prefill
@@ -132,7 +132,7 @@ def test_requests_and_tokens_are_conserved_in_causal_order_within_the_cache(seed
 
 
 def check_actions(run, times, policy):
-    """Replay a record: prompts whole, slots apart, steps as many as tokens."""
+    """Replay a record: every prompt is prefilled whole, no slot is taken twice, and each token has one step."""
     slots, held, prompt, steps = {}, {}, {}, dict.fromkeys(range(len(run.served)), 0)
     for what, number, *about in run.actions:
         if what == "prefill":

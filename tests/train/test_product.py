@@ -24,7 +24,7 @@ TEAMS = [
 
 
 def spread(team, blocks):
-    """[groups, N, ...], a block for every position of every group, as [rows, cols, ...]."""
+    """Return blocks [groups, N, ...] of all positions of all groups as tiles of dies [rows, cols, ...]."""
     tiles = blocks.new_zeros(*team.mesh.shape, *blocks.shape[2:])
     for group, own in zip(team.groups, blocks, strict=True):
         for position, die in enumerate(group):
@@ -38,7 +38,7 @@ def collected(team, tiles):
 
 
 def whole_product(team, moving, m, k, n, cuts, exact):
-    """Y, dX, dW of a streamed product and of autograd, each [groups, ...]."""
+    """Return pairs of Y, dX and dW [groups, ...]: by a streamed product, and by autograd."""
     dtype = torch.float64 if exact else torch.float32
     machine = Machine(WAFER, team.mesh, exact=exact)
     linear = Linear(machine, team, moving, m, k, n, cuts)

@@ -180,7 +180,7 @@ def shifted_transpose() -> Case:
 
 
 def unread_norm() -> Case:
-    """RMSNorm that scales by its row's sum before the broadcast."""
+    """Build RMSNorm that scales by its row's sum before the broadcast of the sum."""
     made = recipe("rms_norm", Mesh(1, 4, ROOMY), "fp32", ((2, 8), (8,)), ())
     return with_exchange((made.schedule, Intent.of(made)), len(made.schedule.rounds) - 2, lambda one: None)
 
@@ -287,7 +287,7 @@ def test_a_fault_of_provenance_names_both_joined_values(name):
 
 
 def test_a_complete_sum_may_be_joined_by_another_operation():
-    """Maxima of sums, and a residual beside a sum."""
+    """Check maxima of sums, and a residual that is added to a sum."""
     maxima = lambda b: [reduce.all_reduce(b, "x", "x"), reduce.all_reduce(b, "x", "y", op="maximum")]  # noqa: E731
     assert check(*built(maxima, Intent({"x": TILES}, {"x": {}}))).ok
     made = recipe("gemm", Mesh(4, 4, ROOMY), "fp32", ((4, 4), (4, 4)), ())

@@ -94,7 +94,7 @@ def test_meshgemms_own_shifts_have_no_fault():
 
 
 def swapped(protocol: Protocol, wrong) -> Protocol:
-    """Neighbouring steps that `wrong(first, second)` picks change places."""
+    """Exchange neighbouring steps for which `wrong(first, second)` is true."""
     programs = []
     for steps in protocol.programs:
         changed = list(steps)
