@@ -95,6 +95,7 @@ def test_power_follows_cores_and_clock_so_that_a_faster_clock_saves_no_energy() 
     assert device("wormhole,clock_ghz=2").power_watts == 320
     assert power_by_law(fast, slow) == fast.power_watts
     entry = sources(fast)["power_watts"]
+    assert sources("wse2") == sources(device("wse2"))
     assert entry.kind == "scaled" and "15,000 W of wse2" in entry.source and "assumed" in entry.source
     assert sources(device("wormhole,clock_ghz=2"))["sram_bytes"].kind == "data sheet"
 
@@ -179,6 +180,7 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         ("wse2,hop_cycles=", "'hop_cycles=' is no number; write KEY=VALUE"),
         ("wse2,", "'' is no number; write KEY=VALUE"),
         ("hop_cycles=3", "begins with a number; give a preset or a file first, as wse2,hop_cycles=3"),
+        ("wse2;rows=3", "numbers follow after a comma, as wse2,sram_kib=96"),
         ("wse2,rows=3,rows=4", "rows is given twice; give it once"),
         ("wse2,rows=three", "rows = 'three' is a text; give a number"),
         ("wse9,rows=3", "unknown device 'wse9,rows=3'; did you mean 'wse"),
@@ -234,6 +236,7 @@ def test_numbers_are_set_on_the_command_line(line: str, capsys: pytest.CaptureFi
         ("estimate gemv --mesh 8 --k 8 --n 8 --set hop_cycels=3", "did you mean 'hop_cycles'?"),
         ("estimate gemv --mesh 8 --k 8 --n 8 --set 5", "'5' is no number; write KEY=VALUE"),
         ("check --model smollm2-135m --set hop_cycles=3", "it changes a number of --device; give that too"),
+        ("check a.py:f --set hop_cycles=3", "a schedule has a device of its own; change it there"),
         ("draw gemv --k 8 --n 8 --mesh 4 --device a.toml --out a.toml", "is read as --device already"),
         ("draw gemv --k 8 --n 8 --mesh 4 --device a,b.toml,rows=9 --out a,b.toml", "is read as --device already"),
     ],

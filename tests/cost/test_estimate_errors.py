@@ -50,6 +50,11 @@ from wafer_triton.schedule import sram
             "head_groups = 33, but 32 query heads on 360 columns take a whole number from 1 to 32",
         ),
         (
+            lambda: estimate.prefill(model="llama3-8b", mesh=300, tokens=512, head_groups=301),
+            MeshError,
+            "head_groups = 301, but 32 query heads on 300 columns take a whole number from 1 to 32",
+        ),
+        (
             lambda: estimate.decode(model="llama3-8b", mesh=360, context=1, program="paper-benchmark", head_groups=2),
             MeshError,
             "head_groups = 2, but a program without RoPE has one; leave it out",

@@ -9,6 +9,7 @@ import torch
 from wafer_triton.cost.price import price
 from wafer_triton.count.account import Account, account, link_distribution, link_loads, per_round, round_account
 from wafer_triton.device.mesh import Mesh
+from wafer_triton.errors import ShapeError
 from wafer_triton.ops import mesh_gemm
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.product import recipe
@@ -232,6 +233,15 @@ def test_the_distribution_counts_links_that_are_there():
     assert east.percentiles == {0.0: 0.0, 50.0: 0.0, 100.0: 12.0}
     assert (east.histogram[0].tolist(), east.histogram[1].tolist()) == ([4, 2], [0.0, 6.0, 12.0])
     assert (totals["north"].links, totals["north"].idle) == (4, 0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [({"bins": 0}, "bins = 0 must be"), ({"percentiles": (101,)}, "percentile 101 is not a number")],
+)
+def test_a_distribution_without_bins_or_beyond_a_hundred_is_refused(asked, message):
+    with pytest.raises(ShapeError, match=message):
+        link_distribution(schedule(Mesh(1, 3), ("x", [0], [2])), **asked)
 
 
 def crossings(example: Schedule) -> list[dict[tuple[str, int, int], list[int]]]:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import wafer_triton
+from wafer_triton.compare import algorithms
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.program import Held, Program
 from wafer_triton.errors import ArgumentError
@@ -24,7 +25,7 @@ ROOT = Path(wafer_triton.__file__).parent.parent
 MORE = [
     Program, Held, TokenStream, convert.MeshLinear, convert.MeshRMSNorm, convert.account, convert.predicted,
     Executor.bind, block.Block, block.schedule, plan.plan, report.report, report.Slo, simulate.simulate,
-    workload.Request, workload.Closed,
+    workload.Request, workload.Closed, algorithms.compare_own,
 ]  # fmt: skip
 BORDER = {"main"}  # starts without an import, so that Ctrl-C is one line from the first moment
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from wafer_triton.count.account import account
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.torch import TorchExecutor
-from wafer_triton.errors import CacheError
+from wafer_triton.errors import CacheError, ShapeError
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.schedule import Schedule
@@ -123,6 +123,12 @@ def test_concat_fills_its_last_row(prefilled):
         CacheError, match=r"\(concat\) is full: .* on the last of 3 rows; .* a larger max_length, or policy 'shift'"
     ):
         appending(cache, cache.capacity)
+
+
+@pytest.mark.parametrize("sizes", [("8", 4), (-8, 4), (8, 0), (8, 4, "shift", -1)])
+def test_a_cache_without_rows_or_entries_is_refused(sizes):
+    with pytest.raises(ShapeError, match="must be a whole number of at least 1"):
+        KvCache(*sizes)
 
 
 def test_an_unknown_policy_lists_the_known():

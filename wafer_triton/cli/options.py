@@ -75,7 +75,9 @@ def prepare(args: argparse.Namespace) -> None:
 
     numbers = vars(args).pop("numbers", [])
     if numbers and args.device is None:
-        raise ConfigError(f"--set {numbers[0]}: it changes a number of --device; give that too")
+        of_its_own = getattr(args, "schedule", None) is not None
+        remedy = "a schedule has a device of its own; change it there" if of_its_own else "give that too"
+        raise ConfigError(f"--set {numbers[0]}: it changes a number of --device; {remedy}")
     if numbers:
         args.device = ",".join((args.device, *numbers))
 

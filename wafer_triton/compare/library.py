@@ -21,7 +21,7 @@ from wafer_triton.device.dtype import dtype_name, torch_dtype
 from wafer_triton.device.mesh import as_mesh
 from wafer_triton.errors import MeshError, ShapeError
 from wafer_triton.schedule.product import Recipe, recipe
-from wafer_triton.text.calls import bound
+from wafer_triton.text.calls import bound, call_check
 from wafer_triton.text.progress import Progress, silent
 from wafer_triton.text.quantity import named, unit
 
@@ -57,16 +57,25 @@ def bench_gemm(mesh: Any, m: int, k: int, n: int, **options: Any) -> list[TimedR
     Raises a WaferError for a wrong mesh, size, dtype or algorithm, and for tiles that overflow a core. Raises
     ShapeError for a product of more numbers than are computed here, BackendError for an absent torch device or backend.
     """
-    return _rows("gemm", mesh, ((m, k), (k, n)), **{"algorithm": "mesh", **options})
+    return _rows("gemm", mesh, ((m, k), (k, n)), {"algorithm": "mesh", **options})
 
 
+@bound
 def bench_gemv(mesh: Any, k: int, n: int, **options: Any) -> list[TimedRow]:
     """Return rows for [1, k] x [k, n], as `bench_gemm`; `algorithm` is "ktree" by default."""
-    return _rows("gemv", mesh, ((1, k), (k, n)), **{"algorithm": "ktree", **options})
+    return _rows("gemv", mesh, ((1, k), (k, n)), {"algorithm": "ktree", **options})
 
 
-def _rows(
-    name: str, mesh: Any, shapes: tuple[tuple[int, int], tuple[int, int]], *, algorithm: str, dtype: str = "fp32",
+Shapes = tuple[tuple[int, int], tuple[int, int]]
+
+
+def _rows(name: str, mesh: Any, shapes: Shapes, options: dict[str, Any]) -> list[TimedRow]:
+    call_check(_measured, f"bench_{name}: ")((name, mesh, shapes), options)
+    return _measured(name, mesh, shapes, **options)
+
+
+def _measured(
+    name: str, mesh: Any, shapes: Shapes, /, *, algorithm: str, dtype: str = "fp32",
     device: DeviceLike = "wse2", emulate_on: str = "auto", backend: str | None = None, seconds: float = 1.0,
     progress: Progress = silent,
 ) -> list[TimedRow]:  # fmt: skip

@@ -191,6 +191,7 @@ def request(
     return replace(whole, device_regions=regions, fits=reasons is None, as_if=reasons)
 
 
+@checked
 def request_place(
     *, device: DeviceLike = "wse2", model: Model, prefill_mesh: Any, decode_mesh: Any, input: int,
     output: int, groups: int | None = None, program: str = "full", as_if: bool = False, head_groups: int | None = None,

@@ -148,7 +148,15 @@ def link_loads(schedule: Schedule, block: int = 1) -> Loads:
 def link_distribution(
     schedule: Schedule, percentiles: Iterable[float] = (0, 25, 50, 75, 90, 99, 100), bins: int = 10
 ) -> dict[str, LinkDistribution]:
-    """Return for each direction in use the spread of the whole run's bytes over its links."""
+    """Return for each direction in use the spread of the whole run's bytes over its links.
+
+    Raises ShapeError for `bins` that are not a positive whole number, or a percentile outside 0 to 100.
+    """
+    (bins,) = check_counts(bins=bins)
+    percentiles = tuple(percentiles)
+    for point in percentiles:
+        if not 0 <= point <= 100:
+            raise ShapeError(f"link_distribution: percentile {shown(point)} is not a number from 0 to 100")
     inside: dict[str, Any] = {"east": np.s_[:, :-1], "west": np.s_[:, 1:], "south": np.s_[:-1], "north": np.s_[1:]}
     distribution = {}
     for way, load in link_loads(schedule).items():

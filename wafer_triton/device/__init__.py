@@ -135,8 +135,13 @@ ANY = replace(PRESETS["wse2"].unbounded(), name="any", rows=int(MOST["rows"]), c
 DeviceLike = str | PathLike[str] | Device  # a preset, a text such as "wse2,sram_kib=96", a TOML or JSON file, a Device
 
 
-def sources(of: Device) -> dict[str, Sourced]:
-    """Return each number of a device with its source, which a preset of its name, or that it is like, may have."""
+@bound
+def sources(of: DeviceLike) -> dict[str, Sourced]:
+    """Return each number of a device with its source, which a preset of its name, or that it is like, may have.
+
+    Raises DeviceError as `device`.
+    """
+    of = device(of)
     base = base_of(of)
     held = {} if base is None else read(base.name).numbers
     found = {}

@@ -92,6 +92,9 @@ def in_text(text: str) -> tuple[str, dict[str, Any]]:
     """
     first, *settings = listed(text)
     if "=" in first and not isfile(first):
+        preset = next((name for name in NAMES if first.startswith(name)), None)
+        if preset is not None:
+            raise DeviceError(f"device {text!r}: numbers follow after a comma, as {preset},sram_kib=96")
         raise DeviceError(f"device {text!r}: begins with a number; give a preset or a file first, as wse2,{text}")
     values: dict[str, Any] = {}
     for setting in settings:

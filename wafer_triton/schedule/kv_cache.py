@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wafer_triton.errors import CacheError
+from wafer_triton.errors import CacheError, check_counts
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Cores, Index, Round, Slot
 from wafer_triton.text.calls import bound
@@ -26,7 +26,7 @@ POLICIES = ("shift", "concat")
 class KvCache:
     """A cache of `entries` tokens on each of `rows` rows; a prompt of `prefilled` tokens was spread over them evenly.
 
-    Raises CacheError for an unknown policy.
+    Raises CacheError for an unknown policy, ShapeError for sizes that are not positive whole numbers.
     """
 
     rows: int
@@ -35,6 +35,9 @@ class KvCache:
     prefilled: int = 0
 
     def __post_init__(self) -> None:
+        check_counts(rows=self.rows, entries=self.entries)
+        if self.prefilled:
+            check_counts(prefilled=self.prefilled)
         if self.policy not in POLICIES:
             raise CacheError(f"KV policy {self.policy!r}: choose one of {', '.join(POLICIES)}")
 

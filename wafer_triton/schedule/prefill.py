@@ -17,7 +17,7 @@ from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.expert_regions import prefill_pass, prefill_routing
 from wafer_triton.schedule.experts import prefill_experts
 from wafer_triton.schedule.gemm import meshgemm, meshgemm_t
-from wafer_triton.schedule.heads import distinct
+from wafer_triton.schedule.heads import distinct, most_groups
 from wafer_triton.schedule.norm import softmax_parts
 from wafer_triton.schedule.rounds import Slot
 from wafer_triton.schedule.segment_gemm import segment_gemm, segment_gemm_t
@@ -174,7 +174,8 @@ def head_group_blocks(block: Block, count: int | None = None) -> list[Block]:
     """Return a prefill block with each number of head groups that is tried, or with `count`."""
     columns = block.mesh.shape[1]
     if count is not None:
-        return [in_head_groups(block, min(count, columns) if type(count) is int else count)]
+        held = type(count) is int and min(count, columns) <= most_groups(block.shape, columns)
+        return [in_head_groups(block, min(count, columns) if held else count)]  # a refusal names `count` as given
     kinds = distinct(block.shape, columns)
     return [in_head_groups(block, kind.count) for kind in kinds if kind.count == 1 or kind.width <= WIDEST]
 
