@@ -52,7 +52,7 @@ def _heads(block: Block, qkv: Tensor, *more: Tensor) -> tuple[Tensor, ...]:
     if c.clip_qkv is not None:
         qkv = qkv.clamp(-c.clip_qkv, c.clip_qkv)
     q, k, v = qkv.split(kinds, 2)
-    return tuple(part.transpose(1, 2).flatten(2) for part in (_turned(q, *angles), _turned(k, *angles), v))
+    return tuple(part.transpose(1, 2).flatten(2) for part in (_rotated(q, *angles), _rotated(k, *angles), v))
 
 
 def _thirds(qkv: Tensor, block: Block) -> tuple[Tensor, ...]:
@@ -60,12 +60,12 @@ def _thirds(qkv: Tensor, block: Block) -> tuple[Tensor, ...]:
     return qkv.unflatten(-1, (-1, block.qkv)).split(block.qkv // 3, -1)
 
 
-def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Return RoPE of [tokens, columns, heads, head]; on a column the first half of the head pairs with the second."""
     low, high = x.chunk(2, -1)
-    turned = x.clone()
-    turned[..., : low.shape[-1]], turned[..., low.shape[-1] :] = low * cos - high * sin, high * cos + low * sin
-    return turned
+    rotated = x.clone()
+    rotated[..., : low.shape[-1]], rotated[..., low.shape[-1] :] = low * cos - high * sin, high * cos + low * sin
+    return rotated
 
 
 def _attended(block: Block, q: Tensor, keys: Tensor, values: Tensor, biases: Sequence[Tensor | None]) -> Tensor:
