@@ -311,7 +311,7 @@ def test_an_intent_must_fit_its_schedule():
     schedule, _ = all_reduce()
     with pytest.raises(ScheduleError, match="planted: the intent names undeclared buffers: y"):
         check(schedule, Intent({"x": TILES}, {"y": {}}))
-    with pytest.raises(ScheduleError, match="planted: result '.+' names k, but no given buffer does; they name"):
+    with pytest.raises(ScheduleError, match="planted: result '.+' has k, but no given buffer has; they have"):
         check(schedule, Intent({"x": TILES}, {"x": {"k": "y"}}))
 
 

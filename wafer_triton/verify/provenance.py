@@ -174,7 +174,7 @@ class _Run:
             (name,) = [name for name, spec in self.results.items() if unnamed[0] in spec][:1]
             has = ", ".join(sorted(self.letters.places))
             raise ScheduleError(
-                f"{schedule.name}: result {name!r} names {', '.join(unnamed)}, but no given buffer does; these name {has}"
+                f"{schedule.name}: result {name!r} has {', '.join(unnamed)}, but no given buffer has; they have {has}"
             )
 
     def run(self) -> None:
