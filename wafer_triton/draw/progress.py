@@ -18,11 +18,11 @@ class Progress:
 
     With `brief`, work that takes less than `LONG` seconds, as announced, is not reported.
     With `paced`, a run is announced once, as soon as its rest is long. The rest follows from the pace of its last parts
-    by `clock`, in seconds.
+    by `clock`, in seconds (None: `perf_counter`).
     """
 
-    def __init__(self, brief: bool = False, paced: bool = False, clock: Callable[[], float] = perf_counter) -> None:
-        self._brief, self._paced, self._clock = brief, paced, clock
+    def __init__(self, brief: bool = False, paced: bool = False, clock: Callable[[], float] | None = None) -> None:
+        self._brief, self._paced, self._clock = brief, paced, clock or perf_counter
         self._since: tuple[float, int] | None = None  # time and number of parts from which on a pace is taken
         self._bars = _bars() if sys.stderr is not None and sys.stderr.isatty() else None
         self._tasks: dict[str, Any] = {}
