@@ -6,6 +6,7 @@ loads. On a machine with CUDA, TRITON_INTERPRET=0 has the same tests judge the c
 
 import gc
 import os
+import sys
 
 os.environ.setdefault("TRITON_INTERPRET", "1")
 os.environ["WAFER_TRITON_TUNE"] = "0"
@@ -66,6 +67,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith(names):
             item.add_marker("large")
+
+
+def pytest_sessionfinish() -> None:
+    """Save the lines of `make coverage` at once: a worker that takes more than ten seconds to end is killed."""
+    coverage = sys.modules.get("coverage")
+    current = None if coverage is None else coverage.Coverage.current()
+    if current is not None:
+        current.save()
 
 
 def pytest_collection_finish() -> None:
