@@ -236,11 +236,11 @@ def test_a_large_product_is_compared_without_values(capsys):
     assert "largest error -: values were not computed" in capsys.readouterr().out
 
 
-def test_a_plan_of_many_meshes_says_how_far_it_is(capsys):
-    line = "plan --model smollm2-135m --device wormhole --input 1 --output 1 --step"
-    for step, told in (("1", True), ("8", False)):
-        assert main(shlex.split(f"{line} {step}")) == 2  # it holds no such model
-        assert ("meshes of prefill: 8 of 8" in capsys.readouterr().err) is told
+@pytest.mark.parametrize(("step", "sides"), [(1, 8), (8, 1)])
+def test_a_plan_reports_its_meshes(capsys, step, sides):
+    line = f"plan --model smollm2-135m --device wormhole --input 1 --output 1 --step {step}"
+    assert main(shlex.split(line)) == 2  # it holds no such model
+    assert f"meshes of prefill: {sides} of {sides}" in capsys.readouterr().err
 
 
 def test_a_check_of_many_cores_says_how_far_it_is(capsys, monkeypatch):

@@ -9,16 +9,22 @@ import pytest
 # No clock decides when the signal comes, so that a busy machine changes nothing.
 CODE = """
 import os, signal, sys
+
 signal.signal(signal.SIGINT, signal.default_int_handler)
 calls = 0
+
 def count(frame, event, argument):
     global calls
     calls += event == "call"
     if calls == {number}:
         sys.setprofile(None)
+
         os.kill(os.getpid(), signal.SIGINT)
+
 from wafer_triton.cli.main import main
+
 sys.argv = "wafer-triton plan --model llama3-8b --input 2048 --output 2048 --step 1".split()
+
 sys.setprofile(count)
 sys.exit(main())
 """

@@ -37,7 +37,6 @@ BASIS = ("constants", "error_band", "outside", "layout")  # of a plan, printed o
 # 4,096 and 256 tokens, in CPU seconds of a busy Intel Xeon with 2 cores.
 OF_A_DECODER, OF_A_MIXTURE = (2.5, 0.075), (5.0, 0.12)
 ENERGY = "bound by the given seconds and the power of each side alone"  # the line under an estimate of energy
-FINE_STEP = 5  # up to which a plan, of some hundred meshes, reports how far it is
 
 
 def estimate(args: argparse.Namespace) -> int:
@@ -139,7 +138,7 @@ def plan(args: argparse.Namespace) -> int:
             file=sys.stderr,
             flush=True,
         )
-    with Progress(brief=seconds < LONG and args.step > FINE_STEP) as progress:
+    with Progress() as progress:
         plans = [asdict(plan) for plan in search.plan(**options, progress=progress)]
     shown = [{name: value for name, value in plan.items() if name not in BASIS and value is not None} for plan in plans]
     legend = Legend(search.Plan)
