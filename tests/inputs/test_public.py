@@ -49,7 +49,7 @@ def imported() -> set[tuple[str, str]]:
 def public() -> dict[str, Callable[..., Any]]:
     """Return the public callables by their names; of a class its constructor and its public methods."""
     names = imported() | {("wafer_triton", name) for name in wafer_triton.__all__}
-    values = [getattr(import_module(module), name, None) for module, name in names]
+    values = [getattr(import_module(module), name, None) for module, name in sorted(names)]
     for module in (wafer_triton.draw, wafer_triton.estimate, wafer_triton.distributed):
         values += [value for name in module.__all__ if inspect.isfunction(value := getattr(module, name))]
     found: dict[str, Callable[..., Any]] = {}
