@@ -12,6 +12,7 @@ import torch
 from wafer_triton.errors import ShapeError
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.generate import each_forward
+from wafer_triton.text.calls import bound
 from wafer_triton.text.progress import Progress, silent
 from wafer_triton.text.quantity import unit
 
@@ -66,6 +67,7 @@ class Perplexity:
         return asdict(self) | {"perplexity": self.perplexity}
 
 
+@bound
 def perplexity(
     model: WaferForCausalLM, ids: Sequence[int], window: int = 256, progress: Progress = silent
 ) -> Perplexity:

@@ -70,6 +70,7 @@ def in_words(group: Sequence[Row], over: Iterable[str], by: str) -> str:
     return f"{'least' if less_is_better(by) else 'most'} {figure} at {point}{others}"
 
 
+@bound
 def front(rows: Sequence[Row], columns: Sequence[str]) -> list[Row]:
     """Return the feasible rows that no other beats: as good in all columns, and better in one; the best first."""
     columns = [columns] if isinstance(columns, str) else columns

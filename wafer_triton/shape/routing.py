@@ -40,6 +40,7 @@ def drawn(shape: DecoderShape, tokens: int, skew: float = 0.0, seed: int = 0) ->
     return trace
 
 
+@bound
 def read_trace(path: Path, shape: DecoderShape) -> Trace:
     """Return the trace in a JSON file, {"experts": [layer][token][k]}, as `generate --routing-out` writes it.
 
