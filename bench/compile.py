@@ -41,7 +41,7 @@ class Compiled:
 
 
 def ahead() -> list[Compiled]:
-    """Have every launch of this process compile its kernel for sm_90, and nothing run; the list grows with each."""
+    """Make every launch of this process compile its kernel for sm_90 without running it; return the growing list."""
     compiled, names = list[Compiled](), list[str]()
 
     def listen(*, src: Any, cache_hit: bool, **_: Any) -> None:
@@ -66,7 +66,7 @@ def ahead() -> list[Compiled]:
 
 
 def seconds() -> tuple[float, float]:
-    """CPU seconds of this process so far, and of the processes that it started."""
+    """Return the CPU seconds of this process and of the processes that it started."""
     own, others = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return own.ru_utime + own.ru_stime, others.ru_utime + others.ru_stime
 

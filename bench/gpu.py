@@ -3,8 +3,8 @@
 Runs tests/gpu, then the suites, the figures of merit first; writes bench/results/<name of the GPU>.json and plots; and
 prints the table, the figures with their bounds, and one object of JSON as the last line of stdout. A case that fails
 or hangs ends no other case (see harness/supervise.py), and a line is written as each case ends. A case for which no
-time is left is listed as not measured. The package need not be installed: in a checkout it is there, and elsewhere its
-wheel may lie beside bench/. Without a checkout, tests/ goes beside bench/ as well, or `--only suites` does without.
+time is left is listed as not measured. The package need not be installed: a checkout contains it, and elsewhere its
+wheel may lie beside bench/. Without a checkout, tests/ must lie beside bench/ as well, except for `--only suites`.
 Exit codes: 0; 1 if a test or a case failed; 2 without a GPU; 3 without the Python packages or tests that it needs.
 `--only tests` or `--only suites` does the one part in all the `--minutes`; `--rehearse` does all at small sizes on the
 CPU, kernels by Triton's interpreter, and without a limit of time.
@@ -126,7 +126,7 @@ def unpacked() -> Path | None:
 
 
 def remedy(lacking: str) -> str:
-    """Return the one command, or copy, that brings the missing package or folder."""
+    """Return the command, or the copy of a folder, by which the missing package or folder is added."""
     if lacking == "tests":
         return f"copy the checkout's tests/ to {TESTS.parent}, or take --only suites"
     if lacking == "wafer_triton":

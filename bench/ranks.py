@@ -1,4 +1,4 @@
-"""Meshes and models over the ranks of a run beside one process of it; times are emulation times.
+"""Meshes and models over all ranks, compared with one process; times are emulation times.
 
     torchrun --nproc-per-node 2 bench/ranks.py [--only WORD] [--json FILE]
 
@@ -51,10 +51,10 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Row:
-    """A case: median milliseconds of both, the speed-up by the ranks, the bytes between ranks.
+    """A case: median milliseconds of one process and of all ranks, their ratio, and the bytes between ranks.
 
-    `cpu_ratio` is by the processor time of the busiest rank: the ratio if no rank ever waited. `rank_bytes` is None
-    where activations are sent between ranks.
+    `cpu_ratio` is the ratio by the processor time of the busiest rank, as if no rank ever waited. `rank_bytes` is None
+    for a model in pipeline stages, which send activations.
     """
 
     what: str
@@ -136,7 +136,7 @@ def measured(case: Case, turns: int) -> Row:
 
 
 def timed(run: Callable[[], object], on: Executor) -> tuple[float, float]:
-    """Return the seconds until all ranks are through, and the processor's seconds of the busiest one."""
+    """Return the seconds until all ranks have ended the run, and the processor seconds of the busiest one."""
     wait(on)
     begun, busy = perf_counter(), process_time()
     run()
@@ -148,7 +148,7 @@ def timed(run: Callable[[], object], on: Executor) -> tuple[float, float]:
 
 
 def wait(on: Executor) -> None:
-    """Wait until all ranks are here, and their GPUs have finished."""
+    """Wait until all ranks call this function and their GPUs have finished."""
     if torch.device(on.device).type == "cuda":
         torch.cuda.synchronize(on.device)
     dist.barrier()

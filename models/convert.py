@@ -16,13 +16,14 @@ from torch.nn.parameter import is_lazy
 
 from wafer_triton.cost.price import Cost, Prediction
 from wafer_triton.count.account import Account
-from wafer_triton.device import Device
+from wafer_triton.device import DeviceLike
+from wafer_triton.device import device as find_device
 from wafer_triton.device.dtype import STORED, storage_name, tile_dtype, torch_dtype
 from wafer_triton.device.layout import MeshTensor, scatter
 from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.device.modes import WITHOUT_VALUES, check_eager
 from wafer_triton.emulate.executor import Executor
-from wafer_triton.errors import CheckpointError, DtypeError, ShapeError
+from wafer_triton.errors import CheckpointError, ConfigError, DtypeError, ShapeError, check_type
 from wafer_triton.models.checkpoint.weights import is_finite
 from wafer_triton.models.place.storage import converted, magnitude
 from wafer_triton.models.run.ledger import Ledger
@@ -99,6 +100,7 @@ def convert(
 @bound
 def off_mesh(model: nn.Module) -> dict[str, int]:
     """Return the number of a converted model's parameters that are not on the mesh, by the kind of their layer."""
+    check_type("the converted model", model, nn.Module, ConfigError)
     sizes: dict[str, int] = {}
     counted = set[nn.Parameter]()
     for layer in model.modules():
@@ -118,12 +120,13 @@ def account(model: nn.Module) -> Account:
 
 
 @bound
-def predicted(model: nn.Module, device: Device) -> Prediction:
+def predicted(model: nn.Module, device: DeviceLike) -> Prediction:
     """Return the predicted time and energy on a device of all runs of a converted model's layers."""
-    return Prediction.of(sum((ledger.cost for ledger in _ledgers(model)), Cost()), device)
+    return Prediction.of(sum((ledger.cost for ledger in _ledgers(model)), Cost()), find_device(device))
 
 
 def _ledgers(model: nn.Module) -> Iterator[Ledger]:
+    check_type("the converted model", model, nn.Module, ConfigError)
     return (layer.ledger for layer in model.modules() if isinstance(layer, _OnMesh))
 
 

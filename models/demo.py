@@ -23,7 +23,7 @@ MESH, NEW_TOKENS, TOLERANCE = 24, 32, 1e-3
 
 @dataclass(frozen=True)
 class Comparison:
-    """Greedy tokens of the mesh, up to the first that differs, and of the judge; their largest logit difference."""
+    """Greedy tokens of the mesh, up to the first that differs, and of the reference; their largest logit difference."""
 
     tokens: list[int]
     expected: list[int]
@@ -35,10 +35,10 @@ class Comparison:
         return self.tokens == self.expected and self.difference < TOLERANCE
 
 
-def compare(model: WaferForCausalLM, judge: Any, prompt: list[int], new_tokens: int) -> Comparison:
-    """Continue a prompt greedily with both; `judge` is a transformers model with the same weights, on any device."""
-    ids = torch.tensor([prompt], device=judge.device)
-    said = judge.generate(
+def compare(model: WaferForCausalLM, reference: Any, prompt: list[int], new_tokens: int) -> Comparison:
+    """Continue a prompt greedily with both; `reference` is transformers' model with the same weights, on any device."""
+    ids = torch.tensor([prompt], device=reference.device)
+    said = reference.generate(
         ids,
         attention_mask=torch.ones_like(ids),
         max_new_tokens=new_tokens,
@@ -70,7 +70,7 @@ def predicted_line(model: WaferForCausalLM) -> str:
 
 
 def main(arguments: Sequence[str] = ()) -> int:
-    """Return 0 if every token is the judge's, 1 if not, 2 without a checkpoint or the chosen device."""
+    """Return 0 if every token is the reference's, 1 if not, 2 without a checkpoint or the chosen device."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils.logging import disable_progress_bar
 
@@ -87,11 +87,11 @@ def main(arguments: Sequence[str] = ()) -> int:
         return 2
     print(f"SmolLM2-135M on meshes of {MESH} x {MESH} virtual cores of a WSE-2, fp32, emulated {described(executor)}.")
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    judge = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).to(torch.device(executor.device))
+    reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).to(torch.device(executor.device))
     model = WaferForCausalLM.from_pretrained(folder, mesh=MESH, dtype="fp32", max_length=64, executor=executor)
     failures = 0
     for prompt in PROMPTS:
-        comparison = compare(model, judge, tokenizer(prompt)["input_ids"], NEW_TOKENS)
+        comparison = compare(model, reference, tokenizer(prompt)["input_ids"], NEW_TOKENS)
         tokens, account = comparison.tokens, model.account()
         print(f"\n> {prompt}{tokenizer.decode(tokens, skip_special_tokens=True)}\n")
         if tokens == comparison.expected:

@@ -12,7 +12,7 @@ import torch
 from wafer_triton.errors import ShapeError
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.generate import each_forward
-from wafer_triton.text.calls import bound
+from wafer_triton.text.arguments import checked
 from wafer_triton.text.progress import Progress, silent
 from wafer_triton.text.quantity import unit
 
@@ -67,7 +67,7 @@ class Perplexity:
         return asdict(self) | {"perplexity": self.perplexity}
 
 
-@bound
+@checked
 def perplexity(
     model: WaferForCausalLM, ids: Sequence[int], window: int = 256, progress: Progress = silent
 ) -> Perplexity:
@@ -75,6 +75,7 @@ def perplexity(
     return last(perplexities(model, ids, window, progress))
 
 
+@checked
 def perplexities(
     model: WaferForCausalLM, ids: Sequence[int], window: int = 256, progress: Progress = silent
 ) -> Iterator[Perplexity]:
@@ -119,21 +120,31 @@ class Precision:
                 for name, value in asdict(self).items()}  # fmt: skip
 
 
+@checked
 def compare(
-    model: WaferForCausalLM, judge: WaferForCausalLM, ids: Sequence[int], window: int = 256, progress: Progress = silent
+    model: WaferForCausalLM,
+    reference: WaferForCausalLM,
+    ids: Sequence[int],
+    window: int = 256,
+    progress: Progress = silent,
 ) -> Precision:
-    """Return `model`'s logits over a text against `judge`'s, which has the same weights in fp32."""
-    return last(comparisons(model, judge, ids, window, progress))
+    """Return `model`'s logits over a text against `reference`'s, a model with the same weights in fp32."""
+    return last(comparisons(model, reference, ids, window, progress))
 
 
+@checked
 def comparisons(
-    model: WaferForCausalLM, judge: WaferForCausalLM, ids: Sequence[int], window: int = 256, progress: Progress = silent
+    model: WaferForCausalLM,
+    reference: WaferForCausalLM,
+    ids: Sequence[int],
+    window: int = 256,
+    progress: Progress = silent,
 ) -> Iterator[Precision]:
     """Yield the comparison up to the end of each window."""
     squares, scale, largest, tokens, differ = 0.0, 0.0, 0.0, 0, 0
     first: tuple[int, int, int] | None = None
     nats = [0.0, 0.0]
-    pairs = zip(logits_of(model, ids, window, progress), logits_of(judge, ids, window), strict=True)
+    pairs = zip(logits_of(model, ids, window, progress), logits_of(reference, ids, window), strict=True)
     for (got, following), (wanted, _) in pairs:
         error = (got - wanted).double()
         largest = max(largest, float(error.abs().max().nan_to_num(float("inf"))))

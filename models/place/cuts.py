@@ -22,7 +22,7 @@ from wafer_triton.device.layout import MeshTensor, scatter
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.models.checkpoint.weights import StoredWeights
 from wafer_triton.models.place.storage import converted, magnitude
-from wafer_triton.place.need import is_turned, param_shapes, tile_shape, weights_of
+from wafer_triton.place.need import is_transposed, param_shapes, tile_shape, weights_of
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.ring import aligned
 from wafer_triton.schedule.rounds import Buffer, Index, Parameter
@@ -229,7 +229,7 @@ def sources(decode: Block, prefill: Block, kind: str) -> dict[str, tuple[str, to
         here = next((other for other in held if [cut.name for cut in other.holds] == names), None)
         if here is None or is_in_regions(prefill, buffer):
             return None
-        source = turned if is_turned(here, buffer) else cores
+        source = turned if is_transposed(here, buffer) else cores
         found[name] = here.name, source[aligned(mesh.shape[0]).tolist()] if buffer.skew else source
     return found
 

@@ -1,4 +1,4 @@
-"""The one command for a GPU, in earnest on a CPU: `make rehearse`.
+"""The command `python bench/gpu.py`, rehearsed on a CPU with real tests and suites: `make rehearse`.
 
 It takes minutes and times everything, so `make test` has its parts instead: test_gpu.py the command without its work,
 test_suites.py a case of each suite.

@@ -1,4 +1,4 @@
-"""bench/gpu: no case takes others with it, time is kept, and the whole command; workers and time are the test's own."""
+"""bench/gpu: a failed case ends no other, limits of time, and the whole command, with a clock of the test."""
 
 import importlib.util
 import json

@@ -62,7 +62,7 @@ def chosen(number):
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize(("op", "shapes"), [("gemm", ((12, 20), (20, 8))), ("gemv", ((3, 20), (20, 28)))])
 @pytest.mark.parametrize("side", [4, 5])
-def test_the_emulation_equals_the_torch_executor(op, shapes, side, dtype, way, monkeypatch):
+def test_a_peer_equals_the_torch_executor(op, shapes, side, dtype, way, monkeypatch):
     monkeypatch.setattr(peers, "fastest", chosen(way))
     product = recipe(op, Mesh(side, side), dtype, shapes, ())
     schedule = product.schedule

@@ -1,4 +1,4 @@
-"""bench/report: ratios, figures with their bounds, plots; and that the suites have a case for every figure."""
+"""bench/report: ratios, figures with their bounds, plots, and a case in the suites for every figure."""
 
 import bench_decode
 import bench_exchange

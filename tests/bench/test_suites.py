@@ -1,4 +1,4 @@
-"""The suites of bench/: a small case of each, on a device where every run takes a second; and how they are run."""
+"""The suites of bench/: a small case of each, on a device where every run takes a second, and their workers' log."""
 
 import importlib
 import json

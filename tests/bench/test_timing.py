@@ -1,4 +1,4 @@
-"""The timing of bench/: runs, inputs and graphs, and the facts that a case records of its GPU."""
+"""The timing of bench/: runs, inputs and graphs, and the facts about a GPU in the record of a case."""
 
 import os
 from contextlib import contextmanager, nullcontext

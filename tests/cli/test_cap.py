@@ -46,11 +46,11 @@ def test_records_of_runs_have_passes_and_are_compared(runs, capsys):
     files = [str(home / f"run{mesh}.json") for mesh in ("2", "3")]
     costs = ["--kwh-price", "0.2", "--hardware-price", "2e6", "--lifetime-hours", "26280"]
     assert main(["cap", *files, "--accuracy", "0.5", "--accuracy", "0.4", *costs, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out.splitlines()[-1])
-    first, second = told["runs"]
+    answer = json.loads(capsys.readouterr().out.splitlines()[-1])
+    first, second = answer["runs"]
     faster = first["tokens_per_second"] > second["tokens_per_second"]
-    assert [place["performance"] for place in told["scaled"]] == [float(faster), float(not faster)]
-    assert [place["accuracy"] for place in told["scaled"]] == [1.0, 0.0]
+    assert [place["performance"] for place in answer["scaled"]] == [float(faster), float(not faster)]
+    assert [place["accuracy"] for place in answer["scaled"]] == [1.0, 0.0]
     seconds = 1 / first["tokens_per_second"]
     wanted = 1e6 * (first["joules_per_token"] / 3.6e6 * 0.2 + 2e6 * seconds / (26280 * 3600))
     assert first["dollars_per_million_tokens"] == pytest.approx(wanted)

@@ -76,7 +76,7 @@ def test_json_holds_full_numbers(run):
     assert json.loads(out)["cycles_per_layer"] == exact.cycles_per_layer
 
 
-def test_a_share_of_sram_bandwidth_is_called_so(run):
+def test_a_share_of_sram_bandwidth_is_labelled_as_one(run):
     assert re.search(r"share of SRAM bandwidth +\d+\.\d+ %\n", run(DECODE)[1])
 
 

@@ -64,12 +64,12 @@ def test_a_cache_is_explained_by_the_sram_of_a_core(capsys, tmp_path):
     assert re.search(rf"\nhead groups +{found['head_groups']}\n", text)
 
 
-def test_energy_is_no_kind_of_explain(capsys):
+def test_explain_refuses_energy(capsys):
     assert main(["explain", "energy", "--seconds", "1", "--against-seconds", "1"]) == 2
     assert "invalid choice: 'energy'" in capsys.readouterr().err
 
 
-def test_effects_and_slopes_of_a_time_are_of_speed(capsys):
+def test_effects_and_slopes_of_a_time_are_given_for_its_speed(capsys):
     assert main(["explain", "gemv", "--mesh", "60", "--k", "600", "--n", "600"]) == 0
     printed = capsys.readouterr().out
     clock = next(line for line in printed.splitlines() if line.startswith("clock_hz "))

@@ -117,7 +117,7 @@ def test_a_search_of_meshes_reports_its_progress(run):
 
 
 @pytest.mark.slow
-def test_triton_says_the_same(run, monkeypatch):
+def test_triton_prints_the_same_text(run, monkeypatch):
     if not torch.cuda.is_available():
         monkeypatch.setenv("TRITON_INTERPRET", "1")
     made = outcome(run, "--backend", "triton", "--dtype", "fp32", "--max-new-tokens", "2")
@@ -125,7 +125,7 @@ def test_triton_says_the_same(run, monkeypatch):
     assert made["tokens"] == outcome(run, "--backend", "torch", "--dtype", "fp32", "--max-new-tokens", "2")["tokens"]
 
 
-def test_one_token_has_a_rate_too(run):
+def test_a_generation_of_one_token_has_a_rate(run):
     made = outcome(run, "--max-new-tokens", "1")
     assert len(made["tokens"]) == 1 and made["tokens_per_second"] > 0
 
@@ -230,7 +230,7 @@ def test_ctrl_c_while_loading(run, monkeypatch):
     assert run() == (130, "", "interrupted\n")
 
 
-def test_our_own_faults_are_not_hidden(run, monkeypatch):
+def test_a_bug_is_raised_unchanged(run, monkeypatch):
     def fail(*args, **options):
         raise AssertionError("ours")
 

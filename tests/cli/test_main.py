@@ -1,4 +1,4 @@
-"""The parser, exit codes, and that light commands import nothing heavy."""
+"""The parser, exit codes, and imports: light commands do not import torch."""
 
 import json
 import os
@@ -19,17 +19,17 @@ from wafer_triton.device import PRESETS
         (["generate"], "arguments are required: --model, --prompt; see `wafer-triton generate --help`"),
     ],
 )
-def test_a_line_that_is_no_command(capsys, args, message):
+def test_a_wrong_command_line_is_refused(capsys, args, message):
     assert main(args) == 2
     assert message in capsys.readouterr().err
 
 
 def test_before_ranks_join_only_rank_0_prints_an_error(capsys, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    for rank, told in (("0", True), ("1", False)):
+    for rank, prints in (("0", True), ("1", False)):
         monkeypatch.setenv("RANK", rank)
         assert main(["fly"]) == 2
-        assert ("invalid choice: 'fly'" in capsys.readouterr().err) is told
+        assert ("invalid choice: 'fly'" in capsys.readouterr().err) is prints
 
 
 def test_a_rank_without_peers_prints_the_error_itself(capsys, monkeypatch):
@@ -54,7 +54,7 @@ def test_devices(capsys):
 
 
 @pytest.mark.parametrize("flag", ["--help", "--version"])
-def test_help_and_version_end_well(capsys, flag):
+def test_help_and_version_have_exit_code_0(capsys, flag):
     assert main([flag]) == 0
     assert "wafer-triton" in capsys.readouterr().out
 
@@ -82,7 +82,7 @@ assert not heavy, heavy
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
-def test_a_reader_that_left_is_no_fault_of_ours():
+def test_a_closed_pipe_ends_the_command_with_exit_code_141():
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run([sys.executable, "-m", "wafer_triton", "devices"], stdout=writer, stderr=subprocess.PIPE)
@@ -110,7 +110,7 @@ def test_the_package_is_the_command_line():
     assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith("wafer-triton: error: ")
 
 
-def test_devices_show_one_with_the_source_of_each_number(capsys):
+def test_devices_shows_a_device_with_the_source_of_each_number(capsys):
     assert main(["devices", "--show", "wse2", "--json"]) == 0
     out, err = capsys.readouterr()
     shown = json.loads(out.splitlines()[-1])
@@ -123,6 +123,6 @@ def test_devices_show_one_with_the_source_of_each_number(capsys):
     assert "shares of a peak are taken" in err
 
 
-def test_devices_show_no_unknown_one(capsys):
+def test_devices_refuses_an_unknown_name(capsys):
     assert main(["devices", "--show", "wse4"]) == 2
     assert "unknown device 'wse4'; did you mean 'wse" in capsys.readouterr().err

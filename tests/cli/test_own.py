@@ -161,10 +161,10 @@ def test_a_faulty_schedule_has_exit_code_1(run):
 @pytest.mark.parametrize(("name", "ok", "intended"), [("whole", 0, True), ("half", 1, True), ("bare", 0, False)])
 def test_json(run, name, ok, intended):
     code, out, err = run("check", f"own.py:{name}", "--json")
-    told = answer(out)
-    assert (code, told["ok"], told["intended"]) == (ok, not ok, intended) and out.count("\n") == 1
-    assert [finding["verdict"] for finding in told["findings"]] == ["incomplete"] * ok
-    assert told["operations"][-1]["phase"] == "whole" and told["operations"][-1]["verdict"].keys() == set("PLMR")
+    verdict = answer(out)
+    assert (code, verdict["ok"], verdict["intended"]) == (ok, not ok, intended) and out.count("\n") == 1
+    assert [finding["verdict"] for finding in verdict["findings"]] == ["incomplete"] * ok
+    assert verdict["operations"][-1]["phase"] == "whole" and verdict["operations"][-1]["verdict"].keys() == set("PLMR")
     assert ("no intent: the results were not judged" in err) is not intended
 
 

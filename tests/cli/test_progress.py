@@ -10,7 +10,7 @@ def lines(capsys):
     return capsys.readouterr().err.splitlines()
 
 
-def test_a_thing_has_a_line_for_each_tenth(capsys):
+def test_a_task_has_a_line_for_each_tenth(capsys):
     with Progress() as progress:
         for done in range(31):
             progress("windows", done, 30)
@@ -36,7 +36,7 @@ def test_only_a_long_run_is_announced(capsys, seconds, announced):
     assert bool(said) is bool(announced) and announced in said
 
 
-def test_a_brief_one_is_silent_unless_it_takes_long(capsys):
+def test_brief_progress_is_silent_unless_the_task_is_long(capsys):
     brief = Progress(brief=True)
     brief("values", 1, 1)
     assert lines(capsys) == []

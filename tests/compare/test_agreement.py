@@ -1,4 +1,4 @@
-"""`compare` and `estimate` on one product: the steps that are said make up the whole difference."""
+"""`compare` and `estimate` on one product: the steps that the table names add up to the whole difference."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""MoE-CAP's measures: their identities, figures that follow from published configurations, and traces of routing."""
+"""MoE-CAP's measures: their identities, figures that follow from published configurations, and traces of expert ids."""
 
 import json
 from dataclasses import asdict, replace

@@ -1,4 +1,4 @@
-"""The cost model: HPDC'24's closed forms, and that it prices the schedules that run."""
+"""The cost model equals HPDC'24's closed forms, and prices the schedules that run."""
 
 from dataclasses import replace
 

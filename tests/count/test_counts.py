@@ -1,4 +1,4 @@
-"""One counted value: the same schedule has the same counts when it is accounted and when it is priced."""
+"""A schedule has the same counts in `account` and in its price."""
 
 from dataclasses import dataclass, field, fields, replace
 

@@ -1,4 +1,4 @@
-"""Traffic of runs: by hand, and against walking every message of every core and following the data in its buffers."""
+"""The traffic of runs equals counts by hand, and a walk of every message of every core."""
 
 from collections import defaultdict
 from collections.abc import Iterator

@@ -25,7 +25,7 @@ OVER = ["sram_kib", "mesh", "device"]
 
 
 @pytest.mark.slow
-def test_curves_show_every_figure_and_where_there_is_none(rows, tmp_path):
+def test_curves_show_every_figure_and_mark_missing_ones(rows, tmp_path):
     draw.curves(rows, OVER, "tokens_per_second", tmp_path / "a.png")
     shown = numbers_of(tmp_path / "a.png")
     for mesh in (16, 32, 64):
@@ -45,7 +45,7 @@ def test_a_heat_map_has_a_cell_for_each_point_in_order(rows, tmp_path):
         assert shown[chip] == wanted and -1 in wanted
 
 
-def test_the_front_is_the_rows_that_no_other_beats(rows, tmp_path):
+def test_the_pareto_front_has_the_rows_that_no_other_beats(rows, tmp_path):
     columns = ["tokens_per_second", "sram_peak_bytes", "joules_per_token"]
     kept = front(rows, columns)
     held = [row for row in rows if "reason" not in row]
@@ -119,7 +119,7 @@ def test_a_map_marks_its_best_point_and_names_it_above(rows, tmp_path):
         assert f">{row['device']}, star: {row['tokens_per_second']:,.0f} tokens/s<" in text
 
 
-def test_a_rate_beside_a_users_rate_is_of_all_users(tmp_path):
+def test_tokens_a_second_beside_the_rate_of_one_user_are_of_all_users(tmp_path):
     over = {"mesh": [16, 32], "batch": [1, 2]}
     rows = sweep("batch", over, **MODEL)
     draw.pareto(rows, list(over), "tokens_per_second", "user_tokens_per_second", tmp_path / "a.svg")

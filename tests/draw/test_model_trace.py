@@ -93,7 +93,7 @@ def test_a_request_obeys_the_format_with_few_events(request_of, tmp_path):
     )
 
 
-def test_every_slice_of_a_request_names_source_lines_which_its_whole_contains(request_of, tmp_path):
+def test_every_slice_names_source_lines_within_the_lines_of_its_parent(request_of, tmp_path):
     lines = {}
     for event in trace(request_of[1], tmp_path / "request.json")["traceEvents"]:
         if event["ph"] == "X":
@@ -149,7 +149,7 @@ def test_a_trace_of_too_many_events_is_refused(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_timeline_of_no_token_in_blocks_is_refused():
+def test_a_timeline_in_blocks_without_a_token_is_refused():
     with pytest.raises(ShapeError, match="most = 0 must be a whole number of at least 1"):
         timed(**LLAMA | {"input": 64, "output": 2, "most": 0})
 

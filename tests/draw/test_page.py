@@ -134,9 +134,9 @@ def test_a_click_shows_a_core_s_buffers_sends_and_receives(show):
     along = next(exchange for exchange in schedule.rounds[5].exchanges if exchange.axis == "x")
     to = dict(zip(along.send.tolist(), along.recv.tolist(), strict=True))[3]
     whence = dict(zip(along.recv.tolist(), along.send.tolist(), strict=True))[3]
-    told = browser.text("#facts")
-    assert f"(2, {to})" in told.partition("Sends in this round")[2].partition("Receives")[0]
-    assert f"(2, {whence})" in told.partition("Receives in this round")[2].partition("Colours")[0]
+    facts = browser.text("#facts")
+    assert f"(2, {to})" in facts.partition("Sends in this round")[2].partition("Receives")[0]
+    assert f"(2, {whence})" in facts.partition("Receives in this round")[2].partition("Colours")[0]
     needed = routes(schedule)
     listed = [set(map(int, re.findall(r"\d+", part))) for part in browser.text("#colours").partition("(")[0].split(";")]
     assert [len(colours) for colours in listed] == [len(colours) for colours in _colours(needed, 2, 3)]
@@ -153,9 +153,11 @@ def test_values_equal_the_product(show):
     browser.choose("#column", "3")
     browser.key("End")
     settled(browser, "sums to fp16: no tile moves")
-    (told,) = [row for row in cells(browser, "#facts .wide:last-of-type") if row[0] == "out"]
-    assert told[1] == "4 x 4" and float(told[2]) == pytest.approx(float(tile.norm()), rel=2e-3)
-    assert [float(text) for text in told[4].split()] == pytest.approx(tile.flatten()[:4].tolist(), rel=1e-2, abs=1e-2)
+    (row_of_out,) = [row for row in cells(browser, "#facts .wide:last-of-type") if row[0] == "out"]
+    assert row_of_out[1] == "4 x 4" and float(row_of_out[2]) == pytest.approx(float(tile.norm()), rel=2e-3)
+    assert [float(text) for text in row_of_out[4].split()] == pytest.approx(
+        tile.flatten()[:4].tolist(), rel=1e-2, abs=1e-2
+    )
 
 
 def _colours(needed, row, col):

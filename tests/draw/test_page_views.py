@@ -1,4 +1,4 @@
-"""The way through a page in a real browser: headline, values, hover, search, address, zoom, theme, phone, wheel."""
+"""The controls of a page in a real browser: headline, values, hover, search, address, zoom, theme, phone, wheel."""
 
 import pytest
 

@@ -121,14 +121,14 @@ def bound(schedule):
 def test_values_are_summarised_where_they_are_written():
     torch.manual_seed(0)
     program = bound(KINDS["gemm"])
-    told = summaries(program)
+    found = summaries(program)
     last = program.read("out").flatten(0, 1).flatten(1).double()
-    (summary,) = (each["out"] for each in told.rounds if "out" in each)
+    (summary,) = (each["out"] for each in found.rounds if "out" in each)
     assert summary.shape == (9, 3 + FIRST)
     np.testing.assert_array_equal(summary[:, 0], last.norm(dim=1))
     np.testing.assert_array_equal(summary[:, 1:3], torch.stack([last.amin(1), last.amax(1)], 1))
     np.testing.assert_array_equal(summary[:, 3:], last[:, :FIRST])
-    scene = draw.scene(KINDS["gemm"], values=told)
+    scene = draw.scene(KINDS["gemm"], values=found)
     assert scene["values"]["rounds"][-1]["out"][4][0] == float(f"{summary[4, 0]:.4g}")
 
 

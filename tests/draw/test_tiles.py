@@ -1,4 +1,4 @@
-"""Tiles are followed as values are: a tile that says where it began lies where the reference executor has it."""
+"""Tiles on a page lie on the cores where the reference executor has their values."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Elision: a renamed tile settles whenever memory is written that others lie in, so it must not change a bit."""
+"""Elision changes no bit: a tile is copied out of memory before another tile is written there."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A bound program that follows other schedules: appends to a KV cache, each with its place and its rows that shift."""
+"""`rebind`: one program appends to a KV cache many times, each time with another slot and other rows that shift."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Launches of the Triton executor: as many rounds in one as a GPU has room for, and a record that names them."""
+"""Launches of the Triton executor: as many rounds in one as the GPU has room for; the program lists its launches."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Elided MeshGEMM by warp groups: the bits of the plain kernel in any order of partitions, and when it is taken."""
+"""Elided MeshGEMM by warp groups equals the plain kernel bit for bit in any order of partitions; its conditions."""
 
 from types import SimpleNamespace
 

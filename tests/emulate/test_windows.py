@@ -1,4 +1,4 @@
-"""Elided MeshGEMM on a CPU, whose rounds read windows of one copy of B: the bits of one round after the other."""
+"""Elided MeshGEMM on a CPU: rounds that read windows of one copy of B equal single rounds bit for bit."""
 
 from dataclasses import replace
 

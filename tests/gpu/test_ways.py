@@ -1,4 +1,4 @@
-"""Elided MeshGEMM in every way there is to launch it on this GPU: the same bits, again and again."""
+"""Elided MeshGEMM by every launch that this GPU supports: equal bit for bit, in every repetition."""
 
 import pytest
 import torch

@@ -41,7 +41,7 @@ class Case(NamedTuple):
 
 
 def cases() -> Iterator[Case]:
-    """Yield the whole product."""
+    """Yield the cases of every model, chip, pair of meshes and context."""
     sides = [f"{side}x{side}" for side in SIDES]
     pairs = [(side, sides[(number + turn) % len(sides)]) for turn in (0, 5) for number, side in enumerate(sides)]
     pairs += [(sides_, sides_) for sides_ in RECTANGLES]
@@ -90,7 +90,7 @@ def experts_of(config: DecoderConfig) -> str | None:
 
 
 def difference(case: Case) -> str | None:
-    """Return how the answers of a run and of an estimate differ, or None."""
+    """Return the difference between the answers of a run and of an estimate, or None."""
     config = config_of(case.model)
     with without_hints():
         run = answer(lambda: run_place(config, case))
@@ -102,7 +102,7 @@ def difference(case: Case) -> str | None:
 
 
 def planned(case: Case) -> str | None:
-    """Return how a plan on the square mesh of decode differs from a request, or None."""
+    """Return the difference between a plan on the square mesh of decode and a request, or None."""
     config = config_of(case.model)
     side = as_mesh(case.decode, device(case.chip)).rows
     request = request_of(config, case._replace(prefill=case.decode))

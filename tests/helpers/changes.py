@@ -131,7 +131,7 @@ def change_end(name: str) -> Callable[[Exchange, Schedule, Generator], tuple[Exc
 
 
 def turn_around(exchange: Exchange, schedule: Schedule, rng: Generator) -> tuple[Exchange, ...]:
-    """Send and receive exchanged: every tile goes the other way."""
+    """Exchange senders and receivers: every tile moves in the opposite direction."""
     return (replace(exchange, send=exchange.recv, recv=exchange.send),)
 
 
@@ -265,7 +265,7 @@ def change_mixture(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local
 
 
 def other_copies(copies: tuple[tuple[int, int], ...], slots: int, rng: Generator) -> tuple[tuple[int, int], ...]:
-    """Take one copy less, one more, or one that lives elsewhere."""
+    """Take one replica less, one more, or one in another region."""
     kind = rng.integers(3) if copies else 1
     if kind == 1:
         return (*copies, (int(rng.integers(3)), int(rng.integers(slots))))
@@ -305,7 +305,7 @@ def change_operand(other: Other) -> Callable[[Local, Schedule, Generator], tuple
 
 
 def swap_operands(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local, ...] | None:
-    """Reorder the inputs where they are as large as each other."""
+    """Reorder the inputs if they have equal sizes."""
     sizes = {schedule.buffers[slot.buffer].slot_bytes(slot) for slot in op.ins}
     return (replace(op, ins=op.ins[::-1]),) if len(op.ins) > 1 and len(sizes) == 1 else None
 

@@ -193,7 +193,7 @@ def re_placements(mesh: Mesh) -> list[Case]:
 
     cases = [Case("redistribute", units, Intent({"from": TILES | {"s": "slot"}}, {}, reference=moved_on))]
     if rows == cols:
-        turned, skewed = (make(mesh, 3, "fp32")[0] for make in (transfers.turned, transfers.skewed))
+        turned, skewed = (make(mesh, 3, "fp32")[0] for make in (transfers.transposed, transfers.skewed))
         across = Intent(
             {"w": TILES}, {"t": {"i": "x", "j": "y"}}, reference=lambda tiles: {"t": tiles["w"].transpose(0, 1)}
         )

@@ -22,7 +22,7 @@ from triton.runtime import interpreter
 
 
 def lighten() -> None:
-    """Have the interpreter do each of these once, or not at all."""
+    """Patch Triton's interpreter so that costly steps run once, or never."""
     _patch_once()
     _share_types()
     builder = interpreter.interpreter_builder
@@ -40,7 +40,7 @@ def lighten() -> None:
 
 
 class Semantic(TritonSemantic):
-    """Operands of one type are taken as they are, and a number that was made to go with a type is kept for it."""
+    """Operations without a conversion of operands of equal type; a number converted to a type is kept for the type."""
 
     def binary_op_type_checking_impl(self, lhs: Any, rhs: Any, *rules: bool) -> tuple[Any, Any]:
         tensors = isinstance(lhs, tl.tensor), isinstance(rhs, tl.tensor)

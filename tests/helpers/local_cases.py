@@ -44,7 +44,7 @@ REGIONS = {"regions": 4, "held": 3, "copies": ((1, 2), (1, 8), (6, 5))}
 
 
 def sent(capacity: int) -> dict:
-    """Return the rows that a second pass takes to regions."""
+    """Return the rows that a second pass sends to regions."""
     return {"regions": 4, "held": 3, "capacity": capacity, "first": capacity}
 
 

@@ -49,7 +49,7 @@ class Healthy:
 
     @cached_property
     def free(self) -> dict[str, Tensor]:
-        """Where nothing is asked of the outputs, by name."""
+        """The elements of each output that the reference leaves free, by name."""
         wanted = expected(self.case.schedule, self.case.intent, self.tiles, RUNS)
         free = {name: want.isnan() for name, want in wanted.items()}
         for name, cores in self.case.intent.on.items():
@@ -59,7 +59,7 @@ class Healthy:
         return free
 
     def run(self, schedule: Schedule) -> dict[str, Tensor]:
-        """Return the outputs of a schedule over the same buffers, with noughts where nothing is asked."""
+        """Return the outputs of a schedule over the same buffers, with zeros in free elements."""
         machine = Reference(schedule, self.tiles, exact=True, runs=RUNS)
         machine.run()
         return {name: machine.read(name).masked_fill(free, 0) for name, free in self.free.items()}
@@ -69,7 +69,7 @@ class Healthy:
         return self.run(self.case.schedule)
 
     def is_wrong(self, mutant: Schedule) -> bool:
-        """Return whether a mutant cannot run, or its outputs differ by more than fp64 rounds."""
+        """Return whether a mutant cannot run, or its outputs differ by more than the rounding of fp64."""
         try:
             got = self.run(mutant)
         except (RuntimeError, IndexError, ValueError, ArithmeticError):
@@ -96,7 +96,7 @@ class Mutant:
 
 
 def mutants(seed: int, count: int, healthy: list[Healthy]) -> Iterable[Mutant]:
-    """Random mutants, each of a random schedule by a random change; the same for the same seed."""
+    """Yield random mutants, each of a random schedule by a random change; a seed fixes them."""
     for number in range(count):
         yield mutant(seed, number, healthy)
 
@@ -112,7 +112,7 @@ def mutant(seed: int, number: int, healthy: list[Healthy]) -> Mutant:
 
 
 def table(tested: list[Mutant], key: str) -> str:
-    """Return a table by schedule or by change: mutants, wrong values, how many of these are found, false alarms."""
+    """Return a table by schedule or by change: mutants, those with wrong values, found ones, and false alarms."""
     lines = [f"{key:40} mutants  wrong  found  false alarms"]
     counts = {
         "": Counter(getattr(each, key) for each in tested),

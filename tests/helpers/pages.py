@@ -42,7 +42,7 @@ COPY = (  # of a canvas, as one that is drawn often is slow to read
 
 
 def pixels(browser, canvas):
-    """Return the colours of a canvas by how many pixels they have, as "r,g,b"."""
+    """Return the number of pixels of each colour "r,g,b" of a canvas."""
     return browser.value(
         f"((one) => {{ const sums = {{}}, of = {COPY}(one).getImageData(0, 0, one.width, one.height).data; "
         "for (let at = 0; at < of.length; at += 4) { if (!of[at + 3]) continue; "
@@ -96,7 +96,7 @@ def cells(browser, selector):
 
 
 def settled(browser, said):
-    """Wait until the status says something, as an animation may be under way."""
+    """Wait until the status line has the text `said`: an animation may not have ended."""
     end = time.monotonic() + chromium.WITHIN
     while said not in browser.text("#status") and time.monotonic() < end:
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""Parameters of tests in pairs: a property that holds for each of two parameters needs no product of three."""
+"""Parameters of tests by pairs: each pair of values is in some case, without the product of all values."""
 
 from collections.abc import Collection, Sequence
 from typing import Any

@@ -19,7 +19,7 @@ FAILED = 1  # pytest's exit code if a test fails; others are for errors of use
 
 
 class Fault(NamedTuple):
-    """A place of the code, its text before and after, and the tests that are to find the fault."""
+    """A place of the code, its text without and with the fault, and the tests that must find it."""
 
     path: str
     before: str

@@ -127,7 +127,7 @@ def product(rank: int) -> tuple[torch.Tensor, Any]:
 
 
 def triton_wrong(rank: int) -> list[str]:
-    """Return the schedules, as `wrong` does, that the Triton executor computes wrongly on each rank's rectangle."""
+    """Return the names of schedules with wrong bits, as `wrong`, with the Triton executor on each rank's rectangle."""
     from wafer_triton.emulate.triton import TritonExecutor
 
     failed = []

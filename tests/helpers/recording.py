@@ -1,4 +1,4 @@
-"""A CUDA graph on the CPU: the operations of a run are recorded, and a replay does them again on the same tensors.
+"""A CUDA graph on the CPU: the operations of a run are recorded, and a replay repeats them on the same tensors.
 
 As CUDA does, a recording refuses that the host reads a value or brings in a tensor that was not there before.
 """

@@ -59,7 +59,7 @@ def product(algorithm: str, transposed: bool = False) -> Make:
 
 
 def beside(mesh: Mesh, dtype: str, sums: str) -> Schedule:
-    """MeshGEMM of an operand whose neighbour's tile each core reads before the product and after it."""
+    """Build MeshGEMM; each core also reads its neighbour's tile of an operand before the product and after it."""
     b, size = Builder(mesh.square(), "gemm beside sums"), 3
     b.buffer("a", (size, size), dtype, "input")
     for name in ("near", "c"):
@@ -267,7 +267,7 @@ def build(make: Make, mesh: str, dtype: str, sums: str = "fp32") -> Schedule:
 
 
 def given(schedule: Schedule, *, integers: bool = False) -> dict[str, Tensor]:
-    """Random tiles for every buffer that a schedule is given."""
+    """Draw random tiles for every given buffer of a schedule."""
     draw = (lambda *shape: torch.randint(-3, 4, shape).float()) if integers else torch.randn
     return {
         name: draw(*schedule.mesh.shape, buffer.slots * buffer.numel)

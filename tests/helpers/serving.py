@@ -6,7 +6,7 @@ from math import inf
 
 @dataclass(frozen=True)
 class Given:
-    """Times by a few numbers, see `pipeline.Times`: every stage of decode takes `step` and `extra` an entry."""
+    """Times by a few numbers, see `pipeline.Times`: a stage of decode takes `step`, and `extra` for each entry."""
 
     batch: int = 4
     at_once: int = 1

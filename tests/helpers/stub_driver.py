@@ -52,7 +52,7 @@ class StubDriver(nvidia.CudaDriver):
 
 
 class Stub:
-    """The stub, built in `folder` and in place for the rest of the process; `launches` are those so far."""
+    """The stub, built in `folder` and used for the rest of the process; `launches` has its launches so far."""
 
     def __init__(self, compiler: str, folder: str) -> None:
         library = f"{folder}/libcuda.so.1"

@@ -4,13 +4,29 @@ import json
 
 import pytest
 
-from wafer_triton import Device, Mesh, draw, estimate
+from wafer_triton import Device, Mesh, draw, estimate, executor
 from wafer_triton.cli.main import main
-from wafer_triton.compare.best import best
+from wafer_triton.compare.best import best, front
 from wafer_triton.compare.grid import points
 from wafer_triton.compare.sweep import own
+from wafer_triton.device import sources
 from wafer_triton.errors import WaferError
+from wafer_triton.models import convert
+from wafer_triton.models.precision import perplexity
 from wafer_triton.schedule import sram
+from wafer_triton.schedule.block import Block
+from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.collectives import broadcast
+from wafer_triton.schedule.norm import rms_norm
+from wafer_triton.shape.read import shape_of
+from wafer_triton.shape.routing import drawn
+
+
+def norm_of(*tile):
+    b = Builder(Mesh(4, 4), "own")
+    b.buffer("x", tile, "fp32", "input")
+    rms_norm(b, "x", "g", "o", "x", width=16, eps=1e-5)
+
 
 CALLS = {
     "a device's file": (lambda: Device.from_file(5), "a device's file is given as int; give its path"),
@@ -23,7 +39,24 @@ CALLS = {
         lambda: own("f.py:f"),
         "own: the function of a schedule is of type str",
     ),
-    "rows": (lambda: best(5, "cycles"), "rows are given as int; give the rows of a sweep"),
+    "rows": (lambda: best(5, "cycles"), "best: rows is of type int; give a list"),
+    "rows of a front": (lambda: front({"m": 1}, "m"), "front: rows is of type dict; give a list"),
+    "tokens of a routing": (lambda: drawn(shape_of("olmoe-1b-7b"), -5), "tokens = -5 must be a whole number"),
+    "a routing's model": (lambda: drawn("olmoe-1b-7b", 5), "drawn: shape is of type str; give a DecoderShape"),
+    "a routing's seed": (lambda: drawn(shape_of("olmoe-1b-7b"), 5, seed=-1), "seed -1: give a whole number of at"),
+    "a converted model": (lambda: convert.account("gpt2"), "the converted model is of type str; give a Module"),
+    "the model of a text": (
+        lambda: perplexity("m", [1, 2]),
+        "perplexity: model is of type str; give a WaferForCausalLM",
+    ),
+    "an undeclared buffer": (lambda: broadcast(Builder(Mesh(4, 4), "own"), "y", "x", 0), "buffer 'y' is not declared"),
+    "a tile of a norm": (lambda: norm_of(4), "own: buffer 'x' has tiles (4,); give tiles [m, n]"),
+    "the shape of a block": (lambda: Block("smollm2-135m", Mesh(4, 4), "fp16"), "Block: shape is of type str; give a"),
+    "an executor's option": (
+        lambda: executor("torch", exchang="elided"),
+        "did you mean 'exchange'?; options: emulate_on",
+    ),
+    "a device's numbers": (lambda: sources("wse9"), "unknown device 'wse9'; did you mean"),
     "a column": (
         lambda: best([{"m": 1, "cycles": 2}], "cycle"),
         "best by 'cycle': no column has this name",

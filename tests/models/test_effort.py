@@ -1,4 +1,4 @@
-"""How long an emulation is said to take: from the rounds that run."""
+"""The announced time of an emulation follows from the rounds that run."""
 
 import pytest
 
@@ -19,12 +19,12 @@ def rounds_of(block: Block, layer) -> int:
 
 @pytest.mark.parametrize("config", [CONFIG, MIXTURE], ids=["dense", "mixture"])
 def test_the_announced_seconds_follow_the_rounds_that_run(config, monkeypatch):
-    told = []
-    monkeypatch.setattr(effort, "emulation_seconds", lambda rounds, *_, **__: told.append(rounds) or 1.0)
+    announced = []
+    monkeypatch.setattr(effort, "emulation_seconds", lambda rounds, *_, **__: announced.append(rounds) or 1.0)
     model = WaferForCausalLM.from_config(config, mesh=9, dtype="fp16", max_length=27, max_prompt=18)
     placed = model.placement
     assert effort.seconds(placed, model.executor, prompts=3, tokens=18, steps=2) == 5
-    assert told == [
+    assert announced == [
         rounds_of(placed.prefill, lambda kind: prefill.layer(placed.prefill, 2, 0, kind)),
         rounds_of(placed.decode, lambda kind: decode.layer(placed.decode, 27, kind)),
     ]

@@ -130,9 +130,9 @@ def test_ranks_go_to_layers_first():
 
 def test_a_refused_prompt_leaves_no_message_between_ranks():
     first, last = ranked.on_ranks(2, ranked.refused)
-    told = ["token 999 is outside", "holds 2 tokens", "sequence 2: the model", "99 tokens", "the prompt is empty"]
+    expected = ["token 999 is outside", "holds 2 tokens", "sequence 2: the model", "99 tokens", "the prompt is empty"]
     assert first == last and first[-1] is True
-    assert all(word in message for word, message in zip(told, first[:-1], strict=True)), first
+    assert all(word in message for word, message in zip(expected, first[:-1], strict=True)), first
 
 
 def test_rank_0_prints_and_an_error_is_printed_once(tmp_path, capsys):
@@ -149,16 +149,16 @@ def test_rank_0_prints_and_an_error_is_printed_once(tmp_path, capsys):
         ["generate", "--model", str(bare), "--mesh", "2", "--prompt", "hello"],
     ]
     ours, others = ranked.on_ranks(2, ranked.commanded, *commands)
-    for command, (code, out, err), (other, nothing, told) in zip(commands, ours, others, strict=True):
+    for command, (code, out, err), (other, nothing, errors) in zip(commands, ours, others, strict=True):
         assert main(command) == code == other or "--shards" in command
         alone = capsys.readouterr()
         assert nothing == ""
         if code:
-            assert sorted([err, told]) == ["", alone.err] or "--shards" in command
+            assert sorted([err, errors]) == ["", alone.err] or "--shards" in command
         else:
-            assert told == "" and _counted(out) == _counted(alone.out)
+            assert errors == "" and _counted(out) == _counted(alone.out)
     where = "emulated on 2 ranks, each on the CPU by torch, exchange explicit\n"
-    messages = {told[3][2].removeprefix(where) for told in (ours, others)}
+    messages = {rank[3][2].removeprefix(where) for rank in (ours, others)}
     assert messages == {"", "wafer-triton: error: shards 3x1: 2 ranks cannot form stages of 3 ranks each for 2 "
                             "layers; give other shards, or none\n"}  # fmt: skip
     assert "no tokenizer there (tokenizer.json)" in ours[4][2] + others[4][2]

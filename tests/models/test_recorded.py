@@ -83,11 +83,11 @@ def test_loaded_weights_serve_the_next_prompt(mesh):
 
 
 def test_kernels_are_compiled_before_the_first_prompt_and_the_first_step():
-    (model, _), told = models(), []
+    (model, _), reports = models(), []
     compiled = model.executor.compiled
-    tokens = model.generate(PROMPTS[0], 3, lambda *what: told.append(what), stop=())
+    tokens = model.generate(PROMPTS[0], 3, lambda *report: reports.append(report), stop=())
     next(tokens)
-    ends = [what for what in told if what[0] == "compiling kernel" and what[1] == what[2]]
+    ends = [report for report in reports if report[0] == "compiling kernel" and report[1] == report[2]]
     assert len(ends) == 2 and sum(end[2] for end in ends) == len(compiled), "of a step, then of the prompt"
     before = len(compiled)
     list(tokens)

@@ -19,7 +19,7 @@ from wafer_triton.models.place.cuts import prefill_tiles
 from wafer_triton.models.run.chunks import chunks
 from wafer_triton.place import moves
 from wafer_triton.place.need import param_shapes, prefill_need
-from wafer_triton.place.transfers import blocks_of, redistribute, skewed, turned
+from wafer_triton.place.transfers import blocks_of, redistribute, skewed, transposed
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.block import Block, schedule
 from wafer_triton.schedule.kv_cache import KvCache
@@ -318,7 +318,7 @@ def test_the_schedules_put_tiles_where_prefill_finds_them(mesh, name):
     numel, square = tiles[0, 0].numel(), model.placement.prefill.mesh
     steps = [skewed(square, numel, "fp32")[0]]
     if name in ("wo", "wdown"):
-        steps.insert(0, turned(square, numel, "fp32")[0])
+        steps.insert(0, transposed(square, numel, "fp32")[0])
     for step in steps:
         program = TorchExecutor(poison=True).bind(step, {"w": tiles})
         program.run()

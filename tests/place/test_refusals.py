@@ -1,4 +1,4 @@
-"""A model that does not fit is refused alike by a run and an estimate; the weights of prefill are checked first."""
+"""A run and an estimate refuse a model that does not fit with the same message; prefill's weights are checked first."""
 
 from random import Random
 

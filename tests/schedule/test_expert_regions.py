@@ -1,4 +1,4 @@
-"""Experts in regions of cores: the moves of token rows, that none is lost, and the checker's findings."""
+"""Experts in regions of cores: the moves of token rows, of which none is lost, and the checker's findings."""
 
 from collections import Counter
 from dataclasses import replace

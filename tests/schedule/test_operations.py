@@ -1,4 +1,4 @@
-"""The rules of local operations: each schedule here breaks one, and the message says which, where and how."""
+"""The rules of local operations: each schedule breaks one; the message names the rule, the place and the fault."""
 
 import re
 

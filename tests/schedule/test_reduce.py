@@ -231,7 +231,7 @@ def test_segments_are_summed_by_themselves(size, segment, axis, exchange):
     assert torch.equal(got if axis == "x" else got.transpose(0, 1), wanted)
 
 
-def test_segments_go_at_the_same_time_over_links_of_their_own():
+def test_segments_reduce_at_the_same_time_over_disjoint_links():
     whole, parts = line(12), line(63)
     all_reduce(whole, "acc", "x", groups=(3,))
     all_reduce(parts, "acc", "x", groups=(3,), segment=12)
@@ -241,7 +241,7 @@ def test_segments_go_at_the_same_time_over_links_of_their_own():
 
 
 @executors
-def test_buffers_that_go_together_have_the_sums_they_have_alone(exchange):
+def test_buffers_reduced_together_have_the_sums_of_single_reductions(exchange):
     def built(together: bool) -> Builder:
         b = Builder(Mesh(3, 11), "several")
         b.buffer("acc", (3,), "fp32", "state")
@@ -268,12 +268,12 @@ def test_buffers_that_go_together_have_the_sums_they_have_alone(exchange):
         ({"segment": 4, "groups": (5,)}, "K-tree over 4 cores: level 1 has 4 cores for 5 groups"),
     ],
 )
-def test_segments_that_cannot_be(arguments, message):
+def test_wrong_segments_are_refused(arguments, message):
     with pytest.raises(MeshError, match=message):
         all_reduce(line(8), "acc", "x", **arguments)
 
 
-def test_roots_that_differ_take_no_segments():
+def test_different_roots_with_segments_are_refused():
     with pytest.raises(MeshError, match="reached by chains, without groups or segments"):
         reduce(line(8, 2), "acc", "x", root=[1, 2], segment=4)
 

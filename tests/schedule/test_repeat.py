@@ -187,7 +187,7 @@ def test_an_iteration_that_differs_otherwise_is_refused(period, every):
         b.build()
 
 
-def test_a_slot_that_a_repetition_comes_to_must_exist():
+def test_a_repetition_may_not_reach_a_slot_beyond_the_buffer():
     b = Builder(Mesh(2, 2), "mine")
     b.buffer("a", (4,), "fp32", "input")
     b.buffer("c", (4,), "fp32", "output", slots=3)
@@ -196,8 +196,8 @@ def test_a_slot_that_a_repetition_comes_to_must_exist():
         b.build()
 
 
-def test_rows_come_by_time():
-    """Return the positions of five rows that go round, and one that stays, over seven times."""
+def test_rows_of_a_repetition_are_listed_by_time():
+    """Check the positions of five rows that rotate, and of one that stays, over seven repetitions."""
     rows = np.array([1, 2, 3, 4, 0, 5])
     one = Repeat((Round(),), 7, rows)
     assert one.first_time(np.array([0, 2, 5])).tolist() == [0, 1, 0, 1, 2, 0]

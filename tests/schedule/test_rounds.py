@@ -1,4 +1,4 @@
-"""The rules of the machine: each schedule here breaks one, and the message says which, where and how."""
+"""The rules of the machine: each schedule breaks one; the message names the rule, the place and the fault."""
 
 import numpy as np
 import pytest
@@ -46,7 +46,7 @@ EXCHANGES = {
 
 
 @pytest.mark.parametrize(("given", "message"), EXCHANGES.values(), ids=EXCHANGES)
-def test_exchanges(given, message):
+def test_exchanges_that_break_a_rule_are_refused(given, message):
     b = builder()
     refused(b, b.exchange(*given), message=message)
 
@@ -144,7 +144,7 @@ def test_like_copies_tile_dtype_and_slots():
     assert (made.numel, made.tile_bytes, made.bytes) == (4, 16, 32)
 
 
-def test_a_round_of_nothing_is_no_round():
+def test_an_empty_round_is_not_added():
     b = builder()
     assert b.round(b.exchange("x", "a", "b", [], [])) is None
     assert b.build().rounds == ()
@@ -189,7 +189,7 @@ BUILT = {
     "unequal": (
         lambda b: b.exchange("x", "a", "b", [0, 1], [0, 1, 2]), "2. senders for .3. receivers; give one sender for"),
     "where": (lambda b: b.local("copy", "a", "b", [0, 1], size=4), r"demo: copy where \[0, 1\]: give Cores, such as"),
-    "like": (lambda b: b.like("d", "nope"), "demo: no buffer 'nope' to be like; declared: a, b, c, two, half, long"),
+    "like": (lambda b: b.like("d", "nope"), "demo: buffer 'nope' is not declared; declared: a, b, c, two, half, long"),
     "negative-tile": (lambda b: b.buffer("d", (-4,), "fp32"), r"buffer 'd' has tile \(-4,\) and slots 1; give a tuple"),
     "empty-tile": (lambda b: b.buffer("d", (0,), "fp32"), r"buffer 'd' has tile \(0,\) and slots 1; give a tuple of"),
     "fractional-tile": (lambda b: b.buffer("d", (4.5,), "fp32"), r"buffer 'd' has tile \(4.5,\) and slots 1"),
@@ -212,7 +212,7 @@ def test_dtypes_may_have_torchs_names():
     assert [buffer.dtype for buffer in b.buffers.values()] == ["fp32", "fp16", "bf16"]
 
 
-def test_a_line_is_named_once():
+def test_a_mesh_line_named_twice_is_refused():
     b = builder()
     refused(b, b.exchange("x", "a", "b", [0], [1], [1, 1]), message="lines [1, 1] name a line twice (a[0] to b[0])")
 

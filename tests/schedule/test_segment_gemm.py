@@ -70,7 +70,7 @@ def test_a_round_of_the_ring_moves_one_block_a_column_by_two_hops_at_most(size, 
         assert sorted(along.send.tolist()) == sorted(along.recv.tolist()) == columns
 
 
-def test_only_a_square_grid_will_do():
+def test_a_grid_that_is_not_square_is_refused():
     b = Builder(Mesh(2, 3), "oblong")
     for name in "qks":
         b.buffer(name, (1,), "fp32")

@@ -127,7 +127,7 @@ def test_every_buffer_is_named_with_its_bytes():
     assert ": a 160,000 B, b 160,000 B, c 160,000 B;" in text
 
 
-def test_no_mesh_may_be_large_enough():
+def test_a_schedule_that_no_mesh_holds_is_refused():
     tiny = Mesh(2, 2, replace(PRESETS["wse2"], name="tiny", rows=6, cols=6))
     text = Case("mesh_gemm", "2", ((2000, 2000), (2000, 2000))).overflow(tiny)
     assert text.endswith("; no mesh on the device fits; give smaller sizes, or a device of more SRAM")

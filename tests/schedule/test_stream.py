@@ -44,7 +44,7 @@ def block_hops(schedule):
 
 
 @pytest.mark.parametrize("size", range(2, 17))
-def test_the_relay_takes_n_less_one_rounds_of_one_hop_in_both_directions(size):
+def test_the_relay_takes_n_minus_1_rounds_of_one_hop_in_both_directions(size):
     mesh = Mesh(1, size)
     dies = groups(mesh, "relay", 1, size)
     published, needed = gathered(mesh, relay(size), dies), gathered(mesh, relay(size).needed(), dies)
@@ -99,7 +99,7 @@ GROUPS = [
 
 
 @pytest.mark.parametrize(("kind", "shape", "sides"), GROUPS, ids=str)
-def test_a_gather_stream_brings_every_block_and_a_reduce_stream_sums_every_part(kind, shape, sides):
+def test_a_gather_stream_delivers_every_block_and_a_reduce_stream_sums_every_part(kind, shape, sides):
     mesh = Mesh(*shape)
     dies, moves = groups(mesh, kind, *sides), stream(kind, sides[0] * sides[1])
     blocks = torch.arange(mesh.cores * SIZE).float().view(*shape, SIZE)
@@ -121,7 +121,7 @@ def test_a_gather_stream_brings_every_block_and_a_reduce_stream_sums_every_part(
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "size"), [("relay", 6), ("relay", 7), ("interleaved", 6)])
 @pytest.mark.parametrize("direction", [gathered, reduced])
-def test_the_checker_finds_every_lost_or_misled_message(kind, size, direction):
+def test_the_checker_finds_every_lost_or_misdirected_message(kind, size, direction):
     mesh = Mesh(1, size)
     schedule = direction(mesh, stream(kind, size).needed(), groups(mesh, kind, 1, size))
     given = ("own", "out") if direction is gathered else ("parts", "own")
@@ -146,7 +146,7 @@ def test_the_checker_finds_every_lost_or_misled_message(kind, size, direction):
     assert faulty >= 2 * (size - 1)
 
 
-def test_paths_visit_every_die_once_by_single_hops():
+def test_a_path_visits_every_die_once_in_steps_of_one_hop():
     for rows, cols in [(1, 5), (2, 3), (3, 3), (4, 6), (5, 4)]:
         for kind in ("relay", "cycle"):
             if kind == "cycle" and (min(rows, cols) == 1 or rows * cols % 2):
@@ -169,6 +169,6 @@ def test_paths_visit_every_die_once_by_single_hops():
         (lambda: stream("relay", 0), ScheduleError, "give a whole number of at least 1"),
     ],
 )
-def test_arguments_that_make_no_stream_are_refused(call, error, said):
+def test_wrong_arguments_of_a_stream_are_refused(call, error, said):
     with pytest.raises(error, match=said):
         call()

@@ -59,7 +59,7 @@ class Regions:
         ),  # the latency of the group of three, which the region of 3 s takes for all four, too
     ],
 )
-def test_a_turn_is_the_one_derived_by_hand(seconds, sizes, turn):
+def test_a_turn_takes_the_time_derived_by_hand(seconds, sizes, turn):
     assert period(Regions(seconds), [[1] * size for size in sizes]) == turn
 
 
@@ -102,7 +102,7 @@ def test_decode_takes_as_long_as_a_batch_of_one(model, side, regions):
     assert (token.between_regions_cycles > 0) == (regions > 1)
 
 
-def test_decode_takes_as_long_as_the_one_token_of_a_request_in_the_same_regions():
+def test_decode_takes_the_time_of_a_request_of_one_token_in_the_same_regions():
     asked = estimate.request(model="llama3.2-1b", prefill_mesh=120, decode_mesh=100, input=1023, output=1)
     token = estimate.decode(model="llama3.2-1b", mesh=100, context=1024)
     assert token.regions == asked.decode_regions == 7
@@ -205,7 +205,7 @@ def model(sequences):
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
-def test_groups_that_follow_one_another_have_the_tokens_of_one_by_one(at_once):
+def test_groups_in_a_pipeline_have_the_tokens_of_single_sequences(at_once):
     one = model(1)
     alone = [list(one.generate(prompt, STEPS)) for prompt in PROMPTS]
     assert len(set(map(tuple, alone))) > 1, "answers differ"

@@ -17,7 +17,7 @@ from wafer_triton.serve.workload import Request
 CHIP = device("wse2")
 
 
-def test_percentiles_are_the_least_value_that_the_share_is_not_above():
+def test_a_percentile_is_the_least_value_that_its_share_does_not_exceed():
     assert latency(range(1, 101)) == {"mean": 50.5, "p50": 50, "p90": 90, "p99": 99}
     assert latency([3.0]) == {"mean": 3.0, "p50": 3.0, "p90": 3.0, "p99": 3.0}
     assert weighted([(2.0, 9.0), (5.0, 1.0)]) == {"mean": 2.3, "p50": 2.0, "p90": 2.0, "p99": 5.0}
@@ -79,7 +79,7 @@ def test_the_course_of_a_run_adds_up_to_its_figures(run, count):
         assert max(one.s_mbu for one in each) >= found.s_mbu
 
 
-def test_a_course_has_an_interval_at_least(run):
+def test_a_course_has_at_least_one_interval(run):
     with pytest.raises(ShapeError, match="count = 0 must be a whole number of at least 1"):
         course(run, 100, CHIP, count=0)
 

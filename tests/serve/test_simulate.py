@@ -18,8 +18,8 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.slow
-def test_one_server_waits_as_long_as_the_queue_of_theory():
-    """M/D/1: a mean wait of rho D / (2 (1 - rho)) (Pollaczek and Khinchine)."""
+def test_waiting_times_of_one_server_equal_queueing_theory():
+    """Check M/D/1: the mean wait is rho D / (2 (1 - rho)), for load rho and service time D (Pollaczek, Khinchine)."""
     load, count = 0.5, 20_000
     times = Given(batch=10**5, at_once=10**5, pool=10**9, step=1e-15, depth=1, fill=(1.0,), longest=8)
     # a prompt of a token takes 1.01 s in the one region of prefill
@@ -70,14 +70,14 @@ class Stages(Given):
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
 @pytest.mark.parametrize("size", [1, 2])
-def test_groups_alike_go_round_in_the_period_of_the_formula(count, size):
+def test_equal_groups_have_the_period_of_the_formula(count, size):
     times = Stages()
     groups = [[3] * size] * count
     stages = [times.of(size, size * times.attend(3))] * count
     assert period(times, groups) == pytest.approx(staged(stages, 400), rel=1e-9)
 
 
-def test_groups_unlike_take_at_most_the_period():
+def test_unequal_groups_take_at_most_the_period_of_the_formula():
     times, draw = Stages(), random.Random(1)
     for _ in range(40):
         groups = [[draw.randint(1, 9) for _ in range(draw.randint(1, 3))] for _ in range(draw.randint(1, 6))]
@@ -132,7 +132,7 @@ def test_requests_and_tokens_are_conserved_in_causal_order_within_the_cache(seed
 
 
 def check_actions(run, times, policy):
-    """Replay a record: prompts whole, slots apart, steps as many as tokens."""
+    """Replay a record: every prompt is prefilled whole, no slot is taken twice, and each token has one step."""
     slots, held, prompt, steps = {}, {}, {}, dict.fromkeys(range(len(run.served)), 0)
     for what, number, *about in run.actions:
         if what == "prefill":
@@ -156,7 +156,7 @@ def check_actions(run, times, policy):
     assert policy.cache == "grow" or not preempted
 
 
-def test_a_full_cache_preempts_the_last_to_come():
+def test_a_full_cache_preempts_the_sequence_that_arrived_last():
     times = Given(batch=4, pool=6, rows=4, longest=24, prompt=24, fill=(0.01,))
     requests = [Request(number, 0.0, 4, 12) for number in range(3)]
     run = simulate(requests, times, Policy(Split(), cache="grow"))
@@ -167,7 +167,7 @@ def test_a_full_cache_preempts_the_last_to_come():
 
 
 @pytest.mark.parametrize("organisation", [Split(), Replacing(), Shared(20, 4)], ids=lambda each: each.name)
-def test_half_of_every_time_doubles_the_throughput(organisation):
+def test_halved_times_double_the_throughput(organisation):
     slow = Given(handing=0.5, extra=0.5)
     halves = {name: getattr(slow, name) / 2 for name in ("step", "extra", "moving", "handing")}
     fast = replace(slow, fill=tuple(each / 2 for each in slow.fill), **halves)
@@ -178,7 +178,7 @@ def test_half_of_every_time_doubles_the_throughput(organisation):
         assert other.end == pytest.approx(one.end / 2, rel=1e-12)
 
 
-def test_the_shortest_prompt_overtakes():
+def test_the_shortest_prompt_begins_first():
     requests = [Request(0, 0.0, 50, 2), Request(1, 0.1, 40, 2), Request(2, 0.2, 3, 2)]
     starts = {order: [one.started for one in simulate(requests, Given(), Policy(Split(), order)).served]
               for order in ("first", "shortest")}  # fmt: skip
@@ -220,9 +220,11 @@ def test_samples_are_few_and_in_order():
 
 
 def test_progress_is_reported():
-    told = []
-    simulate(poisson(1.0, 300, both(fixed(4), fixed(4))), Given(), Policy(), progress=lambda *each: told.append(each))
-    assert told[-1] == ("requests", 300, 300) and len(told) == 100
+    reports = []
+    simulate(
+        poisson(1.0, 300, both(fixed(4), fixed(4))), Given(), Policy(), progress=lambda *report: reports.append(report)
+    )
+    assert reports[-1] == ("requests", 300, 300) and len(reports) == 100
 
 
 def test_a_request_longer_than_the_cache_is_refused_with_its_tokens():

@@ -18,7 +18,7 @@ LOAD = Load(8, 400, 300, 150, 60)
 SMALL = Given("100", "100")
 
 
-def test_each_phase_has_its_own_columns_and_keys_and_values_cross_them():
+def test_with_split_phases_have_columns_of_their_own_and_keys_and_values_cross():
     split = priced("split", SHAPE, CHIP, LOAD, Given("100", "100", columns=600))
     assert split.switch() == 0 and split.right == 600 and split.held == float("inf")
     assert all(region.mesh.origin[1] + region.mesh.cols <= 600 for region in split.place.prefill_regions)
@@ -34,7 +34,7 @@ def test_prompts_wait_in_the_regions_of_prefill_until_the_weights_move():
     assert times.place.chunk(int(times.held)) == times.place.at_once
 
 
-def test_the_caches_are_as_many_as_fit_up_to_the_batch():
+def test_the_most_caches_that_fit_are_taken_up_to_the_batch():
     few = priced("shared", SHAPE, CHIP, Load(64, 2000, 1000, 500, 60), Given("50", "50"))
     assert 1 < few.block.batch < 64 and few.pool == few.block.batch * few.block.entries
     many = priced("shared", SHAPE, CHIP, LOAD, SMALL)
@@ -43,7 +43,7 @@ def test_the_caches_are_as_many_as_fit_up_to_the_batch():
     assert decode_regions(few.block)
 
 
-def test_a_mesh_that_is_left_out_is_the_best_by_its_price():
+def test_without_a_given_mesh_the_one_of_the_highest_rate_is_taken():
     small = replace(CHIP, name="small", rows=150, cols=150)
     chosen = priced("shared", SHAPE, small, LOAD)
     for side in (50, 75):

@@ -1,4 +1,4 @@
-"""Times of serving agree with the estimates: one request, a whole batch, any chunk."""
+"""Times of serving equal the estimates of one request, a whole batch and any chunk."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ SMALL = ("smollm2-135m", 60, 40, 700, 90)
 
 
 @pytest.mark.parametrize("case", [SMALL, ("qwen1.5-moe-a2.7b", 300, 300, 600, 20), ("llama3.2-1b", 200, 200, 900, 250)])
-def test_one_request_alone_takes_the_estimate(case):
+def test_a_single_request_takes_the_estimated_time(case):
     model, *meshes, input, output = case
     if model.startswith("qwen1.5"):
         model = replace(shape_of(model), num_hidden_layers=4)
@@ -52,7 +52,7 @@ def priced():
 
 
 @pytest.mark.parametrize("entries", [1, 5, 19])
-def test_a_group_is_its_base_and_the_attention_of_each(priced, entries):
+def test_a_group_takes_its_base_time_and_the_attention_of_each_sequence(priced, entries):
     for count in (1, 2, 4):
         block = replace(priced.block, batch=count, entries=entries)
         whole = (

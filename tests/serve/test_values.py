@@ -1,4 +1,4 @@
-"""A tiny model really serves requests, and each answer has the tokens that it has alone."""
+"""A tiny model serves requests with values; each answer has the tokens of its request served alone."""
 
 import random
 
@@ -51,7 +51,7 @@ FULL = Policy(Shared(20, 2), "shortest", cache="grow", chunk=6), 10
     [("dense", *FULL), ("mixture", *FULL), ("dense", Policy(Replacing()), None)],
     ids=["dense", "mixture", "re-placed"],
 )
-def test_answers_under_continuous_batching_are_those_alone(name, policy, pool, request):
+def test_answers_under_continuous_batching_equal_answers_of_single_requests(name, policy, pool, request):
     own, alone = request.getfixturevalue(name)
     answers, run = serve(own, PROMPTS, REQUESTS, policy, pool=pool)
     assert answers == alone
@@ -76,7 +76,7 @@ def test_answers_under_continuous_batching_are_those_alone(name, policy, pool, r
         ([*REQUESTS[:-1], Request(11, 1.0, len(PROMPTS[-1]), 99)], None, "request 11 is refused: "),
     ],
 )
-def test_requests_that_do_not_go_with_the_prompts_are_refused(dense, requests, pool, said):
+def test_requests_that_do_not_match_their_prompts_are_refused(dense, requests, pool, said):
     with pytest.raises(ShapeError) as error:
         serve(dense[0], PROMPTS, requests, Policy(Split() if pool else Replacing()), pool=pool)
     assert said in str(error.value)

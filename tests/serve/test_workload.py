@@ -1,4 +1,4 @@
-"""Requests: traces as they are read, arrivals as they are drawn, and errors that name the line."""
+"""Requests from traces and from random arrivals, and errors that name the line."""
 
 import random
 from dataclasses import astuple
@@ -99,7 +99,7 @@ def test_a_rescaled_trace_keeps_its_lengths_and_its_order():
     assert [(one.input, one.number) for one in fast] == [(one.input, one.number) for one in requests]
 
 
-def test_lengths_are_drawn_as_they_are_written():
+def test_lengths_are_drawn_from_their_text():
     source = random.Random(0)
     assert length_of("512")(source) == 512
     assert {length_of("2:4")(source) for _ in range(99)} == {2, 3, 4}
@@ -160,7 +160,7 @@ def test_an_odd_file_is_refused(tmp_path, written, said):
     assert said in str(refused.value)
 
 
-def test_the_mark_of_a_spreadsheet_is_passed_over(tmp_path):
+def test_a_byte_order_mark_is_skipped(tmp_path):
     path = tmp_path / "marked.csv"
     path.write_text("arrival,input,output\n0,1,2\n", encoding="utf-8-sig")
     assert read_trace(path) == [Request(0, 0.0, 1, 2)]

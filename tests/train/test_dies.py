@@ -1,4 +1,4 @@
-"""Wafers of dies: presets, a wafer of one's own, and numbers that make no sense."""
+"""Wafers of dies: presets, a wafer of one's own, and numbers out of range."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ def test_the_presets_as_devices_have_the_same_rates():
         assert device.hop_cycles / device.clock_hz == pytest.approx(200e-9)
 
 
-def test_a_transfer_of_several_hops_goes_as_the_wafer_forwards():
+def test_a_transfer_of_several_hops_takes_the_time_of_its_forwarding():
     cut, stored = (replace(wafer("wafer-48"), forwarding=mode) for mode in ("cut", "store"))
     assert cut.transfer_seconds(7, 4e6) == pytest.approx(7 * 200e-9 + 1e-6)
     assert stored.transfer_seconds(7, 4e6) == pytest.approx(7 * (200e-9 + 1e-6))
@@ -38,7 +38,7 @@ def test_a_transfer_of_several_hops_goes_as_the_wafer_forwards():
         ({"failed": frozenset({((0, 0), (0, 1)), ((0, 0), (1, 0))})}, r"isolate 1 of 48 dies, such as die \(0, 0\)"),
     ],
 )
-def test_a_wafer_that_makes_no_sense_is_refused(change, said):
+def test_a_wafer_with_numbers_out_of_range_is_refused(change, said):
     with pytest.raises(DeviceError, match=said):
         replace(wafer("wafer-48"), **change)
 
@@ -54,7 +54,7 @@ def test_a_mesh_larger_than_the_wafer_is_refused():
         wafer("wafer-32").mesh(5, 8)
 
 
-def test_failed_links_are_no_links():
+def test_failed_links_are_left_out_of_the_graph():
     broken = replace(wafer("wafer-32"), failed=frozenset({((0, 0), (0, 1))}))
     assert not broken.links.has_edge((0, 0), (0, 1)) and not broken.links.has_edge((0, 1), (0, 0))
     assert broken.links.number_of_edges() == wafer("wafer-32").links.number_of_edges() - 2

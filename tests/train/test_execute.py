@@ -40,7 +40,7 @@ def test_a_planned_tuple_trains_as_torch_does(stream, moving):
         torch.testing.assert_close(grad, plain[name].grad, rtol=1e-9, atol=1e-12)
 
 
-def test_a_plan_that_no_trainer_runs_is_refused():
+def test_a_plan_that_a_trainer_cannot_run_is_refused():
     tensor = Strategy("tensor", lambda split: split.tensor == 4, PLANNED.placer)
     with pytest.raises(ConfigError, match="a trainer has data parallel groups and streams alone"):
         executable(plan(WORK, ON, tensor))

@@ -87,7 +87,7 @@ def test_a_wrong_input_is_one_line(use, error, message):
         use()
 
 
-def test_recompute_is_some_of_its_kinds():
+def test_recompute_takes_a_tuple_of_its_kinds_alone():
     for given in (("some",), (["full"],), ()):
         with pytest.raises(ConfigError, match="recompute = .* give a tuple of some of "):
             plan(WORK, WAFER, recompute=given)

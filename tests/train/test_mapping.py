@@ -119,7 +119,7 @@ def test_flows_of_one_block_are_one_multicast_and_cross_a_link_once():
     assert routing.seconds == pytest.approx(5.0 / 4e12 + 3 * 200e-9)
 
 
-def test_orders_of_a_ring_are_permuted_to_neighbours():
+def test_a_ring_is_permuted_so_that_its_steps_join_neighbours():
     """Check TEMP's example: D3-D2-D6-D7 becomes D2-D3-D7-D6, which is a ring of neighbours."""
     wafer = wafer_of(2, 4)
     crossed = [(0, 3), (1, 2), (0, 2), (1, 3)]  # two of its steps are diagonal
@@ -130,7 +130,7 @@ def test_orders_of_a_ring_are_permuted_to_neighbours():
     assert all(abs(a - c) + abs(b - d) == 1 for (a, b), (c, d) in steps)
 
 
-def test_longer_rings_are_permuted_too():
+def test_a_ring_of_16_dies_is_permuted_too():
     wafer, random = wafer_of(4, 4), Random(3)
     ring = [(row, col) for row in range(4) for col in range(4)]
     random.shuffle(ring)

@@ -112,7 +112,7 @@ def test_a_stream_s_seconds_follow_its_schedule(name, moving, which, flops):
     assert (exposed > 0) == (flops > 1e12)
 
 
-def test_states_are_the_published_bytes():
+def test_bytes_of_optimizer_states_equal_the_published_ones():
     rules = Rules()
     assert rules.state_bytes(7.5e9, 0, 1) == 120e9
     assert rules.state_bytes(7.5e9, 1, 64) == pytest.approx(31.4e9, rel=1e-3)
@@ -136,14 +136,14 @@ def test_activations_equal_the_published_formulas():
     assert sum(own.kept_bytes for own in full) == pytest.approx(2 * s * h / 8)
 
 
-def test_parameters_are_the_published_ones():
+def test_parameter_counts_equal_the_published_ones():
     published = {"gpt3-6.7b": 6.7, "gpt3-76b": 76.1, "gpt3-175b": 175, "llama2-7b": 6.74, "llama3-70b": 70.6}
     for name, billions in published.items():
         tied = workload(name).vocab * workload(name).width if name.startswith("gpt3") else 0  # embedding is the head
         assert (workload(name).parameters - tied) / 1e9 == pytest.approx(billions, rel=0.02)
 
 
-def test_175b_is_refused_on_32_dies_and_placed_on_48_at_16_bytes_a_parameter():
+def test_gpt3_175b_fits_48_dies_and_not_32_at_16_bytes_a_parameter():
     strategy = next(each for each in BASELINES if each.name == "sharded data, fixed")
     refused = plan(workload("gpt3-175b"), wafer("wafer-32"), strategy)
     with pytest.raises(
@@ -155,7 +155,7 @@ def test_175b_is_refused_on_32_dies_and_placed_on_48_at_16_bytes_a_parameter():
 
 
 @pytest.mark.slow
-def test_the_plan_of_175b_is_at_least_as_fast_as_every_baseline():
+def test_the_plan_of_gpt3_175b_is_at_least_as_fast_as_every_baseline():
     work, device = workload("gpt3-175b"), wafer("wafer-48")
     planned = plan(work, device)
     assert not planned.why and planned.bytes <= device.hbm_bytes
@@ -164,7 +164,7 @@ def test_the_plan_of_175b_is_at_least_as_fast_as_every_baseline():
         assert other.why or other.seconds >= planned.seconds * (1 - 1e-9)
 
 
-def test_the_parts_of_a_step_and_a_pipeline_over_wafers():
+def test_the_parts_of_a_step_add_up_with_and_without_a_pipeline_over_wafers():
     device = on(2, 4)
     one, two = plan(SMALL, device), plan(SMALL, device, wafers=2)
     head = 6 * SMALL.vocab * SMALL.width * SMALL.tokens / device.dies / device.flops
@@ -178,7 +178,7 @@ def test_the_parts_of_a_step_and_a_pipeline_over_wafers():
 
 
 @pytest.mark.parametrize("hbm", [72_000_000_000, 16_000_000, 14_500_000, 4_000_000])
-def test_plans_left_out_by_the_planner_are_no_better(hbm):
+def test_no_placement_that_the_planner_skips_is_faster(hbm):
     """Check that more micro-batches and full recompute are tried only where they can gain."""
     device = on(2, 2, link_bytes_per_second=2e11, hbm_bytes=hbm)
     found = []
@@ -199,7 +199,7 @@ def test_plans_left_out_by_the_planner_are_no_better(hbm):
     assert planned.why if not found else planned.layer_seconds == pytest.approx(min(found), rel=1e-9)
 
 
-def test_a_reshard_is_paid_by_every_micro_batch():
+def test_every_micro_batch_takes_the_seconds_of_a_reshard():
     device, seconds = on(2, 4), {}
     for micro in (1, 4):
         seconds[micro] = Case(replace(device, link_seconds=0.0), SMALL, micro).reshard_seconds
@@ -207,7 +207,7 @@ def test_a_reshard_is_paid_by_every_micro_batch():
     assert Case(device, SMALL, 4).reshard_seconds > Case(device, SMALL, 1).reshard_seconds  # latency four times
 
 
-def test_a_stored_wrap_costs_its_hops_and_a_cut_one_does_not():
+def test_a_wrap_costs_its_hops_with_store_and_forward_alone():
     work = replace(SMALL, width=2048, hidden=8192, heads=16, kv_heads=16, sequence=512)
     seconds = {}
     for mode in ("cut", "store"):
@@ -221,7 +221,7 @@ def test_a_stored_wrap_costs_its_hops_and_a_cut_one_does_not():
     assert seconds["store"][1] == pytest.approx(2 * seconds["cut"][1])  # interleaved: two
 
 
-def test_a_failed_link_takes_a_longer_way():
+def test_traffic_of_a_failed_link_takes_a_longer_route():
     whole, broken = on(2, 4), on(2, 4, failed=frozenset({((0, 0), (0, 1))}))
     sizes = (1, 8, 1, 1)
     before, after = (placements(each, sizes)[0].step(1) for each in (whole, broken))

@@ -24,7 +24,7 @@ TEAMS = [
 
 
 def spread(team, blocks):
-    """[groups, N, ...], a block for every position of every group, as [rows, cols, ...]."""
+    """Return blocks [groups, N, ...] of all positions of all groups as tiles of dies [rows, cols, ...]."""
     tiles = blocks.new_zeros(*team.mesh.shape, *blocks.shape[2:])
     for group, own in zip(team.groups, blocks, strict=True):
         for position, die in enumerate(group):
@@ -38,7 +38,7 @@ def collected(team, tiles):
 
 
 def whole_product(team, moving, m, k, n, cuts, exact):
-    """Y, dX, dW of a streamed product and of autograd, each [groups, ...]."""
+    """Return pairs of Y, dX and dW [groups, ...]: by a streamed product, and by autograd."""
     dtype = torch.float64 if exact else torch.float32
     machine = Machine(WAFER, team.mesh, exact=exact)
     linear = Linear(machine, team, moving, m, k, n, cuts)
@@ -94,7 +94,7 @@ def test_slices_change_no_value(moving, cuts):
         assert all(error(*pair) < bound for pair in whole_product(team, moving, 5, 7, 9, cuts, exact))
 
 
-def test_the_unsliced_product_of_175b_is_refused_and_a_sliced_one_fits():
+def test_a_product_of_gpt3_175b_fits_only_in_slices():
     team = Team(WAFER.mesh(1, 8), "relay", 1, 8)
     m, k, n = 2048 // 8, 12288, 4 * 12288 // 8  # the first feed-forward product, rows and columns over 8 dies
     with pytest.raises(

@@ -70,7 +70,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("model", "shape", "kind", "sides", "rest"), [(*c[:4], c[4:]) for c in CASES], ids=str)
-def test_a_step_has_torchs_loss_gradients_and_weights_in_fp64(model, shape, kind, sides, rest):
+def test_a_step_equals_torch_in_loss_gradients_and_weights_in_fp64(model, shape, kind, sides, rest):
     losses, grads, weights = trained(MODELS[model], planned(shape, kind, sides, *rest), 1 if rest else 2, exact=True)
     assert all(own == pytest.approx(other, rel=1e-9) for own, other in losses)
     assert far(*grads) < 1e-9
@@ -79,7 +79,7 @@ def test_a_step_has_torchs_loss_gradients_and_weights_in_fp64(model, shape, kind
 
 # One step of each case is exact above; of many steps, each model once, with weights moving and with X and Y moving.
 @pytest.mark.parametrize(("model", "shape", "kind", "sides", "rest"), [(*c[:4], c[4:]) for c in CASES[2:4]], ids=str)
-def test_twenty_steps_in_fp32_stay_with_torch(model, shape, kind, sides, rest):
+def test_twenty_steps_in_fp32_equal_torch(model, shape, kind, sides, rest):
     losses, _, (own, other) = trained(MODELS[model], planned(shape, kind, sides, *rest), 20, exact=False)
     assert all(one == pytest.approx(two, rel=1e-4) for one, two in losses)
     assert far(own, other) < 1e-4

@@ -1,4 +1,4 @@
-"""A training step whose streams run as Triton kernels, under the interpreter or, with TRITON_INTERPRET=0, on a GPU."""
+"""A training step with streams as Triton kernels, under the interpreter or, with TRITON_INTERPRET=0, on a GPU."""
 
 import os
 

@@ -180,7 +180,7 @@ def shifted_transpose() -> Case:
 
 
 def unread_norm() -> Case:
-    """RMSNorm that scales by its row's sum before the broadcast."""
+    """Build RMSNorm that scales by its row's sum before the broadcast of the sum."""
     made = recipe("rms_norm", Mesh(1, 4, ROOMY), "fp32", ((2, 8), (8,)), ())
     return with_exchange((made.schedule, Intent.of(made)), len(made.schedule.rounds) - 2, lambda one: None)
 
@@ -286,8 +286,8 @@ def test_a_fault_of_provenance_names_both_joined_values(name):
     assert MESSAGES[name] in str(check(*FAULTS[name][0]))
 
 
-def test_a_sum_of_whole_values_may_be_joined_otherwise():
-    """Maxima of sums, and a residual beside a sum."""
+def test_a_complete_sum_may_be_joined_by_another_operation():
+    """Check maxima of sums, and a residual that is added to a sum."""
     maxima = lambda b: [reduce.all_reduce(b, "x", "x"), reduce.all_reduce(b, "x", "y", op="maximum")]  # noqa: E731
     assert check(*built(maxima, Intent({"x": TILES}, {"x": {}}))).ok
     made = recipe("gemm", Mesh(4, 4, ROOMY), "fp32", ((4, 4), (4, 4)), ())
@@ -300,7 +300,7 @@ def test_a_sum_of_whole_values_may_be_joined_otherwise():
     assert "combines c[0] (m=0, n=1) by r[0] (m=1, n=0): m differs" in str(wrong)
 
 
-def test_a_result_that_is_only_asked_of_some_cores():
+def test_a_result_may_be_limited_to_some_cores():
     schedule, intent = reduced(3)
     assert check(schedule, intent).ok
     everywhere = check(schedule, replace(intent, on={}))
@@ -311,7 +311,7 @@ def test_an_intent_must_fit_its_schedule():
     schedule, _ = all_reduce()
     with pytest.raises(ScheduleError, match="planted: the intent names undeclared buffers: y"):
         check(schedule, Intent({"x": TILES}, {"y": {}}))
-    with pytest.raises(ScheduleError, match="planted: no buffer is given with k"):
+    with pytest.raises(ScheduleError, match="planted: result '.+' has k, but no given buffer has; they have"):
         check(schedule, Intent({"x": TILES}, {"x": {"k": "y"}}))
 
 
@@ -323,7 +323,7 @@ def test_tiles_are_followed_on_small_meshes_only():
     assert check(made.schedule).ok
 
 
-def test_a_verdict_is_sorted_and_says_whether_it_knew_the_intent():
+def test_a_verdict_is_sorted_and_records_whether_an_intent_was_given():
     case = in_place(with_exchange(gemm(), 0, lambda one: replace(one, recv=one.recv[:-1])))
     found = check(*case)
     assert [one.round for one in found.findings] == sorted(one.round for one in found.findings)
@@ -331,7 +331,7 @@ def test_a_verdict_is_sorted_and_says_whether_it_knew_the_intent():
     assert str(check(*gemm())) == "mesh gemm [4, 4] x [4, 4]: nothing found"
 
 
-def test_a_draft_is_not_validated_and_a_schedule_is():
+def test_a_draft_is_checked_without_being_validated():
     b = Builder(Mesh(1, 3), "draft")
     b.buffer("a", (1,), "fp32", "input")
     b.buffer("b", (1,), "fp32")

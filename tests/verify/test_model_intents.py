@@ -1,4 +1,4 @@
-"""Every schedule that a model runs has an intent and satisfies it; the experts that its routings reach."""
+"""Every schedule of a model has an intent and satisfies it; the routings of an intent reach every expert."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ CUT = {"head_groups": 2, "experts": ExpertRegions(2, 1, (1,))}
 
 @pytest.mark.parametrize("family", SUPPORTED["model_type"])
 @pytest.mark.parametrize("cut", [False, True], ids=["whole", "cut"])
-def test_every_schedule_that_a_model_runs_has_an_intent_and_keeps_it(family, cut, monkeypatch):
+def test_every_schedule_of_a_model_has_an_intent_and_satisfies_it(family, cut, monkeypatch):
     config = CONFIG | {"model_type": family, "sliding_window": None}
     mixture = "moe" in family or family == "mixtral"
     if mixture:
@@ -66,7 +66,7 @@ def in_regions(side: int, capacity: int, tokens: int, *args: int):
 
 
 @pytest.mark.parametrize(("side", "capacity", "tokens", "number"), [(4, 2, 2, 0), (4, 2, 2, 1), (3, 1, 3, 2)])
-def test_the_picks_of_a_pass_fill_every_row_of_every_region(side, capacity, tokens, number):
+def test_the_expert_ids_of_a_pass_fill_every_row_of_every_region(side, capacity, tokens, number):
     on, schedule, intent = in_regions(side, capacity, tokens, number)
     held = on.expert_regions.held(MIXTURE.experts)
     given = drawn(schedule, intent, intent.runs, seed=3)
@@ -84,7 +84,7 @@ def test_the_picks_of_a_pass_fill_every_row_of_every_region(side, capacity, toke
             assert len(set(taken)) == len(taken)
 
 
-def test_the_routings_fill_every_pass_and_every_copy():
+def test_the_routings_fill_every_pass_and_every_expert_replica():
     on, schedule, intent = in_regions(4, 2, 2)
     given = drawn(schedule, intent, intent.runs, seed=3)
     assert intent.reference is not None
@@ -99,7 +99,7 @@ def test_the_routings_fill_every_pass_and_every_copy():
     assert -1 in homes  # and some tokens are padding
 
 
-def test_a_pass_that_is_missing_is_named_with_its_rounds():
+def test_a_missing_pass_is_named_with_its_rounds():
     square = Mesh(4, 4, DEVICE)
     on = block.Block(MIXTURE, square, expert_regions=replace(fewest_regions(square), capacity=2, copies=(1,)))
     args = (expert_regions.prefill_experts_in_regions, on, 2, 0, 2)

@@ -94,7 +94,7 @@ def test_meshgemms_own_shifts_have_no_fault():
 
 
 def swapped(protocol: Protocol, wrong) -> Protocol:
-    """Neighbouring steps that `wrong(first, second)` picks change places."""
+    """Exchange neighbouring steps for which `wrong(first, second)` is true."""
     programs = []
     for steps in protocol.programs:
         changed = list(steps)
@@ -233,7 +233,7 @@ def test_compute_shift_needs_all_cores_on_the_gpu_at_once():
     assert found is not None and found.verdict == "deadlock"
 
 
-def test_a_tree_in_topological_order_runs_with_room_for_a_single_program():
+def test_a_tree_in_topological_order_needs_room_for_one_program():
     parent, order = tree(7, (3,))
     for resident in (1, 2, 7):
         assert explore(reduce_tree(parent, order), resident=resident).finding is None
@@ -252,12 +252,12 @@ def test_no_flag_is_up_between_launches():
 
 @pytest.mark.parametrize("name", [name for name, (_, verdict) in FAULTS.items() if verdict == "deadlock"])
 @pytest.mark.slow
-def test_where_programs_would_wait_for_ever_one_gives_up_and_says_where(name):
+def test_in_a_deadlock_one_program_gives_up_and_is_named(name):
     protocol, _ = FAULTS[name]
     stuck, found = explore(protocol).finding, explore(protocol, bounded=True)
     assert found.finding.verdict == "gave-up"
-    told = f"core {found.finding.core} waits in round {found.finding.round} for"
-    assert told in stuck.message, "one of those that wait in the deadlock"
+    waiting = f"core {found.finding.core} waits in round {found.finding.round} for"
+    assert waiting in stuck.message, "one of the cores that wait in the deadlock"
     assert f"core {found.finding.core} in round {found.finding.round} gave up waiting for" in found.finding.message
     every = sum(map(len, protocol.programs))
     assert len(found.trace) == every + 1, "all programs ended; the abandoned wait is in the trace twice"
@@ -282,7 +282,7 @@ def test_the_search_says_when_it_stopped_early():
     assert not found.complete and found.finding is None
 
 
-def test_the_kernel_s_constants_equal_the_model_s():
+def test_constants_of_the_kernel_equal_the_protocol_s():
     assert {step.location.slot for steps in SHIFT.programs for step in steps} == set(range(SLOTS))
     assert UP == 1
     waits = [one for steps in compute_shift(torus(2, 2), 2).programs for one in steps if one.action == "wait"]

@@ -60,7 +60,7 @@ def test_the_last_round_that_wrote_the_tile_is_named():
     assert str(alone).startswith("wrong-values (core (0, 0)): a sum: core (0, 0) ends with ")
 
 
-def test_a_right_result_and_one_that_is_not_asked_raise_nothing():
+def test_a_correct_result_and_a_result_outside_of_the_intent_raise_nothing():
     assert check(a_sum(), Intent({"x": CUT}, {"x": {"r": "y"}}, reference=summed)).ok
     for below, ok in ((float("nan"), True), (0.0, False)):
         asked = {"reference": lambda tiles, below=below: {"x": summed(tiles)["x"].index_fill(0, ROW, below)}}
@@ -146,7 +146,7 @@ def test_a_check_beyond_the_memory_limit_is_refused(monkeypatch):
     assert check(a_sum(), Intent({"x": CUT}, {"x": {"r": "y"}})).ok
 
 
-def test_tiles_that_the_intent_calls_alike_are_alike():
+def test_tiles_with_equal_indices_are_equal():
     b = Builder(Mesh(2, 3), "given")
     b.buffer("x", (2,), "fp32", "input", 2)
     b.buffer("y", (8,), "fp32", "input")
@@ -244,7 +244,7 @@ def test_checking_without_a_reference_loads_no_torch():
 
 
 @pytest.mark.parametrize("cut", ["(((y", "(y m", "y m)", "((y m))"])
-def test_unmatched_brackets_of_a_cut_are_named(cut):
+def test_unmatched_brackets_of_a_partition_spec_are_named(cut):
     with pytest.raises(
         ScheduleError, match=r"the brackets of .*, the partition spec of 'x', do not match; write a pattern such"
     ):

@@ -93,7 +93,7 @@ def _measured(args: argparse.Namespace) -> list[OwnFamily]:
 
 def _validate_own(args: argparse.Namespace) -> int:
     """Return how far predictions of a user's measurements are off."""
-    from wafer_triton.cost.calibrate import own
+    from wafer_triton.cost.calibrate import FAMILIES, own
     from wafer_triton.draw import tables
 
     if args.write:
@@ -108,9 +108,11 @@ def _validate_own(args: argparse.Namespace) -> int:
         texts += [tables.table(("row", "measured", "predicted on the wafer", "error"), rows, title=title)]
         inside = sum(abs(1 / (1 + error) - 1) <= each.band for error in errors)
         both = own.spread(errors)
+        fitted = FAMILIES[each.family][2]
+        other = f" of {fitted}" * (each.device.name != fitted)  # the band of estimates on another device is wider
         texts.append(
             f"mean error {100 * both['mean_error']:.2f} %, worst {100 * both['worst_error']:.2f} %; {inside} of "
-            f"{len(errors)} within the error band of {100 * each.band:.1f} %"
+            f"{len(errors)} within the family's error band{other}, {100 * each.band:.1f} %"
         )
         answer[each.family] = {"device": each.device.name, "errors": errors, "within_band": inside, **both}
     return tell(args, {"families": answer}, *texts)

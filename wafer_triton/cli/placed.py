@@ -58,7 +58,7 @@ def request(args: argparse.Namespace) -> int:
     priced, (place, _) = estimate.request(**sizes), estimate.request_place(**sizes)
     shares = {"prefill": priced.prefill_seconds, "re-placement": priced.replacement_seconds}
     shares["decode"] = priced.decode_seconds
-    told = ", ".join(f"{name} {seconds / priced.seconds:.0%}" for name, seconds in shares.items())
+    parts = ", ".join(f"{name} {seconds / priced.seconds:.0%}" for name, seconds in shares.items())
     draw.page(
         args.out,
         f"{args.model}: {args.input:,} tokens of prompt, {args.output:,} of answer",
@@ -68,7 +68,7 @@ def request(args: argparse.Namespace) -> int:
         + "; regions are counted by area, as in the paper, and may lie beyond the device" * (place.layout == "area"),
         regions=place.regions,
         tables=[_estimated("The request", priced)],
-        headline=f"{quantity(priced.tokens_per_second, 'tokens/s')} predicted: {told}",
+        headline=f"{quantity(priced.tokens_per_second, 'tokens/s')} predicted: {parts}",
         time=times.plain(times.request(**sizes, most=MOST_TOKENS), place.regions),
     )
     if args.trace:

@@ -20,7 +20,6 @@ from wafer_triton.device.mesh import as_mesh
 from wafer_triton.schedule.product import Recipe
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text.arguments import checked
-from wafer_triton.text.calls import bound
 from wafer_triton.text.progress import COUNT_SECONDS, Announce, Progress, emulation_seconds, silent, unannounced
 from wafer_triton.text.quantity import as_in, named, unit
 from wafer_triton.verify.provenance import Intent
@@ -56,7 +55,7 @@ def compare_gemm(
     return _beside(Compared("gemm", as_mesh(mesh, device), dtype, ((m, k), (k, n))), {}, values, progress, announce)
 
 
-@bound
+@checked
 def compare_gemv(
     mesh: Any, k: int, n: int, *, device: DeviceLike = "wse2", dtype: str = "fp16", values: bool | None = None,
     progress: Progress = silent, announce: Announce = unannounced,
@@ -105,7 +104,7 @@ def _beside(
     ]
 
 
-@bound
+@checked
 def compare_own(
     name: str, schedule: Schedule, intent: Intent | None, *, values: bool | None = None, progress: Progress = silent,
     announce: Announce = unannounced,

@@ -9,7 +9,7 @@ from typing import Any
 from wafer_triton.compare.grid import Row, feasible
 from wafer_triton.compare.sweep import LEGEND, OVERLAID
 from wafer_triton.errors import ConfigError
-from wafer_triton.text.calls import bound
+from wafer_triton.text.arguments import checked
 
 MORE = ("tokens/s", "tokens", "%")  # units of columns of which more is better
 
@@ -19,6 +19,7 @@ def less_is_better(column: str) -> bool:
     return LEGEND.entries.get(column, {}).get("unit") not in MORE
 
 
+@checked
 def groups(rows: Sequence[Row]) -> list[list[Row]]:
     """Return the feasible rows in groups, each of which has a best row: the rows of each device and model.
 
@@ -35,7 +36,7 @@ def groups(rows: Sequence[Row]) -> list[list[Row]]:
     return list(found.values())
 
 
-@bound
+@checked
 def best(rows: Sequence[Row], by: str) -> list[Row]:
     """Return the best row by a column of each of `groups`, the first of the grid where several are alike.
 
@@ -70,8 +71,8 @@ def in_words(group: Sequence[Row], over: Iterable[str], by: str) -> str:
     return f"{'least' if less_is_better(by) else 'most'} {figure} at {point}{others}"
 
 
-@bound
-def front(rows: Sequence[Row], columns: Sequence[str]) -> list[Row]:
+@checked
+def front(rows: Sequence[Row], columns: str | Sequence[str]) -> list[Row]:
     """Return the feasible rows that no other beats: as good in all columns, and better in one; the best first."""
     columns = [columns] if isinstance(columns, str) else columns
     for column in columns:

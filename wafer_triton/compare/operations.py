@@ -90,9 +90,9 @@ def operations(schedule: Schedule) -> list[Operation]:
     A schedule of more than `STEPS` steps is listed as a whole.
     """
     steps = list(islice(_steps(schedule), STEPS + 1))
-    told = steps if 1 < len(steps) <= STEPS else []
+    listed = steps if 1 < len(steps) <= STEPS else []
     return [
-        *(_judged("step", step, schedule.mesh, _taking_part(step)) for step in told),
+        *(_judged("step", step, schedule.mesh, _taking_part(step)) for step in listed),
         judged(schedule),
     ]
 

@@ -67,7 +67,7 @@ def _devices() -> str:
 
 def _check_options(backend: str, kind: type[Executor], options: Mapping[str, Any]) -> None:
     """Raise BackendError for an option that a backend lacks."""
-    known = [name for name in signature(kind).parameters if name not in ("device", "exchange")]
+    known = ["emulate_on", *(name for name in signature(kind).parameters if name != "device")]
     for name in options:
         if name not in known:
             hint = "; a device is given as emulate_on" if name == "device" else near(name, known)

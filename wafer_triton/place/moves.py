@@ -20,23 +20,23 @@ import numpy as np
 
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.place.hand_over import from_corner, hand_over
-from wafer_triton.place.need import ENDS, cut_along, is_turned, tile_shape, weights_of
+from wafer_triton.place.need import ENDS, cut_along, is_transposed, tile_shape, weights_of
 from wafer_triton.place.regions import Placement, Region
-from wafer_triton.place.transfers import Scheduled, Shift, Turn, blocks_of, grid, sides
+from wafer_triton.place.transfers import Relayout, Scheduled, Shift, blocks_of, grid, sides
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.rounds import Buffer, Index, Parameter
 from wafer_triton.schedule.schedule import Schedule
 
 Steps = tuple[Scheduled, ...]
-Move = Shift | Turn
+Move = Shift | Relayout
 Offset = tuple[int, int]  # rows and columns
 
 
 def between_phases(placement: Placement) -> Steps:
     """Return the schedules that move all weights from one phase's cores to the other's."""
-    turns = of_layers(placement.decode, placement.prefill, placement.prefill_regions)
-    return (*turns, *scheduled(weight_shifts(placement)))
+    relayouts = of_layers(placement.decode, placement.prefill, placement.prefill_regions)
+    return (*relayouts, *scheduled(weight_shifts(placement)))
 
 
 def weight_shifts(placement: Placement) -> tuple[Shift, ...]:
@@ -63,8 +63,8 @@ def of_layers(decode: Block, prefill: Block, regions: Sequence[Region]) -> Steps
     for together, times in Counter(tuple(sorted(each.items())) for each in kinds if each).items():
         for kind, count in together:
             for moves in _weights(*alike, kind, "prefill", count, (0, 0)).values():
-                turns = scheduled(move for move in moves if isinstance(move, Turn))
-                steps += [(schedule, number * times) for schedule, number in turns]
+                relayouts = scheduled(move for move in moves if isinstance(move, Relayout))
+                steps += [(schedule, number * times) for schedule, number in relayouts]
     return tuple(steps)
 
 
@@ -79,7 +79,7 @@ def weights(
     """Return the moves of `together` blocks' weights from decode's cores to other cores, by buffer.
 
     The other cores are prefill's, or decode's on another mesh. Decode's region lies `offset` rows and columns from the
-    other. A weight is moved first, then turned: transposed and skewed. The reverse moves take the same cycles.
+    other. A weight is moved first, then transposed and skewed. The reverse moves take the same cycles.
     """
     return {name: scheduled(moves) for name, moves in _weights(decode, prefill, kind, phase, together, offset).items()}
 
@@ -131,9 +131,9 @@ def _matrix(
             held = tile // -(-down // prefill.mesh.shape[0])
             whole = grid(own, rows, prefill.mesh.cols, prefill.mesh.fold)
             steps.append(Shift(whole, "y", *lines, held, there.dtype))
-    if is_turned(here, there):
-        steps.append(Turn(square, tile, there.dtype))
-    return [*steps, Turn(square, tile, there.dtype, square.shape[0])] if there.skew else steps
+    if is_transposed(here, there):
+        steps.append(Relayout(square, tile, there.dtype))
+    return [*steps, Relayout(square, tile, there.dtype, square.shape[0])] if there.skew else steps
 
 
 def _moved(cores: Index, by: int, fold: int) -> Index:
@@ -223,9 +223,9 @@ def _to_regions(
         Shift(grid(mine, rows, other.cols, other.fold), "y", *along_y, f * parts, there.dtype, held),
     ]
     numel = held * f * parts * regions.side * share
-    if is_turned(here, there):
-        steps.append(Turn(other, numel, there.dtype))
-    return [*steps, Turn(other, numel, there.dtype, size)]
+    if is_transposed(here, there):
+        steps.append(Relayout(other, numel, there.dtype))
+    return [*steps, Relayout(other, numel, there.dtype, size)]
 
 
 def keys_and_values(placement: Placement, source: Index, target: Index, right: int = 0) -> Steps:

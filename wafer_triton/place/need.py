@@ -90,7 +90,7 @@ def cut_along(cut: Parameter) -> dict[str, int]:
     return {axis: dim for dim, group in enumerate(groups) for axis in letters(group).values()}
 
 
-def is_turned(here: Buffer, there: Buffer) -> bool:
+def is_transposed(here: Buffer, there: Buffer) -> bool:
     """Return whether one buffer of the same parameters lies across the diagonal from where the other does."""
     mine, other = cut_along(here.holds[0]), cut_along(there.holds[0])
     return any(other.get(axis, dim) != dim for axis, dim in mine.items()) or mine.keys() != other.keys()

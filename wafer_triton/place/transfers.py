@@ -71,7 +71,7 @@ class Shift:
 
 
 @dataclass(frozen=True)
-class Turn:
+class Relayout:
     """A transpose of the tiles across the mesh's diagonal or, with `skew`, a skew in squares of `skew` cores a side.
 
     A tile has `numel` elements. The schedule is made on first use.
@@ -87,7 +87,7 @@ class Turn:
         """The schedule and its number of runs; SramError if a core does not hold even one element."""
         own = self.mesh, self.numel, self.dtype
         if self.skew is None:
-            return turned(*own)
+            return transposed(*own)
         return skewed(*own, None if self.skew == self.mesh.shape[0] else self.skew)
 
 
@@ -244,7 +244,7 @@ def grid(like: Mesh, rows: int, cols: int, fold: tuple[int, int]) -> Mesh:
 
 
 @lru_cache(maxsize=256)
-def turned(mesh: Mesh, numel: int, dtype: str) -> Scheduled:
+def transposed(mesh: Mesh, numel: int, dtype: str) -> Scheduled:
     """Return the schedule that moves each core's tile of `numel` elements to the core across the diagonal."""
 
     def build(part: int) -> Schedule:

@@ -15,6 +15,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from wafer_triton.device import ANY
 from wafer_triton.device.dtype import accumulator
 from wafer_triton.device.mesh import Mesh
+from wafer_triton.errors import check_type
 from wafer_triton.schedule.builder import Builder, checked
 from wafer_triton.schedule.expert_places import ExpertRegions
 from wafer_triton.schedule.heads import HeadGroups, head_groups
@@ -59,6 +60,8 @@ class Block:
     expert_regions: ExpertRegions | None = None
 
     def __post_init__(self) -> None:
+        check_type("Block: shape", self.shape, DecoderShape)
+        check_type("Block: mesh", self.mesh, Mesh)
         head_groups(self.shape, self.mesh.shape[1], self.head_groups)
 
     def cache(self, prefilled: int = 0) -> KvCache:

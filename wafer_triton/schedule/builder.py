@@ -51,6 +51,18 @@ def drafting() -> Iterator[None]:
         _DRAFTING.reset(before)
 
 
+class _Declared(dict[str, Buffer]):
+    """The buffers of a schedule by name; a name that is not declared raises ScheduleError."""
+
+    def __init__(self, schedule: str) -> None:
+        super().__init__()
+        self.schedule = schedule
+
+    def __missing__(self, name: object) -> Buffer:
+        declared = ", ".join(self) or "none"
+        raise ScheduleError(f"{self.schedule}: buffer {shown(name)} is not declared; declared: {declared}")
+
+
 @bound
 class Builder:
     """The buffers and steps of a schedule called `name` while it is made; `family` is as in `Schedule`.
@@ -69,7 +81,7 @@ class Builder:
         self.mesh = mesh
         self.name = name
         self.family = family
-        self.buffers: dict[str, Buffer] = {}
+        self.buffers: dict[str, Buffer] = _Declared(name)
         self.steps: list[Step] = []
         self._again: list[tuple[Repeat, Callable[[int], None], int]] = []  # to be judged by `build`
 
@@ -117,8 +129,6 @@ class Builder:
         if type(name) is not str or type(of) is not str:
             check_type(f"{self.name}: name of a buffer", name, str)
             check_type(f"{self.name}: buffer to be like", of, str)
-        if of not in self.buffers:
-            raise ScheduleError(f"{self.name}: no buffer {of!r} to be like; declared: {', '.join(self.buffers)}")
         model, known = self.buffers[of], self.buffers.get(name)
         if known is not None and (known.tile, known.dtype, known.slots, known.role) == (
             model.tile, model.dtype, model.slots, "scratch"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from wafer_triton.errors import ScheduleError
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.reduce import all_reduce
 from wafer_triton.schedule.rounds import Cores, Local, Slot
@@ -24,7 +25,7 @@ def rms_norm(
     label: str = "rms norm",
 ) -> None:
     """out = x / sqrt(mean(x^2) + eps) * weight [n] for tiles x [m, n] of rows `width` long, cut along `axis`."""
-    m, n = b.buffers[x].tile
+    m, n = _tile(b, x, "m n")
     s = b.buffer(f"{out}.squares", (m,), sums)
     b.round(b.local("sum_squares", s, x, m=m, n=n), label=label)
     all_reduce(b, s, axis, groups=groups, label=label)
@@ -53,7 +54,7 @@ def softmax_parts(
     divides where it is cheapest. Unless `summed`, these are sums of a core alone, for the caller to sum together with
     something else.
     """
-    heads, m, n = b.buffers[s].tile
+    heads, m, n = _tile(b, s, "heads m n")
     top = b.buffer(f"{p}.max", (heads, m), sums)
     z = b.buffer(f"{p}.sum", (heads, m), sums)
     sizes: dict[str, Any] = {"heads": heads, "m": m, "n": n, "scale": scale}
@@ -79,3 +80,11 @@ def softmax_parts(
     if summed:
         all_reduce(b, z, axis, **over)
     return z
+
+
+def _tile(b: Builder, name: str, sizes: str) -> tuple[int, ...]:
+    """Return the sizes of a buffer's tile; ScheduleError for a tile of another number of sizes."""
+    tile = b.buffers[name].tile
+    if len(tile) != len(sizes.split()):
+        raise ScheduleError(f"{b.name}: buffer {name!r} has tiles {tile}; give tiles [{', '.join(sizes.split())}]")
+    return tile

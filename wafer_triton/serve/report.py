@@ -94,25 +94,25 @@ class Report:
     course: list[MeanInterval]  # ten of equal length
 
 
-def ttft(one: Served) -> float:
+def ttft(served: Served) -> float:
     """Return the seconds from arrival to the first token of a finished request."""
-    assert one.first is not None, "a finished request"
-    return one.first - one.request.arrival
+    assert served.first is not None, "a finished request"
+    return served.first - served.request.arrival
 
 
-def tpot(one: Served) -> float:
+def tpot(served: Served) -> float:
     """Return the mean seconds between tokens after the first; 0 for an answer of one token."""
-    assert one.first is not None and one.end is not None, "a finished request"
-    return (one.end - one.first) / max(1, one.request.output - 1)
+    assert served.first is not None and served.end is not None, "a finished request"
+    return (served.end - served.first) / max(1, served.request.output - 1)
 
 
-def e2e(one: Served) -> float:
+def e2e(served: Served) -> float:
     """Return the seconds from arrival to the last token of a finished request."""
-    assert one.end is not None, "a finished request"
-    return one.end - one.request.arrival
+    assert served.end is not None, "a finished request"
+    return served.end - served.request.arrival
 
 
-@bound
+@checked
 def report(run: Run, pool: int, device: Device, dtype: str = "fp16", slo: Slo = Slo()) -> Report:
     """Return the figures of a run; the caches hold `pool` entries a row. ConfigError if all requests are refused."""
     for name, value, kind in (("run", run, Run), ("device", device, Device), ("slo", slo, Slo)):

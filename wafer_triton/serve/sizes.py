@@ -38,10 +38,10 @@ def ranked(
 ) -> list[Priced]:  # fmt: skip
     """Return times of a model on a device under an organisation, by its name in `policies.ORGANISATIONS`.
 
-    Sizes that are not given are tried: meshes of "shared", columns of "split". Those with the most requests a second by
-    the mean request alone come first: see `rate`. Of "replace" there is one place alone. Raises ConfigError for an
-    unknown organisation, SramError or MeshError, with the last reason, where nothing fits. Unless caches are given, the
-    error names changes that make the model fit, see `fitting.remedies`. Reports "places" that are tried.
+    Sizes that are not given are searched: the mesh of "shared", the columns of "split". The placements come by
+    requests a second of the mean request, see `rate`, the most first; "replace" has one placement. Raises ConfigError
+    for an unknown organisation, SramError or MeshError, with the last reason, if nothing fits. Unless caches are given,
+    the error names changes that make the model fit, see `fitting.remedies`. Reports "places" to `progress`.
     """
     organisation(name)
     check_type("priced: load", load, Load, ConfigError)
@@ -61,7 +61,7 @@ def ranked(
 
 
 def _remedies(name: str, shape: DecoderShape, device: Device, load: Load, given: Given) -> str:
-    """Return the end of a refusal: changes that make a model fit one place of an organisation, of middling meshes."""
+    """Return the remedies of a refusal: changes that make a model fit meshes of middle size under an organisation."""
     mesh = _middle(device, given.decode_mesh if given.prefill_mesh is None else given.prefill_mesh)
 
     def together(on: Mesh, own: DecoderShape) -> None:
@@ -90,7 +90,7 @@ def _remedies(name: str, shape: DecoderShape, device: Device, load: Load, given:
 
 
 def _columns(device: Device, given: Given) -> int:
-    """Return the columns of prefill that are given, or that a given mesh takes, or half of the device."""
+    """Return the number of columns of prefill: as given, or of the given mesh, or half of the device."""
     if given.columns is not None:
         return given.columns
     if given.prefill_mesh is not None:
@@ -101,7 +101,7 @@ def _columns(device: Device, given: Given) -> int:
 
 
 def _middle(device: Device, mesh: Any) -> Mesh:
-    """Return the mesh that is given, or a middling one of `meshes`."""
+    """Return the given mesh, or the middle one of `meshes`."""
     tried = list(places.meshes(device, mesh))
     return tried[len(tried) // 2]
 
@@ -135,7 +135,7 @@ def _organised(
 
 
 def rate(times: Priced, load: Load) -> float:
-    """Return about how many mean requests a second are served, if all resources were always busy."""
+    """Return the approximate number of mean requests a second, if all resources were always busy."""
     stages = times.stages(load.input, 0, True)
     sequences = min(times.batch, max(1, times.pool * times.rows // (load.input + load.output)))
     entries = min(-(-(load.input + load.output // 2) // times.rows), times.pool)
@@ -151,7 +151,7 @@ def rate(times: Priced, load: Load) -> float:
 def _by_rate(
     what: str, makes: Iterable[Callable[[], Priced]], load: Load, progress: Progress, remedy: str = ""
 ) -> list[Priced]:
-    """Return all times, the highest rate first; raise the last error, by its kind, where there is none."""
+    """Return all times, the highest rate first; if no placement fits, raise the last error."""
     found, reason, every = list[tuple[float, Priced]](), None, list(makes)
     for number, make in enumerate(every, 1):
         try:

@@ -1,9 +1,9 @@
 """The times of serving, all from priced schedules: prefill, decode, re-placement, keys and values.
 
-Decode of a group of b sequences is priced as `layers` prices a batch. Projections and feed-forward take all b at once,
-attention one after the other; so attention to `entries` entries a row adds its own seconds, independent of all else in
-the group. Prices are exact and kept, by entries a row and by rows of tokens. Keys and values alone are priced at
-multiples of `STRIDE` tokens and interpolated in between; `Priced.largest_error` measures by how much that is off.
+Decode of a group of b sequences is priced as a batch of `wafer_triton.cost.layers`. Projections and feed-forward take
+all b sequences at once, attention takes one after the other. So the seconds of attention depend on the entries of its
+own sequence alone. Prices are exact and kept, by entries a row and by rows of tokens. The moves of keys and values are
+priced at multiples of `STRIDE` tokens and interpolated in between; `Priced.largest_error` measures the error.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Priced:
     """`pipeline.Times` of a model that is placed, see there for the fields.
 
     `place.decode.batch` full caches make the pool, which up to `batch` sequences share. A prompt has up to `prompt`
-    tokens. `right` is the first column of decode where both phases have columns of the device of their own. None says
-    that the weights move between the phases. Raises ShapeError for a count below 1, or for more sequences of a group
+    tokens. `right` is the first column of decode if each phase has columns of its own, and None if the weights move
+    between the phases. Raises ShapeError for a count below 1, or for more sequences of a group
     than caches.
     """
 
@@ -97,7 +97,7 @@ class Priced:
         return max([base + attentions * attending for base, attentions in self._base(count)[1]])
 
     def _base(self, count: int) -> tuple[float, tuple[tuple[float, int], ...]]:
-        """Return seconds of a group with one entry a row, and for each kind of region its own and its attentions."""
+        """Return seconds of a group with one entry a row, and (seconds, attention blocks) for each kind of region."""
         if count not in self._bases:
             each = self.stages_of_decode(count)
             kinds = {(seconds, held.get("attention", 0)) for seconds, held in zip(each, self.regions, strict=True)}
@@ -134,7 +134,7 @@ class Priced:
         return tuple(_seconds(held, kinds, tied) for held in self.prefill_regions)
 
     def _chunk(self, rows: int, before: int) -> dict[str, float]:
-        """Return seconds of each kind of block for `rows` rows of tokens, after others."""
+        """Return seconds of each kind of block for `rows` rows of tokens, after `before` earlier rows."""
         if (rows, before) not in self._layers:
             block, size = self.place.prefill, self.place.at_once
             found = dict.fromkeys(block.shape.layers_of, 0.0)
@@ -176,7 +176,7 @@ class Priced:
         return self._moved[tokens]
 
     def hand_over_exactly(self, tokens: int) -> float:
-        """Return seconds of bringing the keys and values of a prompt to decode, priced for this number of tokens."""
+        """Return seconds to move the keys and values of a prompt to decode, priced for exactly these tokens."""
         cache = KvCache(self.rows, max(self.block.entries, -(-tokens // self.rows)), "shift", tokens)
         rows = moves.prompt_rows(self.side, tokens, self.place.at_once)
         steps = moves.keys_and_values(self.place, rows, cache.row_of(tokens), self.right or 0)

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from wafer_triton.errors import ConfigError, ShapeError
+from wafer_triton.errors import ConfigError, ShapeError, check_counts
 from wafer_triton.shape.config import read_json
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.moe import Experts
+from wafer_triton.text.arguments import checked
 from wafer_triton.text.calls import bound
 
 Trace = Sequence[Sequence[Sequence[int]]]  # of each sparse layer, of each token, the experts that it took
@@ -20,14 +21,17 @@ DRAWN = 64  # tokens of a trace that is drawn, at least
 MOST_SKEW = 10.0
 
 
-@bound
+@checked
 def drawn(shape: DecoderShape, tokens: int, skew: float = 0.0, seed: int = 0) -> Trace:
     """Return a trace of `tokens` tokens, each of which takes k experts without replacement.
 
     With skew s the n-th most popular expert of a layer has weight n**-s (Zipf), with 0 all are alike. The same seed
-    gives the same trace.
+    gives the same trace. Raises ConfigError for a model without experts, ShapeError for another number.
     """
     e, layers = of_experts(shape), shape.layers_of["experts"]
+    (tokens,) = check_counts(tokens=tokens)
+    if seed < 0:
+        raise ShapeError(f"seed {seed}: give a whole number of at least 0")
     if not isinstance(skew, int | float) or not 0 <= skew <= MOST_SKEW:
         raise ShapeError(f"skew {skew!r}: give a number from 0, where all experts are alike, to {MOST_SKEW:g}")
     random = np.random.default_rng(seed)

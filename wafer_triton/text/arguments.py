@@ -124,7 +124,7 @@ def _kind(annotation: str, default: Any, names: Mapping[str, Any]) -> _Kind | No
     origin = getattr(getattr(named, "__origin__", None), "__name__", "")  # such as Sequence for Rows = Sequence[Row]
     if origin in _PLAIN:
         return _PLAIN[origin]
-    if isinstance(named, type) and named is not Any:
+    if isinstance(named, type) and named is not Any and not getattr(named, "_is_protocol", False):
         return _Kind(article(base), lambda value: isinstance(value, named))
     return None
 

@@ -1,9 +1,9 @@
-"""The cost of a schedule on a wafer of dies: seconds and joules, from the accountant's counts of every round.
+"""The cost of a schedule on a wafer of dies: seconds and joules, from the counts of every round.
 
-A round takes the longer of its transfers and its products where the products read nothing that arrives in it, else
-both. Products run at the die's rate. Other local operations take no time beside the HBM bytes of their operands and
-results. HBM is read and written while rounds go on (slices are double-buffered), so a schedule takes the longer of
-both.
+A round takes the longer of its transfers and its products, if the products read no tile that arrives in the round;
+otherwise the sum of both. Products run at the die's rate. Other local operations take no time but for the HBM bytes of
+their operands and results. HBM is read and written during the rounds (slices are double-buffered). So a schedule takes
+the longer of its rounds and its HBM bytes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class DieCost(Additive):
 
 @checked
 def die_cost(schedule: Schedule, on: Wafer) -> DieCost:
-    """Return the cost of one run of a schedule whose mesh is made of dies of a wafer."""
+    """Return the cost of one run of a schedule on a mesh of dies."""
     return _cost(schedule, on)
 
 
@@ -78,7 +78,7 @@ def on_dies(schedule: Schedule, round_: Round) -> np.ndarray:
 
 
 def _hides(round_: Round) -> bool:
-    """Return whether transfers of a round go on while its operations run: these read nothing that arrives in it."""
+    """Return whether the transfers of a round overlap its operations, which then read no tile that arrives in it."""
     arriving = {exchange.dst.buffer for exchange in round_.exchanges}
     return not any(slot.buffer in arriving for op in round_.locals for slot in op.ins)
 

@@ -38,10 +38,11 @@ CLOCK_HZ = 2e9  # of the table of evaluation; only ratios to it matter
 class Wafer:
     """A mesh of dies; every number names its unit, and a link's numbers are for one direction.
 
-    `forwarding` says how a transfer of several hops goes. With "cut" a die passes bytes on as they arrive, so h hops
-    take h latencies and the bytes once. With "store" a die receives the whole transfer first, so h hops take both h
-    times. `failed` names pairs of neighbouring dies whose link is broken in both directions. Raises DeviceError for
-    numbers that make no sense, for links that do not exist, and where failed links isolate dies.
+    `forwarding` is the rule for a transfer of several hops. With "cut" (cut-through) a die passes bytes on as they
+    arrive: h hops take h latencies, and the time of the bytes once. With "store" (store and forward) a die receives the
+    whole transfer first: h hops take both h times. `failed` names pairs of neighbouring dies whose link is broken in
+    both directions. Raises DeviceError for numbers out of range, for links that do not exist, and for failed links that
+    isolate dies.
     """
 
     name: str
@@ -128,13 +129,13 @@ class Wafer:
         )
 
     def mesh(self, rows: int | None = None, cols: int | None = None) -> Mesh:
-        """Return a mesh of its dies, all of them by default; MeshError if the wafer is smaller."""
+        """Return a mesh of dies of the wafer, by default of all; MeshError if the wafer is smaller."""
         return Mesh(self.rows if rows is None else rows, self.cols if cols is None else cols, self.device())
 
     def transfer_seconds(self, hops: int, size: float, share: float = 1.0) -> float:
-        """Return seconds of a transfer of `size` bytes over `hops` links; `share` such transfers pass the fullest one.
+        """Return seconds of a transfer of `size` bytes over `hops` links, the busiest of which carries `share` of them.
 
-        Contention and path do not add up where bytes are cut through; where they are stored, every hop takes its turn.
+        The time of the bytes on the busiest link counts once with forwarding "cut", and once for each hop with "store".
         """
         if not hops:
             return 0.0

@@ -1,4 +1,4 @@
-"""From a plan of the planner to one that runs: the same dies, stream, moving operand and recompute, with values."""
+"""A plan of the planner as `DieGroups`, which a `Trainer` runs with values on the same dies, by the same stream."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from wafer_triton.train.shards import DieGroups
 
 @checked
 def executable(planned: TrainingPlan) -> DieGroups:
-    """Return the plan that `wafer_triton.train.step.Trainer` runs, on the planned wafer's dies.
+    """Return the `DieGroups` of a plan, on the planned wafer's dies, with its stream, moving operand and recompute.
 
-    Raises HbmError for a plan that does not fit, and ConfigError for one that no trainer runs: with tensor or context
-    groups, with tuples or recompute that change between operators and layers, or with a stream that strides over dies.
+    Raises HbmError for a plan that does not fit. Raises ConfigError for a plan that a `Trainer` cannot run: with tensor
+    or context groups, with tuples or recompute that change between operators or layers, or with a stream that skips
+    dies.
     """
     demand(planned)
     options = list(planned.operators.values())

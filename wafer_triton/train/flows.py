@@ -58,7 +58,7 @@ class Flow:
 
 @dataclass(frozen=True)
 class RoutedFlows:
-    """Flows and a tree for each; `history` has the objective after every accepted change, which never rises."""
+    """Flows with a tree for each; `history` has the objective after each accepted change, and never rises."""
 
     wafer: Wafer
     flows: tuple[Flow, ...]
@@ -96,7 +96,10 @@ class RoutedFlows:
 
 @checked
 def merge(flows: Iterable[Flow]) -> tuple[Flow, ...]:
-    """Return flows of the same source, block, size and kind as one multicast; flows without a block stay apart."""
+    """Return the flows, with those that share source, block, size and kind merged into one multicast.
+
+    Flows without a block are not merged.
+    """
     joined: dict[tuple[object, ...], Flow] = {}
     for number, flow in enumerate(flows):
         check_type(f"flow {number}", flow, Flow, MeshError)
@@ -124,7 +127,7 @@ def ring_flows(rings: Sequence[Sequence[Die]], size: float) -> list[Flow]:
 
 @checked
 def all_gather(wafer: Wafer, size: float) -> list[Flow]:
-    """Return flows by which every die sends its part of `size` bytes in all to every other."""
+    """Return flows by which every die sends its part to every other; all parts together have `size` bytes."""
     dies = sorted(wafer.links)
     return [Flow(die, frozenset(dies) - {die}, size / len(dies), "own") for die in dies]
 
@@ -136,7 +139,10 @@ def all_to_all(wafer: Wafer, size: float) -> list[Flow]:
 
 
 def bisection_bytes(rows: int, cols: int, size: float) -> float:
-    """Return the least bytes over the busiest link of an all-to-all of `size` bytes a pair, by the mesh's halves."""
+    """Return a lower bound of the bytes over the busiest link of an all-to-all with `size` bytes for each pair of dies.
+
+    Half of the mesh sends to the other half over the links between them.
+    """
     check_counts(rows=rows, cols=cols)
     check_positive("bisection_bytes", size=size)
     return max(rows * (cols // 2) * (cols - cols // 2), cols * (rows // 2) * (rows - rows // 2)) * size

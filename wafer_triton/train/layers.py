@@ -1,7 +1,7 @@
 """The computation of a layer on dies, forward and backward: norms, products, attention, activations, embedding.
 
-A `MicroBatch` is one micro-batch. With weights moving, a die has own rows and all heads; keys and values of other
-rows of its group are gathered, and their gradients summed. With "xy" it has all rows of the group and own heads.
+In attention with moving weights ("w") a die has rows of its own and all heads: keys and values of the group's other
+rows are gathered, and their gradients summed. With "xy" a die has all rows of the group and heads of its own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Saved = dict[str, Tensor]
 
 
 class Placed(Protocol):
-    """A model on dies, as a `Trainer` has it: its parameters in blocks, and the order in which a die has them."""
+    """A model on dies, as in a `Trainer`: its parameters in blocks, and the order in which a die has the blocks."""
 
     machine: Machine
     sizes: Sizes
@@ -40,12 +40,15 @@ class Placed(Protocol):
     linears: dict[tuple[Any, ...], Linear]
 
     def everywhere(self, own: Tensor) -> Tensor:
-        """Gather the rows of all dies of a group on each."""
+        """Return the blocks of all positions of a group, gathered on each of its dies."""
 
 
 @lru_cache(maxsize=256)
 def _embedding(team: Team, m: int, d: int, v: int, back: bool) -> Schedule:
-    """Return rows of a table whose blocks [d, v] move, by ids less each block's first: gather; backwards reduce."""
+    """Return the schedule of a lookup of m ids in a table of moving blocks [d, v]; with `back`, of its gradient.
+
+    An id is relative to the first of the block. The lookup gathers the blocks, the gradient reduces them.
+    """
     b = Builder(team.mesh, "embedding gradient" if back else "embedding")
     ids = b.buffer("ids", (m,), "fp32", "input", team.size)
     if back:
@@ -67,7 +70,7 @@ def _embedding(team: Team, m: int, d: int, v: int, back: bool) -> Schedule:
 
 
 class MicroBatch:
-    """Forward and backward of one micro-batch: the computation of a layer, in terms of a machine's runs."""
+    """Forward and backward of one micro-batch; each step is a run of the machine."""
 
     def __init__(self, trainer: Placed, rows: Rows, vectors: Tensor) -> None:
         self.trainer, self.rows, self.m = trainer, rows, rows.m
@@ -95,7 +98,7 @@ class MicroBatch:
         return values.to(self.machine.dtype)
 
     def _all(self, own: Tensor) -> Tensor:
-        """Return [rows, cols, N * m] of rows [rows, cols, m], which every die of a group can compute alone."""
+        """Return the values [rows, cols, m] of all dies of a group, [rows, cols, N * m], without a machine's run."""
         every = torch.zeros(*own.shape[:2], self.team.size * own.shape[2], dtype=own.dtype)
         for group in self.team.groups:
             joined = torch.cat([own[die] for die in group])
@@ -122,7 +125,7 @@ class MicroBatch:
             self._dvector("positions", whole.scatter_add_(2, index, dx * real).flatten(2))
 
     def _ids(self, v: int) -> Tensor:
-        """Return [rows, cols, N, m]: ids less the first of the block that is looked up in each step."""
+        """Return [rows, cols, N, m]: for each step the ids, relative to the first of the step's block."""
         return self.real(self.rows.ids[:, :, None] - self.trainer.order[..., None] * v)
 
     def _positions(self) -> Tensor:
@@ -151,12 +154,16 @@ class MicroBatch:
         return out["dx"]
 
     def _bias_of(self, name: str, n: int) -> Tensor:
-        """Return the bias of a norm or weight with n outputs, zeros if it has none."""
+        """Return the bias of a norm or of a weight with n outputs; zeros without a bias."""
         bias = self.vectors.get(f"{name}.bias")
         return self.machine.zeros(n) if bias is None else bias
 
     def linear(self, weight: str, moving: str, x: Tensor, k: int, columns: int) -> Tensor:
-        """Return rows [rows, cols, m, N * columns] with "w", all rows and own columns with "x", own rows with "y"."""
+        """Return Y = X W, for the `moving` operand of `wafer_triton.train.linear`.
+
+        With "w" a die has its rows and all columns, [rows, cols, m, N * columns]; with "x" all rows and its columns;
+        with "y" its rows.
+        """
         size = self.team.size
         if moving == "y":
             x = x.unflatten(2, (size, self.m))
@@ -186,7 +193,7 @@ class MicroBatch:
         return known[key]
 
     def project(self, layer: int, matrix: str, x: Tensor) -> Tensor:
-        """Return a product of the layer and its bias; without the columns that are padding."""
+        """Return a product of the layer plus its bias, without columns of padding."""
         weight, names = self.trainer.weights[f"{layer}.{matrix}"], self.sizes.matrices[matrix]
         y = self.linear(f"{layer}.{matrix}", self._moving(matrix), x, *weight.shape[-2:])
         width = sum(map(self.sizes.columns, names))
@@ -284,12 +291,12 @@ class MicroBatch:
         return out["mixed"].flatten(3), out["p"]
 
     def _gathered(self, kv: Tensor) -> Tensor:
-        """Return keys and values of all rows of the group, of own rows [rows, cols, m, 2 kv_heads, head]."""
+        """Return keys and values of all rows of the group, from each die's rows [rows, cols, m, 2 kv_heads, head]."""
         whole = self.trainer.everywhere(kv.flatten(2))
         return whole.unflatten(2, (self.team.size * self.m, *kv.shape[3:]))
 
     def _summed(self, dkv: Tensor) -> Tensor:
-        """Return the sum over dies of gradients of all rows, for own rows."""
+        """Return for each die's rows the sum over the dies of the gradients of all rows."""
         parts = take(dkv.unflatten(2, (self.team.size, self.m)).flatten(3), self.trainer.order)
         own = self.machine.run(collective(self.team, "reduce", parts.shape[-1]), parts=parts)["own"]
         return own.unflatten(2, (self.m, *dkv.shape[3:]))

@@ -32,7 +32,7 @@ MOST_CUTS = 4096
 @checked
 @dataclass(frozen=True)
 class Cuts:
-    """Into how many slices the dimensions m, k, n of one die are cut."""
+    """The number of slices of the dimensions m, k and n of one die."""
 
     m: int = 1
     k: int = 1
@@ -44,7 +44,7 @@ class Cuts:
 
 @checked
 def fit(team: Team, moving: str, m: int, k: int, n: int, dtype: str = "fp32") -> Cuts:
-    """Return the fewest cuts for which every pass fits a die's SRAM, with the fewest that move an operand again.
+    """Return cuts with which every pass fits a die's SRAM: the fewest that move an operand again, then the fewest.
 
     Raises SramError if no cuts do, ScheduleError for another operand than "w", "x" or "y".
     """
@@ -78,7 +78,7 @@ def _demand(moving: str, m: int, k: int, n: int) -> tuple[int, ...]:
 
 @checked
 class Linear:
-    """A product Y = X W on a machine; `cuts` by `fit` unless given. Tensors are as in the module's table.
+    """A product Y = X W on a machine; `fit` chooses `cuts` unless they are given. Tensors are as in the module's table.
 
     Raises MeshError for a team on another mesh than the machine's, ShapeError for tensors of other shapes.
     """
@@ -175,7 +175,7 @@ _AXES = {"x": (0, 1), "w": (1, 2), "y": (0, 2)}  # of m, k, n
 
 
 def orders(team: Team) -> tuple[Tensor, Tensor]:
-    """Return of every die [rows, cols, N] the block of each step, and the step of each block."""
+    """Return two tables [rows, cols, N] for the dies of a team: the block of each step, and the step of each block."""
     order = torch.zeros(*team.mesh.shape, team.size, dtype=torch.long)
     for group in team.groups:
         for position, die in enumerate(group):
@@ -184,5 +184,5 @@ def orders(team: Team) -> tuple[Tensor, Tensor]:
 
 
 def take(slots: Tensor, numbers: Tensor) -> Tensor:
-    """Return slots [rows, cols, N, ...] in another order, [rows, cols, N]."""
+    """Return slots [rows, cols, N, ...] in the order `numbers` [rows, cols, N]."""
     return slots.gather(2, numbers.view(*numbers.shape, *(1,) * (slots.dim() - 3)).expand_as(slots))

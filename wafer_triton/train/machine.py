@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @checked
 class Machine:
-    """Dies of a wafer as `mesh`; with `exact` values are fp64, else fp32 on `executor` (default: torch on the CPU).
+    """A `mesh` of a wafer's dies; with `exact` values are fp64, else fp32 on `executor` (default: torch on the CPU).
 
     Local operations of training have no Triton kernel: beside a Triton executor torch runs them on the same device.
     Raises MeshError for a mesh of another device than the wafer's.
@@ -58,7 +58,7 @@ class Machine:
         return total(self.ran, self.wafer)
 
     def demand(self, mesh: Mesh) -> None:
-        """Raise MeshError unless a mesh is the machine's."""
+        """Raise MeshError unless `mesh` is the mesh of the machine."""
         if mesh != self.mesh:
             raise MeshError(
                 f"mesh {mesh} of {mesh.device.name} is not the machine's {self.mesh} of {self.mesh.device.name}; build "
@@ -140,7 +140,7 @@ class Machine:
         return torch.zeros(*self.mesh.shape, *tile, dtype=self.dtype)
 
     def check_hbm(self, held: Mapping[str, int]) -> int:
-        """Return the sum of bytes by name that a die holds at once; HbmError, with these names, over its HBM."""
+        """Return the sum of `held`, bytes by name; HbmError, with these names, if it exceeds a die's HBM."""
         return check_hbm(self.wafer, held)
 
 

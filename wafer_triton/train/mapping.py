@@ -55,7 +55,7 @@ def dimension_ordered(wafer: Wafer, flows: Sequence[Flow]) -> RoutedFlows:
 
 @checked
 def construct(wafer: Wafer, flows: Sequence[Flow]) -> RoutedFlows:
-    """Return trees that are grown one flow after the other, largest first, around links that carry much already."""
+    """Return trees that are grown flow by flow, the largest first, around busy links."""
     _demand(wafer, flows)
     order = sorted(range(len(flows)), key=lambda i: (-flows[i].size * len(flows[i].targets), i))
     loads: dict[Link, float] = defaultdict(float)
@@ -124,9 +124,9 @@ def _key(loads: dict[Link, float]) -> tuple[float, int, float]:
 
 
 def _grown(wafer: Wafer, flow: Flow, loads: dict[Link, float]) -> Tree:
-    """Return a tree from the source: again and again the cheapest path to the nearest target that it lacks.
+    """Return a tree from the source, grown by the cheapest path to the nearest missing target until none is missing.
 
-    A link costs its bytes and, much more, the fourth power of its load over the highest.
+    A link costs the flow's bytes plus a much larger part that grows with the fourth power of its load.
     """
     top = max([*loads.values(), 0.0]) + flow.size
     tree: set[Link] = set()
@@ -159,7 +159,7 @@ def _grown(wafer: Wafer, flow: Flow, loads: dict[Link, float]) -> Tree:
 
 
 def _of_kind(flow: Flow, loads: dict[Link, float]) -> dict[Link, float]:
-    """Return loads as a tree from the source meets them: a reduction's links point the other way."""
+    """Return the loads for a tree from the source; for a reduction each link has the load of its reverse."""
     return {link[::-1]: load for link, load in loads.items()} if flow.reduce else loads
 
 
@@ -179,9 +179,10 @@ def _xy(source: Die, target: Die) -> set[Link]:
 def permute(
     wafer: Wafer, rings: Sequence[Sequence[Die]], size: float = 1.0
 ) -> tuple[list[tuple[Die, ...]], RoutedFlows]:
-    """Return orders of the dies within each ring for which one step is fastest, and its routes.
+    """Return the orders of the dies within each ring with the fastest step, and the routes of this step.
 
-    Rings of up to 6 dies are tried in every order, longer ones by reversing runs, ring by ring until none improves.
+    Rings of up to 6 dies are tried in every order. Longer rings are improved by reversing runs of dies, ring by ring
+    until no reversal improves the step.
     """
     best = dimension_ordered(wafer, ring_flows(rings, size)).objective
     orders = [tuple(ring) for ring in rings]

@@ -1,6 +1,6 @@
-"""Models that are trained: Llama-like and GPT-like transformers, their sizes and parameters, in plain torch too.
+"""Models for training: Llama-like and GPT-like transformers, their sizes and parameters, and their loss in plain torch.
 
-`plain_loss` is the judge of `wafer_triton.train.step`: the same model in a few lines of torch, differentiated by
+`plain_loss` is the reference of `wafer_triton.train.step`: the same model in a few lines of torch, differentiated by
 autograd. Weights are [inputs, outputs].
 """
 
@@ -190,7 +190,7 @@ def plain_loss(sizes: Sizes, p: Parameters, tokens: Tensor, targets: Tensor) -> 
         a = norm(x, f"{layer}.norm_a")
         q, k, v = (linear(a, f"{layer}.{name}").unflatten(-1, (-1, sizes.head)).transpose(1, 2) for name in "qkv")
         if llama:
-            q, k = turned(q, sizes, length), turned(k, sizes, length)
+            q, k = rotated(q, sizes, length), rotated(k, sizes, length)
         each = sizes.heads // sizes.kv_heads
         scores = q @ k.repeat_interleave(each, 1).mT * sizes.head**-0.5
         hidden = torch.ones(length, length, dtype=torch.bool).triu(1)
@@ -211,8 +211,8 @@ def angles(sizes: Sizes, positions: Tensor) -> Tensor:
     return positions.double()[..., None] * sizes.theta**-exponents
 
 
-def turned(x: Tensor, sizes: Sizes, length: int) -> Tensor:
-    """Return heads x [..., length, head] with pairs turned by their positions."""
+def rotated(x: Tensor, sizes: Sizes, length: int) -> Tensor:
+    """Return heads x [..., length, head] with rotary pairs rotated by the angles of their positions."""
     angle = angles(sizes, torch.arange(length))
     cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
     first, second = x.chunk(2, -1)

@@ -63,7 +63,7 @@ class ParallelSizes:
 @checked
 @dataclass(frozen=True)
 class Case:
-    """A workload on a wafer, of which `layers` layers are here: micro-batches of `samples` samples, byte rules.
+    """A workload on a wafer, which holds `layers` of its layers, with the size of micro-batches and the rules of bytes.
 
     `in_flight` micro-batches keep activations at once (a pipeline over wafers has several).
     """
@@ -95,9 +95,10 @@ class Case:
 
     @cached_property
     def reshard_seconds(self) -> float:
-        """Return seconds of giving an activation of the layer's width another layout in a step, forward and backward.
+        """Return seconds of a step to change the layout of an activation of the layer's width, forward and backward.
 
-        An all-to-all over the wafer: the bisection bound, which routes along rows and then columns meet.
+        The change is an all-to-all over the wafer. It takes its bisection bound, which routes along rows and then
+        columns reach.
         """
         wafer = self.wafer
         pair = self.tokens * self.work.width * self.rules.element / wafer.dies**2
@@ -111,7 +112,8 @@ class Option:
 
     `seconds` are of a whole step: products, exposed traffic of all micro-batches, and exposed sums of gradients.
     `state_bytes` and `kept_bytes` are a die's: states of parameters, and activations of all micro-batches in flight.
-    `takes` and `gives` name layouts; where one operator gives another than the next takes, a re-sharding comes between.
+    `takes` and `gives` are the layouts of input and output. If the layout that an operator gives is not the one that
+    the next takes, a re-sharding is between them.
     """
 
     split: ParallelSizes
@@ -184,8 +186,8 @@ class _Priced:
         case, split, rules = self.case, self.split, self.rules
         attention = self.op.side == "attention"
         there, back = self._attention() if attention else self._product()  # exposed, forward and backward
-        again = self.recompute == "full" or (self.recompute == "selective" and attention)
-        compute = self.forward * (4 if again else 3)
+        recomputed = self.recompute == "full" or (self.recompute == "selective" and attention)
+        compute = self.forward * (4 if recomputed else 3)
         exposed = there * (2 if self.recompute == "full" else 1) + back
         gathers, sync = self._replicas(3 * self.forward)
         exposed += gathers
@@ -216,7 +218,7 @@ class _Priced:
     # --- traffic: seconds not hidden, forward and backward ---
 
     def _ring(self, axis: int, count: float, size: float, hidden: float = 0.0, once: bool = False) -> float:
-        """Return exposed seconds of `count` steps with blocks of `size` bytes on every die, with work to hide each."""
+        """Return exposed seconds of `count` steps with blocks of `size` bytes; `hidden` seconds of each are hidden."""
         step = self.placed.step(axis)
         if step is IDLE or count <= 0:
             return 0.0
@@ -251,7 +253,7 @@ class _Priced:
         return there, back
 
     def _attention(self) -> tuple[float, float]:
-        """Return exposed seconds of keys and values, which pass round all dies with rows of the same samples."""
+        """Return exposed seconds of keys and values, which move in a ring of all dies with rows of the same samples."""
         split, rules = self.split, self.rules
         there = back = 0.0
         around = [(CONTEXT, split.context)]

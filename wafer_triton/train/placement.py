@@ -29,12 +29,12 @@ RINGS = ("cycle", "interleaved", "wrap")
 
 @dataclass(frozen=True)
 class Step:
-    """One step of all rings of an axis: links that a block crosses, blocks over the busiest link, and links in all."""
+    """One step of all rings of an axis: the most hops of a block, blocks over the busiest link, and the mean hops."""
 
     kind: str
     hops: int
     load: int
-    links: float  # of an average block
+    links: float  # that a block crosses on average
 
     def seconds(self, wafer: Wafer, size: float) -> float:
         """Return seconds of a step with blocks of `size` bytes."""
@@ -58,7 +58,7 @@ class GroupPlacement:
     fixed: bool = False
 
     def step(self, axis: int) -> Step:
-        """Return the step of an axis: of the stream's axis a relay's, where it is the fastest."""
+        """Return the step of an axis; on the axis of the stream it may be a relay's, if that is the fastest."""
         return self.streams[axis] if axis == 3 else self.steps[axis]
 
     def __str__(self) -> str:
@@ -174,7 +174,7 @@ def _sides(sizes: Sequence[int], rows: int, cols: int) -> Iterator[tuple[tuple[i
 
 
 def _numbers(placed: GroupPlacement) -> tuple[float, ...]:
-    """Return the numbers with which seconds grow."""
+    """Return the numbers by which placements are compared: seconds grow with each of them."""
     return tuple(number for axis in range(4) for number in (placed.step(axis).hops, placed.step(axis).load))
 
 

@@ -30,7 +30,7 @@ Placer = Callable[[Wafer, ParallelSizes], tuple[GroupPlacement, ...]]
 @checked
 @dataclass(frozen=True)
 class Strategy:
-    """Which tuples a plan may take and where they lie; `uniform`: all operators take the same."""
+    """The tuples that a plan may take, and their placements; if `uniform`, all operators take the same."""
 
     name: str
     allowed: Allowed
@@ -38,7 +38,7 @@ class Strategy:
     uniform: bool = True
 
     def places(self, wafer: Wafer, split: ParallelSizes) -> tuple[GroupPlacement, ...]:
-        """Return the placements of a tuple; ConfigError where the placer returns anything else."""
+        """Return the placements of a tuple; ConfigError if the placer returns anything else."""
         found = self.placer(wafer, split)
         if not isinstance(found, tuple) or not all(isinstance(each, GroupPlacement) for each in found):
             raise ConfigError(f"{self.name}: placer returned {shown(found)} for {split}; return a tuple of placements")
@@ -54,7 +54,7 @@ def _row_by_row(wafer: Wafer, split: ParallelSizes) -> tuple[GroupPlacement, ...
 
 
 def _blind(wafer: Wafer, split: ParallelSizes) -> tuple[GroupPlacement, ...]:
-    """Return the rectangles with the shortest steps, without regard to the loads of their links."""
+    """Return the rectangular placements with the shortest steps, whatever the loads of their links."""
     every = placements(wafer, split.sizes, prune=False)
     return every and (min(every, key=lambda placed: sum(placed.step(axis).links for axis in range(4))),)
 
@@ -84,7 +84,7 @@ BASELINES = tuple(
 
 
 def _useful(split: ParallelSizes) -> bool:
-    """Return whether rows of tensor parallelism are split: that takes the same traffic and holds fewer bytes."""
+    """Return whether the rows of tensor groups are split, which has the same traffic and fewer bytes on a die."""
     return split.sequence or split.tensor == 1
 
 
@@ -93,9 +93,9 @@ PLANNED = Strategy("planned", _useful, _every, uniform=False)
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """A plan of a strategy. Seconds are of one step; `parts` split them, `held` are bytes of a die by name.
+    """A plan of a strategy, for one training step: `parts` has its seconds by name, `held` the bytes of a die by name.
 
-    With `why` the workload does not fit: `held` is the smallest plan's, seconds and joules are infinite.
+    `why` is the reason if the workload does not fit: `held` is then of the smallest plan, seconds and joules infinite.
     """
 
     strategy: str
@@ -161,7 +161,7 @@ def plan(
     work: Workload, wafer: Wafer, strategy: Strategy = PLANNED, wafers: int = 1, rules: Rules | None = None,
     recompute: tuple[str, ...] = RECOMPUTE, objective: str = "time",
 ) -> TrainingPlan:  # fmt: skip
-    """Return the best plan of a strategy, by "time" or by "energy"; one that does not fit says `why`.
+    """Return the best plan of a strategy, by "time" or by "energy"; a plan that does not fit has a reason in `why`.
 
     Raises ConfigError for layers that do not divide by wafers, or where no tuple divides batch, heads and tokens.
     """
@@ -232,7 +232,7 @@ def _options(case: Case, op: Operator, pairs: list[tuple[ParallelSizes, GroupPla
 
 @checked
 def demand(planned: TrainingPlan) -> TrainingPlan:
-    """Return the plan; HbmError with the byte account where the workload does not fit."""
+    """Return the plan; HbmError with the bytes by name if the workload does not fit."""
     if planned.why:
         raise HbmError(f"{planned.strategy}: {planned.why}")
     return planned
@@ -247,7 +247,7 @@ def _counts(batch: int) -> list[int]:
 
 
 def _groups(case: Case, strategy: Strategy) -> Iterator[list[tuple[ParallelSizes, GroupPlacement]]]:
-    """Return pairs of tuple and placement: all together, or one by one where all operators take the same."""
+    """Return the pairs (tuple, placement) to combine: all in one list, or one a list if all operators take the same."""
     pairs = [
         (split, placed)
         for split in splits(case)

@@ -35,7 +35,7 @@ PASSES = {"w": ("forward", "dx", "dw"), "x": ("forward", "dx", "dw"), "y": ("for
 class Team:
     """Groups of `rows` x `cols` dies that tile a mesh, each with a stream of a kind.
 
-    Raises MeshError where they do not tile it, ScheduleError for another kind.
+    Raises MeshError if the groups do not tile the mesh, ScheduleError for another kind of stream.
     """
 
     mesh: Mesh
@@ -58,7 +58,7 @@ class Team:
 
     @cached_property
     def moves(self) -> Stream:
-        """Return the stream on a group's positions, without sends that serve no position."""
+        """Return the stream on a group's positions, without sends of blocks that no position needs any more."""
         return stream(self.kind, self.size).needed()
 
     @cached_property
@@ -195,7 +195,10 @@ def collective(team: Team, which: str, size: int, dtype: str = "fp32") -> Schedu
 def stream_blocks(
     b: Builder, moves: Stream, on: Sequence[tuple[tuple[int, int], ...]], which: str, size: int, dtype: str
 ) -> Schedule:
-    """Return a schedule of "gather" or "reduce" on groups given as dies of every position; else ScheduleError."""
+    """Return a schedule of "gather" or "reduce"; a group is given as the die of each of its positions.
+
+    Raises ScheduleError for another name.
+    """
     if which == "gather":
         own, out = b.buffer("own", (size,), dtype, "input"), b.buffer("out", (size,), dtype, "output", moves.size)
         gather(b, moves, on, own, lambda t, block, where: [b.local("copy", Slot(out, t), block, where, size=size)])

@@ -23,12 +23,13 @@ Blocks = dict[str, Tensor]
 @checked
 @dataclass(frozen=True)
 class DieGroups:
-    """How a model is trained on groups of dies.
+    """Data parallel groups of dies, and the division of a model and its batch over each group.
 
-    `moving`: "w" streams weights; "xy" streams the input into the first product of a pair and the sums out of the
-    second. `split`: a position has whole samples, or a run of tokens ("sequence"). `recompute`: the part that
-    backward computes again: "none", "selective" (attention's weights) or "full" (layers). Each group takes its part of
-    a batch in `micro_batches`. Raises ConfigError for other names, ShapeError for `micro_batches` below 1.
+    `moving` is the streamed operand: "w" for weights; with "xy" the input of the first product of a pair, and the
+    result of the second. `split`: a position of a group has whole samples ("sample") or consecutive tokens
+    ("sequence"). `recompute` is the part of forward that backward computes again: "none", "selective" (attention's
+    weights) or "full" (layers). Each group takes its part of a batch in `micro_batches`. Raises ConfigError for other
+    names, ShapeError for `micro_batches` below 1.
     """
 
     team: Team
@@ -50,7 +51,7 @@ class DieGroups:
 
     @checked
     def demand(self, sizes: Sizes) -> None:
-        """Raise ShapeError unless the model can be cut this way."""
+        """Raise ShapeError unless the sizes of a model divide over the groups."""
         if self.moving == "xy":
             for name in ("heads", "kv_heads", "hidden"):
                 if getattr(sizes, name) % self.team.size:
@@ -106,7 +107,7 @@ class Shards:
         return padded(whole, size * width).unflatten(1, (size, width)).transpose(0, 1).contiguous()
 
     def bias_columns(self, names: tuple[str, ...]) -> Tensor:
-        """Return [N, columns]: which columns of joined weights a position computes, under "xy" its own."""
+        """Return [N, columns]: for each position, the columns of the joined weights that it computes with "xy"."""
         starts, own = 0, []
         for name in names:
             columns = torch.arange(self.sizes.columns(name)) + starts
@@ -117,7 +118,7 @@ class Shards:
 
 @checked
 def spread(team: Team, blocks: Tensor) -> Tensor:
-    """Return [N, ...], the same in every group, or [groups, N, ...], as [rows, cols, ...].
+    """Return blocks as tiles of dies [rows, cols, ...]: [N, ...] for all groups alike, or [groups, N, ...].
 
     Raises ShapeError for tensors of other shapes.
     """
@@ -145,10 +146,10 @@ def first_group(team: Team, tiles: Tensor) -> Tensor:
 
 @dataclass
 class Rows:
-    """The tokens of one micro-batch on dies: [rows, cols, m] each, with padding where rows do not divide.
+    """The tokens of one micro-batch on dies, one a row: tensors [rows, cols, m], with padding if rows do not divide.
 
-    `ids` and `targets` (-1: padding). For attention, a row's number `at`, and the numbers `low` to `high` of the
-    rows that it attends to. `position` is the row's position in the sample.
+    `ids` and `targets` are -1 for padding. In attention row number `at` attends to the rows `low` to `high`. `position`
+    is the row's position in its sample.
     """
 
     m: int
@@ -164,7 +165,7 @@ class Rows:
 def micro_batches(die_groups: DieGroups, tokens: Tensor, targets: Tensor) -> list[Rows]:
     """Return the rows of every micro-batch of a batch [samples, length].
 
-    Raises ShapeError where samples do not divide by groups and micro-batches, or, split by samples, by positions.
+    Raises ShapeError if samples do not divide by groups and micro-batches or, with `split` "sample", by positions.
     """
     team, pieces = die_groups.team, die_groups.team.count * die_groups.micro_batches
     samples, length = tokens.shape

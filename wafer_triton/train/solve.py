@@ -17,7 +17,7 @@ from wafer_triton.train.options import Option
 
 @dataclass(frozen=True)
 class Label:
-    """Options of a chain's operators so far, with their seconds and bytes, and the re-shardings between.
+    """Options of the first operators of a chain, with their seconds and bytes, and the re-shardings between them.
 
     Of labels with the same seconds and bytes the one with the least `traffic` is kept.
     """
@@ -30,7 +30,7 @@ class Label:
 
 
 def front(labels: Iterable[Label]) -> list[Label]:
-    """Return the labels that no other beats in both seconds and bytes, fastest first."""
+    """Return the Pareto front of labels in seconds and bytes, the fastest first."""
     kept: list[Label] = []
     for label in sorted(labels, key=lambda label: (label.seconds, label.bytes, label.traffic)):
         if not kept or label.bytes < kept[-1].bytes:
@@ -70,7 +70,7 @@ def _undominated(options: Sequence[Option]) -> list[Option]:
 
 
 def _without_reshards(options: Sequence[Sequence[Option]]) -> dict[object, list[Label]]:
-    """Return, by the first layout of a layer, the front of chains that change no layout and end with the same."""
+    """Return the fronts of chains without re-sharding that end in the layout of their beginning, by this layout."""
     starts = {option.takes for option in options[0]}
     found: dict[object, list[Label]] = {}
     tables = []
@@ -127,7 +127,7 @@ def _joined(label: Label, option: Option) -> Label:
 
 
 def _beaten(best: Sequence[Label], seconds: float, size: float) -> bool:
-    """Return whether a label of a front, fastest first, is at least as good in both."""
+    """Return whether a label of the front `best`, fastest first, is at least as good in both seconds and bytes."""
     for label in best:
         if label.seconds > seconds:
             return False
@@ -157,7 +157,7 @@ class Mix:
 def layers(labels: Sequence[Label], count: int, limit: float, switch: float) -> Mix | None:
     """Return the fastest `count` layers of at most two kinds whose bytes fit `limit`; None if none do.
 
-    Where the kinds differ in layout, `switch` seconds come between.
+    If the two kinds have different layouts, `switch` seconds are added between them.
     """
     best: tuple[float, Mix] | None = None
     for fast in labels:

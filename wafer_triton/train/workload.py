@@ -128,7 +128,7 @@ class Workload:
 
     @property
     def layer_bytes_per_token(self) -> tuple[float, float]:
-        """Return bytes of activations that a layer keeps for a token: without scores, and scores."""
+        """Return the bytes of activations that a layer keeps for a token: (without scores, scores)."""
         return sum(op.common + op.split for op in self.operators), sum(op.scores for op in self.operators)
 
     @property

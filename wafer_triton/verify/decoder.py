@@ -1,6 +1,6 @@
-"""Plain computations of a decoder's sub-layers: the intents by whose references `check` judges their values.
+"""Plain computations of a decoder's sub-layers: the references of the intents with which `check` compares values.
 
-A reference works on whole tensors with their padding, which is filled like all else. The axis of mesh columns comes
+A reference works on whole tensors with their padding, which has random values, too. The axis of mesh columns comes
 before the axes of a core's part of a head: a core's projections are [all heads, head].
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @bound
 def sub_layer_intent(sub_layer: SubLayer, block: Block, *args: int) -> Intent:
-    """Return the intent of a decoder's sub-layer on a block: of the schedule that `block.schedule` builds."""
+    """Return the intent of the schedule that `block.schedule` builds for a sub-layer."""
     return _INTENTS[sub_layer](block, *args)
 
 
@@ -52,26 +52,26 @@ def _heads(block: Block, qkv: Tensor, *more: Tensor) -> tuple[Tensor, ...]:
     if c.clip_qkv is not None:
         qkv = qkv.clamp(-c.clip_qkv, c.clip_qkv)
     q, k, v = qkv.split(kinds, 2)
-    return tuple(part.transpose(1, 2).flatten(2) for part in (_turned(q, *angles), _turned(k, *angles), v))
+    return tuple(part.transpose(1, 2).flatten(2) for part in (_rotated(q, *angles), _rotated(k, *angles), v))
 
 
 def _thirds(qkv: Tensor, block: Block) -> tuple[Tensor, ...]:
-    """Return queries, keys and values [tokens, columns, heads * head] that follow one another on every column."""
+    """Return queries, keys and values, from [tokens, columns, heads * head] with the three one after the other."""
     return qkv.unflatten(-1, (-1, block.qkv)).split(block.qkv // 3, -1)
 
 
-def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """RoPE of [tokens, columns, heads, head]: on every column the first half of the head pairs with the second."""
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Return RoPE of [tokens, columns, heads, head]; on a column the first half of the head pairs with the second."""
     low, high = x.chunk(2, -1)
-    turned = x.clone()
-    turned[..., : low.shape[-1]], turned[..., low.shape[-1] :] = low * cos - high * sin, high * cos + low * sin
-    return turned
+    rotated = x.clone()
+    rotated[..., : low.shape[-1]], rotated[..., low.shape[-1] :] = low * cos - high * sin, high * cos + low * sin
+    return rotated
 
 
 def _attended(block: Block, q: Tensor, keys: Tensor, values: Tensor, biases: Sequence[Tensor | None]) -> Tensor:
-    """Attention of q [tokens, heads, width] over keys and values [entries, key heads, width], bias added to scores.
+    """Return attention of q [tokens, heads, width] to keys and values [entries, key heads, width], with score biases.
 
-    The columns of a segment attend alone, each with a bias of its own; a column without a bias passes q on.
+    The columns of each segment attend for themselves, with a bias of their own. A column without a bias returns q.
     """
     keys, values = (t.repeat_interleave(block.query_heads // block.kv_heads, 1) for t in (keys, values))
     widths = [columns * block.head for columns in segments(block)]
@@ -86,17 +86,17 @@ def _attended(block: Block, q: Tensor, keys: Tensor, values: Tensor, biases: Seq
 
 
 def _merged(block: Block, att: Tensor) -> Tensor:
-    """[tokens, heads, width] as the rows of the output projection lie: column by column, [tokens, all]."""
+    """Return attention [tokens, heads, width] by the output projection's rows, column by column: [tokens, all]."""
     return att.unflatten(-1, (-1, block.head)).transpose(1, 2).flatten(1)
 
 
 def _slots(block: Block, pattern: str) -> str:
-    """Return the pattern of a buffer with a slot for each sequence, which one sequence does without."""
+    """Return the pattern of a buffer with a slot for each sequence; for a single sequence, without an axis of slots."""
     return f"b {pattern}" if block.batch > 1 else pattern
 
 
 def _rotary(block: Block, rows: str) -> dict[str, str]:
-    """Return patterns of the operands of `_heads` beside the projections."""
+    """Return the patterns of the further operands of `_heads`."""
     c = block.shape
     if block.apart:
         return {}

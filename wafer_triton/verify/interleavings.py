@@ -30,7 +30,7 @@ class Outcome:
     """The result of an exploration or a run.
 
     `states` is the number of visited states, `finding` the first fault or None, and `trace` the instructions that lead
-    to it. `complete` means that all reachable states were visited: `most` did not end the search, and it was no `run`.
+    to it. `complete` means that `explore` visited all reachable states, without the end at `most`.
     """
 
     states: int
@@ -141,7 +141,7 @@ class _Machine:
 
 
 def neighbours(round_: Round, mesh: Mesh) -> list[list[int]]:
-    """Return, for each exchange of a round in which every core takes part, the core that each core sends to."""
+    """Return for each exchange the receiver of each core; every core must take part in all exchanges of the round."""
     tables = []
     for exchange in round_.exchanges:
         pairs = zip(exchange.senders.flat(mesh).tolist(), exchange.receivers.flat(mesh).tolist(), strict=True)

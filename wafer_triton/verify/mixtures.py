@@ -52,7 +52,7 @@ def _prefill_experts(block: Block, tokens: int, past: int) -> Intent:
 def _mixed(
     block: Block, tokens: int, given: Mapping[str, str], results: Mapping[str, str], skewed: tuple[str, ...] = ()
 ) -> Intent:
-    """Return the intent of experts that every core has a tile of."""
+    """Return the intent of experts that are cut over all cores."""
 
     def compute(x: Tensor, norm: Tensor, router: Tensor, wgu: Tensor, wdown: Tensor) -> tuple[Tensor, Tensor]:
         e, h = experts_of(block), normed(block, x, norm)
@@ -158,7 +158,7 @@ def _choice(e: Experts, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _routing(block: Block, logits: Tensor, real: Tensor) -> TokenRouting:
     """Return the routing of tokens whose `real` is above 0; others go nowhere.
 
-    The tokens of each row of cores that choose an expert with copies take its homes in turn.
+    Tokens of a mesh row that choose an expert with replicas go to its places in turn.
     """
     e, regions = experts_of(block), regions_of(block)
     expert_ids, shares, close = _choice(e, logits)
@@ -188,7 +188,7 @@ def _homes(e: Experts, regions: ExpertRegions) -> list[list[tuple[int, int]]]:
 
 
 def _with_shared(block: Block, x: Tensor, h: Tensor, routing: TokenRouting, *weights: Tensor) -> Tensor:
-    """Return x plus the shared expert's output, times the token's share of it."""
+    """Return x plus the product of the shared expert's output and the token's share of it."""
     if not weights:
         return x
     e, (up, down) = experts_of(block), weights
@@ -220,7 +220,7 @@ def _living(block: Block, tiles: Tensor) -> Tensor:
 
 
 def _with_routings(block: Block, tokens: int, given: Mapping[str, str], intent: Intent) -> Intent:
-    """Return the intent with a run for each region to which a mesh row sends all it can, and runs with padding."""
+    """Return the intent with a run for each region, which a mesh row fills with its tokens, and runs with padding."""
     count = regions_of(block).count
     return replace(intent, draw=drawn_tokens(block, tokens, given), runs=count + -(-count // (PADDED - 1)))
 

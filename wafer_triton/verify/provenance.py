@@ -171,7 +171,11 @@ class _Run:
         self.kept = {letter for spec in self.results.values() for letter in spec}
         unnamed = sorted(self.kept - self.letters.places.keys())
         if unnamed:
-            raise ScheduleError(f"{schedule.name}: no buffer is given with {', '.join(unnamed)}")
+            (name,) = [name for name, spec in self.results.items() if unnamed[0] in spec][:1]
+            has = ", ".join(sorted(self.letters.places))
+            raise ScheduleError(
+                f"{schedule.name}: result {name!r} has {', '.join(unnamed)}, but no given buffer has; they have {has}"
+            )
 
     def run(self) -> None:
         for number, round_ in enumerate(self.schedule.rounds):

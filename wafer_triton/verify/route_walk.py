@@ -1,6 +1,7 @@
-"""The judge of a route assignment: it sends every message through routers by their tables alone.
+"""The check of a route assignment: every message walks through the routers by their tables alone.
 
-It shares the tables and the colours of the messages with the assigner, and nothing else: no intervals, no circuits.
+The check reads the tables and the colours of the messages, and nothing else of the assignment: no intervals, no
+circuits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The slice of a schedule that some results depend on: fewer messages and fewer cores, the same values there."""
+"""The slice of a schedule on which some results depend: fewer messages on fewer cores, with equal results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from wafer_triton.schedule.schedule import Schedule
 
 
 def sliced(schedule: Schedule, wanted: Mapping[str, NDArray[np.bool_]]) -> Schedule:
-    """Return the schedule with only the parts that the `wanted` slots need, [rows, cols, slots] by result's name."""
+    """Return the schedule with the messages and operations on which the slots `wanted` depend, and no others.
+
+    `wanted` has for each result by name whether a slot is needed, [rows, cols, slots].
+    """
     return _Backwards(schedule, wanted).run()
 
 
@@ -64,7 +67,7 @@ class _Backwards:
         return replace(op, where=_only(op.where or everywhere, keep, self.mesh.shape))
 
     def partly(self, op: Local, slot: Slot) -> bool:
-        """Return whether the operation leaves a part of the slot as it was."""
+        """Return whether the operation leaves a part of the slot unchanged."""
         buffer = self.schedule.buffers[slot.buffer]
         return op.op == "copy" and op.params["size"] < buffer.numel * (buffer.slots if slot.index is None else 1)
 
