@@ -55,6 +55,7 @@ def compare_gemm(
     return _beside(Compared("gemm", as_mesh(mesh, device), dtype, ((m, k), (k, n))), {}, values, progress, announce)
 
 
+@checked
 def compare_gemv(
     mesh: Any, k: int, n: int, *, device: DeviceLike = "wse2", dtype: str = "fp16", values: bool | None = None,
     progress: Progress = silent, announce: Announce = unannounced,

@@ -21,6 +21,7 @@ from wafer_triton.device.mesh import as_mesh
 from wafer_triton.errors import DeviceError, WaferError
 from wafer_triton.place.fitting import without_hints
 from wafer_triton.text.arguments import checked
+from wafer_triton.text.calls import bound
 from wafer_triton.text.progress import Progress, silent
 from wafer_triton.text.quantity import digits
 
@@ -115,6 +116,7 @@ class Explanation:
         return asdict(self)
 
 
+@bound
 def bounds(kind: str, *, device: DeviceLike = "wse2", **arguments: Any) -> Bounds | None:
     """Return the bounds of an estimate of a kind of `sweep.KINDS`; None for `energy`, whose times are given.
 

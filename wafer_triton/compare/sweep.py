@@ -37,6 +37,7 @@ from wafer_triton.schedule import sram
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.serve.batch import Batched, batch
 from wafer_triton.text.arguments import checked
+from wafer_triton.text.calls import bound
 from wafer_triton.text.progress import Progress, silent
 from wafer_triton.text.quantity import Legend, as_in, unit
 
@@ -88,6 +89,7 @@ LEGEND = Legend(
 )
 
 
+@bound
 def own(function: Callable[..., Schedule]) -> Callable[..., OwnCost]:
     """Return an estimate of the schedule that a function returns, with its parameters and `device`.
 

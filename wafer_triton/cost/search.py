@@ -33,6 +33,7 @@ from wafer_triton.place.regions import Placement as Placed
 from wafer_triton.schedule.heads import HeadGroups
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.read import Model, shape_of
+from wafer_triton.text.calls import bound
 from wafer_triton.text.progress import Progress, silent
 from wafer_triton.text.quantity import as_in, unit
 
@@ -89,6 +90,7 @@ def without_collection() -> Iterator[None]:
 
 
 @without_collection()
+@bound
 def plan(
     *, model: Model, device: DeviceLike = "wse2", input: int, output: int, step: int = 20, best: int = 5,
     sides: Sequence[int] | None = None, program: str = "full", head_groups: int | None = None,
@@ -164,24 +166,13 @@ def plan(
     decoding, capacity = asked.c.of("decode"), cache(asked.capacity)
     return [
         Plan(
-            first,
-            side,
-            (best_groups(side, decoding) or (1,))[0],
-            request.head_groups,
-            request.decode_regions,
-            request.tokens_per_second,
-            request.prefill_seconds,
-            request.decode_seconds,
-            capacity(side, request.head_groups),
-            request.constants,
-            request.error_band,
-            request.outside,
-            request.experts,
-            *sparse(shape, target, decodes.found[side].seconds, input + output),
-            request.layout,
+            first, side, (best_groups(side, decoding) or (1,))[0], request.head_groups, request.decode_regions,
+            request.tokens_per_second, request.prefill_seconds, request.decode_seconds,
+            capacity(side, request.head_groups), request.constants, request.error_band, request.outside,
+            request.experts, *sparse(shape, target, decodes.found[side].seconds, input + output), request.layout,
         )
         for first, side, request in chosen
-    ]
+    ]  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -145,6 +145,7 @@ def link_loads(schedule: Schedule, block: int = 1) -> Loads:
     return totals.loads(block)
 
 
+@bound
 def link_distribution(
     schedule: Schedule, percentiles: Iterable[float] = (0, 25, 50, 75, 90, 99, 100), bins: int = 10
 ) -> dict[str, LinkDistribution]:

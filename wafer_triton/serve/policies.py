@@ -34,6 +34,7 @@ class View:
     due: bool = True
 
 
+@bound
 @dataclass(frozen=True)
 class Split:
     """Prefill and decode on columns of their own, at the same time (`concurrent`): weights never move."""
@@ -51,6 +52,7 @@ class Split:
         return at_prefill
 
 
+@bound
 @dataclass(frozen=True)
 class Replacing:
     """One phase after the other: prefill of prompts until batch or cache is full, then decode until all answers end."""

@@ -96,6 +96,7 @@ class Closed:
         return (Request(number, 0.0, *self.lengths(source)) for number in range(self.count))
 
 
+@bound
 def both(input: Length, output: Length) -> Lengths:
     """Return a function that draws lengths of prompts and answers independently; ShapeError if one is no function."""
     for name, length in (("input", input), ("output", output)):
@@ -103,12 +104,14 @@ def both(input: Length, output: Length) -> Lengths:
     return lambda source: (input(source), output(source))
 
 
+@bound
 def fixed(tokens: int) -> Length:
     """Return a length that is always `tokens`."""
     check_counts(tokens=tokens)
     return lambda source: tokens
 
 
+@bound
 def uniform(least: int, most: int) -> Length:
     """Return a length of `least` to `most` tokens, each as likely; ShapeError if there is none."""
     check_counts(least=least, most=most)
@@ -117,6 +120,7 @@ def uniform(least: int, most: int) -> Length:
     return lambda source: source.randint(least, most)
 
 
+@bound
 def lognormal(median: float, sigma: float) -> Length:
     """Return a length whose logarithm is normal with deviation `sigma`, from 1 to `LONGEST` medians."""
     _within("median of a lognormal length", median, (1, MOST_TOKENS))
@@ -125,6 +129,7 @@ def lognormal(median: float, sigma: float) -> Length:
     return lambda source: max(1, round(min(most, source.lognormvariate(math.log(median), sigma))))
 
 
+@bound
 def drawn(requests: Sequence[Request]) -> Lengths:
     """Return lengths drawn from requests, input and output together."""
     check_requests("drawn", requests)
@@ -182,6 +187,7 @@ def bursty(rate: float, count: int, lengths: Lengths, seed: int = 0, cv: float =
     return [Request(number, arrival, *lengths(source)) for number, arrival in enumerate(arrivals)]
 
 
+@bound
 def rate_of(requests: Sequence[Request]) -> float:
     """Return the requests a second of a trace; ShapeError where all arrive at once."""
     check_requests("rate_of", requests)
@@ -193,6 +199,7 @@ def rate_of(requests: Sequence[Request]) -> float:
     return (len(requests) - 1) / span
 
 
+@bound
 def rescaled(requests: Sequence[Request], rate: float) -> list[Request]:
     """Return the requests with their arrivals stretched, so that `rate` a second come; ShapeError as `rate_of`."""
     _within("rate", rate, RATES)

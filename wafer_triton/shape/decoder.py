@@ -10,8 +10,10 @@ from wafer_triton.device.dtype import WEIGHTS
 from wafer_triton.errors import ConfigError
 from wafer_triton.shape.config import MOST, check_positive, check_size
 from wafer_triton.shape.moe import Experts
+from wafer_triton.text.calls import bound
 
 
+@bound
 @dataclass(frozen=True)
 class DecoderShape:
     """Widths, heads and layers of a decoder; `vocab_size` 0 means its layers alone, without embedding and head.
