@@ -8,8 +8,7 @@ from importlib import import_module
 from typing import Any
 
 SLOTS = 2  # of a compute-shift operand: a tile arrives in one while the other is multiplied
-# A core waits for two flags per operand in a compute-shift round: its tile has arrived, and the slot of its receiver is
-# free (the credit).
+# A core waits for two flags per operand: its tile has arrived, and the slot of its receiver is free (the credit).
 FLAGS = 4
 
 _HOME = {"KERNELS": "table", "find": "table", "Operand": "_common", "Copies": "exchange"}

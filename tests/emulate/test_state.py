@@ -29,6 +29,18 @@ def test_every_state_is_the_references(schedule):
             torch.testing.assert_close(state[name].tiles, reference.read(name), rtol=2e-3, atol=1e-3, equal_nan=True)
 
 
+def test_a_state_is_not_read_after_the_next_round():
+    schedule = KINDS["gemv"]
+    program = executor("torch").bind(schedule, given(schedule, integers=True))
+    first, *_, last = program.rounds()
+    name = next(iter(schedule.buffers))
+    assert last[name].tiles.shape[:2] == schedule.mesh.shape
+    for late in (first, last):
+        program.execute()
+        with pytest.raises(ScheduleError, match=f"read '{name}' of round {late.round} before the next"):
+            late[name]
+
+
 def test_meshgemm_on_three_by_three_by_hand():
     """Compare by hand: on the ring of three cores 0 sends to 1, 1 to 2, and 2 over both back to 0."""
     a, b = (torch.arange(9.0).view(3, 3) + start for start in (1, 10))
@@ -100,7 +112,7 @@ def test_a_round_that_is_not_there(until, message):
 
 def test_elided_rounds_cannot_be_looked_at():
     program = executor("torch", "elided").bind(KINDS["gemm"], given(KINDS["gemm"]))
-    with pytest.raises(BackendError, match="tiles stay in place, .* use exchange='explicit'"):
+    with pytest.raises(BackendError, match="elided exchange moves no tiles, .* use exchange='explicit'"):
         next(program.rounds())
 
 

@@ -7,7 +7,7 @@ the tiles of its cores after each: `for state in program.rounds(): state["a"].co
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -37,6 +37,7 @@ class Program:
     tables: Tables | None = None
     steps: list[Step] = field(init=False)
     _stale: frozenset[str] = field(init=False, default=frozenset())  # inputs that rounds have overwritten
+    _shown: State | None = field(init=False, default=None)  # the state after the last round, until the program goes on
 
     def __post_init__(self) -> None:
         self.steps = self.executor.plan(self.schedule, self._memory(self.schedule))
@@ -58,6 +59,7 @@ class Program:
 
     def execute(self) -> None:
         """Execute every round on the present values of all buffers, as timings do."""
+        self._shown = None
         with self.executor.on_device():
             for step in self.steps:
                 step()
@@ -69,8 +71,7 @@ class Program:
         """
         if self.executor.exchange != "explicit":
             raise BackendError(
-                f"{self.schedule.name}: with elided exchange tiles stay in place, so that no round can be shown; use "
-                f"exchange='explicit'"
+                f"{self.schedule.name}: elided exchange moves no tiles, so no round is shown; use exchange='explicit'"
             )
         self._begin()
         memory = replace(self._memory(self.schedule), tables=None)
@@ -81,7 +82,8 @@ class Program:
                     planned[id(round_)] = self.executor.joined(memory, self.executor.round(memory, round_))
                 for step in planned[id(round_)]:
                     step()
-            yield State(number, round_.label, self.held)
+            self._shown = State(number, round_.label, self)
+            yield self._shown
 
     def _begin(self) -> None:
         """Let a run begin, after which the inputs that its rounds overwrite are stale."""
@@ -151,8 +153,7 @@ class Program:
 
     def write(self, name: str, tiles: torch.Tensor) -> None:
         """Give an input buffer new values, [rows, cols, *tile], rounded to the buffer's dtype."""
-        values = self.executor.part(self.schedule, self._buffer(name), tiles)
-        self.memory[name].copy_(values)
+        self.memory[name].copy_(self.executor.part(self.schedule, self._buffer(name), tiles))
         self._stale -= {name}
 
     def read(self, name: str) -> torch.Tensor:
@@ -186,10 +187,7 @@ class Program:
 
 
 class Pool:
-    """Programs by executor and schedule; past `most` bytes the least recently used go. Safe for threads.
-
-    A schedule fixes mesh, shapes and dtypes; an executor fixes device and exchange.
-    """
+    """Programs by executor and schedule; past `most` bytes the least recently used go. Safe for threads."""
 
     def __init__(self, most: int = 2**31) -> None:
         self.most, self.bytes = most, 0
@@ -245,14 +243,16 @@ class Held:
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """The moment after a round. Values are copied when they are read, so that they stay when the program goes on."""
+    """The moment after a round. Its values are copied when they are read, which must be before the next round."""
 
     round: int
     label: str
-    _held: Callable[[str], Held]
+    _of: Program
 
     def __getitem__(self, name: str) -> Held:
-        return self._held(name)
+        if self._of._shown is not self:
+            raise ScheduleError(f"{self._of.schedule.name}: read {shown(name)} of round {self.round} before the next")
+        return self._of.held(name)
 
 
 def number_of(schedule: Schedule, until: int | str) -> int:

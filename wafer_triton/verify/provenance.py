@@ -172,7 +172,7 @@ class _Run:
         unnamed = sorted(self.kept - self.letters.places.keys())
         if unnamed:
             (name,) = [name for name, spec in self.results.items() if unnamed[0] in spec][:1]
-            has = ", ".join(sorted(self.letters.places))
+            has = ", ".join(sorted({*self.letters.places} - {PART}))
             raise ScheduleError(
                 f"{schedule.name}: result {name!r} has {', '.join(unnamed)}, but no given buffer has; they have {has}"
             )
