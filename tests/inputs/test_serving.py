@@ -53,7 +53,10 @@ CALLS = {
     "a policy's option": (lambda: Policy(ordr="first"), "Policy: no parameter 'ordr'; did you mean 'order'?"),
     "an SLO of true": (lambda: Slo(ttft=True), "SLO: ttft = True must be a positive number of seconds"),
     "times of no place": (lambda: Priced(None, batch=1, longest=8, prompt=8), "Priced: place is of type NoneType"),
-    "one request": (lambda: simulate(ONE[0], Times(), Policy()), "simulate: workload: Request is no list of Request"),
+    "one request": (
+        lambda: simulate(ONE[0], Times(), Policy()),
+        "simulate: workload is of type Request; give a list or a Closed",
+    ),
     "pairs": (lambda: simulate([(6, 4)], Times(), Policy()), "list is no list of Request; read_trace and poisson make"),
     "a progress": (lambda: simulate(ONE, Times(), Policy(), progress=5), "progress is of type int; give a function"),
     "an organisation by name": (lambda: Policy("shared"), "organisation 'shared': give Split(), Replacing(), Shared()"),

@@ -15,10 +15,12 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from tiny import CONFIG
 from wafer_triton import (
     Builder,
+    Intent,
     WaferError,
     WaferForCausalLM,
     all_reduce,
     as_mesh,
+    check,
     clear_cache,
     convert,
     executor,
@@ -29,6 +31,7 @@ from wafer_triton import (
     scatter,
     softmax,
 )
+from wafer_triton.schedule.product import recipe
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore::torch.jit.TracerWarning")
 
@@ -187,5 +190,7 @@ def test_a_default_device_without_values_is_named_or_has_no_effect(tmp_path):
         tokens = own.generate([1, 2], 3).tokens
         with pytest.raises(WaferError, match=f"buffer 'ids' is given a tensor {META}"):
             own(torch.ones(1, 2, dtype=torch.long, device="cpu"))
+        product = recipe("gemm", as_mesh(2), "fp32", ((6, 6), (6, 6)), ())
+        assert check(product.schedule, Intent.of(product)).ok
     assert torch.equal(model(A), RUNS["norm"][0](A))
     assert tokens == WaferForCausalLM.from_config(CONFIG, mesh=2, max_length=8).generate([1, 2], 3).tokens

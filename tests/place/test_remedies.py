@@ -83,10 +83,9 @@ def test_mixtures_larger_than_a_wafer_have_remedies(model: str, capsys: pytest.C
 def test_a_plan_and_a_picture_name_them_for_one_mesh(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     assert cli.main(["plan", "--model", "llama2-13b", "--input", "64", "--output", "64", "--step", "720"]) == 2
-    said = capsys.readouterr().err
-    assert (
-        re.search(r"; on mesh \d+x\d+ it would fit with \d+ of its 40 layers a device", said) and said.count("\n") == 1
-    )
+    *progress, said = capsys.readouterr().err.splitlines()
+    assert re.search(r"; on mesh \d+x\d+ it would fit with \d+ of its 40 layers a device", said)
+    assert all(line.startswith("meshes of ") for line in progress), "one line says what is wrong"
     assert cli.main(["draw", "model", "--model", "llama3-8b", "--mesh", "420", "--context", "2048"]) == 2
     assert "it would fit with 27 of its 32 layers a device" in capsys.readouterr().err
 

@@ -29,7 +29,9 @@ def test_a_call_with_wrong_arguments_names_the_function_and_the_parameter(call, 
 
 
 def test_an_executor_lists_its_options():
-    with pytest.raises(BackendError, match=r"^executor: backend 'torch' has no option 'foo'; options: poison$"):
+    with pytest.raises(
+        BackendError, match=r"^executor: backend 'torch' has no option 'foo'; options: emulate_on, exchange, poison$"
+    ):
         executor("torch", emulate_on="cpu", foo=3)
     with pytest.raises(BackendError, match="no option 'posion'; did you mean 'poison'?"):
         executor("torch", emulate_on="cpu", posion=True)

@@ -54,6 +54,13 @@ def as_planned(device: str) -> AbstractContextManager[object]:
     return _plain_on(device) if modes else current(device)
 
 
+def host() -> AbstractContextManager[object]:
+    """Return a context in which tensors are made in the CPU's memory, whatever torch's default device is."""
+    import torch
+
+    return UNCHANGED if torch.get_default_device().type == "cpu" else torch.device("cpu")
+
+
 WITHOUT_VALUES = "on the meta device, without values; make it outside of torch.device('meta')"  # of a tensor
 _TRACERS = {"FakeTensorMode": "FakeTensorMode", "ProxyTorchDispatchMode": "make_fx"}  # modes and their names
 

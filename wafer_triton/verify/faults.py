@@ -37,6 +37,7 @@ from numpy.typing import NDArray
 
 from wafer_triton import local
 from wafer_triton.count.routes import excess
+from wafer_triton.device.modes import host
 from wafer_triton.errors import ScheduleError, SramError, check_type
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.rounds import Cores, Exchange, Slot
@@ -106,8 +107,15 @@ def check(schedule: Schedule, intent: Intent | None = None) -> Verdict:
         faults += [over] if over is not None else []
         faults += [*_Slots(schedule, intent).run(), *_tried(schedule)]
         if intent is not None and not any(finding.verdict not in ("sram", "routes") for finding in faults):
-            faults += provenance(schedule, intent) or values(schedule, intent) or _idle(schedule, intent)
+            faults += provenance(schedule, intent) or _values(schedule, intent) or _idle(schedule, intent)
     return Verdict(schedule.name, tuple(sorted(faults, key=lambda finding: finding.round or 0)), intent is not None)
+
+
+def _values(schedule: Schedule, intent: Intent) -> list[Finding]:
+    if intent.reference is None:
+        return []
+    with host():
+        return values(schedule, intent)
 
 
 def _idle(schedule: Schedule, intent: Intent) -> list[Finding]:
