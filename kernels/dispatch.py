@@ -1,4 +1,7 @@
-"""Experts in regions of cores, on one core: queueing for regions, and rows to and from messages."""
+"""Kernels of a mixture's dispatch: expert ids to slots of regions, rows to messages, and messages to rows.
+
+Each is of one core; `wafer_triton.local.dispatch` defines them.
+"""
 
 from __future__ import annotations
 
