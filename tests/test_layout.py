@@ -1,3 +1,4 @@
+import re
 from math import ceil, prod
 
 import pytest
@@ -5,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wafer_triton.device.layout import letters, scatter
+from wafer_triton.device.layout import axes, letters, scatter
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ShapeError
 
@@ -123,3 +124,11 @@ def test_a_pattern_that_makes_no_sense(pattern, message):
 )
 def test_letters_are_the_axes_that_a_pattern_cuts(pattern, expected):
     assert letters(pattern) == expected
+
+
+@pytest.mark.parametrize("pattern", ["(y m k)", "m y", "(y m) -> m"])
+def test_a_dimension_without_one_axis_of_its_own_is_refused(pattern):
+    assert axes("(y m) (x k)") == ["m", "k"]
+    message = f"pattern {pattern!r}: each dimension must have one axis, as in '(y m) (x k)'"
+    with pytest.raises(ShapeError, match=f"^{re.escape(message)}$"):
+        axes(pattern)

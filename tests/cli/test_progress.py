@@ -1,4 +1,6 @@
-"""Progress off a terminal: a few plain lines for each task, and an estimate before a long one."""
+"""Progress: bars on a terminal, else a few plain lines for each task, and an estimate before a long one."""
+
+import sys
 
 import pytest
 
@@ -78,3 +80,29 @@ def test_parts_that_grow_slow_are_announced_when_they_do(capsys):
     for done in range(1, 1001):
         progress("points", done, 1000)
     assert "this takes about 8 minutes" in capsys.readouterr().err
+
+
+def on_a_terminal(monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+
+
+def test_a_terminal_has_a_bar_for_each_task_and_is_clean_on_exit(capsys, monkeypatch):
+    on_a_terminal(monkeypatch)
+    with Progress() as progress:
+        bars = progress._bars
+        assert not bars.live.is_started, "the first task starts them"
+        progress("windows", 1, 4)
+        assert bars.live.is_started
+        progress("windows", 4, 4)
+        progress("prefill", 2, 3)
+        tasks = [(task.description, task.completed, task.total) for task in bars.tasks]
+    assert tasks == [("windows", 4, 4), ("prefill", 2, 3)] and not bars.live.is_started
+    assert "windows: " not in capsys.readouterr().err
+
+
+def test_a_terminal_has_plain_lines_where_rich_is_not_installed(capsys, monkeypatch):
+    on_a_terminal(monkeypatch)
+    monkeypatch.setitem(sys.modules, "rich", None)
+    with Progress() as progress:
+        progress("windows", 1, 1)
+    assert lines(capsys) == ["windows: 1 of 1"]

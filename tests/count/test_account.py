@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from wafer_triton.cost.price import price
-from wafer_triton.count.account import Account, account, link_distribution, link_loads, per_round, round_account
+from wafer_triton.count.account import Account, _outer, account, link_distribution, link_loads, per_round, round_account
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ShapeError
 from wafer_triton.ops import mesh_gemm
@@ -303,3 +303,10 @@ def test_random_exchanges_agree_with_walking_every_message(seed):
     loads = link_loads(example)
     held = {(way, int(r), int(c)): int(load[r, c]) for way, load in loads.items() for r, c in np.argwhere(load)}
     assert held == total
+
+
+@pytest.mark.parametrize("most", [2**20 + 1, 2**40 + 1])
+def test_loads_beyond_the_whole_numbers_of_a_float_are_exact(most):
+    lines, loads = np.array([[most, 1], [1, 3]]), np.array([[2**21 - 1, 5], [7, most]])
+    wanted = lines.astype(object).T @ loads.astype(object)
+    assert _outer(list(lines), list(loads)).tolist() == wanted.tolist()

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from wafer_triton.count.numbers import EAST
 from wafer_triton.count.routes import colours, limit, routes
 from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh
@@ -196,6 +197,24 @@ def test_the_walker_finds_a_router_that_hands_on_to_no_one(monkeypatch):
     go[0, 2] = 0
     monkeypatch.setattr(type(needed), "table", lambda self, colour: (come, go))
     with pytest.raises(ScheduleError, match=r"from core \(0, 0\) reaches \[\], not \[\(0, 2\), \(0, 3\)\]"):
+        validate_routes(example, needed)
+
+
+WALKS = {  # changes of the routers' tables of colour 0, and the message
+    "no-colour": (lambda needed, come, go: needed.x.colour.__setitem__(0, 1), "is not one of the 1 assigned"),
+    "off-the-mesh": (lambda needed, come, go: go.__setitem__((0, 3), EAST), r"leaves the mesh at \(0, 4\)"),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), WALKS.values(), ids=WALKS)
+def test_the_walker_names_a_colour_and_a_core_that_are_not_there(change, message, monkeypatch):
+    example = moves(Mesh(1, 4), [("x", [0], [3])])
+    needed = routes(example)
+    tables = needed.table(0)
+    monkeypatch.setattr(type(needed), "table", lambda self, colour: tables)
+    validate_routes(example, needed)
+    change(needed, *tables)
+    with pytest.raises(ScheduleError, match=rf"moves, round 0: colour \d from core \(0, 0\) {message}$"):
         validate_routes(example, needed)
 
 

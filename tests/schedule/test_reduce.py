@@ -1,5 +1,7 @@
 """K-trees in closed form, their rivals, and the values of reductions."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -17,7 +19,7 @@ from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.collectives import transpose
 from wafer_triton.schedule.reduce import all_reduce, broadcast, reduce
 from wafer_triton.schedule.rounds import Slot
-from wafer_triton.schedule.trees import default_groups, ktree
+from wafer_triton.schedule.trees import default_groups, ktree, tree
 
 # (P, group_num) that the paper's CSL kernels use
 PAPER = [(240, 15), (256, 16), (300, 15), (360, 18), (420, 20), (480, 20), (512, 32), (540, 20), (600, 24), (660, 22)]
@@ -301,3 +303,10 @@ def test_wrong_operands_of_a_reduction_or_transpose_are_refused(add, message):
     b.buffer("turned", (2,), "fp32", "output")
     with pytest.raises(MeshError, match=message):
         add(b)
+
+
+@pytest.mark.parametrize("groups", [4, [4], (2.0,), "4"])
+def test_groups_other_than_a_tuple_of_whole_numbers_are_refused(groups):
+    message = f"groups = {groups!r}: give the number of groups of each level but the last, such as (5,)"
+    with pytest.raises(MeshError, match=f"^{re.escape(message)}$"):
+        tree(8, "ktree", groups, None)

@@ -10,7 +10,7 @@ from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import DtypeError, ScheduleError, ShapeError, WaferError
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.rounds import Buffer, Cores, Round, Slot
+from wafer_triton.schedule.rounds import Buffer, Cores, Exchange, Round, Slot
 
 ALL = [0, 1, 2]
 RING = [2, 0, 1]
@@ -49,6 +49,13 @@ EXCHANGES = {
 def test_exchanges_that_break_a_rule_are_refused(given, message):
     b = builder()
     refused(b, b.exchange(*given), message=message)
+
+
+def test_senders_of_lines_and_receivers_without_lines_are_refused():
+    b = builder()
+    lines, plain = (b.exchange("x", "a", "b", *rows) for rows in (([[0], [0]], [[1], [1]]), ([0], [1])))
+    given = Exchange("x", plain.src, plain.dst, lines.send, plain.recv)
+    refused(b, given, message="(2, 1) senders for (1,) receivers of b[0]")
 
 
 def test_exchanges_of_one_round_do_not_meet():
@@ -203,6 +210,12 @@ BUILT = {
 def test_a_builder_refuses_a_mistake_at_once(make, message):
     with pytest.raises(WaferError, match=message):
         make(builder())
+
+
+def test_positions_in_a_list_are_an_array_in_the_local_operation():
+    where = builder().local("copy", "a", "b", Cores("x", [0, 2], [1]), size=4).where
+    assert [type(given) for given in (where.at, where.lines)] == [np.ndarray] * 2
+    assert (where.axis, where.at.tolist(), where.lines.tolist()) == ("x", [0, 2], [1])
 
 
 def test_dtypes_may_have_torchs_names():

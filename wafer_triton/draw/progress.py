@@ -81,10 +81,9 @@ class Progress:
 
 def duration(seconds: float) -> str:
     """Return a long time in the unit that people use for it, one digit or two."""
-    for size, unit in ((86400, "days"), (3600, "hours"), (60, "minutes"), (1, "seconds")):
-        if seconds >= 2 * size or size == 1:
-            return f"{float(f'{seconds / size:.2g}'):,.0f} {unit}"
-    raise AssertionError(seconds)
+    units = ((86400, "days"), (3600, "hours"), (60, "minutes"), (1, "seconds"))
+    size, unit = next((size, unit) for size, unit in units if seconds >= 2 * size or size == 1)
+    return f"{float(f'{seconds / size:.2g}'):,.0f} {unit}"
 
 
 def _bars() -> Any:

@@ -25,8 +25,9 @@ def validate_routes(schedule: Schedule, routes: Routes) -> None:
     """Walk every message of every round from its sender, by the tables alone.
 
     A word enters at its sender with the colour that `routes` gives it. Raises ScheduleError with round, core
-    and colour for three faults: a word meets a router that does not expect it, joins another sender's words of the
-    round, or does not reach exactly its receivers. For tests: the time grows with messages and hops.
+    and colour for two faults: a word meets a router that does not expect it, or does not reach exactly its receivers.
+    A router takes the words of a colour from one side, so words of two senders never join. For tests: the time grows
+    with messages and hops.
     """
     mesh, seen = schedule.mesh, set()
     tables = [routes.table(colour) for colour in range(routes.colours)]
@@ -34,7 +35,6 @@ def validate_routes(schedule: Schedule, routes: Routes) -> None:
         if id(round_) in seen:
             continue
         seen.add(id(round_))
-        passing: dict[tuple[int, Core], Core] = {}  # (colour, core) -> whose words pass there in this round
         for exchange in round_.exchanges:
             ends = (*exchange.senders.grid(mesh), *exchange.receivers.grid(mesh))
             wanted: dict[tuple[int, Core], set[Core]] = {}
@@ -48,12 +48,12 @@ def validate_routes(schedule: Schedule, routes: Routes) -> None:
                 where = f"{title(schedule, number)}: colour {colour} from core {sender}"
                 if not 0 <= colour < routes.colours:
                     raise ScheduleError(f"{where} is not one of the {routes.colours} assigned")
-                reached = _walk(tables[colour], sender, colour, passing, where)
+                reached = _walk(tables[colour], sender, where)
                 if reached != receivers:
                     raise ScheduleError(f"{where} reaches {sorted(reached)}, not {sorted(receivers)}")
 
 
-def _walk(table: Table, sender: Core, colour: int, passing: dict[tuple[int, Core], Core], where: str) -> set[Core]:
+def _walk(table: Table, sender: Core, where: str) -> set[Core]:
     """Return the cores that receive a word from `sender`."""
     come, go = table
     reached, words = set(), [(sender, CORE)]
@@ -63,8 +63,6 @@ def _walk(table: Table, sender: Core, colour: int, passing: dict[tuple[int, Core
             raise ScheduleError(f"{where} leaves the mesh at {core}")
         if come[core] != side:
             raise ScheduleError(f"{where} meets another route at core {core}")
-        if passing.setdefault((colour, core), sender) != sender:
-            raise ScheduleError(f"{where} joins words of core {passing[colour, core]} at core {core}")
         if go[core] & CORE:
             reached.add(core)
         for out, (down, right) in STEPS.items():
