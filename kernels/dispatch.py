@@ -1,7 +1,4 @@
-"""Kernels of a mixture's dispatch: expert ids to slots of regions, rows to messages, and messages to rows.
-
-Each is of one core; `wafer_triton.local.dispatch` defines them.
-"""
+"""Kernels of `wafer_triton.local.dispatch`, of one core each: expert ids to slots of regions, rows to messages, back."""
 
 from __future__ import annotations
 
