@@ -1,4 +1,4 @@
-"""Kernels of `wafer_triton.local.dispatch`, of one core each: expert ids to slots of regions, rows to messages, back."""
+"""Kernels of `wafer_triton.local.dispatch`, of one core each: ids to slots of regions, rows to messages, and back."""
 
 from __future__ import annotations
 
