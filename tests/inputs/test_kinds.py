@@ -10,6 +10,7 @@ from wafer_triton.compare.best import best, front
 from wafer_triton.compare.grid import points
 from wafer_triton.compare.sweep import own
 from wafer_triton.device import sources
+from wafer_triton.draw import times
 from wafer_triton.errors import WaferError
 from wafer_triton.models import convert
 from wafer_triton.models.precision import perplexity
@@ -62,6 +63,7 @@ CALLS = {
         "best by 'cycle': no column has this name",
     ),
     "an explanation": (lambda: draw.explanation("x", "x.png"), "an explanation is of type str; give the result of"),
+    "a request's mesh": (lambda: times.request(model="smollm2-135m", input=3, output=2, mesh=9), "request: no parameter"),
     "regions": (lambda: draw.wafer(5, "x.png"), "wafer: regions is of type int; give a list"),
     "seconds": (lambda: estimate.energy(seconds=True, against_seconds=1), "seconds = True must be a number from"),
 }

@@ -21,6 +21,7 @@ from wafer_triton.place.need import ENDS
 from wafer_triton.place.regions import Placement, Region, Regions
 from wafer_triton.schedule.block import Block
 from wafer_triton.text.arguments import checked
+from wafer_triton.text.calls import call_check
 
 WHOLE = "request"  # the place of spans that belong to no region
 PHASES, TOKENS, TRANSFERS, BLOCKS, STEPS = TRACKS = ("phases", "tokens", "transfers", "blocks", "steps")
@@ -94,7 +95,9 @@ def request(*, input: int, output: int, program: str = "full", most: int = 1000,
     and in the first token of the answer. Raises as `estimate.request`.
     """
     check_counts(most=most)
-    place, _ = estimate.request_place(input=input, output=output, program=program, **given)
+    asked = {"input": input, "output": output, "program": program, **given}
+    call_check(estimate.request_place, "request: ")((), asked)
+    place, _ = estimate.request_place(**asked)
     c = constants(place.decode.mesh.device)
     before, after = ("prefill region", "decode region") if place.regions != place.prefill_regions else ("region",) * 2
     line = Timeline(_named(before, place.prefill_regions) | _named(after, place.regions))
