@@ -63,7 +63,7 @@ CALLS = {
         "best by 'cycle': no column has this name",
     ),
     "an explanation": (lambda: draw.explanation("x", "x.png"), "an explanation is of type str; give the result of"),
-    "a request's mesh": (lambda: times.request(model="smollm2-135m", input=3, output=2, mesh=9), "request: no parameter"),
+    "a request's mesh": (lambda: times.request(input=3, output=2, mesh=9), "request: no parameter 'mesh'"),
     "regions": (lambda: draw.wafer(5, "x.png"), "wafer: regions is of type int; give a list"),
     "seconds": (lambda: estimate.energy(seconds=True, against_seconds=1), "seconds = True must be a number from"),
 }
