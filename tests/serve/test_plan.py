@@ -66,3 +66,11 @@ def test_an_slo_that_no_organisation_keeps_is_refused_with_the_least_latencies(s
 def test_a_device_too_small_for_every_organisation_is_refused(shape):
     with pytest.raises(FullError, match="hold 3,145,728 B; take a smaller model, or a device of more cores"):
         plan(shape, replace(SMALL, rows=8, cols=8), slo=Slo(), **SIZES)
+
+
+def test_a_device_that_holds_the_weights_but_no_organisation_is_refused(shape):
+    few = replace(SMALL, rows=20, cols=20)
+    with pytest.raises(
+        FullError, match="smollm2-135m, decode and prefill of 150 tokens does not fit small: .* 800 cores"
+    ):
+        plan(shape, few, slo=Slo(), **SIZES)
