@@ -153,7 +153,8 @@ class Program:
 
     def write(self, name: str, tiles: torch.Tensor) -> None:
         """Give an input buffer new values, [rows, cols, *tile], rounded to the buffer's dtype."""
-        self.memory[name].copy_(self.executor.part(self.schedule, self._buffer(name), tiles))
+        buffer = self._buffer(name)
+        self.memory[name].copy_(self.executor.part(self.schedule, buffer, tiles))
         self._stale -= {name}
 
     def read(self, name: str) -> torch.Tensor:
