@@ -1,4 +1,4 @@
-"""Experts in regions of cores, on one core: queueing for regions, and rows to and from messages."""
+"""Kernels of `wafer_triton.local.dispatch`, of one core each: ids to slots of regions, rows to messages, and back."""
 
 from __future__ import annotations
 

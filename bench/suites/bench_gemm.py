@@ -1,4 +1,4 @@
-"""MeshGEMM: tiles that move, tiles that lie still, the same in plain PyTorch, and the product itself by BLAS."""
+"""MeshGEMM with explicit and with elided exchange, in hand-written PyTorch, and as one product by BLAS."""
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ def test_row(benchmark, note, device, shape, row):
 
 @pytest.mark.parametrize("name", ["gemm", "gemv"])
 def test_operation(benchmark, note, name):
-    """Cutting, running and gathering, as a caller of the public operation has it."""
+    """Time a whole public operation: its operands are cut, the schedule runs, the result is gathered."""
     op = {"gemm": mesh_gemm, "gemv": mesh_gemv}[name]
     a, b = torch.randn(1 if name == "gemv" else 256, 256), torch.randn(256, 256)
     result, account = op(a, b, mesh=8, record=True)

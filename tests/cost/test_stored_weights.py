@@ -25,7 +25,7 @@ from wafer_triton.shape.read import shape_of
 
 SHAPE = DecoderShape(96, 160, 2, 4, 2, 24, 200, name="small")
 MIXTURE = replace(SHAPE, experts=Experts(4, 2, 48))
-KEPT = ("norm", "router")  # buffers beside the matrices
+FP16_BUFFERS = ("norm", "router")  # parts of the names of buffers that stay in fp16
 
 
 @pytest.mark.parametrize("phase", ["decode", "prefill"])
@@ -37,8 +37,8 @@ def test_matrices_take_a_byte_a_number_and_other_weights_keep_theirs(shape, phas
         before, after = (weights_of(block, kind, phase) for block in (usual, byte))
         assert before.keys() == after.keys()
         for name, buffer in after.items():
-            assert buffer.dtype == ("fp16" if name in KEPT else dtype), name
-            assert buffer.bytes * (1 if name in KEPT else 2) == before[name].bytes
+            assert buffer.dtype == ("fp16" if name in FP16_BUFFERS else dtype), name
+            assert buffer.bytes * (1 if name in FP16_BUFFERS else 2) == before[name].bytes
 
 
 @pytest.mark.parametrize("shape", [SHAPE, MIXTURE], ids=["dense", "mixture"])
@@ -61,7 +61,9 @@ def test_a_ring_of_weights_carries_half_the_bytes() -> None:
     assert byte.buffers["a"].dtype == "fp16" and byte.buffers["b"].dtype == "int8"
     assert account(usual).hops == account(byte).hops
     assert account(byte).link_bytes < account(usual).link_bytes
-    assert account(usual).link_bytes - account(byte).link_bytes == account(usual).link_bytes // 4  # of b, its half
+    assert (
+        account(usual).link_bytes - account(byte).link_bytes == account(usual).link_bytes // 4
+    )  # b has half of the bytes, and int8 halves these
 
 
 @pytest.mark.slow

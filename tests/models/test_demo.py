@@ -21,7 +21,7 @@ def small(tmp_path, monkeypatch):
     torch.set_num_threads(threads)
 
 
-def test_the_demo_passes_where_every_token_equals_transformers(small, capsys):
+def test_the_demo_passes_if_every_token_equals_transformers(small, capsys):
     assert demo.main(["--emulate-on", "cpu"]) == 0
     printed = capsys.readouterr().out
     assert torch.get_num_threads() == 1

@@ -85,7 +85,7 @@ def test_a_plan_and_a_picture_name_them_for_one_mesh(tmp_path, monkeypatch, caps
     assert cli.main(["plan", "--model", "llama2-13b", "--input", "64", "--output", "64", "--step", "720"]) == 2
     *progress, said = capsys.readouterr().err.splitlines()
     assert re.search(r"; on mesh \d+x\d+ it would fit with \d+ of its 40 layers a device", said)
-    assert all(line.startswith("meshes of ") for line in progress), "one line says what is wrong"
+    assert all(line.startswith("meshes of ") for line in progress), "one line is the refusal"
     assert cli.main(["draw", "model", "--model", "llama3-8b", "--mesh", "420", "--context", "2048"]) == 2
     assert "it would fit with 27 of its 32 layers a device" in capsys.readouterr().err
 

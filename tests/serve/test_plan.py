@@ -72,11 +72,12 @@ def test_a_device_too_small_for_every_organisation_is_refused(shape):
 
 
 def test_a_device_that_holds_the_weights_but_no_organisation_is_refused(shape):
-    few = replace(SMALL, rows=20, cols=20)
+    few, reports = replace(SMALL, rows=20, cols=20), []
     with pytest.raises(
         FullError, match="smollm2-135m, decode and prefill of 150 tokens does not fit small: .* 800 cores"
     ):
-        plan(shape, few, slo=Slo(), **SIZES)
+        plan(shape, few, slo=Slo(), progress=lambda *values: reports.append(values), **SIZES)
+    assert reports[-1] == ("placements", 7, 7)
 
 
 def test_the_command_reports_its_placements_and_prints_every_way(tmp_path, capsys):

@@ -65,7 +65,7 @@ def precision(args: argparse.Namespace) -> int:
     searching(args)
     with Progress() as progress:
         model = _model(args, executor, progress, placed=_announce(args, executor, progress, 2 * len(ids)))
-        # fp32 is the judge of values, whether it would fit or not
+        # the fp32 model is the reference; its device has unbounded SRAM, as it might not fit
         meshes = model.block.mesh, model.placement.prefill.mesh
         mesh, prefill_mesh = (replace(mesh, device=mesh.device.unbounded()) for mesh in meshes)
         wide = {

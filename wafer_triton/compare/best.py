@@ -15,15 +15,16 @@ MORE = ("tokens/s", "tokens", "%")  # units of columns of which more is better
 
 
 def less_is_better(column: str) -> bool:
-    """Return whether the least of a column is its best: of all but rates, tokens and shares in use."""
+    """Return whether less of a column is better: more is better of rates, tokens and shares in use alone."""
     return LEGEND.entries.get(column, {}).get("unit") not in MORE
 
 
 @checked
 def groups(rows: Sequence[Row]) -> list[list[Row]]:
-    """Return the feasible rows in groups, each of which has a best row: the rows of each device and model.
+    """Return the feasible rows in groups, each of which has a best row.
 
-    Where these have one row each, the devices are compared, so a group is of each model; else the models, too.
+    Rows of one device and model form a group. If no two rows share both, rows of one model do. If no two share a model,
+    all rows do.
     """
     held = feasible(rows)
     for names in (OVERLAID, OVERLAID[1:], ()):
@@ -38,7 +39,7 @@ def groups(rows: Sequence[Row]) -> list[list[Row]]:
 
 @checked
 def best(rows: Sequence[Row], by: str) -> list[Row]:
-    """Return the best row by a column of each of `groups`, the first of the grid where several are alike.
+    """Return the best row by a column of each of `groups`; of rows with equal values, the first.
 
     The best is the least or the most, see `less_is_better`.
     """
@@ -73,7 +74,7 @@ def in_words(group: Sequence[Row], over: Iterable[str], by: str) -> str:
 
 @checked
 def front(rows: Sequence[Row], columns: str | Sequence[str]) -> list[Row]:
-    """Return the feasible rows that no other beats: as good in all columns, and better in one; the best first."""
+    """Return the Pareto front of the feasible rows, the best first; of rows with equal values, the first alone."""
     columns = [columns] if isinstance(columns, str) else columns
     for column in columns:
         _check_column(feasible(rows), column)

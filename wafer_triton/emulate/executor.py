@@ -1,7 +1,7 @@
-"""Executors: how schedules are bound to memory and planned; the torch and Triton executors and ranks fill in the rest.
+"""Executors: `Executor` binds schedules to memory and plans them; its subclasses are for torch, Triton and ranks.
 
-Exchange is `explicit` (tiles move, round by round) or `elided` (a core reads the tile that it would hold from where it
-is; see `elision`).
+With `explicit` exchange tiles move, round by round. With `elided` exchange they stay, and a core reads a tile in the
+memory that a tile map records, see `plan`.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class Executor(Planner):
         """Plan a schedule over memory; `tensors`, [rows, cols, *tile] each, are copied in.
 
         `shared` holds memory of other programs that this one uses in place. `scratch` is a pool of scratch buffers that
-        programs of one schedule share. `rebind` needs `tables`, its index tables. Raises ScheduleError for a draft that
-        breaks a rule. Raises ShapeError for a missing or misshapen tensor, BackendError for too little memory.
+        programs of one schedule share. `tables` are the program's index tables, for `rebind`. Raises ScheduleError for
+        a broken rule, ShapeError for a missing or misshapen tensor, BackendError for too little memory.
         """
         check_type("bind: schedule", schedule, Schedule)
         check_type("bind: tensors", tensors, Mapping, ShapeError)

@@ -30,7 +30,7 @@ from wafer_triton.schedule.schedule import Schedule
 
 @dataclass(frozen=True)
 class Finding:
-    """A fault: its kind, a message, its round (from 0), and its logical core or that core's number."""
+    """A fault: its kind, a message, its round (from 0), and its core, a logical (row, column) or a number."""
 
     verdict: str
     message: str
@@ -57,7 +57,7 @@ _VALID: WeakSet[Schedule] = WeakSet()  # schedules that break no rule
 
 @contextmanager
 def reading(schedule: Schedule) -> Iterator[None]:
-    """Raise ScheduleError by rule, round and core where a schedule that was changed by hand cannot be read."""
+    """Raise the ScheduleError of the first broken rule where reading a schedule, changed by hand, raises KeyError."""
     try:
         yield
     except (KeyError, IndexError):
@@ -69,7 +69,7 @@ def findings(schedule: Schedule) -> Iterator[Finding]:
     """Yield the first broken rule of every round."""
     seen: set[int] = set()
     for number, round_ in _rounds(schedule):
-        if id(round_) in seen:  # rounds repeat by identity
+        if id(round_) in seen:  # a repetition yields the same Round again
             continue
         seen.add(id(round_))
         try:
@@ -79,9 +79,9 @@ def findings(schedule: Schedule) -> Iterator[Finding]:
 
 
 def _rounds(schedule: Schedule) -> Iterator[tuple[int, Round]]:
-    """Yield the rounds of the first time of every repetition with their numbers, then the rounds with its last slots.
+    """Yield the rounds of each repetition once with their numbers, then its last rounds if their slots differ.
 
-    Of the other times, rows have changed places, which breaks no rule that was not broken.
+    The other iterations exchange mesh rows or take slots in between, which breaks no further rule.
     """
     kept = []  # or another round would take the identity of one that is made here
     for coming in comings(schedule.rounds.steps):

@@ -3,9 +3,9 @@
     >>> verdict = check(recipe.schedule, Intent.of(recipe))
     >>> verdict.ok or print(verdict)
 
-A schedule is read up to four times, the last two only if nothing was found before:
+A schedule is read up to four times, the last two only if no fault but sram and routes was found before:
 - round by round, for the rules that every schedule must obey (`wafer_triton.schedule.rules`), SRAM and routes;
-- in order, for slots that are read before they are written, or overwritten before they are read;
+- across rounds, for slots that are read before they are written, or overwritten before they are read;
 - if the intent is given, for the tiles in every slot and the terms of every sum (`wafer_triton.verify.provenance`);
 - if the intent has a reference, for values that differ from it (`wafer_triton.verify.values`).
 
@@ -13,7 +13,7 @@ A schedule is read up to four times, the last two only if nothing was found befo
 | --- | --- |
 | malformed | a buffer, slot, axis, operation or shape that does not exist or does not fit |
 | off-mesh | a message to or from a core that the mesh does not have |
-| deadlock | a core waits for a tile that no core sends, for a credit that none returns, or in a circle |
+| deadlock | a core waits for a tile that no core sends, for a credit that no core raises, or in a circle of cores |
 | two-writers | a slot of a core gets two tiles in one round |
 | overwritten | a slot is written in the round or operation that reads it, or before its arrived tile was read |
 | unwritten-read | a core reads or sends a slot before any write to it |
@@ -81,7 +81,7 @@ class Verdict:
         return notebook.table(f"{self.schedule}: {said}", rows, () if self.ok else ("fault", "round", "core", "what"))
 
     def demand(self) -> None:
-        """Raise ScheduleError with the first finding and the number of further ones, if there are any."""
+        """Raise ScheduleError for findings, with the first of them and the number of the others."""
         if more := len(self.findings[1:]):
             raise ScheduleError(f"{self.findings[0]}; {more:,} more finding{'s' * (more > 1)}, which `check` lists")
         if self.findings:
