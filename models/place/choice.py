@@ -45,7 +45,6 @@ def place(config: DecoderConfig, o: PlaceOptions, progress: Progress = silent) -
     if not isinstance(o.kv_policy, str) or o.kv_policy not in POLICIES:
         raise CacheError(f"KV policy {o.kv_policy!r}: choose one of {', '.join(POLICIES)}")
     accumulator(o.dtype, o.accumulate)
-    padding.check_trim(o.trim)
     check_experts(o.experts, config)
     checked_groups(o.groups)
     checked_groups(o.prefill_groups)

@@ -50,6 +50,23 @@ def test_a_plan_of_a_config_has_every_baseline_or_says_why_not(capsys, tmp_path)
     assert "written: " in err and (tmp_path / "plan.png").exists()
 
 
+def test_a_baseline_without_a_tuple_for_a_single_sample_is_named_with_its_reason(capsys, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    argv = ("plan-training", "--config", str(tmp_path), "--wafer", "wafer-32", "--batch", "1", "--sequence", "64")
+    code, out, _ = said(capsys, *argv, "--json")
+    reason = json.loads(out.splitlines()[-1])["does_not_fit"]["Megatron TP, fixed"]
+    assert code == 0 and reason.startswith(
+        "no tuple divides 1 samples, 8 heads and 64 tokens over 32 dies of wafer-32;"
+    )
+
+
+def test_a_config_whose_heads_are_narrower_than_the_model_is_refused(capsys, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"head_dim": 16}))
+    code, out, err = said(capsys, "plan-training", "--config", str(tmp_path), "--batch", "1", "--sequence", "64")
+    message = "training is planned for dense decoders whose heads together are as wide as the model"
+    assert (code, out, err) == (2, "", f"wafer-triton: error: {tmp_path}: {message}\n")
+
+
 def test_a_plan_of_a_small_model_has_units_that_fit(capsys, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     argv = ("plan-training", "--config", str(tmp_path), "--batch", "1", "--sequence", "64", "--no-baselines")

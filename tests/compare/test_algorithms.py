@@ -9,12 +9,16 @@ import pytest
 
 from wafer_triton.cli.main import main
 from wafer_triton.compare.algorithms import compare_gemm, compare_gemv
+from wafer_triton.compare.product import understood
 from wafer_triton.count.account import account, per_round
 from wafer_triton.count.routes import routes
 from wafer_triton.device import device
-from wafer_triton.device.mesh import as_mesh
+from wafer_triton.device.mesh import Mesh, as_mesh
+from wafer_triton.errors import ScheduleError
+from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.schedule import Schedule
+from wafer_triton.verify.faults import Intent
 
 SIDES = (4, 8, 16, 32, 64, 128)
 WIDTH = 1024  # of the square matrices, the same on every mesh
@@ -158,3 +162,13 @@ def test_mistakes_are_one_line_and_exit_code_2(argv, message, capsys):
     assert main(["compare", *argv]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
+
+
+def test_a_sum_over_slots_is_no_operation_to_compare():
+    b = Builder(Mesh(2, 2), "slots")
+    b.buffer("x", (3,), "fp32", "output", 2)
+    cuts = {"x": {"i": "y", "j": "slot"}}, {"x": {"i": "y"}}
+    with pytest.raises(
+        ScheduleError, match="^slots: its operation does not follow from the partition specs .* and sums,"
+    ):
+        understood(b.build(), Intent(*cuts))

@@ -195,3 +195,9 @@ def test_energy_and_unknown_kinds_are_refused_and_errors_of_the_estimate_stay():
             explain(kind, seconds=1.0, against_seconds=1.0)
     with pytest.raises(MeshError, match="leaves device wse2"):
         explain("decode", **DECODE | {"mesh": 5000})
+
+
+def test_a_number_beyond_its_range_has_the_reason_in_place_of_its_effect():
+    found = explain("gemm", device=WSE2.unbounded(), **CASES[0][1]).effects["sram_bytes"]
+    assert found.doubled is None and found.halved == 1.0
+    assert found.reason.endswith("sram_bytes = 2199023255552 must be a whole number from 1 to 1,099,511,627,776")

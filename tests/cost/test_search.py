@@ -203,3 +203,26 @@ def test_a_mesh_is_too_small_only_if_no_estimate_fits(model) -> None:
         if regions[side]:
             with pytest.raises((MeshError, SramError)):
                 inference.prefill_placed(Mesh(side, side), shape, 2176, c, "full", None, False)
+
+
+def test_phases_that_fit_alone_but_not_together_have_no_plan() -> None:
+    shape = replace(shape_of("smollm2-135m"), num_hidden_layers=2, vocab_size=1024)
+    small = replace(PRESETS["wse2"], name="small", rows=20, cols=40, sram_bytes=32 * 1024)
+    said = (
+        "no two meshes that were tried on small hold both phases; of the last: smollm2-135m, decode and prefill of 100"
+    )
+    with pytest.raises(MeshError, match=f"^{said} .*; give shorter prompts and answers, or a larger device$"):
+        search.plan(model=shape, device=small, input=100, output=1500)
+
+
+def test_a_side_whose_bound_is_refused_is_estimated_first() -> None:
+    def estimated(side: int) -> bounds.Timed:
+        raise MeshError("no estimate is made")
+
+    def least(side: int) -> float:
+        if side == 3:
+            raise MeshError("no bound")
+        return 1.0 / side
+
+    tried = bounds.Tried((1, 2, 3), estimated, least, lambda done, total: None)
+    assert tried.left == [(0.0, 3), (0.5, 2), (1.0, 1)]

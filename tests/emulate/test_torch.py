@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from wafer_triton.cost.price import price
 from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import BackendError, ShapeError
@@ -230,3 +231,11 @@ def test_tensors_must_be_given_and_fit():
     for use in (lambda: program.read("y"), lambda: program.write("y", torch.zeros(2, 3, 4))):
         with pytest.raises(ShapeError, match="fit: no buffer 'y'; it has x"):
             use()
+
+
+def test_a_program_predicts_the_price_of_its_schedule():
+    made = recipe("gemm", Mesh(2, 2), "fp32", ((4, 4), (4, 4)), ()).schedule
+    program = TorchExecutor().bind(made, {name: torch.zeros(2, 2, 2, 2) for name in ("a", "b")})
+    cycles = price(made).cycles
+    assert cycles > 0 and program.predicted.cycles == cycles
+    assert program.predicted.seconds == cycles / made.mesh.device.clock_hz

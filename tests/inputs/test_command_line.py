@@ -104,6 +104,7 @@ def wrong(capsys, tmp_path, monkeypatch):
         ("cap run.json --watts x", "argument --watts: 'x' is not a positive number"),
         ("estimate gemv --mesh 8 --k 8 --n 8 --algorithm t10 --groups 2", "'t10' takes no groups; use 'ktree'"),
         ("estimate energy --seconds inf --against-seconds 1", "argument --seconds: 'inf' is not a finite number"),
+        ("estimate energy --seconds x --against-seconds 1", "argument --seconds: 'x' is not a finite number"),
         ("estimate energy --seconds 1 --against-seconds 1e308", "against_seconds = 1e+308 must be a number from"),
         ("compare gemv --k 1000000000 --n 1000000000 --mesh 1", "numbers; take smaller sizes"),
         (

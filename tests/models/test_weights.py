@@ -5,8 +5,9 @@ import torch
 from safetensors.torch import save_file
 
 from wafer_triton.errors import CheckpointError, DtypeError
-from wafer_triton.models.checkpoint.weights import load_weights
+from wafer_triton.models.checkpoint.weights import StoredWeights, load_weights
 from wafer_triton.models.config import DecoderConfig
+from wafer_triton.models.random import RandomWeights
 from wafer_triton.place.need import param_shapes
 
 CONFIG = DecoderConfig(
@@ -198,3 +199,12 @@ def test_values_that_are_not_finite(tmp_path, weights, value, dtype):
     weights[Q_PROJ][3, 1] = 1.0
     single(tmp_path, weights)
     load_weights(tmp_path, CONFIG, dtype)
+
+
+def test_weights_have_the_names_and_the_number_of_the_parameters(tmp_path, weights):
+    single(tmp_path, weights)
+    for loaded in (StoredWeights(tmp_path, CONFIG), RandomWeights(CONFIG)):
+        assert len(loaded) == len(param_shapes(CONFIG)) and Q_PROJ in loaded
+        assert "model.layers.9.self_attn.q_proj.weight" not in loaded
+    with pytest.raises(KeyError, match="^'no_such_weight'$"):
+        StoredWeights(tmp_path, CONFIG)["no_such_weight"]

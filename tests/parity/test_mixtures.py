@@ -16,7 +16,7 @@ from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import CheckpointError
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
-from wafer_triton.models.experts import WHOLE
+from wafer_triton.models.experts import WHOLE, by_expert
 
 pytestmark = pytest.mark.slow
 
@@ -153,6 +153,7 @@ def test_both_layouts_of_weights_are_read_and_given_back(mixture, folders, tmp_p
     decoder = wafer(folders(mixture), device=roomy)
     assert decoder.state_dict().keys() == stored.keys()
     assert all(torch.equal(weight, stored[name]) for name, weight in decoder.state_dict().items())
+    assert len(by_expert(own, decoder.config)) == len(stored)
     decoder.load_state_dict({name: torch.zeros_like(weight) for name, weight in own.items()})
     decoder.load_state_dict(own)
     assert all(torch.equal(weight, stored[name]) for name, weight in decoder.state_dict().items())

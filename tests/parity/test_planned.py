@@ -147,6 +147,13 @@ def test_a_prompt_that_only_fits_in_chunks_has_a_place():
     assert sides(model) == (4, 4) and model.placement.at_once < 400 // 4
 
 
+def test_a_prompt_without_a_plan_is_refused_by_its_placement():
+    few = replace(SMALL, rows=4, cols=5, sram_bytes=11 * 1024)
+    config = DecoderConfig(48, 40, 2, 1, 1, 4, 31, 4096)
+    with pytest.raises(MeshError, match="^no mesh that was tried on small holds decoder; take a larger device "):
+        WaferForCausalLM.from_config(config, device=few, max_length=1000, max_prompt=900, dtype="fp16")
+
+
 @pytest.mark.parametrize(
     "options, error, message",
     [

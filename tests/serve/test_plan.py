@@ -1,10 +1,13 @@
 """`plan` returns simulated organisations by goodput, and raises ConfigError if none keeps the SLO."""
 
+import json
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
+import tiny
+from wafer_triton.cli.main import main
 from wafer_triton.device import device
 from wafer_triton.errors import ConfigError
 from wafer_triton.place.regions import FullError
@@ -66,3 +69,22 @@ def test_an_slo_that_no_organisation_keeps_is_refused_with_the_least_latencies(s
 def test_a_device_too_small_for_every_organisation_is_refused(shape):
     with pytest.raises(FullError, match="hold 3,145,728 B; take a smaller model, or a device of more cores"):
         plan(shape, replace(SMALL, rows=8, cols=8), slo=Slo(), **SIZES)
+
+
+def test_a_device_that_holds_the_weights_but_no_organisation_is_refused(shape):
+    few, reports = replace(SMALL, rows=20, cols=20), []
+    with pytest.raises(
+        FullError, match="smollm2-135m, decode and prefill of 150 tokens does not fit small: .* 800 cores"
+    ):
+        plan(shape, few, slo=Slo(), progress=lambda *values: reports.append(values), **SIZES)
+    assert reports[-1] == ("placements", 7, 7)
+
+
+def test_the_command_reports_its_placements_and_prints_every_way(tmp_path, capsys):
+    (tmp_path / "config.json").write_text(json.dumps(tiny.CONFIG))
+    asked = ["plan", "--model", str(tmp_path), "--device", "wse2,rows=6,cols=12", "--input", "4", "--output", "1"]
+    assert main([*asked, "--slo", "ttft=1s", "--rate", "5", "--best", "2", "--json"]) == 0
+    out, err = capsys.readouterr()
+    found = json.loads(out.splitlines()[-1])
+    assert len(found["plans"]) == 2 and found["best"] == found["plans"][0] and found["best"]["good"] == 1
+    assert "placements: 7 of 7" in err and "5 requests a second, ttft=1s" in err

@@ -44,3 +44,10 @@ def test_a_plan_that_a_trainer_cannot_run_is_refused():
     tensor = Strategy("tensor", lambda split: split.tensor == 4, PLANNED.placer)
     with pytest.raises(ConfigError, match="a trainer has data parallel groups and streams alone"):
         executable(plan(WORK, ON, tensor))
+
+
+def test_a_plan_over_two_wafers_is_refused():
+    two = plan(replace(WORK, layers=2), ON, PLANNED, wafers=2)
+    message = "planned: operators or layers differ, or wafers form a pipeline; no trainer runs that"
+    with pytest.raises(ConfigError, match=f"^{message}$"):
+        executable(two)

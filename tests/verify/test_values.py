@@ -9,17 +9,18 @@ import pytest
 import torch
 
 from healthy import on_mesh
-from schedules import ROOMY
+from schedules import ROOMY, SHAPE
 from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.reference import Reference
 from wafer_triton.errors import ScheduleError
-from wafer_triton.schedule import reduce
+from wafer_triton.schedule import block, decode, reduce
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.rounds import Cores, Round
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.verify import values
+from wafer_triton.verify.decoder import sub_layer_intent
 from wafer_triton.verify.faults import Intent, check
 from wafer_triton.verify.slices import sliced
 from wafer_triton.verify.values import drawn
@@ -266,3 +267,15 @@ def test_unmatched_brackets_of_a_partition_spec_are_named(cut):
 def test_an_intent_s_drawn_inputs_must_fit(more, message):
     with pytest.raises(ScheduleError, match=message):
         check(a_sum(), Intent({"x": CUT}, {}, reference=summed, **more))
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_attention_of_a_sequence_is_checked_alone_and_in_a_batch(batch):
+    on = block.Block(SHAPE, Mesh(2, 2, ROOMY), "fp32", entries=2, batch=batch)
+    made = block.schedule(decode.attend, on, batch - 1)
+    intent = sub_layer_intent(decode.attend, on, batch - 1)
+    assert check(made, intent).ok
+    doubled = replace(
+        intent, reference=lambda tiles: {name: 2 * each for name, each in intent.reference(tiles).items()}
+    )
+    assert [finding.verdict for finding in check(made, doubled).findings] == ["wrong-values"]

@@ -127,10 +127,8 @@ def _sides(block: Block, tokens: int) -> set[int]:
     }
 
 
-def check_trim(trim: object, program: str = "full") -> None:
-    """Raise ShapeError unless `trim` is False, or True for a program other than paper-benchmark."""
-    if trim not in (True, False):
-        raise ShapeError(f"trim = {trim!r} must be true or false")
+def check_trim(trim: bool, program: str) -> None:
+    """Raise ShapeError for `trim` with the paper-benchmark program."""
     if trim and layers.is_paper_benchmark(program):
         raise ShapeError("trim = True: the paper-benchmark program ran on all cores of its mesh; give program 'full'")
 
