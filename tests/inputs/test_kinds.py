@@ -14,19 +14,25 @@ from wafer_triton.draw import times
 from wafer_triton.errors import WaferError
 from wafer_triton.models import convert
 from wafer_triton.models.precision import perplexity
-from wafer_triton.schedule import sram
-from wafer_triton.schedule.block import Block
+from wafer_triton.schedule import decode, prefill, sram
+from wafer_triton.schedule.block import Block, schedule
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.collectives import broadcast
+from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.norm import rms_norm
 from wafer_triton.shape.read import shape_of
 from wafer_triton.shape.routing import drawn
+from wafer_triton.verify.decoder import sub_layer_intent
+
+
+def own_builder(*tile):
+    b = Builder(Mesh(4, 4), "own")
+    b.buffer("x", tile, "fp32", "input")
+    return b
 
 
 def norm_of(*tile):
-    b = Builder(Mesh(4, 4), "own")
-    b.buffer("x", tile, "fp32", "input")
-    rms_norm(b, "x", "g", "o", "x", width=16, eps=1e-5)
+    rms_norm(own_builder(*tile), "x", "g", "o", "x", width=16, eps=1e-5)
 
 
 CALLS = {
@@ -51,6 +57,22 @@ CALLS = {
         "perplexity: model is of type str; give a WaferForCausalLM",
     ),
     "an undeclared buffer": (lambda: broadcast(Builder(Mesh(4, 4), "own"), "y", "x", 0), "buffer 'y' is not declared"),
+    "the root of a broadcast": (
+        lambda: broadcast(own_builder(3), "x", "x", 1.5),
+        "own: root = 1.5 of a broadcast must be",
+    ),
+    "a broadcast's builder": (lambda: broadcast("b", "x", "x", 0), "broadcast: b is of type str; give a Builder"),
+    "the number of an entry": (lambda: KvCache(3, 2).append(own_builder(3), {"x": "y"}, -1), "entry number -1 is app"),
+    "a sub-layer": (lambda: schedule("ffn", None), "sub-layer is of type str; give a SubLayer"),
+    "a sub-layer's block": (
+        lambda: schedule(decode.ffn, "x"),
+        "decode feed-forward: block is of type str; give a Block",
+    ),
+    "an intent's sub-layer": (lambda: sub_layer_intent("ffn", None), "sub-layer is of type str; give a SubLayer"),
+    "a sub-layer's numbers": (
+        lambda: schedule(prefill.ffn, Block(shape_of("smollm2-135m"), Mesh(4, 4), "fp16")),
+        "ffn: tokens, past missing; give a value",
+    ),
     "a tile of a norm": (lambda: norm_of(4), "own: buffer 'x' has tiles (4,); give tiles [m, n]"),
     "the shape of a block": (lambda: Block("smollm2-135m", Mesh(4, 4), "fp16"), "Block: shape is of type str; give a"),
     "an executor's option": (

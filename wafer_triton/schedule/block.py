@@ -229,7 +229,7 @@ def sub_layer(
     title: str, family: str = "kernel", ignores: tuple[str, ...] = ()
 ) -> Callable[[Callable[..., None]], SubLayer]:
     """Make the decorated function a `SubLayer`."""
-    return lambda adds: SubLayer(adds, title, family, ignores)
+    return lambda adds: SubLayer(bound(adds), title, family, ignores)
 
 
 SubLayers = tuple[tuple[SubLayer, tuple[int, ...]], ...]  # in order, each with its whole numbers
@@ -286,7 +286,14 @@ def _plain(block: Block, ignored: tuple[str, ...]) -> Block:
 @bound
 def schedule(adds: SubLayer, block: Block, *args: int) -> Schedule:
     """Return the schedule of a sub-layer, built once; raises SramError when it does not fit a core."""
+    check_kinds(adds, block)
     return _schedule(*used(adds, block), *args)
+
+
+def check_kinds(adds: SubLayer, block: Block) -> None:
+    """Raise ScheduleError for other than a sub-layer and a block."""
+    check_type("sub-layer", adds, SubLayer)
+    check_type(f"{adds.title}: block", block, Block)
 
 
 @lru_cache(maxsize=1024)

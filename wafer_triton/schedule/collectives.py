@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from wafer_triton.errors import MeshError
+from wafer_triton.errors import MeshError, ScheduleError, check_type, shown
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.ring import ring_position, ring_step
 from wafer_triton.schedule.rounds import Buffer, Cores, Exchange, Index, Pattern, Round, Slot, as_slot
@@ -55,6 +55,9 @@ def broadcast(
     segment: int | None = None,
 ) -> None:  # fmt: skip
     """Send the tile of position `root` to all of its mesh row or column; `segment` and buffers are as in `reduce`."""
+    check_type("broadcast: b", b, Builder)
+    if not hasattr(root, "__index__"):
+        raise ScheduleError(f"{b.name}: root = {shown(root)} of a broadcast must be a whole number")
     slots = [as_slot(name)] if isinstance(name, str | Slot) else map(as_slot, name)
     tiles = tuple((b.buffers[slot.buffer], slot.index is None) for slot in slots)
     b.steps += _broadcast(b.mesh.shape, tiles, axis, root, label, *segments(b, axis, segment))

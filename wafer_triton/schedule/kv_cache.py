@@ -88,6 +88,8 @@ class KvCache:
         `caches` maps cache buffers, of `slots` slots of one entry each, to values. Raises CacheError when the cache is
         full.
         """
+        if count < 0:
+            raise CacheError(f"{b.name}: entry number {count} is appended; give a number from 0")
         self.room(count + 1)
         before, after = self.windows(count), self.windows(count + 1)
         handing = np.flatnonzero(after[:-1] > before[:-1])  # their first entry moves one row up
