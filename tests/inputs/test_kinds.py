@@ -3,8 +3,10 @@
 import json
 
 import pytest
+import torch
 
-from wafer_triton import Device, Mesh, draw, estimate, executor
+from wafer_triton import Device, Mesh, distributed, draw, estimate, executor
+from wafer_triton import rms_norm as rms_norm_of
 from wafer_triton.cli.main import main
 from wafer_triton.compare.best import best, front
 from wafer_triton.compare.grid import points
@@ -34,6 +36,8 @@ def own_builder(*tile):
 def norm_of(*tile):
     rms_norm(own_builder(*tile), "x", "g", "o", "x", width=16, eps=1e-5)
 
+
+X = torch.ones(4, 4)
 
 CALLS = {
     "a device's file": (lambda: Device.from_file(5), "a device's file is given as int; give its path"),
@@ -75,6 +79,11 @@ CALLS = {
     ),
     "a tile of a norm": (lambda: norm_of(4), "own: buffer 'x' has tiles (4,); give tiles [m, n]"),
     "the shape of a block": (lambda: Block("smollm2-135m", Mesh(4, 4), "fp16"), "Block: shape is of type str; give a"),
+    "an operation's keyword": (
+        lambda: rms_norm_of(X, X[0], epsilon=1e-5, mesh=2),
+        "unknown keyword 'epsilon'; did you mean 'eps'?; choose from eps, mesh",
+    ),
+    "an option of ranks": (lambda: distributed.executor(shard="2x2"), "no option 'shard'; did you mean 'shards'?"),
     "an executor's option": (
         lambda: executor("torch", exchang="elided"),
         "did you mean 'exchange'?; options: emulate_on",

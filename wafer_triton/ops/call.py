@@ -37,7 +37,7 @@ from wafer_triton.ops.executors import executor
 from wafer_triton.schedule.product import Recipe, Shape, clear_recipes, recipe
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text import notebook
-from wafer_triton.text.calls import bound
+from wafer_triton.text.calls import bound, near
 from wafer_triton.text.quantity import Legend
 
 Operand = Tensor | MeshTensor
@@ -205,7 +205,8 @@ def call(name: str, operands: tuple[Operand, ...], how: How, **options: Any) -> 
     """
     for key in how:
         if key not in _KEYWORDS:
-            raise ArgumentError(f"{name}: unknown keyword {key!r}; choose from {', '.join(_KEYWORDS)}")
+            known = [*(option for option in options if option != "transposed"), *_KEYWORDS]
+            raise ArgumentError(f"{name}: unknown keyword {key!r}{near(key, known)}; choose from {', '.join(known)}")
     first, backend, exchange = operands[0], how.get("backend"), how.get("exchange", "explicit")
     launch = how.get("launch", "auto")
     for key, text in (("backend", backend), ("exchange", exchange), ("launch", launch)):

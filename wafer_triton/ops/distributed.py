@@ -25,6 +25,7 @@ from wafer_triton.emulate.ranks.executor import DistributedExecutor
 from wafer_triton.errors import BackendError, MeshError, shown
 from wafer_triton.ops import executors
 from wafer_triton.text.arguments import checked
+from wafer_triton.text.calls import near
 
 __all__ = ["executor"]
 
@@ -52,6 +53,9 @@ def executor(
     Raises BackendError if ranks do not agree on all this, and for a node with fewer GPUs than ranks. It is raised, too,
     unless `shards` has one rectangle for each rank. Raises MeshError for `shards` of another form.
     """
+    for name in options:
+        if hint := near(name, ("shards", "timeout")):
+            raise BackendError(f"distributed.executor: no option {name!r}{hint}")
     if not isinstance(timeout, int | float) or not 0 < timeout <= MOST_TIMEOUT:
         raise BackendError(
             f"timeout = {shown(timeout)} must be a number of seconds above 0, at most {MOST_TIMEOUT:,.0f}"
