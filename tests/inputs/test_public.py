@@ -26,7 +26,7 @@ from wafer_triton.shape import routing
 from wafer_triton.shape.decoder import DecoderShape
 
 ROOT = Path(wafer_triton.__file__).parent.parent
-# Names beside those that docs import: objects that public functions return, and parts of serving and comparisons
+# Further names: objects that public functions return, and parts of serving and comparisons
 MORE = [
     Program, Held, TokenStream, Executor.bind, convert.MeshLinear, convert.MeshRMSNorm, convert.account,
     convert.predicted, convert.off_mesh, precision.perplexity, block.Block, block.schedule, DecoderShape, plan.plan,

@@ -96,7 +96,7 @@ class RoutedFlows:
 
 @checked
 def merge(flows: Iterable[Flow]) -> tuple[Flow, ...]:
-    """Return the flows, with those that share source, block, size and kind merged into one multicast.
+    """Return the flows; flows of one source, block, size and kind are merged into one multicast.
 
     Flows without a block are not merged.
     """
