@@ -8,11 +8,10 @@ one to three values.
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 import triton.language as tl
 
+from wafer_triton.errors import ScheduleError
 from wafer_triton.kernels._common import Operand, load, store, tile_ptr
 from wafer_triton.kernels.fused import KERNELS, FusedOp, LocalKernel, _each, each, flat, planned
 from wafer_triton.text.calls import bound
@@ -49,8 +48,10 @@ def _elementwise(args, core, offs, mask, P):
 
 
 @bound
-def elementwise(fn: Any) -> LocalKernel:
+def elementwise(fn: triton.KernelInterface) -> LocalKernel:
     """Return a launcher of out [size] = fn(in0, in1, in2), for a `@triton.jit` function of one to three fp32 blocks."""
+    if not isinstance(fn, triton.KernelInterface):
+        raise ScheduleError(f"elementwise: fn is of type {type(fn).__name__}; give a function under @triton.jit")
 
     def fused(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, size: int) -> FusedOp:
         own = {"BODY": _elementwise, "FN": fn, "INPUTS": len(ins), **flat(size, 2048)}

@@ -43,8 +43,8 @@ class Sampling:
                 continue
             if not isinstance(value, kind) or isinstance(value, bool):
                 raise ShapeError(f"{name} = {value!r} must be {'a whole' if kind is Integral else 'a'} number")
-        if not 0 <= self.temperature < float("inf"):
-            raise ShapeError(f"temperature = {self.temperature} must be 0 (greedy) or a positive number")
+        if not (self.temperature == 0 or 1e-300 <= self.temperature <= 1e300):  # which a division of fp64 takes
+            raise ShapeError(f"temperature = {self.temperature} must be 0 (greedy) or a positive number up to 1e300")
         if self.seed is not None and not -(2**62) <= self.seed < 2**62:
             raise ShapeError(f"seed = {self.seed} must lie between -2**62 and 2**62")
         if self.top_k is not None and self.top_k < 1:
@@ -64,7 +64,7 @@ class Sampling:
         if self.seed is None:
             source.seed()
         else:
-            source.manual_seed(self.seed + sequence)
+            source.manual_seed(int(self.seed) + sequence)
         return source
 
     def choose(self, logits: torch.Tensor, source: torch.Generator) -> int:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import MeshError
+from wafer_triton.errors import ArgumentError, MeshError
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.heads import HeadGroups, distinct, most_groups
 from wafer_triton.shape.decoder import DecoderShape
@@ -92,7 +92,13 @@ def test_distinct_keeps_the_most_groups_for_each_tile_size():
         assert all((other.query_heads, other.kv_heads, other.pairs) != tiles[kinds.index(kind)] for other in more)
 
 
-@pytest.mark.parametrize("count", [0, -1, 5, 2.0, True, "2"])
+@pytest.mark.parametrize("count", [2.0, True, "2", []])
+def test_a_count_of_a_wrong_kind_is_refused(count):
+    with pytest.raises(ArgumentError, match="Block: head_groups = .* must be a whole number"):
+        Block(shape(4, 2), Mesh(3, 6), head_groups=count)
+
+
+@pytest.mark.parametrize("count", [0, -1, 5])
 def test_a_count_that_does_not_fit_is_refused_with_the_range_that_does(count):
     with pytest.raises(MeshError, match="head_groups = .*, but 4 query heads on 6 columns take a .* 1 to 4"):
         Block(shape(4, 2), Mesh(3, 6), head_groups=count)

@@ -18,7 +18,7 @@ from wafer_triton.compare.tracing import elasticities, traced
 from wafer_triton.device import Device, DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.device.mesh import as_mesh
-from wafer_triton.errors import DeviceError, WaferError
+from wafer_triton.errors import DeviceError, WaferError, check_type
 from wafer_triton.place.fitting import without_hints
 from wafer_triton.text.arguments import checked
 from wafer_triton.text.calls import bound
@@ -122,6 +122,7 @@ def bounds(kind: str, *, device: DeviceLike = "wse2", **arguments: Any) -> Bound
 
     Raises as the estimate.
     """
+    check_type("bounds: kind", kind, str)
     if kind not in FIGURES:
         return None
     chip = find_device(device)

@@ -203,7 +203,9 @@ def _estimate(kind: str | Callable[..., Any]) -> Callable[..., Any]:
         raise DeviceError(f"sweep over {shown(kind)}, a class: give the name of a kind, or a function that `own` makes")
     if callable(kind):
         if kind not in KINDS.values() and "device" not in signature(kind).parameters:
-            raise DeviceError(f"sweep over {shown(kind)}: an estimate takes a device; give own({kind.__name__})")
+            raise DeviceError(
+                f"sweep over {shown(kind)}: an estimate takes a device; give own({getattr(kind, '__name__', 'f')})"
+            )
         return kind
     if not isinstance(kind, str) or kind not in KINDS:
         raise DeviceError(f"sweep over {shown(kind)}: choose one of {', '.join(KINDS)}")

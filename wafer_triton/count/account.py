@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
+from numbers import Real
 from operator import itemgetter
 from typing import Any, Self
 
@@ -154,9 +155,10 @@ def link_distribution(
     Raises ShapeError for `bins` that are not a positive whole number, or a percentile outside 0 to 100.
     """
     (bins,) = check_counts(bins=bins)
+    check_type("link_distribution: percentiles", percentiles, Iterable, ShapeError)
     percentiles = tuple(percentiles)
     for point in percentiles:
-        if not 0 <= point <= 100:
+        if not isinstance(point, Real) or not 0 <= point <= 100:
             raise ShapeError(f"link_distribution: percentile {shown(point)} is not a number from 0 to 100")
     inside: dict[str, Any] = {"east": np.s_[:, :-1], "west": np.s_[:, 1:], "south": np.s_[:-1], "north": np.s_[1:]}
     distribution = {}

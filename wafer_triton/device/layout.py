@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from math import prod
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from wafer_triton.device.mesh import Mesh
@@ -39,16 +40,11 @@ class MeshTensor:
 
     def gather(self) -> torch.Tensor:
         """Return the whole tensor, padding removed; of repeated tiles the first copy is taken."""
-        for what, value, kind in (
-            ("mesh", self.mesh, Mesh), ("pattern", self.pattern, str), ("shape", self.shape, tuple),
-            ("sizes", self.sizes, Mapping),
-        ):  # fmt: skip
-            check_type(f"a mesh tensor: {what}", value, kind, ShapeError)
+        check_type("a mesh tensor: mesh", self.mesh, Mesh, ShapeError)
+        check_type("a mesh tensor: sizes", self.sizes, Mapping, ShapeError)
         if not hasattr(self.tiles, "new_empty"):
             raise ShapeError(f"a mesh tensor: tiles is of type {type(self.tiles).__name__}; give a tensor")
-        if not all(isinstance(size, int) for size in (*self.shape, *self.sizes.values())):
-            given = f"{shown(self.shape)} with sizes {shown(dict(self.sizes))}"
-            raise ShapeError(f"a mesh tensor {given}: every size must be a whole number")
+        check_cut(self.pattern, self.shape, self.sizes)
         made = sharding(self.pattern, self.shape, self.mesh.shape, tuple(self.sizes.items()))
         if tuple(self.tiles.shape) != (*self.mesh.shape, *made.tile):
             held, wanted = list(self.tiles.shape), [*self.mesh.shape, *made.tile]
@@ -142,6 +138,15 @@ def dimensions(left: str) -> list[list[str]]:
         kind = "opened" if rest[0] == ")" else "closed"
         raise ShapeError(f"pattern {left.strip()!r}: the parenthesis at {rest!r} is not {kind}; write unnested pairs")
     return [group.strip("()").split() for group in re.findall(r"\([^)]*\)|\S+", left)]
+
+
+def check_cut(pattern: str, shape: tuple[int, ...], sizes: Mapping[str, int] = MappingProxyType({})) -> None:
+    """Raise ShapeError for a pattern, a shape or sizes of axes of a wrong kind."""
+    check_type("a mesh tensor: pattern", pattern, str, ShapeError)
+    check_type("a mesh tensor: shape", shape, tuple, ShapeError)
+    if not all(isinstance(size, int) for size in (*shape, *sizes.values())):
+        given = f"{shown(shape)} with sizes {shown(dict(sizes))}"
+        raise ShapeError(f"a mesh tensor {given}: every size must be a whole number")
 
 
 @lru_cache(maxsize=1024)

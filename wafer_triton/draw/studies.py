@@ -98,6 +98,8 @@ def compare(rows: Sequence[AlgorithmRow], path: str | Path, title: str = "", dev
     """
     if not rows:
         raise DrawError("a comparison without algorithms: there is nothing to draw; give at least one row")
+    if device is not None and not hasattr(device, "routes"):
+        raise DrawError(f"compare: device is of type {type(device).__name__}; give a Device, as device('wse2') makes")
     for row in rows:
         if not hasattr(row, "algorithm"):
             raise DrawError(f"compare: a row is of type {type(row).__name__}; give rows of compare_gemm")

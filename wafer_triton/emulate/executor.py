@@ -68,8 +68,7 @@ class Executor(Planner):
             raise ShapeError(
                 f"{schedule.name}: no buffer {unknown[0]!r} to give a tensor to; it has {', '.join(schedule.buffers)}"
             )
-        memory = dict(shared or {})
-        pool = {} if scratch is None else scratch
+        memory, pool = dict(shared or {}), {} if scratch is None else scratch
         held = schedule.buffers.items()
         fresh = [buffer for name, buffer in held if name in tensors or (name not in memory and buffer not in pool)]
         self.admit(schedule, fresh)

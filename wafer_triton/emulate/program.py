@@ -16,7 +16,7 @@ from threading import Lock
 import torch
 
 from wafer_triton.cost.price import Prediction, price
-from wafer_triton.device.layout import sharding
+from wafer_triton.device.layout import check_cut, sharding
 from wafer_triton.emulate.parts import Launch, Memory, Planner, Step, Tables, Workspace
 from wafer_triton.errors import BackendError, MeshError, ScheduleError, ShapeError, check_type, shown
 from wafer_triton.schedule.repeat import comings
@@ -179,10 +179,11 @@ class Program:
         self.executor.check()
         self._buffer(name)
         mesh = self.schedule.mesh
+        check_cut(pattern, shape)
         return sharding(pattern, shape, mesh.shape).join(self.executor.together(mesh, self.memory[name]))
 
     def _buffer(self, name: str) -> Buffer:
-        if name not in self.schedule.buffers:
+        if name not in [*self.schedule.buffers]:  # a name of any kind
             raise ShapeError(f"{self.schedule.name}: no buffer {name!r}; it has {', '.join(self.schedule.buffers)}")
         return self.schedule.buffers[name]
 
@@ -237,7 +238,7 @@ class Held:
     def core(self, row: int, col: int) -> torch.Tensor:
         """Return the tile of one core; MeshError for a core that is not there."""
         rows, cols = self.tiles.shape[:2]
-        if not (0 <= row < rows and 0 <= col < cols):
+        if row not in range(rows) or col not in range(cols):
             raise MeshError(f"core ({row}, {col}) is not on the mesh of {self.name!r}, which has {rows} x {cols} cores")
         return self.tiles[row, col]
 

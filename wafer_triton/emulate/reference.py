@@ -35,8 +35,7 @@ class Reference:
         self, schedule: Schedule, tensors: Mapping[str, Tensor], *, poison: bool = True, exact: bool = False,
         runs: int | None = None,
     ) -> None:  # fmt: skip
-        self.schedule, self.mesh = schedule, schedule.mesh
-        self.exact = exact
+        self.schedule, self.mesh, self.exact = schedule, schedule.mesh, exact
         self.runs = () if runs is None else (runs,)
         self.memory: dict[str, Tensor] = {}  # [cores, slots, numel], after the dimension of runs
         self.rounds_done = 0

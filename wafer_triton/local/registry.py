@@ -11,7 +11,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from wafer_triton.device.dtype import BYTES, TILES
-from wafer_triton.errors import ScheduleError, article, check_function, shown
+from wafer_triton.errors import ScheduleError, article, check_function, check_type, shown
 from wafer_triton.text.calls import bound
 
 if TYPE_CHECKING:
@@ -71,7 +71,8 @@ class LocalOp:
             if not isinstance(held, Mapping) or (unknown := [name for name in held if name not in known]):
                 found = shown(unknown[0]) if isinstance(held, Mapping) else article(type(held).__name__)
                 return f"`{part}` has {found}; give a dict by the names {', '.join(known)}"
-        unknown = [dtype for dtypes in self.dtypes.values() for dtype in dtypes if dtype not in BYTES]
+        held = [one if isinstance(one, tuple | list | set | frozenset) else [one] for one in self.dtypes.values()]
+        unknown = [dtype for dtypes in held for dtype in dtypes if not isinstance(dtype, str) or dtype not in BYTES]
         return f"`dtypes` has {shown(unknown[0])}; give some of {', '.join(BYTES)}" if unknown else None
 
     def _wrong_functions(self, params: Mapping[str, Any]) -> str | None:
@@ -203,6 +204,10 @@ def local_op(
         raise ScheduleError("@local_op: `tiles` and `work` missing; write @local_op(tiles=..., work=...)")
     check_function("local_op: tiles", tiles)
     check_function("local_op: work", work)
+    check_type("local_op: elementwise", elementwise, bool)
+    check_type("local_op: partial", partial, bool)
+    if product is not None:
+        check_function("local_op: product", product)
 
     def register(run: Callable[..., None]) -> Callable[..., None]:
         check_function("local_op: the operation", run)

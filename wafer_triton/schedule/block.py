@@ -15,7 +15,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from wafer_triton.device import ANY
 from wafer_triton.device.dtype import accumulator
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import check_type
+from wafer_triton.errors import check_counts, check_type
 from wafer_triton.schedule.builder import Builder, checked
 from wafer_triton.schedule.expert_places import ExpertRegions
 from wafer_triton.schedule.heads import HeadGroups, head_groups
@@ -26,6 +26,7 @@ from wafer_triton.schedule.rounds import Slot
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.segment_gemm import BlockRing, block_ring
 from wafer_triton.shape.decoder import DecoderShape
+from wafer_triton.text.arguments import check_fields
 from wafer_triton.text.calls import bound
 
 P = ParamSpec("P")
@@ -60,8 +61,8 @@ class Block:
     expert_regions: ExpertRegions | None = None
 
     def __post_init__(self) -> None:
-        check_type("Block: shape", self.shape, DecoderShape)
-        check_type("Block: mesh", self.mesh, Mesh)
+        check_fields(self, "Block: ")
+        check_counts(entries=self.entries, batch=self.batch)
         head_groups(self.shape, self.mesh.shape[1], self.head_groups)
 
     def cache(self, prefilled: int = 0) -> KvCache:
@@ -287,6 +288,8 @@ def _plain(block: Block, ignored: tuple[str, ...]) -> Block:
 def schedule(adds: SubLayer, block: Block, *args: int) -> Schedule:
     """Return the schedule of a sub-layer, built once; raises SramError when it does not fit a core."""
     check_kinds(adds, block)
+    for number in args:
+        check_type(f"{adds.title}: number of tokens or entries", number, int)
     return _schedule(*used(adds, block), *args)
 
 

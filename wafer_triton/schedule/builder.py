@@ -297,6 +297,7 @@ class Builder:
 
         Raises ScheduleError when a rule of the machine is broken, SramError when a core's buffers do not fit.
         """
+        check_type(f"{self.name}: draft", draft, bool)
         schedule = Schedule(self.name, self.mesh, dict(self.buffers), Rounds(self.steps), self.family)
         if draft or _DRAFTING.get():
             return schedule

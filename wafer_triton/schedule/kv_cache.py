@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wafer_triton.errors import CacheError, check_counts
+from wafer_triton.errors import CacheError, check_counts, check_type, shown
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Cores, Index, Round, Slot
+from wafer_triton.text.arguments import check_fields
 from wafer_triton.text.calls import bound
 
 POLICIES = ("shift", "concat")
@@ -35,6 +36,7 @@ class KvCache:
     prefilled: int = 0
 
     def __post_init__(self) -> None:
+        check_fields(self, "KvCache: ")
         check_counts(rows=self.rows, entries=self.entries)
         if self.prefilled:
             check_counts(prefilled=self.prefilled)
@@ -54,7 +56,12 @@ class KvCache:
         return self.prefilled + self.entries - -(-self.prefilled // self.rows)
 
     def windows(self, count: int) -> Index:
-        """[rows + 1]: of `count` entries row r holds windows[r] up to windows[r + 1]; the last rows are the fuller."""
+        """[rows + 1]: of `count` entries row r holds windows[r] up to windows[r + 1]; the last rows are the fuller.
+
+        Raises CacheError for a count that is no whole number, or below 0; so do the other methods.
+        """
+        if not isinstance(count, int | np.integer) or count < 0:
+            raise CacheError(f"KvCache: count = {shown(count)} must be a whole number, 0 or more")
         spread = count if self.policy == "shift" else min(count, self.prefilled)
         sizes = spread // self.rows + (np.arange(self.rows) >= self.rows - spread % self.rows)
         edges = np.concatenate([[0], np.cumsum(sizes)])
@@ -74,7 +81,7 @@ class KvCache:
 
     def room(self, count: int) -> None:
         """Raise CacheError unless `count` entries fit."""
-        if count > self.capacity:
+        if self.windows(count)[-1] > self.capacity:
             where = f"the last of {self.rows} rows" if self.policy == "concat" else f"each of {self.rows} rows"
             remedy = ", or policy 'shift'" if self.policy == "concat" else ""
             raise CacheError(
@@ -88,8 +95,10 @@ class KvCache:
         `caches` maps cache buffers, of `slots` slots of one entry each, to values. Raises CacheError when the cache is
         full.
         """
-        if count < 0:
-            raise CacheError(f"{b.name}: entry number {count} is appended; give a number from 0")
+        check_type("KvCache.append: b", b, Builder)
+        check_type("KvCache.append: caches", caches, Mapping)
+        if not isinstance(count, int | np.integer) or count < 0:
+            raise CacheError(f"{b.name}: entry number {shown(count)} is appended; give a whole number from 0")
         self.room(count + 1)
         before, after = self.windows(count), self.windows(count + 1)
         handing = np.flatnonzero(after[:-1] > before[:-1])  # their first entry moves one row up

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from wafer_triton.errors import ConfigError, ShapeError, check_counts, check_function, check_type
+from wafer_triton.errors import ConfigError, ShapeError, check_counts, check_function, check_type, shown
 from wafer_triton.text.arguments import checked
 from wafer_triton.text.calls import bound
 
@@ -36,6 +36,8 @@ class Request:
 
     def __post_init__(self) -> None:
         check_counts(input=self.input, output=self.output)
+        if not isinstance(self.number, int):
+            raise ShapeError(f"request: number = {shown(self.number)} must be a whole number")
         _check_seconds(f"request {self.number}: arrival", self.arrival)
 
 
@@ -67,6 +69,14 @@ def _check_draws(count: int, lengths: Lengths, seed: int) -> None:
         raise ShapeError(f"count = {count:,} is more than the {MOST_REQUESTS:,} requests of one simulation; give fewer")
 
 
+def _lengths(draw: Lengths, source: random.Random) -> tuple[int, int]:
+    """Return the lengths of a request; ShapeError where a function of the user's own gives no pair."""
+    drawn = draw(source)
+    if not isinstance(drawn, tuple | list) or len(drawn) != 2:
+        raise ShapeError(f"lengths gave {shown(drawn)}; give a function that returns tokens of a prompt and an answer")
+    return drawn[0], drawn[1]
+
+
 Lengths = Callable[[random.Random], tuple[int, int]]  # draws the tokens of a prompt and of its answer
 Length = Callable[[random.Random], int]
 
@@ -93,7 +103,7 @@ class Closed:
     def requests(self) -> Iterator[Request]:
         """Yield all requests in order, with arrival 0; a simulation sets the arrival of each."""
         source = random.Random(self.seed)
-        return (Request(number, 0.0, *self.lengths(source)) for number in range(self.count))
+        return (Request(number, 0.0, *_lengths(self.lengths, source)) for number in range(self.count))
 
 
 @bound
@@ -184,7 +194,7 @@ def bursty(rate: float, count: int, lengths: Lengths, seed: int = 0, cv: float =
     source, shape = random.Random(seed), cv**-2
     gaps = (source.gammavariate(shape, 1 / (shape * rate)) for _ in range(count))
     arrivals = list(accumulate(gaps))
-    return [Request(number, arrival, *lengths(source)) for number, arrival in enumerate(arrivals)]
+    return [Request(number, arrival, *_lengths(lengths, source)) for number, arrival in enumerate(arrivals)]
 
 
 @bound

@@ -56,10 +56,10 @@ def checked(function: F) -> F:
     return bound(function)
 
 
-def check_fields(of: Any) -> None:
-    """Check the fields of a new dataclass object as `checked` does arguments."""
+def check_fields(of: Any, label: str = "") -> None:
+    """Check the fields of a new dataclass object as `checked` does arguments; a message begins with `label`."""
     for name, kind in _kinds(cast(Any, type(of))).items():
-        object.__setattr__(of, name, _checked("", name, kind, getattr(of, name)))
+        object.__setattr__(of, name, _checked(label, name, kind, getattr(of, name)))
 
 
 def _checked(label: str, name: str, kind: _Kind | None, value: Any) -> Any:

@@ -13,13 +13,13 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass
 from functools import cached_property
-from math import isfinite
+from math import inf, isfinite
 from numbers import Real
 from typing import TYPE_CHECKING
 
 from wafer_triton.device import Device
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import DeviceError, check_type, shown
+from wafer_triton.errors import DeviceError, ShapeError, check_type, shown
 from wafer_triton.text.arguments import checked
 from wafer_triton.text.calls import bound
 
@@ -137,6 +137,9 @@ class Wafer:
 
         The time of the bytes on the busiest link counts once with forwarding "cut", and once for each hop with "store".
         """
+        for name, value in (("hops", hops), ("size", size), ("share", share)):
+            if not isinstance(value, Real) or not 0 <= value < inf:
+                raise ShapeError(f"transfer_seconds: {name} = {shown(value)} must be a finite number, 0 or more")
         if not hops:
             return 0.0
         link = size * share / self.link_bytes_per_second

@@ -112,7 +112,7 @@ def parameters(sizes: Sizes, seed: int = 0, dtype: torch.dtype = torch.float32) 
 
     Raises DtypeError for a dtype other than `FLOATS`, ShapeError for a seed below 0 or beyond 64 bits.
     """
-    if dtype not in FLOATS:
+    if not isinstance(dtype, torch.dtype) or dtype not in FLOATS:
         raise DtypeError(f"parameters: dtype = {shown(dtype)}: choose one of {', '.join(map(str, FLOATS))}")
     if not 0 <= seed < 1 << 64:
         raise ShapeError(f"parameters: seed = {shown(seed)} must be a whole number from 0 to 2**64 - 1")
