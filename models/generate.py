@@ -42,7 +42,7 @@ class Sampling:
             if value is None and name != "temperature":
                 continue
             if not isinstance(value, kind) or isinstance(value, bool):
-                raise ShapeError(f"{name} = {value!r} must be {'a whole' if kind is Integral else 'a'} number")
+                raise ShapeError(f"{name} = {shown(value)} must be {'a whole' if kind is Integral else 'a'} number")
         if not (self.temperature == 0 or 1e-300 <= self.temperature <= 1e300):  # which a division of fp64 takes
             raise ShapeError(f"temperature = {self.temperature} must be 0 (greedy) or a positive number up to 1e300")
         if self.seed is not None and not -(2**62) <= self.seed < 2**62:
@@ -77,7 +77,7 @@ class Sampling:
         if self.temperature == 0:
             return int(logits.argmax())
         scores = logits.double().cpu()
-        scores, ids = ((scores - scores.max()) / self.temperature).sort(descending=True, stable=True)
+        scores, ids = ((scores - scores.max()) / float(self.temperature)).sort(descending=True, stable=True)
         odds = scores[: self.top_k].softmax(-1)
         if self.top_p is not None:
             before = odds.cumsum(-1) - odds  # the likeliest always stays
@@ -197,7 +197,7 @@ def token_ids(tokens: Any, name: str = "tokens") -> list[int]:
     if not _is_list(tokens):
         kind = type(tokens).__name__
         raise ShapeError(f"{name} of type {kind}: give a list of token ids; text goes through the tokenizer first")
-    given = tokens.tolist() if hasattr(tokens, "tolist") else tokens
+    given = _plain(tokens, name)
     return [token_id(token, f"{name}[{number}]") for number, token in enumerate(given)]
 
 
@@ -209,6 +209,13 @@ def token_id(token: Any, name: str) -> int:
     more = "; text goes through the tokenizer first" * isinstance(token, str)
     kind = type(token).__name__
     raise ShapeError(f"{name} = {shown(token)} is of type {kind}; give a token id, a whole number{more}")
+
+
+def _plain(given: Any, name: str) -> Any:
+    """Return the numbers of a tensor or an array as lists, anything else as it is."""
+    if getattr(given, "is_meta", False) or getattr(given, "is_sparse", False):
+        raise ShapeError(f"{name}: a sparse tensor, or one without values on the device meta; give token ids")
+    return given.tolist() if hasattr(given, "tolist") else given
 
 
 def _is_list(value: Any) -> bool:
@@ -247,10 +254,10 @@ def stream(
 ) -> TokenStream[Any]:  # fmt: skip
     """Return a checked `TokenStream`; ShapeError for an empty prompt, none, or more than the model is placed for."""
     if not isinstance(max_new_tokens, Integral) or isinstance(max_new_tokens, bool) or max_new_tokens < 0:
-        raise ShapeError(f"max_new_tokens = {max_new_tokens!r} must be a whole number, 0 or more")
+        raise ShapeError(f"max_new_tokens = {shown(max_new_tokens)} must be a whole number, 0 or more")
     if unknown := sorted(options.keys() - SamplingOptions.__annotations__):
         raise ArgumentError(f"generate: no option {unknown[0]!r}; it has {', '.join(SamplingOptions.__annotations__)}")
-    given = prompts.tolist() if hasattr(prompts, "tolist") else prompts  # a tensor, an array
+    given = _plain(prompts, "prompts")
     given = list(given) if _is_list(given) else given  # a generator gives its items once
     single = not _is_list(given) or (len(given) > 0 and not any(map(_is_list, given)))
     named = [("prompts", given)] if single else [(f"prompts[{n}]", prompt) for n, prompt in enumerate(given)]

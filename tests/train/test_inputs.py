@@ -110,7 +110,7 @@ def test_recompute_takes_a_tuple_of_its_kinds_alone():
         (lambda: all_gather("w", 1.0), ArgumentError, "all_gather: wafer is of type str; give a Wafer"),
         (lambda: bisection_bytes(2, 2, -1), ShapeError, "bisection_bytes: size = -1 must be a positive number"),
         (lambda: placements(WAFER, (5, 7)), MeshError, r"sizes = \(5, 7\): give 4 of them, of data, tensor, context"),
-        (lambda: placements(WAFER, (4.0, 8, 1, 1)), ShapeError, "data = 4.0 must be a whole number of at least 1"),
+        (lambda: placements(WAFER, (4.0, 8, 1, 1)), ArgumentError, "sizes is of type tuple; give a tuple of whole num"),
         (lambda: fixed(WAFER, (4, 8, 1, 1), (0, 1)), MeshError, "give the numbers 0 to 3 once each"),
         (lambda: groups_of(WAFER, PLACED, 5), MeshError, "axis 5: choose from 0 to 3, of data, tensor"),
         (lambda: groups_of(LARGER, PLACED, 0), MeshError, "is no rectangular one of the 6 x 8 dies of wafer-48; give"),

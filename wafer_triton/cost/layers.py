@@ -17,7 +17,7 @@ from wafer_triton.cost.phases import Phase, phases, prefill_products
 from wafer_triton.cost.price import Cost, Groups, best_groups, phase_cost, relayed, sum_cycles, tree_for
 from wafer_triton.count.routes import colours
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import ShapeError
+from wafer_triton.errors import ShapeError, shown
 from wafer_triton.place.need import decode_need
 from wafer_triton.schedule import decode, prefill, sram
 from wafer_triton.schedule.block import Block, SubLayer, counted, drafted, used
@@ -292,6 +292,6 @@ def _attention_cycles(block: Block, c: Constants) -> float:
 
 def is_paper_benchmark(program: str) -> bool:
     """Return whether `program` is "paper-benchmark"; ShapeError for a name that is not in `PROGRAMS`."""
-    if program not in PROGRAMS:
-        raise ShapeError(f"program {program!r}: choose 'full', the model's own, or 'paper-benchmark', the paper's")
+    if not isinstance(program, str) or program not in PROGRAMS:
+        raise ShapeError(f"program {shown(program)}: choose 'full', the model's own, or 'paper-benchmark', the paper's")
     return program == "paper-benchmark"

@@ -27,6 +27,7 @@ from wafer_triton.schedule.repeat import Repeat, comings
 from wafer_triton.schedule.rounds import Exchange, Local, Round
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text import notebook
+from wafer_triton.text.arguments import checked
 from wafer_triton.text.calls import bound
 from wafer_triton.text.quantity import Legend, unit
 
@@ -146,7 +147,7 @@ def link_loads(schedule: Schedule, block: int = 1) -> Loads:
     return totals.loads(block)
 
 
-@bound
+@checked
 def link_distribution(
     schedule: Schedule, percentiles: Iterable[float] = (0, 25, 50, 75, 90, 99, 100), bins: int = 10
 ) -> dict[str, LinkDistribution]:
@@ -155,7 +156,6 @@ def link_distribution(
     Raises ShapeError for `bins` that are not a positive whole number, or a percentile outside 0 to 100.
     """
     (bins,) = check_counts(bins=bins)
-    check_type("link_distribution: percentiles", percentiles, Iterable, ShapeError)
     percentiles = tuple(percentiles)
     for point in percentiles:
         if not isinstance(point, Real) or not 0 <= point <= 100:

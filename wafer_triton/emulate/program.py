@@ -74,8 +74,7 @@ class Program:
                 f"{self.schedule.name}: elided exchange moves no tiles, so no round is shown; use exchange='explicit'"
             )
         self._begin()
-        memory = replace(self._memory(self.schedule), tables=None)
-        planned = dict[int, list[Step]]()
+        memory, planned = replace(self._memory(self.schedule), tables=None), dict[int, list[Step]]()
         for number, round_ in enumerate(self.schedule.rounds):
             with self.executor.on_device():
                 if id(round_) not in planned:
@@ -183,9 +182,10 @@ class Program:
         return sharding(pattern, shape, mesh.shape).join(self.executor.together(mesh, self.memory[name]))
 
     def _buffer(self, name: str) -> Buffer:
-        if name not in [*self.schedule.buffers]:  # a name of any kind
-            raise ShapeError(f"{self.schedule.name}: no buffer {name!r}; it has {', '.join(self.schedule.buffers)}")
-        return self.schedule.buffers[name]
+        of = self.schedule
+        if not isinstance(name, str) or name not in of.buffers:
+            raise ShapeError(f"{of.name}: no buffer {shown(name)}; it has {', '.join(of.buffers)}")
+        return of.buffers[name]
 
 
 class Pool:
@@ -238,8 +238,8 @@ class Held:
     def core(self, row: int, col: int) -> torch.Tensor:
         """Return the tile of one core; MeshError for a core that is not there."""
         rows, cols = self.tiles.shape[:2]
-        if row not in range(rows) or col not in range(cols):
-            raise MeshError(f"core ({row}, {col}) is not on the mesh of {self.name!r}, which has {rows} x {cols} cores")
+        if (type(row), type(col)) != (int, int) or not (0 <= row < rows and 0 <= col < cols):
+            raise MeshError(f"core {shown((row, col))} is not on the mesh of {self.name!r}, {rows} x {cols} cores")
         return self.tiles[row, col]
 
 

@@ -209,6 +209,9 @@ def local_op(
     if product is not None:
         check_function("local_op: product", product)
 
+    read = {} if reads is None else reads
+    taken = {} if dtypes is None else dtypes
+
     def register(run: Callable[..., None]) -> Callable[..., None]:
         check_function("local_op: the operation", run)
         name = run.__name__.removesuffix("_torch")
@@ -217,7 +220,7 @@ def local_op(
             raise ScheduleError(
                 f"local operation {name!r} exists already, in {known.run.__module__}; give the function another name"
             )
-        made = LocalOp(name, run, tiles, work, outs, elementwise, reads or {}, product, partial, dtypes or {})
+        made = LocalOp(name, run, tiles, work, outs, elementwise, read, product, partial, taken)
         if type(outs) is not int or not 1 <= outs <= len(made.operands):
             raise ScheduleError(
                 f"local operation {name!r}: outs = {shown(outs)} must be the number of operands that it writes, of "

@@ -5,9 +5,8 @@ A multicast crosses each link once; the routes and links of a collective follow 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from operator import index
 
 import numpy as np
 
@@ -45,7 +44,7 @@ def segments(b: Builder, axis: str, segment: int | None) -> tuple[int, int]:
     length = b.mesh.length(axis)
     if segment is None:
         return length, 1
-    if segment not in range(1, length + 1):
+    if not isinstance(segment, int | np.integer) or not 1 <= segment <= length:
         raise MeshError(f"{b.name}: a segment of {shown(segment)} cores on a line of {length}; give from 1 to {length}")
     return segment, length // segment
 
@@ -58,10 +57,10 @@ def broadcast(
     """Send the tile of position `root` to all of its mesh row or column; `segment` and buffers are as in `reduce`."""
     check_type("broadcast: b", b, Builder)
     check_type(f"{b.name}: label of a broadcast", label, str)
-    if not hasattr(root, "__index__") or index(root) not in range(b.mesh.length(axis)):
+    if not isinstance(root, int | np.integer) or not 0 <= root < b.mesh.length(axis):
         most = b.mesh.length(axis) - 1
         raise ScheduleError(f"{b.name}: root = {shown(root)} of a broadcast must be a whole number from 0 to {most}")
-    slots = [as_slot(name)] if isinstance(name, str | Slot) or not isinstance(name, Iterable) else map(as_slot, name)
+    slots = map(as_slot, name if isinstance(name, list | tuple) else [name])
     tiles = tuple((b.buffers[slot.buffer], slot.index is None) for slot in slots)
     b.steps += _broadcast(b.mesh.shape, tiles, axis, root, label, *segments(b, axis, segment))
 

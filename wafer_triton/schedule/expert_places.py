@@ -7,7 +7,7 @@ from functools import lru_cache
 from math import exp, lgamma, log, log1p
 
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import MeshError, ShapeError, check_counts
+from wafer_triton.errors import MeshError, ShapeError, check_counts, shown
 from wafer_triton.shape.moe import Experts
 from wafer_triton.text.calls import bound
 
@@ -30,7 +30,7 @@ class ExpertRegions:
     def __post_init__(self) -> None:
         check_counts(side=self.side, capacity=self.capacity)
         if not isinstance(self.copies, tuple) or not all(type(expert) is int and expert >= 0 for expert in self.copies):
-            raise ShapeError(f"copies = {self.copies!r} must be numbers of experts, as in (3, 5)")
+            raise ShapeError(f"copies = {shown(self.copies)} must be numbers of experts, as in (3, 5)")
 
     @property
     def count(self) -> int:

@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from wafer_triton.errors import MeshError
+from wafer_triton.errors import MeshError, shown
 from wafer_triton.schedule.rounds import Index
 from wafer_triton.shape.decoder import DecoderShape
 
@@ -40,7 +40,7 @@ class HeadGroups:
             )
             held = f"{c.num_attention_heads} query heads on {columns}"
             reason = held if c.rotary else "a program without RoPE has one; leave it out"
-            raise MeshError(f"{c.name}: head_groups = {self.count!r}, but {reason}")
+            raise MeshError(f"{c.name}: head_groups = {shown(self.count)}, but {reason}")
 
     @property
     def width(self) -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wafer_triton.errors import CacheError, check_counts, check_type, shown
+from wafer_triton.errors import MOST, CacheError, check_counts, check_type, shown
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Cores, Index, Round, Slot
 from wafer_triton.text.arguments import check_fields
@@ -60,8 +60,8 @@ class KvCache:
 
         Raises CacheError for a count that is no whole number, or below 0; so do the other methods.
         """
-        if not isinstance(count, int | np.integer) or count < 0:
-            raise CacheError(f"KvCache: count = {shown(count)} must be a whole number, 0 or more")
+        if not _is_count(count):
+            raise CacheError(f"KvCache: count = {shown(count)} must be a whole number from 0 to {MOST:,}")
         spread = count if self.policy == "shift" else min(count, self.prefilled)
         sizes = spread // self.rows + (np.arange(self.rows) >= self.rows - spread % self.rows)
         edges = np.concatenate([[0], np.cumsum(sizes)])
@@ -74,9 +74,9 @@ class KvCache:
 
     def positions(self, count: int) -> Index:
         """[rows, slots]: which entry lies in each slot when `count` are held, -1 where none does."""
-        table = np.full((self.rows, self.slots), -1, np.int64)
+        table, rows = np.full((self.rows, self.slots), -1, np.int64), self.row_of(count)
         entries = np.arange(count)
-        table[self.row_of(count), entries % self.slots] = entries
+        table[rows, entries % self.slots] = entries
         return table
 
     def room(self, count: int) -> None:
@@ -97,7 +97,7 @@ class KvCache:
         """
         check_type("KvCache.append: b", b, Builder)
         check_type("KvCache.append: caches", caches, Mapping)
-        if not isinstance(count, int | np.integer) or count < 0:
+        if not _is_count(count):
             raise CacheError(f"{b.name}: entry number {shown(count)} is appended; give a whole number from 0")
         self.room(count + 1)
         before, after = self.windows(count), self.windows(count + 1)
@@ -115,3 +115,7 @@ class KvCache:
         ]
         # moves without senders stay, so that all appends are alike but for their indices
         b.steps.append(Round(tuple(moves), tuple(puts), "kv shift" if handing.size else "kv append"))
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and 0 <= int(value) <= MOST

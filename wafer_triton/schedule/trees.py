@@ -15,7 +15,7 @@ from math import isqrt
 
 import numpy as np
 
-from wafer_triton.errors import MeshError
+from wafer_triton.errors import MeshError, shown
 from wafer_triton.schedule.collectives import repeated
 from wafer_triton.schedule.rounds import Index
 
@@ -118,7 +118,7 @@ def two_level(size: int) -> tuple[Index, Index, Index]:
 def checked_groups(groups: object) -> None:
     """MeshError unless `groups` is None or a tuple of whole numbers."""
     if groups is not None and not (isinstance(groups, tuple) and all(isinstance(count, int) for count in groups)):
-        raise MeshError(f"groups = {groups!r}: give the number of groups of each level but the last, such as (5,)")
+        raise MeshError(f"groups = {shown(groups)}: give the number of groups of each level but the last, such as (5,)")
 
 
 def tree(size: int, algorithm: str, groups: tuple[int, ...] | None, root: int | None) -> tuple[tuple[Stage, ...], int]:

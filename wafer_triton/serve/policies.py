@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 
-from wafer_triton.errors import ConfigError, check_counts, check_type
+from wafer_triton.errors import ConfigError, check_counts, check_type, shown
 from wafer_triton.serve.workload import Request
 from wafer_triton.text.calls import bound
 
@@ -131,12 +131,12 @@ class Policy:
     def __post_init__(self) -> None:
         if not isinstance(self.organisation, Organisation):
             raise ConfigError(
-                f"organisation {self.organisation!r}: give {', '.join(f'{one.__name__}()' for one in KINDS)}, or "
+                f"organisation {shown(self.organisation)}: give {', '.join(f'{one.__name__}()' for one in KINDS)}, or "
                 f"organisation(NAME)"
             )
         for name, value, known in (("order", self.order, ORDERS), ("cache", self.cache, CACHES)):
             if not isinstance(value, str) or value not in known:
-                raise ConfigError(f"{name} {value!r}: choose one of {', '.join(known)}")
+                raise ConfigError(f"{name} {shown(value)}: choose one of {', '.join(known)}")
         if self.chunk is not None:
             check_counts(chunk=self.chunk)
 

@@ -18,7 +18,7 @@ from typing import Any
 from wafer_triton.cost.cap import peaks
 from wafer_triton.device import Device
 from wafer_triton.device.dtype import dtype_name
-from wafer_triton.errors import ConfigError, ShapeError, check_counts, check_type, writing
+from wafer_triton.errors import ConfigError, ShapeError, check_counts, check_type, shown, writing
 from wafer_triton.serve.course import MeanInterval, Run, Served, course
 from wafer_triton.text.arguments import checked
 from wafer_triton.text.calls import bound
@@ -40,7 +40,7 @@ class Slo:
         for name in ("ttft", "tpot"):
             value = getattr(self, name)
             if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
-                raise ShapeError(f"SLO: {name} = {value!r} must be a positive number of seconds")
+                raise ShapeError(f"SLO: {name} = {shown(value)} must be a positive number of seconds")
 
     @classmethod
     def of(cls, text: str) -> Slo:

@@ -45,12 +45,12 @@ def _within(name: str, value: float, span: tuple[float, float]) -> None:
     """Raise ShapeError for a number outside of a span."""
     low, high = span
     if not isinstance(value, int | float) or not low <= value <= high:
-        raise ShapeError(f"{name} = {value!r} must be a number from {low:g} to {high:g}")
+        raise ShapeError(f"{name} = {shown(value)} must be a number from {low:g} to {high:g}")
 
 
 def _check_seconds(name: str, value: float) -> None:
     if not isinstance(value, int | float) or not 0 <= value <= LATEST:
-        raise ShapeError(f"{name} = {value!r} must be 0 to {LATEST:,.0f} seconds")
+        raise ShapeError(f"{name} = {shown(value)} must be 0 to {LATEST:,.0f} seconds")
 
 
 def check_requests(what: str, requests: Sequence[Request]) -> None:

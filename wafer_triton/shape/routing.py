@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from wafer_triton.errors import ConfigError, ShapeError, check_counts
+from wafer_triton.errors import ConfigError, ShapeError, check_counts, shown
 from wafer_triton.shape.config import read_json
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.moe import Experts
@@ -33,7 +33,7 @@ def drawn(shape: DecoderShape, tokens: int, skew: float = 0.0, seed: int = 0) ->
     if seed < 0:
         raise ShapeError(f"seed {seed}: give a whole number of at least 0")
     if not isinstance(skew, int | float) or not 0 <= skew <= MOST_SKEW:
-        raise ShapeError(f"skew {skew!r}: give a number from 0, where all experts are alike, to {MOST_SKEW:g}")
+        raise ShapeError(f"skew {shown(skew)}: give a number from 0, where all experts are alike, to {MOST_SKEW:g}")
     random = np.random.default_rng(seed)
     weights = -skew * np.log(np.arange(1, e.count + 1))
     trace = []

@@ -118,6 +118,8 @@ def _kind(annotation: str, default: Any, names: Mapping[str, Any]) -> _Kind | No
         return _Kind("a whole number" if below else "a whole number of at least 1", lambda value: type(value) is int)
     if base == "Sequence" and inner == "str]":
         return _Kind("a list of str", _is_texts)
+    if annotation == "tuple[int, ...]":
+        return _Kind("a tuple of whole numbers", _is_numbers)
     if base in _PLAIN:
         return _PLAIN[base]
     named = names.get(base)
@@ -142,6 +144,10 @@ def _is_single(value: Any) -> bool:
 
 def _is_texts(value: Any) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
+
+
+def _is_numbers(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(type(each) is int for each in value)
 
 
 _PLAIN = {

@@ -13,7 +13,6 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass
 from functools import cached_property
-from math import inf, isfinite
 from numbers import Real
 from typing import TYPE_CHECKING
 
@@ -64,7 +63,7 @@ class Wafer:
         for field in ("rows", "cols", "sram_bytes", "hbm_bytes"):
             value = getattr(self, field)
             if type(value) is not int or value < 1:
-                raise DeviceError(f"wafer {self.name!r}: {field} = {value!r} must be a whole number of at least 1")
+                raise DeviceError(f"wafer {self.name!r}: {field} = {shown(value)} must be a whole number of at least 1")
         for field in (
             "flops", "hbm_bytes_per_second", "link_bytes_per_second", "link_seconds", "flops_per_joule",
             "link_joules_per_byte", "hbm_joules_per_byte",
@@ -72,8 +71,8 @@ class Wafer:
             value = getattr(self, field)
             least = 0 if field in ("link_seconds", "link_joules_per_byte", "hbm_joules_per_byte") else 1e-30
             number = isinstance(value, Real) and not isinstance(value, bool)
-            if not number or not isfinite(value) or value < least:
-                raise DeviceError(f"wafer {self.name!r}: {field} = {value!r} must be a finite positive number")
+            if not number or not least <= value <= 1e300:
+                raise DeviceError(f"wafer {self.name!r}: {field} = {shown(value)} must be a finite positive number")
         if self.forwarding not in FORWARDING:
             raise DeviceError(
                 f"wafer {self.name!r}: forwarding {self.forwarding!r}; choose 'cut' (bytes pass through a die as they "
@@ -138,7 +137,7 @@ class Wafer:
         The time of the bytes on the busiest link counts once with forwarding "cut", and once for each hop with "store".
         """
         for name, value in (("hops", hops), ("size", size), ("share", share)):
-            if not isinstance(value, Real) or not 0 <= value < inf:
+            if not isinstance(value, Real) or not 0 <= value <= 1e300:
                 raise ShapeError(f"transfer_seconds: {name} = {shown(value)} must be a finite number, 0 or more")
         if not hops:
             return 0.0
