@@ -59,7 +59,7 @@ def test_records_of_runs_have_passes_and_are_compared(runs, capsys):
 
     assert main(["cap", *files, "--accuracy", "1"]) == 2
     assert "1 times --accuracy for 2 runs; give one for each" in capsys.readouterr().err
-    (home / "p.json").write_text(json.dumps({"perplexity": 9.5}))
+    (home / "p.json").write_text(json.dumps({"perplexity": 9.5}, indent=2) + "\n")  # as jq lays it out
     (home / "q.json").write_text(json.dumps({"perplexity": 7.5}))
     perplexities = ["--perplexity", str(home / "p.json"), "--perplexity", str(home / "q.json")]
     picture = home / "cap.png"

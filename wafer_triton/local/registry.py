@@ -47,7 +47,7 @@ class LocalOp:
     operation may write the slot that it reads. Of an input that `reads` names no more elements are read than it says,
     of others all.
     `product(**params)` gives (m, k, n, heads) of an operation that is a product, by which it is priced. One that is
-    `own`, defined outside of this package, is checked more closely.
+    `own`, defined outside of this package, is checked more closely. Operands come as flat tiles [..., elements].
     """
 
     name: str

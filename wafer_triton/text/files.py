@@ -86,9 +86,14 @@ def _text(path: Path, held: bytes, error: type[WaferError]) -> str:
 
 
 def read_record(path: Path, error: type[WaferError], command: str) -> Any:
-    """Return the value of the last line of a file, which a command prints with --json; raises as `parse_json`."""
-    *_, last = read_text(path, error).rstrip().splitlines() or [""]
-    return parse_json(last, path, error, f"give the last line of `{command} --json`")
+    """Return a record that a command prints with --json: the last line of a file, or all of it; raises as `parse_json`.
+
+    A tool that lays out JSON anew, such as jq, spreads a record over lines.
+    """
+    text, remedy = read_text(path, error), f"give the last line of `{command} --json`"
+    *_, last = text.rstrip().splitlines() or [""]
+    spread = last.strip() == "}" and text.lstrip().startswith("{")
+    return parse_json(text if spread else last, path, error, remedy)
 
 
 def parse_json(text: str, where: object, error: type[WaferError] = ConfigError, remedy: str = _MEND) -> Any:
