@@ -144,6 +144,13 @@ def test_every_kind_has_a_band_on_every_measured_device(like, kind):
     assert 0 < basis(device(like), kind, {"mesh": (400,)}).error_band < 1
 
 
+@pytest.mark.parametrize("side, tokens", [(150, 100), (480, 4096), (720, 20_000)])
+def test_a_prefill_that_was_measured_elsewhere_is_less_sure_than_there(side, tokens):
+    sizes = {"mesh": (side,), "width": (4096,), "tokens": (tokens,)}
+    here, there = (basis(device(name), "prefill", sizes).error_band for name in ("wse3", "wse2"))
+    assert here > there
+
+
 def test_scaled_constants_are_named():
     own = replace(device("wse2"), name="own", hop_cycles=2, link_bytes_per_cycle=8, rows=700, power_watts=1, routes=9)
     said = gemm(own, 20).constants

@@ -38,7 +38,7 @@ FAMILIES: dict[tuple[str, str], tuple[tuple[str, ...], str]] = {
     ("wse3", "gemm"): (("MeshGEMM",), ""),
     ("wse3", "gemv"): (("MeshGEMV",), ""),
     ("wse3", "decode"): (("WSE-3 decode layer",), ""),
-    ("wse3", "prefill"): (("MeshGEMM",), "no prefill was measured on wse3"),
+    ("wse3", "prefill"): (("WSE-2 prefill",), "no prefill was measured on wse3"),
 }
 
 
