@@ -57,6 +57,9 @@ a token each turn, and a turn takes
 max(R, G) s. With unequal regions it is max(s1 + ... + sR, G max(s1, ..., sR)). Below is the size of groups with the
 most tokens a second, of the powers of two and the batch. Energy is of whole wafers for all seconds.
 
+A model takes the fewest regions that hold it and the buffers of its batch. Weights of one byte (`--dtype int8`) often
+take fewer. One sequence gains by that. Several groups may lose, as fewer regions work at the same time.
+
 Prompts of a batch pass the regions of prefill one after the other. The first takes the time of all regions, and each
 other one the time of the busiest region more: s1 + ... + sR + (B - 1) max(s1, ..., sR) for B prompts.
 
