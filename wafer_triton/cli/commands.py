@@ -24,6 +24,7 @@ from wafer_triton.cli import (
     estimate,
     explain,
     generate,
+    gone,
     judge,
     serve,
     sweep,
@@ -68,6 +69,9 @@ class _Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         if self.otherwise and args and is_reference(args[0]):
             args = [self.otherwise, *args]
+        typed = f"{self.prog} {args[0]}".removeprefix("wafer-triton ") if args else ""
+        if typed in gone.COMMANDS:
+            self.error(f"`{typed}` went in 0.2: {gone.COMMANDS[typed]}")
         if not self.has_commands:
             self._check_options(sys.argv[1:] if args is None else args)
         known, unknown = super().parse_known_args(args, namespace)
@@ -88,6 +92,8 @@ class _Parser(argparse.ArgumentParser):
             flag = arg.partition("=")[0]
             if not arg.startswith("--") or type(known.get(last)) is argparse._StoreAction:  # a value, which it refuses
                 continue
+            if flag not in known and flag in gone.OPTIONS:
+                self.error(f"`{flag}` went in 0.2: {gone.OPTIONS[flag]}")
             if flag not in known:
                 near = difflib.get_close_matches(flag, known, n=1, cutoff=0.75)
                 words = " ".join((arg, *takewhile(lambda word: not word.startswith("-"), before[number + 1 :])))
