@@ -7,7 +7,7 @@ both moves, `predicted` prices both.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, overload
@@ -16,9 +16,7 @@ import torch
 from typing_extensions import Unpack
 
 from wafer_triton.device.dtype import BYTES, STORED, storage_name, tile_dtype, torch_dtype
-from wafer_triton.errors import CheckpointError
 from wafer_triton.models.checkpoint.checkpoint import Checkpoint
-from wafer_triton.models.checkpoint.text import chat_ids
 from wafer_triton.models.checkpoint.weights import complete
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.generate import Prompt, SamplingOptions, TokenStream, each_forward, stream, token_rows
@@ -160,14 +158,6 @@ class WaferForCausalLM(Session):
         Raises CacheError at once if a prompt and its new tokens do not fit the cache.
         """
         return stream(self, tokens, max_new_tokens, progress, **options)
-
-    def chat(
-        self, messages: Sequence[Mapping[str, str]], max_new_tokens: int, **options: Unpack[SamplingOptions]
-    ) -> TokenStream[int]:
-        """Return the answer to messages such as {"role": "user", "content": "Hi"}, by the tokenizer's chat template."""
-        if self.checkpoint is None:
-            raise CheckpointError("a model made from a configuration has no tokenizer; give token ids")
-        return self.generate(chat_ids(self.checkpoint.tokenizer, messages), max_new_tokens, **options)
 
     def _place(self, weights: Weights) -> None:
         self.layers.place(weights)

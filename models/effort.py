@@ -13,8 +13,8 @@ from wafer_triton.schedule.block import Block
 from wafer_triton.text.progress import emulation_seconds
 
 
-def seconds(placement: Placement, executor: Executor, *, prompts: int, tokens: int, steps: int) -> float:
-    """Return seconds for `prompts` prompts of `tokens` tokens and `steps` decode steps; 0 for an executor on a GPU."""
+def seconds(placement: Placement, executor: Executor, *, tokens: int, steps: int) -> float:
+    """Return seconds for a prompt of `tokens` tokens and `steps` decode steps; 0 for an executor on a GPU."""
     inside = executor.inside if isinstance(executor, DistributedExecutor) else executor
     interpreted = not isinstance(inside, TorchExecutor)
     if interpreted and os.environ.get("TRITON_INTERPRET") != "1":
@@ -23,7 +23,7 @@ def seconds(placement: Placement, executor: Executor, *, prompts: int, tokens: i
     rows = -(-tokens // prefill.mesh.shape[0])
     prompt = _seconds(prefill, prefill_phases(prefill, rows, placement.chunk(tokens)), interpreted)
     step = _seconds(decode, decode_phases(decode, decode.entries * decode.mesh.shape[0]), interpreted)
-    return prompts * prompt + steps * step
+    return prompt + steps * step
 
 
 def _seconds(block: Block, phases: PhasesOf, interpreted: bool) -> float:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from wafer_triton.errors import CheckpointError, ShapeError, WaferError
+from wafer_triton.errors import CheckpointError, WaferError
 from wafer_triton.shape.config import read_json
 from wafer_triton.text.files import parse_json, read_text
 
@@ -84,43 +84,3 @@ def _reading(folder: Path) -> Iterator[None]:
         raise CheckpointError(
             f"{folder}: no tokenizer that can be read (tokenizer.json): {reason}; put a whole copy there"
         ) from None
-
-
-def chat_ids(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> list[int]:
-    """Return token ids of a conversation up to the answer's begin; CheckpointError without a chat template."""
-    if not getattr(tokenizer, "chat_template", None):
-        raise CheckpointError("the tokenizer has no chat template; write the prompt out and tokenize it")
-    if not isinstance(messages, Sequence) or not all(isinstance(message, Mapping) for message in messages):
-        raise ShapeError('messages must be a list of tables such as {"role": "user", "content": "Hi"}')
-    try:
-        ids: list[int] = tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, return_dict=False)
-    except Exception as error:  # a template may raise anything
-        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-        raise CheckpointError(f"the chat template does not take these messages ({reason}); mend either") from None
-    return ids
-
-
-def file_text(path: Path) -> str:
-    """Return the text of a UTF-8 file; ShapeError if there is none."""
-    try:
-        text = read_text(path, ShapeError)
-    except FileNotFoundError:
-        raise ShapeError(f"{path}: there is no such file") from None
-    except OSError as error:
-        raise ShapeError(f"{path}: {error.strerror}; give another path") from None
-    if not text:
-        raise ShapeError(f"{path}: is empty; give a text of two tokens at least")
-    return text
-
-
-def file_ids(folder: Path, path: Path, text: str, limit: int | None = None) -> list[int]:
-    """Return the first `limit` tokens (None: all) of a file's text; ShapeError unless there are two at least."""
-    if limit == 1:
-        raise ShapeError("tokens = 1: at least two are needed, as a token is judged by the tokens before it; give more")
-    ids: list[int] = tokenizer_of(folder)(text)["input_ids"][:limit]
-    if len(ids) < 2:
-        raise ShapeError(
-            f"{path}: {len(ids)} token{'s' * (not ids)}; at least two are needed, as a token is judged by "
-            f"the tokens before it: give more text"
-        )
-    return ids

@@ -36,7 +36,6 @@ def run(capsys, tmp_path, monkeypatch):
         "estimate prefill --model codellama-34b --mesh 600 --tokens 4096 --as-if",
         "estimate request --model llama3-8b --prefill-mesh 300 --decode-mesh 360 --input 1024 --output 12",
         "estimate kv --model llama3-8b --mesh 360",
-        "estimate energy --seconds 1.2e-6 --against-seconds 0.336e-3",
     ],
     ids=lambda line: line.split()[1],
 )

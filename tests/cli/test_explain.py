@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from wafer_triton.cli.estimate import ENERGY, KINDS
+from wafer_triton.cli.estimate import KINDS
 from wafer_triton.cli.main import main
 from wafer_triton.draw.figure import numbers_of
 
@@ -19,7 +19,6 @@ LINES = {
     "cap": f"{MODEL} --context 64",
     "batch": f"{MODEL} --context 64 --batch 4",
     "kv": MODEL,
-    "energy": "--seconds 1 --against-seconds 1",
 }
 
 
@@ -32,13 +31,10 @@ def answer(capsys, line):
 @pytest.mark.parametrize("kind", [kind.name for kind in KINDS])
 def test_a_line_under_every_estimate_has_its_bounds(capsys, kind):
     found, text = answer(capsys, f"estimate {kind} {LINES[kind]}")
-    if kind == "energy":
-        assert found["bounds"] is None and ENERGY in text
-    elif kind == "kv":
-        assert sum(found["bounds"]["shares"].values()) == pytest.approx(1)
+    assert sum(found["bounds"]["shares"].values()) == pytest.approx(1)
+    if kind == "kv":
         assert "\nbound by the SRAM of a core: " in text
     else:
-        assert sum(found["bounds"]["shares"].values()) == pytest.approx(1)
         assert "\nbound by " in text and " per per cent: clock_hz " in text
 
 
@@ -62,11 +58,6 @@ def test_a_cache_is_explained_by_the_sram_of_a_core(capsys, tmp_path):
     assert numbers_of(picture)["shares"] == [round(share, 4) for share in found["shares"].values()]
     assert "roofs" not in numbers_of(picture)
     assert re.search(rf"\nhead groups +{found['head_groups']}\n", text)
-
-
-def test_explain_refuses_energy(capsys):
-    assert main(["explain", "energy", "--seconds", "1", "--against-seconds", "1"]) == 2
-    assert "invalid choice: 'energy'" in capsys.readouterr().err
 
 
 def test_effects_and_slopes_of_a_time_are_given_for_its_speed(capsys):

@@ -237,7 +237,6 @@ LAYER = "--dim 2160 --ffn 7200 --heads 1 --kv-heads 1 --layers 1 --mesh 240 --co
             "tokens_per_second prefill_seconds decode_seconds",
         ),
         ("kv --device wse2 --model llama3-8b --mesh 360", "concat_tokens shift_tokens"),
-        ("energy --device wse2 --seconds 1.2e-6 --against a100 --against-seconds 0.336e-3 --gpus 1", "energy_ratio"),
     ],
 )
 def test_command_line(line: str, keys: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ import pytest
 from wafer_triton.cli.main import main, parser
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
-TIMED = ("generate", "perplexity", "precision", "cap", "bench")  # they run a checkpoint, need such a run, or time
+TIMED = ("generate", "cap", "bench")  # they run a checkpoint, need such a run, or time
 FITTED = ("validate", "fit")  # slow, and a solver's last digits are its own
 BLOCK = re.compile(r"^```console\n\$ wafer-triton (.*)\n((?:.*\n)*?)```$", re.MULTILINE)
 MORE = "...\n"  # an example that ends with it goes on like that

@@ -30,7 +30,6 @@ from wafer_triton.compare.algorithms import compare_gemm
 from wafer_triton.device import PRESETS
 from wafer_triton.draw import pictures
 from wafer_triton.draw.figure import numbers_of
-from wafer_triton.models.checkpoint.text import chat_ids
 from wafer_triton.models.generate import token_rows
 from wafer_triton.schedule.product import recipe
 
@@ -49,16 +48,6 @@ def built():
     b = draft()
     b.round(b.local("copy", "y", "x", size=4))
     return b.build()
-
-
-class Template:
-    """A tokenizer whose chat template is the exception that it raises."""
-
-    def __init__(self, chat_template: str) -> None:
-        self.chat_template = chat_template or "x"
-
-    def apply_chat_template(self, messages, **options):
-        raise ValueError(self.chat_template)
 
 
 def program():
@@ -132,8 +121,6 @@ CALLS = [
         "progress = 5 must be callable; give a f",
     ),
     (lambda: token_rows(torch.zeros(1, 3)), "input_ids of torch.float32 must be a tensor of token ids, whole numbers"),
-    (lambda: chat_ids(Template(""), "hi"), "messages must be a list of tables such as"),
-    (lambda: chat_ids(Template("bad"), [{"role": "user"}]), "does not take these messages \\(ValueError: bad\\)"),
     (lambda: draw.page("p.html", "t", [draw.scene(built())], "wse2"), "page: device is of type str; give a Dev"),
 ]
 

@@ -161,7 +161,6 @@ FURTHER = {
     WaferForCausalLM.from_pretrained: {"checkpoint": "/none", "dtype": "fp32", "mesh": 2},
     LM.generate: {"tokens": [1, 2], "max_new_tokens": 2},
     streamed: {"tokens": [[1, 2]], "max_new_tokens": 2, **SAMPLED},
-    LM.chat: {"messages": [{"role": "user", "content": "Hi"}], "max_new_tokens": 2},
     LM.forward: {"input_ids": torch.tensor([[1, 2]])},
     LM.prefill: {"tokens": [1], "sequence": 0},
     best.best: {"rows": ROWS, "by": "cycles"},

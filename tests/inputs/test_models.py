@@ -1,6 +1,5 @@
 """Models that are broken, too large or interrupted: the errors of the commands that run them."""
 
-import json
 import shlex
 from pathlib import Path
 
@@ -11,7 +10,6 @@ from safetensors.torch import load_file, save_file
 from tiny import checkpoint
 from wafer_triton.cli.main import main
 from wafer_triton.models.checkpoint.text import tokenizer_of
-from wafer_triton.models.decoder import WaferForCausalLM
 
 GENERATE = "generate --prompt hello --mesh 2 --model {}"
 CHECK = "check --mesh 4 --model {}/config.json"
@@ -69,15 +67,11 @@ READERS = (
     "draw model --mesh 4 --context 8 --model {}",
     "show model --mesh 4 --context 8 --model {}",
     GENERATE,
-    "perplexity --text text.txt --mesh 2 --model {}",
-    "precision --text text.txt --mesh 2 --model {}",
 )
 
 
 @pytest.mark.parametrize("line", READERS)
-def test_every_command_has_the_same_rule_for_an_unknown_key(wrong, tmp_path, monkeypatch, line):
-    monkeypatch.chdir(tmp_path)
-    Path("text.txt").write_text("hello hello")
+def test_every_command_has_the_same_rule_for_an_unknown_key(wrong, tmp_path, line):
     folder = checkpoint(tmp_path / "own", {"attention_chunks": 4})
     said = wrong(line.format(folder))
     assert f"{folder}/config.json: unknown key 'attention_chunks'; read are hidden_size, " in said
@@ -85,9 +79,7 @@ def test_every_command_has_the_same_rule_for_an_unknown_key(wrong, tmp_path, mon
 
 
 @pytest.mark.parametrize("line", READERS)
-def test_a_family_that_is_not_computed_is_named_before_its_own_keys(wrong, tmp_path, monkeypatch, line):
-    monkeypatch.chdir(tmp_path)
-    Path("text.txt").write_text("hello hello")
+def test_a_family_that_is_not_computed_is_named_before_its_own_keys(wrong, tmp_path, line):
     folder = checkpoint(tmp_path / "own", {"model_type": "gemma", "use_bidirectional_attention": None})
     assert f"{folder}/config.json: model_type = 'gemma' is not computed here" in wrong(line.format(folder))
 
@@ -163,28 +155,20 @@ def test_errors_of_options_and_config_come_before_the_tokenizer_loads(wrong, ear
         ("tokenizer.json", "{", "tokenizer.json: not valid JSON (Expecting property name"),
         ("tokenizer_config.json", "", "tokenizer_config.json: not valid JSON"),
         ("model.safetensors", "NaN", "model.norm.weight holds NaN or infinity as torch.float16"),
-        ("text.txt", "", "text.txt: is empty; give a text of two tokens at least"),
     ],
 )
 def test_a_wrong_file_is_named_before_the_tokenizer_is_loaded(wrong, early, tmp_path, name, text, message):
     nan = {"model.norm.weight": torch.full((16,), float("nan"))}
     folder = checkpoint(tmp_path / "files", weights=nan if text == "NaN" else None)
-    (tmp_path / "text.txt").write_text("hello")
-    file = tmp_path / name if name == "text.txt" else folder / name
+    file = folder / name
     if text != "NaN":
         file.unlink()
         file.mkdir() if text is None else file.write_text(text)
-    assert message in wrong(f"perplexity --mesh 2 --window 4 --model {folder} --text {tmp_path}/text.txt")
+    assert message in wrong(GENERATE.format(folder))
 
 
-@pytest.mark.parametrize(
-    "line",
-    ["generate --prompt hello --max-new-tokens 70", "perplexity --text {text} --window 99"],
-    ids=lambda line: line.split()[0],
-)
-def test_a_too_long_text_is_refused_before_weights_are_placed(tiny, capsys, tmp_path, line):
-    (tmp_path / "text.txt").write_text("a" * 200)
-    assert main(shlex.split(f"{line.format(text=tmp_path / 'text.txt')} --mesh 2 --model {tiny}")) == 2
+def test_a_too_long_text_is_refused_before_weights_are_placed(tiny, capsys):
+    assert main(shlex.split(f"generate --prompt hello --max-new-tokens 70 --mesh 2 --model {tiny}")) == 2
     err = capsys.readouterr().err
     assert "tokens are more than the 64 positions of" in err and "placing" not in err
 
@@ -241,26 +225,6 @@ def test_the_file_of_a_tokenizer_that_is_at_fault_is_named(wrong, tmp_path, name
     folder = checkpoint(tmp_path / "files")
     (folder / name).write_bytes(b"\xef\xbb\xbf" + (folder / name).read_bytes() if held is None else held)
     assert f"{folder / name}: {said}" in wrong(GENERATE.format(folder))
-
-
-@pytest.mark.parametrize("command", ["perplexity", "precision"])
-def test_a_judgement_keeps_its_windows_after_ctrl_c(tiny, command, capsys, tmp_path, monkeypatch):
-    (tmp_path / "text.txt").write_text("abcdefgh" * 7)
-    forward, calls = WaferForCausalLM.forward, []
-
-    def twice_each(model, *args, **options):
-        calls.append(1)
-        if len(calls) > (2 if command == "perplexity" else 4):
-            raise KeyboardInterrupt
-        return forward(model, *args, **options)
-
-    monkeypatch.setattr(WaferForCausalLM, "forward", twice_each)
-    line = f"{command} --model {tiny} --text {tmp_path}/text.txt --mesh 2 --window 9 --json"
-    code = main(shlex.split(line))
-    out, err = capsys.readouterr()
-    answer = json.loads(out.splitlines()[-1])
-    assert (code, answer["tokens"], answer["interrupted"]) == (130, 16, True)
-    assert err.endswith("interrupted after 16 tokens\n") and "windows: 1 of 7" in err
 
 
 class Stopped(Exception):
@@ -332,14 +296,6 @@ def test_a_prefix_of_all_names_is_named(wrong, early, tmp_path):
 def test_a_cache_of_more_positions_than_the_model_has(wrong, early, tiny):
     message = "--max-length 99,999,999 is more than the 64 positions of"
     assert message in wrong(GENERATE.format(tiny) + " --max-length 99999999")
-
-
-def test_a_window_is_as_long_as_the_text_at_most(tiny, tmp_path, capsys):
-    (tmp_path / "text.txt").write_text("four")
-    assert (
-        main(shlex.split(f"perplexity --mesh 2 --model {tiny} --window 99999 --text {tmp_path}/text.txt --json")) == 0
-    )
-    assert json.loads(capsys.readouterr().out)["window"] == 4
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ def test_the_announced_seconds_follow_the_rounds_that_run(config, monkeypatch):
     monkeypatch.setattr(effort, "emulation_seconds", lambda rounds, *_, **__: announced.append(rounds) or 1.0)
     model = WaferForCausalLM.from_config(config, mesh=9, dtype="fp16", max_length=27, max_prompt=18)
     placed = model.placement
-    assert effort.seconds(placed, model.executor, prompts=3, tokens=18, steps=2) == 5
+    assert effort.seconds(placed, model.executor, tokens=18, steps=2) == 3
     assert announced == [
         rounds_of(placed.prefill, lambda kind: prefill.layer(placed.prefill, 2, 0, kind)),
         rounds_of(placed.decode, lambda kind: decode.layer(placed.decode, 27, kind)),

@@ -136,14 +136,12 @@ def test_a_refused_prompt_leaves_no_message_between_ranks():
 
 
 def test_rank_0_prints_and_an_error_is_printed_once(tmp_path, capsys):
-    folder, bare, text = checkpoint(tmp_path / "tiny"), checkpoint(tmp_path / "bare"), tmp_path / "text"
+    folder, bare = checkpoint(tmp_path / "tiny"), checkpoint(tmp_path / "bare")
     for file in bare.glob("tokenizer*"):
         file.unlink()
-    text.write_text("to be or not to be")
     model = ["--model", str(folder), "--mesh", "2"]
     commands = [
         ["generate", *model, "--prompt", "hello", "--max-new-tokens", "4"],
-        ["perplexity", *model, "--text", str(text), "--window", "5"],
         ["generate", *model, "--prompt", "hello", "--max-new-tokens", "400"],
         ["generate", *model, "--prompt", "hello", "--shards", "3x1"],
         ["generate", "--model", str(bare), "--mesh", "2", "--prompt", "hello"],
@@ -158,11 +156,11 @@ def test_rank_0_prints_and_an_error_is_printed_once(tmp_path, capsys):
         else:
             assert errors == "" and _counted(out) == _counted(alone.out)
     where = "emulated on 2 ranks, each on the CPU by torch, exchange explicit\n"
-    messages = {rank[3][2].removeprefix(where) for rank in (ours, others)}
+    messages = {rank[2][2].removeprefix(where) for rank in (ours, others)}
     assert messages == {"", "wafer-triton: error: shards 3x1: 2 ranks cannot form stages of 3 ranks each for 2 "
                             "layers; give other shards, or none\n"}  # fmt: skip
-    assert "no tokenizer there (tokenizer.json)" in ours[4][2] + others[4][2]
-    assert capsys.readouterr().err == "" and main(commands[3]) == 2
+    assert "no tokenizer there (tokenizer.json)" in ours[3][2] + others[3][2]
+    assert capsys.readouterr().err == "" and main(commands[2]) == 2
     assert "shards 3x1 are for 3 ranks, and there is one; use torchrun" in capsys.readouterr().err
 
 

@@ -1,14 +1,12 @@
-"""The decoder as a module: forward, its state_dict; made from a shape alone; and chat."""
+"""The decoder as a module: forward, its state_dict; made from a shape alone."""
 
 import copy
-import json
 import pickle
 from collections import Counter
 from dataclasses import replace
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from wafer_triton.errors import CacheError, CheckpointError, ConfigError, DtypeError, ShapeError
 from wafer_triton.models.config import DecoderConfig
@@ -163,7 +161,7 @@ def test_torch_modes_around_a_model_change_nothing(single):
         assert all(map(torch.equal, [*got, single.step(9)], [*wanted, wanted[1]]))
 
 
-# --- from a shape alone, and chat ---
+# --- from a shape alone ---
 
 
 def test_random_weights_depend_on_the_seed_alone():
@@ -183,44 +181,3 @@ def test_every_known_shape_is_a_configuration(name):
 def test_an_unknown_shape_is_named():
     with pytest.raises(ConfigError, match="unknown model 'lama3-8b'; nearest: llama3-8b"):
         config_of("lama3-8b")
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    """Write a folder with a tokenizer of words and a chat template."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    folder = tmp_path_factory.mktemp("chat")
-    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = LlamaConfig(**sizes, vocab_size=8, eos_token_id=None, bos_token_id=None)
-    LlamaForCausalLM(config).save_pretrained(folder)
-    vocabulary = ["<unk>", "user", "bot", "hi", "you", "are", "a", "mesh"]
-    words = Tokenizer(models.WordLevel({word: number for number, word in enumerate(vocabulary)}))
-    words.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>")
-    tokenizer.chat_template = (
-        "{% for m in messages %}{{ m.role }} {{ m.content }} {% endfor %}{% if add_generation_prompt %}bot{% endif %}"
-    )
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
-def test_chat_goes_through_the_template(checkpoint):
-    model = WaferForCausalLM.from_pretrained(checkpoint, mesh=2, max_length=16)
-    stream = model.chat([{"role": "user", "content": "hi you"}], 3)
-    assert stream.prompts == [[1, 3, 4, 2]]
-    assert list(stream) == list(model.generate([1, 3, 4, 2], 3))
-
-
-def test_chat_without_a_template_or_tokenizer(checkpoint, tmp_path):
-    with pytest.raises(CheckpointError, match="made from a configuration has no tokenizer"):
-        WaferForCausalLM.from_config(CONFIG, mesh=2).chat([], 1)
-    for file in checkpoint.iterdir():
-        if "chat_template" not in file.name:
-            (tmp_path / file.name).write_bytes(file.read_bytes())
-    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
-    settings.pop("chat_template", None)
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
-    with pytest.raises(CheckpointError, match="the tokenizer has no chat template"):
-        WaferForCausalLM.from_pretrained(tmp_path, mesh=2, max_length=16).chat([{"role": "user", "content": "hi"}], 1)

@@ -1,7 +1,5 @@
-"""Precision reports and perplexity: against transformers', and the commands' output."""
+"""Perplexity against transformers'."""
 
-import json
-import sys
 from math import exp, log
 
 import pytest
@@ -9,10 +7,9 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from wafer_triton.cli.main import main
 from wafer_triton.errors import ShapeError
 from wafer_triton.models.decoder import WaferForCausalLM
-from wafer_triton.models.precision import compare, perplexity, windows
+from wafer_triton.models.precision import perplexity, windows
 
 pytestmark = pytest.mark.slow
 
@@ -69,97 +66,6 @@ def test_perplexity_equals_transformers(folder, window):
     assert judged.perplexity == exp(judged.nats / 59) and log(judged.perplexity) == pytest.approx(wanted / 59, rel=1e-5)
 
 
-def test_fp32_differs_from_itself_nowhere(folder):
-    model = wafer(folder)
-    precision = compare(model, model, ids(), 32)
-    assert (precision.largest, precision.relative_rms, precision.differ, precision.first) == (0.0, 0.0, 0, None)
-    assert precision.perplexity == precision.fp32_perplexity == perplexity(model, ids(), 32).perplexity
-
-
-@pytest.mark.parametrize(("dtype", "accumulate"), [("fp16", "fp32"), ("fp16", "fp16"), ("bf16", "fp32")])
-def test_a_precision_report_equals_a_comparison_of_logits(folder, dtype, accumulate):
-    model, judge = wafer(folder, dtype=dtype, accumulate=accumulate), wafer(folder)
-    got, wanted = (decoder(torch.tensor([ids()[:-1]]))[0].float() for decoder in (model, judge))
-    precision = compare(model, judge, ids(), 64)
-    assert precision.largest == float((got - wanted).double().abs().max()) > 0
-    assert precision.relative_rms == pytest.approx(float((got - wanted).norm() / wanted.norm()), rel=1e-5)
-    other = (got.argmax(-1) != wanted.argmax(-1)).nonzero().flatten().tolist()
-    assert precision.differ == len(other) and precision.first == (other[0] if other else None)
-    if other:
-        assert (precision.wanted, precision.got) == (int(wanted[other[0]].argmax()), int(got[other[0]].argmax()))
-
-
-def test_fp16_sums_are_worse_than_fp32_sums(folder):
-    judge = wafer(folder)
-    kept, rounded = (
-        compare(wafer(folder, dtype="fp16", accumulate=sums), judge, ids(), 64).relative_rms
-        for sums in ("fp32", "fp16")
-    )
-    assert 1e-5 < kept < rounded < 0.1
-
-
-def run(capsys, *args: str) -> tuple[int, str, str]:
-    code = main([str(arg) for arg in args])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
-
-
-@pytest.fixture
-def options(folder):
-    return ["--model", folder, "--text", folder / "text.txt", "--mesh", "3", "--window", "32"]
-
-
-def test_perplexity_command(folder, options, capsys):
-    code, out, err = run(capsys, "perplexity", *options, "--dtype", "fp32", "--tokens", "40", "--json")
-    record = json.loads(out)
-    assert code == 0 and out.count("\n") == 1 and "perplexity" in err
-    wanted = perplexity(wafer(folder), ids()[:40], 32)
-    assert (record["perplexity"], record["tokens"]) == (wanted.perplexity, 39)
-    assert (
-        record["mesh"] == record["prefill_mesh"] == "3x3"
-        and record["window"] == 32
-        and 0 < record["sram_peak_bytes"] <= 49_152
-    )
-
-
-def test_precision_command(folder, options, capsys):
-    code, out, _ = run(capsys, "precision", *options, "--accumulate", "fp16", "--json")
-    record = json.loads(out)
-    wanted = compare(wafer(folder, dtype="fp16", accumulate="fp16"), wafer(folder), ids(), 32)
-    assert code == 0 and out.count("\n") == 1
-    assert record["largest"] == wanted.largest and record["relative_rms"] == wanted.relative_rms
-    assert record["tokens"] == 59 and record["accumulate"] == "fp16"
-
-
-SMALL = "wormhole,rows=4,cols=5"  # a device on which a search of meshes is short
-
-
-def test_precision_on_planned_meshes(options, capsys):
-    code, out, _ = run(capsys, "precision", *options[:4], "--mesh", "plan", "--device", SMALL, "--json")
-    record = json.loads(out)
-    assert code == 0 and 0 < record["relative_rms"] < 0.1
-    assert record["mesh"] != "3x3" and record["device"] == SMALL
-
-
-def test_without_json_people_read_stdout(options, capsys):
-    code, out, _ = run(capsys, "perplexity", *options)
-    assert code == 0 and "perplexity" in out and "emulation time" in out
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"--text": "/nowhere.txt"}, "nowhere.txt: there is no such file"),
-        ({"--text": sys.executable}, "is not UTF-8 text (line 1 has "),
-        ({"--tokens": "1"}, "tokens = 1: at least two are needed"),
-        ({"--window": "1"}, "windows of 1 tokens have no token to predict; give at least 2"),
-        ({"--model": "/nowhere"}, "/nowhere: there is no such folder; give one in Hugging Face layout"),
-        ({"--accumulate": "fp16", "--dtype": "bf16"}, "accumulate='fp16' needs fp16 tiles"),
-    ],
-)
-@pytest.mark.parametrize("command", ["perplexity", "precision"])
-def test_mistakes_are_one_line_and_code_2(command, changed, message, options, capsys):
-    given = dict(zip(options[::2], options[1::2], strict=True)) | changed
-    code, out, err = run(capsys, command, *(word for pair in given.items() for word in pair), "--json")
-    assert code == 2 and out == ""
-    assert err.strip().splitlines()[-1].startswith("wafer-triton: error: ") and message in err
+def test_a_text_of_one_token_has_none_to_predict(folder):
+    with pytest.raises(ShapeError, match="the text has no token to predict; give at least 2 tokens"):
+        perplexity(wafer(folder), [1], 16)

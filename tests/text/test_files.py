@@ -8,7 +8,6 @@ import pytest
 from wafer_triton.cost.calibrate.own import read as read_measurements
 from wafer_triton.device import device
 from wafer_triton.errors import WaferError
-from wafer_triton.models.checkpoint.text import file_text
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.serve.traces import read_trace
 from wafer_triton.shape.read import shape_of
@@ -39,7 +38,6 @@ KINDS = [
     ("a.csv", "arrival,input,output,café\n0,1,1,2\n", lambda path: len(read_trace(path)), 1),
     ("a.jsonl", '{"arrival": 0, "input": 1, "output": 2, "café": 3}\n', lambda path: len(read_trace(path)), 1),
     ("b.csv", "mesh,tile_m,tile_k,tile_n,cycles\n16,1,1,1,2600\n", lambda path: len(read_measurements(path)), 1),
-    ("a.txt", "café\n", lambda path: file_text(path).strip(), "café"),
 ]
 IDS = [name for name, *_ in KINDS]
 

@@ -14,7 +14,7 @@ from wafer_triton.text.quantity import unit
 
 NEEDED = ("cap", "predicted", "device", "tokens")
 SHOWN = ("tokens_per_second", "seconds_per_pass", "s_mbu", "mbu", "s_mfu", "mfu", "distinct_experts")
-OWN = {"dollars_per_million_tokens": unit("$", "a million tokens"), "accuracy": unit(""), "perplexity": unit("")}
+OWN = {"accuracy": unit("")}
 AXES = ("performance", "cost", "accuracy")
 
 
@@ -25,18 +25,12 @@ def cap(args: argparse.Namespace) -> int:
     from wafer_triton.draw import tables
     from wafer_triton.text.quantity import PREDICTED, Legend
 
-    judged = {"accuracy": args.accuracy or [], "perplexity": [_perplexity(path) for path in args.perplexity or []]}
-    for name, values in judged.items():
-        if values and len(values) != len(args.runs):
-            raise ConfigError(f"{len(values)} times --{name} for {len(args.runs)} runs; give one for each, in order")
-    if all(judged.values()):
-        raise ConfigError("give either --accuracy or --perplexity for all runs, not both")
-    if bool(args.hardware_price) != bool(args.lifetime_hours):
-        raise ConfigError("--hardware-price and --lifetime-hours go together: the price is spread over the lifetime")
+    accuracies = args.accuracy or []
+    if accuracies and len(accuracies) != len(args.runs):
+        raise ConfigError(f"{len(accuracies)} times --accuracy for {len(args.runs)} runs; give one for each, in order")
     rows = [_row(run, args) for run in args.runs]
-    for name, values in judged.items():
-        for row, value in zip(rows, values, strict=False):
-            row[name] = value
+    for row, value in zip(rows, accuracies, strict=False):
+        row["accuracy"] = value
     present = [name for name in rows[0] if any(row.get(name) is not None for row in rows)]
     shown = [{name: row.get(name) for name in present} for row in rows]
     texts = [tables.records(shown, Legend(Cap, Prediction, OWN), title=f"decode, {PREDICTED}")]
@@ -54,21 +48,14 @@ def cap(args: argparse.Namespace) -> int:
 
 
 def _row(run: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """Return one run's measures in decode, with the price of a token."""
+    """Return one run's measures in decode."""
     record = _read(run)
     measures, predicted = record["cap"]["decode"], record["predicted"]["decode"]
     row: dict[str, Any] = {"run": run.stem, "device": record["device"]}
     row |= {name: measures.get(name) for name in SHOWN}
-    row["joules_per_token"] = joules = predicted.get("joules_per_token")
-    seconds = 1 / measures["tokens_per_second"]
+    row["joules_per_token"] = predicted.get("joules_per_token")
     if args.watts is not None:
-        row["joules_per_token"] = joules = args.watts * seconds
-    dollars = None
-    if args.kwh_price is not None and joules is not None:
-        dollars = joules / 3.6e6 * args.kwh_price
-    if args.hardware_price is not None:
-        dollars = (dollars or 0.0) + args.hardware_price * seconds / (args.lifetime_hours * 3600)
-    row["dollars_per_million_tokens"] = None if dollars is None else 1e6 * dollars
+        row["joules_per_token"] = args.watts / measures["tokens_per_second"]
     return row
 
 
@@ -105,27 +92,12 @@ def _wrong(record: dict[str, Any]) -> list[str]:
     return wrong + [f"device = {record['device']!r} is no name"] * (not isinstance(record["device"], str))
 
 
-def _perplexity(path: Path) -> float:
-    """Return the last perplexity that `perplexity --json` printed; ConfigError for a file that holds no such record."""
-    try:
-        value = float(read_record(path, ConfigError, "perplexity")["perplexity"])
-    except ConfigError:
-        raise
-    except (ValueError, KeyError, TypeError, IndexError, OverflowError):
-        raise ConfigError(f"{path}: no perplexity; give the last line of `perplexity --json`") from None
-    if not 0 < value < math.inf:
-        raise ConfigError(f"{path}: perplexity = {value} is not positive; give the last line of `perplexity --json`")
-    return value
-
-
 def _scaled(rows: list[dict[str, Any]]) -> list[dict[str, float]]:
     """Return, of each run, its place on every axis that all runs have, by min-max; the best is 1, and so are equals."""
     values = {
         "performance": [row["tokens_per_second"] for row in rows],
-        "cost": [
-            None if row["dollars_per_million_tokens"] is None else -row["dollars_per_million_tokens"] for row in rows
-        ],
-        "accuracy": [row.get("accuracy", -row["perplexity"] if "perplexity" in row else None) for row in rows],
+        "cost": [None if row["joules_per_token"] is None else -row["joules_per_token"] for row in rows],
+        "accuracy": [row.get("accuracy") for row in rows],
     }
     scaled: list[dict[str, float]] = [{} for _ in rows]
     for axis in AXES:
@@ -175,17 +147,7 @@ COMMANDS = (
         (
             option("runs", type=path, nargs="+", metavar="RUN.json", help="the output of `generate --json`"),
             option("--accuracy", type=number, action="append", metavar="A", help="of a run; once for each, in order"),
-            option(
-                "--perplexity",
-                type=path,
-                action="append",
-                metavar="FILE",
-                help="in place of an accuracy, the output of `perplexity --json`; once for each run, in order",
-            ),
             option("--watts", type=positive, metavar="W", help="power of the device (default: its own)"),
-            option("--kwh-price", type=positive, metavar="P", help="price of a kWh"),
-            option("--hardware-price", type=positive, metavar="P", help="of the device, spread over its lifetime"),
-            option("--lifetime-hours", type=positive, metavar="H", help="of the device"),
             option("--out", type=path, metavar="FILE", help="a picture, .png, .svg or .pdf"),
         ),
     ),

@@ -25,7 +25,6 @@ from wafer_triton.cli import (
     explain,
     generate,
     gone,
-    judge,
     serve,
     sweep,
     train,
@@ -48,7 +47,6 @@ COMMANDS = tuple(
             cap,
             serve,
             calibrate,
-            judge,
             train,
         )
     )

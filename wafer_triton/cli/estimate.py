@@ -36,24 +36,21 @@ BASIS = ("constants", "error_band", "outside", "layout")  # of a plan, printed o
 # Seconds of a plan, and more for each side: llama3-8b and, as a mixture, olmoe-1b-7b at --step 20 and 2, both for
 # 4,096 and 256 tokens, in CPU seconds of a busy Intel Xeon with 2 cores.
 OF_A_DECODER, OF_A_MIXTURE = (2.5, 0.075), (5.0, 0.12)
-ENERGY = "bound by the given seconds and the power of each side alone"  # the line under an estimate of energy
 
 
 def estimate(args: argparse.Namespace) -> int:
-    """predict cycles, tokens per second, capacity or energy"""
-    from wafer_triton import estimate
+    """predict cycles, tokens per second or capacity"""
     from wafer_triton.compare.explain import bounds
     from wafer_triton.compare.sweep import KINDS
     from wafer_triton.draw import tables
 
     options = arguments_of(args)
-    estimated = KINDS.get(args.kind, estimate.energy)(**options)
+    estimated = KINDS[args.kind](**options)
     text = tables.fields(asdict(estimated), Legend(type(estimated)), title=_title(args.kind, options))
     found = bounds(args.kind, **options)
-    line = ENERGY if found is None else str(found)
-    answer = asdict(estimated) | {"bounds": None if found is None else asdict(found)}
+    answer = asdict(estimated) | {"bounds": asdict(found)}
     notes = [*notes_of(args, options), _without_ways(estimated), _energy(args, estimated)]
-    return tell(args, answer, text, line, *filter(None, notes))
+    return tell(args, answer, text, str(found), *filter(None, notes))
 
 
 def arguments_of(args: argparse.Namespace) -> dict[str, Any]:
@@ -95,7 +92,7 @@ def _priced(args: argparse.Namespace) -> str:
 def _positions(args: argparse.Namespace) -> str:
     """Return a note on more tokens than a model has positions for."""
     tokens = {name: getattr(args, name, None) for name in ("context", "tokens", "input", "output")}
-    if args.kind in ("gemm", "gemv", "energy", "kv") or args.model is None:
+    if args.kind in ("gemm", "gemv", "kv") or args.model is None:
         return ""
     from wafer_triton.shape.read import positions
 
@@ -302,18 +299,6 @@ KINDS = (
         "decode of a batch, in groups that follow one another through the regions",
     ),
     Command("kv", estimate, (*MODEL, MESH, DEVICE, HEADS, PROGRAM), "how many tokens the cache holds"),
-    Command(
-        "energy",
-        estimate,
-        (
-            DEVICE,
-            option("--seconds", type=number, required=True, help="on the whole wafer"),
-            option("--against", default="a100", help="the GPU (default: %(default)s)"),
-            option("--against-seconds", type=number, required=True, help="on the GPUs"),
-            option("--gpus", type=count, default=1, metavar="N", help="how many (default: %(default)s)"),
-        ),
-        "energy against GPUs",
-    ),
 )
 COMMANDS = (
     Command("estimate", estimate, kinds=KINDS),

@@ -13,8 +13,6 @@ from wafer_triton.text.quantity import PREDICTED, digits, quantity
 if TYPE_CHECKING:
     from wafer_triton.compare.explain import Explanation
 
-GIVEN = "energy"  # the kind of estimates whose times are given
-
 
 def explain(args: argparse.Namespace) -> int:
     """explain an estimate: its bounds, the effect of each number of the device, and the changes that pay most"""
@@ -78,6 +76,6 @@ COMMANDS = (
     Command(
         "explain",
         explain,
-        kinds=tuple(replace(kind, run=explain, options=(*kind.options, DRAW)) for kind in KINDS if kind.name != GIVEN),
+        kinds=tuple(replace(kind, run=explain, options=(*kind.options, DRAW)) for kind in KINDS),
     ),
 )

@@ -69,7 +69,7 @@ def generate(args: argparse.Namespace) -> int:
     def placed(placement: Placement) -> None:
         tell_where(executor)
         steps = args.max_new_tokens - 1
-        progress.announce(effort.seconds(placement, executor, prompts=1, tokens=len(text.prompt), steps=steps))
+        progress.announce(effort.seconds(placement, executor, tokens=len(text.prompt), steps=steps))
 
     begun = perf_counter()
     searching(args)
@@ -181,7 +181,7 @@ COMMANDS = (
         generate,
         (
             CHECKPOINT,
-            option("--prompt", type=utf8, required=True, help="the text to continue, as it is (no chat template)"),
+            option("--prompt", type=utf8, required=True, help="the text to continue, as it is"),
             option("--max-new-tokens", type=count, default=32, metavar="N", help="stop after N (default: %(default)s)"),
             option(
                 "--max-length",

@@ -3,5 +3,14 @@
 from __future__ import annotations
 
 # What a user typed after `wafer-triton`, such as "train" or "estimate energy".
-COMMANDS: dict[str, str] = {}
-OPTIONS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {
+    "estimate energy": "an energy is power times seconds; every estimate of a token or a request has its own",
+    "perplexity": "call wafer_triton.models.precision.perplexity(model, ids)",
+    "precision": "compare wafer_triton.models.precision.perplexity of a model in each dtype",
+}
+OPTIONS: dict[str, str] = {
+    "--hardware-price": "the cost of a run is its energy a token",
+    "--kwh-price": "the cost of a run is its energy a token",
+    "--lifetime-hours": "the cost of a run is its energy a token",
+    "--perplexity": "give --accuracy",
+}

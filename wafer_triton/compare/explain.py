@@ -18,7 +18,7 @@ from wafer_triton.compare.tracing import elasticities, traced
 from wafer_triton.device import Device, DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.device.mesh import as_mesh
-from wafer_triton.errors import DeviceError, WaferError, check_type
+from wafer_triton.errors import DeviceError, WaferError
 from wafer_triton.place.fitting import without_hints
 from wafer_triton.text.arguments import checked
 from wafer_triton.text.calls import bound
@@ -117,14 +117,10 @@ class Explanation:
 
 
 @bound
-def bounds(kind: str, *, device: DeviceLike = "wse2", **arguments: Any) -> Bounds | None:
-    """Return the bounds of an estimate of a kind of `sweep.KINDS`; None for `energy`, whose times are given.
-
-    Raises as the estimate.
-    """
-    check_type("bounds: kind", kind, str)
+def bounds(kind: str, *, device: DeviceLike = "wse2", **arguments: Any) -> Bounds:
+    """Return the bounds of an estimate of a kind of `sweep.KINDS`; raises as the estimate."""
     if kind not in FIGURES:
-        return None
+        raise DeviceError(f"explain {kind!r}: choose one of {', '.join(FIGURES)}")
     chip = find_device(device)
     if kind == "kv":
         held = KINDS[kind](device=chip, **arguments)
@@ -150,12 +146,9 @@ def explain(kind: str, *, device: DeviceLike = "wse2", progress: Progress = sile
     Effects are of all numbers of `VARIED`; changes are these, and meshes of other sizes. Reports "estimates" to
     `progress`. Raises DeviceError for another kind.
     """
-    if kind not in FIGURES:
-        said = "its times are given, and its ratio is in proportion to them and to power; " * (kind == "energy")
-        raise DeviceError(f"explain {kind!r}: {said}choose one of {', '.join(FIGURES)}")
-    chip, figure = find_device(device), FIGURES[kind]
+    chip = find_device(device)
     found = bounds(kind, device=chip, **arguments)
-    assert found is not None, "the kind has a figure"
+    figure = found.figure
     base = KINDS[kind](device=chip, **arguments)
     value, least = getattr(base, figure), less_is_better(figure)
 
