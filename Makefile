@@ -38,6 +38,7 @@ small-tests: .venv/.installed
 all: .venv/.installed  ## the rest: planted faults, other targets, whole models, searches, large meshes, ranks, pages
 	$(BIN)/python tests/helpers/planted.py
 	$(PYTEST) -m large
+	WAFER_REHEARSE=1 $(PYTEST) tests/gpu
 
 coverage: .venv/.installed  ## lines that neither `make test` nor `make all` reaches, after twice their time
 	@rm -rf build/coverage && mkdir -p build/coverage

@@ -1,6 +1,5 @@
 """The suites of bench/: a small case of each, on a device where every run takes a second, and their workers' log."""
 
-import importlib
 import json
 import os
 import subprocess
@@ -55,13 +54,6 @@ def steady(monkeypatch):
     yield
     limits.bandwidth.cache_clear()
     limits.matrix_rate.cache_clear()
-
-
-@pytest.mark.parametrize(
-    "suite", sorted(path.stem for path in (supervise.ROOT / "bench" / "suites").glob("bench_*.py"))
-)
-def test_a_suite_can_be_imported(suite):
-    importlib.import_module(suite)
 
 
 def test_a_first_estimate_is_timed_without_kept_results():

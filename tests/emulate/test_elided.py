@@ -50,13 +50,14 @@ def test_tiles_of_any_size_wherever_they_lie(sizes, dtype, shared):
 
 def test_infinity_stays_in_its_row():
     """Check that infinity in row 5 of a tile of mesh row 2 reaches row 5 of the products of that mesh row alone."""
-    order = torch.tensor(ring(SIDE).tolist(), dtype=torch.int32)
-    a = torch.ones(SIDE, SIDE, 64, 16, dtype=torch.bfloat16)
-    a[2, 3, 5, 0] = float("inf")
-    b = torch.ones(SIDE, SIDE, 16, 64, dtype=torch.bfloat16)
-    out = Operand(torch.zeros(SIDE * SIDE * 64 * 64), 0, 64 * 64)
-    operands = Operand(a.flatten(), 0, 64 * 16), Operand(b.flatten(), 0, 16 * 64)
-    labels = Labels(order * SIDE, order, 0), Labels(order, order * SIDE, 0)
+    with torch.device(DEVICE):
+        order = torch.tensor(ring(SIDE).tolist(), dtype=torch.int32)
+        a = torch.ones(SIDE, SIDE, 64, 16, dtype=torch.bfloat16)
+        a[2, 3, 5, 0] = float("inf")
+        b = torch.ones(SIDE, SIDE, 16, 64, dtype=torch.bfloat16)
+        out = Operand(torch.zeros(SIDE * SIDE * 64 * 64), 0, 64 * 64)
+        operands = Operand(a.flatten(), 0, 64 * 16), Operand(b.flatten(), 0, 16 * 64)
+        labels = Labels(order * SIDE, order, 0), Labels(order, order * SIDE, 0)
     elided(out, out, *operands, order, order, *labels, m=64, k=16, n=64)
     got = out.tensor.view(SIDE, SIDE, 64, 64)
     want = torch.full_like(got, SIDE * 16.0)

@@ -171,7 +171,7 @@ def test_runs_again_and_again(case, exchange, made, operands, size):
 def test_a_captured_program_is_its_run(case, exchange, made, operands):
     what, given, others = made(case, "bf16"), operands(case, "bf16"), operands(case, "bf16")
     program = bound(what, given, TritonExecutor(exchange=exchange))
-    replay = program.captured()
+    replay = program.captured
     for one in (given, others, given):
         write(what, program, one)
         replay()
