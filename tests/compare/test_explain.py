@@ -25,7 +25,6 @@ SMALL = {"model": "smollm2-135m", "as_if": True}
 CASES = [
     ("gemm", {"mesh": 7, "m": 144, "k": 140, "n": 144}),
     ("gemm", {"mesh": 8, "m": 144, "k": 140, "n": 144, "dtype": "fp32", "algorithm": "summa"}),
-    ("gemm", {"mesh": 8, "m": 144, "k": 140, "n": 144, "algorithm": "t10"}),
     ("gemv", {"mesh": 8, "k": 409, "n": 406}),
     ("decode", SMALL | {"mesh": 8, "context": 409}),
     ("decode", SMALL | {"mesh": 8, "context": 64, "program": "paper-benchmark"}),

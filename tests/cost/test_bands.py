@@ -171,11 +171,6 @@ def test_derived_constants_are_reported_as_not_calibrated(of):
         assert estimated.constants == "derived from the device's numbers, not calibrated"
 
 
-def test_a_rival_s_cost_is_assumed():
-    rival = gemm("wse2", 20, algorithm="t10")
-    assert (rival.constants, rival.error_band) == ("a stated cost assumption, not calibrated", None)
-
-
 def test_a_request_has_the_larger_band_and_says_which_phase_lies_outside():
     estimated = estimate.request(model="llama3-8b", prefill_mesh=300, decode_mesh=360, input=512, output=3584)
     assert estimated.outside == (

@@ -18,7 +18,7 @@ from wafer_triton.cost.price import best_groups, price
 from wafer_triton.count.routes import routes
 from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh, as_mesh
-from wafer_triton.errors import ConfigError, MeshError, ShapeError
+from wafer_triton.errors import ConfigError, ShapeError
 from wafer_triton.schedule import decode, prefill
 from wafer_triton.schedule.block import drafted
 from wafer_triton.schedule.builder import Builder
@@ -78,15 +78,6 @@ def test_prefill_gains_from_more_cores() -> None:
     assert speeds == sorted(speeds)
 
 
-@pytest.mark.parametrize("rival", ["t10", "ladder"])
-def test_rivals_name_their_assumption(rival: str) -> None:
-    for found in (square("wse2", 360, 2048, rival), estimate.gemv(mesh=360, k=720, n=720, algorithm=rival)):
-        assert found.assumed
-        assert found.cycles > 0
-    assert square("wse2", 360, 2048, rival).cycles > square("wse2", 360, 2048).cycles
-    assert square("wse2", 360, 2048).assumed is None
-
-
 def test_kv_capacity_of_the_paper() -> None:
     held = estimate.kv(device="wse2", model="llama3-8b", mesh=360, program="paper-benchmark")
     assert held.concat_tokens == pytest.approx(382, rel=0.02)
@@ -108,8 +99,6 @@ def test_a_gemv_of_several_vectors_is_the_schedule_of_their_rows() -> None:
     whole = price(recipe("gemv", Mesh(48, 48), "fp16", ((4, 576), (576, 1536)), options).schedule, c)
     assert four.cycles == pytest.approx(whole.cycles + c.kernel_cycles) and four.link_bytes == 4 * one.link_bytes
     assert "GEMV of several vectors was not measured" in str(four.outside) and four.error_band > one.error_band
-    with pytest.raises(MeshError, match="GEMV algorithm 't10' takes one vector, not m = 4; use 'ktree'"):
-        estimate.gemv(**given, m=4, algorithm="t10")
     with pytest.raises(ShapeError, match="m = 0 must be a whole number of at least 1"):
         estimate.gemv(**given, m=0)
 

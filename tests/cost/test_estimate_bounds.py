@@ -17,7 +17,7 @@ devices = st.sampled_from(["wse2", "wse3", "wormhole"])
 
 
 @settings(max_examples=60, deadline=None)
-@given(devices, st.integers(1, 8), tile, tile, tile, st.sampled_from(["mesh", "cannon", "summa", "t10", "ladder"]))
+@given(devices, st.integers(1, 8), tile, tile, tile, st.sampled_from(["mesh", "cannon", "summa"]))
 def test_a_gemm_keeps_within_its_bounds(on: str, side: int, m: int, k: int, n: int, algorithm: str) -> None:
     found = estimate.gemm(device=on, mesh=side, m=m, k=k, n=n, algorithm=algorithm)
     check_bounds(found)
@@ -26,7 +26,7 @@ def test_a_gemm_keeps_within_its_bounds(on: str, side: int, m: int, k: int, n: i
 @settings(max_examples=60, deadline=None)
 @given(
     devices, st.integers(1, 8), sides.filter(lambda one: one <= 8), tile, tile,
-    st.sampled_from(["ktree", "pipeline", "ring", "star", "two-phase", "t10", "ladder"]),
+    st.sampled_from(["ktree", "pipeline", "ring", "star", "two-phase"]),
 )  # fmt: skip
 def test_a_gemv_keeps_within_its_bounds(on: str, rows: int, cols: int, k: int, n: int, algorithm: str) -> None:
     check_bounds(estimate.gemv(device=on, mesh=(rows, cols), k=k, n=n, algorithm=algorithm))

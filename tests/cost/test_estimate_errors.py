@@ -17,7 +17,7 @@ from wafer_triton.schedule import sram
         (
             lambda: estimate.gemm(mesh=8, m=8, k=8, n=8, algorithm="strassen"),
             MeshError,
-            "choose one of mesh, cannon, summa, allgather, t10, ladder",
+            "choose one of mesh, cannon, summa, allgather",
         ),
         (lambda: estimate.gemv(mesh=8, k=8, n=8, algorithm="tree"), MeshError, "choose one of ktree"),
         (lambda: estimate.gemv(mesh=8, k=8, n=8, groups=0), MeshError, "groups = 0 must be at least 1"),

@@ -12,7 +12,7 @@ from wafer_triton.cli import main as cli
 from wafer_triton.cost.calibrate import FAMILIES, fit, paper
 from wafer_triton.cost.calibrate.cells import VERDICTS, Cell, summaries
 
-GPUS = ("SGLang", "cuBLAS")
+NOT_PREDICTED = ("SGLang", "cuBLAS", "T10", "Ladder")
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +27,8 @@ def test_every_cell_of_tables_2_to_8_is_there_in_order(cells: tuple[Cell, ...]) 
     names = ("table", "what", "model", "system", "mesh", "value")
     assert shown[: len(records)] == [tuple(record[name] for name in names) for record in records]
     assert {cell.table for cell in cells[len(records) :]} == {"text"}
-    for cell in cells:  # a GPU's alone is not predicted
-        assert (cell.verdict == "context") == cell.system.startswith(GPUS) == (cell.predicted is None)
+    for cell in cells:
+        assert (cell.verdict == "context") == cell.system.startswith(NOT_PREDICTED) == (cell.predicted is None)
 
 
 def test_verdicts_follow_from_bands(cells: tuple[Cell, ...]) -> None:
@@ -51,8 +51,8 @@ def test_the_best_evidence_and_the_misses(cells: tuple[Cell, ...]) -> None:
     unfitted = [cell for cell in own if cell.verdict == "within"]
     assert len(unfitted) == 16 and max(abs(cell.error) for cell in unfitted) < 0.05
     missed = [cell for cell in cells if cell.verdict == "miss"]
-    assert {cell.system for cell in missed if cell.table in "34"} == {"T10", "Ladder"}
-    assert all(abs(cell.error) < 0.3 for cell in missed if cell.table == "2" and cell.system == "WaferLLM")
+    assert not [cell for cell in missed if cell.table in "34"]
+    assert all(abs(cell.error) < 0.3 for cell in missed if cell.table == "2")
     assert {cell.model for cell in missed if cell.table == "5"} == {"llama2-13b"}
     assert all(cell.note for cell in missed)
 

@@ -221,7 +221,7 @@ def test_plans_hold_the_model():
         assert plan.constants == "fitted: wse2" and plan.error_band > 0
 
 
-@pytest.mark.parametrize("algorithm, relayed", [("mesh", False), ("cannon", False), ("summa", True), ("ladder", True)])
+@pytest.mark.parametrize("algorithm, relayed", [("mesh", False), ("cannon", False), ("summa", True)])
 def test_a_relayed_product_is_reported_as_relayed(algorithm, relayed, capsys):
     line = f"estimate gemm --mesh 32 --m 64 --k 64 --n 64 --algorithm {algorithm}"
     assert cli.main(line.split()) == 0

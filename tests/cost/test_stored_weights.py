@@ -106,8 +106,6 @@ def test_predictions_of_products_take_bytes() -> None:
     usual, byte = (estimate.gemv(mesh=8, k=512, n=512, dtype=dtype) for dtype in ("fp16", "fp8"))
     assert usual.sram_peak_bytes - byte.sram_peak_bytes == 64 * 64 and byte.cycles == usual.cycles
     assert "weights in fp8 were not measured" in str(byte.outside)
-    rival = [estimate.gemm(mesh=8, m=64, k=64, n=64, dtype=dtype, algorithm="t10") for dtype in ("fp16", "int8")]
-    assert rival[1].sram_peak_bytes < rival[0].sram_peak_bytes
     rows = compare_gemv(8, 64, 64, dtype="int8")
     assert {row.error for row in rows} == {None}
 

@@ -102,7 +102,6 @@ def wrong(capsys, tmp_path, monkeypatch):
         ("estimate kv --dim 8 --ffn 8 --heads 3 --layers 1 --mesh 4", "dim = 8 is not a multiple of heads = 3"),
         ("cap run.json --watts 0", "argument --watts: '0' is not a positive number"),
         ("cap run.json --watts x", "argument --watts: 'x' is not a positive number"),
-        ("estimate gemv --mesh 8 --k 8 --n 8 --algorithm t10 --groups 2", "'t10' takes no groups; use 'ktree'"),
         ("compare gemv --k 1000000000 --n 1000000000 --mesh 1", "numbers; take smaller sizes"),
         (
             "compare gemv --k 8 --n 8 --mesh 4 --m 3",

@@ -77,7 +77,7 @@ def _energy(args: argparse.Namespace, estimated: Any) -> str:
 
 
 def _priced(args: argparse.Namespace) -> str:
-    """Return how `compare` prices the same product, where it does."""
+    """Return how `compare` prices the same product."""
     from wafer_triton.compare.agreement import agreement
     from wafer_triton.compare.product import Compared
 
@@ -85,8 +85,7 @@ def _priced(args: argparse.Namespace) -> str:
         return ""
     shapes = (args.m or 1, args.k), (args.k, args.n)
     product = Compared(args.kind, as_mesh(args.mesh, args.device), args.dtype, shapes)
-    known = args.algorithm in product.algorithms
-    return str(agreement(product, args.algorithm, getattr(args, "groups", None))) if known else ""
+    return str(agreement(product, args.algorithm, getattr(args, "groups", None)))
 
 
 def _positions(args: argparse.Namespace) -> str:
@@ -209,7 +208,7 @@ KINDS = (
         (
             MESH,
             *(size(f"--{name}", "size of the whole matrices") for name in "mkn"),
-            option("--algorithm", default="mesh", help="mesh, cannon, summa, allgather, t10 or ladder"),
+            option("--algorithm", default="mesh", help="mesh, cannon, summa or allgather"),
             DEVICE,
             STORED,
         ),
@@ -222,7 +221,7 @@ KINDS = (
             MESH,
             *(size(f"--{name}", "size of the whole matrix") for name in "kn"),
             option("--m", type=count, metavar="N", help="vectors that go at once (default: one)"),
-            option("--algorithm", default="ktree", help="ktree, pipeline, ring, star, two-phase, t10 or ladder"),
+            option("--algorithm", default="ktree", help="ktree, pipeline, ring, star or two-phase"),
             GROUPS,
             DEVICE,
             STORED,

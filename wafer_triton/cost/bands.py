@@ -119,7 +119,6 @@ def fits(of: Device) -> dict[str, Any]:
 
 
 SEVERAL = ("decode of several sequences was not measured",)  # for estimates of a batch
-ASSUMED = Basis("a stated cost assumption, not calibrated")
 
 
 def unmeasured(dtype: str, algorithm: str, measured: str, relayed: bool) -> list[str]:

@@ -15,8 +15,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from wafer_triton.cost import capacity, layers, padding, placement, rivals
-from wafer_triton.cost.bands import ASSUMED, Basis, basis, product_sizes, unmeasured
+from wafer_triton.cost import capacity, layers, padding, placement
+from wafer_triton.cost.bands import Basis, basis, product_sizes, unmeasured
 from wafer_triton.cost.cap import Routed, cap
 from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.inference import (
@@ -62,17 +62,14 @@ def gemm(
 ) -> Kernel:
     """Return the cost of C [m, n] = A [m, k] B [k, n].
 
-    `algorithm` is "mesh", "cannon", "summa", "allgather", or one of the rivals "t10" and "ladder".
+    `algorithm` is "mesh", "cannon", "summa" or "allgather".
     """
     mesh, c = _mesh(device, mesh)
     m, k, n = check_counts(m=m, k=k, n=n)
     name = storage_name(dtype)
     check_type("gemm: algorithm", algorithm, str, MeshError)
-    if algorithm in rivals.ASSUMED:
-        return _kernel(mesh, rivals.gemm(mesh, m, k, n, name, algorithm, c), c, name, ASSUMED, algorithm)
     if algorithm not in gemm_schedules.ALGORITHMS:
-        known = ", ".join((*gemm_schedules.ALGORITHMS, *rivals.ASSUMED))
-        raise MeshError(f"GEMM algorithm {algorithm!r}: choose one of {known}")
+        raise MeshError(f"GEMM algorithm {algorithm!r}: choose one of {', '.join(gemm_schedules.ALGORITHMS)}")
     options = (("algorithm", algorithm), ("skew", "host"), ("sums", tile_dtype(name)))
     cost = price(recipe("gemm", mesh, name, ((m, k), (k, n)), options).schedule, c)
     sizes = product_sizes(mesh, *tiles(mesh.square().shape[0], m, k, n))
@@ -87,23 +84,16 @@ def gemv(
 ) -> Kernel:  # fmt: skip
     """Return the cost of y [n] = x [k] W [k, n] by MeshGEMV.
 
-    `algorithm` is "ktree", another all-reduce, or one of the rivals "t10" and "ladder". `groups` is the number of
-    groups on the first of two levels (None: the best). With `m`, x has as many rows, which go at once; the rivals take
-    one.
+    `algorithm` is "ktree" or another all-reduce. `groups` is the number of groups on the first of two levels (None: the
+    best). With `m`, x has as many rows, which go at once.
     """
     mesh, c = _mesh(device, mesh)
     m, k, n = check_counts(m=1 if m is None else m, k=k, n=n)
     name = storage_name(dtype)
     tree = _groups(groups)
     check_type("gemv: algorithm", algorithm, str, MeshError)
-    if algorithm in rivals.ASSUMED:
-        if tree is not None:
-            raise MeshError(f"GEMV algorithm {algorithm!r} takes no groups; use 'ktree'")
-        if m > 1:
-            raise MeshError(f"GEMV algorithm {algorithm!r} takes one vector, not m = {m}; use 'ktree'")
-        return _kernel(mesh, rivals.gemv(mesh, k, n, name, algorithm, c), c, name, ASSUMED, algorithm)
     if algorithm not in REDUCTIONS:
-        raise MeshError(f"GEMV algorithm {algorithm!r}: choose one of {', '.join((*REDUCTIONS, *rivals.ASSUMED))}")
+        raise MeshError(f"GEMV algorithm {algorithm!r}: choose one of {', '.join(REDUCTIONS)}")
     if algorithm == "ktree" and tree is None:
         tree = best_groups(mesh.length("y"), c)
     options = (("algorithm", algorithm), ("groups", tree), ("sums", tile_dtype(name)))
@@ -272,7 +262,7 @@ def _groups(count: int | None) -> tuple[int, ...] | None:
     return None if count is None else (count,)
 
 
-def _kernel(mesh: Mesh, cost: Cost, c: Constants, dtype: str, rests_on: Basis, rival: str | None = None) -> Kernel:
+def _kernel(mesh: Mesh, cost: Cost, c: Constants, dtype: str, rests_on: Basis) -> Kernel:
     whole = cost + Cost(cycles=c.kernel_cycles)
     peak = mesh.device.macs_per_cycle_fp32 if dtype == "fp32" else mesh.device.macs_per_cycle_fp16
     return Kernel(
@@ -290,6 +280,5 @@ def _kernel(mesh: Mesh, cost: Cost, c: Constants, dtype: str, rests_on: Basis, r
         mac_utilisation=whole.macs / (whole.cycles * peak),
         sram_bandwidth_utilisation=whole.sram_bytes / (whole.cycles * c.sram_bytes_per_cycle),
         relayed=whole.relayed,
-        assumed=rivals.ASSUMED[rival] if rival else None,
         **rests_on.fields(),
     )

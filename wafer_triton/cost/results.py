@@ -18,7 +18,7 @@ from wafer_triton.text.quantity import as_in, named, unit
 
 @dataclass(frozen=True)
 class Kernel:
-    """A predicted product. Cycles are of the critical path; `assumed` states the assumptions of a rival's price."""
+    """A predicted product. Cycles are of the critical path."""
 
     cycles: float = field(metadata=as_in(Cost, "cycles"))
     compute_cycles: float = field(metadata=as_in(Cost, "compute_cycles"))
@@ -39,7 +39,6 @@ class Kernel:
     constants: str
     error_band: float | None = field(metadata=unit("+-%"))
     outside: str | None = field(metadata=named("beyond the measurements"))
-    assumed: str | None = None
 
 
 @dataclass(frozen=True)

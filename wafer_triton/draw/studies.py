@@ -177,25 +177,23 @@ def validation(path: str | Path) -> None:
 
 @checked
 def reproduction(cells: Sequence[Cell], path: str | Path) -> None:
-    """Draw the paper's cells: errors of its own system with their bands, and the predictions of the rivals over it.
+    """Draw the paper's cells: errors of predictions with their bands.
 
     Raises DrawError without a cell that is predicted.
     """
-    from wafer_triton.cost.calibrate.cells import NAMES, RIVALS
+    from wafer_triton.cost.calibrate.cells import NAMES
 
     if odd := [cell for cell in cells if not hasattr(cell, "verdict")]:
         raise DrawError(f"a cell is of type {type(odd[0]).__name__}; give the cells of the paper's tables")
-    own = [cell for cell in cells if cell.error is not None and cell.system not in RIVALS]
-    rivals = [cell for cell in cells if cell.error is not None and cell.system in RIVALS]
+    own = [cell for cell in cells if cell.error is not None]
     if not own:
         raise DrawError("none of these cells is predicted: there is nothing to draw; give other tables")
     tables = list(dict.fromkeys(cell.table for cell in own))
     looks = {"fitted": ("o", COLOURS[0]), "within": ("s", COLOURS[2]), "miss": ("X", COLOURS[5])}
     missed = sum(cell.verdict == "miss" for cell in own)
     point = f"The paper's own program: {missed} of {len(own)} cells are missed"
-    title = f"T10 and Ladder: {len(rivals)} cells by assumption, as their programs are not published"
-    with picture(path, 0.9 + 0.3 * len(tables), title, point) as (figure, numbers):
-        left, right = figure.subplots(1, 2, width_ratios=(5, 3))
+    with picture(path, 0.9 + 0.3 * len(tables), "with error bands", point) as (figure, numbers):
+        axes = figure.subplots()
         for verdict, (marker, colour) in looks.items():
             named = [cell for cell in own if cell.verdict == verdict]
             errors = [100 * (cell.error or 0.0) for cell in named]
@@ -205,26 +203,13 @@ def reproduction(cells: Sequence[Cell], path: str | Path) -> None:
                 alike = [other for other in own if other.table == cell.table]
                 heights.append(tables.index(cell.table) + 0.6 * (alike.index(cell) + 0.5) / len(alike) - 0.3)
             bands = [100 * (cell.band or 0.0) for cell in named]
-            left.errorbar(errors, heights, xerr=bands, fmt=marker, color=colour, ms=3, elinewidth=0.4, label=verdict)
-        left.axvline(0, color="k", lw=0.6)
-        left.set_xscale("symlog", linthresh=30)
-        left.set_xticks(PERCENT, [f"{percent}" for percent in PERCENT])
-        left.minorticks_off()
+            axes.errorbar(errors, heights, xerr=bands, fmt=marker, color=colour, ms=3, elinewidth=0.4, label=verdict)
+        axes.axvline(0, color="k", lw=0.6)
+        axes.set_xscale("symlog", linthresh=30)
+        axes.set_xticks(PERCENT, [f"{percent}" for percent in PERCENT])
+        axes.minorticks_off()
         names = [fill(NAMES[table], 16) for table in tables]
-        left.set(yticks=range(len(tables)), yticklabels=names)
-        left.set_xlabel("predicted over published, less 1 (%);\nbeyond 30 % a tick is 3 times the one before")
-        left.set(title="own program, with error bands")
-        left.invert_yaxis()
-        left.legend(loc="upper right", borderaxespad=0)
-        for number, name in enumerate(RIVALS):
-            named = [cell for cell in rivals if cell.system == name]
-            pairs = [[float(cell.published) for cell in named], [cell.predicted or 0.0 for cell in named]]
-            numbers[name] = [mine / theirs for theirs, mine in zip(*pairs, strict=True)]
-            right.plot(*pairs, MARKERS[number], ms=3, color=COLOURS[number], label=name)
-        if rivals:
-            limits = right.get_xlim()[0], right.get_ylim()[1]
-            ends = (0.5, max(limits) * 2)
-            right.plot(ends, ends, "k-", lw=0.6)
-            right.set(xscale="log", yscale="log", xlabel="published (tokens/s)", ylabel="predicted (tokens/s)")
-            right.legend()
-        right.set(title="T10 and Ladder")
+        axes.set(yticks=range(len(tables)), yticklabels=names)
+        axes.set_xlabel("predicted over published, less 1 (%);\nbeyond 30 % a tick is 3 times the one before")
+        axes.invert_yaxis()
+        axes.legend(loc="upper right", borderaxespad=0)

@@ -18,10 +18,9 @@ VERDICTS = {
     "fitted": "the constants are fitted on it",
     "within": "not fitted, and within the error band",
     "miss": "not fitted, and outside of the band; without a band, off by more than 1 %",
-    "context": "a GPU's, which is not predicted",
+    "context": "not predicted: a GPU's, or one of T10 or Ladder, whose programs on a wafer are not published",
 }
 COUNTED = 0.01  # the relative error that a cell without a band may have
-RIVALS = {"T10": "t10", "Ladder": "ladder"}
 
 
 @dataclass(frozen=True)
@@ -106,9 +105,8 @@ def summaries(of: Iterable[Cell]) -> list[Summary]:
     kinds: dict[str, list[Cell]] = {}
     for cell in of:
         if cell.verdict != "context":
-            rival = cell.system in RIVALS
             table = f"table {cell.table}" if cell.table != "text" else "text"
-            kinds.setdefault(f"{table}: {'T10 and Ladder' if rival else NAMES[cell.table]}", []).append(cell)
+            kinds.setdefault(f"{table}: {NAMES[cell.table]}", []).append(cell)
     found = []
     for name, own in kinds.items():
         counts = Counter(cell.verdict for cell in own)

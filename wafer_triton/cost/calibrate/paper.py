@@ -2,11 +2,8 @@
 
 A cell is a number that WaferLLM (He et al., OSDI'25) reports, of tables 2 to 8 or of its text. It has two predictions:
 of the program that the paper ran ("paper-benchmark") and of the model's own ("full"). Constants are fitted on the
-calibration files alone, which have eight cells of tables 3 and 4; nothing here is fitted. GPUs are context and never
-predicted.
-
-The rivals T10 and Ladder are priced for whole decoders by the products of the paper's program, each under the
-assumptions of `wafer_triton.cost.rivals`. Norms, softmax and other work between products cost them nothing.
+calibration files alone, which have eight cells of tables 3 and 4; nothing here is fitted. Cells of GPUs, and of T10 and
+Ladder, whose programs on a wafer are unpublished, are context and never predicted.
 """
 
 from __future__ import annotations
@@ -18,14 +15,9 @@ from functools import lru_cache, partial
 from typing import Any
 
 from wafer_triton import estimate
-from wafer_triton.cost import rivals
 from wafer_triton.cost.bands import FOLDER
-from wafer_triton.cost.calibrate.cells import RIVALS, TABLES, Cell
-from wafer_triton.cost.constants import constants
-from wafer_triton.device import device
-from wafer_triton.device.mesh import as_mesh
+from wafer_triton.cost.calibrate.cells import TABLES, Cell
 from wafer_triton.errors import WaferError
-from wafer_triton.shape.read import shape_of
 from wafer_triton.text.progress import Progress, silent
 
 FILE = FOLDER / "wse2_paper.csv"
@@ -33,7 +25,6 @@ WSE2, GPU = "wse2", "a100"
 SIDES = (480, 600, 720)  # meshes of a product whose mesh the paper does not state: the fastest is taken
 # Reasons for missed cells, by table and by the system of the cell.
 WHY = {
-    ("rivals", ""): "no wafer program of the rival is published: its products alone, under a stated assumption",
     ("5", "llama2-13b"): "the same count gives 8B's; docs/validation.md has the experiments",
     ("text", "Cannon"): "a shift over the whole row hides beside the product of its tiles, unless tiles are small",
     ("text", "SUMMA"): "a tile that is relayed core by core costs a routing stage a core, which the paper's may not",
@@ -81,9 +72,6 @@ def _cell(record: dict[str, str], records: list[dict[str, str]]) -> Cell:
 
 def _phase(record: dict[str, str], records: list[dict[str, str]]) -> Prediction:
     phase, model, mesh, tokens = record["what"], record["model"], record["mesh"], int(record["input_tokens"])
-    if record["system"] in RIVALS:
-        seconds = rival_seconds(phase, RIVALS[record["system"]], model, mesh, tokens)
-        return (tokens if phase == "prefill" else 1) / seconds, None, None, WHY["rivals", ""]
     own, full = (_layered(phase, model, mesh, tokens, program) for program in ("paper-benchmark", "full"))
     return own.tokens_per_second, full.tokens_per_second, own.error_band, own.as_if or ""
 
@@ -96,11 +84,6 @@ def _layered(phase: str, model: str, mesh: str, tokens: int, program: str) -> An
 
 def _request(record: dict[str, str], records: list[dict[str, str]]) -> Prediction:
     given = _request_of(record)
-    if record["system"] in RIVALS:
-        name, model, prompt, answer = RIVALS[record["system"]], record["model"], given["input"], given["output"]
-        seconds = rival_seconds("prefill", name, model, given["prefill_mesh"], prompt)
-        seconds += answer * rival_seconds("decode", name, model, given["decode_mesh"], prompt + answer // 2)
-        return answer / seconds, None, None, WHY["rivals", ""]
     own, full = (estimate.request(program=program, **given) for program in ("paper-benchmark", "full"))
     return own.tokens_per_second, full.tokens_per_second, own.error_band, WHY["2", ""]
 
@@ -110,25 +93,6 @@ def _request_of(record: dict[str, str]) -> dict[str, Any]:
     sizes = {"input": int(record["input_tokens"]), "output": int(record["output_tokens"])}
     meshes = {"prefill_mesh": prefill_mesh, "decode_mesh": decode_mesh}
     return {"device": WSE2, "model": record["model"], "as_if": True, **meshes, **sizes}
-
-
-@lru_cache(maxsize=256)
-def rival_seconds(phase: str, rival: str, model: str, mesh: Any, tokens: int) -> float:
-    """Return a rival's seconds for the products of a decoder: of a prompt, or of one token of decode.
-
-    They are the products of the paper's program, which has one head and keys and values of full width. Raises the
-    errors of `estimate` for sizes.
-    """
-    shape, on = shape_of(model), as_mesh(mesh if isinstance(mesh, int) else int(mesh), device(WSE2))
-    d, f = shape.hidden_size, shape.intermediate_size
-    products = ((4, d, d), (1, d, tokens), (1, tokens, d), (2, d, f), (1, f, d))  # how many, inner and outer width
-    c = constants(on.device)
-    if phase == "prefill":
-        cycles = [(n, rivals.gemm(on, tokens, inner, outer, "fp16", rival, c).cycles) for n, inner, outer in products]
-    else:
-        own = c.of("decode")
-        cycles = [(n, rivals.gemv(on, inner, outer, "fp16", rival, own).cycles) for n, inner, outer in products]
-    return sum(n * each for n, each in cycles) * shape.num_hidden_layers / on.device.clock_hz
 
 
 @dataclass(frozen=True)
