@@ -32,7 +32,7 @@ LINKS = (
     (r'(src|srcset)="docs/', r'\1="'),
     (r"\]\((?:\.\./)?README\.md", "](index.md"),
     (r"\]\((?:\.\./)?CONTRIBUTING\.md", "](contributing.md"),
-    (r"\[([^]]+)\]\((?:bench/README\.md|CITATION\.cff|LICENSE)\)", r"\1"),
+    (r"\[([^]]+)\]\((?:bench/README\.md|CITATION\.cff|LICENSE|(?:docs/)?examples/\w+\.py)\)", r"\1"),
 )
 
 

@@ -11,6 +11,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "docs" / "examples"
 SAID = {
     "own_device": "slower: ",
     "own_all_reduce": "nothing found",
+    "one_file": "MeshGEMM on 6 x 6 cores is right",
     "own_gemm": "Fox's product is right; it needs ",
     "own_cache_policy": "rows in turn: ",
     "sweep_with_a_plot": "written: hops.svg",
