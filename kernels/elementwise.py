@@ -14,7 +14,6 @@ import triton.language as tl
 from wafer_triton.errors import ScheduleError
 from wafer_triton.kernels._common import Operand, load, store, tile_ptr
 from wafer_triton.kernels.fused import KERNELS, FusedOp, LocalKernel, _each, each, flat, planned
-from wafer_triton.text.calls import bound
 
 
 @triton.jit
@@ -47,7 +46,6 @@ def _elementwise(args, core, offs, mask, P):
     store(tile_ptr(args[0], core) + offs, y, mask)
 
 
-@bound
 def elementwise(fn: triton.KernelInterface) -> LocalKernel:
     """Return a launcher of out [size] = fn(in0, in1, in2), for a `@triton.jit` function of one to three fp32 blocks."""
     if not isinstance(fn, triton.KernelInterface):

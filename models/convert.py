@@ -30,14 +30,11 @@ from wafer_triton.models.run.ledger import Ledger
 from wafer_triton.ops import check_tensors, executor, run
 from wafer_triton.schedule.product import Recipe, recipe
 from wafer_triton.shape.config import short
-from wafer_triton.text.arguments import checked
-from wafer_triton.text.calls import bound
 from wafer_triton.text.quantity import digits
 
 Model = TypeVar("Model", bound=nn.Module)
 
 
-@checked
 def convert(
     model: Model, *, mesh: Any, device: Any = None, dtype: Any = None, accumulate: str = "fp32",
     exchange: str = "explicit", backend: str | None = None, emulate_on: str = "auto",
@@ -92,12 +89,11 @@ def convert(
         warnings.warn(
             f"convert: {digits(100 * share)} % of the parameters of {type(model).__name__} stay off the mesh, and "
             f"torch computes with them as before: {named}; no account or prediction has them",
-            stacklevel=3,  # above `checked`
+            stacklevel=2,
         )
     return model
 
 
-@bound
 def off_mesh(model: nn.Module) -> dict[str, int]:
     """Return the number of a converted model's parameters that are not on the mesh, by the kind of their layer."""
     check_type("the converted model", model, nn.Module, ConfigError)
@@ -113,13 +109,11 @@ def off_mesh(model: nn.Module) -> dict[str, int]:
     return sizes
 
 
-@bound
 def account(model: nn.Module) -> Account:
     """Return rounds, hops and bytes of all runs of a converted model's layers."""
     return sum((ledger.account for ledger in _ledgers(model)), Account())
 
 
-@bound
 def predicted(model: nn.Module, device: DeviceLike) -> Prediction:
     """Return the predicted time and energy on a device of all runs of a converted model's layers."""
     return Prediction.of(sum((ledger.cost for ledger in _ledgers(model)), Cost()), find_device(device))
@@ -130,7 +124,6 @@ def _ledgers(model: nn.Module) -> Iterator[Ledger]:
     return (layer.ledger for layer in model.modules() if isinstance(layer, _OnMesh))
 
 
-@bound
 class _OnMesh(nn.Module):
     """A layer with its own parameters and their tiles; `ledger` adds up its runs."""
 
@@ -188,7 +181,6 @@ class _OnMesh(nn.Module):
         return executor(self.how["backend"], self.how["exchange"], str(x.device) if on == "auto" and x.is_cuda else on)
 
 
-@bound
 class MeshLinear(_OnMesh):
     """y = x W^T + bias for W [out, in], or x W for GPT-2's W [in, out]; the product on the mesh, the bias beside it."""
 
@@ -201,7 +193,6 @@ class MeshLinear(_OnMesh):
         self.in_features, self.out_features = weight.shape if inputs_first else weight.shape[::-1]
 
     @torch.no_grad()
-    @bound
     def forward(self, x: Tensor) -> Tensor:
         """Return y [..., out] of x [..., in]."""
         rows = self.rows(x, self.in_features)
@@ -219,7 +210,6 @@ class MeshLinear(_OnMesh):
         return y if self.bias is None else y + self.bias
 
 
-@bound
 class MeshRMSNorm(_OnMesh):
     """x / sqrt(mean(x^2) + eps) * weight over the last dimension."""
 
@@ -228,7 +218,6 @@ class MeshRMSNorm(_OnMesh):
         self.eps = eps
 
     @torch.no_grad()
-    @bound
     def forward(self, x: Tensor) -> Tensor:
         """Return the normed x [..., n]."""
         rows = self.rows(x, len(self.weight))

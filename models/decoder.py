@@ -33,14 +33,11 @@ from wafer_triton.models.run.session import Session
 from wafer_triton.ops import described
 from wafer_triton.place.need import decode_need
 from wafer_triton.place.regions import Region
-from wafer_triton.text.arguments import checked
-from wafer_triton.text.calls import bound
 from wafer_triton.text.progress import Progress, silent
 
 PLACED, RUN = PlaceOptions(), RunOptions()
 
 
-@bound
 class WaferForCausalLM(Session):
     """A decoder whose matrix products run on a mesh of virtual cores; parameters have their Hugging Face names.
 
@@ -86,7 +83,6 @@ class WaferForCausalLM(Session):
         self.reset()
 
     @classmethod
-    @checked
     def from_pretrained(
         cls, checkpoint: str | Path | Checkpoint, *, dtype: str = "fp32", **options: Any
     ) -> WaferForCausalLM:
@@ -101,7 +97,6 @@ class WaferForCausalLM(Session):
         return model
 
     @classmethod
-    @checked
     def from_config(
         cls, config: Any, *, dtype: str = "fp32", random_weights: bool = True, seed: int = 0, **options: Any
     ) -> WaferForCausalLM:
@@ -149,7 +144,6 @@ class WaferForCausalLM(Session):
         **options: Unpack[SamplingOptions],
     ) -> TokenStream[list[int | None]]: ...  # fmt: skip
 
-    @checked
     def generate(
         self, tokens: Any, max_new_tokens: Any, progress: Progress = silent, **options: Unpack[SamplingOptions]
     ) -> Any:

@@ -13,7 +13,6 @@ import torch
 from typing_extensions import Unpack
 
 from wafer_triton.errors import ArgumentError, CacheError, DtypeError, ShapeError, shown
-from wafer_triton.text.calls import bound
 from wafer_triton.text.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -85,7 +84,6 @@ class Sampling:
         return int(ids[torch.multinomial(odds, 1, generator=source)])
 
 
-@bound
 class TokenStream(Iterator[T], Generic[T]):
     """Tokens, step by step: ints for one prompt; for a batch a list with an int for each prompt, None once it ended.
 

@@ -15,7 +15,6 @@ from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.experts import by_expert
 from wafer_triton.models.place.cuts import PlacedWeights, Weights
 from wafer_triton.schedule.weights import EMBEDDING
-from wafer_triton.text.calls import bound
 
 
 class PlacedParameter(nn.Parameter):
@@ -56,7 +55,6 @@ def _is_write(func: Callable[..., Any]) -> bool:
 _OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift")
 
 
-@bound
 class PlacedModule(nn.Module, ABC):
     """A module whose parameters are put together from their tiles on access."""
 

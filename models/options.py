@@ -12,7 +12,6 @@ from wafer_triton.errors import ArgumentError, BackendError, ShapeError, check_t
 from wafer_triton.ops import described
 from wafer_triton.ops import executor as executor_of
 from wafer_triton.place.regions import Placement
-from wafer_triton.text.arguments import check_fields
 from wafer_triton.text.progress import Progress, silent
 
 Groups = tuple[int, ...] | None
@@ -55,9 +54,6 @@ class PlaceOptions:
     prefill_head_groups: int | None = None
     trim: bool = False
     experts: Experts = None
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,6 @@ import torch
 from wafer_triton.errors import ShapeError
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.generate import each_forward
-from wafer_triton.text.arguments import checked
 from wafer_triton.text.progress import Progress, silent
 
 
@@ -59,7 +58,6 @@ class Perplexity:
         return exp(mean) if mean < 700 else float("inf")
 
 
-@checked
 def perplexity(
     model: WaferForCausalLM, ids: Sequence[int], window: int = 256, progress: Progress = silent
 ) -> Perplexity:

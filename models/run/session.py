@@ -27,14 +27,11 @@ from wafer_triton.place.regions import Placement
 from wafer_triton.place.transfers import Scheduled
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.kv_cache import KvCache
-from wafer_triton.text.arguments import checked
-from wafer_triton.text.calls import bound
 from wafer_triton.text.progress import Progress, silent
 
 PHASES = ("prefill", "replacement", "decode")
 
 
-@bound
 class Session(PlacedModule):
     """A placed model that runs prefill of a prompt, then token after token; a subclass makes its parts."""
 
@@ -95,7 +92,6 @@ class Session(PlacedModule):
         if self.phases.enter(phase):
             self._count("replacement", self.phases.move_weights)
 
-    @checked
     def prefill(self, tokens: Prompt, progress: Progress = silent, *, sequence: int = 0) -> torch.Tensor:
         """Run a prompt with the empty cache of a sequence; return logits [vocab] of its last token.
 

@@ -4,7 +4,7 @@ import pytest
 
 from wafer_triton import estimate
 from wafer_triton.cli import main as cli
-from wafer_triton.errors import ArgumentError, ConfigError, DeviceError, MeshError, ShapeError, SramError, WaferError
+from wafer_triton.errors import ConfigError, DeviceError, MeshError, ShapeError, SramError, WaferError
 from wafer_triton.schedule import sram
 
 
@@ -20,9 +20,13 @@ from wafer_triton.schedule import sram
             "choose one of mesh, cannon, summa, allgather",
         ),
         (lambda: estimate.gemv(mesh=8, k=8, n=8, algorithm="tree"), MeshError, "choose one of ktree"),
-        (lambda: estimate.gemv(mesh=8, k=8, n=8, groups=0), MeshError, "groups = 0 must be at least 1"),
+        (
+            lambda: estimate.gemv(mesh=8, k=8, n=8, groups=0),
+            ShapeError,
+            "groups = 0 must be a whole number",
+        ),
         (lambda: estimate.gemv(mesh=8, k=8, n=8, groups=9), MeshError, "8 cores for 9 groups"),
-        (lambda: estimate.gemv(mesh=8, k=8, n=8, groups="3"), ArgumentError, "groups = '3' must be a whole number"),
+        (lambda: estimate.gemv(mesh=8, k=8, n=8, groups="3"), ShapeError, "groups = '3' must be a whole number"),
         (
             lambda: estimate.prefill(model="llama3-8b", mesh="349x353", tokens=128),
             MeshError,

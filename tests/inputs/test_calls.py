@@ -82,10 +82,10 @@ CALLS = [
         lambda: convert(nn.Sequential(nn.Linear(2, 2)), mesh=2)("x"),
         "MeshLinear: operand 1 is of type str; give a torch t",
     ),
-    (lambda: draw.mesh(built(), "x.png", round="a"), "mesh: round = 'a' must be a whole number"),
+    (lambda: draw.mesh(built(), "x.png", round="a"), "round 'a' is not one of its 1 rounds"),
     (lambda: draw.compare([1], "x.png"), "compare: a row is of type int; give rows of compare_gemm"),
     (lambda: draw.values(built(), "x", core=(0, 0)), "values: a Schedule holds no values; give a program"),
-    (lambda: draw.values(program(), "x", core=5), "values: core is of type int; give a tuple"),
+    (lambda: draw.values(program(), "x", core=5), "core = 5 must be a pair"),
     (
         lambda: draw.page("p.html", "t", ["x"], PRESETS["wse2"]),
         "t: a str is no scene of a page; give a result of draw.scene",
@@ -95,8 +95,6 @@ CALLS = [
     (lambda: draw.page("p.html", 5, [draw.scene(built())], PRESETS["wse2"]), "page: title is of type int; give a str"),
     (lambda: draw.scene(built(), 5), "scene: name is of type int; give a str"),
     (lambda: draw.scene(built(), values="x"), "scene: values is of type str; give a Values"),
-    (lambda: draw.inspect("x"), "inspect: schedule is of type str; give a Schedule"),
-    (lambda: draw.rounds(5), "rounds: schedule is of type int; give a Schedule"),
     (lambda: draw.wafer([5], "x.png"), "a region is of type int; give the regions of a placed model"),
     (
         lambda: draw.curves([{"a": 1, "b": "x"}], ["a"], "b", "x.png"),
@@ -121,7 +119,6 @@ CALLS = [
         "progress = 5 must be callable; give a f",
     ),
     (lambda: token_rows(torch.zeros(1, 3)), "input_ids of torch.float32 must be a tensor of token ids, whole numbers"),
-    (lambda: draw.page("p.html", "t", [draw.scene(built())], "wse2"), "page: device is of type str; give a Dev"),
 ]
 
 

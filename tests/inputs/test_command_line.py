@@ -89,10 +89,9 @@ def wrong(capsys, tmp_path, monkeypatch):
         (f"{SWEEP} k=8 --out config.json", "argument --out: 'config.json' does not end in .csv"),
         (f"{SWEEP} k=8 --set mesh=4", "--set mesh=4: it is set already; give it once"),
         (f"{SWEEP} k=8 --set device=wse3", "--set device=wse3: use --device"),
-        (f"{DECODE} --over context=8 --set as_if=maybe", "as_if = 'maybe' must be true or false"),
         (
             f"{DECODE} --over context=8 --set head_groups=x",
-            "head_groups = 'x' must be a whole number of at least 1 or None",
+            "head_groups = 'x', but 9 query heads",
         ),
         (f"{DECODE} --over head-groups=0 --set context=8", "head_groups = 0, but 9 query heads on 64 columns"),
         (

@@ -1,4 +1,4 @@
-"""Every parameter of public functions takes any value: the call returns, or raises a WaferError of one short line."""
+"""Values that public functions refuse: each call raises a WaferError of one line."""
 
 import re
 
@@ -6,17 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from valid_calls import CALLS, PRODUCT, SCHEDULE, endure
 from wafer_triton import Cores, Slot, WaferError, as_mesh, draw, executor
 from wafer_triton.compare.sweep import sweep
 from wafer_triton.local import LocalOp
 from wafer_triton.schedule.product import recipe
 
-
-@pytest.mark.parametrize("call", CALLS, ids=lambda call: getattr(call, "__qualname__", ""))
-def test_any_value_ends_in_an_answer_or_one_line(call, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    endure(call, CALLS[call])
+PRODUCT = recipe("gemm", as_mesh(2), "fp32", ((4, 4), (4, 4)), ())
+SCHEDULE = PRODUCT.schedule
 
 
 def test_no_path_is_drawn_to_before_it_is_known_to_be_there():

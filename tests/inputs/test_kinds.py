@@ -8,16 +8,14 @@ import torch
 from wafer_triton import Device, Mesh, distributed, draw, estimate, executor
 from wafer_triton import rms_norm as rms_norm_of
 from wafer_triton.cli.main import main
-from wafer_triton.compare.best import best, front
+from wafer_triton.compare.best import best
 from wafer_triton.compare.grid import points
 from wafer_triton.compare.sweep import own
 from wafer_triton.device import sources
-from wafer_triton.draw import times
 from wafer_triton.errors import WaferError
 from wafer_triton.models import convert
-from wafer_triton.models.precision import perplexity
-from wafer_triton.schedule import decode, prefill, sram
-from wafer_triton.schedule.block import Block, schedule
+from wafer_triton.schedule import decode, sram
+from wafer_triton.schedule.block import schedule
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.collectives import broadcast
 from wafer_triton.schedule.kv_cache import KvCache
@@ -50,16 +48,9 @@ CALLS = {
         lambda: own("f.py:f"),
         "own: the function of a schedule is of type str",
     ),
-    "rows": (lambda: best(5, "cycles"), "best: rows is of type int; give a list"),
-    "rows of a front": (lambda: front({"m": 1}, "m"), "front: rows is of type dict; give a list"),
     "tokens of a routing": (lambda: drawn(shape_of("olmoe-1b-7b"), -5), "tokens = -5 must be a whole number"),
-    "a routing's model": (lambda: drawn("olmoe-1b-7b", 5), "drawn: shape is of type str; give a DecoderShape"),
     "a routing's seed": (lambda: drawn(shape_of("olmoe-1b-7b"), 5, seed=-1), "seed -1: give a whole number of at"),
     "a converted model": (lambda: convert.account("gpt2"), "the converted model is of type str; give a Module"),
-    "the model of a text": (
-        lambda: perplexity("m", [1, 2]),
-        "perplexity: model is of type str; give a WaferForCausalLM",
-    ),
     "an undeclared buffer": (lambda: broadcast(Builder(Mesh(4, 4), "own"), "y", "x", 0), "buffer 'y' is not declared"),
     "the root of a broadcast": (
         lambda: broadcast(own_builder(3), "x", "x", 1.5),
@@ -73,12 +64,7 @@ CALLS = {
         "decode feed-forward: block is of type str; give a Block",
     ),
     "an intent's sub-layer": (lambda: sub_layer_intent("ffn", None), "sub-layer is of type str; give a SubLayer"),
-    "a sub-layer's numbers": (
-        lambda: schedule(prefill.ffn, Block(shape_of("smollm2-135m"), Mesh(4, 4), "fp16")),
-        "ffn: tokens, past missing; give a value",
-    ),
     "a tile of a norm": (lambda: norm_of(4), "own: buffer 'x' has tiles (4,); give tiles [m, n]"),
-    "the shape of a block": (lambda: Block("smollm2-135m", Mesh(4, 4), "fp16"), "Block: shape is of type str; give a"),
     "an operation's keyword": (
         lambda: rms_norm_of(X, X[0], epsilon=1e-5, mesh=2),
         "unknown keyword 'epsilon'; did you mean 'eps'?; choose from eps, mesh",
@@ -94,8 +80,6 @@ CALLS = {
         "best by 'cycle': no column has this name",
     ),
     "an explanation": (lambda: draw.explanation("x", "x.png"), "an explanation is of type str; give the result of"),
-    "a request's mesh": (lambda: times.request(input=3, output=2, mesh=9), "request: no parameter 'mesh'"),
-    "regions": (lambda: draw.wafer(5, "x.png"), "wafer: regions is of type int; give a list"),
     "seconds": (lambda: estimate.energy(seconds=True, against_seconds=1), "seconds = True must be a number from"),
 }
 

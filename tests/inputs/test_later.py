@@ -48,7 +48,7 @@ def test_one_buffer_may_be_named_alone(tmp_path):
     for buffers in ("out", ("out",)):
         draw.mesh(GEMM, tmp_path / "mesh.png", buffers=buffers)
     assert any("out" in name for name in numbers_of(tmp_path / "mesh.png")) or (tmp_path / "mesh.png").stat().st_size
-    with pytest.raises(WaferError, match="mesh: buffers is of type int; give a str or a tuple"):
+    with pytest.raises(WaferError, match="buffers of type int: give names of buffers"):
         draw.mesh(GEMM, tmp_path / "mesh.png", buffers=5)
     with pytest.raises(WaferError, match="there is no buffer 'ab'; it has a, b, c"):
         draw.mesh(GEMM, tmp_path / "mesh.png", buffers="ab")

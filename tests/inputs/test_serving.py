@@ -16,7 +16,6 @@ from wafer_triton.serve.policies import Policy, Shared, organisation
 from wafer_triton.serve.report import Slo, report, write_csv
 from wafer_triton.serve.simulate import simulate
 from wafer_triton.serve.sizes import priced
-from wafer_triton.serve.times import Priced
 from wafer_triton.serve.traces import read_trace
 from wafer_triton.serve.workload import (
     Closed,
@@ -47,16 +46,8 @@ CALLS = {
         lambda: simulate(ONE, priced("shared", "smollm2-135m", "wse2", LOAD, Given("125", "125")), Policy()),
         "times are priced for policy 'shared', not for 'replace'; give priced('replace', ...)",
     ),
-    "a CSV of no run": (lambda: write_csv(None, "a.csv"), "write_csv: run is of type NoneType; give a Run"),
-    "a load without an answer": (lambda: Load(4, 128, 64, 64), "Load: output missing; give a value"),
-    "columns as a text": (lambda: Given(columns="a"), "Given: columns = 'a' must be a whole number"),
-    "a policy's option": (lambda: Policy(ordr="first"), "Policy: no parameter 'ordr'; did you mean 'order'?"),
+    "columns as a text": (lambda: Given(columns="a"), "columns = 'a' must be a whole number"),
     "an SLO of true": (lambda: Slo(ttft=True), "SLO: ttft = True must be a positive number of seconds"),
-    "times of no place": (lambda: Priced(None, batch=1, longest=8, prompt=8), "Priced: place is of type NoneType"),
-    "one request": (
-        lambda: simulate(ONE[0], Times(), Policy()),
-        "simulate: workload is of type Request; give a list or a Closed",
-    ),
     "pairs": (lambda: simulate([(6, 4)], Times(), Policy()), "list is no list of Request; read_trace and poisson make"),
     "a progress": (lambda: simulate(ONE, Times(), Policy(), progress=5), "progress is of type int; give a function"),
     "an organisation by name": (lambda: Policy("shared"), "organisation 'shared': give Split(), Replacing(), Shared()"),

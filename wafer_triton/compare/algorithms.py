@@ -19,7 +19,6 @@ from wafer_triton.device import DeviceLike
 from wafer_triton.device.mesh import as_mesh
 from wafer_triton.schedule.product import Recipe
 from wafer_triton.schedule.schedule import Schedule
-from wafer_triton.text.arguments import checked
 from wafer_triton.text.progress import COUNT_SECONDS, Announce, Progress, emulation_seconds, silent, unannounced
 from wafer_triton.text.quantity import as_in, named, unit
 from wafer_triton.verify.provenance import Intent
@@ -41,7 +40,6 @@ class AlgorithmRow:
     verdict: dict[str, bool] = field(metadata=named("PLMR"))
 
 
-@checked
 def compare_gemm(
     mesh: Any, m: int, k: int, n: int, *, device: DeviceLike = "wse2", dtype: str = "fp16",
     values: bool | None = None, progress: Progress = silent, announce: Announce = unannounced,
@@ -55,7 +53,6 @@ def compare_gemm(
     return _beside(Compared("gemm", as_mesh(mesh, device), dtype, ((m, k), (k, n))), {}, values, progress, announce)
 
 
-@checked
 def compare_gemv(
     mesh: Any, k: int, n: int, *, device: DeviceLike = "wse2", dtype: str = "fp16", values: bool | None = None,
     progress: Progress = silent, announce: Announce = unannounced,
@@ -104,7 +101,6 @@ def _beside(
     ]
 
 
-@checked
 def compare_own(
     name: str, schedule: Schedule, intent: Intent | None, *, values: bool | None = None, progress: Progress = silent,
     announce: Announce = unannounced,

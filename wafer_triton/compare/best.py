@@ -9,7 +9,6 @@ from typing import Any
 from wafer_triton.compare.grid import Row, feasible
 from wafer_triton.compare.sweep import LEGEND, OVERLAID
 from wafer_triton.errors import ConfigError
-from wafer_triton.text.arguments import checked
 
 MORE = ("tokens/s", "tokens", "%")  # units of columns of which more is better
 
@@ -19,7 +18,6 @@ def less_is_better(column: str) -> bool:
     return LEGEND.entries.get(column, {}).get("unit") not in MORE
 
 
-@checked
 def groups(rows: Sequence[Row]) -> list[list[Row]]:
     """Return the feasible rows in groups, each of which has a best row.
 
@@ -37,7 +35,6 @@ def groups(rows: Sequence[Row]) -> list[list[Row]]:
     return list(found.values())
 
 
-@checked
 def best(rows: Sequence[Row], by: str) -> list[Row]:
     """Return the best row by a column of each of `groups`; of rows with equal values, the first.
 
@@ -72,7 +69,6 @@ def in_words(group: Sequence[Row], over: Iterable[str], by: str) -> str:
     return f"{'least' if less_is_better(by) else 'most'} {figure} at {point}{others}"
 
 
-@checked
 def front(rows: Sequence[Row], columns: str | Sequence[str]) -> list[Row]:
     """Return the Pareto front of the feasible rows, the best first; of rows with equal values, the first alone."""
     columns = [columns] if isinstance(columns, str) else columns

@@ -20,8 +20,6 @@ from wafer_triton.device import device as find_device
 from wafer_triton.device.mesh import as_mesh
 from wafer_triton.errors import DeviceError, WaferError
 from wafer_triton.place.fitting import without_hints
-from wafer_triton.text.arguments import checked
-from wafer_triton.text.calls import bound
 from wafer_triton.text.progress import Progress, silent
 from wafer_triton.text.quantity import digits
 
@@ -116,7 +114,6 @@ class Explanation:
         return asdict(self)
 
 
-@bound
 def bounds(kind: str, *, device: DeviceLike = "wse2", **arguments: Any) -> Bounds:
     """Return the bounds of an estimate of a kind of `sweep.KINDS`; raises as the estimate."""
     if kind not in FIGURES:
@@ -139,7 +136,6 @@ def bounds(kind: str, *, device: DeviceLike = "wse2", **arguments: Any) -> Bound
     return Bounds(figure, shares, {name: slope for name, slope in slopes_of.items() if name != "power_watts"})
 
 
-@checked
 def explain(kind: str, *, device: DeviceLike = "wse2", progress: Progress = silent, **arguments: Any) -> Explanation:
     """Return the explanation of an estimate of a kind, whose arguments and errors are its own.
 

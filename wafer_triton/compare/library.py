@@ -21,7 +21,6 @@ from wafer_triton.device.dtype import dtype_name, torch_dtype
 from wafer_triton.device.mesh import as_mesh
 from wafer_triton.errors import MeshError, ShapeError
 from wafer_triton.schedule.product import Recipe, recipe
-from wafer_triton.text.calls import bound, call_check
 from wafer_triton.text.progress import Progress, silent
 from wafer_triton.text.quantity import named, unit
 
@@ -48,7 +47,6 @@ class TimedRow:
     how: str = field(metadata=named("timed"))
 
 
-@bound
 def bench_gemm(mesh: Any, m: int, k: int, n: int, **options: Any) -> list[TimedRow]:
     """Return rows for [m, k] x [k, n] on a mesh with explicit and with elided exchange, and by torch.matmul.
 
@@ -60,7 +58,6 @@ def bench_gemm(mesh: Any, m: int, k: int, n: int, **options: Any) -> list[TimedR
     return _rows("gemm", mesh, ((m, k), (k, n)), {"algorithm": "mesh", **options})
 
 
-@bound
 def bench_gemv(mesh: Any, k: int, n: int, **options: Any) -> list[TimedRow]:
     """Return rows for [1, k] x [k, n], as `bench_gemm`; `algorithm` is "ktree" by default."""
     return _rows("gemv", mesh, ((1, k), (k, n)), {"algorithm": "ktree", **options})
@@ -70,7 +67,6 @@ Shapes = tuple[tuple[int, int], tuple[int, int]]
 
 
 def _rows(name: str, mesh: Any, shapes: Shapes, options: dict[str, Any]) -> list[TimedRow]:
-    call_check(_measured, f"bench_{name}: ")((name, mesh, shapes), options)
     return _measured(name, mesh, shapes, **options)
 
 

@@ -36,8 +36,6 @@ from wafer_triton.place.fitting import without_hints
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.serve.batch import Batched, batch
-from wafer_triton.text.arguments import checked
-from wafer_triton.text.calls import bound
 from wafer_triton.text.progress import Progress, silent
 from wafer_triton.text.quantity import Legend, as_in, unit
 
@@ -89,7 +87,6 @@ LEGEND = Legend(
 )
 
 
-@bound
 def own(function: Callable[..., Schedule]) -> Callable[..., OwnCost]:
     """Return an estimate of the schedule that a function returns, with its parameters and `device`.
 
@@ -124,7 +121,6 @@ def own(function: Callable[..., Schedule]) -> Callable[..., OwnCost]:
     return run
 
 
-@checked
 def sweep(kind: str | Callable[..., Any], over: Over, progress: Progress = silent, **fixed: Any) -> list[Row]:
     """Return a row for each point of a grid: `over` has the values of each parameter, `fixed` the other arguments.
 

@@ -31,7 +31,6 @@ from wafer_triton.schedule.block import Block
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.read import Model, shape_of
 from wafer_triton.shape.routing import DRAWN, Trace, drawn, of_experts, read_trace, steps
-from wafer_triton.text.arguments import checked
 from wafer_triton.text.files import check_path
 from wafer_triton.text.quantity import as_in, unit
 
@@ -199,7 +198,6 @@ class Routed(Cap):
     as_if: str | None = field(default=None, metadata=as_in(Layered, "as_if"))
 
 
-@checked
 def cap(
     *, device: DeviceLike = "wse2", model: Model, mesh: Any, context: int, batch: int = 1,
     routing: str | float | Path = "uniform", as_if: bool = False, head_groups: int | None = None,

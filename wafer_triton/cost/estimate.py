@@ -45,7 +45,6 @@ from wafer_triton.schedule.product import recipe, tiles
 from wafer_triton.schedule.trees import ALGORITHMS as REDUCTIONS
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.read import Model, shape_of
-from wafer_triton.text.arguments import checked
 
 __all__ = [
     "GPU_WATTS", "Capacity", "Energy", "Kernel", "Layered", "RequestCost", "Routed", "cap",
@@ -56,7 +55,6 @@ SECONDS = 1e-15, 1e15  # the range of a task's time, far beyond any task
 GPU_WATTS = {"a100": 400, "v100": 300, "h100": 700, "h200": 700, "b200": 1000, "mi300x": 750}  # [data sheets] SXM/OAM
 
 
-@checked
 def gemm(
     *, device: DeviceLike = "wse2", mesh: Any, m: int, k: int, n: int, algorithm: str = "mesh", dtype: str = "fp16"
 ) -> Kernel:
@@ -77,7 +75,6 @@ def gemm(
     return _kernel(mesh, cost, c, name, rests_on)
 
 
-@checked
 def gemv(
     *, device: DeviceLike = "wse2", mesh: Any, k: int, n: int, m: int | None = None, algorithm: str = "ktree",
     groups: int | None = None, dtype: str = "fp16",
@@ -104,7 +101,6 @@ def gemv(
     return _kernel(mesh, cost, c, name, rests_on)
 
 
-@checked
 def decode(
     *, device: DeviceLike = "wse2", model: Model, mesh: Any, context: int, groups: int | None = None,
     program: str = "full", as_if: bool = False, head_groups: int | None = None, trim: bool = False,
@@ -133,7 +129,6 @@ def decode(
     return replace(decode_on(part(mesh), shape, context, c, tree, program, head_groups, layout), as_if=why)
 
 
-@checked
 def prefill(
     *, device: DeviceLike = "wse2", model: Model, mesh: Any, tokens: int, program: str = "full",
     as_if: bool = False, head_groups: int | None = None, trim: bool = False, experts: Placement = None,
@@ -159,7 +154,6 @@ def prefill(
     return replace(prefill_on(mesh, shape, tokens, c, program, head_groups, trim, experts, layout), as_if=why)
 
 
-@checked
 def request(
     *, device: DeviceLike = "wse2", model: Model, prefill_mesh: Any, decode_mesh: Any, input: int,
     output: int, groups: int | None = None, program: str = "full", as_if: bool = False, head_groups: int | None = None,
@@ -181,7 +175,6 @@ def request(
     return replace(whole, device_regions=regions, fits=reasons is None, as_if=reasons)
 
 
-@checked
 def request_place(
     *, device: DeviceLike = "wse2", model: Model, prefill_mesh: Any, decode_mesh: Any, input: int,
     output: int, groups: int | None = None, program: str = "full", as_if: bool = False, head_groups: int | None = None,
@@ -216,7 +209,6 @@ def request_place(
     raise type(reason)(f"{reason}; {AS_IF}") if found is None else refusal(reason, *found, shape)
 
 
-@checked
 def kv(
     *, device: DeviceLike = "wse2", model: Model, mesh: Any, program: str = "full",
     head_groups: int | None = None, layout: str | None = None, dtype: str | None = None,
@@ -235,7 +227,6 @@ def kv(
     return capacity.full(mesh, shape, c, program, head_groups, layout)
 
 
-@checked
 def energy(
     *, device: DeviceLike = "wse2", seconds: float, against: str = "a100", against_seconds: float, gpus: int = 1
 ) -> Energy:
@@ -257,9 +248,7 @@ def _mesh(device: DeviceLike, mesh: Any) -> tuple[Mesh, Constants]:
 
 
 def _groups(count: int | None) -> tuple[int, ...] | None:
-    if count is not None and (type(count) is not int or count < 1):
-        raise MeshError(f"groups = {count!r} must be at least 1, a whole number")
-    return None if count is None else (count,)
+    return None if count is None else check_counts(groups=count)
 
 
 def _kernel(mesh: Mesh, cost: Cost, c: Constants, dtype: str, rests_on: Basis) -> Kernel:

@@ -29,7 +29,6 @@ from wafer_triton.schedule import rules, sram
 from wafer_triton.schedule.schedule import Schedule, once
 from wafer_triton.schedule.trees import default_groups, two_level
 from wafer_triton.text import notebook
-from wafer_triton.text.calls import bound
 from wafer_triton.text.quantity import Legend, as_in, named, unit
 
 
@@ -72,7 +71,6 @@ class Cost(Counts):
         return notebook.numbers("Cost, predicted on the wafer", asdict(self), Legend(Cost))
 
 
-@bound
 def price(schedule: Schedule, using: Constants | None = None) -> Cost:
     """Return the predicted cost of a schedule on its mesh's device, without the start of its program (`kernel_cycles`).
 

@@ -33,7 +33,6 @@ from wafer_triton.place.regions import Placement as Placed
 from wafer_triton.schedule.heads import HeadGroups
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.read import Model, shape_of
-from wafer_triton.text.calls import bound
 from wafer_triton.text.progress import Progress, silent
 from wafer_triton.text.quantity import as_in, unit
 
@@ -90,7 +89,6 @@ def without_collection() -> Iterator[None]:
 
 
 @without_collection()
-@bound
 def plan(
     *, model: Model, device: DeviceLike = "wse2", input: int, output: int, step: int = 20, best: int = 5,
     sides: Sequence[int] | None = None, program: str = "full", head_groups: int | None = None,

@@ -27,8 +27,6 @@ from wafer_triton.schedule.repeat import Repeat, comings
 from wafer_triton.schedule.rounds import Exchange, Local, Round
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text import notebook
-from wafer_triton.text.arguments import checked
-from wafer_triton.text.calls import bound
 from wafer_triton.text.quantity import Legend, unit
 
 Array = NDArray[np.int64]
@@ -42,7 +40,6 @@ def _fuller(own: dict[str, int], other: dict[str, int]) -> dict[str, int]:
     return max(own, other, key=lambda held: sum(held.values()))
 
 
-@bound
 @dataclass(frozen=True)
 class Account(Counts):
     """The counts of a schedule and of its single links; they add up as `Additive` says."""
@@ -98,7 +95,6 @@ class LinkDistribution:
     histogram: tuple[Array, NDArray[np.float64]]  # links per bin, and the edges of the bins
 
 
-@bound
 def account(schedule: Schedule) -> Account:
     """Count a schedule."""
     check_type("account: schedule", schedule, Schedule)
@@ -132,7 +128,6 @@ def per_round(schedule: Schedule) -> tuple[Account, ...]:
     return tuple(counts[id(round_)] for round_ in schedule.rounds)
 
 
-@bound
 def link_loads(schedule: Schedule, block: int = 1) -> Loads:
     """Return the bytes over each directed link in the whole run.
 
@@ -147,7 +142,6 @@ def link_loads(schedule: Schedule, block: int = 1) -> Loads:
     return totals.loads(block)
 
 
-@checked
 def link_distribution(
     schedule: Schedule, percentiles: Iterable[float] = (0, 25, 50, 75, 90, 99, 100), bins: int = 10
 ) -> dict[str, LinkDistribution]:

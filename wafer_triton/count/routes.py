@@ -30,7 +30,6 @@ from wafer_triton.schedule.repeat import Repeat, Section
 from wafer_triton.schedule.rounds import Exchange, Index, Round
 from wafer_triton.schedule.rules import Finding, title
 from wafer_triton.schedule.schedule import Schedule
-from wafer_triton.text.calls import bound
 
 if TYPE_CHECKING:
     from wafer_triton.schedule.repeat import Step
@@ -90,7 +89,6 @@ class Routes:
         return (row, col), sorted(rounds)[min(limit, len(rounds) - 1)]
 
 
-@bound
 def routes(schedule: Schedule, relayed: bool = False) -> Routes:
     """Return the routes of a schedule; with `relayed` each message goes from core to core in software."""
     check_type("routes: schedule", schedule, Schedule)

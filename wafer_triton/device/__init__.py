@@ -26,8 +26,7 @@ from typing import Any
 from wafer_triton.device import keys
 from wafer_triton.device.keys import MOST, UNBOUNDED_BYTES
 from wafer_triton.device.spec import NAMES, Sourced, read
-from wafer_triton.errors import DeviceError, shown
-from wafer_triton.text.calls import bound
+from wafer_triton.errors import DeviceError, nearest, shown
 from wafer_triton.text.quantity import named, unit
 
 MEASURED = ("wse2", "wse3")  # devices that the cost model's constants are fitted on
@@ -35,7 +34,6 @@ LAW = "in proportion to cores and clock (assumed: the dynamic power of CMOS, a C
 NUMBERS = tuple(MOST)  # the fields of a device that are numbers
 
 
-@bound
 @dataclass(frozen=True)
 class Device:
     """A mesh of small cores; every number is a physical one and says its unit.
@@ -135,7 +133,6 @@ ANY = replace(PRESETS["wse2"].unbounded(), name="any", rows=int(MOST["rows"]), c
 DeviceLike = str | PathLike[str] | Device  # a preset, a text such as "wse2,sram_kib=96", a TOML or JSON file, a Device
 
 
-@bound
 def sources(of: DeviceLike) -> dict[str, Sourced]:
     """Return each number of a device with its source, which a preset of its name, or that it is like, may have.
 
@@ -197,7 +194,6 @@ def energy_note(of: Device) -> str:
     return "; ".join(texts)
 
 
-@bound
 def device(spec: DeviceLike) -> Device:
     """Return the device of a preset's name, of a text such as "wse2,sram_kib=96", or of a TOML or JSON file.
 
@@ -218,6 +214,6 @@ def device(spec: DeviceLike) -> Device:
     elif sep in first or path.splitext(first)[1][1:].isalpha() or path.isfile(first):
         base = Device.from_file(first)
     else:
-        near = keys.nearest(first, PRESETS) or "; give a preset, or a file that ends in .toml or .json"
+        near = nearest(first, PRESETS) or "; give a preset, or a file that ends in .toml or .json"
         raise DeviceError(f"unknown device {shown(spec)}{near} {known}")
     return base.changed(**numbers) if numbers else base

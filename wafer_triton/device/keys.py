@@ -14,7 +14,7 @@ A text is a preset or a file, and then numbers: "wse2,sram_kib=96,hop_cycles=0.5
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from numbers import Number
 from os import PathLike, fspath
 from os.path import isfile
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from wafer_triton.device.spec import NAMES
-from wafer_triton.errors import DeviceError, shown
+from wafer_triton.errors import DeviceError, nearest, shown
 from wafer_triton.text.files import listed, parse_json, parse_toml, read_text
 
 SUFFIXES = (".toml", ".json")
@@ -148,12 +148,6 @@ def checked(where: str, key: str, value: Any, number: str, factor: float = 1) ->
 def _short(number: float) -> str:
     """Return a bound in full, or a small one in four digits."""
     return f"{number:,.0f}" if number == round(number) else f"{number:.4g}"
-
-
-def nearest(word: object, known: Iterable[str]) -> str:
-    """Return the end of an error that names the nearest of several words; empty where none is near."""
-    near = difflib.get_close_matches(str(word).lower(), list(known), n=1, cutoff=0.5)
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _known(where: str, key: str) -> tuple[str, float]:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.device.modes import WITHOUT_VALUES, check_eager
 from wafer_triton.errors import DtypeError, ShapeError, check_type, shown
-from wafer_triton.text.calls import bound
 
 if TYPE_CHECKING:
     import torch
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 MESH_AXES = ("y", "x")
 
 
-@bound
 @dataclass(frozen=True, eq=False)
 class MeshTensor:
     """Tiles [rows, cols, *tile] of a tensor of the given shape, cut by `pattern` with axis `sizes`."""
@@ -52,7 +50,6 @@ class MeshTensor:
         return made.join(self.tiles)
 
 
-@bound
 def scatter(tensor: torch.Tensor, mesh: Mesh, pattern: str, **sizes: int) -> MeshTensor:
     """Cut a tensor into tiles [rows, cols, *tile] of its dtype.
 

@@ -16,13 +16,11 @@ from typing import Any
 
 from wafer_triton.device import Device, DeviceLike, device
 from wafer_triton.errors import MeshError, shown
-from wafer_triton.text.calls import bound
 
 MOST_SIDE = 2048  # of an lcm grid, which a schedule names core by core
 MOST_FOLD = 256  # logical cores of an lcm grid on one core, which does their work one after another
 
 
-@bound
 @dataclass(frozen=True)
 class Mesh:
     """`rows` x `cols` cores of `device`, the first at `origin` (row, column).
@@ -93,7 +91,6 @@ class Mesh:
         return f"{self.rows}x{self.cols}"
 
 
-@bound
 def as_mesh(spec: Any, on: DeviceLike | None = None) -> Mesh:
     """Return a Mesh from a Mesh, a side `P`, a pair `(rows, cols)` or a text "P" or "RxC"; MeshError otherwise.
 

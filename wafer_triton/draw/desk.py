@@ -19,7 +19,6 @@ from wafer_triton.compare.sweep import LEGEND, OVERLAID
 from wafer_triton.draw.explained import said
 from wafer_triton.draw.figure import AMOUNTS, COLOURS, COLUMN, MARKERS, REST, picture
 from wafer_triton.errors import DrawError
-from wafer_triton.text.arguments import checked
 
 Rows = Sequence[Row]
 MOST_SERIES = len(COLOURS)  # of one picture
@@ -29,7 +28,6 @@ _WIDE = 42  # letters of a name above the axes
 _UNFIT = ("does not fit", "B of SRAM on", "leaves device")  # of a reason that something is too large
 
 
-@checked
 def curves(rows: Rows, over: Sequence[str], shown: str, path: str | Path, *, title: str = "") -> None:
     """Draw a column over the first swept parameter, with bands; a curve for each value of the others.
 
@@ -66,7 +64,6 @@ def curves(rows: Rows, over: Sequence[str], shown: str, path: str | Path, *, tit
             _legend(axes)
 
 
-@checked
 def heat(rows: Rows, over: Sequence[str], shown: str, path: str | Path, *, title: str = "") -> None:
     """Draw a column over two parameters as a map, with the border of feasibility; a map for each device and model.
 
@@ -106,7 +103,6 @@ def heat(rows: Rows, over: Sequence[str], shown: str, path: str | Path, *, title
         figure.colorbar(drawn, ax=list(many), label=label, pad=0.02)
 
 
-@checked
 def pareto(
     rows: Rows, over: Sequence[str], shown: str, against: str, path: str | Path, *, title: str = ""
 ) -> None:  # fmt: skip

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from wafer_triton.draw.figure import COLOURS, COLUMN, REST, picture
 from wafer_triton.errors import DrawError
-from wafer_triton.text.arguments import checked
 from wafer_triton.text.quantity import PREDICTED, quantity
 
 if TYPE_CHECKING:
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 _LETTERS = 40  # of a line below an axis
 
 
-@checked
 def explanation(of: Explanation, path: str | Path, *, title: str = "") -> None:
     """Draw an explanation: the shares of the time, a roof for each letter of PLMR, and the effect of each number."""
     if not hasattr(of, "effects"):

@@ -21,7 +21,6 @@ from wafer_triton.draw.figure import path_of
 from wafer_triton.draw.scenes import Plain, headlines
 from wafer_triton.draw.studies import first_layer
 from wafer_triton.errors import DrawError, article, check_type, writing
-from wafer_triton.text.arguments import checked
 
 if TYPE_CHECKING:
     from wafer_triton.place.regions import Region
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 SCRIPTS = ("scene.js", "charts.js", "arrows.js", "map.js", "panels.js", "times.js", "tips.js", "page.js")
 
 
-@checked
 def page(
     path: str | Path, title: str, scenes: Sequence[Plain], device: Device, *, about: str = "",
     regions: Iterable[Region] = (), tables: Iterable[Plain] = (), beside: int | None = None,

@@ -10,12 +10,10 @@ from wafer_triton.draw.figure import COLOURS, Numbers, check_kind, legend, path_
 from wafer_triton.draw.times import BLOCKS, HAND_OVER, STEPS, TOKENS, WHOLE, Timeline, TrackSpan
 from wafer_triton.errors import DrawError, check_type
 from wafer_triton.place.need import ENDS
-from wafer_triton.text.arguments import checked
 
 ORDER = (2, 0, 4, 5, 1, 3)  # the colours of embedding, attention, feed-forward, hand-over and head in a decoder
 
 
-@checked
 def token(line: Timeline, path: str | Path, title: str = "") -> None:
     """Draw the blocks of a token over predicted cycles, a row for each region, and below the steps of its first layer.
 

@@ -21,7 +21,6 @@ from wafer_triton.draw.tiles import Where, after, chosen, moving
 from wafer_triton.draw.trace import Trace, held, trace
 from wafer_triton.errors import DrawError, check_type
 from wafer_triton.schedule.schedule import Schedule
-from wafer_triton.text.arguments import checked
 from wafer_triton.text.quantity import quantity
 
 MANY_ROUNDS = 1_000  # schedules with more rounds are drawn as curves, not as bars
@@ -29,7 +28,6 @@ _NAMED = 16  # up to this number of cores a side, each core shows the name of it
 _PANELS = 4  # buffers in one picture of a mesh
 
 
-@checked
 def schedule(schedule: Schedule, path: str | Path) -> None:
     """Draw a schedule at a glance: counts of its rounds by step, bytes over its links, SRAM of a core."""
     title, counted, cost = _title(schedule), account(schedule), price(schedule)
@@ -42,7 +40,6 @@ def schedule(schedule: Schedule, path: str | Path) -> None:
         _sram(parts[2], schedule, numbers)
 
 
-@checked
 def links(schedule: Schedule, path: str | Path) -> None:
     """Draw the bytes that a schedule puts on every link, a map for each direction, by the sending core."""
     title, loads = _title(schedule), link_loads(schedule)
@@ -54,7 +51,6 @@ def links(schedule: Schedule, path: str | Path) -> None:
         _links(figure, loads, numbers)
 
 
-@checked
 def sram(schedule: Schedule, path: str | Path) -> None:
     """Draw the SRAM of a core over the rounds, by buffer; all cores of a mesh hold the same."""
     title, peak, limit = _title(schedule), account(schedule).sram_peak_bytes, schedule.mesh.device.sram_bytes
@@ -64,14 +60,12 @@ def sram(schedule: Schedule, path: str | Path) -> None:
         _sram(figure, schedule, numbers)
 
 
-@checked
 def timeline(schedule: Schedule, path: str | Path) -> None:
     """Draw a timeline of a schedule's steps in predicted cycles: computation, waits, and use of the busiest link."""
     with picture(path, 1.9, _title(schedule), _cycles(price(schedule))) as (figure, numbers):
         _timeline(figure.subplots(), intervals(schedule), numbers)
 
 
-@checked
 def mesh(
     schedule: Schedule, path: str | Path, *, round: int = -1, buffers: str | tuple[str, ...] | None = None
 ) -> None:

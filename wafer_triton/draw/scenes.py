@@ -29,7 +29,6 @@ from wafer_triton.schedule.repeat import Rounds
 from wafer_triton.schedule.rounds import Cores, Exchange, Local, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.sram import spans
-from wafer_triton.text.arguments import checked
 from wafer_triton.text.quantity import Legend, quantity
 from wafer_triton.verify.held import JOINTS
 
@@ -55,7 +54,6 @@ class Frame:
     last: int
 
 
-@checked
 def scene(schedule: Schedule, name: str = "", values: Values | None = None, fills: Sequence[str] = ()) -> Plain:
     """Return a schedule for a page, called `name`; DrawError for one without rounds.
 

@@ -16,7 +16,6 @@ from wafer_triton.count.verdict import PLMR
 from wafer_triton.draw.figure import AMOUNTS, COLOURS, MARKERS, footnote, picture
 from wafer_triton.draw.tables import letters
 from wafer_triton.errors import DrawError
-from wafer_triton.text.arguments import checked
 from wafer_triton.text.quantity import Legend, quantity
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ FIELDS = ("hops", "routes", "sram_peak_bytes", "cycles")
 PERCENT = (-100, -30, 0, 30, 100, 300)  # the ticks of errors
 
 
-@checked
 def wafer(regions: Sequence[Region], path: str | Path, title: str = "") -> None:
     """Draw a placed model on its device: regions coloured by the layer that they begin with, and by how full they are.
 
@@ -88,7 +86,6 @@ def _map(figure: Any, axes: Any, regions: Any, values: Sequence[float], name: st
     figure.colorbar(ScalarMappable(scale, colours), ax=axes, label=name, location="top", shrink=0.9)
 
 
-@checked
 def compare(rows: Sequence[AlgorithmRow], path: str | Path, title: str = "", device: Device | None = None) -> None:
     """Draw algorithms side by side, as `compare_gemm` and `compare_gemv` give them: a panel for each of `FIELDS`.
 
@@ -130,7 +127,6 @@ def compare(rows: Sequence[AlgorithmRow], path: str | Path, title: str = "", dev
         many[0].invert_yaxis()
 
 
-@checked
 def validation(path: str | Path) -> None:
     """Draw predicted against measured: cycles of a WSE-3, tokens per second of a WSE-2, errors by family."""
     from wafer_triton.cost.calibrate import FAMILIES, rows
@@ -175,7 +171,6 @@ def validation(path: str | Path) -> None:
         last.invert_yaxis()
 
 
-@checked
 def reproduction(cells: Sequence[Cell], path: str | Path) -> None:
     """Draw the paper's cells: errors of predictions with their bands.
 

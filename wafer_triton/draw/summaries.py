@@ -16,7 +16,6 @@ from wafer_triton.draw.tables import table
 from wafer_triton.errors import DrawError, article
 from wafer_triton.schedule.rounds import Round
 from wafer_triton.schedule.schedule import Schedule
-from wafer_triton.text.arguments import checked
 
 if TYPE_CHECKING:
     from wafer_triton.emulate.program import Program
@@ -64,7 +63,6 @@ def demand(schedule: Schedule) -> None:
         )
 
 
-@checked
 def values(program: Program, buffer: str, core: tuple[int, int]) -> str:
     """Run a program; return a table of one core's tile of a buffer after every round that writes it.
 

@@ -13,7 +13,6 @@ import numpy as np
 from wafer_triton.errors import DrawError, check_type, shown
 from wafer_triton.schedule.rounds import Index, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
-from wafer_triton.text.arguments import checked
 
 Where = dict[str, Index]  # by the buffer where tiles began, [rows, cols]: the core where the tile held began, -1: none
 _TEXT_CORES = 32  # a side, up to which a mesh is printed whole
@@ -96,7 +95,6 @@ def moving(schedule: Schedule) -> dict[str, str]:
     return {name: "".join(sorted(along[name])) for name in schedule.buffers if name in along}
 
 
-@checked
 def inspect(schedule: Schedule, round: int = -1, buffer: str | None = None) -> str:
     """Return a mesh as text: at each core, where the tile that it holds after a round began, as row.column.
 

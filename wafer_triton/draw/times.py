@@ -20,8 +20,6 @@ from wafer_triton.place import moves
 from wafer_triton.place.need import ENDS
 from wafer_triton.place.regions import Placement, Region, Regions
 from wafer_triton.schedule.block import Block
-from wafer_triton.text.arguments import checked
-from wafer_triton.text.calls import call_check
 
 WHOLE = "request"  # the place of spans that belong to no region
 PHASES, TOKENS, TRANSFERS, BLOCKS, STEPS = TRACKS = ("phases", "tokens", "transfers", "blocks", "steps")
@@ -87,7 +85,6 @@ def of_token(regions: Regions, block: Block, context: int) -> Timeline:
     return line
 
 
-@checked
 def request(*, input: int, output: int, program: str = "full", most: int = 1000, **given: Any) -> Timeline:
     """Return the time of `estimate.request`, whose options are `given`, by phase, region and block.
 
@@ -96,7 +93,6 @@ def request(*, input: int, output: int, program: str = "full", most: int = 1000,
     """
     check_counts(most=most)
     asked = {"input": input, "output": output, "program": program, **given}
-    call_check(estimate.request_place, "request: ")((), asked)
     place, _ = estimate.request_place(**asked)
     c = constants(place.decode.mesh.device)
     before, after = ("prefill region", "decode region") if place.regions != place.prefill_regions else ("region",) * 2

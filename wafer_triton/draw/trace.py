@@ -17,7 +17,6 @@ from wafer_triton.draw.tables import cell, table
 from wafer_triton.errors import DrawError, check_type
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.sram import spans
-from wafer_triton.text.arguments import checked
 from wafer_triton.text.quantity import Legend, as_in
 
 EACH = ("hops", "busiest_link_bytes", "flows", "macs")  # counts of a round
@@ -54,7 +53,6 @@ def trace(schedule: Schedule) -> Trace:
     )
 
 
-@checked
 def rounds(schedule: Schedule) -> str:
     """Return the rounds as a table: successive rounds alike in one row, their messages and bytes added up."""
     check_type("the schedule to show", schedule, Schedule, DrawError)

@@ -14,12 +14,10 @@ from wafer_triton.draw.times import Timeline
 from wafer_triton.draw.trace_events import MOST, Event, events
 from wafer_triton.errors import DrawError, check_counts, check_type, writing
 from wafer_triton.schedule.schedule import Schedule
-from wafer_triton.text.arguments import checked
 
 MEANING = "cycles predicted on the wafer, no measured time; 1 us of the viewer is 1 cycle"
 
 
-@checked
 def perfetto(subject: Schedule | Mapping[str, Schedule] | Timeline, path: str | Path, *, most: int = MOST) -> None:
     """Write the predicted timeline of a schedule, of several by name, or of `draw.request`, as a trace.
 

@@ -25,7 +25,6 @@ from wafer_triton.errors import BackendError, DtypeError, ShapeError, WaferError
 from wafer_triton.schedule import rules
 from wafer_triton.schedule.rounds import Buffer
 from wafer_triton.schedule.schedule import Schedule
-from wafer_triton.text.calls import bound
 
 EXCHANGES: Mapping[str, Callable[[Planner, Schedule, Memory], list[Step]]] = {"explicit": explicit, "elided": elided}
 
@@ -49,7 +48,6 @@ class Executor(Planner):
         """The workspace of programs that never run at the same time."""
         return Workspace(self.device)
 
-    @bound
     def bind(
         self, schedule: Schedule, tensors: Mapping[str, torch.Tensor], shared: Mapping[str, torch.Tensor] | None = None,
         scratch: dict[Buffer, torch.Tensor] | None = None, tables: Tables | None = None,

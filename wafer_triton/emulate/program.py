@@ -22,10 +22,8 @@ from wafer_triton.errors import BackendError, MeshError, ScheduleError, ShapeErr
 from wafer_triton.schedule.repeat import comings
 from wafer_triton.schedule.rounds import Buffer
 from wafer_triton.schedule.schedule import Schedule
-from wafer_triton.text.calls import bound
 
 
-@bound
 @dataclass(eq=False)
 class Program:
     """A schedule bound to memory; `run` executes it, and again once `write` renews inputs that rounds overwrite."""
@@ -227,7 +225,6 @@ class Pool:
 POOL = Pool()
 
 
-@bound
 @dataclass(frozen=True, eq=False)
 class Held:
     """A copy of the tiles of a buffer: [rows, cols, *tile], or [rows, cols, slots, *tile] of several slots."""

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from wafer_triton.device.dtype import BYTES, TILES
 from wafer_triton.errors import ScheduleError, article, check_function, check_type, shown
-from wafer_triton.text.calls import bound
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -186,7 +185,6 @@ def definitions() -> int:
     return _OWN[0]
 
 
-@bound
 def local_op(
     run: object = None, /, *, tiles: Tiles | None = None, work: Work | None = None, outs: int = 1,
     elementwise: bool = False, partial: bool = False,

@@ -22,7 +22,6 @@ from wafer_triton.device.mesh import as_mesh
 from wafer_triton.errors import MeshError, ShapeError, shown
 from wafer_triton.ops.call import How, Operand, Record, call, check_tensors, clear_cache, run
 from wafer_triton.ops.executors import described, emulation_device, executor
-from wafer_triton.text.calls import bound
 
 __all__ = [
     "How", "Operand", "Record", "all_reduce", "clear_cache", "described", "emulation_device", "executor", "mesh_gemm",
@@ -30,7 +29,6 @@ __all__ = [
 ]  # fmt: skip
 
 
-@bound
 def mesh_gemm(a: Operand, b: Operand, *, algorithm: str = "mesh", accumulate: str = "fp32", **how: Unpack[How]) -> Any:
     """Return a [m, k] @ b [k, n] -> [m, n] by MeshGEMM, or by algorithm "cannon", "summa" or "allgather".
 
@@ -42,7 +40,6 @@ def mesh_gemm(a: Operand, b: Operand, *, algorithm: str = "mesh", accumulate: st
     return call("gemm", (a, b), how, algorithm=algorithm, accumulate=accumulate)
 
 
-@bound
 def mesh_gemm_t(
     a: Operand, b: Operand, *, algorithm: str = "mesh", accumulate: str = "fp32", **how: Unpack[How]
 ) -> Any:
@@ -57,7 +54,6 @@ def mesh_gemm_t(
     return call("gemm", (a, b), how, algorithm=algorithm, transposed=True, accumulate=accumulate)
 
 
-@bound
 def mesh_gemv(
     x: Operand,
     w: Operand,
@@ -84,7 +80,6 @@ def mesh_gemv(
     return call("gemv", (x, w), how, axis=axis, algorithm=algorithm, groups=groups, accumulate=accumulate)
 
 
-@bound
 def all_reduce(
     x: Tensor,
     *,
@@ -109,7 +104,6 @@ def all_reduce(
     return call("all_reduce", (x,), how, axis=axis, op=op, algorithm=algorithm, groups=groups)
 
 
-@bound
 def rms_norm(x: Operand, weight: Operand, *, eps: float = 1e-6, **how: Unpack[How]) -> Any:
     """x [m, n] / sqrt(mean over n of x^2 + eps) * weight [n] -> [m, n]; rows are cut along x."""
     check_tensors("rms_norm", x, weight)
@@ -121,7 +115,6 @@ def rms_norm(x: Operand, weight: Operand, *, eps: float = 1e-6, **how: Unpack[Ho
     return call("rms_norm", (x, weight), how, eps=number)
 
 
-@bound
 def softmax(x: Operand, *, scale: float = 1.0, **how: Unpack[How]) -> Any:
     """Softmax of scale * x [m, n] over n -> [m, n]; rows are cut along x."""
     check_tensors("softmax", x)

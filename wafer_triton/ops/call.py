@@ -31,13 +31,13 @@ from wafer_triton.errors import (
     ScheduleError,
     ShapeError,
     check_type,
+    nearest,
     shown,
 )
 from wafer_triton.ops.executors import executor
 from wafer_triton.schedule.product import Recipe, Shape, clear_recipes, recipe
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text import notebook
-from wafer_triton.text.calls import bound, near
 from wafer_triton.text.quantity import Legend
 
 Operand = Tensor | MeshTensor
@@ -102,7 +102,6 @@ def _executor(backend: str | None, exchange: str, device: str, launch: str) -> E
     return executor(backend, exchange, device, launch=launch)
 
 
-@bound
 def clear_cache() -> None:
     """Let all programs and schedules go that public calls keep; their memory is free once no call runs."""
     POOL.clear()
@@ -110,7 +109,6 @@ def clear_cache() -> None:
     clear_recipes()
 
 
-@bound
 def run(made: Recipe, operands: tuple[Operand, ...], on: Executor) -> MeshTensor:
     """Run the recipe `made` by the executor `on`; the result is cut over the schedule's mesh."""
     if not isinstance(made, Recipe):
@@ -206,7 +204,7 @@ def call(name: str, operands: tuple[Operand, ...], how: How, **options: Any) -> 
     for key in how:
         if key not in _KEYWORDS:
             known = [*(option for option in options if option != "transposed"), *_KEYWORDS]
-            raise ArgumentError(f"{name}: unknown keyword {key!r}{near(key, known)}; choose from {', '.join(known)}")
+            raise ArgumentError(f"{name}: unknown keyword {key!r}{nearest(key, known)}; choose from {', '.join(known)}")
     first, backend, exchange = operands[0], how.get("backend"), how.get("exchange", "explicit")
     launch = how.get("launch", "auto")
     for key, text in (("backend", backend), ("exchange", exchange), ("launch", launch)):

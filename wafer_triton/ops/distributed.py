@@ -22,10 +22,8 @@ import torch.distributed as dist
 from wafer_triton.device.mesh import as_mesh
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.ranks.executor import DistributedExecutor
-from wafer_triton.errors import BackendError, MeshError, shown
+from wafer_triton.errors import BackendError, MeshError, nearest, shown
 from wafer_triton.ops import executors
-from wafer_triton.text.arguments import checked
-from wafer_triton.text.calls import near
 
 __all__ = ["executor"]
 
@@ -33,7 +31,6 @@ MOST_TIMEOUT = 1e7  # seconds, some months
 TIMEOUT = 600.0  # seconds for which a rank waits for another that is there but does not answer
 
 
-@checked
 def executor(
     backend: str | None = None,
     exchange: str = "explicit",
@@ -54,7 +51,7 @@ def executor(
     unless `shards` has one rectangle for each rank. Raises MeshError for `shards` of another form.
     """
     for name in options:
-        if hint := near(name, ("shards", "timeout")):
+        if hint := nearest(name, ("shards", "timeout")):
             raise BackendError(f"distributed.executor: no option {name!r}{hint}")
     if not isinstance(timeout, int | float) or not 0 < timeout <= MOST_TIMEOUT:
         raise BackendError(

@@ -12,9 +12,7 @@ import torch
 
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.torch import TorchExecutor
-from wafer_triton.errors import BackendError
-from wafer_triton.text.arguments import checked
-from wafer_triton.text.calls import near
+from wafer_triton.errors import BackendError, nearest
 
 
 def emulation_device(emulate_on: str = "auto") -> str:
@@ -25,7 +23,6 @@ def emulation_device(emulate_on: str = "auto") -> str:
     return "cuda" if compiles and torch.cuda.is_available() else "cpu"
 
 
-@checked
 def executor(
     backend: str | None = None, exchange: str = "explicit", emulate_on: str = "auto", **options: Any
 ) -> Executor:
@@ -70,7 +67,7 @@ def _check_options(backend: str, kind: type[Executor], options: Mapping[str, Any
     known = ["emulate_on", *(name for name in signature(kind).parameters if name != "device")]
     for name in options:
         if name not in known:
-            hint = "; a device is given as emulate_on" if name == "device" else near(name, known)
+            hint = "; a device is given as emulate_on" if name == "device" else nearest(name, known)
             options_are = f"options: {', '.join(known)}"
             raise BackendError(f"executor: backend {backend!r} has no option {name!r}{hint}; {options_are}")
 

@@ -11,10 +11,8 @@ import torch
 from torch import Tensor
 
 from wafer_triton.device.dtype import dtype_name, torch_dtype
-from wafer_triton.text.calls import bound
 
 
-@bound
 def assert_close(actual: Tensor, reference: Tensor, dtype: Any, plain: Tensor | None = None, name: str = "") -> None:
     """AssertionError, naming the worst coordinates, unless `actual` is as near to `reference` as `dtype` lets it be.
 

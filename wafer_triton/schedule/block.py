@@ -26,14 +26,11 @@ from wafer_triton.schedule.rounds import Slot
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.segment_gemm import BlockRing, block_ring
 from wafer_triton.shape.decoder import DecoderShape
-from wafer_triton.text.arguments import check_fields
-from wafer_triton.text.calls import bound
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-@bound
 @dataclass(frozen=True)
 class Block:
     """A model on a mesh: storage and accumulation types, KV cache, K-tree, sequences decoded together.
@@ -61,9 +58,9 @@ class Block:
     expert_regions: ExpertRegions | None = None
 
     def __post_init__(self) -> None:
-        check_fields(self, "Block: ")
-        check_counts(entries=self.entries, batch=self.batch)
         head_groups(self.shape, self.mesh.shape[1], self.head_groups)
+        for name in ("entries", "batch", "head_groups"):  # numpy's numbers become Python's
+            object.__setattr__(self, name, *check_counts(**{name: getattr(self, name)}))
 
     def cache(self, prefilled: int = 0) -> KvCache:
         """Return the KV cache of a sequence whose prompt had `prefilled` tokens."""
@@ -230,7 +227,7 @@ def sub_layer(
     title: str, family: str = "kernel", ignores: tuple[str, ...] = ()
 ) -> Callable[[Callable[..., None]], SubLayer]:
     """Make the decorated function a `SubLayer`."""
-    return lambda adds: SubLayer(bound(adds), title, family, ignores)
+    return lambda adds: SubLayer(adds, title, family, ignores)
 
 
 SubLayers = tuple[tuple[SubLayer, tuple[int, ...]], ...]  # in order, each with its whole numbers
@@ -284,7 +281,6 @@ def _plain(block: Block, ignored: tuple[str, ...]) -> Block:
     return replace(block, **defaults)
 
 
-@bound
 def schedule(adds: SubLayer, block: Block, *args: int) -> Schedule:
     """Return the schedule of a sub-layer, built once; raises SramError when it does not fit a core."""
     check_kinds(adds, block)

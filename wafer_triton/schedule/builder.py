@@ -32,7 +32,6 @@ from wafer_triton.schedule.rounds import (
 )
 from wafer_triton.schedule.same import same
 from wafer_triton.schedule.schedule import Schedule
-from wafer_triton.text.calls import bound
 
 if TYPE_CHECKING:
     from wafer_triton.schedule.repeat import Step
@@ -63,7 +62,6 @@ class _Declared(dict[str, Buffer]):
         raise ScheduleError(f"{self.schedule}: buffer {shown(name)} is not declared; declared: {declared}")
 
 
-@bound
 class Builder:
     """The buffers and steps of a schedule called `name` while it is made; `family` is as in `Schedule`.
 
@@ -206,7 +204,7 @@ class Builder:
         locals_ = tuple(step for step in steps if isinstance(step, Local))
         if not exchanges and not locals_:
             return None
-        made = Round(exchanges, locals_, label, pattern, caller(2))  # above `bound`
+        made = Round(exchanges, locals_, label, pattern, caller())
         self.steps.append(made)
         return made
 

@@ -14,7 +14,6 @@ from wafer_triton.errors import MeshError, ScheduleError, check_type, shown
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.ring import ring_position, ring_step
 from wafer_triton.schedule.rounds import Buffer, Cores, Exchange, Index, Pattern, Round, Slot, as_slot
-from wafer_triton.text.calls import bound
 
 
 def multicast(b: Builder, src: str | Slot, dst: str | Slot, axis: str, root: int) -> list[Exchange]:
@@ -49,7 +48,6 @@ def segments(b: Builder, axis: str, segment: int | None) -> tuple[int, int]:
     return segment, length // segment
 
 
-@bound
 def broadcast(
     b: Builder, name: str | Slot | Sequence[str], axis: str, root: int, label: str = "broadcast",
     segment: int | None = None,

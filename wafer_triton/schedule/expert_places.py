@@ -9,12 +9,10 @@ from math import exp, lgamma, log, log1p
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import MeshError, ShapeError, check_counts, shown
 from wafer_triton.shape.moe import Experts
-from wafer_triton.text.calls import bound
 
 MOST_HELD = 256  # experts of a region, whose numbers travel in the dtype of tiles
 
 
-@bound
 @dataclass(frozen=True)
 class ExpertRegions:
     """Experts in `side` x `side` regions, and the rows that a row of cores sends to each of them in a pass.

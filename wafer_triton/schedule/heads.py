@@ -32,7 +32,7 @@ class HeadGroups:
 
     def __post_init__(self) -> None:
         c, most = self.shape, most_groups(self.shape, self.columns)
-        if type(self.count) is not int or not 1 <= self.count <= most:
+        if isinstance(self.count, bool) or not isinstance(self.count, int | np.integer) or not 1 <= self.count <= most:
             columns = (
                 "1 column takes 1"
                 if self.columns == 1
@@ -41,6 +41,7 @@ class HeadGroups:
             held = f"{c.num_attention_heads} query heads on {columns}"
             reason = held if c.rotary else "a program without RoPE has one; leave it out"
             raise MeshError(f"{c.name}: head_groups = {shown(self.count)}, but {reason}")
+        object.__setattr__(self, "count", int(self.count))
 
     @property
     def width(self) -> int:

@@ -16,13 +16,10 @@ import numpy as np
 from wafer_triton.errors import MOST, CacheError, check_counts, check_type, shown
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Cores, Index, Round, Slot
-from wafer_triton.text.arguments import check_fields
-from wafer_triton.text.calls import bound
 
 POLICIES = ("shift", "concat")
 
 
-@bound
 @dataclass(frozen=True)
 class KvCache:
     """A cache of `entries` tokens on each of `rows` rows; a prompt of `prefilled` tokens was spread over them evenly.
@@ -36,10 +33,8 @@ class KvCache:
     prefilled: int = 0
 
     def __post_init__(self) -> None:
-        check_fields(self, "KvCache: ")
-        check_counts(rows=self.rows, entries=self.entries)
-        if self.prefilled:
-            check_counts(prefilled=self.prefilled)
+        for name in ("rows", "entries", *(["prefilled"] if self.prefilled else [])):  # numpy's numbers become Python's
+            object.__setattr__(self, name, *check_counts(**{name: getattr(self, name)}))
         if self.policy not in POLICIES:
             raise CacheError(f"KV policy {self.policy!r}: choose one of {', '.join(POLICIES)}")
 

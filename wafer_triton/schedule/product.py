@@ -29,7 +29,6 @@ from wafer_triton.schedule.gemv import meshgemv
 from wafer_triton.schedule.norm import rms_norm as rms_norm_rounds
 from wafer_triton.schedule.norm import softmax_parts
 from wafer_triton.schedule.schedule import Schedule
-from wafer_triton.text.calls import bound
 
 Shape = tuple[int, ...]
 Groups = tuple[int, ...] | None
@@ -54,7 +53,6 @@ class Recipe:
     shapes: tuple[Shape, ...] = ()
 
 
-@bound
 def recipe(
     name: str, mesh: Mesh, dtype: str, shapes: tuple[Shape, ...], options: tuple[tuple[str, Any], ...] = ()
 ) -> Recipe:

@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from wafer_triton.device.dtype import BYTES
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import DtypeError, ScheduleError, check_type, shown
-from wafer_triton.text.calls import bound
 
 Index = NDArray[np.int64]
 GIVEN = ("input", "weight", "cache", "state")  # roles that have values at the start
@@ -125,7 +124,6 @@ class Buffer:
         return self.bytes if slot.index is None else self.tile_bytes
 
 
-@bound
 @dataclass(frozen=True, eq=False)
 class Slot:
     """A slot of a buffer: a number, or one per position along `axis`; None means the whole buffer as one tile."""
@@ -173,7 +171,6 @@ def _index(buffer: str, index: Any) -> int | Index:
     return array.astype(np.int64) if array.ndim else int(array)
 
 
-@bound
 @dataclass(frozen=True, eq=False)
 class Cores:
     """The cores at positions `at` along `axis`, on the given `lines` (None: all) of that axis.

@@ -14,12 +14,10 @@ from wafer_triton.errors import ScheduleError, check_type, shown
 from wafer_triton.schedule.repeat import Repeat, Rounds, Section, comings
 from wafer_triton.schedule.rounds import FAMILIES, Buffer, Round
 from wafer_triton.text import notebook
-from wafer_triton.text.calls import bound
 
 T = TypeVar("T")
 
 
-@bound
 @dataclass(frozen=True, eq=False)
 class Schedule:
     """Rounds on a mesh over named buffers, built and checked by `Builder.build`; any sequence of rounds may be given.

@@ -28,7 +28,6 @@ from wafer_triton.serve.pipeline import period
 from wafer_triton.serve.times import Priced
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.read import Model, shape_of
-from wafer_triton.text.arguments import checked
 from wafer_triton.text.quantity import as_in, digits, unit
 
 MOST_BATCH = 1024  # sequences; each is priced alone
@@ -70,7 +69,6 @@ class Batched:
     as_if: str | None = field(default=None, metadata=as_in(Layered, "as_if"))
 
 
-@checked
 def batch(
     *, device: DeviceLike = "wse2", model: Model, mesh: Any, context: int, batch: int = 1,
     at_once: int | None = None, head_groups: int | None = None, as_if: bool = False, dtype: str | None = None,

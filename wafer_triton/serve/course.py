@@ -13,7 +13,6 @@ from wafer_triton.cost.cap import peaks
 from wafer_triton.device import Device
 from wafer_triton.errors import check_counts
 from wafer_triton.serve.workload import Request
-from wafer_triton.text.arguments import checked
 
 State = tuple[int, int, int]  # requests that wait, sequences in decode, cache entries a row in use
 SAMPLES = 2048  # of the state over time: twice as many are halved
@@ -115,7 +114,6 @@ class MeanInterval:
     s_mbu: float
 
 
-@checked
 def course(run: Run, pool: int, device: Device, dtype: str = "fp16", count: int = 10) -> list[MeanInterval]:
     """Return the means of a run in `count` intervals of equal length; the caches hold `pool` entries a row.
 

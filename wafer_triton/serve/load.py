@@ -8,12 +8,10 @@ from typing import Any
 from wafer_triton.cost.placement import Placement as Experts
 from wafer_triton.errors import ShapeError, check_counts
 from wafer_triton.shape.decoder import DecoderShape
-from wafer_triton.text.arguments import checked
 
 MOST_BATCH = 65_536  # sequences in decode, each of which has a slot
 
 
-@checked
 @dataclass(frozen=True)
 class Load:
     """The sizes that a placement must hold, and the mean request that it is chosen for, all in tokens but `batch`.
@@ -35,7 +33,6 @@ class Load:
             raise ShapeError(f"batch = {self.batch:,} is more than the {MOST_BATCH:,} sequences that are taken here")
 
 
-@checked
 @dataclass(frozen=True)
 class Given:
     """The sizes that a user gives; a size of None is chosen by price."""
@@ -45,6 +42,10 @@ class Given:
     columns: int | None = None  # of prefill, with policy split
     caches: int | None = None  # sequences of `context` tokens that the caches hold
     experts: Experts = None  # of a mixture in prefill; None has each on the whole mesh
+
+    def __post_init__(self) -> None:
+        sizes = {"columns": self.columns, "caches": self.caches}
+        check_counts(**{name: size for name, size in sizes.items() if size is not None})
 
     def where(self, shape: DecoderShape) -> Experts:
         """Return the placement of a mixture's experts; None for a model without experts."""

@@ -20,7 +20,6 @@ from wafer_triton.serve.times import Priced
 from wafer_triton.serve.workload import Request, both, fixed, poisson
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.read import shape_of
-from wafer_triton.text.arguments import checked
 from wafer_triton.text.progress import Progress, silent
 
 BATCHES = (4, 16, 64)
@@ -45,7 +44,6 @@ class Planned:
     turns: int | None = None
 
 
-@checked
 def plan(
     model: str | DecoderShape, device: DeviceLike, *, input: int, output: int, rate: float, slo: Slo, best: int = 5,
     count: int = 500, seed: int = 0, progress: Progress = silent,

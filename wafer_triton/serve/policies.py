@@ -14,7 +14,6 @@ from dataclasses import dataclass, fields
 
 from wafer_triton.errors import ConfigError, check_counts, check_type, shown
 from wafer_triton.serve.workload import Request
-from wafer_triton.text.calls import bound
 
 
 @dataclass
@@ -34,7 +33,6 @@ class View:
     due: bool = True
 
 
-@bound
 @dataclass(frozen=True)
 class Split:
     """Prefill and decode on columns of their own, at the same time (`concurrent`): weights never move."""
@@ -52,7 +50,6 @@ class Split:
         return at_prefill
 
 
-@bound
 @dataclass(frozen=True)
 class Replacing:
     """One phase after the other: prefill of prompts until batch or cache is full, then decode until all answers end."""
@@ -72,7 +69,6 @@ class Replacing:
         return not view.running
 
 
-@bound
 @dataclass(frozen=True)
 class Shared:
     """Both phases on one mesh, one at a time: decode pauses for visits of prefill.
@@ -112,7 +108,6 @@ ORDERS: dict[str, Callable[[Request], tuple[float, ...]]] = {
 CACHES = ("reserve", "grow")
 
 
-@bound
 @dataclass(frozen=True)
 class Policy:
     """A policy of serving: the organisation, the order of waiting requests, and the use of the cache.

@@ -20,15 +20,12 @@ from wafer_triton.device import Device
 from wafer_triton.device.dtype import dtype_name
 from wafer_triton.errors import ConfigError, ShapeError, check_counts, check_type, shown, writing
 from wafer_triton.serve.course import MeanInterval, Run, Served, course
-from wafer_triton.text.arguments import checked
-from wafer_triton.text.calls import bound
 
 PERCENTILES = (50, 90, 99)
 UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 Latency = dict[str, float]  # by "mean", "p50" and so on, seconds
 
 
-@bound
 @dataclass(frozen=True)
 class Slo:
     """The most seconds of TTFT and of TPOT that a request may take to count as good; infinity for no bound."""
@@ -112,7 +109,6 @@ def e2e(served: Served) -> float:
     return served.end - served.request.arrival
 
 
-@checked
 def report(run: Run, pool: int, device: Device, dtype: str = "fp16", slo: Slo = Slo()) -> Report:
     """Return the figures of a run; the caches hold `pool` entries a row. ConfigError if all requests are refused."""
     for name, value, kind in (("run", run, Run), ("device", device, Device), ("slo", slo, Slo)):
@@ -171,7 +167,6 @@ def weighted(values: Sequence[tuple[float, float]]) -> Latency:
     return found
 
 
-@checked
 def flat(of: Report) -> dict[str, Any]:
     """Return the figures as one row, such as `ttft_p50`, without the course."""
     row: dict[str, Any] = {}
@@ -186,7 +181,6 @@ def flat(of: Report) -> dict[str, Any]:
 COLUMNS = ("number", "arrival", "input", "output", "started", "first", "end", "preempted", "refused")
 
 
-@checked
 def write_csv(run: Run, path: str | Path) -> None:
     """Write a row for each request: its sizes, the seconds of its steps, how often it was preempted, why refused."""
     path = Path(path)

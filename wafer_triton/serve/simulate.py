@@ -14,14 +14,12 @@ from wafer_triton.serve.course import Run, Samples, Served, State
 from wafer_triton.serve.pipeline import END, FIRST, Pipeline, Running, Times
 from wafer_triton.serve.policies import ORDERS, Policy, View
 from wafer_triton.serve.workload import Closed, Request, check_requests
-from wafer_triton.text.arguments import checked
 from wafer_triton.text.progress import Progress, silent
 
 ARRIVE, ENTERED, PREFILLED, MOVED = range(4)
 REPORTS = 100  # of progress in a run
 
 
-@checked
 def simulate(
     workload: Sequence[Request] | Closed, times: Times, policy: Policy, *, record: bool = False,
     progress: Progress = silent,

@@ -24,13 +24,11 @@ from wafer_triton.place.need import ENDS
 from wafer_triton.place.regions import Placement, Region, shared
 from wafer_triton.schedule import decode as decode_parts
 from wafer_triton.schedule.kv_cache import KvCache
-from wafer_triton.text.arguments import checked
 
 STRIDE = 256  # tokens between two prices of keys and values
 Kinds = dict[str, int]  # blocks of a region by kind
 
 
-@checked
 class Priced:
     """`pipeline.Times` of a model that is placed, see there for the fields.
 

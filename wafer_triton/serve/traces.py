@@ -10,7 +10,6 @@ from typing import Any
 
 from wafer_triton.errors import ConfigError
 from wafer_triton.serve.workload import LATEST, MOST_TOKENS, Request
-from wafer_triton.text.calls import bound
 from wafer_triton.text.files import parse_json, read_text
 
 # columns of arrival, input and output
@@ -18,7 +17,6 @@ OWN = ("arrival", "input", "output")
 AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")  # Azure Public Dataset, LLM inference trace 2023 (ISCA'24)
 
 
-@bound
 def read_trace(path: str | Path) -> list[Request]:
     """Return the requests of a trace in the order of their arrival, the first at 0.
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from wafer_triton.errors import ConfigError, ShapeError, check_counts, check_function, check_type, shown
-from wafer_triton.text.arguments import checked
-from wafer_triton.text.calls import bound
 
 MOST_TOKENS = 10**7  # of a prompt or an answer: more is a slip of the pen
 LONGEST = 4  # times its median, the most tokens that a lognormal length is cut to
@@ -24,7 +22,6 @@ SIGMAS = (1e-6, 10.0)  # deviations of a logarithm
 CVS = (1e-3, 1e3)  # deviations of a gap over its mean
 
 
-@bound
 @dataclass(frozen=True)
 class Request:
     """A prompt of `input` tokens that arrives `arrival` seconds after the start; its answer has `output` tokens."""
@@ -81,7 +78,6 @@ Lengths = Callable[[random.Random], tuple[int, int]]  # draws the tokens of a pr
 Length = Callable[[random.Random], int]
 
 
-@checked
 @dataclass(frozen=True)
 class Closed:
     """A closed loop: each of `users` sends its next request `pause` seconds after its last answer, `count` in all.
@@ -106,7 +102,6 @@ class Closed:
         return (Request(number, 0.0, *_lengths(self.lengths, source)) for number in range(self.count))
 
 
-@bound
 def both(input: Length, output: Length) -> Lengths:
     """Return a function that draws lengths of prompts and answers independently; ShapeError if one is no function."""
     for name, length in (("input", input), ("output", output)):
@@ -114,14 +109,12 @@ def both(input: Length, output: Length) -> Lengths:
     return lambda source: (input(source), output(source))
 
 
-@bound
 def fixed(tokens: int) -> Length:
     """Return a length that is always `tokens`."""
     check_counts(tokens=tokens)
     return lambda source: tokens
 
 
-@bound
 def uniform(least: int, most: int) -> Length:
     """Return a length of `least` to `most` tokens, each as likely; ShapeError if there is none."""
     check_counts(least=least, most=most)
@@ -130,7 +123,6 @@ def uniform(least: int, most: int) -> Length:
     return lambda source: source.randint(least, most)
 
 
-@bound
 def lognormal(median: float, sigma: float) -> Length:
     """Return a length whose logarithm is normal with deviation `sigma`, from 1 to `LONGEST` medians."""
     _within("median of a lognormal length", median, (1, MOST_TOKENS))
@@ -139,7 +131,6 @@ def lognormal(median: float, sigma: float) -> Length:
     return lambda source: max(1, round(min(most, source.lognormvariate(math.log(median), sigma))))
 
 
-@bound
 def drawn(requests: Sequence[Request]) -> Lengths:
     """Return lengths drawn from requests, input and output together."""
     check_requests("drawn", requests)
@@ -175,13 +166,11 @@ def _length(text: str) -> Length:
     return uniform(least, most)
 
 
-@checked
 def poisson(rate: float, count: int, lengths: Lengths, seed: int = 0) -> list[Request]:
     """Return `count` requests that arrive independently of each other, `rate` a second on average."""
     return bursty(rate, count, lengths, seed, 1.0)
 
 
-@checked
 def bursty(rate: float, count: int, lengths: Lengths, seed: int = 0, cv: float = 2.0) -> list[Request]:
     """Return `count` requests with gamma gaps, `rate` a second on average.
 
@@ -197,7 +186,6 @@ def bursty(rate: float, count: int, lengths: Lengths, seed: int = 0, cv: float =
     return [Request(number, arrival, *_lengths(lengths, source)) for number, arrival in enumerate(arrivals)]
 
 
-@bound
 def rate_of(requests: Sequence[Request]) -> float:
     """Return the requests a second of a trace; ShapeError where all arrive at once."""
     check_requests("rate_of", requests)
@@ -209,7 +197,6 @@ def rate_of(requests: Sequence[Request]) -> float:
     return (len(requests) - 1) / span
 
 
-@bound
 def rescaled(requests: Sequence[Request], rate: float) -> list[Request]:
     """Return the requests with their arrivals stretched, so that `rate` a second come; ShapeError as `rate_of`."""
     _within("rate", rate, RATES)

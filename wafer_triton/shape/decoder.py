@@ -10,11 +10,8 @@ from wafer_triton.device.dtype import WEIGHTS
 from wafer_triton.errors import ConfigError, check_type
 from wafer_triton.shape.config import MOST, check_positive, check_size
 from wafer_triton.shape.moe import Experts
-from wafer_triton.text.arguments import check_fields
-from wafer_triton.text.calls import bound
 
 
-@bound
 @dataclass(frozen=True)
 class DecoderShape:
     """Widths, heads and layers of a decoder; `vocab_size` 0 means its layers alone, without embedding and head.
@@ -47,7 +44,6 @@ class DecoderShape:
         for key in SIZES:
             least = 0 if key == "vocab_size" and type(self) is DecoderShape else 1
             check_size(self.name, key, getattr(self, key), least, MOST_LAYERS if key == "num_hidden_layers" else MOST)
-        check_fields(self, f"{self.name}: ")
         check_positive(self.name, "rms_norm_eps", self.rms_norm_eps)
         if self.num_attention_heads % self.num_key_value_heads:
             raise ConfigError(

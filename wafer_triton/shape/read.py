@@ -25,7 +25,6 @@ from wafer_triton.shape.config import (
 from wafer_triton.shape.decoder import SIZES, DecoderShape
 from wafer_triton.shape.moe import experts_of
 from wafer_triton.shape.published import MODELS
-from wafer_triton.text.calls import bound
 from wafer_triton.text.files import check_path, listed
 
 DTYPES = (None, "auto", "float64", "float32", "float16", "bfloat16")  # of the key `dtype`, once `torch_dtype`
@@ -131,7 +130,6 @@ NEEDED = ("dim", "ffn", "heads", "layers")  # of sizes alone
 Model = str | Path | DecoderShape  # a name, a folder or its config.json, sizes as "dim=2048,ffn=8192,...", a shape
 
 
-@bound
 def shape_of(model: Model, dtype: str | None = None) -> DecoderShape:
     """Return the shape of a model: of a name, a `config.json` or its folder, or sizes.
 

@@ -13,15 +13,12 @@ from wafer_triton.errors import ConfigError, ShapeError, check_counts, shown
 from wafer_triton.shape.config import read_json
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.moe import Experts
-from wafer_triton.text.arguments import checked
-from wafer_triton.text.calls import bound
 
 Trace = Sequence[Sequence[Sequence[int]]]  # of each sparse layer, of each token, the experts that it took
 DRAWN = 64  # tokens of a trace that is drawn, at least
 MOST_SKEW = 10.0
 
 
-@checked
 def drawn(shape: DecoderShape, tokens: int, skew: float = 0.0, seed: int = 0) -> Trace:
     """Return a trace of `tokens` tokens, each of which takes k experts without replacement.
 
@@ -44,7 +41,6 @@ def drawn(shape: DecoderShape, tokens: int, skew: float = 0.0, seed: int = 0) ->
     return trace
 
 
-@bound
 def read_trace(path: Path, shape: DecoderShape) -> Trace:
     """Return the trace in a JSON file, {"experts": [layer][token][k]}, as `generate --routing-out` writes it.
 

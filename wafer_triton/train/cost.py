@@ -18,7 +18,6 @@ from wafer_triton.count.account import multiply_adds, per_round
 from wafer_triton.count.counts import Additive
 from wafer_triton.schedule.rounds import Round
 from wafer_triton.schedule.schedule import Schedule
-from wafer_triton.text.arguments import checked
 from wafer_triton.train.dies import Wafer
 
 
@@ -41,7 +40,6 @@ class DieCost(Additive):
         return self.seconds - self.compute
 
 
-@checked
 def die_cost(schedule: Schedule, on: Wafer) -> DieCost:
     """Return the cost of one run of a schedule on a mesh of dies."""
     return _cost(schedule, on)
@@ -83,7 +81,6 @@ def _hides(round_: Round) -> bool:
     return not any(slot.buffer in arriving for op in round_.locals for slot in op.ins)
 
 
-@checked
 def total(runs: Mapping[Schedule, int], on: Wafer) -> DieCost:
     """Return the cost of schedules that run one after the other, each a number of times."""
     return sum((die_cost(schedule, on) * times for schedule, times in runs.items()), DieCost())

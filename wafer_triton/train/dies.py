@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING
 from wafer_triton.device import Device
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import DeviceError, ShapeError, check_type, shown
-from wafer_triton.text.arguments import checked
-from wafer_triton.text.calls import bound
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -32,7 +30,6 @@ MOST_DIES = 10_000  # some hundred times a wafer's
 CLOCK_HZ = 2e9  # of the table of evaluation; only ratios to it matter
 
 
-@checked
 @dataclass(frozen=True)
 class Wafer:
     """A mesh of dies; every number names its unit, and a link's numbers are for one direction.
@@ -170,7 +167,6 @@ WAFERS = {
 }
 
 
-@bound
 def wafer(name: str | Wafer) -> Wafer:
     """Return the preset `name` (a Wafer passes through); DeviceError with the nearest name if there is none."""
     if isinstance(name, Wafer):

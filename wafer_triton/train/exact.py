@@ -8,7 +8,6 @@ from functools import lru_cache
 from itertools import pairwise
 from math import prod
 
-from wafer_triton.text.arguments import checked
 from wafer_triton.train.dies import Die, Link, Wafer
 from wafer_triton.train.flows import Flow, RoutedFlows, Tree
 
@@ -16,7 +15,6 @@ EXACT = 30_000  # combinations of trees up to which a phase is solved by trying 
 SMALL = 9  # dies up to which all trees of a flow are listed
 
 
-@checked
 def best_trees(wafer: Wafer, flows: tuple[Flow, ...]) -> RoutedFlows | None:
     """Return the best of all trees, by branch and bound; None for phases too large."""
     if wafer.dies > SMALL or not flows:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from wafer_triton.errors import ConfigError
-from wafer_triton.text.arguments import checked
 from wafer_triton.train.planner import TrainingPlan, demand
 from wafer_triton.train.product import Team
 from wafer_triton.train.shards import DieGroups
 
 
-@checked
 def executable(planned: TrainingPlan) -> DieGroups:
     """Return the `DieGroups` of a plan, on the planned wafer's dies, with its stream, moving operand and recompute.
 

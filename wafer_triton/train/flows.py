@@ -12,13 +12,11 @@ from dataclasses import dataclass, field, replace
 from numbers import Integral
 
 from wafer_triton.errors import MeshError, check_counts, check_positive, check_type, shown
-from wafer_triton.text.arguments import checked
 from wafer_triton.train.dies import Die, Link, Wafer
 
 Tree = frozenset[Link]
 
 
-@checked
 @dataclass(frozen=True)
 class Flow:
     """`size` bytes from `source` to every target, or with `reduce` summed from the targets to the source.
@@ -94,7 +92,6 @@ class RoutedFlows:
         return min(loads, key=lambda link: (-loads[link], link)) if loads else None
 
 
-@checked
 def merge(flows: Iterable[Flow]) -> tuple[Flow, ...]:
     """Return the flows; flows of one source, block, size and kind are merged into one multicast.
 
@@ -111,7 +108,6 @@ def merge(flows: Iterable[Flow]) -> tuple[Flow, ...]:
     return tuple(flow for flow in joined.values() if flow.targets)
 
 
-@checked
 def ring_flows(rings: Sequence[Sequence[Die]], size: float) -> list[Flow]:
     """Return one step of rings that run at the same time: every die sends `size` bytes to the next of its ring."""
     for ring in rings:
@@ -125,14 +121,12 @@ def ring_flows(rings: Sequence[Sequence[Die]], size: float) -> list[Flow]:
     ]
 
 
-@checked
 def all_gather(wafer: Wafer, size: float) -> list[Flow]:
     """Return flows by which every die sends its part to every other; all parts together have `size` bytes."""
     dies = sorted(wafer.links)
     return [Flow(die, frozenset(dies) - {die}, size / len(dies), "own") for die in dies]
 
 
-@checked
 def all_to_all(wafer: Wafer, size: float) -> list[Flow]:
     """Return flows by which every die sends `size` bytes of its own to each other die."""
     return [Flow(a, frozenset([b]), size) for a in sorted(wafer.links) for b in sorted(wafer.links) if a != b]

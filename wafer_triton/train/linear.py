@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 from wafer_triton.errors import ScheduleError, ShapeError, SramError, check_counts, shown
-from wafer_triton.text.arguments import checked
 from wafer_triton.train.machine import Machine
 from wafer_triton.train.product import PASSES, Team, product
 
@@ -29,7 +28,6 @@ MOVES_AGAIN = {"w": 0, "x": 2, "y": 1}  # which of the cuts of m, k, n moves the
 MOST_CUTS = 4096
 
 
-@checked
 @dataclass(frozen=True)
 class Cuts:
     """The number of slices of the dimensions m, k and n of one die."""
@@ -42,7 +40,6 @@ class Cuts:
         check_counts(m=self.m, k=self.k, n=self.n)
 
 
-@checked
 def fit(team: Team, moving: str, m: int, k: int, n: int, dtype: str = "fp32") -> Cuts:
     """Return cuts with which every pass fits a die's SRAM: the fewest that move an operand again, then the fewest.
 
@@ -76,7 +73,6 @@ def _demand(moving: str, m: int, k: int, n: int) -> tuple[int, ...]:
     return check_counts(m=m, k=k, n=n)
 
 
-@checked
 class Linear:
     """A product Y = X W on a machine; `fit` chooses `cuts` unless they are given. Tensors are as in the module's table.
 

@@ -21,7 +21,6 @@ from wafer_triton.errors import HbmError, MeshError, ShapeError, check_counts, c
 from wafer_triton.local import find
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.schedule import Schedule
-from wafer_triton.text.arguments import checked
 from wafer_triton.train.cost import DieCost, total
 from wafer_triton.train.dies import Wafer
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from wafer_triton.emulate.executor import Program
 
 
-@checked
 class Machine:
     """A `mesh` of a wafer's dies; with `exact` values are fp64, else fp32 on `executor` (default: torch on the CPU).
 
@@ -65,7 +63,6 @@ class Machine:
                 f"groups and machine on one mesh"
             )
 
-    @checked
     def run(self, schedule: Schedule, **tensors: Tensor) -> dict[str, Tensor]:
         """Run a schedule on input buffers by name and return its output buffers, [rows, cols, ...] each.
 
@@ -110,7 +107,6 @@ class Machine:
         own = any(op.run.__module__ == "wafer_triton.train.operations" for op in ops)
         return self._beside if own else self.executor
 
-    @checked
     def local(
         self, op: str, outs: Mapping[str, tuple[int, ...]], ins: Mapping[str, Tensor], **params: Any
     ) -> dict[str, Tensor]:
@@ -128,7 +124,6 @@ class Machine:
             self._local[key] = b.build()
         return self.run(self._local[key], **ins)
 
-    @checked
     def add(self, a: Tensor, b: Tensor) -> Tensor:
         """Return a + b on every die."""
         tile = tuple(a.shape[2:])

@@ -15,7 +15,6 @@ from itertools import pairwise, permutations
 from math import isqrt
 
 from wafer_triton.errors import MeshError, check_type
-from wafer_triton.text.arguments import checked
 from wafer_triton.train.dies import Die, Link, Wafer
 from wafer_triton.train.exact import best_trees
 from wafer_triton.train.flows import Flow, RoutedFlows, Tree, merge, ring_flows
@@ -23,7 +22,6 @@ from wafer_triton.train.flows import Flow, RoutedFlows, Tree, merge, ring_flows
 TRIES = 60  # reroutes without gain after which the search ends
 
 
-@checked
 def route(wafer: Wafer, flows: Iterable[Flow], tries: int = TRIES) -> RoutedFlows:
     """Return routes for flows of one phase, by all steps of the module.
 
@@ -38,7 +36,6 @@ def route(wafer: Wafer, flows: Iterable[Flow], tries: int = TRIES) -> RoutedFlow
     return min((_improved(start, tries) for start in starts), key=lambda found: found.objective)
 
 
-@checked
 def dimension_ordered(wafer: Wafer, flows: Sequence[Flow]) -> RoutedFlows:
     """Return routes along rows first, then columns (XY), without regard to loads; around failed links the shortest."""
     _demand(wafer, flows)
@@ -53,7 +50,6 @@ def dimension_ordered(wafer: Wafer, flows: Sequence[Flow]) -> RoutedFlows:
     return RoutedFlows(wafer, tuple(flows), tuple(trees))
 
 
-@checked
 def construct(wafer: Wafer, flows: Sequence[Flow]) -> RoutedFlows:
     """Return trees that are grown flow by flow, the largest first, around busy links."""
     _demand(wafer, flows)
@@ -175,7 +171,6 @@ def _xy(source: Die, target: Die) -> set[Link]:
     return set(pairwise(path))
 
 
-@checked
 def permute(
     wafer: Wafer, rings: Sequence[Sequence[Die]], size: float = 1.0
 ) -> tuple[list[tuple[Die, ...]], RoutedFlows]:

@@ -13,13 +13,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, gelu, layer_norm, silu
 
 from wafer_triton.errors import ConfigError, DtypeError, ShapeError, check_counts, check_positive, check_type, shown
-from wafer_triton.text.arguments import checked
 
 Parameters = dict[str, Tensor]
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
-@checked
 @dataclass(frozen=True)
 class Sizes:
     """A transformer of a `kind`: "llama" (RMSNorm, rotary, SwiGLU, grouped keys) or "gpt" (LayerNorm, GELU, biases).
@@ -106,7 +104,6 @@ class Sizes:
         return found | {"head": (self.width, self.vocab)}
 
 
-@checked
 def parameters(sizes: Sizes, seed: int = 0, dtype: torch.dtype = torch.float32) -> Parameters:
     """Return random parameters by name, of the shapes of `sizes`.
 
@@ -129,7 +126,6 @@ def parameters(sizes: Sizes, seed: int = 0, dtype: torch.dtype = torch.float32) 
     return found
 
 
-@checked
 def check_parameters(sizes: Sizes, given: Parameters) -> None:
     """Raise ShapeError unless the parameters have names and shapes of a model of these sizes, and finite values.
 
@@ -149,7 +145,6 @@ def check_parameters(sizes: Sizes, given: Parameters) -> None:
             raise ShapeError(f"parameter {name!r} holds NaN, infinity or no values at all; give finite ones")
 
 
-@checked
 def check_batch(sizes: Sizes, tokens: Tensor, targets: Tensor) -> None:
     """Raise ShapeError unless both are ids [samples, length] of the vocabulary, within the positions of a GPT."""
     for what, ids in (("tokens", tokens), ("targets", targets)):

@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from wafer_triton.errors import ConfigError, check_counts
-from wafer_triton.text.arguments import checked
 from wafer_triton.train.dies import Wafer
 from wafer_triton.train.flows import bisection_bytes
 from wafer_triton.train.placement import IDLE, GroupPlacement
@@ -60,7 +59,6 @@ class ParallelSizes:
         return ", ".join(parts + flags) or "one die"
 
 
-@checked
 @dataclass(frozen=True)
 class Case:
     """A workload on a wafer, which holds `layers` of its layers, with the size of micro-batches and the rules of bytes.
@@ -144,7 +142,6 @@ class Option:
         return self.state_bytes + self.kept_bytes
 
 
-@checked
 def splits(case: Case) -> Iterator[ParallelSizes]:
     """Return every tuple that the wafer's dies and the workload's sizes allow."""
     dies, work = case.wafer.dies, case.work

@@ -17,7 +17,6 @@ from math import prod
 
 from wafer_triton.errors import MeshError, check_counts, shown
 from wafer_triton.schedule.stream import path
-from wafer_triton.text.arguments import checked
 from wafer_triton.train.dies import Die, Wafer
 from wafer_triton.train.flows import ring_flows
 from wafer_triton.train.mapping import dimension_ordered, route
@@ -72,7 +71,6 @@ class GroupPlacement:
         return ", ".join(named) or "one die"
 
 
-@checked
 def placements(wafer: Wafer, sizes: tuple[int, ...], prune: bool = True) -> tuple[GroupPlacement, ...]:
     """Return every rectangular placement of axes of `sizes` (as `AXES`); `prune` drops each that another beats.
 
@@ -107,7 +105,6 @@ def _placements(wafer: Wafer, sizes: tuple[int, ...], prune: bool) -> tuple[Grou
     return tuple(kept)
 
 
-@checked
 def fixed(wafer: Wafer, sizes: tuple[int, ...], order: Sequence[int] = (1, 3, 2, 0)) -> GroupPlacement:
     """Return dies numbered row by row, axes nested in `order`, rings in the order of numbers.
 
@@ -129,7 +126,6 @@ def fixed(wafer: Wafer, sizes: tuple[int, ...], order: Sequence[int] = (1, 3, 2,
     return GroupPlacement(((0, 0),) * 4, ((0, 0),) * 4, tuple(steps), tuple(steps), fixed=True)
 
 
-@checked
 def groups_of(wafer: Wafer, placed: GroupPlacement, axis: int) -> list[tuple[Die, ...]]:
     """Return the rings of an axis in a rectangular placement, each with its dies in order.
 

@@ -13,7 +13,6 @@ from math import inf
 from time import process_time
 
 from wafer_triton.errors import ConfigError, HbmError, shown
-from wafer_triton.text.arguments import checked
 from wafer_triton.train.dies import Link, Wafer
 from wafer_triton.train.flows import ring_flows
 from wafer_triton.train.mapping import dimension_ordered
@@ -27,7 +26,6 @@ Allowed = Callable[[ParallelSizes], bool]
 Placer = Callable[[Wafer, ParallelSizes], tuple[GroupPlacement, ...]]
 
 
-@checked
 @dataclass(frozen=True)
 class Strategy:
     """The tuples that a plan may take, and their placements; if `uniform`, all operators take the same."""
@@ -156,7 +154,6 @@ class TrainingPlan:
         return {op.name: own for op, own in zip(self.work.operators, self.mix.kinds[kind].chosen, strict=True)}
 
 
-@checked
 def plan(
     work: Workload, wafer: Wafer, strategy: Strategy = PLANNED, wafers: int = 1, rules: Rules | None = None,
     recompute: tuple[str, ...] = RECOMPUTE, objective: str = "time",
@@ -230,7 +227,6 @@ def _options(case: Case, op: Operator, pairs: list[tuple[ParallelSizes, GroupPla
     return [option(case, op, split, placed, kind) for split, placed in pairs]
 
 
-@checked
 def demand(planned: TrainingPlan) -> TrainingPlan:
     """Return the plan; HbmError with the bytes by name if the workload does not fit."""
     if planned.why:
@@ -327,7 +323,6 @@ def _planned(case: Case, strategy: Strategy, wafers: int, mix: Mix, recompute: t
     )  # fmt: skip
 
 
-@checked
 def link_loads(wafer: Wafer, sent: dict[GroupPlacement, list[float]]) -> dict[Link, float]:
     """Return bytes over every link in a step, from the bytes that every die sends along the axes of placements."""
     loads: dict[Link, float] = {}

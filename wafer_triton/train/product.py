@@ -25,12 +25,10 @@ from wafer_triton.schedule.rounds import Cores, Local, Slot
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.stream import Stream, groups, stream
 from wafer_triton.schedule.stream_rounds import gather, reduce
-from wafer_triton.text.arguments import checked
 
 PASSES = {"w": ("forward", "dx", "dw"), "x": ("forward", "dx", "dw"), "y": ("forward", "backward")}
 
 
-@checked
 @dataclass(frozen=True)
 class Team:
     """Groups of `rows` x `cols` dies that tile a mesh, each with a stream of a kind.
@@ -67,7 +65,6 @@ class Team:
         return groups(self.mesh, self.kind, self.rows, self.cols)
 
 
-@checked
 @lru_cache(maxsize=4096)
 def product(team: Team, moving: str, which: str, m: int, k: int, n: int, dtype: str = "fp32") -> Schedule:
     """Return the schedule of one pass of a streamed product, with tiles [m, k] of X, [k, n] of W and [m, n] of Y.
@@ -180,7 +177,6 @@ class _Product:
         self.gather(dy, step)
 
 
-@checked
 def collective(team: Team, which: str, size: int, dtype: str = "fp32") -> Schedule:
     """Return the schedule that gathers blocks of `size` elements ("gather", to slots of all) or sums them ("reduce").
 

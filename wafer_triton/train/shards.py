@@ -13,14 +13,12 @@ import torch
 from torch import Tensor
 
 from wafer_triton.errors import ConfigError, ShapeError, check_counts, shown
-from wafer_triton.text.arguments import checked
 from wafer_triton.train.model import Parameters, Sizes
 from wafer_triton.train.product import Team
 
 Blocks = dict[str, Tensor]
 
 
-@checked
 @dataclass(frozen=True)
 class DieGroups:
     """Data parallel groups of dies, and the division of a model and its batch over each group.
@@ -49,7 +47,6 @@ class DieGroups:
                 raise ConfigError(f"{name} = {shown(getattr(self, name))}: choose one of {', '.join(known)}")
         check_counts(micro_batches=self.micro_batches)
 
-    @checked
     def demand(self, sizes: Sizes) -> None:
         """Raise ShapeError unless the sizes of a model divide over the groups."""
         if self.moving == "xy":
@@ -61,7 +58,6 @@ class DieGroups:
                     )
 
 
-@checked
 @dataclass
 class Shards:
     """The blocks of a model's parameters, cut over `die_groups`."""
@@ -116,7 +112,6 @@ class Shards:
         return torch.cat(own, 1)
 
 
-@checked
 def spread(team: Team, blocks: Tensor) -> Tensor:
     """Return blocks as tiles of dies [rows, cols, ...]: [N, ...] for all groups alike, or [groups, N, ...].
 
@@ -138,7 +133,6 @@ def padded(flat: Tensor, size: int) -> Tensor:
     return torch.nn.functional.pad(flat, (0, size - flat.shape[-1]))
 
 
-@checked
 def first_group(team: Team, tiles: Tensor) -> Tensor:
     """Return [N, ...]: the tiles of the dies of the first group."""
     return torch.stack([tiles[die] for die in team.groups[0]])
@@ -161,7 +155,6 @@ class Rows:
     position: Tensor
 
 
-@checked
 def micro_batches(die_groups: DieGroups, tokens: Tensor, targets: Tensor) -> list[Rows]:
     """Return the rows of every micro-batch of a batch [samples, length].
 

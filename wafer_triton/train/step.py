@@ -22,7 +22,6 @@ from wafer_triton.errors import ConfigError, ScheduleError, shown
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.stream import peers, relay
-from wafer_triton.text.arguments import checked
 from wafer_triton.text.progress import Progress, silent
 from wafer_triton.train.cost import DieCost
 from wafer_triton.train.layers import MicroBatch, Saved
@@ -33,7 +32,6 @@ from wafer_triton.train.product import Team, collective, stream_blocks
 from wafer_triton.train.shards import DieGroups, Rows, Shards, first_group, micro_batches, padded, spread
 
 
-@checked
 @dataclass(frozen=True)
 class AdamW:
     """The constants of the optimizer: `lr`, `eps` and `weight_decay` of torch.optim.AdamW, and its two `betas`.
@@ -68,7 +66,6 @@ class StepReport:
     hbm: dict[str, int]
 
 
-@checked
 class Trainer:
     """A model of `sizes` on a machine, cut over `die_groups`; parameters are given whole and read back whole.
 
@@ -112,7 +109,6 @@ class Trainer:
             raise ScheduleError("Trainer: no gradients before the first step; take a step")
         return self._whole(self.grads)
 
-    @checked
     def step(self, tokens: Tensor, targets: Tensor, progress: Progress = silent) -> StepReport:
         """Take one step on a batch [samples, length] of whole numbers and report it, with the loss before it.
 

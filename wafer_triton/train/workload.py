@@ -12,10 +12,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from wafer_triton.errors import ConfigError, check_counts, shown
-from wafer_triton.text.arguments import checked
 
 
-@checked
 @dataclass(frozen=True)
 class Rules:
     """Bytes of a parameter's states and of moving elements; by default mixed-precision Adam, 16 bytes a parameter."""
@@ -69,7 +67,6 @@ class Operator:
         return self.k * self.n
 
 
-@checked
 @dataclass(frozen=True)
 class Workload:
     """A model and a batch of `batch` samples of `sequence` tokens. Raises ConfigError for sizes that do not fit."""
@@ -86,6 +83,8 @@ class Workload:
     batch: int = 128
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise ConfigError(f"Workload: name is of type {type(self.name).__name__}; give a str")
         numbers = ("layers", "width", "heads", "kv_heads", "hidden", "vocab", "sequence", "batch")
         check_counts(**{name: getattr(self, name) for name in numbers})
         if self.width % self.heads or self.heads % self.kv_heads:
@@ -150,7 +149,6 @@ WORKLOADS = {
 }
 
 
-@checked
 def workload(name: str | Workload, sequence: int | None = None, batch: int | None = None) -> Workload:
     """Return the workload `name`, with another sequence or batch if given; ConfigError if unknown."""
     if not isinstance(name, Workload):

@@ -13,7 +13,6 @@ import numpy as np
 
 from wafer_triton.schedule import decode, prefill
 from wafer_triton.schedule.block import Block, SubLayer, check_kinds
-from wafer_triton.text.calls import bound
 from wafer_triton.verify import mixtures
 from wafer_triton.verify.plain import fed, head_means, joined, normed, plain_intent, segments, whole_means
 from wafer_triton.verify.provenance import Intent
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-@bound
 def sub_layer_intent(sub_layer: SubLayer, block: Block, *args: int) -> Intent:
     """Return the intent of the schedule that `block.schedule` builds for a sub-layer; raises as it does."""
     check_kinds(sub_layer, block)

@@ -44,7 +44,6 @@ from wafer_triton.schedule.rounds import Cores, Exchange, Slot
 from wafer_triton.schedule.rules import Finding, findings, title
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text import notebook
-from wafer_triton.text.calls import bound
 from wafer_triton.verify.provenance import Intent, provenance
 from wafer_triton.verify.state import SlotView, fault, given_buffers, slot_view
 from wafer_triton.verify.values import nothing_compared, values
@@ -88,7 +87,6 @@ class Verdict:
             raise ScheduleError(str(self))
 
 
-@bound
 def check(schedule: Schedule, intent: Intent | None = None) -> Verdict:
     """Return the faults of a schedule, which may be a draft.
 

@@ -26,7 +26,6 @@ from wafer_triton.device.layout import MESH_AXES, dimensions
 from wafer_triton.errors import ScheduleError, article, check_type, shown
 from wafer_triton.schedule.rounds import Cores, Local, Slot
 from wafer_triton.schedule.rules import Finding
-from wafer_triton.text.calls import bound
 from wafer_triton.verify.held import JOINTS, HeldTiles, Value
 from wafer_triton.verify.specs import EVERY_CORE, PartitionSpec, Tiles, indices, whole_reference
 from wafer_triton.verify.state import fault, slot_view
@@ -47,7 +46,6 @@ COMBINES = JOINTS[1:]
 JOINS = (*PRODUCTS, *STATISTICS, *COMBINES)
 
 
-@bound
 @dataclass(frozen=True)
 class Intent:
     """The inputs of a schedule and the results that it must end with.
