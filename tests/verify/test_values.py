@@ -216,7 +216,8 @@ def test_a_slice_computes_the_same_with_less(place):
             machine.run()
         for name in kept:
             got, want = (machine.read(name)[0, place, place] for machine in (less, whole))
-            assert torch.equal(got.nan_to_num(77), want.nan_to_num(77)), f"{case.name}: {name}"
+            close = torch.isclose(got, want, rtol=1e-12, atol=1e-12 * want.nan_to_num(0).abs().max(), equal_nan=True)
+            assert close.all(), f"{case.name}: {name}"  # fewer products at once, so BLAS may sum in another order
         assert messages(part) <= messages(schedule), case.name
 
 

@@ -26,6 +26,7 @@ Tensors: TypeAlias = "list[torch.Tensor]"
 
 COMBINE: Mapping[str, Callable[..., torch.Tensor]] = {"add": torch.add, "maximum": torch.maximum}
 CPU = torch.device("cpu")
+LINE = 64  # bytes of a cache line
 CACHED = 2**18  # elements that are widened at once: 1 MiB of fp32, which stays in a core's cache
 
 
@@ -75,7 +76,9 @@ class TorchExecutor(Executor):
         names = (a.slot.buffer, b.slot.buffer, run.c)
         fp32 = all(memory.tensors[name].dtype == torch.float32 for name in names) and torch.device(self.device) == CPU
         several = any(memory.buffers[name].slots > 1 for name in names)
-        if run.rings is None or run.number != len(run.rings[0]) or several or not fp32:
+        # BLAS may order a sum by the place of the result in a cache line, so on the rings it must be that at home
+        lines = memory.buffers[run.c].numel * torch.float32.itemsize % LINE == 0
+        if run.rings is None or run.number != len(run.rings[0]) or several or not fp32 or not lines:
             return None
         side = run.number
         cores = run.rings[0][:, None] * side + run.rings[1]  # by their positions on the rings

@@ -1,0 +1,27 @@
+"""Explicit and elided exchange give the same bits on other processors, too: their tests, in processes of their own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+ON_BITS = (
+    "emulate/test_windows.py", "emulate/test_torch.py", "emulate/test_elision.py", "schedule/test_gemm.py",
+    "parity/test_llama.py", "parity/test_mixtures.py",
+)  # fmt: skip
+PROCESSORS = {
+    "without AVX-512": ({"MKL_ENABLE_INSTRUCTIONS": "AVX2"}, ()),
+    "without vectors": ({"ATEN_CPU_CAPABILITY": "default"}, ()),
+    "sums by address": ({"PYTHONPATH": str(TESTS / "helpers")}, ("-p", "odd_blas")),
+}
+
+
+@pytest.mark.parametrize("processor", PROCESSORS)
+def test_tests_on_bits_pass_on_another_processor(processor):
+    settings, options = PROCESSORS[processor]
+    command = [sys.executable, "-m", "pytest", "-q", *options, *(str(TESTS / name) for name in ON_BITS)]
+    done = subprocess.run(command, env=os.environ | settings, cwd=TESTS.parent, capture_output=True, text=True)
+    assert done.returncode == 0, "\n".join(done.stdout.splitlines()[-20:])
