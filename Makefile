@@ -48,8 +48,7 @@ coverage: .venv/.installed  ## lines that neither `make test` nor `make all` rea
 quick: .venv/.installed  ## the fast tests of the library, in a minute
 	$(PYTEST) -m "not slow and not large" $(foreach f,bench cli docs gpu inputs models/test_text.py parity train/test_inputs.py,--ignore tests/$(f))
 
-lint: typecheck  ## ruff, mypy, and the budget of sentences that are hard to read
-	$(BIN)/python tests/helpers/english.py
+lint: typecheck  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 

@@ -6,10 +6,11 @@ from itertools import pairwise
 from math import inf, sqrt
 
 import pytest
+from scipy.stats import t
 
 from wafer_triton import estimate
 from wafer_triton.cli import main as cli
-from wafer_triton.cost.bands import SHARE, band, bands, basis, basis_of_all, student
+from wafer_triton.cost.bands import SHARE, band, bands, basis, basis_of_all
 from wafer_triton.cost.calibrate import FAMILIES, fit, rows
 from wafer_triton.cost.constants import constants
 from wafer_triton.device import MEASURED, device
@@ -77,15 +78,11 @@ def test_rows_that_the_fit_leaves_out_lie_in_a_wider_band():
     assert len(small) == 4
 
 
-def test_student():
-    """Compare with printed tables of Student's t, two-sided."""
-    assert [student(freedom) for freedom in (1, 2, 22, 61)] == pytest.approx([6.314, 2.920, 1.717, 1.670], abs=1e-3)
-    assert student(2, 0.5) == pytest.approx(0.8165, abs=1e-4)
-
-
 def test_of_each_row_the_largest_error_counts():
     errors = {"mesh": {"a": 0.01, "b": -0.02}, "tile": {"a": -0.03}}
-    assert band(errors, rows=4, constants=2) == pytest.approx(2.920 * sqrt((0.03**2 + 0.02**2) / 2), rel=1e-3)
+    for freedom in (1, 2, 22, 61, 100):
+        student = t.ppf((1 + SHARE) / 2, freedom)
+        assert band(errors, freedom + 2, 2) == pytest.approx(student * sqrt((0.03**2 + 0.02**2) / 2), rel=1e-5)
 
 
 def gemm(of, mesh, tile=4, **options) -> estimate.Kernel:

@@ -25,9 +25,8 @@ from wafer_triton.schedule.schedule import Schedule
 # --- the definition ---
 
 
-def test_it_is_short_and_has_no_fast_path():
+def test_it_has_no_fast_path():
     text = Path(reference.__file__).read_text()
-    assert len(text.splitlines()) <= 110
     modules = {node.module for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)}
     assert not {module for module in modules if module.startswith(("wafer_triton.emulate", "wafer_triton.kernels"))}
     assert not any(isinstance(node, ast.Import | ast.ImportFrom) for function in ast.walk(ast.parse(text))

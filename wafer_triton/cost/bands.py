@@ -12,11 +12,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import log2, pi, sqrt, tan
+from math import log2, sqrt
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from wafer_triton.cost.constants import moved, scaled
 from wafer_triton.device import PRESETS, Device
@@ -26,6 +24,18 @@ from wafer_triton.shape.decoder import DecoderShape
 
 FOLDER = Path(__file__).parent / "calibrate"
 SHARE = 0.9  # share of the measurements that lie inside a band
+# Student's t of two-sided probability SHARE for 1, 2, ... degrees of freedom, by scipy.stats.t.ppf(0.95, degrees)
+STUDENT = (
+    6.31375, 2.91999, 2.35336, 2.13185, 2.01505, 1.94318, 1.89458, 1.85955, 1.83311, 1.81246, 1.79588, 1.78229,
+    1.77093, 1.76131, 1.75305, 1.74588, 1.73961, 1.73406, 1.72913, 1.72472, 1.72074, 1.71714, 1.71387, 1.71088,
+    1.70814, 1.70562, 1.70329, 1.70113, 1.69913, 1.69726, 1.69552, 1.69389, 1.69236, 1.69092, 1.68957, 1.68830,
+    1.68709, 1.68595, 1.68488, 1.68385, 1.68288, 1.68195, 1.68107, 1.68023, 1.67943, 1.67866, 1.67793, 1.67722,
+    1.67655, 1.67591, 1.67528, 1.67469, 1.67412, 1.67356, 1.67303, 1.67252, 1.67203, 1.67155, 1.67109, 1.67065,
+    1.67022, 1.66980, 1.66940, 1.66901, 1.66864, 1.66827, 1.66792, 1.66757, 1.66724, 1.66691, 1.66660, 1.66629,
+    1.66600, 1.66571, 1.66543, 1.66515, 1.66488, 1.66462, 1.66437, 1.66412, 1.66388, 1.66365, 1.66342, 1.66320,
+    1.66298, 1.66277, 1.66256, 1.66235, 1.66216, 1.66196, 1.66177, 1.66159, 1.66140, 1.66123, 1.66105, 1.66088,
+    1.66071, 1.66055, 1.66039, 1.66023,
+)  # fmt: skip
 Sizes = Mapping[str, tuple[int, ...]]  # sizes of a measurement or an estimate, by name, such as "mesh"
 
 # By device and kind of estimate: the families of measurements for it, and a text on the lack of a measurement.
@@ -181,12 +191,5 @@ def band(left_out: Mapping[str, Mapping[str, float]], rows: int, constants: int)
     for errors in left_out.values():
         for row, error in errors.items():
             worst[row] = max(worst.get(row, 0.0), abs(error))
-    return student(rows - constants) * sqrt(sum(error**2 for error in worst.values()) / len(worst))
-
-
-def student(freedom: int, share: float = SHARE) -> float:
-    """Return Student's t for `freedom` degrees of freedom, within which a share of the distribution lies around 0."""
-    angle = np.linspace(0, pi / 2, 100_001)  # t = sqrt(freedom) tan(angle), whose density is a power of the cosine
-    density = np.cos(angle) ** (freedom - 1)
-    mass = np.cumsum((density[1:] + density[:-1]) / 2)
-    return sqrt(freedom) * tan(float(np.interp(share * mass[-1], mass, angle[1:])))
+    student = STUDENT[min(rows - constants, len(STUDENT)) - 1]
+    return student * sqrt(sum(error**2 for error in worst.values()) / len(worst))
