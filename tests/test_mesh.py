@@ -26,13 +26,13 @@ def test_as_mesh_takes_sides_pairs_and_strings(spec, shape):
 def test_a_mesh_passes_through_or_moves_to_a_device():
     mesh = Mesh(3, 5)
     assert as_mesh(mesh) is mesh
-    assert as_mesh(mesh, "wormhole") == Mesh(3, 5, device("wormhole"))
+    assert as_mesh(mesh, "wse3") == Mesh(3, 5, device("wse3"))
     assert as_mesh("3x5", "wse3").device is device("wse3")
     with pytest.raises(DeviceError, match="unknown device 'wse9'"):
         as_mesh(3, "wse9")
-    words = "mesh 3x5 is on wormhole, and device is wse2; give device the same, or the sides alone, as '3x5'"
+    words = "mesh 3x5 is on wse3, and device is wse2; give device the same, or the sides alone, as '3x5'"
     with pytest.raises(MeshError, match=words):
-        estimate.decode(model="smollm2-135m", mesh=Mesh(3, 5, device("wormhole")), context=8)
+        estimate.decode(model="smollm2-135m", mesh=Mesh(3, 5, device("wse3")), context=8)
 
 
 @pytest.mark.parametrize("spec", ["", "x", "3x", "3x4x5", "a", (1,), (1, 2, 3), None, True, 1.5, {}], ids=repr)

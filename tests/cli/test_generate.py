@@ -83,7 +83,7 @@ def test_generate_equals_the_model(run, folder):
         (["--accumulate", "fp16"], {"accumulate": "fp16"}),
         (["--exchange", "elided"], {"exchange": "elided"}),
         (["--backend", "torch"], {"backend": "torch"}),
-        (["--device", "wormhole"], {"device": "wormhole", "sram_bytes": 1464 * 1024}),
+        (["--device", "wse3"], {"device": "wse3", "sram_bytes": 48 * 1024}),
         (["--mesh", "2x3"], {"mesh": "2x3"}),
         (["--mesh", "2x3", "--head-groups", "2"], {"mesh": "2x3", "head_groups": 2}),
         (["--mesh", "2x3", "--head-groups", "1"], {"mesh": "2x3", "head_groups": 1}),
@@ -102,7 +102,7 @@ def test_the_mesh_of_prefill_is_named_where_it_is_another(run):
     assert made["mesh"] == made["prefill_mesh"] == "2x3"
 
 
-SMALL = "wormhole,rows=4,cols=5"  # a device on which a search of meshes is short
+SMALL = "wse2,rows=4,cols=5,sram_kib=1464"  # a device on which a search of meshes is short
 
 
 def test_meshes_from_the_plan(run, folder):

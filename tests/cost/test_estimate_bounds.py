@@ -7,18 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wafer_triton import estimate
-from wafer_triton.device import device
+from wafer_triton.device import Device, device
 
 pytestmark = pytest.mark.slow
 
 sides = st.integers(1, 12)
 tile = st.integers(1, 40)
-devices = st.sampled_from(["wse2", "wse3", "wormhole"])
+devices = st.sampled_from([device("wse2"), device("wse3"), replace(device("wse2"), name="own", like=None)])
 
 
 @settings(max_examples=60, deadline=None)
 @given(devices, st.integers(1, 8), tile, tile, tile, st.sampled_from(["mesh", "cannon", "summa"]))
-def test_a_gemm_keeps_within_its_bounds(on: str, side: int, m: int, k: int, n: int, algorithm: str) -> None:
+def test_a_gemm_keeps_within_its_bounds(on: Device, side: int, m: int, k: int, n: int, algorithm: str) -> None:
     found = estimate.gemm(device=on, mesh=side, m=m, k=k, n=n, algorithm=algorithm)
     check_bounds(found)
 
@@ -28,7 +28,7 @@ def test_a_gemm_keeps_within_its_bounds(on: str, side: int, m: int, k: int, n: i
     devices, st.integers(1, 8), sides.filter(lambda one: one <= 8), tile, tile,
     st.sampled_from(["ktree", "pipeline", "ring", "star", "two-phase"]),
 )  # fmt: skip
-def test_a_gemv_keeps_within_its_bounds(on: str, rows: int, cols: int, k: int, n: int, algorithm: str) -> None:
+def test_a_gemv_keeps_within_its_bounds(on: Device, rows: int, cols: int, k: int, n: int, algorithm: str) -> None:
     check_bounds(estimate.gemv(device=on, mesh=(rows, cols), k=k, n=n, algorithm=algorithm))
 
 

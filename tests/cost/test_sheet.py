@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -45,7 +46,7 @@ def test_a_number_outside_of_the_fit_widens_the_band() -> None:
         "clock_hz 2.2e+09 is 2 times the largest measured, 1.1e+09",
     ]
     assert inside["families"]["WSE-2 decode"]["sizes"]["mesh"] == [420, 660]
-    assert fits(device("wormhole")) == {}
+    assert fits(replace(device("wse2"), name="mine", like=None)) == {}
 
 
 def test_an_estimate_on_a_faster_clock_says_so() -> None:
@@ -85,8 +86,13 @@ def test_the_command_line_shows_all_of_it(capsys: pytest.CaptureFixture[str]) ->
         "mesh 420 to 660", "wider for gemm, gemv, decode, prefill: hop_cycles 3 is 3 times", "energy at 30,000 W",
     ):  # fmt: skip
         assert text in err
-    assert cli.main(["devices", "--show", "wormhole"]) == 0
-    assert "no measurement: the constants of wormhole follow from its numbers" in capsys.readouterr().out
+
+
+def test_a_device_like_no_preset_has_no_measurement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps({number: getattr(device("wse2"), number) for number in NUMBERS}))
+    assert cli.main(["devices", "--show", str(path)]) == 0
+    assert "no measurement: the constants of mine follow from its numbers" in capsys.readouterr().out
 
 
 def test_an_estimate_prints_the_assumption_of_its_energy(capsys: pytest.CaptureFixture[str]) -> None:

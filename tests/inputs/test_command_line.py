@@ -221,7 +221,7 @@ def test_a_large_product_is_compared_without_values(capsys):
 
 @pytest.mark.parametrize(("step", "sides"), [(1, 8), (8, 1)])
 def test_a_plan_reports_its_meshes(capsys, step, sides):
-    line = f"plan --model smollm2-135m --device wormhole --input 1 --output 1 --step {step}"
+    line = f"plan --model smollm2-135m --device wse2,rows=8,cols=8 --input 1 --output 1 --step {step}"
     assert main(shlex.split(line)) == 2  # it holds no such model
     assert f"meshes of prefill: {sides} of {sides}" in capsys.readouterr().err
 

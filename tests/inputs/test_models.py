@@ -300,7 +300,8 @@ def test_a_cache_of_more_positions_than_the_model_has(wrong, early, tiny):
 
 @pytest.mark.slow
 def test_the_mesh_of_a_plan_is_searched_with_a_word(tiny, capsys):
-    line = f"generate --prompt hi --max-new-tokens 1 --device wormhole,rows=4,cols=5 --mesh plan --model {tiny}"
+    chip = "wse2,rows=4,cols=5,sram_kib=1464"
+    line = f"generate --prompt hi --max-new-tokens 1 --device {chip} --mesh plan --model {tiny}"
     assert main(shlex.split(line)) == 0
     first = capsys.readouterr().err.splitlines()[0]
     assert first.startswith("searching the fastest meshes for ") and "a --mesh such as 16 takes none" in first

@@ -80,7 +80,7 @@ def test_a_planned_model_is_the_model_on_those_meshes():
         model.prefill(TOKENS[:14])
     assert torch.equal(planned.step(TOKENS[14]), same.step(TOKENS[14]))
     assert planned.account() == same.account()
-    wide = placed(mesh=2, device="wormhole")
+    wide = placed(mesh=2, device="wse2,sram_kib=1464")
     planned.reset()
     assert list(planned.generate(TOKENS[:9], 8)) == list(wide.generate(TOKENS[:9], 8))
 

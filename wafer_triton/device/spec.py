@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parent
-NAMES = ("wse2", "wse3", "wormhole", "blackhole")
+NAMES = ("wse2", "wse3")
 KINDS = {
     "data sheet": "the maker's documents",
     "published": "a paper, or a third party's measurement of silicon",
