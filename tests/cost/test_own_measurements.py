@@ -96,7 +96,7 @@ def test_a_bad_measurement_is_refused_with_its_line(tmp_path, monkeypatch, capsy
         ("validate own.csv --write page.md", "the page has the package's measurements"),
         ("fit --data own.csv --out .", "constants of your own are shown, not written"),
         ("fit --data own.csv --device wse9", "unknown device 'wse9'"),
-        ("fit --data own.csv", "rows do not determine collective_cycles, stage_cycles; give more rows"),
+        ("fit --data own.csv --device wse2", "rows do not determine collective_cycles, stage_cycles; give more rows"),
     ],
 )
 def test_options_that_do_not_go_together(tmp_path, monkeypatch, capsys, line, message) -> None:
