@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -12,15 +12,17 @@ from wafer_triton.count.account import account, per_round
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ConfigError, SramError
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.stream import groups, relay, stream
+from wafer_triton.schedule.rounds import Slot
+from wafer_triton.schedule.schedule import Schedule
+from wafer_triton.schedule.stream import Group, Stream, groups, relay, stream
+from wafer_triton.schedule.stream_rounds import gather
 from wafer_triton.train.dies import Wafer, wafer
 from wafer_triton.train.flows import all_gather, all_to_all, bisection_bytes, ring_flows
-from wafer_triton.train.linear import fit
 from wafer_triton.train.mapping import dimension_ordered, permute, route
 from wafer_triton.train.options import ParallelSizes
 from wafer_triton.train.placement import fixed, placements
 from wafer_triton.train.planner import BASELINES, PLANNED, Placer, Strategy, TrainingPlan, plan
-from wafer_triton.train.product import Team, product, stream_blocks
+from wafer_triton.train.product import Team, product
 from wafer_triton.train.workload import WORKLOADS, workload
 
 PAGE = Path(__file__).resolve().parents[1] / "temp.md"
@@ -69,6 +71,13 @@ STEPS = (
 )
 
 
+def gathered(b: Builder, moves: Stream, dies: Sequence[Group]) -> Schedule:
+    """Return the gather stream of blocks of one element."""
+    own, out = b.buffer("own", (1,), "fp32", "input"), b.buffer("out", (1,), "fp32", "output", moves.size)
+    gather(b, moves, dies, own, lambda t, block, where: [b.local("copy", Slot(out, t), block, where, size=1)])
+    return b.build()
+
+
 def streams(size: int) -> list[str]:
     """Return rows of the table of streams for N dies."""
     rows = []
@@ -78,7 +87,7 @@ def streams(size: int) -> list[str]:
     cases += [(kind, kind, (1, size), stream(kind, size)) for kind in ("interleaved", "wrap")]
     for name, kind, shape, moves in cases:
         mesh = Mesh(*shape)
-        schedule = stream_blocks(Builder(mesh, name), moves, groups(mesh, kind, *shape), "gather", 1, "fp32")
+        schedule = gathered(Builder(mesh, name), moves, groups(mesh, kind, *shape))
         counts, rounds = account(schedule), per_round(schedule)
         lanes = sum(buffer.startswith("own.") for buffer in schedule.buffers)
         numbers = (counts.stages, max(each.hops for each in rounds), counts.flows, counts.link_bytes // BLOCK, lanes)
@@ -153,15 +162,13 @@ def _share(best: TrainingPlan, one: TrainingPlan | None, number: Callable[[Train
     return "/" if one is None else "-" if one.why else f"{number(best) / number(one):.0%}"
 
 
-def refused() -> tuple[str, str]:
-    """Return the refusal of GPT-3 175B's first feed-forward product, and the slices that fit."""
+def refused() -> str:
+    """Return the refusal of GPT-3 175B's first feed-forward product."""
     team = Team(wafer("wafer-48").mesh(1, 8), "relay", 1, 8)
-    sizes = 2048 // 8, 12288, 4 * 12288 // 8
     try:
-        product(team, "w", "forward", *sizes, "bf16")
+        product(team, "w", "forward", 2048 // 8, 12288, 4 * 12288 // 8, "bf16")
     except SramError as error:
-        cuts = fit(team, "w", *sizes, "bf16")
-        return str(error), f"{cuts.k} x {cuts.n} slices of rows and columns of the weights"
+        return str(error)
     raise AssertionError("the whole product fits")
 
 
@@ -195,11 +202,10 @@ def renewed(text: str, head: str, rows: list[str]) -> str:
 
 
 def page(text: str) -> str:
-    """Return the page with computed tables, the quoted refusal and the slices that fit."""
+    """Return the page with computed tables and the quoted refusal."""
     for head, rows in tables():
         text = renewed(text, head, rows)
-    said, cuts = refused()
-    return re.sub(r"^> .*\n\n.* fit,", lambda _: f"> {said}\n\n{cuts} fit,", text, flags=re.MULTILINE)
+    return re.sub(r"^> .*", lambda _: f"> {refused()}", text, flags=re.MULTILINE)
 
 
 if __name__ == "__main__":

@@ -14,10 +14,8 @@ from tiny import CONFIG, checkpoint
 from wafer_triton.cli.main import main
 from wafer_triton.compare.grid import parsed
 from wafer_triton.device import device
-from wafer_triton.draw import progress
 from wafer_triton.shape.read import shape_of
 from wafer_triton.text.files import read_text
-from wafer_triton.train.step import Trainer
 
 ROW = "16,1,1,1,2600\n"
 LAYER = "mesh,dim,sequence,ffn_dim,group_num,total_cycles,phases_cycles,communication_cycles\n"
@@ -110,7 +108,6 @@ def test_a_table_of_a_device_that_is_none(wrong, tmp_path, values, message):
     ("options", "message"),
     [
         ("--workload llama2-7b --config x", "--workload llama2-7b: --config x stands in its place; give one of them"),
-        ("--out a.gif", "a.gif: a picture is one of .png, .svg, .pdf"),
         ("--workload ''", "unknown training workload ''"),
         ("--config config.json", "config.json: vocab_size is missing; training is planned with embedding and head"),
         ("--workload llama2-7b --wafer wafer-32 --batch 999999999 --no-baselines", " B over the 72,000,000,000 B of"),
@@ -121,42 +118,12 @@ def test_a_plan_of_training_that_makes_no_sense(wrong, tmp_path, options, messag
     assert message in wrong(f"plan-training {options}")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("--group x", "--group x: mesh 'x': give a side such as 16"),
-        ("--micro-batches 1000000", "--micro-batches 1,000,000: at most 1,024 are taken here"),
-    ],
-)
-def test_a_training_that_makes_no_sense(wrong, options, message):
-    assert message in wrong(f"train --demo {options}")
-
-
 def test_a_prompt_without_a_token_is_named(wrong, tmp_path):
     folder = checkpoint(tmp_path / "none")
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     tokenizer["model"]["vocab"] = {}
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     assert "the prompt 'a' has no token by the tokenizer of " in wrong(f"generate --prompt a --model {folder} --mesh 2")
-
-
-def test_a_long_training_says_so_and_keeps_its_steps_after_ctrl_c(capsys, monkeypatch):
-    step, steps = Trainer.step, []
-
-    def three(trainer, *args):
-        if len(steps) == 3:
-            raise KeyboardInterrupt
-        steps.append(1)
-        return step(trainer, *args)
-
-    monkeypatch.setattr(Trainer, "step", three)
-    monkeypatch.setattr(progress, "PACE", 0.0)
-    monkeypatch.setattr(progress, "FEW", 1)
-    assert main(shlex.split("train --demo --mesh 1x2 --steps 1000000 --backend torch --json")) == 130
-    out, err = capsys.readouterr()
-    answer = json.loads(out.splitlines()[-1])
-    assert len(answer["losses"]) == 3 and answer["interrupted"]
-    assert err.startswith("this takes about ") and err.endswith("interrupted after 3 of 1,000,000 steps\n")
 
 
 def test_a_token_outside_of_the_vocabulary_is_refused_before_weights_are_placed(wrong, tmp_path):

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from wafer_triton.errors import DeviceError, HbmError, MeshError
+from wafer_triton.errors import DeviceError, MeshError
 from wafer_triton.train.dies import WAFERS, wafer
-from wafer_triton.train.machine import check_hbm
 
 
 def test_the_presets_as_devices_have_the_same_rates():
@@ -58,10 +57,3 @@ def test_failed_links_are_left_out_of_the_graph():
     broken = replace(wafer("wafer-32"), failed=frozenset({((0, 0), (0, 1))}))
     assert not broken.links.has_edge((0, 0), (0, 1)) and not broken.links.has_edge((0, 1), (0, 0))
     assert broken.links.number_of_edges() == wafer("wafer-32").links.number_of_edges() - 2
-
-
-def test_hbm_is_a_hard_limit_and_the_error_lists_bytes():
-    on = wafer("wafer-32")
-    assert check_hbm(on, {"weights": 10, "moments": 20}) == 30
-    with pytest.raises(HbmError, match=r"needs 80,000,000,000 B, 8,000,000,000 B over .*: moments 60.* B, weights 20"):
-        check_hbm(on, {"weights": 20_000_000_000, "moments": 60_000_000_000})

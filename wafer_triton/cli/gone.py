@@ -7,10 +7,12 @@ COMMANDS: dict[str, str] = {
     "estimate energy": "an energy is power times seconds; every estimate of a token or a request has its own",
     "perplexity": "call wafer_triton.models.precision.perplexity(model, ids)",
     "precision": "compare wafer_triton.models.precision.perplexity of a model in each dtype",
+    "train": "it trained one toy model; docs/temp.md runs a streamed product with values, `plan-training` plans a step",
 }
 OPTIONS: dict[str, str] = {
     "--hardware-price": "the cost of a run is its energy a token",
     "--kwh-price": "the cost of a run is its energy a token",
     "--lifetime-hours": "the cost of a run is its energy a token",
+    "--out": "of `plan-training` it drew the links; its --json has the hottest one",
     "--perplexity": "give --accuracy",
 }

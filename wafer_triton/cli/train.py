@@ -1,4 +1,4 @@
-"""`wafer-triton train` and `plan-training`: training on wafers of dies, with values, and plans of it."""
+"""`wafer-triton plan-training`: plans of training on wafers of dies, in predicted wafer time."""
 
 from __future__ import annotations
 
@@ -8,102 +8,22 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from wafer_triton.cli.cap import positive
-from wafer_triton.cli.options import Command, count, cut_short, option, path, tell
-from wafer_triton.device.mesh import as_mesh
-from wafer_triton.errors import ConfigError, DeviceError, MeshError
+from wafer_triton.cli.options import Command, count, option, path, tell
+from wafer_triton.errors import ConfigError, DeviceError
 from wafer_triton.text.quantity import digits, numbered, quantity
 
 if TYPE_CHECKING:
     from wafer_triton.train.dies import Wafer
     from wafer_triton.train.planner import TrainingPlan
 
-MOST_MICRO_BATCHES = 1_024  # of a step of the demo
 WORKLOAD = "gpt3-6.7b"  # that is planned unless another is given
-WAFER = option("--wafer", default="wafer-48", help="a preset: wafer-48 (6 x 8 dies) or wafer-32 (default: %(default)s)")
-
-
-def train(args: argparse.Namespace) -> int:
-    """train a tiny model on virtual dies for some steps, beside plain torch on the same data"""
-    if not args.demo:
-        raise ConfigError("give --demo: a tiny model with random tokens is trained, no checkpoint")
-    import torch
-
-    from wafer_triton.draw.progress import Progress
-    from wafer_triton.draw.tables import table
-    from wafer_triton.ops import executor
-    from wafer_triton.train.dies import wafer
-    from wafer_triton.train.machine import Machine
-    from wafer_triton.train.model import Sizes, parameters, plain_loss
-    from wafer_triton.train.product import Team
-    from wafer_triton.train.shards import DieGroups
-    from wafer_triton.train.step import AdamW, Trainer
-
-    torch.set_num_threads(1)
-    if args.micro_batches > MOST_MICRO_BATCHES:
-        raise ConfigError(f"--micro-batches {args.micro_batches:,}: at most {MOST_MICRO_BATCHES:,} are taken here")
-    device, mesh = wafer(args.wafer), as_mesh(args.mesh)
-    try:
-        sides = as_mesh(args.group)
-    except MeshError as error:
-        raise ConfigError(f"--group {args.group}: {error}") from None
-    team = Team(device.mesh(mesh.rows, mesh.cols), args.stream, sides.rows, sides.cols)
-    die_groups = DieGroups(team, args.moving, args.split, args.recompute, args.micro_batches)
-    sizes = Sizes() if args.model == "llama" else Sizes(kind="gpt", kv_heads=4)
-    given = parameters(sizes)
-    plain = {name: value.clone().requires_grad_() for name, value in given.items()}
-    optimizer = torch.optim.AdamW(plain.values(), lr=AdamW.lr, weight_decay=AdamW.weight_decay)
-    trainer = Trainer(Machine(device, team.mesh, executor(args.backend)), sizes, die_groups, given)
-    samples = team.count * die_groups.micro_batches * (team.size if die_groups.split == "sample" else 1)
-    tokens, targets = torch.randint(0, sizes.vocab, (2, samples, 8), generator=torch.Generator().manual_seed(0))
-    losses: list[tuple[float, float]] = []
-    report, interrupted = None, False
-    with Progress(brief=True, paced=True) as progress:
-
-        def counted(what: str, done: int, total: int) -> None:
-            progress(what, len(losses) * total + done, args.steps * total)
-
-        try:
-            for _ in range(args.steps):
-                optimizer.zero_grad()
-                loss = plain_loss(sizes, plain, tokens, targets)
-                loss.backward()
-                optimizer.step()
-                report = trainer.step(tokens, targets, counted)
-                losses.append((report.loss, loss.item()))
-        except KeyboardInterrupt:
-            if report is None:
-                raise
-            interrupted = True
-    assert report is not None
-    furthest = max(abs(own - other) / other for own, other in losses)
-    rows = [(str(number), f"{own:.4f}", f"{other:.4f}") for number, (own, other) in enumerate(losses, 1)]
-    title = f"{sizes.kind} of {sizes.layers} layers on {team.mesh} dies of {device.name}, groups of {args.group}"
-    cost, held = report.cost, sum(report.hbm.values())
-    texts = [
-        table(("step", "loss on dies", "loss by torch"), rows, title=f"{title}, {args.stream}, {args.moving} moving"),
-        f"losses differ by {'at most 1e-4' if furthest <= 1e-4 else f'{furthest:.1e}'} of their value",
-        f"a step is predicted to take {cost.seconds * 1e6:,.1f} us on the wafer and {cost.joules * 1e6:,.0f} uJ; "
-        f"a die holds {held:,} B in HBM",
-    ]
-    answer = {
-        "losses": [{"dies": own, "torch": other} for own, other in losses], "largest_difference": furthest,
-        "predicted_seconds": cost.seconds, "compute_seconds": cost.compute, "joules": cost.joules,
-        "link_bytes": cost.link_bytes, "hbm_bytes_by_name": report.hbm,
-    }  # fmt: skip
-    code = tell(args, answer | {"interrupted": interrupted}, *texts)
-    if interrupted:
-        return cut_short(f"after {len(losses):,} of {args.steps:,} steps")
-    return code if furthest <= 1e-4 else 1
 
 
 def plan_training(args: argparse.Namespace) -> int:
     """plan the training of a workload on wafers of dies, with every baseline beside it, in predicted wafer time"""
-    from wafer_triton.draw.figure import check_kind
     from wafer_triton.draw.tables import table
     from wafer_triton.train.planner import BASELINES, PLANNED, demand, plan
 
-    if args.out is not None:  # before the work
-        check_kind(args.out)
     device, work = wafer_of(args), workload_of(args)
     recompute = ("none", "selective", "full") if args.recompute is None else (args.recompute,)
     shared = {"wafers": args.wafers, "recompute": recompute, "objective": args.objective}
@@ -139,11 +59,6 @@ def plan_training(args: argparse.Namespace) -> int:
         f"{best.tried:,} options were priced; the plan is the best of all whose layers are of one or two kinds, "
         f"over all tuples and rectangular placements"
     )
-    if args.out is not None:
-        from wafer_triton.draw.training import links
-
-        links(best, args.out)
-        texts.append(f"written: {args.out}")
     answer = {"plans": [_answer(each) for each in plans], "does_not_fit": failures}
     return tell(args, answer, "\n\n".join(texts))
 
@@ -233,44 +148,6 @@ def _answer(each: TrainingPlan) -> dict[str, Any]:
 
 COMMANDS = (
     Command(
-        "train",
-        train,
-        (
-            option("--demo", action="store_true", help="train a tiny model on random tokens"),
-            option("--model", default="llama", choices=("llama", "gpt"), help="its kind (default: %(default)s)"),
-            WAFER,
-            option("--mesh", default="2x4", metavar="RxC", help="dies in use (default: %(default)s)"),
-            option("--group", default="1x2", metavar="RxC", help="dies of a stream's group (default: %(default)s)"),
-            option(
-                "--stream",
-                default="relay",
-                choices=("relay", "cycle", "interleaved", "wrap"),
-                help="how blocks move in a group (default: %(default)s)",
-            ),
-            option(
-                "--moving",
-                default="w",
-                choices=("w", "xy"),
-                help="weights, or inputs into and sums out of pairs of products (default: %(default)s)",
-            ),
-            option(
-                "--split",
-                default="sequence",
-                choices=("sequence", "sample"),
-                help="rows of a die: a run of tokens, or whole samples (default: %(default)s)",
-            ),
-            option(
-                "--recompute",
-                default="none",
-                choices=("none", "selective", "full"),
-                help="the values that backward computes again (default: %(default)s)",
-            ),
-            option("--micro-batches", type=count, default=1, metavar="N", help="of a step (default: %(default)s)"),
-            option("--steps", type=count, default=10, metavar="N", help="of training (default: %(default)s)"),
-            option("--backend", choices=("torch", "triton"), help="default: triton where there is a GPU, else torch"),
-        ),
-    ),
-    Command(
         "plan-training",
         plan_training,
         (
@@ -282,7 +159,9 @@ COMMANDS = (
             option("--config", type=path, metavar="PATH", help="a Llama-like config.json in place of --workload"),
             option("--sequence", type=count, metavar="N", help="tokens of a sample (default: the workload's)"),
             option("--batch", type=count, metavar="N", help="samples of a step (default: the workload's)"),
-            WAFER,
+            option(
+                "--wafer", default="wafer-48", help="a preset: wafer-48 (6 x 8 dies) or wafer-32 (default: %(default)s)"
+            ),
             option("--wafers", type=count, default=1, metavar="N", help="in a pipeline (default: %(default)s)"),
             option("--forwarding", choices=("cut", "store"), help="how several hops go (default: the wafer's)"),
             option(
@@ -292,7 +171,6 @@ COMMANDS = (
             option("--recompute", choices=("none", "selective", "full"), help="of all layers (default: the fastest)"),
             option("--objective", default="time", choices=("time", "energy"), help="default: %(default)s"),
             option("--no-baselines", action="store_true", help="the plan alone"),
-            option("--out", type=path, metavar="FILE", help="links of the wafer by load, .png, .svg or .pdf"),
         ),
     ),
 )

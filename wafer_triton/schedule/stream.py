@@ -22,7 +22,7 @@ of block-hops has them, and `needed` drops them.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import NamedTuple
 
 from wafer_triton.device.mesh import Mesh
@@ -99,7 +99,6 @@ class Stream:
         return replace(self, sends=tuple(sends), holds=tuple(holds))
 
 
-@lru_cache(maxsize=256)
 def relay(size: int) -> Stream:
     """Return the turning relay on an open line, N - 1 transfers of one position each."""
     half, sends, holds, uses = size // 2, list[tuple[Send, ...]](), list[tuple[Hold, ...]](), list[tuple[str, ...]]()
@@ -133,7 +132,6 @@ def relay(size: int) -> Stream:
     return Stream(size, tuple(sends), tuple(holds), tuple(uses))
 
 
-@lru_cache(maxsize=256)
 def circle(size: int) -> Stream:
     """Return every position sends to the next and the last to the first, N - 1 times."""
     lanes = [OWN if step == 0 else f"left{step % 2}" for step in range(size)]
@@ -192,16 +190,6 @@ def groups(mesh: Mesh, kind: str, rows: int, cols: int) -> tuple[Group, ...]:
     inner = path(kind, rows, cols)
     corners = [(top, left) for top in range(0, mesh.rows, rows) for left in range(0, mesh.cols, cols)]
     return tuple(tuple((top + row, left + col) for row, col in inner) for top, left in corners)
-
-
-def peers(mesh: Mesh, rows: int, cols: int) -> tuple[Group, ...]:
-    """Return the dies at the same place of all groups of `rows` x `cols` dies, a line in snake order for each."""
-    corners = _snake(mesh.rows // rows, mesh.cols // cols)
-    return tuple(
-        tuple((top * rows + row, left * cols + col) for top, left in corners)
-        for row in range(rows)
-        for col in range(cols)
-    )
 
 
 def _snake(rows: int, cols: int) -> Group:

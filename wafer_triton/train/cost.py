@@ -8,45 +8,32 @@ the longer of its rounds and its HBM bytes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
 from wafer_triton.count.account import multiply_adds, per_round
-from wafer_triton.count.counts import Additive
 from wafer_triton.schedule.rounds import Round
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.train.dies import Wafer
 
 
 @dataclass(frozen=True)
-class DieCost(Additive):
+class DieCost:
     """Seconds of the slowest die, joules and bytes of the whole mesh."""
 
-    seconds: float = 0.0
-    compute: float = 0.0  # seconds in products
-    link: float = 0.0  # seconds of transfers, hidden or not
-    hbm: float = 0.0  # seconds of HBM traffic, hidden or not
-    joules: float = 0.0
-    link_bytes: float = 0.0  # bytes times links
-    hbm_bytes: float = 0.0
-    flops: float = 0.0
-
-    @property
-    def exposed(self) -> float:
-        """Return seconds in which no product runs."""
-        return self.seconds - self.compute
+    seconds: float
+    compute: float  # seconds in products
+    link: float  # seconds of transfers, hidden or not
+    hbm: float  # seconds of HBM traffic, hidden or not
+    joules: float
+    link_bytes: float  # bytes times links
+    hbm_bytes: float
+    flops: float
 
 
 def die_cost(schedule: Schedule, on: Wafer) -> DieCost:
     """Return the cost of one run of a schedule on a mesh of dies."""
-    return _cost(schedule, on)
-
-
-@lru_cache(maxsize=4096)
-def _cost(schedule: Schedule, on: Wafer) -> DieCost:
     seconds = compute = link = flops = link_bytes = 0.0
     for round_, counts in zip(schedule.rounds, per_round(schedule), strict=True):
         macs = on_dies(schedule, round_)
@@ -79,8 +66,3 @@ def _hides(round_: Round) -> bool:
     """Return whether the transfers of a round overlap its operations, which then read no tile that arrives in it."""
     arriving = {exchange.dst.buffer for exchange in round_.exchanges}
     return not any(slot.buffer in arriving for op in round_.locals for slot in op.ins)
-
-
-def total(runs: Mapping[Schedule, int], on: Wafer) -> DieCost:
-    """Return the cost of schedules that run one after the other, each a number of times."""
-    return sum((die_cost(schedule, on) * times for schedule, times in runs.items()), DieCost())

@@ -85,12 +85,6 @@ class RoutedFlows:
         longest = max((flow.depth(tree) for flow, tree in zip(self.flows, self.trees, strict=True)), default=0)
         return self.objective[0] + longest * self.wafer.link_seconds
 
-    @property
-    def hottest(self) -> Link | None:
-        """Return the busiest link, of equal ones the first."""
-        loads = self.loads
-        return min(loads, key=lambda link: (-loads[link], link)) if loads else None
-
 
 def merge(flows: Iterable[Flow]) -> tuple[Flow, ...]:
     """Return the flows; flows of one source, block, size and kind are merged into one multicast.

@@ -1,6 +1,6 @@
 """Streamed products: Y = X W and its two gradients over a group of N dies, with W, X or Y moving.
 
-A die's tiles belong to one slice, in SRAM; whole operands lie in HBM (`wafer_triton.train.linear` cuts them).
+All tiles of a die lie in its SRAM; whole operands lie in HBM, and a product takes one slice of them.
 
 | moving | before | after | forward | backward |
 | --- | --- | --- | --- | --- |
@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import ScheduleError, SramError, check_counts
+from wafer_triton.errors import ScheduleError, check_counts
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Cores, Local, Slot
 from wafer_triton.schedule.schedule import Schedule
@@ -65,7 +65,6 @@ class Team:
         return groups(self.mesh, self.kind, self.rows, self.cols)
 
 
-@lru_cache(maxsize=4096)
 def product(team: Team, moving: str, which: str, m: int, k: int, n: int, dtype: str = "fp32") -> Schedule:
     """Return the schedule of one pass of a streamed product, with tiles [m, k] of X, [k, n] of W and [m, n] of Y.
 
@@ -78,10 +77,7 @@ def product(team: Team, moving: str, which: str, m: int, k: int, n: int, dtype: 
         raise ScheduleError(f"pass {which!r} with {moving!r} moving: choose {known}")
     b = Builder(team.mesh, f"stream {moving} {which} [{m}, {k}] x [{k}, {n}] on groups of {team.rows}x{team.cols}")
     _Product(b, team, (m, k, n), dtype).add(moving, which)
-    try:
-        return b.build()
-    except SramError as overflow:
-        raise SramError(f"{overflow}; cut it into slices, as `wafer_triton.train.linear.fit` does") from None
+    return b.build()
 
 
 class _Product:
@@ -175,32 +171,3 @@ class _Product:
             ]
 
         self.gather(dy, step)
-
-
-def collective(team: Team, which: str, size: int, dtype: str = "fp32") -> Schedule:
-    """Return the schedule that gathers blocks of `size` elements ("gather", to slots of all) or sums them ("reduce").
-
-    The sum begins with `parts`, N slots in the order of computing, and ends in `own`. One after the other they make an
-    all-reduce.
-    """
-    check_counts(size=size)
-    b = Builder(team.mesh, f"stream {which} of {size} elements on groups of {team.rows}x{team.cols}")
-    return stream_blocks(b, team.moves, team.groups, which, size, dtype)
-
-
-def stream_blocks(
-    b: Builder, moves: Stream, on: Sequence[tuple[tuple[int, int], ...]], which: str, size: int, dtype: str
-) -> Schedule:
-    """Return a schedule of "gather" or "reduce"; a group is given as the die of each of its positions.
-
-    Raises ScheduleError for another name.
-    """
-    if which == "gather":
-        own, out = b.buffer("own", (size,), dtype, "input"), b.buffer("out", (size,), dtype, "output", moves.size)
-        gather(b, moves, on, own, lambda t, block, where: [b.local("copy", Slot(out, t), block, where, size=size)])
-    elif which == "reduce":
-        parts, own = b.buffer("parts", (size,), dtype, "input", moves.size), b.buffer("own", (size,), dtype, "output")
-        reduce(b, moves, on, own, lambda t, part, where: [b.local("copy", part, Slot(parts, t), where, size=size)])
-    else:
-        raise ScheduleError(f"collective {which!r}: choose 'gather' or 'reduce'")
-    return b.build()
