@@ -147,6 +147,7 @@ class Session(PlacedModule):
         return self.embedding.run(self._known(tokens))
 
     def _known(self, tokens: Prompt) -> torch.Tensor:
+        self.embedding.executor.outside_capture(self.config.name)
         ids = token_ids(tokens)
         if not ids:
             raise ShapeError("no tokens to look up; give at least one")

@@ -10,6 +10,7 @@ import torch
 import wafer_triton
 from schedules import LAYERS, MOVES, SUMS, build, given
 from wafer_triton.device.mesh import Mesh
+from wafer_triton.emulate import executor as executors
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.program import POOL, Pool, Program
 from wafer_triton.emulate.reference import Reference
@@ -183,6 +184,21 @@ def test_threads_never_share_a_program():
     assert wrong == []
 
 
+def test_a_program_serves_calls_on_one_stream(monkeypatch):
+    """Check a GPU, where work of the last call may still run on its stream as a call on another one begins."""
+    on, schedule = TorchExecutor(), reads_what_no_round_wrote().build()
+    monkeypatch.setattr(on, "room", lambda schedule, names: {name: torch.zeros(4, 3) for name in names})
+    monkeypatch.setattr(on, "plan", lambda schedule, memory: [])
+    monkeypatch.setattr(executors, "Workspace", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    on.device, programs = "cuda", []
+    for stream in ("first", "second", "first", "second"):
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device, stream=stream: stream)
+        programs.append(on.borrow(schedule))
+        programs[-1].give_back()
+    assert programs[0] is programs[2] is not programs[1] is programs[3]
+
+
 def test_the_least_recently_used_programs_go():
     on, pool = TorchExecutor(), Pool(most=2 * 600)
     programs: list[Program] = []
@@ -191,7 +207,7 @@ def test_the_least_recently_used_programs_go():
         b.buffer("x", (150,), "fp32", "output")
         b.round(b.local("add", "x", ("x", "x"), size=150))
         programs.append(on.borrow(b.build()))
-    first, second, third = ((on, program.schedule) for program in programs)
+    first, second, third = ((on, program.schedule, None) for program in programs)
     pool.give(first, programs[0])
     pool.give(second, programs[1])
     assert pool.bytes == 1200 and pool.take(first) is programs[0]

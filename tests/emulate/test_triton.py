@@ -265,6 +265,7 @@ def test_a_gpu_that_is_not_the_current_one_is_entered(monkeypatch):
 def small_old_gpu(monkeypatch):
     """Patch a GPU of 2,000 B, half of them free, 200 B more in torch's cache, without bf16."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 2000))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 700)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 500)

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from functools import cached_property, lru_cache
+from threading import Lock
 from typing import Any
 
 import torch
@@ -60,6 +61,7 @@ class Executor(Planner):
         a broken rule, ShapeError for a missing or misshapen tensor, BackendError for too little memory.
         """
         check_type("bind: schedule", schedule, Schedule)
+        self.outside_capture(schedule.name)
         check_type("bind: tensors", tensors, Mapping, ShapeError)
         rules.validate(schedule)
         if unknown := [name for name in tensors if name not in schedule.buffers]:
@@ -86,13 +88,23 @@ class Executor(Planner):
 
         Its inputs hold old values, all other buffers are as in fresh memory.
         """
+        self.outside_capture(schedule.name)
         self.meet(schedule)
-        program = POOL.take((self, schedule))
+        stream = torch.cuda.current_stream(self.device) if torch.device(self.device).type == "cuda" else None
+        program = POOL.take((self, schedule, stream))
         if program is not None:
             program.refill()
             return program
         rules.validate(schedule)
-        return Program(schedule, self.room(schedule, schedule.buffers), self, Workspace(self.device))
+        return Program(schedule, self.room(schedule, schedule.buffers), self, Workspace(self.device), stream=stream)
+
+    def outside_capture(self, name: str) -> None:
+        """BackendError while the current stream records a CUDA graph of the caller's."""
+        if torch.device(self.device).type == "cuda" and torch.cuda.is_current_stream_capturing():
+            raise BackendError(
+                f"{name}: the current stream records a CUDA graph, whose replays would use memory that other calls "
+                f"take meanwhile; call it outside of torch.cuda.graph, as it records graphs of its own"
+            )
 
     def plan(self, schedule: Schedule, memory: Memory) -> list[Step]:
         if memory.tables is not None:
@@ -200,8 +212,10 @@ class Graph:
     """Calls `run` at first, which compiles its kernels; records its launches at the second call, and replays them.
 
     With `compiled` the first call records already. Launches that CUDA refuses to record go one by one from then on; a
-    `UserWarning` has the reason.
+    `UserWarning` has the reason. Within a graph that the caller records they go one by one into that.
     """
+
+    recording = Lock()  # CUDA records one graph at a time
 
     def __init__(
         self, run: Step, on_device: Callable[[], AbstractContextManager[object]], compiled: bool = False
@@ -211,7 +225,7 @@ class Graph:
         self.refused = False
 
     def __call__(self) -> None:
-        if self.compiled and not self.refused:
+        if self.compiled and not self.refused and not torch.cuda.is_current_stream_capturing():
             with self.on_device():
                 self.graph = self.graph or self._recorded()
                 if self.graph is not None:
@@ -222,9 +236,10 @@ class Graph:
 
     def _recorded(self) -> torch.cuda.CUDAGraph | None:
         """Return the record of a run, which computes nothing yet; None if CUDA refuses it."""
-        graph = torch.cuda.CUDAGraph()
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()  # torch's own is the first GPU's
         try:
-            with torch.cuda.graph(graph, stream=torch.cuda.Stream()):  # torch's own is the first GPU's
+            # in "global" mode no other thread could allocate meanwhile
+            with Graph.recording, torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
                 self.run()
         except RuntimeError as error:
             if isinstance(error, WaferError):

@@ -33,6 +33,7 @@ class Program:
     executor: Planner
     workspace: Workspace
     tables: Tables | None = None
+    stream: torch.cuda.Stream | None = None  # of a borrowed program on a GPU: the stream of all its calls
     steps: list[Step] = field(init=False)
     _stale: frozenset[str] = field(init=False, default=frozenset())  # inputs that rounds have overwritten
     _shown: State | None = field(init=False, default=None)  # the state after the last round, until the program goes on
@@ -122,7 +123,7 @@ class Program:
 
     def give_back(self) -> None:
         """Put a program that was borrowed into the pool."""
-        POOL.give((self.executor, self.schedule), self)
+        POOL.give((self.executor, self.schedule, self.stream), self)
 
     @cached_property
     def bytes(self) -> int:
@@ -186,15 +187,21 @@ class Program:
         return of.buffers[name]
 
 
+Key = tuple[Planner, Schedule, torch.cuda.Stream | None]
+
+
 class Pool:
-    """Programs by executor and schedule; past `most` bytes the least recently used go. Safe for threads."""
+    """Programs by executor, schedule and CUDA stream; past `most` bytes the least recently used go. Safe for threads.
+
+    Work of the last call may still run on the GPU, so only a later call on the same stream may take the program.
+    """
 
     def __init__(self, most: int = 2**31) -> None:
         self.most, self.bytes = most, 0
-        self._programs: OrderedDict[tuple[Planner, Schedule], list[Program]] = OrderedDict()
+        self._programs: OrderedDict[Key, list[Program]] = OrderedDict()
         self._lock = Lock()
 
-    def take(self, key: tuple[Planner, Schedule]) -> Program | None:
+    def take(self, key: Key) -> Program | None:
         """Return a program that no call runs now, which leaves the pool; None if there is none."""
         with self._lock:
             programs = self._programs.get(key)
@@ -204,7 +211,7 @@ class Pool:
             self.bytes -= program.bytes
             return program
 
-    def give(self, key: tuple[Planner, Schedule], program: Program) -> None:
+    def give(self, key: Key, program: Program) -> None:
         """Take a program in; the least recently used leave for it."""
         with self._lock:
             self._programs.setdefault(key, []).append(program)

@@ -178,7 +178,7 @@ def _parsed(text: str) -> tuple[Mesh, tuple[tuple[str, Any], ...]]:
     return Mesh(rows, cols, Device(*device)), options
 
 
-@torch.library.custom_op("wafer_triton::apply", mutates_args=())
+@torch.library.custom_op("wafer_triton::apply", mutates_args=(), tags=torch.Tag.cudagraph_unsafe)
 def _apply(name: str, operands: list[Tensor], spec: str, backend: str, exchange: str, launch: str) -> Tensor:
     """Return one opaque operator for all operations, which torch.compile and fake tensors do not enter."""
     mesh, options = _parsed(spec)
