@@ -50,14 +50,11 @@ def test_files_of_a_checkpoint_are_not_written_over(wrong, tiny, name, option):
     assert (tiny / name).read_bytes() == before
 
 
-def test_a_schedule_s_own_file_and_a_config_are_not_written_over(wrong, tmp_path):
+def test_a_schedule_s_own_file_is_not_written_over(wrong, tmp_path):
     (tmp_path / "own.py").write_text("def f(): pass\n")
-    (tmp_path / "config.json").write_text("{}")
     assert "--out own.py: is read as own.py already" in wrong("draw own.py:f --out own.py")
     assert "argument --trace: 'own.py' does not end in .json" in wrong("draw own.py:f --out a.png --trace own.py")
-    assert "--out config.json: is read as --config already" in wrong("plan-training --config config.json --out config.j"
-                                                                      "son")  # fmt: skip
-    assert (tmp_path / "own.py").read_text() == "def f(): pass\n" and (tmp_path / "config.json").read_text() == "{}"
+    assert (tmp_path / "own.py").read_text() == "def f(): pass\n"
 
 
 @pytest.mark.parametrize(

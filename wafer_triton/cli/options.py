@@ -97,13 +97,12 @@ def prepare(args: argparse.Namespace) -> None:
 def _read_by_name(args: argparse.Namespace) -> dict[str, Path]:
     """Return the files that a command reads, of a model's folder and of a schedule of one's own."""
     found = {}
-    for name in ("model", "config"):
-        given = getattr(args, name, None)
-        if given and (path := Path(given)).is_file():
-            found[f"--{name}"] = path
-        elif given and path.is_dir():
-            held = (file for pattern in CHECKPOINT_FILES for file in path.glob(pattern))
-            found |= {f"{file.name} of --{name}": file for file in held}
+    model = getattr(args, "model", None)
+    if model and (path := Path(model)).is_file():
+        found["--model"] = path
+    elif model and path.is_dir():
+        held = (file for pattern in CHECKPOINT_FILES for file in path.glob(pattern))
+        found |= {f"{file.name} of --model": file for file in held}
     if (chip := Path(listed(getattr(args, "device", None) or "")[0])).is_file():
         found["--device"] = chip
     file, colon, _ = (getattr(args, "schedule", None) or "").rpartition(":")
