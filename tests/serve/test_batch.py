@@ -7,7 +7,7 @@ import pytest
 from tiny import CONFIG
 from wafer_triton import estimate
 from wafer_triton.cost.constants import constants
-from wafer_triton.cost.inference import batch_placed, request_placed
+from wafer_triton.cost.inference import batch_placed
 from wafer_triton.cost.price import priced
 from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh
@@ -15,9 +15,8 @@ from wafer_triton.errors import ShapeError, SramError
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.place import moves
 from wafer_triton.place.regions import decode_regions
-from wafer_triton.serve.batch import Batched, answers, batch, group_sizes, prefills, sizes_of, turn
+from wafer_triton.serve.batch import Batched, batch, group_sizes, sizes_of
 from wafer_triton.serve.pipeline import period
-from wafer_triton.serve.times import Priced
 from wafer_triton.shape.read import shape_of
 
 pytestmark = pytest.mark.slow
@@ -61,35 +60,6 @@ class Regions:
 )
 def test_a_turn_takes_the_time_derived_by_hand(seconds, sizes, turn):
     assert period(Regions(seconds), [[1] * size for size in sizes]) == turn
-
-
-@pytest.mark.parametrize(
-    ("stages", "batch", "seconds"),
-    [((2.0, 2.0, 2.0), 1, 6.0), ((2.0, 2.0, 2.0), 3, 10.0), ((1.0, 4.0, 1.0), 3, 14.0), ((5.0,), 4, 20.0)],
-)
-def test_prompts_follow_one_another_as_derived_by_hand(stages, batch, seconds):
-    class Prompts:
-        def stages(self, tokens, past, last):
-            assert (tokens, past, last) == (64, 0, True)
-            return stages
-
-    assert prefills(Prompts(), batch, 64) == seconds
-
-
-def test_answers_of_one_request_take_its_decode():
-    request = {"model": "llama3.2-1b", "prefill_mesh": 150, "decode_mesh": 100, "input": 512, "output": 150}
-    place, _ = estimate.request_place(**request)
-    times = Priced(place, batch=1, longest=662, prompt=512)
-    seconds, at_once = answers(times, 1, 512, 150)
-    assert seconds == pytest.approx(estimate.request(**request).decode_seconds, rel=1e-9) and at_once == 1
-    caches = request_placed(
-        *(Mesh(side, side, WSE2) for side in (150, 100)), shape_of("llama3.2-1b"), 512, 150, constants(WSE2), batch=4
-    )
-    several = Priced(caches, batch=4, longest=662, prompt=512, at_once=4)
-    more, _ = answers(several, 4, 512, 150)
-    steps = [(89, 600), (61, 661)]  # caches of 6 and 7 entries a row
-    by_hand = min(sum(count * turn(several, 4, size, tokens) for count, tokens in steps) for size in sizes_of(4))
-    assert more == pytest.approx(by_hand) and seconds < more < 4 * seconds
 
 
 @pytest.mark.parametrize(

@@ -178,15 +178,15 @@ def last_block(prefill: layers.Block, c: Constants, program: str) -> layers.Bloc
 def request_placed(
     prefill_mesh: Mesh, decode_mesh: Mesh, shape: DecoderShape, input: int, output: int, c: Constants,
     groups: Groups = None, program: str = "full", head_groups: int | None = None, experts: Experts = None,
-    layout: str | None = None, batch: int = 1,
+    layout: str | None = None,
 ) -> Placement:  # fmt: skip
-    """Return the placement of a request, as in `generate` for the same meshes, with caches of `batch` requests.
+    """Return the placement of a request, as in `generate` for the same meshes.
 
     Raises SramError or FullError.
     """
     (choices,) = prefill_choices(prefill_mesh, shape, input, c, program, head_groups, False, experts)
     return first(
-        lambda block: placed(replace(block, batch=batch), choices, input, layout_of(layout, program)),
+        lambda block: placed(block, choices, input, layout_of(layout, program)),
         layers.decode_blocks(shape, decode_mesh, input + output, c, groups, program, head_groups),
     )
 

@@ -13,7 +13,7 @@ from typing import Any
 from wafer_triton.cost import layers
 from wafer_triton.cost.bands import SEVERAL, layer_basis
 from wafer_triton.cost.constants import Constants, constants
-from wafer_triton.cost.inference import alike, batch_placed
+from wafer_triton.cost.inference import batch_placed
 from wafer_triton.cost.price import Prediction
 from wafer_triton.cost.results import Kernel, Layered
 from wafer_triton.device import DeviceLike
@@ -134,28 +134,6 @@ def times_of(block: Block, context: int) -> Priced:
     return Priced(alone, batch=block.batch, longest=context, prompt=1, at_once=block.batch)
 
 
-def prefills(times: Priced, batch: int, tokens: int) -> float:
-    """Return the seconds of `batch` prompts of `tokens` tokens that follow one another through the regions of prefill.
-
-    The first prompt takes all regions; after it the busiest region ends one prompt at a time.
-    """
-    stages = times.stages(tokens, 0, True)
-    return sum(stages) + (batch - 1) * max(stages)
-
-
-def answers(times: Priced, batch: int, input: int, output: int) -> tuple[float, int]:
-    """Return the seconds of `batch` answers of `output` tokens after prompts of `input`, and the size of groups.
-
-    Caches grow; all sequences have the same number of tokens at a time. The size of groups is the fastest.
-    """
-    steps = [(count, tokens) for _, count, _, tokens in alike(times.block, input, output)]
-    seconds = {
-        size: sum(count * turn(times, batch, size, tokens) for count, tokens in steps) for size in sizes_of(batch)
-    }
-    fastest = min(seconds, key=lambda size: seconds[size])
-    return seconds[fastest], fastest
-
-
 def sizes_of(batch: int) -> list[int]:
     """Return the sizes of groups that are tried: powers of two below the batch, and the batch."""
     return [*(1 << shift for shift in range((batch - 1).bit_length())), batch]
@@ -167,12 +145,9 @@ def group_sizes(batch: int, at_once: int) -> list[int]:
     return [batch // groups + (number < batch % groups) for number in range(groups)]
 
 
-def turn(times: Priced, batch: int, at_once: int, tokens: int | None = None) -> float:
-    """Return the seconds of a turn of `batch` sequences, in groups of at most `at_once`.
-
-    Each has `tokens` tokens in its cache (None: as many as it holds).
-    """
-    entries = -(-(times.longest if tokens is None else tokens) // times.rows)
+def turn(times: Priced, batch: int, at_once: int) -> float:
+    """Return the seconds of a turn of `batch` sequences with full caches, in groups of at most `at_once`."""
+    entries = -(-times.longest // times.rows)
     return period(times, [[entries] * size for size in group_sizes(batch, at_once)])
 
 
