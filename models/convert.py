@@ -23,7 +23,7 @@ from wafer_triton.device.layout import MeshTensor, scatter
 from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.device.modes import WITHOUT_VALUES, check_eager
 from wafer_triton.emulate.executor import Executor
-from wafer_triton.errors import CheckpointError, ConfigError, DtypeError, ShapeError, check_type
+from wafer_triton.errors import CheckpointError, DtypeError, ShapeError
 from wafer_triton.models.checkpoint.weights import is_finite
 from wafer_triton.models.place.storage import converted, magnitude
 from wafer_triton.models.run.ledger import Ledger
@@ -96,7 +96,6 @@ def convert(
 
 def off_mesh(model: nn.Module) -> dict[str, int]:
     """Return the number of a converted model's parameters that are not on the mesh, by the kind of their layer."""
-    check_type("the converted model", model, nn.Module, ConfigError)
     sizes: dict[str, int] = {}
     counted = set[nn.Parameter]()
     for layer in model.modules():
@@ -120,7 +119,6 @@ def predicted(model: nn.Module, device: DeviceLike) -> Prediction:
 
 
 def _ledgers(model: nn.Module) -> Iterator[Ledger]:
-    check_type("the converted model", model, nn.Module, ConfigError)
     return (layer.ledger for layer in model.modules() if isinstance(layer, _OnMesh))
 
 

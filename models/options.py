@@ -8,7 +8,7 @@ from typing import Any
 
 from wafer_triton.cost.placement import Placement as Experts
 from wafer_triton.emulate.executor import Executor
-from wafer_triton.errors import ArgumentError, BackendError, ShapeError, check_type, shown
+from wafer_triton.errors import ArgumentError, BackendError, ShapeError, shown
 from wafer_triton.ops import described
 from wafer_triton.ops import executor as executor_of
 from wafer_triton.place.regions import Placement
@@ -74,7 +74,6 @@ class RunOptions:
     placed: Callable[[Placement], None] | None = None
 
     def __post_init__(self) -> None:
-        check_type("emulate_on", self.emulate_on, str, BackendError)
         executor = self.executor
         if not isinstance(executor, Executor | None):
             raise BackendError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wafer_triton.errors import ShapeError, check_type
+from wafer_triton.errors import ShapeError
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.generate import Prompt
 from wafer_triton.serve.course import Run
@@ -29,11 +29,9 @@ def serve(
 
     Request number i has prompt i. `pool` is the number of cache entries a row that all sequences share (None: the
     size of the model's caches). Raises ShapeError for prompts of other lengths than the requests, for a request that is
-    refused, and for a pool larger than the caches. Arguments of another kind raise it, too.
+    refused, and for a pool larger than the caches.
     """
-    check_type("serve: model", model, WaferForCausalLM, ShapeError)
     check_requests("serve: requests", requests)
-    check_type("serve: policy", policy, Policy, ShapeError)
     lengths = [len(prompt) for prompt in prompts]
     if lengths != [request.input for request in requests]:
         raise ShapeError(

@@ -73,7 +73,7 @@ class DrawError(WaferError, ValueError):
 
 
 class ArgumentError(WaferError, TypeError):
-    """An argument of a function is of another kind than its annotation."""
+    """A keyword or an option that a function does not take."""
 
 
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}

@@ -11,7 +11,7 @@ import torch
 
 from wafer_triton.cost.price import Prediction
 from wafer_triton.count.account import Account
-from wafer_triton.errors import CacheError, ShapeError, check_type
+from wafer_triton.errors import CacheError, ShapeError
 from wafer_triton.models.generate import Prompt, token_id, token_ids
 from wafer_triton.models.module import PlacedModule
 from wafer_triton.models.place.moves import Phases
@@ -116,7 +116,6 @@ class Session(PlacedModule):
                 "load_state_dict dropped the cached tokens, whose keys and values are of other weights; prefill them "
                 "again, or call reset() to step from an empty cache"
             )
-        check_type("advance: tokens", tokens, tuple if isinstance(tokens, tuple) else list, ShapeError)
         tokens = [None if token is None else token_id(token, f"tokens[{n}]") for n, token in enumerate(tokens)]
         if len(tokens) != self.batch or tokens == [None] * self.batch:
             raise ShapeError(

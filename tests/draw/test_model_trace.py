@@ -18,7 +18,7 @@ from wafer_triton.draw.figure import numbers_of
 from wafer_triton.draw.model_trace import MOST_EVENTS
 from wafer_triton.draw.times import HAND_OVER, Timeline, of_token
 from wafer_triton.draw.times import request as timed
-from wafer_triton.errors import ArgumentError, DrawError, ShapeError
+from wafer_triton.errors import DrawError, ShapeError
 from wafer_triton.place.regions import decode_regions
 from wafer_triton.shape.read import shape_of
 
@@ -171,5 +171,3 @@ def test_a_picture_of_a_token_shows_its_cycles(model, side, tmp_path):
 def test_a_timeline_without_a_token_has_no_picture(tmp_path):
     with pytest.raises(DrawError, match="a timeline without a token: there is nothing to draw"):
         draw.token(Timeline({}), tmp_path / "token.png")
-    with pytest.raises(ArgumentError, match="token: line is of type int; give a Timeline"):
-        draw.token(3, tmp_path / "token.png")

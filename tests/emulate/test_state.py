@@ -139,5 +139,3 @@ def test_a_second_run_on_overwritten_inputs_is_refused():
             program.write(name, tiles)
         program.run()
         assert torch.equal(program.read("out"), tensors["a"])
-    with pytest.raises(ScheduleError, match="the schedule to rebind is of type dict; give a Schedule"):
-        program.rebind({"a": 1})

@@ -2,11 +2,10 @@
 
 import re
 
-import numpy as np
 import pytest
 import torch
 
-from wafer_triton import Cores, Slot, WaferError, as_mesh, draw, executor
+from wafer_triton import WaferError, as_mesh, draw, executor
 from wafer_triton.compare.sweep import sweep
 from wafer_triton.local import LocalOp
 from wafer_triton.schedule.product import recipe
@@ -29,12 +28,6 @@ def test_words_of_another_axis_have_no_length():
 def test_lists_and_tuples_make_one_recipe():
     given = "gemm", as_mesh(2), "fp32"
     assert recipe(*given, [[4, 4], [4, 4]], []) is recipe(*given, ((4, 4), (4, 4)), ())
-
-
-def test_cores_of_a_slot_are_named_by_text():
-    with pytest.raises(WaferError, match="slot: buffer is of type int; give a str"):
-        Slot(5)
-    assert Cores("x", np.array([0])).flat(as_mesh(2)).tolist() == [0, 2]
 
 
 def test_values_of_a_sweep_are_a_list():

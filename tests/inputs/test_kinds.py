@@ -9,20 +9,16 @@ from wafer_triton import Device, Mesh, distributed, draw, estimate, executor
 from wafer_triton import rms_norm as rms_norm_of
 from wafer_triton.cli.main import main
 from wafer_triton.compare.best import best
-from wafer_triton.compare.grid import points
 from wafer_triton.compare.sweep import own
 from wafer_triton.device import sources
 from wafer_triton.errors import WaferError
-from wafer_triton.models import convert
-from wafer_triton.schedule import decode, sram
-from wafer_triton.schedule.block import schedule
+from wafer_triton.schedule import sram
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.collectives import broadcast
 from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.norm import rms_norm
 from wafer_triton.shape.read import shape_of
 from wafer_triton.shape.routing import drawn
-from wafer_triton.verify.decoder import sub_layer_intent
 
 
 def own_builder(*tile):
@@ -40,30 +36,18 @@ X = torch.ones(4, 4)
 CALLS = {
     "a device's file": (lambda: Device.from_file(5), "a device's file is given as int; give its path"),
     "a mesh without a device": (lambda: Mesh(3, 3, device=None), "device None is of type NoneType; give a Device"),
-    "parameters of a sweep": (
-        lambda: points("m"),
-        "a sweep's parameters is of type str; give a Mapping",
-    ),
     "a function of a schedule": (
         lambda: own("f.py:f"),
         "own: the function of a schedule is of type str",
     ),
     "tokens of a routing": (lambda: drawn(shape_of("olmoe-1b-7b"), -5), "tokens = -5 must be a whole number"),
     "a routing's seed": (lambda: drawn(shape_of("olmoe-1b-7b"), 5, seed=-1), "seed -1: give a whole number of at"),
-    "a converted model": (lambda: convert.account("gpt2"), "the converted model is of type str; give a Module"),
     "an undeclared buffer": (lambda: broadcast(Builder(Mesh(4, 4), "own"), "y", "x", 0), "buffer 'y' is not declared"),
     "the root of a broadcast": (
         lambda: broadcast(own_builder(3), "x", "x", 1.5),
         "own: root = 1.5 of a broadcast must be",
     ),
-    "a broadcast's builder": (lambda: broadcast("b", "x", "x", 0), "broadcast: b is of type str; give a Builder"),
     "the number of an entry": (lambda: KvCache(3, 2).append(own_builder(3), {"x": "y"}, -1), "entry number -1 is app"),
-    "a sub-layer": (lambda: schedule("ffn", None), "sub-layer is of type str; give a SubLayer"),
-    "a sub-layer's block": (
-        lambda: schedule(decode.ffn, "x"),
-        "decode feed-forward: block is of type str; give a Block",
-    ),
-    "an intent's sub-layer": (lambda: sub_layer_intent("ffn", None), "sub-layer is of type str; give a SubLayer"),
     "a tile of a norm": (lambda: norm_of(4), "own: buffer 'x' has tiles (4,); give tiles [m, n]"),
     "an operation's keyword": (
         lambda: rms_norm_of(X, X[0], epsilon=1e-5, mesh=2),

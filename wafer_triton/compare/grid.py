@@ -14,7 +14,7 @@ from os.path import exists
 from pathlib import Path
 from typing import Any
 
-from wafer_triton.errors import ConfigError, WaferError, check_type, writing
+from wafer_triton.errors import ConfigError, WaferError, writing
 from wafer_triton.text.files import listed
 from wafer_triton.text.progress import Progress, silent
 
@@ -31,7 +31,6 @@ def points(over: Over) -> list[Point]:
 
     Raises ConfigError for a parameter without a value or with a value twice.
     """
-    check_type("a sweep's parameters", over, Mapping, ConfigError)
     for name, values in over.items():
         if not values:
             raise ConfigError(f"sweep over {name}: it has no value; give one at least")
@@ -70,10 +69,7 @@ def feasible(rows: Iterable[Row]) -> list[Row]:
     """Return the rows with figures; ConfigError for anything but rows by name."""
     if isinstance(rows, str) or not isinstance(rows, Iterable):
         raise ConfigError(f"rows are given as {type(rows).__name__}; give the rows of a sweep")
-    held = list(rows)
-    for row in held:
-        check_type("a row", row, Mapping, ConfigError)
-    return [row for row in held if REASON not in row]
+    return [row for row in rows if REASON not in row]
 
 
 def write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:

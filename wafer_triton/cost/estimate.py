@@ -34,7 +34,7 @@ from wafer_triton.device import DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.device.dtype import storage_name, tile_dtype
 from wafer_triton.device.mesh import Mesh, as_mesh
-from wafer_triton.errors import DeviceError, MeshError, ShapeError, SramError, check_counts, check_type, shown
+from wafer_triton.errors import DeviceError, MeshError, ShapeError, SramError, check_counts, shown
 from wafer_triton.place.fitting import AS_IF, Way, as_if_held, failing, fitted, refusal
 from wafer_triton.place.layouts import device_regions
 from wafer_triton.place.regions import FullError
@@ -65,7 +65,6 @@ def gemm(
     mesh, c = _mesh(device, mesh)
     m, k, n = check_counts(m=m, k=k, n=n)
     name = storage_name(dtype)
-    check_type("gemm: algorithm", algorithm, str, MeshError)
     if algorithm not in gemm_schedules.ALGORITHMS:
         raise MeshError(f"GEMM algorithm {algorithm!r}: choose one of {', '.join(gemm_schedules.ALGORITHMS)}")
     options = (("algorithm", algorithm), ("skew", "host"), ("sums", tile_dtype(name)))
@@ -88,7 +87,6 @@ def gemv(
     m, k, n = check_counts(m=1 if m is None else m, k=k, n=n)
     name = storage_name(dtype)
     tree = _groups(groups)
-    check_type("gemv: algorithm", algorithm, str, MeshError)
     if algorithm not in REDUCTIONS:
         raise MeshError(f"GEMV algorithm {algorithm!r}: choose one of {', '.join(REDUCTIONS)}")
     if algorithm == "ktree" and tree is None:

@@ -23,7 +23,6 @@ from wafer_triton.count.counts import Counts
 from wafer_triton.count.routes import colours
 from wafer_triton.device import Device
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import check_type
 from wafer_triton.place.transfers import Scheduled
 from wafer_triton.schedule import rules, sram
 from wafer_triton.schedule.schedule import Schedule, once
@@ -76,9 +75,6 @@ def price(schedule: Schedule, using: Constants | None = None) -> Cost:
 
     `using` takes the place of the device's constants; either way the constants of the schedule's family count.
     """
-    check_type("price: schedule", schedule, Schedule)
-    if using is not None:
-        check_type("price: using", using, Constants)
     with rules.reading(schedule):
         return price_on(schedule, schedule.mesh.device, constants(schedule.mesh.device) if using is None else using)
 

@@ -26,7 +26,7 @@ from wafer_triton.cost.results import Layered, RequestCost
 from wafer_triton.device import Device, DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import MeshError, ShapeError, SramError, WaferError, check_counts, check_type
+from wafer_triton.errors import MeshError, ShapeError, SramError, WaferError, check_counts
 from wafer_triton.place.fitting import remedies
 from wafer_triton.place.regions import FullError
 from wafer_triton.place.regions import Placement as Placed
@@ -109,7 +109,6 @@ def plan(
     target, shape = find_device(device), shape_of(model, dtype)
     input, output, step, best = check_counts(input=input, output=output, step=step, best=best)
     if sides is not None:
-        check_type("plan: sides", sides, Sequence, ShapeError)
         sides = check_counts(**{f"side {number}": side for number, side in enumerate(sides, 1)})
     if sides == ():
         raise ShapeError("sides is empty; give a side at least, or leave it out for all multiples of step")

@@ -21,7 +21,7 @@ from wafer_triton.count.counts import Counts
 from wafer_triton.count.runs import distinct_runs, stages
 from wafer_triton.count.spans import Moves
 from wafer_triton.count.traffic import Traffic
-from wafer_triton.errors import MOST, ShapeError, check_counts, check_type, shown
+from wafer_triton.errors import MOST, ShapeError, check_counts, shown
 from wafer_triton.schedule import rules, sram
 from wafer_triton.schedule.repeat import Repeat, comings
 from wafer_triton.schedule.rounds import Exchange, Local, Round
@@ -97,7 +97,6 @@ class LinkDistribution:
 
 def account(schedule: Schedule) -> Account:
     """Count a schedule."""
-    check_type("account: schedule", schedule, Schedule)
     with rules.reading(schedule):
         return _account(schedule)
 
@@ -134,7 +133,6 @@ def link_loads(schedule: Schedule, block: int = 1) -> Loads:
     The arrays are [rows, cols] for east, west, south and north, by sending core. With `block` the counts of `block` x
     `block` cores are added up, [rows / block, cols / block] rounded up.
     """
-    check_type("link_loads: schedule", schedule, Schedule)
     check_counts(block=block)
     totals = _Totals(schedule)
     for each in _distinct(schedule):

@@ -91,7 +91,6 @@ class Routes:
 
 def routes(schedule: Schedule, relayed: bool = False) -> Routes:
     """Return the routes of a schedule; with `relayed` each message goes from core to core in software."""
-    check_type("routes: schedule", schedule, Schedule)
     check_type("routes: relayed", relayed, bool)
     mesh = schedule.mesh
     x, along_x, top_x = collect(schedule, "x", relayed).coloured(mesh.rows, mesh.cols)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.device.modes import WITHOUT_VALUES, check_eager
-from wafer_triton.errors import DtypeError, ShapeError, check_type, shown
+from wafer_triton.errors import DtypeError, ShapeError, shown
 
 if TYPE_CHECKING:
     import torch
@@ -38,8 +38,6 @@ class MeshTensor:
 
     def gather(self) -> torch.Tensor:
         """Return the whole tensor, padding removed; of repeated tiles the first copy is taken."""
-        check_type("a mesh tensor: mesh", self.mesh, Mesh, ShapeError)
-        check_type("a mesh tensor: sizes", self.sizes, Mapping, ShapeError)
         if not hasattr(self.tiles, "new_empty"):
             raise ShapeError(f"a mesh tensor: tiles is of type {type(self.tiles).__name__}; give a tensor")
         check_cut(self.pattern, self.shape, self.sizes)
@@ -57,8 +55,6 @@ def scatter(tensor: torch.Tensor, mesh: Mesh, pattern: str, **sizes: int) -> Mes
     """
     import torch  # patterns are parsed where there is no torch
 
-    for what, value, kind in (("tensor", tensor, torch.Tensor), ("mesh", mesh, Mesh), ("pattern", pattern, str)):
-        check_type(f"scatter: {what}", value, kind, ShapeError)
     for name, size in sizes.items():
         if type(size) is not int or size < 1 or name not in re.findall(r"\w+", pattern):
             raise ShapeError(f"scatter: {name} = {shown(size)} must be the positive size of an axis of {pattern!r}")
@@ -138,9 +134,7 @@ def dimensions(left: str) -> list[list[str]]:
 
 
 def check_cut(pattern: str, shape: tuple[int, ...], sizes: Mapping[str, int] = MappingProxyType({})) -> None:
-    """Raise ShapeError for a pattern, a shape or sizes of axes of a wrong kind."""
-    check_type("a mesh tensor: pattern", pattern, str, ShapeError)
-    check_type("a mesh tensor: shape", shape, tuple, ShapeError)
+    """Raise ShapeError for sizes that are not whole numbers, or that do not fit the pattern."""
     if not all(isinstance(size, int) for size in (*shape, *sizes.values())):
         given = f"{shown(shape)} with sizes {shown(dict(sizes))}"
         raise ShapeError(f"a mesh tensor {given}: every size must be a whole number")

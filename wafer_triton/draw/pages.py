@@ -20,7 +20,7 @@ from wafer_triton.device import Device
 from wafer_triton.draw.figure import path_of
 from wafer_triton.draw.scenes import Plain, headlines
 from wafer_triton.draw.studies import first_layer
-from wafer_triton.errors import DrawError, article, check_type, writing
+from wafer_triton.errors import DrawError, article, writing
 
 if TYPE_CHECKING:
     from wafer_triton.place.regions import Region
@@ -43,8 +43,6 @@ def page(
     path = path_of(path)
     if path.suffix.lower() not in (".html", ".htm"):
         raise DrawError(f"{path}: a page is HTML; end its name with .html")
-    check_type("page: title", title, str, DrawError)
-    check_type(f"{title}: device of a page", device, Device, DrawError)
     if beside is not None and beside not in range(len(scenes)):
         raise DrawError(f"{title}: beside = {beside!r} is the number of none of {len(scenes)} scenes")
     tables = list(tables)

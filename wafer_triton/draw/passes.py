@@ -8,7 +8,7 @@ from typing import Any
 
 from wafer_triton.draw.figure import COLOURS, Numbers, check_kind, legend, path_of, picture
 from wafer_triton.draw.times import BLOCKS, HAND_OVER, STEPS, TOKENS, WHOLE, Timeline, TrackSpan
-from wafer_triton.errors import DrawError, check_type
+from wafer_triton.errors import DrawError
 from wafer_triton.place.need import ENDS
 
 ORDER = (2, 0, 4, 5, 1, 3)  # the colours of embedding, attention, feed-forward, hand-over and head in a decoder
@@ -19,7 +19,6 @@ def token(line: Timeline, path: str | Path, title: str = "") -> None:
 
     `line` is of `times.of_token` or `draw.request`, of which the first token is drawn. Raises DrawError without one.
     """
-    check_type("token: line", line, Timeline, DrawError)
     check_kind(path_of(path))
     whole = next((span for span in line.spans if (span.place, span.track) == (WHOLE, TOKENS)), None)
     if whole is None:

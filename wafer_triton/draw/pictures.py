@@ -19,7 +19,7 @@ from wafer_triton.count.account import Loads, account, link_loads
 from wafer_triton.draw.figure import Numbers, byte_ticks, coloured, legend, maps, picture, whole_ticks
 from wafer_triton.draw.tiles import Where, after, chosen, moving
 from wafer_triton.draw.trace import Trace, held, trace
-from wafer_triton.errors import DrawError, check_type
+from wafer_triton.errors import DrawError
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text.quantity import quantity
 
@@ -121,7 +121,6 @@ def _names(axes: Any, began: NDArray[np.int64], shown: Any, cols: int) -> None:
 
 
 def _title(schedule: Schedule) -> str:
-    check_type("the schedule to draw", schedule, Schedule, DrawError)
     return f"{schedule.name} on mesh {schedule.mesh} of {schedule.mesh.device.name}"
 
 

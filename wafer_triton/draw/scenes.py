@@ -24,7 +24,7 @@ from wafer_triton.draw.summaries import FIGURES, Summaries, Values
 from wafer_triton.draw.tiles import moving
 from wafer_triton.draw.trace import ADDED, EACH
 from wafer_triton.draw.trace_events import bounded
-from wafer_triton.errors import DrawError, check_type
+from wafer_triton.errors import DrawError
 from wafer_triton.schedule.repeat import Rounds
 from wafer_triton.schedule.rounds import Cores, Exchange, Local, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
@@ -59,10 +59,6 @@ def scene(schedule: Schedule, name: str = "", values: Values | None = None, fill
 
     The page shows how many slots of the buffers named in `fills` hold an entry; they begin empty.
     """
-    check_type("the schedule to draw", schedule, Schedule, DrawError)
-    check_type("scene: name", name, str, DrawError)
-    if values is not None:
-        check_type("scene: values", values, Values, DrawError)
     if not schedule.rounds:
         raise DrawError(f"{schedule.name}: a page of a schedule without rounds has nothing to show; add a round")
     for unknown in (each for each in fills if each not in schedule.buffers):

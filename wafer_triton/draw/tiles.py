@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from wafer_triton.errors import DrawError, check_type, shown
+from wafer_triton.errors import DrawError, shown
 from wafer_triton.schedule.rounds import Index, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 
@@ -101,7 +101,6 @@ def inspect(schedule: Schedule, round: int = -1, buffer: str | None = None) -> s
     `round` -1 is the start; `buffer` None takes the first whose tiles move. Raises DrawError for a round or a buffer
     that is not there, and for a mesh too large to print.
     """
-    check_type("the schedule to show", schedule, Schedule, DrawError)
     rows, cols = schedule.mesh.shape
     if max(rows, cols) > _TEXT_CORES:
         raise DrawError(f"{schedule.name}: {rows} x {cols} cores are too many to print; at most {_TEXT_CORES} a side")

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from wafer_triton.count.account import Account, Loads, link_loads, per_round
 from wafer_triton.device import Device
 from wafer_triton.draw.tables import cell, table
-from wafer_triton.errors import DrawError, check_type
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.sram import spans
 from wafer_triton.text.quantity import Legend, as_in
@@ -55,7 +54,6 @@ def trace(schedule: Schedule) -> Trace:
 
 def rounds(schedule: Schedule) -> str:
     """Return the rounds as a table: successive rounds alike in one row, their messages and bytes added up."""
-    check_type("the schedule to show", schedule, Schedule, DrawError)
     traced, mesh = trace(schedule), schedule.mesh
     counts = traced.counts | {"sram_bytes": traced.sram.sum(1)}
     of_a_round = (*EACH, "sram_bytes")

@@ -12,7 +12,7 @@ from wafer_triton.draw.figure import path_of
 from wafer_triton.draw.model_trace import of_timeline, processes
 from wafer_triton.draw.times import Timeline
 from wafer_triton.draw.trace_events import MOST, Event, events
-from wafer_triton.errors import DrawError, check_counts, check_type, writing
+from wafer_triton.errors import DrawError, check_counts, writing
 from wafer_triton.schedule.schedule import Schedule
 
 MEANING = "cycles predicted on the wafer, no measured time; 1 us of the viewer is 1 cycle"
@@ -48,7 +48,6 @@ def _of_schedules(subject: Schedule | Mapping[str, Schedule], most: int) -> tupl
     if not named:
         raise DrawError("perfetto: no schedule is given, and a trace of none shows nothing; give one or more")
     for schedule in named.values():
-        check_type("perfetto: schedule", schedule, Schedule, DrawError)
         if not schedule.rounds:
             raise DrawError(f"{schedule.name}: a trace of a schedule without rounds has nothing to show; add a round")
     about = {

@@ -22,7 +22,7 @@ from wafer_triton.device.modes import WITHOUT_VALUES
 from wafer_triton.emulate.parts import Memory, Planner, Step, Tables, Workspace
 from wafer_triton.emulate.plan import elided, explicit
 from wafer_triton.emulate.program import POOL, Program
-from wafer_triton.errors import BackendError, DtypeError, ShapeError, WaferError, article, check_type, shown
+from wafer_triton.errors import BackendError, DtypeError, ShapeError, WaferError, article, shown
 from wafer_triton.schedule import rules
 from wafer_triton.schedule.rounds import Buffer
 from wafer_triton.schedule.schedule import Schedule
@@ -60,9 +60,7 @@ class Executor(Planner):
         programs of one schedule share. `tables` are the program's index tables, for `rebind`. Raises ScheduleError for
         a broken rule, ShapeError for a missing or misshapen tensor, BackendError for too little memory.
         """
-        check_type("bind: schedule", schedule, Schedule)
         self.outside_capture(schedule.name)
-        check_type("bind: tensors", tensors, Mapping, ShapeError)
         rules.validate(schedule)
         if unknown := [name for name in tensors if name not in schedule.buffers]:
             raise ShapeError(

@@ -18,7 +18,7 @@ import torch
 from wafer_triton.cost.price import Prediction, price
 from wafer_triton.device.layout import check_cut, sharding
 from wafer_triton.emulate.parts import Launch, Memory, Planner, Step, Tables, Workspace
-from wafer_triton.errors import BackendError, MeshError, ScheduleError, ShapeError, check_type, shown
+from wafer_triton.errors import BackendError, MeshError, ScheduleError, ShapeError, shown
 from wafer_triton.schedule.repeat import comings
 from wafer_triton.schedule.rounds import Buffer
 from wafer_triton.schedule.schedule import Schedule
@@ -103,7 +103,6 @@ class Program:
 
         With `tables`, every record of this program, and of all that share them, is rebound too.
         """
-        check_type(f"{self.schedule.name}: the schedule to rebind", schedule, Schedule)
         if self.tables is None or not self.tables.held:  # no step reads them
             self.steps[:] = self.executor.plan(schedule, self._memory(schedule))
         elif self.tables.schedule is not schedule:  # another program that shares them may have been here first

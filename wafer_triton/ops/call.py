@@ -30,7 +30,6 @@ from wafer_triton.errors import (
     MeshError,
     ScheduleError,
     ShapeError,
-    check_type,
     nearest,
     shown,
 )
@@ -117,7 +116,6 @@ def run(made: Recipe, operands: tuple[Operand, ...], on: Executor) -> MeshTensor
             f"makes one"
         )
     check_eager(made.schedule.name)
-    check_type(f"{made.schedule.name}: operands", operands, list if isinstance(operands, list) else tuple, ShapeError)
     if len(operands) != len(made.inputs):
         raise ShapeError(
             f"{made.schedule.name}: {len(operands)} operands for {len(made.inputs)} inputs; give one for each"

@@ -15,7 +15,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from wafer_triton.device import ANY
 from wafer_triton.device.dtype import accumulator
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import MOST, ShapeError, check_counts, check_type, shown
+from wafer_triton.errors import MOST, ShapeError, check_counts, shown
 from wafer_triton.schedule.builder import Builder, checked
 from wafer_triton.schedule.expert_places import ExpertRegions
 from wafer_triton.schedule.heads import HeadGroups, head_groups
@@ -283,17 +283,10 @@ def _plain(block: Block, ignored: tuple[str, ...]) -> Block:
 
 def schedule(adds: SubLayer, block: Block, *args: int) -> Schedule:
     """Return the schedule of a sub-layer, built once; raises SramError when it does not fit a core."""
-    check_kinds(adds, block)
     for number in args:
         if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= MOST:
             raise ShapeError(f"{adds.title}: {shown(number)} tokens or entries; give a whole number from 0 to {MOST:,}")
     return _schedule(*used(adds, block), *args)
-
-
-def check_kinds(adds: SubLayer, block: Block) -> None:
-    """Raise ScheduleError for other than a sub-layer and a block."""
-    check_type("sub-layer", adds, SubLayer)
-    check_type(f"{adds.title}: block", block, Block)
 
 
 @lru_cache(maxsize=1024)

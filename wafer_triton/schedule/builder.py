@@ -70,8 +70,6 @@ class Builder:
 
     def __init__(self, mesh: Mesh, name: str, family: str = "kernel") -> None:
         check_type(f"Builder {shown(name)}: mesh", mesh, Mesh)
-        check_type(f"Builder {shown(name)}: name", name, str)
-        check_type(f"Builder {name!r}: family", family, str)
         if not name:
             raise ScheduleError("Builder: the schedule has no name; give a text of one character or more")
         if family not in FAMILIES:
@@ -101,19 +99,12 @@ class Builder:
         if not isinstance(name, str) or not name:
             raise ScheduleError(f"{self.name}: buffer {shown(name)} has no name; give a text of one character or more")
         if not isinstance(role, str) or role not in ROLES:
-            check_type(f"{self.name}: role of buffer {name!r}", role, str)
             raise ScheduleError(f"{self.name}: buffer {name!r} has role {role!r}; choose one of {', '.join(ROLES)}")
         if not isinstance(tile, tuple | Sequence) or not all(map(_positive, tile)) or not _positive(slots):
             raise ScheduleError(
                 f"{self.name}: buffer {name!r} has tile {shown(tile)} and slots {shown(slots)}; give a tuple of whole "
                 f"numbers of at least 1, such as (4, 8), and a whole number of slots"
             )
-        held = holds if isinstance(holds, tuple | list) else (holds,)
-        if not {Parameter}.issuperset(map(type, held)) or type(pattern) is not str or type(skew) is not int:
-            for one in held:  # a message is made for a wrong type alone, as most buffers of a search have right ones
-                check_type(f"{self.name}: a parameter that buffer {name!r} holds", one, Parameter)
-            check_type(f"{self.name}: pattern of buffer {name!r}", pattern, str)
-            check_type(f"{self.name}: skew of buffer {name!r}", skew, int)
         sizes = tuple(map(int, tile))
         buffer = Buffer(name, sizes, storage_name(dtype), role, int(slots), pattern, tuple(holds), skew)
         if self.buffers.setdefault(name, buffer) != buffer:
@@ -124,9 +115,6 @@ class Builder:
 
     def like(self, name: str, of: str) -> str:
         """Declare a scratch buffer with the tile, dtype and slots of buffer `of`; ScheduleError if there is no `of`."""
-        if type(name) is not str or type(of) is not str:
-            check_type(f"{self.name}: name of a buffer", name, str)
-            check_type(f"{self.name}: buffer to be like", of, str)
         model, known = self.buffers[of], self.buffers.get(name)
         if known is not None and (known.tile, known.dtype, known.slots, known.role) == (
             model.tile, model.dtype, model.slots, "scratch"
@@ -196,10 +184,6 @@ class Builder:
                     f"{self.name}: step {shown(step)} of a round is neither an exchange nor a local operation; give "
                     f"them one by one, as b.exchange and b.local make them"
                 )
-        if type(label) is not str:
-            check_type(f"{self.name}: label of a round", label, str)
-        if pattern is not None:
-            check_type(f"{self.name}: pattern of a round", pattern, Pattern)
         exchanges = tuple(step for step in steps if isinstance(step, Exchange) and step.recv.size)
         locals_ = tuple(step for step in steps if isinstance(step, Local))
         if not exchanges and not locals_:
@@ -218,9 +202,6 @@ class Builder:
         row once, or that change an exchange along y. `build` refuses an iteration `period` that differs otherwise from
         iteration 0; later ones are not called.
         """
-        if type(times) is not int or type(period) is not int:
-            check_type(f"{self.name}: times of repeat", times, int)
-            check_type(f"{self.name}: period of repeat", period, int)
         if period < 1:
             raise ScheduleError(f"{self.name}: repeat with period {period}: give a number of at least 1")
         if slots is not None and not (

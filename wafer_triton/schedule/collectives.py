@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from wafer_triton.errors import MeshError, ScheduleError, check_type, shown
+from wafer_triton.errors import MeshError, ScheduleError, shown
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.ring import ring_position, ring_step
 from wafer_triton.schedule.rounds import Buffer, Cores, Exchange, Index, Pattern, Round, Slot, as_slot
@@ -53,8 +53,6 @@ def broadcast(
     segment: int | None = None,
 ) -> None:  # fmt: skip
     """Send the tile of position `root` to all of its mesh row or column; `segment` and buffers are as in `reduce`."""
-    check_type("broadcast: b", b, Builder)
-    check_type(f"{b.name}: label of a broadcast", label, str)
     if not isinstance(root, int | np.integer) or not 0 <= root < b.mesh.length(axis):
         most = b.mesh.length(axis) - 1
         raise ScheduleError(f"{b.name}: root = {shown(root)} of a broadcast must be a whole number from 0 to {most}")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wafer_triton.errors import MOST, CacheError, check_counts, check_type, shown
+from wafer_triton.errors import MOST, CacheError, check_counts, shown
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Cores, Index, Round, Slot
 
@@ -90,8 +90,6 @@ class KvCache:
         `caches` maps cache buffers, of `slots` slots of one entry each, to values. Raises CacheError when the cache is
         full.
         """
-        check_type("KvCache.append: b", b, Builder)
-        check_type("KvCache.append: caches", caches, Mapping)
         if not _is_count(count):
             raise CacheError(f"{b.name}: entry number {shown(count)} is appended; give a whole number from 0")
         self.room(count + 1)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from wafer_triton.device.dtype import accumulator, tile_dtype
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import ArgumentError, ShapeError, WaferError, article, check_type, shown
+from wafer_triton.errors import ArgumentError, ShapeError, WaferError, article, shown
 from wafer_triton.schedule import reduce as reduce_schedules
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.all_to_all import all_to_all
@@ -91,8 +91,6 @@ def _recipe(
 ) -> Recipe:
     if name not in _RECIPES:
         raise ShapeError(f"recipe {shown(name)}: choose one of {', '.join(_RECIPES)}")
-    check_type(f"recipe {name!r}: mesh", mesh, Mesh, ShapeError)
-    check_type(f"recipe {name!r}: dtype", dtype, str, ShapeError)
     if not isinstance(shapes, tuple) or not all(isinstance(shape, tuple) for shape in shapes):
         raise ShapeError(f"recipe {name!r}: shapes {shown(shapes)}: give a tuple of shapes, as ((8, 4), (4, 2))")
     pairs = isinstance(options, tuple) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in options)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from wafer_triton.device.dtype import BYTES
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import DtypeError, ScheduleError, check_type, shown
+from wafer_triton.errors import DtypeError, ScheduleError, shown
 
 Index = NDArray[np.int64]
 GIVEN = ("input", "weight", "cache", "state")  # roles that have values at the start
@@ -133,8 +133,6 @@ class Slot:
     axis: str = "x"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.buffer, str):
-            check_type("slot: buffer", self.buffer, str)
         if not isinstance(self.axis, str) or self.axis not in ("x", "y"):
             raise ScheduleError(f"slot of {self.buffer!r}: axis {shown(self.axis)} is neither 'x' nor 'y'")
         if type(self.index) is not int and self.index is not None:
@@ -298,11 +296,9 @@ class Round:
 
 
 def as_slot(slot: str | Slot) -> Slot:
-    """Return a buffer's name as its slot 0; ScheduleError for a value that is neither a name nor a slot."""
+    """Return a buffer's name as its slot 0."""
     if isinstance(slot, Slot):
         return slot
-    if type(slot) is not str:
-        check_type(f"slot {shown(slot)}", slot, str)
     return _first_slot(slot)
 
 

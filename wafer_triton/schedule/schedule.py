@@ -10,9 +10,9 @@ from weakref import WeakKeyDictionary
 
 from wafer_triton import local
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import ScheduleError, check_type, shown
-from wafer_triton.schedule.repeat import Repeat, Rounds, Section, comings
-from wafer_triton.schedule.rounds import FAMILIES, Buffer, Round
+from wafer_triton.errors import ScheduleError, shown
+from wafer_triton.schedule.repeat import Rounds, comings
+from wafer_triton.schedule.rounds import FAMILIES, Buffer
 from wafer_triton.text import notebook
 
 T = TypeVar("T")
@@ -33,20 +33,7 @@ class Schedule:
 
     def __post_init__(self) -> None:
         named = f"schedule {shown(self.name)}"
-        for what, value, kind in (
-            ("name", self.name, str),
-            ("mesh", self.mesh, Mesh),
-            ("buffers", self.buffers, Mapping),
-        ):
-            check_type(f"{named}: {what}", value, kind)
-        for buffer in self.buffers.values():
-            check_type(f"{named}: a buffer", buffer, Buffer)
         if not isinstance(self.rounds, Rounds):
-            if not isinstance(self.rounds, tuple | list):
-                check_type(f"{named}: rounds", self.rounds, tuple)
-            for step in self.rounds:
-                if not isinstance(step, Round | Repeat | Section):
-                    check_type(f"{named}: a round", step, Round)
             object.__setattr__(self, "rounds", Rounds(self.rounds))
         if not isinstance(self.family, str) or self.family not in FAMILIES:
             raise ScheduleError(f"{named}: family {shown(self.family)}: choose one of {', '.join(FAMILIES)}")

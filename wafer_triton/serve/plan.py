@@ -8,7 +8,7 @@ from itertools import product
 
 from wafer_triton.device import Device, DeviceLike
 from wafer_triton.device import device as find_device
-from wafer_triton.errors import ConfigError, ShapeError, WaferError, check_counts, check_type
+from wafer_triton.errors import ConfigError, WaferError, check_counts
 from wafer_triton.serve.course import Run
 from wafer_triton.serve.load import Given, Load
 from wafer_triton.serve.places import CUTS, check_weights
@@ -56,7 +56,6 @@ def plan(
     organisation fits the device.
     """
     check_counts(best=best)
-    check_type("plan: slo", slo, Slo, ShapeError)
     shape, device = shape_of(model), find_device(device)
     check_weights(shape, device)
     requests = poisson(rate, count, both(fixed(input), fixed(output)), seed)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 
-from wafer_triton.errors import ConfigError, check_counts, check_type, shown
+from wafer_triton.errors import ConfigError, check_counts, shown
 from wafer_triton.serve.workload import Request
 
 
@@ -138,7 +138,6 @@ class Policy:
 
 def organisation(name: str, **options: int) -> Organisation:
     """Return an organisation by its name; ConfigError for an unknown one, or for options that it does not have."""
-    check_type("policy", name, str, ConfigError)
     if name not in ORGANISATIONS:
         raise ConfigError(f"policy {name!r}: choose one of {', '.join(ORGANISATIONS)}")
     known = [field.name for field in fields(ORGANISATIONS[name])]

@@ -18,7 +18,7 @@ from typing import Any
 from wafer_triton.cost.cap import peaks
 from wafer_triton.device import Device
 from wafer_triton.device.dtype import dtype_name
-from wafer_triton.errors import ConfigError, ShapeError, check_counts, check_type, shown, writing
+from wafer_triton.errors import ConfigError, ShapeError, check_counts, shown, writing
 from wafer_triton.serve.course import MeanInterval, Run, Served, course
 
 PERCENTILES = (50, 90, 99)
@@ -42,7 +42,6 @@ class Slo:
     @classmethod
     def of(cls, text: str) -> Slo:
         """Return the SLO of a text such as "ttft=200ms,tpot=1ms"; ConfigError for another."""
-        check_type("SLO", text, str, ConfigError)
         bounds: dict[str, float] = {}
         for part in text.split(","):
             name, _, value = part.strip().partition("=")
@@ -111,8 +110,6 @@ def e2e(served: Served) -> float:
 
 def report(run: Run, pool: int, device: Device, dtype: str = "fp16", slo: Slo = Slo()) -> Report:
     """Return the figures of a run; the caches hold `pool` entries a row. ConfigError if all requests are refused."""
-    for name, value, kind in (("run", run, Run), ("device", device, Device), ("slo", slo, Slo)):
-        check_type(f"report: {name}", value, kind, ShapeError)
     check_counts(pool=pool)
     dtype = dtype_name(dtype)
     done = [one for one in run.served if one.end is not None]

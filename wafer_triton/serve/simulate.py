@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Any
 
-from wafer_triton.errors import ShapeError, check_function, check_type
+from wafer_triton.errors import ShapeError, check_function
 from wafer_triton.serve.actions import Actions
 from wafer_triton.serve.cache import Cache
 from wafer_triton.serve.course import Run, Samples, Served, State
@@ -26,14 +26,13 @@ def simulate(
 ) -> Run:  # fmt: skip
     """Return the course of a workload: requests by arrival, or a closed loop of users.
 
-    Raises ShapeError for a workload without requests, for arguments of another kind, or if `cache` is "grow" and
+    Raises ShapeError for a workload without requests, or if `cache` is "grow" and
     prefill does not take the longest sequence. It is raised, too, for times that are priced for another organisation.
     """
     if not isinstance(workload, Closed):
         check_requests("simulate: workload", workload)
     if not hasattr(times, "stages"):
         raise ShapeError(f"simulate: times of type {type(times).__name__}; `sizes.priced` makes some")
-    check_type("simulate: policy", policy, Policy, ShapeError)
     of, name = getattr(times, "organisation", ""), policy.organisation.name
     if of not in ("", name):
         raise ShapeError(f"simulate: times are priced for policy {of!r}, not for {name!r}; give priced({name!r}, ...)")

@@ -11,7 +11,7 @@ from wafer_triton.cost.placement import checked
 from wafer_triton.device import Device, DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.device.mesh import Mesh, as_mesh
-from wafer_triton.errors import ConfigError, MeshError, SramError, WaferError, check_type
+from wafer_triton.errors import MeshError, SramError, WaferError
 from wafer_triton.place.fitting import remedies
 from wafer_triton.place.regions import FullError
 from wafer_triton.serve import places
@@ -44,8 +44,6 @@ def ranked(
     the error names changes that make the model fit, see `fitting.remedies`. Reports "places" to `progress`.
     """
     organisation(name)
-    check_type("priced: load", load, Load, ConfigError)
-    check_type("priced: given", given, Given, ConfigError)
     shape, device = shape_of(model), find_device(on)
     checked(given.experts, shape)
     try:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from wafer_triton.errors import ConfigError, ShapeError, check_counts, check_function, check_type, shown
+from wafer_triton.errors import ConfigError, ShapeError, check_counts, check_function, shown
 
 MOST_TOKENS = 10**7  # of a prompt or an answer: more is a slip of the pen
 LONGEST = 4  # times its median, the most tokens that a lognormal length is cut to
@@ -145,7 +145,6 @@ def length_of(text: str) -> Length:
 
     Raises ConfigError for another text, ShapeError for a number that makes no sense.
     """
-    check_type("length", text, str, ConfigError)
     try:
         return _length(text)
     except ShapeError as error:

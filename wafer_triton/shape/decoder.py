@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 
 from wafer_triton.device.dtype import WEIGHTS
-from wafer_triton.errors import ConfigError, check_type
+from wafer_triton.errors import ConfigError
 from wafer_triton.shape.config import MOST, check_positive, check_size
 from wafer_triton.shape.moe import Experts
 
@@ -40,7 +40,6 @@ class DecoderShape:
     name: str = "decoder"
 
     def __post_init__(self) -> None:
-        check_type("DecoderShape: name", self.name, str)
         for key in SIZES:
             least = 0 if key == "vocab_size" and type(self) is DecoderShape else 1
             check_size(self.name, key, getattr(self, key), least, MOST_LAYERS if key == "num_hidden_layers" else MOST)

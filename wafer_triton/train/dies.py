@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from wafer_triton.device import Device
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import DeviceError, ShapeError, check_type, shown
+from wafer_triton.errors import DeviceError, ShapeError, shown
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -80,7 +80,6 @@ class Wafer:
                 f"wafer {self.name!r}: {self.rows} x {self.cols} dies are more than the {MOST_DIES:,} that are taken "
                 f"here; give fewer"
             )
-        check_type(f"wafer {self.name!r}: failed", self.failed, frozenset, DeviceError)
         whole = _links(self.rows, self.cols)
         for link in self.failed:
             if not isinstance(link, tuple) or len(link) != 2 or not whole.has_edge(*link):

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral
 
-from wafer_triton.errors import MeshError, check_counts, check_positive, check_type, shown
+from wafer_triton.errors import MeshError, check_counts, check_positive, shown
 from wafer_triton.train.dies import Die, Link, Wafer
 
 Tree = frozenset[Link]
@@ -32,7 +32,6 @@ class Flow:
     reduce: bool = False
 
     def __post_init__(self) -> None:
-        check_type("Flow: targets", self.targets, frozenset, MeshError)
         for die in (self.source, *self.targets):
             if not isinstance(die, tuple) or len(die) != 2 or not all(isinstance(at, Integral) for at in die):
                 raise MeshError(f"Flow: {shown(die)} is no die; give a pair of whole numbers (row, column)")
@@ -93,7 +92,6 @@ def merge(flows: Iterable[Flow]) -> tuple[Flow, ...]:
     """
     joined: dict[tuple[object, ...], Flow] = {}
     for number, flow in enumerate(flows):
-        check_type(f"flow {number}", flow, Flow, MeshError)
         key = (flow.source, flow.size, flow.reduce, flow.block or number)
         targets = flow.targets - {flow.source}
         if key in joined:

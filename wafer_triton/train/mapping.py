@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from itertools import pairwise, permutations
 from math import isqrt
 
-from wafer_triton.errors import MeshError, check_type
+from wafer_triton.errors import MeshError
 from wafer_triton.train.dies import Die, Link, Wafer
 from wafer_triton.train.exact import best_trees
 from wafer_triton.train.flows import Flow, RoutedFlows, Tree, merge, ring_flows
@@ -64,8 +64,7 @@ def construct(wafer: Wafer, flows: Sequence[Flow]) -> RoutedFlows:
 
 
 def _demand(wafer: Wafer, flows: Iterable[Flow]) -> None:
-    for number, flow in enumerate(flows):
-        check_type(f"flow {number}", flow, Flow, MeshError)
+    for flow in flows:
         for die in (flow.source, *flow.targets):
             if not (0 <= die[0] < wafer.rows and 0 <= die[1] < wafer.cols):
                 raise MeshError(f"flow from {flow.source}: wafer {wafer.name} has no die {die}")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wafer_triton.schedule import decode, prefill
-from wafer_triton.schedule.block import Block, SubLayer, check_kinds
+from wafer_triton.schedule.block import Block, SubLayer
 from wafer_triton.verify import mixtures
 from wafer_triton.verify.plain import fed, head_means, joined, normed, plain_intent, segments, whole_means
 from wafer_triton.verify.provenance import Intent
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 def sub_layer_intent(sub_layer: SubLayer, block: Block, *args: int) -> Intent:
     """Return the intent of the schedule that `block.schedule` builds for a sub-layer; raises as it does."""
-    check_kinds(sub_layer, block)
     return _INTENTS[sub_layer](block, *args)
 
 

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from wafer_triton import local
 from wafer_triton.count.routes import excess
 from wafer_triton.device.modes import host
-from wafer_triton.errors import ScheduleError, SramError, check_type
+from wafer_triton.errors import ScheduleError, SramError
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.rounds import Cores, Exchange, Slot
 from wafer_triton.schedule.rules import Finding, findings, title
@@ -93,9 +93,6 @@ def check(schedule: Schedule, intent: Intent | None = None) -> Verdict:
     After a malformed, off-mesh or deadlocked round the later readings are left out: they would be guesswork. Raises
     ScheduleError for an intent that does not fit the schedule.
     """
-    check_type("check: schedule", schedule, Schedule)
-    if intent is not None:
-        check_type("check: intent", intent, Intent)
     faults = list(findings(schedule))
     broken = {finding.round for finding in faults if finding.verdict == "overwritten"}
     faults += [circle for number in broken if number is not None for circle in _circle(schedule, number)]

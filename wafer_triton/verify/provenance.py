@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from wafer_triton import local
 from wafer_triton.device.layout import MESH_AXES, dimensions
-from wafer_triton.errors import ScheduleError, article, check_type, shown
+from wafer_triton.errors import ScheduleError, article, shown
 from wafer_triton.schedule.rounds import Cores, Local, Slot
 from wafer_triton.schedule.rules import Finding
 from wafer_triton.verify.held import JOINTS, HeldTiles, Value
@@ -73,10 +73,6 @@ class Intent:
     pieces: Callable[[], Mapping[str, Callable[[Tiles], Tiles]]] | None = None
 
     def __post_init__(self) -> None:
-        for field_ in ("given", "result", "on"):
-            check_type(f"Intent: {field_}", getattr(self, field_), Mapping)
-        for name, cores in self.on.items():
-            check_type(f"Intent: on[{name!r}]", cores, Cores)
         for field_ in ("reference", "draw", "pieces"):
             if getattr(self, field_) is not None and not callable(getattr(self, field_)):
                 raise ScheduleError(

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from wafer_triton import local
 from wafer_triton.device.dtype import torch_dtype
-from wafer_triton.errors import ScheduleError, check_type
+from wafer_triton.errors import ScheduleError
 from wafer_triton.schedule.rounds import Cores, Round, Slot
 from wafer_triton.schedule.rules import Finding, title
 from wafer_triton.verify.provenance import Intent
@@ -90,7 +90,6 @@ def _missing(
     """Return the name of the missing piece: the results equal a reference that lacks it; "" if none does."""
     runs = len(next(iter(got.values())))
     pieces = intent.pieces() if intent.pieces is not None else {}
-    check_type("Intent: the result of pieces", pieces, dict)
     for name, reference in pieces.items():
         wanted = expected(schedule, replace(intent, reference=reference), tiles, runs)
         if all(_departure(got[other], want, judged[other]) is None for other, want in wanted.items()):
