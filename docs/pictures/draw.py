@@ -7,14 +7,8 @@ can compare them with newly computed ones.
 
 from __future__ import annotations
 
-import contextlib
 import csv
-import io
-import re
-import shlex
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
@@ -24,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from wafer_triton import Mesh, Schedule, draw, estimate
-from wafer_triton.cli.main import main
 from wafer_triton.compare.algorithms import compare_gemm
 from wafer_triton.compare.sweep import sweep
 from wafer_triton.cost.calibrate.paper import cells
@@ -48,7 +41,6 @@ from wafer_triton.shape.read import shape_of
 SIDE, SIZE = 16, 512  # cores a side, and rows of the matrices: a core holds tiles of 32 x 32
 WIDE, SIDES = 1440, (60, 90, 120, 180, 240, 360, 480, 720)  # the product whose cycles are drawn, over cores a side
 ALGORITHMS = {"mesh": "MeshGEMM", "cannon": "Cannon", "summa": "SUMMA", "allgather": "all-gather"}
-DESK = ("architect-mesh", "architect-sram", "architect-front", "architect-why")
 FEW, MANY = COLOURS[0], COLOURS[5]  # of at most two hops, and of more
 
 
@@ -196,23 +188,6 @@ def head_groups(path: Path) -> None:
         figure.axes[0].legend(loc="lower left")
 
 
-def architect(name: str) -> Callable[[Path], None]:
-    """Return the drawing of a picture of docs/architect.md, by the page's own command and device."""
-    page = (Path(__file__).resolve().parents[1] / "architect.md").read_text(encoding="utf-8")
-    (line,) = re.findall(rf"^\$ wafer-triton (.*{name}\.(?:csv|png).*)$", page, re.MULTILINE)
-    (own,) = re.findall(r"^```toml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-
-    def drawn(path: Path) -> None:
-        target = path.resolve()
-        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-            Path("wide.toml").write_text(own, encoding="utf-8")
-            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-                assert main(shlex.split(line)) == 0, line
-            shutil.copy(f"{name}.png", target)
-
-    return drawn
-
-
 PICTURES: dict[str, Callable[[Path], None]] = {
     "meshgemm.png": meshgemm,
     "meshgemm-dark.png": lambda path: meshgemm(path, dark=True),
@@ -229,7 +204,6 @@ PICTURES: dict[str, Callable[[Path], None]] = {
     "sweep.png": tree_groups,
     "serving.png": served,
     "head-groups.png": head_groups,
-    **{f"{name}.png": architect(name) for name in DESK},
 }
 
 

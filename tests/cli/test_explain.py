@@ -7,7 +7,6 @@ import pytest
 
 from wafer_triton.cli.estimate import KINDS
 from wafer_triton.cli.main import main
-from wafer_triton.draw.figure import numbers_of
 
 MODEL = "--model smollm2-135m --mesh 32"
 LINES = {
@@ -35,33 +34,27 @@ def test_a_line_under_every_estimate_has_its_bounds(capsys, kind):
     if kind == "kv":
         assert "\nbound by the SRAM of a core: " in text
     else:
-        assert "\nbound by " in text and " per per cent: clock_hz " in text
+        assert "\nbound by " in text
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gemv", "decode", "batch"])
-def test_an_explanation_is_text_json_and_a_picture(capsys, kind, tmp_path):
-    picture = tmp_path / "why.png"
-    found, text = answer(capsys, f"explain {kind} {LINES[kind]} --draw {picture}")
-    assert found["files"] == [str(picture)] and f"written: {picture}" in text
-    assert numbers_of(picture)["shares"] == [round(share, 4) for share in found["shares"].values() if share > 0]
-    assert numbers_of(picture)["clock_hz"] == [0.5, 2.0]
+def test_an_explanation_is_text_and_json(capsys, kind):
+    found, text = answer(capsys, f"explain {kind} {LINES[kind]}")
+    assert sum(found["shares"].values()) == pytest.approx(1)
     assert found["effects"]["clock_hz"]["doubled"] == pytest.approx(2)
-    assert re.search(r"\nclock_hz +x 0.5 +x 2 +[+-]1.00\n", text) and re.search(r"\nchange 1 +\S", text)
+    assert re.search(r"\nclock_hz +x 0.5 +x 2\n", text)
 
 
 @pytest.mark.slow
-def test_a_cache_is_explained_by_the_sram_of_a_core(capsys, tmp_path):
-    picture = tmp_path / "why.png"
-    found, text = answer(capsys, f"explain kv {LINES['kv']} --draw {picture}")
+def test_a_cache_is_explained_by_the_sram_of_a_core(capsys):
+    found, text = answer(capsys, f"explain kv {LINES['kv']}")
     assert found["whole"] == "SRAM of a core" and "share of the SRAM of a core  weights" in text
-    assert numbers_of(picture)["shares"] == [round(share, 4) for share in found["shares"].values()]
-    assert "roofs" not in numbers_of(picture)
     assert re.search(rf"\nhead groups +{found['head_groups']}\n", text)
 
 
-def test_effects_and_slopes_of_a_time_are_given_for_its_speed(capsys):
+def test_effects_on_a_time_are_given_for_its_speed(capsys):
     assert main(["explain", "gemv", "--mesh", "60", "--k", "600", "--n", "600"]) == 0
     printed = capsys.readouterr().out
     clock = next(line for line in printed.splitlines() if line.startswith("clock_hz "))
-    assert "\nspeed\n" in printed and clock.split() == ["clock_hz", "x", "0.5", "x", "2", "+1.00"]
+    assert "\nspeed\n" in printed and clock.split() == ["clock_hz", "x", "0.5", "x", "2"]

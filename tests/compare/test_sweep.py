@@ -3,7 +3,6 @@
 import pytest
 
 from wafer_triton import estimate
-from wafer_triton.compare.best import front
 from wafer_triton.compare.grid import REASON, feasible, masked, parsed, points, size, write_csv
 from wafer_triton.compare.sweep import KINDS, own, sweep
 from wafer_triton.cost.constants import constants
@@ -143,10 +142,3 @@ def test_a_function_of_a_schedule_is_swept_through_own():
 
 def tree(side: int = 4) -> None:
     """Stand for a function of a schedule; it never runs."""
-
-
-def test_a_front_names_a_column_that_is_none():
-    rows = sweep("gemm", {"mesh": [10, 20]}, m=40, k=40, n=40)
-    assert front(rows, "cycles") == front(rows, ["cycles"])
-    with pytest.raises(ConfigError, match="best by 'speed': no column has this name; columns: mesh, cycles"):
-        front(rows, ["speed"])

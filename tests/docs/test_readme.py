@@ -23,10 +23,10 @@ from wafer_triton.models import demo
 ROOT = Path(__file__).resolve().parents[2]
 README, CONTRIBUTING, GLOSSARY = (ROOT / name for name in ("README.md", "CONTRIBUTING.md", "docs/glossary.md"))
 LIBRARY, VALIDATION, PICTURES = ROOT / "docs/python.md", ROOT / "docs/validation.md", ROOT / "docs/pictures"
-GALLERY, ARCHITECT = ROOT / "docs/gallery.md", ROOT / "docs/architect.md"
+GALLERY = ROOT / "docs/gallery.md"
 SCREENSHOT = "page.png"  # by tests/draw/test_page.py, as it takes a browser
-FOLDERS = {page.name: page.parent for page in (README, CONTRIBUTING, LIBRARY, GALLERY, ARCHITECT)}
-PAGES = {page.name: page.read_text(encoding="utf-8") for page in (README, CONTRIBUTING, LIBRARY, GALLERY, ARCHITECT)}
+FOLDERS = {page.name: page.parent for page in (README, CONTRIBUTING, LIBRARY, GALLERY)}
+PAGES = {page.name: page.read_text(encoding="utf-8") for page in (README, CONTRIBUTING, LIBRARY, GALLERY)}
 CONSOLE = re.compile(r"^```console\n\$ wafer-triton (.*)\n((?:.*\n)*?)```$", re.MULTILINE)
 PRINTED = re.compile(r"^```python\n((?:.*\n)*?)```\n\n```text\n((?:.*\n)*?)```$", re.MULTILINE)
 ERRORS = re.compile(r"^Errors.*\n(?:.+\n)*", re.MULTILINE)

@@ -130,7 +130,6 @@ def test_a_picture_begins_with_its_point(tmp_path):
     assert points(lambda path: draw.mesh(schedule, path, round=4), path) == said.format("every core")
     assert points(lambda path: draw.mesh(schedule, path), path) == said.format("4 of 16 cores")
     assert points(lambda path: draw.mesh(schedule, path, buffers=("a",)), path) == ""
-    assert points(lambda path: draw.curves(ROWS, ["mesh"], "cycles", path), path).startswith("Least cycles: 15 cycles")
     assert points(lambda path: draw.wafer(REGIONS, path), path).startswith("3 regions hold the model on 0 % of the")
 
 

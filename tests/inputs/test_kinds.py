@@ -5,10 +5,9 @@ import json
 import pytest
 import torch
 
-from wafer_triton import Device, Mesh, distributed, draw, estimate, executor
+from wafer_triton import Device, Mesh, distributed, estimate, executor
 from wafer_triton import rms_norm as rms_norm_of
 from wafer_triton.cli.main import main
-from wafer_triton.compare.best import best
 from wafer_triton.compare.sweep import own
 from wafer_triton.device import sources
 from wafer_triton.errors import WaferError
@@ -59,11 +58,6 @@ CALLS = {
         "did you mean 'exchange'?; options: emulate_on",
     ),
     "a device's numbers": (lambda: sources("wse9"), "unknown device 'wse9'; did you mean"),
-    "a column": (
-        lambda: best([{"m": 1, "cycles": 2}], "cycle"),
-        "best by 'cycle': no column has this name",
-    ),
-    "an explanation": (lambda: draw.explanation("x", "x.png"), "an explanation is of type str; give the result of"),
     "seconds": (lambda: estimate.energy(seconds=True, against_seconds=1), "seconds = True must be a number from"),
 }
 
@@ -91,12 +85,6 @@ def test_a_list_is_no_trace_of_experts(tmp_path, capsys):
     assert 'holds a list, not a trace {"experts": [...]}' in capsys.readouterr().err
 
 
-def test_a_front_without_energy_asks_for_a_column(tmp_path, capsys):
-    line = f"sweep gemm --set m=64 --set k=64 --set n=64 --over mesh=4,8 --picture pareto --out {tmp_path}/s.csv"
-    assert main(line.split()) == 2
-    assert "these estimates have no energy a token; give --against COLUMN" in capsys.readouterr().err
-
-
 def test_a_device_that_is_swept_twice_is_named(tmp_path, capsys):
     sizes = "--set m=64 --set k=64 --set n=64 --device wse2 --device wse2"
     line = f"sweep gemm {sizes} --over mesh=4,8 --out {tmp_path}/s.csv"
@@ -110,7 +98,6 @@ LINES = {
     "check schedule own.py:f": "unrecognized arguments: own.py:f; write `wafer-triton check own.py:f` without a word",
     "estimate decode --model loop --mesh 2 --context 8": "loop: Too many levels of symbolic links; give another path",
     "devices --show wse2,link_bytes_per_cycle=1e-300": "link_bytes_per_cycle = 1e-300 must be a number from 1e-09 to",
-    "explain gemv --k 8 --n 8 --mesh 2 --draw x.txt": "x.txt: a picture is one of .png, .svg, .pdf; end its name",
     "serve --model smollm2-135m --rate 3 --input 8 --output 8 --policy split --columns 993": "993 of them for prefill",
 }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +26,6 @@ from wafer_triton.errors import ConfigError
 from wafer_triton.text.quantity import Legend
 
 if TYPE_CHECKING:
-    from wafer_triton.compare.agreement import Agreement
     from wafer_triton.compare.algorithms import AlgorithmRow
     from wafer_triton.verify.faults import Finding
 
@@ -55,20 +53,7 @@ def compare(args: argparse.Namespace) -> int:
             rows = algorithms.compare_gemm(args.mesh, args.m, args.k, args.n, **common)
         else:
             rows = algorithms.compare_gemv(args.mesh, args.k, args.n, **common)
-    agreed = _estimated(args)
-    about = {"mesh": args.mesh, "device": args.device, "agreement": asdict(agreed)}
-    return _tell_rows(args, about, rows, [str(agreed)])
-
-
-def _estimated(args: argparse.Namespace) -> Agreement:
-    """Return how `estimate` prices the first algorithm, and the steps that make the difference."""
-    from wafer_triton.compare.agreement import agreement
-    from wafer_triton.compare.product import Compared
-    from wafer_triton.device.mesh import as_mesh
-
-    shapes = ((args.m, args.k), (args.k, args.n)) if args.kind == "gemm" else ((1, args.k), (args.k, args.n))
-    product = Compared(args.kind, as_mesh(args.mesh, args.device), args.dtype, shapes)
-    return agreement(product, product.algorithms[0])
+    return _tell_rows(args, {"mesh": args.mesh, "device": args.device}, rows)
 
 
 def compare_own(args: argparse.Namespace) -> int:
@@ -87,14 +72,12 @@ def compare_own(args: argparse.Namespace) -> int:
     return _tell_rows(args, {"schedule": own.schedule.name, "mesh": str(mesh), "device": mesh.device.name}, rows)
 
 
-def _tell_rows(
-    args: argparse.Namespace, about: dict[str, Any], rows: list[AlgorithmRow], more: Sequence[str] = ()
-) -> int:
+def _tell_rows(args: argparse.Namespace, about: dict[str, Any], rows: list[AlgorithmRow]) -> int:
     from wafer_triton.compare.algorithms import AlgorithmRow
     from wafer_triton.draw import tables
 
     records = [asdict(row) for row in rows]
-    notes = [PLMR, *more]
+    notes = [PLMR]
     if any(row.error is None for row in rows):
         notes.append("largest error -: values were not computed; --values does, for products")
     return tell(args, about | {"rows": records}, tables.records(records, Legend(AlgorithmRow)), *notes)

@@ -26,7 +26,6 @@ from wafer_triton.cli.options import (
 )
 from wafer_triton.device import device as find_device
 from wafer_triton.device import energy_note
-from wafer_triton.device.mesh import as_mesh
 from wafer_triton.errors import ConfigError
 from wafer_triton.text.quantity import PREDICTED, Legend, digits
 
@@ -59,8 +58,8 @@ def arguments_of(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def notes_of(args: argparse.Namespace, options: dict[str, Any]) -> list[str]:
-    """Return the lines under an estimate: which product is priced, too many positions, absent parts."""
-    return [note for note in (_priced(args), _positions(args), _layers_alone(options)) if note]
+    """Return the lines under an estimate: too many positions, absent parts."""
+    return [note for note in (_positions(args), _layers_alone(options)) if note]
 
 
 def _without_ways(estimated: Any) -> str:
@@ -74,18 +73,6 @@ def _without_ways(estimated: Any) -> str:
 def _energy(args: argparse.Namespace, estimated: Any) -> str:
     """Return the assumption of the energy of an own device, where an estimate has one."""
     return energy_note(find_device(args.device)) if any("joules" in name for name in asdict(estimated)) else ""
-
-
-def _priced(args: argparse.Namespace) -> str:
-    """Return how `compare` prices the same product."""
-    from wafer_triton.compare.agreement import agreement
-    from wafer_triton.compare.product import Compared
-
-    if args.kind not in ("gemm", "gemv"):
-        return ""
-    shapes = (args.m or 1, args.k), (args.k, args.n)
-    product = Compared(args.kind, as_mesh(args.mesh, args.device), args.dtype, shapes)
-    return str(agreement(product, args.algorithm, getattr(args, "groups", None)))
 
 
 def _positions(args: argparse.Namespace) -> str:

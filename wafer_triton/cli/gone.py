@@ -10,9 +10,12 @@ COMMANDS: dict[str, str] = {
     "train": "it trained one toy model; docs/temp.md runs a streamed product with values, `plan-training` plans a step",
 }
 OPTIONS: dict[str, str] = {
+    "--against": "the CSV of a sweep has all columns",
+    "--draw": "give --json, which has the numbers of the picture",
     "--hardware-price": "the cost of a run is its energy a token",
     "--kwh-price": "the cost of a run is its energy a token",
     "--lifetime-hours": "the cost of a run is its energy a token",
     "--out": "of `plan-training` it drew the links; its --json has the hottest one",
+    "--picture": "a sweep draws one picture, its curves",
     "--perplexity": "give --accuracy",
 }

@@ -1,4 +1,4 @@
-"""`wafer-triton sweep`: estimates over a grid of parameters, as a table, CSV and pictures. Every time is wafer time."""
+"""`wafer-triton sweep`: estimates over a grid of parameters, as a table, CSV and picture. Every time is wafer time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from wafer_triton.cli.options import Command, cut_short, file_of, is_reference, option, tell
 from wafer_triton.device import LAW
 from wafer_triton.device import device as find_device
-from wafer_triton.errors import ConfigError
+from wafer_triton.errors import ConfigError, DrawError
 from wafer_triton.text.quantity import PREDICTED
 
 if TYPE_CHECKING:
@@ -26,18 +26,15 @@ TABLED = (
 )  # fmt: skip
 MOST_REASONS = 5  # that are printed, the most frequent first
 SHORT = 100  # points of a sweep that reports no progress
-PICTURES = (".png", ".svg")  # kinds of files that a sweep draws beside its CSV
-KINDS = ("curves", "heat", "pareto")  # of pictures, see `wafer_triton.draw.desk`
 
 
 def sweep(args: argparse.Namespace) -> int:
-    """print estimates over one or two parameters, devices and models: a table, CSV and pictures"""
-    from wafer_triton.compare import best as best_of
+    """print estimates over one or two parameters, devices and models: a table, CSV and a picture"""
+    from wafer_triton import draw
     from wafer_triton.compare import grid
     from wafer_triton.compare import sweep as sweeps
     from wafer_triton.draw.progress import Progress
 
-    _check_picture(args)
     over = over_of(args)
     options = _settings(args.set, over)
     if len(args.devices) == 1:
@@ -56,17 +53,21 @@ def sweep(args: argparse.Namespace) -> int:
         interrupted = True
     title = f"{args.kind} over {' and '.join(over)}, {PREDICTED}" + f": {sweeps.asked(options)}" * bool(options)
     shown = args.show or _first_figure(rows, over)
-    texts = [*_tables(rows, over, shown, title), *_masked(rows), *_best(rows, over, shown)]
+    _check_shown(rows, over, shown)
+    texts = [*_tables(rows, over, shown, title), *_masked(rows)]
     if any("joules" in name for name in grid.feasible(rows)[0]) and _changes_power(over, options):
         texts.append(f"power follows {LAW}; give power_watts to change it")
-    files: list[Path] = []
+    files = [args.out]
     if not args.no_plot:  # before the CSV, as it may fail
-        files = _draw(args, rows, over, shown, title)
+        try:
+            picture = args.out.with_suffix(".png")
+            draw.curves(rows, list(over), shown, picture, title=title)
+            files.append(picture)
+        except DrawError as error:
+            texts.append(f"no picture: {error}")
     grid.write_csv(rows, args.out)
-    files.insert(0, args.out)
     texts += [f"written: {file}" for file in files]
-    best = best_of.best(rows, shown)
-    answer = {"rows": rows, "best": best, "files": [str(file) for file in files], "interrupted": interrupted}
+    answer = {"rows": rows, "files": [str(file) for file in files], "interrupted": interrupted}
     code = tell(args, answer, *texts)
     return cut_short(f"after {len(rows)} of {len(grid.points(over))} points") if interrupted else code
 
@@ -104,14 +105,6 @@ def kind_of(name: str) -> str | Callable[..., Any]:
 
     schedule.__signature__ = signature(called)  # type: ignore[attr-defined]
     return own(schedule)
-
-
-def _check_picture(args: argparse.Namespace) -> None:
-    for name in ("against", "picture"):
-        if args.no_plot and getattr(args, name):
-            raise ConfigError(f"--{name} {getattr(args, name)}: it is of the picture; leave out --no-plot, or --{name}")
-    if args.against and args.picture != "pareto":
-        raise ConfigError(f"--against {args.against}: it is of --picture pareto; give that too")
 
 
 def _settings(settings: list[str], over: Over) -> dict[str, Any]:
@@ -173,14 +166,11 @@ def _masked(rows: list[Row]) -> list[str]:
     return texts
 
 
-def _best(rows: list[Row], over: Over, shown: str) -> list[str]:
-    """Return a line with the best point of each group of rows."""
-    from wafer_triton.compare.best import groups, in_words
-
+def _check_shown(rows: list[Row], over: Over, shown: str) -> None:
+    """Raise ConfigError for a column that no row has numbers in."""
     if all(shown not in row or not isinstance(row[shown], int | float) for row in rows):
         columns = ", ".join(name for name in max(rows, key=len) if name not in over)
         raise ConfigError(f"--show {shown}: there is no such column; columns: {columns}")
-    return [in_words(group, over, shown) for group in groups(rows)]
 
 
 def _changes_power(over: Over, options: dict[str, Any]) -> bool:
@@ -189,23 +179,6 @@ def _changes_power(over: Over, options: dict[str, Any]) -> bool:
 
     numbers = {KEYS[name][0] for name in (*over, *options) if name in KEYS}
     return bool(numbers & {"rows", "cols", "clock_hz"}) and "power_watts" not in numbers
-
-
-def _draw(args: argparse.Namespace, rows: list[Row], over: Over, shown: str, title: str) -> list[Path]:
-    """Draw the picture of `--picture` beside the CSV; returns its files."""
-    from wafer_triton.draw import desk
-
-    numeric = [name for name, values in over.items() if all(type(value) in (int, float) for value in values)]
-    kind = args.picture or ("heat" if len(numeric) == 2 else "curves")
-    if kind == "pareto" and args.against is None and not any("joules_per_token" in row for row in rows):
-        raise ConfigError("--picture pareto: these estimates have no energy a token; give --against COLUMN")
-    files = [args.out.with_suffix(suffix) for suffix in PICTURES]
-    for file in files:
-        if kind == "pareto":
-            desk.pareto(rows, list(over), shown, args.against or "joules_per_token", file, title=title)
-        else:
-            (desk.heat if kind == "heat" else desk.curves)(rows, list(over), shown, file, title=title)
-    return files
 
 
 COMMANDS = (
@@ -226,9 +199,7 @@ COMMANDS = (
                 "--device", action="append", default=[], dest="devices", metavar="NAME|FILE",
                 help="a preset, a file, either with numbers; repeated: devices beside each other (default: wse2)",
             ),
-            option("--show", metavar="COLUMN", help="column that is drawn and judged (default: tokens_per_second)"),
-            option("--picture", choices=KINDS, help="default: heat of two numbers, else curves"),
-            option("--against", metavar="COLUMN", help="of --picture pareto: the other (default: joules_per_token)"),
+            option("--show", metavar="COLUMN", help="column that is shown and drawn (default: tokens_per_second)"),
             option(
                 "--out", type=file_of(".csv"), default=Path("sweep.csv"), metavar="FILE", help="default: %(default)s"
             ),

@@ -5,13 +5,12 @@ from typing import Any
 
 # Every public function by the module that holds it, loaded on first use: most commands need its tables alone.
 _PUBLIC = {
-    "desk": ("curves", "heat", "pareto"),
-    "explained": ("explanation",),
     "pages": ("page",),
     "passes": ("token",),
     "pictures": ("links", "mesh", "schedule", "sram", "timeline"),
     "scenes": ("scene",),
     "studies": ("compare", "reproduction", "validation", "wafer"),
+    "sweeps": ("curves",),
     "summaries": ("values",),
     "tiles": ("inspect",),
     "times": ("request",),
