@@ -48,7 +48,6 @@ LARGE = (
     "cost/test_residence",
     "cost/test_search",
     "cost/test_tried",
-    "docs/test_architect",
     "docs/test_cli",
     "docs/test_head_groups",
     "docs/test_moe",
