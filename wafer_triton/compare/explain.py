@@ -183,4 +183,4 @@ def _effect(chip: Device, name: str, speed: Callable[[Device], float]) -> Effect
         except WaferError as error:
             speeds.append(None)
             reasons.append(str(error))
-    return Effect(*speeds, reasons[0] if reasons else None)
+    return Effect(speeds[0], speeds[1], reasons[0] if reasons else None)
