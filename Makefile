@@ -80,11 +80,12 @@ bench-paired: .venv/.installed  ## time all CPU cases of this checkout and of BA
 bench-ranks: .venv/.installed  ## time meshes and models over RANKS processes beside one
 	OMP_NUM_THREADS=1 $(BIN)/torchrun --nproc-per-node $(RANKS) bench/ranks.py
 
-gpu: .venv/.installed  ## on a machine with a GPU: its tests, its benchmarks, and the figures to reach
+gpu: .venv/.installed  ## on a machine with a GPU: its rows and tests within ten minutes; writes the one file to send
 	$(BIN)/python bench/gpu.py
 
-rehearse: .venv/.installed  ## what `make gpu` does, at small sizes on a CPU: do all its tests and benchmarks run?
-	OMP_NUM_THREADS=1 $(BIN)/pytest tests/bench/rehearse.py
+rehearse: .venv/.installed  ## `make gpu` with small rows on a CPU; its parts are in `make all`
+	$(PYTEST) tests/bench/test_rehearsal.py
+	WAFER_REHEARSE=1 $(PYTEST) tests/gpu
 
 pictures: .venv/.installed  ## draw the pictures of README.md and docs/gallery.md anew, in docs/pictures
 	$(BIN)/python docs/pictures/draw.py

@@ -20,6 +20,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 TURNS = 9  # of each case
 SECONDS = 0.1  # CPU seconds of a turn, at least
+STEPS = 400  # of a model before its prompt is prefilled anew
 # (side of the mesh, m, k, n)
 GEMM = ((8, 256, 256, 256), (16, 256, 256, 256), (16, 512, 512, 512), (32, 256, 256, 256), (6, 100, 70, 50))
 GEMV = ((8, 1, 256, 256), (32, 1, 512, 1024), (64, 1, 512, 512), (16, 16, 256, 512))
@@ -80,7 +81,7 @@ def cases() -> Iterator[tuple[str, Callable[[], Run]]]:
 
     def model(config: Any, exchange: str, side: int, tokens: int, phase: str, **options: Any) -> Run:
         placed = WaferForCausalLM.from_config(
-            config, mesh=Mesh(side, side, roomy), dtype="fp32", max_length=tokens + 40, max_prompt=tokens,
+            config, mesh=Mesh(side, side, roomy), dtype="fp32", max_length=tokens + STEPS, max_prompt=tokens,
             executor=ops.executor("torch", exchange, "cpu"), **options,
         )  # fmt: skip
 
@@ -89,8 +90,9 @@ def cases() -> Iterator[tuple[str, Callable[[], Run]]]:
             placed.prefill([7] * tokens)
 
         def step() -> None:
+            if placed.counts[0] == tokens + STEPS:
+                prefill()
             placed.step(7)
-            placed.counts[0] -= 1
 
         prefill()
         if phase == "step":

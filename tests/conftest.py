@@ -41,7 +41,7 @@ HERE = Path(__file__).parent
 # `make test` leaves these out, `make all` runs them: other targets, whole models, searches, large meshes, ranks, pages.
 LARGE = (
     "bench/test_ranks",
-    "bench/test_suites",
+    "bench/test_rehearsal",
     "cost/test_committed",
     "cost/test_paper",
     "cost/test_placement",
@@ -57,7 +57,6 @@ LARGE = (
     "docs/test_temp",
     "draw/test_page",
     "draw/test_page_models",
-    "draw/test_page_plots",
     "draw/test_page_tiles",
     "draw/test_page_wafer",
     "draw/test_pictures",

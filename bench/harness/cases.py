@@ -6,12 +6,11 @@ are counted from its schedule.
 """
 
 import gc
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -25,7 +24,7 @@ from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.program import Program
 from wafer_triton.schedule.product import Recipe, recipe
-from work import record, work
+from work import Row, record, shares, work
 
 PAPER = {"gemm": "MeshGEMM", "gemv": "MeshGEMV"}
 WSE2 = PRESETS["wse2"]
@@ -42,12 +41,13 @@ MOVING = ("explicit", LAUNCH_PER_ROUND, "public call, explicit", "emulation")
 TILES = {"elided, tiles by loads": "loads", "elided, tiles by warp groups": "warps"}
 
 
+class UnavailableError(Exception):
+    """A row cannot be timed on this machine; the message says why."""
+
+
 @dataclass(frozen=True)
 class Shape:
-    """A product [m, k] x [k, n] on side x side cores of the device `emulated`.
-
-    `priority` orders the shapes: the lowest is timed first. `rows` are the rows that are timed at this shape.
-    """
+    """A product [m, k] x [k, n] on side x side cores of the device `emulated`; `rows` are timed at this shape."""
 
     op: str
     side: int
@@ -55,7 +55,6 @@ class Shape:
     k: int
     n: int
     dtype: str
-    priority: int = 5
     rows: tuple[str, ...] = ROWS
     emulated: Device = ROOMY
 
@@ -96,15 +95,6 @@ class Shape:
         if integers:
             return tuple(torch.randint(-1, 2, size, device=device).to(torch_dtype(self.dtype)) for size in shapes)  # type: ignore[return-value]
         return tuple(torch.randn(size, device=device).to(torch_dtype(self.dtype)) for size in shapes)  # type: ignore[return-value]
-
-
-def product(shapes: Iterable[Shape]) -> list[Any]:
-    """Return parameters (shape, row) of a test, all rows of a shape together."""
-    return [
-        pytest.param(shape, row, id=f"{shape.slug}-{row}", marks=[pytest.mark.priority(shape.priority)])
-        for shape in shapes
-        for row in shape.rows
-    ]
 
 
 class OnMesh:
@@ -197,11 +187,11 @@ def executor(row: str, device: str, **options: Any) -> Executor | Peer:
 
 
 def one_way(executor: Executor, by: str) -> Executor:
-    """Make elided products load their tiles in the one way `by`, see `TILES`; skip "warps" on a GPU that lacks it."""
+    """Make elided products load their tiles in the one way `by`, see `TILES`."""
     from wafer_triton.kernels._common import on_hopper
 
     if by == "warps" and not on_hopper():
-        pytest.skip("warp groups multiply by instructions that Hopper alone has")
+        raise UnavailableError("warp groups multiply by instructions that Hopper alone has")
     segment = executor.segment
 
     def fixed(memory: Any, part: Any, ins: Any = ()) -> Any:
@@ -212,9 +202,8 @@ def one_way(executor: Executor, by: str) -> Executor:
     return executor
 
 
-def time_product(benchmark: Any, note: Any, shape: Shape, row: str, device: str) -> None:
-    """Check a row, time it over rotating inputs, and record its bytes and operations."""
-    benchmark.group = str(shape)
+def time_product(shape: Shape, row: str, device: str) -> Row:
+    """Check a row, time it over rotating inputs, and return its record, with bytes and operations."""
     backend = None if row == "blas" or row in CALLS else executor(row, device)
     cases: list[Any] = []
     for _ in range(shape.sets(device)):
@@ -229,15 +218,15 @@ def time_product(benchmark: Any, note: Any, shape: Shape, row: str, device: str)
     facts = {
         "what": "plain product" if row == "blas" else f"mesh_{shape.op}" if row in CALLS else PAPER[shape.op],
         "mesh": f"{shape.side}x{shape.side}", "tile": "x".join(map(str, shape.tile)), "dtype": shape.dtype,
-        "exchange": row, "rounds": None if row == "blas" else len(schedule.rounds),
+        "rounds": None if row == "blas" else len(schedule.rounds),
         "shape": [shape.m, shape.k, shape.n], "cores": shape.side**2, "emulated_device": shape.emulated.name,
-        "sets": len(cases), "rotated_bytes": len(cases) * cases[0].bytes, "checked": checked,
+        "sets": len(cases), "rotated_bytes": (rotated := len(cases) * cases[0].bytes), "checked": checked,
         **ways(backend, program),
     }  # fmt: skip
-    note(**{name: fact for name, fact in facts.items() if fact is not None})
-    note(timed=measure(benchmark, device, [case.run for case in cases], graph=row not in CALLS))
-    moves = schedule if row in MOVING else None
-    record(benchmark, note, device, shape.dtype, shape.flops, work(schedule, moves), facts["rotated_bytes"])
+    times = measure(device, [case.run for case in cases], graph=row not in CALLS)
+    must = work(schedule, schedule if row in MOVING else None)
+    facts |= shares(times.seconds, device, shape.dtype, shape.flops, must, rotated)
+    return record(shape, row, times, {name: fact for name, fact in facts.items() if fact is not None})
 
 
 def ways(executor: Executor | Peer | None, program: Program | None) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Worker processes under supervision: a case that hangs or dies takes no other with it.
+"""Worker processes under supervision: a row that hangs or dies takes no other with it.
 
-A worker runs the cases that the log does not name yet, and writes a line of JSON as each case begins and ends. When a
-worker dies, or takes longer than the case may, the case is noted as failed and the next worker takes up the rest.
+A worker times the rows that the file does not name yet, and writes a line of JSON as each begins and as it ends. A row
+whose worker dies, or that takes longer than it may, is noted as failed, and the next worker takes up the rest.
 Supervision reads time from a `Clock` and starts workers by a function, so that tests can bring their own of both.
 """
 
@@ -17,7 +17,10 @@ from typing import Any, Protocol
 
 ROOT = Path(__file__).resolve().parents[2]
 TICK = 0.1  # seconds between two polls of a worker
-GRACE = 10.0  # seconds that the last case may take after the time is up
+QUIET = 60.0  # seconds for a worker to begin; each row then says how long it may take
+GRACE = 10.0  # seconds that the last row may take after the time is up
+TIME_IS_UP = "the time was up"
+KILLED = 30.0  # seconds to wait for a killed process, which a driver may hold for ever
 Row = dict[str, Any]
 
 
@@ -57,68 +60,59 @@ class Command:
     def end(self) -> int:
         if self.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
-        return self._process.wait()
+        try:
+            return self._process.wait(timeout=KILLED)
+        except subprocess.TimeoutExpired:
+            return -signal.SIGKILL
 
     def output(self) -> str:
         self._output.seek(0)
         return self._output.read()
 
 
-def watch(worker: Worker, late: Callable[[float], str], clock: Clock = time) -> str:
-    """Wait until `worker` ends; end it when `late(time)` gives a reason, which is returned."""
+def supervise(
+    start: Callable[[], Worker], names: list[str], file: Path, quiet: float, until: float, clock: Clock = time
+) -> None:
+    """Run workers until the file names all rows, or the time is `until`; a worker may take `quiet` seconds to begin."""
+    while clock.time() <= until and not set(names) <= {line.get("begun") for line in read(file)}:
+        before = len(read(file))
+        worker = start()
+        try:
+            why = _watch(worker, file, quiet, until, clock)
+        finally:  # also when this process is stopped
+            code = worker.end()
+        lines = read(file)
+        if len(lines) == before and clock.time() <= until:  # it could not even begin
+            tail = " ".join(worker.output().split())[-600:]
+            write(file, row="the worker", error=f"{why or f'exit {code}'}: {tail}")
+            return
+        for name in unfinished(lines):
+            if why == TIME_IS_UP:
+                write(file, row=name, not_measured=why)
+            else:
+                write(file, row=name, error=why or f"the worker died, exit {code}")
+
+
+def _watch(worker: Worker, file: Path, quiet: float, until: float, clock: Clock) -> str:
+    """Wait until `worker` ends, or no line has come for too long, or the time is up; return why it must end."""
+    heard, known = clock.time(), len(read(file))
     while worker.poll() is None:
-        if why := late(clock.time()):
-            worker.end()
-            return why
+        lines, now = read(file), clock.time()
+        if len(lines) != known:
+            heard, known = now, len(lines)
+            quiet = next((line["patience"] for line in reversed(lines) if "patience" in line), quiet)
+        if now - heard > quiet:
+            return f"no result after {quiet:.0f} s"
+        if now > until + GRACE:
+            return TIME_IS_UP
         clock.sleep(TICK)
     return ""
 
 
-def supervise(start: Callable[[], Worker], log: Path, quiet: float, until: float, clock: Clock = time) -> list[Row]:
-    """Run workers until the log names all cases, or the time is `until`. Returns the log's lines.
-
-    A worker may take `quiet` seconds to begin; each case then says in its line how long it may take.
-    """
-    while True:
-        before = len(read(log))
-        worker = start()
-        why = watch(worker, _patience(log, quiet, until, clock), clock)
-        why = why or f"exit {worker.end()}"
-        lines = read(log)
-        if len(lines) == before:  # it could not even begin
-            tail = " ".join(worker.output().split())[-600:]
-            return [*lines, {"ended": "the suites", "error": f"{why}: {tail}"}]
-        for case in unfinished(lines):
-            error = f"the worker died, {why}" if why.startswith("exit") else why
-            lines.append({"ended": case, "error": error})
-            with log.open("a") as file:
-                file.write(json.dumps(lines[-1]) + "\n")
-        left = set(cases(lines)) - {line.get("begun") for line in lines}
-        if clock.time() > until or not left:
-            return lines
-
-
-def _patience(log: Path, quiet: float, until: float, clock: Clock) -> Callable[[float], str]:
-    """Return a function of the time: why a worker must end then (its log is silent, or time is up), or ""."""
-    heard, lines = clock.time(), len(read(log))
-
-    def late(now: float) -> str:
-        nonlocal heard, lines, quiet
-        written = read(log)
-        if len(written) != lines:
-            heard, lines = now, len(written)
-            quiet = next((line["patience"] for line in reversed(written) if "patience" in line), quiet)
-        if now - heard > quiet:
-            return f"no result after {quiet:.0f} s"
-        return "out of time" if now > until + GRACE else ""
-
-    return late
-
-
-def read(log: Path) -> list[Row]:
-    """Return the lines of the log, without a line that a dying worker left half-written."""
+def read(file: Path) -> list[Row]:
+    """Return the lines of the file, without a line that a dying worker left half-written."""
     lines = []
-    for line in log.read_text().splitlines() if log.exists() else ():
+    for line in file.read_text().splitlines() if file.exists() else ():
         try:
             lines.append(json.loads(line))
         except ValueError:
@@ -126,11 +120,13 @@ def read(log: Path) -> list[Row]:
     return lines
 
 
-def cases(lines: list[Row]) -> list[str]:
-    """Return the cases that the first worker announced."""
-    return next((line["cases"] for line in lines if "cases" in line), [])
+def write(file: Path, **line: object) -> None:
+    """Add a line; it is on disk when this returns."""
+    with file.open("a") as lines:
+        lines.write(json.dumps(line, default=str) + "\n")
 
 
 def unfinished(lines: list[Row]) -> list[str]:
-    ended = {line.get("ended") for line in lines}
+    """Return the rows that began and did not end."""
+    ended = {line.get("row") for line in lines}
     return [line["begun"] for line in lines if "begun" in line and line["begun"] not in ended]

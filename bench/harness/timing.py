@@ -1,29 +1,14 @@
-"""Time on the device that runs, see `compare.timing`, for pytest-benchmark and runs over inputs that take turns.
-
-pytest-benchmark keeps the statistics, but its own timer reads the host, which a GPU runs ahead of. So benchmarks give
-it `CLOCK`, which stands still but for the seconds that CUDA events (on a CPU: `perf_counter`) measured inside a round.
-"""
+"""Times on the device that runs, see `compare.timing`, over inputs that take turns."""
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
 
 import torch
 
-from wafer_triton.compare.timing import LONGEST, Run, captured, elapsed, is_cuda, repeats, synchronize
+from wafer_triton.compare.timing import LONGEST, Run, RunTimes, captured, elapsed, is_cuda, synchronize, timed
 
-
-class Clock:
-    """A timer that moves by measured seconds alone."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def __call__(self) -> float:
-        return self.seconds
-
-
-CLOCK = Clock()
+__all__ = ["broken", "cache_bytes", "captured", "elapsed", "fastest", "is_cuda", "measure", "sets"]
 
 
 def broken(device: str) -> bool:
@@ -52,23 +37,13 @@ def fastest(device: str, runs: Sequence[Run]) -> int:
     return seconds.index(min(seconds))
 
 
-def measure(benchmark: Any, device: str, runs: Sequence[Run], graph: bool = True) -> str:
-    """Time `runs`, each on inputs of its own, one after the other; the benchmark records seconds per run.
+def measure(device: str, runs: Sequence[Run], graph: bool = True) -> RunTimes:
+    """Time `runs`, each on inputs of its own, one after the other; the seconds are of one of them.
 
-    Without a `graph` the time of the host is in it. Returns how they were timed.
+    Without a `graph` the time of the host is in it.
     """
-    replay, how = lambda: [run() for run in runs], "calls"
-    if graph:
-        replay, how = captured(device, replay)
-    replay()
-    once = min(elapsed(device, replay) for _ in range(2))
-    times, rounds = repeats(device, once, LONGEST)
-
-    def timed() -> None:
-        CLOCK.seconds += elapsed(device, lambda: [replay() for _ in range(times)]) / (times * len(runs))
-
-    benchmark.pedantic(timed, rounds=rounds, warmup_rounds=1)
-    return how
+    times = timed(device, lambda: [run() for run in runs], LONGEST, graph)
+    return replace(times, seconds=times.seconds / len(runs), least=times.least / len(runs))
 
 
 def sets(device: str, footprint: int, most: int = 32) -> int:

@@ -1,4 +1,4 @@
-"""The work of a timed case: bytes and operations of its schedule, and the fraction of the limits that a run reaches."""
+"""The record of a timed row: bytes and operations of its schedule, and the fraction of the limits that it reaches."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,9 +6,12 @@ from typing import Any
 import numpy as np
 
 import limits
+from wafer_triton.compare.timing import RunTimes
 from wafer_triton.device.dtype import torch_dtype
 from wafer_triton.schedule.rounds import Exchange
 from wafer_triton.schedule.schedule import Schedule
+
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -64,18 +67,28 @@ def _tiles(schedule: Schedule, exchange: Exchange) -> int:
     )
 
 
-def record(benchmark: Any, note: Any, device: str, dtype: str, flops: int, must: Work, rotated: int) -> None:
-    """Record bytes, operations, and the fraction of the measured limits that the median run reaches."""
-    seconds = benchmark.stats.stats.median
+def shares(seconds: float, device: str, dtype: str, flops: int, must: Work, rotated: int) -> Row:
+    """Return bytes, operations, and the fraction of the measured limits that a run of `seconds` reaches."""
     far = limits.bandwidth(device, rotated)
     near = limits.bandwidth(device, must.footprint) if must.exchanged else far
-    at_bandwidth = must.exchanged / near + must.others / far
-    note(
-        exchanged_bytes=must.exchanged, other_bytes=must.others, flops=flops, footprint=must.footprint,
-        limit_copy_bytes_per_second=far, fraction_of_bandwidth=at_bandwidth / seconds,
-    )  # fmt: skip
+    facts = {
+        "exchanged_bytes": must.exchanged, "other_bytes": must.others, "flops": flops, "footprint": must.footprint,
+        "limit_copy_bytes_per_second": far,
+        "fraction_of_bandwidth": (must.exchanged / near + must.others / far) / seconds,
+    }  # fmt: skip
     if must.exchanged:
-        note(limit_exchange_bytes_per_second=near, fraction_of_exchange_limit=must.exchanged / near / seconds)
+        facts["limit_exchange_bytes_per_second"] = near
+        facts["fraction_of_exchange_limit"] = must.exchanged / near / seconds
     if flops:
-        rate = limits.matrix_rate(device, torch_dtype(dtype))
-        note(limit_flops_per_second=rate, fraction_of_matrix_rate=flops / rate / seconds)
+        facts["limit_flops_per_second"] = limits.matrix_rate(device, torch_dtype(dtype))
+        facts["fraction_of_matrix_rate"] = flops / facts["limit_flops_per_second"] / seconds
+    return facts
+
+
+def record(shape: Any, row: str, times: RunTimes, facts: Row) -> Row:
+    """Return the record of a row of a shape, in the form of pytest-benchmark's results."""
+    return {
+        "group": str(shape), "name": f"{shape.slug}-{row}",
+        "stats": {"median": times.seconds, "min": times.least, "rounds": times.rounds},
+        "extra_info": {**facts, "exchange": row, "timed": times.how},
+    }  # fmt: skip

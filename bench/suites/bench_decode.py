@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from cases import EXCHANGES, ROOMY, WSE2, close, executor, ways
+from cases import EXCHANGES, ROOMY, close, executor, ways
 from peers import layer
 from timing import elapsed, measure, sets
 from wafer_triton.cost.constants import constants
@@ -21,20 +21,18 @@ from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.models.checkpoint.fetch import resolve
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
-from wafer_triton.models.random import config_of
 from wafer_triton.models.run.decode import Decode
 from wafer_triton.models.run.head import Head
 from wafer_triton.place.need import param_shapes
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.decode import head_block
-from work import Work, exchanged_bytes, record
+from work import Row, Work, exchanged_bytes, record, shares
 
 STEPS = 24
 SMALL = DecoderConfig(
     hidden_size=96, intermediate_size=256, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2,
     head_dim=24, vocab_size=16, max_position_embeddings=512, rms_norm_eps=1e-5, name="small llama",
 )  # fmt: skip
-LLAMA = replace(config_of("llama3-8b"), num_hidden_layers=1)
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,6 @@ class Step:
     side: int
     held: int
     dtype: str
-    priority: int = 5
     rows: tuple[str, ...] = (*EXCHANGES, "blas")
     emulated: Device = ROOMY
 
@@ -80,18 +77,11 @@ class Step:
         return with_head_groups(block, constants(self.emulated), None)
 
 
-SHAPES = {
-    "cpu": [
-        Step(SMALL, 8, 20, "fp32"), Step(SMALL, 16, 20, "fp32", rows=EXCHANGES),
-        Step(replace(SMALL, num_hidden_layers=3), 8, 20, "fp32"),
-    ],
-    "cuda": [
-        Step(LLAMA, 64, 4095, "bf16", priority=0),
-        Step(config_of("llama3-8b"), 64, 4095, "bf16", priority=1),
-        Step(LLAMA, 128, 2000, "bf16", priority=6),
-        Step(LLAMA, 660, 2000, "bf16", priority=8, emulated=WSE2),
-    ],
-}  # fmt: skip
+SHAPES = [
+    Step(SMALL, 8, 20, "fp32"),
+    Step(SMALL, 16, 20, "fp32", rows=EXCHANGES),
+    Step(replace(SMALL, num_hidden_layers=3), 8, 20, "fp32"),
+]
 
 
 class Inputs:
@@ -172,8 +162,8 @@ class OnMesh:
         return Work(moved, sum(stays.values()), sum(stays.values()))
 
 
-def test_row(benchmark, note, device, shape, row):
-    benchmark.group = str(shape)
+def time_step(shape: Step, row: str, device: str) -> Row:
+    """Check a step against fp64, time it over rotating weights, and return the record."""
     inputs = Inputs(shape, device)
     reference, plain = inputs.plain(torch.float64), inputs.plain(inputs.dtype)
     weights = sum(weight.nbytes for weight in inputs.weights.values())
@@ -181,7 +171,7 @@ def test_row(benchmark, note, device, shape, row):
     flops = 2 * sum(weight.numel() for weight in inputs.weights.values())
     facts = {
         "what": shape.name, "mesh": f"{shape.side}x{shape.side}", "dtype": shape.dtype,
-        "exchange": row, "cores": shape.side**2, "context": shape.held, "emulated_device": shape.emulated.name,
+        "cores": shape.side**2, "context": shape.held, "emulated_device": shape.emulated.name,
         "head_groups": shape.block.head_groups,
     }  # fmt: skip
     if row == "blas":
@@ -206,11 +196,15 @@ def test_row(benchmark, note, device, shape, row):
         facts |= {"launches": launched} if launched else ways(backend, None)
         facts |= {"rounds": sum(len(program.schedule.rounds) for program in layers[0].programs)}
         facts |= {"checked": "within bound of fp64", "whole_step_seconds": host}
-    note(**facts, sets=len(runs), rotated_bytes=rotated)
-    note(timed=measure(benchmark, device, runs))
+    times = measure(device, runs)
     if row == "elided":
         work = replace(work, exchanged=0)
-    record(benchmark, note, device, shape.dtype, flops, work, rotated)
+    facts |= {"sets": len(runs), "rotated_bytes": rotated}
+    return record(shape, row, times, facts | shares(times.seconds, device, shape.dtype, flops, work, rotated))
+
+
+def test_row(records, shape, row):
+    records.append(time_step(shape, row, "cpu"))
 
 
 # --- a whole small model on the CPU ---

@@ -12,7 +12,7 @@ from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.ring import ring_step
 from wafer_triton.schedule.schedule import Schedule
-from work import record, work
+from work import Row, record, shares, work
 
 STEPS = 8
 
@@ -24,7 +24,6 @@ class Shift:
     side: int
     tile: int
     dtype: str
-    priority: int = 5
     rows: tuple[str, ...] = (*EXCHANGES, "emulation", "copy")
 
     def __str__(self) -> str:
@@ -37,13 +36,7 @@ class Shift:
         return f"shift-on{self.side}-tile{self.tile}-{self.dtype}"
 
 
-SHAPES = {
-    "cpu": [Shift(side, tile, "fp32") for side, tile in ((8, 32), (16, 32), (64, 8))],
-    "cuda": [
-        *(Shift(side, 64, "bf16", priority=4) for side in (16, 32, 64, 128)),
-        Shift(660, 4, "bf16", priority=8),
-    ],
-}
+SHAPES = [Shift(side, tile, "fp32") for side, tile in ((8, 32), (16, 32), (64, 8))]
 
 
 @cache
@@ -67,8 +60,8 @@ def moved(tiles: torch.Tensor, schedule: Schedule) -> torch.Tensor:
     return tiles
 
 
-def test_row(benchmark, note, device, shape, row):
-    benchmark.group = str(shape)
+def time_shifts(shape: Shift, row: str, device: str) -> Row:
+    """Check where the tiles lie at the end, time the shifts over rotating inputs, and return the record."""
     schedule, dtype = shifts(shape), torch_dtype(shape.dtype)
     make = lambda: torch.randn(shape.side, shape.side, shape.tile**2, device=device).to(dtype)  # noqa: E731
     backend = None if row == "copy" else executor(row, device)
@@ -86,19 +79,15 @@ def test_row(benchmark, note, device, shape, row):
             programs[0].execute()
             assert torch.equal(programs[0].read("here").flatten(2), moved(here, schedule))
     footprint = 2 * make().nbytes
-    facts = {"mesh": f"{shape.side}x{shape.side}", "tile": f"{shape.tile}x{shape.tile}", "dtype": shape.dtype}
-    note(
-        what=f"{STEPS} ring shifts" if backend else f"{STEPS} plain copies", exchange=row, rounds=STEPS,
-        cores=shape.side**2, sets=len(runs), rotated_bytes=len(runs) * footprint, checked="exact", **facts,
+    facts = {
+        "what": f"{STEPS} ring shifts" if backend else f"{STEPS} plain copies", "rounds": STEPS,
+        "mesh": f"{shape.side}x{shape.side}", "tile": f"{shape.tile}x{shape.tile}", "dtype": shape.dtype,
+        "cores": shape.side**2, "sets": len(runs), "rotated_bytes": len(runs) * footprint, "checked": "exact",
         **ways(backend, programs[0] if programs else None),
-    )  # fmt: skip
-    note(timed=measure(benchmark, device, runs))
-    record(
-        benchmark,
-        note,
-        device,
-        shape.dtype,
-        0,
-        work(schedule, None if row == "elided" else schedule),
-        len(runs) * footprint,
-    )
+    }  # fmt: skip
+    times, must = measure(device, runs), work(schedule, None if row == "elided" else schedule)
+    return record(shape, row, times, facts | shares(times.seconds, device, shape.dtype, 0, must, len(runs) * footprint))
+
+
+def test_row(records, shape, row):
+    records.append(time_shifts(shape, row, "cpu"))

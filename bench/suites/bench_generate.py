@@ -1,7 +1,8 @@
 """A small model whole: a prompt, a decode step, and all of a first `generate`; beside transformers (eager).
 
-Weights are random, as values cost no time. A prompt and a step are timed once their launches are recorded. A first call
-is a process of its own with an empty cache of kernels, from the model's placement to the last token.
+Weights are random, as values cost no time. A prompt and a step are timed once their launches are recorded. Each timed
+step is the next of its sequence, so that the host's work for a new token is in it. A first call is a process of its own
+with empty caches of kernels and of trials, from the model's placement to the last token.
 """
 
 import json
@@ -9,16 +10,19 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import median
 
-import pytest
 import torch
 
-from cases import EXCHANGES
-from timing import CLOCK, measure
+from cases import EXCHANGES, UnavailableError
+from timing import elapsed, measure
 from wafer_triton import ops
+from wafer_triton.compare.timing import RunTimes
 from wafer_triton.device.dtype import torch_dtype
 from wafer_triton.models.decoder import WaferForCausalLM
+from work import Row, record
 
 KINDS = {"prefill": "prefill of {} tokens", "step": "decode step", "first": "first generate of 8 tokens"}
 TINY = {
@@ -42,7 +46,6 @@ class Run:
     side: int
     tokens: int
     dtype: str
-    priority: int = 2
     rows: tuple[str, ...] = (*EXCHANGES, "transformers")
 
     def __str__(self) -> str:
@@ -57,14 +60,11 @@ class Run:
         return f"{self.kind}-{self.sizes}-{self.tokens}-on{self.side}-{self.dtype}"
 
 
-SHAPES = {
-    "cpu": [*(Run(kind, "tiny", 4, 8, "fp32") for kind in ("prefill", "step")), Run("first", "tiny", 2, 4, "fp32",
-            rows=("explicit",))],
-    "cuda": [
-        Run("prefill", "SmolLM2", 24, 256, "bf16", priority=1), Run("step", "SmolLM2", 24, 256, "bf16", priority=1),
-        Run("first", "SmolLM2", 24, 256, "bf16", rows=EXCHANGES),
-    ],
-}  # fmt: skip
+STEPS = 40  # that are timed
+SHAPES = [
+    *(Run(kind, "tiny", 4, 8, "fp32") for kind in ("prefill", "step")),
+    Run("first", "tiny", 2, 4, "fp32", rows=("explicit",)),
+]
 
 _FIRST = """
 import json, sys, time
@@ -87,27 +87,31 @@ print(json.dumps([placed - begun, time.perf_counter() - placed]))
 
 
 def first_call(shape: Run, row: str, device: str) -> list[float]:
-    """Return the seconds until a model is placed, and of its first `generate`, with no kernel compiled before."""
+    """Return the seconds until a model is placed, and of its first `generate`, with empty caches."""
     options = json.dumps([SIZES[shape.sizes], shape.side, shape.tokens, shape.dtype, row, device])
     with tempfile.TemporaryDirectory() as empty:
         command = [sys.executable, "-P", "-c", _FIRST, options]
         done = subprocess.run(
-            command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, "TRITON_CACHE_DIR": empty}
-        )
+            command, check=True, stdout=subprocess.PIPE, text=True,
+            env={**os.environ, "TRITON_CACHE_DIR": empty, "WAFER_TRITON_CACHE": empty},
+        )  # fmt: skip
     seconds: list[float] = json.loads(done.stdout.splitlines()[-1])
     return seconds
 
 
 def placed(shape: Run, row: str, device: str) -> WaferForCausalLM:
     return WaferForCausalLM.from_config(
-        SIZES[shape.sizes], mesh=shape.side, dtype=shape.dtype, max_length=shape.tokens + 40, max_prompt=shape.tokens,
-        executor=ops.executor(None, row, device),
+        SIZES[shape.sizes], mesh=shape.side, dtype=shape.dtype, max_length=shape.tokens + 8 + STEPS,
+        max_prompt=shape.tokens, executor=ops.executor(None, row, device),
     )  # fmt: skip
 
 
 def in_transformers(shape: Run, device: str):
     """Return a function that does the same in transformers, eager."""
-    transformers = pytest.importorskip("transformers")
+    try:
+        import transformers
+    except ImportError:
+        raise UnavailableError("transformers is not installed") from None
     sizes = {name: value for name, value in SIZES[shape.sizes].items() if name != "model_type"}
     config = transformers.LlamaConfig(**sizes, attn_implementation="eager")
     model = transformers.LlamaForCausalLM(config).to(device, torch_dtype(shape.dtype)).eval()
@@ -124,27 +128,27 @@ def in_transformers(shape: Run, device: str):
     @torch.no_grad()
     def step():
         model(token, past_key_values=cache, use_cache=True)
-        cache.crop(-1)
 
     return step
 
 
-def test_row(benchmark, note, device, shape, row):
-    benchmark.group = str(shape)
+def next_steps(device: str, step: Callable[[], object]) -> RunTimes:
+    """Return the times of steps that follow each other, host and device, after three that are compiled and recorded."""
+    for _ in range(3):
+        step()
+    seconds = [elapsed(device, step) for _ in range(STEPS)]
+    return RunTimes(median(seconds), min(seconds), STEPS, "calls")
+
+
+def time_run(shape: Run, row: str, device: str) -> Row:
+    """Time a part of a model, and return the record."""
     facts = {
-        "what": shape.name, "mesh": f"{shape.side}x{shape.side}", "dtype": shape.dtype, "exchange": row,
-        "context": shape.tokens, "checked": "tests/models",
+        "what": shape.name, "mesh": f"{shape.side}x{shape.side}", "dtype": shape.dtype, "context": shape.tokens,
+        "checked": "tests/models",
     }  # fmt: skip
-    note(**facts)
     if shape.kind == "first":
-
-        def timed():
-            at_first = first_call(shape, row, device)
-            CLOCK.seconds += at_first[1]
-            note(placing_seconds=at_first[0], timed="a process")
-
-        benchmark.pedantic(timed, rounds=1, warmup_rounds=0)
-        return
+        placing, seconds = first_call(shape, row, device)
+        return record(shape, row, RunTimes(seconds, seconds, 1, "a process"), facts | {"placing_seconds": placing})
     if row == "transformers":
         run = in_transformers(shape, device)
         run()
@@ -156,15 +160,10 @@ def test_row(benchmark, note, device, shape, row):
             return model.prefill(prompt)
 
         assert bool(prefill().isfinite().all())
-        if shape.kind == "prefill":
-            prefill()
-            run = prefill
-        else:
-            for _ in range(3):  # compiled, recorded, replayed
-                model.step(7)
+        run = prefill if shape.kind == "prefill" else lambda: model.step(7)
+    times = measure(device, [run], graph=False) if shape.kind == "prefill" else next_steps(device, run)
+    return record(shape, row, times, facts)
 
-            def run():
-                model.step(7)
-                model.counts[0] -= 1  # the next step takes this one's place
 
-    note(timed=measure(benchmark, device, [run], graph=False))
+def test_row(records, shape, row):
+    records.append(time_run(shape, row, "cpu"))

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import cases
-import gpu
 import limits
 import timing
 from clock import Clock
@@ -26,35 +25,18 @@ def clock(monkeypatch):
     return clock
 
 
-def test_the_clock_moves_by_measured_seconds_alone(monkeypatch):
-    seconds = iter([0.5, 0.5, 1.0, 2.0, 4.0, *[8.0] * 9])
-    monkeypatch.setattr(timing, "elapsed", lambda device, run: (run(), next(seconds))[1])
-    begun, runs, rounds = timing.CLOCK(), [], []
-
-    class Benchmark:
-        def pedantic(self, timed, rounds, warmup_rounds):
-            for _ in range(rounds + warmup_rounds):
-                before = timing.CLOCK()
-                timed()
-                recorded.append(timing.CLOCK() - before)
-
-    recorded = rounds
-    how = timing.measure(Benchmark(), "cpu", [lambda: runs.append(1), lambda: runs.append(2)])
-    # half a second a turn: once is enough to be long, and as few rounds as there may be
-    assert how == "run" and recorded == pytest.approx([0.5, 1.0, 2.0, 4.0]), "per run: a turn is over two inputs"
-    assert timing.CLOCK() - begun == pytest.approx(sum(recorded)) and runs == [1, 2] * (len(runs) // 2)
+def test_a_time_is_of_one_run_of_all_that_take_turns(clock):
+    runs = []
+    times = timing.measure("cpu", [lambda: runs.append(clock.sleep(0.5)), lambda: runs.append(clock.sleep(1.5))])
+    assert (times.seconds, times.least, times.how) == (pytest.approx(1), pytest.approx(1), "run")
+    assert len(runs) == 2 * (1 + 2 + times.rounds), "the first turn does not count, the next two say how long one is"
+    calls = timing.measure("cpu", [lambda: clock.sleep(0.5)], graph=False)
+    assert (calls.seconds, calls.how) == (pytest.approx(0.5), "calls")
 
 
 @pytest.mark.parametrize(("seconds", "times"), [(1e-9, 1000), (1e-3, 20), (0.5, 1)])
-def test_short_runs_are_repeated_until_they_can_be_timed(clock, seconds, times):
-    class Benchmark:
-        def pedantic(self, timed, rounds, warmup_rounds):
-            count.clear()
-            timed()
-
-    count = []
-    timing.measure(Benchmark(), "cpu", [lambda: count.append(clock.sleep(seconds))])
-    assert len(count) == times, "until they take 20 ms, or are a thousand"
+def test_short_runs_are_repeated_until_they_can_be_timed(seconds, times):
+    assert clocks.repeats("cpu", seconds, 1.0)[0] == times, "until they take 20 ms, or are a thousand"
 
 
 def test_times_are_the_median_and_the_least_of_rounds(clock):
@@ -96,13 +78,12 @@ def test_no_row_has_fewer_sets_of_inputs_than_another(side, monkeypatch):
     shape, asked = cases.Shape("gemm", side, 8, 12, 16, "bf16"), []
     monkeypatch.setattr(cases, "sets", lambda device, footprint, most: asked.append((footprint, most)) or 3)
     if side == 4:
-        made, notes = [], {}
-        monkeypatch.setattr(cases, "check", lambda case, *_: made.append(case) or "checked")
-        monkeypatch.setattr(cases, "measure", lambda benchmark, device, runs, graph: f"{len(runs)} runs")
-        monkeypatch.setattr(cases, "record", lambda *_: None)
+        monkeypatch.setattr(cases, "check", lambda *_: "checked")
+        monkeypatch.setattr(cases, "measure", lambda device, runs, graph: clocks.RunTimes(1, 1, len(runs), "run"))
+        monkeypatch.setattr(cases, "shares", lambda *_: {})
         for row in ("explicit", "blas"):
-            cases.time_product(SimpleNamespace(), lambda **facts: notes.update(facts), shape, row, "cpu")
-            assert notes["sets"] == 3 and notes["timed"] == "3 runs"
+            record = cases.time_product(shape, row, "cpu")
+            assert record["extra_info"]["sets"] == record["stats"]["rounds"] == 3
     assert shape.sets("cuda") == 3
     assert set(asked) == {(2 * (8 * 12 + 12 * 16 + 8 * 16), 32 if side == 4 else 2)}
 
@@ -113,9 +94,7 @@ class Graphs:
     Its events read a clock of its own, which `tick` seconds pass on at each event.
     """
 
-    Properties = SimpleNamespace(
-        name="NVIDIA Some GPU", L2_cache_size=2**20, multi_processor_count=2, total_memory=2**33
-    )  # fmt: skip
+    Properties = SimpleNamespace(L2_cache_size=2**20, multi_processor_count=2)
 
     def __init__(self, tick=0.0):
         self.captured, self.recording, self.clock, self.tick = [], None, Clock(), tick
@@ -182,24 +161,16 @@ class Graphs:
 
 
 def test_on_a_gpu_runs_are_timed_by_events_around_replays_of_one_graph(monkeypatch):
-    graphs, done = Graphs(), []
+    graphs, count = Graphs(), [0, 0]
     graphs.patch(monkeypatch)
-
-    class Benchmark:
-        def pedantic(self, timed, rounds, warmup_rounds):
-            before = timing.CLOCK()
-            timed()
-            done.append(timing.CLOCK() - before)
-
-    count = [0, 0]
 
     def add(which):
         count[which] += 1
         graphs.clock.sleep(0.001)
 
-    how = timing.measure(Benchmark(), "cpu", [graphs.run(lambda: add(0)), graphs.run(lambda: add(1))])
-    assert how == "graph replay" and len(graphs.captured) == 1 and len(graphs.captured[0].runs) == 2
-    assert count[0] == count[1] > 3 and done == [pytest.approx(0.001)]
+    times = timing.measure("cpu", [graphs.run(lambda: add(0)), graphs.run(lambda: add(1))])
+    assert times.how == "graph replay" and len(graphs.captured) == 1 and len(graphs.captured[0].runs) == 2
+    assert count[0] == count[1] > 3 and times.seconds == pytest.approx(0.001)
 
 
 def test_a_run_that_cannot_be_captured_is_timed_eagerly(monkeypatch):
@@ -220,40 +191,21 @@ def test_a_case_as_a_gpu_runs_it(row, monkeypatch):
     """Run the branch for GPUs with interpreted kernels: rotating inputs, copy limits, facts and fractions."""
     Graphs(tick=0.001).patch(monkeypatch)
     monkeypatch.setitem(limits.MATRIX, "cpu", 64)
-    monkeypatch.setattr(timing, "captured", lambda device, run: (run, "graph replay"))
-    monkeypatch.setattr(limits, "captured", timing.captured)
+    for module in (clocks, limits):
+        monkeypatch.setattr(module, "captured", lambda device, run: (run(), (run, "graph replay"))[1])
     monkeypatch.setattr(timing, "LONGEST", 0.0)
     monkeypatch.setattr(limits, "LARGEST", 2**16)
     monkeypatch.setattr(limits, "COPIED", 0)
     monkeypatch.setattr(cases, "sets", lambda device, footprint, most: 2)
     executor = ops.executor
     monkeypatch.setattr(ops, "executor", lambda backend, *how, **more: executor("triton", *how, **more))
-    facts = {}
-
-    class Benchmark:
-        stats = SimpleNamespace(stats=SimpleNamespace(median=0.5))
-
-        def pedantic(self, timed, rounds, warmup_rounds):
-            timed()
-
     limits.bandwidth.cache_clear()
     limits.matrix_rate.cache_clear()
     shape = cases.Shape("gemm", 2, 6, 8, 4, "bf16")
-    cases.time_product(Benchmark(), lambda **more: facts.update(more), shape, row, "cpu")
+    facts = cases.time_product(shape, row, "cpu")["extra_info"]
     limits.bandwidth.cache_clear()
     limits.matrix_rate.cache_clear()
     assert facts["sets"] == 2 and facts["timed"] == "graph replay" and facts["shape"] == [6, 8, 4]
     assert facts["fraction_of_bandwidth"] > 0 and facts["fraction_of_matrix_rate"] > 0
     assert ("fraction_of_exchange_limit" in facts) == (row in cases.MOVING)
     assert {"emulation": "ways", "blas": "checked"}.get(row, "launches") in facts
-
-
-def test_a_results_file_names_the_gpu_and_its_software(monkeypatch):
-    Graphs().patch(monkeypatch)
-    monkeypatch.setenv("PATH", "")
-    facts = gpu.machine("cuda")
-    assert (facts["gpu"], facts["driver"], facts["sms"], facts["l2_bytes"]) == ("NVIDIA Some GPU", "unknown", 2, 2**20)
-    assert facts.keys() >= {"cuda", "torch", "triton", "python", "cpu", "memory_bytes"}
-    monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw0")  # under which pytest-benchmark times nothing
-    assert "PYTEST_XDIST_WORKER" not in gpu.environment("cuda")
-    assert gpu.environment("cuda")["TRITON_INTERPRET"] == "0" and gpu.environment("cpu")["TRITON_INTERPRET"] == "1"
