@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 import triton.language as tl
 
@@ -11,17 +9,7 @@ from wafer_triton.kernels._common import block, load, store, tile_ptr
 from wafer_triton.kernels.fused import each, local_kernel
 
 
-def _queue(ins: Any, *, m: int, k: int, copies: tuple[tuple[int, int], ...], **_: Any) -> dict[str, Any]:
-    experts = [expert for expert, _ in copies]
-    return {
-        "BLOCK": triton.next_power_of_2(m * k), "COPIES": len(copies), "EXPERTS": tuple(experts),
-        "SLOTS": tuple(slot for _, slot in copies),
-        "TURN": tuple(experts[:number].count(expert) + 1 for number, expert in enumerate(experts)),
-        "TURNS": tuple(experts.count(expert) + 1 for expert in experts),
-    }  # fmt: skip
-
-
-@local_kernel(_queue)
+@local_kernel(lambda ins, m, k, **_: {"BLOCK": triton.next_power_of_2(m * k)})
 @triton.jit
 def enqueue(args, core, P):
     slots, ranks, demand, expert_ids, real = args
@@ -31,16 +19,7 @@ def enqueue(args, core, P):
     ids_ptr, real_ptr, slots_ptr = tile_ptr(expert_ids, core), tile_ptr(real, core), tile_ptr(slots, core)
     expert = load(ids_ptr + offs // P.K * P.PER_TOKEN + offs % P.K, mask).to(tl.int32)
     taken = mask & (load(real_ptr + offs // P.K, mask) > 0)
-    order = tl.zeros([P.BLOCK], tl.int32)
-    for token in range(P.M):
-        counts = tl.load(real_ptr + token + 0 * offs) > 0
-        for choice in range(P.K):
-            same = expert == tl.load(ids_ptr + token * P.PER_TOKEN + choice).to(tl.int32)
-            order += (same & (token * P.K + choice < offs) & counts).to(tl.int32)
     slot = expert % P.REGIONS * P.HELD + expert // P.REGIONS
-    for copy in tl.static_range(P.COPIES):
-        turned = (expert == P.EXPERTS[copy]) & (order % P.TURNS[copy] == P.TURN[copy])
-        slot = tl.where(turned, P.SLOTS[copy], slot)
     tl.store(slots_ptr + offs, tl.where(taken, slot, -1).to(tl.float32), mask=mask)
     tl.debug_barrier()
     rank = tl.zeros([P.BLOCK], tl.int32)

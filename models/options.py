@@ -27,16 +27,14 @@ class PlaceOptions:
     `prefill_mesh`, `groups` and `prefill_groups` where these are None.
 
     The columns hold the heads in `head_groups` groups; prefill has `prefill_head_groups` if given (default: in each
-    phase the fastest that fits, by the cost model). With `trim` each phase takes the part of its mesh that holds more
-    than padding, see `wafer_triton.cost.padding`. In prefill the `experts` of a mixture are "spread", each over the
+    phase the fastest that fits, by the cost model). In prefill the `experts` of a mixture are "spread", each over the
     whole mesh, or in "regions", given ones or the best. The default is, of the placements that fit, the faster by the
     cost model.
 
     Tiles have `dtype`, and `accumulate` is the dtype of sums. With "int8" or "fp8" the matrices are stored in this
     format, one scale each, and tiles are fp16. The KV cache of each of `batch` sequences holds `max_length` tokens,
     prompt and new. Prefill takes a prompt of up to `max_prompt` tokens at once if its activations fit the cores, else
-    in chunks. `kv_policy` "shift" spreads the cache over all mesh rows; "concat" appends to the last mesh row alone and
-    overflows sooner.
+    in chunks.
     """
 
     mesh: Any = None
@@ -45,14 +43,12 @@ class PlaceOptions:
     accumulate: str = "fp32"
     max_length: int = 512
     max_prompt: int = 64
-    kv_policy: str = "shift"
     batch: int = 1
     prefill_mesh: Any = None
     groups: Groups = None
     prefill_groups: Groups = None
     head_groups: int | None = None
     prefill_head_groups: int | None = None
-    trim: bool = False
     experts: Experts = None
 
 

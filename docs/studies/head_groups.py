@@ -22,7 +22,7 @@ from wafer_triton.text.quantity import digits
 PAGE = Path(__file__).resolve().parents[1] / "head-groups.md"
 ROWS = PAGE.with_suffix(".csv")
 HEAD = (
-    "phase", "model", "mesh", "paper-benchmark program", "one group", "best", "cores", "groups", "over benchmark",
+    "phase", "model", "mesh", "paper-benchmark program", "one group", "best", "groups", "over benchmark",
     "on one WSE-2", "padding, one group", "padding, best", "SRAM, one group", "SRAM, best",
 )  # fmt: skip
 MODELS = ("llama3-8b", "llama2-13b", "codellama-34b", "qwen2-72b")
@@ -46,26 +46,18 @@ the fastest number that the device holds is taken. In prefill, among the numbers
 the number with the fastest products is taken. Where the phases differ, the heads go along x between them, which is
 counted and priced (`predicted()["replacement"]`).
 
-A width that is cut over P mesh rows is rounded up on each row. Of 4,096 over 660 rows each takes 7, and 586 rows hold
-all. With `trim=True` and `--trim` a phase takes a part of its mesh, and the other cores stay idle: no schedule has them
-(`wafer_triton/cost/padding.py`). Decode takes the fewest rows on which no tile is larger. Prefill takes the square with
-the fewest multiply-adds whose products take no more cycles than on the whole mesh. The best program below is trimmed;
-"cores" in the CSV are its cores. The paper-benchmark program and the program with one group take the whole mesh.
-
-A schedule on the whole mesh in which cores with padding alone rest would leave more. In MeshGEMM every core holds a
-padded tile in 74 of 660 iterations, each in other iterations: core (i, j) meets tile k with position(k) =
-position(i) + position(j) + iteration. A schedule names cores by axis and position, which would be 660 x 586 positions
-in each iteration. Without that, tokens and width of 7 a mesh row are 1.13 x 1.13 = 1.27 times a product's
-multiply-adds.
+A width that is cut over P mesh rows is rounded up on each row. Of 4,096 over 660 rows each takes 7, so 586 rows hold
+all, and the rest hold padding (`wafer_triton/cost/padding.py`). Where tokens and width both take 7 a mesh row, a
+product has 1.13 x 1.13 = 1.27 times the model's multiply-adds.
 
 ![Cycles over the paper-benchmark program's on four models: decode and prefill](pictures/head-groups.png)
 
-[head-groups.csv](head-groups.csv) has all numbers of the picture: cycles of a layer, cores, groups, padding, and bytes
-of SRAM. All cycles are predicted. Silicon has run the "paper-benchmark" program alone, scaled from a part of its
+[head-groups.csv](head-groups.csv) has all numbers of the picture: cycles of a layer, groups, padding, and bytes of
+SRAM. All cycles are predicted. Silicon has run the "paper-benchmark" program alone, scaled from a part of its
 layers: decode of Llama-3-8B on 420, 540 and 660 square and of Qwen2-72B on 540, prefill of Llama-3-8B on 480, 600 and
 720 and of Qwen2-72B on 600 ([validation.md](validation.md)). No model's own decoder was measured. The picture divides
-cycles by the paper-benchmark program's on the same mesh. Padding is the multiply-adds of the cores that compute over
-the model's multiply-adds. SRAM is the bytes that a layer needs on a core, workspace included.
+cycles by the paper-benchmark program's on the same mesh. Padding is the multiply-adds of the mesh over the model's
+multiply-adds. SRAM is the bytes that a layer needs on a core, workspace included.
 
 ## Decode
 
@@ -77,7 +69,7 @@ Decode is one token on a WSE-2, with {context} tokens in the cache.
 
 DECODE_SUMMARY = """
 The four models' own programs take {least} to {most} of the paper-benchmark program's cycles. Padding is at most
-{padding}. The rest of it is pairs that do not divide a group's columns, and one free slot of the cache on each row.
+{padding}: widths that are rounded up, pairs that do not divide a group's columns, a free slot of the cache on each row.
 Most cycles are the latencies of the nine all-reduces, seven of which cross all rows.
 
 Decode of {model} on {side} x {side} cores by step:
@@ -99,7 +91,7 @@ tokens. It is empty if no wafer holds the model. The paper-benchmark program tak
 
 PREFILL_SUMMARY = """
 The four models' own programs take {least} to {most} of the paper-benchmark program's cycles. Padding is at most
-{padding}, and with the paper-benchmark program, on all cores, {measured}. More groups than key-value heads repeat these
+{padding}, and with the paper-benchmark program {measured}. More groups than key-value heads repeat these
 heads, which is padding too, yet takes fewer cycles than several heads a core. A model has scores of every head, the
 paper-benchmark program of one. Where other layers share the cores, their weights, keys and values leave less room for
 these scores.
@@ -119,7 +111,7 @@ def rounded(cycles: float) -> str:
     return digits(cycles).replace(",", "")
 
 
-def sram(model: str, mesh: int | str, number: int | None) -> int:
+def sram(model: str, mesh: int, number: int | None) -> int:
     """Return the bytes that a layer needs of a core."""
     on = as_mesh(mesh, "wse2")
     return decode_bytes(decode_block(shape_of(model), on, CONTEXT, constants(on.device), head_groups=number))
@@ -127,9 +119,8 @@ def sram(model: str, mesh: int | str, number: int | None) -> int:
 
 @dataclass(frozen=True)
 class Filled:
-    """Prefill of one layer: the cores that it takes, their head groups, cycles by step, padding, bytes of a core."""
+    """Prefill of one layer: its head groups, cycles by step, padding, bytes of a core."""
 
-    mesh: str
     groups: int
     steps: dict[str, float]
     padding: float
@@ -141,26 +132,24 @@ class Filled:
         return sum(self.steps.values())
 
 
-def filled(
-    model: str, side: int, program: str = "full", groups: int | None = None, whole: bool = False, trim: bool = False
-) -> Filled:
+def filled(model: str, side: int, program: str = "full", groups: int | None = None, whole: bool = False) -> Filled:
     """Prefill as it fits cores that hold one layer, or the `whole` model; WaferError where they do not."""
     on, shape = device("wse2"), shape_of(model)
     mesh, c = Mesh(side, side, on if whole else endless(on)), constants(on)
-    own, _ = inference.prefill_placed(mesh, shape, TOKENS, c, program, groups, trim)
+    own, _ = inference.prefill_placed(mesh, shape, TOKENS, c, program, groups)
     block, at_once = own.block, own.at_once
     rows = -(-TOKENS // block.mesh.rows)
     steps = {name: cost.cycles for name, cost in layers.prefill_steps(block, rows, c, at_once).items()}
     needs = {kind: prefill_need(block, kind, at_once, rows - at_once) for kind in shape.layers_of}
     size = sum(sum(need.resident.values()) for need in needs.values())
     size += max(sum(need.workspace.values()) for need in needs.values())
-    return Filled(str(block.mesh), block.head_groups, steps, padding.prefill_ratio(block, TOKENS, at_once), size)
+    return Filled(block.head_groups, steps, padding.prefill_ratio(block, TOKENS, at_once), size)
 
 
 def on_one_wafer(model: str, side: int, measured: float) -> str:
     """Return the cycles of prefill over `measured` ones where one device holds the whole model, else ""."""
     try:
-        return f"{filled(model, side, whole=True, trim=True).cycles / measured:.3f}"
+        return f"{filled(model, side, whole=True).cycles / measured:.3f}"
     except WaferError:
         return ""
 
@@ -181,7 +170,7 @@ def by_step(programs: list[dict[str, float]]) -> str:
 def prefill_row(model: str, side: int) -> list[str]:
     """Return a row of the CSV on prefill."""
     measured, one, best = programs = prefills(model, side)
-    row = ["prefill", model, f"{side}x{side}", *(rounded(program.cycles) for program in programs), best.mesh]
+    row = ["prefill", model, f"{side}x{side}", *(rounded(program.cycles) for program in programs)]
     row += [str(best.groups), f"{best.cycles / measured.cycles:.3f}", on_one_wafer(model, side, measured.cycles)]
     return [*row, f"{one.padding:.2f}", f"{best.padding:.2f}", str(one.sram), str(best.sram)]
 
@@ -214,16 +203,16 @@ def extremes(rows: list[list[str]]) -> dict[str, str]:
 @cache
 def prefills(model: str, side: int) -> tuple[Filled, Filled, Filled]:
     """Prefill by the paper-benchmark program, and by the model's own with one head group and with the best number."""
-    return filled(model, side, "paper-benchmark"), filled(model, side, groups=1), filled(model, side, trim=True)
+    return filled(model, side, "paper-benchmark"), filled(model, side, groups=1), filled(model, side)
 
 
 def decode_row(model: str, side: int) -> list[str]:
     """Return a row of the CSV on decode."""
     measured, one, best = programs = estimates(model, side)
-    row = ["decode", model, f"{side}x{side}", *(rounded(program.cycles_per_layer) for program in programs), best.cores]
+    row = ["decode", model, f"{side}x{side}", *(rounded(program.cycles_per_layer) for program in programs)]
     row += [str(best.head_groups), f"{best.cycles_per_layer / measured.cycles_per_layer:.3f}", ""]
     row += [f"{one.padding:.2f}", f"{best.padding:.2f}"]
-    return row + [str(sram(model, on, number)) for on, number in ((side, 1), (best.cores, best.head_groups))]
+    return row + [str(sram(model, side, number)) for number in (1, best.head_groups)]
 
 
 def page(rows: list[list[str]]) -> str:
@@ -245,7 +234,7 @@ def estimates(model: str, side: int) -> tuple[estimate.Layered, estimate.Layered
     return (
         estimate.decode(model=model, mesh=side, context=CONTEXT, program="paper-benchmark", as_if=True),
         estimate.decode(model=model, mesh=side, context=CONTEXT, head_groups=1, as_if=True),
-        estimate.decode(model=model, mesh=side, context=CONTEXT, as_if=True, trim=True),
+        estimate.decode(model=model, mesh=side, context=CONTEXT, as_if=True),
     )
 
 

@@ -26,7 +26,7 @@ TOKENS = 2048
 WIDE = (360, 412, 520, 600, 720)  # of prefill
 MODELS = (("olmoe-1b-7b", None), ("qwen1.5-moe-a2.7b", 12), ("mixtral-8x7b", 4))  # and layers, of those that fit
 MESHES = ((4, 8), (6, 8), (8, 8))
-WAYS = (("shift", 1), ("ring", 1), ("farthest", 1), ("farthest", 2))
+PARTS = (1, 2)
 
 INTRODUCTION = """# Mixtures of experts
 
@@ -84,8 +84,7 @@ and products with it have rows of many tokens.
 
 The capacity is the number of rows that a mesh row sends to a region in a pass. Rows beyond it go in a further pass, so
 no token is dropped. The record of a run has the passes, and the rows that went in further passes. The shared expert
-stays on the whole mesh. An expert that many tokens take can have copies in further regions, which its tokens take in
-turn: `--copies 8 --routing trace.json` makes them from a trace.
+stays on the whole mesh.
 
 Rows that are not taken are multiplied all the same. So regions win where tokens are many and experts small, and
 experts on every core win where tokens are few or experts large. `plan`, `estimate` and `generate` take the faster of
@@ -148,11 +147,7 @@ def page() -> str:
     text += "\n" + table(head, [row(model, layers, chip) for model, layers in MODELS for chip in ("wse2", "wse3")], 3)
     prompts = [prefill_row(*model, chip) for model in MODELS for chip in ("wse2", "wse3")]
     text += REGIONS.format(tokens=f"{TOKENS:,}", sides=", ".join(map(str, WIDE))) + table(PREFILL, prompts, 3)
-    head = (
-        "mesh",
-        "bound",
-        *(f"{name}{', 2 parts' * (parts - 1)}: {what}" for name, parts in WAYS for what in ("link", "time")),
-    )
+    head = ("mesh", "bound", *(f"{'2 parts: ' * (parts - 1)}{what}" for parts in PARTS for what in ("link", "time")))
     text += BOUNDS + table(head, [loads(*mesh) for mesh in MESHES], 1)
     flops = 2 * sum(number * mixtral.layers_of[kind] for kind, number in mixtral.decode_macs(0).items())
     text += MEASURES.format(flops=f"{flops / 1e9:.1f}", rate=f"{0.0006 * 312e12 / flops:.1f}")
@@ -204,12 +199,12 @@ def fastest(shape: DecoderShape, chip: str) -> tuple[int, estimate.Layered]:
 
 
 def loads(rows: int, cols: int) -> list[str]:
-    """Return tiles over the busiest link by every algorithm, in all and one after another."""
+    """Return tiles over the busiest link, in all and one after another, in one part and in two."""
     roomy = replace(device("wse2"), name="roomy", sram_bytes=2**24)
     cells = [f"{rows} x {cols}", str(busiest(rows, cols))]
-    for algorithm, parts in WAYS:
-        shape, options = (rows, cols, parts, rows, cols, 2 // parts), (("algorithm", algorithm),)
-        counted = account(recipe("all_to_all", Mesh(rows, cols, roomy), "fp32", (shape,), options).schedule)
+    for parts in PARTS:
+        shape = (rows, cols, parts, rows, cols, 2 // parts)
+        counted = account(recipe("all_to_all", Mesh(rows, cols, roomy), "fp32", (shape,)).schedule)
         cells += [str(counted.busiest_link_bytes // 8), str(counted.serial_bytes // 8)]
     return cells
 

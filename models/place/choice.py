@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from wafer_triton.cost import padding
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.inference import first
 from wafer_triton.cost.layers import head_group_choices, prefill_head_group_choices, with_head_groups
@@ -21,14 +19,13 @@ from wafer_triton.device import Device
 from wafer_triton.device import device as find_device
 from wafer_triton.device.dtype import accumulator
 from wafer_triton.device.mesh import Mesh, as_mesh
-from wafer_triton.errors import CacheError, MeshError, SramError, WaferError, check_counts
+from wafer_triton.errors import MeshError, SramError, WaferError, check_counts
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.options import PlaceOptions
 from wafer_triton.place.fitting import Way, failing, with_hint
 from wafer_triton.place.regions import FullError, Placement, decode_regions
 from wafer_triton.place.regions import placed as place_blocks
 from wafer_triton.schedule.block import Block
-from wafer_triton.schedule.kv_cache import POLICIES
 from wafer_triton.schedule.trees import checked_groups
 from wafer_triton.text.progress import Progress, silent
 
@@ -42,8 +39,6 @@ def place(config: DecoderConfig, o: PlaceOptions, progress: Progress = silent) -
     """
     length, most, batch = check_counts(max_length=o.max_length, max_prompt=o.max_prompt, batch=o.batch)
     o = replace(o, max_length=length, max_prompt=most, batch=batch)
-    if not isinstance(o.kv_policy, str) or o.kv_policy not in POLICIES:
-        raise CacheError(f"KV policy {o.kv_policy!r}: choose one of {', '.join(POLICIES)}")
     accumulator(o.dtype, o.accumulate)
     check_experts(o.experts, config)
     checked_groups(o.groups)
@@ -54,9 +49,9 @@ def place(config: DecoderConfig, o: PlaceOptions, progress: Progress = silent) -
         return replace(as_mesh(mesh, o.device), origin=(0, 0), fold=(1, 1))
 
     def blocks(mesh: Any) -> tuple[Block, ...]:
-        corner = padding.trimmed_decode(config, corner_of(mesh), o.max_length) if o.trim else corner_of(mesh)
+        corner = corner_of(mesh)
         entries = -(-o.max_length // corner.rows)
-        block = Block(config, corner, o.dtype, o.accumulate, entries, o.kv_policy, o.groups, o.batch)
+        block = Block(config, corner, o.dtype, o.accumulate, entries, groups=o.groups, batch=o.batch)
         c = constants(corner.device)
         return head_group_choices(block, c) if o.head_groups is None else (with_head_groups(block, c, o.head_groups),)
 
@@ -69,18 +64,10 @@ def place(config: DecoderConfig, o: PlaceOptions, progress: Progress = silent) -
     def laid_out(decode: Block, apart: Mesh, finish: Callable[[Block], Block]) -> Placement:
         count, c = o.head_groups if o.prefill_head_groups is None else o.prefill_head_groups, constants(apart.device)
 
-        def on(part: Mesh) -> Block:
-            return replace(decode, mesh=part, groups=o.prefill_groups, batch=1, head_groups=1, head_tree=None)
-
-        def choose(choices: list[Block]) -> Placement:
-            tokens = -(-prompt // choices[0].mesh.shape[0])
-            return place_blocks(finish(decode), list(map(finish, with_experts(choices, tokens, c, o.experts))), prompt)
-
-        if o.trim:
-            with suppress(WaferError):
-                return choose([padding.trimmed_prefill(on, apart, prompt, c, count)])
-        whole = on(apart)
-        return choose(prefill_head_group_choices(whole, -(-prompt // whole.mesh.shape[0]), c, count))
+        own = replace(decode, mesh=apart, groups=o.prefill_groups, batch=1, head_groups=1, head_tree=None)
+        tokens = -(-prompt // apart.shape[0])
+        choices = with_experts(prefill_head_group_choices(own, tokens, c, count), tokens, c, o.experts)
+        return place_blocks(finish(decode), list(map(finish, choices)), prompt)
 
     if o.mesh is not None:
         try:

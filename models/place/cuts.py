@@ -169,7 +169,7 @@ def prefill_tiles(weights: Weights, layer: int, block: Block, kind: str) -> Tile
 
 
 def region_tiles(weights: Weights, layer: int, block: Block, buffer: Buffer) -> torch.Tensor:
-    """Return the tiles [rows, cols, experts of a region, ...] of a layer's experts and their copies."""
+    """Return the tiles [rows, cols, experts of a region, ...] of a layer's experts."""
     e, regions, mesh = block.shape.experts, block.expert_regions, block.mesh
     assert e is not None and regions is not None, "a block whose experts have regions"
     size, held = mesh.shape[0] // regions.side, regions.held(e)

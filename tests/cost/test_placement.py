@@ -1,4 +1,4 @@
-"""The price of a placement of experts in prefill: the way taken, copies of hot experts, and errors."""
+"""The price of a placement of experts in prefill: the way taken, and errors."""
 
 import json
 
@@ -8,11 +8,10 @@ from wafer_triton import ExpertRegions, estimate
 from wafer_triton.cli import main as cli
 from wafer_triton.cost import layers, search
 from wafer_triton.cost.constants import constants
-from wafer_triton.cost.placement import HotRegions, demand, placed
+from wafer_triton.cost.placement import placed
 from wafer_triton.device.mesh import as_mesh
-from wafer_triton.errors import ConfigError, MeshError, ShapeError
+from wafer_triton.errors import ConfigError, MeshError
 from wafer_triton.shape.read import shape_of
-from wafer_triton.shape.routing import drawn
 
 OLMOE = shape_of("olmoe-1b-7b")
 C = constants(as_mesh(96).device)
@@ -60,18 +59,6 @@ def test_a_plan_has_the_faster_placement_and_its_bound():
             search.plan(model="qwen3-30b-a3b", device=device, input=1024, output=16, sides=[700])
 
 
-def test_copies_of_hot_experts_leave_fewer_rows_for_a_region():
-    trace = drawn(OLMOE, 96 * 3, skew=1.5)
-    made = {copies: placed([olmoe(96)], 3, C, HotRegions(trace, copies))[0].expert_regions for copies in (1, 16)}
-    assert [len(regions.copies) for regions in made.values()] == [1, 16]
-    assert made[16].copies[0] == made[1].copies[0] and len(set(made[16].copies)) > 1
-    few, many = (
-        max(demand(ExpertRegions(made[16].side, 1, copies), OLMOE, layer, 96) for layer in trace)
-        for copies in ((), made[16].copies)
-    )
-    assert many == made[16].capacity < few
-
-
 def test_a_placement_of_experts_that_cannot_be_is_refused():
     with pytest.raises(ConfigError, match="llama3-8b has no experts to place; leave experts out"):
         estimate.prefill(model="llama3-8b", mesh=360, tokens=64, experts="regions")
@@ -79,17 +66,10 @@ def test_a_placement_of_experts_that_cannot_be_is_refused():
         estimate.prefill(model=OLMOE, mesh=360, tokens=64, experts="tiled")
     with pytest.raises(MeshError, match="no regions for 64 experts on mesh 361x361: its side 361 has no div"):
         estimate.prefill(model=OLMOE, mesh=361, tokens=64, experts="regions")
-    with pytest.raises(ShapeError, match="copies = 0 must be a whole number of at least 1"):
-        HotRegions((), 0)
 
 
-def test_the_command_line_places_experts(capsys, tmp_path):
-    (tmp_path / "trace.json").write_text(json.dumps({"experts": drawn(OLMOE, 360, skew=1.5)}))
-    asked = ["estimate", "prefill", "--model", "olmoe-1b-7b", "--mesh", "360", "--tokens", "360"]
-    hot = ["--experts", "regions", "--copies", "4", "--routing", str(tmp_path / "trace.json")]
-    assert cli.main([*asked, *hot, "--json"]) == 0
+def test_the_command_line_places_experts(capsys):
+    asked = ["estimate", "prefill", "--model", "olmoe-1b-7b", "--mesh", "360", "--tokens", "360", "--json"]
+    assert cli.main([*asked, "--experts", "regions"]) == 0
     out = capsys.readouterr()
-    assert "4 copies" in json.loads(out.out.splitlines()[-1])["experts"] and "experts in prefill" in out.err
-    for wrong in (hot[2:], hot[:4], ["--copies", "4"]):
-        assert cli.main([*asked, *wrong]) == 2
-        assert "--copies of the hottest experts: give --experts regions and --routing FILE" in capsys.readouterr().err
+    assert "regions" in json.loads(out.out.splitlines()[-1])["experts"] and "experts in prefill" in out.err

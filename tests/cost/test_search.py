@@ -202,7 +202,7 @@ def test_a_mesh_is_too_small_only_if_no_estimate_fits(model) -> None:
                 inference.decode_on(Mesh(side, side), shape, 2176, c)
         if regions[side]:
             with pytest.raises((MeshError, SramError)):
-                inference.prefill_placed(Mesh(side, side), shape, 2176, c, "full", None, False)
+                inference.prefill_placed(Mesh(side, side), shape, 2176, c, "full", None)
 
 
 def test_phases_that_fit_alone_but_not_together_have_no_plan() -> None:

@@ -241,7 +241,7 @@ def change_parameter(op: Local, schedule: Schedule, rng: Generator) -> tuple[Loc
     return (replace(op, params={**op.params, name: op.params[name] * (2, 10, 0.5)[rng.integers(3)]}),)
 
 
-MIXTURE = ("capacity", "first", "held", "copies", "normalized", "shared", "experts", "per_token", "column", "regions",
+MIXTURE = ("capacity", "first", "held", "normalized", "shared", "experts", "per_token", "column", "regions",
            "sources", "rows", "cols")  # fmt: skip
 
 
@@ -257,22 +257,9 @@ def change_mixture(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local
     elif name == "first":
         capacity = op.params.get("capacity", 1)
         new = value + (1, -1, capacity, -capacity)[rng.integers(4)]
-    elif name == "copies":
-        new = other_copies(value, op.params["held"] * op.params["regions"], rng)
     else:
         new = value + (1, -1)[rng.integers(2)]
     return (replace(op, params={**op.params, name: new}),)
-
-
-def other_copies(copies: tuple[tuple[int, int], ...], slots: int, rng: Generator) -> tuple[tuple[int, int], ...]:
-    """Take one replica less, one more, or one in another region."""
-    kind = rng.integers(3) if copies else 1
-    if kind == 1:
-        return (*copies, (int(rng.integers(3)), int(rng.integers(slots))))
-    changed = pick(rng, copies)
-    expert, slot = copies[changed]
-    moved = ((expert, int((slot + rng.integers(1, slots)) % slots)),) if kind == 2 and slots > 1 else ()
-    return (*copies[:changed], *moved, *copies[changed + 1 :])
 
 
 SIZES = ("m", "k", "n", "size", "heads", "kv_heads", "groups", "kept", "d", "v")

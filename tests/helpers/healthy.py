@@ -82,11 +82,8 @@ def products(mesh: Mesh) -> list[Case]:
     ]  # fmt: skip
     sizes = (2 * rows, 3 * cols)
     schedules += [
-        product(
-            f"all-to-all {algorithm} in {parts}", mesh, "all_to_all", ((rows, cols, parts, rows, cols, 2),),
-            algorithm=algorithm,
-        )
-        for algorithm in all_to_all.ALGORITHMS for parts in (1, 2)
+        product(f"all-to-all in {parts}", mesh, "all_to_all", ((rows, cols, parts, rows, cols, 2),))
+        for parts in (1, 2)
     ]  # fmt: skip
     schedules.append(product("rms norm", mesh, "rms_norm", (sizes, sizes[1:]), eps=1e-5))
     return [*schedules, product("softmax", mesh, "softmax", (sizes,), scale=0.7)]
@@ -149,9 +146,8 @@ def moves(mesh: Mesh) -> list[Case]:
 
 
 def regions_of(square: Mesh) -> expert_places.ExpertRegions:
-    """Return the fewest regions of experts that a mesh can be cut into, of several with a copy of an expert."""
-    fewest = expert_places.fewest_regions(square)
-    return replace(fewest, capacity=2, copies=(1,) if fewest.side > 1 else ())
+    """Return the fewest regions of experts that a mesh can be cut into."""
+    return replace(expert_places.fewest_regions(square), capacity=2)
 
 
 def between_regions(mesh: Mesh) -> list[Case]:

@@ -40,7 +40,7 @@ MIXED = [
     (1, 4, 6, 9, 300, {"add": True}),
     (2, 2, 3, 5, 4, {"accumulate": "fp16", "add": True}),
 ]
-REGIONS = {"regions": 4, "held": 3, "copies": ((1, 2), (1, 8), (6, 5))}
+REGIONS = {"regions": 4, "held": 3}
 
 
 def sent(capacity: int) -> dict:

@@ -154,14 +154,14 @@ def softmax(mesh: Mesh, dtype: str, sums: str) -> Schedule:
     return b.build()
 
 
-def exchanged(algorithm: str, parts: int) -> Make:
+def exchanged(parts: int) -> Make:
     """Return a maker of an all-to-all of three elements for every pair of cores."""
 
     def make(mesh: Mesh, dtype: str, sums: str) -> Schedule:
         b, (rows, cols) = Builder(mesh, "all-to-all"), mesh.shape
         for name, role in (("x", "input"), ("out", "output")):
             b.buffer(name, (rows, cols, 3), dtype, role, parts)
-        all_to_all(b, "x", "out", size=3, parts=parts, algorithm=algorithm)
+        all_to_all(b, "x", "out", size=3, parts=parts)
         return b.build()
 
     return make
@@ -201,7 +201,7 @@ def prefilling(
     def make(mesh: Mesh, dtype: str, sums: str) -> Schedule:
         square = mesh.square()
         groups = min(head_groups, square.shape[1])
-        cut = regions if regions is None or square.shape[0] % regions.side == 0 else replace(regions, side=1, copies=())
+        cut = regions if regions is None or square.shape[0] % regions.side == 0 else replace(regions, side=1)
         sizes = block.Block(
             shape, square, dtype, accumulate=sums, overlap=overlap, head_groups=groups, expert_regions=cut
         )
@@ -223,7 +223,7 @@ MOVES: dict[str, Make] = {  # schedules with one order of sums
     "all-reduce-segments-x": segments("x"),
     "all-reduce-segments-y": segments("y"),
     "collectives": moves,
-    "all-to-all-farthest": exchanged("farthest", 2),
+    "all-to-all": exchanged(2),
     "kv-shift": kv_append("shift"),
     "kv-concat": kv_append("concat"),
 }
@@ -256,7 +256,7 @@ LAYERS: dict[str, Make] = {
         0,
         2,
         shape=MIXTURE,
-        regions=expert_places.ExpertRegions(2, 2, (1,)),
+        regions=expert_places.ExpertRegions(2, 2),
     ),
 }
 

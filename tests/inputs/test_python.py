@@ -13,7 +13,6 @@ from torch import nn
 from tiny import checkpoint
 from wafer_triton import (
     Builder,
-    ExpertRegions,
     Intent,
     Mesh,
     WaferError,
@@ -122,8 +121,6 @@ CALLS = {
     lambda: sweep("gemv", {"k": ["a"]}, mesh=4, n=8): "k = 'a' must be a whole number of at least 1",
     lambda: sweep("gemv", {"hop_cycles": ["a"]}, mesh=4, n=8, k=8): "hop_cycles = 'a' must be a finite number",
     lambda: sweep("gemv", {"k": [8, 8]}, mesh=4, n=8): "sweep over k: 8 comes twice; give each value once",
-    lambda: ExpertRegions(2, 1, "ab"): "copies = 'ab' must be numbers of experts",
-    lambda: ExpertRegions(2, 1, (0.5,)): r"copies = \(0.5,\) must be numbers of experts",
     lambda: Slot("x", 0, "z"): "slot of 'x': axis 'z' is neither 'x' nor 'y'",
     lambda: Slot("x", 1.0): "slot of 'x': index 1.0 is neither a whole number, nor one for each position, nor None",
     lambda: Slot("x", "2"): "slot of 'x': index '2' is neither a whole number",

@@ -205,9 +205,9 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
         record(f"expert_sum {name}", blocks, find("expert_sum"), (sums,), ins, cores, **sizes)
         if name == "bfloat16":  # rows that move alike in every dtype
             shape = {"regions": 16, "held": 5, "m": 8, "k": 8, "per_token": 12}
-            ends, copies = (picked, picked, tile(1, torch.float32)), ((3, 9), (3, 14), (7, 4))
+            ends = (picked, picked, tile(1, torch.float32))
             ins = (picked, tile(8, torch.float32))
-            record(f"enqueue {name}", scratch, find("enqueue"), ends, ins, cores, copies=copies, **shape)
+            record(f"enqueue {name}", scratch, find("enqueue"), ends, ins, cores, **shape)
             sent, size = tile(16 * 4 * 37, dtype), {"n": 36, "capacity": 4}
             taken = {"m": 8, "k": 8, "regions": 16, "held": 5, "first": 4, **size}
             record(f"dispatch {name}", scratch, find("dispatch"), (sent,), (flat, picked, picked), cores, **taken)

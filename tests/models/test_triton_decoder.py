@@ -69,7 +69,7 @@ def test_a_mixture_of_experts_agrees_with_torch():
     assert_close(got, want.double(), "fp32", want * (1 + 1e-5))
     elided = logits(TritonExecutor(exchange="elided", shuffle=6, poison=True), "2", prompt=6, config=MIXTURE)
     assert bits(elided) == bits(got)
-    regions = {"experts": ExpertRegions(2, 1, (1,)), "config": MIXTURE, "prompt": 6}
+    regions = {"experts": ExpertRegions(2, 1), "config": MIXTURE, "prompt": 6}
     here = logits(TritonExecutor(shuffle=6, poison=True), "2", **regions)
     assert_close(here, logits(TorchExecutor(), "2", **regions).double(), "fp32", want * (1 + 1e-5))
     assert bits(logits(TritonExecutor(exchange="elided"), "2", **regions)) == bits(here)

@@ -98,15 +98,6 @@ def test_prefill_needs_an_empty_cache(model):
     model.prefill([3])
 
 
-def test_concat_overflows_sooner_and_says_so():
-    model = decoder(kv_policy="concat")  # 10 entries on each of 2 rows
-    model.prefill([1, 2, 3])
-    for token in range(8):
-        model.step(token)
-    with pytest.raises(CacheError, match=r"KV cache \(concat\) is full: it holds 11 tokens, 10 on the last of 2 rows"):
-        model.step(1)
-
-
 @pytest.mark.parametrize("token", [31, -1, 10**6])
 def test_a_token_outside_the_vocabulary_is_named(model, token):
     with pytest.raises(ShapeError, match=f"token {token} is outside the vocabulary of 31"):

@@ -197,9 +197,8 @@ def test_a_prompt_that_breaks_off_is_run_again(single, monkeypatch):
     assert list(stream) == wanted
 
 
-@pytest.mark.parametrize("policy", ["shift", "concat"])
-def test_steps_after_forward_begin_with_an_empty_cache(policy):
-    model = decoder(kv_policy=policy)
+def test_steps_after_forward_begin_with_an_empty_cache():
+    model = decoder()
     model(torch.tensor([[5, 6, 7, 8, 9, 10, 11]]))
     logits = torch.stack([model.step(token) for token in (1, 2, 3)])
     model.reset()

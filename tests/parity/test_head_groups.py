@@ -122,18 +122,6 @@ def test_each_sequence_of_a_batch_equals_itself_alone(model, exchange, roomy):
         assert (logits[number] - wanted).norm() <= 1e-4 * wanted.norm()
 
 
-@exchanges
-@pytest.mark.parametrize("policy", ["shift", "concat"])
-@pytest.mark.parametrize("number", [2, 5])
-def test_both_policies_of_the_cache(number, policy, exchange, roomy):
-    executor = TorchExecutor(exchange=exchange)
-    longest = 40 if policy == "shift" else 3 * 40
-    check(
-        wafer("llama", "3x12", roomy, head_groups=number, kv_policy=policy, max_length=longest, executor=executor),
-        "llama",
-    )
-
-
 @pytest.mark.parametrize(("model", "dtype"), [("llama", "fp32"), ("qwen2", "bf16"), ("qwen3", "fp16")])
 def test_explicit_and_elided_are_the_same_bits(model, dtype, roomy):
     tokens, _ = judged(model)
@@ -169,17 +157,6 @@ def test_a_prefill_mesh_of_fewer_columns_has_as_many_groups(roomy):
     decoder = wafer("llama", "1x12", roomy, head_groups=6, prefill_mesh="4")
     assert decoder.placement.prefill.head_groups == 4
     check(decoder, "llama")
-
-
-@exchanges
-@pytest.mark.parametrize(("mesh", "taken"), [("13", ("12x13", 12)), ("2x9", ("2x9", 18))])
-def test_a_part_of_a_mesh_equals_the_model(mesh, taken, exchange, roomy):
-    """Check that a width of 24 and 36 tokens take 12 of 13 mesh rows; a mesh folded to a square stays whole."""
-    executor = TorchExecutor(exchange=exchange, poison=True)
-    decoder = wafer("qwen3", mesh, roomy, trim=True, max_length=36, executor=executor)
-    placement = decoder.placement
-    assert (str(placement.decode.mesh), placement.prefill.mesh.shape[0]) == taken
-    check(decoder, "qwen3")
 
 
 def test_a_number_that_does_not_fit_says_which_do(roomy):

@@ -149,16 +149,6 @@ def test_explicit_and_elided_are_the_same_bits(mesh, dtype, roomy):
     assert torch.equal(explicit, elided)
 
 
-@pytest.mark.parametrize("length", [1, 2, 11])
-def test_concat_gives_the_logits_of_shift(length, roomy):
-    tokens = some_tokens(GQA, 20)
-    shift, concat = (
-        logits_of(wafer(GQA, "3", roomy, max_length=60, kv_policy=policy), tokens, length)
-        for policy in ("shift", "concat")
-    )
-    assert_close(concat, judged(GQA, tokens, length, run=torch.float64), "fp32", shift)
-
-
 @pytest.mark.parametrize("exchange", ["explicit", "elided"])
 @pytest.mark.parametrize("mesh", ["2", "5x2"])
 def test_poison_reaches_no_logit(mesh, exchange, roomy):

@@ -127,7 +127,7 @@ def test_chunks_meshes_head_groups_placements_batches_and_exchanges_agree(mixtur
     assert torch.equal(run(elided, 3)[1], want)
     others = [wafer(folders(mixture), "1x4", device=roomy, head_groups=4, prefill_mesh="2")]
     for exchange in ("explicit", "elided"):  # three rows go to a region in a pass
-        regions, executor = ExpertRegions(2, 3, (1,)), TorchExecutor(exchange=exchange)
+        regions, executor = ExpertRegions(2, 3), TorchExecutor(exchange=exchange)
         others.append(wafer(folders(mixture), "2", device=roomy, prefill_mesh="4", experts=regions, executor=executor))
     in_chunks = [wafer(folders(mixture), "2", device=roomy, experts=where) for where in ("spread", ExpertRegions(2, 1))]
     for other in (*others, *in_chunks):

@@ -11,7 +11,6 @@ from wafer_triton.device import PRESETS
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import (
     BackendError,
-    CacheError,
     DeviceError,
     DtypeError,
     MeshError,
@@ -158,7 +157,6 @@ def test_a_prompt_without_a_plan_is_refused_by_its_placement():
     [
         ({"accumulate": "fp64"}, DtypeError, "accumulate='fp64': partial sums are kept in"),
         ({"dtype": "fp64"}, DtypeError, "dtype fp64 is not supported"),
-        ({"kv_policy": "ring"}, CacheError, "KV policy 'ring': choose one of"),
         ({"groups": [2]}, MeshError, r"groups = \[2\]: give the number of groups of each level but the last, such as"),
         ({"prefill_groups": 2}, MeshError, "groups = 2: give the number of groups"),
         ({"prefill_mesh": "four"}, MeshError, "mesh 'four': give a side such as 16"),

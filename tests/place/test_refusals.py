@@ -69,7 +69,7 @@ def test_weights_are_refused_alone_if_and_only_if_no_choice_of_prefill_holds_the
     """Compare the quick check, of the first choice and of the smallest, with a check of every choice."""
     shape, mesh = config_of(model), Mesh(side, side, device("wse2"))
     c = constants(mesh.device)
-    (choices,) = prefill_choices(mesh, shape, 64, c, "full", None, False)
+    choices = prefill_choices(mesh, shape, 64, c, "full", None)
     (decode, *_) = decode_blocks(shape, mesh, 64, c)
 
     def alone(*own):

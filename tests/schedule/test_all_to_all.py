@@ -12,7 +12,7 @@ from wafer_triton.count.routes import routes
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import MeshError, ShapeError
 from wafer_triton.ops import executor, run
-from wafer_triton.schedule.all_to_all import ALGORITHMS, busiest
+from wafer_triton.schedule.all_to_all import busiest
 from wafer_triton.schedule.product import Recipe, recipe
 from wafer_triton.verify.faults import Intent, check
 
@@ -22,9 +22,9 @@ DEVICE = replace(ROOMY, name="roomy")
 SQUARES = {(8, 8): 128, (6, 8): 96, (4, 8): 64}  # tiles over the busiest link, by the formula
 
 
-def made(rows: int, cols: int, algorithm: str, parts: int = 1, size: int = 1) -> Recipe:
+def made(rows: int, cols: int, parts: int = 1, size: int = 1) -> Recipe:
     shape = (rows, cols, parts, rows, cols, size)
-    return recipe("all_to_all", Mesh(rows, cols, DEVICE), "fp32", (shape,), (("algorithm", algorithm),))
+    return recipe("all_to_all", Mesh(rows, cols, DEVICE), "fp32", (shape,))
 
 
 def swapped(exchange: Recipe, how: str = "explicit") -> tuple[torch.Tensor, torch.Tensor]:
@@ -37,40 +37,31 @@ def swapped(exchange: Recipe, how: str = "explicit") -> tuple[torch.Tensor, torc
 @pytest.mark.parametrize("rows", range(1, 9))
 def test_every_core_gets_one_tile_from_every_core(rows):
     for cols in range(1, 9):
-        algorithms = ALGORITHMS if (rows + cols) % 4 == 0 else ("farthest",)
-        for algorithm in algorithms:
-            got, wanted = swapped(made(rows, cols, algorithm, 2 if algorithm == "farthest" else 1, 2))
-            assert torch.equal(got, wanted), (rows, cols, algorithm)
-    assert torch.equal(*swapped(made(rows, 3, "shift", 2), "elided"))
+        got, wanted = swapped(made(rows, cols, 2, 2))
+        assert torch.equal(got, wanted), (rows, cols)
+    assert torch.equal(*swapped(made(rows, 3, 2), "elided"))
 
 
-@pytest.mark.parametrize("algorithm", ["shift", "farthest"])
 @pytest.mark.parametrize("mesh", SQUARES, ids=str)
-def test_the_busiest_link_carries_as_much_as_has_to_cross_the_middle(mesh, algorithm):
-    counted = account(made(*mesh, algorithm).schedule)
-    assert counted.busiest_link_bytes == 4 * SQUARES[mesh] == 4 * busiest(*mesh)
-    (rows, cols), bundles = mesh, account(made(*mesh, "shift").schedule)
-    # the busiest link of a round carries a bundle of C - 1 to 1 columns, then of rows
-    assert bundles.stages == rows + cols - 2 and bundles.serial_bytes == 4 * rows * cols * (rows + cols - 2) // 2
+def test_the_busiest_link_carries_as_much_as_has_to_cross_the_middle(mesh):
+    assert account(made(*mesh).schedule).busiest_link_bytes == 4 * SQUARES[mesh] == 4 * busiest(*mesh)
 
 
 @pytest.mark.parametrize("mesh", [*SQUARES, (5, 5), (3, 4), (2, 8), (7, 4)], ids=str)
 def test_in_both_orders_of_axes_links_are_busy_nearly_as_long_as_the_bound(mesh):
     """Check the bytes that follow one another over the busiest link of every round."""
     bound = 4 * 2 * busiest(*mesh)
-    assert account(made(*mesh, "farthest", 2).schedule).serial_bytes <= 1.3 * bound
-    assert account(made(*mesh, "farthest", 1, 2).schedule).serial_bytes <= 2 * bound
+    assert account(made(*mesh, 2).schedule).serial_bytes <= 1.3 * bound
+    assert account(made(*mesh, 1, 2).schedule).serial_bytes <= 2 * bound
 
 
 def test_two_routes_an_axis_serve_all_cores():
-    assert [routes(made(6, 8, algorithm).schedule).colours for algorithm in ("shift", "farthest")] == [8, 8]
-    assert routes(made(3, 4, "shift").schedule).colours == 8, "as many on any mesh"
+    assert [routes(made(*mesh).schedule).colours for mesh in ((3, 4), (6, 8))] == [8, 8]
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("mesh", [(1, 2), (3, 4), (4, 2)], ids=str)
-def test_it_is_checked(mesh, algorithm):
-    exchange = made(*mesh, algorithm, 2)
+def test_it_is_checked(mesh):
+    exchange = made(*mesh, 2)
     assert check(exchange.schedule, Intent.of(exchange)).ok
     wrong = replace(exchange, reference=lambda tiles: tiles)
     (finding,) = check(exchange.schedule, Intent.of(wrong)).findings
@@ -78,14 +69,12 @@ def test_it_is_checked(mesh, algorithm):
 
 
 def test_it_is_drawn(tmp_path):
-    draw.schedule(made(2, 3, "farthest").schedule, tmp_path / "all.svg")
+    draw.schedule(made(2, 3).schedule, tmp_path / "all.svg")
     assert "all_to_all" in (tmp_path / "all.svg").read_text()
 
 
-def test_faulty_sizes_and_algorithms_are_refused():
-    with pytest.raises(MeshError, match="all-to-all algorithm 'star': choose one of shift, farthest, ring"):
-        made(2, 2, "star")
+def test_faulty_sizes_are_refused():
     with pytest.raises(MeshError, match="all-to-all in 3 parts; give 1, or 2"):
-        made(2, 2, "ring", 3)
+        made(2, 2, 3)
     with pytest.raises(ShapeError, match=r"all_to_all of \[2, 2, 3\] on mesh 2x2: give x as \[2, 2, parts, 2, 2, elem"):
         recipe("all_to_all", Mesh(2, 2, DEVICE), "fp32", ((2, 2, 3),), ())

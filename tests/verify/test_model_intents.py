@@ -29,7 +29,7 @@ TITLES = {
     "embedding",
     "head",
 }
-CUT = {"head_groups": 2, "experts": ExpertRegions(2, 1, (1,))}
+CUT = {"head_groups": 2, "experts": ExpertRegions(2, 1)}
 
 
 @pytest.mark.parametrize("family", SUPPORTED["model_type"])
@@ -84,7 +84,7 @@ def test_the_expert_ids_of_a_pass_fill_every_row_of_every_region(side, capacity,
             assert len(set(taken)) == len(taken)
 
 
-def test_the_routings_fill_every_pass_and_every_expert_replica():
+def test_the_routings_fill_every_pass_and_every_expert():
     on, schedule, intent = in_regions(4, 2, 2)
     given = drawn(schedule, intent, intent.runs, seed=3)
     assert intent.reference is not None
@@ -101,7 +101,7 @@ def test_the_routings_fill_every_pass_and_every_expert_replica():
 
 def test_a_missing_pass_is_named_with_its_rounds():
     square = Mesh(4, 4, DEVICE)
-    on = block.Block(MIXTURE, square, expert_regions=replace(fewest_regions(square), capacity=2, copies=(1,)))
+    on = block.Block(MIXTURE, square, expert_regions=replace(fewest_regions(square), capacity=2))
     args = (expert_regions.prefill_experts_in_regions, on, 2, 0, 2)
     schedule, intent = block.schedule(*args), sub_layer_intent(*args)
     assert check(schedule, intent).ok

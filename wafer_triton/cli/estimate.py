@@ -17,7 +17,6 @@ from wafer_triton.cli.options import (
     WEIGHTS_DTYPE,
     Command,
     count,
-    experts_of,
     given,
     number,
     option,
@@ -54,7 +53,7 @@ def estimate(args: argparse.Namespace) -> int:
 
 def arguments_of(args: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments of an estimate from the options of its kind."""
-    return _with_experts(args, _with_model(given(args)))
+    return _with_model(given(args))
 
 
 def notes_of(args: argparse.Namespace, options: dict[str, Any]) -> list[str]:
@@ -108,7 +107,7 @@ def plan(args: argparse.Namespace) -> int:
         from wafer_triton.cli import serve
 
         return serve.plan(args)
-    options = _with_experts(args, _with_model(given(args)))
+    options = _with_model(given(args))
     options = {name: value for name, value in options.items() if name not in ("slo", "rate")}
     device = find_device(args.device)
     sides = min(device.rows, device.cols) // args.step
@@ -154,14 +153,6 @@ def _with_model(options: dict[str, Any]) -> dict[str, Any]:
     return options | {"model": of_sizes(*(sizes[name] for name in ("dim", "ffn", "heads", "kv_heads", "layers")))}
 
 
-def _with_experts(args: argparse.Namespace, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of an estimate, with one option for the place of the experts."""
-    if "experts" not in options:
-        return options
-    own = {name: value for name, value in options.items() if name not in ("copies", "routing")}
-    return own | {"experts": experts_of(args, options["model"])}
-
-
 def _title(subject: str, options: dict[str, Any]) -> str:
     """Return the title: the subject of the estimate, and every option with a value."""
     from wafer_triton.compare.sweep import asked
@@ -185,7 +176,6 @@ PROGRAM = option(
     help="the model's own, or the one that WaferLLM measured: one head, full-width keys (default: %(default)s)",
 )
 AS_IF = option("--as-if", action="store_true", help="price a model that the device does not hold as if it did")
-TRIM = option("--trim", action="store_true", help="leave cores idle that hold little but padding")
 GROUPS = option("--groups", type=count, metavar="N", help="groups of the K-tree's first level (default: the best)")
 REQUEST = (size("--input", "tokens of the prompt"), size("--output", "tokens of the answer"))
 KINDS = (
@@ -218,13 +208,13 @@ KINDS = (
     Command(
         "decode",
         estimate,
-        (*MODEL, MESH, DEVICE, size("--context", "tokens in the cache"), GROUPS, HEADS, PROGRAM, AS_IF, TRIM),
+        (*MODEL, MESH, DEVICE, size("--context", "tokens in the cache"), GROUPS, HEADS, PROGRAM, AS_IF),
         "one token",
     ),
     Command(
         "prefill",
         estimate,
-        (*MODEL, MESH, DEVICE, size("--tokens", "tokens of the prompt"), HEADS, *EXPERTS, PROGRAM, AS_IF, TRIM),
+        (*MODEL, MESH, DEVICE, size("--tokens", "tokens of the prompt"), HEADS, EXPERTS, PROGRAM, AS_IF),
         "a prompt",
     ),
     Command(
@@ -238,7 +228,7 @@ KINDS = (
             *REQUEST,
             GROUPS,
             HEADS,
-            *EXPERTS,
+            EXPERTS,
             PROGRAM,
             AS_IF,
         ),
@@ -296,7 +286,7 @@ COMMANDS = (
             DEVICE,
             *REQUEST,
             HEADS,
-            *EXPERTS,
+            EXPERTS,
             PROGRAM,
             option(
                 "--step", type=count, default=20, metavar="N", help="sides are multiples of N (default: %(default)s)"

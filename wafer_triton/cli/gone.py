@@ -12,10 +12,12 @@ COMMANDS: dict[str, str] = {
 OPTIONS: dict[str, str] = {
     "--against": "the CSV of a sweep has all columns",
     "--draw": "give --json, which has the numbers of the picture",
+    "--copies": "give --experts regions, where every expert has one region",
     "--hardware-price": "the cost of a run is its energy a token",
     "--kwh-price": "the cost of a run is its energy a token",
     "--lifetime-hours": "the cost of a run is its energy a token",
     "--out": "of `plan-training` it drew the links; its --json has the hottest one",
     "--picture": "a sweep draws one picture, its curves",
     "--perplexity": "give --accuracy",
+    "--trim": "a phase takes its whole mesh; a mesh of fewer rows has less padding",
 }

@@ -192,13 +192,9 @@ HEADS = option(
     "--head-groups", type=count, metavar="N",
     help="groups of heads on the columns (default: in each phase the fastest on the wafer)",
 )  # fmt: skip
-EXPERTS = (
-    option(
-        "--experts", choices=("spread", "regions"),
-        help="place of a mixture's experts in prefill: each over the whole mesh, or in a region (default: the faster)",
-    ),
-    option("--copies", type=count, metavar="N", help="with --experts regions: copies of the hottest, by --routing"),
-    option("--routing", type=path, metavar="FILE", help="for --copies: the experts of tokens, by --routing-out"),
+EXPERTS = option(
+    "--experts", choices=("spread", "regions"),
+    help="place of a mixture's experts in prefill: each over the whole mesh, or in a region (default: the faster)",
 )  # fmt: skip
 CHECKPOINT = option(
     "--model", required=True, metavar="PATH|NAME", help="a Hugging Face folder, or smollm2-135m (fetched)"
@@ -210,7 +206,7 @@ PLACE = (
         help="virtual cores of a region, 16 or 16x24; plan: fastest on the wafer, slow here (default: %(default)s)",
     ),
     HEADS,
-    *EXPERTS,
+    EXPERTS,
 )  # fmt: skip
 EMULATE_ON = (
     option(
@@ -250,19 +246,6 @@ def searching(args: argparse.Namespace) -> None:
             f"a --mesh such as 16 takes none",
             file=sys.stderr, flush=True,
         )  # fmt: skip
-
-
-def experts_of(args: argparse.Namespace, model: str | Path) -> Any:
-    """Return the place of a model's experts by `EXPERTS`; ConfigError for options that do not go together."""
-    if (args.copies is None) != (args.routing is None) or (args.copies and args.experts != "regions"):
-        raise ConfigError("--copies of the hottest experts: give --experts regions and --routing FILE with it, or none")
-    if args.copies is None:
-        return args.experts
-    from wafer_triton.cost.placement import HotRegions
-    from wafer_triton.shape.read import shape_of
-    from wafer_triton.shape.routing import read_trace
-
-    return HotRegions(read_trace(args.routing, shape_of(model)), args.copies)
 
 
 def checkpoint_of(args: argparse.Namespace, tokens: int = 1) -> Checkpoint:

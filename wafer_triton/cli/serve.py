@@ -156,7 +156,7 @@ def plan(args: argparse.Namespace) -> int:
         raise ConfigError("--slo and --rate go together: give the bounds of a request, and the requests a second")
     if args.model is None:
         raise ConfigError("--slo plans for a model: give --model")
-    others = ("dim", "ffn", "heads", "kv_heads", "layers", "head_groups", "experts", "copies", "routing")
+    others = ("dim", "ffn", "heads", "kv_heads", "layers", "head_groups", "experts")
     more = [name for name in others if getattr(args, name) is not None]
     more += [name for name, usual in (("program", "full"), ("step", 20)) if getattr(args, name) != usual]
     if more:

@@ -97,7 +97,7 @@ def too_small(mesh: Mesh, shape: DecoderShape, context: int, program: str, sprea
     for layer in range(shape.num_hidden_layers):
         for kind in shape.kinds(layer):
             regions, held = (regions, held + sizes[kind]) if held + sizes[kind] <= limit else (regions + 1, sizes[kind])
-    room = device_regions(mesh, inference.layout_of(None, program))
+    room = device_regions(mesh, inference.layout_of(program))
     return max(sizes.values()) > limit or regions > room
 
 

@@ -21,9 +21,7 @@ from wafer_triton.schedule.product import tiles
 from wafer_triton.shape.decoder import DecoderShape
 
 
-def full(
-    mesh: Mesh, shape: DecoderShape, c: Constants, program: str, head_groups: int | None, layout: str | None = None
-) -> Capacity:
+def full(mesh: Mesh, shape: DecoderShape, c: Constants, program: str, head_groups: int | None) -> Capacity:
     """Return the capacity at which decode just fits; SramError or MeshError if one token a row does not fit.
 
     `head_groups` None takes the number that decode takes with a full cache.
@@ -31,7 +29,7 @@ def full(
 
     def place(candidate: Mesh, own: DecoderShape = shape, entries: int = 1) -> layers.Block:
         context = entries * candidate.shape[0]
-        return decode_placed(candidate, own, context, c, None, program, head_groups, layout)[0]
+        return decode_placed(candidate, own, context, c, None, program, head_groups)[0]
 
     def holds(entries: int) -> bool:
         try:
@@ -42,7 +40,7 @@ def full(
 
     fitted(place, mesh, None, shape)
     tokens = most(holds)
-    block, own = place(mesh, shape, tokens), layout_of(layout, program)
+    block, own = place(mesh, shape, tokens), layout_of(program)
     needs = [decode_need(block, kind) for kind in ("attention", layers.feed_forward(block)[-1])]
     held = {buffer.name for sub_layer, args in decode.sharing(block, "attention")
             for buffer in drafted(sub_layer, block, *args).buffers.values() if buffer.role == "cache"}  # fmt: skip

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from wafer_triton.cost import capacity, layers, padding, placement
+from wafer_triton.cost import capacity, layers, placement
 from wafer_triton.cost.bands import Basis, basis, product_sizes, unmeasured
 from wafer_triton.cost.cap import Routed, cap
 from wafer_triton.cost.constants import Constants, constants
@@ -101,72 +101,62 @@ def gemv(
 
 def decode(
     *, device: DeviceLike = "wse2", model: Model, mesh: Any, context: int, groups: int | None = None,
-    program: str = "full", as_if: bool = False, head_groups: int | None = None, trim: bool = False,
-    layout: str | None = None, dtype: str | None = None,
+    program: str = "full", as_if: bool = False, head_groups: int | None = None, dtype: str | None = None,
 ) -> Layered:  # fmt: skip
     """Return the cost of one token of decode, after which the cache holds `context` tokens.
 
     `groups` is the number of groups on the first of two levels of the K-trees (None: the best),
     `head_groups` the number of head groups on the columns (None: the best that fits; the paper-benchmark program has
-    one). With `trim` decode takes the rows of the mesh that hold more than padding, see `wafer_triton.cost.padding`.
-    `layout` says how regions lie on the device, see `wafer_triton.place.layouts` (None: in rectangles, in the
-    paper-benchmark program by area). `dtype` is the storage of the weights, of `device.dtype.WEIGHTS` (None: fp16).
+    one). Regions lie on the device in rectangles; in the paper-benchmark program they are counted by area, see
+    `wafer_triton.place.layouts`. `dtype` is the storage of the weights, of `device.dtype.WEIGHTS` (None: fp16).
     """
     mesh, c = _mesh(device, mesh)
     shape, tree = shape_of(model, dtype), _groups(groups)
     (context,) = check_counts(context=context)
-    padding.check_trim(trim, program)
-
-    def part(candidate: Mesh) -> Mesh:
-        return padding.trimmed_decode(shape, candidate, context) if trim else candidate
 
     def place(candidate: Mesh, own: DecoderShape = shape) -> None:
-        decode_placed(part(candidate), own, context, c, tree, program, head_groups, layout)
+        decode_placed(candidate, own, context, c, tree, program, head_groups)
 
     mesh, why = fitted(place, mesh, as_if, shape)
-    return replace(decode_on(part(mesh), shape, context, c, tree, program, head_groups, layout), as_if=why)
+    return replace(decode_on(mesh, shape, context, c, tree, program, head_groups), as_if=why)
 
 
 def prefill(
     *, device: DeviceLike = "wse2", model: Model, mesh: Any, tokens: int, program: str = "full",
-    as_if: bool = False, head_groups: int | None = None, trim: bool = False, experts: Placement = None,
-    layout: str | None = None, dtype: str | None = None,
+    as_if: bool = False, head_groups: int | None = None, experts: Placement = None, dtype: str | None = None,
 ) -> Layered:  # fmt: skip
     """Return the cost of prefill for `tokens` tokens, in chunks if the device does not hold them at once.
 
     `head_groups` is the number of head groups on the columns, at most one a column (None: the best; the paper-benchmark
-    program has one). With `trim` prefill takes the part of a square mesh that needs the fewest
-    multiply-adds, see `wafer_triton.cost.padding`. `experts` is the place of a mixture's experts, see
-    `wafer_triton.cost.placement` (None: where it is the fastest). `layout` and `dtype` are as in `decode`.
+    program has one). `experts` is the place of a mixture's experts, see `wafer_triton.cost.placement` (None: where it
+    is the fastest). `dtype` is as in `decode`.
     """
     mesh, c = _mesh(device, mesh)
     shape = shape_of(model, dtype)
     (tokens,) = check_counts(tokens=tokens)
-    padding.check_trim(trim, program)
     anywhere = placement.unordered(experts, shape)
 
     def place(candidate: Mesh, own: DecoderShape = shape) -> None:
-        prefill_placed(candidate, own, tokens, c, program, head_groups, trim, anywhere, layout)
+        prefill_placed(candidate, own, tokens, c, program, head_groups, anywhere)
 
     mesh, why = fitted(place, mesh, as_if, shape)
-    return replace(prefill_on(mesh, shape, tokens, c, program, head_groups, trim, experts, layout), as_if=why)
+    return replace(prefill_on(mesh, shape, tokens, c, program, head_groups, experts), as_if=why)
 
 
 def request(
     *, device: DeviceLike = "wse2", model: Model, prefill_mesh: Any, decode_mesh: Any, input: int,
     output: int, groups: int | None = None, program: str = "full", as_if: bool = False, head_groups: int | None = None,
-    experts: Placement = None, layout: str | None = None, dtype: str | None = None,
+    experts: Placement = None, dtype: str | None = None,
 ) -> RequestCost:  # fmt: skip
     """Return the cost of a prompt of `input` tokens and an answer of `output` tokens; `groups` is as in `decode`.
 
-    `head_groups` is for both phases (None: the best of each), `experts` is as in `prefill`, `layout` and `dtype`
-    as in `decode`. The model is placed as `generate` places it. The steps from region to region, and
-    from one phase to the other, are priced as the schedules that run.
+    `head_groups` is for both phases (None: the best of each), `experts` is as in `prefill`, `dtype` as in `decode`.
+    The model is placed as `generate` places it. The steps from region to region, and from one phase to the other, are
+    priced as the schedules that run.
     """
     place, reasons = request_place(
         device=device, model=model, prefill_mesh=prefill_mesh, decode_mesh=decode_mesh, input=input, output=output,
-        groups=groups, program=program, as_if=as_if, head_groups=head_groups, experts=experts, layout=layout,
-        dtype=dtype,
+        groups=groups, program=program, as_if=as_if, head_groups=head_groups, experts=experts, dtype=dtype,
     )  # fmt: skip
     whole = request_on(place, input, output, constants(place.decode.mesh.device), program)
     regions = device_regions(as_mesh(decode_mesh, find_device(device)), place.layout)
@@ -176,7 +166,7 @@ def request(
 def request_place(
     *, device: DeviceLike = "wse2", model: Model, prefill_mesh: Any, decode_mesh: Any, input: int,
     output: int, groups: int | None = None, program: str = "full", as_if: bool = False, head_groups: int | None = None,
-    experts: Placement = None, layout: str | None = None, dtype: str | None = None,
+    experts: Placement = None, dtype: str | None = None,
 ) -> tuple[Placed, str | None]:  # fmt: skip
     """Return the placement of a `request`, and the reasons if the device does not hold it, else None."""
     decode_mesh, c = _mesh(device, decode_mesh)
@@ -185,16 +175,16 @@ def request_place(
     anywhere = placement.unordered(experts, shape)
 
     def both(first: Mesh, second: Mesh, own: DecoderShape = shape) -> Placed:
-        return request_placed(first, second, own, input, output, c, tree, program, head_groups, experts, layout)
+        return request_placed(first, second, own, input, output, c, tree, program, head_groups, experts)
 
     def shared(candidate: Mesh, own: DecoderShape = shape) -> None:
         both(candidate, candidate, own)
 
     def after(candidate: Mesh, own: DecoderShape = shape) -> None:
-        decode_placed(candidate, own, input + output, c, tree, program, head_groups, layout)
+        decode_placed(candidate, own, input + output, c, tree, program, head_groups)
 
     def before(candidate: Mesh, own: DecoderShape = shape) -> None:
-        prefill_placed(candidate, own, input, c, program, head_groups, False, anywhere, layout)
+        prefill_placed(candidate, own, input, c, program, head_groups, anywhere)
 
     try:
         return both(prefill_mesh, decode_mesh), None
@@ -209,11 +199,11 @@ def request_place(
 
 def kv(
     *, device: DeviceLike = "wse2", model: Model, mesh: Any, program: str = "full",
-    head_groups: int | None = None, layout: str | None = None, dtype: str | None = None,
+    head_groups: int | None = None, dtype: str | None = None,
 ) -> Capacity:  # fmt: skip
     """Return the tokens that the KV cache of a decode mesh holds beside all resident buffers of decode.
 
-    With concatenation one row takes every new token. `layout` and `dtype` are as in `decode`. "paper-benchmark" counts
+    With concatenation one row takes every new token. `dtype` is as in `decode`. "paper-benchmark" counts
     as the paper does: regions by area, layers spread evenly over them, every width cut evenly over a line, and no
     workspace. `head_groups` None takes the number that `decode` takes with a full cache.
     """
@@ -222,7 +212,7 @@ def kv(
     if layers.is_paper_benchmark(program):
         HeadGroups(shape.paper_benchmark(), mesh.shape[1], 1 if head_groups is None else head_groups)  # raises for more
         return capacity.paper_benchmark(mesh, shape)
-    return capacity.full(mesh, shape, c, program, head_groups, layout)
+    return capacity.full(mesh, shape, c, program, head_groups)
 
 
 def energy(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from typing import TypeVar
@@ -16,10 +15,10 @@ from wafer_triton.cost.price import Cost, Groups, price_on, priced
 from wafer_triton.cost.results import Layered, RequestCost
 from wafer_triton.device import ANY
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import SramError, WaferError
+from wafer_triton.errors import WaferError
 from wafer_triton.place import moves
 from wafer_triton.place.layouts import LAYOUTS, device_regions
-from wafer_triton.place.regions import FullError, Placement, Prefill, Regions, decode_regions, placed, prefill_alone
+from wafer_triton.place.regions import Placement, Prefill, Regions, decode_regions, placed, prefill_alone
 from wafer_triton.shape.decoder import DecoderShape
 
 T = TypeVar("T")
@@ -29,14 +28,14 @@ MOST_STEPS = 1000  # steps of a growing cache that a request prices; of a longer
 
 def decode_placed(
     mesh: Mesh, shape: DecoderShape, context: int, c: Constants, groups: Groups = None, program: str = "full",
-    head_groups: int | None = None, layout: str | None = None,
+    head_groups: int | None = None,
 ) -> tuple[layers.Block, Regions]:  # fmt: skip
-    """Return the first of `layers.decode_blocks` that the device holds, and its regions; `layout` as in `layout_of`.
+    """Return the first of `layers.decode_blocks` that the device holds, and its regions.
 
     Raises SramError or FullError if none fits.
     """
     return first(
-        lambda block: (block, decode_regions(block, layout_of(layout, program))),
+        lambda block: (block, decode_regions(block, layout_of(program))),
         layers.decode_blocks(shape, mesh, context, c, groups, program, head_groups),
     )
 
@@ -49,10 +48,9 @@ def batch_placed(
     return first(lambda block: (decode_regions(block), block)[1], [replace(block, batch=batch) for block in blocks])
 
 
-def layout_of(layout: str | None, program: str) -> str:
-    """Return the layout of regions: `layout`, else "area" for the paper-benchmark program and rectangles for "full"."""
-    own = "area" if layers.is_paper_benchmark(program) else LAYOUTS[0]
-    return own if layout is None else layout
+def layout_of(program: str) -> str:
+    """Return the layout of regions: "area" for the paper-benchmark program, "rectangles" for "full"."""
+    return "area" if layers.is_paper_benchmark(program) else LAYOUTS[0]
 
 
 def first(place: Callable[[layers.Block], T], choices: Sequence[layers.Block]) -> T:
@@ -69,74 +67,53 @@ def first(place: Callable[[layers.Block], T], choices: Sequence[layers.Block]) -
 
 def decode_on(
     mesh: Mesh, shape: DecoderShape, context: int, c: Constants, groups: Groups = None, program: str = "full",
-    head_groups: int | None = None, layout: str | None = None,
+    head_groups: int | None = None,
 ) -> Layered:  # fmt: skip
     """Return the cost of `decode`; the error of a mesh that does not hold the model names no mesh that does."""
-    block, regions = decode_placed(mesh, shape, context, c, groups, program, head_groups, layout)
+    block, regions = decode_placed(mesh, shape, context, c, groups, program, head_groups)
     steps, between = layers.decode_steps(block, context, c), between_regions(block, regions, c)
     # the constants of the paper-benchmark program are fitted without the ways between regions
     timed = NOTHING if layers.is_paper_benchmark(program) else between
     whole = _layered("decode", block, steps, ends(block, 1, c), context, c, program, timed)
     return replace(
         whole, between_regions_cycles=between.cycles, head_groups=block.head_groups, regions=len(regions),
-        padding=padding.decode_ratio(block, context), layout=layout_of(layout, program),
+        padding=padding.decode_ratio(block, context), layout=layout_of(program),
         sram_peak_bytes=max(region.sram_peak_bytes for region in regions),
     )  # fmt: skip
 
 
 def prefill_choices(
-    mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str, head_groups: int | None, trim: bool,
+    mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str, head_groups: int | None,
     experts: Experts = None,
-) -> list[list[layers.Block]]:  # fmt: skip
-    """Return candidate blocks of prefill in lists, which are tried in order; with `trim` the first has a trimmed mesh.
-
-    Raises MeshError for head groups or regions of experts that do not fit.
-    """
-
-    def on(part: Mesh) -> layers.Block:
-        return layers.prefill_block(shape, part, c, program)
-
-    def choices(*made: layers.Block) -> list[layers.Block]:
-        return placement.placed(made, -(-tokens // made[0].mesh.shape[0]), c, experts)
-
-    lists = []
-    if trim:
-        with suppress(WaferError):
-            lists.append(choices(padding.trimmed_prefill(on, mesh.square(), tokens, c, head_groups)))
-    whole = on(mesh)
-    rows = -(-tokens // whole.mesh.shape[0])
-    return [*lists, choices(*layers.prefill_head_group_choices(whole, rows, c, head_groups))]
+) -> list[layers.Block]:  # fmt: skip
+    """Return candidate blocks of prefill; MeshError for head groups or regions of experts that do not fit."""
+    block = layers.prefill_block(shape, mesh, c, program)
+    rows = -(-tokens // block.mesh.shape[0])
+    return placement.placed(layers.prefill_head_group_choices(block, rows, c, head_groups), rows, c, experts)
 
 
 def prefill_placed(
-    mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str, head_groups: int | None, trim: bool,
-    experts: Experts = None, layout: str | None = None,
+    mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str, head_groups: int | None,
+    experts: Experts = None,
 ) -> tuple[Prefill, layers.Block]:  # fmt: skip
     """Return prefill on cores of its own, and the block of the head, which takes the last token alone.
 
     Raises SramError or FullError if it does not fit.
     """
-
-    def alone(choices: list[layers.Block]) -> tuple[Prefill, layers.Block]:
-        last = layers.decode_block(shape, replace(choices[0].mesh, fold=(1, 1)), 1, c, None, program, 1)
-        return prefill_alone(choices, last, tokens, layout_of(layout, program)), last
-
-    lists = prefill_choices(mesh, shape, tokens, c, program, head_groups, trim, experts)
-    for choices in lists[:-1]:
-        with suppress(SramError, FullError):
-            return alone(choices)
-    return alone(lists[-1])
+    choices = prefill_choices(mesh, shape, tokens, c, program, head_groups, experts)
+    last = layers.decode_block(shape, replace(choices[0].mesh, fold=(1, 1)), 1, c, None, program, 1)
+    return prefill_alone(choices, last, tokens, layout_of(program)), last
 
 
 def prefill_on(
     mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str = "full", head_groups: int | None = None,
-    trim: bool = False, experts: Experts = None, layout: str | None = None,
+    experts: Experts = None,
 ) -> Layered:  # fmt: skip
     """Return the cost of `prefill`; the error of a mesh that does not hold the model names no mesh that does."""
-    own, last = prefill_placed(mesh, shape, tokens, c, program, head_groups, trim, experts, layout)
+    own, last = prefill_placed(mesh, shape, tokens, c, program, head_groups, experts)
     whole = prefill_priced(own.block, own.at_once, last, tokens, c, program)
     peak = max(region.sram_peak_bytes for region in own.regions)
-    return replace(whole, regions=len(own.regions), layout=layout_of(layout, program), sram_peak_bytes=peak)
+    return replace(whole, regions=len(own.regions), layout=layout_of(program), sram_peak_bytes=peak)
 
 
 def prefill_priced(
@@ -178,15 +155,14 @@ def last_block(prefill: layers.Block, c: Constants, program: str) -> layers.Bloc
 def request_placed(
     prefill_mesh: Mesh, decode_mesh: Mesh, shape: DecoderShape, input: int, output: int, c: Constants,
     groups: Groups = None, program: str = "full", head_groups: int | None = None, experts: Experts = None,
-    layout: str | None = None,
 ) -> Placement:  # fmt: skip
     """Return the placement of a request, as in `generate` for the same meshes.
 
     Raises SramError or FullError.
     """
-    (choices,) = prefill_choices(prefill_mesh, shape, input, c, program, head_groups, False, experts)
+    choices = prefill_choices(prefill_mesh, shape, input, c, program, head_groups, experts)
     return first(
-        lambda block: placed(block, choices, input, layout_of(layout, program)),
+        lambda block: placed(block, choices, input, layout_of(program)),
         layers.decode_blocks(shape, decode_mesh, input + output, c, groups, program, head_groups),
     )
 

@@ -1,26 +1,17 @@
 """Padding: the multiply-adds of a mesh divided by the model's, above 1 where tiles are filled up to equal size.
 
 A width that is cut over P mesh lines is rounded up on each line. Of 4,096 over 660 rows each takes 7, and 586 rows hold
-all. Trimming takes only the part of a mesh that holds more than padding. The other cores stay idle: they are not part
-of the schedule's mesh.
+all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from wafer_triton.cost import layers
-from wafer_triton.cost.constants import Constants
-from wafer_triton.cost.phases import prefill_products
-from wafer_triton.cost.price import sum_cycles
 from wafer_triton.device.dtype import BYTES
-from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import ShapeError
 from wafer_triton.place.need import decode_need
-from wafer_triton.schedule import prefill
 from wafer_triton.schedule.block import Block
-from wafer_triton.shape.decoder import DecoderShape
 
 
 @dataclass(frozen=True)
@@ -73,64 +64,6 @@ def prefill_ratio(block: Block, tokens: int, at_once: int) -> float:
 def _all_layers(block: Block, counts: dict[str, int]) -> int:
     """Return the sum over all layers of a count that is given for each kind of block."""
     return sum(count * block.shape.layers_of[kind] for kind, count in counts.items())
-
-
-def trimmed_decode(shape: DecoderShape, mesh: Mesh, context: int) -> Mesh:
-    """Return a mesh cut to the fewest rows, such that no tile of decode is larger than on all rows."""
-    rows = mesh.rows
-    return replace(mesh, rows=max(-(-size // -(-size // rows)) for size in (shape.hidden_size, context)))
-
-
-def trimmed_prefill(
-    on: Callable[[Mesh], Block], mesh: Mesh, tokens: int, c: Constants, count: int | None = None
-) -> Block:
-    """Return the block on the square part of a mesh with the fewest multiply-adds that takes no more cycles.
-
-    `on` makes the block with one head group on a mesh. Cycles are of the products of `tokens` tokens, compared with
-    the whole mesh; `count` is as in `layers.prefill_head_group_choices`. A folded mesh is not trimmed.
-    """
-    whole = _choices(on(mesh), tokens, c, count)
-    limit = min(cycles for _, cycles, _ in whole)
-    parts = [replace(mesh, rows=side, cols=side) for side in _sides(on(mesh), tokens)] if mesh.fold == (1, 1) else []
-    every = [choice for part in parts for choice in _choices(on(part), tokens, c, count)] + whole
-    return min((choice for choice in every if choice[1] <= limit), key=lambda choice: choice[:2])[2]
-
-
-def _choices(block: Block, tokens: int, c: Constants, count: int | None) -> list[tuple[int, float, Block]]:
-    """Return the multiply-adds, cycles of products, and block of a layer for each number of head groups."""
-    side, found = block.mesh.shape[0], []
-    for choice in prefill.head_group_blocks(block, count):
-        products = prefill_products(choice, -(-tokens // side))
-        macs = sum(product.m * product.k * product.n * product.heads for product in products)
-        found.append((macs * side**3, sum_cycles(products, c) * side, choice))
-    return found
-
-
-def _sides(block: Block, tokens: int) -> set[int]:
-    """Return the smallest side of a square for each size of its tiles, up to the block's."""
-    shape, most = block.shape, block.mesh.rows
-    sides = {
-        -(-size // each)
-        for size in (
-            tokens,
-            shape.hidden_size,
-            shape.intermediate_size if shape.experts is None else shape.experts.width,
-        )
-        for each in range(-(-size // most), size + 1)
-    }
-    pairs = shape.head_dim // 2
-    return sides | {
-        side
-        for count in range(1, min(shape.num_attention_heads, most) + 1)
-        for each in range(1, pairs + 1)
-        if (side := count * -(-pairs // each)) <= most
-    }
-
-
-def check_trim(trim: bool, program: str) -> None:
-    """Raise ShapeError for `trim` with the paper-benchmark program."""
-    if trim and layers.is_paper_benchmark(program):
-        raise ShapeError("trim = True: the paper-benchmark program ran on all cores of its mesh; give program 'full'")
 
 
 def _resident_bytes(block: layers.Block) -> dict[str, int]:

@@ -2,51 +2,31 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.layers import prefill_steps, total
 from wafer_triton.cost.phases import region_products
 from wafer_triton.cost.price import sum_cycles
-from wafer_triton.errors import ConfigError, MeshError, check_counts, shown
+from wafer_triton.errors import ConfigError, MeshError, shown
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.expert_places import ExpertRegions, expected_demand
 from wafer_triton.shape.decoder import DecoderShape
-from wafer_triton.shape.routing import Trace
 
 PLACEMENTS = ("spread", "regions")
 EITHER = "either"  # both placements in any order: to find whether one fits, which needs no price
 MOST = 8  # the most regions along an axis that are tried
 PASSES = (1, 2, 3)  # capacities are tried for these expected numbers of passes
 
-
-@dataclass(frozen=True, eq=False)
-class HotRegions:
-    """The best regions, with `copies` copies of the experts with the most tokens of a trace, see `with_copies`.
-
-    Raises ShapeError for copies that are not a positive whole number.
-    """
-
-    trace: Trace
-    copies: int
-
-    def __post_init__(self) -> None:
-        check_counts(copies=self.copies)
-
-    def __str__(self) -> str:
-        return f"regions, {self.copies} {'copy' if self.copies == 1 else 'copies'} of the hottest"
-
-
-Placement = str | ExpertRegions | HotRegions | None
+Placement = str | ExpertRegions | None
 
 
 def checked(experts: Placement, shape: DecoderShape) -> None:
     """Raise ConfigError unless `experts` is a placement; one other than None needs a model with experts."""
     named = experts is None or (isinstance(experts, str) and experts in PLACEMENTS)
-    if not isinstance(experts, ExpertRegions | HotRegions) and not named:
+    if not isinstance(experts, ExpertRegions) and not named:
         raise ConfigError(f"experts {shown(experts)}: choose 'spread', 'regions' or ExpertRegions(side, capacity)")
     if experts is not None and shape.experts is None:
         raise ConfigError(f"{shape.name} has no experts to place; leave experts out")
@@ -62,8 +42,8 @@ def placed(choices: Sequence[Block], tokens: int, c: Constants, experts: Placeme
     """Return blocks of prefill with the placement `experts`, for `tokens` tokens a row, the best first.
 
     "spread" has each expert over the whole mesh. "regions" has the regions whose products are predicted to take the
-    fewest cycles. None takes the faster of the two, then the other; `HotRegions` adds copies. Raises MeshError for a
-    mesh that cannot be cut into regions, ConfigError as `checked`.
+    fewest cycles. None takes the faster of the two, then the other. Raises MeshError for a mesh that cannot be cut into
+    regions, ConfigError as `checked`.
     """
     if experts != EITHER:
         checked(experts, choices[0].shape)
@@ -87,9 +67,6 @@ def _ways(block: Block, tokens: int, c: Constants, experts: Placement) -> tuple[
                 f"{block.shape.name}: no regions for {count} experts on mesh {block.mesh}: its side {side} has no "
                 f"divisor from 2 to {MOST} whose square is at most {count}; take another mesh"
             )
-        if isinstance(experts, HotRegions):
-            made = (with_copies(regions, block.shape, experts, block.mesh.shape[0]) for regions in tried)
-            tried = list(dict.fromkeys(made))
         return tuple(tried)
     ways = [None, *tried[:1]]
     if either:
@@ -121,42 +98,6 @@ def _sides(block: Block) -> list[int]:
     return [side for side in range(2, MOST + 1) if block.mesh.shape[0] % side == 0 and side * side <= count]
 
 
-def with_copies(regions: ExpertRegions, shape: DecoderShape, hot: HotRegions, rows: int) -> ExpertRegions:
-    """Return regions with copies of the experts with the most tokens of a trace, over all layers.
-
-    Each copy in turn is given to the expert with the most tokens a copy; an expert has at most one copy a region. The
-    capacity is the largest `demand` of a layer, with the tokens of the trace in order.
-    """
-    counts = Counter(expert for layer in hot.trace for taken in layer for expert in taken)
-    lives, made = Counter(counts.keys()), list[int]()
-    for _ in range(hot.copies):
-        left = [expert for expert in sorted(counts) if lives[expert] < regions.count]
-        if not left:
-            break
-        made.append(max(left, key=lambda expert: counts[expert] / lives[expert]))
-        lives[made[-1]] += 1
-    regions = replace(regions, copies=tuple(made))
-    return replace(regions, capacity=max(demand(regions, shape, layer, rows) for layer in hot.trace))
-
-
-def demand(regions: ExpertRegions, shape: DecoderShape, layer: Sequence[Sequence[int]], rows: int) -> int:
-    """Return the most rows of tokens that one of `rows` rows of cores sends to a region; tokens are in order."""
-    assert shape.experts is not None, "regions are of a model that has experts"
-    homes = [
-        [region for region, living in enumerate(regions.living(shape.experts)) if expert in living]
-        for expert in range(shape.experts.count)
-    ]
-    tokens, most = -(-len(layer) // rows), 1
-    for start in range(0, len(layer), tokens):
-        turns, sent = Counter[int](), Counter[int]()
-        for taken in layer[start : start + tokens]:
-            for expert in taken:
-                sent[homes[expert][turns[expert] % len(homes[expert])]] += 1
-                turns[expert] += 1
-        most = max(most, *sent.values())
-    return most
-
-
 def where(block: Block, tokens: int) -> str | None:
     """Return the placement of experts in prefill of `tokens` tokens, in words; None for a dense model."""
     if block.shape.experts is None:
@@ -165,5 +106,4 @@ def where(block: Block, tokens: int) -> str | None:
     if regions is None:
         return "spread"
     passes = block.expected_passes(-(-tokens // block.mesh.shape[0]))
-    copies = f", {len(regions.copies)} copies" * bool(regions.copies)
-    return f"{regions.side} x {regions.side} regions{copies}, {regions.capacity} rows a pass, {passes} expected"
+    return f"{regions.side} x {regions.side} regions, {regions.capacity} rows a pass, {passes} expected"

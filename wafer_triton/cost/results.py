@@ -46,7 +46,7 @@ class Layered:
     """A predicted phase of inference: all layers and, in the full program, the embedding and the head."""
 
     program: str  # "full" or "paper-benchmark"
-    cores: str = field(metadata=named("cores that compute"))  # rows x columns of the mesh, without idle cores
+    cores: str = field(metadata=named("cores that compute"))  # rows x columns of the mesh
     tokens_per_second: float = field(metadata=as_in(Prediction, "tokens_per_second"))
     cycles_per_layer: float = field(metadata=unit("cycles"))
     compute_cycles_per_layer: float = field(metadata=unit("cycles"))
@@ -141,7 +141,6 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "seconds": unit("s", "time"),
     "against_seconds": unit("s", "its time"),
     "gpus": unit("GPUs", "on"),
-    "trim": named("trimmed"),
     "as_if": as_in(Layered, "as_if"),
     "experts": as_in(Layered, "experts"),
     "step": unit("cores"),

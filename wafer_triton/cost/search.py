@@ -215,7 +215,7 @@ class _Asked:
     def placed(self, mesh: Mesh, shape: DecoderShape) -> None:
         """Raise the error of a mesh that does not hold each phase of a model."""
         last = self.input + self.output
-        inference.prefill_placed(mesh, shape, *self.whole, False)
+        inference.prefill_placed(mesh, shape, *self.whole)
         inference.decode_placed(mesh, shape, last, self.c, None, self.program, self.head_groups)
 
     def prefill(self, side: int, way: Placement) -> _Prefilled:
@@ -231,7 +231,7 @@ class _Asked:
 
     def turning(self, side: int, way: Placement) -> float:
         """Return seconds of transposing and skewing the weights of prefill."""
-        placed, _ = inference.prefill_placed(self.mesh(side), self.shape, *self.whole, False, way)
+        placed, _ = inference.prefill_placed(self.mesh(side), self.shape, *self.whole, way)
         return inference.turning_cycles(placed, self.c) / self.device.clock_hz
 
     def tokens(self, side: int) -> _Tokens:

@@ -23,21 +23,16 @@ def _queued(*, m: int, k: int, per_token: int, **_: Any) -> tuple[tuple[int, ...
 @local_op(tiles=_queued, work=lambda *, m, k, **_: (0, 8 * m * k), outs=3, dtypes=_FP32)
 def enqueue_torch(
     slots: Tensor, ranks: Tensor, demand: Tensor, expert_ids: Tensor, real: Tensor, *, m: int, k: int, per_token: int,
-    regions: int, held: int, copies: tuple[tuple[int, int], ...],
+    regions: int, held: int,
 ) -> None:  # fmt: skip
     """Set slots [m, k] to the places of the first k of a token's chosen experts, and ranks [m, k] to their rows there.
 
-    Expert e has place e // regions of the `held` slots of region e % regions, and the places that `copies` has for it,
-    (e, slot); the tokens that choose it take these in turn. demand [1] is the most rows for a region. Tokens
-    whose `real` is not above 0 go nowhere: their slots are -1.
+    Expert e has place e // regions of the `held` slots of region e % regions. demand [1] is the most rows for a region.
+    Tokens whose `real` is not above 0 go nowhere: their slots are -1.
     """
     expert = cut(expert_ids, m, per_token)[..., :k].flatten(-2)
     taken = (cut(real, m, 1) > 0).expand(*real.shape[:-1], m, k).flatten(-2)
-    slot, order = expert % regions * held + (expert / regions).floor(), _before(expert, taken)
-    for copied in {number for number, _ in copies}:
-        own = [place for number, place in copies if number == copied]
-        for turn, place in enumerate(own, 1):
-            slot = slot.where((expert != copied) | (order % (len(own) + 1) != turn), place)
+    slot = expert % regions * held + (expert / regions).floor()
     rank = _before((slot / held).floor(), taken)
     cut(slots, m * k).copy_(slot.where(taken, -1.0))
     cut(ranks, m * k).copy_(rank.where(taken, 0.0))

@@ -11,15 +11,12 @@ from dataclasses import replace
 
 from wafer_triton.device import MOST, Device
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import ShapeError
 
 LAYOUTS = ("rectangles", "area")
 
 
 def laid_out(meshes: Sequence[Mesh], layout: str) -> list[Mesh]:
-    """Return the meshes with their positions, as many as the device has room for; ShapeError for an unknown layout."""
-    if layout not in LAYOUTS:
-        raise ShapeError(f"layout {layout!r}: choose one of {', '.join(LAYOUTS)}")
+    """Return the meshes with their positions, as many as the device has room for."""
     return _in_rows(meshes) if layout == "rectangles" else _in_one_row(meshes)
 
 

@@ -1,4 +1,4 @@
-"""Which region of cores holds which experts, copies among them, and how many rows of tokens are expected there."""
+"""Which region of cores holds which experts, and how many rows of tokens are expected there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import lru_cache
 from math import exp, lgamma, log, log1p
 
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import MeshError, ShapeError, check_counts, shown
+from wafer_triton.errors import MeshError, check_counts
 from wafer_triton.shape.moe import Experts
 
 MOST_HELD = 256  # experts of a region, whose numbers travel in the dtype of tiles
@@ -17,18 +17,14 @@ MOST_HELD = 256  # experts of a region, whose numbers travel in the dtype of til
 class ExpertRegions:
     """Experts in `side` x `side` regions, and the rows that a row of cores sends to each of them in a pass.
 
-    `copies` are experts that live in one region more, once for each time that they stand there. Raises ShapeError for
-    sizes that are not positive whole numbers.
+    Raises ShapeError for sizes that are not positive whole numbers.
     """
 
     side: int
     capacity: int
-    copies: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         check_counts(side=self.side, capacity=self.capacity)
-        if not isinstance(self.copies, tuple) or not all(type(expert) is int and expert >= 0 for expert in self.copies):
-            raise ShapeError(f"copies = {shown(self.copies)} must be numbers of experts, as in (3, 5)")
 
     @property
     def count(self) -> int:
@@ -36,35 +32,12 @@ class ExpertRegions:
         return self.side * self.side
 
     def living(self, experts: Experts) -> tuple[tuple[int, ...], ...]:
-        """Return the experts of every region: one after the other in turn, then copies where the fewest live.
-
-        Raises MeshError for a copy of an unknown expert, or of one that lives in every region.
-        """
-        living = [list(range(region, experts.count, self.count)) for region in range(self.count)]
-        for expert in self.copies:
-            free = [own for own in living if expert not in own]
-            if not 0 <= expert < experts.count or not free:
-                why = "lives in all of them" if 0 <= expert < experts.count else f"is none of {experts.count}"
-                raise MeshError(
-                    f"{experts.name}: no further copy of expert {expert} in {self.count} regions, it {why}; leave it "
-                    f"out"
-                )
-            min(free, key=len).append(expert)
-        return tuple(map(tuple, living))
+        """Return the experts of every region: one after the other in turn."""
+        return tuple(tuple(range(region, experts.count, self.count)) for region in range(self.count))
 
     def held(self, experts: Experts) -> int:
-        """Return the most experts of a region, copies among them."""
-        return max(map(len, self.living(experts)))
-
-    def homes(self, experts: Experts) -> tuple[tuple[int, int], ...]:
-        """Return the slot of every copy, as (expert, slot): `held` slots of a region follow one another."""
-        held = self.held(experts)
-        return tuple(
-            (expert, region * held + place)
-            for region, own in enumerate(self.living(experts))
-            for place, expert in enumerate(own)
-            if expert % self.count != region
-        )
+        """Return the most experts of a region."""
+        return -(-experts.count // self.count)
 
     def expected_passes(self, top_k: int, tokens: int, rows: int) -> int:
         """Return the passes of `tokens` tokens on each of `rows` rows, each of which takes `top_k` experts."""
@@ -83,7 +56,6 @@ class ExpertRegions:
                 f"{e.name}: {self.held(e)} experts in each of {self.side} x {self.side} regions; {MOST_HELD} are the "
                 f"most, give more regions"
             )
-        self.homes(e)
 
 
 def fewest_regions(mesh: Mesh) -> ExpertRegions:

@@ -70,8 +70,8 @@ def _routing(b: Builder, block: Block, m: int, role: str) -> None:
     b.buffer("real", (m,), "fp32", "input")
     b.buffer("demand", (1,), "fp32", "output")
     routed(b, block, "x", m)
-    queued: dict[str, Any] = {"m": m, "k": e.top_k, "per_token": e.per_token, "regions": regions.count}
-    queued |= {"held": regions.held(e), "copies": regions.homes(e)}
+    queued: dict[str, Any] = {"m": m, "k": e.top_k, "per_token": e.per_token}
+    queued |= {"regions": regions.count, "held": regions.held(e)}
     b.round(b.local("enqueue", ("slots", "ranks", "demand"), ("expert_ids", "real"), **queued), label="queue")
     all_reduce(b, "demand", "y", op="maximum", groups=block.groups, label="queue")
     if e.shared:

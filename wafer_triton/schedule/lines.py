@@ -1,25 +1,17 @@
 """All-to-all along one mesh row or column: the senders and receivers, and the round in which a tile crosses a link.
 
-- "shift": in every round all tiles that have not arrived move on, so a link carries bundles that shrink;
-- "farthest": in every round a link carries one tile each way, of the waiting tiles the one with the farthest to go;
-- "ring": bundles go one way around the interleaved ring, whose steps take at most two hops.
+In every round a link carries one tile each way, of the waiting tiles the one with the farthest to go.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
-from heapq import heappop, heappush
-from typing import NamedTuple
+from functools import lru_cache
 
 import numpy as np
 
-from wafer_triton.schedule.ring import ring, ring_position
 from wafer_triton.schedule.rounds import Index
-
-ALGORITHMS = ("shift", "farthest", "ring")
 
 
 @dataclass(frozen=True)
@@ -43,15 +35,6 @@ class MeshLine:
         """Of every pair of sender and receiver, the sender's slot of the tile and the receiver's."""
         return _slots(self)
 
-    @cached_property
-    def targets(self) -> list[list[int]]:
-        """Return the receiver of each core [length], itself left out."""
-        targets: list[list[int]] = [[] for _ in range(self.length)]
-        for source, target in self.slots:
-            if source != target:
-                targets[source].append(target)
-        return targets
-
 
 @lru_cache(maxsize=64)
 def _slots(line: MeshLine) -> dict[tuple[int, int], tuple[int, int]]:
@@ -66,66 +49,22 @@ def _slots(line: MeshLine) -> dict[tuple[int, int], tuple[int, int]]:
     return pairs
 
 
-class Move(NamedTuple):
-    """In a round the tile from position `source` to position `target` of a line goes from core `here` to `there`."""
-
-    source: int
-    target: int
-    here: int
-    there: int
-
-
-Place = tuple[str, int]  # "src", "dst" or "waiting", and the slot there
 Sends = tuple[
     tuple[tuple[str, Index], tuple[str, Index]], Index, Index
 ]  # both ends as buffer and slots, senders, receivers
 
 
 @lru_cache(maxsize=32)
-def planned(line: MeshLine, algorithm: str) -> tuple[list[list[Sends]], int]:
+def planned(line: MeshLine) -> tuple[list[list[Sends]], int]:
     """Return the exchanges of every round, as slots by position, senders and receivers; and the slots for waiting.
 
     A moving tile lies in a slot that is free when it arrives: a slot that is sent in that round is not. The return
     route is the forward route reversed.
     """
     if line.back:
-        onward, slots = planned(replace(line, back=False), algorithm)
+        onward, slots = planned(replace(line, back=False))
         return [[_backwards(sends) for sends in exchanges] for exchanges in reversed(onward)], slots
-    if algorithm == "farthest":
-        return _farthest(line)
-    held: dict[tuple[int, int], Place] = {}
-    free: list[list[int]] = [[] for _ in range(line.length)]  # of the slots for waiting, each a heap
-    used = [0] * line.length
-    rounds = list[list[Sends]]()
-    for moves in MOVES[algorithm](line):
-        # by both ends, way and number in that way: the sender, its slot, the receiver and its slot
-        groups: dict[tuple[str, str, bool, int], list[tuple[int, int, int, int]]] = defaultdict(list)
-        sent: dict[tuple[str, str, bool, int], int] = defaultdict(int)
-        freed = []
-        for source, target, here, there in moves:
-            sent_from, sent_to = line.slots[source, target]
-            src, before = held.pop((source, target), ("src", sent_from))
-            if src == "waiting":
-                freed.append((here, before))
-            if there == target:
-                dst, after = "dst", sent_to
-            elif free[there]:
-                dst, after = "waiting", heappop(free[there])
-            else:
-                dst, after = "waiting", used[there]
-                used[there] += 1
-            if there != target:
-                held[source, target] = dst, after
-            way = src, dst, there > here
-            number = sent[(*way, here)]
-            sent[(*way, here)] = number + 1
-            groups[(*way, number)].append((there, after, here, before))
-        for core, slot in freed:
-            heappush(free[core], slot)
-        if groups:
-            sends = ((key, np.array(sorted(group)).T) for key, group in sorted(groups.items()))
-            rounds.append([_exchange(line.length, *key[:2], moves) for key, moves in sends])
-    return rounds, max(used)
+    return _farthest(line)
 
 
 def _exchange(length: int, src: str, dst: str, moves: Index) -> Sends:
@@ -178,30 +117,3 @@ def _backwards(sends: Sends) -> Sends:
     other = {"src": "dst", "dst": "src"}
     ends = (other.get(dst, dst), placed), (other.get(src, src), held)
     return ends, recv[order], send[order]
-
-
-def _shift(line: MeshLine) -> Iterator[list[Move]]:
-    """Move tiles so that in round t every tile is t hops from its source."""
-    for done in range(line.length - 1):
-        moves = []
-        for way in (1, -1):
-            for source, targets in enumerate(line.targets):
-                here = source + way * done
-                moves += [Move(source, target, here, here + way) for target in targets if (target - here) * way > 0]
-        yield moves
-
-
-def _ring(line: MeshLine) -> Iterator[list[Move]]:
-    """Move tiles so that in step t every tile is t steps of the interleaved ring from its source."""
-    length, order, position = line.length, ring(line.length).tolist(), ring_position(line.length).tolist()
-    for done in range(length - 1):
-        moves = []
-        for source, targets in enumerate(line.targets):
-            start = position[source]
-            here, there = (order[(start + steps) % length] for steps in (done, done + 1))
-            onward = sorted((position[target] - start) % length for target in targets)
-            moves += [Move(source, order[(start + away) % length], here, there) for away in onward if away > done]
-        yield moves
-
-
-MOVES = {"shift": _shift, "ring": _ring}

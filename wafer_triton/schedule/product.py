@@ -180,7 +180,7 @@ def _all_reduce(
     return Recipe(builder.build(), (("x", ""),), ("x", "", x), reference, combined=axis)
 
 
-def _all_to_all(mesh: Mesh, dtype: str, x: Shape, algorithm: str = "farthest") -> Recipe:
+def _all_to_all(mesh: Mesh, dtype: str, x: Shape) -> Recipe:
     if len(x) != 6 or not x[:2] == x[3:5] == mesh.shape:
         side = f"{mesh.shape[0]}, {mesh.shape[1]}"
         raise ShapeError(f"all_to_all of {list(x)} on mesh {mesh}: give x as [{side}, parts, {side}, elements]")
@@ -188,7 +188,7 @@ def _all_to_all(mesh: Mesh, dtype: str, x: Shape, algorithm: str = "farthest") -
     builder = Builder(mesh, f"all_to_all of {parts * size} elements a pair of cores")
     for name, role in (("x", "input"), ("out", "output")):
         builder.buffer(name, (rows, cols, size), dtype, role, parts)
-    all_to_all(builder, "x", "out", size=size, parts=parts, algorithm=algorithm)
+    all_to_all(builder, "x", "out", size=size, parts=parts)
 
     def reference(tiles: Any) -> Any:
         whole = tiles.reshape(rows, cols, parts, rows, cols, size)

@@ -135,7 +135,7 @@ def together(
     alone = replace(first, fold=(1, 1)) != second
 
     def prefilled(tokens: int) -> Callable[[int], Placement]:
-        (choices,) = inference.prefill_choices(first, shape, load.prompt, c, "full", None, False, given.where(shape))
+        choices = inference.prefill_choices(first, shape, load.prompt, c, "full", None, given.where(shape))
         return lambda caches: inference.first(
             lambda one: placed(replace(one, batch=caches), choices, tokens), blocks
         )  # fmt: skip
@@ -173,7 +173,7 @@ def split(shape: DecoderShape, device: Device, load: Load, given: Given, columns
     _, block = fastest_decode(list(meshes(right, given.decode_mesh)), shape, load, given)
 
     def prefilled(mesh: Mesh) -> Prefill:
-        return inference.prefill_placed(mesh, shape, load.prompt, c, "full", None, False, given.where(shape))[0]
+        return inference.prefill_placed(mesh, shape, load.prompt, c, "full", None, given.where(shape))[0]
 
     prefills = fastest_prefill(list(meshes(left, given.prefill_mesh)), shape, load, given)
     own = first_of(partial(prefilled, mesh) for mesh in prefills)

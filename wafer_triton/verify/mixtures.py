@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from wafer_triton.schedule import block as blocks
 from wafer_triton.schedule import expert_regions, experts
 from wafer_triton.schedule.block import Block, SubLayer
-from wafer_triton.schedule.expert_places import ExpertRegions
 from wafer_triton.shape.moe import Experts
 from wafer_triton.verify.plain import fed, joined, normed, plain_intent, straight
 from wafer_triton.verify.provenance import Intent
@@ -156,35 +155,22 @@ def _choice(e: Experts, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _routing(block: Block, logits: Tensor, real: Tensor) -> TokenRouting:
-    """Return the routing of tokens whose `real` is above 0; others go nowhere.
-
-    Tokens of a mesh row that choose an expert with replicas go to its places in turn.
-    """
+    """Return the routing of tokens whose `real` is above 0; others go nowhere."""
     e, regions = experts_of(block), regions_of(block)
     expert_ids, shares, close = _choice(e, logits)
     own = expert_ids[:, : e.top_k]
     slots, ranks, most = own.new_full(own.shape, -1.0), own.new_zeros(own.shape), 0
-    homes, held, tokens = _homes(e, regions), regions.held(e), len(own) // block.mesh.shape[0]
+    held, tokens = regions.held(e), len(own) // block.mesh.shape[0]
     for row in range(block.mesh.shape[0]):
-        seen, queued = [0] * e.count, [0] * regions.count
+        queued = [0] * regions.count
         for token in range(row * tokens, (row + 1) * tokens):
             for choice, expert in enumerate(map(int, own[token].tolist()) if real[token] > 0 else ()):
-                region, place = homes[expert][seen[expert] % len(homes[expert])]
+                place, region = divmod(expert, regions.count)
                 slots[token, choice], ranks[token, choice] = region * held + place, queued[region]
-                seen[expert], queued[region] = seen[expert] + 1, queued[region] + 1
+                queued[region] += 1
         most = max(most, *queued)
     routing = TokenRouting(expert_ids, shares, slots, ranks, own.new_tensor([most]))
     return TokenRouting(*(each * float("nan") for each in routing)) if bool(close.any()) else routing
-
-
-def _homes(e: Experts, regions: ExpertRegions) -> list[list[tuple[int, int]]]:
-    """Return for each expert its (region, place in the region), followed by the ones of its replicas."""
-    homes = [[(expert % regions.count, expert // regions.count)] for expert in range(e.count)]
-    for region, living in enumerate(regions.living(e)):
-        for place, expert in enumerate(living):
-            if (region, place) not in homes[expert]:
-                homes[expert].append((region, place))
-    return homes
 
 
 def _with_shared(block: Block, x: Tensor, h: Tensor, routing: TokenRouting, *weights: Tensor) -> Tensor:
