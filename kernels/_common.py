@@ -7,6 +7,7 @@ int64, arithmetic is fp32, and a value is rounded once, to nearest even, when it
 from __future__ import annotations
 
 import ctypes
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -16,12 +17,14 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.backends.compiler import GPUTarget
 
 from wafer_triton.errors import BackendError
 
 INTERPRET = tl.constexpr(triton.knobs.runtime.interpret)
 
 BOX = 64  # rows and columns that TMA copies at once: as wide as it swizzles 16-bit values
+COOPERATIVE = 95  # CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH
 MAX_BLOCK = 4096  # elements of a tile that one program copies at once
 
 
@@ -133,29 +136,59 @@ def warps(elements: int) -> int:
     return 2 if elements >= 2048 else 1
 
 
+def target() -> GPUTarget | None:
+    """Return what Triton compiles for on the current GPU, None under the interpreter.
+
+    BackendError if Triton cannot start.
+    """
+    if INTERPRET:
+        return None
+    try:
+        return triton.runtime.driver.active.get_current_target()
+    except Exception as error:  # a kind for each of no compiler, no headers, no libcuda
+        reason = " ".join(str(error).split())[:200]
+        raise BackendError(
+            f"Triton cannot start on this GPU ({type(error).__name__}: {reason}); install gcc and Python's headers, or "
+            f"use backend='torch'"
+        ) from None
+
+
 def on_hopper() -> bool:
     """Return whether kernels are compiled for NVIDIA's Hopper."""
-    target = None if INTERPRET else triton.runtime.driver.active.get_current_target()
-    return target is not None and target.backend == "cuda" and 90 <= target.arch < 100
+    on = target()
+    return on is not None and on.backend == "cuda" and 90 <= on.arch < 100
+
+
+def load_kernel(kernel: Any, gpu: int) -> None:
+    """Load a compiled kernel on a GPU, for which Triton 3.6 compiles a launcher in C."""
+    with torch.cuda.device(gpu):
+        kernel._init_handles()
 
 
 def resident(kernel: Any, device: torch.device) -> int:
-    """Return how many programs of a compiled kernel the driver says a GPU holds at once; 0 without a CUDA driver.
+    """Return how many programs of a compiled kernel the driver says a GPU holds at once.
 
-    BackendError if the driver does not answer.
+    0 without a CUDA driver, and with a UserWarning where it does not launch programs that wait for each other.
     """
     if INTERPRET or device.type != "cuda" or torch.version.cuda is None:
         return 0
     kernel._init_handles()  # loads the binary, and lets it use its shared memory
-    has, programs = torch.cuda.get_device_properties(device), ctypes.c_int()
+    has, (gpu, cooperative, programs) = torch.cuda.get_device_properties(device), (ctypes.c_int() for _ in range(3))
     threads = kernel.metadata.num_warps * has.warp_size
     driver = ctypes.CDLL("libcuda.so.1")  # torch's own CUDA calls end there
-    failed = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(
-        ctypes.byref(programs), ctypes.c_void_p(kernel.function), threads, ctypes.c_size_t(kernel.metadata.shared)
-    )
-    if failed:
-        raise BackendError(
-            f"the driver of {has.name} does not say how many programs of {kernel.name} it holds (CUDA error {failed}); "
-            f"use launch='rounds'"
+    failed = (
+        driver.cuCtxGetDevice(ctypes.byref(gpu))
+        or driver.cuDeviceGetAttribute(ctypes.byref(cooperative), COOPERATIVE, gpu)
+        or driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(
+            ctypes.byref(programs), ctypes.c_void_p(kernel.function), threads, ctypes.c_size_t(kernel.metadata.shared)
         )
+    )
+    if failed or not cooperative.value:
+        why = f"does not say what it holds at once (CUDA error {failed})" if failed else "has no cooperative launches"
+        warnings.warn(
+            f"the driver of {has.name} {why}: each round of explicit MeshGEMM is a launch of its own, with the same "
+            f"results, in more time; exchange='elided' needs neither",
+            stacklevel=2,
+        )
+        return 0
     return int(has.multi_processor_count * programs.value)

@@ -36,23 +36,24 @@ def best(key: tuple[Any, ...], ways: Sequence[Way], launch: Callable[[Way], None
     """Return the fastest of `ways` for this key; a way that does not compile or fit on this GPU is passed over."""
     if INTERPRET or device.type != "cuda" or os.environ.get("WAFER_TRITON_TUNE") == "0":
         return ways[0]
-    if COMPILING.get():  # so that a later trial finds all ways compiled
-        for way in ways[1:]:
-            with suppress(*_REFUSED):
-                launch(way)
-        return ways[0]
     name = " ".join(map(str, key))
     path = _path(torch.cuda.get_device_name(device))
     known = _read(path)
     if name in known and known[name] in ways:
         return known[name]
+    if COMPILING.get():  # so that a later trial finds all ways compiled
+        for way in ways[1:]:
+            launch(way)
+        return ways[0]
     if torch.cuda.is_current_stream_capturing():
         return ways[0]
     found = stable(ways, lambda way, rep: triton.testing.do_bench(lambda: launch(way), warmup=rep / 4, rep=rep))
     known[name] = found
     with suppress(OSError):  # a home that cannot be written to: known for this process only
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(known, indent=1, sort_keys=True))
+        beside = path.with_suffix(f".{os.getpid()}")  # no other process reads half a file
+        beside.write_text(json.dumps(known, indent=1, sort_keys=True))
+        beside.replace(path)
     return found
 
 

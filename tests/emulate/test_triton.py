@@ -12,6 +12,7 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 import torch
+from triton.backends.compiler import GPUTarget
 
 from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.emulate import triton as triton_executor
@@ -19,6 +20,7 @@ from wafer_triton.emulate.program import POOL
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.errors import BackendError
+from wafer_triton.kernels import _common
 from wafer_triton.ops import mesh_gemm, run
 from wafer_triton.ops.testing import assert_close
 from wafer_triton.schedule.builder import Builder
@@ -290,6 +292,23 @@ def test_programs_at_rest_make_room_for_a_new_one(small_old_gpu, monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2000 if cleared else 1000, 2000))
     TritonExecutor(device="cuda").admit(schedule, buffers)
     assert cleared == [True]
+
+
+def test_a_gpu_older_than_its_atomics_is_named(small_old_gpu, monkeypatch):
+    monkeypatch.setattr(triton_executor, "target", lambda: GPUTarget("cuda", 61, 32))
+    words = r": Tesla V100 has compute capability 6.1, and kernels need 7.0 or later; use backend='torch'"
+    with pytest.raises(BackendError, match=words):
+        TritonExecutor(device="cuda").admit(recipe("gemm", Mesh(2, 2), "fp32", ((2, 2), (2, 2)), ()).schedule, [])
+
+
+def test_without_a_c_compiler_triton_says_what_to_install(small_old_gpu, monkeypatch, tmp_path):
+    monkeypatch.setattr(_common, "INTERPRET", False)
+    monkeypatch.delenv("CC", raising=False)
+    for name, value in {"PATH": "", "TRITON_CACHE_DIR": str(tmp_path), "TRITON_LIBCUDA_PATH": str(tmp_path)}.items():
+        monkeypatch.setenv(name, value)
+    words = r"^Triton cannot start .* \(RuntimeError: Failed to find C compiler.*\); install gcc .* backend='torch'$"
+    with pytest.raises(BackendError, match=words):
+        TritonExecutor(device="cuda").admit(recipe("gemm", Mesh(2, 2), "fp32", ((2, 2), (2, 2)), ()).schedule, [])
 
 
 def test_a_gpu_without_bf16_is_named(small_old_gpu):

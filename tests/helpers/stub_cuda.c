@@ -5,10 +5,10 @@
 typedef void (*Recorder)(uint64_t function, const uint32_t *shape, int cooperative, void **params);
 static Recorder recorder;
 static uintptr_t functions;
-static int resident = 1;
+static int cooperative_launches = 1;
 
 void stub_record(Recorder by) { recorder = by; }
-void stub_holds(int programs) { resident = programs; }
+void stub_cooperates(int launches) { cooperative_launches = launches; }
 
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **params, void **extra) {
   int cooperative = 0;
@@ -36,13 +36,18 @@ CUresult cuFuncGetAttribute(int *value, CUfunction_attribute which, CUfunction f
   return CUDA_SUCCESS;
 }
 
+CUresult cuCtxGetDevice(CUdevice *device) {
+  *device = 0;
+  return CUDA_SUCCESS;
+}
+
 CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute which, CUdevice device) {
-  *value = 227 * 1024; /* the shared memory of a block on sm_90, which is all that is asked for */
+  *value = which == CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH ? cooperative_launches : 227 * 1024; /* shared memory */
   return CUDA_SUCCESS;
 }
 
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *programs, CUfunction function, int threads, size_t shared) {
-  *programs = resident;
+  *programs = 1;
   return CUDA_SUCCESS;
 }
 

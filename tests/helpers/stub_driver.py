@@ -62,7 +62,7 @@ class Stub:
         stub = ctypes.CDLL(library, ctypes.RTLD_GLOBAL)
         triton.knobs.nvidia.libcuda_path = folder
         self.launches: list[Launched] = []
-        self.holds = stub.stub_holds  # how many programs a multiprocessor is to hold
+        self.cooperates = stub.stub_cooperates  # whether it has cooperative launches
         self._kernels: dict[int, CompiledKernel] = {}
         arguments = ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint32), ctypes.c_int, ctypes.POINTER(ctypes.c_void_p)
         self._recorder = ctypes.CFUNCTYPE(None, *arguments)(self._record)

@@ -226,9 +226,9 @@ def test_all_rounds_need_a_gpu_that_holds_the_programs():
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """Return a function that patches a GPU of 132 multiprocessors and the driver's answer, programs or a failure."""
+    """Return a function that patches a GPU of 132 multiprocessors and the driver's answers, programs or a failure."""
 
-    def holds(programs: int, failure: int = 0) -> list:
+    def holds(programs: int, failure: int = 0, cooperative: int = 1) -> list:
         asked = []
 
         def occupancy(found, function, threads, shared):
@@ -236,7 +236,14 @@ def gpu(monkeypatch):
             found._obj.value = programs
             return failure
 
-        driver = SimpleNamespace(cuOccupancyMaxActiveBlocksPerMultiprocessor=occupancy)
+        def attribute(found, which, gpu):
+            found._obj.value = cooperative if which == 95 else 0
+            return 0
+
+        driver = SimpleNamespace(
+            cuOccupancyMaxActiveBlocksPerMultiprocessor=occupancy, cuDeviceGetAttribute=attribute,
+            cuCtxGetDevice=lambda gpu: 0,
+        )  # fmt: skip
         has = SimpleNamespace(name="Some GPU", multi_processor_count=132, warp_size=32)
         monkeypatch.setattr(torch.version, "cuda", "13.0")
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: has)
@@ -253,10 +260,16 @@ def test_the_driver_says_how_many_programs_a_gpu_holds(gpu):
     asked = gpu(5)
     assert _common.resident(kernel, torch.device("cuda")) == 5 * 132 and asked == [(0xABC, 128, 16384)]
     assert _common.resident(kernel, torch.device("cpu")) == 0
-    gpu(5, failure=400)
-    words = r"Some GPU does not say how many programs of rounds it holds \(CUDA error 400\); use launch='rounds'"
-    with pytest.raises(BackendError, match=words):
-        _common.resident(kernel, torch.device("cuda"))
+    for answer, why in (
+        ({"failure": 400}, r"does not say what it holds at once \(CUDA error 400\)"),
+        ({"cooperative": 0}, "has no cooperative launches"),
+    ):
+        gpu(5, **answer)
+        words = (
+            f"^the driver of Some GPU {why}: each round of explicit MeshGEMM is a launch of its own, .* exchange='elid"
+        )
+        with pytest.warns(UserWarning, match=words):
+            assert _common.resident(kernel, torch.device("cuda")) == 0
 
 
 def test_a_launch_of_all_rounds_is_cooperative(monkeypatch):

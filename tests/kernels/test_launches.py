@@ -122,15 +122,16 @@ def test_a_local_operation(launched):
 
 
 def test_launches_follow_the_driver_s_limit(launched):
-    """MeshGEMM on 4 x 4 cores: a GPU with room for all, and one with room for 13."""
+    """MeshGEMM on 4 x 4 cores: a GPU with room for all, one with room for 13, and one without cooperative launches."""
     *moves, rounds = launched["executor 16"]
     assert {launch["kernel"] for launch in moves} == {"_exchange_kernel", "_ops_kernel"}, "which copies tiles back"
     assert shape(rounds) == ("_rounds_kernel", [16, 1, 1], 32, True)
     assert (rounds["args"]["rounds"], rounds["args"]["cores"]) == (4, 16)
-    alone = [launch for launch in launched["executor 13"] if launch["kernel"] == "_round_kernel"]
-    assert "_rounds_kernel" not in {launch["kernel"] for launch in launched["executor 13"]}
-    adds = [launch["args"]["P"][6] for launch in alone]
-    assert adds == ["constexpr[False]", *["constexpr[True]"] * 3]
+    for gpu in ("executor 13", "executor 16, no cooperative launches"):
+        alone = [launch for launch in launched[gpu] if launch["kernel"] == "_round_kernel"]
+        assert "_rounds_kernel" not in {launch["kernel"] for launch in launched[gpu]}
+        adds = [launch["args"]["P"][6] for launch in alone]
+        assert adds == ["constexpr[False]", *["constexpr[True]"] * 3]
 
 
 def launch_all(compiler: str) -> dict[str, list[dict]]:
@@ -227,12 +228,13 @@ def by_executor(stub, compute_shift, since) -> dict[str, list[dict]]:
     torch.version.cuda = "13.0"
     schedule = recipe("gemm", Mesh(4, 4), "bf16", ((64, 64), (64, 64)), ()).schedule
     done = {}
-    for has in (16, 13):
+    for has, words in ((16, ""), (13, ""), (16, ", no cooperative launches")):
+        stub.cooperates(not words)
         gpu = SimpleNamespace(name="Some GPU", multi_processor_count=has, warp_size=32)
         torch.cuda.get_device_properties = lambda device, gpu=gpu: gpu
         program = executor.TritonExecutor().bind(schedule, {name: torch.ones(4, 4, 16, 16) for name in "ab"})
         program.run()
-        done[f"executor {has}"] = since({})
+        done[f"executor {has}{words}"] = since({})
     return done
 
 

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from threading import Barrier, get_ident
 from types import SimpleNamespace
@@ -37,6 +38,17 @@ def test_kernels_that_are_compiled_are_not_compiled_again(seen):
     assert seen["again"] == 0 and len(seen["compiled"]) == 3
 
 
+@pytest.mark.slow
+def test_kernels_are_loaded_on_the_gpu_by_the_threads_that_compile(seen):
+    assert sorted(seen["loaded"]) == sorted(seen["compiled"]), "one of which does not fit"
+    assert seen["gpus"] == [3] * 3 and not seen["loaded by the caller"]
+
+
+@pytest.mark.slow
+def test_a_kernel_that_does_not_compile_raises_where_it_is_launched(seen):
+    assert seen["broken"] == [1, "CompileTimeAssertionFailure"]
+
+
 def test_the_interpreter_has_nothing_to_compile():
     from wafer_triton.emulate.triton import TritonExecutor
 
@@ -46,11 +58,15 @@ def test_the_interpreter_has_nothing_to_compile():
 def child() -> dict:
     import torch
     import triton
-    from triton.runtime import driver
+    import triton.language as tl
+    from triton.compiler import CompiledKernel
+    from triton.runtime import OutOfResources, driver
 
     from ahead import NoDevice
     from wafer_triton.device.mesh import Mesh
     from wafer_triton.emulate import triton as executor
+    from wafer_triton.emulate.parts import Launch
+    from wafer_triton.kernels._common import start
     from wafer_triton.schedule.builder import Builder
 
     driver.set_active(NoDevice("cuda", "90", "32"))
@@ -73,12 +89,36 @@ def child() -> dict:
             both.wait(timeout=300)
             threads.add(get_ident())
 
+    loaded, loaders, gpus = [], set(), []
+
+    def load(kernel) -> None:
+        loaded.append(kernel.name)
+        loaders.add(get_ident())
+        if len(loaded) == 1:
+            raise OutOfResources(300_000, 232_448, "shared memory")
+
+    CompiledKernel._init_handles = load
+    torch.cuda.current_device, torch.cuda.device = lambda: 3, lambda gpu: nullcontext(gpus.append(gpu))
+    on.graphs = True
     triton.knobs.compilation.listener = listen
     os.cpu_count = lambda: 2
     number = on.precompile(program.steps, lambda done, of: progress.append((done, of)))
     again = on.precompile(program.steps)
     unwritten = all(bool(program.memory[name].isnan().all()) for name in "yz")
+    seen = loaded.copy(), gpus.copy()
+
+    @triton.jit
+    def broken(x):
+        tl.static_assert(False)
+
+    launch = Launch("broken", lambda: start(broken, 1, torch.ones(1)))
+    failed = [on.precompile([launch])]
+    try:
+        launch()
+    except triton.CompilationError as error:
+        failed.append(type(error).__name__)
     return {
+        "loaded": seen[0], "gpus": seen[1], "loaded by the caller": get_ident() in loaders, "broken": failed,
         "number": number, "again": again, "progress": progress, "compiled": compiled, "threads": len(threads),
         "unwritten": unwritten,
     }  # fmt: skip

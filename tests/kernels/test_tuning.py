@@ -1,6 +1,7 @@
 """The choice between ways to launch a kernel."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -89,6 +90,28 @@ def test_while_kernels_are_compiled_ahead_all_ways_are_and_none_is_tried(gpu):
     with compiling():
         assert choose(gpu) == WAYS[0]
     assert gpu == WAYS[1:], "the caller launches the first"
+
+
+def test_while_kernels_are_compiled_ahead_a_known_way_is_the_only_one(gpu):
+    assert choose(gpu) == WAYS[1]
+    gpu.clear()
+    with compiling():
+        assert choose(gpu) == WAYS[1]
+    assert gpu == [], "the caller launches it"
+
+
+def test_an_interrupted_write_leaves_the_choices_on_disk(gpu, tmp_path, monkeypatch):
+    choose(gpu)
+    (path,) = tmp_path.iterdir()
+    write, known = Path.write_text, path.read_text()
+
+    def interrupted(path, text):
+        write(path, text[:9])
+        raise OSError
+
+    monkeypatch.setattr(Path, "write_text", interrupted)
+    choose(gpu, key=("elided", 128))
+    assert path.read_text() == known
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from wafer_triton.emulate.fuse import Folded, Group, Moved, Summed, Task
 from wafer_triton.emulate.parts import Launch, Memory, Products, Segment, Step, TileMap, Tree, shifts
 from wafer_triton.errors import BackendError
 from wafer_triton.kernels import SLOTS, table
-from wafer_triton.kernels._common import INTERPRET, Operand, compiling
+from wafer_triton.kernels._common import INTERPRET, Operand, compiling, load_kernel, target
 from wafer_triton.kernels.compute_shift import all_rounds, one_round, residency
 from wafer_triton.kernels.elided import Labels, elided
 from wafer_triton.kernels.exchange import Copies, exchange
@@ -32,6 +32,8 @@ from wafer_triton.kernels.tree import Receivers, TreeTables, fold, reduce_tree
 from wafer_triton.kernels.waiting import Watch
 from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
+
+OLDEST = 70  # compute capability times ten of the first GPUs that have atomics with acquire and release
 
 
 class TritonExecutor(Executor):
@@ -70,6 +72,13 @@ class TritonExecutor(Executor):
             self.watch.check()
 
     def admit(self, schedule: Schedule, fresh: list[Buffer]) -> None:
+        on = target() if self.graphs else None
+        if on is not None and on.backend == "cuda" and on.arch < OLDEST:
+            name, (major, minor) = torch.cuda.get_device_name(self.device), divmod(on.arch, 10)
+            raise BackendError(
+                f"{schedule.name}: {name} has compute capability {major}.{minor}, and kernels need {OLDEST / 10} or "
+                f"later; use backend='torch'"
+            )
         if self.graphs and any(buffer.dtype == "bf16" for buffer in fresh) and not torch.cuda.is_bf16_supported(False):
             name = torch.cuda.get_device_name(self.device)
             raise BackendError(f"{schedule.name}: {name} has no bf16 arithmetic; use fp16 or fp32, or backend='torch'")
@@ -82,11 +91,15 @@ class TritonExecutor(Executor):
         if INTERPRET.value:  # nothing to compile
             return 0
         with ThreadPoolExecutor(os.cpu_count()) as threads, self.on_device(), compiling():
-            with AsyncCompileMode(threads) as kernels:
+            gpu = torch.cuda.current_device() if self.graphs else None
+            # a way that a trial would pass over may fail; a kernel that must run fails again where it is launched
+            with AsyncCompileMode(threads, ignore_errors=True) as kernels:
                 for step in steps:
                     if isinstance(step, Launch):
                         step()
-                for done, _ in enumerate(as_completed(kernels.raw_futures), start=1):
+                for done, kernel in enumerate(as_completed(kernels.raw_futures), start=1):
+                    if gpu is not None and kernel.exception() is None:
+                        threads.submit(load_kernel, kernel.result(), gpu)
                     if progress is not None:
                         progress(done, len(kernels.raw_futures))
             return len(kernels.raw_futures)
