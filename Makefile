@@ -87,10 +87,10 @@ rehearse: .venv/.installed  ## `make gpu` with small rows on a CPU; its parts ar
 	$(PYTEST) tests/bench/test_rehearsal.py
 	WAFER_REHEARSE=1 $(PYTEST) tests/gpu
 
-pictures: .venv/.installed  ## draw the pictures of README.md and docs/gallery.md anew, in docs/pictures
+pictures: .venv/.installed  ## draw the pictures of README.md and docs anew, in docs/pictures
 	$(BIN)/python docs/pictures/draw.py
 
-screenshot: .venv/.installed  ## take the screenshot of docs/gallery.md anew, with Chromium
+screenshot: .venv/.installed  ## take the screenshot of docs/cli.md anew, with Chromium
 	PYTHONPATH=tests/helpers $(BIN)/python tests/helpers/screenshot.py
 
 docs: .venv/.installed  ## build the site of docs/ into build/site

@@ -50,24 +50,13 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     """Turn links between files of the repository into links between pages, whose texts are titles."""
     for pattern, link in LINKS:
         markdown = re.sub(pattern, link, markdown)
-    markdown = re.sub(r"\[(?:docs/)?[\w-]+\.md\](?=\(([\w-]+\.md))", lambda match: f"[{_title(match[1])}]", markdown)
-    return markdown.replace(THUMBNAILS, _thumbnails())
+    return re.sub(r"\[(?:docs/)?[\w-]+\.md\](?=\(([\w-]+\.md))", lambda match: f"[{_title(match[1])}]", markdown)
 
 
 def _title(page: str) -> str:
     """Return the first heading of a page."""
     source = ROOT / PAGES.get(page, f"docs/{page}")
     return source.read_text(encoding="utf-8").partition("# ")[2].partition("\n")[0]
-
-
-def _thumbnails() -> str:
-    """Return links to all pages to walk through, each with the page itself as its picture."""
-    each = (
-        f'<a href="pages/{name}.html">{" beside ".join(scenes)}<span><iframe src="pages/{name}.html" loading="lazy" '
-        f'title="{name}" tabindex="-1"></iframe></span></a>'
-        for name, scenes in WALKS.items()
-    )
-    return f'<div class="walks">{"".join(each)}</div>'
 
 
 def reference() -> str:
@@ -136,7 +125,6 @@ def _capacities() -> str:
     return f"{ROWS} rows of {ENTRIES} entries hold {', '.join(held)} tokens: concat fills the last row alone"
 
 
-THUMBNAILS = "<!-- thumbnails of pages to walk through -->"  # in a page of docs/
 WALKS: dict[str, dict[str, Callable[[], Schedule]]] = {
     "meshgemm": {"MeshGEMM": partial(_product, "gemm", "mesh"), "Cannon": partial(_product, "gemm", "cannon")},
     "summa": {"SUMMA": partial(_product, "gemm", "summa"), "all-gather": partial(_product, "gemm", "allgather")},

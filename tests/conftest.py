@@ -56,7 +56,6 @@ LARGE = (
     "docs/test_site",
     "docs/test_temp",
     "draw/test_page",
-    "draw/test_page_models",
     "draw/test_page_tiles",
     "draw/test_page_wafer",
     "draw/test_pictures",

@@ -29,7 +29,7 @@ def python(code: str) -> str:
 # --- names ---
 
 
-MODULES = {"distributed", "draw", "estimate"}  # modules of functions: estimate.gemm, draw.schedule
+MODULES = {"distributed", "draw", "estimate"}  # modules of functions: estimate.gemm, draw.links
 
 
 def test_all_is_sorted_complete_and_listed():
@@ -81,7 +81,7 @@ def test_one_schedule_is_counted_priced_checked_and_drawn(tmp_path):
     assert check(schedule, Intent(given={"x": "(y r) (x k)"}, result={"x": {"r": "y"}})).ok
     assert routes(schedule).colours > 0
     assert draw.rounds(schedule).startswith("a sum on mesh 2x4 of wse2\n")
-    draw.schedule(schedule, tmp_path / "sum.svg")
+    draw.links(schedule, tmp_path / "sum.svg")
     assert "a sum" in (tmp_path / "sum.svg").read_text()
 
 

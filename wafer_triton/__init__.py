@@ -29,7 +29,7 @@ _PUBLIC = {
     "verify.provenance": ("Intent",),
 }
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names}
-# Modules of functions: wafer_triton.estimate.gemm(...), wafer_triton.draw.schedule(...).
+# Modules of functions: wafer_triton.estimate.gemm(...), wafer_triton.draw.links(...).
 _MODULES = {"distributed": "ops.distributed", "draw": "draw", "estimate": "cost.estimate"}
 
 __all__ = sorted((*_HOME, *_MODULES))

@@ -1,4 +1,4 @@
-"""The pictures of README.md and docs/gallery.md, drawn beside this file: `make pictures`.
+"""The pictures of README.md and docs, drawn beside this file: `make pictures`.
 
 `python docs/pictures/draw.py FOLDER` draws them elsewhere. Nothing is run on a mesh: moves, hops and bytes are counted
 from schedules, times are predicted by the cost model. Every picture carries the numbers that it shows, so that a test
@@ -7,7 +7,6 @@ can compare them with newly computed ones.
 
 from __future__ import annotations
 
-import csv
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -18,25 +17,11 @@ from typing import Any
 import numpy as np
 
 from wafer_triton import Mesh, Schedule, draw, estimate
-from wafer_triton.compare.algorithms import compare_gemm
-from wafer_triton.compare.sweep import sweep
 from wafer_triton.cost.calibrate.paper import cells
-from wafer_triton.cost.constants import constants
-from wafer_triton.cost.layers import decode_block
 from wafer_triton.count.runs import kind
-from wafer_triton.draw import serving
-from wafer_triton.draw.figure import COLOURS, MARKERS, REST, picture, whole_ticks
-from wafer_triton.draw.times import of_token
+from wafer_triton.draw.figure import COLOURS, picture, whole_ticks
 from wafer_triton.errors import SramError
-from wafer_triton.place.regions import decode_regions
 from wafer_triton.schedule.product import recipe
-from wafer_triton.serve.load import Given, Load
-from wafer_triton.serve.policies import Policy, Shared
-from wafer_triton.serve.report import Slo, flat, report
-from wafer_triton.serve.simulate import simulate
-from wafer_triton.serve.sizes import priced
-from wafer_triton.serve.workload import both, poisson, uniform
-from wafer_triton.shape.read import shape_of
 
 SIDE, SIZE = 16, 512  # cores a side, and rows of the matrices: a core holds tiles of 32 x 32
 WIDE, SIDES = 1440, (60, 90, 120, 180, 240, 360, 480, 720)  # the product whose cycles are drawn, over cores a side
@@ -118,92 +103,13 @@ def _moves(axes: Any, name: str, schedule: Schedule, dark: bool) -> int:
     return longest
 
 
-def wafer(path: Path) -> None:
-    """Llama 3 8B for decode on a WSE-2."""
-    mesh = Mesh(180, 180)
-    block = decode_block(shape_of("llama3-8b"), mesh, SIZE, constants(mesh.device))
-    draw.wafer(decode_regions(block), path, f"Llama 3 8B on meshes of {mesh} of a WSE-2, {SIZE} tokens of cache")
-
-
-def compared(path: Path) -> None:
-    """Compare the algorithms of a product."""
-    rows = compare_gemm(360, WIDE, WIDE, WIDE, values=False)
-    title = f"[{WIDE:,}, {WIDE:,}] x [{WIDE:,}, {WIDE:,}] in fp16 on 360 x 360 cores of a WSE-2"
-    draw.compare(rows, path, title, Mesh(1, 1).device)
-
-
-def token(path: Path) -> None:
-    """Draw one token of Llama 3 8B through the regions of a WSE-2."""
-    mesh = Mesh(180, 180)
-    block = decode_block(shape_of("llama3-8b"), mesh, SIZE, constants(mesh.device))
-    title = f"One token of Llama 3 8B on meshes of {mesh} of a WSE-2, {SIZE} tokens of cache"
-    draw.token(of_token(decode_regions(block), block, SIZE), path, title)
-
-
-def tree_groups(path: Path) -> None:
-    """Sweep the groups of a K-tree."""
-    rows = sweep("gemv", {"groups": range(4, 41, 6)}, mesh=360, k=4096, n=4096)
-    title = "MeshGEMV [4096] x [4096, 4096] on 360 x 360 cores of a WSE-2"
-    draw.curves(rows, ["groups"], "cycles", path, title=title)
-
-
-def served(path: Path) -> None:
-    """Latency of Llama 3 8B on a WSE-2 against the rate of requests, and its knee."""
-    load, given = Load(64, 2048, 1024, 1024, 211), Given("187", "187")
-    times = priced("shared", shape_of("llama3-8b"), Mesh(1, 1).device, load, given)
-    lengths, policy = both(uniform(256, 1024), uniform(50, 370)), Policy(Shared(16384, 64), chunk=748)
-    rows = []
-    for rate in (1, 2, 4, 8, 12, 16, 20):
-        run = simulate(poisson(rate, 1000, lengths), times, policy)
-        rows.append({"rate": rate} | flat(report(run, times.pool, times.device, slo=Slo(2.0, 0.025))))
-    title = "Llama 3 8B on a WSE-2: prompts of 256 to 1,024 tokens, answers of 50 to 370"
-    title += "; in time: first token within 2 s (TTFT), then 25 ms a token (TPOT)"
-    serving.latency(rows, "rate", path, title)
-
-
-def head_groups(path: Path) -> None:
-    """Draw the rows of docs/head-groups.csv: cycles over the paper-benchmark program's, with one group and the best."""
-    rows = list(csv.DictReader((Path(__file__).parents[1] / "head-groups.csv").open(encoding="utf-8")))
-    best, one = (
-        [float(row[name]) / float(row["paper-benchmark program"]) for row in rows] for name in ("best", "one group")
-    )
-    point = f"The best number of head groups takes {min(best):.2f} to {max(best):.2f} of the cycles"
-    point += f", one group {min(one):.1f} to {max(one):.1f}"
-    title = (
-        "Cycles of a layer over the paper-benchmark program's, predicted on a WSE-2;\nsolid: the best number of groups"
-    )
-    with picture(path, 2.2, f"{title}, dashed: one group", point) as (figure, numbers):
-        for axes, phase in zip(figure.subplots(1, 2), ("decode", "prefill"), strict=True):
-            models = dict.fromkeys(row["model"] for row in rows)
-            for model, colour, marker in zip(models, COLOURS, MARKERS, strict=False):
-                own = [row for row in rows if (row["phase"], row["model"]) == (phase, model)]
-                sides = [int(row["mesh"].split("x")[0]) for row in own]
-                for name, style in (("one group", "--"), ("best", "-")):
-                    values = [float(row[name]) / float(row["paper-benchmark program"]) for row in own]
-                    numbers[f"{phase} of {model}, {name}"] = values
-                    label = model if name == "best" and phase == "decode" else None
-                    axes.plot(sides, values, style, color=colour, marker=marker, ms=3, label=label)
-            axes.axhline(1, color=REST, lw=0.6)
-            axes.set(title=phase, xlabel="cores a side", ylim=(0, None), xticks=sides)
-        figure.axes[0].legend(loc="lower left")
-
-
 PICTURES: dict[str, Callable[[Path], None]] = {
     "meshgemm.png": meshgemm,
     "meshgemm-dark.png": lambda path: meshgemm(path, dark=True),
     "reproduction.png": lambda path: draw.reproduction(cells(), path),
     "validation.png": draw.validation,
-    "wafer.png": wafer,
-    "token.png": token,
-    "schedule.png": lambda path: draw.schedule(product("mesh"), path),
-    "mesh.png": lambda path: draw.mesh(product("mesh", 8), path, round=5),
     "links.png": lambda path: draw.links(summed("star"), path),
-    "sram.png": lambda path: draw.sram(product("allgather", 24), path),
     "timeline.png": lambda path: draw.timeline(product("mesh", 8), path),
-    "compare.png": compared,
-    "sweep.png": tree_groups,
-    "serving.png": served,
-    "head-groups.png": head_groups,
 }
 
 

@@ -50,14 +50,11 @@ A width that is cut over P mesh rows is rounded up on each row. Of 4,096 over 66
 all, and the rest hold padding (`wafer_triton/cost/padding.py`). Where tokens and width both take 7 a mesh row, a
 product has 1.13 x 1.13 = 1.27 times the model's multiply-adds.
 
-![Cycles over the paper-benchmark program's on four models: decode and prefill](pictures/head-groups.png)
-
-[head-groups.csv](head-groups.csv) has all numbers of the picture: cycles of a layer, groups, padding, and bytes of
-SRAM. All cycles are predicted. Silicon has run the "paper-benchmark" program alone, scaled from a part of its
-layers: decode of Llama-3-8B on 420, 540 and 660 square and of Qwen2-72B on 540, prefill of Llama-3-8B on 480, 600 and
-720 and of Qwen2-72B on 600 ([validation.md](validation.md)). No model's own decoder was measured. The picture divides
-cycles by the paper-benchmark program's on the same mesh. Padding is the multiply-adds of the mesh over the model's
-multiply-adds. SRAM is the bytes that a layer needs on a core, workspace included.
+[head-groups.csv](head-groups.csv) has all numbers: cycles of a layer, groups, padding, and bytes of SRAM. All cycles
+are predicted. Silicon has run the "paper-benchmark" program alone, scaled from a part of its layers: decode of
+Llama-3-8B on 420, 540 and 660 square and of Qwen2-72B on 540, prefill of Llama-3-8B on 480, 600 and 720 and of
+Qwen2-72B on 600 ([validation.md](validation.md)). No model's own decoder was measured. Padding is the multiply-adds of
+the mesh over the model's multiply-adds. SRAM is the bytes that a layer needs on a core, workspace included.
 
 ## Decode
 
@@ -224,7 +221,7 @@ def page(rows: list[list[str]]) -> str:
             INTRODUCTION.format(context=f"{CONTEXT:,}") + decode_summary(decode_rows),
             steps.rstrip("\n"),
             prefill(prefill_rows).rstrip("\n"),
-            "\n`python docs/studies/head_groups.py` writes this page and the CSV anew, `make pictures` the picture.\n",
+            "\n`python docs/studies/head_groups.py` writes this page and the CSV anew.\n",
         )
     )
 

@@ -44,13 +44,9 @@ def folder(tmp_path, monkeypatch):
     ("line", "shown"),
     [
         (f"{GEMM} --picture links", "bytes to the east"),
-        (f"{GEMM} --picture mesh --round 2", "tiles of a"),
         (f"{GEMM} --picture timeline --algorithm cannon", "cycles of gemm"),
-        (f"{GEMM} --picture compare", "hops"),
-        ("gemv --k 16 --n 16 --mesh 4x2 --picture sram", "SRAM of a core"),
-        ("gemv --k 16 --n 16 --mesh 4 --picture compare", "hops"),
-        ("own.py:sums", "busiest_link_bytes"),
-        ("model --model smollm2-135m --mesh 64", "regions"),
+        ("gemv --k 16 --n 16 --mesh 4x2", "bytes to the south"),
+        ("own.py:sums", "bytes to the east"),
     ],
 )
 @pytest.mark.slow
@@ -67,7 +63,7 @@ def test_the_validation_is_drawn_where_it_is_asked_for(capsys, monkeypatch):
 
 
 def test_a_trace_goes_with_a_picture(folder, capsys):
-    assert main(shlex.split(f"draw {GEMM} --picture sram --trace t.json --json")) == 0
+    assert main(shlex.split(f"draw {GEMM} --picture timeline --trace t.json --json")) == 0
     assert json.loads(capsys.readouterr().out) == {"files": ["picture.png", "t.json"]}
     assert json.loads((folder / "t.json").read_text())["traceEvents"]
 
@@ -78,13 +74,8 @@ def test_a_trace_goes_with_a_picture(folder, capsys):
         (f"{GEMM} --out x.gif", "x.gif: a picture is one of .png, .svg, .pdf; end its name with one of them"),
         (f"{GEMM} --out nowhere/x.png", "nowhere/x.png: No such file or directory; give another path"),
         (f"{GEMM} --trace nowhere/t.json", "nowhere/t.json: No such file or directory; give another path"),
-        (f"{GEMM} --picture compare --algorithm cannon", "--algorithm cannon: --picture compare shows all algorithms"),
-        (f"{GEMM} --round 1", "--round 1: only --picture mesh shows one round; leave it out"),
-        (f"{GEMM} --picture mesh --round 99", "round 99 is not one of its 8 rounds; give 0 to 7, or -1 for the start"),
-        (f"{GEMM} --picture compare --trace t.json", "several algorithms have no one trace and no one round"),
         (f"{GEMM} --algorithm strassen", "strassen"),
         ("own.py:sums --picture compare", "argument --picture: invalid choice: 'compare'"),
-        ("model --model smollm2-135m --mesh 2", "2x2"),
         ("own.py:nothing --picture timeline", "a timeline of a schedule without rounds: there is nothing to draw"),
     ],
 )
@@ -96,18 +87,6 @@ def refused(line, message, capsys):
     assert main(shlex.split(line)) == 2
     out, err = capsys.readouterr()
     assert out == "" and message in err and err.startswith("wafer-triton: error: ") and err.count("\n") == 1
-
-
-@pytest.fixture
-def record(folder):
-    """Write the record of a generated text as `generate --json` prints it, after the output for people."""
-    mesh = Mesh(4, 4)
-    said = Generation(
-        text=" Paris", tokens=[3], prompt_tokens=2, steps=0, settings={"dtype": "fp16"}, mesh=mesh, prefill_mesh=mesh,
-        head_groups=1, regions=[Region(mesh, ("layer 0 attention", "head"), 40_000, {})], account=Account(rounds=7),
-        load_seconds=1.0, prefill_seconds=0.5, decode_seconds=0.0, predicted={"decode": {"cycles": 123.0}},
-    )  # fmt: skip
-    (folder / "run.json").write_text("Paris\n" + json.dumps(said.as_json()))
 
 
 def shown(path):
@@ -136,36 +115,6 @@ def test_own_schedules_stand_beside_each_other_in_the_page_and_in_the_trace(fold
     assert [*json.loads((folder / "t.json").read_text())["otherData"]["processes"]] == ["sums", "sums 2"]
 
 
-def test_a_page_of_a_placed_model(folder):
-    assert main(shlex.split("show model --model smollm2-135m --mesh 64 --context 128")) == 0
-    data = shown(folder / "page.html")
-    assert [region["name"] for region in data["regions"]] == ["layers 0-24", "layers 24-29, head"]
-    assert "decode projections" in [scene["name"] for scene in data["scenes"]]
-    (table,) = data["tables"]
-    assert table["title"] == "One token of decode, predicted on the wafer"
-
-
-def test_a_page_of_a_record_keeps_wafer_time_and_emulation_time_apart(folder, record):
-    assert main(["show", "record", "run.json"]) == 0
-    data = shown(folder / "page.html")
-    tables = {table["title"]: dict(table["rows"]) for table in data["tables"]}
-    assert list(tables) == ["Counted", "decode, predicted on the wafer", "The run, emulated on this machine"]
-    assert tables["decode, predicted on the wafer"]["cycles"] == "123"
-    assert tables["The run, emulated on this machine"]["prefill time"] == "500 ms"
-    assert data["regions"][0]["name"] == "layer 0, head" and "Paris" in data["about"]
-
-
-def test_a_page_of_a_record_on_an_own_device(folder, record):
-    own = {number: getattr(device("wse2"), number) for number in NUMBERS} | {"rows": 20, "cols": 30}
-    text = (folder / "run.json").read_text()
-    plain = json.loads(text.splitlines()[-1]) | {"device": "mine"}
-    (folder / "run.json").write_text(json.dumps(plain | {"device_numbers": own}))
-    assert main(["show", "record", "run.json"]) == 0
-    assert "of mine" in shown(folder / "page.html")["about"]
-    (folder / "run.json").write_text(json.dumps(plain | {"device_numbers": {"rows": 20}}))
-    assert main(["show", "record", "run.json"]) == 2
-
-
 def test_a_record_holds_the_numbers_of_a_device_that_is_no_preset():
     mesh = Mesh(4, 4)
     said = Generation(
@@ -189,11 +138,6 @@ def test_a_record_holds_the_numbers_of_a_device_that_is_no_preset():
         (f"{GEMM} --beside strassen", "strassen"),
         ("own.py:sums --beside mesh", "mesh: give FILE.py:FUNCTION, where the function returns"),
         ("own.py:nothing", "a page of a schedule without rounds has nothing to show; add a round"),
-        (
-            "record own.py",
-            "); give the last line of `generate --json`",
-        ),
-        ("record none.json", "none.json: No such file or directory; give another path"),
     ],
 )
 def test_a_page_that_cannot_be_is_one_line(line, message, folder, capsys):

@@ -1,4 +1,4 @@
-"""README.md, CONTRIBUTING.md, the library and the gallery are true: code runs, outputs and names are as shown.
+"""README.md, CONTRIBUTING.md and the library are true: code runs, outputs and names are as shown.
 
 Run as a program, it writes README.md's outputs and its sentence about errors anew.
 """
@@ -23,10 +23,9 @@ from wafer_triton.models import demo
 ROOT = Path(__file__).resolve().parents[2]
 README, CONTRIBUTING, GLOSSARY = (ROOT / name for name in ("README.md", "CONTRIBUTING.md", "docs/glossary.md"))
 LIBRARY, VALIDATION, PICTURES = ROOT / "docs/python.md", ROOT / "docs/validation.md", ROOT / "docs/pictures"
-GALLERY = ROOT / "docs/gallery.md"
 SCREENSHOT = "page.png"  # by tests/draw/test_page.py, as it takes a browser
-FOLDERS = {page.name: page.parent for page in (README, CONTRIBUTING, LIBRARY, GALLERY)}
-PAGES = {page.name: page.read_text(encoding="utf-8") for page in (README, CONTRIBUTING, LIBRARY, GALLERY)}
+FOLDERS = {page.name: page.parent for page in (README, CONTRIBUTING, LIBRARY)}
+PAGES = {page.name: page.read_text(encoding="utf-8") for page in (README, CONTRIBUTING, LIBRARY)}
 CONSOLE = re.compile(r"^```console\n\$ wafer-triton (.*)\n((?:.*\n)*?)```$", re.MULTILINE)
 PRINTED = re.compile(r"^```python\n((?:.*\n)*?)```\n\n```text\n((?:.*\n)*?)```$", re.MULTILINE)
 ERRORS = re.compile(r"^Errors.*\n(?:.+\n)*", re.MULTILINE)
@@ -156,7 +155,7 @@ def drawn(tmp_path_factory):
 
 
 def test_pictures_are_shown_and_light():
-    pages = [path.read_text(encoding="utf-8") for path in (README, *GALLERY.parent.glob("*.md"))]
+    pages = [path.read_text(encoding="utf-8") for path in (README, *LIBRARY.parent.glob("*.md"))]
     shown = {path for page in pages for path in re.findall(r"[(\"](?:docs/)?pictures/([^)\"]+\.png)", page)}
     pictures = {path.name: path.stat().st_size for path in PICTURES.glob("*.png")}
     assert set(pictures) == shown

@@ -26,7 +26,6 @@ SIZES = f"--m {SIZE} --k {SIZE} --n {SIZE} --mesh {SIDE}"
 PAGES = {
     "product": f"gemm {SIZES} --values",
     "compare": f"gemm {SIZES} --beside cannon --beside summa",
-    "model": "model --model smollm2-135m --mesh 64",
 }
 
 
@@ -191,21 +190,6 @@ def test_zoom_and_the_second_algorithm(show):
     assert [whole(cell) for cell in hops[1:]] == [account(product(name)).hops for name in ("mesh", "summa")]
     browser.choose("#second", "")
     assert browser.value("document.querySelector('#map-second').offsetParent === null")
-
-
-def test_a_placed_model_shows_its_regions_and_parts(show):
-    browser = show("model")
-    assert "layers 0-19" in browser.text("#facts") and "48,546 B of 49,152 B" in browser.text("#facts")
-    x, y = browser.value("waferTriton.then(({maps: [map]}) => map.point(...map.regions[1].origin))")
-    browser.click(x + 3, y + 3)
-    assert "1 of 0 to 1" in browser.text("#facts")
-    parts = browser.value("[...document.querySelectorAll('#first option')].map((one) => one.textContent)")
-    assert len(parts) > 3
-    browser.choose("#first", str(len(parts) - 1))
-    assert "feed-forward" in browser.text("#map-first ~ figcaption") or parts[-1] in browser.text(
-        "#map-first ~ figcaption"
-    )
-    assert "tokens per second" in browser.text("#tables")
 
 
 def test_dark_and_light_and_a_narrow_window(show):

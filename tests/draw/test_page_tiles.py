@@ -8,7 +8,6 @@ import pytest
 from pages import COPY, EXAMPLES, IN_CHROMIUM, SIDE, check_phone, check_planted, evaluate, legend, pixels
 from wafer_triton import draw
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.draw.figure import REST
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.kv_cache import POLICIES, KvCache
 
@@ -47,14 +46,6 @@ def check_colours(browser):
 
 def test_bars_of_two_schedules_have_the_colours_of_one_legend(show):
     check_colours(show("compare"))
-
-
-def test_a_step_of_a_model_has_one_colour_in_all_its_parts(show):
-    browser = show("model")
-    colours = evaluate(browser, "page.scenes[0].stepColours")
-    names = evaluate(browser, "[...new Set(page.scenes.flatMap((scene) => Object.keys(scene.cycles)))]")
-    own = [colour for colour in colours.values() if colour != REST]
-    assert set(names) < set(colours) and len(own) == len(set(own)) == min(10, len(colours))
 
 
 # The colour of the map 3 pixels before the end of each arrow, for tiles of the first buffer.

@@ -34,7 +34,6 @@ def test_the_headline_has_the_counts_of_python(show):
     ]
     hops = [account(schedule).hops for schedule in schedules]
     assert browser.text("#headline").startswith(f"mesh {hops[0]} hops, allgather {hops[1]};")
-    assert "regions of 64x64 cores" in show("model").text("#headline")
 
 
 def test_a_page_opens_on_a_round_with_messages_of_the_longest_step(show):

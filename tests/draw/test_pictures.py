@@ -11,13 +11,11 @@ from PIL import Image
 
 from schedules import LAYERS, build
 from wafer_triton import draw
-from wafer_triton.compare.algorithms import compare_gemv
 from wafer_triton.cost.price import price
-from wafer_triton.count.account import account, link_loads
+from wafer_triton.count.account import link_loads
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.draw.figure import COLUMN, DOTS, REST, coloured, numbers_of
 from wafer_triton.errors import BackendError, DrawError
-from wafer_triton.place.regions import Region
 from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.schedule import Schedule
 
@@ -33,61 +31,22 @@ SCHEDULES = {
     "one-core": gemm(Mesh(1, 1)),
     "decode": build(LAYERS["decode-project-head-groups"], "4x4", "fp16"),
 }
-REGIONS = [
-    Region(replace(MESH, origin=(0, 4 * number)), names, 12_000 * (number + 1), {})
-    for number, names in enumerate(
-        [("embedding",), ("layer 0 attention", "layer 0 ffn"), ("layer 1 attention", "head")]
-    )
-]
 ROWS = [{"mesh": 8, "cycles": 20.0, "hops": 3}, {"mesh": 16, "cycles": 15.0, "hops": 9}]
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
 @pytest.mark.slow
-def test_a_picture_shows_the_numbers_of_account_price_and_sram(schedule, tmp_path):
-    path, counted = tmp_path / "picture.png", account(schedule)
-    draw.schedule(schedule, path)
-    shown = numbers_of(path)
-    assert (
-        sum(shown.get(f"bytes to the {way}", [0])[0] for way in ("east", "west", "south", "north"))
-        == counted.link_bytes
-    )
-    assert sum(shown["macs"]) == counted.macs
-    assert sum(shown["busiest_link_bytes"]) == counted.serial_bytes
-    assert max(shown["SRAM of a core"]) == counted.sram_peak_bytes
-    draw.timeline(schedule, path)
-    shown = numbers_of(path)
+def test_a_timeline_shows_the_cycles_of_the_price(schedule, tmp_path):
+    draw.timeline(schedule, tmp_path / "picture.png")
+    shown = numbers_of(tmp_path / "picture.png")
     assert shown.pop("end of the timeline")[0] == pytest.approx(price(schedule).cycles)
     assert sum(cycles for (cycles,) in shown.values()) == pytest.approx(price(schedule).cycles)
 
 
-def test_links_and_sram_alone_show_the_same(tmp_path):
+def test_links_show_the_bytes_of_the_account(tmp_path):
     path, schedule = tmp_path / "picture.png", SCHEDULES["square"]
     draw.links(schedule, path)
     assert numbers_of(path) == {f"bytes to the {way}": [load.sum()] for way, load in link_loads(schedule).items()}
-    draw.sram(schedule, path)
-    assert len(numbers_of(path)["SRAM of a core"]) == len(schedule.rounds)
-
-
-@pytest.mark.slow
-def test_a_mesh_shows_where_tiles_began(tmp_path):
-    draw.mesh(SCHEDULES["square"], tmp_path / "mesh.png", round=3)
-    shown = numbers_of(tmp_path / "mesh.png")
-    assert shown["tiles of a"][:4] == [1, 3, 0, 2], "a step of the two-hop ring"
-    draw.mesh(SCHEDULES["square"], tmp_path / "mesh.png", buffers=("c",))
-    assert numbers_of(tmp_path / "mesh.png") == {"tiles of c": [-1] * 16}
-
-
-def test_a_wafer_shows_every_region(tmp_path):
-    draw.wafer(REGIONS, tmp_path / "wafer.png")
-    assert numbers_of(tmp_path / "wafer.png")["SRAM of a core of each region"] == [12_000, 24_000, 36_000]
-
-
-def test_a_comparison_shows_its_rows(tmp_path):
-    rows = compare_gemv(8, 64, 64, values=False)
-    draw.compare(rows, tmp_path / "compare.svg")
-    text = (tmp_path / "compare.svg").read_text()
-    assert all(f">{row.algorithm}<" in text and f"{row.hops:,}" in text for row in rows)
 
 
 @pytest.mark.parametrize("kind", ["png", "svg", "pdf", "PNG", "Svg", "PDF"])
@@ -114,31 +73,13 @@ def points(draws, path):
 
 def test_a_picture_begins_with_its_point(tmp_path):
     schedule, path = SCHEDULES["square"], tmp_path / "a.svg"
-    counted, cost = account(schedule), price(schedule)
-    share = 100 * counted.sram_peak_bytes / schedule.mesh.device.sram_bytes
-    assert points(lambda path: draw.sram(schedule, path), path).startswith(
-        f"A core's SRAM is {share:.1f} % full at the peak: {counted.sram_peak_bytes} B of 48 KiB"
-    )
+    cost = price(schedule)
     used = np.concatenate([load[load > 0] for load in link_loads(schedule).values()])
     said = f"The busiest link carries {used.max()} B, {used.max() / used.mean():.2g} times the mean of links in use"
     assert points(lambda path: draw.links(schedule, path), path) == said
     most = max(cost.bounds, key=cost.bounds.get)
     said = f"{cost.cycles:,.0f} predicted cycles, {100 * cost.bounds[most] / cost.cycles:.0f} % {most}"
     assert points(lambda path: draw.timeline(schedule, path), path) == said
-    assert points(lambda path: draw.schedule(schedule, path), path).endswith(said)
-    said = "On {} the column of a is the row of b, as a product needs"
-    assert points(lambda path: draw.mesh(schedule, path, round=4), path) == said.format("every core")
-    assert points(lambda path: draw.mesh(schedule, path), path) == said.format("4 of 16 cores")
-    assert points(lambda path: draw.mesh(schedule, path, buffers=("a",)), path) == ""
-    assert points(lambda path: draw.wafer(REGIONS, path), path).startswith("3 regions hold the model on 0 % of the")
-
-
-def test_a_comparison_says_which_algorithms_keep_all_letters_and_when(tmp_path):
-    rows = [replace(row, verdict=dict.fromkeys("PLMR", row.algorithm == "ring")) for row in compare_gemv(8, 64, 64)]
-    said = points(lambda path: draw.compare(rows, path), tmp_path / "a.svg")
-    fast = min(rows, key=lambda row: row.cycles).algorithm
-    assert said == f"ring alone keeps all letters of PLMR; {fast} takes the fewest cycles"
-    assert "half of the cores or more take part" in (tmp_path / "a.svg").read_text()
 
 
 def test_a_series_without_its_own_colour_is_grey():
@@ -155,11 +96,7 @@ EMPTY = replace(SCHEDULES["square"], rounds=())
     ("wrong", "message"),
     [
         (lambda path: draw.links(SCHEDULES["square"], path / "a.bmp"), r"a.bmp: a picture is one of .png, .svg, .pdf"),
-        (lambda path: draw.mesh(SCHEDULES["square"], path / "a.png", round=8), "round 8 is not one of its 8 rounds"),
-        (lambda path: draw.mesh(SCHEDULES["square"], path / "a.png", buffers=("q",)), "no buffer 'q'; it has a, b"),
         (lambda path: draw.timeline(EMPTY, path / "a.png"), "a timeline of a schedule without rounds"),
-        (lambda path: draw.wafer([], path / "a.png"), "a wafer without regions"),
-        (lambda path: draw.compare([], path / "a.png"), "a comparison without algorithms"),
         (lambda path: draw.curves([], ["mesh"], "cycles", path / "a.png"), "a sweep without figures"),
         (lambda path: draw.curves(ROWS, ["mesh"], "x", path / "a.png"), "no column 'x'; columns: cycles, hops"),
     ],
@@ -185,4 +122,4 @@ def test_drawing_without_matplotlib_names_the_package_to_install(monkeypatch, tm
 
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(BackendError, match=r"drawing needs matplotlib .*pip install 'wafer-triton\[draw\]'"):
-        draw.schedule(SCHEDULES["square"], tmp_path / "trace.png")
+        draw.links(SCHEDULES["square"], tmp_path / "trace.png")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from wafer_triton import draw
-from wafer_triton.count.account import account, link_loads, per_round
+from wafer_triton.count.account import account, per_round
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.draw.trace import trace
 from wafer_triton.schedule import sram
@@ -44,7 +44,6 @@ def test_a_trace_adds_up_to_the_account(schedule):
     assert traced.counts["hops"].tolist() == [counted.hops for counted in per_round(schedule)]
     assert traced.counts["busiest_link_bytes"].sum() == total.serial_bytes
     assert traced.counts["flows"].max() == total.flows
-    assert traced.links.keys() == link_loads(schedule).keys()
     assert sum(bool(axes) for axes in traced.axes) == total.stages
 
 
@@ -54,7 +53,7 @@ def test_sram_over_the_rounds_peaks_where_the_account_says(schedule):
     assert traced.sram.shape == (len(schedule.rounds), len(schedule.buffers))
     assert traced.sram.sum(1).max() == held.peak_bytes
     assert traced.sram.sum(1).argmax() == held.peak_round
-    at_peak = dict(zip(traced.buffers, traced.sram[held.peak_round].tolist(), strict=True))
+    at_peak = dict(zip(schedule.buffers, traced.sram[held.peak_round].tolist(), strict=True))
     assert {name: size for name, size in at_peak.items() if size} == held.by_buffer
 
 

@@ -19,7 +19,6 @@ EXAMPLES = {  # pages by their names
     "compare": f"gemm --m 32 --k 32 --n 32 --mesh {SIDE} --beside allgather",
     "tree": f"gemv --k 64 --n 64 --mesh {SIDE}",
     "own": f"{OWN} --values",
-    "model": "model --model smollm2-135m --mesh 64",
 }
 
 

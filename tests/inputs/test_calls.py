@@ -26,8 +26,6 @@ from wafer_triton import (
 )
 from wafer_triton.compare.algorithms import compare_gemm
 from wafer_triton.device import PRESETS
-from wafer_triton.draw import pictures
-from wafer_triton.draw.figure import numbers_of
 from wafer_triton.models.generate import token_rows
 from wafer_triton.schedule.product import recipe
 
@@ -77,8 +75,6 @@ CALLS = [
         lambda: convert(nn.Sequential(nn.Linear(2, 2)), mesh=2)("x"),
         "MeshLinear: operand 1 is of type str; give a torch t",
     ),
-    (lambda: draw.mesh(built(), "x.png", round="a"), "round 'a' is not one of its 1 rounds"),
-    (lambda: draw.compare([1], "x.png"), "compare: a row is of type int; give rows of compare_gemm"),
     (lambda: draw.values(built(), "x", core=(0, 0)), "values: a Schedule holds no values; give a program"),
     (lambda: draw.values(program(), "x", core=5), "core = 5 must be a pair"),
     (
@@ -86,8 +82,6 @@ CALLS = [
         "t: a str is no scene of a page; give a result of draw.scene",
     ),
     (lambda: draw.page("p.html", "t", [draw.scene(built())], PRESETS["wse2"], beside=9), "beside = 9 is the number of"),
-    (lambda: draw.page("p.html", "t", [draw.scene(built())], PRESETS["wse2"], tables=["x"]), "a table of a page has a"),
-    (lambda: draw.wafer([5], "x.png"), "a region is of type int; give the regions of a placed model"),
     (
         lambda: draw.curves([{"a": 1, "b": "x"}], ["a"], "b", "x.png"),
         "column 'b' does not hold numbers alone; show another",
@@ -144,11 +138,3 @@ def test_a_generation_config_that_is_a_folder_is_named(tmp_path):
     (folder / "generation_config.json").mkdir()
     with pytest.raises(WaferError, match="generation_config.json: is a folder, not a file"):
         WaferForCausalLM.from_pretrained(folder, mesh=2)
-
-
-def test_a_picture_of_very_many_rounds_shows_them_all(tmp_path):
-    b = draft()
-    for _ in range(pictures.MANY_ROUNDS + 1):
-        b.round(b.local("copy", "y", "x", size=4))
-    draw.schedule(b.build(), tmp_path / "many.png")
-    assert numbers_of(tmp_path / "many.png")["macs"] == [0] * (pictures.MANY_ROUNDS + 1)

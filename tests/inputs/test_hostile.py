@@ -17,7 +17,7 @@ SCHEDULE = PRODUCT.schedule
 def test_no_path_is_drawn_to_before_it_is_known_to_be_there():
     for path in ("/none/x.png", "x" * 400 + ".png", "a\0.png"):
         with pytest.raises(WaferError, match="; make it, or give another path|; give another path"):
-            draw.schedule(SCHEDULE, path)
+            draw.links(SCHEDULE, path)
 
 
 def test_words_of_another_axis_have_no_length():

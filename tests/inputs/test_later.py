@@ -6,12 +6,11 @@ from math import comb
 import numpy as np
 import pytest
 
-from wafer_triton import Intent, WaferError, as_mesh, check, draw, estimate, routes
+from wafer_triton import Intent, WaferError, as_mesh, check, estimate, routes
 from wafer_triton.cli.main import main
 from wafer_triton.cost import layers, placement
 from wafer_triton.cost.constants import constants
 from wafer_triton.device import device
-from wafer_triton.draw.figure import numbers_of
 from wafer_triton.errors import SramError
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.expert_places import expected_demand
@@ -44,16 +43,6 @@ def test_whole_numbers_of_numpy_are_numbers():
             estimate.gemv(mesh=4, k=value, n=64)
 
 
-def test_one_buffer_may_be_named_alone(tmp_path):
-    for buffers in ("out", ("out",)):
-        draw.mesh(GEMM, tmp_path / "mesh.png", buffers=buffers)
-    assert any("out" in name for name in numbers_of(tmp_path / "mesh.png")) or (tmp_path / "mesh.png").stat().st_size
-    with pytest.raises(WaferError, match="buffers of type int: give names of buffers"):
-        draw.mesh(GEMM, tmp_path / "mesh.png", buffers=5)
-    with pytest.raises(WaferError, match="there is no buffer 'ab'; it has a, b, c"):
-        draw.mesh(GEMM, tmp_path / "mesh.png", buffers="ab")
-
-
 def test_a_pair_in_the_wrong_order_says_so(tmp_path, capsys):
     (tmp_path / "own.py").write_text(
         "from wafer_triton import Builder, Intent, as_mesh\n"
@@ -77,14 +66,6 @@ def test_blank_lines_at_the_end_of_a_record_are_passed_over(tmp_path, capsys):
     assert main(["cap", f"{tmp_path}/run.json", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out.splitlines()[-1])["runs"]
     assert row["tokens_per_second"] == 5.0
-
-
-def test_blank_lines_at_the_end_of_a_shown_record_are_passed_over(tmp_path, capsys):
-    for text in ("{}", "{}\n\n"):
-        (tmp_path / "run.json").write_text(text)
-        assert main(["show", "record", f"{tmp_path}/run.json", "--out", f"{tmp_path}/run.html"]) == 2
-        error = capsys.readouterr().err
-        assert "no record of a generated text (" in error and "all of its fields" not in error
 
 
 def test_a_routing_file_that_is_not_there_is_named(capsys):

@@ -64,8 +64,6 @@ READERS = (
     "estimate cap --mesh 4 --context 8 --model {}",
     "plan --step 300 --input 4 --output 4 --model {}",
     "sweep decode --over context=8 --set mesh=4 --set model={} --no-plot",
-    "draw model --mesh 4 --context 8 --model {}",
-    "show model --mesh 4 --context 8 --model {}",
     GENERATE,
 )
 

@@ -71,7 +71,6 @@ def test_wrong_sizes_are_refused(text: str, message: str) -> None:
         "check --mesh 4",
         "serve --rate 1 --input 8 --output 8 --count 3 --prefill-mesh 8 --decode-mesh 8",
         "plan --input 8 --output 8 --step 700 --best 1",
-        "draw model --mesh 40 --context 64",
     ],
 )
 def test_every_command_takes_sizes(line: str, tmp_path: Path, monkeypatch, capsys) -> None:

@@ -69,7 +69,7 @@ def test_it_is_checked(mesh):
 
 
 def test_it_is_drawn(tmp_path):
-    draw.schedule(made(2, 3).schedule, tmp_path / "all.svg")
+    draw.links(made(2, 3).schedule, tmp_path / "all.svg")
     assert "all_to_all" in (tmp_path / "all.svg").read_text()
 
 

@@ -41,9 +41,6 @@ def cap(args: argparse.Namespace) -> int:
             (row["run"], *(f"{axis:.2f}" for axis in axes.values())) for row, axes in zip(rows, scaled, strict=True)
         ]
         texts.append(tables.table(head, lines, title="scaled from 0, the worst of these runs, to 1, the best"))
-    if args.out is not None:
-        _draw(args.out, rows, scaled)
-        texts.append(f"written: {args.out}")
     return tell(args, {"runs": rows, "scaled": scaled}, "\n\n".join(texts))
 
 
@@ -109,26 +106,6 @@ def _scaled(rows: list[dict[str, Any]]) -> list[dict[str, float]]:
     return scaled
 
 
-def _draw(out: Path, rows: list[dict[str, Any]], scaled: list[dict[str, float]]) -> None:
-    """Draw a radar of the scaled axes."""
-    from wafer_triton.draw.figure import COLOURS, picture
-
-    axes = list(scaled[0])
-    if len(axes) < 3:
-        absent = ", ".join(axis for axis in AXES if axis not in axes)
-        raise ConfigError(f"--out {out}: a picture has three axes, but {absent} is not given for every run")
-    angles = [2 * math.pi * number / len(axes) for number in range(len(axes))]
-    with picture(out, 3.2, "Cost, accuracy and performance, predicted on the wafer") as (figure, numbers):
-        plot = figure.add_subplot(projection="polar")
-        for number, (row, place) in enumerate(zip(rows, scaled, strict=True)):
-            numbers[row["run"]] = [place[axis] for axis in axes]
-            around = [place[axis] for axis in (*axes, axes[0])]
-            plot.plot([*angles, angles[0]], around, color=COLOURS[number % len(COLOURS)], label=row["run"])
-        plot.set_xticks(angles, axes)
-        plot.set_ylim(0, 1)
-        plot.legend(loc="upper left", bbox_to_anchor=(1.15, 1))
-
-
 def positive(text: str) -> float:
     """Return the type of an option that takes a positive number."""
     try:
@@ -148,7 +125,6 @@ COMMANDS = (
             option("runs", type=path, nargs="+", metavar="RUN.json", help="the output of `generate --json`"),
             option("--accuracy", type=number, action="append", metavar="A", help="of a run; once for each, in order"),
             option("--watts", type=positive, metavar="W", help="power of the device (default: its own)"),
-            option("--out", type=path, metavar="FILE", help="a picture, .png, .svg or .pdf"),
         ),
     ),
 )

@@ -5,80 +5,37 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wafer_triton.cli import placed
 from wafer_triton.cli.compare import OWN, REFERENCE, RETURNS
-from wafer_triton.cli.options import DEVICE, DTYPE, MESH, Command, Option, option, path, size
-from wafer_triton.cli.placed import TRACE, output, written
-from wafer_triton.device import device as find_device
-from wafer_triton.errors import ConfigError
+from wafer_triton.cli.options import DEVICE, DTYPE, MESH, Command, Option, file_of, option, path, size, tell
 
 if TYPE_CHECKING:
     from wafer_triton.draw.summaries import Values
     from wafer_triton.schedule.schedule import Schedule
 
-PICTURES = ("schedule", "mesh", "links", "sram", "timeline")  # of one schedule
+PICTURES = ("links", "timeline")
 REDUCE = "all-reduce"
 BEST = {"gemm": "mesh", "gemv": "ktree", REDUCE: "ktree"}  # the algorithm of an operation, unless one is given
 
 
 def draw(args: argparse.Namespace) -> int:
-    """draw pictures and traces of a product, a schedule of your own, a placed model, or the validation"""
+    """draw pictures and traces of a product or of a schedule of your own, or the validation"""
     from wafer_triton import draw
 
     if args.kind == "validation":
         draw.validation(args.out)
-    elif args.kind == "model":
-        draw.wafer(placed.regions(args), args.out, f"{args.model} on meshes of {args.mesh} of {args.device}")
-    elif args.picture == "compare":
-        _compare(args)
-    else:
-        _picture(args, _subject(args).schedule)
-    return written(args, args.out, getattr(args, "trace", None))
-
-
-def _picture(args: argparse.Namespace, schedule: Schedule) -> None:
-    """Draw one of `PICTURES`, and write the trace if `--trace` is given."""
-    from wafer_triton import draw
-
-    if args.round is not None and args.picture != "mesh":
-        raise ConfigError(f"--round {args.round}: only --picture mesh shows one round; leave it out")
-    more = {} if args.round is None else {"round": args.round}
-    getattr(draw, args.picture)(schedule, args.out, **more)
+        return written(args, args.out)
+    schedule = _subject(args).schedule
+    getattr(draw, args.picture)(schedule, args.out)
     if args.trace:
         draw.perfetto(schedule, args.trace)
-
-
-def _compare(args: argparse.Namespace) -> None:
-    from wafer_triton import draw
-    from wafer_triton.compare import algorithms
-
-    if args.trace or args.round is not None:
-        raise ConfigError("--picture compare: several algorithms have no one trace and no one round; leave them out")
-    if args.algorithm:
-        raise ConfigError(f"--algorithm {args.algorithm}: --picture compare shows all algorithms; leave it out")
-    common: dict[str, Any] = {"device": args.device, "dtype": args.dtype, "values": False}
-    if args.kind == "gemm":
-        rows = algorithms.compare_gemm(args.mesh, args.m, args.k, args.n, **common)
-    else:
-        rows = algorithms.compare_gemv(args.mesh, args.k, args.n, **common)
-    sizes = f"[{args.m if args.kind == 'gemm' else 1:,}, {args.k:,}] x [{args.k:,}, {args.n:,}]"
-    title = f"{args.kind} {sizes} in {args.dtype} on mesh {args.mesh} of {args.device}"
-    draw.compare(rows, args.out, title, find_device(args.device))
+    return written(args, args.out, args.trace)
 
 
 def show(args: argparse.Namespace) -> int:
-    """write one page, offline, of a product, a schedule of your own, a model, a request or a record of `generate`"""
-    if args.kind == "model":
-        return placed.model(args)
-    if args.kind == "request":
-        return placed.request(args)
-    if args.kind == "record":
-        from wafer_triton.cli import record
-
-        record.page_of(args.record, args.out)
-        return written(args, args.out)
+    """write one page, offline, of a product or of a schedule of your own"""
     from wafer_triton import draw
 
     subject = _subject(args)
@@ -90,6 +47,12 @@ def show(args: argparse.Namespace) -> int:
     if args.trace:
         draw.perfetto({name: each.schedule for name, each in zip(_names(subjects), subjects, strict=True)}, args.trace)
     return written(args, args.out, args.trace)
+
+
+def written(args: argparse.Namespace, *files: Path | None) -> int:
+    """Name the files that were written."""
+    named = [str(path) for path in files if path]
+    return tell(args, {"files": named}, *(f"written: {path}" for path in named))
 
 
 def _names(subjects: Sequence[Subject]) -> list[str]:
@@ -192,7 +155,13 @@ OWN_BESIDE = option(
     "--beside", action="append", default=[], metavar=REFERENCE, help="another schedule beside it; may be repeated"
 )
 VALUES = option("--values", action="store_true", help="run it on random operands, and show the values on every core")
-ROUND = option("--round", type=int, metavar="N", help="of --picture mesh: after which round; -1 is the start (default)")
+TRACE = option(
+    "--trace",
+    type=file_of(".json"),
+    metavar="FILE.json",
+    help="write predicted cycles as a trace for Perfetto or chrome://tracing too",
+)
+PICTURE = option("--picture", default="links", choices=PICTURES, help="the kind of picture (default: %(default)s)")
 PRODUCTS = {
     kind: (*(size(f"--{name}", "size of the whole matrices") for name in sizes), MESH, DEVICE, DTYPE, ALGORITHM)
     for kind, sizes in (("gemm", "mkn"), ("gemv", "kn"))
@@ -207,9 +176,9 @@ REDUCES = (
 )
 
 
-def _which(*more: str) -> Option:
-    names = (*PICTURES, *more)
-    return option("--picture", default="schedule", choices=names, help="the kind of picture (default: %(default)s)")
+def output(default: str) -> Option:
+    """Return the option of a file that is written, called `default` unless it is given."""
+    return option("--out", type=path, default=Path(default), metavar="FILE", help="default: %(default)s")
 
 
 COMMANDS = (
@@ -218,19 +187,16 @@ COMMANDS = (
         draw,
         kinds=(
             *(
-                Command(
-                    kind, draw, (*options, _which("compare"), ROUND, output("picture.png"), TRACE), f"a {kind.upper()}"
-                )
+                Command(kind, draw, (*options, PICTURE, output("picture.png"), TRACE), f"a {kind.upper()}")
                 for kind, options in PRODUCTS.items()
             ),
-            Command(REDUCE, draw, (*REDUCES, _which(), ROUND, output("picture.png"), TRACE), "an all-reduce"),
+            Command(REDUCE, draw, (*REDUCES, PICTURE, output("picture.png"), TRACE), "an all-reduce"),
             Command(
                 OWN,
                 draw,
-                (option("schedule", metavar=REFERENCE, help=RETURNS), _which(), ROUND, output("picture.png"), TRACE),
+                (option("schedule", metavar=REFERENCE, help=RETURNS), PICTURE, output("picture.png"), TRACE),
                 "a schedule of your own",
             ),
-            Command("model", draw, (*placed.PLACED, output("wafer.png")), "a model placed on a device for decode"),
             Command("validation", draw, (output("validation.png"),), "predicted against measured"),
         ),
         otherwise=OWN,
@@ -249,21 +215,6 @@ COMMANDS = (
                 show,
                 (option("schedule", metavar=REFERENCE, help=RETURNS), OWN_BESIDE, VALUES, output("page.html"), TRACE),
                 "a schedule of your own",
-            ),
-            Command(
-                "model", show, (*placed.PLACED, output("page.html"), TRACE), "a model placed on a device for decode"
-            ),
-            Command(
-                "request", show, (*placed.REQUESTED, output("page.html"), TRACE), "a prompt and its answer, in time"
-            ),
-            Command(
-                "record",
-                show,
-                (
-                    option("record", type=path, metavar="FILE", help="the JSON of `wafer-triton generate --json`"),
-                    output("page.html"),
-                ),
-                "the record of a generated text",
             ),
         ),
         otherwise=OWN,

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 # What a user typed after `wafer-triton`, such as "train" or "estimate energy".
 COMMANDS: dict[str, str] = {
+    "draw model": "generate --regions lists the regions, a schedule has its pictures",
     "estimate energy": "an energy is power times seconds; every estimate of a token or a request has its own",
     "perplexity": "call wafer_triton.models.precision.perplexity(model, ids)",
     "precision": "compare wafer_triton.models.precision.perplexity of a model in each dtype",
+    "show model": "generate --regions lists the regions, `show` has pages of schedules",
+    "show record": "generate --json is the record",
+    "show request": "estimate request has its times",
     "train": "it trained one toy model; docs/temp.md runs a streamed product with values, `plan-training` plans a step",
 }
 OPTIONS: dict[str, str] = {
@@ -16,8 +20,9 @@ OPTIONS: dict[str, str] = {
     "--hardware-price": "the cost of a run is its energy a token",
     "--kwh-price": "the cost of a run is its energy a token",
     "--lifetime-hours": "the cost of a run is its energy a token",
-    "--out": "of `plan-training` it drew the links; its --json has the hottest one",
+    "--out": "`plan-training` and `cap` draw no picture; --json has their numbers",
     "--picture": "a sweep draws one picture, its curves",
+    "--round": "`show` has the tiles of every round",
     "--perplexity": "give --accuracy",
     "--trim": "a phase takes its whole mesh; a mesh of fewer rows has less padding",
 }

@@ -65,7 +65,7 @@ def option(*flags: str, **settings: Any) -> Option:
 
 
 WRITTEN = ("out", "draw", "trace", "write", "profile", "routing_out")  # options that name a file which is written
-READ = ("record", "runs", "routing", "data", "requests")
+READ = ("runs", "routing", "data", "requests")
 CHECKPOINT_FILES = ("*.safetensors", "*.index.json", "*config.json", "tokenizer*")  # which reading a model may need
 
 

@@ -6,14 +6,12 @@ from typing import Any
 # Every public function by the module that holds it, loaded on first use: most commands need its tables alone.
 _PUBLIC = {
     "pages": ("page",),
-    "passes": ("token",),
-    "pictures": ("links", "mesh", "schedule", "sram", "timeline"),
+    "pictures": ("links", "timeline"),
     "scenes": ("scene",),
-    "studies": ("compare", "reproduction", "validation", "wafer"),
+    "studies": ("reproduction", "validation"),
     "sweeps": ("curves",),
     "summaries": ("values",),
     "tiles": ("inspect",),
-    "times": ("request",),
     "trace": ("rounds",),
     "trace_file": ("perfetto",),
 }

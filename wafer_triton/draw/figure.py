@@ -124,33 +124,26 @@ def coloured(sizes: Mapping[str, float]) -> dict[str, str]:
     return dict(zip(order, [*COLOURS[:own], *[REST] * len(order)], strict=False))
 
 
-def legend(axes: Any, colours: Mapping[str, str], names: Sequence[str], beside: bool = True) -> None:
-    """Add a legend of the names in their colours, names of one colour as one entry; right of the axes or above."""
+def legend(axes: Any, colours: Mapping[str, str], names: Sequence[str]) -> None:
+    """Add a legend above the axes of the names in their colours, names of one colour as one entry."""
     from matplotlib.patches import Patch
 
     own = [name for name in names if colours[name] != REST]
     entries = [Patch(color=colours[name], label=name or "(no label)") for name in own]
     if rest := len(names) - len(own):
         entries.append(Patch(color=REST, label=f"{rest} smaller"))
-    where: dict[str, Any] = (
-        {"loc": "upper left", "bbox_to_anchor": (1.01, 1)}
-        if beside
-        else {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": min(max(1, len(entries)), _ABREAST)}
-    )
+    where = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": min(max(1, len(entries)), _ABREAST)}
     axes.legend(handles=entries, borderaxespad=0, handlelength=1, handleheight=1, **where)
 
 
-def maps(
-    figure: Any, images: Mapping[str, Any], *, label: str, top: float,
-    names: tuple[str, str] = ("column", "row"),
-) -> None:  # fmt: skip
+def maps(figure: Any, images: Mapping[str, Any], *, label: str, top: float) -> None:
     """Draw arrays [rows, cols] of bytes side by side on one scale from 0 to `top`, each under its name."""
     many = figure.subplots(1, len(images), squeeze=False)[0]
     for axes, (name, values) in zip(many, images.items(), strict=True):
         image = axes.imshow(values, vmin=0, vmax=max(top, 1), cmap=AMOUNTS, interpolation="nearest")
-        axes.set(title=name, xlabel=names[0])
+        axes.set(title=name, xlabel="column")
         whole_ticks(axes, 6 if len(images) == 1 else 3)
-    many[0].set_ylabel(names[1])
+    many[0].set_ylabel("row")
     bar = figure.colorbar(image, ax=list(many), label=label, shrink=0.9)
     byte_ticks(bar.ax.yaxis, top)
 
@@ -161,12 +154,6 @@ def byte_ticks(axis: Any, top: float) -> None:
 
     axis.set_major_locator(MultipleLocator(next(1 << power for power in range(60) if (8 << power) >= top)))
     axis.set_major_formatter(lambda value, _: quantity(value, "B"))
-
-
-def footnote(figure: Any, text: str) -> None:
-    """Put a text in small type below all panels."""
-    lines = textwrap.wrap(text, int(1.2 * _LETTERS * figure.get_figwidth()))
-    figure.supxlabel("\n".join(lines), fontsize=6.5, ha="left", x=0.01)
 
 
 def whole_ticks(axes: Any, most: int = 6) -> None:

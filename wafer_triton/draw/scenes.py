@@ -80,7 +80,7 @@ def scene(schedule: Schedule, name: str = "", values: Values | None = None, fill
         "block": block,
         "buffers": [
             {"name": key, "tile": buffer.tile, "slots": buffer.slots, "dtype": buffer.dtype, "given": buffer.given}
-            | {"bytes": buffer.tile_bytes, "resident": buffer.resident}
+            | {"bytes": buffer.tile_bytes}
             | {"live": [living[key].start, living[key].end, living[key].bytes] if key in living else None}
             for key, buffer in schedule.buffers.items()
         ],

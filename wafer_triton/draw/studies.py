@@ -1,4 +1,4 @@
-"""Pictures of more than one schedule: a placed model, algorithms side by side, predictions against silicon.
+"""Pictures of predictions against silicon: the measurements of the fit, and the cells of the paper.
 
 Each function writes a file, `.png`, `.svg` or `.pdf`, and raises as `figure.picture`.
 """
@@ -12,119 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wafer_triton.count.verdict import PLMR
-from wafer_triton.draw.figure import AMOUNTS, COLOURS, MARKERS, footnote, picture
-from wafer_triton.draw.tables import letters
+from wafer_triton.draw.figure import COLOURS, MARKERS, picture
 from wafer_triton.errors import DrawError
-from wafer_triton.text.quantity import Legend, quantity
 
 if TYPE_CHECKING:
-    from wafer_triton.compare.algorithms import AlgorithmRow
     from wafer_triton.cost.calibrate.cells import Cell
-    from wafer_triton.device import Device
-    from wafer_triton.place.regions import Region
 
-# The fields of a row that `compare` shows; wafer time is predicted and has a panel of its own.
-FIELDS = ("hops", "routes", "sram_peak_bytes", "cycles")
 PERCENT = (-100, -30, 0, 30, 100, 300)  # the ticks of errors
-
-
-def wafer(regions: Sequence[Region], path: str | Path, title: str = "") -> None:
-    """Draw a placed model on its device: regions coloured by the layer that they begin with, and by how full they are.
-
-    Raises DrawError for a model without regions.
-    """
-    if not isinstance(regions, Sequence):
-        raise DrawError(f"regions are of type {type(regions).__name__}; give the regions of a placed model")
-    if not regions:
-        raise DrawError("a wafer without regions: there is nothing to draw; give the regions of a placed model")
-    for region in regions:
-        if not hasattr(region, "blocks"):
-            raise DrawError(f"a region is of type {type(region).__name__}; give the regions of a placed model")
-    device = regions[0].mesh.device
-    fullness = [100 * region.sram_peak_bytes / device.sram_bytes for region in regions]
-    layers = [first_layer(region.blocks) for region in regions]
-    cores = sum(region.mesh.cores for region in regions) / device.cores
-    point = f"{len(regions)} regions hold the model on {100 * cores:.0f} % of the cores, "
-    point += f"{max(fullness):.0f} % full at most"
-    with picture(path, 2.7, title, point) as (figure, numbers):
-        left, right = figure.subplots(1, 2, sharey=True)
-        numbers["regions"] = [len(regions)]
-        numbers["SRAM of a core of each region"] = [region.sram_peak_bytes for region in regions]
-        lowest = 10 * (min(fullness) // 10)
-        _map(figure, left, regions, layers, "first layer of a region", (0, max(1, *layers)))
-        _map(figure, right, regions, fullness, "SRAM of a core in use (%)", (lowest, 100))
-        left.set_ylabel("row of the device")
-
-
-def first_layer(blocks: Sequence[str]) -> int:
-    """Return the first layer among the names of blocks; -1 where a region holds the embedding or the head alone."""
-    return next((int(name.split()[1]) for name in blocks if name.startswith("layer ")), -1)
-
-
-def _map(figure: Any, axes: Any, regions: Any, values: Sequence[float], name: str, ends: tuple[float, float]) -> None:
-    """Draw the device and a rectangle for each region in the colour of its value, on a scale between two ends.
-
-    A region without a layer, whose value is -1, is grey.
-    """
-    from matplotlib import colormaps
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import Normalize
-    from matplotlib.patches import Rectangle
-
-    device, scale, colours = regions[0].mesh.device, Normalize(*ends), colormaps[AMOUNTS]
-    axes.add_patch(Rectangle((0, 0), device.cols, device.rows, facecolor="#f0f0f0", edgecolor="black", lw=0.6))
-    for region, value in zip(regions, values, strict=True):
-        (row, col), mesh = region.mesh.origin, region.mesh
-        colour = colours(scale(value)) if value >= 0 else "#bdbdbd"
-        axes.add_patch(Rectangle((col, row), mesh.cols, mesh.rows, facecolor=colour, edgecolor="white", lw=0.4))
-        if mesh.cols * 8 > device.cols:
-            own = f"{value:.0f}" if value >= 0 else " ".join(region.blocks)
-            ink = "white" if value >= 0 and scale(value) < 0.5 else "black"
-            axes.text(col + mesh.cols / 2, row + mesh.rows / 2, own, ha="center", va="center", color=ink, fontsize=7)
-    axes.set(xlim=(0, device.cols), ylim=(device.rows, 0), aspect="equal", xlabel="column of the device")
-    figure.colorbar(ScalarMappable(scale, colours), ax=axes, label=name, location="top", shrink=0.9)
-
-
-def compare(rows: Sequence[AlgorithmRow], path: str | Path, title: str = "", device: Device | None = None) -> None:
-    """Draw algorithms side by side, as `compare_gemm` and `compare_gemv` give them: a panel for each of `FIELDS`.
-
-    A letter of PLMR that an algorithm does not keep is a dash under its name, and the picture says when it is kept. The
-    limits of a `device` are lines.
-    Raises DrawError without a row.
-    """
-    if not rows:
-        raise DrawError("a comparison without algorithms: there is nothing to draw; give at least one row")
-    if device is not None and not hasattr(device, "routes"):
-        raise DrawError(f"compare: device is of type {type(device).__name__}; give a Device, as device('wse2') makes")
-    for row in rows:
-        if not hasattr(row, "algorithm"):
-            raise DrawError(f"compare: a row is of type {type(row).__name__}; give rows of compare_gemm")
-    names = [f"{row.algorithm}\n{letters(row.verdict)}" for row in rows]
-    colours = [COLOURS[number % len(COLOURS)] for number in range(len(rows))]
-    keep = [row.algorithm for row in rows if all(row.verdict.values())]
-    fast = min(rows, key=lambda row: row.cycles)
-    point = f"{' and '.join(keep) or 'None'} alone keep{'s' * (len(keep) < 2)} all letters of PLMR; "
-    point += f"{'it' if keep == [fast.algorithm] else fast.algorithm} takes the fewest cycles"
-    with picture(path, 1.2 + 0.28 * len(rows), title, point) as (figure, numbers):
-        footnote(figure, PLMR)
-        many, legend = figure.subplots(1, len(FIELDS), sharey=True), Legend(type(rows[0]))
-        limits = {} if device is None else {"routes": device.routes, "sram_peak_bytes": device.sram_bytes}
-        for axes, field in zip(many, FIELDS, strict=True):
-            values = [getattr(row, field) for row in rows]
-            numbers[field] = values
-            bars = axes.barh(range(len(rows)), values, 0.7, color=colours)
-            beside = "B" if legend.unit(field) == "B" else ""  # other panels are named after their unit
-            clear = {"facecolor": axes.get_facecolor(), "edgecolor": "none", "pad": 0.6}  # of the line of a limit
-            axes.bar_label(bars, [quantity(value, beside) for value in values], padding=2, fontsize=7, bbox=clear)
-            axes.set(title=legend.label(field), xticks=[], yticks=range(len(rows)), yticklabels=names)
-            axes.margins(x=0.6)  # room for the number beside the longest bar
-            if limit := limits.get(field):
-                axes.axvline(limit, color="black", lw=0.8, ls="--", zorder=0.5)
-                axes.set_xlabel(f"limit {quantity(limit, beside)}", fontsize=7)
-            axes.spines["bottom"].set_visible(False)
-            axes.tick_params(axis="y", length=0)
-        many[0].invert_yaxis()
 
 
 def validation(path: str | Path) -> None:

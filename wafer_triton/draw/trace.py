@@ -1,4 +1,4 @@
-"""A schedule round by round: the load of its links and the SRAM of its cores, as arrays and as a table.
+"""A schedule round by round: the load of its busiest link and the SRAM of its cores, as arrays and as a table.
 
 All of it is counted from the rounds; nothing is run.
 """
@@ -11,7 +11,7 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from wafer_triton.count.account import Account, Loads, link_loads, per_round
+from wafer_triton.count.account import Account, per_round
 from wafer_triton.device import Device
 from wafer_triton.draw.tables import cell, table
 from wafer_triton.schedule.schedule import Schedule
@@ -25,15 +25,13 @@ LEGEND = Legend(Account, {"sram_bytes": as_in(Device, "sram_bytes")})
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """The counts of every round of a schedule as arrays [rounds], and the load of links as maps."""
+    """The counts of every round of a schedule as arrays [rounds]."""
 
     labels: tuple[str, ...]
     axes: tuple[str, ...]  # the axes along which tiles move: "", "x", "y" or "xy"
     overlaps: NDArray[np.bool_]  # whether compute runs beside the exchanges
     counts: dict[str, NDArray[np.int64]]  # of `EACH` and `ADDED`
-    buffers: tuple[str, ...]
     sram: NDArray[np.int64]  # [rounds, buffers] bytes of a physical core; all cores hold the same
-    links: Loads  # bytes of the whole run, by direction [rows, cols]
 
 
 def trace(schedule: Schedule) -> Trace:
@@ -46,9 +44,7 @@ def trace(schedule: Schedule) -> Trace:
             [bool(round_.exchanges) and bool(round_.locals) and round_.overlaps for round_ in schedule.rounds], bool
         ),
         {name: np.array([getattr(account, name) for account in accounts], np.int64) for name in EACH + ADDED},
-        tuple(schedule.buffers),
         held(schedule),
-        link_loads(schedule),
     )
 
 

@@ -1,4 +1,4 @@
-"""Traces as files, which Perfetto (ui.perfetto.dev) and chrome://tracing open: of schedules, a token, a request."""
+"""Traces as files, which Perfetto (ui.perfetto.dev) and chrome://tracing open, of schedules."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import Any
 
 from wafer_triton.cost.price import price
 from wafer_triton.draw.figure import path_of
-from wafer_triton.draw.model_trace import of_timeline, processes
-from wafer_triton.draw.times import Timeline
 from wafer_triton.draw.trace_events import MOST, Event, events
 from wafer_triton.errors import DrawError, check_counts, writing
 from wafer_triton.schedule.schedule import Schedule
@@ -18,18 +16,17 @@ from wafer_triton.schedule.schedule import Schedule
 MEANING = "cycles predicted on the wafer, no measured time; 1 us of the viewer is 1 cycle"
 
 
-def perfetto(subject: Schedule | Mapping[str, Schedule] | Timeline, path: str | Path, *, most: int = MOST) -> None:
-    """Write the predicted timeline of a schedule, of several by name, or of `draw.request`, as a trace.
+def perfetto(subject: Schedule | Mapping[str, Schedule], path: str | Path, *, most: int = MOST) -> None:
+    """Write the predicted timeline of a schedule, or of several by name, as a trace.
 
     Every slice names the lines of code that made its rounds. A schedule is a process. Its tracks are the steps of the
     algorithm, its runs of rounds, compute, waiting and the busiest link; counters are SRAM by buffer and in all, and
-    the bytes over the busiest link. At most `most` runs of rounds are shown. A timeline has a process for all of it and
-    one for each region, with tracks of blocks and steps.
-    Raises DrawError for a schedule without rounds, and for a timeline of more than `model_trace.MOST_EVENTS` events.
+    the bytes over the busiest link. At most `most` runs of rounds are shown.
+    Raises DrawError for a schedule without rounds.
     """
     check_counts(most=most)
     path = path_of(path)
-    about, every = _of_timeline(subject) if isinstance(subject, Timeline) else _of_schedules(subject, most)
+    about, every = _of_schedules(subject, most)
     whole = {
         "traceEvents": every,
         "displayTimeUnit": "ns",
@@ -37,10 +34,6 @@ def perfetto(subject: Schedule | Mapping[str, Schedule] | Timeline, path: str | 
     }
     with writing(path):
         path.write_text(json.dumps(whole), encoding="utf-8")
-
-
-def _of_timeline(line: Timeline) -> tuple[dict[str, Any], list[Event]]:
-    return processes(line), of_timeline(line)
 
 
 def _of_schedules(subject: Schedule | Mapping[str, Schedule], most: int) -> tuple[dict[str, Any], list[Event]]:

@@ -138,21 +138,19 @@ function drawTimeline(canvas, scenes, position, [from, to]) {
 
 const cycleAt = (canvas, x, [from, to]) => from + (x - LEFT) / inner(canvas) * (to - from);
 
-// SRAM of a core of each scene over its rounds, by buffer, the largest lowest, above the bytes of other blocks that stay.
+// SRAM of a core of each scene over its rounds, by buffer, the largest lowest.
 // The limit of a core is a line; where it is more than four times the peak, it is a note.
 function drawSram(canvas, scenes, position) {
   const { context, width, height } = sharp(canvas);
   const longest = Math.max(...scenes.map(({ length }) => length)), scale = (width - LEFT - RIGHT) / longest, band = (height - 22) / scenes.length;
-  const peak = Math.max(...scenes.map((scene) => scene.others + scene.account.sram_peak_bytes), 1), limit = scenes[0].device.sram;
+  const peak = Math.max(...scenes.map((scene) => scene.account.sram_peak_bytes), 1), limit = scenes[0].device.sram;
   const top = 4 * peak < limit ? peak : Math.max(peak, limit);
   scenes.forEach((scene, which) => {
     const base = (which + 1) * band, high = band - 24, up = (size) => base - size / top * high;
     text(context, scenes.length > 1 ? scene.name : "", 2, which * band + 12, "left");
-    text(context, bytes(scene.others + scene.account.sram_peak_bytes), LEFT - 8, Math.min(up(scene.others + scene.account.sram_peak_bytes) + 10, base - 16), "right");
+    text(context, bytes(scene.account.sram_peak_bytes), LEFT - 8, Math.min(up(scene.account.sram_peak_bytes) + 10, base - 16), "right");
     text(context, "0 B", LEFT - 8, base - 2, "right");
-    const sums = new Float64Array(scene.length).fill(scene.others);
-    context.fillStyle = css("--line");
-    if (scene.others) context.fillRect(LEFT, up(scene.others), scene.length * scale, base - up(scene.others));
+    const sums = new Float64Array(scene.length);
     for (const name of scene.bufferOrder) {
       const { live } = scene.buffers.find((buffer) => buffer.name === name);
       context.fillStyle = scene.bufferColours[name];

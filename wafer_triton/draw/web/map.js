@@ -1,8 +1,8 @@
-// The wafer as a map: the device, the regions of a model, the mesh, its cores; zoomed and moved by wheel, drag and keys.
+// The wafer as a map: the device, the mesh, its cores; zoomed and moved by wheel, drag and keys.
 class WaferMap extends Arrows {
   constructor(canvas, choose) {
     super();
-    Object.assign(this, { canvas, choose, scene: null, regions: [], place: [0, 0], show: "plain", chosen: 0, region: 0, travel: 1 });
+    Object.assign(this, { canvas, choose, scene: null, show: "plain", chosen: 0, travel: 1 });
     canvas.addEventListener("wheel", (event) => {  // without a key, or the focus, the wheel scrolls the page
       if (!event.ctrlKey && !event.metaKey && document.activeElement !== canvas) return;
       event.preventDefault();
@@ -56,15 +56,13 @@ class WaferMap extends Arrows {
   seeDevice() { this.see(0, 0, this.device.rows, this.device.cols); }
 
   seeMesh() {
-    const mesh = this.scene ? this.scene.mesh : this.regions[this.region];
-    const [row, column] = this.scene ? this.place : mesh.origin;
-    this.see(row, column, mesh.rows, mesh.cols);
+    const { mesh } = this.scene;
+    this.see(...mesh.origin, mesh.rows, mesh.cols);
   }
 
   seeCore() {
-    if (!this.scene) return this.seeMesh();
     const [row, column] = this.corner(this.chosen);
-    return this.see(row - 1, column - 1, 3, 3);
+    this.see(row - 1, column - 1, 3, 3);
   }
 
   zoom(factor, x = this.size().width / 2, y = this.size().height / 2) {
@@ -76,7 +74,7 @@ class WaferMap extends Arrows {
   // The device's row and column of a logical core's upper left corner.
   corner(core) {
     const { mesh, width } = this.scene;
-    return [this.place[0] + Math.floor(core / width) / mesh.fold[0], this.place[1] + (core % width) / mesh.fold[1]];
+    return [mesh.origin[0] + Math.floor(core / width) / mesh.fold[0], mesh.origin[1] + (core % width) / mesh.fold[1]];
   }
 
   // Where a row and a column of the device are in the window, in pixels.
@@ -91,38 +89,29 @@ class WaferMap extends Arrows {
     return this.point(row + 0.5 / fold[0], column + 0.5 / fold[1]);
   }
 
-  // The core of the mesh and the region at a pixel, or null.
+  // The core of the mesh at a pixel, or null.
   at(x, y) {
-    const column = this.view.x + x / this.view.scale, row = this.view.y + y / this.view.scale;
-    const region = this.regions.findIndex(({ origin, rows, cols }) =>
-      origin[0] <= row && row < origin[0] + rows && origin[1] <= column && column < origin[1] + cols);
-    const down = this.scene ? Math.floor((row - this.place[0]) * this.scene.mesh.fold[0]) : -1;
-    const across = this.scene ? Math.floor((column - this.place[1]) * this.scene.mesh.fold[1]) : -1;
-    const inside = this.scene && down >= 0 && across >= 0 && down < this.scene.height && across < this.scene.width;
-    return { core: inside ? down * this.scene.width + across : null, region: region < 0 ? null : region };
+    const { mesh, height, width } = this.scene, column = this.view.x + x / this.view.scale, row = this.view.y + y / this.view.scale;
+    const down = Math.floor((row - mesh.origin[0]) * mesh.fold[0]), across = Math.floor((column - mesh.origin[1]) * mesh.fold[1]);
+    return down >= 0 && across >= 0 && down < height && across < width ? down * width + across : null;
   }
 
-  click(x, y) {
-    const { core, region } = this.at(x, y);
-    this.choose(core, region);
-  }
+  click(x, y) { this.choose(this.at(x, y)); }
 
-  // One line on the core or the region at a pixel; "" beside them.
+  // One line on the core at a pixel; "" beside the mesh.
   said(x, y) {
-    const { core, region } = this.at(x, y), scene = this.byRegion() ? null : this.scene;
-    if (scene?.detailed && core !== null) {
+    const core = this.at(x, y), { scene } = this;
+    if (core === null) return "";
+    if (scene.detailed) {
       const { shown, tiles, parts, fill } = this.tilesShown();
       if (fill) return `core ${scene.coordinates(core)}: ${fill[core]} of ${scene.buffers[shown].slots} slots of ${scene.buffers[shown].name} hold an entry`;
       if (shown < 0 || !tiles || tiles[core] < 0) return `core ${scene.coordinates(core)}`;
       const { name } = scene.buffers[shown], sum = parts[core] > 1 ? `, sum of ${parts[core]} parts` : "";
       return `core ${scene.coordinates(core)}: tile of ${name} from ${scene.coordinates(tiles[core])}, ${bytes(scene.buffers[shown].bytes)}${sum}`;
     }
-    if (scene && core !== null) {
-      const row = Math.floor(core / scene.width / scene.mesh.fold[0] / scene.block), column = Math.floor((core % scene.width) / scene.mesh.fold[1] / scene.block);
-      const sum = Object.values(scene.linksOf(this.frame())).reduce((all, load) => all + load[row * Math.ceil(scene.mesh.cols / scene.block) + column], 0);
-      return `cores from (${row * scene.block}, ${column * scene.block}): ${bytes(sum)} sent`;
-    }
-    return region === null ? "" : `${this.regions[region].name}: SRAM of a core ${bytes(this.regions[region].sram)} of ${bytes(this.device.sram)}`;
+    const row = Math.floor(core / scene.width / scene.mesh.fold[0] / scene.block), column = Math.floor((core % scene.width) / scene.mesh.fold[1] / scene.block);
+    const sum = Object.values(scene.linksOf(this.frame())).reduce((all, load) => all + load[row * Math.ceil(scene.mesh.cols / scene.block) + column], 0);
+    return `cores from (${row * scene.block}, ${column * scene.block}): ${bytes(sum)} sent`;
   }
 
   draw() {
@@ -131,12 +120,9 @@ class WaferMap extends Arrows {
     context.fillStyle = css("--paper");
     context.fillRect(0, 0, width, height);
     this.box(0, 0, this.device.rows, this.device.cols, css("--device"), css("--line"));
-    this.regions.forEach((region, at) => this.drawRegion(region, at));
-    if (!this.scene) return;
-    if (this.byRegion()) { this.drawChosen(); return; }
     if (this.scene.detailed && !this.show.startsWith("links")) this.drawCores();
     else this.drawBlocks();
-    this.box(...this.place, this.scene.mesh.rows, this.scene.mesh.cols, null, css("--ink"));
+    this.box(...this.scene.mesh.origin, this.scene.mesh.rows, this.scene.mesh.cols, null, css("--ink"));
     this.drawChosen();
   }
 
@@ -144,17 +130,6 @@ class WaferMap extends Arrows {
     const { x, y, scale } = this.view, at = [(column - x) * scale, (row - y) * scale, columns * scale, rows * scale];
     if (fill) { this.context.fillStyle = fill; this.context.fillRect(...at); }
     if (stroke) { this.context.strokeStyle = stroke; this.context.lineWidth = 1; this.context.strokeRect(...at); }
-  }
-
-  drawRegion(region, at) {
-    const layers = Math.max(1, ...this.regions.map(({ layer }) => layer));
-    const share = this.show === "fullness" ? region.sram / this.device.sram : region.layer / layers;
-    const colour = !this.byRegion() || (this.show === "layer" && region.layer < 0) ? null : amount(share), none = this.byRegion() ? REST : css("--core");
-    this.box(...region.origin, region.rows, region.cols, colour ? rgb(colour) : none, at === this.region ? css("--ink") : css("--paper"));
-    if (region.cols * this.view.scale > 60 && (this.byRegion() || at !== this.region)) {
-      const said = this.show === "fullness" ? `${number(100 * region.sram / this.device.sram)} %` : [region.name, region.name.split(", ")[0]].find((name) => 7 * name.length < region.cols * this.view.scale) ?? "";
-      this.words(said, region.origin[1] + region.cols / 2, region.origin[0] + region.rows / 2, colour ? (isDark(colour) ? "#fff" : "#000") : this.byRegion() ? "#fff" : css("--ink"), 12);
-    }
   }
 
   words(said, column, row, colour, size) {
@@ -176,12 +151,8 @@ class WaferMap extends Arrows {
     return { shown, tiles: (moving ? scene.before : scene.last)[shown], parts: (moving ? scene.partsBefore : scene.parts)[shown] };
   }
 
-  // Whether the map colours whole regions, and no cores.
-  byRegion() { return this.regions.length > 0 && (!this.scene || this.show === "layer" || this.show === "fullness"); }
-
   // The ends of the scale of colours, in words; null without one.
   scale() {
-    if (this.byRegion()) return this.show === "fullness" ? ["0", bytes(this.device.sram)] : ["first layer", "last layer"];
     if (!this.scene.detailed || this.show.startsWith("links")) return ["0 B", `${bytes(this.top ?? 0)} sent by a ${this.scene.block > 1 ? "block of cores" : "core"}`];
     const { shown } = this.tilesShown();
     if (shown < 0) return null;
@@ -208,7 +179,7 @@ class WaferMap extends Arrows {
     this.top = this.scenes().reduce((high, each) => this.sent(each).reduce((most, bytes) => Math.max(most, bytes), high), 1);
     this.sent(scene).forEach((bytes, at) => {
       const row = Math.floor(at / columns) * scene.block, column = (at % columns) * scene.block;
-      this.box(this.place[0] + row, this.place[1] + column, Math.min(scene.block, scene.mesh.rows - row), Math.min(scene.block, scene.mesh.cols - column), rgb(amount(bytes / this.top)));
+      this.box(scene.mesh.origin[0] + row, scene.mesh.origin[1] + column, Math.min(scene.block, scene.mesh.rows - row), Math.min(scene.block, scene.mesh.cols - column), rgb(amount(bytes / this.top)));
     });
   }
 

@@ -7,13 +7,11 @@ async function read() {
 async function start() {
   const data = await read();
   const scenes = data.scenes.map((each) => new Scene(each));
-  const page = { data, scenes, position: 0, chosen: 0, region: Math.max(0, data.regions.findIndex(({ layer }) => layer >= 0)), playing: false, window: null };
+  const page = { data, scenes, position: 0, chosen: 0, playing: false, window: null };
   const first = () => scenes[by("first").value || 0], second = () => (by("second").value === "" ? null : scenes[by("second").value]);
   const both = () => [first(), second()].filter(Boolean);
-  const maps = ["map-first", "map-second"].map((id) => new WaferMap(by(id), (core, region) => {
-    if (region !== null) page.region = region;
+  const maps = ["map-first", "map-second"].map((id) => new WaferMap(by(id), (core) => {
     if (core !== null) page.chosen = core;
-    place();
     update();
   }));
   maps.forEach((map, at) => {
@@ -26,9 +24,8 @@ async function start() {
   });
 
   scenes.forEach(prepare);  // a name has one colour on the whole page
-  const stepColours = coloured(together([...scenes, { cycles: stepsOf(data.time) }], "cycles")), bufferColours = coloured(together(scenes, "held"));
+  const stepColours = coloured(together(scenes, "cycles")), bufferColours = coloured(together(scenes, "held"));
   scenes.forEach((scene) => Object.assign(scene, { stepColours, bufferColours }));
-  page.stepColours = stepColours;
   by("about").textContent = data.about;
   by("headline").textContent = data.headline;
   scenes.forEach((scene, at) => by("first").add(new Option(scene.name, at)));
@@ -36,39 +33,18 @@ async function start() {
   scenes.forEach((scene, at) => by("second").add(new Option(scene.name, at)));
   by("second").value = data.beside ?? "";
   by("first-label").hidden = by("second-label").hidden = scenes.length < 2;
-  for (const id of ["rounds", "strip-section", "links", "time", "memory", "numbers", "search-label"]) by(id).hidden = !scenes.length;
   for (const name of new Set(scenes.flatMap(({ buffers }) => buffers.map((buffer) => buffer.name)))) by("names").append(new Option(name, name));
-  for (const { title, head, rows } of data.tables) {
-    const section = make("section", "", by("tables"));
-    make("h2", title, section);
-    table(section, head, rows);
-  }
-
-  // Where the mesh lies: at its own origin, or at that of the region in view.
-  function place() {
-    const shown = both(), region = data.regions[page.region];
-    maps.forEach((map, at) => {
-      const scene = shown[at] ?? null;
-      Object.assign(map, { scene, regions: data.regions, region: page.region, device: data.device });
-      if (!scene) return;
-      const fits = region && region.rows === scene.mesh.rows && region.cols === scene.mesh.cols;
-      map.place = fits ? region.origin : scene.mesh.origin;
-      if (region && !fits) map.scene = null;
-      scene.others = fits ? Math.max(0, region.resident - scene.stays) : 0;
-    });
-  }
 
   function choices() {
     const shown = by("show"), scene = maps[0].scene, kept = shown.value;
     shown.replaceChildren();
-    for (const value of scene?.pictures() ?? []) shown.add(new Option(value.replace(/^tiles /, "tiles of ").replace(/^parts /, "parts summed in ").replace(/^fill /, "filled slots of "), value));
-    if (scene) [["links-round", "bytes sent in this round"], ["links-run", "bytes sent in the run"]].forEach(([value, name]) => shown.add(new Option(name, value)));
-    if (data.regions.length) [["layer", "regions by layers"], ["fullness", "regions by SRAM in use"]].forEach(([value, name]) => shown.add(new Option(name, value)));
+    for (const value of scene.pictures()) shown.add(new Option(value.replace(/^tiles /, "tiles of ").replace(/^parts /, "parts summed in ").replace(/^fill /, "filled slots of "), value));
+    [["links-round", "bytes sent in this round"], ["links-run", "bytes sent in the run"]].forEach(([value, name]) => shown.add(new Option(name, value)));
     if ([...shown.options].some(({ value }) => value === kept)) shown.value = kept;
   }
 
   function chooseScenes(fit) {
-    place();
+    maps.forEach((map, at) => Object.assign(map, { scene: both()[at] ?? null, device: data.device }));
     choices();
     by("map-second").parentElement.hidden = !second();
     by("slider").max = Math.max(0, ...both().map(({ length }) => length));
@@ -77,9 +53,8 @@ async function start() {
     page.window = null;
     legend("steps", both(), "stepColours", "cycles");
     legend("buffers", both(), "bufferColours", "held");
-    if (scenes.length) numbersPanel(both());
-    if (fit && data.regions.length) by("show").value = "layer";
-    if (fit) maps.forEach((map) => { if (map.canvas.offsetParent) (data.regions.length ? map.seeDevice() : map.seeMesh()); });
+    numbersPanel(both());
+    if (fit) maps.forEach((map) => { if (map.canvas.offsetParent) map.seeMesh(); });
     update();
   }
 
@@ -91,22 +66,20 @@ async function start() {
     shown.forEach((scene) => { if (scene.detailed) scene.goTo(page.position); });
     maps.forEach((map, at) => {
       if (at && !second()) return;
-      Object.assign(map, { show: map.scene?.pictureFor(by("show").value) ?? by("show").value, position: page.position, chosen: Math.min(page.chosen, map.scene ? map.scene.width * map.scene.height - 1 : 0), travel: shown[at]?.moved?.length && page.position <= shown[at].length ? travel : 1 });
+      Object.assign(map, { show: map.scene.pictureFor(by("show").value), position: page.position, chosen: Math.min(page.chosen, map.scene.width * map.scene.height - 1), travel: shown[at].moved?.length && page.position <= shown[at].length ? travel : 1 });
       if (map.view) map.draw();
       if (travel < 1) return;
-      const frame = map.show === "links-round" && shown[at]?.frameAt(page.position), added = frame && frame.last > frame.first ? `; bytes of rounds ${frame.first} to ${frame.last}` : "";
-      const said = shown[at] ? `${shown[at].schedule} on mesh ${shown[at].mesh.text} of ${data.device.name}${added}` : `${data.regions.length} regions on ${data.device.name}`;
+      const frame = map.show === "links-round" && shown[at].frameAt(page.position), added = frame && frame.last > frame.first ? `; bytes of rounds ${frame.first} to ${frame.last}` : "";
+      const said = `${shown[at].schedule} on mesh ${shown[at].mesh.text} of ${data.device.name}${added}`;
       map.canvas.parentElement.querySelector("figcaption").textContent = said;
       map.changed();
-      map.canvas.setAttribute("aria-label", `${said}. ${shown[at] ? sentence(shown[at], page.position) : ""}`);
+      map.canvas.setAttribute("aria-label", `${said}. ${sentence(shown[at], page.position)}`);
     });
     if (travel < 1) return;
     by("slider").value = page.position;
     by("status").replaceChildren();
     shown.forEach((scene) => make("div", (second() ? `${scene.name}: ` : "") + sentence(scene, page.position), by("status")));
     factsPanel(page, maps[0].scene);
-    drawRegions();
-    if (!shown.length) return remember();
     heatPanel(shown, page.position);
     drawStrip(by("strip"), first(), page.position);
     drawTimeline(by("timeline"), shown, page.position, view());
@@ -119,9 +92,7 @@ async function start() {
   // The address holds the view, so that a link shows it again.
   function remember() {
     const scene = maps[0].scene, state = { round: page.position - 1, show: by("show").value, first: by("first").value, beside: by("second").value };
-    if (scene) state.core = `${Math.floor(page.chosen / scene.width)},${page.chosen % scene.width}`;
-    if (data.regions.length) state.region = page.region;
-    if (data.time) state.time = page.times.view().map(Math.round).join(",");
+    state.core = `${Math.floor(page.chosen / scene.width)},${page.chosen % scene.width}`;
     history.replaceState(null, "", `#${Object.entries(state).map(([name, value]) => `${name}=${encodeURIComponent(value).replace(/%2C/g, ",")}`).join("&")}`);
   }
 
@@ -129,14 +100,11 @@ async function start() {
     const state = new URLSearchParams(location.hash.slice(1)), known = (id, name) => { if (state.has(name) && [...by(id).options].some(({ value }) => value === state.get(name))) by(id).value = state.get(name); };
     known("first", "first");
     known("second", "beside");
-    if (Number(state.get("region")) in data.regions && state.has("region")) page.region = Number(state.get("region"));
-    page.position = state.has("round") ? Math.max(0, Math.trunc(Number(state.get("round"))) + 1 || 0) : first()?.telling() ?? 0;
+    page.position = state.has("round") ? Math.max(0, Math.trunc(Number(state.get("round"))) + 1 || 0) : first().telling();
     chooseScenes(true);
     known("show", "show");
     const scene = maps[0].scene, [row, column] = (state.get("core") ?? "").split(",").map(Number);
-    const [from, to] = (state.get("time") ?? "").split(",").map(Number);
-    if (data.time && to > from) page.times.see(from, to);
-    if (scene && row >= 0 && column >= 0 && row < scene.height && column < scene.width) page.chosen = Math.trunc(row) * scene.width + Math.trunc(column);
+    if (row >= 0 && column >= 0 && row < scene.height && column < scene.width) page.chosen = Math.trunc(row) * scene.width + Math.trunc(column);
     update();
   }
 
@@ -170,7 +138,6 @@ async function start() {
 
   function move(rows, columns) {
     const scene = maps[0].scene;
-    if (!scene) return;
     const row = Math.floor(page.chosen / scene.width) + rows, column = (page.chosen % scene.width) + columns;
     if (row >= 0 && row < scene.height && column >= 0 && column < scene.width) { page.chosen = row * scene.width + column; update(); }
   }
@@ -180,25 +147,19 @@ async function start() {
     const scene = maps[0].scene, core = words.match(/^\D*(\d+)\s*[, ]\s*(\d+)\D*$/), wanted = words.trim();
     const option = [...by("show").options].find(({ value }) => value.replace(/^\w+ /, "") === wanted);
     let problem = "";
-    if (core && scene && Number(core[1]) < scene.height && Number(core[2]) < scene.width) page.chosen = Number(core[1]) * scene.width + Number(core[2]);
+    if (core && Number(core[1]) < scene.height && Number(core[2]) < scene.width) page.chosen = Number(core[1]) * scene.width + Number(core[2]);
     else if (option && !core) by("show").value = option.value;
-    else if (wanted) problem = core && scene ? `cores are (0, 0) to (${scene.height - 1}, ${scene.width - 1})` : `no buffer ${wanted} here; give a buffer or row, column`;
+    else if (wanted) problem = core ? `cores are (0, 0) to (${scene.height - 1}, ${scene.width - 1})` : `no buffer ${wanted} here; give a buffer or row, column`;
     by("search").setCustomValidity(problem);
     if (problem) by("search").reportValidity(); else update();
   }
 
   function save() {
     const shown = maps.filter(({ canvas }) => canvas.offsetParent).map(({ canvas }) => canvas);
-    page.saved = pictureOf(shown, document.title, both().length ? sentence(first(), page.position) : data.about);
+    page.saved = pictureOf(shown, document.title, sentence(first(), page.position));
     Object.assign(document.createElement("a"), { href: page.saved, download: `round-${page.position - 1}.png` }).click();
   }
 
-  // The device is seen by regions, a mesh by its cores.
-  const regions = (whole) => {
-    if (!data.regions.length || maps[0].byRegion() === whole) return;
-    by("show").value = whole ? "layer" : by("show").options[0].value;
-    update();
-  };
   const each = (action) => maps.forEach((map) => { if (map.canvas.offsetParent) map[action](); });
   const zoom = (factor) => { if (maps[0].canvas.offsetParent) maps[0].zoom(factor); };
   const zoomTime = (factor, cycle = first().intervalAt(page.position)?.start ?? 0) => {
@@ -207,11 +168,9 @@ async function start() {
     page.window = wide >= end ? null : [inside, inside + wide];
     drawTimeline(by("timeline"), both(), page.position, view());
   };
-  by("times-section").hidden = !data.time;
-  const drawRegions = data.time ? timesSection(page, (region) => { page.region = region; place(); update(); }) : () => {};
   const actions = {
     "to-start": () => go(0), back: () => go(page.position - 1), on: () => go(page.position + 1, 0.4), "to-end": () => go(Infinity), play: () => play(!page.playing),
-    device: () => { regions(true); each("seeDevice"); }, mesh: () => { regions(false); each("seeMesh"); }, core: () => { regions(false); each("seeCore"); }, in: () => zoom(1.5), out: () => zoom(1 / 1.5), save,
+    device: () => each("seeDevice"), mesh: () => each("seeMesh"), core: () => each("seeCore"), in: () => zoom(1.5), out: () => zoom(1 / 1.5), save,
     "time-in": () => zoomTime(1 / 2), "time-out": () => zoomTime(2), "time-whole": () => zoomTime(Infinity),
     theme: () => {
       const dark = document.documentElement.dataset.theme ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;

@@ -33,8 +33,7 @@ function legend(id, shown, field, sizes) {
   by(id).replaceChildren();
   const seen = Object.assign({}, ...shown.map((scene) => Object.fromEntries(Object.keys(scene[sizes]).map((name) => [name, scene[field][name]]))));
   const own = Object.entries(seen).filter(([, colour]) => colour !== REST), rest = Object.keys(seen).length - own.length;
-  const others = id === "buffers" && shown.some((scene) => scene.others) ? [["weights and caches of the region's other blocks", css("--line")]] : [];
-  for (const [name, colour] of [...own, ...(rest ? [[`${rest} smaller`, REST]] : []), ...others]) {
+  for (const [name, colour] of [...own, ...(rest ? [[`${rest} smaller`, REST]] : [])]) {
     const item = make("li", "", by(id));
     make("i", "", item).style.background = colour;
     item.append(name || "(no label)");
@@ -87,17 +86,10 @@ function heatPanel(shown, position) {
   }
 }
 
-// The region in view, and the buffers, the messages, the router and the values of the chosen core.
+// The buffers, the messages, the router and the values of the chosen core.
 function factsPanel(page, scene) {
-  const panel = by("facts"), { data } = page, region = data.regions[page.region];
+  const panel = by("facts");
   panel.replaceChildren();
-  if (region) {
-    make("h3", region.name === "" ? "Region" : `Region of ${region.name}`, panel);
-    table(panel, ["region", `${page.region} of 0 to ${data.regions.length - 1}`], [["cores", `${region.rows} x ${region.cols} at (${region.origin})`],
-      ["SRAM of a core", `${bytes(region.sram)} of ${bytes(data.device.sram)}`], ["blocks", region.blocks.length > 2 ? `${region.blocks[0]} to ${region.blocks.at(-1)}` : region.blocks.join(", ")]]);
-  }
-  by("row").disabled = by("column").disabled = !scene;
-  if (!scene) return;
   page.chosen = Math.min(page.chosen, scene.width * scene.height - 1);
   Object.assign(by("row"), { value: Math.floor(page.chosen / scene.width), max: scene.height - 1 });
   Object.assign(by("column"), { value: page.chosen % scene.width, max: scene.width - 1 });

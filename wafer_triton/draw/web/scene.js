@@ -216,8 +216,7 @@ function prepare(scene) {
   for (const kind of scene.rounds) for (const field of ["hops", "link_bytes"]) perRound[field].push(scene.kinds[kind][field]);
   scene.buffers.forEach(({ name, live }) => { if (live) held[name] = live[2] * (Math.min(live[1], scene.length - 1) - live[0] + 1); });
   const bufferOrder = Object.keys(held).sort((a, b) => held[b] - held[a]);
-  const stays = scene.buffers.reduce((sum, { live, resident }) => sum + (live && resident ? live[2] : 0), 0);
-  Object.assign(scene, { cycles, bounds, held, perRound, bufferOrder, stays, others: 0 });
+  Object.assign(scene, { cycles, bounds, held, perRound, bufferOrder });
 }
 
 // The sum of numbers by name over all scenes.

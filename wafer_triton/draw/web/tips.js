@@ -11,7 +11,7 @@ function tips(maps, { first, both, view }) {
   };
   by("sram").tip = (x, y) => {
     const scene = sceneAt(by("sram"), both(), y, 22), round = roundAt(by("sram"), Math.max(...both().map(({ length }) => length)), x);
-    const live = scene.buffers.filter(({ live: span }) => span && span[0] <= round && round <= span[1]), sum = live.reduce((all, { live: span }) => all + span[2], scene.others);
+    const live = scene.buffers.filter(({ live: span }) => span && span[0] <= round && round <= span[1]), sum = live.reduce((all, { live: span }) => all + span[2], 0);
     return round < 0 || round >= scene.length ? "" : `round ${round}: ${bytes(sum)}: ${live.map(({ name, live: span }) => `${name} ${bytes(span[2])}`).join(", ")}`;
   };
   document.addEventListener("pointermove", (event) => {
