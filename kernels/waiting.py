@@ -85,5 +85,5 @@ class Watch:
         raise BackendError(
             f"{alarm.what}: core {divmod(core, alarm.cols)} gave up waiting for its neighbours in round "
             f"{alarm.round_of(core, number)}, so the results are void. Programs that it needs were not on the GPU, "
-            f"which others may be using; run again, or take launch='rounds'"
+            f"which others may be using; run again, or use backend='torch'"
         )

@@ -116,7 +116,7 @@ def test_torch_compile_keeps_options():
 def test_the_operator_passes_torchs_own_checks():
     a, b = torch.randn(4, 4), torch.randn(4, 4)
     text = _text(Mesh(2, 2), (("accumulate", "fp32"),))
-    torch.library.opcheck(torch.ops.wafer_triton.apply.default, ("gemm", [a, b], text, "", "explicit", "auto"))
+    torch.library.opcheck(torch.ops.wafer_triton.apply.default, ("gemm", [a, b], text, "", "explicit"))
 
 
 # --- mesh tensors ---

@@ -18,7 +18,7 @@ from wafer_triton.kernels import elided as elided_kernel
 from wafer_triton.kernels import exchange as exchange_kernel
 from wafer_triton.kernels.compute_shift import one_round
 from wafer_triton.models.random import config_of
-from wafer_triton.ops import mesh_gemm, run
+from wafer_triton.ops import clear_cache, mesh_gemm, run
 from wafer_triton.schedule import decode
 from wafer_triton.schedule.block import Block, schedule
 from wafer_triton.schedule.product import Recipe, recipe
@@ -67,16 +67,11 @@ def gpu_that_holds(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("holds", "launch", "launches"),
-    [
-        (9, "auto", ("compute-shift, 3 rounds in a launch",)),
-        (8, "auto", ("compute-shift, 1 round in a launch",)),
-        (9, "rounds", ("compute-shift, 1 round in a launch",)),
-    ],
+    ("holds", "launch"), [(9, "compute-shift, 3 rounds in a launch"), (8, "compute-shift, 1 round in a launch")]
 )
-def test_all_rounds_are_one_launch_where_the_gpu_has_room_for_the_mesh(gpu_that_holds, holds, launch, launches):
+def test_all_rounds_are_one_launch_where_the_gpu_has_room_for_the_mesh(gpu_that_holds, holds, launch):
     gpu_that_holds(holds)
-    executor = TritonExecutor(launch=launch, poison=True)
+    executor = TritonExecutor(poison=True)
     a, b = torch.randint(-3, 4, (6, 9)).float(), torch.randint(-3, 4, (9, 12)).float()
     schedule = recipe("gemm", Mesh(3, 3), "bf16", ((6, 9), (9, 12)), ()).schedule
     tiles = {"a": scatter(a, schedule.mesh, "(y m) (x k)").tiles, "b": scatter(b, schedule.mesh, "(y k) (x n)").tiles}
@@ -87,26 +82,20 @@ def test_all_rounds_are_one_launch_where_the_gpu_has_room_for_the_mesh(gpu_that_
         program.run()
         product = MeshTensor(schedule.mesh, program.read("out"), "(y m) (x n)", (6, 12), {}).gather()
         assert torch.equal(product, (a @ b).bfloat16())
-    said = [what.split(" x ")[-1] for what in program.launches if "compute-shift" in what]
-    assert tuple(said) == launches
+    (said,) = [what.split(" x ")[-1] for what in program.launches if "compute-shift" in what]
+    assert said == launch
 
 
 def test_the_record_of_a_run_has_its_launches(gpu_that_holds):
-    gpu_that_holds(9)
     a, b = torch.ones(3, 3), torch.ones(3, 3)
-    for launch, said in (("auto", "3 rounds in a launch"), ("rounds", "3 x compute-shift, 1 round in a launch")):
-        c, record = mesh_gemm(a, b, mesh=3, backend="triton", launch=launch, record=True)
+    for holds, said in ((9, "3 rounds in a launch"), (8, "3 x compute-shift, 1 round in a launch")):
+        gpu_that_holds(holds)
+        clear_cache()
+        c, record = mesh_gemm(a, b, mesh=3, backend="triton", record=True)
         assert torch.equal(c, a @ b)
         assert any(said in what for what in record.launches), record.launches
         assert len((record + record).launches) == 2 * len(record.launches)
     assert mesh_gemm(a, b, mesh=3, record=True)[1].launches == ()
-    with pytest.raises(BackendError, match="launch: backend 'torch' launches no kernels; leave it out, or use"):
-        mesh_gemm(a, b, mesh=3, launch="rounds")
-
-
-def test_an_unknown_launch_is_refused_with_the_known_ones():
-    with pytest.raises(BackendError, match="launch 'always': choose one of auto, rounds"):
-        TritonExecutor(launch="always")
 
 
 @pytest.mark.parametrize("side", [3, 4])

@@ -138,8 +138,8 @@ def test_explicit_and_elided_are_the_same_bits(case, dtype, made, operands):
 @cases
 def test_every_kind_of_launch_is_the_same_bits(case, dtype, made, operands):
     given, what = operands(case, dtype), made(case, dtype)
-    found = {how: run(what, given, TritonExecutor(launch=how)).gather() for how in ("auto", "rounds")}
-    assert same(found["auto"], found["rounds"])
+    plain = run(what, given, TritonExecutor()).gather()
+    assert same(plain, run(what, given, launch_a_round()).gather())
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -180,6 +180,13 @@ def test_a_captured_program_is_its_run(case, exchange, made, operands):
         assert same(program.read("out"), again.read("out"))
 
 
+def launch_a_round():
+    """Return an executor that takes no launch of all compute-shift rounds, as on a GPU without room for the mesh."""
+    executor = TritonExecutor()
+    executor._products = lambda memory, run: None
+    return executor
+
+
 def bound(what, given, on):
     return on.bind(what.schedule, cut(what, given))
 
@@ -197,7 +204,7 @@ def write(what, program, given):
 def test_launches_are_recorded(device, size):
     side = size(16, 3)
     a, b = (torch.randn(64 * side if device == "cuda" else side, side * 4, device=device).bfloat16() for _ in "ab")
-    _, one = mesh_gemm(a, b.T.contiguous(), mesh=side, backend="triton", launch="rounds", record=True)
+    _, one = mesh_gemm(a, b.T.contiguous(), mesh=side, executor=launch_a_round(), record=True)
     _, other = mesh_gemm(a, b.T.contiguous(), mesh=side, backend="triton", exchange="elided", record=True)
     assert one.launches and other.launches and one.launches != other.launches
 

@@ -39,20 +39,16 @@ OLDEST = 70  # compute capability times ten of the first GPUs that have atomics 
 class TritonExecutor(Executor):
     """Runs schedules on a CUDA device, or on the CPU under TRITON_INTERPRET=1 (small meshes).
 
-    `launch` is how compute-shift rounds run: "auto", all in one launch where the GPU holds the whole mesh at once; or
-    "rounds", one by one. `shuffle` is a seed for the order of the cores in every launch, to show that it does not
-    matter. Raises BackendError where Triton cannot run.
+    `shuffle` is a seed for the order of the cores in every launch, to show that it does not matter. Raises BackendError
+    where Triton cannot run.
     """
 
     def __init__(
-        self, *, device: str | None = None, exchange: str = "explicit", launch: str = "auto", poison: bool = False,
-        shuffle: int | None = None,
+        self, *, device: str | None = None, exchange: str = "explicit", poison: bool = False, shuffle: int | None = None
     ) -> None:  # fmt: skip
         interpreted = bool(INTERPRET.value)
         super().__init__(device or ("cpu" if interpreted else "cuda"), exchange=exchange, poison=poison)
-        if launch not in ("auto", "rounds"):
-            raise BackendError(f"launch {launch!r}: choose one of auto, rounds")
-        self.launch, kind = launch, torch.device(self.device).type
+        kind = torch.device(self.device).type
         self.graphs = kind == "cuda"
         if kind == "cpu" and not interpreted:
             raise BackendError("the Triton backend runs on a CPU only under TRITON_INTERPRET=1; set it, or use torch")
@@ -225,8 +221,6 @@ class TritonExecutor(Executor):
 
     def _products(self, memory: Memory, run: Products) -> list[Step] | None:
         """Return one launch of all rounds where the GPU holds the whole mesh, else None: a launch a round."""
-        if self.launch == "rounds":
-            return None
         mesh, (to_a, to_b) = memory.mesh, run.to
         c, out, *hands = (self._operand(memory, TileMap(slot)) for slot in (Slot(run.c), Slot(run.out), *run.a, *run.b))
         neighbours = self._table(memory, np.stack([to_a, to_b, np.argsort(to_a), np.argsort(to_b)], axis=1))

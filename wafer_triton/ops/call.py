@@ -47,15 +47,13 @@ class How(TypedDict, total=False):
     """Where and how an operation runs.
 
     `mesh`: a Mesh, a side or "RxC" (a MeshTensor brings its own). `exchange`: "explicit" or "elided". `backend`:
-    "torch" or "triton"; by default triton for CUDA tensors. `launch`: how triton launches compute-shift rounds, "auto"
-    or "rounds" (see `TritonExecutor`). `record`: return (result, Record) of the run. `executor`: runs the
-    operation in place of one made of `backend`, `exchange` and `launch`, see `distributed.executor`.
+    "torch" or "triton"; by default triton for CUDA tensors. `record`: return (result, Record) of the run. `executor`:
+    runs the operation in place of one made of `backend` and `exchange`, see `distributed.executor`.
     """
 
     mesh: Any
     exchange: str
     backend: str | None
-    launch: str
     record: bool
     executor: Executor
 
@@ -96,9 +94,9 @@ _KEYWORDS = tuple(How.__annotations__)
 
 
 @lru_cache(maxsize=64)
-def _executor(backend: str | None, exchange: str, device: str, launch: str) -> Executor:
+def _executor(backend: str | None, exchange: str, device: str) -> Executor:
     """Return one executor for all calls with the same options, so that they share programs."""
-    return executor(backend, exchange, device, launch=launch)
+    return executor(backend, exchange, device)
 
 
 def clear_cache() -> None:
@@ -177,17 +175,17 @@ def _parsed(text: str) -> tuple[Mesh, tuple[tuple[str, Any], ...]]:
 
 
 @torch.library.custom_op("wafer_triton::apply", mutates_args=(), tags=torch.Tag.cudagraph_unsafe)
-def _apply(name: str, operands: list[Tensor], spec: str, backend: str, exchange: str, launch: str) -> Tensor:
+def _apply(name: str, operands: list[Tensor], spec: str, backend: str, exchange: str) -> Tensor:
     """Return one opaque operator for all operations, which torch.compile and fake tensors do not enter."""
     mesh, options = _parsed(spec)
     shapes = tuple(tuple(operand.shape) for operand in operands)
     operation = recipe(name, mesh, dtype_name(operands[0].dtype), shapes, options)
-    runner = _executor(backend or None, exchange, str(operands[0].device), launch)
+    runner = _executor(backend or None, exchange, str(operands[0].device))
     return _run(operation, tuple(operands), runner, _whole(operation))[0]
 
 
 @_apply.register_fake
-def _(name: str, operands: list[Tensor], spec: str, backend: str, exchange: str, launch: str) -> Tensor:
+def _(name: str, operands: list[Tensor], spec: str, backend: str, exchange: str) -> Tensor:
     shape: Shape = tuple(operands[0].shape)
     if name in ("gemm", "gemv"):
         shape = (shape[0], operands[1].shape[0 if ("transposed", True) in _parsed(spec)[1] else 1])
@@ -204,8 +202,7 @@ def call(name: str, operands: tuple[Operand, ...], how: How, **options: Any) -> 
             known = [*(option for option in options if option != "transposed"), *_KEYWORDS]
             raise ArgumentError(f"{name}: unknown keyword {key!r}{nearest(key, known)}; choose from {', '.join(known)}")
     first, backend, exchange = operands[0], how.get("backend"), how.get("exchange", "explicit")
-    launch = how.get("launch", "auto")
-    for key, text in (("backend", backend), ("exchange", exchange), ("launch", launch)):
+    for key, text in (("backend", backend), ("exchange", exchange)):
         named = isinstance(text, str) and text.isascii()  # as torch passes it on
         if not named and (text is not None or key != "backend"):
             raise BackendError(f"{name}: {key} = {shown(text)} must be a name in quotes")
@@ -218,16 +215,16 @@ def call(name: str, operands: tuple[Operand, ...], how: How, **options: Any) -> 
     own = how.get("executor")
     if not isinstance(own, Executor | None):
         raise BackendError(f"{name}: executor = {shown(own)} is none; give a result of wafer_triton.executor")
-    if own is not None and (both := [key for key in ("backend", "exchange", "launch") if key in how]):
+    if own is not None and (both := [key for key in ("backend", "exchange") if key in how]):
         raise BackendError(f"{name}: executor and {both[0]} are given, and an executor has its own; give one of them")
     plain = own is None and not how.get("record")
     if plain and not any(isinstance(operand, MeshTensor) for operand in operands):
-        return _apply(name, tensors, _text(mesh, chosen), backend or "", exchange, launch)
+        return _apply(name, tensors, _text(mesh, chosen), backend or "", exchange)
     check_eager(name)
     shapes = tuple(tuple(operand.shape) for operand in operands)
     operation = recipe(name, mesh, dtype_name(tensors[0].dtype), shapes, chosen)
     _cut_alike(operation, operands)
-    runner = _executor(backend, exchange, str(tensors[0].device), launch) if own is None else own
+    runner = _executor(backend, exchange, str(tensors[0].device)) if own is None else own
     take: Callable[[Program], Any] = _tiles(operation) if isinstance(first, MeshTensor) else _whole(operation)
     value, program = _run(operation, operands, runner, take)
     return (value, Record.of(operation.schedule, program.launches, program.rank_bytes)) if how.get("record") else value

@@ -40,8 +40,6 @@ def executor(
         raise BackendError(f"emulate_on {device!r}: torch has no such device here{said}; use {_devices()}") from None
     chosen = backend or ("torch" if torch.device(device).type == "cpu" else "triton")
     if chosen == "torch":
-        if options.pop("launch", "auto") != "auto":
-            raise BackendError("launch: backend 'torch' launches no kernels; leave it out, or use backend='triton'")
         _check_options(chosen, TorchExecutor, options)
         return TorchExecutor(device=device, exchange=exchange, **options)
     if chosen == "triton":
