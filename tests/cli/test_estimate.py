@@ -61,10 +61,7 @@ def test_every_number_of_an_estimate_is_short_and_has_a_unit(run, line):
 
 def test_the_title_repeats_the_request(run):
     title = run(DECODE)[1].splitlines()[0]
-    assert (
-        title
-        == "decode, predicted on the wafer: model llama3-8b, mesh 360, device wse2, context 4,096 tokens, program full"
-    )
+    assert title == "decode, predicted on the wafer: model llama3-8b, mesh 360, device wse2, context 4,096 tokens"
     assert "model of the given sizes" in run("estimate kv --dim 64 --ffn 128 --heads 2 --layers 1 --mesh 16")[1]
 
 

@@ -94,10 +94,6 @@ def wrong(capsys, tmp_path, monkeypatch):
             "head_groups = 'x', but 9 query heads",
         ),
         (f"{DECODE} --over head-groups=0 --set context=8", "head_groups = 0, but 9 query heads on 64 columns"),
-        (
-            "estimate kv --model llama3-8b --mesh 360 --program paper-benchmark --head-groups 8",
-            "head_groups = 8, but a program",
-        ),
         ("estimate kv --dim 8 --ffn 8 --heads 3 --layers 1 --mesh 4", "dim = 8 is not a multiple of heads = 3"),
         ("cap run.json --watts 0", "argument --watts: '0' is not a positive number"),
         ("cap run.json --watts x", "argument --watts: 'x' is not a positive number"),

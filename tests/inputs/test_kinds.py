@@ -117,15 +117,6 @@ def test_a_rank_beyond_their_number_is_refused(monkeypatch, capsys):
     assert "RANK = 5 of WORLD_SIZE = 2 in the environment: ranks count from 0" in capsys.readouterr().err
 
 
-def test_the_program_of_the_paper_says_which_time_it_leaves_out(capsys):
-    asked = ["estimate", "decode", "--model", "llama3-8b", "--mesh", "360", "--context", "4096"]
-    line = "the time leaves out 1,146 cycles between regions, as the constants are fitted without them"
-    assert main([*asked, "--program", "paper-benchmark"]) == 0
-    assert line in capsys.readouterr().out
-    assert main(asked) == 0
-    assert "leaves out" not in capsys.readouterr().out
-
-
 def test_searches_of_one_refusal_end_together(monkeypatch):
     now = iter(range(0, 10**6, 2))
     monkeypatch.setattr(sram, "process_time", lambda: float(next(now)))

@@ -26,9 +26,7 @@ from wafer_triton.cli.options import (
 from wafer_triton.device import device as find_device
 from wafer_triton.device import energy_note
 from wafer_triton.errors import ConfigError
-from wafer_triton.text.quantity import PREDICTED, Legend, digits
-
-PROGRAMS = ("full", "paper-benchmark")  # as `wafer_triton.cost.layers`, which --help does not wait for
+from wafer_triton.text.quantity import PREDICTED, Legend
 
 BASIS = ("constants", "error_band", "outside", "layout")  # of a plan, printed of the best alone
 # Seconds of a plan, and more for each side: llama3-8b and, as a mixture, olmoe-1b-7b at --step 20 and 2, both for
@@ -47,7 +45,7 @@ def estimate(args: argparse.Namespace) -> int:
     text = tables.fields(asdict(estimated), Legend(type(estimated)), title=_title(args.kind, options))
     found = bounds(args.kind, **options)
     answer = asdict(estimated) | {"bounds": asdict(found)}
-    notes = [*notes_of(args, options), _without_ways(estimated), _energy(args, estimated)]
+    notes = [*notes_of(args, options), _energy(args, estimated)]
     return tell(args, answer, text, str(found), *filter(None, notes))
 
 
@@ -59,14 +57,6 @@ def arguments_of(args: argparse.Namespace) -> dict[str, Any]:
 def notes_of(args: argparse.Namespace, options: dict[str, Any]) -> list[str]:
     """Return the lines under an estimate: too many positions, absent parts."""
     return [note for note in (_positions(args), _layers_alone(options)) if note]
-
-
-def _without_ways(estimated: Any) -> str:
-    """Return the part that the paper's program leaves out of a token of decode."""
-    left_out = getattr(estimated, "between_regions_cycles", None)
-    if not left_out or estimated.program == "full":
-        return ""
-    return f"the time leaves out {digits(left_out)} cycles between regions, as the constants are fitted without them"
 
 
 def _energy(args: argparse.Namespace, estimated: Any) -> str:
@@ -169,12 +159,6 @@ MODEL = (
     option("--layers", type=count, metavar="N", help="instead of --model: layers"),
     WEIGHTS_DTYPE,
 )
-PROGRAM = option(
-    "--program",
-    default="full",
-    choices=PROGRAMS,
-    help="the model's own, or the one that WaferLLM measured: one head, full-width keys (default: %(default)s)",
-)
 AS_IF = option("--as-if", action="store_true", help="price a model that the device does not hold as if it did")
 GROUPS = option("--groups", type=count, metavar="N", help="groups of the K-tree's first level (default: the best)")
 REQUEST = (size("--input", "tokens of the prompt"), size("--output", "tokens of the answer"))
@@ -208,13 +192,13 @@ KINDS = (
     Command(
         "decode",
         estimate,
-        (*MODEL, MESH, DEVICE, size("--context", "tokens in the cache"), GROUPS, HEADS, PROGRAM, AS_IF),
+        (*MODEL, MESH, DEVICE, size("--context", "tokens in the cache"), GROUPS, HEADS, AS_IF),
         "one token",
     ),
     Command(
         "prefill",
         estimate,
-        (*MODEL, MESH, DEVICE, size("--tokens", "tokens of the prompt"), HEADS, EXPERTS, PROGRAM, AS_IF),
+        (*MODEL, MESH, DEVICE, size("--tokens", "tokens of the prompt"), HEADS, EXPERTS, AS_IF),
         "a prompt",
     ),
     Command(
@@ -229,7 +213,6 @@ KINDS = (
             GROUPS,
             HEADS,
             EXPERTS,
-            PROGRAM,
             AS_IF,
         ),
         "a prompt and its answer",
@@ -274,7 +257,7 @@ KINDS = (
         ),
         "decode of a batch, in groups that follow one another through the regions",
     ),
-    Command("kv", estimate, (*MODEL, MESH, DEVICE, HEADS, PROGRAM), "how many tokens the cache holds"),
+    Command("kv", estimate, (*MODEL, MESH, DEVICE, HEADS), "how many tokens the cache holds"),
 )
 COMMANDS = (
     Command("estimate", estimate, kinds=KINDS),
@@ -287,7 +270,6 @@ COMMANDS = (
             *REQUEST,
             HEADS,
             EXPERTS,
-            PROGRAM,
             option(
                 "--step", type=count, default=20, metavar="N", help="sides are multiples of N (default: %(default)s)"
             ),

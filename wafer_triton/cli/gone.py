@@ -24,5 +24,6 @@ OPTIONS: dict[str, str] = {
     "--picture": "a sweep draws one picture, its curves",
     "--round": "`show` has the tiles of every round",
     "--perplexity": "give --accuracy",
+    "--program": "a model's own program is priced; `reproduce` prices the one of the paper",
     "--trim": "a phase takes its whole mesh; a mesh of fewer rows has less padding",
 }

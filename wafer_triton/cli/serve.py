@@ -158,7 +158,7 @@ def plan(args: argparse.Namespace) -> int:
         raise ConfigError("--slo plans for a model: give --model")
     others = ("dim", "ffn", "heads", "kv_heads", "layers", "head_groups", "experts")
     more = [name for name in others if getattr(args, name) is not None]
-    more += [name for name, usual in (("program", "full"), ("step", 20)) if getattr(args, name) != usual]
+    more += ["step"] if args.step != 20 else []
     if more:
         raise ConfigError(f"--{more[0].replace('_', '-')}: a plan with --slo chooses by itself; leave it out")
     with Progress() as progress:
