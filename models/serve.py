@@ -39,7 +39,7 @@ def serve(
             f"{[request.input for request in requests]}; give one prompt for each request, as long as its input"
         )
     times = Priced(
-        model.placement, batch=model.batch, longest=model.max_length, prompt=model.max_length,
+        model.placement, batch=model.batch, longest=model.max_length,
         held=model.batch * model.max_length,
     )  # fmt: skip
     if pool is not None:

@@ -9,7 +9,7 @@ from wafer_triton.cli import serve
 from wafer_triton.cli.main import main
 
 MODEL = ["--model", "smollm2-135m", "--prefill-mesh", "100", "--decode-mesh", "100", "--batch", "4"]
-LENGTHS = ["--input", "50:150", "--output", "lognormal:20:0.5"]
+LENGTHS = ["--input", "50:150", "--output", "5:40"]
 OPEN = [*LENGTHS, "--rate", "2", "--count", "30"]
 
 
@@ -20,8 +20,11 @@ def test_figures_are_printed_and_written(tmp_path, capsys):
     shown = capsys.readouterr()
     found = json.loads(shown.out.splitlines()[-1])
     assert found["finished"] == 30 and found["policy"] == {
-        "organisation": "shared", "order": "first", "cache": "reserve", "chunk": None, "quantum": 4096, "turns": 64,
-    }  # fmt: skip
+        "organisation": "shared",
+        "chunk": None,
+        "quantum": 4096,
+        "turns": 64,
+    }
     assert found["sizes"]["decode_mesh"] == "100x100" and found["sizes"]["batch"] == 4
     assert 0 < found["ttft"]["p50"] <= found["ttft"]["p90"] <= found["ttft"]["p99"] < found["e2e"]["p99"]
     assert found["goodput"] == pytest.approx(found["good"] * 30 / found["seconds"])
@@ -41,15 +44,14 @@ def test_figures_are_printed_and_written(tmp_path, capsys):
     "more",
     [
         ["--policy", "split", "--columns", "500", *OPEN],
-        ["--policy", "replace", "--order", "shortest", *OPEN],
-        ["--cache", "grow", "--chunk", "64", "--quantum", "64", "--turns", "3", "--at-once", "2", *OPEN],
-        ["--users", "3", "--pause", "0.5", "--count", "12", *LENGTHS],
+        ["--policy", "replace", *OPEN],
+        ["--chunk", "64", "--quantum", "64", "--turns", "3", "--at-once", "2", *OPEN],
     ],
 )
-def test_policies_and_users_serve_all_requests(more, capsys):
+def test_policies_serve_all_requests(more, capsys):
     assert main(["serve", *MODEL, *more, "--json"]) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert found["finished"] == found["requests"] in (30, 12) and found["refused"] == 0
+    assert found["finished"] == found["requests"] == 30 and found["refused"] == 0
 
 
 def test_a_trace_is_replayed_at_its_rate_or_another(tmp_path, capsys):
@@ -63,17 +65,15 @@ def test_a_trace_is_replayed_at_its_rate_or_another(tmp_path, capsys):
         assert json.loads(shown.out.splitlines()[-1])["seconds"] == pytest.approx(seconds, rel=0.12)
         assert "refused: 1 requests; of the first: 605 tokens are more than the 200 of the cache" in shown.err
     assert main([*asked, "--count", "22"]) == 2
-    words = "--count 22: the trace has 21 requests; give no more, or --users, whose lengths are drawn from the trace"
-    assert words in capsys.readouterr().err
+    assert "--count 22: the trace has 21 requests; give no more" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     "more, said",
     [
         ([], "give --requests FILE, or lengths by --input and --output"),
-        (LENGTHS, "give --rate, at which requests arrive, or --users, or --requests FILE"),
-        ([*OPEN, "--users", "3"], "--users send requests one after the other, at no rate: leave out --rate and --cv"),
-        ([*OPEN, "--requests", "x.csv"], "--requests FILE has lengths and arrivals: leave out --input, --output"),
+        (LENGTHS, "give --rate, at which requests arrive, or --requests FILE"),
+        ([*OPEN, "--requests", "x.csv"], "--requests FILE has lengths and arrivals: leave out --input and --output"),
         ([*OPEN, "--policy", "wafer"], "argument --policy: invalid choice: 'wafer'"),
         (
             [*OPEN, "--policy", "split", "--turns", "3"],
@@ -87,13 +87,8 @@ def test_a_trace_is_replayed_at_its_rate_or_another(tmp_path, capsys):
         ([*OPEN, "--policy", "split", "--columns", "994"], "columns = 994 of prefill: wse2 has 994, and decode needs"),
         ([*OPEN, "--context", "10"], "no request is served: "),
         (["--rate", "9999", "--count", "99", *LENGTHS], "requests come faster than they are served, at most "),
-        (["--input", "x", "--output", "3", "--rate", "1"], "length 'x': write 512, 64:1024 or lognormal:512:0.8"),
+        (["--input", "x", "--output", "3", "--rate", "1"], "length 'x': write 512 or 64:1024"),
         (["--input", "3", "--output", "3", "--rate", "-1"], "rate = -1.0 must be a number from 1e-06 to 1e+09"),
-        (["--input", "3", "--output", "3", "--rate", "1", "--cv", "1e200"], "cv = 1e+200 must be a number from"),
-        (
-            ["--input", "3", "--output", "3", "--rate", "1", "--pause", "2"],
-            "--pause 2: users alone pause; give --users",
-        ),
         (["--input", "3", "--output", "3", "--rate", "1", "--count", "10000000"], "more than the 1,000,000 requests"),
         ([*OPEN, "--at-once", "8"], "--at-once 8: a group has no more sequences than --batch 4"),
         (["--requests", "missing.csv"], "missing.csv"),
@@ -108,103 +103,6 @@ def test_bad_input_is_one_line(more, said, capsys):
 def test_a_rate_that_is_too_high_is_reported_when_asked(capsys):
     assert main(["serve", *MODEL, "--rate", "9999", "--count", "99", *LENGTHS, "--overload", "--json"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["requests_per_second"] < 9999
-
-
-def test_a_sweep_has_a_row_for_each_value_and_the_knee(tmp_path, capsys):
-    files = [tmp_path / name for name in ("sweep.csv", "sweep.png")]
-    asked = ["serve", *MODEL, *LENGTHS, "--rate", "1", "--count", "40", "--sweep", "rate=2,20,400", "--slo", "ttft=1s"]
-    assert main([*asked, "--out", str(files[0]), "--draw", str(files[1]), "--json"]) == 0
-    shown = capsys.readouterr()
-    found = json.loads(shown.out.splitlines()[-1])
-    assert [row["rate"] for row in found["rows"]] == [2, 20, 400]
-    assert found["rows"][0]["e2e_p50"] <= found["rows"][1]["e2e_p50"] < found["rows"][2]["e2e_p50"]
-    assert "knee: the median end to end is at most twice the first up to rate " in shown.err
-    assert list(csv.DictReader(files[0].open()))[2]["rate"] == "400.0" and files[1].stat().st_size > 0
-
-
-@pytest.mark.parametrize(
-    "values", ["policy=replace,shared", "batch=1,4", "order=first,shortest", "cache=reserve,grow", "cache=grow,reserve"]
-)
-def test_policies_and_sizes_are_swept(values, tmp_path, capsys):
-    out = tmp_path / "front.svg"
-    assert main(["serve", *MODEL, *OPEN, "--sweep", values, "--draw", str(out), "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out.splitlines()[-1])["rows"]
-    assert len(rows) == 2 and out.exists() and all(row["finished"] == 30 for row in rows)
-
-
-def test_a_value_that_fails_leaves_the_other_rows_and_has_its_reason(tmp_path, capsys):
-    out = tmp_path / "rows.csv"
-    asked = ["serve", *MODEL, *OPEN, "--policy", "split", "--sweep", "columns=500,994,400", "--out", str(out), "--json"]
-    assert main(asked) == 0
-    shown = capsys.readouterr()
-    found = json.loads(shown.out.splitlines()[-1])
-    assert [row["columns"] for row in found["rows"]] == [500, 400]
-    (failed,) = found["failed"]
-    assert failed["columns"] == 994 and "columns = 994 of prefill: wse2 has 994" in failed["reason"]
-    assert f"columns 994: {failed['reason']}" in shown.err
-    rows = list(csv.DictReader(out.open()))
-    assert [(row["columns"], row["reason"]) for row in rows][2] == ("994", failed["reason"])
-    assert rows[2]["finished"] == "" and rows[0]["finished"] == "30"
-
-
-def test_a_sweep_whose_values_all_fail_is_one_line(capsys):
-    assert main(["serve", *MODEL, *OPEN, "--policy", "split", "--sweep", "columns=994,995"]) == 2
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert "columns = 994 of prefill: wse2 has 994, and decode needs some of them" in error
-
-
-def test_a_run_is_drawn_and_traced(tmp_path, capsys):
-    files = [str(tmp_path / name) for name in ("run.png", "run.json")]
-    assert main(["serve", *MODEL, *OPEN, "--draw", files[0], "--trace", files[1]]) == 0
-    assert f"written: {files[1]}" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    "line, said",
-    [
-        (
-            ["serve", *MODEL, *OPEN, "--sweep", "speed=1,2"],
-            "--sweep 'speed=1,2': write NAME=A,B,... with one of rate, us",
-        ),
-        (["serve", *MODEL, *OPEN, "--sweep", "rate"], "--sweep 'rate': write NAME=A,B,... with one of rate, users"),
-        (
-            ["serve", *MODEL, *OPEN, "--sweep", "batch=1,x"],
-            "--sweep 'batch=1,x': 'x' is not a whole number of at least",
-        ),
-        (["serve", *MODEL, *OPEN, "--sweep", "policy=one"], "policy 'one': choose of replace, shared, split"),
-        (["serve", *MODEL, *OPEN, "--sweep", "rate=1", "--trace", "x.json"], "--trace x.json: a trace shows one run"),
-        (
-            ["plan", "--dim", "64", "--input", "9", "--output", "9", "--slo", "ttft=1s", "--rate", "5"],
-            "--slo plans for a model: give --model",
-        ),
-        (
-            [
-                "plan",
-                "--model",
-                "smollm2-135m",
-                "--input",
-                "9",
-                "--output",
-                "9",
-                "--slo",
-                "ttft=1s",
-                "--rate",
-                "5",
-                "--step",
-                "7",
-            ],
-            "--step: a plan with --slo chooses by itself; leave it out",
-        ),
-        (
-            ["plan", "--model", "smollm2-135m", "--input", "9", "--output", "9", "--slo", "ttft=1s"],
-            "--slo and --rate go ",
-        ),
-    ],
-)
-def test_bad_sweeps_and_plans_are_one_line(line, said, capsys):
-    assert main(line) == 2
-    error = capsys.readouterr().err
-    assert said in error and error.count("\n") == 1, error
 
 
 def test_a_long_simulation_reports_its_progress(monkeypatch, capsys):
@@ -248,9 +146,8 @@ def test_many_chunks_are_announced_and_far_too_many_refused(capsys, monkeypatch)
     assert main(line) == 0
     assert capsys.readouterr().err.startswith("this takes about 36 seconds on a machine such as a laptop")
     line[line.index("--input") + 1], line[line.index("--count") + 1] = "10000000", "1000"
-    for more in ([], ["--sweep", "batch=1,2"]):
-        assert main([*line, *more]) == 2
-        assert capsys.readouterr().err.splitlines()[-1] == (
-            "wafer-triton: error: --chunk 1: the prompts go in 10,000,000,000 chunks, and at most 100,000,000 are "
-            "simulated; give a larger --chunk, or fewer requests"
-        )
+    assert main(line) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "wafer-triton: error: --chunk 1: the prompts go in 10,000,000,000 chunks, and at most 100,000,000 are "
+        "simulated; give a larger --chunk, or fewer requests"
+    )

@@ -13,7 +13,6 @@ class Given:
     pool: int = 100
     rows: int = 8
     longest: int = 200
-    prompt: int = 200
     held: float = inf
     step: float = 1.0
     extra: float = 0.0

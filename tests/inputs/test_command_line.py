@@ -62,7 +62,6 @@ def wrong(capsys, tmp_path, monkeypatch):
         ("compare own.py:f --no-values --values", "--values and --no-values contradict each other; give one"),
         ("validate --write config.json", "argument --write: 'config.json' does not end in .md"),
         ("serve --out config.json", "argument --out: 'config.json' does not end in .csv"),
-        ("serve --trace a.csv", "argument --trace: 'a.csv' does not end in .json"),
         ("generate --routing-out notes.md", "argument --routing-out: 'notes.md' does not end in .json"),
         ("sweep gemv --out /", "argument --out: '/' does not end in .csv"),
         ("show gemm --trace page", "argument --trace: 'page' does not end in .json"),

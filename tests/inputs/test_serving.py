@@ -1,27 +1,20 @@
 """Mistakes in serving, by command and in Python: one line with fault, place and remedy."""
 
-from pathlib import Path
-
 import pytest
 
 from serving import Given as Times
 from wafer_triton.cli.main import main
 from wafer_triton.device import device
-from wafer_triton.draw.serving import knee, pareto
 from wafer_triton.errors import WaferError
 from wafer_triton.serve.load import Given, Load
-from wafer_triton.serve.plan import plan
 from wafer_triton.serve.policies import Policy, Shared, organisation
 from wafer_triton.serve.report import Slo, report, write_csv
 from wafer_triton.serve.simulate import simulate
 from wafer_triton.serve.sizes import priced
 from wafer_triton.serve.traces import read_trace
 from wafer_triton.serve.workload import (
-    Closed,
     Request,
     both,
-    bursty,
-    drawn,
     fixed,
     length_of,
     poisson,
@@ -31,7 +24,7 @@ from wafer_triton.serve.workload import (
 
 ONE = [Request(0, 0.0, 8, 4)]
 LENGTHS = both(fixed(6), fixed(4))
-LOAD = Load(4, 128, 64, 64, 16)
+LOAD = Load(4, 128, 64, 16)
 
 
 def run():
@@ -49,24 +42,20 @@ CALLS = {
     "pairs": (lambda: simulate([(6, 4)], Times(), Policy()), "list is no list of Request; read_trace and poisson make"),
     "a progress": (lambda: simulate(ONE, Times(), Policy(), progress=5), "progress is of type int; give a function"),
     "an organisation by name": (lambda: Policy("shared"), "organisation 'shared': give Split(), Replacing(), Shared()"),
-    "an order": (lambda: Policy(order=["first"]), "order ['first']: choose one of first, shortest"),
     "an option of another": (lambda: organisation("split", turns=3), "policy 'split' has no option 'turns'; leave it"),
     "an unknown option": (lambda: organisation("shared", turn=3), "has no option 'turn'; it has quantum, turns"),
     "lengths as a pair": (lambda: poisson(5, 2, (6, 4)), "lengths is of type tuple; give a function"),
     "lengths as numbers": (lambda: both(6, 4), "lengths: input is of type int; give a function"),
-    "a seed": (lambda: bursty(5, 2, LENGTHS, seed="a"), "seed = 'a' must be a whole number"),
+    "a seed": (lambda: poisson(5, 2, LENGTHS, seed="a"), "seed = 'a' must be a whole number"),
     "a rate": (lambda: poisson("5", 2, LENGTHS), "rate = '5' must be a number from 1e-06 to 1e+09"),
-    "a pause": (lambda: Closed(2, 4, LENGTHS, pause="1"), "pause = '1' must be 0 to 10,000,000,000 seconds"),
-    "users' lengths": (lambda: Closed(2, 4, 7), "lengths is of type int; give a function"),
     "a length from 0": (lambda: length_of("0:64"), "length '0:64': least = 0 must be a whole number of at least 1"),
-    "drawn from none": (lambda: drawn(None), "drawn: NoneType is no list of Request"),
     "the rate of a text": (lambda: rate_of("trace.csv"), "rate_of: str is no list of Request"),
     "rescaled numbers": (lambda: rescaled([1, 2], 3.0), "rate_of: list is no list of Request"),
     "an arrival": (lambda: Request(0, "soon", 1, 1), "request 0: arrival = 'soon' must be 0 to 10,000,000,000 seconds"),
     "a trace of none": (lambda: read_trace(None), "trace: NoneType is no path; give the name of a file, or a Path"),
     "a report's pool": (lambda: report(run(), 0, device("wse2")), "pool = 0 must be a whole number of at least 1"),
     "a model": (lambda: priced("shared", "gpt9", "wse2", LOAD), "gpt9"),
-    "a batch beyond sense": (lambda: Load(10**9, 128, 64, 64, 16), "batch = 1,000,000,000 is more than the 65,536 s"),
+    "a batch beyond sense": (lambda: Load(10**9, 128, 64, 16), "batch = 1,000,000,000 is more than the 65,536 s"),
     "caches beyond SRAM": (
         lambda: priced("shared", "smollm2-135m", "wse2", LOAD, Given(decode_mesh=125, caches=10**5)),
         "caches = 100,000 of 128 tokens take 294,912,000,000 B, and all cores of wse2 have 36,430,",
@@ -79,15 +68,9 @@ CALLS = {
         lambda: report(run(), 100, device("wse2"), "fp8"),
         "dtype fp8 is a storage of a model's weights",
     ),
-    "rows without figures": (lambda: knee([{"rate": 1}], "rate"), "row 0 of a sweep has no 'e2e_p50'; `report.flat` m"),
-    "rows of another": (lambda: pareto([{"a": 1}], "rate", "x.png"), "row 0 of a sweep has no 'rate'"),
     "experts of a dense model": (
         lambda: priced("shared", "smollm2-135m", "wse2", LOAD, Given(experts="regions")),
         "smollm2-135m has no experts to place; leave experts out",
-    ),
-    "a plan beyond SRAM": (
-        lambda: plan("qwen2-72b", "wse2", input=8, output=8, rate=1.0, slo=Slo(), progress=pytest.fail),
-        "qwen2-72b does not fit wse2: its layers have 140,429,557,760 B of weights",
     ),
 }
 
@@ -117,7 +100,7 @@ def test_a_json_array_is_no_trace(tmp_path, text):
 @pytest.mark.slow
 def test_a_refusal_names_the_mesh_that_was_nearest_to_a_fit():
     with pytest.raises(WaferError) as refused:
-        priced("shared", "smollm2-135m", "wse2,rows=76,cols=76", Load(1, 512, 512, 64, 16))
+        priced("shared", "smollm2-135m", "wse2,rows=76,cols=76", Load(1, 512, 64, 16))
     assert "on one mesh of wse2,rows=76,cols=76; of the nearest: smollm2-135m" in str(refused.value)
     assert "does not fit wse2,rows=76,cols=76: its " in str(refused.value) and "find room" in str(refused.value)
 
@@ -125,26 +108,9 @@ def test_a_refusal_names_the_mesh_that_was_nearest_to_a_fit():
 SERVE = ["serve", "--model", "smollm2-135m", "--decode-mesh", "125", "--rate", "5", "--input", "64", "--output", "16"]
 
 
-def test_the_kind_of_a_picture_is_refused_before_the_run(capsys, monkeypatch):
-    monkeypatch.setattr("wafer_triton.serve.simulate.simulate", lambda *_, **__: pytest.fail("it ran"))
-    for more in ([], ["--sweep", "batch=1,8"]):
-        assert main([*SERVE, "--draw", "run.jpg", *more]) == 2
-        error = capsys.readouterr().err
-        assert (
-            error
-            == "wafer-triton: error: run.jpg: a picture is one of .png, .svg, .pdf; end its name with one of them\n"
-        )
-    assert not Path("run.jpg").exists()
-
-
 def test_a_mesh_written_twice_in_two_ways_is_one_mesh(capsys):
     assert main([*SERVE, "--prefill-mesh", "125x125", "--count", "5"]) == 0
     assert "prefill on 3 x 125x125 cores, decode on 3 x 125x125" in capsys.readouterr().out
-
-
-def test_a_second_sweep_is_refused(capsys):
-    assert main([*SERVE, "--sweep", "rate=1", "--sweep", "batch=2"]) == 2
-    assert "argument --sweep: is given twice; give it once" in capsys.readouterr().err
 
 
 def test_a_run_of_many_chunks_reports_its_progress(capsys):

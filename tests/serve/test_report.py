@@ -7,10 +7,9 @@ import pytest
 
 from serving import Given
 from wafer_triton.device import device
-from wafer_triton.errors import ConfigError, ShapeError
-from wafer_triton.serve.course import course
+from wafer_triton.errors import ConfigError
 from wafer_triton.serve.policies import Policy, Split
-from wafer_triton.serve.report import Slo, flat, latency, report, weighted, write_csv
+from wafer_triton.serve.report import Slo, latency, report, weighted, write_csv
 from wafer_triton.serve.simulate import simulate
 from wafer_triton.serve.workload import Request
 
@@ -50,38 +49,26 @@ def test_figures_of_two_requests_are_their_times(run, tmp_path):
     # 12 turns, each of 10 B of weights and a byte a token of the cache in the middle of its turn
     wanted = 12 * 10 + sum(100.5 + step for step in range(11)) + 150.5
     assert run.read == pytest.approx(wanted)
-    assert flat(found)["ttft_p50"] == found.ttft["p50"] and flat(found)["busy_re_placement"] == 0
-    assert "course" not in flat(found)
     write_csv(run, tmp_path / "run.csv")
     rows = list(csv.DictReader((tmp_path / "run.csv").open()))
     assert [row["number"] for row in rows] == ["0", "1", "2"] and float(rows[0]["end"]) == pytest.approx(3.1)
     assert rows[2]["refused"] == "901 tokens are more than the 200 of the cache" and rows[2]["end"] == ""
 
 
-@pytest.mark.parametrize("count", [1, 7, 10])
-def test_the_course_of_a_run_adds_up_to_its_figures(run, count):
-    found, each = report(run, 100, CHIP), course(run, 100, CHIP, count=count)
+def test_the_course_of_a_run_adds_up_to_its_figures(run):
+    found = report(run, 100, CHIP)
+    each = found.course
     seconds = [one.end - one.start for one in each]
-    assert sum(seconds) == pytest.approx(run.samples[-1].time) and each[0].start == 0
+    assert len(each) == 10 and sum(seconds) == pytest.approx(run.samples[-1].time) and each[0].start == 0
     assert sum(one.tokens_per_second * length for one, length in zip(each, seconds, strict=True)) == pytest.approx(12)
     assert sum(one.kv * length for one, length in zip(each, seconds, strict=True)) / sum(seconds) == pytest.approx(
         found.kv_mean
     )
     energy = (one.joules_per_token * one.tokens_per_second for one in each if one.tokens_per_second)
     assert set(map(round, energy)) == {CHIP.power_watts}
-    if count == 1:
-        assert each[0].s_mbu == pytest.approx(found.s_mbu)
-        assert each[0].joules_per_token == pytest.approx(found.joules_per_token)
-    else:
-        assert found.course == course(run, 100, CHIP)
-        idle = [one for one in each if one.start > 4 and one.end < 9]
-        assert idle and all(one.s_mbu == 0 and one.joules_per_token == math.inf for one in idle)
-        assert max(one.s_mbu for one in each) >= found.s_mbu
-
-
-def test_a_course_has_at_least_one_interval(run):
-    with pytest.raises(ShapeError, match="count = 0 must be a whole number of at least 1"):
-        course(run, 100, CHIP, count=0)
+    idle = [one for one in each if one.start > 4 and one.end < 9]
+    assert idle and all(one.s_mbu == 0 and one.joules_per_token == math.inf for one in idle)
+    assert max(one.s_mbu for one in each) >= found.s_mbu
 
 
 def test_a_run_without_a_served_request_is_refused():

@@ -12,7 +12,7 @@ from wafer_triton.serve.course import SAMPLES
 from wafer_triton.serve.pipeline import period
 from wafer_triton.serve.policies import ORGANISATIONS, Policy, Replacing, Shared, Split
 from wafer_triton.serve.simulate import simulate
-from wafer_triton.serve.workload import Closed, Request, both, bursty, fixed, poisson, uniform
+from wafer_triton.serve.workload import Request, both, fixed, poisson, uniform
 
 pytestmark = pytest.mark.slow
 
@@ -92,7 +92,7 @@ def policies(draw):
     name = draw.choice(sorted(ORGANISATIONS))
     how = Shared(draw.randint(1, 60), draw.randint(1, 9)) if name == "shared" else ORGANISATIONS[name]()
     chunk = draw.choice([None, 8, 32])
-    return Policy(how, draw.choice(["first", "shortest"]), draw.choice(["reserve", "grow"]), chunk)
+    return Policy(how, chunk)
 
 
 @pytest.mark.parametrize("seed", range(100))
@@ -101,18 +101,14 @@ def test_requests_and_tokens_are_conserved_in_causal_order_within_the_cache(seed
     rows = draw.choice([1, 3, 8])
     times = Given(
         batch=draw.randint(1, 7), at_once=draw.randint(1, 3), pool=draw.randint(40, 90), rows=rows, longest=40 * rows,
-        prompt=40 * rows, extra=draw.choice([0, 0.1]), handing=draw.choice([0, 0.01]), moving=draw.random(),
+        extra=draw.choice([0, 0.1]), handing=draw.choice([0, 0.01]), moving=draw.random(),
         held=draw.choice([10**9, 60]),
     )  # fmt: skip
     lengths = both(uniform(1, 30 * rows), uniform(1, 14 * rows))
     count = draw.randint(1, 40)
-    workload = (
-        Closed(draw.randint(1, 9), count, lengths, seed, draw.random())
-        if seed % 4 == 0
-        else bursty(draw.choice([0.02, 0.2, 5.0]), count, lengths, seed)
-    )
+    requests = poisson(draw.choice([0.02, 0.2, 5.0]), count, lengths, seed)
     policy = policies(draw)
-    run = simulate(workload, times, policy, record=True)
+    run = simulate(requests, times, policy, record=True)
     assert len(run.served) == count
     for one in run.served:
         request = one.request
@@ -126,7 +122,7 @@ def test_requests_and_tokens_are_conserved_in_causal_order_within_the_cache(seed
     assert all(0 <= sample.entries <= times.pool and sample.running <= times.batch for sample in run.samples)
     assert run.samples[-1].running == run.samples[-1].waiting == run.samples[-1].entries == 0
     check_actions(run, times, policy)
-    again = simulate(workload, times, policy)
+    again = simulate(requests, times, policy)
     assert [one.end for one in again.served] == [one.end for one in run.served]
     assert again.actions == []
 
@@ -153,17 +149,14 @@ def check_actions(run, times, policy):
     assert not held and not prompt
     preempted = sum(what == "preempt" for what, *_ in run.actions)
     assert preempted == sum(one.preempted for one in run.served)
-    assert policy.cache == "grow" or not preempted
 
 
 def test_a_full_cache_preempts_the_sequence_that_arrived_last():
-    times = Given(batch=4, pool=6, rows=4, longest=24, prompt=24, fill=(0.01,))
+    times = Given(batch=4, pool=6, rows=4, longest=24, fill=(0.01,))
     requests = [Request(number, 0.0, 4, 12) for number in range(3)]
-    run = simulate(requests, times, Policy(Split(), cache="grow"))
+    run = simulate(requests, times, Policy(Split()))
     assert [one.preempted > 0 for one in run.served] == [False, True, True]  # the first alone takes 4 of 6 entries
     assert run.peak_entries == 6
-    waits = simulate(requests, times, Policy(Split(), cache="reserve"))
-    assert all(one.preempted == 0 for one in waits.served) and waits.served[1].started > waits.served[0].end - 1e-9
 
 
 @pytest.mark.parametrize("organisation", [Split(), Replacing(), Shared(20, 4)], ids=lambda each: each.name)
@@ -176,13 +169,6 @@ def test_halved_times_double_the_throughput(organisation):
     ends = [simulate(each, times, Policy(organisation)).served for each, times in ((requests, slow), (early, fast))]
     for one, other in zip(*ends, strict=True):
         assert other.end == pytest.approx(one.end / 2, rel=1e-12)
-
-
-def test_the_shortest_prompt_begins_first():
-    requests = [Request(0, 0.0, 50, 2), Request(1, 0.1, 40, 2), Request(2, 0.2, 3, 2)]
-    starts = {order: [one.started for one in simulate(requests, Given(), Policy(Split(), order)).served]
-              for order in ("first", "shortest")}  # fmt: skip
-    assert starts["first"][1] < starts["first"][2] and starts["shortest"][2] < starts["shortest"][1]
 
 
 def test_chunks_of_a_prompt_pass_through_the_regions_side_by_side():
@@ -230,15 +216,8 @@ def test_progress_is_reported():
 def test_a_request_longer_than_the_cache_is_refused_with_its_tokens():
     run = simulate([Request(0, 0.0, 150, 60), Request(1, 0.0, 1, 1)], Given(), Policy())
     assert run.served[0].refused == "210 tokens are more than the 200 of the cache" and run.served[1].end
-    run = simulate([Request(0, 0.0, 150, 6)], Given(prompt=100), Policy())
-    assert run.served[0].refused == "a prompt of 150 tokens is longer than the 100 of prefill"
 
 
-def test_a_workload_without_requests_is_refused():
-    with pytest.raises(ShapeError, match="a workload without requests: there is nothing to serve; give one at least"):
+def test_no_requests_are_refused():
+    with pytest.raises(ShapeError, match="no requests: there is nothing to serve; give one at least"):
         simulate([], Given(), Policy())
-
-
-def test_growing_caches_need_prefill_of_the_longest_sequence():
-    with pytest.raises(ShapeError, match="cache 'grow' redoes sequences of up to 200 tokens by prefill, which takes p"):
-        simulate([Request(0, 0.0, 1, 1)], Given(prompt=100), Policy(cache="grow"))

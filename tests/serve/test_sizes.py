@@ -14,7 +14,7 @@ from wafer_triton.shape.read import shape_of
 pytestmark = pytest.mark.slow
 
 CHIP, SHAPE = device("wse2"), shape_of("smollm2-135m")
-LOAD = Load(8, 400, 300, 150, 60)
+LOAD = Load(8, 400, 150, 60)
 SMALL = Given("100", "100")
 
 
@@ -30,12 +30,12 @@ def test_with_split_phases_have_columns_of_their_own_and_keys_and_values_cross()
 
 def test_prompts_wait_in_the_regions_of_prefill_until_the_weights_move():
     times = priced("replace", SHAPE, CHIP, LOAD, Given("120", "100"))
-    assert 300 <= times.held <= 8 * 150 and times.switch() > 0
+    assert 400 <= times.held <= 8 * 150 and times.switch() > 0
     assert times.place.chunk(int(times.held)) == times.place.at_once
 
 
 def test_the_most_caches_that_fit_are_taken_up_to_the_batch():
-    few = priced("shared", SHAPE, CHIP, Load(64, 2000, 1000, 500, 60), Given("50", "50"))
+    few = priced("shared", SHAPE, CHIP, Load(64, 2000, 500, 60), Given("50", "50"))
     assert 1 < few.block.batch < 64 and few.pool == few.block.batch * few.block.entries
     many = priced("shared", SHAPE, CHIP, LOAD, SMALL)
     assert many.block.batch == 8

@@ -11,14 +11,10 @@ from wafer_triton.errors import ConfigError, ShapeError
 from wafer_triton.serve.report import Slo
 from wafer_triton.serve.traces import read_trace
 from wafer_triton.serve.workload import (
-    Closed,
     Request,
     both,
-    bursty,
-    drawn,
     fixed,
     length_of,
-    lognormal,
     poisson,
     rate_of,
     rescaled,
@@ -83,13 +79,12 @@ def test_bad_json_lines_are_refused_with_their_line(tmp_path, text, said):
 
 
 @pytest.mark.slow
-def test_arrivals_have_their_rate_and_burstiness_and_their_seed():
-    for cv in (1.0, 3.0):
-        requests = bursty(4.0, 20_000, ONE, seed=1, cv=cv)
-        gaps = [b.arrival - a.arrival for a, b in pairwise(requests)]
-        assert fmean(gaps) == pytest.approx(0.25, rel=0.05)
-        assert pstdev(gaps) / fmean(gaps) == pytest.approx(cv, rel=0.05)
-        assert requests == bursty(4.0, 20_000, ONE, seed=1, cv=cv) != bursty(4.0, 20_000, ONE, seed=2, cv=cv)
+def test_arrivals_are_a_poisson_process_of_their_rate_and_seed():
+    requests = poisson(4.0, 20_000, ONE, seed=1)
+    gaps = [b.arrival - a.arrival for a, b in pairwise(requests)]
+    assert fmean(gaps) == pytest.approx(0.25, rel=0.05)
+    assert pstdev(gaps) / fmean(gaps) == pytest.approx(1.0, rel=0.05)
+    assert requests == poisson(4.0, 20_000, ONE, seed=1) != poisson(4.0, 20_000, ONE, seed=2)
 
 
 def test_a_rescaled_trace_keeps_its_lengths_and_its_order():
@@ -103,35 +98,25 @@ def test_lengths_are_drawn_from_their_text():
     source = random.Random(0)
     assert length_of("512")(source) == 512
     assert {length_of("2:4")(source) for _ in range(99)} == {2, 3, 4}
-    drawn_ = sorted(length_of("lognormal:100:0.5")(source) for _ in range(2001))
-    assert drawn_[1000] == pytest.approx(100, rel=0.06) and drawn_[-1] <= 400 and drawn_[0] >= 1
-    pairs = drawn([Request(0, 0.0, 5, 6), Request(1, 0.0, 7, 8)])
-    assert {pairs(source) for _ in range(50)} == {(5, 6), (7, 8)}
 
 
 @pytest.mark.parametrize(
     "make, said",
     [
-        (lambda: length_of("many"), "length 'many': write 512, 64:1024 or lognormal:512:0.8 (median and sigma)"),
+        (lambda: length_of("many"), "length 'many': write 512 or 64:1024"),
         (lambda: length_of("1:2:3"), "length '1:2:3': write 512"),
         (lambda: length_of("9:3"), "lengths of 9 to 3 tokens: the first is the larger; exchange them"),
         (lambda: length_of("0"), "least = 0 must be a whole number of at least 1"),
-        (lambda: lognormal(0, 1), "median of a lognormal length = 0 must be a number from 1 to"),
         (lambda: poisson(0, 1, ONE), "rate = 0 must be a number from"),
-        (lambda: bursty(1, 1, ONE, cv=-1), "cv = -1 must be a number from"),
         (lambda: poisson(1, 0, ONE), "count = 0 must be a whole number of at least 1"),
         (lambda: rescaled(poisson(1, 2, ONE), -2.0), "rate = -2.0 must be a number from"),
         (lambda: rescaled([Request(0, 0.0, 1, 1)], 2.0), "1 requests in 0 seconds have no rate; leave --rate out"),
-        (lambda: lognormal(512, 400), "sigma of a lognormal length = 400 must be a number from 1e-06 to 10"),
         (lambda: poisson("5", 1, ONE), "rate = '5' must be a number from"),
         (lambda: poisson(5, 10**9, ONE), "count = 1,000,000,000 is more than the 1,000,000 requests of one simulation"),
         (lambda: Request(3, 1e18, 1, 1), "request 3: arrival = 1e+18 must be 0 to 10,000,000,000 seconds"),
         (lambda: Request(3, float("nan"), 1, 1), "request 3: arrival = nan must be 0 to 10,000,000,000 seconds"),
         (lambda: Request(0, 0.0, 1, 0), "output = 0 must be a whole number of at least 1"),
         (lambda: Slo(ttft=-1), "SLO: ttft = -1 must be a positive number of seconds"),
-        (lambda: drawn([]), "lengths are drawn from requests, and there are none"),
-        (lambda: Closed(0, 1, ONE), "users = 0 must be a whole number of at least 1"),
-        (lambda: Closed(1, 1, ONE, pause=-1.0), "pause = -1.0 must be 0 to 10,000,000,000 seconds"),
     ],
 )
 def test_bad_numbers_are_refused(make, said):

@@ -18,7 +18,6 @@ from wafer_triton.cli.options import (
     Command,
     count,
     given,
-    number,
     option,
     size,
     tell,
@@ -93,12 +92,7 @@ def plan(args: argparse.Namespace) -> int:
     from wafer_triton.draw.progress import LONG, Progress, duration
     from wafer_triton.shape.read import shape_of
 
-    if args.slo is not None or args.rate is not None:
-        from wafer_triton.cli import serve
-
-        return serve.plan(args)
     options = _with_model(given(args))
-    options = {name: value for name, value in options.items() if name not in ("slo", "rate")}
     device = find_device(args.device)
     sides = min(device.rows, device.cols) // args.step
     once, each = OF_A_DECODER if shape_of(options["model"]).experts is None else OF_A_MIXTURE
@@ -274,8 +268,6 @@ COMMANDS = (
                 "--step", type=count, default=20, metavar="N", help="sides are multiples of N (default: %(default)s)"
             ),
             option("--best", type=count, default=5, metavar="N", help="plans to show (default: %(default)s)"),
-            option("--slo", metavar="BOUNDS", help="ttft=200ms,tpot=1ms: plan for the most goodput at --rate instead"),
-            option("--rate", type=number, metavar="R", help="with --slo: requests a second of these sizes"),
         ),
     ),
 )

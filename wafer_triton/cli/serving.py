@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wafer_triton.cli.options import count, number, option, path
 from wafer_triton.errors import ConfigError
@@ -16,31 +15,19 @@ if TYPE_CHECKING:
     from wafer_triton.serve.policies import Policy
     from wafer_triton.serve.report import Slo
     from wafer_triton.serve.times import Priced
-    from wafer_triton.serve.workload import Closed, Request
+    from wafer_triton.serve.workload import Request
 
 POLICIES = ("replace", "shared", "split")  # as `wafer_triton.serve.policies`, which --help does not wait for
-ORDERS, CACHES = ("first", "shortest"), ("reserve", "grow")
 DEFAULT_COUNT = 1000
 WORKLOAD = (
     option("--requests", type=path, metavar="FILE", help="a trace: CSV or JSON lines with arrival, input, output"),
     option("--rate", type=number, metavar="R", help="requests a second, at which a trace is replayed or requests come"),
-    option("--input", metavar="LENGTH", help="tokens of prompts: 512, 64:1024 or lognormal:512:0.8"),
+    option("--input", metavar="LENGTH", help="tokens of prompts: 512, or 64:1024 at random"),
     option("--output", metavar="LENGTH", help="tokens of answers, likewise"),
     option("--count", type=count, metavar="N", help=f"requests (default: the whole trace, or {DEFAULT_COUNT})"),
-    option("--cv", type=number, metavar="CV", help="burstiness of arrivals: 1 is Poisson (default), 3 comes in bursts"),
-    option(
-        "--users",
-        type=count,
-        metavar="N",
-        help="in place of a rate: users who wait for their answers; lengths are drawn from a trace at random",
-    ),
-    option("--pause", type=number, default=0.0, metavar="S", help="seconds of a user between answer and next request"),
     option("--seed", type=int, default=0, metavar="N", help="of all draws (default: %(default)s)"),
 )
 SERVING = (
-    option("--order", default="first", choices=ORDERS, help="who comes next: first come, or the shortest prompt"),
-    option("--cache", default="reserve", choices=CACHES,
-           help="begin when the whole answer fits the cache, or grow and preempt (default: %(default)s)"),
     option("--chunk", type=count, metavar="N", help="tokens of a chunk of a prompt (default: whole prompts)"),
     option("--quantum", type=count, metavar="N", help="shared: tokens of a visit of prefill (default: 4096)"),
     option("--turns", type=count, metavar="N", help="shared: tokens of each sequence between visits (default: 64)"),
@@ -58,28 +45,6 @@ PLACED = (
 )
 SLO = option("--slo", metavar="BOUNDS", help="ttft=200ms,tpot=1ms: requests within them are the goodput")
 
-SWEPT: dict[str, Callable[[str], Any]] = {
-    "rate": number, "users": count, "batch": count, "at_once": count, "chunk": count, "quantum": count, "turns": count,
-    "columns": count, "policy": str, "order": str, "cache": str,
-}  # fmt: skip
-
-
-def swept(args: argparse.Namespace) -> tuple[str, list[Any]]:
-    """Return the option that --sweep names, and its values; ConfigError for an unknown option or value."""
-    name, _, text = args.sweep.partition("=")
-    name = name.strip("-").replace("-", "_")
-    if name not in SWEPT or not text:
-        raise ConfigError(f"--sweep {args.sweep!r}: write NAME=A,B,... with one of {', '.join(SWEPT)}")
-    known = {"policy": POLICIES, "order": ORDERS, "cache": CACHES}.get(name)
-    try:
-        values = [SWEPT[name](each) for each in text.split(",")]
-    except argparse.ArgumentTypeError as error:
-        raise ConfigError(f"--sweep {args.sweep!r}: {error}") from None
-    unknown = [each for each in values if known and each not in known]
-    if unknown:
-        raise ConfigError(f"--sweep {args.sweep!r}: {name} {unknown[0]!r}: choose of {', '.join(known or ())}")
-    return name, values
-
 
 def slo_of(args: argparse.Namespace) -> Slo:
     """Return the SLO of --slo."""
@@ -88,37 +53,24 @@ def slo_of(args: argparse.Namespace) -> Slo:
     return Slo() if args.slo is None else Slo.of(args.slo)
 
 
-def workload_of(args: argparse.Namespace) -> list[Request] | Closed:
-    """Return the requests of a trace, of a rate or of users; ConfigError for options that do not go together."""
+def workload_of(args: argparse.Namespace) -> list[Request]:
+    """Return the requests of a trace or of a rate; ConfigError for options that do not go together."""
     from wafer_triton.serve import workload
     from wafer_triton.serve.traces import read_trace
 
-    lengths = args.input is not None or args.output is not None
-    if args.requests is not None and (lengths or args.cv is not None):
-        raise ConfigError("--requests FILE has lengths and arrivals: leave out --input, --output and --cv")
+    if args.requests is not None and (args.input is not None or args.output is not None):
+        raise ConfigError("--requests FILE has lengths and arrivals: leave out --input and --output")
     if args.requests is None and (args.input is None or args.output is None):
         raise ConfigError("give --requests FILE, or lengths by --input and --output")
-    if args.users is not None and (args.rate is not None or args.cv is not None):
-        raise ConfigError("--users send requests one after the other, at no rate: leave out --rate and --cv")
-    if args.users is None and args.requests is None and args.rate is None:
-        raise ConfigError("give --rate, at which requests arrive, or --users, or --requests FILE")
-    if args.users is None and args.pause:
-        raise ConfigError(f"--pause {args.pause:g}: users alone pause; give --users, or leave it out")
-    made = None if args.requests is None else read_trace(args.requests)
-    number = args.count or (DEFAULT_COUNT if made is None else len(made))
-    if made is not None and args.users is None and number > len(made):
-        raise ConfigError(
-            f"--count {number:,}: the trace has {len(made):,} requests; give no more, or --users, whose lengths are "
-            f"drawn from the trace"
-        )
-    if made is None:
-        drawn = workload.both(workload.length_of(args.input), workload.length_of(args.output))
-    else:
-        drawn = workload.drawn(made)
-    if args.users is not None:
-        return workload.Closed(args.users, number, drawn, args.seed, args.pause)
-    if made is None:
-        return workload.bursty(args.rate, number, drawn, args.seed, 1.0 if args.cv is None else args.cv)
+    if args.requests is None:
+        if args.rate is None:
+            raise ConfigError("give --rate, at which requests arrive, or --requests FILE")
+        lengths = workload.both(workload.length_of(args.input), workload.length_of(args.output))
+        return workload.poisson(args.rate, args.count or DEFAULT_COUNT, lengths, args.seed)
+    made = read_trace(args.requests)
+    number = args.count or len(made)
+    if number > len(made):
+        raise ConfigError(f"--count {number:,}: the trace has {len(made):,} requests; give no more")
     made = made[:number]
     return made if args.rate is None else workload.rescaled(made, args.rate)
 
@@ -130,25 +82,22 @@ def policy_of(args: argparse.Namespace) -> Policy:
     if args.policy != "shared" and (args.quantum is not None or args.turns is not None):
         raise ConfigError("--quantum and --turns say when a shared mesh changes its phase: give --policy shared")
     options = {name: value for name in ("quantum", "turns") if (value := getattr(args, name)) is not None}
-    return Policy(organisation(args.policy, **options), args.order, args.cache, args.chunk)
+    return Policy(organisation(args.policy, **options), args.chunk)
 
 
-def load_of(args: argparse.Namespace, workload: list[Request] | Closed) -> Load:
-    """Return the sizes of a workload: given ones, else the sizes of its longest request."""
+def load_of(args: argparse.Namespace, requests: list[Request]) -> Load:
+    """Return the sizes of requests: given ones, else the sizes of the longest."""
     from wafer_triton.serve.load import Load
-    from wafer_triton.serve.workload import Closed
 
-    requests = list(workload.requests()) if isinstance(workload, Closed) else workload
     longest = max(request.input + request.output for request in requests)
     context = longest if args.context is None else args.context
-    prompt = min(context, max(request.input for request in requests)) if args.cache == "reserve" else context
     mean = [sum(getattr(request, name) for request in requests) / len(requests) for name in ("input", "output")]
-    input = min(prompt, math.ceil(mean[0]))
+    input = min(context, math.ceil(mean[0]))
     if args.at_once > args.batch:
         raise ConfigError(
             f"--at-once {args.at_once}: a group has no more sequences than --batch {args.batch}; give fewer"
         )
-    return Load(args.batch, context, prompt, input, math.ceil(mean[1]), args.at_once)
+    return Load(args.batch, context, input, math.ceil(mean[1]), args.at_once)
 
 
 def given_of(args: argparse.Namespace) -> Given:
@@ -158,11 +107,11 @@ def given_of(args: argparse.Namespace) -> Given:
     return Given(args.prefill_mesh, args.decode_mesh, args.columns, args.caches, args.experts)
 
 
-def times_of(args: argparse.Namespace, workload: list[Request] | Closed, progress: Progress = silent) -> Priced:
-    """Return the priced times of a model that is placed for a workload; reports "places" that are tried."""
+def times_of(args: argparse.Namespace, requests: list[Request], progress: Progress = silent) -> Priced:
+    """Return the priced times of a model that is placed for requests; reports "places" that are tried."""
     from wafer_triton.device import device
     from wafer_triton.serve.sizes import priced
     from wafer_triton.shape.read import shape_of
 
     shape, chip = shape_of(args.model, args.dtype), device(args.device)
-    return priced(args.policy, shape, chip, load_of(args, workload), given_of(args), progress)
+    return priced(args.policy, shape, chip, load_of(args, requests), given_of(args), progress)

@@ -156,12 +156,6 @@ def byte_ticks(axis: Any, top: float) -> None:
     axis.set_major_formatter(lambda value, _: quantity(value, "B"))
 
 
-def footnote(figure: Any, text: str) -> None:
-    """Put a text in small type below all panels."""
-    lines = textwrap.wrap(text, int(1.2 * _LETTERS * figure.get_figwidth()))
-    figure.supxlabel("\n".join(lines), fontsize=6.5, ha="left", x=0.01)
-
-
 def whole_ticks(axes: Any, most: int = 6) -> None:
     """Put ticks at whole numbers, about `most` on an axis."""
     from matplotlib.ticker import MaxNLocator

@@ -131,7 +131,7 @@ def batch(
 def times_of(block: Block, context: int) -> Priced:
     """Return the times of a block of decode that is placed alone."""
     alone = Placement(block, block, block, block, decode_regions(block), (), 1, LAYOUTS[0])
-    return Priced(alone, batch=block.batch, longest=context, prompt=1, at_once=block.batch)
+    return Priced(alone, batch=block.batch, longest=context, at_once=block.batch)
 
 
 def sizes_of(batch: int) -> list[int]:

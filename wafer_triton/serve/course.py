@@ -11,10 +11,10 @@ import numpy as np
 
 from wafer_triton.cost.cap import peaks
 from wafer_triton.device import Device
-from wafer_triton.errors import check_counts
 from wafer_triton.serve.workload import Request
 
 State = tuple[int, int, int]  # requests that wait, sequences in decode, cache entries a row in use
+INTERVALS = 10  # of the means of a run
 SAMPLES = 2048  # of the state over time: twice as many are halved
 
 
@@ -114,15 +114,14 @@ class MeanInterval:
     s_mbu: float
 
 
-def course(run: Run, pool: int, device: Device, dtype: str = "fp16", count: int = 10) -> list[MeanInterval]:
-    """Return the means of a run in `count` intervals of equal length; the caches hold `pool` entries a row.
+def course(run: Run, pool: int, device: Device, dtype: str = "fp16") -> list[MeanInterval]:
+    """Return the means of a run in `INTERVALS` intervals of equal length; the caches hold `pool` entries a row.
 
-    Energy is the power of the device by time, as in all estimates. Raises ShapeError for a count below 1.
+    Energy is the power of the device by time, as in all estimates.
     """
-    check_counts(count=count, pool=pool)
     times = [sample.time for sample in run.samples]
-    edges = np.linspace(times[0], times[-1], count + 1)
-    length = (times[-1] - times[0]) / count or 1.0
+    edges = np.linspace(times[0], times[-1], INTERVALS + 1)
+    length = (times[-1] - times[0]) / INTERVALS or 1.0
 
     def means(values: Iterable[float]) -> list[float]:
         """Return the change a second in each interval of a sum at each sample."""
@@ -143,5 +142,5 @@ def course(run: Run, pool: int, device: Device, dtype: str = "fp16", count: int 
             joules_per_token=device.power_watts / tokens[number] if tokens[number] > 0 else math.inf,
             s_mbu=read[number] / decode[number] / peak if decode[number] > 0 else 0.0,
         )
-        for number in range(count)
+        for number in range(INTERVALS)
     ]

@@ -16,13 +16,12 @@ MOST_BATCH = 65_536  # sequences in decode, each of which has a slot
 class Load:
     """The sizes that a placement must hold, and the mean request that it is chosen for, all in tokens but `batch`.
 
-    Up to `batch` sequences of at most `context` tokens decode together, `at_once` of them in a group. A prompt has at
-    most `prompt` tokens. Raises ShapeError for a size below 1.
+    Up to `batch` sequences of at most `context` tokens decode together, `at_once` of them in a group. Prefill takes as
+    many tokens as decode, as it redoes a preempted sequence. Raises ShapeError for a size below 1.
     """
 
     batch: int
     context: int
-    prompt: int
     input: int  # of the mean request
     output: int
     at_once: int = 1

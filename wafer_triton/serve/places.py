@@ -135,23 +135,23 @@ def together(
     alone = replace(first, fold=(1, 1)) != second
 
     def prefilled(tokens: int) -> Callable[[int], Placement]:
-        choices = inference.prefill_choices(first, shape, load.prompt, c, "full", None, given.where(shape))
+        choices = inference.prefill_choices(first, shape, load.context, c, "full", None, given.where(shape))
         return lambda caches: inference.first(
             lambda one: placed(replace(one, batch=caches), choices, tokens), blocks
         )  # fmt: skip
 
     if not alone:
-        place = with_caches(prefilled(load.prompt), shape, first.device, load, given)
+        place = with_caches(prefilled(load.context), shape, first.device, load, given)
         return of(place, load)
     caches = blocks[0].batch if block is not None else (given.caches or load.at_once)
-    held = max(load.prompt, min(load.batch * load.input, 8 * load.prompt))
+    held = max(load.context, min(load.batch * load.input, 8 * load.context))
     while True:  # prompts wait in prefill's regions until all weights move
         try:
             return of(prefilled(held)(caches), load, held=held)
         except WaferError:
-            if held == load.prompt:
+            if held == load.context:
                 raise
-            held = max(load.prompt, held // 2)
+            held = max(load.context, held // 2)
 
 
 def splits(shape: DecoderShape, device: Device, load: Load, given: Given) -> Iterator[Callable[[], Priced]]:
@@ -173,7 +173,7 @@ def split(shape: DecoderShape, device: Device, load: Load, given: Given, columns
     _, block = fastest_decode(list(meshes(right, given.decode_mesh)), shape, load, given)
 
     def prefilled(mesh: Mesh) -> Prefill:
-        return inference.prefill_placed(mesh, shape, load.prompt, c, "full", None, given.where(shape))[0]
+        return inference.prefill_placed(mesh, shape, load.context, c, "full", None, given.where(shape))[0]
 
     prefills = fastest_prefill(list(meshes(left, given.prefill_mesh)), shape, load, given)
     own = first_of(partial(prefilled, mesh) for mesh in prefills)
@@ -186,5 +186,5 @@ def split(shape: DecoderShape, device: Device, load: Load, given: Given, columns
 def of(place: Placement, load: Load, held: int | None = None, right: int | None = None) -> Priced:
     """Return the times of a placement under a load; `held` and `right` are as in `Priced`."""
     return Priced(
-        place, batch=load.batch, longest=load.context, prompt=load.prompt, at_once=load.at_once, held=held, right=right
+        place, batch=load.batch, longest=load.context, at_once=load.at_once, held=held, right=right
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Policies of serving: the organisation of the wafer, the order of waiting requests, and the use of the cache.
+"""Policies of serving: the organisation of the wafer, and the chunks of prompts.
 
 An organisation decides when the weights lie in the regions of prefill, and when in the regions of decode. `Replacing`
 is WaferLLM's (OSDI'25, section 4): prompts are prefilled, weights and caches move to the regions of decode, and all
@@ -9,11 +9,9 @@ of the device and weights of its own; only keys and values are re-placed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 from wafer_triton.errors import ConfigError, check_counts, shown
-from wafer_triton.serve.workload import Request
 
 
 @dataclass
@@ -100,27 +98,18 @@ class Shared:
 KINDS = (Split, Replacing, Shared)
 Organisation = Split | Replacing | Shared
 ORGANISATIONS: dict[str, type[Split] | type[Replacing] | type[Shared]] = {one.name: one for one in KINDS}
-# the key of a waiting request: the least comes first
-ORDERS: dict[str, Callable[[Request], tuple[float, ...]]] = {
-    "first": lambda request: (request.arrival, request.number),
-    "shortest": lambda request: (request.input, request.number),
-}
-CACHES = ("reserve", "grow")
 
 
 @dataclass(frozen=True)
 class Policy:
-    """A policy of serving: the organisation, the order of waiting requests, and the use of the cache.
+    """A policy of serving: the organisation, and the tokens of a chunk in which prompts enter prefill (None: whole).
 
-    `order` is "first" come, first served, or "shortest" prompt first. With `cache` "reserve" a prompt begins when its
-    whole answer fits the cache. With "grow" it begins when the prompt and one token fit; if the cache is full, the
-    sequence that arrived last is preempted, and later its prompt and tokens are prefilled again. Prompts enter prefill
-    in chunks of `chunk` tokens (None: whole). Raises ConfigError for an unknown name, ShapeError for a chunk below 1.
+    Who comes first is served first. A prompt begins when the cache has room for it and one token. If the cache is full
+    later, the sequence that arrived last is preempted; its prompt and tokens are prefilled again. Raises ConfigError
+    for anything but an organisation, ShapeError for a chunk below 1.
     """
 
     organisation: Organisation = Replacing()
-    order: str = "first"
-    cache: str = "reserve"
     chunk: int | None = None
 
     def __post_init__(self) -> None:
@@ -129,9 +118,6 @@ class Policy:
                 f"organisation {shown(self.organisation)}: give {', '.join(f'{one.__name__}()' for one in KINDS)}, or "
                 f"organisation(NAME)"
             )
-        for name, value, known in (("order", self.order, ORDERS), ("cache", self.cache, CACHES)):
-            if not isinstance(value, str) or value not in known:
-                raise ConfigError(f"{name} {shown(value)}: choose one of {', '.join(known)}")
         if self.chunk is not None:
             check_counts(chunk=self.chunk)
 

@@ -10,7 +10,7 @@ import csv
 import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -162,17 +162,6 @@ def weighted(values: Sequence[tuple[float, float]]) -> Latency:
         place = bisect_left(sums, sums[-1] * share / 100 * (1 - 1e-12))
         found[f"p{share}"] = ordered[min(place, len(ordered) - 1)][0]
     return found
-
-
-def flat(of: Report) -> dict[str, Any]:
-    """Return the figures as one row, such as `ttft_p50`, without the course."""
-    row: dict[str, Any] = {}
-    for name, value in asdict(of).items():
-        if isinstance(value, dict):
-            row |= {f"{name}_{key}".replace("-", "_"): figure for key, figure in value.items()}
-        elif not isinstance(value, list):
-            row[name] = value
-    return row
 
 
 COLUMNS = ("number", "arrival", "input", "output", "started", "first", "end", "preempted", "refused")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from math import inf
 from typing import Any
@@ -12,8 +12,8 @@ from wafer_triton.serve.actions import Actions
 from wafer_triton.serve.cache import Cache
 from wafer_triton.serve.course import Run, Samples, Served, State
 from wafer_triton.serve.pipeline import END, FIRST, Pipeline, Running, Times
-from wafer_triton.serve.policies import ORDERS, Policy, View
-from wafer_triton.serve.workload import Closed, Request, check_requests
+from wafer_triton.serve.policies import Policy, View
+from wafer_triton.serve.workload import Request, check_requests
 from wafer_triton.text.progress import Progress, silent
 
 ARRIVE, ENTERED, PREFILLED, MOVED = range(4)
@@ -21,42 +21,41 @@ REPORTS = 100  # of progress in a run
 
 
 def simulate(
-    workload: Sequence[Request] | Closed, times: Times, policy: Policy, *, record: bool = False,
-    progress: Progress = silent,
+    requests: Sequence[Request], times: Times, policy: Policy, *, record: bool = False, progress: Progress = silent
 ) -> Run:  # fmt: skip
-    """Return the course of a workload: requests by arrival, or a closed loop of users.
+    """Return the course of serving requests.
 
-    Raises ShapeError for a workload without requests, or if `cache` is "grow" and
-    prefill does not take the longest sequence. It is raised, too, for times that are priced for another organisation.
+    Raises ShapeError without requests, and for times that are priced for another organisation.
     """
-    if not isinstance(workload, Closed):
-        check_requests("simulate: workload", workload)
+    check_requests("simulate: requests", requests)
     if not hasattr(times, "stages"):
         raise ShapeError(f"simulate: times of type {type(times).__name__}; `sizes.priced` makes some")
     of, name = getattr(times, "organisation", ""), policy.organisation.name
     if of not in ("", name):
         raise ShapeError(f"simulate: times are priced for policy {of!r}, not for {name!r}; give priced({name!r}, ...)")
     check_function("simulate: progress", progress, ShapeError)
-    return Simulation(workload, times, policy, record, progress).run()
+    return Simulation(requests, times, policy, record, progress).run()
+
+
+def arrival(request: Request) -> tuple[float, int]:
+    """Return the key by which waiting requests are ordered: the first to come is the least."""
+    return request.arrival, request.number
 
 
 class Simulation:
     """The state of a simulation, and a method for each kind of event."""
 
     def __init__(
-        self, workload: Sequence[Request] | Closed, times: Times, policy: Policy, record: bool, progress: Progress
+        self, requests: Sequence[Request], times: Times, policy: Policy, record: bool, progress: Progress
     ) -> None:  # fmt: skip
+        if not requests:
+            raise ShapeError("no requests: there is nothing to serve; give one at least")
         self.times, self.policy, self.progress = times, policy, progress
-        self.organisation, self.key, self.grows = policy.organisation, ORDERS[policy.order], policy.cache == "grow"
-        if self.grows and times.prompt < times.longest:
-            raise ShapeError(
-                f"cache 'grow' redoes sequences of up to {times.longest:,} tokens by prefill, which takes prompts of "
-                f"{times.prompt:,}; place prefill for longer prompts, or take cache 'reserve'"
-            )
+        self.organisation = policy.organisation
         self.pipeline = Pipeline(times)
         self.clock, self.count_events, self.serial, self.longest_queue = 0.0, 0, 0, 0
         self.heap: list[tuple[float, int, int, Any]] = []
-        self.waiting: list[tuple[tuple[float, ...], int]] = []
+        self.waiting: list[tuple[tuple[float, int], int]] = []
         self.open: tuple[int, int] | None = None  # a prompt of which chunks are to come, and its tokens so far
         self.free = [0.0] * len(times.stages(1, 0, True))  # when each region of prefill is
         self.ready: list[int] = []
@@ -69,28 +68,10 @@ class Simulation:
         self.samples = Samples()
         self.actions = Actions(self.pipeline, record)
         self.served: list[Served] = []
-        self.later: Iterator[Request] = iter(())
-        self.pause, self.total, self.over, self.made = 0.0, 0, 0, 0  # `made` by the sequences that left decode
-        if isinstance(workload, Closed):
-            self.later, self.pause, self.total = workload.requests(), workload.pause, workload.count
-            for _ in range(min(workload.users, workload.count)):
-                self.send(0.0)
-        else:
-            self.total = len(workload)
-            for request in workload:
-                self.arrive(request)
-        if not self.served:
-            raise ShapeError("a workload without requests: there is nothing to serve; give one at least")
-
-    def send(self, at: float) -> None:
-        """Let the next request of a closed loop arrive."""
-        if (one := next(self.later, None)) is not None:
-            self.arrive(Request(one.number, at, one.input, one.output))
-
-    def arrive(self, request: Request) -> None:
-        """Put an arrival among the events."""
-        self.served.append(Served(request))
-        self.push(request.arrival, ARRIVE, len(self.served) - 1)
+        self.over, self.made = 0, 0  # requests that are over, tokens of the sequences that left decode
+        for number, request in enumerate(requests):
+            self.served.append(Served(request))
+            self.push(request.arrival, ARRIVE, number)
 
     def push(self, at: float, kind: int, what: Any) -> None:
         """Add an event."""
@@ -104,31 +85,26 @@ class Simulation:
         most = min(times.longest, times.pool * times.rows)
         if tokens > most:
             one.refused = f"{tokens:,} tokens are more than the {most:,} of the cache"
-        elif one.request.input > times.prompt:
-            one.refused = f"a prompt of {one.request.input:,} tokens is longer than the {times.prompt:,} of prefill"
-        if one.refused:
             self.finish()
         else:
             self.queue(number)
 
     def queue(self, number: int) -> None:
         """Let a request wait."""
-        heappush(self.waiting, (self.key(self.served[number].request), number))
+        heappush(self.waiting, (arrival(self.served[number].request), number))
         self.longest_queue = max(self.longest_queue, len(self.waiting))
 
     def finish(self) -> None:
-        """Count a request that is over, and let its user send the next."""
+        """Count a request that is over."""
         self.over += 1
-        self.send(self.clock + self.pause)
-        if self.over * REPORTS // self.total != (self.over - 1) * REPORTS // self.total:
-            self.progress("requests", self.over, self.total)
+        total = len(self.served)
+        if self.over * REPORTS // total != (self.over - 1) * REPORTS // total:
+            self.progress("requests", self.over, total)
 
     def need(self, number: int) -> int:
         """Return the cache entries in each row that must be free for a request to begin."""
         one = self.served[number]
-        request = one.request
-        tokens = request.input + (one.tokens + 1 if self.grows else request.output)
-        return -(-tokens // self.times.rows)
+        return -(-(one.request.input + one.tokens + 1) // self.times.rows)
 
     def startable(self) -> bool:
         """Return whether a prompt or a next chunk could begin, if the first region of prefill were free."""
@@ -185,8 +161,6 @@ class Simulation:
             self.release(running)
             self.actions.note("end", running.number)
             self.finish()
-        elif not self.grows:
-            self.pipeline.grow(running)
         elif self.cache.fits(1):
             self.cache.hold(running.number, 1)
             self.pipeline.grow(running)
@@ -195,7 +169,7 @@ class Simulation:
 
     def preempt(self, growing: Running) -> None:
         """Let the sequence that arrived last wait again without its cache; then `growing` grows, if it is another."""
-        last = max(self.pipeline.running.values(), key=lambda one: ORDERS["first"](self.served[one.number].request))
+        last = max(self.pipeline.running.values(), key=lambda one: arrival(self.served[one.number].request))
         one = self.served[last.number]
         self.release(last)
         one.preempted += 1
@@ -282,7 +256,7 @@ class Simulation:
             self.act()
             if at >= self.samples.due or not heap:
                 self.sample()
-        assert self.over == self.total, f"{self.over} of {self.total} requests are over"
+        assert self.over == len(self.served), f"{self.over} of {len(self.served)} requests are over"
         return Run(
             self.served, pipeline.gaps, self.busy | {"decode": pipeline.busy}, self.samples.kept, self.longest_queue,
             self.cache.peak, self.cache.peak_requests, self.clock, self.count_events, pipeline.read, self.actions.all,

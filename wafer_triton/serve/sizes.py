@@ -28,20 +28,12 @@ def priced(
     name: str, model: str | DecoderShape, on: DeviceLike, load: Load, given: Given = LEFT_TO_PRICES,
     progress: Progress = silent,
 ) -> Priced:  # fmt: skip
-    """Return the first of `ranked`, and raise as it does."""
-    return ranked(name, model, on, load, given, progress)[0]
-
-
-def ranked(
-    name: str, model: str | DecoderShape, on: DeviceLike, load: Load, given: Given = LEFT_TO_PRICES,
-    progress: Progress = silent,
-) -> list[Priced]:  # fmt: skip
     """Return times of a model on a device under an organisation, by its name in `policies.ORGANISATIONS`.
 
-    Sizes that are not given are searched: the mesh of "shared", the columns of "split". The placements come by
-    requests a second of the mean request, see `rate`, the most first; "replace" has one placement. Raises ConfigError
-    for an unknown organisation, SramError or MeshError, with the last reason, if nothing fits. Unless caches are given,
-    the error names changes that make the model fit, see `fitting.remedies`. Reports "places" to `progress`.
+    Sizes that are not given are searched: the mesh of "shared", the columns of "split". The placement has the most
+    requests a second of the mean request, see `rate`. Raises ConfigError for an unknown organisation, SramError or
+    MeshError, with the last reason, if nothing fits. Unless caches are given, the error names changes that make the
+    model fit, see `fitting.remedies`. Reports "places" to `progress`.
     """
     organisation(name)
     shape, device = shape_of(model), find_device(on)
@@ -53,8 +45,7 @@ def ranked(
         if given.caches is not None:  # the reason names fewer caches already
             raise
         raise type(error)(f"{error}{_remedies(name, shape, device, load, given)}") from None
-    for times in found:
-        times.organisation = name
+    found.organisation = name
     return found
 
 
@@ -104,9 +95,7 @@ def _middle(device: Device, mesh: Any) -> Mesh:
     return tried[len(tried) // 2]
 
 
-def _organised(
-    name: str, shape: DecoderShape, device: Device, load: Load, given: Given, progress: Progress
-) -> list[Priced]:
+def _organised(name: str, shape: DecoderShape, device: Device, load: Load, given: Given, progress: Progress) -> Priced:
     """Return the times under a known organisation."""
     if name == "split":
         where = f"{shape.name} in columns of {device.name}"
@@ -129,7 +118,7 @@ def _organised(
     second, block = places.fastest_decode(decodes, shape, load, given)
     firsts = places.fastest_prefill(prefills, shape, load, given)
     makes = (partial(places.together, on, second, shape, load, given, block) for on in firsts)
-    return [places.first_of(makes)]
+    return places.first_of(makes)
 
 
 def rate(times: Priced, load: Load) -> float:
@@ -148,8 +137,8 @@ def rate(times: Priced, load: Load) -> float:
 
 def _by_rate(
     what: str, makes: Iterable[Callable[[], Priced]], load: Load, progress: Progress, remedy: str = ""
-) -> list[Priced]:
-    """Return all times, the highest rate first; if no placement fits, raise the last error."""
+) -> Priced:
+    """Return the times with the highest rate; if no placement fits, raise the last error."""
     found, reason, every = list[tuple[float, Priced]](), None, list(makes)
     for number, make in enumerate(every, 1):
         try:
@@ -161,4 +150,4 @@ def _by_rate(
     if not found:
         assert reason is not None, "a mesh is tried"
         raise type(reason)(f"no place was found for {what}; of the nearest: {reason}{remedy}")
-    return [times for _, times in sorted(found, key=lambda each: -each[0])]
+    return max(found, key=lambda each: each[0])[1]

@@ -3,13 +3,12 @@
 Decode of a group of b sequences is priced as a batch of `wafer_triton.cost.layers`. Projections and feed-forward take
 all b sequences at once, attention takes one after the other. So the seconds of attention depend on the entries of its
 own sequence alone. Prices are exact and kept, by entries a row and by rows of tokens. The moves of keys and values are
-priced at multiples of `STRIDE` tokens and interpolated in between; `Priced.largest_error` measures the error.
+priced at multiples of `STRIDE` tokens and interpolated in between.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache, cached_property
 from math import inf
@@ -32,19 +31,18 @@ Kinds = dict[str, int]  # blocks of a region by kind
 class Priced:
     """`pipeline.Times` of a model that is placed, see there for the fields.
 
-    `place.decode.batch` full caches make the pool, which up to `batch` sequences share. A prompt has up to `prompt`
-    tokens. `right` is the first column of decode if each phase has columns of its own, and None if the weights move
-    between the phases. Raises ShapeError for a count below 1, or for more sequences of a group
-    than caches.
+    `place.decode.batch` full caches make the pool, which up to `batch` sequences share. `right` is the first column of
+    decode if each phase has columns of its own, and None if the weights move between the phases. Raises ShapeError for
+    a count below 1, or for more sequences of a group than caches.
     """
 
     organisation = ""  # that the sizes were chosen for, by its name; "" fits each
 
     def __init__(
-        self, place: Placement, *, batch: int, longest: int, prompt: int, at_once: int = 1, held: int | None = None,
+        self, place: Placement, *, batch: int, longest: int, at_once: int = 1, held: int | None = None,
         right: int | None = None,
     ) -> None:  # fmt: skip
-        check_counts(batch=batch, at_once=at_once, longest=longest, prompt=prompt)
+        check_counts(batch=batch, at_once=at_once, longest=longest)
         if at_once > place.decode.batch:
             raise ShapeError(
                 f"at_once = {at_once} sequences of a group, but the cores of decode have the buffers of "
@@ -56,9 +54,9 @@ class Priced:
         self.c = constants(self.device)
         self.rows = block.mesh.shape[0]
         self.pool = block.batch * block.entries
-        self.longest, self.prompt = min(longest, block.entries * self.rows), prompt
+        self.longest = min(longest, block.entries * self.rows)
         apart = right is None and not shared(block, place.prefill)
-        self.held = inf if not apart else prompt if held is None else held
+        self.held = inf if not apart else longest if held is None else held
         self.side = place.prefill.mesh.shape[0]
         self.regions = [_kinds(region) for region in place.regions]
         self.prefill_regions = [_kinds(region) for region in place.prefill_regions]
@@ -179,10 +177,6 @@ class Priced:
         rows = moves.prompt_rows(self.side, tokens, self.place.at_once)
         steps = moves.keys_and_values(self.place, rows, cache.row_of(tokens), self.right or 0)
         return priced(steps, self.c).cycles / self.device.clock_hz
-
-    def largest_error(self, tokens: Iterable[int]) -> float:
-        """Return the largest difference, in seconds, between `hand_over` and its price at such numbers of tokens."""
-        return max(abs(self.hand_over(count) - self.hand_over_exactly(count)) for count in tokens)
 
     def switch(self) -> float:
         """See `pipeline.Times`; the return route is the forward route reversed, and takes as long."""

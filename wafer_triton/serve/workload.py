@@ -1,25 +1,21 @@
-"""Requests by Poisson and bursty arrivals, and closed loops of users; `serve.traces` reads requests from a file.
+"""Requests that arrive at a rate; `serve.traces` reads requests from a file.
 
 Every draw is by Python's `random.Random` with the given seed, so the same seed gives the same requests.
 """
 
 from __future__ import annotations
 
-import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from wafer_triton.errors import ConfigError, ShapeError, check_counts, check_function, shown
 
 MOST_TOKENS = 10**7  # of a prompt or an answer: more is a slip of the pen
-LONGEST = 4  # times its median, the most tokens that a lognormal length is cut to
 MOST_REQUESTS = 10**6  # of one simulation, which takes minutes
 LATEST = 1e10  # seconds of an arrival, 300 years, up to which a float has steps of 2 us
 RATES = (1e-6, 1e9)  # requests a second
-SIGMAS = (1e-6, 10.0)  # deviations of a logarithm
-CVS = (1e-3, 1e3)  # deviations of a gap over its mean
 
 
 @dataclass(frozen=True)
@@ -78,30 +74,6 @@ Lengths = Callable[[random.Random], tuple[int, int]]  # draws the tokens of a pr
 Length = Callable[[random.Random], int]
 
 
-@dataclass(frozen=True)
-class Closed:
-    """A closed loop: each of `users` sends its next request `pause` seconds after its last answer, `count` in all.
-
-    Raises ShapeError for a count below 1 or a negative time.
-    """
-
-    users: int
-    count: int
-    lengths: Lengths
-    seed: int = 0
-    pause: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_counts(users=self.users)
-        _check_draws(self.count, self.lengths, self.seed)
-        _check_seconds("pause", self.pause)
-
-    def requests(self) -> Iterator[Request]:
-        """Yield all requests in order, with arrival 0; a simulation sets the arrival of each."""
-        source = random.Random(self.seed)
-        return (Request(number, 0.0, *_lengths(self.lengths, source)) for number in range(self.count))
-
-
 def both(input: Length, output: Length) -> Lengths:
     """Return a function that draws lengths of prompts and answers independently; ShapeError if one is no function."""
     for name, length in (("input", input), ("output", output)):
@@ -123,25 +95,8 @@ def uniform(least: int, most: int) -> Length:
     return lambda source: source.randint(least, most)
 
 
-def lognormal(median: float, sigma: float) -> Length:
-    """Return a length whose logarithm is normal with deviation `sigma`, from 1 to `LONGEST` medians."""
-    _within("median of a lognormal length", median, (1, MOST_TOKENS))
-    _within("sigma of a lognormal length", sigma, SIGMAS)
-    most = LONGEST * median
-    return lambda source: max(1, round(min(most, source.lognormvariate(math.log(median), sigma))))
-
-
-def drawn(requests: Sequence[Request]) -> Lengths:
-    """Return lengths drawn from requests, input and output together."""
-    check_requests("drawn", requests)
-    if not requests:
-        raise ShapeError("lengths are drawn from requests, and there are none; give a trace with one at least")
-    pairs = [(request.input, request.output) for request in requests]
-    return lambda source: source.choice(pairs)
-
-
 def length_of(text: str) -> Length:
-    """Return the length that a text stands for: "512", "64:1024" (uniform) or "lognormal:512:0.8" (median, sigma).
+    """Return the length that a text stands for: "512" or "64:1024" (uniform).
 
     Raises ConfigError for another text, ShapeError for a number that makes no sense.
     """
@@ -152,36 +107,23 @@ def length_of(text: str) -> Length:
 
 
 def _length(text: str) -> Length:
-    kind, *numbers = text.split(":") if text.startswith("lognormal") else ("", *text.split(":"))
+    numbers = text.split(":")
     try:
-        if kind:
-            median, sigma = map(float, numbers)
-            return lognormal(median, sigma)
         least, most = map(int, numbers if len(numbers) == 2 else numbers * 2)
-    except ValueError as error:
-        if isinstance(error, ShapeError):
-            raise
-        raise ConfigError(f"length {text!r}: write 512, 64:1024 or lognormal:512:0.8 (median and sigma)") from None
+    except ValueError:
+        raise ConfigError(f"length {text!r}: write 512 or 64:1024") from None
     return uniform(least, most)
 
 
 def poisson(rate: float, count: int, lengths: Lengths, seed: int = 0) -> list[Request]:
-    """Return `count` requests that arrive independently of each other, `rate` a second on average."""
-    return bursty(rate, count, lengths, seed, 1.0)
+    """Return `count` requests that arrive independently of each other, `rate` a second on average.
 
-
-def bursty(rate: float, count: int, lengths: Lengths, seed: int = 0, cv: float = 2.0) -> list[Request]:
-    """Return `count` requests with gamma gaps, `rate` a second on average.
-
-    `cv` is the deviation of a gap over its mean: 1 is a Poisson process, more come in bursts. Raises ShapeError for a
-    rate or a `cv` that is not positive.
+    Raises ShapeError for a rate that is not positive.
     """
     _check_draws(count, lengths, seed)
     _within("rate", rate, RATES)
-    _within("cv", cv, CVS)
-    source, shape = random.Random(seed), cv**-2
-    gaps = (source.gammavariate(shape, 1 / (shape * rate)) for _ in range(count))
-    arrivals = list(accumulate(gaps))
+    source = random.Random(seed)
+    arrivals = list(accumulate(source.gammavariate(1.0, 1 / rate) for _ in range(count)))
     return [Request(number, arrival, *_lengths(lengths, source)) for number, arrival in enumerate(arrivals)]
 
 
