@@ -80,14 +80,11 @@ def test_mixtures_larger_than_a_wafer_have_remedies(model: str, capsys: pytest.C
 
 
 @pytest.mark.slow
-def test_a_plan_and_a_picture_name_them_for_one_mesh(tmp_path, monkeypatch, capsys) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_plan_names_them_for_one_mesh(capsys) -> None:
     assert cli.main(["plan", "--model", "llama2-13b", "--input", "64", "--output", "64", "--step", "720"]) == 2
     *progress, said = capsys.readouterr().err.splitlines()
     assert re.search(r"; on mesh \d+x\d+ it would fit with \d+ of its 40 layers a device", said)
     assert all(line.startswith("meshes of ") for line in progress), "one line is the refusal"
-    assert cli.main(["draw", "model", "--model", "llama3-8b", "--mesh", "420", "--context", "2048"]) == 2
-    assert "it would fit with 27 of its 32 layers a device" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("policy", ["shared", "replace"])
@@ -103,7 +100,7 @@ def test_serving_names_them_too(policy: str, capsys: pytest.CaptureFixture[str])
 
 
 def test_a_split_of_the_columns_names_them_too(capsys: pytest.CaptureFixture[str]) -> None:
-    line = "serve --device wse2,rows=100,cols=130 --model {} --rate 1 --input 512 --output 128 --count 3 --policy {}"
+    line = "serve --device wse2,rows=100,cols=130 --model {} --rate 1 --input 256 --output 16 --count 3 --policy {}"
     assert cli.main(line.format("smollm2-135m", "split").split()) == 2
     said = capsys.readouterr().err
     found = re.search(
