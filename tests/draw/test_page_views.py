@@ -164,7 +164,7 @@ def test_a_phone_shows_a_comparison_within_its_width(show):
 
 
 FAULTS = {
-    "an address without the core": ("compare", "if (scene) state.core =", "if (!scene) state.core =", check_address),
+    "an address without the core": ("compare", "state.core = `", "state.other = `", check_address),
 }
 
 
