@@ -26,7 +26,7 @@ _PUBLIC = {
     "schedule.rounds": ("Cores", "Slot"),
     "schedule.schedule": ("Schedule",),
     "verify.faults": ("check",),
-    "verify.provenance": ("Intent",),
+    "verify.intent": ("Intent",),
 }
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names}
 # Modules of functions: wafer_triton.estimate.gemm(...), wafer_triton.draw.links(...).

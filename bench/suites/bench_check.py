@@ -1,6 +1,6 @@
 """The time of the checker on this machine (not on the wafer): `pytest bench/suites/bench_check.py`.
 
-`check` of a product with its intent reads rules, slots, provenance and values; without one it reads rules and slots.
+`check` of a product with its intent reads rules, slots and values; without one it reads rules and slots.
 The values of the largest tiles are sampled. The time of importing torch counts for no case.
 """
 

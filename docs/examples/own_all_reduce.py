@@ -8,6 +8,11 @@ from wafer_triton import Builder, Cores, Intent, Mesh, account, check, price
 from wafer_triton.schedule.collectives import broadcast
 
 
+def summed(tiles):
+    """Return the sum over each row of cores, on all of its cores."""
+    return {"x": tiles["x"].sum(1, keepdim=True).expand_as(tiles["x"])}
+
+
 def two_sided(rows=4, cols=8):
     """Return a sum over the rows' tiles of 16 numbers, and its intent."""
     b, middle = Builder(Mesh(rows, cols), "two-sided all-reduce"), cols // 2
@@ -21,7 +26,7 @@ def two_sided(rows=4, cols=8):
                 steps.append(b.local("add", "x", ("x", inbox), Cores("x", steps[-1].recv), size=16))
         b.round(*steps, label="inwards")
     broadcast(b, "x", "x", middle)
-    return b.build(), Intent(given={"x": "(y r) (x k)"}, result={"x": {"r": "y"}})
+    return b.build(), Intent(given={"x": "(y r) (x k)"}, result={"x": {"r": "y"}}, reference=summed)
 
 
 if __name__ == "__main__":

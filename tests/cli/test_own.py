@@ -32,7 +32,11 @@ def butterfly(steps):
     return b
 
 
-INTENT = Intent(given={"x": {"r": "y", "k": "x"}}, result={"x": {"r": "y"}})
+def summed(tiles):
+    return {"x": tiles["x"].sum(1, keepdim=True).expand_as(tiles["x"])}
+
+
+INTENT = Intent(given={"x": {"r": "y", "k": "x"}}, result={"x": {"r": "y"}}, reference=summed)
 
 
 def bare():
@@ -93,7 +97,7 @@ def wrong_cut():
 
 
 def wrong_axis():
-    return bare(), Intent(given={"x": {"r": "z"}}, result={"x": {"r": "y"}})
+    return bare(), Intent(given={"x": {"r": "z"}}, result={"x": {"r": "y"}}, reference=summed)
 
 
 def no_tensor():
@@ -155,7 +159,7 @@ def test_a_healthy_schedule(run):
 
 def test_a_faulty_schedule_has_exit_code_1(run):
     code, out, _ = run("check", "own.py:half")
-    assert code == 1 and out.startswith("butterfly on mesh 4x8 of wse2: 1 finding\nincomplete (core (0, 0), ")
+    assert code == 1 and out.startswith("butterfly on mesh 4x8 of wse2: 1 finding\nwrong-values (core (0, 0), ")
 
 
 @pytest.mark.parametrize(("name", "ok", "intended"), [("whole", 0, True), ("half", 1, True), ("bare", 0, False)])
@@ -163,7 +167,7 @@ def test_json(run, name, ok, intended):
     code, out, err = run("check", f"own.py:{name}", "--json")
     verdict = answer(out)
     assert (code, verdict["ok"], verdict["intended"]) == (ok, not ok, intended) and out.count("\n") == 1
-    assert [finding["verdict"] for finding in verdict["findings"]] == ["incomplete"] * ok
+    assert [finding["verdict"] for finding in verdict["findings"]] == ["wrong-values"] * ok
     assert verdict["operations"][-1]["phase"] == "whole" and verdict["operations"][-1]["verdict"].keys() == set("PLMR")
     assert ("no intent: the results were not judged" in err) is not intended
 
@@ -191,7 +195,7 @@ def test_a_schedule_stands_beside_the_built_in_ones(run, name, algorithms, twin)
     ("command", "reference", "message"),
     [
         ("compare", "own.py:bare", "butterfly: which operation it is, only an Intent says; return (Schedule, Intent)"),
-        ("compare", "own.py:half", "incomplete (core (0, 0), "),
+        ("compare", "own.py:half", "wrong-values (core (0, 0), "),
         ("compare", "own.py:norm", "does not follow from the partition specs {'x': '(y m) (x n)'"),
         ("check", "none.py:f", "none.py: there is no such file"),
         ("check", "own.py", "own.py: give FILE.py:FUNCTION, where the function returns a Schedule, a Recipe or a pair"),
@@ -209,7 +213,7 @@ def test_a_schedule_stands_beside_the_built_in_ones(run, name, algorithms, twin)
         ("check", "own.py:wrong_axis", "partition spec {'r': 'z'} on mesh 4x8: r is neither 'y', 'x', 'slot', a "),
         ("check", "own.py:no_tensor", "butterfly: the reference must give tensors by the names of buffers (Could not "),
         ("check", "own.py:wrong_reference",
-         f"own.py, line {FILE[: FILE.index('tiles[')].count(chr(10)) + 1}); mend it, or leave it out"),
+         f"own.py, line {FILE[: FILE.index('lambda tiles: tiles[')].count(chr(10)) + 1}); mend it, or leave it out"),
         ("check", "broken.py:f", "broken.py, line 1: SyntaxError"),
     ],
 )  # fmt: skip

@@ -27,7 +27,7 @@ def test_the_tutorial_runs(tmp_path, monkeypatch, capsys):
         KERNELS.update(saved)
         sys.modules.pop("clamp", None)
     out = capsys.readouterr().out
-    assert "3 routing stages" in out and "incomplete" in out and "predicted" in out
+    assert "3 routing stages" in out and "wrong-values" in out and "predicted" in out
     assert (tmp_path / "butterfly.png").stat().st_size > 1000
 
 

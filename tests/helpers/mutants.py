@@ -30,9 +30,6 @@ EXPLAINED = {
     "two-writers": "two tiles arrive in a slot, and the executor keeps the right one by chance",
     "overwritten": "a tile arrives before the last one was read: if cores ran in another order it would be lost",
     "unwritten-read": "unwritten memory is read, and no result depends on it",
-    "incomplete": "a sum or maximum that lacks parts is read, and no result depends on it, or softmax divides it out",
-    "misaligned": "the wrong tiles or statistics are joined, and no result depends on it, or softmax divides it out",
-    "misplaced": "a wrong tile arrives that is alike by chance, or of padding alone",
     "wrong-values": "a result is off by so little that only the checker's tighter bound separates it from rounding",
 }
 

@@ -75,8 +75,8 @@ FAULTS = {
         "resident + more + most <= limit", "tests/place tests/cost",
     ),
     "verify": Fault(
-        "wafer_triton/verify/terms.py", "((support > 1) & (support < self.sizes)).any(-1)",
-        "((support > 2) & (support < self.sizes)).any(-1)", "tests/verify/test_faults.py",
+        "wafer_triton/verify/values.py", "wrong = ~((got == want) |", "wrong = ~((got >= want) |",
+        "tests/verify/test_values.py",
     ),
     "models": Fault(
         "models/generate.py", "torch.where(before < self.top_p, odds, 0.0)",

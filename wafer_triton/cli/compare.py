@@ -61,10 +61,9 @@ def compare_own(args: argparse.Namespace) -> int:
     from wafer_triton.cli.own import load
     from wafer_triton.compare import algorithms
     from wafer_triton.draw.progress import Progress
-    from wafer_triton.verify.faults import check
 
     own = load(args.schedule)
-    check(own.schedule, own.intent).demand()  # a faulty one may read memory that it does not have
+    own.demand()
     with Progress(brief=True) as progress:
         common = {"values": args.values, "progress": progress, "announce": progress.announce}
         rows = algorithms.compare_own(own.function, own.schedule, own.intent, **common)

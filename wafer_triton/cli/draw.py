@@ -87,11 +87,10 @@ def _subject(args: argparse.Namespace) -> Subject:
 def _own(reference: str) -> Subject:
     """Return a schedule of one's own, given as FILE.py:FUNCTION."""
     from wafer_triton.cli.own import load
-    from wafer_triton.verify.faults import check
-    from wafer_triton.verify.provenance import Intent
+    from wafer_triton.verify.intent import Intent
 
     own = load(reference)
-    check(own.schedule, own.intent).demand()  # a faulty one may name cores that it does not have
+    own.demand()
     intent = own.intent or Intent({}, {})
     shown = _with_given(own.schedule, intent.given)
 

@@ -20,7 +20,7 @@ from wafer_triton.schedule.builder import drafting
 from wafer_triton.schedule.product import Recipe
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text.files import read_text
-from wafer_triton.verify.provenance import Intent
+from wafer_triton.verify.intent import Intent
 
 MOST_NAMED = 30  # functions of a file that a message lists
 RESULTS = "a Schedule, a Recipe or a pair (Schedule, Intent)"
@@ -34,6 +34,16 @@ class OwnSchedule:
     schedule: Schedule
     intent: Intent | None
     recipe: Recipe | None
+
+    def demand(self) -> None:
+        """Raise ScheduleError for a fault, by which the schedule could read memory or name cores that are not there.
+
+        An intent without a reference is not judged.
+        """
+        from wafer_triton.verify.faults import check
+
+        judged = self.intent is not None and self.intent.reference is not None
+        check(self.schedule, self.intent if judged else None).demand()
 
 
 def load(reference: str, drafts: bool = False) -> OwnSchedule:

@@ -21,7 +21,7 @@ from wafer_triton.schedule.product import Recipe
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text.progress import COUNT_SECONDS, Announce, Progress, emulation_seconds, silent, unannounced
 from wafer_triton.text.quantity import as_in, named, unit
-from wafer_triton.verify.provenance import Intent
+from wafer_triton.verify.intent import Intent
 
 
 @dataclass(frozen=True)

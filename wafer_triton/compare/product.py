@@ -15,7 +15,7 @@ from wafer_triton.errors import ScheduleError, ShapeError, SramError, check_coun
 from wafer_triton.schedule import gemm, trees
 from wafer_triton.schedule.product import Recipe, recipe
 from wafer_triton.schedule.schedule import Schedule
-from wafer_triton.verify.provenance import Intent
+from wafer_triton.verify.intent import Intent
 
 Shapes = tuple[tuple[int, ...], ...]
 

@@ -30,7 +30,6 @@ from wafer_triton.schedule.rounds import Cores, Exchange, Local, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.sram import spans
 from wafer_triton.text.quantity import Legend, quantity
-from wafer_triton.verify.held import JOINTS
 
 SIDE = 64  # logical cores a side, up to which a page shows core by core
 MOST_NUMBERS = 1_500_000  # of link heat maps over all frames
@@ -204,7 +203,7 @@ def _moves(schedule: Schedule) -> Plain:
 
 def _summed_from(op: Local) -> str | None:
     """Return where an operation takes its partial results from: all "inputs", the "output" as well, or neither."""
-    if op.op in JOINTS[1:]:
+    if op.op in ("add", "maximum"):
         return "inputs"
     return "output" if local.find(op.op).updates(op.params) else None
 

@@ -14,8 +14,8 @@ import numpy as np
 from wafer_triton.schedule import decode, prefill
 from wafer_triton.schedule.block import Block, SubLayer
 from wafer_triton.verify import mixtures
+from wafer_triton.verify.intent import Intent
 from wafer_triton.verify.plain import fed, head_means, joined, normed, plain_intent, segments, whole_means
-from wafer_triton.verify.provenance import Intent
 from wafer_triton.verify.specs import Tiles
 
 if TYPE_CHECKING:

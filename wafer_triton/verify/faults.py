@@ -3,11 +3,10 @@
     >>> verdict = check(recipe.schedule, Intent.of(recipe))
     >>> verdict.ok or print(verdict)
 
-A schedule is read up to four times, the last two only if no fault but sram and routes was found before:
+A schedule is read up to three times, the last only if no fault but sram and routes was found before:
 - round by round, for the rules that every schedule must obey (`wafer_triton.schedule.rules`), SRAM and routes;
 - across rounds, for slots that are read before they are written, or overwritten before they are read;
-- if the intent is given, for the tiles in every slot and the terms of every sum (`wafer_triton.verify.provenance`);
-- if the intent has a reference, for values that differ from it (`wafer_triton.verify.values`).
+- if the intent is given, for values that differ from its reference (`wafer_triton.verify.values`).
 
 | verdict | meaning |
 | --- | --- |
@@ -19,12 +18,8 @@ A schedule is read up to four times, the last two only if no fault but sram and 
 | unwritten-read | a core reads or sends a slot before any write to it |
 | unwritten-output | an output that no core writes |
 | sram, routes | a core's buffers, or its router's colours, are more than the device has |
-| misaligned | a product of tiles that do not belong together, or a sum of such products |
-| double-count | a term that is added to a sum twice |
-| incomplete | a sum that lacks terms when it is used, or at the end |
-| misplaced | a core that ends with another core's tile |
 | wrong-values | a result that differs from the intent's reference, or a resident buffer that changed |
-| nothing-compared | an intent without a result, or with a reference that is empty or NaN throughout |
+| nothing-compared | an intent without a reference, or with one that is empty or NaN throughout |
 """
 
 from __future__ import annotations
@@ -44,9 +39,9 @@ from wafer_triton.schedule.rounds import Cores, Exchange, Slot
 from wafer_triton.schedule.rules import Finding, findings, title
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text import notebook
-from wafer_triton.verify.provenance import Intent, provenance
+from wafer_triton.verify.intent import Intent
 from wafer_triton.verify.state import SlotView, fault, given_buffers, slot_view
-from wafer_triton.verify.values import nothing_compared, values
+from wafer_triton.verify.values import values
 
 __all__ = ["Finding", "Intent", "Verdict", "check"]
 
@@ -102,21 +97,9 @@ def check(schedule: Schedule, intent: Intent | None = None) -> Verdict:
         faults += [over] if over is not None else []
         faults += [*_Slots(schedule, intent).run(), *_tried(schedule)]
         if intent is not None and not any(finding.verdict not in ("sram", "routes") for finding in faults):
-            faults += provenance(schedule, intent) or _values(schedule, intent) or _idle(schedule, intent)
+            with host():
+                faults += values(schedule, intent)
     return Verdict(schedule.name, tuple(sorted(faults, key=lambda finding: finding.round or 0)), intent is not None)
-
-
-def _values(schedule: Schedule, intent: Intent) -> list[Finding]:
-    if intent.reference is None:
-        return []
-    with host():
-        return values(schedule, intent)
-
-
-def _idle(schedule: Schedule, intent: Intent) -> list[Finding]:
-    if intent.result or intent.reference is not None:
-        return []
-    return [nothing_compared(schedule, "the intent has neither a result nor a reference; give one of them")]
 
 
 def _overflow(schedule: Schedule) -> list[Finding]:

@@ -14,8 +14,8 @@ from wafer_triton.schedule import block as blocks
 from wafer_triton.schedule import expert_regions, experts
 from wafer_triton.schedule.block import Block, SubLayer
 from wafer_triton.shape.moe import Experts
+from wafer_triton.verify.intent import Intent
 from wafer_triton.verify.plain import fed, joined, normed, plain_intent, straight
-from wafer_triton.verify.provenance import Intent
 from wafer_triton.verify.routing_draws import PADDED, drawn_ids, drawn_tokens, experts_of, regions_of
 from wafer_triton.verify.specs import Tiles
 

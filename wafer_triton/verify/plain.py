@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.ring import aligned
-from wafer_triton.verify.provenance import Intent
+from wafer_triton.verify.intent import Intent
 from wafer_triton.verify.specs import whole_reference
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from wafer_triton.device.dtype import torch_dtype
 from wafer_triton.errors import ScheduleError
 from wafer_triton.schedule.rounds import Cores, Round, Slot
 from wafer_triton.schedule.rules import Finding, title
-from wafer_triton.verify.provenance import Intent
+from wafer_triton.verify.intent import Intent
 from wafer_triton.verify.slices import sliced
 from wafer_triton.verify.specs import Tiles, indices
 from wafer_triton.verify.state import fault, given_buffers
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from wafer_triton.schedule.schedule import Schedule
 
 RUNS = 4  # on values of their own, side by side.
+MOST_RUNS = 64  # if they are `LITTLE` work together: a maximum without one of its terms is wrong in few runs.
+LITTLE = 1e7
 WORK = 1e8  # elements moved or computed, about a second.
 MOST = 1 << 27  # elements that are held at once, of eight bytes
 TOLERANCE = 1e-10  # of the largest value of a result: the rounding of fp64 in norms, and in exponents of some 10^5
@@ -48,24 +50,23 @@ def values(schedule: Schedule, intent: Intent) -> list[Finding]:
 
     Raises ScheduleError for a reference that does not fit the schedule, or for more memory than can be held.
     """
+    _fits(schedule, intent)
     if intent.reference is None:
-        return []
+        return [_nothing_compared(schedule, "the intent has no reference; give it one")]
     from wafer_triton.emulate.reference import Reference
 
     work = max(1, _work(schedule))
     held = sum(buffer.numel * buffer.slots for buffer in schedule.buffers.values()) * schedule.mesh.cores
     if held > MOST:
-        raise ScheduleError(
-            f"{schedule.name}: {held:,} elements are too many to compute; check smaller tiles, or leave the intent's "
-            "reference out"
-        )
-    runs = int(max(1, min(max(RUNS, intent.runs), WORK // work, MOST // held)))
+        raise ScheduleError(f"{schedule.name}: {held:,} elements are too many to compute; check smaller tiles")
+    more = max(RUNS, intent.runs, min(MOST_RUNS, LITTLE // work))
+    runs = int(max(1, min(more, WORK // work, MOST // held)))
     tiles = drawn(schedule, intent, runs, seed=0)
     judged = _judged(schedule, intent, share=min(1.0, WORK / work))
     wanted = expected(schedule, intent, tiles, runs)
     if all(_is_free(want, judged[name]) for name, want in wanted.items()):
         made = "NaN alone" if wanted else "nothing"
-        return [nothing_compared(schedule, f"the reference makes {made}; let it make the results")]
+        return [_nothing_compared(schedule, f"the reference makes {made}; let it make the results")]
     if work > WORK:
         schedule = sliced(schedule, {name: judged[name] for name in wanted})
     machine = Reference(schedule, tiles, exact=True, runs=runs)
@@ -97,7 +98,20 @@ def _missing(
     return ""
 
 
-def nothing_compared(schedule: Schedule, why: str) -> Finding:
+def _fits(schedule: Schedule, intent: Intent) -> None:
+    """Raise ScheduleError for an intent with buffers or cores that the schedule does not have."""
+    unknown = sorted({*intent.given, *intent.result, *intent.on} - schedule.buffers.keys())
+    if unknown:
+        raise ScheduleError(f"{schedule.name}: the intent names undeclared buffers: {', '.join(unknown)}")
+    for name, cores in intent.on.items():
+        if not isinstance(cores.at, np.ndarray):
+            raise ScheduleError(f"Intent: on[{name!r}]: positions {cores.at!r} must be an array of whole numbers")
+        for places, sides in zip(cores.grid(schedule.mesh), schedule.mesh.shape, strict=True):
+            if places.max(initial=-1) >= sides:
+                raise ScheduleError(f"Intent: on[{name!r}] names a core that is off mesh {schedule.mesh}")
+
+
+def _nothing_compared(schedule: Schedule, why: str) -> Finding:
     """Return the finding that an intent compares nothing, and why."""
     return Finding("nothing-compared", f"{schedule.name}: nothing was compared, as {why}")
 

@@ -1,0 +1,91 @@
+"""What a schedule is for: its given tiles, its results, and the same computation in plain torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from wafer_triton.device.layout import MESH_AXES, dimensions
+from wafer_triton.errors import ScheduleError, article, shown
+from wafer_triton.schedule.rounds import Cores
+from wafer_triton.verify.specs import EVERY_CORE, PartitionSpec, Tiles, whole_reference
+
+if TYPE_CHECKING:
+    from wafer_triton.schedule.product import Recipe
+
+
+@dataclass(frozen=True)
+class Intent:
+    """The inputs of a schedule and the results that it must end with.
+
+    A partition spec gives the index of each letter in a core's tile. It is an einops pattern as in `layout`, or a
+    mapping from letters to "y", "x", "slot", a number, or an array [rows, cols]. Tiles of one buffer with equal indices
+    are copies of each other. The specs of the results say which operation it is: a sum over the letters that they lack.
+    `on` limits a result to some cores (a reduction's root); else all cores must have it.
+
+    `reference` computes the results plainly, from the given tiles to the resulting tiles: both go by buffer
+    name, [rows, cols, *tile], or [rows, cols, slots, *tile] of several slots, in fp64. Its NaN elements are not
+    judged.
+
+    Tiles are random. `draw`, a function of a run's tiles and its number from 0, returns tiles to replace some of them.
+    `runs` is the number of runs that reach all of a schedule. `pieces` makes references of the results that lack a
+    piece of the schedule, by the piece's name, so that a finding names the missing piece.
+    """
+
+    given: Mapping[str, PartitionSpec]
+    result: Mapping[str, PartitionSpec]
+    on: Mapping[str, Cores] = field(default_factory=dict)
+    reference: Callable[[Tiles], Tiles] | None = None
+    draw: Callable[[Tiles, int], Tiles] | None = None
+    runs: int = 1
+    pieces: Callable[[], Mapping[str, Callable[[Tiles], Tiles]]] | None = None
+
+    def __post_init__(self) -> None:
+        for field_ in ("reference", "draw", "pieces"):
+            if getattr(self, field_) is not None and not callable(getattr(self, field_)):
+                raise ScheduleError(
+                    f"Intent: {field_} = {shown(getattr(self, field_))} must be callable; give a function, or None"
+                )
+        if type(self.runs) is not int or self.runs < 1:
+            raise ScheduleError(f"Intent: runs = {shown(self.runs)} must be a whole number of at least 1")
+        for name, spec in (*self.given.items(), *self.result.items()):
+            if not isinstance(spec, str | Mapping):
+                raise ScheduleError(
+                    f"Intent: the partition spec of {name!r} is {shown(spec)}; give a pattern such as '(y m) (x k)', "
+                    f"or a mapping from letters to 'y', 'x', 'slot', a number or an array"
+                )
+            if isinstance(spec, str) and not re.fullmatch(r"[^()]*(\([^()]*\)[^()]*)*", spec):
+                raise ScheduleError(
+                    f"Intent: the brackets of {spec!r}, the partition spec of {name!r}, do not match; "
+                    f"write a pattern such as '(y m) (x k)'"
+                )
+            for axes in dimensions(spec) if isinstance(spec, str) else ():
+                if axes and axes[-1] in MESH_AXES:
+                    raise ScheduleError(
+                        f"Intent: {spec!r}, the partition spec of {name!r}, has no letter after {axes[-1]}; write a "
+                        f"pattern such as '(y m) (x k)', or a mapping such as {{'m': '{axes[-1]}'}}"
+                    )
+            words = re.findall(r"\w+", spec) if isinstance(spec, str) else []
+            if len(set(words)) < len(words):
+                raise ScheduleError(
+                    f"Intent: {spec!r}, the partition spec of {name!r}, names an axis twice; give each its own letter"
+                )
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> Intent:
+        """Return the intent of a recipe, its reference included."""
+        if not hasattr(recipe, "constants"):
+            kind = article(type(recipe).__name__)
+            raise ScheduleError(f"Intent.of: {kind} is no recipe; wafer_triton.schedule.product.recipe makes one")
+        constants = {name: spec for name, (_, spec) in recipe.constants.items()}
+        patterns = dict(recipe.inputs) | constants
+        given: dict[str, PartitionSpec] = {name: spec or EVERY_CORE for name, spec in patterns.items()}
+        name, pattern, _ = recipe.output
+        kept = {letter: axis for letter, axis in EVERY_CORE.items() if axis != recipe.combined}
+        intent = cls(given, {name: pattern or kept} if pattern or recipe.combined else {})
+        if recipe.reference is None:
+            return intent
+        reference = whole_reference(recipe.schedule.mesh, patterns, {name: pattern}, recipe.reference)
+        return replace(intent, reference=reference)
