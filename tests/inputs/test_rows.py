@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 
 from tiny import CONFIG, checkpoint
-from wafer_triton import Builder, Intent, as_mesh, check
 from wafer_triton.cli.main import main
 from wafer_triton.errors import CheckpointError
 from wafer_triton.models.checkpoint import fetch
@@ -84,15 +83,6 @@ def test_a_comparison_of_many_values_says_how_long_it_takes(capsys, monkeypatch)
     assert "this takes about " in capsys.readouterr().err
 
 
-def test_an_intent_without_result_and_reference_is_a_fault():
-    b = Builder(as_mesh(2), "t")
-    b.buffer("x", (4,), "fp32", "input")
-    b.buffer("y", (4,), "fp32", "output")
-    b.round(b.local("copy", "y", "x", size=4))
-    (finding,) = check(b.build(), Intent(given={}, result={})).findings
-    assert finding.verdict == "nothing-compared" and "neither a result nor a reference" in finding.message
-
-
 def test_a_full_disk_is_not_blamed_on_the_registry(tmp_path, monkeypatch):
     monkeypatch.setenv("WAFER_TRITON_CACHE", str(tmp_path))
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
@@ -114,20 +104,6 @@ def test_a_profile_adds_no_line_to_the_text(tmp_path, capfd):
     assert main(shlex.split(line)) == 0
     err = capfd.readouterr().err
     assert "USDT" not in err and "Warning" not in err and (tmp_path / "p.json").stat().st_size > 1000
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", ["draw", "show"])
-@pytest.mark.parametrize(
-    ("options", "remedy"),
-    [
-        ("--model smollm2-135m --mesh 1", "; the smallest mesh of these proportions that fits is "),
-        ("--model smollm2-135m --mesh 16 --context 9999999", "; no mesh on the device fits"),
-    ],
-)
-def test_a_model_that_a_mesh_does_not_hold_is_drawn_on_no_mesh_but_a_larger_one(capsys, command, options, remedy):
-    found = said(capsys, f"{command} model {options}")
-    assert remedy in found and "--as-if" not in found
 
 
 @pytest.mark.parametrize("command", ["compare", "show", "draw"])
