@@ -1,7 +1,6 @@
 """Traces obey the Trace Event format, and their durations add up to the price."""
 
 import json
-import re
 from dataclasses import replace
 from itertools import pairwise
 from numbers import Real
@@ -12,7 +11,6 @@ import pytest
 from schedules import LAYERS, build
 from traces import FIELDS, read
 from wafer_triton import draw
-from wafer_triton.cli.own import load
 from wafer_triton.cost.price import intervals, price
 from wafer_triton.count.account import account
 from wafer_triton.device.mesh import Mesh
@@ -76,37 +74,6 @@ def test_several_schedules_are_processes_with_short_names_and_numbers_on_every_s
             assert sum(of[f"cycles of {bound}"] for of in steps) == pytest.approx(cycles, abs=1e-6)
         totals = [e["args"]["bytes"] for e in whole["traceEvents"] if "in all" in e["name"] and e["pid"] == number]
         assert max(totals) == account(schedule).sram_peak_bytes
-
-
-@pytest.mark.parametrize("most", [2, 5000])
-@pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
-def test_every_slice_names_the_lines_of_code_that_made_its_rounds(schedule, most, tmp_path):
-    events = written(schedule, tmp_path / "run.json", most=most)["traceEvents"]
-    slices = [event["args"] for event in events if event["ph"] == "X"]
-    for args in slices:
-        first, _, last = args["rounds"].partition("-")
-        rounds = schedule.rounds[int(first) : int(last or first) + 1]
-        assert args["source"].split(", ") == list(dict.fromkeys(round_.source for round_ in rounds))
-        assert all(re.search(r"\bround\(|\bRound\(", line_of(source)) for source in args["source"].split(", "))
-
-
-def line_of(source, root=ROOT / "wafer_triton"):
-    path, _, number = source.rpartition(":")
-    return (root / path).read_text().splitlines()[int(number) - 1]
-
-
-def test_a_slice_of_an_own_schedule_names_its_own_line(tmp_path):
-    own = load(f"{ROOT / 'docs' / 'examples' / 'own_all_reduce.py'}:two_sided")
-    events = written(own.schedule, tmp_path / "run.json")["traceEvents"]
-    lines = {source for event in events if event["ph"] == "X" for source in event["args"]["source"].split(", ")}
-    own_lines = {source for source in lines if source.startswith("examples/")}
-    assert own_lines and all("b.round(" in line_of(source, ROOT / "docs") for source in own_lines)
-
-
-def test_a_changed_round_keeps_its_source_line():
-    (made,) = {round_.source for round_ in SCHEDULES["mesh"].rounds if round_.label == "gemm"}
-    turned = next(round_ for round_ in SCHEDULES["mesh"].rounds if round_.label == "gemm")
-    assert replace(turned, label="other").source == made
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)

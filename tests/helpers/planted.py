@@ -83,7 +83,8 @@ FAULTS = {
         "torch.where(before + odds < self.top_p, odds, 0.0)", "tests/models tests/parity/test_generate.py",
     ),
     "draw": Fault(
-        "wafer_triton/draw/source_lines.py", "for round_ in rounds))", "for round_ in [*rounds][:1]))",
+        "wafer_triton/draw/trace_events.py", "(2, each.start + waiting, cost.compute_cycles)",
+        "(2, each.start, cost.compute_cycles)",
         "tests/draw/test_trace_events.py",
     ),
     "train": Fault(

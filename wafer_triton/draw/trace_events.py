@@ -15,7 +15,6 @@ from typing import Any
 
 from wafer_triton.cost.price import Cost, Interval, intervals
 from wafer_triton.count.account import per_round
-from wafer_triton.draw.source_lines import joined, of_rounds
 from wafer_triton.draw.trace import held
 from wafer_triton.schedule.schedule import Schedule
 
@@ -29,17 +28,16 @@ def events(schedule: Schedule, name: str, most: int = MOST) -> Iterator[Event]:
     """Yield the events of a schedule's trace, whose process is called `name`."""
     yield from heads(name, f"{schedule.mesh}, predicted", enumerate(TRACKS))
     placed, cores = bounded(intervals(schedule), most), schedule.mesh.cores
-    sources = {each.first: of_rounds(schedule.rounds[each.first : each.last + 1]) for each in placed}
     for label, alike in groupby(placed, lambda each: each.label):
         same = list(alike)
-        whole, source = reduce(add, (each.cost for each in same)), joined(sources[each.first] for each in same)
-        about = {"rounds": _rounds(same[0], same[-1]), "cores": cores} | described(whole, source)
+        whole = reduce(add, (each.cost for each in same))
+        about = {"rounds": _rounds(same[0], same[-1]), "cores": cores} | described(whole)
         yield slice_(0, TRACKS[0], label, same[0].start, same[-1].end, about)
     sram, counts = held(schedule), per_round(schedule)
     for each in placed:
         cost, waiting = each.cost, each.cost.communication_cycles
         about = {"kind": each.kind, "rounds": _rounds(each, each), "cores": cores}
-        about |= described(cost, sources[each.first])
+        about |= described(cost)
         yield slice_(1, TRACKS[1], each.label, each.start, each.end, about)
         yield from (
             slice_(track, TRACKS[track], each.label, start, start + cycles, about)
@@ -79,11 +77,11 @@ def _rounds(first: Interval, last: Interval) -> str:
     return f"{first.first}-{last.last}" if last.last > first.first else str(first.first)
 
 
-def described(cost: Cost, source: str) -> Event:
-    """Return the numbers of a cost and the source lines of its rounds, for a click on its slice."""
+def described(cost: Cost) -> Event:
+    """Return the numbers of a cost, for a click on its slice."""
     bounds = {f"cycles of {name}": cycles for name, cycles in cost.bounds.items()}
     counted = {"hops": cost.hops, "stages": cost.stages, "bytes over links": cost.link_bytes}
-    return counted | {"cycles": cost.cycles} | bounds | {"source": source}
+    return counted | {"cycles": cost.cycles} | bounds
 
 
 def heads(name: str, label: str, tracks: Iterable[tuple[int, str]]) -> Iterator[Event]:

@@ -19,9 +19,9 @@ MEANING = "cycles predicted on the wafer, no measured time; 1 us of the viewer i
 def perfetto(subject: Schedule | Mapping[str, Schedule], path: str | Path, *, most: int = MOST) -> None:
     """Write the predicted timeline of a schedule, or of several by name, as a trace.
 
-    Every slice names the lines of code that made its rounds. A schedule is a process. Its tracks are the steps of the
-    algorithm, its runs of rounds, compute, waiting and the busiest link; counters are SRAM by buffer and in all, and
-    the bytes over the busiest link. At most `most` runs of rounds are shown.
+    A schedule is a process. Its tracks are the steps of the algorithm, its runs of rounds, compute, waiting and the
+    busiest link; counters are SRAM by buffer and in all, and the bytes over the busiest link. At most `most` runs of
+    rounds are shown.
     Raises DrawError for a schedule without rounds.
     """
     check_counts(most=most)

@@ -28,7 +28,6 @@ from wafer_triton.schedule.rounds import (
     Round,
     Slot,
     as_slot,
-    caller,
 )
 from wafer_triton.schedule.same import same
 from wafer_triton.schedule.schedule import Schedule
@@ -188,7 +187,7 @@ class Builder:
         locals_ = tuple(step for step in steps if isinstance(step, Local))
         if not exchanges and not locals_:
             return None
-        made = Round(exchanges, locals_, label, pattern, caller())
+        made = Round(exchanges, locals_, label, pattern)
         self.steps.append(made)
         return made
 

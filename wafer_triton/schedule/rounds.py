@@ -10,12 +10,10 @@ Index arrays are per axis and per line, never per core, so a 720 x 720 mesh cost
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -250,31 +248,17 @@ class Pattern:
     op: str = ""
 
 
-def caller(above: int = 1) -> str:
-    """Return "folder/file.py:line" of the call to the function that asks, or of a call further `above`."""
-    frame = sys._getframe(above + 1)
-    return source_line(frame.f_code.co_filename, frame.f_lineno)
-
-
-@lru_cache(maxsize=4096)
-def source_line(file: str, line: int) -> str:
-    """Return a line of a file as "folder/file.py:line", one text for each line."""
-    return f"{'/'.join(Path(file).parts[-2:])}:{line}"
-
-
 @dataclass(frozen=True, eq=False)
 class Round:
     """Exchanges, then local operations in order; `label` names the step of the algorithm for traces.
 
-    A round with a `pattern` may run in one planned step with its neighbours; the bits are the same without. `source` is
-    the line of code that made the round, for traces alone.
+    A round with a `pattern` may run in one planned step with its neighbours; the bits are the same without.
     """
 
     exchanges: tuple[Exchange, ...] = ()
     locals: tuple[Local, ...] = ()
     label: str = ""
     pattern: Pattern | None = None
-    source: str = field(default_factory=lambda: caller(2), repr=False)  # the call of `Round`
 
     @cached_property
     def touched(self) -> frozenset[str]:

@@ -46,7 +46,7 @@ class _Backwards:
                 for exchange, keep in zip(round_.exchanges, keeps, strict=True)
                 if keep.any()
             ]  # fmt: skip
-            rounds.append(Round(tuple(exchanges), tuple(reversed(locals_)), round_.label, source=round_.source))
+            rounds.append(Round(tuple(exchanges), tuple(reversed(locals_)), round_.label))
         return replace(self.schedule, rounds=Rounds(reversed(rounds)))
 
     def local(self, op: Local) -> Local | None:
