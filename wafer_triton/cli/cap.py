@@ -59,7 +59,7 @@ def _row(run: Path, args: argparse.Namespace) -> dict[str, Any]:
 def _read(path: Path) -> dict[str, Any]:
     """Return the record that `generate --json` printed last; ConfigError for a file that holds none."""
     try:
-        record: dict[str, Any] = read_record(path, ConfigError, "generate")
+        record: dict[str, Any] = read_record(path)
         missing = [name for name in NEEDED if name not in record]
         missing += [
             f"{name} of decode"

@@ -215,15 +215,15 @@ def decoding_cycles(
     """Return the cycles of an answer, and whether it is relayed; `handing_on` is a token's cycles between regions."""
     outer = sum(map(layers.total, ends(block, 1, c)), Cost())
     cycles, over = 0.0, outer.relayed
-    for _, count, own, context in alike(block, input, output):
+    for count, own, context in alike(block, input, output):
         layer = layers.total(layers.decode_steps(own, context, c))
         cycles += count * (layer.cycles * block.shape.num_hidden_layers + outer.cycles + handing_on)
         over = over or layer.relayed
     return cycles, over
 
 
-def alike(block: layers.Block, input: int, output: int) -> Iterator[tuple[int, int, layers.Block, int]]:
-    """Yield runs of tokens of an answer with equal cost: the tokens before the run, their number, block and context.
+def alike(block: layers.Block, input: int, output: int) -> Iterator[tuple[int, layers.Block, int]]:
+    """Yield runs of tokens of an answer with equal cost: their number, block and context.
 
     The price of all tokens of a run is for the block with a cache of this context.
     """
@@ -233,7 +233,7 @@ def alike(block: layers.Block, input: int, output: int) -> Iterator[tuple[int, i
         after = min(last, -(-context // stride) * stride + 1)
         priced = after - 1 if stride == rows else (context + after) // 2
         # a request keeps its head groups
-        yield context - input, after - context, replace(block, entries=-(-priced // rows)), priced
+        yield after - context, replace(block, entries=-(-priced // rows)), priced
         context = after
 
 

@@ -120,29 +120,19 @@ def _mean(block: Block, sub_layers: KindsAndSubLayers, c: Constants) -> Steps:
 
 def decode_costs(block: Block, context: int, c: Constants) -> dict[str, Cost]:
     """Return the cost of one token of each sequence through each kind of block of decode layers."""
-    return {kind: total(steps) for kind, steps in decode_kinds(block, context, c).items()}
-
-
-def decode_kinds(block: Block, context: int, c: Constants) -> dict[str, Steps]:
-    """Return the steps of `decode_costs`."""
     return _kinds(block, decode_sub_layers(block, context), c)
 
 
 def chunk_costs(block: Block, tokens: int, past: int, c: Constants) -> dict[str, Cost]:
     """Return the cost of `tokens` tokens a row, after `past` ones, through each kind of block of prefill layers."""
-    return {kind: total(steps) for kind, steps in chunk_kinds(block, tokens, past, c).items()}
-
-
-def chunk_kinds(block: Block, tokens: int, past: int, c: Constants) -> dict[str, Steps]:
-    """Return the steps of `chunk_costs`."""
     return _kinds(block, chunk_sub_layers(block, tokens, past), c)
 
 
-def _kinds(block: Block, sub_layers: KindsAndSubLayers, c: Constants) -> dict[str, Steps]:
+def _kinds(block: Block, sub_layers: KindsAndSubLayers, c: Constants) -> dict[str, Cost]:
     kinds: dict[str, Steps] = {kind: {} for kind in block.shape.layers_of}
     for kind, sub_layer, args in sub_layers:
         _add(kinds[kind], _sub_layer(sub_layer, block, args, c))
-    return kinds
+    return {kind: total(steps) for kind, steps in kinds.items()}
 
 
 def _add(steps: Steps, more: Steps) -> None:

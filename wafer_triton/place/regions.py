@@ -33,16 +33,12 @@ class LargeError(FullError):
 
 @dataclass(frozen=True)
 class Region:
-    """A part of the device that holds some consecutive blocks, with its SRAM peak per core in bytes.
-
-    `resident_bytes` of the peak are the weights and caches of all its blocks.
-    """
+    """A part of the device that holds some consecutive blocks, with its SRAM peak per core in bytes."""
 
     mesh: Mesh
     blocks: tuple[str, ...]
     sram_peak_bytes: int
     sram_by_buffer: dict[str, int]
-    resident_bytes: int = 0
 
 
 Regions = tuple[Region, ...]
@@ -269,8 +265,7 @@ def _regions(what: str, kinds: Needs, mesh: Mesh, head: Block, layout: str) -> R
     regions = []
     for (_, names), own in zip(packed, laid, strict=True):
         held = sram.total(needs[name.split()[-1]] for name in names)
-        resident = sum(sizes[name.split()[-1]][0] for name in names)
-        regions.append(Region(own, tuple(names), sum(held.values()), held, resident))
+        regions.append(Region(own, tuple(names), sum(held.values()), held))
     return tuple(regions)
 
 

@@ -85,15 +85,15 @@ def _text(path: Path, held: bytes, error: type[WaferError]) -> str:
     raise error(f"{path}: is not UTF-8 text (line {line} has {fault}); save it in UTF-8, or give another file")
 
 
-def read_record(path: Path, error: type[WaferError], command: str) -> Any:
-    """Return a record that a command prints with --json: the last line of a file, or all of it; raises as `parse_json`.
+def read_record(path: Path) -> Any:
+    """Return the record that `generate --json` prints: the last line of a file, or all of it; raises as `parse_json`.
 
     A tool that lays out JSON anew, such as jq, spreads a record over lines.
     """
-    text, remedy = read_text(path, error), f"give the last line of `{command} --json`"
+    text = read_text(path)
     *_, last = text.rstrip().splitlines() or [""]
     spread = last.strip() == "}" and text.lstrip().startswith("{")
-    return parse_json(text if spread else last, path, error, remedy)
+    return parse_json(text if spread else last, path, remedy="give the last line of `generate --json`")
 
 
 def parse_json(text: str, where: object, error: type[WaferError] = ConfigError, remedy: str = _MEND) -> Any:
