@@ -68,7 +68,7 @@ def slots(team, blocks, inverse=False):
 def whole_product(team, moving, m, k, n, executor):
     """Return pairs of Y, dX and dW [groups, ...]: by a streamed product, and by autograd."""
     dtype = torch.float64 if executor is None else torch.float32
-    N, G = team.size, team.count
+    N, G = team.size, len(team.groups)
     torch.manual_seed(m + 10 * k + 100 * n)
     by_k, by_n = (N, 1) if moving == "y" else (1, N)
     X = torch.randn(G, N * m, by_k * k, dtype=dtype, requires_grad=True)

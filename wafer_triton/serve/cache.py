@@ -4,12 +4,12 @@ from __future__ import annotations
 
 
 class Cache:
-    """Entries a row that requests hold of a pool; `peak` entries and `peak_requests` requests at most so far."""
+    """Entries a row that requests hold of a pool; `peak` is the most so far."""
 
     def __init__(self, pool: int) -> None:
         self.pool = pool
         self.held: dict[int, int] = {}  # by request
-        self.used = self.peak = self.peak_requests = 0
+        self.used = self.peak = 0
 
     def fits(self, entries: int) -> bool:
         """Return whether `entries` entries are free."""
@@ -19,7 +19,7 @@ class Cache:
         """Give a request more entries."""
         self.held[number] = self.held.get(number, 0) + entries
         self.used += entries
-        self.peak, self.peak_requests = max(self.peak, self.used), max(self.peak_requests, len(self.held))
+        self.peak = max(self.peak, self.used)
 
     def release(self, number: int) -> None:
         """Take all entries of a request back."""

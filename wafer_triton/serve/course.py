@@ -89,7 +89,6 @@ class Run:
     samples: list[Sample]
     peak_waiting: int
     peak_entries: int
-    peak_batch: int  # sequences that held entries of the cache
     end: float
     events: int
     read: float

@@ -108,10 +108,6 @@ class Pipeline:
         self._tokens = 0.0  # in all caches at turn 0, if all had begun then
         self._stalled, self._until = 0.0, 0.0  # seconds that a turn takes longer, up to which turn
 
-    def free(self) -> int:
-        """Return the number of further sequences that fit the batch."""
-        return sum(map(len, self._free))
-
     def advance(self, to: float) -> None:
         """Let time pass, without an event in between."""
         seconds, count = to - self.now, len(self.running)

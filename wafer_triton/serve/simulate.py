@@ -259,7 +259,7 @@ class Simulation:
         assert self.over == len(self.served), f"{self.over} of {len(self.served)} requests are over"
         return Run(
             self.served, pipeline.gaps, self.busy | {"decode": pipeline.busy}, self.samples.kept, self.longest_queue,
-            self.cache.peak, self.cache.peak_requests, self.clock, self.count_events, pipeline.read, self.actions.all,
+            self.cache.peak, self.clock, self.count_events, pipeline.read, self.actions.all,
         )  # fmt: skip
 
     def state(self) -> State:

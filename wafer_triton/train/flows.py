@@ -41,17 +41,6 @@ class Flow:
         """Return a tree from the source with the links that the bytes cross: a reduction's point to the source."""
         return frozenset(link[::-1] for link in tree) if self.reduce else tree
 
-    def depth(self, tree: Tree) -> int:
-        """Return the number of links on the longest path of the flow's `tree`."""
-        children: dict[Die, list[Die]] = defaultdict(list)
-        for start, end in self.directed(tree):
-            children[start].append(end)
-
-        def deepest(die: Die) -> int:
-            return max((1 + deepest(child) for child in children[die]), default=0)
-
-        return deepest(self.source)
-
 
 @dataclass(frozen=True)
 class RoutedFlows:
@@ -77,12 +66,6 @@ class RoutedFlows:
         """Return seconds of the busiest link, and bytes times hops of all flows."""
         loads = self.loads
         return max(loads.values(), default=0.0) / self.wafer.link_bytes_per_second, sum(loads.values())
-
-    @property
-    def seconds(self) -> float:
-        """Return seconds of the phase: the busiest link, and the latency of the longest path."""
-        longest = max((flow.depth(tree) for flow, tree in zip(self.flows, self.trees, strict=True)), default=0)
-        return self.objective[0] + longest * self.wafer.link_seconds
 
 
 def merge(flows: Iterable[Flow]) -> tuple[Flow, ...]:

@@ -49,11 +49,6 @@ class Team:
         """Return the number of dies of a group."""
         return self.rows * self.cols
 
-    @property
-    def count(self) -> int:
-        """Return the number of groups of the mesh."""
-        return self.mesh.cores // self.size
-
     @cached_property
     def moves(self) -> Stream:
         """Return the stream on a group's positions, without sends of blocks that no position needs any more."""

@@ -99,11 +99,6 @@ class Workload:
         return self.sequence * self.batch
 
     @property
-    def parameters(self) -> int:
-        """Return all parameters but norms and biases; embedding and head once each."""
-        return self.layers * sum(op.weights for op in self.operators) + 2 * self.vocab * self.width
-
-    @property
     def kv_width(self) -> int:
         """Return elements of a token's keys."""
         return self.width // self.heads * self.kv_heads
@@ -124,17 +119,6 @@ class Workload:
 
     def _product(self, name: str, side: str, k: int, n: int, common: float, split: float) -> Operator:
         return Operator(name, side, k, n, 2 * k * n, common, split, 0, k)
-
-    @property
-    def layer_bytes_per_token(self) -> tuple[float, float]:
-        """Return the bytes of activations that a layer keeps for a token: (without scores, scores)."""
-        return sum(op.common + op.split for op in self.operators), sum(op.scores for op in self.operators)
-
-    @property
-    def flops(self) -> float:
-        """Return floating-point operations of a step: forward and twice as much backward, head included."""
-        layer = sum(op.flops for op in self.operators)
-        return 3 * self.tokens * (self.layers * layer + 2 * self.vocab * self.width)
 
 
 # Sizes: GPT-3 6.7B and 175B of Brown et al. 2020, table 2.1; 76B of Narayanan et al. 2021, table 1; OPT of Zhang et al.
