@@ -288,3 +288,51 @@ def test_a_closed_output(monkeypatch, capsys):
         patch.setattr(sys, "stdout", None)
         assert main(["devices"]) == 2
     assert "standard output is closed; send it somewhere" in capsys.readouterr().err
+
+
+def test_routes_of_packets_are_offered(tmp_path, capsys):
+    (tmp_path / "d.toml").write_text('like = "wse2"\nroutes = "packet"\n')
+    assert main(["devices", "--show", str(tmp_path / "d.toml")]) == 2
+    assert (
+        "routes = 'packet' is a text; give a number, its unit in the key (routes), or 'packets' for routed packets"
+        in capsys.readouterr().err
+    )
+
+
+def test_a_list_is_no_trace_of_experts(tmp_path, capsys):
+    (tmp_path / "r.json").write_text(json.dumps([]))
+    line = f"estimate cap --model olmoe-1b-7b --mesh 360 --context 8 --routing {tmp_path}/r.json"
+    assert main(line.split()) == 2
+    assert 'holds a list, not a trace {"experts": [...]}' in capsys.readouterr().err
+
+
+def test_a_device_that_is_swept_twice_is_named(tmp_path, capsys):
+    sizes = "--set m=64 --set k=64 --set n=64 --device wse2 --device wse2"
+    line = f"sweep gemm {sizes} --over mesh=4,8 --out {tmp_path}/s.csv"
+    assert main(line.split()) == 2
+    assert "sweep over device: wse2 comes twice; give each value once" in capsys.readouterr().err
+
+
+LINES = {
+    "estimate gemm --m 8 --k 8 --n 8 --mesh 2 --mesh 3": "argument --mesh: is given twice; give it once; see",
+    "estimate gemm --m 8 --k 8 --n 8 --mehs 2": "unrecognized arguments: --mehs 2; did you mean --mesh?; see",
+    "check schedule own.py:f": "unrecognized arguments: own.py:f; write `wafer-triton check own.py:f` without a word",
+    "estimate decode --model loop --mesh 2 --context 8": "loop: Too many levels of symbolic links; give another path",
+    "devices --show wse2,link_bytes_per_cycle=1e-300": "link_bytes_per_cycle = 1e-300 must be a number from 1e-09 to",
+    "serve --model smollm2-135m --rate 3 --input 8 --output 8 --policy split --columns 993": "993 of them for prefill",
+}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_line_of_the_command_line_ends_in_a_remedy(line, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "loop").symlink_to("loop")
+    assert main(line.split()) == 2
+    assert LINES[line] in capsys.readouterr().err
+
+
+def test_a_rank_beyond_their_number_is_refused(monkeypatch, capsys):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "5")
+    assert main(["estimate", "gemv", "--k", "8", "--n", "8", "--mesh", "2"]) == 2
+    assert "RANK = 5 of WORLD_SIZE = 2 in the environment: ranks count from 0" in capsys.readouterr().err

@@ -1,0 +1,546 @@
+"""Wrong calls in Python: the class of the error, and the fact in its message: the name and the value."""
+
+import re
+import sys
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tiny import checkpoint
+from wafer_triton import (
+    Builder,
+    Cores,
+    Device,
+    Intent,
+    Mesh,
+    MeshTensor,
+    WaferForCausalLM,
+    account,
+    all_reduce,
+    as_mesh,
+    check,
+    convert,
+    distributed,
+    draw,
+    estimate,
+    executor,
+    link_loads,
+    mesh_gemm,
+    mesh_gemm_t,
+    mesh_gemv,
+    rms_norm,
+    routes,
+    run,
+    scatter,
+    softmax,
+)
+from wafer_triton.compare.algorithms import compare_gemm
+from wafer_triton.compare.sweep import own, sweep
+from wafer_triton.cost.search import plan
+from wafer_triton.device import PRESETS, sources
+from wafer_triton.errors import (
+    ArgumentError,
+    BackendError,
+    CacheError,
+    CheckpointError,
+    ConfigError,
+    DeviceError,
+    DrawError,
+    DtypeError,
+    MeshError,
+    ScheduleError,
+    ShapeError,
+    SramError,
+    WaferError,
+)
+from wafer_triton.local import LocalOp
+from wafer_triton.models.convert import off_mesh
+from wafer_triton.models.generate import token_rows
+from wafer_triton.schedule import norm
+from wafer_triton.schedule.collectives import broadcast
+from wafer_triton.schedule.kv_cache import KvCache
+from wafer_triton.schedule.product import recipe
+from wafer_triton.schedule.rounds import Slot
+from wafer_triton.shape.decoder import DecoderShape
+from wafer_triton.shape.read import shape_of
+from wafer_triton.shape.routing import drawn
+
+A = torch.arange(36.0).view(6, 6)
+GEMM = recipe("gemm", as_mesh(2), "fp32", ((6, 6), (6, 6)), ())
+CUTS = {"x": "(y r)"}, {"y": "(y r)"}
+LINEAR = nn.Sequential(nn.Linear(2, 2))
+X = torch.ones(4, 4)
+PRODUCT = recipe("gemm", as_mesh(2), "fp32", ((4, 4), (4, 4)), ())
+SCHEDULE = PRODUCT.schedule
+OPERATIONS = {
+    "mesh_gemm": lambda x: mesh_gemm(x, x, mesh=2),
+    "mesh_gemm_t": lambda x: mesh_gemm_t(x, x, mesh=2),
+    "mesh_gemv": lambda x: mesh_gemv(x, x, mesh=2),
+    "all_reduce": lambda x: all_reduce(x, axis="x", mesh=2),
+    "rms_norm": lambda x: rms_norm(x, x, mesh=2),
+    "softmax": lambda x: softmax(x, mesh=2),
+}
+TILES = torch.ones(2, 2, 4)
+
+
+def draft() -> Builder:
+    b = Builder(as_mesh(2), "t")
+    b.buffer("x", (4,), "fp32", "input")
+    b.buffer("y", (4,), "fp32", "output")
+    return b
+
+
+def copied():
+    b = draft()
+    b.round(b.local("copy", "y", "x", size=4))
+    return b.build()
+
+
+def program():
+    return executor().bind(copied(), {"x": torch.ones(2, 2, 4)})
+
+
+def built(send=0, outs="y", where=None, unused=0):
+    """Build one round on a 2 x 2 mesh, where core 0 of each mesh row sends its tile and then all cores copy it."""
+    b = Builder(as_mesh(2), "t")
+    b.buffer("x", (4,), "fp32", "input")
+    b.like("y", "x")
+    if unused:
+        b.buffer("unused", (unused,), "fp16", "input")
+    b.round(b.exchange("x", "x", "y", send, 1), b.local("copy", outs, "x", where=where, size=4))
+    return b.build()
+
+
+def poisoned(layer):
+    nn.init.constant_(layer.weight, float("nan"))
+    return layer
+
+
+def own_builder(*tile):
+    b = Builder(Mesh(4, 4), "own")
+    b.buffer("x", tile, "fp32", "input")
+    return b
+
+
+def norm_of(*tile):
+    norm.rms_norm(own_builder(*tile), "x", "g", "o", "x", width=16, eps=1e-5)
+
+
+def bound():
+    return executor("torch").bind(SCHEDULE, {name: torch.zeros(2, 2, 2, 2) for name in "ab"})
+
+
+CALLS = [
+    (
+        lambda: run(GEMM, (A, A[:5]), executor()),
+        ShapeError,
+        "mesh gemm [6, 6] x [6, 6]: operand 2 is [5, 6], and its recipe",
+    ),
+    (lambda: run(GEMM, (A, A), None), BackendError, "run: executor None is none"),
+    (lambda: mesh_gemm(A, A, mesh=2, record="no"), BackendError, "gemm: record = 'no'"),
+    (lambda: account(copied()) * -1, ShapeError, "an account -1 times"),
+    (lambda: account(copied()) * 1.5, ShapeError, "an account 1.5 times"),
+    (lambda: Intent.of(copied()), ScheduleError, "Intent.of: a Schedule is no recipe;"),
+    (
+        lambda: check(copied(), Intent(*CUTS, on={"y": Cores("x", np.array([9]))})),
+        ScheduleError,
+        "Intent: on['y'] names a core that is off mesh 2x2",
+    ),
+    (
+        lambda: check(copied(), Intent(*CUTS, on={"y": Cores("x", [0])})),
+        ScheduleError,
+        "Intent: on['y']: positions [0]",
+    ),
+    (lambda: Builder(as_mesh(2), ""), ScheduleError, "Builder: the schedule has no name"),
+    (lambda: draft().repeat(-1, print), ScheduleError, "t: repeat -1 times"),
+    (lambda: draft().repeat(10**12, print), ScheduleError, "t: repeat 1,000,000,000,000 times"),
+    (lambda: draft().repeat(2, 5), ScheduleError, "t: repeat of 5"),
+    (
+        lambda: MeshTensor(as_mesh(2), A, "(y m) (x n)", (6, 6), {}).gather(),
+        ShapeError,
+        "tiles [6, 6] of a tensor [6, 6] cut by '(y m) (x n)'",
+    ),
+    (lambda: convert(nn.Sequential(nn.Linear(2, 2)), mesh=2)("x"), DtypeError, "MeshLinear: operand 1 is of type str"),
+    (lambda: draw.values(copied(), "x", core=(0, 0)), DrawError, "values: a Schedule holds no values"),
+    (lambda: draw.values(program(), "x", core=5), DrawError, "values: core = 5"),
+    (lambda: draw.page("p.html", "t", ["x"], PRESETS["wse2"]), DrawError, "t: a str is no scene of a page"),
+    (
+        lambda: draw.page("p.html", "t", [draw.scene(copied())], PRESETS["wse2"], beside=9),
+        DrawError,
+        "t: beside = 9 is the number of none of 1 scenes",
+    ),
+    (
+        lambda: draw.curves([{"a": 1, "b": "x"}], ["a"], "b", "x.png"),
+        DrawError,
+        "column 'b' does not hold numbers alone; show another",
+    ),
+    (
+        lambda: scatter(A, as_mesh(2), "(y m) (x n)", m=2),
+        ShapeError,
+        "pattern '(y m) (x n)': m = 2, but 3 of [6, 6] lie on a core",
+    ),
+    (lambda: scatter(A.to_sparse(), as_mesh(2), "(y m) (x n)"), ShapeError, "scatter: the tensor is sparse or nested"),
+    (
+        lambda: MeshTensor(as_mesh(2), "t", "(y m) (x n)", (6, 6), {}).gather(),
+        ShapeError,
+        "a mesh tensor: tiles is of type str",
+    ),
+    (lambda: Builder(as_mesh(2), "t", family="x"), ScheduleError, "Builder 't': family 'x'"),
+    (lambda: distributed.executor(shards="x"), MeshError, "shards 'x': mesh 'x'"),
+    (lambda: WaferForCausalLM.from_config("smollm2-135m", mesh=64, placed=5), ShapeError, "placed = 5"),
+    (lambda: WaferForCausalLM.from_config("smollm2-135m", mesh=64, progress=5), ShapeError, "progress = 5"),
+    (lambda: token_rows(torch.zeros(1, 3)), ShapeError, "input_ids of torch.float32"),
+    (lambda: rms_norm(A, A[0], mesh=2, eps=-5), ShapeError, "rms_norm: eps = -5.0"),
+    (lambda: rms_norm(A, A[0], mesh=2, eps=float("nan")), ShapeError, "rms_norm: eps = nan"),
+    (lambda: softmax(A, mesh=2, scale=float("nan")), ShapeError, "softmax: scale = nan"),
+    (lambda: softmax(A, mesh=2, scale="x"), ShapeError, "softmax: scale = 'x'"),
+    (lambda: mesh_gemm(A, A, mesh=(31, 37)), MeshError, "mesh 31x37: products of matrices fold it to the grid of the"),
+    (lambda: compare_gemm(4, 0, 1, 1), ShapeError, "m = 0 must be a whole number of at least 1"),
+    (lambda: mesh_gemm(A, A, mesh=2, backend=5), BackendError, "gemm: backend = 5"),
+    (lambda: mesh_gemm(A, A, mesh=2, executor=5), BackendError, "gemm: executor = 5 is none"),
+    (lambda: as_mesh(4, []), DeviceError, "unknown device []"),
+    (lambda: Builder("4", "t"), ScheduleError, "Builder 't': mesh is of type str"),
+    (lambda: built(send=[[0], [0, 1]]), ScheduleError, "t: send = [[0], [0, 1]]"),
+    (lambda: built(send=np.zeros((1, 1, 2), int)), ScheduleError, "t: send = array([[[0, 0]]])"),
+    (lambda: built(where=Cores("q", np.array([0]))), ScheduleError, "t, round 0: copy: axis 'q'"),
+    (lambda: built(where=Cores("x", np.array([True, False]))), ScheduleError, "t: where = array([ True, False])"),
+    (lambda: built(where=Cores("x", np.array([1.5]))), ScheduleError, "t: where = array([1.5])"),
+    (lambda: built(where=Cores("x", None)), ScheduleError, "t: where = None"),
+    (lambda: built(where=Cores("x", np.array([1, 1]))), ScheduleError, "t, round 0: copy names core (0, 1) twice"),
+    (lambda: built(unused=2**40), SramError, "t on mesh 2x2: core (0, 0) (and every other) needs"),
+    (lambda: mesh_gemm(A, A, mesh=2, exchange=None), BackendError, "gemm: exchange = None"),
+    (lambda: Mesh("2", 2), MeshError, "mesh '2' x 2: rows"),
+    (
+        lambda: Intent({"x": "(y r) (x r)"}, {}),
+        ScheduleError,
+        "Intent: '(y r) (x r)', the partition spec of 'x', names an axis",
+    ),
+    (
+        lambda: check(built(), Intent({"x": {"r": -3}}, {}, reference=dict)),
+        ScheduleError,
+        "partition spec {'r': -3} on mesh 2x2: r",
+    ),
+    (
+        lambda: check(built(), Intent({"x": {"r": 0.5}}, {}, reference=dict)),
+        ScheduleError,
+        "partition spec {'r': 0.5} on mesh 2x2: r",
+    ),
+    (lambda: link_loads(built(), block=0), ShapeError, "block = 0"),
+    (
+        lambda: recipe("gemm", as_mesh(2), "fp32", ((2, 2), (2, 2)), (("foo", 1),)),
+        ShapeError,
+        "recipe 'gemm': no option 'foo'",
+    ),
+    (
+        lambda: run(recipe("gemm", as_mesh(2), "fp32", ((6, 6), (6, 6)), ()), (A,), executor()),
+        ShapeError,
+        "mesh gemm [6, 6] x [6, 6]: 1 operands for 2 inputs",
+    ),
+    (lambda: sweep("gemv", {"k": []}, mesh=4, n=8), ConfigError, "sweep over k: it has no value"),
+    (lambda: sweep("gemv", {"k": ["a"]}, mesh=4, n=8), ShapeError, "k = 'a' must be a whole number of at least 1"),
+    (lambda: sweep("gemv", {"hop_cycles": ["a"]}, mesh=4, n=8, k=8), ShapeError, "hop_cycles = 'a'"),
+    (lambda: sweep("gemv", {"k": [8, 8]}, mesh=4, n=8), ConfigError, "sweep over k: 8 comes twice"),
+    (lambda: Slot("x", 0, "z"), ScheduleError, "slot of 'x': axis 'z'"),
+    (lambda: Slot("x", 1.0), ScheduleError, "slot of 'x': index 1.0"),
+    (lambda: Slot("x", "2"), ScheduleError, "slot of 'x': index '2'"),
+    (lambda: Slot("x", np.arange(4.0)), ScheduleError, "slot of 'x': index array([0., 1., 2., 3.])"),
+    (lambda: Slot("x", torch.ones(2)), ScheduleError, "slot of 'x': index tensor([1., 1.])"),
+    (lambda: Slot("x", [True, False]), ScheduleError, "slot of 'x': index [True, False]"),
+    (lambda: Slot("x", [[0], [0, 1]]), ScheduleError, "slot of 'x': index [[0], [0, 1]]"),
+    (lambda: Builder(as_mesh(2), "t").buffer("", (1,), "fp32"), ScheduleError, "t: buffer '' has no name"),
+    (lambda: Builder(as_mesh(2), "t").buffer(3, (1,), "fp32"), ScheduleError, "t: buffer 3 has no name"),
+    (lambda: replace(PRESETS["wse2"], name=""), DeviceError, "device '' has no name"),
+    (lambda: replace(PRESETS["wse2"], name=None), DeviceError, "device None has no name"),
+    (lambda: recipe("conv", as_mesh(4), "fp32", ((4, 4), (4, 4)), ()), ShapeError, "recipe 'conv'"),
+    (lambda: recipe("gemm", as_mesh(4), "fp32", ((64,), (64, 4)), ()), ShapeError, "gemm of [64], [64, 4]"),
+    (
+        lambda: recipe("gemm", as_mesh(4), "fp32", ((64, 64), (63, 64)), ()),
+        ShapeError,
+        "gemm of [64, 64] and [63, 64]: the inner sizes are 64 and 63",
+    ),
+    (
+        lambda: recipe("gemv", as_mesh(4), "fp32", ((1, 64), (63, 64)), ()),
+        ShapeError,
+        "gemv of [1, 64] and [63, 64]: the inner sizes are 64 and 63",
+    ),
+    (lambda: draw.links(built(), None), DrawError, "None is no path of a file"),
+    (lambda: draw.perfetto(built(), "/tmp"), DrawError, "/tmp: is a folder"),
+    (lambda: draw.page("a.txt", "t", [], PRESETS["wse2"]), DrawError, "a.txt: a page is HTML; end its name with .html"),
+    (lambda: estimate.cap(model="olmoe-1b-7b", mesh=360, context=8, routing=[1, 2]), ShapeError, "routing [1, 2]"),
+    (lambda: estimate.cap(model="olmoe-1b-7b", mesh=360, context=8, routing={}), ShapeError, "routing {}"),
+    (lambda: estimate.cap(model="olmoe-1b-7b", mesh=360, context=8, routing=None), ShapeError, "routing None"),
+    (
+        lambda: mesh_gemm(A, A, mesh=2, executor=executor("torch"), backend="triton"),
+        BackendError,
+        "gemm: executor and backend are given, and an executor has its",
+    ),
+    (
+        lambda: mesh_gemm(torch.nested.nested_tensor([A[0], A[1, :2]]), A, mesh=2),
+        DtypeError,
+        "mesh_gemm: operand 1 is nested",
+    ),
+    (lambda: mesh_gemm(A.clone().requires_grad_(), A, mesh=2), DtypeError, "mesh_gemm: operand 1 requires a gradient"),
+    (lambda: as_mesh(True), MeshError, "mesh True"),
+    (lambda: distributed.executor(timeout=float("nan")), BackendError, "timeout = nan"),
+    (lambda: distributed.executor(timeout=-1), BackendError, "timeout = -1"),
+    (lambda: Intent.of(None), ScheduleError, "Intent.of: a NoneType is no recipe;"),
+    (
+        lambda: executor().bind(built(), {"x": TILES * 1j}),
+        DtypeError,
+        "t: buffer 'x' is given a tensor of torch.complex64",
+    ),
+    (
+        lambda: executor().bind(built(), {"x": TILES}).write("x", A),
+        ShapeError,
+        "t: buffer 'x' is [4] x 1 on 2 x 2 cores, the tensor given is",
+    ),
+    (lambda: executor().bind(built(), {"x": TILES}).write("x", None), ShapeError, "t: buffer 'x' is given a NoneType"),
+    (lambda: estimate.decode(model="smollm2-135m", mesh=64, context="5"), ShapeError, "context = '5'"),
+    (
+        lambda: estimate.decode(model="smollm2-135m", mesh=64, context=5, head_groups="8"),
+        MeshError,
+        "smollm2-135m: head_groups = '8', but 9 query heads on 64",
+    ),
+    (
+        lambda: estimate.request(model="smollm2-135m", prefill_mesh=64, decode_mesh=64, input=1, output=0),
+        ShapeError,
+        "output = 0",
+    ),
+    (
+        lambda: estimate.decode(model="olmoe-1b-7b", mesh=64, context=5, program="paper-benchmark"),
+        ConfigError,
+        "olmoe-1b-7b: no program with experts was measured",
+    ),
+    (
+        lambda: DecoderShape(8, 8, 1, 1, 1, 8, 0, qkv_bias=True, rotary=False),
+        ConfigError,
+        "decoder: without rotary embedding no bias, head norm or grouped",
+    ),
+    (lambda: estimate.energy(seconds="1", against_seconds=1), ShapeError, "seconds = '1'"),
+    (lambda: plan(model="smollm2-135m", input=1, output=1, sides=[]), ShapeError, "sides is empty"),
+    (
+        lambda: plan(model="smollm2-135m", input=1, output=1, step=900),
+        MeshError,
+        "no mesh of wse2 was tried: its sides have no multiple of 900",
+    ),
+    (lambda: rms_norm(A[:0], A[0], mesh=2), ShapeError, "rms_norm of [0, 6], [6]: every size"),
+    (lambda: softmax(A[:0], mesh=2), ShapeError, "softmax of [0, 6]: every size"),
+    (
+        lambda: WaferForCausalLM.from_config("smollm2-135m", mesh=64, head_groups="3"),
+        MeshError,
+        "smollm2-135m: head_groups = '3', but 9 query heads on 64",
+    ),
+    (lambda: scatter(A, as_mesh(2), "(y m) (h x n)", h=0), ShapeError, "scatter: h = 0"),
+    (lambda: scatter(A, as_mesh(2), "(y m) (x n)", q=3), ShapeError, "scatter: q = 3"),
+    (lambda: Mesh(2, 2, origin=(1,)), MeshError, "mesh 2 x 2: origin (1,)"),
+    (lambda: Mesh(2, 2, origin=None), MeshError, "mesh 2 x 2: origin None"),
+    (lambda: Mesh(2, 2, fold=(1,)), MeshError, "mesh 2 x 2: fold (1,)"),
+    (lambda: as_mesh("1_0"), MeshError, "mesh '1_0'"),
+    (
+        lambda: executor("torch", emulate_on="nope"),
+        BackendError,
+        "emulate_on 'nope': torch has no such device here; use 'auto' or",
+    ),
+    (lambda: run(None, (A,), executor()), ScheduleError, "run: None of type NoneType is no recipe;"),
+    (lambda: convert("x", mesh=4), ShapeError, "convert: 'x' of type str is no model"),
+    (
+        lambda: convert(nn.Linear(2, 2), mesh=4),
+        ShapeError,
+        "Linear has no Linear, Conv1D or RMSNorm to convert within it",
+    ),
+    (
+        lambda: convert(convert(nn.Sequential(nn.Linear(2, 2)), mesh=2), mesh=2),
+        ShapeError,
+        "Sequential has no Linear, Conv1D or RMSNorm to convert within",
+    ),
+    (
+        lambda: convert(nn.Sequential(poisoned(nn.Linear(2, 2))), mesh=2),
+        CheckpointError,
+        "convert: the weight of 0 holds NaN or infinity",
+    ),
+    (lambda: convert(LINEAR, mesh=2, backend="x"), BackendError, "backend 'x'"),
+    (lambda: convert(LINEAR, mesh=2, exchange="x"), BackendError, "exchange 'x'"),
+    (
+        lambda: convert(LINEAR, mesh=2, accumulate="x"),
+        DtypeError,
+        "convert: accumulate = 'x': partial sums are kept in 'fp32' or",
+    ),
+    (lambda: WaferForCausalLM.from_pretrained(None), CheckpointError, "checkpoint None"),
+    (lambda: WaferForCausalLM.from_config(None), ConfigError, "model None"),
+    (
+        lambda: WaferForCausalLM.from_config("llama3-8b", mesh=16),
+        SramError,
+        "llama3-8b, prefill of 64 tokens, attention on mesh 16x16: every",
+    ),
+    (lambda: Device.from_file(5), DeviceError, "a device's file is given as int"),
+    (lambda: Mesh(3, 3, device=None), MeshError, "mesh 3 x 3: device None is of type NoneType"),
+    (lambda: own("f.py:f"), ShapeError, "own: the function of a schedule is of type str"),
+    (lambda: drawn(shape_of("olmoe-1b-7b"), -5), ShapeError, "tokens = -5"),
+    (lambda: drawn(shape_of("olmoe-1b-7b"), 5, seed=-1), ShapeError, "seed -1: give a whole number of at least 0"),
+    (
+        lambda: broadcast(Builder(Mesh(4, 4), "own"), "y", "x", 0),
+        ScheduleError,
+        "own: buffer 'y' is not declared; declared: none",
+    ),
+    (lambda: broadcast(own_builder(3), "x", "x", 1.5), ScheduleError, "own: root = 1.5 of a broadcast"),
+    (lambda: KvCache(3, 2).append(own_builder(3), {"x": "y"}, -1), CacheError, "own: entry number -1 is appended"),
+    (lambda: norm_of(4), ScheduleError, "own: buffer 'x' has tiles (4,)"),
+    (lambda: rms_norm(X, X[0], epsilon=1e-5, mesh=2), ArgumentError, "rms_norm: unknown keyword 'epsilon'"),
+    (lambda: distributed.executor(shard="2x2"), BackendError, "distributed.executor: no option 'shard'"),
+    (lambda: executor("torch", exchang="elided"), BackendError, "executor: backend 'torch' has no option 'exchang'"),
+    (lambda: sources("wse9"), DeviceError, "unknown device 'wse9'"),
+    (lambda: estimate.energy(seconds=True, against_seconds=1), ShapeError, "seconds = True"),
+    (lambda: as_mesh(2).length("z"), MeshError, "mesh 2x2: axis 'z'"),
+    (lambda: sweep("gemm", {"mesh": "24"}, m=8, k=8, n=8), DeviceError, "sweep over mesh: values are of type str"),
+    (lambda: bound().run(until=1.5), ScheduleError, "until = 1.5"),
+    (lambda: routes(copied(), relayed="no"), ScheduleError, "routes: relayed is of type str"),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "fact"), CALLS, ids=range(len(CALLS)))
+def test_a_wrong_call_names_the_fact(call, error, fact):
+    with pytest.raises(error) as caught:
+        call()
+    assert fact in str(caught.value) and type(caught.value) is error
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize(
+    ("operand", "message"),
+    [
+        (np.ones((4, 4), np.float32), r"is of type numpy.ndarray; give a torch tensor \(torch.as_tensor makes one\)"),
+        ([[1.0]], "is of type list; give a torch tensor"),
+        (None, "is of type NoneType; give a torch tensor"),
+        (torch.eye(4).to_sparse(), r"is sparse \(torch.sparse_coo\); give operand.to_dense"),
+    ],
+    ids=["numpy", "list", "None", "sparse"],
+)
+def test_an_operand_that_is_no_dense_tensor(name, operand, message):
+    with pytest.raises(WaferError, match=f"{name}: operand 1 {message}"):
+        OPERATIONS[name](operand)
+
+
+def test_a_backend_whose_package_is_not_there(monkeypatch):
+    monkeypatch.setitem(sys.modules, "wafer_triton.emulate.triton", None)
+    with pytest.raises(WaferError, match="the Triton backend needs the package triton .*; use backend='torch'"):
+        executor("triton")
+
+
+@pytest.mark.parametrize("x", [torch.randn(3, 5), torch.ones(3, 2, dtype=torch.int32)])
+def test_a_converted_layer_refuses_wrong_inputs(x):
+    layer = convert(nn.Sequential(nn.Linear(2, 2)), mesh=2)
+    with pytest.raises(WaferError, match=r"MeshLinear: x \[3, .\] of .* must be \[..., 2\] of a floating dtype"):
+        layer(x)
+
+
+class Experts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.linear = nn.Embedding(10, 4), nn.Linear(4, 4)
+        self.experts = nn.Parameter(torch.ones(2, 4, 4))
+
+
+def test_convert_warns_of_parameters_off_the_mesh():
+    with pytest.warns(
+        UserWarning, match=r"34.78 % of the parameters of Experts stay off the mesh.*: Experts \(32 param"
+    ) as warned:
+        model = convert(Experts(), mesh=2)
+    assert warned[0].filename == __file__  # the line of the call
+    assert off_mesh(model) == {"Experts": 32, "Embedding": 40}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        convert(nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 4)), mesh=2)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return WaferForCausalLM.from_pretrained(checkpoint(tmp_path_factory.mktemp("tiny")), mesh=2, max_length=16)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"top_k": 3}, "top_k = 3: at temperature 0 the likeliest token is taken; give a temperature above 0"),
+        ({"top_p": 0.5}, "top_p = 0.5: at temperature 0 the likeliest token is taken"),
+        ({"temperature": 1.0, "seed": 2**70}, "seed = 1180591620717411303424 must lie between"),
+        ({"temperature": True}, "temperature = True must be a number"),
+    ],
+)
+def test_sampling_that_makes_no_sense(model, how, message):
+    with pytest.raises(WaferError, match=message):
+        model.generate([1], 2, **how)
+
+
+def test_the_tokens_of_a_stream_have_the_shape_of_its_prompts(model):
+    stream = model.generate([1, 2], 3)
+    assert list(stream) == stream.tokens
+    assert model.generate([[1, 2]], 0).tokens == [[]]
+    assert len(list(model.generate([1], 2, temperature=1e-300, seed=1))) == 2
+
+
+def test_a_model_refuses_wrong_inputs(model):
+    with pytest.raises(WaferError, match="state_dict is of type NoneType; give names with tensors"):
+        model.load_state_dict(None)
+    with pytest.raises(WaferError, match="no tokens to look up"):
+        model.embed([])
+    poisoned = dict(model.state_dict())
+    poisoned["model.norm.weight"] = torch.full((16,), float("nan"))
+    with pytest.raises(WaferError, match="state_dict: model.norm.weight holds NaN or infinity"):
+        model.load_state_dict(poisoned)
+
+
+def test_indices_of_slots_have_the_types_of_positions():
+    for index in ([0, 1], (0, 1), np.array([0, 1], np.int32), torch.tensor([0, 1])):
+        assert Slot("x", index).index.dtype == np.int64 and Slot("x", index).index.tolist() == [0, 1]
+    assert type(Slot("x", np.int64(3)).index) is int and Slot("x", None).index is None
+
+
+def test_a_tensor_that_requires_a_gradient_is_taken_where_none_is_kept():
+    with torch.no_grad():
+        assert torch.equal(mesh_gemm(A.clone().requires_grad_(), A, mesh=2), mesh_gemm(A, A, mesh=2))
+
+
+def test_a_token_that_no_integer_of_torch_holds_is_outside_of_the_vocabulary(tmp_path):
+    model = WaferForCausalLM.from_pretrained(checkpoint(tmp_path / "ok"), mesh=2)
+    with pytest.raises(WaferError, match=f"token {2**70} is outside the vocabulary of 256"):
+        list(model.generate([2**70], 2))
+    for token in ("a", 1.5):
+        with pytest.raises(WaferError, match=rf"tokens\[0\] = '?{token}'? is of type .*; give a token id"):
+            model.embed([token])
+
+
+def test_a_generation_config_that_is_a_folder_is_named(tmp_path):
+    folder = checkpoint(tmp_path / "ok")
+    (folder / "generation_config.json").mkdir()
+    with pytest.raises(WaferError, match="generation_config.json: is a folder, not a file"):
+        WaferForCausalLM.from_pretrained(folder, mesh=2)
+
+
+def test_no_path_is_drawn_to_before_it_is_known_to_be_there():
+    for path in ("/none/x.png", "x" * 400 + ".png", "a\0.png"):
+        with pytest.raises(WaferError, match="; make it, or give another path|; give another path"):
+            draw.links(SCHEDULE, path)
+
+
+def test_lists_and_tuples_make_one_recipe():
+    given = "gemm", as_mesh(2), "fp32"
+    assert recipe(*given, [[4, 4], [4, 4]], []) is recipe(*given, ((4, 4), (4, 4)), ())
+
+
+@pytest.mark.parametrize(
+    "tiles, work, message",
+    [
+        (((3,),) * 5, (0, 3), r"`tiles` returns .*; give whole sizes for out, a"),
+        (((3, "a"),) * 2, (0, 3), r"`tiles` returns .*; give whole sizes for out, a"),
+        (((3,),) * 2, (0, -5), r"`work` returns \(0, -5\); give multiply-adds and other operations, at least 0"),
+        (((3,),) * 2, (0, float("nan")), "`work` returns .*; give multiply-adds and other operations, at least 0"),
+        (((3,),) * 2, None, "`work` returns None; give multiply-adds and other operations, at least 0"),
+    ],
+)
+def test_sizes_and_work_of_an_own_operation_are_counts(tiles, work, message):
+    operation = LocalOp("own", lambda out, a, *, size: None, lambda *, size: tiles, lambda *, size: work)
+    assert re.search(message, operation.fault({"size": 3}, (None,), (None,)))
