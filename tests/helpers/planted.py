@@ -83,8 +83,8 @@ FAULTS = {
         "torch.where(before + odds < self.top_p, odds, 0.0)", "tests/models tests/parity/test_generate.py",
     ),
     "draw": Fault(
-        "wafer_triton/draw/trace_events.py", "(4, each.start, cost.link_cycles)", "(4, each.start, cost.compute_cycles)",
-        "tests/draw/test_trace_events.py",
+        "wafer_triton/draw/trace_events.py", "(4, each.start, cost.link_cycles)",
+        "(4, each.start, cost.compute_cycles)", "tests/draw/test_trace_events.py",
     ),
     "train": Fault(
         "wafer_triton/train/dies.py", "max(hops, 1) * link", "link", "tests/train/test_dies.py",
