@@ -9,6 +9,7 @@ __version__ = "0.1.0"
 # in neither torch nor triton, and costing works where they are missing. No public name may equal the
 # name of a module of this package: an imported module is an attribute of its package and would replace the name.
 _PUBLIC = {
+    "cost.capacity": ("smallest_mesh", "what_fits"),
     "cost.price": ("price",),
     "count.account": ("Account", "account", "link_loads"),
     "count.routes": ("routes",),

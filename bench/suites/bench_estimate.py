@@ -36,12 +36,12 @@ def forget() -> None:
 
 
 def decode_layer() -> estimate.Layered:
-    return estimate.decode(model="llama3-8b", mesh=720, context=next(SIZES), as_if=True)
+    return estimate.decode(model="llama3-8b", mesh=720, context=next(SIZES))
 
 
 def request() -> estimate.RequestCost:
     sizes = {"input": next(SIZES), "output": 128}
-    return estimate.request(model="llama3-8b", prefill_mesh=660, decode_mesh=360, **sizes, as_if=True)
+    return estimate.request(model="llama3-8b", prefill_mesh=720, decode_mesh=360, **sizes)
 
 
 def plan() -> list[search.Plan]:

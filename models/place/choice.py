@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from wafer_triton.cost.constants import constants
@@ -22,8 +21,7 @@ from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.errors import MeshError, SramError, WaferError, check_counts
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.options import PlaceOptions
-from wafer_triton.place.fitting import Way, failing, with_hint
-from wafer_triton.place.regions import FullError, Placement, decode_regions
+from wafer_triton.place.regions import Placement, decode_regions
 from wafer_triton.place.regions import placed as place_blocks
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.trees import checked_groups
@@ -70,15 +68,7 @@ def place(config: DecoderConfig, o: PlaceOptions, progress: Progress = silent) -
         return place_blocks(finish(decode), list(map(finish, choices)), prompt)
 
     if o.mesh is not None:
-        try:
-            return placed(o.mesh, o.prefill_mesh)
-        except (SramError, FullError) as error:
-            own = corner_of(o.mesh)
-            other = own if o.prefill_mesh is None else _beside(o.prefill_mesh, own)
-            shared, decode = (lambda mesh: placed(mesh, None)), (lambda mesh: first(decode_regions, blocks(mesh)))
-            ways: list[Way] = [(shared, own)] if own == other else [(decode, own), (partial(placed, o.mesh), other)]
-            found = failing(ways)
-            raise type(error)(str(error) if found is None else with_hint(*found, error)) from None
+        return placed(o.mesh, o.prefill_mesh)
     chip = find_device("wse2" if o.device is None else o.device)
     candidates: Iterable[tuple[int, Any]] = _plans(
         config, chip, blocks, prompt, max(1, o.max_length - prompt), o.head_groups, o.experts, progress

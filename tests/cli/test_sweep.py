@@ -58,11 +58,10 @@ def test_a_failing_value_is_a_row_with_its_reason(run):
     assert [bool(row["reason"]) for row in rows] == [False, True, False] and not rows[1]["cycles"]
 
 
-def test_a_sweep_without_figures_names_changes_that_fit(run):
+def test_a_sweep_without_figures_says_why(run):
     code, _, err = run("sweep decode --over mesh=380,420,460 --set model=llama2-13b --set context=2048 --no-plot")
     assert code == 2 and not Path("sweep.csv").exists()
     assert "error: none of 3 points has figures; at mesh 420 x 420 cores: llama2-13b, decode with" in err
-    assert re.search(r"; it would fit with \d+ of its 40 layers a device, .*KiB of SRAM a core; as_if=True", err)
 
 
 def test_a_table_has_the_main_columns_and_the_csv_all(run):

@@ -16,17 +16,17 @@ pytestmark = pytest.mark.slow
 WSE2 = device("wse2")
 OWN = device("wse2,hop_cycles=0.5,stage_cycles=30,link_bytes_per_cycle=2")
 RULED = replace(WSE2, name="ruled", like=None)
-SMALL = {"model": "smollm2-135m", "as_if": True}
+SMALL = {"model": "smollm2-135m"}
 CASES = [
     ("gemm", {"mesh": 7, "m": 144, "k": 140, "n": 144}),
     ("gemm", {"mesh": 8, "m": 144, "k": 140, "n": 144, "dtype": "fp32", "algorithm": "summa"}),
     ("gemv", {"mesh": 8, "k": 409, "n": 406}),
-    ("decode", SMALL | {"mesh": 8, "context": 409}),
-    ("decode", SMALL | {"mesh": 8, "context": 64, "program": "paper-benchmark"}),
-    ("prefill", SMALL | {"mesh": 8, "tokens": 102}),
-    ("request", SMALL | {"prefill_mesh": 8, "decode_mesh": 8, "input": 64, "output": 16}),
-    ("batch", SMALL | {"mesh": 8, "context": 51, "batch": 4}),
-    ("cap", SMALL | {"mesh": 8, "context": 51, "batch": 2}),
+    ("decode", SMALL | {"mesh": 16, "context": 409}),
+    ("decode", SMALL | {"mesh": 16, "context": 64, "program": "paper-benchmark"}),
+    ("prefill", SMALL | {"mesh": 16, "tokens": 102}),
+    ("request", SMALL | {"prefill_mesh": 16, "decode_mesh": 16, "input": 64, "output": 16}),
+    ("batch", SMALL | {"mesh": 16, "context": 51, "batch": 4}),
+    ("cap", SMALL | {"mesh": 16, "context": 51, "batch": 2}),
 ]
 
 

@@ -5,7 +5,6 @@ import pytest
 from wafer_triton import estimate
 from wafer_triton.cli import main as cli
 from wafer_triton.errors import ConfigError, DeviceError, MeshError, ShapeError, SramError, WaferError
-from wafer_triton.schedule import sram
 
 
 @pytest.mark.parametrize(
@@ -35,18 +34,18 @@ from wafer_triton.schedule import sram
         (
             lambda: estimate.prefill(model="qwen2.5-0.5b", mesh="20x30", tokens=16),
             SramError,
-            "the smallest mesh of these proportions that fits is 26x39",
+            "B over the 49,152 B of SRAM on wse2; the largest buffer is ",
         ),
         (lambda: estimate.decode(model="llama3-8b", mesh=40, context=1), SramError, "the largest buffer is wqkv"),
         (
             lambda: estimate.decode(model="llama3-8b", mesh=40, context=4096),
             SramError,
-            "the smallest mesh of these proportions that fits is 157x157",
+            "B over the 49,152 B of SRAM on wse2",
         ),
         (
             lambda: estimate.decode(model="llama3-8b", mesh=40, context=4096, head_groups=1),
             SramError,
-            "the smallest mesh of these proportions that fits is 171x171",
+            "B over the 49,152 B of SRAM on wse2",
         ),
         (
             lambda: estimate.decode(model="llama3-8b", mesh=360, context=1, head_groups=33),
@@ -66,20 +65,19 @@ from wafer_triton.schedule import sram
         (
             lambda: estimate.prefill(model="smollm2-135m", mesh=20, tokens=200_000, device="wse2,rows=40,cols=40"),
             MeshError,
-            "no mesh (of these proportions holds|was found to hold) it",  # the search ends after some CPU seconds
+            "smollm2-135m, prefill of 200,000 tokens does not fit",
         ),
         (
             lambda: estimate.kv(model="llama2-13b", mesh=100, program="paper-benchmark"),
             SramError,
-            "the smallest mesh of these proportions that fits is 114x114",
+            "llama2-13b, 1 layers on each of ",
         ),
         (lambda: estimate.energy(seconds=0, against_seconds=1), ShapeError, "seconds = 0 must be a number from"),
         (lambda: estimate.energy(seconds=1, against="a10", against_seconds=1), DeviceError, "known: a100"),
     ],
 )
 @pytest.mark.slow
-def test_bad_input(call, error: type[WaferError], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sram, "HINT_SECONDS", float("inf"))  # the answer may not depend on the machine
+def test_bad_input(call, error: type[WaferError], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
 

@@ -2,7 +2,7 @@
 
 import csv
 import json
-import random
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ from wafer_triton import estimate
 from wafer_triton.cli import main as cli
 from wafer_triton.cost.calibrate import FAMILIES, fit, paper
 from wafer_triton.cost.calibrate.cells import VERDICTS, Cell, summaries
+from wafer_triton.errors import MeshError
 
 NOT_PREDICTED = ("SGLang", "cuBLAS", "T10", "Ladder")
 
@@ -57,23 +58,19 @@ def test_the_best_evidence_and_the_misses(cells: tuple[Cell, ...]) -> None:
     assert all(cell.note for cell in missed)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_random_cell_equals_its_estimate(cells: tuple[Cell, ...], seed: int) -> None:
-    own = [cell for cell in cells if cell.table in "234" and cell.system == "WaferLLM"]
-    cell = random.Random(seed).choice(own)
-    programs = {"paper-benchmark": cell.predicted, "full": cell.full}
-    for program, predicted in programs.items():
-        given = {"model": cell.model, "program": program, "as_if": True}
-        if cell.table == "3":
-            whole = estimate.prefill(mesh=int(cell.mesh), tokens=4096, **given)
-        elif cell.table == "4":
-            whole = estimate.decode(mesh=int(cell.mesh), context=4096, **given)
-        else:
-            prefill_mesh, decode_mesh = map(int, cell.mesh.split("/"))
-            input_, output = (int(text.split()[0]) for text in cell.tokens.split(", "))
-            meshes = {"prefill_mesh": prefill_mesh, "decode_mesh": decode_mesh}
-            whole = estimate.request(input=input_, output=output, **meshes, **given)
-        assert predicted == whole.tokens_per_second
+@pytest.mark.parametrize("table, name, tokens", [("3", "prefill", "tokens"), ("4", "decode", "context")])
+def test_a_cell_of_a_model_that_fits_equals_its_estimate(
+    cells: tuple[Cell, ...], table: str, name: str, tokens: str
+) -> None:
+    compared = 0
+    for cell in cells:
+        if cell.table == table and cell.system == "WaferLLM":
+            for program, predicted in (("paper-benchmark", cell.predicted), ("full", cell.full)):
+                given = {"model": cell.model, "mesh": int(cell.mesh), "program": program, tokens: 4096}
+                with suppress(MeshError):
+                    assert predicted == getattr(estimate, name)(**given).tokens_per_second
+                    compared += 1
+    assert compared >= 4
 
 
 def test_the_fit_reads_the_calibration_files_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,9 @@ import csv
 import gc
 import json
 import math
+from contextlib import suppress
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -25,12 +27,12 @@ def test_a_plan_is_the_best_of_its_sides() -> None:
     plans = search.plan(model="llama3-8b", input=512, output=64, step=150)
     speeds = [one.tokens_per_second for one in plans]
     assert speeds == sorted(speeds, reverse=True)
-    every = [
-        estimate.request(model="llama3-8b", prefill_mesh=first, decode_mesh=second, input=512, output=64, as_if=True)
-        for first in range(150, 751, 150)
-        for second in range(150, 751, 150)
-    ]
-    assert speeds[0] == max(one.tokens_per_second for one in every if one.fits)
+    every = []
+    for first, second in product(range(150, 751, 150), repeat=2):
+        meshes = {"prefill_mesh": first, "decode_mesh": second}
+        with suppress(MeshError, SramError):
+            every.append(estimate.request(model="llama3-8b", input=512, output=64, **meshes).tokens_per_second)
+    assert speeds[0] == max(every)
     best = plans[0]
     assert best.kv_tokens >= 512 + 64
     assert best.groups >= 1 and best.regions >= 1

@@ -20,7 +20,6 @@ from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.options import PlaceOptions
 from wafer_triton.models.place import choice
 from wafer_triton.models.random import config_of
-from wafer_triton.place.fitting import without_hints
 from wafer_triton.place.regions import Placement
 from wafer_triton.shape.published import MODELS
 
@@ -92,9 +91,8 @@ def experts_of(config: DecoderConfig) -> str | None:
 def difference(case: Case) -> str | None:
     """Return the difference between the answers of a run and of an estimate, or None."""
     config = config_of(case.model)
-    with without_hints():
-        run = answer(lambda: run_place(config, case))
-        estimated = answer(lambda: estimate.request_place(**request_of(config, case))[0])
+    run = answer(lambda: run_place(config, case))
+    estimated = answer(lambda: estimate.request_place(**request_of(config, case)))
     if run == estimated:
         return None
     said = [each if isinstance(each, str) else f"{each[0]}, {len(each) - 1} regions" for each in (run, estimated)]
@@ -107,17 +105,16 @@ def planned(case: Case) -> str | None:
     side = as_mesh(case.decode, device(case.chip)).rows
     request = request_of(config, case._replace(prefill=case.decode))
     asked = {name: request[name] for name in ("device", "model", "input", "output", "experts")}
-    with without_hints():
-        try:
-            (best,) = search.plan(**asked, sides=(side,), best=1)
-            plan = str((best.regions, best.layout, best.head_groups))
-        except WaferError:
-            plan = "refused"
-        try:
-            found = estimate.request_place(**request)[0]
-            place = str((len(found.regions), found.layout, found.decode.head_groups))
-        except WaferError:
-            place = "refused"
+    try:
+        (best,) = search.plan(**asked, sides=(side,), best=1)
+        plan = str((best.regions, best.layout, best.head_groups))
+    except WaferError:
+        plan = "refused"
+    try:
+        found = estimate.request_place(**request)
+        place = str((len(found.regions), found.layout, found.decode.head_groups))
+    except WaferError:
+        place = "refused"
     return None if plan == place else f"{case}: a plan {plan}, a request {place}"
 
 

@@ -176,10 +176,7 @@ def test_a_record_whose_speed_is_none_is_refused(wrong, tmp_path, speed):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (
-            "estimate decode --model llama3-8b --mesh 660 --context 20000 --as-if",
-            "20,000 tokens are more than",
-        ),
+        ("estimate decode --model llama3-8b --mesh 360 --context 20000", "20,000 tokens are more than"),
     ],
 )
 def test_a_command_prints_the_program_it_prices(capsys, line, said):

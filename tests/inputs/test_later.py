@@ -8,14 +8,8 @@ import pytest
 
 from wafer_triton import Intent, WaferError, as_mesh, check, estimate, routes
 from wafer_triton.cli.main import main
-from wafer_triton.cost import layers, placement
-from wafer_triton.cost.constants import constants
-from wafer_triton.device import device
-from wafer_triton.errors import SramError
-from wafer_triton.schedule import sram
 from wafer_triton.schedule.expert_places import expected_demand
 from wafer_triton.schedule.product import recipe
-from wafer_triton.shape.read import shape_of
 
 GEMM = recipe("gemm", as_mesh(3), "fp32", ((6, 6), (6, 6)), ()).schedule
 
@@ -75,15 +69,6 @@ def test_a_routing_file_that_is_not_there_is_named(capsys):
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("mesh", ["1x500", "500x1"])
-def test_a_mesh_without_larger_proportions_is_pointed_to_a_square_one(mesh, capsys):
-    assert main(["estimate", "gemv", "--mesh", mesh, "--k", "4096", "--n", "4096"]) == 2
-    error = capsys.readouterr().err
-    assert "no mesh of these proportions fits, but square ones do, the smallest is 27x27" in error
-    assert main(["estimate", "gemv", "--mesh", "27", "--k", "4096", "--n", "4096"]) == 0
-    assert main(["estimate", "gemv", "--mesh", "26", "--k", "4096", "--n", "4096"]) == 2
-
-
 def test_links_in_a_circle_are_one_line(tmp_path, capsys):
     folder = tmp_path / "loop"
     folder.mkdir()
@@ -104,31 +89,3 @@ def test_many_tokens_are_expected_by_logarithms():
             if rows * regions * above < 1:
                 break
         assert expected_demand(top_k, regions, tokens, rows) == max(1, most)
-
-
-def test_the_search_of_a_mesh_that_fits_is_bounded(monkeypatch):
-    tried = []
-    clock = iter(range(1000))
-    monkeypatch.setattr(sram, "process_time", lambda: next(clock))
-
-    def build(mesh):
-        tried.append(mesh)
-        raise SramError("too small")
-
-    with pytest.raises(
-        SramError,
-        match="too small; no larger mesh was found to fit in 5 s of search; give a much larger one, or smaller",
-    ):
-        sram.fitting(build, as_mesh(2))
-    assert len(tried) == 6, "the mesh itself, and one a second"
-
-
-def test_where_a_mixture_fits_needs_no_prices(monkeypatch):
-    shape, c = shape_of("olmoe-1b-7b"), constants(device("wse2"))
-    blocks = [layers.prefill_block(shape, as_mesh(40), c)]
-    wanted = {block.expert_regions for block in placement.placed(blocks, 2, c, None)}
-    placement._ways.cache_clear()
-    monkeypatch.setattr(placement, "prefill_steps", lambda *_: pytest.fail("a place was priced"))
-    either = placement.unordered(None, shape)
-    assert {block.expert_regions for block in placement.placed(blocks, 2, c, either)} == wanted and len(wanted) == 2
-    assert placement.unordered("spread", shape) == "spread"

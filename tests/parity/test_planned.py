@@ -50,7 +50,7 @@ def sides(model: WaferForCausalLM) -> tuple[int, int]:
 def seconds(decode: int, prefill: int, head_groups: int | None = None) -> float:
     return estimate.request(
         device=SMALL, model=CONFIG, prefill_mesh=prefill, decode_mesh=decode, input=14, output=26,
-        head_groups=head_groups, as_if=True,
+        head_groups=head_groups,
     ).seconds  # fmt: skip
 
 
@@ -194,11 +194,8 @@ def test_a_head_that_no_multiple_of_the_mesh_holds():
     assert str(model.placement.head.mesh) == "8x8", "wherever the mesh was"
 
 
-def test_the_smallest_mesh_that_fits_shares_the_cache_out_anew():
+def test_a_larger_mesh_shares_the_cache_out_anew():
     long = {"device": "wse2", "max_length": 20_000, "max_prompt": 4, "head_groups": 2}
-    with pytest.raises(SramError, match=r"the smallest mesh of these proportions that fits is (\d+)x\1") as caught:
+    with pytest.raises(SramError, match="over the 49,152 B of SRAM"):
         placed(mesh=3, **long)
-    side = int(str(caught.value).rpartition("x")[2])
-    assert placed(mesh=side, **long).block.mesh.rows == side
-    with pytest.raises(SramError):
-        placed(mesh=side - 1, **long)
+    assert placed(mesh=60, **long).block.mesh.rows == 60

@@ -28,22 +28,21 @@ def test_a_run_and_an_estimate_agree_on_some_meshes():
 
 
 @pytest.mark.parametrize(
-    ("decode", "prefill", "reason", "hint"),
+    ("decode", "prefill", "reason"),
     [
-        (420, 420, "prefill of 2,048 tokens", "mesh 465x465 holds it"),
-        (420, 660, "decode with 4,200 tokens of cache", "mesh 465x465 holds it"),
-        (360, 660, "prefill of 2,048 tokens", "mesh 713x713 holds it"),
+        (420, 420, "prefill of 2,048 tokens"),
+        (420, 660, "decode with 4,200 tokens of cache"),
+        (360, 660, "prefill of 2,048 tokens"),
     ],
 )
-def test_a_refusal_names_one_reason_and_a_mesh_of_the_phase_that_fails(decode, prefill, reason, hint):
+def test_a_refusal_names_the_phase_that_fails(decode, prefill, reason):
     config = config_of("llama3-8b")
     case = Case("llama3-8b", "wse2", f"{decode}x{decode}", f"{prefill}x{prefill}", 4096)
     with pytest.raises(FullError, match=f"^llama3-8b, {reason} does not fit wse2") as run:
         run_place(config, case)
-    assert str(run.value).endswith(hint)
     with pytest.raises(FullError) as estimated:
         estimate.request(**request_of(config, case))
-    assert str(estimated.value).startswith(f"{run.value}; it would fit with ")
+    assert str(estimated.value) == str(run.value)
 
 
 def refused(place, *args):

@@ -153,7 +153,6 @@ MODEL = (
     option("--layers", type=count, metavar="N", help="instead of --model: layers"),
     WEIGHTS_DTYPE,
 )
-AS_IF = option("--as-if", action="store_true", help="price a model that the device does not hold as if it did")
 GROUPS = option("--groups", type=count, metavar="N", help="groups of the K-tree's first level (default: the best)")
 REQUEST = (size("--input", "tokens of the prompt"), size("--output", "tokens of the answer"))
 KINDS = (
@@ -186,13 +185,13 @@ KINDS = (
     Command(
         "decode",
         estimate,
-        (*MODEL, MESH, DEVICE, size("--context", "tokens in the cache"), GROUPS, HEADS, AS_IF),
+        (*MODEL, MESH, DEVICE, size("--context", "tokens in the cache"), GROUPS, HEADS),
         "one token",
     ),
     Command(
         "prefill",
         estimate,
-        (*MODEL, MESH, DEVICE, size("--tokens", "tokens of the prompt"), HEADS, EXPERTS, AS_IF),
+        (*MODEL, MESH, DEVICE, size("--tokens", "tokens of the prompt"), HEADS, EXPERTS),
         "a prompt",
     ),
     Command(
@@ -207,7 +206,6 @@ KINDS = (
             GROUPS,
             HEADS,
             EXPERTS,
-            AS_IF,
         ),
         "a prompt and its answer",
     ),
@@ -227,7 +225,6 @@ KINDS = (
                 help="which experts tokens take: all alike (default), by Zipf's law with exponent SKEW, or by a trace",
             ),
             HEADS,
-            AS_IF,
         ),
         "MoE-CAP's measures of decode: S-MBU, S-MFU and distinct experts",
     ),
@@ -247,7 +244,6 @@ KINDS = (
                 help="sequences of a group, which follow one another through the regions (default: the fastest)",
             ),
             HEADS,
-            AS_IF,
         ),
         "decode of a batch, in groups that follow one another through the regions",
     ),

@@ -19,6 +19,7 @@ OPTIONS: dict[str, str] = {
     "--copies": "give --experts regions, where every expert has one region",
     "--cv": "of `serve` it made bursts; give a trace of your own by --requests",
     "--draw": "give --json, which has the numbers of the picture",
+    "--as-if": "a model that does not fit has no time; smallest_mesh(...) and what_fits(...) search what fits",
     "--hardware-price": "the cost of a run is its energy a token",
     "--kwh-price": "the cost of a run is its energy a token",
     "--lifetime-hours": "the cost of a run is its energy a token",

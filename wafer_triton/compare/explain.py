@@ -16,7 +16,6 @@ from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.device import Device, DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.errors import DeviceError, WaferError
-from wafer_triton.place.fitting import without_hints
 from wafer_triton.text.progress import Progress, silent
 from wafer_triton.text.quantity import digits
 
@@ -149,8 +148,7 @@ def explain(kind: str, *, device: DeviceLike = "wse2", progress: Progress = sile
     figure, base = found.figure, KINDS[kind](device=chip, **arguments)
 
     def speed(of: Device) -> float:
-        with without_hints():
-            return _speed(figure, KINDS[kind](device=of, **arguments)) / _speed(figure, base)
+        return _speed(figure, KINDS[kind](device=of, **arguments)) / _speed(figure, base)
 
     varied = [name for name in VARIED if getattr(chip, name)]
     effects = {}

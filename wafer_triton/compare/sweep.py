@@ -32,7 +32,6 @@ from wafer_triton.errors import (
     check_type,
     shown,
 )
-from wafer_triton.place.fitting import without_hints
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.serve.batch import Batched, batch
@@ -161,7 +160,7 @@ def estimates(
     every, some = points(values), False
     rows = masked(every, figures, progress)
     while True:
-        with without_hints(), without_collection():
+        with without_collection():
             row = next(rows, None)
         if row is None:
             break

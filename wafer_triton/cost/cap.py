@@ -23,11 +23,9 @@ from wafer_triton.cost.results import Layered
 from wafer_triton.device import Device, DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.device.dtype import BYTES
-from wafer_triton.device.mesh import Mesh, as_mesh
+from wafer_triton.device.mesh import as_mesh
 from wafer_triton.errors import ShapeError, check_counts, shown
-from wafer_triton.place.fitting import fitted
 from wafer_triton.place.regions import decode_regions
-from wafer_triton.schedule.block import Block
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.read import Model, shape_of
 from wafer_triton.shape.routing import DRAWN, Trace, drawn, of_experts, read_trace, steps
@@ -195,12 +193,11 @@ class Routed(Cap):
     constants: str | None = None
     error_band: float | None = field(default=None, metadata=as_in(Layered, "error_band"))
     outside: str | None = field(default=None, metadata=as_in(Layered, "outside"))
-    as_if: str | None = field(default=None, metadata=as_in(Layered, "as_if"))
 
 
 def cap(
     *, device: DeviceLike = "wse2", model: Model, mesh: Any, context: int, batch: int = 1,
-    routing: str | float | Path = "uniform", as_if: bool = False, head_groups: int | None = None,
+    routing: str | float | Path = "uniform", head_groups: int | None = None,
     dtype: str | None = None,
 ) -> Routed:  # fmt: skip
     """Return the measures of decode steps of `batch` sequences, after which each cache holds `context` tokens.
@@ -218,13 +215,8 @@ def cap(
         of_experts(shape)  # raises
 
     c = constants(on.device)
-
-    def place(candidate: Mesh, own: DecoderShape = shape) -> Block:
-        return batch_placed(candidate, own, context, c, batch, head_groups)
-
-    on, why = fitted(place, on, as_if, shape)
+    own = batch_placed(on, shape, context, c, batch, head_groups)
     hits = [] if shape.experts is None else steps(_trace(routing, shape, batch), batch)
-    own = place(on)
     whole = total(decode_steps(own, context, c)) * shape.num_hidden_layers
     if shape.vocab_size:
         for end in (embedding_steps(own, batch, c), head_steps(own, batch, c)):
@@ -238,7 +230,6 @@ def cap(
         batch=batch,
         routing=str(routing) if hits else None,
         head_groups=own.head_groups,
-        as_if=why,
         **layer_basis("decode", on, shape, context, "full", SEVERAL * (batch > 1)).fields(),
     )
 

@@ -1,17 +1,21 @@
-"""The number of tokens that a KV cache holds beside a model on a device."""
+"""What a device holds: the tokens of a KV cache beside a model, the smallest mesh for a model, the most layers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
 
 from wafer_triton.cost import layers
-from wafer_triton.cost.constants import Constants
-from wafer_triton.cost.inference import decode_placed, layout_of
+from wafer_triton.cost.constants import Constants, constants
+from wafer_triton.cost.inference import decode_placed, layout_of, request_placed
 from wafer_triton.cost.results import Capacity
+from wafer_triton.device import DeviceLike
+from wafer_triton.device import device as find_device
 from wafer_triton.device.dtype import BYTES
-from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import SramError
-from wafer_triton.place.fitting import fitted
+from wafer_triton.device.mesh import Mesh, as_mesh
+from wafer_triton.errors import MeshError, ShapeError, SramError, check_counts
 from wafer_triton.place.layouts import device_regions
 from wafer_triton.place.need import decode_need
 from wafer_triton.place.regions import FullError
@@ -19,6 +23,7 @@ from wafer_triton.schedule import decode, sram
 from wafer_triton.schedule.block import drafted
 from wafer_triton.schedule.product import tiles
 from wafer_triton.shape.decoder import DecoderShape
+from wafer_triton.shape.read import Model, shape_of
 
 
 def full(mesh: Mesh, shape: DecoderShape, c: Constants, program: str, head_groups: int | None) -> Capacity:
@@ -27,20 +32,19 @@ def full(mesh: Mesh, shape: DecoderShape, c: Constants, program: str, head_group
     `head_groups` None takes the number that decode takes with a full cache.
     """
 
-    def place(candidate: Mesh, own: DecoderShape = shape, entries: int = 1) -> layers.Block:
-        context = entries * candidate.shape[0]
-        return decode_placed(candidate, own, context, c, None, program, head_groups)[0]
+    def place(entries: int) -> layers.Block:
+        return decode_placed(mesh, shape, entries * mesh.shape[0], c, None, program, head_groups)[0]
 
     def holds(entries: int) -> bool:
         try:
-            place(mesh, shape, entries)
+            place(entries)
         except (SramError, FullError):
             return False
         return True
 
-    fitted(place, mesh, None, shape)
+    place(1)
     tokens = most(holds)
-    block, own = place(mesh, shape, tokens), layout_of(program)
+    block, own = place(tokens), layout_of(program)
     needs = [decode_need(block, kind) for kind in ("attention", layers.feed_forward(block)[-1])]
     held = {buffer.name for sub_layer, args in decode.sharing(block, "attention")
             for buffer in drafted(sub_layer, block, *args).buffers.values() if buffer.role == "cache"}  # fmt: skip
@@ -70,23 +74,14 @@ def most(fits: Callable[[int], bool]) -> int:
 
 def paper_benchmark(mesh: Mesh, shape: DecoderShape) -> Capacity:
     """Return the capacity as the paper counts it, see `estimate.kv`; SramError if regions do not hold the weights."""
-
-    def check(candidate: Mesh) -> int:
-        weights, _ = _evenly_cut(shape, candidate)
-        regions = max(1, device_regions(candidate, "area"))
-        each = -(-shape.num_hidden_layers // regions)
-        what = f"{shape.name}, {each} layers on each of {regions} regions"
-        sram.demand(what, candidate, {name: size * each for name, size in weights.items()})
-        return each
-
-    each = sram.fitting(check, mesh)
     weights, entry = _evenly_cut(shape, mesh)
+    regions = max(1, device_regions(mesh, "area"))
+    each = -(-shape.num_hidden_layers // regions)
+    what = f"{shape.name}, {each} layers on each of {regions} regions"
+    sram.demand(what, mesh, {name: size * each for name, size in weights.items()})
     weight_bytes = each * sum(weights.values())
     tokens = (mesh.device.sram_bytes - weight_bytes) // (entry * each)
-    return Capacity(
-        tokens, tokens * mesh.shape[0], each, max(1, device_regions(mesh, "area")), weight_bytes, entry * each, 1,
-        "area",
-    )  # fmt: skip
+    return Capacity(tokens, tokens * mesh.shape[0], each, regions, weight_bytes, entry * each, 1, "area")
 
 
 def _evenly_cut(shape: DecoderShape, mesh: Mesh) -> tuple[dict[str, int], int]:
@@ -104,3 +99,66 @@ def _evenly_cut(shape: DecoderShape, mesh: Mesh) -> tuple[dict[str, int], int]:
         "down": f * d,
     }
     return {name: BYTES[shape.weights or "fp16"] * size for name, size in elements.items()}, 2 * 2 * kv_width
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How much of a model a mesh holds in decode: the most of its `layers`, and the most `tokens` of the whole model.
+
+    Both count the embedding and the head. `tokens` is 0 where the device does not hold the whole model.
+    """
+
+    layers: int
+    tokens: int
+
+
+def what_fits(
+    model: Model, *, device: DeviceLike = "wse2", mesh: Any, context: int = 1, dtype: str | None = None
+) -> Fit:
+    """Return how many layers of a model a device holds with `context` tokens of cache, and how many tokens with all.
+
+    Regions are as large as `mesh`; `dtype` is the storage of the weights, as in `estimate.decode`. Each number of
+    layers is placed in turn, the largest first. Raises ConfigError, DeviceError, MeshError or ShapeError for wrong
+    arguments; a model that does not fit is no error.
+    """
+    on, shape = as_mesh(mesh, find_device(device)), shape_of(model, dtype)
+    (context,), c = check_counts(context=context), constants(on.device)
+    layers, tokens = 0, 0
+    for count in range(shape.num_hidden_layers, 0, -1):
+        with suppress(SramError, FullError):
+            decode_placed(on, replace(shape, num_hidden_layers=count), context, c)
+            layers = count
+            break
+    with suppress(SramError, FullError):
+        tokens = full(on, shape, c, "full", None).shift_tokens
+    return Fit(layers, tokens)
+
+
+def smallest_mesh(
+    model: Model, *, device: DeviceLike = "wse2", context: int, prompt: int = 0, dtype: str | None = None
+) -> Mesh:
+    """Return the smallest square mesh whose regions hold a model for decode with `context` tokens of cache.
+
+    With a `prompt` they also hold its prefill, on the same mesh; the answer then has the other tokens of `context`.
+    `dtype` is the storage of the weights, as in `estimate.decode`. Every side is placed in turn, the smallest first,
+    which takes some seconds. Raises MeshError if no square mesh of the device holds the model, ShapeError for a prompt
+    that is as long as the context.
+    """
+    chip, shape = find_device(device), shape_of(model, dtype)
+    (context,), c = check_counts(context=context), constants(chip)
+    if prompt >= context:
+        raise ShapeError(f"prompt = {prompt:,} leaves no token of context = {context:,} for an answer; give less")
+    weights = shape.parameters * BYTES[shape.weights or "fp16"]
+    sides = range(1, min(chip.rows, chip.cols) + 1) if weights <= chip.cores * chip.sram_bytes else ()
+    for side in sides:
+        mesh = Mesh(side, side, chip)
+        with suppress(SramError, MeshError):
+            if prompt:
+                request_placed(mesh, mesh, shape, prompt, context - prompt, c)
+            else:
+                decode_placed(mesh, shape, context, c)
+            return mesh
+    raise MeshError(
+        f"no square mesh of {chip.name} holds {shape.name} with {context:,} tokens of cache: its weights take "
+        f"{weights:,} B, all cores hold {chip.cores * chip.sram_bytes:,} B; what_fits(...) has the layers that fit"
+    )

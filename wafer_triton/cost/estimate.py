@@ -6,24 +6,21 @@
 
 Nothing runs, and neither torch nor a GPU is needed. Sizes are of whole matrices and models. `program` "full" (the
 default) is the program that `generate` runs, with fp16 sums; "paper-benchmark" is the program of WaferLLM's
-measurements (see `wafer_triton.cost.layers`). A model that the device does not hold is refused, unless it is priced
-`as_if` it did. All functions raise a WaferError of one line for a user's mistake.
+measurements (see `wafer_triton.cost.layers`). A model that the device does not hold is refused with what a core lacks.
+All functions raise a WaferError of one line for a user's mistake.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-from wafer_triton.cost import capacity, layers, placement
+from wafer_triton.cost import capacity, layers
 from wafer_triton.cost.bands import Basis, basis, product_sizes, unmeasured
 from wafer_triton.cost.cap import Routed, cap
 from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.inference import (
     decode_on,
-    decode_placed,
     prefill_on,
-    prefill_placed,
     request_on,
     request_placed,
 )
@@ -34,16 +31,12 @@ from wafer_triton.device import DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.device.dtype import storage_name, tile_dtype
 from wafer_triton.device.mesh import Mesh, as_mesh
-from wafer_triton.errors import DeviceError, MeshError, ShapeError, SramError, check_counts, shown
-from wafer_triton.place.fitting import AS_IF, Way, as_if_held, failing, fitted, refusal
-from wafer_triton.place.layouts import device_regions
-from wafer_triton.place.regions import FullError
+from wafer_triton.errors import DeviceError, MeshError, ShapeError, check_counts, shown
 from wafer_triton.place.regions import Placement as Placed
 from wafer_triton.schedule import gemm as gemm_schedules
 from wafer_triton.schedule.heads import HeadGroups
 from wafer_triton.schedule.product import recipe, tiles
 from wafer_triton.schedule.trees import ALGORITHMS as REDUCTIONS
-from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.read import Model, shape_of
 
 __all__ = [
@@ -101,7 +94,7 @@ def gemv(
 
 def decode(
     *, device: DeviceLike = "wse2", model: Model, mesh: Any, context: int, groups: int | None = None,
-    program: str = "full", as_if: bool = False, head_groups: int | None = None, dtype: str | None = None,
+    program: str = "full", head_groups: int | None = None, dtype: str | None = None,
 ) -> Layered:  # fmt: skip
     """Return the cost of one token of decode, after which the cache holds `context` tokens.
 
@@ -113,17 +106,12 @@ def decode(
     mesh, c = _mesh(device, mesh)
     shape, tree = shape_of(model, dtype), _groups(groups)
     (context,) = check_counts(context=context)
-
-    def place(candidate: Mesh, own: DecoderShape = shape) -> None:
-        decode_placed(candidate, own, context, c, tree, program, head_groups)
-
-    mesh, why = fitted(place, mesh, as_if, shape)
-    return replace(decode_on(mesh, shape, context, c, tree, program, head_groups), as_if=why)
+    return decode_on(mesh, shape, context, c, tree, program, head_groups)
 
 
 def prefill(
     *, device: DeviceLike = "wse2", model: Model, mesh: Any, tokens: int, program: str = "full",
-    as_if: bool = False, head_groups: int | None = None, experts: Placement = None, dtype: str | None = None,
+    head_groups: int | None = None, experts: Placement = None, dtype: str | None = None,
 ) -> Layered:  # fmt: skip
     """Return the cost of prefill for `tokens` tokens, in chunks if the device does not hold them at once.
 
@@ -134,18 +122,12 @@ def prefill(
     mesh, c = _mesh(device, mesh)
     shape = shape_of(model, dtype)
     (tokens,) = check_counts(tokens=tokens)
-    anywhere = placement.unordered(experts, shape)
-
-    def place(candidate: Mesh, own: DecoderShape = shape) -> None:
-        prefill_placed(candidate, own, tokens, c, program, head_groups, anywhere)
-
-    mesh, why = fitted(place, mesh, as_if, shape)
-    return replace(prefill_on(mesh, shape, tokens, c, program, head_groups, experts), as_if=why)
+    return prefill_on(mesh, shape, tokens, c, program, head_groups, experts)
 
 
 def request(
     *, device: DeviceLike = "wse2", model: Model, prefill_mesh: Any, decode_mesh: Any, input: int,
-    output: int, groups: int | None = None, program: str = "full", as_if: bool = False, head_groups: int | None = None,
+    output: int, groups: int | None = None, program: str = "full", head_groups: int | None = None,
     experts: Placement = None, dtype: str | None = None,
 ) -> RequestCost:  # fmt: skip
     """Return the cost of a prompt of `input` tokens and an answer of `output` tokens; `groups` is as in `decode`.
@@ -154,47 +136,23 @@ def request(
     The model is placed as `generate` places it. The steps from region to region, and from one phase to the other, are
     priced as the schedules that run.
     """
-    place, reasons = request_place(
+    place = request_place(
         device=device, model=model, prefill_mesh=prefill_mesh, decode_mesh=decode_mesh, input=input, output=output,
-        groups=groups, program=program, as_if=as_if, head_groups=head_groups, experts=experts, dtype=dtype,
+        groups=groups, program=program, head_groups=head_groups, experts=experts, dtype=dtype,
     )  # fmt: skip
-    whole = request_on(place, input, output, constants(place.decode.mesh.device), program)
-    regions = device_regions(as_mesh(decode_mesh, find_device(device)), place.layout)
-    return replace(whole, device_regions=regions, fits=reasons is None, as_if=reasons)
+    return request_on(place, input, output, constants(place.decode.mesh.device), program)
 
 
 def request_place(
     *, device: DeviceLike = "wse2", model: Model, prefill_mesh: Any, decode_mesh: Any, input: int,
-    output: int, groups: int | None = None, program: str = "full", as_if: bool = False, head_groups: int | None = None,
+    output: int, groups: int | None = None, program: str = "full", head_groups: int | None = None,
     experts: Placement = None, dtype: str | None = None,
-) -> tuple[Placed, str | None]:  # fmt: skip
-    """Return the placement of a `request`, and the reasons if the device does not hold it, else None."""
+) -> Placed:  # fmt: skip
+    """Return the placement of a `request`."""
     decode_mesh, c = _mesh(device, decode_mesh)
     prefill_mesh, shape, tree = as_mesh(prefill_mesh, decode_mesh.device), shape_of(model, dtype), _groups(groups)
     input, output = check_counts(input=input, output=output)
-    anywhere = placement.unordered(experts, shape)
-
-    def both(first: Mesh, second: Mesh, own: DecoderShape = shape) -> Placed:
-        return request_placed(first, second, own, input, output, c, tree, program, head_groups, experts)
-
-    def shared(candidate: Mesh, own: DecoderShape = shape) -> None:
-        both(candidate, candidate, own)
-
-    def after(candidate: Mesh, own: DecoderShape = shape) -> None:
-        decode_placed(candidate, own, input + output, c, tree, program, head_groups)
-
-    def before(candidate: Mesh, own: DecoderShape = shape) -> None:
-        prefill_placed(candidate, own, input, c, program, head_groups, anywhere)
-
-    try:
-        return both(prefill_mesh, decode_mesh), None
-    except (SramError, FullError) as error:
-        reason = error
-    if as_if:
-        return as_if_held(both, prefill_mesh, decode_mesh)[1], str(reason)
-    phases: list[Way] = [(after, decode_mesh), (before, prefill_mesh)]
-    found = failing([(shared, decode_mesh)] if prefill_mesh == decode_mesh else phases)
-    raise type(reason)(f"{reason}; {AS_IF}") if found is None else refusal(reason, *found, shape)
+    return request_placed(prefill_mesh, decode_mesh, shape, input, output, c, tree, program, head_groups, experts)
 
 
 def kv(

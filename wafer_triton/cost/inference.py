@@ -69,7 +69,7 @@ def decode_on(
     mesh: Mesh, shape: DecoderShape, context: int, c: Constants, groups: Groups = None, program: str = "full",
     head_groups: int | None = None,
 ) -> Layered:  # fmt: skip
-    """Return the cost of `decode`; the error of a mesh that does not hold the model names no mesh that does."""
+    """Return the cost of `decode`, and raise as `decode_placed`."""
     block, regions = decode_placed(mesh, shape, context, c, groups, program, head_groups)
     steps, between = layers.decode_steps(block, context, c), between_regions(block, regions, c)
     # the constants of the paper-benchmark program are fitted without the ways between regions
@@ -109,7 +109,7 @@ def prefill_on(
     mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str = "full", head_groups: int | None = None,
     experts: Experts = None,
 ) -> Layered:  # fmt: skip
-    """Return the cost of `prefill`; the error of a mesh that does not hold the model names no mesh that does."""
+    """Return the cost of `prefill`, and raise as `prefill_placed`."""
     own, last = prefill_placed(mesh, shape, tokens, c, program, head_groups, experts)
     whole = prefill_priced(own.block, own.at_once, last, tokens, c, program)
     peak = max(region.sram_peak_bytes for region in own.regions)
@@ -183,7 +183,7 @@ def request_on(place: Placement, input: int, output: int, c: Constants, program:
         for phase, mesh, tokens in (("prefill", prefill.mesh, input), ("decode", decode.mesh, last))
     }
     return RequestCost(
-        program=program, tokens_per_second=output / seconds, experts=prefilled.experts, layout=place.layout, fits=True,
+        program=program, tokens_per_second=output / seconds, experts=prefilled.experts, layout=place.layout,
         prefill_seconds=prefilled.seconds, replacement_seconds=replacement, decode_seconds=decoding, seconds=seconds,
         joules=joules, joules_per_token=joules / output, decode_regions=len(place.regions),
         device_regions=device_regions(decode.mesh, place.layout), head_groups=decode.head_groups,

@@ -16,7 +16,6 @@ from wafer_triton.schedule.expert_places import ExpertRegions, expected_demand
 from wafer_triton.shape.decoder import DecoderShape
 
 PLACEMENTS = ("spread", "regions")
-EITHER = "either"  # both placements in any order: to find whether one fits, which needs no price
 MOST = 8  # the most regions along an axis that are tried
 PASSES = (1, 2, 3)  # capacities are tried for these expected numbers of passes
 
@@ -32,12 +31,6 @@ def checked(experts: Placement, shape: DecoderShape) -> None:
         raise ConfigError(f"{shape.name} has no experts to place; leave experts out")
 
 
-def unordered(experts: Placement, shape: DecoderShape) -> Placement:
-    """Return a placement that fits if and only if `experts` fits; raise as `checked`."""
-    checked(experts, shape)
-    return EITHER if experts is None and shape.experts is not None else experts
-
-
 def placed(choices: Sequence[Block], tokens: int, c: Constants, experts: Placement) -> list[Block]:
     """Return blocks of prefill with the placement `experts`, for `tokens` tokens a row, the best first.
 
@@ -45,8 +38,7 @@ def placed(choices: Sequence[Block], tokens: int, c: Constants, experts: Placeme
     fewest cycles. None takes the faster of the two, then the other. Raises MeshError for a mesh that cannot be cut into
     regions, ConfigError as `checked`.
     """
-    if experts != EITHER:
-        checked(experts, choices[0].shape)
+    checked(experts, choices[0].shape)
     ways = _ways(choices[0], tokens, c, experts)
     return [replace(choice, expert_regions=way) for way in ways for choice in choices]
 
@@ -58,8 +50,7 @@ def _ways(block: Block, tokens: int, c: Constants, experts: Placement) -> tuple[
     if isinstance(experts, ExpertRegions):
         experts.check(block.shape.experts, block.mesh)
         return (experts,)
-    either = experts == EITHER
-    experts, tried = None if either else experts, _tried(block, tokens, c)
+    tried = _tried(block, tokens, c)
     if experts is not None:
         if not tried:
             side, count = block.mesh.shape[0], block.shape.experts.count
@@ -69,8 +60,6 @@ def _ways(block: Block, tokens: int, c: Constants, experts: Placement) -> tuple[
             )
         return tuple(tried)
     ways = [None, *tried[:1]]
-    if either:
-        return tuple(ways)
     cycles = {way: total(prefill_steps(replace(block, expert_regions=way), tokens, c)).cycles for way in ways}
     return tuple(sorted(ways, key=lambda way: cycles[way]))
 

@@ -3,7 +3,7 @@
 Every prediction of time has its basis (see `wafer_triton.cost.bands`): `constants`, fitted or derived;
 `error_band`, the share by which a measurement may differ, None without a calibration; `outside`, sizes and properties
 beyond the measurements, for which the band is wider. `relayed` says that a schedule needs more routes than a router
-holds, so that it is priced core by core. `as_if` gives the reason why a model does not fit that is priced as if it did.
+holds, so that it is priced core by core.
 """
 
 from __future__ import annotations
@@ -65,7 +65,6 @@ class Layered:
     constants: str
     error_band: float | None = field(metadata=as_in(Kernel, "error_band"))
     outside: str | None = field(metadata=as_in(Kernel, "outside"))
-    as_if: str | None = field(default=None, metadata=named("priced as if it fitted"))
     head_groups: int | None = field(default=None, metadata=unit("groups"))
     # multiply-adds of a layer on the mesh over the model's
     padding: float | None = field(default=None, metadata=unit("x", "multiply-adds over the model's"))
@@ -98,13 +97,11 @@ class RequestCost:
     # needed by the layers, the cache, the embedding and the head
     decode_regions: int = field(metadata=unit("regions", "regions that decode needs"))
     device_regions: int = field(metadata=unit("regions", "regions of the device"))  # that the device has
-    fits: bool
     head_groups: int = field(metadata=as_in(Layered, "head_groups"))  # of decode
     relayed: bool = field(metadata=as_in(Prediction, "relayed"))
     constants: str
     error_band: float | None = field(metadata=as_in(Kernel, "error_band"))
     outside: str | None = field(metadata=as_in(Kernel, "outside"))
-    as_if: str | None = field(default=None, metadata=as_in(Layered, "as_if"))
     experts: str | None = field(default=None, metadata=as_in(Layered, "experts"))  # their placement
     layout: str | None = None  # of the regions
 
@@ -141,7 +138,6 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "seconds": unit("s", "time"),
     "against_seconds": unit("s", "its time"),
     "gpus": unit("GPUs", "on"),
-    "as_if": as_in(Layered, "as_if"),
     "experts": as_in(Layered, "experts"),
     "step": unit("cores"),
     "best": unit("plans"),

@@ -26,9 +26,7 @@ from wafer_triton.cost.results import Layered, RequestCost
 from wafer_triton.device import Device, DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import MeshError, ShapeError, SramError, WaferError, check_counts
-from wafer_triton.place.fitting import remedies
-from wafer_triton.place.regions import FullError
+from wafer_triton.errors import MeshError, ShapeError, WaferError, check_counts
 from wafer_triton.place.regions import Placement as Placed
 from wafer_triton.schedule.heads import HeadGroups
 from wafer_triton.shape.decoder import DecoderShape
@@ -157,10 +155,6 @@ def plan(
             )
         phase = "decode" if prefills.found else "prefill"
         said = f"no mesh that was tried on {target.name} holds {phase}; of the last: {last}"
-        if isinstance(last, SramError | FullError):
-            side = sorted(sides)[len(sides) // 2]
-            more = remedies(asked.placed, Mesh(side, side, target), shape)
-            said += more.replace("; it", f"; on mesh {side}x{side} it", 1) or "; give shorter prompts and answers"
         raise type(last)(said)
     chosen = asked.best(best, [(first, side, prefills.found[first].experts) for _, first, side in pairs()])
     decoding, capacity = asked.c.of("decode"), cache(asked.capacity)
@@ -211,12 +205,6 @@ class _Asked:
     def whole(self) -> tuple[int, Constants, str, int | None]:
         """The arguments of an estimate of prefill after the mesh and the shape."""
         return self.input, self.c, self.program, self.head_groups
-
-    def placed(self, mesh: Mesh, shape: DecoderShape) -> None:
-        """Raise the error of a mesh that does not hold each phase of a model."""
-        last = self.input + self.output
-        inference.prefill_placed(mesh, shape, *self.whole)
-        inference.decode_placed(mesh, shape, last, self.c, None, self.program, self.head_groups)
 
     def prefill(self, side: int, way: Placement) -> _Prefilled:
         """Estimate prefill alone."""

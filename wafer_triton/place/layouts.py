@@ -51,7 +51,7 @@ def _in_one_row(meshes: Sequence[Mesh]) -> list[Mesh]:
 
 
 def endless(device: Device) -> Device:
-    """Return the device with as many cores as any can have, for a model that is priced as if it fitted."""
+    """Return the device with as many cores as any can have, for the price of layers that the device does not hold."""
     return replace(device, rows=int(MOST["rows"]), cols=int(MOST["cols"]))
 
 

@@ -27,10 +27,6 @@ class FullError(MeshError):
     """A device has too few cores for all regions of a model."""
 
 
-class LargeError(FullError):
-    """All cores of a device hold less than a model's weights, on any mesh."""
-
-
 @dataclass(frozen=True)
 class Region:
     """A part of the device that holds some consecutive blocks, with its SRAM peak per core in bytes."""
@@ -104,8 +100,7 @@ class Placement:
 def decode_regions(block: Block, layout: str = LAYOUTS[0]) -> Regions:
     """Return the regions of decode alone, with its cache, the embedding and the head.
 
-    Raises SramError if a core does not hold a block, and FullError if the device does not hold them all. SramError
-    names the smallest mesh that works.
+    Raises SramError if a core does not hold a block, and FullError if the device does not hold them all.
     """
     held_by_all(block)
     needs = {kind: decode_need(block, kind) for kind in block.shape.layers_of}
@@ -278,17 +273,16 @@ def _full(what: str, device: Device, packed: list[tuple[Mesh, list[str]]], laid:
     room = f"{laid:,} {'region' if laid == 1 else 'regions'} of {packed[max(laid - 1, 0)][0]}"
     return (
         f"{what} does not fit {device.name}: its {every:,} blocks take {len(packed):,} regions, {wanted:,} cores, and "
-        f"there are {cores:,}; {how}, {room} find room, with {blocks:,} of the blocks"
+        f"there are {cores:,}; {how}, {room} find room, with {blocks:,} of the blocks; {sram.ASK}"
     )
 
 
 def held_by_all(block: Block) -> None:
-    """Raise LargeError if a model with experts has more weights than all cores of the device hold together."""
+    """Raise FullError if a model with experts has more weights than all cores of the device hold together."""
     shape, device = block.shape, block.mesh.device
     weights, held = shape.parameters * BYTES[block.stored], device.cores * device.sram_bytes
     if shape.experts is not None and weights > held:
-        raise LargeError(
+        raise FullError(
             f"{shape.name} does not fit {device.name}: its {shape.parameters:,} weights take {weights:,} B in "
-            f"{block.stored}, and all cores together hold {held:,} B; no mesh of it holds them: give a device of more "
-            f"cores or SRAM, or a smaller model"
+            f"{block.stored}, and all cores together hold {held:,} B; {sram.ASK}"
         )

@@ -21,7 +21,6 @@ from wafer_triton.device.dtype import accumulator, tile_dtype
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ArgumentError, ShapeError, WaferError, article, shown
 from wafer_triton.schedule import reduce as reduce_schedules
-from wafer_triton.schedule import sram
 from wafer_triton.schedule.all_to_all import all_to_all
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.gemm import matmul
@@ -58,7 +57,7 @@ def recipe(
 ) -> Recipe:
     """Return the recipe of an operation: "gemm", "gemv", "all_reduce", "all_to_all", "rms_norm" or "softmax".
 
-    Raises MeshError or ShapeError for wrong options or sizes, SramError, which names the smallest mesh that fits.
+    Raises MeshError or ShapeError for wrong options or sizes, SramError where a core does not hold the buffers.
     """
     try:
         return _recipe(name, mesh, dtype, shapes, options)
@@ -107,8 +106,7 @@ def _recipe(
         given = ", ".join(str(list(shape)) for shape in shapes)
         raise ShapeError(f"{name} of {given}: every size must be a whole number of at least 1")
     _agree(name, shapes, dict(options))
-    made = sram.fitting(lambda candidate: _RECIPES[name](candidate, dtype, *shapes, **dict(options)), mesh)
-    return replace(made, shapes=shapes)
+    return replace(_RECIPES[name](mesh, dtype, *shapes, **dict(options)), shapes=shapes)
 
 
 def _agree(name: str, shapes: tuple[Shape, ...], options: Mapping[str, Any]) -> None:

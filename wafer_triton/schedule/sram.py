@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterable
 from dataclasses import dataclass
-from math import gcd
-from time import process_time
-from typing import TypeVar
 
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import MeshError, SramError
+from wafer_triton.errors import SramError
 from wafer_triton.schedule.repeat import uses
 from wafer_triton.schedule.schedule import Schedule
 
-HINT_SECONDS = 5.0  # of CPU time, for which a mesh that fits is searched
-_END = ContextVar[float | None]("end", default=None)  # of the search of which another is a part
-T = TypeVar("T")
+# The end of the error of a model that does not fit.
+ASK = "smallest_mesh(...) and what_fits(...) search what fits"
 
 
 @dataclass(frozen=True)
@@ -127,86 +121,11 @@ def total(needs: Iterable[Need]) -> dict[str, int]:
 
 
 def demand(what: str, mesh: Mesh, held: dict[str, int]) -> None:
-    """Raise SramError, which names the largest buffer, unless buffers of `held` bytes, by name, fit a core."""
+    """Raise SramError unless a model's buffers of `held` bytes, by name, fit a core."""
     size, limit = sum(held.values()), mesh.device.sram_bytes
     if size > limit:
         largest = max(held, key=lambda name: held[name])
         raise SramError(
             f"{what} on mesh {mesh}: every core needs {size:,} B, {size - limit:,} B over the {limit:,} B of SRAM on "
-            f"{mesh.device.name}; the largest buffer is {largest} with {held[largest]:,} B"
+            f"{mesh.device.name}; the largest buffer is {largest} with {held[largest]:,} B; {ASK}"
         )
-
-
-def fitting(build: Callable[[Mesh], T], mesh: Mesh) -> T:
-    """`build(mesh)`; if that overflows, the SramError also names the smallest mesh of those proportions that fits.
-
-    The need per core falls as the mesh grows, so the search goes up to a mesh that fits, then bisects.
-    """
-    try:
-        return build(mesh)
-    except SramError as overflow:
-        raise SramError(f"{overflow}; {_hint(build, mesh)}") from None
-
-
-@contextmanager
-def one_search() -> Iterator[None]:
-    """Let all searches in the block end together, after `HINT_SECONDS`."""
-    token = _END.set(deadline())
-    try:
-        yield
-    finally:
-        _END.reset(token)
-
-
-def deadline() -> float:
-    """Return the CPU time of this process, in seconds, at which a search ends that begins now."""
-    return _END.get() or process_time() + HINT_SECONDS
-
-
-def _hint(build: Callable[[Mesh], T], mesh: Mesh) -> str:
-    """Return the smallest mesh that fits, of a mesh's proportions, else of square ones, searched for `HINT_SECONDS`."""
-    end = deadline()
-    try:
-        smallest = _smallest(build, mesh, end)
-        if smallest is not None:
-            return f"the smallest mesh of these proportions that fits is {smallest}"
-        if mesh.rows == mesh.cols:
-            return "no mesh on the device fits; give smaller sizes, or a device of more SRAM"
-        square = _smallest(build, Mesh(1, 1, mesh.device), end)
-    except TimeoutError:
-        return (
-            f"no larger mesh was found to fit in {HINT_SECONDS:g} s of search; give a much larger one, or smaller sizes"
-        )
-    if square is None:
-        return "no mesh of these proportions fits, and no square one; give smaller sizes, or a device of more SRAM"
-    return f"no mesh of these proportions fits, but square ones do, the smallest is {square}"
-
-
-def _smallest(build: Callable[[Mesh], T], mesh: Mesh, end: float) -> Mesh | None:
-    """Return the smallest mesh that fits, of the multiples of a mesh's proportions, whose lcm grids all fold alike.
-
-    Raises TimeoutError where a search takes this process beyond `end`, in seconds of its CPU time.
-    """
-    common = gcd(mesh.rows, mesh.cols)
-    rows, cols = mesh.rows // common, mesh.cols // common
-
-    def attempt(times: int) -> Mesh | None:
-        if process_time() > end:
-            raise TimeoutError
-        bigger = Mesh(times * rows, times * cols, mesh.device)
-        try:
-            build(bigger)
-        except (SramError, MeshError):  # too large an lcm grid is no mesh either
-            return None
-        return bigger
-
-    largest = min(mesh.device.rows // rows, mesh.device.cols // cols)
-    low, high, fit = common, common, None
-    while fit is None and high < largest:  # small steps first: a schedule on a large mesh takes long to build
-        low, high = high, min(largest, high + max(1, high // 4))
-        fit = attempt(high)
-    while fit is not None and high - low > 1:
-        middle = (low + high) // 2
-        smaller = attempt(middle)
-        low, high, fit = (low, middle, smaller) if smaller else (middle, high, fit)
-    return fit

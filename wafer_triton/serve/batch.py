@@ -7,7 +7,6 @@ a group through all regions, or the time of the busiest region for all groups, w
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from math import ceil
 from typing import Any
 
 from wafer_triton.cost import layers
@@ -18,15 +17,13 @@ from wafer_triton.cost.price import Prediction
 from wafer_triton.cost.results import Kernel, Layered
 from wafer_triton.device import DeviceLike
 from wafer_triton.device import device as find_device
-from wafer_triton.device.mesh import Mesh, as_mesh
+from wafer_triton.device.mesh import as_mesh
 from wafer_triton.errors import ShapeError, check_counts
-from wafer_triton.place.fitting import fitted
 from wafer_triton.place.layouts import LAYOUTS
 from wafer_triton.place.regions import Placement, decode_regions
 from wafer_triton.schedule.block import Block
 from wafer_triton.serve.pipeline import period
 from wafer_triton.serve.times import Priced
-from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.read import Model, shape_of
 from wafer_triton.text.quantity import as_in, digits, unit
 
@@ -39,8 +36,7 @@ class Batched:
 
     Of `sequence_groups` groups, each has at most `at_once` sequences. A turn takes `seconds`, the longer of two times:
     `latency_seconds` of the largest group through all regions, and `busiest_seconds` of all groups in their slowest
-    regions. A batch that is priced as if it fitted may have cores of several `wafers`, which all take power; moves from
-    wafer to wafer are priced as moves on one. `one_group_...` are of all sequences in one group. `falls` is the reason
+    regions. `one_group_...` are of all sequences in one group. `falls` is the reason
     why one group gives fewer tokens a second than a smaller one, None where it does not.
     """
 
@@ -58,7 +54,6 @@ class Batched:
     )
     joules_per_token: float = field(metadata=as_in(Prediction, "joules_per_token"))
     regions: int = field(metadata=as_in(Layered, "regions"))
-    wafers: int = field(metadata=unit("wafers"))
     sram_peak_bytes: int = field(metadata=as_in(Layered, "sram_peak_bytes"))
     bound: str  # "latency" or "busiest region"
     falls: str | None
@@ -66,12 +61,11 @@ class Batched:
     constants: str
     error_band: float | None = field(metadata=as_in(Kernel, "error_band"))
     outside: str | None = field(metadata=as_in(Kernel, "outside"))
-    as_if: str | None = field(default=None, metadata=as_in(Layered, "as_if"))
 
 
 def batch(
     *, device: DeviceLike = "wse2", model: Model, mesh: Any, context: int, batch: int = 1,
-    at_once: int | None = None, head_groups: int | None = None, as_if: bool = False, dtype: str | None = None,
+    at_once: int | None = None, head_groups: int | None = None, dtype: str | None = None,
 ) -> Batched:  # fmt: skip
     """Return a turn of decode of `batch` sequences, each with `context` tokens in its cache.
 
@@ -89,12 +83,7 @@ def batch(
     if at_once is not None and at_once > batch:
         raise ShapeError(f"at_once = {at_once}: a group has no more sequences than the batch, {batch}; give fewer")
     c = constants(on.device)
-
-    def place(candidate: Mesh, own: DecoderShape = shape) -> Block:
-        return batch_placed(candidate, own, context, c, batch, head_groups)
-
-    on, why = fitted(place, on, as_if, shape)
-    block = place(on)
+    block = batch_placed(on, shape, context, c, batch, head_groups)
     times = times_of(block, context)
     sizes = sizes_of(batch)
     turns = {size: turn(times, batch, size) for size in ([at_once] if at_once else sizes)}
@@ -104,7 +93,6 @@ def batch(
     latency = times.latency(largest, largest * times.attend(entries))
     together = {size: times.latency(size, size * times.attend(entries)) for size in sizes}
     fastest = max(together, key=lambda size: size / together[size])
-    wafers = ceil(sum(region.mesh.cores for region in times.place.regions) / chip.cores)
     return Batched(
         batch=batch,
         at_once=chosen,
@@ -116,14 +104,12 @@ def batch(
         busiest_seconds=sum(times.slowest(size, size * times.attend(entries)) for size in group_sizes(batch, chosen)),
         one_group_tokens_per_second=batch / together[batch],
         one_group_user_tokens_per_second=1 / together[batch],
-        joules_per_token=turns[chosen] * chip.power_watts * wafers / batch,
+        joules_per_token=turns[chosen] * chip.power_watts / batch,
         regions=len(times.regions),
-        wafers=wafers,
         sram_peak_bytes=max(region.sram_peak_bytes for region in times.place.regions),
         bound="latency" if latency >= turns[chosen] else "busiest region",
         falls=None if fastest == batch else falls(block, context, fastest, batch, c),
         head_groups=block.head_groups,
-        as_if=why,
         **layer_basis("decode", on, shape, context, "full", SEVERAL * (batch > 1)).fields(),
     )
 

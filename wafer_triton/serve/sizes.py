@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from wafer_triton.cost.placement import checked
 from wafer_triton.device import Device, DeviceLike
 from wafer_triton.device import device as find_device
-from wafer_triton.device.mesh import Mesh, as_mesh
-from wafer_triton.errors import MeshError, SramError, WaferError
-from wafer_triton.place.fitting import remedies
-from wafer_triton.place.regions import FullError
+from wafer_triton.device.mesh import as_mesh
+from wafer_triton.errors import MeshError, WaferError
 from wafer_triton.serve import places
 from wafer_triton.serve.load import LEFT_TO_PRICES, Given, Load
 from wafer_triton.serve.pipeline import period
@@ -32,67 +28,15 @@ def priced(
 
     Sizes that are not given are searched: the mesh of "shared", the columns of "split". The placement has the most
     requests a second of the mean request, see `rate`. Raises ConfigError for an unknown organisation, SramError or
-    MeshError, with the last reason, if nothing fits. Unless caches are given, the error names changes that make the
-    model fit, see `fitting.remedies`. Reports "places" to `progress`.
+    MeshError, with the last reason, if nothing fits. Reports "places" to `progress`.
     """
     organisation(name)
     shape, device = shape_of(model), find_device(on)
     checked(given.experts, shape)
-    try:
-        places.check_weights(shape, device)
-        found = _organised(name, shape, device, load, given, progress)
-    except (SramError, FullError) as error:
-        if given.caches is not None:  # the reason names fewer caches already
-            raise
-        raise type(error)(f"{error}{_remedies(name, shape, device, load, given)}") from None
+    places.check_weights(shape, device)
+    found = _organised(name, shape, device, load, given, progress)
     found.organisation = name
     return found
-
-
-def _remedies(name: str, shape: DecoderShape, device: Device, load: Load, given: Given) -> str:
-    """Return the remedies of a refusal: changes that make a model fit meshes of middle size under an organisation."""
-    mesh = _middle(device, given.decode_mesh if given.prefill_mesh is None else given.prefill_mesh)
-
-    def together(on: Mesh, own: DecoderShape) -> None:
-        second = on if given.decode_mesh is None else as_mesh(given.decode_mesh, on.device)
-        places.together(on, second, own, load, given)
-
-    if name != "split" or device.cols < 2:
-        return remedies(together, mesh, shape).replace("; it", f"; on mesh {mesh} it", 1)
-    columns = _columns(device, given)
-    sides = (columns, given.prefill_mesh), (device.cols - columns, given.decode_mesh)
-    first, second = (str(_middle(replace(device, cols=cols), own)) for cols, own in sides)
-
-    def apart(on: Mesh, own: DecoderShape) -> None:
-        places.check_weights(own, on.device)
-        places.split(own, on.device, load, replace(given, prefill_mesh=first, decode_mesh=second), columns)
-
-    more, said = remedies(apart, mesh, shape), f"{columns:,} columns of prefill, meshes {first} and {second}"
-    try:
-        together(mesh, shape)
-    except WaferError:
-        policy = ""
-    else:
-        one = given.prefill_mesh is None or given.decode_mesh is None or first == second
-        policy = f"; policy shared holds it on mesh {mesh}" if one else "; policy replace holds it on these meshes"
-    return more.replace("; it", f"; with {said} it", 1) + policy
-
-
-def _columns(device: Device, given: Given) -> int:
-    """Return the number of columns of prefill: as given, or of the given mesh, or half of the device."""
-    if given.columns is not None:
-        return given.columns
-    if given.prefill_mesh is not None:
-        return min(device.cols - 1, as_mesh(given.prefill_mesh, device).cols)
-    if given.decode_mesh is not None:
-        return max(1, device.cols - as_mesh(given.decode_mesh, device).cols)
-    return device.cols // 2
-
-
-def _middle(device: Device, mesh: Any) -> Mesh:
-    """Return the given mesh, or the middle one of `meshes`."""
-    tried = list(places.meshes(device, mesh))
-    return tried[len(tried) // 2]
 
 
 def _organised(name: str, shape: DecoderShape, device: Device, load: Load, given: Given, progress: Progress) -> Priced:

@@ -12,14 +12,23 @@ import csv
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, TypeVar
 
 from wafer_triton import estimate
 from wafer_triton.cost.bands import FOLDER
 from wafer_triton.cost.calibrate.cells import TABLES, Cell
+from wafer_triton.cost.constants import constants
+from wafer_triton.cost.inference import decode_on, prefill_on, request_on, request_placed
+from wafer_triton.cost.results import Layered, RequestCost
+from wafer_triton.device import device
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import WaferError
+from wafer_triton.place.layouts import endless
+from wafer_triton.place.regions import FullError
+from wafer_triton.shape.read import shape_of
 from wafer_triton.text.progress import Progress, silent
 
+T = TypeVar("T")
 FILE = FOLDER / "wse2_paper.csv"
 WSE2, GPU = "wse2", "a100"
 SIDES = (480, 600, 720)  # meshes of a product whose mesh the paper does not state: the fastest is taken
@@ -73,26 +82,41 @@ def _cell(record: dict[str, str], records: list[dict[str, str]]) -> Cell:
 def _phase(record: dict[str, str], records: list[dict[str, str]]) -> Prediction:
     phase, model, mesh, tokens = record["what"], record["model"], record["mesh"], int(record["input_tokens"])
     own, full = (_layered(phase, model, mesh, tokens, program) for program in ("paper-benchmark", "full"))
-    return own.tokens_per_second, full.tokens_per_second, own.error_band, own.as_if or ""
+    return own.tokens_per_second, full.tokens_per_second, own.error_band, ""
 
 
-def _layered(phase: str, model: str, mesh: str, tokens: int, program: str) -> Any:
-    """Return the estimate of a phase; a model that the wafer does not hold is priced as if it did, as in the paper."""
-    given: dict[str, Any] = {"device": WSE2, "model": model, "mesh": int(mesh), "program": program, "as_if": True}
-    return estimate.prefill(tokens=tokens, **given) if phase == "prefill" else estimate.decode(context=tokens, **given)
+def _layered(phase: str, model: str, mesh: str, tokens: int, program: str) -> Layered:
+    """Return the estimate of a phase with all layers, see `_all_layers`."""
+    price, c = prefill_on if phase == "prefill" else decode_on, constants(device(WSE2))
+    return _all_layers(lambda on: price(on, shape_of(model), tokens, c, program=program), int(mesh))
+
+
+def _all_layers(price: Callable[..., T], *sides: int) -> T:
+    """Return the price of a model on square meshes of the wafer, of as many cores as its layers need.
+
+    The authors time the layers that the wafer holds, and scale the time to all layers of the model.
+    """
+    wafer = device(WSE2)
+    try:
+        return price(*(Mesh(side, side, wafer) for side in sides))
+    except FullError:
+        return price(*(Mesh(side, side, endless(wafer)) for side in sides))
 
 
 def _request(record: dict[str, str], records: list[dict[str, str]]) -> Prediction:
-    given = _request_of(record)
-    own, full = (estimate.request(program=program, **given) for program in ("paper-benchmark", "full"))
+    own, full = (_requested(record, program) for program in ("paper-benchmark", "full"))
     return own.tokens_per_second, full.tokens_per_second, own.error_band, WHY["2", ""]
 
 
-def _request_of(record: dict[str, str]) -> dict[str, Any]:
-    prefill_mesh, decode_mesh = map(int, record["mesh"].split("/"))
-    sizes = {"input": int(record["input_tokens"]), "output": int(record["output_tokens"])}
-    meshes = {"prefill_mesh": prefill_mesh, "decode_mesh": decode_mesh}
-    return {"device": WSE2, "model": record["model"], "as_if": True, **meshes, **sizes}
+def _requested(record: dict[str, str], program: str) -> RequestCost:
+    """Return the estimate of a request with all layers, see `_all_layers`."""
+    shape, c = shape_of(record["model"]), constants(device(WSE2))
+    sizes = int(record["input_tokens"]), int(record["output_tokens"])
+
+    def price(prefill: Mesh, decode: Mesh) -> RequestCost:
+        return request_on(request_placed(prefill, decode, shape, *sizes, c, program=program), *sizes, c, program)
+
+    return _all_layers(price, *map(int, record["mesh"].split("/")))
 
 
 @dataclass(frozen=True)
@@ -118,12 +142,12 @@ def parts() -> list[Parts]:
     found = []
     for record in records_of_file():
         if record["table"] == "2" and record["system"] == "WaferLLM":
-            given = _request_of(record)
-            own = estimate.request(program="paper-benchmark", **given)
-            elsewhere = _layered("prefill", record["model"], str(SIDES[-1]), given["input"], "paper-benchmark").seconds
+            prompt, answer = int(record["input_tokens"]), int(record["output_tokens"])
+            own = _requested(record, "paper-benchmark")
+            elsewhere = _layered("prefill", record["model"], str(SIDES[-1]), prompt, "paper-benchmark").seconds
             found.append(
                 Parts(
-                    record["model"], given["input"], given["output"], given["output"] / float(record["value"]),
+                    record["model"], prompt, answer, answer / float(record["value"]),
                     own.seconds, own.prefill_seconds, own.replacement_seconds, own.decode_seconds,
                     own.seconds - own.prefill_seconds + elsewhere,
                 )

@@ -133,7 +133,8 @@ The constants are fitted on eight of these cells, in the calibration files, and 
 stage of a single GEMV on a WSE-2 is taken from WSE-3 measurements; in a decode layer it is the set-up of a vector
 operation. Two rows were known when that was decided: the GEMV of 16,384 x 16,384, and the vendor's pipeline. The
 paper's program has one head and keys and values of full width. The full program is the model's own, of which there is
-no measurement. Models that the wafer does not hold are priced as if it did, as the paper scales them.
+no measurement. Tables 2 to 4 are of all layers of a model, also where the wafer holds a part of them alone: the authors
+scale the time of the part that they ran.
 """
 _SAID_OF_REQUESTS = """
 Two answers to one prompt differ by decode alone, which is as published, of 8B to a thousandth. The first token takes
