@@ -30,8 +30,8 @@ class Times(Protocol):
     """Seconds and sizes that a simulation reads; `times.Priced` has them from priced schedules.
 
     `batch` sequences decode at a time, at most `at_once` of them in a group. All caches together hold `pool` entries a
-    row; an entry is one token on each of `rows` rows. A sequence has up to `longest` tokens.
-    Prompts that are not in decode yet have up to `held` tokens together.
+    row; an entry is one token on each of `rows` rows. A sequence has up to `longest` tokens. Prompts that are not in
+    decode yet have up to `held` tokens together.
     """
 
     batch: int
