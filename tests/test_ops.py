@@ -220,7 +220,7 @@ MISTAKES = {
         lambda: ops.softmax(A, mesh=2, exchange="lazy"), BackendError, "exchange 'lazy': choose one of explicit"),
     "sram": (
         lambda: ops.mesh_gemm(torch.zeros(200, 200), torch.zeros(200, 200), mesh=1), SramError,
-        r"gemm \[200, 200\] x \[200, 200\] on mesh 1x1: core \(0, 0\) .* a 160,000 B.*; the smallest mesh .* is 5x5$"),
+        r"gemm \[200, 200\] x \[200, 200\] on mesh 1x1: core \(0, 0\) .* a 160,000 B, b 160,000 B, c 160,000 B$"),
 }  # fmt: skip
 
 

@@ -91,7 +91,7 @@ def test_a_model_that_cannot_be_converted_is_refused(roomy):
     with pytest.raises(DtypeError, match="float64 is not supported"):
         convert(nn.Sequential(nn.Linear(4, 4).double()), mesh=3)
     tiny = replace(PRESETS["wse2"], name="tiny", sram_bytes=4096)
-    with pytest.raises(SramError, match="the smallest mesh"):
+    with pytest.raises(SramError, match="over the 4,096 B of SRAM on tiny"):
         convert(nn.Sequential(nn.Linear(200, 200)), mesh=2, device=tiny)(torch.randn(1, 200))
 
 
