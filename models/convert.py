@@ -28,6 +28,7 @@ from wafer_triton.models.checkpoint.weights import is_finite
 from wafer_triton.models.place.storage import converted, magnitude
 from wafer_triton.models.run.ledger import Ledger
 from wafer_triton.ops import check_tensors, executor, run
+from wafer_triton.ops.call import shared_executor
 from wafer_triton.schedule.product import Recipe, recipe
 from wafer_triton.shape.config import short
 from wafer_triton.text.quantity import digits
@@ -176,7 +177,8 @@ class _OnMesh(nn.Module):
     def _executor(self, x: Tensor) -> Executor:
         """Return the executor on the chosen device; for "auto" the GPU of x, if x is on one."""
         on = self.how["emulate_on"]
-        return executor(self.how["backend"], self.how["exchange"], str(x.device) if on == "auto" and x.is_cuda else on)
+        device = str(x.device) if on == "auto" and x.is_cuda else on
+        return shared_executor(self.how["backend"], self.how["exchange"], device)
 
 
 class MeshLinear(_OnMesh):

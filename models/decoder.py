@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from threading import RLock
 from typing import Any, overload
 
 import torch
@@ -52,6 +53,7 @@ class WaferForCausalLM(Session):
         self, config: DecoderConfig, weights: Weights, placement: PlaceOptions = PLACED, run: RunOptions = RUN
     ) -> None:
         super().__init__()
+        self.running = RLock()
         stored = storage_name(placement.dtype)
         if stored in STORED:
             config = replace(config, weights=stored)

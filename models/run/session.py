@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache, partial, wraps
 from itertools import chain
+from threading import RLock
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
@@ -30,6 +32,24 @@ from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.text.progress import Progress, silent
 
 PHASES = ("prefill", "replacement", "decode")
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _alone(method: Callable[P, T]) -> Callable[P, T]:
+    """Return a method of a session that raises CacheError while another thread runs the same model."""
+
+    @wraps(method)
+    def call(*args: P.args, **how: P.kwargs) -> T:
+        session: Any = args[0]
+        if not session.running.acquire(blocking=False):
+            raise CacheError("another thread runs this model, which has one text's cache; give each thread its own")
+        try:
+            return method(*args, **how)
+        finally:
+            session.running.release()
+
+    return call
 
 
 class Session(PlacedModule):
@@ -45,6 +65,7 @@ class Session(PlacedModule):
     phases: Phases
     pipeline: PipelineStage
     _prefill: PrefillRun
+    running: RLock  # held by the thread that runs the model
     version = 0  # rises with every change of the caches; a stream refuses to continue after a foreign change
 
     @property
@@ -52,6 +73,7 @@ class Session(PlacedModule):
         """Tokens in the cache of the first sequence."""
         return self.counts[0]
 
+    @_alone
     def reset(self) -> None:
         """Forget the cached tokens and the account of the run."""
         self.counts = [0] * self.batch  # tokens in each cache
@@ -105,6 +127,7 @@ class Session(PlacedModule):
         """Run one token after the cached ones; return logits [vocab]. Raises CacheError as `advance` does."""
         return self.advance([token_id(token, "token"), *[None] * (self.batch - 1)])[0]
 
+    @_alone
     def advance(self, tokens: Sequence[int | None]) -> torch.Tensor:
         """Run one token of each sequence (None: leave it out); return logits [batch, vocab].
 
@@ -168,6 +191,7 @@ class Session(PlacedModule):
             )
         self.block.cache(prefilled).room(count)
 
+    @_alone
     def checked(self, tokens: Prompt, sequence: int = 0) -> torch.Tensor:
         """Return the ids of a prompt for a sequence; errors are raised before anything runs.
 
@@ -189,6 +213,7 @@ class Session(PlacedModule):
         """Send the embedding of a prompt ahead of its run, between several ranks; one rank sends nothing."""
         self.pipeline.begin(lambda: self.embedding.run(ids))
 
+    @_alone
     def prompt(self, ids: torch.Tensor, progress: Progress, sequence: int) -> torch.Tensor:
         """Return a prompt's activation [count, width] after the last layer; writes its keys and values to the cache."""
         count = len(ids)

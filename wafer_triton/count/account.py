@@ -185,7 +185,7 @@ class _Totals:
             for way, load in zip(WAYS[exchange.axis], self.loads_of(exchange, moves), strict=True):
                 if load.any():
                     parts.setdefault(way, []).append((size, lines, load))
-                    if turning is None or exchange.axis == "y" or exchange.lines is None:
+                    if turning is None or exchange.axis == "y" or (exchange.lines is None and load.ndim == 1):
                         self.add(way, size * times, moves, lines, load)
                     else:
                         more = size * times // turning.times

@@ -108,16 +108,16 @@ def colours(schedule: Schedule) -> int:
     return _WAYS[alike][1]
 
 
-def _ways(steps: Iterable[Step], rows: Index | None) -> Iterator[Hashable]:
-    """Yield keys of the messages: the identity of their rounds' index arrays, and of the rows that change."""
+def _ways(steps: Iterable[Step], turning: tuple[int, int] | None) -> Iterator[Hashable]:
+    """Yield keys of the messages: the identity of their rounds' index arrays, and of rows that change so many times."""
     for step in steps:
         if isinstance(step, Repeat):
-            yield from _ways(step.steps, rows if step.rows is None else step.rows)
+            yield from _ways(step.steps, turning if step.rows is None else (id(step.rows), step.times))
         elif isinstance(step, Section):
-            yield step.moves, id(rows)
+            yield step.moves, turning
         else:
             for one in step.exchanges:
-                yield one.axis, id(one.send), id(one.recv), id(one.lines), id(rows)
+                yield one.axis, id(one.send), id(one.recv), id(one.lines), turning
 
 
 def _colours(schedule: Schedule) -> int:

@@ -7,9 +7,10 @@ explicit and elided exchange alike.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,8 @@ import torch
 
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.device.modes import UNCHANGED, as_planned
-from wafer_triton.errors import ScheduleError
-from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Slot
+from wafer_triton.errors import BackendError, ScheduleError
+from wafer_triton.schedule.rounds import HIDDEN, Buffer, Exchange, Index, Local, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 
 Step = Callable[[], object]
@@ -86,7 +87,7 @@ class Tree(Segment):
     @property
     def sums(self) -> str:
         """The name of the buffer of the sums, where they are apart from the parts."""
-        return f"{self.acc}.sums"
+        return f"{self.acc}{HIDDEN}sums"
 
 
 def shifts(round_: Round, mesh: Mesh) -> dict[int, tuple[Exchange, Index]]:
@@ -96,12 +97,11 @@ def shifts(round_: Round, mesh: Mesh) -> dict[int, tuple[Exchange, Index]]:
     """
     if round_.pattern is None or round_.pattern.kind != "ring" or round_.locals[0].op != "gemm":
         return {}
-    inputs = [str(slot) for slot in round_.locals[0].ins]
     found = {}
     for exchange in round_.exchanges:
         to = np.empty(mesh.cores, np.int64)
         to[exchange.senders.flat(mesh)] = exchange.receivers.flat(mesh)
-        found[inputs.index(str(exchange.src))] = exchange, to
+        found[round_.locals[0].ins.index(exchange.src)] = exchange, to
     return found
 
 
@@ -123,7 +123,21 @@ class Workspace:
 
     def __init__(self, device: str) -> None:
         self.device = device
+        self._lock = Lock()
         self._bytes, self._used = torch.empty(0, dtype=torch.uint8, device=device), 0
+
+    @contextmanager
+    def alone(self, name: str) -> Iterator[None]:
+        """Run steps of the schedule `name`; BackendError while another thread runs steps on the same memory."""
+        if not self._lock.acquire(blocking=False):
+            raise BackendError(
+                f"{name}: another thread runs a program of this executor; programs that one executor bound, and a "
+                f"model, are for one thread at a time: bind with an executor for each thread"
+            )
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def begin(self) -> None:
         """Plan the next step, which may use all of the memory."""
@@ -298,8 +312,7 @@ class Planner(ABC):
 
 def together(round_: Round) -> list[list[Exchange]]:
     """Return the exchanges of a round, grouped by their source and target slots."""
-    groups: dict[object, list[Exchange]] = {}
+    groups: dict[tuple[Slot, Slot], list[Exchange]] = {}
     for exchange in round_.exchanges:
-        fixed = exchange.src.is_fixed and exchange.dst.is_fixed
-        groups.setdefault((str(exchange.src), str(exchange.dst)) if fixed else id(exchange), []).append(exchange)
+        groups.setdefault((exchange.src, exchange.dst), []).append(exchange)
     return list(groups.values())

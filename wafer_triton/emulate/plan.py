@@ -14,7 +14,7 @@ import numpy as np
 from wafer_triton.emulate.parts import Memory, Planner, Products, Step, TileMap, Tree
 from wafer_triton.emulate.segments import mailboxes, segments
 from wafer_triton.local import find
-from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Slot
+from wafer_triton.schedule.rounds import HIDDEN, Cores, Exchange, Index, Local, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 
 
@@ -138,7 +138,7 @@ class _Elision:
         slots = {
             self.memory.buffers[slot.buffer].slots for exchange in exchanges for slot in (exchange.src, exchange.dst)
         }
-        if len({str(exchange.src) for exchange in exchanges}) > 1 or slots != {1} or exchanges[0].src.index != 0:
+        if len({exchange.src for exchange in exchanges}) > 1 or slots != {1} or exchanges[0].src.index != 0:
             return None
         mesh = self.memory.mesh
         pairs = [(exchange.receivers.flat(mesh), exchange.senders.flat(mesh)) for exchange in exchanges]
@@ -217,10 +217,10 @@ class _Elision:
             self.copy(moves[0][0], moves[0][1])
             return
         for lying, each in moves:  # they may lie in each other's memory: all move out before any moves in
-            self.memory.beside(lying, f"{lying}.settled")
-            self.copy(f"{lying}.settled", each)
+            self.memory.beside(lying, f"{lying}{HIDDEN}settled")
+            self.copy(f"{lying}{HIDDEN}settled", each)
         for lying, each in moves:
-            self.copy(lying, replace(each, slot=Slot(f"{lying}.settled")), home=True)
+            self.copy(lying, replace(each, slot=Slot(f"{lying}{HIDDEN}settled")), home=True)
 
     def copy(self, name: str, each: TileMap, home: bool = False) -> None:
         """Copy the tiles that lie elsewhere; `home`: back from where each lies with its core by now."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from threading import Lock
+from typing import NoReturn
 
 import torch
 
@@ -41,6 +42,9 @@ class Program:
     def __post_init__(self) -> None:
         self.steps = self.executor.plan(self.schedule, self._memory(self.schedule))
 
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        raise BackendError(f"{self.schedule.name}: a program is not copied; bind the schedule again for another")
+
     def _memory(self, schedule: Schedule) -> Memory:
         return Memory(schedule.mesh, dict(schedule.buffers), self.memory, self.workspace, self.tables)
 
@@ -59,7 +63,7 @@ class Program:
     def execute(self) -> None:
         """Execute every round on the present values of all buffers, as timings do."""
         self._shown = None
-        with self.executor.on_device():
+        with self.workspace.alone(self.schedule.name), self.executor.on_device():
             for step in self.steps:
                 step()
 
@@ -75,7 +79,7 @@ class Program:
         self._begin()
         memory, planned = replace(self._memory(self.schedule), tables=None), dict[int, list[Step]]()
         for number, round_ in enumerate(self.schedule.rounds):
-            with self.executor.on_device():
+            with self.workspace.alone(self.schedule.name), self.executor.on_device():
                 if id(round_) not in planned:
                     planned[id(round_)] = self.executor.joined(memory, self.executor.round(memory, round_))
                 for step in planned[id(round_)]:
@@ -94,9 +98,9 @@ class Program:
 
     @cached_property
     def _overwritten(self) -> frozenset[str]:
-        """The inputs that rounds overwrite."""
+        """The inputs and weights that rounds overwrite."""
         written = {name for coming in comings(self.schedule.rounds.steps) for name in coming.round.written}
-        return frozenset(name for name in written if self.schedule.buffers[name].role == "input")
+        return frozenset(name for name in written if self.schedule.buffers[name].role in ("input", "weight"))
 
     def rebind(self, schedule: Schedule) -> None:
         """Run `schedule` from now on, which differs in its indices alone from the one that was bound.

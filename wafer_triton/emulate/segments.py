@@ -50,10 +50,10 @@ def _segments(schedule: Schedule) -> Iterator[Segment]:
 def _products(schedule: Schedule, start: int) -> list[Segment]:
     """Return the compute-shift segment that begins with a round, if its sums are of a kind that can be kept."""
     first, rounds = schedule.rounds[start], schedule.rounds
-    ends, (product,) = {str(exchange.src): exchange.dst for exchange in first.exchanges}, first.locals
-    if product.op != "gemm" or {str(slot) for slot in product.ins} != set(ends):
+    ends, (product,) = {exchange.src: exchange.dst for exchange in first.exchanges}, first.locals
+    if product.op != "gemm" or set(product.ins) != set(ends):
         return []
-    a, b = ((slot, ends[str(slot)]) for slot in product.ins)
+    a, b = ((slot, ends[slot]) for slot in product.ins)
     c, moving = product.outs[0].buffer, {slot.buffer for slot in (*a, *b)}
     if c in moving or not _keeps_sums(schedule, product):
         return []
@@ -86,10 +86,10 @@ def _continues(
     if round_.pattern is not first.pattern or len(round_.exchanges) != 2:
         return False
     (op,), here, there = round_.locals, number % 2, 1 - number % 2
-    ends = {str(exchange.src): str(exchange.dst) for exchange in round_.exchanges}
+    ends = {exchange.src: exchange.dst for exchange in round_.exchanges}
     return (
-        [str(op.outs[0]), *map(str, op.ins)] == [str(product.outs[0]), str(a[here]), str(b[here])]
-        and ends == {str(a[here]): str(a[there]), str(b[here]): str(b[there])}
+        (*op.outs, *op.ins) == (*product.outs, a[here], b[here])
+        and ends == {a[here]: a[there], b[here]: b[there]}
         and {**op.params, "add": True} == {**product.params, "add": True}
         and bool(op.params.get("add"))
         and all(
@@ -156,8 +156,8 @@ def _messages(round_: Round) -> tuple[Exchange, ...]:
     """Return the messages of a round of trees, in the order of their combination; none of another round."""
     if round_.pattern is None or round_.pattern.kind != "tree":
         return ()
-    arrivals = {str(exchange.dst): exchange for exchange in round_.exchanges}
-    return tuple(arrivals[str(op.ins[-1])] for op in round_.locals)
+    arrivals = {exchange.dst: exchange for exchange in round_.exchanges}
+    return tuple(arrivals[op.ins[-1]] for op in round_.locals)
 
 
 def _links(messages: tuple[tuple[Exchange, ...], ...], mesh: Mesh) -> tuple[Index, Index, Index, Index, Index]:

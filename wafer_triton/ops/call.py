@@ -94,7 +94,7 @@ _KEYWORDS = tuple(How.__annotations__)
 
 
 @lru_cache(maxsize=64)
-def _executor(backend: str | None, exchange: str, device: str) -> Executor:
+def shared_executor(backend: str | None, exchange: str, device: str) -> Executor:
     """Return one executor for all calls with the same options, so that they share programs."""
     return executor(backend, exchange, device)
 
@@ -102,7 +102,7 @@ def _executor(backend: str | None, exchange: str, device: str) -> Executor:
 def clear_cache() -> None:
     """Let all programs and schedules go that public calls keep; their memory is free once no call runs."""
     POOL.clear()
-    _executor.cache_clear()
+    shared_executor.cache_clear()
     clear_recipes()
 
 
@@ -180,7 +180,7 @@ def _apply(name: str, operands: list[Tensor], spec: str, backend: str, exchange:
     mesh, options = _parsed(spec)
     shapes = tuple(tuple(operand.shape) for operand in operands)
     operation = recipe(name, mesh, dtype_name(operands[0].dtype), shapes, options)
-    runner = _executor(backend or None, exchange, str(operands[0].device))
+    runner = shared_executor(backend or None, exchange, str(operands[0].device))
     return _run(operation, tuple(operands), runner, _whole(operation))[0]
 
 
@@ -224,7 +224,7 @@ def call(name: str, operands: tuple[Operand, ...], how: How, **options: Any) -> 
     shapes = tuple(tuple(operand.shape) for operand in operands)
     operation = recipe(name, mesh, dtype_name(tensors[0].dtype), shapes, chosen)
     _cut_alike(operation, operands)
-    runner = _executor(backend, exchange, str(tensors[0].device)) if own is None else own
+    runner = shared_executor(backend, exchange, str(tensors[0].device)) if own is None else own
     take: Callable[[Program], Any] = _tiles(operation) if isinstance(first, MeshTensor) else _whole(operation)
     value, program = _run(operation, operands, runner, take)
     return (value, Record.of(operation.schedule, program.launches, program.rank_bytes)) if how.get("record") else value

@@ -11,7 +11,7 @@ from wafer_triton.errors import MeshError
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.repeat import Section
 from wafer_triton.schedule.ring import Ring, ring, ring_ends, ring_position, ring_rows, ring_step
-from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Pattern, Round, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Pattern, Round, Slot, frozen
 
 
 def align(
@@ -97,7 +97,7 @@ def _skewed_lines(size: int, by: bytes) -> tuple[list[list[tuple[int, Index]]], 
         number, lines = np.nonzero((steps > np.arange(count)[:, None]) & side)
         for own, together in enumerate(np.split(lines, np.searchsorted(number, np.arange(1, count)))):
             if together.size:
-                rounds[own].append((way, together))
+                rounds[own].append((way, frozen(together)))
     return rounds, np.flatnonzero(steps % 2)
 
 

@@ -17,6 +17,7 @@ from wafer_triton.schedule import rules, sram
 from wafer_triton.schedule.repeat import Repeat, Rounds, flat
 from wafer_triton.schedule.rounds import (
     FAMILIES,
+    HIDDEN,
     ROLES,
     Buffer,
     Cores,
@@ -97,6 +98,8 @@ class Builder:
         """
         if not isinstance(name, str) or not name:
             raise ScheduleError(f"{self.name}: buffer {shown(name)} has no name; give a text of one character or more")
+        if HIDDEN in name:
+            raise ScheduleError(f"{self.name}: buffer {name!r}: {HIDDEN!r} is for executors; give another name")
         if not isinstance(role, str) or role not in ROLES:
             raise ScheduleError(f"{self.name}: buffer {name!r} has role {role!r}; choose one of {', '.join(ROLES)}")
         if not isinstance(tile, tuple | Sequence) or not all(map(_positive, tile)) or not _positive(slots):
@@ -135,18 +138,23 @@ class Builder:
         Receivers that all lines share are put in ascending order. Raises ScheduleError for positions that are not
         whole numbers, or not as many senders as receivers.
         """
-        recv, send = self._positions("recv", recv), self._positions("send", send)
-        if send.size not in (1, recv.size) or send.ndim > recv.ndim:
+        to, of = self._positions("recv", recv), self._positions("send", send)
+        line_numbers = None if lines is None else self._positions("lines", lines)
+        if of.size not in (1, to.size) or of.ndim > to.ndim:
             raise ScheduleError(
-                f"{self.name}: {list(send.shape)} senders for {list(recv.shape)} receivers; give one sender for each, "
+                f"{self.name}: {list(of.shape)} senders for {list(to.shape)} receivers; give one sender for each, "
                 f"or one for all"
             )
-        send = np.broadcast_to(send, recv.shape)
-        if recv.ndim == 1:
-            order = np.argsort(recv, kind="stable")
-            send, recv = send[..., order], recv[order]
-        line_numbers = None if lines is None else self._positions("lines", lines)
-        return Exchange(axis, as_slot(src), as_slot(dst), send, recv, line_numbers)
+        of = np.broadcast_to(of, to.shape)
+        if to.ndim == 2 and line_numbers is None and (idle := (to < 0).all(1)).any() and not idle.all():
+            line_numbers = np.flatnonzero(~idle)  # which `lines` would say
+            of, to = of[line_numbers], to[line_numbers]
+            if (of == of[0]).all() and (to == to[0]).all():
+                of, to = of[0, to[0] >= 0], to[0, to[0] >= 0]
+        if to.ndim == 1:
+            order = np.argsort(to, kind="stable")
+            of, to = of[..., order], to[order]
+        return Exchange(axis, as_slot(src), as_slot(dst), of, to, line_numbers)
 
     def local(
         self,
@@ -221,6 +229,8 @@ class Builder:
             if rows is not None:
                 rows = self._positions("rows of repeat", rows)
                 self._check_rows(steps, rows)
+                if any(_turns(step) for step in steps):  # a row is told where it goes once, so rows of rows are rounds
+                    steps, first = flat(steps), flat(first)
             self._again.append((Repeat(first, 2, rows, slots or {}), iteration, period))
             self.steps[start:] = [Repeat(steps, whole, rows, slots or {})]
         for number in range(whole * period if whole > 1 else 0, times):
@@ -288,6 +298,11 @@ def checked(schedule: Schedule) -> Schedule:
     rules.validate(schedule)
     sram.check(schedule)
     return schedule
+
+
+def _turns(step: Step) -> bool:
+    """Return whether rows change in a step, on any level."""
+    return isinstance(step, Repeat) and (step.rows is not None or any(map(_turns, step.steps)))
 
 
 def _positive(size: object) -> bool:

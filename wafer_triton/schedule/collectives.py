@@ -13,7 +13,7 @@ import numpy as np
 from wafer_triton.errors import MeshError, ScheduleError, shown
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.ring import ring_position, ring_step
-from wafer_triton.schedule.rounds import Buffer, Cores, Exchange, Index, Pattern, Round, Slot, as_slot
+from wafer_triton.schedule.rounds import Buffer, Cores, Exchange, Index, Pattern, Round, Slot, as_slot, frozen
 
 
 def multicast(b: Builder, src: str | Slot, dst: str | Slot, axis: str, root: int) -> list[Exchange]:
@@ -27,7 +27,7 @@ def _both_ways(size: int, root: int, times: int) -> list[tuple[Index, Index]]:
     """Return senders and receivers of a multicast to lower and to higher positions; multicasts share these arrays."""
     sides = (np.arange(root), np.arange(root + 1, size))
     ways = ((np.full_like(side, root), side) for side in sides if side.size)
-    return [(repeated(send, size, times), repeated(recv, size, times)) for send, recv in ways]
+    return [(frozen(repeated(send, size, times)), frozen(repeated(recv, size, times))) for send, recv in ways]
 
 
 def repeated(positions: Index, size: int, times: int) -> Index:

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.schedule.rounds import PATTERNS, Cores, Pattern, Round
+from wafer_triton.schedule.rounds import PATTERNS, Cores, Pattern, Round, Slot
 
 COMBINING = ("add", "maximum")  # the operations of a tree
 Core = tuple[int, int]
@@ -55,14 +55,14 @@ def _buffers(round_: Round, pattern: Pattern, mesh: Mesh) -> None:
 def _ring(round_: Round, pattern: Pattern, mesh: Mesh) -> None:
     if len(round_.locals) != 1 or round_.locals[0].where is not None or not round_.overlaps:
         raise _Untrue("pattern ring: the round must be one product on all cores, which takes no tile that arrives")
-    inputs, sent = set(map(str, round_.locals[0].ins)), set[str]()
+    inputs, sent = set(round_.locals[0].ins), set[Slot]()
     for exchange in round_.exchanges:
         core = _first(exchange.receivers, mesh)
-        if not exchange.src.is_fixed or not exchange.dst.is_fixed or str(exchange.src) == str(exchange.dst):
+        if not exchange.src.is_fixed or not exchange.dst.is_fixed or exchange.src == exchange.dst:
             raise _Untrue(f"pattern ring: core {core} must receive in one other slot, as all cores do", core)
-        if str(exchange.src) not in inputs - sent:
+        if exchange.src not in inputs - sent:
             raise _Untrue(f"pattern ring: core {core} receives {exchange.src}, no input of the product, or twice", core)
-        sent.add(str(exchange.src))
+        sent.add(exchange.src)
         every = exchange.lines is None and exchange.recv.ndim == 1
         times = np.bincount(exchange.send, minlength=mesh.length(exchange.axis)) if every else np.zeros(1, int)
         if (times != 1).any():
@@ -75,12 +75,12 @@ def _tree(round_: Round, pattern: Pattern, mesh: Mesh) -> None:
         raise _Untrue(f"pattern tree: combine by one of {', '.join(COMBINING)}, not {pattern.op!r}")
     waiting = list(round_.exchanges)
     for op in round_.locals:
-        arrival = next((each for each in waiting if str(each.dst) == str(op.ins[-1])), None)
+        arrival = next((each for each in waiting if each.dst == op.ins[-1]), None)
         if arrival is None or op.where is None:
             raise _Untrue(f"pattern tree: {op.op} on {op.ins[-1]} combines no message of the round")
         waiting.remove(arrival)
-        ends = {*map(str, op.ins[:-1]), *map(str, op.outs)}
-        if op.op != pattern.op or ends != {str(arrival.src)} or not _same(op.where, arrival.receivers, mesh):
+        ends = {*op.ins[:-1], *op.outs}
+        if op.op != pattern.op or ends != {arrival.src} or not _same(op.where, arrival.receivers, mesh):
             core = _first(arrival.receivers, mesh)
             raise _Untrue(
                 f"pattern tree by {pattern.op}: core {core} must combine {arrival.dst} with its {arrival.src}", core
@@ -105,7 +105,7 @@ def _broadcast(round_: Round, pattern: Pattern, mesh: Mesh) -> None:
     _moves(round_, pattern, mesh)
     for name in pattern.buffers:
         for exchange in (one for one in round_.exchanges if one.src.buffer == name):
-            if str(exchange.src) != str(exchange.dst) or not exchange.src.is_fixed:
+            if exchange.src != exchange.dst or not exchange.src.is_fixed:
                 core = _first(exchange.receivers, mesh)
                 raise _Untrue(f"pattern broadcast: core {core} must receive {exchange.src} in the same slot", core)
 

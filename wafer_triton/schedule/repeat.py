@@ -100,12 +100,9 @@ class Repeat:
             rounds += [_changed(round_, rows if self.rows is not None else None, more) for round_ in once]
         return tuple(rounds)
 
-    @property
-    def last(self) -> Iterator[Round]:
-        """The rounds of the last repetition whose slots differ from the first."""
-        more = {name: by * (self.times - 1) for name, by in self.slots.items()}
-        rounds = ((round_, _changed(round_, None, more)) for round_ in flat(self.steps))
-        return (after for before, after in rounds if after is not before)
+    def advanced(self, round_: Round, time: int) -> Round:
+        """Return a round of the first time with its fixed slots as in another time; rows stay."""
+        return _changed(round_, None, {name: by * time for name, by in self.slots.items()})
 
     @cached_property
     def _circles(self) -> list[Index]:

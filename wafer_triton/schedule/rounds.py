@@ -29,6 +29,7 @@ KEPT = ("weight", "cache", "state", "output")  # roles whose values are kept to 
 RESIDENT = ("weight", "cache")  # roles that stay on the cores between schedules
 ROLES = (*GIVEN, "output", "scratch")
 FAMILIES = ("kernel", "decode")  # of measurements, see `Schedule`
+HIDDEN = "~"  # in names of memory that executors keep beside the buffers of a schedule
 PATTERNS = ("ring", "tree", "broadcast", "relay")
 
 
@@ -124,7 +125,10 @@ class Buffer:
 
 @dataclass(frozen=True, eq=False)
 class Slot:
-    """A slot of a buffer: a number, or one per position along `axis`; None means the whole buffer as one tile."""
+    """A slot of a buffer: a number, or one per position along `axis`; None means the whole buffer as one tile.
+
+    Slots are equal if every core uses the same one.
+    """
 
     buffer: str
     index: int | Index | None = 0
@@ -135,6 +139,17 @@ class Slot:
             raise ScheduleError(f"slot of {self.buffer!r}: axis {shown(self.axis)} is neither 'x' nor 'y'")
         if type(self.index) is not int and self.index is not None:
             object.__setattr__(self, "index", _index(self.buffer, self.index))
+
+    @cached_property
+    def _content(self) -> tuple[object, ...]:
+        per_core = (self.index.tobytes(), self.axis) if isinstance(self.index, np.ndarray) else (self.index,)
+        return self.buffer, *per_core
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Slot) and self._content == other._content
+
+    def __hash__(self) -> int:
+        return hash(self._content)
 
     def __str__(self) -> str:
         return self.buffer if self.index is None else f"{self.buffer}[{self.index if self.is_fixed else '*'}]"
@@ -152,10 +167,26 @@ class Slot:
         return np.full_like(flat, self.index or 0)
 
 
+def frozen(index: Index) -> Index:
+    """Return whole numbers that nobody can change later: the array itself if it is read-only, else a copy."""
+    owner = index if index.base is None else index.base
+    if index.flags.writeable or not isinstance(owner, np.ndarray) or owner.flags.writeable:
+        index = index.copy()
+        index.flags.writeable = False
+    return index
+
+
+def _freeze(value: object, *names: str) -> None:
+    for name in names:
+        index = getattr(value, name)
+        if isinstance(index, np.ndarray):
+            object.__setattr__(value, name, frozen(index))
+
+
 def _index(buffer: str, index: Any) -> int | Index:
     """Return a slot number, or one for each position; ScheduleError for anything else."""
     if type(index) is np.ndarray and index.dtype == np.int64 and index.ndim == 1:
-        return index
+        return frozen(index)
     try:
         array = np.asarray(index)
     except (TypeError, ValueError, RuntimeError):
@@ -164,7 +195,7 @@ def _index(buffer: str, index: Any) -> int | Index:
         raise ScheduleError(
             f"slot of {buffer!r}: index {shown(index)} is neither a whole number, nor one for each position, nor None"
         )
-    return array.astype(np.int64) if array.ndim else int(array)
+    return frozen(array.astype(np.int64)) if array.ndim else int(array)
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,6 +208,9 @@ class Cores:
     axis: str
     at: Index
     lines: Index | None = None
+
+    def __post_init__(self) -> None:
+        _freeze(self, "at", "lines")
 
     def grid(self, mesh: Mesh) -> tuple[Index, Index]:
         """Return rows and columns of the cores, each [lines, n]; where a position is -1, so are both."""
@@ -209,6 +243,9 @@ class Exchange:
     send: Index
     recv: Index
     lines: Index | None = None
+
+    def __post_init__(self) -> None:
+        _freeze(self, "send", "recv", "lines")
 
     @property
     def senders(self) -> Cores:

@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NoReturn
@@ -23,7 +23,7 @@ from wafer_triton.errors import ScheduleError, shown
 from wafer_triton.local import SlotOperand
 from wafer_triton.schedule import patterns
 from wafer_triton.schedule.accesses import Access, cells, common_lines, pairs, slots_at
-from wafer_triton.schedule.repeat import Repeat, comings, count
+from wafer_triton.schedule.repeat import Repeat, Step, comings, count, flat
 from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 
@@ -79,20 +79,38 @@ def findings(schedule: Schedule) -> Iterator[Finding]:
 
 
 def _rounds(schedule: Schedule) -> Iterator[tuple[int, Round]]:
-    """Yield the rounds of each repetition once with their numbers, then its last rounds if their slots differ.
+    """Yield with their numbers the rounds of each repetition once, then those of later times that may break a rule.
 
-    The other iterations exchange mesh rows or take slots in between, which breaks no further rule.
+    A time that only exchanges mesh rows breaks none that the first does not.
     """
-    kept = []  # or another round would take the identity of one that is made here
     for coming in comings(schedule.rounds.steps):
         yield coming.number, coming.round
-    number = 0
-    for step in schedule.rounds.steps:
+    kept = []  # or another round would take the identity of one that is made here
+    for number, round_ in _advanced(schedule.rounds.steps, 0):
+        kept.append(round_)
+        yield number, round_
+
+
+def _advanced(steps: Iterable[Step], number: int) -> Iterator[tuple[int, Round]]:
+    """Yield the rounds with slots that advance: of the last time, and of each time where they may meet slots by core.
+
+    Fixed slots of one buffer advance together, so that two of them meet in the first time or never.
+    """
+    for step in steps:
+        if isinstance(step, Repeat):
+            yield from _advanced(step.steps, number)
+            for at, round_ in enumerate(flat(step.steps) if step.slots else ()):
+                first = 1 if _by_core(round_, step) else step.times - 1
+                for time in range(first, step.times):
+                    yield number + at + time * step.each, step.advanced(round_, time)
         number += count((step,))
-        if isinstance(step, Repeat) and step.slots:
-            for round_ in step.last:
-                kept.append(round_)
-                yield number - 1, round_
+
+
+def _by_core(round_: Round, repeat: Repeat) -> bool:
+    """Return whether cores of a round take slots of their own in a buffer whose fixed slots advance."""
+    ends = [slot for one in round_.exchanges for slot in (one.src, one.dst)]
+    used = [*ends, *(slot for op in round_.locals for slot in (*op.outs, *op.ins))]
+    return any(slot.buffer in repeat.slots and not slot.is_fixed for slot in used)
 
 
 def title(schedule: Schedule, number: int) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 
 from wafer_triton.errors import MeshError, shown
 from wafer_triton.schedule.collectives import repeated
-from wafer_triton.schedule.rounds import Index
+from wafer_triton.schedule.rounds import Index, frozen
 
 ALGORITHMS = ("ktree", "pipeline", "two-phase", "star", "ring")
 Stage = tuple[list[tuple[int, int]], list[tuple[int, int]]]  # (sender, receiver) pairs: upwards, downwards
@@ -162,8 +162,7 @@ def trees_on(
 def _sorted(pairs: tuple[tuple[int, int], ...], size: int, times: int) -> Way:
     """Return the messages of a stage on all segments as arrays, which trees to different roots share."""
     ends = np.array(sorted(pairs, key=lambda pair: pair[1]), np.int64).reshape(-1, 2).T
-    send, recv = (repeated(end, size, times) for end in ends)
-    send.flags.writeable = recv.flags.writeable = False
+    send, recv = (frozen(repeated(end, size, times)) for end in ends)
     return send, recv, None
 
 
@@ -192,7 +191,9 @@ def chains(size: int, roots: bytes) -> Stages:
     ended = np.unique(np.concatenate([[0], place, size - 1 - place]))  # the stages at which a chain has ended
     ended = ended[ended < depth]
     going = [np.nonzero(ended[:, None] < links) for links in (place, size - 1 - place)]
-    lines = [np.split(each, np.searchsorted(stage, np.arange(1, len(ended)))) for stage, each in going]
+    lines = [
+        list(map(frozen, np.split(each, np.searchsorted(stage, np.arange(1, len(ended)))))) for stage, each in going
+    ]
     points, stages, at = _points(size), [], np.searchsorted(ended, np.arange(depth), "right") - 1
     for step, own in enumerate(at.tolist()):
         up, down = lines[0][own], lines[1][own]
@@ -205,4 +206,4 @@ def chains(size: int, roots: bytes) -> Stages:
 @lru_cache(maxsize=64)
 def _points(size: int) -> list[Index]:
     """Return an array for each position of a line, shared by all stages that need it."""
-    return list(np.arange(size)[:, None])
+    return list(map(frozen, np.arange(size)[:, None]))

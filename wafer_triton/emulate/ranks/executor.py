@@ -28,7 +28,7 @@ from wafer_triton.emulate.ranks.group import OPERAND, agree, blaming, digest
 from wafer_triton.emulate.ranks.shards import Shard, partition
 from wafer_triton.emulate.ranks.transfers import SendRecv, Transfer, route
 from wafer_triton.errors import BackendError
-from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Slot
+from wafer_triton.schedule.rounds import HIDDEN, Buffer, Exchange, Index, Local, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 
 _Way = tuple[SendRecv, torch.Tensor, torch.Tensor]
@@ -214,7 +214,7 @@ class DistributedExecutor(Executor):
         `reads` [ranks, cores] are the cores whose tiles are read. `steps` fetch them, unless they are held already for
         input `number` of an operation.
         """
-        shard, held, halo = self.shard(memory.mesh), self._fetched.setdefault(memory, {}), f"{name}.halo{number}"
+        shard, held, halo = self.shard(memory.mesh), self._fetched.setdefault(memory, {}), f"{name}{HIDDEN}halo{number}"
         fetched = held.get((name, number))
         if fetched is None or (reads & ~fetched).any():
             held[name, number] = fetched = reads

@@ -1,0 +1,210 @@
+"""Facts of small schedules that were once wrong in silence: values, counts, and what is refused."""
+
+import copy
+from threading import Event, Thread
+
+import numpy as np
+import pytest
+import torch
+
+import wafer_triton
+from tiny import checkpoint
+from wafer_triton import Builder, Mesh, Schedule, WaferForCausalLM, account, convert, link_loads, price
+from wafer_triton.count.routes import colours, routes
+from wafer_triton.emulate.executor import EXCHANGES, Executor
+from wafer_triton.emulate.reference import Reference
+from wafer_triton.emulate.torch import TorchExecutor
+from wafer_triton.errors import BackendError, CacheError, ScheduleError
+from wafer_triton.schedule.collectives import shift
+from wafer_triton.schedule.product import recipe
+from wafer_triton.schedule.reduce import all_reduce
+from wafer_triton.schedule.repeat import Repeat
+from wafer_triton.schedule.rounds import Cores, Exchange, Pattern, Round, Slot
+from wafer_triton.verify.faults import check
+
+
+def mailboxes() -> Schedule:
+    """Core 1 of three adds the tiles of both others, which arrive in slots that are given core by core."""
+    b = Builder(Mesh(1, 3), "mailboxes")
+    b.buffer("acc", (1,), "fp32", "state")
+    b.buffer("mail", (1,), "fp32", slots=2)
+    mail, middle = [Slot("mail", np.full(3, number)) for number in range(2)], Cores("x", np.array([1]))
+    b.round(
+        *(b.exchange("x", "acc", box, [sender], [1]) for box, sender in zip(mail, (0, 2), strict=True)),
+        *(b.local("add", "acc", ("acc", box), middle, size=1) for box in mail),
+        pattern=Pattern("tree", ("acc",), "add"),
+    )
+    return b.build()
+
+
+def test_two_messages_in_slots_by_core_are_both_added():
+    schedule, given = mailboxes(), {"acc": torch.tensor([[[1.0], [10.0], [100.0]]])}
+    assert not check(schedule).findings
+    machine = Reference(schedule, given)
+    machine.run()
+    assert machine.read("acc").flatten().tolist() == [1, 111, 100]
+    for exchange in EXCHANGES:
+        program = TorchExecutor(exchange=exchange).bind(schedule, given)
+        program.run()
+        assert program.read("acc").flatten().tolist() == [1, 111, 100], exchange
+
+
+def test_slots_are_equal_by_content():
+    one, two = (Slot("a", np.array([number, 1])) for number in (0, 1))
+    assert one != two and one == Slot("a", [0, 1]) != Slot("a", [0, 1], "y") and len({one, Slot("a", [0, 1])}) == 1
+
+
+@pytest.mark.parametrize("times", [2, 4])
+def test_colours_of_rows_that_change_count_all_times(times):
+    b = Builder(Mesh(4, 4), "colours")
+    b.buffer("a", (1,), "fp32", "state")
+    b.buffer("d", (1,), "fp32")
+    ends = [(Slot("a"), Slot("d"), np.array([0]), np.array([to]), np.array([line])) for to, line in ((1, 0), (2, 2))]
+    one, two = (Round((Exchange("x", *each),)) for each in ends)
+    turned = Repeat((one,), times, np.array([1, 2, 3, 0]))
+    schedules = [Schedule(str(times), b.mesh, dict(b.buffers), (turned, two)) for _ in range(2)]
+    wanted = {2: 1, 4: 2}[times]  # only in four times row 2 sends to two places
+    assert [colours(each) for each in schedules] == [routes(each).colours for each in schedules] == [wanted] * 2
+
+
+def test_a_middle_time_of_a_repetition_is_checked():
+    def built(repeated: bool) -> None:
+        b = Builder(Mesh(1, 3), "middle")
+        b.buffer("B", (1,), "fp32", "state", 9)
+        b.buffer("c", (1,), "fp32", "output")
+        b.buffer("x", (1,), "fp32", "input")
+
+        def iteration(number: int) -> None:
+            sent = b.exchange("x", Slot("B", np.full(3, 5)), "c", [0], [1])
+            b.round(sent, b.local("copy", Slot("B", number), "x", size=1))
+
+        if repeated:
+            b.repeat(9, iteration, slots={"B": 1})
+        else:
+            for number in range(9):
+                iteration(number)
+        b.build()
+
+    for repeated in (False, True):
+        with pytest.raises(ScheduleError, match=r"round 5.*core \(0, 0\).*B\[5\]"):
+            built(repeated)
+
+
+@pytest.mark.parametrize("name", ["acc.sums", "acc.settled", "acc.halo0"])
+def test_a_buffer_may_have_a_name_like_memory_of_executors(name):
+    b = Builder(Mesh(1, 4), "names")
+    for each, role in (("acc", "state"), ("x", "state"), (name, "scratch"), ("out", "output")):
+        b.buffer(each, (1,), "fp32", role)
+    shift(b, "x", name, "x", wrap=True)
+    all_reduce(b, "acc", "x")
+    b.round(b.local("add", "out", (name, name), size=1))
+    schedule, tiles = b.build(), torch.arange(4.0).view(1, 4, 1)
+    for exchange in EXCHANGES:
+        program = TorchExecutor(exchange=exchange, poison=True).bind(schedule, {"acc": tiles, "x": 10 + tiles})
+        program.run()
+        assert program.read("out").flatten().tolist() == [26, 20, 22, 24], exchange
+    with pytest.raises(ScheduleError, match="acc~sums"):
+        b.buffer("acc~sums", (1,), "fp32")
+
+
+def test_a_converted_layer_is_planned_once(monkeypatch):
+    planned, plan = [], Executor.plan
+    monkeypatch.setattr(Executor, "plan", lambda *given: planned.append(given[1]) or plan(*given))
+    wafer_triton.clear_cache()
+    model, x = convert(torch.nn.Sequential(torch.nn.Linear(64, 64)), mesh=4), torch.randn(1, 64)
+    for _ in range(5):
+        model(x)
+    assert len(planned) == 1
+
+
+def test_programs_of_one_executor_are_for_one_thread_at_a_time():
+    schedule = recipe("gemm", Mesh(4, 4), "fp32", ((8, 8), (8, 8)), ()).schedule
+    on, tiles = TorchExecutor(), {name: torch.zeros(4, 4, 4) for name in ("a", "b")}
+    first, second = on.bind(schedule, tiles), on.bind(schedule, tiles)
+    inside, done = Event(), Event()
+    first.steps.insert(0, lambda: (inside.set(), done.wait(60)))
+    thread = Thread(target=first.run)
+    thread.start()
+    assert inside.wait(60)
+    try:
+        with pytest.raises(BackendError, match="another thread"):
+            second.run()
+    finally:
+        done.set()
+    thread.join()
+    second.execute()
+    with pytest.raises(BackendError, match="not copied"):
+        copy.deepcopy(first)
+
+
+def test_an_index_array_may_change_after_it_is_given():
+    index, send, recv, lines, at = np.array([0, 1, 0]), np.array([0]), np.array([1]), np.array([0]), np.array([2])
+    b = Builder(Mesh(1, 3), "arrays")
+    b.buffer("t", (1,), "fp32", "state", 2)
+    b.buffer("o", (1,), "fp32", "output")
+    b.round(
+        b.exchange("x", Slot("t", index), "o", send, recv, lines),
+        b.local("copy", "o", Slot("t", 1), Cores("x", at, lines), size=1),
+    )
+    schedule = b.build()
+    for array in (index, send, recv, lines, at):
+        array[:] = 7
+    program = TorchExecutor(poison=True).bind(schedule, {"t": torch.tensor([[[1.0, 2], [3, 4], [5, 6]]])})
+    program.run()
+    assert program.read("o").flatten().tolist()[1:] == [1, 6]
+
+
+SIDE = 6
+
+
+def repeated(kind: str) -> Schedule:
+    """Row t sends one tile from its first to its last core in round t, in three spellings of the same moves."""
+    b = Builder(Mesh(SIDE, SIDE), kind)
+    b.buffer("a", (1,), "fp32", "input")
+    b.buffer("b", (1,), "fp32", "output")
+
+    def lined(time: int) -> None:
+        b.round(b.exchange("x", "a", "b", [0], [SIDE - 1], lines=[time % SIDE]))
+
+    def spelled_out(time: int) -> None:
+        send, recv = np.full((SIDE, 1), -1), np.full((SIDE, 1), -1)
+        send[time % SIDE], recv[time % SIDE] = 0, SIDE - 1
+        b.round(b.exchange("x", "a", "b", send, recv))
+
+    def turn(by: int) -> np.ndarray:
+        return np.roll(np.arange(SIDE), -by)
+
+    if kind == "nested":
+        b.repeat(3, lambda outer: b.repeat(2, lambda inner: lined(2 * outer + inner), rows=turn(1)), rows=turn(2))
+    else:
+        b.repeat(SIDE, lined if kind == "lines" else spelled_out, rows=turn(1))
+    return b.build()
+
+
+@pytest.mark.parametrize("kind", ["lines", "spelled out", "nested"])
+def test_a_repetition_counts_as_its_rounds(kind):
+    built = repeated(kind)
+    flat = Schedule("flat", built.mesh, built.buffers, tuple(built.rounds))
+    one, two, lined = account(built), account(flat), account(repeated("lines"))
+    assert one.busiest_link_bytes == two.busiest_link_bytes == 4
+    assert one.hops == two.hops == lined.hops and one.link_bytes == two.link_bytes == 4 * SIDE * (SIDE - 1)
+    assert price(built).cycles == pytest.approx(price(flat).cycles) == price(repeated("lines")).cycles
+    assert (link_loads(built)["east"][:, :-1] == 4).all()
+
+
+def test_a_model_is_for_one_thread_at_a_time(tmp_path):
+    model = WaferForCausalLM.from_pretrained(checkpoint(tmp_path / "tiny"), mesh=2, max_length=8)
+    inside, done, said = Event(), Event(), []
+    run = model.layers.run
+    model.layers.run = lambda *given: (inside.set(), done.wait(60), run(*given))[-1]
+    thread = Thread(target=lambda: said.append(model.step(1)))
+    thread.start()
+    assert inside.wait(60)
+    try:
+        for call in (lambda: model.step(2), lambda: model.prefill([1, 2]), model.reset):
+            with pytest.raises(CacheError, match="another thread"):
+                call()
+    finally:
+        done.set()
+    thread.join()
+    assert model.count == 1 and len(said) == 1
