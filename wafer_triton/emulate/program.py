@@ -98,9 +98,9 @@ class Program:
 
     @cached_property
     def _overwritten(self) -> frozenset[str]:
-        """The inputs and weights that rounds overwrite."""
+        """The inputs that rounds overwrite."""
         written = {name for coming in comings(self.schedule.rounds.steps) for name in coming.round.written}
-        return frozenset(name for name in written if self.schedule.buffers[name].role in ("input", "weight"))
+        return frozenset(name for name in written if self.schedule.buffers[name].role == "input")
 
     def rebind(self, schedule: Schedule) -> None:
         """Run `schedule` from now on, which differs in its indices alone from the one that was bound.
