@@ -148,7 +148,7 @@ def test_many_short_points_are_not_announced(run, monkeypatch):
         ("--over mesh=8 --set groups=2 --set groups=3", "--set groups=3: it is set already; give it once"),
         ("--over mesh=8 --device wse2 --over device=wse3", "--device beside --over device=...: give the devices once"),
         ("--over mesh=8 --device wse9", "unknown device 'wse9'; did you mean"),
-        ("--over meshes=8", "cannot sweep 'meshes'; did you mean 'mesh'? parameters: mesh, "),
+        ("--over meshes=8", "cannot sweep 'meshes'; did you mean 'mesh'?"),
         ("--over mesh=8 --over groups=2 --over hop_cycles=1", "at most two parameters beside device and model"),
         ("--over mesh=1:200:1 --over hop_cycles=1:200:1", "a sweep of 200 x 200 = 40,000 points: at most 10,000 are"),
         ("--over mesh=8 --show x", "--show x: there is no such column; columns: cycles, "),

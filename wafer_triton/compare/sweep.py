@@ -6,7 +6,6 @@ between points, as they depend on no number of a device; so a sweep over rates p
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from inspect import Parameter, signature
@@ -30,6 +29,7 @@ from wafer_triton.errors import (
     check_counts,
     check_function,
     check_type,
+    nearest,
     shown,
 )
 from wafer_triton.schedule import sram
@@ -216,9 +216,7 @@ def _check_names(kind: str, arguments: dict[str, Parameter], over: Over, fixed: 
         if not isinstance(name, str):
             raise DeviceError(f"cannot sweep {shown(name)}; give the name of a parameter: {', '.join(known)}")
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
-            raise DeviceError(f"cannot sweep {name!r}; {hint}parameters: {', '.join(known)}")
+            raise DeviceError(f"cannot sweep {name!r}{nearest(name, known)}; parameters: {', '.join(known)}")
         if name in fixed and name != "device":
             raise DeviceError(f"sweep over {kind}: {name} is swept and given; leave one out")
     grown = [name for name in over if name not in OVERLAID]

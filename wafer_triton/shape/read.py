@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from wafer_triton.errors import ConfigError, shown
+from wafer_triton.errors import ConfigError, nearest, shown
 from wafer_triton.shape.config import (
     MIXTURES,
     REFUSED,
@@ -175,9 +175,7 @@ def split(model: Any) -> tuple[Any, dict[str, str]]:
         if not sign or not value:
             raise ConfigError(f"model {short(model)}: {word!r} is no size; write KEY=VALUE, as layers=16")
         if key not in KEYS:
-            near = difflib.get_close_matches(key, KEYS, n=1, cutoff=0.5)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ConfigError(f"model {short(model)}: no size {key!r}{hint} (sizes: {', '.join(KEYS)})")
+            raise ConfigError(f"model {short(model)}: no size {key!r}{nearest(key, KEYS)} (sizes: {', '.join(KEYS)})")
         if key in sizes:
             raise ConfigError(f"model {short(model)}: {key} is given twice; give it once")
         sizes[key] = value

@@ -10,7 +10,6 @@ as a `Device`, on which schedules are built, counted, checked and run. A wafer o
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from wafer_triton.device import Device
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import DeviceError, ShapeError, shown
+from wafer_triton.errors import DeviceError, ShapeError, nearest, shown
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -171,7 +170,5 @@ def wafer(name: str | Wafer) -> Wafer:
     if isinstance(name, Wafer):
         return name
     if not isinstance(name, str) or name not in WAFERS:
-        near = difflib.get_close_matches(str(name), WAFERS, n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise DeviceError(f"unknown wafer {shown(name)}{hint} (presets: {', '.join(WAFERS)})")
+        raise DeviceError(f"unknown wafer {shown(name)}{nearest(name, WAFERS)} (presets: {', '.join(WAFERS)})")
     return WAFERS[name]

@@ -7,11 +7,10 @@ dropout and keeps the outputs of gate and up-projection. Full recompute keeps a 
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from wafer_triton.errors import ConfigError, check_counts, shown
+from wafer_triton.errors import ConfigError, check_counts, nearest, shown
 
 
 @dataclass(frozen=True)
@@ -137,9 +136,9 @@ def workload(name: str | Workload, sequence: int | None = None, batch: int | Non
     """Return the workload `name`, with another sequence or batch if given; ConfigError if unknown."""
     if not isinstance(name, Workload):
         if not isinstance(name, str) or name not in WORKLOADS:
-            near = difflib.get_close_matches(str(name), WORKLOADS, n=1, cutoff=0.4)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ConfigError(f"unknown training workload {shown(name)}{hint} (known: {', '.join(WORKLOADS)})")
+            raise ConfigError(
+                f"unknown training workload {shown(name)}{nearest(name, WORKLOADS)} (known: {', '.join(WORKLOADS)})"
+            )
         name = WORKLOADS[name]
     sequence, batch = name.sequence if sequence is None else sequence, name.batch if batch is None else batch
     return replace(name, sequence=sequence, batch=batch)
