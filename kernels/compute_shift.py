@@ -2,7 +2,7 @@
 
 In a round each core multiplies the tiles in its slots. As they pass through its registers, it copies them into the
 second slots of its neighbours. A launch runs one round; or all rounds, on a mesh that the GPU holds at once: sums then
-stay in registers, and programs hand tiles on by the flags of `verify.protocol`.
+stay in registers, and programs hand tiles on by the flags of `tests/helpers/protocol.py`.
 
 The round rule: a round reads one slot and writes the other, so the order of programs within it cannot matter.
 """

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from route_walk import validate_routes
 from wafer_triton.count.numbers import EAST
 from wafer_triton.count.routes import colours, limit, routes
 from wafer_triton.device import device
@@ -13,7 +14,6 @@ from wafer_triton.errors import ScheduleError
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.schedule import Schedule
-from wafer_triton.verify.route_walk import validate_routes
 
 GEMMS = ("mesh", "cannon", "summa", "allgather")
 REDUCES = ("ktree", "pipeline", "two-phase", "star", "ring")

@@ -5,13 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from wafer_triton.device.mesh import Mesh
-from wafer_triton.kernels import FLAGS, SLOTS
-from wafer_triton.schedule.product import recipe
-from wafer_triton.schedule.trees import ktree
-from wafer_triton.verify.faults import Finding
-from wafer_triton.verify.interleavings import adversaries, at_random, explore, neighbours, run
-from wafer_triton.verify.protocol import (
+from interleavings import adversaries, at_random, explore, neighbours, run
+from protocol import (
     UP,
     Instruction,
     Location,
@@ -19,6 +14,11 @@ from wafer_triton.verify.protocol import (
     compute_shift,
     reduce_tree,
 )
+from wafer_triton.device.mesh import Mesh
+from wafer_triton.kernels import FLAGS, SLOTS
+from wafer_triton.schedule.product import recipe
+from wafer_triton.schedule.trees import ktree
+from wafer_triton.verify.faults import Finding
 
 pytestmark = pytest.mark.slow
 

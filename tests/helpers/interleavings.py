@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+from protocol import Instruction, Location, Protocol
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.rounds import Round
 from wafer_triton.schedule.rules import Finding
-from wafer_triton.verify.protocol import Instruction, Location, Protocol
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ A wait has a bound: a core whose flags never come gives up and raises an alarm, 
 `kernels.waiting`).
 
 The kernels fix the numbers of slots and of flags. A program is data: a list of atomic instructions in the order of
-the kernel; `wafer_triton.verify.interleavings` runs such programs in every order.
+the kernel; `interleavings` runs such programs in every order.
 """
 
 from __future__ import annotations
