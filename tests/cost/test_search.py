@@ -1,9 +1,7 @@
 """Plans and sweeps."""
 
 import csv
-import gc
 import json
-import math
 from contextlib import suppress
 from dataclasses import replace
 from itertools import product
@@ -14,10 +12,8 @@ import pytest
 from wafer_triton import estimate
 from wafer_triton.cli import main as cli
 from wafer_triton.compare import sweep
-from wafer_triton.cost import bounds, inference, search
-from wafer_triton.cost.constants import constants
+from wafer_triton.cost import search
 from wafer_triton.device import PRESETS
-from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import DeviceError, MeshError, ShapeError, SramError
 from wafer_triton.shape.read import shape_of
 
@@ -43,20 +39,6 @@ def test_the_groups_of_a_plan_are_those_that_its_decode_estimate_prices() -> Non
     wanted = estimate.decode(device="wse3", model="llama3.2-1b", mesh=440, context=100)
     assert estimate.decode(device="wse3", model="llama3.2-1b", mesh=440, context=100, groups=one.groups) == wanted
     assert estimate.decode(device="wse3", model="llama3.2-1b", mesh=440, context=100, groups=33) != wanted
-
-
-@pytest.mark.parametrize("enabled", [True, False])
-def test_a_plan_leaves_the_collector_as_it_was(enabled: bool) -> None:
-    seen, before = [], gc.isenabled()
-    try:
-        (gc.enable if enabled else gc.disable)()
-        with pytest.raises(SramError, match="no mesh that was tried on wse2 holds prefill"):
-            search.plan(
-                model="qwen2-72b", input=10, output=10, sides=[150], progress=lambda *_: seen.append(gc.isenabled())
-            )
-        assert gc.isenabled() == enabled and seen and not any(seen)
-    finally:
-        (gc.enable if before else gc.disable)()
 
 
 def test_a_model_that_does_not_fit_has_no_plan() -> None:
@@ -153,60 +135,6 @@ def test_the_plan_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert "predicted on the wafer" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "model, experts", [("smollm2-135m", None), ("qwen2.5-0.5b", None), ("olmoe-1b-7b", "spread"), ("olmoe-1b-7b", None)]
-)
-@pytest.mark.parametrize("tokens", [40, 900])
-def test_prefill_takes_no_less_than_its_bound(model: str, experts: str | None, tokens: int) -> None:
-    shape, c = shape_of(model), constants(PRESETS["wse2"])
-    for side in (60, 120, 220):
-        mesh = Mesh(side, side, PRESETS["wse2"].unbounded())
-        bound = bounds.least_prefill(mesh, shape, tokens, c, "full", None, experts)
-        assert (
-            0
-            < bound
-            <= inference.prefill_on(
-                mesh, shape, tokens, c, experts=experts or ("regions" if shape.experts else None)
-            ).seconds
-        )
-        small = replace(mesh, device=replace(PRESETS["wse2"], sram_bytes=40_000))
-        assert bounds.least_prefill(small, shape, tokens, c, "full", None, experts) == bound
-
-
-def test_a_request_takes_no_less_than_its_bound() -> None:
-    shape, c = shape_of("llama3.2-1b"), constants(PRESETS["wse2"])
-    for first, side in ((360, 240), (300, 300), (720, 256)):
-        place = inference.request_placed(Mesh(first, first), Mesh(side, side), shape, 300, 20, c)
-        seconds, least = inference.request_on(place, 300, 20, c).seconds, bounds.least_seconds(place, 300, 20, c)
-        assert 0.5 * seconds < least <= seconds
-        assert bounds.may_take(place, 300, c, least, seconds) and not bounds.may_take(place, 300, c, least, 0.9 * least)
-
-
-@pytest.mark.parametrize("model", ["llama3.2-1b", "olmoe-1b-7b"])
-def test_a_token_takes_no_less_than_its_bound(model: str) -> None:
-    shape, c = shape_of(model), constants(PRESETS["wse2"])
-    for side in (180, 360):
-        least = bounds.least_token(Mesh(side, side), shape, 900, c, "full", None)
-        assert 0.8 < least / inference.decode_on(Mesh(side, side), shape, 900, c).seconds <= 1
-    assert bounds.least_token(Mesh(20, 20), shape, 900, c, "full", None) == math.inf
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("model", ["llama3-8b", "olmoe-1b-7b", "qwen1.5-moe-a2.7b"])
-def test_a_mesh_is_too_small_only_if_no_estimate_fits(model) -> None:
-    shape, c = shape_of(model), constants(PRESETS["wse2"])
-    spread = {side: bounds.too_small(Mesh(side, side), shape, 2176, "full") for side in range(20, 741, 60)}
-    regions = {side: bounds.too_small(Mesh(side, side), shape, 2176, "full", spread=False) for side in spread}
-    assert True in spread.values() and all(spread[side] for side, small in regions.items() if small)
-    for side in spread:
-        if spread[side]:
-            with pytest.raises((MeshError, SramError)):
-                inference.decode_on(Mesh(side, side), shape, 2176, c)
-        if regions[side]:
-            with pytest.raises((MeshError, SramError)):
-                inference.prefill_placed(Mesh(side, side), shape, 2176, c, "full", None)
-
-
 def test_phases_that_fit_alone_but_not_together_have_no_plan() -> None:
     shape = replace(shape_of("smollm2-135m"), num_hidden_layers=2, vocab_size=1024)
     small = replace(PRESETS["wse2"], name="small", rows=20, cols=40, sram_bytes=32 * 1024)
@@ -215,16 +143,3 @@ def test_phases_that_fit_alone_but_not_together_have_no_plan() -> None:
     )
     with pytest.raises(MeshError, match=f"^{said} .*; give shorter prompts and answers, or a larger device$"):
         search.plan(model=shape, device=small, input=100, output=1500)
-
-
-def test_a_side_whose_bound_is_refused_is_estimated_first() -> None:
-    def estimated(side: int) -> bounds.Timed:
-        raise MeshError("no estimate is made")
-
-    def least(side: int) -> float:
-        if side == 3:
-            raise MeshError("no bound")
-        return 1.0 / side
-
-    tried = bounds.Tried((1, 2, 3), estimated, least, lambda done, total: None)
-    assert tried.left == [(0.0, 3), (0.5, 2), (1.0, 1)]

@@ -189,12 +189,12 @@ def test_a_search_prints_its_extent_and_duration(capsys, monkeypatch):
     with pytest.raises(IndexError):
         main(shlex.split("plan --model llama3-8b --input 1 --output 1 --step 1"))
     said = capsys.readouterr().err
-    assert said.startswith("searching 750 meshes of wse2 for prefill and for decode, which takes about 59 seconds here")
+    assert said.startswith("searching 750 meshes of wse2 for prefill and for decode, which takes about ")
     with pytest.raises(IndexError):  # a mixture is slower
         main(shlex.split("plan --model olmoe-1b-7b --input 1 --output 1 --step 5"))
     assert capsys.readouterr().err.startswith("searching 150 meshes of wse2 for prefill and for decode, which takes ab")
     with pytest.raises(IndexError):
-        main(shlex.split("plan --model llama3-8b --input 1 --output 1 --step 5"))
+        main(shlex.split("plan --model llama3-8b --input 1 --output 1 --step 50"))
     assert capsys.readouterr().err == ""
 
 

@@ -28,9 +28,9 @@ from wafer_triton.errors import ConfigError
 from wafer_triton.text.quantity import PREDICTED, Legend
 
 BASIS = ("constants", "error_band", "outside", "layout")  # of a plan, printed of the best alone
-# Seconds of a plan, and more for each side: llama3-8b and, as a mixture, olmoe-1b-7b at --step 20 and 2, both for
-# 4,096 and 256 tokens, in CPU seconds of a busy Intel Xeon with 2 cores.
-OF_A_DECODER, OF_A_MIXTURE = (2.5, 0.075), (5.0, 0.12)
+# Seconds of a plan, and more for each side: llama3-8b and, as a mixture, olmoe-1b-7b at --step 20, both for 2,048 and
+# 128 tokens, in CPU seconds of a busy Intel Xeon with 2 cores.
+OF_A_DECODER, OF_A_MIXTURE = (1.0, 0.3), (2.0, 1.0)
 
 
 def estimate(args: argparse.Namespace) -> int:

@@ -18,7 +18,6 @@ from wafer_triton.compare.grid import MOST_POINTS, REASON, Over, Point, Row, mas
 from wafer_triton.cost.cap import Routed
 from wafer_triton.cost.price import Cost, Prediction, price
 from wafer_triton.cost.results import ARGUMENTS, Capacity, Energy, Kernel, Layered, RequestCost
-from wafer_triton.cost.search import without_collection
 from wafer_triton.device import Device, DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.device.keys import KEYS
@@ -160,8 +159,7 @@ def estimates(
     every, some = points(values), False
     rows = masked(every, figures, progress)
     while True:
-        with without_collection():
-            row = next(rows, None)
+        row = next(rows, None)
         if row is None:
             break
         some = some or REASON not in row

@@ -202,12 +202,6 @@ def replacement(place: Placement, input: int) -> moves.Steps:
     return (*turns, *moves.scheduled(moves.shifts(place, input)))
 
 
-def turning_cycles(own: Prefill, c: Constants) -> float:
-    """Return cycles of transposing and skewing the weights of prefill, for any mesh of decode."""
-    here = replace(own.block, mesh=replace(own.block.mesh, origin=(0, 0)), expert_regions=None)
-    return priced(moves.of_layers(here, here, own.regions), c).cycles
-
-
 @lru_cache(maxsize=256)
 def decoding_cycles(
     block: layers.Block, input: int, output: int, c: Constants, handing_on: float

@@ -1,22 +1,15 @@
-"""Search for the best meshes and groups for a request.
-
-Meshes, and pairs of meshes, have a lower bound of their time. They are tried in the order of these bounds, until the
-next one exceeds the best time. The result equals the result of a search that tries all.
-"""
+"""Search for the best meshes and groups for a request: both phases on every side, then the best pairs of sides."""
 
 from __future__ import annotations
 
-import gc
-from bisect import insort
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
-from math import inf
+from functools import cache
+from itertools import product
+from typing import TypeVar
 
 from wafer_triton import estimate
 from wafer_triton.cost import inference
-from wafer_triton.cost.bounds import Tried, least_prefill, least_seconds, least_token, may_take, too_small
 from wafer_triton.cost.cap import Cap, sparse
 from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.layers import is_paper_benchmark
@@ -27,15 +20,14 @@ from wafer_triton.device import Device, DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import MeshError, ShapeError, WaferError, check_counts
-from wafer_triton.place.regions import Placement as Placed
 from wafer_triton.schedule.heads import HeadGroups
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.read import Model, shape_of
 from wafer_triton.text.progress import Progress, silent
 from wafer_triton.text.quantity import as_in, unit
 
-MOST = 3  # the most pairs of meshes, by least bound, that are placed and priced for each plan
-FASTEST = 2  # meshes on which the experts of a mixture are tried in regions, too
+T = TypeVar("T")
+MOST = 3  # pairs of meshes that are placed and priced for each plan
 
 
 @dataclass(frozen=True)
@@ -67,26 +59,6 @@ class Plan:
     layout: str | None = None
 
 
-@contextmanager
-def without_collection() -> Iterator[None]:
-    """Switch the collector of reference cycles off, as it walks all objects that pricing keeps.
-
-    It would take two fifths of a plan's time, and a plan makes only some thousand cycles. All objects then count as
-    old, or the first collection afterwards would walk them.
-    """
-    before = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if before:
-            if not gc.get_freeze_count():  # a caller's own frozen objects stay frozen
-                gc.freeze()
-                gc.unfreeze()
-            gc.enable()
-
-
-@without_collection()
 def plan(
     *, model: Model, device: DeviceLike = "wse2", input: int, output: int, step: int = 20, best: int = 5,
     sides: Sequence[int] | None = None, program: str = "full", head_groups: int | None = None,
@@ -94,12 +66,12 @@ def plan(
 ) -> list[Plan]:  # fmt: skip
     """Return the `best` fastest plans for a request, best first, on square meshes of `sides` (None: all of `step`).
 
-    They are the fastest of `MOST` times as many pairs of meshes: the pairs whose phases alone take the least time.
+    Both phases are priced alone on every side. The `MOST` times `best` pairs of meshes whose phases take the least time
+    are then priced as whole requests, and the fastest are the plans.
 
     A plan holds the embedding, all layers, the head and the whole cache in the SRAM of the device's regions. It has
-    `head_groups`, or the best (None). `experts` is the placement of a mixture's experts in prefill; None compares both
-    placements on the meshes that are the fastest with each expert over the whole mesh. `dtype` is as in
-    `estimate.decode`. Reports "meshes of prefill" and "meshes of decode" to `progress`.
+    `head_groups`, or the best (None). `experts` is the placement of a mixture's experts in prefill (None: the faster).
+    `dtype` is as in `estimate.decode`. Reports "meshes of prefill" and "meshes of decode" to `progress`.
 
     Raises SramError or MeshError, with the last mesh's reason, when there is no plan, ShapeError for a size that is not
     a positive whole number.
@@ -110,71 +82,45 @@ def plan(
         sides = check_counts(**{f"side {number}": side for number, side in enumerate(sides, 1)})
     if sides == ():
         raise ShapeError("sides is empty; give a side at least, or leave it out for all multiples of step")
-    sides = range(step, min(target.rows, target.cols) + 1, step) if sides is None else sides
+    sides = range(step, min(target.rows, target.cols) + 1, step) if sides is None else tuple(dict.fromkeys(sides))
     if head_groups is not None and sides:
         HeadGroups(shape.paper_benchmark() if is_paper_benchmark(program) else shape, max(sides), head_groups)  # checks
     checked(experts, shape)
-    asked = _Asked(shape, target, input, output, constants(target), program, head_groups)
-    both = shape.experts is not None and experts is None
-    way: Placement = "spread" if both else experts
-    decodes = Tried(sides, asked.tokens, asked.least_decode, partial(progress, "meshes of decode"))
-    decodes.until(lambda bound: decodes.has(2 * best, bound))
-    prefills = Tried(
-        sides, partial(asked.prefill, way=way), partial(asked.least_prefill, way=way),
-        partial(progress, "meshes of prefill"),
+    asked = _Asked(shape, target, input, output, constants(target), program, head_groups, experts)
+    prefills = _each(sides, asked.prefill, "prefill", target, step, progress)
+    decodes = _each(sides, asked.tokens, "decode", target, step, progress)
+    pairs = sorted(
+        product(prefills, decodes), key=lambda pair: prefills[pair[0]] + output * decodes[pair[1]].fast
     )  # fmt: skip
-    if both:
-        prefills.until(lambda bound: prefills.has(FASTEST, bound))
-        for side, spread in prefills.fastest(FASTEST):
-            with suppress(WaferError):
-                prefills.found[side] = min(spread, asked.prefill(side, "regions"), key=lambda made: made.seconds)
-    after = decodes.fastest(2 * best)
-
-    def pairs() -> list[tuple[float, int, int]]:
-        """Return the pairs to place so far, each after the lower bound of a request on it in seconds."""
-        found = list[tuple[float, int, int]]()
-        for first, prefill in prefills.fastest(2 * best):
-            if len(found) >= count and prefill.seconds + least_answer > found[count - 1][0]:
-                break
-            begin = prefill.seconds + turning(first, prefill.experts)
-            for side, tokens in after:
-                insort(found, (begin + output * tokens.fast, first, side), key=lambda pair: pair[0])
-        return found[:count]
-
-    def enough(bound: float) -> bool:
-        return not after or (len(found := pairs()) == count and bound + least_answer > found[-1][0])
-
-    turning = cache(asked.turning)
-    count, least_answer = MOST * best, output * min((tokens.fast for _, tokens in after), default=0.0)
-    prefills.until(enough)
-    if not prefills.found or not decodes.found:
-        last = prefills.reason or decodes.reason
-        if last is None:
-            raise MeshError(
-                f"no mesh of {target.name} was tried: its sides have no multiple of {step}; give another step"
-            )
-        phase = "decode" if prefills.found else "prefill"
-        said = f"no mesh that was tried on {target.name} holds {phase}; of the last: {last}"
-        raise type(last)(said)
-    chosen = asked.best(best, [(first, side, prefills.found[first].experts) for _, first, side in pairs()])
+    chosen = asked.best(best, pairs[: MOST * best])
     decoding, capacity = asked.c.of("decode"), cache(asked.capacity)
     return [
         Plan(
             first, side, (best_groups(side, decoding) or (1,))[0], request.head_groups, request.decode_regions,
             request.tokens_per_second, request.prefill_seconds, request.decode_seconds,
             capacity(side, request.head_groups), request.constants, request.error_band, request.outside,
-            request.experts, *sparse(shape, target, decodes.found[side].seconds, input + output), request.layout,
+            request.experts, *sparse(shape, target, decodes[side].seconds, input + output), request.layout,
         )
         for first, side, request in chosen
     ]  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Prefilled:
-    """The seconds of prefill, with the placement of a mixture's experts."""
-
-    seconds: float
-    experts: Placement
+def _each(
+    sides: Sequence[int], price: Callable[[int], T], phase: str, device: Device, step: int, progress: Progress
+) -> dict[int, T]:
+    """Return the price of a phase on each square mesh that holds it; raise the last mesh's error if none does."""
+    if not sides:
+        raise MeshError(f"no mesh of {device.name} was tried: its sides have no multiple of {step}; give another step")
+    found, last = dict[int, T](), None
+    for number, side in enumerate(sides, 1):
+        try:
+            found[side] = price(side)
+        except WaferError as error:
+            last = error
+        progress(f"meshes of {phase}", number, len(sides))
+    if last is not None and not found:
+        raise type(last)(f"no mesh that was tried on {device.name} holds {phase}; of the last: {last}")
+    return found
 
 
 @dataclass(frozen=True)
@@ -196,31 +142,16 @@ class _Asked:
     c: Constants
     program: str
     head_groups: int | None
+    experts: Placement
 
     def mesh(self, side: int) -> Mesh:
         """Return a square mesh."""
         return Mesh(side, side, self.device)
 
-    @property
-    def whole(self) -> tuple[int, Constants, str, int | None]:
-        """The arguments of an estimate of prefill after the mesh and the shape."""
-        return self.input, self.c, self.program, self.head_groups
-
-    def prefill(self, side: int, way: Placement) -> _Prefilled:
-        """Estimate prefill alone."""
-        made = inference.prefill_on(self.mesh(side), self.shape, *self.whole, experts=way)
-        return _Prefilled(made.seconds, way)
-
-    def least_prefill(self, side: int, way: Placement) -> float:
-        """Return a lower bound of prefill in seconds, inf on a mesh that cannot hold the model."""
-        if too_small(self.mesh(side), self.shape, self.input, self.program, way == "spread"):
-            return inf
-        return least_prefill(self.mesh(side), self.shape, *self.whole, way)
-
-    def turning(self, side: int, way: Placement) -> float:
-        """Return seconds of transposing and skewing the weights of prefill."""
-        placed, _ = inference.prefill_placed(self.mesh(side), self.shape, *self.whole, way)
-        return inference.turning_cycles(placed, self.c) / self.device.clock_hz
+    def prefill(self, side: int) -> float:
+        """Return the seconds of prefill alone."""
+        asked = self.input, self.c, self.program, self.head_groups, self.experts
+        return inference.prefill_on(self.mesh(side), self.shape, *asked).seconds
 
     def tokens(self, side: int) -> _Tokens:
         """Estimate the first and the last token of the answer, with the head groups that are best for the last."""
@@ -231,45 +162,26 @@ class _Asked:
         )
         return _Tokens(*sorted((early.seconds, late.seconds))[::-1])
 
-    def least_decode(self, side: int) -> float:
-        """Return a lower bound of the last token in seconds, inf on a mesh that cannot hold the model."""
-        last = self.input + self.output
-        return least_token(self.mesh(side), self.shape, last, self.c, self.program, self.head_groups)
-
-    def best(
-        self, count: int, pairs: Sequence[tuple[int, int, Placement]]
-    ) -> list[tuple[int, int, estimate.RequestCost]]:
+    def best(self, count: int, pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int, RequestCost]]:
         """Return the fastest requests of pairs of meshes, the fastest first.
 
         Raises MeshError, with the last pair's reason, if no pair holds both phases.
         """
-        errors, places = dict[int, WaferError](), list[tuple[float, int, Placed]]()
-        found = list[tuple[float, int, estimate.RequestCost]]()
-        for number, (first, side, way) in enumerate(pairs):
-            asked = self.mesh(first), self.mesh(side), self.shape, self.input, self.output, self.c
+        found, reason = list[tuple[int, int, RequestCost]](), None
+        for first, side in pairs:
+            asked = self.shape, self.input, self.output, self.c, None, self.program, self.head_groups, self.experts
             try:
-                place = inference.request_placed(*asked, None, self.program, self.head_groups, way)
-                places.append((least_seconds(place, *asked[3:], self.program), number, place))
-            except WaferError as error:  # each phase fits alone
-                errors[number] = error
-        for least, number, place in sorted(places, key=lambda one: one[0]):
-            limit = found[count - 1][2].seconds if len(found) >= count else inf
-            if least > limit:
-                break
-            try:
-                if not may_take(place, self.input, self.c, least, limit):
-                    continue
+                place = inference.request_placed(self.mesh(first), self.mesh(side), *asked)
                 request = inference.request_on(place, self.input, self.output, self.c, self.program)
-                insort(found, (-request.tokens_per_second, number, request), key=lambda one: one[:2])
-            except WaferError as error:
-                errors[number] = error
+                found.append((first, side, request))
+            except WaferError as error:  # each phase fits alone
+                reason = error
         if not found:
-            reason = errors[max(errors)]
             raise MeshError(
                 f"no two meshes that were tried on {self.device.name} hold both phases; of the last: {reason}; give "
                 f"shorter prompts and answers, or a larger device"
             )
-        return [(*pairs[number][:2], request) for _, number, request in found[:count]]
+        return sorted(found, key=lambda one: -one[2].tokens_per_second)[:count]
 
     def capacity(self, side: int, head_groups: int) -> int:
         """Return tokens of the KV cache in decode."""
