@@ -67,7 +67,7 @@ class Wafer:
             value = getattr(self, field)
             least = 0 if field in ("link_seconds", "link_joules_per_byte", "hbm_joules_per_byte") else 1e-30
             number = isinstance(value, Real) and not isinstance(value, bool)
-            if not number or not least <= value <= 1e300:
+            if not number or not least <= float(value) <= 1e300:
                 raise DeviceError(f"wafer {self.name!r}: {field} = {shown(value)} must be a finite positive number")
         if self.forwarding not in FORWARDING:
             raise DeviceError(
