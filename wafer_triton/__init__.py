@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Everything public, by the module that holds it. Names are loaded on first use, so that `import wafer_triton` pulls
 # in neither torch nor triton, and costing works where they are missing. No public name may equal the
