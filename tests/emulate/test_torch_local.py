@@ -7,6 +7,7 @@ from torch import Tensor
 from local_cases import DTYPES, EXACT, GEMMS, ROUNDED, Case, draw, matmul
 from wafer_triton import local
 from wafer_triton.device.mesh import Mesh
+from wafer_triton.emulate import torch_local
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.torch_local import FORMS, form
 from wafer_triton.errors import ScheduleError
@@ -138,3 +139,15 @@ def test_an_operation_that_is_defined_anew_runs_as_defined(monkeypatch):
     program = TorchExecutor().bind(b.build(), {"x": torch.full((1, 2, 3), 2.0)})
     program.run()
     assert program.read("x").eq(5).all()
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_matrices_have_one_order_in_memory_wherever_they_lie(transposed):
+    whole, apart = torch.randn(2, 3, 20), torch.randn(2, 4, 23)[:, 1:, :20]  # apart: no view merges the cores
+    orders = set()
+    for tiles in (whole, apart):
+        matrices = local.cut(tiles, 4, 5).mT if transposed else local.cut(tiles, 4, 5)
+        batch = torch_local._batch(matrices)
+        assert torch.equal(batch, matrices.flatten(0, 1))
+        orders.add(batch.stride()[1:])
+    assert len(orders) == 1

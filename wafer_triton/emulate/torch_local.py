@@ -79,7 +79,7 @@ def _product(out: Tensor, a: Tensor, b: Tensor, add: bool, accumulate: str) -> S
 
         def through() -> None:
             held = out.contiguous()  # always by the same routine, or the last bit depends on strides
-            left, right = a.reshape(-1, *a.shape[-2:]), b.reshape(-1, *b.shape[-2:])
+            left, right = _batch(a), _batch(b)
             held.view(-1, *out.shape[-2:]).baddbmm_(left, right, beta=int(add))
             if held is not out:
                 out.copy_(held)
@@ -101,6 +101,11 @@ def _product(out: Tensor, a: Tensor, b: Tensor, add: bool, accumulate: str) -> S
         out.copy_(total)
 
     return step
+
+
+def _batch(x: Tensor) -> Tensor:
+    """Return matrices [..., m, n] as [batch, m, n], copied or not with their order in memory: BLAS sums by that."""
+    return x.reshape(-1, *x.shape[-2:]) if x.stride(-1) == 1 else x.mT.reshape(-1, *x.mT.shape[-2:]).mT
 
 
 def _in_fp16(params: Params) -> bool:
