@@ -91,7 +91,8 @@ def reproduction(cells: Sequence[Cell], path: str | Path) -> None:
             for cell in named:
                 alike = [other for other in own if other.table == cell.table]
                 heights.append(tables.index(cell.table) + 0.6 * (alike.index(cell) + 0.5) / len(alike) - 0.3)
-            bands = [100 * (cell.band or 0.0) for cell in named]
+            # a band is a share of the prediction: it ends at (1 + error) (1 +- band) - 1
+            bands = [(100 + error) * (cell.band or 0.0) for error, cell in zip(errors, named, strict=True)]
             axes.errorbar(errors, heights, xerr=bands, fmt=marker, color=colour, ms=3, elinewidth=0.4, label=verdict)
         axes.axvline(0, color="k", lw=0.6)
         axes.set_xscale("symlog", linthresh=30)
