@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from wafer_triton.cli.main import main
-from wafer_triton.compare.algorithms import compare_gemm, compare_gemv
+from wafer_triton.compare.algorithms import compare_gemm, compare_gemv, compare_own
 from wafer_triton.compare.product import understood
+from wafer_triton.cost.price import price
 from wafer_triton.count.account import account, per_round
 from wafer_triton.count.routes import routes
 from wafer_triton.device import device
@@ -17,6 +18,8 @@ from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.errors import ScheduleError
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.product import recipe
+from wafer_triton.schedule.reduce import all_reduce
+from wafer_triton.schedule.rounds import Slot
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.verify.faults import Intent
 
@@ -172,3 +175,17 @@ def test_a_sum_over_slots_is_no_operation_to_compare():
         ScheduleError, match="^slots: its operation does not follow from the partition specs .* and sums,"
     ):
         understood(b.build(), Intent(*cuts))
+
+
+@pytest.mark.parametrize(("slots", "spec", "size"), [(8, {"c": "slot"}, 128), (8, {}, 16), (1, {}, 16)])
+def test_rivals_of_an_own_sum_move_all_of_its_slots(slots, spec, size):
+    b = Builder(Mesh(4, 8), "bucket")
+    b.buffer("x", (16,), "fp32", "output", slots)
+    all_reduce(b, Slot("x", None), "x")
+    rows = compare_own("bucket", b.build(), Intent({"x": {"r": "y", "k": "x"} | spec}, {"x": {"r": "y"} | spec}))
+    for row in rows[1:]:
+        rival = recipe("all_reduce", Mesh(4, 8), "fp32", ((4, 8, size),), (("algorithm", row.algorithm),)).schedule
+        assert row.cycles == price(rival).cycles
+        assert row.busiest_link_bytes == account(rival).busiest_link_bytes
+        if row.algorithm == "ktree":
+            assert (round(row.cycles, 1), row.sram_peak_bytes) == {16: (146.3, 192), 128: (482.3, 1536)}[size]

@@ -143,7 +143,10 @@ def _sum(schedule: Schedule, intent: Intent) -> tuple[Recipe, Compared]:
         raise ValueError
     buffer, mesh = schedule.buffers[name], schedule.mesh
     built = Recipe(schedule, ((name, ""),), (name, "", ()))
-    return built, Compared("all_reduce", mesh, buffer.dtype, ((*mesh.shape, *buffer.tile),), (("axis", str(axis)),))
+    # without a letter of slots all slots of a core hold the same tile
+    slots = (buffer.slots,) if any(str(at) == "slot" for at in specs[0].values()) else ()
+    shape = (*mesh.shape, *slots, *buffer.tile)
+    return built, Compared("all_reduce", mesh, buffer.dtype, (shape,), (("axis", str(axis)),))
 
 
 def _pattern(spec: Any) -> str:
