@@ -15,6 +15,8 @@ from wafer_triton.schedule import block, expert_regions
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.expert_places import fewest_regions
 from wafer_triton.shape.config import SUPPORTED
+from wafer_triton.shape.moe import Experts
+from wafer_triton.verify import values
 from wafer_triton.verify.decoder import sub_layer_intent
 from wafer_triton.verify.faults import check
 from wafer_triton.verify.values import drawn
@@ -97,6 +99,21 @@ def test_the_routings_fill_every_pass_and_every_expert():
     every = {r * held + p for r, own in enumerate(on.expert_regions.living(MIXTURE.experts)) for p in range(len(own))}
     assert max(demands) == 4 and every <= homes  # all four picks of a row are for one region; no expert is left out
     assert -1 in homes  # and some tokens are padding
+
+
+@pytest.mark.parametrize(("experts", "tokens"), [((5, 2), 2), ((4, 2), 2), ((8, 1), 1)])
+def test_a_queue_whose_maximum_misses_a_row_is_found(experts, tokens, monkeypatch):
+    shape = replace(MIXTURE, experts=Experts(*experts, 4, shared_width=9))
+    on = block.Block(shape, Mesh(4, 4, DEVICE), expert_regions=ExpertRegions(2, 3))
+    args = (expert_regions.prefill_routing, on, tokens, 0)
+    schedule, intent = block.schedule(*args), sub_layer_intent(*args)
+    monkeypatch.setattr(values, "LITTLE", 0)  # no more runs than the intent asks for, as of a large model
+    assert check(schedule, intent).ok
+    rounds = list(schedule.rounds)
+    assert [round_.label for round_ in rounds[10:14]] == ["queue"] * 4
+    rounds[11:13] = rounds[12:10:-1]  # the second step of the maximum before the first
+    (finding,) = check(replace(schedule, rounds=tuple(rounds)), intent).findings
+    assert finding.verdict == "wrong-values" and "demand[0]" in finding.message
 
 
 def test_a_missing_pass_is_named_with_its_rounds():

@@ -16,7 +16,14 @@ from wafer_triton.schedule.block import Block, SubLayer
 from wafer_triton.shape.moe import Experts
 from wafer_triton.verify.intent import Intent
 from wafer_triton.verify.plain import fed, joined, normed, plain_intent, straight
-from wafer_triton.verify.routing_draws import PADDED, drawn_ids, drawn_tokens, experts_of, regions_of
+from wafer_triton.verify.routing_draws import (
+    PADDED,
+    drawn_ids,
+    drawn_tokens,
+    experts_of,
+    regions_of,
+    routing_runs,
+)
 from wafer_triton.verify.specs import Tiles
 
 if TYPE_CHECKING:
@@ -206,9 +213,8 @@ def _living(block: Block, tiles: Tensor) -> Tensor:
 
 
 def _with_routings(block: Block, tokens: int, given: Mapping[str, str], intent: Intent) -> Intent:
-    """Return the intent with a run for each region, which a mesh row fills with its tokens, and runs with padding."""
-    count = regions_of(block).count
-    return replace(intent, draw=drawn_tokens(block, tokens, given), runs=count + -(-count // (PADDED - 1)))
+    """Return the intent with tokens that reach every region and row."""
+    return replace(intent, draw=drawn_tokens(block, tokens, given), runs=routing_runs(block))
 
 
 INTENTS: dict[SubLayer, Callable[..., Any]] = {

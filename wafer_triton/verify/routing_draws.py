@@ -41,14 +41,31 @@ def _full(run: int) -> int:
     return run - (run + PADDED - 2) // PADDED
 
 
+def routing_runs(block: Block) -> int:
+    """Return the runs in which each mesh row fills each region, some with padding, and has tokens alone."""
+    count = regions_of(block).count
+    return count + -(-count // (PADDED - 1)) + block.mesh.shape[0]
+
+
 def drawn_tokens(block: Block, tokens: int, given: Mapping[str, str]) -> Callable[[Tiles, int], Tiles]:
-    """Return a function that draws tokens with the experts of `_wanted`; one of `PADDED` runs has padding."""
+    """Return a function that draws tokens with the experts of `_wanted`; one of `PADDED` runs has padding.
+
+    In the last of the `routing_runs` all tokens are padding but those of one mesh row, another one in each run: the
+    demand, a maximum over rows, is then that row's.
+    """
 
     def draw(tiles: Tiles, run: int) -> Tiles:
         x, norm, router = (whole(tiles[name], given[name]) for name in ("x", "norm", "router"))
         turned = _steered(experts_of(block), x, norm, router, _wanted(block, len(x), tokens, run))
         new = {"x": tiled(turned, block.mesh, given["x"])}
-        return new if "real" not in given or _is_padded(run) else new | {"real": tiles["real"].abs()}
+        if "real" not in given:
+            return new
+        row = run % (runs := routing_runs(block)) - (runs - block.mesh.shape[0])
+        if row >= 0:
+            real = -tiles["real"].abs()
+            real[row] *= -1
+            return new | {"real": real}
+        return new if _is_padded(run) else new | {"real": tiles["real"].abs()}
 
     return draw
 
