@@ -46,7 +46,7 @@ def test_a_rank_without_peers_prints_the_error_itself(capsys, monkeypatch):
 def test_devices(capsys):
     assert main(["devices"]) == 0
     out = capsys.readouterr().out
-    assert all(name in out for name in PRESETS) and "750 x 994" in out and "48 KiB" in out and "packets" in out
+    assert all(name in out for name in PRESETS) and "750 x 994" in out and "48 KiB" in out
     assert main(["devices", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert [device["name"] for device in listed] == list(PRESETS)

@@ -135,7 +135,7 @@ def wrong(capsys, tmp_path, monkeypatch):
         ("reproduce --out /nodir/p.png", "/nodir/p.png: No such file or directory"),
         (
             "estimate decode --model mixtral-8x7b --mesh 360 --context 8",
-            "no mesh of it holds them: give",
+            "46,702,792,704 weights take 93,405,585,408 B in fp16",
         ),
         ("plan --model llama3-8b --input 1 --output 1 --head-groups 33", "head_groups = 33, but 32 query heads on 740"),
     ],

@@ -40,6 +40,7 @@ def asked(monkeypatch):
 
     monkeypatch.setattr(options_of_models, "executor_of", make)
     monkeypatch.setattr(conversion, "executor", make)
+    monkeypatch.setattr(conversion, "shared_executor", make)
     return given
 
 
