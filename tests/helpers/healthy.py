@@ -147,7 +147,8 @@ def moves(mesh: Mesh) -> list[Case]:
 
 def regions_of(square: Mesh) -> expert_places.ExpertRegions:
     """Return the fewest regions of experts that a mesh can be cut into."""
-    return replace(expert_places.fewest_regions(square), capacity=2)
+    side = square.shape[0]
+    return expert_places.ExpertRegions(next((count for count in range(2, side + 1) if side % count == 0), 1), 2)
 
 
 def between_regions(mesh: Mesh) -> list[Case]:

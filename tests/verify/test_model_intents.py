@@ -13,7 +13,6 @@ from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.schedule import block, expert_regions
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.expert_places import fewest_regions
 from wafer_triton.shape.config import SUPPORTED
 from wafer_triton.shape.moe import Experts
 from wafer_triton.verify import values
@@ -118,7 +117,7 @@ def test_a_queue_whose_maximum_misses_a_row_is_found(experts, tokens, monkeypatc
 
 def test_a_missing_pass_is_named_with_its_rounds():
     square = Mesh(4, 4, DEVICE)
-    on = block.Block(MIXTURE, square, expert_regions=replace(fewest_regions(square), capacity=2))
+    on = block.Block(MIXTURE, square, expert_regions=ExpertRegions(2, 2))
     args = (expert_regions.prefill_experts_in_regions, on, 2, 0, 2)
     schedule, intent = block.schedule(*args), sub_layer_intent(*args)
     assert check(schedule, intent).ok

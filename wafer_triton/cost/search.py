@@ -12,7 +12,6 @@ from wafer_triton import estimate
 from wafer_triton.cost import inference
 from wafer_triton.cost.cap import Cap, sparse
 from wafer_triton.cost.constants import Constants, constants
-from wafer_triton.cost.layers import is_paper_benchmark
 from wafer_triton.cost.placement import Placement, checked
 from wafer_triton.cost.price import best_groups
 from wafer_triton.cost.results import Layered, RequestCost
@@ -61,7 +60,7 @@ class Plan:
 
 def plan(
     *, model: Model, device: DeviceLike = "wse2", input: int, output: int, step: int = 20, best: int = 5,
-    sides: Sequence[int] | None = None, program: str = "full", head_groups: int | None = None,
+    sides: Sequence[int] | None = None, head_groups: int | None = None,
     experts: Placement = None, dtype: str | None = None, progress: Progress = silent,
 ) -> list[Plan]:  # fmt: skip
     """Return the `best` fastest plans for a request, best first, on square meshes of `sides` (None: all of `step`).
@@ -84,9 +83,9 @@ def plan(
         raise ShapeError("sides is empty; give a side at least, or leave it out for all multiples of step")
     sides = range(step, min(target.rows, target.cols) + 1, step) if sides is None else tuple(dict.fromkeys(sides))
     if head_groups is not None and sides:
-        HeadGroups(shape.paper_benchmark() if is_paper_benchmark(program) else shape, max(sides), head_groups)  # checks
+        HeadGroups(shape, max(sides), head_groups)  # checks
     checked(experts, shape)
-    asked = _Asked(shape, target, input, output, constants(target), program, head_groups, experts)
+    asked = _Asked(shape, target, input, output, constants(target), head_groups, experts)
     prefills = _each(sides, asked.prefill, "prefill", target, step, progress)
     decodes = _each(sides, asked.tokens, "decode", target, step, progress)
     pairs = sorted(
@@ -140,7 +139,6 @@ class _Asked:
     input: int
     output: int
     c: Constants
-    program: str
     head_groups: int | None
     experts: Placement
 
@@ -150,16 +148,16 @@ class _Asked:
 
     def prefill(self, side: int) -> float:
         """Return the seconds of prefill alone."""
-        asked = self.input, self.c, self.program, self.head_groups, self.experts
-        return inference.prefill_on(self.mesh(side), self.shape, *asked).seconds
+        own = inference.prefill_on(
+            self.mesh(side), self.shape, self.input, self.c, head_groups=self.head_groups, experts=self.experts
+        )
+        return own.seconds
 
     def tokens(self, side: int) -> _Tokens:
         """Estimate the first and the last token of the answer, with the head groups that are best for the last."""
         mesh, last = self.mesh(side), self.input + self.output
-        late = inference.decode_on(mesh, self.shape, last, self.c, None, self.program, self.head_groups)
-        early = inference.decode_on(
-            mesh, self.shape, self.input + 1, self.c, program=self.program, head_groups=late.head_groups
-        )
+        late = inference.decode_on(mesh, self.shape, last, self.c, head_groups=self.head_groups)
+        early = inference.decode_on(mesh, self.shape, self.input + 1, self.c, head_groups=late.head_groups)
         return _Tokens(*sorted((early.seconds, late.seconds))[::-1])
 
     def best(self, count: int, pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int, RequestCost]]:
@@ -169,10 +167,12 @@ class _Asked:
         """
         found, reason = list[tuple[int, int, RequestCost]](), None
         for first, side in pairs:
-            asked = self.shape, self.input, self.output, self.c, None, self.program, self.head_groups, self.experts
             try:
-                place = inference.request_placed(self.mesh(first), self.mesh(side), *asked)
-                request = inference.request_on(place, self.input, self.output, self.c, self.program)
+                place = inference.request_placed(
+                    self.mesh(first), self.mesh(side), self.shape, self.input, self.output, self.c,
+                    head_groups=self.head_groups, experts=self.experts,
+                )  # fmt: skip
+                request = inference.request_on(place, self.input, self.output, self.c)
                 found.append((first, side, request))
             except WaferError as error:  # each phase fits alone
                 reason = error
@@ -186,5 +186,5 @@ class _Asked:
     def capacity(self, side: int, head_groups: int) -> int:
         """Return tokens of the KV cache in decode."""
         return estimate.kv(
-            device=self.device, model=self.shape, mesh=self.mesh(side), program=self.program, head_groups=head_groups
+            device=self.device, model=self.shape, mesh=self.mesh(side), head_groups=head_groups
         ).shift_tokens

@@ -161,11 +161,6 @@ class RouteUse:
     relayed: bool
     stages: tuple[int, ...]  # routing stages of every round: 1, or if relayed the hops of its longest move
 
-    @property
-    def extra_stages(self) -> int:
-        """Routing stages that relaying adds to the critical path; each costs a device's beta."""
-        return sum(max(0, stages - 1) for stages in self.stages)
-
 
 def limit(schedule: Schedule, policy: str = "refuse") -> RouteUse:
     """Return the use of routes by a schedule; over its device's number, `policy` says "relay" or "refuse".

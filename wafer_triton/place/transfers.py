@@ -47,18 +47,6 @@ class Shift:
         return schedule, slices * self.times
 
     @cached_property
-    def busiest_bytes(self) -> int:
-        """Bytes over the busiest link of a mesh line, in all `times`."""
-        unit, ends = self._bundles
-        ends = ends // self.mesh.fold[self.axis == "x"]
-        low, high = ends.min(0), ends.max(0)
-        units, upwards = 0, ends[0] < ends[1]
-        for direction in (upwards, ~upwards):  # a link carries both directions at the same time: the busier one counts
-            begun, ended = (np.bincount(ends[direction], minlength=self.mesh.length(self.axis)) for ends in (low, high))
-            units = max(units, int((begun - ended).cumsum().max()))
-        return units * unit * self.numel * BYTES[self.dtype] * self.times
-
-    @cached_property
     def _bundles(self) -> tuple[int, Index]:
         """`unit` and the cores [2, units / unit] that send and receive.
 

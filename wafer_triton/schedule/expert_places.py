@@ -58,12 +58,6 @@ class ExpertRegions:
             )
 
 
-def fewest_regions(mesh: Mesh) -> ExpertRegions:
-    """Return the fewest regions, of several, that a square mesh can be cut into, or one."""
-    side = mesh.shape[0]
-    return ExpertRegions(next((count for count in range(2, side + 1) if side % count == 0), 1), 1)
-
-
 @lru_cache(maxsize=1024)
 def expected_demand(top_k: int, regions: int, tokens: int, rows: int) -> int:
     """Return the most rows of tokens that one of `rows` mesh rows has for a region, if all regions are equally likely.
