@@ -179,10 +179,11 @@ class _Totals:
         parts: dict[str, list[tuple[int, Array, Array]]] = {}
         for exchange in round_.exchanges:
             size = self.buffers[exchange.src.buffer].slot_bytes(exchange.src)
-            moves, lines = self.traffic.moves(exchange), self.lines(exchange)
+            moves = self.traffic.moves(exchange)
+            lines = self.traffic.lines(exchange, self.traffic.folds(exchange.axis)[1])
             hops = max(hops, moves.hops)
             messages += moves.messages * (int(lines.sum()) if exchange.send.ndim == 1 else 1)
-            for way, load in zip(WAYS[exchange.axis], self.loads_of(exchange, moves), strict=True):
+            for way, load in zip(WAYS[exchange.axis], self.traffic.loads_of(exchange), strict=True):
                 if load.any():
                     parts.setdefault(way, []).append((size, lines, load))
                     if turning is None or exchange.axis == "y" or (exchange.lines is None and load.ndim == 1):
@@ -227,26 +228,6 @@ class _Totals:
                 if total is not None:
                     loads[way] = total if axis == "x" else total.T
         return loads
-
-    def lines(self, exchange: Exchange) -> Array:
-        """Return how many of an exchange's lines each physical line carries."""
-        axis = exchange.axis
-        across, fold = self.mesh.rows if axis == "x" else self.mesh.cols, self.traffic.folds(axis)[1]
-        if exchange.lines is None:
-            return np.full(across, fold)
-        return np.bincount(exchange.lines // fold, minlength=across)
-
-    def loads_of(self, exchange: Exchange, moves: Moves) -> Array:
-        """Return tiles over links, by direction: [2, along] of each line, or [2, across, along] of the whole mesh."""
-        if exchange.send.ndim == 1:
-            return moves.loads[:, 0]
-        axis = exchange.axis
-        across, fold = self.mesh.rows if axis == "x" else self.mesh.cols, self.traffic.folds(axis)[1]
-        lines = np.arange(len(exchange.send)) if exchange.lines is None else exchange.lines
-        whole = np.zeros((2, across, moves.loads.shape[-1]), np.int64)
-        for total, loads in zip(whole, moves.loads, strict=True):
-            np.add.at(total, lines // fold, loads)
-        return whole
 
 
 def multiply_adds(op: Local) -> int:

@@ -39,12 +39,13 @@ def meeting(moves: Sequence[Exchange], fold: int, along: int) -> int:
         ends = np.stack([send, recv])
         if send.min(initial=0) < 0:
             ends = ends[:, send >= 0]
+        unicast = np.bincount(ends[0], minlength=1).max() <= 1
         if fold > 1:
             ends //= fold
-        if np.bincount(ends[0], minlength=1).max() <= 1:
+        if unicast:
             pairs.append(ends[:, ends[0] != ends[1]] if fold > 1 or (ends[0] == ends[1]).any() else ends)
         else:
-            several.update(circuits_of(send, recv, fold))
+            several.update(circuits_of(send, recv, fold).values())
     pairs += [np.array([[one.sender], [one.receivers[0]]]) for one in several if len(one.receivers) == 1]
     ends = np.concatenate(pairs, 1)
     codes = ends[0] * along + ends[1]

@@ -39,22 +39,23 @@ class Circuit(NamedTuple):
         return come, go
 
 
-def circuits_of(send: Index, recv: Index, fold: int) -> list[Circuit]:
-    """Return the circuits of one line's moves; a tile that stays in its physical core needs none."""
+def circuits_of(send: Index, recv: Index, fold: int) -> dict[int, Circuit]:
+    """Return the circuit of each logical sender of one line's moves; a tile that stays in its core needs none."""
     return _circuits_of(send.astype(np.int64).tobytes(), recv.astype(np.int64).tobytes(), fold)
 
 
 @lru_cache(maxsize=1024)
-def _circuits_of(send: bytes, recv: bytes, fold: int) -> list[Circuit]:
+def _circuits_of(send: bytes, recv: bytes, fold: int) -> dict[int, Circuit]:
     receivers: dict[int, set[int]] = {}
-    starts, ends = (np.frombuffer(each, np.int64) // fold for each in (send, recv))
-    crosses = (starts >= 0) & (starts != ends)
-    starts, ends = starts[crosses], ends[crosses]
-    if starts.size and (starts == starts[0]).all():  # one multicast
-        return [Circuit(int(starts[0]), tuple(np.flatnonzero(np.bincount(ends)).tolist()))]
-    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-        receivers.setdefault(start, set()).add(end)
-    return [Circuit(start, tuple(sorted(held))) for start, held in receivers.items()]
+    senders, ends = np.frombuffer(send, np.int64), np.frombuffer(recv, np.int64) // fold
+    crosses = (senders >= 0) & (senders // fold != ends)
+    senders, ends = senders[crosses], ends[crosses]
+    if senders.size and (senders == senders[0]).all():  # one multicast
+        one = int(senders[0])
+        return {one: Circuit(one // fold, tuple(np.flatnonzero(np.bincount(ends)).tolist()))}
+    for sender, end in zip(senders.tolist(), ends.tolist(), strict=True):
+        receivers.setdefault(sender, set()).add(end)
+    return {sender: Circuit(sender // fold, tuple(sorted(held))) for sender, held in receivers.items()}
 
 
 def _steps(circuit: Circuit) -> list[Circuit]:
@@ -84,10 +85,10 @@ class Numbers:
     def _of_lines(self, moves: Sequence[tuple[Index, Index]], fold: int) -> list[Index]:
         line = np.repeat(np.arange(len(moves)), [send.size for send, _ in moves])
         send, recv = (np.concatenate(side) for side in zip(*moves, strict=True))
-        line, start, end = line[send >= 0], send[send >= 0] // fold, recv[send >= 0] // fold
-        senders = np.sort(line * self.along + start)
+        line, send, end = line[send >= 0], send[send >= 0], recv[send >= 0] // fold
+        start, senders = send // fold, np.sort(line * self.along * fold + send)
         multicast = np.zeros(len(moves), bool)
-        multicast[senders[1:][np.diff(senders) == 0] // self.along] = True
+        multicast[senders[1:][np.diff(senders) == 0] // (self.along * fold)] = True
         found = list[Index]()
         for several, group in groupby(range(len(moves)), multicast.__getitem__):
             lines = list(group)
@@ -101,7 +102,7 @@ class Numbers:
         return found
 
     def _of_line(self, send: Index, recv: Index, fold: int, relayed: bool = False) -> Index:
-        circuits = circuits_of(send, recv, fold)
+        circuits = list(circuits_of(send, recv, fold).values())
         if relayed:
             circuits = [step for circuit in circuits for step in _steps(circuit)]
         return np.array([self._of(circuit) for circuit in circuits], np.int64)

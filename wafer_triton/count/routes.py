@@ -1,11 +1,12 @@
 """Routes (PLMR's R): the colours that a schedule needs at each router, counted on an assignment.
 
-A circuit is one sender's path along a line, through the routers in between, to its receiver or receivers. A router
-holds one configuration per colour: the side that words come from, and the sides that they go to. It is set once for
-the whole kernel, so SUMMA and all-gather need O(P) colours. Two different circuits that touch one router need different
-configurations of it: a sender takes words from its own core, a receiver hands them to its own core, a router in between
-does neither. So circuits share a colour exactly when they have no router in common, over all rounds. Equal circuits, of
-any rounds and exchanges, are one route. The words that a core sends over a route in one round follow one another.
+A circuit is one sender's path along a line, through the routers in between, to its receiver or receivers. Two logical
+cores that send from one physical core have two circuits. A router holds one configuration per colour: the side that
+words come from, and the sides that they go to. It is set once for the whole kernel, so SUMMA and all-gather need O(P)
+colours. Two different circuits that touch one router need different configurations of it: a sender takes words from its
+own core, a receiver hands them to its own core, a router in between does neither. So circuits share a colour exactly
+when they have no router in common, over all rounds. Equal circuits, of any rounds and exchanges, are one route. The
+words that a core sends over a route in one round follow one another.
 
 Along a line this is the colouring of intervals: first fit by left end needs no more colours than circuits meet at one
 router. Circuits along x take their colours from 0 upwards, circuits along y from the last downwards; at no router
@@ -59,8 +60,8 @@ class Routes:
         colours = np.full((sum(len(at) for at, _, _ in groups), exchange.recv.shape[-1]), -1, np.int64)
         done = 0
         for at, send, recv in groups:
-            for circuit in circuits_of(send, recv, fold):
-                mine = (send >= 0) & (send // fold == circuit.sender) & (recv // fold != circuit.sender)
+            for sender, circuit in circuits_of(send, recv, fold).items():
+                mine = (send == sender) & (recv // fold != circuit.sender)
                 own = lines.colour[lines.circuits[circuit], at // fold_across]
                 colours[done : done + len(at), mine] = (own if x else self.colours - 1 - own)[:, None]
             done += len(at)

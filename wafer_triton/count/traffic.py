@@ -8,9 +8,10 @@ A hop is one link from a core to its neighbour. The hops of a round are the link
 (see `wafer_triton.count.runs`) are the longest path that data can take through its rounds. On that path data continues
 from the core that the round before has brought it to; it need not wait for longer moves of other data. Moves along x
 and y in one round happen at the same time, so the larger counts; distances of rounds along one axis and then the other
-add up. The path lies on the mesh line that takes part in most rounds, since the lines of a mesh work alike. If they do
-not, as the rows of a GEMM-T, they take turns. The hops of a schedule are the sum over its runs. These are the hops of
-the closed forms of Luczynski et al., "Near-Optimal Wafer-Scale Reduce" (HPDC'24).
+add up. The line with the longest path decides. A line whose moves another line has as well need not be walked, since
+more moves never shorten a path; nor one whose longest moves together are shorter than a path that was found. The hops
+of a schedule are the sum over its runs. These are the hops of the closed forms of Luczynski et al., "Near-Optimal
+Wafer-Scale Reduce" (HPDC'24).
 """
 
 from __future__ import annotations
@@ -87,7 +88,30 @@ class Traffic:
 
     def hops(self, run: Sequence[Round] | Section) -> int:
         """Return the hops of a run (see above)."""
-        return self._path(run, self._on_busiest_lines(run))
+        return sum(
+            max((self._longest_path(own, axis) for axis in together), default=0)
+            for together, own in ((together, list(rounds)) for together, rounds in groupby(run, axes))
+        )
+
+    def lines(self, exchange: Exchange, fold: int) -> Index:
+        """Return how many of an exchange's lines there are among each `fold` neighbouring ones."""
+        across = self.mesh.length("y" if exchange.axis == "x" else "x") // fold
+        if exchange.lines is None:
+            return np.full(across, fold)
+        return np.bincount(exchange.lines // fold, minlength=across)
+
+    def loads_of(self, exchange: Exchange) -> Index:
+        """Return tiles over links, by direction: [2, along] of each line, or [2, across, along] of the whole mesh."""
+        moves = self.moves(exchange)
+        if exchange.send.ndim == 1:
+            return moves.loads[:, 0]
+        fold = self.folds(exchange.axis)[1]
+        lines = np.arange(len(exchange.send)) if exchange.lines is None else exchange.lines
+        across = self.mesh.length("y" if exchange.axis == "x" else "x") // fold
+        whole = np.zeros((2, across, moves.loads.shape[-1]), np.int64)
+        for total, loads in zip(whole, moves.loads, strict=True):
+            np.add.at(total, lines // fold, loads)
+        return whole
 
     def run(self, run: Sequence[Round] | Section) -> RunTraffic:
         """Return the traffic of a run.
@@ -119,22 +143,16 @@ class Traffic:
     def _walked(self, run: Sequence[Round] | Section, unit: bool) -> _Walk:
         """Return the walk of a run, with tiles of their buffers' size or, if `unit`, of one word."""
         self._walk_together(run)
-        moves = self._on_busiest_lines(run)
-        words: dict[str, Counter[Moves]] = {"x": Counter(), "y": Counter()}
-        link_bytes = dict.fromkeys("xy", 0)
-        for exchange in _exchanges(run):
-            axis = exchange.axis
-            size = WORD_BYTES if unit else self.buffers[exchange.src.buffer].slot_bytes(exchange.src)
-            link_bytes[axis] += size * self._alike(exchange) * self.moves(exchange).crossings
-            if id(exchange) in moves:
-                words[axis][moves[id(exchange)]] += ceil(size / WORD_BYTES) * self.folds(axis)[1]
         walked = list[tuple[int, float, int]]()
         for axis in sorted({exchange.axis for exchange in _exchanges(run)}):
-            loads = [load for load in self._loads(axis, words[axis]) if load.any()] if words[axis] else []
-            busiest = max((int(load.max()) for load in loads), default=0)
-            mean = max((float(load.sum() / np.count_nonzero(load)) for load in loads), default=0.0)
-            walked.append((busiest, mean, link_bytes[axis]))
-        return _Walk(self._path(run, moves), tuple(walked))
+            words, link_bytes = Counter[Exchange](), 0
+            for exchange in _exchanges(run):
+                if exchange.axis == axis:
+                    size = WORD_BYTES if unit else self.buffers[exchange.src.buffer].slot_bytes(exchange.src)
+                    link_bytes += size * self._alike(exchange) * self.moves(exchange).crossings
+                    words[exchange] += ceil(size / WORD_BYTES)
+            walked.append((*self._words(run, axis, words), link_bytes))
+        return _Walk(self.hops(run), tuple(walked))
 
     def _walk_together(self, run: Sequence[Round] | Section) -> None:
         """Walk the exchanges of a run whose lines all move alike in one step, which is faster than one by one."""
@@ -184,27 +202,44 @@ class Traffic:
         weights = np.repeat(list(words.values()), [moves.messages for moves in words])
         return spans.loads(1, along, weights)[:, 0]
 
-    def _on_busiest_lines(self, run: Sequence[Round] | Section) -> dict[int, Moves]:
-        """Return, by identity of the exchange, the moves on the line of its axis that takes part in most rounds."""
-        moves = {}
-        for axis in "xy":
-            exchanges = [exchange for exchange in _exchanges(run) if exchange.axis == axis]
-            line = self._busiest_line(run, axis) if any(one.lines is not None for one in exchanges) else 0
-            for exchange in exchanges:
-                if exchange.lines is not None and line not in exchange.lines:
-                    continue
-                if exchange.send.ndim == 1:
-                    moves[id(exchange)] = self.moves(exchange)
-                    continue
-                row = line if exchange.lines is None else exchange.lines.tolist().index(line)
-                live = exchange.send[row] >= 0
-                if live.any():
-                    moves[id(exchange)] = self._line(axis, exchange.send[row][live], exchange.recv[row][live])
-        return moves
+    def _words(self, run: Sequence[Round] | Section, axis: str, words: Counter[Exchange]) -> tuple[int, float]:
+        """Return the words on the busiest and on the mean link of an axis, by words of a tile.
 
-    def _busiest_line(self, run: Sequence[Round] | Section, axis: str) -> int:
+        The mean is that of a logical line, times their number on a physical one; more than the busiest it is not.
+        Without a fold, the line that takes part in most rounds stands for all.
+        """
+        fold, lines = self.folds(axis)[1], dict[Moves, Index]()
+        if self.mesh.fold == (1, 1) or all(one.lines is None and one.send.ndim == 1 for one in words):
+            line, alike = self._of_most_rounds(run, axis), Counter[Moves]()
+            for one, word in words.items():
+                moves = self._on(one, line)
+                if moves is not None:
+                    alike[moves] += word
+            loads = self._loads(axis, alike)[:, None] if alike else np.zeros((2, 1, 1), np.int64)
+            busiest = int(loads.max()) * fold
+        else:
+            across = self.mesh.length("y" if axis == "x" else "x")
+            loads = np.zeros((2, across, int(self.homes[axis][-1]) + 1), np.int64)
+            for one, word in words.items():
+                moves = self.moves(one)
+                if one.send.ndim == 1:
+                    lines[moves] = lines.get(moves, 0) + self.lines(one, 1) * word
+                else:
+                    loads[:, slice(None) if one.lines is None else one.lines] += moves.loads * word
+            for moves, times in lines.items():
+                for way, load in zip(loads, moves.loads[:, 0], strict=True):
+                    if load.any():
+                        first, last = np.flatnonzero(load)[[0, -1]]
+                        way[:, first : last + 1] += times[:, None] * load[first : last + 1]
+            busiest = int(loads.reshape(2, -1, fold, loads.shape[2]).sum(2).max())
+        mean = float((loads.sum(2) / np.maximum(np.count_nonzero(loads, 2), 1)).max()) * fold
+        return busiest, min(mean, float(busiest))
+
+    def _of_most_rounds(self, run: Sequence[Round] | Section, axis: str) -> int:
         """Return the line that takes part in most rounds, as an index among the lines of an axis; the first of them."""
         rounds = np.zeros(self.mesh.length("y" if axis == "x" else "x"), np.int64)
+        if all(one.lines is None for one in _exchanges(run)):
+            return 0
         for round_ in run:
             takes_part = np.zeros(len(rounds), bool)
             for exchange in round_.exchanges:
@@ -213,20 +248,56 @@ class Traffic:
             rounds += takes_part
         return int(rounds.argmax())
 
-    def _path(self, run: Sequence[Round] | Section, moves: dict[int, Moves]) -> int:
-        """Return the longest path that data can take, round by round, in the moves of one line along each axis."""
-        hops = 0
-        for together, rounds in groupby(run, axes):
-            paths = {axis: np.zeros(self.mesh.length(axis), np.int64) for axis in together}
-            for round_ in rounds:
-                before = {axis: path.copy() for axis, path in paths.items()}
-                for exchange in round_.exchanges:
-                    if id(exchange) in moves:
-                        line = moves[id(exchange)]
-                        here = before[exchange.axis][line.send[0]] + line.distances[0]
-                        np.maximum.at(paths[exchange.axis], line.recv[0], here)
-            hops += max((int(path.max()) for path in paths.values()), default=0)
-        return hops
+    def _on(self, exchange: Exchange, line: int) -> Moves | None:
+        """Return the moves of an exchange on one logical line, if it has any there."""
+        if exchange.lines is not None and line not in exchange.lines:
+            return None
+        if exchange.send.ndim == 1:
+            return self.moves(exchange)
+        row = line if exchange.lines is None else exchange.lines.tolist().index(line)
+        live = exchange.send[row] >= 0
+        return self._line(exchange.axis, exchange.send[row][live], exchange.recv[row][live]) if live.any() else None
+
+    def _longest_path(self, rounds: Sequence[Round], axis: str) -> int:
+        """Return the longest path that data can take on a line of an axis."""
+        exchanges = [[one for one in round_.exchanges if one.axis == axis] for round_ in rounds]
+        every = [one for together in exchanges for one in together]
+        if all(one.lines is None and one.send.ndim == 1 for one in every):
+            return self._path(exchanges, axis, 0)
+        across = self.mesh.length("y" if axis == "x" else "x")
+        most, apart = np.zeros(across, np.int64), np.zeros(across, bool)
+        for together in exchanges:
+            longest = np.zeros(across, np.int64)
+            for one in together:
+                here, moves = slice(None) if one.lines is None else one.lines, self.moves(one)
+                hops = moves.hops if one.send.ndim == 1 else moves.distances.max(1, initial=0)
+                longest[here] = np.maximum(longest[here], hops)
+                apart[here] |= one.send.ndim == 2
+            most += longest
+        if len(rounds) == 1:
+            return int(most.max())
+        path = 0
+        while most.max() > path:
+            line = int(most.argmax())
+            path = max(path, self._path(exchanges, axis, line))
+            other = apart.copy()  # lines with a move that this one has not
+            for one in every:
+                if one.lines is not None and line not in one.lines:
+                    other[one.lines] = True
+            most = np.where(other, most, 0)
+            most[line] = 0
+        return path
+
+    def _path(self, exchanges: Sequence[Sequence[Exchange]], axis: str, line: int) -> int:
+        """Return the longest path that data can take on one line in the exchanges of each round."""
+        path = np.zeros(self.mesh.length(axis), np.int64)
+        for together in exchanges:
+            before = path.copy()
+            for one in together:
+                moves = self._on(one, line)
+                if moves is not None:
+                    np.maximum.at(path, moves.recv[0], before[moves.send[0]] + moves.distances[0])
+        return int(path.max())
 
 
 # Runs of one-word tiles by the identity of their index arrays, which algorithms share, and the arrays to keep alive.

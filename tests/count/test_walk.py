@@ -1,0 +1,156 @@
+"""Counts of random schedules, on square and on rectangular meshes, equal a walk of every message."""
+
+import numpy as np
+import pytest
+
+from route_walk import validate_routes
+from schedules import LAYERS, MIXTURE, MOVES, SHAPE, SUMS, Make, build
+from wafer_triton.count.account import account, link_loads, round_account
+from wafer_triton.count.routes import colours, routes
+from wafer_triton.count.runs import runs
+from wafer_triton.count.traffic import Traffic
+from wafer_triton.device.mesh import Mesh
+from wafer_triton.schedule import collectives, expert_regions, prefill
+from wafer_triton.schedule.block import Block
+from wafer_triton.schedule.block import schedule as built
+from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.expert_places import ExpertRegions
+from wafer_triton.schedule.product import recipe
+from wafer_triton.schedule.rounds import Round, Slot
+from wafer_triton.schedule.schedule import Schedule
+from wafer_triton.schedule.stream import groups, stream
+from wafer_triton.schedule.stream_rounds import gather
+from walk import Walk
+
+
+def transpose(mesh: Mesh, dtype: str, sums: str) -> Schedule:
+    b = Builder(mesh.square(), "transpose")
+    b.buffer("a", (3,), dtype, "input")
+    collectives.transpose(b, "a", b.like("b", "a"))
+    return b.build()
+
+
+def relay(mesh: Mesh, dtype: str, sums: str) -> Schedule:
+    """Build the relay's gather stream on all cores as one group of dies."""
+    b, moves = Builder(mesh, "relay"), stream("relay", mesh.cores)
+    b.buffer("own", (2,), dtype, "input")
+    b.buffer("out", (2,), dtype, "output", moves.size)
+    dies = groups(mesh, "relay", mesh.rows, mesh.cols)
+    gather(b, moves, dies, "own", lambda t, block, at: [b.local("copy", Slot("out", t), block, at, size=2)])
+    return b.build()
+
+
+KINDS: dict[str, Make] = {**SUMS, **MOVES, **LAYERS, "transpose": transpose, "relay": relay}
+MESHES = ("2", "3", "4", "5", "1x4", "3x1", "2x3", "3x2", "2x4", "4x2", "3x4", "4x6")
+RANDOM = np.random.default_rng(0)
+DRAWN = [tuple(str(RANDOM.choice(list(each))) for each in (KINDS, MESHES, ("fp32", "fp16"))) for _ in range(200)]
+
+
+def counts(schedule: Schedule, round_: Round) -> tuple[int, ...]:
+    """Return what `account` says of a round alone."""
+    one = round_account(schedule, round_)
+    return one.messages, one.link_bytes, one.busiest_link_bytes, one.flows, one.hops
+
+
+def walked(walk: Walk, round_: Round) -> tuple[int, ...]:
+    """Return the same by the walk."""
+    sizes, flows, messages = walk.loads([round_])
+    return messages, sizes.total(), max(sizes.values(), default=0), max(flows.values(), default=0), walk.path([round_])
+
+
+def check_counts(schedule: Schedule) -> None:
+    """Compare rounds, exchange by exchange, then runs, then sums and single links, then routes."""
+    walk, traffic, every = Walk(schedule), Traffic(schedule), runs(schedule)
+    for number, round_ in enumerate(schedule.rounds):
+        for at, exchange in enumerate(round_.exchanges):
+            alone = Round((exchange,))
+            where = f"{schedule.name}, round {number} ({round_.label}), exchange {at} of {exchange.src}"
+            assert counts(schedule, alone) == walked(walk, alone), where
+        assert counts(schedule, round_) == walked(walk, round_), f"{schedule.name}, round {number} ({round_.label})"
+    first = 0
+    for run in every:
+        where = f"{schedule.name}, run of {len(run)} from round {first} ({run[0].label})"
+        assert traffic.run(run).hops == traffic.hops(run) == walk.path(run), where
+        if all(schedule.buffers[one.src.buffer].dtype == "fp32" for round_ in run for one in round_.exchanges):
+            assert 4 * traffic.run(run).busiest_words == max(walk.loads(run)[0].values(), default=0), where
+        first += len(run)
+    total, (sizes, _, messages) = account(schedule), walk.loads(schedule.rounds)
+    assert (total.messages, total.link_bytes) == (messages, sizes.total())
+    assert total.busiest_link_bytes == max(sizes.values(), default=0)
+    assert total.hops == sum(map(walk.path, every))
+    assert total.serial_bytes == sum(walked(walk, round_)[2] for round_ in schedule.rounds)
+    loads = link_loads(schedule)
+    assert {(way, int(r), int(c)): load[r, c] for way, load in loads.items() for r, c in np.argwhere(load)} == sizes
+    needed, touching = routes(schedule), walk.circuits(schedule.rounds)
+    found: dict[tuple[int, int], set] = {core: set() for core in np.ndindex(*needed.per_core.shape)}
+    for axis, lines in (("x", needed.x), ("y", needed.y)):
+        for line in range(needed.per_core.shape[0 if axis == "x" else 1]):
+            core = (lambda at, line=line: (line, at)) if axis == "x" else (lambda at, line=line: (at, line))
+            for circuit, _ in lines.of_line(line):
+                for at in range(circuit.span[0], circuit.span[1] + 1):
+                    found[core(at)].add((axis, core(circuit.sender), frozenset(map(core, circuit.receivers))))
+    for router, own in found.items():
+        assert own == touching.get(router, set()), f"{schedule.name}: circuits at router {router}"
+        assert needed.per_core[router] == len(own), f"{schedule.name}: routes at router {router}"
+    assert needed.colours == colours(schedule) >= needed.maximum
+    validate_routes(schedule, needed)
+
+
+@pytest.mark.parametrize(("kind", "mesh", "dtype"), DRAWN, ids=["-".join(drawn) for drawn in DRAWN])
+def test_counts_of_random_schedules_equal_a_walk_of_every_message(kind, mesh, dtype):
+    check_counts(build(KINDS[kind], mesh, dtype))
+
+
+def gemm(mesh: Mesh, algorithm: str, transposed: bool = False) -> Schedule:
+    side = mesh.square().shape[0]
+    options = (("algorithm", algorithm), ("transposed", transposed))
+    return recipe("gemm", mesh, "fp16", ((side, side), (side, side)), options).schedule
+
+
+@pytest.mark.parametrize(
+    ("mesh", "hops"),
+    [
+        (Mesh(2, 3), [28, 23, 29]), (Mesh(3, 2), [28, 23, 29]), (Mesh(3, 4), [82, 72, 92]),
+        (Mesh(4, 6), [126, 107, 137]), (Mesh(4, 8), [109, 87, 107]), (Mesh(6, 8), [351, 305, 401]),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_hops_of_a_transposed_product_on_a_rectangle_are_those_of_its_longest_line(mesh, hops):
+    assert [account(gemm(mesh, algorithm, True)).hops for algorithm in ("cannon", "summa", "allgather")] == hops
+
+
+def test_a_line_in_fewer_rounds_may_have_the_longer_path():
+    schedule = relay(Mesh(3, 3), "fp32", "fp32")
+    (stream,) = (run for run in runs(schedule) if run[0].exchanges)
+    assert Traffic(schedule).hops(stream) == Walk(schedule).path(stream) == 8
+
+
+@pytest.mark.parametrize(
+    ("mesh", "transposed", "most"),
+    [(Mesh(2, 3), False, 6), (Mesh(3, 4), False, 8), (Mesh(6, 8), False, 8), (Mesh(4, 8), False, 10),
+     (Mesh(3, 4), True, 8)],
+    ids=str,
+)  # fmt: skip
+def test_logical_cores_of_one_physical_core_have_circuits_of_their_own(mesh, transposed, most):
+    schedule = gemm(mesh, "mesh", transposed)
+    assert colours(schedule) == routes(schedule).colours == most
+
+
+@pytest.mark.parametrize(("mesh", "most"), [(Mesh(2, 3), 8), (Mesh(4, 6), 12), (Mesh(4, 8), 16)], ids=str)
+def test_equal_circuits_of_logical_cores_are_one_route_in_prefill_attention(mesh, most):
+    schedule = built(prefill.attention, Block(SHAPE, mesh.square()), 2, 0)
+    assert colours(schedule) == routes(schedule).colours == most
+
+
+@pytest.mark.parametrize(("mesh", "most"), [(Mesh(4, 6), 14), (Mesh(6, 8), 15)], ids=str)
+def test_equal_circuits_of_logical_cores_are_one_route_in_regions_of_experts(mesh, most):
+    block = Block(MIXTURE, mesh.square(), expert_regions=ExpertRegions(2, 2))
+    schedule = built(expert_regions.prefill_experts_in_regions, block, 2, 0, 2)
+    assert colours(schedule) == routes(schedule).colours == most
+
+
+def test_logical_lines_of_one_physical_line_add_their_words():
+    # tiles of 2 x 3 and 3 x 5 words: five of the latter cross one link on the way to the skew of six positions
+    schedule = build(SUMS["gemm-mesh"], "2x3", "fp32")
+    align = next(run for run in runs(schedule) if run[0].label.startswith("align"))
+    assert Traffic(schedule).run(align).busiest_words == 5 * 15 == max(Walk(schedule).loads(align)[0].values()) // 4
