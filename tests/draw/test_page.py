@@ -3,6 +3,7 @@
 They need Debian's Chromium (`make browser`); without it they are left out.
 """
 
+import itertools
 import json
 import re
 from functools import partial
@@ -106,6 +107,33 @@ def test_slider_steps_keys_and_play(show):
     settled(browser, f"After round {len(schedule.rounds) - 1}")
 
 
+def test_a_round_of_a_longer_run_names_the_rounds_whose_cycles_it_says(show):
+    browser, placed = show("product"), intervals(product("mesh"))
+    assert [(run.first, run.last) for run in placed[:3]] == [(0, 2), (3, 3), (4, 4)]
+    browser.choose("#slider", "1")
+    settled(browser, f"; rounds 0 to 2 together: predicted cycles 0 to {placed[0].end:,.0f} of")
+    browser.choose("#slider", "6")
+    settled(browser, f"B over links; predicted cycles {placed[3].start:,.0f} to {placed[3].end:,.0f} of")
+
+
+def test_the_map_names_the_buffer_that_holds_a_tile_as_the_panel_has_it(show):
+    browser, schedule = show("product"), product("mesh")
+    holders = set()
+    for buffer, (position, core) in itertools.product("ab", itertools.product(range(len(schedule.rounds)), (0, 15))):
+        browser.choose("#show", f"tiles {buffer}")
+        browser.choose("#slider", str(position))
+        browser.choose("#row", str(core // SIDE))
+        browser.choose("#column", str(core % SIDE))
+        said = browser.value(f"waferTriton.then(({{maps: [map]}}) => map.said(...map.centre({core})))")
+        origin, holder = re.fullmatch(
+            rf"core .*: tile of {buffer} from (\(\d, \d\))(?:, in (\S+))?, \d+ B", said
+        ).groups()
+        holders.add(holder)
+        rows = {row[0]: row[3] for row in cells(browser, "#facts .wide:first-of-type")}
+        assert rows[holder or buffer] == f"{buffer} {origin}", (buffer, position, core)
+    assert holders == {None, "a.next", "b.next"}
+
+
 def test_tiles_on_the_page_lie_where_python_has_them(browser, tmp_path):
     """Compare the script with `wafer_triton.draw.tiles`, on schedules of every kind and a folded mesh."""
     built = [build(make, "2x3", "fp16") for make in (SUMS | MOVES | LAYERS).values()]
@@ -187,8 +215,15 @@ def test_zoom_and_the_second_algorithm(show):
     assert head == ["", "mesh", "cannon"]
     browser.choose("#second", "2")
     hops = next(row for row in cells(browser, "#counts") if row[0] == "hops")
-    assert [whole(cell) for cell in hops[1:]] == [account(product(name)).hops for name in ("mesh", "summa")]
+    hops = dict(zip(("mesh", "summa"), map(whole, hops[1:]), strict=True))
+    assert hops == {name: account(product(name)).hops for name in hops}
+    assert browser.text("#headline").startswith(f"mesh {hops['mesh']} hops, summa {hops['summa']};")
+    browser.choose("#first", "1")
+    assert browser.text("#headline").startswith(
+        f"cannon {account(product('cannon')).hops} hops, summa {hops['summa']};"
+    )
     browser.choose("#second", "")
+    assert browser.text("#headline").startswith(f"cannon: {account(product('cannon')).hops} hops, ")
     assert browser.value("document.querySelector('#map-second').offsetParent === null")
 
 

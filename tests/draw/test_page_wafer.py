@@ -2,7 +2,7 @@
 
 import re
 
-from pages import IN_CHROMIUM, cells, settled
+from pages import IN_CHROMIUM, cells, evaluate, settled
 from wafer_triton.count.account import account
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.product import recipe
@@ -14,6 +14,8 @@ PAGES = {"wafer": "gemm --m 720 --k 720 --n 720 --mesh 720"}
 
 def test_a_whole_wafer_is_shown_in_blocks(show):
     browser, schedule = show("wafer"), recipe("gemm", Mesh(720, 720), "fp16", ((720, 720), (720, 720)), ()).schedule
+    first, last = evaluate(browser, "(({first, last}) => [first, last])(page.scenes[0].frameAt(page.position))")
+    assert last > first and {schedule.rounds[number].label for number in range(first, last + 1)} == {"gemm"}
     browser.key("Home")
     assert browser.text("#status") == f"Start, before rounds 0 to {len(schedule.rounds) - 1:,}"
     shown = {row[0]: row[1] for row in cells(browser, "#counts")}

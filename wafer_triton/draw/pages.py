@@ -17,7 +17,7 @@ from pathlib import Path
 
 from wafer_triton.device import Device
 from wafer_triton.draw.figure import path_of
-from wafer_triton.draw.scenes import Plain, headlines
+from wafer_triton.draw.scenes import Plain, point_of
 from wafer_triton.errors import DrawError, article, writing
 
 SCRIPTS = ("scene.js", "charts.js", "arrows.js", "map.js", "panels.js", "tips.js", "page.js")
@@ -30,7 +30,7 @@ def page(
     """Write a page of schedules on a device, each as `scene` gives it.
 
     `beside` is the number of the scene that is shown beside the first at the start. `headline` (None: of the scenes
-    shown first) is the point of the page. Raises DrawError if there is nothing to show, OSError for a path that cannot
+    shown) is the point of the page. Raises DrawError if there is nothing to show, OSError for a path that cannot
     be written.
     """
     path = path_of(path)
@@ -46,7 +46,10 @@ def page(
         raise DrawError(f"{title}: a page without a schedule has nothing to show; give one")
     data = {
         "about": about,
-        "headline": headlines(scenes, beside) if headline is None else headline,
+        # of each scene alone, and with each beside it
+        "headlines": [
+            [point_of(own, other) if headline is None else headline for other in (None, *scenes)] for own in scenes
+        ],
         "device": {"name": device.name, "rows": device.rows, "cols": device.cols, "sram": device.sram_bytes},
         "scenes": list(scenes),
         "beside": beside,

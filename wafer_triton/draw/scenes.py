@@ -109,18 +109,14 @@ def scene(schedule: Schedule, name: str = "", values: Values | None = None, fill
     return plain
 
 
-def headlines(scenes: Sequence[Plain], beside: int | None = None) -> str:
-    """Return the point of the first scene, or of its comparison with the scene of number `beside`, in one line."""
-    if not scenes:
-        return ""
-    own = scenes[0]
-    if beside is None:
+def point_of(own: Plain, other: Plain | None = None) -> str:
+    """Return the point of a scene, or of its comparison with another one, in one line."""
+    if other is None:
         counted = own["account"]
         return (
             f"{own['name']}: {counted['hops']:,} hops, {quantity(counted['link_bytes'], 'B')} over links, "
             f"{own['price']['cycles']:,.0f} predicted cycles, {_largest(own)}"
         )
-    other = scenes[beside]
     hops, sent = ([each["account"][name] for each in (own, other)] for name in ("hops", "link_bytes"))
     cycles = [each["price"]["cycles"] for each in (own, other)]
     ratio = cycles[1] / cycles[0]

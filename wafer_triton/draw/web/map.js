@@ -103,11 +103,12 @@ class WaferMap extends Arrows {
     const core = this.at(x, y), { scene } = this;
     if (core === null) return "";
     if (scene.detailed) {
-      const { shown, tiles, parts, fill } = this.tilesShown();
+      const { shown, tiles, parts, inside, fill } = this.tilesShown();
       if (fill) return `core ${scene.coordinates(core)}: ${fill[core]} of ${scene.buffers[shown].slots} slots of ${scene.buffers[shown].name} hold an entry`;
       if (shown < 0 || !tiles || tiles[core] < 0) return `core ${scene.coordinates(core)}`;
       const { name } = scene.buffers[shown], sum = parts[core] > 1 ? `, sum of ${parts[core]} parts` : "";
-      return `core ${scene.coordinates(core)}: tile of ${name} from ${scene.coordinates(tiles[core])}, ${bytes(scene.buffers[shown].bytes)}${sum}`;
+      const holder = inside[core] === shown ? "" : `, in ${scene.buffers[inside[core]].name}`;
+      return `core ${scene.coordinates(core)}: tile of ${name} from ${scene.coordinates(tiles[core])}${holder}, ${bytes(scene.buffers[shown].bytes)}${sum}`;
     }
     const row = Math.floor(core / scene.width / scene.mesh.fold[0] / scene.block), column = Math.floor((core % scene.width) / scene.mesh.fold[1] / scene.block);
     const sum = Object.values(scene.linksOf(this.frame())).reduce((all, load) => all + load[row * Math.ceil(scene.mesh.cols / scene.block) + column], 0);
@@ -142,13 +143,14 @@ class WaferMap extends Arrows {
   // The frame of rounds whose links the map shows; null for the run.
   frame() { return this.show === "links-run" || this.position === 0 ? null : this.scene.frameAt(this.position); }
 
-  // The buffer in view, and of each core the origin of its tile and how many parts that sums.
+  // The buffer in view, and of each core the origin of its tile, how many parts that sums, and which buffer holds it.
   tilesShown() {
     const { scene } = this, moving = this.travel < 1, name = this.show.replace(/^(tiles|parts|fill) /, "");
     const shown = /^(tiles|parts|fill) /.test(this.show) ? scene.buffers.findIndex((buffer) => buffer.name === name) : -1;
     if (shown < 0) return { shown, tiles: null, parts: null };
     if (this.show.startsWith("fill")) return { shown, tiles: null, parts: null, fill: scene.fill(shown) };
-    return { shown, tiles: (moving ? scene.before : scene.last)[shown], parts: (moving ? scene.partsBefore : scene.parts)[shown] };
+    const [tiles, parts, inside] = moving ? [scene.before, scene.partsBefore, scene.insideBefore] : [scene.last, scene.parts, scene.inside];
+    return { shown, tiles: tiles[shown], parts: parts[shown], inside: inside[shown] };
   }
 
   // The ends of the scale of colours, in words; null without one.

@@ -27,7 +27,6 @@ async function start() {
   const stepColours = coloured(together(scenes, "cycles")), bufferColours = coloured(together(scenes, "held"));
   scenes.forEach((scene) => Object.assign(scene, { stepColours, bufferColours }));
   by("about").textContent = data.about;
-  by("headline").textContent = data.headline;
   scenes.forEach((scene, at) => by("first").add(new Option(scene.name, at)));
   by("second").add(new Option("nothing", ""));
   scenes.forEach((scene, at) => by("second").add(new Option(scene.name, at)));
@@ -51,6 +50,7 @@ async function start() {
     by("timeline").className = by("sram").className = second() ? "two" : "";
     page.position = Math.min(page.position, Number(by("slider").max));
     page.window = null;
+    by("headline").textContent = data.headlines[scenes.indexOf(first())][scenes.indexOf(second()) + 1];
     legend("steps", both(), "stepColours", "cycles");
     legend("buffers", both(), "bufferColours", "held");
     numbersPanel(both());

@@ -139,8 +139,8 @@ function sentence(scene, position) {
   const kind = scene.kindAt(position), now = scene.intervalAt(position), last = scene.length - 1;
   if (!kind) return `Start, before rounds 0 to ${number(last)}`;
   const moves = kind.messages ? `${number(kind.messages)} tiles move over at most ${number(kind.hops)} link${kind.hops === 1 ? "" : "s"}, ${bytes(kind.link_bytes)} over links` : "no tile moves";
-  const done = position > scene.length ? "Ended; last round" : "After round";
-  return `${done} ${number(Math.min(position, scene.length) - 1)} (of 0 to ${number(last)}), ${kind.label || "no label"}: ${moves}; predicted cycles ${number(now.start)} to ${number(now.end)} of ${number(scene.price.cycles)}, most for ${largest(now.bounds)}`;
+  const done = position > scene.length ? "Ended; last round" : "After round", run = now.last > now.first ? `rounds ${number(now.first)} to ${number(now.last)} together: ` : "";
+  return `${done} ${number(Math.min(position, scene.length) - 1)} (of 0 to ${number(last)}), ${kind.label || "no label"}: ${moves}; ${run}predicted cycles ${number(now.start)} to ${number(now.end)} of ${number(scene.price.cycles)}, most for ${largest(now.bounds)}`;
 }
 
 // The address of a picture of canvases side by side, below two lines of words.

@@ -74,6 +74,7 @@ class Scene {
     // of every slot, and of the tile in `last`: how many partial results it is the sum of
     this.sums = this.buffers.map(({ given, slots }) => Array.from({ length: slots }, () => new Int32Array(count).fill(given ? 1 : 0)));
     this.parts = this.sums.map(([sums]) => sums.slice());
+    this.inside = this.buffers.map((_, number) => new Int32Array(count).fill(number));  // the buffer that holds the tile in `last`
     this.filled = this.buffers.map(({ slots }) => Array.from({ length: slots }, () => new Uint8Array(count)));
   }
 
@@ -97,12 +98,16 @@ class Scene {
     return this.surveyed;
   }
 
-  // The moment to open a page on: the end of the first run with messages of the step that takes the most cycles.
+  // The moment to open a page on: the end of the first run with messages of the step that takes the most cycles,
+  // in a frame of that step alone if there is one.
   telling() {
     if (this.fills?.length) return this.length;
     const busy = this.timeline.filter(({ first }) => this.kinds[this.rounds[first]].messages);
     const step = busy.reduce((best, { label }) => (best !== null && this.cycles[best] >= this.cycles[label] ? best : label), null);
-    return step === null ? 0 : busy.find(({ label }) => label === step).last + 1;
+    if (step === null) return 0;
+    const own = busy.filter(({ label }) => label === step), labels = this.rounds.map((kind) => this.kinds[kind].label);
+    const alone = own.find(({ last }) => { const frame = this.frameAt(last + 1); return labels.slice(frame.first, frame.last + 1).every((label) => label === step); });
+    return (alone ?? own[0]).last + 1;
   }
 
   // The pictures of tiles: the buffer that moves most comes first, by the parts of its sums if it has some.
@@ -134,7 +139,9 @@ class Scene {
       [tiles[core], sums[number][core]] = [tile, sum];
       this.filled[slot[0]][number][core] = 1;
     });
-    if (tile >= 0) [this.last[Math.floor(tile / count)][core], this.parts[Math.floor(tile / count)][core]] = [tile % count, sum];
+    if (tile < 0) return;
+    const from = Math.floor(tile / count);
+    [this.last[from][core], this.parts[from][core], this.inside[from][core]] = [tile % count, sum, slot[0]];
   }
 
   sumOf(slot, core) {
@@ -147,7 +154,7 @@ class Scene {
     if (end < this.at) this.rewind();
     while (this.at < end) {
       const { exchanges, locals } = this.movesOf(this.rounds[this.at]);
-      [this.before, this.partsBefore] = [this.last, this.parts].map((of) => of.map((tiles) => tiles.slice()));
+      [this.before, this.partsBefore, this.insideBefore] = [this.last, this.parts, this.inside].map((of) => of.map((tiles) => tiles.slice()));
       this.moved = exchanges.flatMap(({ axis, src, dst, send, recv }) => send.flatMap((from, n) => (from < 0 || recv[n] < 0 ? [] : [{
         axis, from, to: recv[n], dst, src, tile: this.slots[src[0]][this.slotOf(src, from)][from], sum: this.sumOf(src, from),
       }])));
