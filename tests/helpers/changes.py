@@ -100,8 +100,9 @@ def drop_message(exchange: Exchange, schedule: Schedule, rng: Generator) -> tupl
         return (replace(exchange, send=np.delete(exchange.send, gone), recv=np.delete(exchange.recv, gone)),)
     apart = line_by_line(exchange, schedule)
     place = tuple(rng.choice(np.argwhere(apart.recv >= 0)))
-    apart.send[place] = apart.recv[place] = -1
-    return (apart,)
+    send, recv = apart.send.copy(), apart.recv.copy()  # a schedule's positions are read-only
+    send[place] = recv[place] = -1
+    return (replace(apart, send=send, recv=recv),)
 
 
 def drop_line(exchange: Exchange, schedule: Schedule, rng: Generator) -> tuple[Exchange, ...]:
