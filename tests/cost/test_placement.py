@@ -55,7 +55,7 @@ def test_a_plan_has_the_faster_placement_and_its_bound():
     assert best.prefill_seconds < spread.prefill_seconds and best.decode_seconds == spread.decode_seconds
     assert 0 < best.s_mbu < best.s_mbu_in_regions == 8 / 64
     for device, held in (("wse2", "36,642,816,000"), ("wse3", "36,642,816,000")):
-        with pytest.raises(MeshError, match=f"take 61,064,245,248 B in fp16, .* hold {held} B; .* or a smaller model"):
+        with pytest.raises(MeshError, match=f"take 61,064,245,248 B in fp16, .* hold {held} B"):
             search.plan(model="qwen3-30b-a3b", device=device, input=1024, output=16, sides=[700])
 
 
