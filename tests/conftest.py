@@ -108,8 +108,6 @@ def pytest_sessionfinish() -> None:
 def pytest_collection_finish() -> None:
     """Exempt all objects that exist before the first test from garbage collection, which saves walking them."""
     gc.freeze()
-    frozen = gc.get_freeze_count()
-    gc.get_freeze_count = lambda: frozen  # Python counts them one by one, and every estimate asks whether there are any
 
 
 @pytest.fixture(autouse=True)

@@ -31,7 +31,7 @@ sys.exit(main())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [10, 10_000, 300_000, 1_000_000])
+@pytest.mark.parametrize("number", [10, 300_000])
 def test_one_line_at_any_call(number):
     done = subprocess.run([sys.executable, "-c", CODE.format(number=number)], capture_output=True, text=True)
     assert done.returncode == 130 and done.stderr.endswith("interrupted\n") and "Traceback" not in done.stderr

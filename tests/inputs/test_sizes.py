@@ -2,12 +2,16 @@
 
 import json
 from dataclasses import replace
+from math import comb
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from wafer_triton import estimate
 from wafer_triton.cli import main as cli
-from wafer_triton.errors import ConfigError
+from wafer_triton.errors import ConfigError, WaferError
+from wafer_triton.schedule.expert_places import expected_demand
 from wafer_triton.shape.published import MODELS
 from wafer_triton.shape.read import of_sizes, positions, shape_of
 
@@ -78,3 +82,26 @@ def test_every_command_takes_sizes(line: str, tmp_path: Path, monkeypatch, capsy
     assert cli.main([*line.split(), "--model", SIZES + ",vocab=200"]) == 0, capsys.readouterr().err
     assert cli.main([*line.split(), "--model", "dim=96,ffn=160"]) == 2
     assert "heads, layers missing" in capsys.readouterr().err
+
+
+def test_whole_numbers_of_numpy_are_numbers():
+    found = estimate.gemv(mesh=4, k=np.int64(64), n=np.uint8(64))
+    assert found == estimate.gemv(mesh=4, k=64, n=64)
+    # as numbers of Python, which do not overflow
+    large = {"mesh": 32, "m": 2**9, "k": 2**9, "n": 2**9}
+    assert estimate.gemm(**{name: np.int16(size) for name, size in large.items()}) == estimate.gemm(**large)
+    for value in (True, np.bool_(True), 4.0, "4"):
+        with pytest.raises(WaferError, match="k = .* must be a whole number of at least 1"):
+            estimate.gemv(mesh=4, k=value, n=64)
+
+
+def test_many_tokens_are_expected_by_logarithms():
+    """Binomial coefficients of thousands of rows are beyond floats; of few rows both ways agree."""
+    assert 512 * 8 // 4 < expected_demand(8, 4, 512, 16) < 512 * 8
+    for top_k, regions, tokens, rows in ((8, 16, 17, 240), (2, 4, 9, 8), (8, 64, 40, 100)):
+        n, odds, above = tokens * top_k, 1 / regions, 1.0
+        for most in range(n):
+            above -= comb(n, most) * odds**most * (1 - odds) ** (n - most)
+            if rows * regions * above < 1:
+                break
+        assert expected_demand(top_k, regions, tokens, rows) == max(1, most)

@@ -7,7 +7,6 @@ handled before other modules are imported, so that it prints one line even then.
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import sys
@@ -32,7 +31,6 @@ def main(argv: list[str] | None = None) -> int:
         return _main(None)
     finally:
         _stop_at_once()
-        gc.freeze()  # Python's last garbage collections would walk all kept prices, a sixth of a plan's time
 
 
 def parser() -> argparse.ArgumentParser:
