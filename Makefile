@@ -35,7 +35,7 @@ test: .venv/.installed  ## what a change needs: lint, types, the tests that are 
 small-tests: .venv/.installed
 	$(PYTEST) -m "not large"
 
-all: .venv/.installed  ## the rest: planted faults, other targets, whole models, searches, large meshes, ranks, pages
+all: .venv/.installed  ## the rest: planted faults, other machines, whole models, searches, large meshes, ranks, pages, training
 	$(BIN)/python tests/helpers/planted.py
 	$(PYTEST) -m large
 	WAFER_REHEARSE=1 $(PYTEST) tests/gpu
