@@ -208,3 +208,58 @@ def test_a_model_is_for_one_thread_at_a_time(tmp_path):
         done.set()
     thread.join()
     assert model.count == 1 and len(said) == 1
+
+
+def test_a_run_that_spans_a_repetition_of_turning_rows_counts_as_its_rounds():
+    b = Builder(Mesh(4, 4), "spanning")
+    b.buffer("a", (1,), "fp32", "input")
+    b.buffer("c", (1,), "fp32", "output")
+    b.repeat(8, lambda t: b.round(b.exchange("x", "a", "c", [0, 1], [1, 2], [t % 4])), rows=np.roll(np.arange(4), -1))
+    built = b.build()
+    flat = Schedule("flat", built.mesh, built.buffers, tuple(built.rounds))
+    assert account(built).hops == account(flat).hops
+    assert price(built).cycles == pytest.approx(price(flat).cycles)
+
+
+@pytest.mark.parametrize(
+    ("send", "recv", "fact"),
+    [
+        ([[0], [0], [-1]], [[1], [2], [-1]], "3"),
+        ([[0], [0], [3], [0]], [[1], [2], [-1], [3]], "receiver"),
+        ([[0, 0]] * 3 + [[-1, -1]], [[1, -2]] * 3 + [[-1, -1]], "-2"),
+    ],
+    ids=["too few lines", "a sender alone", "off the mesh"],
+)
+def test_lines_spelled_out_are_judged_before_idle_ones_go(send, recv, fact):
+    b = Builder(Mesh(4, 4), "lines")
+    b.buffer("a", (1,), "fp32", "input")
+    b.buffer("c", (1,), "fp32", "output")
+    b.round(b.exchange("x", "a", "c", send, recv))
+    with pytest.raises(ScheduleError, match=fact):
+        b.build()
+
+
+def test_rows_do_not_change_moves_along_y_within_a_repetition_of_rounds():
+    b = Builder(Mesh(3, 3), "nested")
+    b.buffer("a", (1,), "fp32", "input")
+    b.buffer("c", (1,), "fp32", "output")
+    with pytest.raises(ScheduleError, match="along y"):
+        b.repeat(
+            3, lambda o: b.repeat(2, lambda i: b.round(b.exchange("y", "a", "c", [0], [1]))), rows=np.array([1, 2, 0])
+        )
+
+
+def test_a_buffer_of_one_slot_may_be_sent_by_core():
+    b = Builder(Mesh(1, 3), "by core")
+    b.buffer("a", (1,), "fp32", "input")
+    b.buffer("c", (1,), "fp32", "output")
+    b.round(b.exchange("x", Slot("a", np.zeros(3, int)), "c", [0, 1, 2], [1, 2, 0]))
+    for exchange in EXCHANGES:
+        program = TorchExecutor(exchange=exchange).bind(b.build(), {"a": torch.arange(3.0).view(1, 3, 1)})
+        program.run()
+        assert program.read("c").flatten().tolist() == [2, 0, 1], exchange
+
+
+def test_a_copied_executor_has_memory_of_its_own():
+    on = TorchExecutor()
+    assert copy.deepcopy(on).workspace is not on.workspace

@@ -69,7 +69,10 @@ def _pieces(steps: Iterable[Step]) -> Iterator[tuple[Run, int]]:
             yield step, 1
         elif isinstance(step, Repeat):
             once = _joined(_pieces(step.steps))
-            if step.times <= 3 or _goes_on(once[-1][0][-1], once[0][0][0]):  # one run may span the repetitions
+            spans = _goes_on(once[-1][0][-1], once[0][0][0])  # one run may span the repetitions
+            if spans and step.rows is not None:  # whose data does not go on along the same rows
+                yield from (((round_,), 1) for round_ in step.flat)
+            elif step.times <= 3 or spans:
                 for _ in range(step.times):
                     yield from once
             else:

@@ -126,6 +126,10 @@ class Workspace:
         self._lock = Lock()
         self._bytes, self._used = torch.empty(0, dtype=torch.uint8, device=device), 0
 
+    def __reduce__(self) -> tuple[type[Workspace], tuple[str]]:
+        """Copy and pickle as new memory."""
+        return Workspace, (self.device,)
+
     @contextmanager
     def alone(self, name: str) -> Iterator[None]:
         """Run steps of the schedule `name`; BackendError while another thread runs steps on the same memory."""

@@ -138,7 +138,7 @@ class _Elision:
         slots = {
             self.memory.buffers[slot.buffer].slots for exchange in exchanges for slot in (exchange.src, exchange.dst)
         }
-        if len({exchange.src for exchange in exchanges}) > 1 or slots != {1} or exchanges[0].src.index != 0:
+        if len({exchange.src for exchange in exchanges}) > 1 or slots != {1} or exchanges[0].src.index is None:
             return None
         mesh = self.memory.mesh
         pairs = [(exchange.receivers.flat(mesh), exchange.senders.flat(mesh)) for exchange in exchanges]

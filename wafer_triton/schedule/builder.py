@@ -146,7 +146,10 @@ class Builder:
                 f"or one for all"
             )
         of = np.broadcast_to(of, to.shape)
-        if to.ndim == 2 and line_numbers is None and (idle := (to < 0).all(1)).any() and not idle.all():
+        across = self.mesh.length("y" if axis == "x" else "x")
+        idle = (to == -1).all(1) & (of == -1).all(1) if to.shape[1:] and len(to) == across else np.zeros(1, bool)
+        none = np.array_equal(to == -1, of == -1) and min(to.min(initial=0), of.min(initial=0)) >= -1
+        if line_numbers is None and none and idle.any() and not idle.all():
             line_numbers = np.flatnonzero(~idle)  # which `lines` would say
             of, to = of[line_numbers], to[line_numbers]
             if (of == of[0]).all() and (to == to[0]).all():
@@ -254,8 +257,8 @@ class Builder:
         if not np.array_equal(np.sort(rows), np.arange(self.mesh.shape[0])):
             count = self.mesh.shape[0]
             raise ScheduleError(f"{self.name}: rows {rows!r} of repeat do not name each of {count} rows once")
-        for step in steps:
-            for exchange in step.exchanges if isinstance(step, Round) else ():
+        for round_ in flat(steps):
+            for exchange in round_.exchanges:
                 if exchange.axis == "y":
                     ends = exchange.send * len(rows) + exchange.recv
                     after = rows[exchange.send] * len(rows) + rows[exchange.recv]

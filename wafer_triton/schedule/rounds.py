@@ -127,7 +127,7 @@ class Buffer:
 class Slot:
     """A slot of a buffer: a number, or one per position along `axis`; None means the whole buffer as one tile.
 
-    Slots are equal if every core uses the same one.
+    Slots of equal content are equal: the same number, or the same numbers along the same axis.
     """
 
     buffer: str
