@@ -14,7 +14,11 @@ def test_a_command_that_went_says_so(command, capsys):
 
 
 @pytest.mark.parametrize("flag", sorted(gone.OPTIONS))
-def test_an_option_that_went_says_so(flag, capsys):
-    assert main(["plan", flag]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and f"`{flag}` went in 0.2" in said and gone.OPTIONS[flag] in said
+def test_an_option_that_went_says_so_where_it_was(flag, capsys):
+    had, instead = gone.OPTIONS[flag]
+    for command in had.split(", "):
+        assert main([*command.split(), flag]) == 2
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1 and f"`{flag}` went in 0.2: {instead}" in said, command
+    assert main(["devices", flag]) == 2
+    assert "went in 0.2" not in capsys.readouterr().err

@@ -90,8 +90,9 @@ class _Parser(argparse.ArgumentParser):
             flag = arg.partition("=")[0]
             if not arg.startswith("--") or type(known.get(last)) is argparse._StoreAction:  # a value, which it refuses
                 continue
-            if flag not in known and flag in gone.OPTIONS:
-                self.error(f"`{flag}` went in 0.2: {gone.OPTIONS[flag]}")
+            had, instead = gone.OPTIONS.get(flag, ("", ""))
+            if flag not in known and self.prog.removeprefix("wafer-triton ") in had.split(", "):
+                self.error(f"`{flag}` went in 0.2: {instead}")
             if flag not in known:
                 near = difflib.get_close_matches(flag, known, n=1, cutoff=0.75)
                 words = " ".join((arg, *takewhile(lambda word: not word.startswith("-"), before[number + 1 :])))

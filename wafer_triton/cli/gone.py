@@ -13,27 +13,53 @@ COMMANDS: dict[str, str] = {
     "show request": "estimate request has its times",
     "train": "it trained one toy model; docs/temp.md runs a streamed product with values, `plan-training` plans a step",
 }
-OPTIONS: dict[str, str] = {
-    "--against": "the CSV of a sweep has all columns",
-    "--cache": "of `serve` it could reserve room for an answer of known length; caches always grow and preempt now",
-    "--copies": "give --experts regions, where every expert has one region",
-    "--cv": "of `serve` it made bursts; give a trace of your own by --requests",
-    "--draw": "give --json, which has the numbers of the picture",
-    "--as-if": "a model that does not fit has no time; smallest_mesh(...) and what_fits(...) search what fits",
-    "--hardware-price": "the cost of a run is its energy a token",
-    "--kwh-price": "the cost of a run is its energy a token",
-    "--lifetime-hours": "the cost of a run is its energy a token",
-    "--order": "of `serve` it let short prompts begin first; first come is first served now",
-    "--out": "`plan-training` and `cap` draw no picture; --json has their numbers",
-    "--pause": "of `serve` users went; give --rate or --requests",
-    "--perplexity": "give --accuracy",
-    "--program": "a model's own program is priced; `reproduce` prices the one of the paper",
-    "--picture": "a sweep draws one picture, its curves",
-    "--rate": "it was of `plan --slo`; `serve --rate` simulates requests at a rate",
-    "--round": "`show` has the tiles of every round",
-    "--slo": "its plan missed the best goodput by 8 to 10 times; `serve --slo` counts the goodput of a policy",
-    "--sweep": "of `serve`: run it for each value; --json has the figures",
-    "--trace": "of `serve` it wrote a run for Perfetto; --out has the times of each request",
-    "--trim": "a phase takes its whole mesh; a mesh of fewer rows has less padding",
-    "--users": "of `serve` users went; give --rate or --requests",
+# Each with the commands that had it.
+OPTIONS: dict[str, tuple[str, str]] = {
+    "--against": ("sweep", "the CSV of a sweep has all columns"),
+    "--as-if": (
+        "estimate decode, estimate prefill, estimate request, estimate cap, estimate batch, "
+        "explain decode, explain prefill, explain request, explain cap, explain batch",
+        "a model that does not fit has no time; smallest_mesh(...) and what_fits(...) search what fits",
+    ),
+    "--cache": ("serve", "it could reserve room for an answer of known length; caches always grow and preempt now"),
+    "--copies": (
+        "generate, estimate prefill, estimate request, plan, explain prefill, explain request",
+        "give --experts regions, where every expert has one region",
+    ),
+    "--cv": ("serve", "it made bursts; give a trace of your own by --requests"),
+    "--draw": (
+        "explain gemm, explain gemv, explain decode, explain prefill, explain request, explain cap, "
+        "explain batch, explain kv, serve",
+        "give --json, which has the numbers of the picture",
+    ),
+    "--hardware-price": ("cap", "the cost of a run is its energy a token"),
+    "--kwh-price": ("cap", "the cost of a run is its energy a token"),
+    "--lifetime-hours": ("cap", "the cost of a run is its energy a token"),
+    "--order": ("serve", "it let short prompts begin first; first come is first served now"),
+    "--out": ("cap, plan-training", "there is no picture any more; --json has its numbers"),
+    "--pause": ("serve", "users went; give --rate or --requests"),
+    "--perplexity": ("cap", "give --accuracy"),
+    "--picture": ("sweep", "a sweep draws one picture, its curves"),
+    "--program": (
+        "estimate decode, estimate prefill, estimate request, estimate kv, plan, explain decode, "
+        "explain prefill, explain request, explain kv",
+        "a model's own program is priced; `reproduce` prices the one of the paper",
+    ),
+    "--rate": ("plan", "it was of `plan --slo`; `serve --rate` simulates requests at a rate"),
+    "--round": ("draw gemm, draw gemv, draw all-reduce, draw schedule", "`show` has the tiles of every round"),
+    "--routing": (
+        "generate, estimate prefill, estimate request, plan, explain prefill, explain request",
+        "it was for copies of hot experts; `estimate cap --routing` stays",
+    ),
+    "--slo": (
+        "plan",
+        "its plan missed the best goodput by 8 to 10 times; `serve --slo` counts the goodput of a policy",
+    ),
+    "--sweep": ("serve", "run it for each value; --json has the figures"),
+    "--trace": ("serve", "it wrote a run for Perfetto; --out has the times of each request"),
+    "--trim": (
+        "estimate decode, estimate prefill, explain decode, explain prefill",
+        "a phase takes its whole mesh; a mesh of fewer rows has less padding",
+    ),
+    "--users": ("serve", "users went; give --rate or --requests"),
 }
