@@ -37,7 +37,7 @@ LAUNCH_PER_ROUND = "explicit, a launch a round"  # a row for GPUs; "explicit" ha
 CALLS = {f"public call, {exchange}": exchange for exchange in EXCHANGES}  # scatter, run and gather
 # rows that copy tiles in every round: their exchanged bytes count as traffic of the memory
 MOVING = ("explicit", LAUNCH_PER_ROUND, "public call, explicit", "emulation")
-# rows for GPUs: how an elided product loads its tiles, see kernels/blocks.py; the row "elided" takes the fastest way
+# rows for GPUs: how an elided product loads its tiles, see kernels/elided.py; the row "elided" takes the fastest way
 TILES = {"elided, tiles by loads": "loads", "elided, tiles by warp groups": "warps"}
 
 

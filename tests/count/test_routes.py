@@ -7,7 +7,7 @@ import pytest
 
 from route_walk import validate_routes
 from wafer_triton.count.numbers import EAST
-from wafer_triton.count.routes import colours, limit, routes
+from wafer_triton.count.routes import colours, excess, routes
 from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError
@@ -222,34 +222,18 @@ def on(example: Schedule, most: int | None) -> Schedule:
     return replace(example, mesh=replace(example.mesh, device=replace(device("wse2"), name="mine", routes=most)))
 
 
-def test_within_the_limit_nothing_changes():
+def test_within_the_limit_nothing_is_found():
     for most in (12, None):
-        needed = limit(on(gemm(Mesh(4, 4)), most))
-        assert (needed.relayed, max(needed.stages)) == (False, 1)
+        assert excess(on(gemm(Mesh(4, 4)), most)) is None
 
 
-def test_one_route_too_many_is_refused_with_core_count_and_limit():
-    with pytest.raises(ScheduleError) as caught:
-        limit(on(gemm(Mesh(5, 5)), 11))
-    assert str(caught.value).startswith("mesh gemm [5, 5] x [5, 5], round ")
-    assert "core (2, 2) needs 12 routes, the mesh 12 colours in all; mine has 11; relay it" in str(caught.value)
+def test_one_route_too_many_is_named_with_core_count_and_limit():
+    found = excess(on(gemm(Mesh(5, 5)), 11))
+    assert found.core == (2, 2) and "core (2, 2) needs 12 routes" in found.message and "mine has 11" in found.message
 
 
-def test_a_relayed_schedule_pays_a_stage_for_every_hop():
-    example = on(gemm(Mesh(8, 8), "cannon"), 11)
-    needed = limit(example, "relay")
-    assert needed.relayed
-    assert needed.routes.colours == 8, "in and out, to each of four neighbours"
-    shifts = sum(bool(one.exchanges) for one in example.rounds)
-    more = sum(stages - 1 for stages in needed.stages if stages)
-    assert more == shifts * (7 - 1), "the wrap-around crosses all eight cores"
-    with pytest.raises(ScheduleError, match="mine has 7, with every message relayed core by core already"):
-        limit(on(example, 7), "relay")
-
-
-def test_an_unknown_policy_is_refused():
-    with pytest.raises(ScheduleError, match="policy 'hope' is neither 'relay' nor 'refuse'"):
-        limit(gemm(Mesh(2, 2)), "hope")
+def test_relayed_messages_have_a_route_in_and_out_of_each_neighbour():
+    assert routes(on(gemm(Mesh(8, 8), "cannon"), 11), relayed=True).colours == 8
 
 
 def test_colours_by_exchange():

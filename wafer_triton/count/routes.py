@@ -24,9 +24,8 @@ from numpy.typing import NDArray
 
 from wafer_triton.count.circuits import Lines, collect, groups_of, meeting
 from wafer_triton.count.numbers import circuits_of
-from wafer_triton.count.traffic import Traffic
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import ScheduleError, check_type
+from wafer_triton.errors import check_type
 from wafer_triton.schedule.repeat import Repeat, Section
 from wafer_triton.schedule.rounds import Exchange, Index, Round
 from wafer_triton.schedule.rules import Finding, title
@@ -152,43 +151,6 @@ def _exchanges(steps: Iterable[Step], turning: Repeat | None) -> Iterator[tuple[
 
 # Colours of a mesh by its messages, with the schedule that keeps their index arrays alive.
 _WAYS: dict[tuple[tuple[int, int], tuple[int, int], frozenset[Hashable]], tuple[Schedule, int]] = {}
-
-
-@dataclass(frozen=True, eq=False)
-class RouteUse:
-    """The routes of a schedule beside its device's number, and the routing stages that relaying costs."""
-
-    routes: Routes
-    relayed: bool
-    stages: tuple[int, ...]  # routing stages of every round: 1, or if relayed the hops of its longest move
-
-
-def limit(schedule: Schedule, policy: str = "refuse") -> RouteUse:
-    """Return the use of routes by a schedule; over its device's number, `policy` says "relay" or "refuse".
-
-    Relayed messages go core by core. Raises ScheduleError if `policy` refuses, or if relayed messages
-    need too many routes, too. The error names the count, the limit, the fullest core and the round.
-    """
-    if policy not in ("relay", "refuse"):
-        raise ScheduleError(f"{schedule.name}: policy {policy!r} is neither 'relay' nor 'refuse'")
-    needed = routes(schedule)
-    over = excess(schedule, needed)
-    if over is None:
-        return RouteUse(needed, False, tuple(int(bool(round_.exchanges)) for round_ in schedule.rounds))
-    if policy == "refuse":
-        hint = "relay it core by core (policy='relay'), which costs routing stages, or use an algorithm with fewer"
-        raise ScheduleError(f"{over.message}; {hint}")
-    needed = routes(schedule, relayed=True)
-    over = excess(schedule, needed)
-    if over is not None:
-        raise ScheduleError(f"{over.message}, with every message relayed core by core already")
-    traffic = Traffic(schedule)
-    # any exchange costs a stage, even one inside cores
-    stages = {
-        id(round_): max((max(1, traffic.moves(exchange).hops) for exchange in round_.exchanges), default=0)
-        for round_ in schedule.rounds
-    }
-    return RouteUse(needed, True, tuple(stages[id(round_)] for round_ in schedule.rounds))
 
 
 def excess(schedule: Schedule, needed: Routes | None = None) -> Finding | None:
