@@ -87,11 +87,8 @@ class DecoderConfig(DecoderShape):
     @property
     def context(self) -> int:
         """The most tokens of a text: `max_position_embeddings`, or the length to which rope scaling stretches it."""
-        if self.rope_scaling is None:
-            return self.max_position_embeddings
-        trained = self.rope_scaling.original_max_position_embeddings
-        trained = self.max_position_embeddings if self.rope_scaling.kind == "linear" else trained
-        return max(self.max_position_embeddings, int(self.rope_scaling.factor * trained))
+        most = self.max_position_embeddings
+        return most if self.rope_scaling is None else self.rope_scaling.context(most)
 
     def room(self, count: int) -> None:
         """Raise CacheError unless a text may have `count` tokens."""

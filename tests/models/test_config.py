@@ -9,7 +9,7 @@ from wafer_triton.errors import CheckpointError, ConfigError
 from wafer_triton.models.config import DecoderConfig, RopeScaling
 from wafer_triton.models.random import config_of
 from wafer_triton.place.need import param_shapes
-from wafer_triton.shape.read import shape_of
+from wafer_triton.shape.read import positions, shape_of
 
 LLAMA = {
     "model_type": "llama",
@@ -236,17 +236,31 @@ def test_from_folder_names_a_bad_file(tmp_path, text, message):
         DecoderConfig.from_folder(tmp_path)
 
 
-def test_rope_scaling_sets_the_context():
-    stretch = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
-    known = {
-        "plain": None,
-        "linear": {"type": "linear", "factor": 2.0},
-        "yarn": stretch,
-        "shorter": stretch | {"factor": 0.5},
-    }
-    contexts = {name: DecoderConfig.from_dict(LLAMA | {"rope_scaling": rope}).context for name, rope in known.items()}
-    most = LLAMA["max_position_embeddings"]
-    assert contexts == {"plain": most, "linear": 2 * most, "yarn": max(most, 512), "shorter": most}
+YARN_128 = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
+CONTEXTS = {  # of a model with 128 positions; the file of a "llama3" names the stretched length
+    "plain": ({"rope_type": "default"}, {}, 128),
+    "linear": ({"rope_type": "linear", "factor": 2.0}, {}, 256),
+    "dynamic": ({"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 32}, {}, 256),
+    "llama3": (LLAMA3 | {"factor": 32.0}, {}, 128),
+    "yarn": (YARN_128, {}, 512),
+    "yarn-fraction": (YARN_128 | {"factor": 2.5}, {}, 320),
+    "yarn-shorter": (YARN_128 | {"factor": 0.5}, {}, 128),
+    "yarn-trained-outside": (YARN_128, {"original_max_position_embeddings": 64}, 256),
+    "yarn-stretched-already": (YARN_128 | {"original_max_position_embeddings": 32}, {}, 128),
+    "yarn-trained-unsaid": ({"rope_type": "yarn", "factor": 3.0}, {}, 384),
+}
+
+
+@pytest.mark.parametrize(("rope", "more", "most"), CONTEXTS.values(), ids=CONTEXTS)
+@pytest.mark.parametrize("spelling", ["rope_scaling", "rope_parameters"])
+def test_rope_scaling_sets_the_context_of_runs_and_prices(rope, more, most, spelling, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA | more | {spelling: rope}))
+    assert (DecoderConfig.from_folder(tmp_path).context, positions(tmp_path)) == (most, most)
+
+
+@pytest.mark.parametrize("name", ["llama3.1-8b", "llama3.2-1b"])
+def test_a_published_model_has_as_many_positions_as_its_maker_says(name):
+    assert (config_of(name).context, positions(name)) == (131072, 131072)
 
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}

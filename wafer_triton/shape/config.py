@@ -91,6 +91,16 @@ class RopeScaling:
                 f"high_freq_factor = {self.high_freq_factor}"
             )
 
+    def context(self, positions: int) -> int:
+        """Return the most tokens of a text of a model with `max_position_embeddings` = `positions`.
+
+        Files with "llama3" name the stretched length already; `factor` stretches what the other kinds were trained on.
+        """
+        if self.kind == "llama3":
+            return positions
+        trained = self.original_max_position_embeddings if self.kind == "yarn" else positions
+        return max(positions, int(self.factor * trained))
+
 
 def features(name: str, values: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
     """Return the base and the scaling of rotary frequencies; ConfigError for a feature that is not computed here.

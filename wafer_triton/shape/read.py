@@ -212,12 +212,8 @@ def positions(model: Model) -> int | None:
         return None
     path = located(base)
     values = MODELS[str(base)] if path is None else read_json(path)
-    most = values.get("max_position_embeddings")
-    rope = values.get("rope_scaling")
-    if most is None or not isinstance(rope, dict) or not isinstance(rope.get("factor"), int | float):
-        return most
-    trained = most if rope.get("rope_type") == "linear" else rope.get("original_max_position_embeddings", most)
-    return max(most, int(rope["factor"] * trained))
+    most, (_, scaling) = values.get("max_position_embeddings"), features(str(base), values)
+    return most if most is None or scaling is None else scaling.context(most)
 
 
 def located(model: Any) -> Path | None:
