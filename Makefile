@@ -90,7 +90,7 @@ rehearse: .venv/.installed  ## `make gpu` with small rows on a CPU; its parts ar
 pictures: .venv/.installed  ## draw the pictures of README.md and docs anew, in docs/pictures
 	$(BIN)/python docs/pictures/draw.py
 
-screenshot: .venv/.installed  ## take the screenshot of docs/cli.md anew, with Chromium
+screenshot: .venv/.installed  ## take the screenshot of docs/reference.md anew, with Chromium
 	PYTHONPATH=tests/helpers $(BIN)/python tests/helpers/screenshot.py
 
 docs: .venv/.installed  ## build the site of docs/ into build/site

@@ -62,7 +62,7 @@ def _title(page: str) -> str:
 def reference() -> str:
     """Return the public names with their signatures and docstrings."""
     parts = [
-        "# Reference\n",
+        "# API\n",
         "All names are importable from `wafer_triton`, which loads a name when it is asked for.\n",
     ]
     for name in wafer_triton.__all__:

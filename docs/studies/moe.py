@@ -113,7 +113,7 @@ direct circuits would need one for every pair of cores.
 ## MoE-CAP's measures
 
 MoE-CAP (arXiv 2412.07067) says how to measure sparse models. A run has the measures by phase, `estimate cap` has them
-for a routing, and `wafer-triton cap` compares runs ([cli.md](cli.md)).
+for a routing, and `wafer-triton cap` compares runs ([reference.md](reference.md)).
 
 | measure | definition |
 | --- | --- |

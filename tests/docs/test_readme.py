@@ -22,7 +22,7 @@ from wafer_triton.models import demo
 
 ROOT = Path(__file__).resolve().parents[2]
 README, CONTRIBUTING, GLOSSARY = (ROOT / name for name in ("README.md", "CONTRIBUTING.md", "docs/glossary.md"))
-LIBRARY, VALIDATION, PICTURES = ROOT / "docs/python.md", ROOT / "docs/validation.md", ROOT / "docs/pictures"
+LIBRARY, VALIDATION, PICTURES = ROOT / "docs/reference.md", ROOT / "docs/validation.md", ROOT / "docs/pictures"
 SCREENSHOT = "page.png"  # by tests/draw/test_page.py, as it takes a browser
 FOLDERS = {page.name: page.parent for page in (README, CONTRIBUTING, LIBRARY)}
 PAGES = {page.name: page.read_text(encoding="utf-8") for page in (README, CONTRIBUTING, LIBRARY)}

@@ -1,4 +1,4 @@
-"""Photograph a page for docs/cli.md with Debian's Chromium: `make screenshot`."""
+"""Photograph a page for docs/reference.md with Debian's Chromium: `make screenshot`."""
 
 import tempfile
 from pathlib import Path

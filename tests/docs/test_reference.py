@@ -1,4 +1,4 @@
-"""docs/cli.md: its commands and options are the parser's, and its examples print the output shown.
+"""docs/reference.md: its commands and options are the parser's, and its examples print the output shown.
 
 Run as a program, it writes the repeatable outputs anew; with `--all` it also writes the outputs of commands that run
 a model.
@@ -18,7 +18,7 @@ import pytest
 
 from wafer_triton.cli.main import main, parser
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference.md"
 TIMED = ("generate", "cap", "bench")  # they run a checkpoint, need such a run, or time
 FITTED = ("validate", "fit")  # slow, and a solver's last digits are its own
 BLOCK = re.compile(r"^```console\n\$ wafer-triton (.*)\n((?:.*\n)*?)```$", re.MULTILINE)
