@@ -1,5 +1,6 @@
 """The configuration of a decoder, read from a Hugging Face `config.json` and checked (see `shape.config`)."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -56,13 +57,22 @@ class DecoderConfig(DecoderShape):
 
     @classmethod
     def from_file(cls, path: Path) -> "DecoderConfig":
-        """Return the configuration in a `config.json` and the `generation_config.json` beside it; else ConfigError."""
+        """Return the configuration in a `config.json` and the `generation_config.json` beside it; else ConfigError.
+
+        Warns of settings that are not obeyed though they change a greedy text. As in transformers, those of
+        `config.json` count where there is no other file.
+        """
         values, beside = read_json(path), path.with_name("generation_config.json")
-        if beside.exists():
-            generation = read_json(beside)
-            _token_ids(str(beside), "eos_token_id", generation)
-            if generation.get("eos_token_id") is not None:
-                values = {**values, "eos_token_id": generation["eos_token_id"]}
+        source = beside if beside.exists() else path
+        generation = read_json(source)
+        _token_ids(str(source), "eos_token_id", generation)
+        if generation.get("eos_token_id") is not None:
+            values = {**values, "eos_token_id": generation["eos_token_id"]}
+        if ignored := [key for key, neutral in _CHANGE_TOKENS.items() if generation.get(key) not in (None, neutral)]:
+            warnings.warn(
+                f"{source}: not obeyed here: {', '.join(ignored)}; transformers obeys them, so its tokens may differ",
+                stacklevel=2,
+            )
         return replace(cls.from_dict(values, name=str(path)), name=name_of(path))
 
     @classmethod
@@ -115,6 +125,17 @@ class DecoderConfig(DecoderShape):
         frequencies, factor = self.inv_freq(length)
         angle = position[:, None].float() * frequencies[None, :]
         return angle.cos() * factor, angle.sin() * factor
+
+
+# Settings that change a greedy text of transformers, each with the value, beside null, that does not.
+_CHANGE_TOKENS: Mapping[str, Any] = {
+    "repetition_penalty": 1, "encoder_repetition_penalty": 1, "no_repeat_ngram_size": 0,
+    "encoder_no_repeat_ngram_size": 0, "bad_words_ids": None, "sequence_bias": None, "suppress_tokens": [],
+    "begin_suppress_tokens": [], "forced_bos_token_id": None, "forced_eos_token_id": None, "min_length": 0,
+    "min_new_tokens": 0, "exponential_decay_length_penalty": None, "num_beams": 1, "constraints": None,
+    "force_words_ids": None, "penalty_alpha": 0, "dola_layers": None, "guidance_scale": 1, "watermarking_config": None,
+    "token_healing": False, "stop_strings": None, "max_time": None,
+}  # fmt: skip
 
 
 def _token_ids(name: str, key: str, values: Mapping[str, Any]) -> tuple[int, ...]:

@@ -1,4 +1,5 @@
 import json
+import warnings
 from dataclasses import replace
 from math import prod
 
@@ -223,6 +224,30 @@ def test_from_folder(tmp_path):
     assert DecoderConfig.from_folder(tmp_path) == DecoderConfig.from_dict(LLAMA, name=tmp_path.name)
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [2, 5]}')
     assert DecoderConfig.from_folder(str(tmp_path)).eos_token_ids == (2, 5)
+
+
+@pytest.mark.parametrize(
+    ("file", "more", "named"),
+    [
+        ({"repetition_penalty": 1.05, "num_beams": 1, "top_p": 0.8, "temperature": 0.7}, {}, ["repetition_penalty"]),
+        ({"bad_words_ids": [[3]], "num_beams": 4, "max_length": 9}, {}, ["bad_words_ids", "num_beams"]),
+        ({"penalty_alpha": 0.6, "stop_strings": ["."]}, {}, ["penalty_alpha", "stop_strings"]),
+        ({"forced_eos_token_id": 0}, {"repetition_penalty": 1.2}, ["forced_eos_token_id"]),
+        (None, {"repetition_penalty": 1.2, "min_length": 0}, ["repetition_penalty"]),
+        ({}, {"repetition_penalty": 1.2}, []),
+        ({"repetition_penalty": 1, "min_length": 0, "suppress_tokens": None, "do_sample": True}, {}, []),
+    ],
+)
+def test_settings_of_generation_that_are_not_obeyed_are_named_once(tmp_path, file, more, named):
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA | more))
+    if file is not None:
+        (tmp_path / "generation_config.json").write_text(json.dumps(file))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        DecoderConfig.from_folder(tmp_path)
+    said = [str(warning.message) for warning in caught]
+    assert [key for key in {**(file or {}), **more} if any(key in text for text in said)] == named
+    assert len(said) == bool(named)
 
 
 @pytest.mark.parametrize(

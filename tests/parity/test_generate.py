@@ -1,5 +1,7 @@
 """Generation: sampling, batches of unequal prompts, stops, interrupts, and errors."""
 
+import json
+import warnings
 from collections import Counter
 
 import pytest
@@ -321,3 +323,49 @@ def test_a_step_needs_a_token_for_each_sequence(batched, tokens):
 def test_sizes_must_be_positive(name):
     with pytest.raises(ShapeError, match=f"{name} = 0 must be a whole number of at least 1"):
         decoder(**{name: 0})
+
+
+# --- settings beside the model ---
+
+GREEDY = [12, 8, 16, 16, 16, 22]  # transformers' tokens after 16; 22 ends a text
+SETTINGS = [
+    *({key: 50.0} for key in ("repetition_penalty", "encoder_repetition_penalty")),
+    *({key: 1.0} for key in ("repetition_penalty", "encoder_repetition_penalty", "guidance_scale", "num_beams")),
+    *({key: 1} for key in ("no_repeat_ngram_size", "encoder_no_repeat_ngram_size")),
+    *({key: 0} for key in ("no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "min_length", "min_new_tokens")),
+    *({key: 9} for key in ("min_length", "min_new_tokens")),
+    *({key: None} for key in ("bad_words_ids", "sequence_bias", "suppress_tokens", "forced_bos_token_id")),
+    {"suppress_tokens": [8]}, {"suppress_tokens": []}, {"begin_suppress_tokens": [12]}, {"begin_suppress_tokens": []},
+    {"forced_bos_token_id": 0}, {"forced_eos_token_id": 0}, {"sequence_bias": [[[8], -99.0]]}, {"max_time": 0.0},
+    {"exponential_decay_length_penalty": [0, 30.0]}, {"watermarking_config": {"bias": 99.0}}, {"use_cache": False},
+    {"do_sample": False, "temperature": 0.2, "top_k": 3, "top_p": 0.5, "min_p": 0.2, "typical_p": 0.5},
+    {"cache_implementation": "static", "max_length": 3, "length_penalty": 2.0, "early_stopping": True},
+    {"bad_words_ids": [[8]], "no_repeat_ngram_size": 0, "suppress_tokens": [8], "temperature": 0.1},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.filterwarnings("ignore")
+def test_settings_that_change_the_tokens_of_transformers_are_named(settings, tmp_path):
+    import transformers
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.LlamaConfig(**sizes, vocab_size=31, max_position_embeddings=64, initializer_range=1.0)
+    model, prompt = transformers.LlamaForCausalLM(config).eval(), torch.tensor([[16]])
+
+    def tokens(**given):
+        model.generation_config = transformers.GenerationConfig(eos_token_id=22, **given)
+        found = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=6, do_sample=False)
+        return found[0, 1:].tolist()
+
+    assert tokens() == GREEDY
+    (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
+    (tmp_path / "generation_config.json").write_text(json.dumps(settings))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        DecoderConfig.from_folder(tmp_path)
+    said = " ".join(str(warning.message) for warning in caught)
+    for key, value in settings.items():
+        assert (key in said) == (tokens(**{key: value}) != GREEDY), key
+    assert len(caught) <= 1
