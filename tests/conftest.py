@@ -60,6 +60,7 @@ LARGE = (
     "docs/test_head_groups",
     "docs/test_moe",
     "docs/test_one_file",
+    "docs/test_quickstart",
     "docs/test_readme",
     "docs/test_reference",
     "docs/test_site",
