@@ -1,7 +1,8 @@
 """Serving with values: the actions of a simulation run by a placed model, prompt by prompt and token by token.
 
-A prompt is prefilled when its sequence joins decode. A preempted sequence is prefilled again, with its prompt and its
-tokens so far. So each answer equals the answer to its prompt alone.
+A prompt is prefilled when its sequence joins decode, or ends without a decode step. A preempted sequence is prefilled
+again, with its prompt and its tokens so far. Each prefill makes a token. So each answer equals the answer to its prompt
+alone.
 """
 
 from __future__ import annotations
@@ -60,24 +61,28 @@ def answers(
     model.reset()
     tokens: list[list[int]] = [[] for _ in prompts]
     slots: dict[int, int] = {}  # by request
-    coming: dict[int, int] = {}  # by request in decode, the next token
+
+    def prefill(number: int, slot: int) -> None:
+        logits = model.prefill([*prompts[number], *tokens[number]], sequence=slot)
+        tokens[number].append(int(logits.argmax()))
+        slots[number] = slot
+
     for done, (what, about, *more) in enumerate(run.actions):
         if what == "join":
-            (slot,) = more
-            logits = model.prefill([*prompts[about], *tokens[about]], sequence=slot)
-            slots[about], coming[about] = slot, int(logits.argmax())
+            prefill(about, *more)
         elif what == "steps":
             left = dict(about)
             while left:
                 row: list[int | None] = [None] * model.batch
                 for number in left:
-                    row[slots[number]] = coming[number]
+                    row[slots[number]] = tokens[number][-1]
                 logits = model.advance(row)
                 for number in left:
-                    tokens[number].append(coming[number])
-                    coming[number] = int(logits[slots[number]].argmax())
+                    tokens[number].append(int(logits[slots[number]].argmax()))
                 left = {number: steps - 1 for number, steps in left.items() if steps > 1}
         elif what in ("end", "preempt"):
+            if about not in slots:  # its last token is prefill's; its share of the cache leaves a slot free
+                prefill(about, next(slot for slot in range(model.batch) if slot not in slots.values()))
             slot = slots.pop(about)
             model.counts[slot], model.caches[slot] = 0, model.block.cache()
         progress("actions", done + 1, len(run.actions))

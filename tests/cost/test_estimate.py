@@ -107,10 +107,11 @@ def test_energy_of_the_papers_gemv() -> None:
 
 @pytest.mark.slow
 def test_a_request_is_the_sum_of_its_tokens() -> None:
+    """Check that prefill makes the first token, and that the first step adds it to the prompt's in the cache."""
     made = estimate.request(model="llama3-8b", prefill_mesh=300, decode_mesh=360, input=355, output=12)
     tokens = (
         estimate.decode(model="llama3-8b", mesh=360, context=355 + number, head_groups=made.head_groups)
-        for number in range(12)
+        for number in range(1, 12)
     )
     each = sum(token.seconds for token in tokens)
     assert made.decode_seconds == pytest.approx(each, rel=0.01)  # regions hand the activation on as well
@@ -118,6 +119,14 @@ def test_a_request_is_the_sum_of_its_tokens() -> None:
     assert made.seconds == pytest.approx(made.prefill_seconds + made.replacement_seconds + made.decode_seconds)
     assert made.tokens_per_second == pytest.approx(12 / made.seconds)
     assert made.prefill_seconds == estimate.prefill(model="llama3-8b", mesh=300, tokens=355).seconds
+
+
+@pytest.mark.slow
+def test_a_request_for_one_token_ends_with_prefill() -> None:
+    made = estimate.request(model="llama3-8b", prefill_mesh=300, decode_mesh=360, input=355, output=1)
+    assert made.seconds == made.prefill_seconds and made.joules == made.seconds * device("wse2").power_watts
+    assert (made.decode_seconds, made.replacement_seconds) == (0.0, 0.0)
+    assert made.tokens_per_second == 1 / made.prefill_seconds
 
 
 @pytest.mark.slow

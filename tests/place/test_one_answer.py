@@ -83,6 +83,21 @@ def test_moves_of_a_run_take_the_cycles_of_its_estimate(mesh, other):
     assert priced(model.hand_off).cycles == pytest.approx(handed, rel=1e-9) and (handed > 0) == (mesh != 4)
 
 
+@pytest.mark.parametrize("output", [1, 2, 8])
+def test_a_generated_text_takes_the_time_of_its_request(output):
+    """Prefill makes the first token, each step another; for one token nothing moves to decode."""
+    model = WaferForCausalLM.from_weights(
+        CONFIG, RandomWeights(CONFIG), mesh=4, device=SMALL, dtype="fp16", accumulate="fp16", max_length=20,
+        max_prompt=12,
+    )  # fmt: skip
+    assert len(list(model.generate(list(range(12)), output))) == output
+    request = estimate.request(device=SMALL, model=CONFIG, prefill_mesh=4, decode_mesh=4, input=12, output=output)
+    parts = {"prefill": request.prefill_seconds, "replacement": request.replacement_seconds,
+             "decode": request.decode_seconds}  # fmt: skip
+    ran = {phase: each.seconds for phase, each in model.predicted().items()}
+    assert ran == pytest.approx({phase: seconds for phase, seconds in parts.items() if seconds}, rel=0.01)
+
+
 def test_a_plan_has_the_place_of_its_request():
     for best in search.plan(model=CONFIG, device=SMALL, input=12, output=8, step=1, best=3):
         request = estimate.request(

@@ -73,8 +73,8 @@ def test_decode_takes_as_long_as_a_batch_of_one(model, side, regions):
     assert (token.between_regions_cycles > 0) == (regions > 1)
 
 
-def test_decode_takes_the_time_of_a_request_of_one_token_in_the_same_regions():
-    asked = estimate.request(model="llama3.2-1b", prefill_mesh=120, decode_mesh=100, input=1023, output=1)
+def test_decode_takes_the_time_of_a_request_of_two_tokens_in_the_same_regions():
+    asked = estimate.request(model="llama3.2-1b", prefill_mesh=120, decode_mesh=100, input=1023, output=2)
     token = estimate.decode(model="llama3.2-1b", mesh=100, context=1024)
     assert token.regions == asked.decode_regions == 7
     assert token.seconds == pytest.approx(asked.decode_seconds, rel=1e-9)

@@ -34,24 +34,24 @@ def run():
 def test_figures_of_two_requests_are_their_times(run, tmp_path):
     found = report(run, 100, CHIP, slo=Slo(ttft=2.3))
     assert (found.requests, found.finished, found.refused, found.preempted) == (3, 2, 1, 0)
-    assert found.ttft["p50"] == pytest.approx(2.1) and found.ttft["p99"] == pytest.approx(2.6)
+    assert found.ttft["p50"] == pytest.approx(2.0) and found.ttft["p99"] == pytest.approx(2.5)
     assert found.tpot["p99"] == pytest.approx(0.1) and found.itl["p50"] == pytest.approx(0.1)
     assert (
-        found.e2e["p50"] == pytest.approx(2.6)
-        and found.e2e["p99"] == pytest.approx(3.1)
-        and found.seconds == pytest.approx(12.6)
+        found.e2e["p50"] == pytest.approx(2.5)
+        and found.e2e["p99"] == pytest.approx(3.0)
+        and found.seconds == pytest.approx(12.5)
     )
-    assert found.tokens_per_second == pytest.approx(12 / 12.6)
-    assert (found.goodput, found.good) == pytest.approx((1 / 12.6, 1 / 3)), "the second is slower than the SLO"
-    assert found.joules_per_token == pytest.approx(CHIP.power_watts * 12.6 / 12)
-    assert found.busy == pytest.approx({"prefill": 4.5 / 12.6, "decode": 1.2 / 12.6, "re-placement": 0})
+    assert found.tokens_per_second == pytest.approx(12 / 12.5)
+    assert (found.goodput, found.good) == pytest.approx((1 / 12.5, 1 / 3)), "the second is slower than the SLO"
+    assert found.joules_per_token == pytest.approx(CHIP.power_watts * 12.5 / 12)
+    assert found.busy == pytest.approx({"prefill": 4.5 / 12.5, "decode": 1.0 / 12.5, "re-placement": 0})
     assert found.kv_peak == 19 / 100 and 0 < found.kv_mean < found.kv_peak
-    # 12 turns, each of 10 B of weights and a byte a token of the cache in the middle of its turn
-    wanted = 12 * 10 + sum(100.5 + step for step in range(11)) + 150.5
+    # 10 turns, each of 10 B of weights and a byte a token of the cache in the middle of its turn
+    wanted = 10 * 10 + sum(100.5 + step for step in range(10))
     assert run.read == pytest.approx(wanted)
     write_csv(run, tmp_path / "run.csv")
     rows = list(csv.DictReader((tmp_path / "run.csv").open()))
-    assert [row["number"] for row in rows] == ["0", "1", "2"] and float(rows[0]["end"]) == pytest.approx(3.1)
+    assert [row["number"] for row in rows] == ["0", "1", "2"] and float(rows[0]["end"]) == pytest.approx(3.0)
     assert rows[2]["refused"] == "901 tokens are more than the 200 of the cache" and rows[2]["end"] == ""
 
 

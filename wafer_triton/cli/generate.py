@@ -39,6 +39,7 @@ def generate(args: argparse.Namespace) -> int:
     if not args.prompt:
         raise ShapeError("the prompt is empty; give at least one character")
     from wafer_triton.cli.profiling import profiled
+    from wafer_triton.cost.inference import answer_steps
     from wafer_triton.cost.placement import where
     from wafer_triton.draw.generation import Generation, generation_tables, regions_table
     from wafer_triton.draw.progress import Progress
@@ -67,7 +68,7 @@ def generate(args: argparse.Namespace) -> int:
 
     def placed(placement: Placement) -> None:
         tell_where(executor)
-        steps = args.max_new_tokens - 1
+        steps = answer_steps(args.max_new_tokens)
         progress.announce(effort.seconds(placement, executor, tokens=len(text.prompt), steps=steps))
 
     begun = perf_counter()

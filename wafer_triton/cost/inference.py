@@ -174,7 +174,7 @@ def request_on(place: Placement, input: int, output: int, c: Constants, program:
     prefilled = prefill_priced(prefill, place.at_once, last_block(prefill, c, program), input, c, program)
     handing_on = between_regions(decode, place.regions, c).cycles
     cycles, over = decoding_cycles(decode, input, output, c, handing_on)
-    replacing = replacement_cycles(place, input, c)
+    replacing = replacement_cycles(place, input, c) if answer_steps(output) else 0.0
     replacement, decoding = replacing / device.clock_hz, cycles / device.clock_hz
     seconds = prefilled.seconds + replacement + decoding
     joules = seconds * device.power_watts
@@ -202,27 +202,39 @@ def replacement(place: Placement, input: int) -> moves.Steps:
     return (*turns, *moves.scheduled(moves.shifts(place, input)))
 
 
+def answer_steps(output: int) -> int:
+    """Return the decode steps of an answer of `output` tokens: prefill makes the first token, a step each other.
+
+    Step i reads the prompt and i tokens of the answer; the last token is in no cache.
+    """
+    return output - 1
+
+
 @lru_cache(maxsize=256)
 def decoding_cycles(
     block: layers.Block, input: int, output: int, c: Constants, handing_on: float
 ) -> tuple[float, bool]:
-    """Return the cycles of an answer, and whether it is relayed; `handing_on` is a token's cycles between regions."""
+    """Return the cycles of an answer's decode steps, and whether one is relayed.
+
+    `handing_on` is a step's cycles between regions.
+    """
     outer = sum(map(layers.total, ends(block, 1, c)), Cost())
-    cycles, over = 0.0, outer.relayed
+    cycles, over = 0.0, False
     for count, own, context in alike(block, input, output):
         layer = layers.total(layers.decode_steps(own, context, c))
         cycles += count * (layer.cycles * block.shape.num_hidden_layers + outer.cycles + handing_on)
-        over = over or layer.relayed
+        over = over or layer.relayed or outer.relayed
     return cycles, over
 
 
 def alike(block: layers.Block, input: int, output: int) -> Iterator[tuple[int, layers.Block, int]]:
-    """Yield runs of tokens of an answer with equal cost: their number, block and context.
+    """Yield runs of decode steps of an answer with equal cost: their number, block and context.
 
-    The price of all tokens of a run is for the block with a cache of this context.
+    The price of all steps of a run is for the block with a cache of this context.
     """
-    rows, context, last = block.mesh.shape[0], input, input + output
-    stride = rows * -(-output // (rows * MOST_STEPS))  # if a cost grows by equal steps, the middle one is the mean
+    rows, context, steps = block.mesh.shape[0], input + 1, answer_steps(output)
+    last = context + steps
+    stride = rows * -(-steps // (rows * MOST_STEPS))  # if a cost grows by equal steps, the middle one is the mean
     while context < last:  # a layer's cost changes when a row takes one more token; by then entries shift
         after = min(last, -(-context // stride) * stride + 1)
         priced = after - 1 if stride == rows else (context + after) // 2

@@ -89,7 +89,8 @@ def plan(
     prefills = _each(sides, asked.prefill, "prefill", target, step, progress)
     decodes = _each(sides, asked.tokens, "decode", target, step, progress)
     pairs = sorted(
-        product(prefills, decodes), key=lambda pair: prefills[pair[0]] + output * decodes[pair[1]].fast
+        product(prefills, decodes),
+        key=lambda pair: prefills[pair[0]] + inference.answer_steps(output) * decodes[pair[1]].fast,
     )  # fmt: skip
     chosen = asked.best(best, pairs[: MOST * best])
     decoding, capacity = asked.c.of("decode"), cache(asked.capacity)
@@ -154,7 +155,7 @@ class _Asked:
         return own.seconds
 
     def tokens(self, side: int) -> _Tokens:
-        """Estimate the first and the last token of the answer, with the head groups that are best for the last."""
+        """Estimate a step with one token of the answer in the cache, and with all, whose head groups are best."""
         mesh, last = self.mesh(side), self.input + self.output
         late = inference.decode_on(mesh, self.shape, last, self.c, head_groups=self.head_groups)
         early = inference.decode_on(mesh, self.shape, self.input + 1, self.c, head_groups=late.head_groups)

@@ -22,15 +22,16 @@ SAMPLES = 2048  # of the state over time: twice as many are halved
 class Served:
     """A request and the times of its steps in seconds; None for a step that it did not reach.
 
-    `started` is the first prefill. `first` is the end of the first decode step, in which it has its first token, and
-    `end` the end of the last step. `refused` is the reason of a request that was refused.
+    `started` is the begin of its first prefill, and `first` the end, which makes the first token. `end` is the time of
+    the last token. `refused` is the reason of a request that was refused.
     """
 
     request: Request
     started: float | None = None
     first: float | None = None
     end: float | None = None
-    tokens: int = 0  # of the answer, by finished steps
+    tokens: int = 0  # of the answer, by prefill and finished steps
+    newest: float | None = None  # time of the newest token at the end of a prefill, or of decode by preemption
     preempted: int = 0
     refused: str | None = None
 

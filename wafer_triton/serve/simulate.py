@@ -137,10 +137,37 @@ class Simulation:
         self.push(at, PREFILLED, number if tokens == left else None)
         self.actions.note("prefill", number, past, tokens)
 
-    def join(self, number: int) -> None:
-        """Bring a prompt's keys and values to decode, and begin its answer."""
+    def prefilled(self, number: int) -> None:
+        """Note the token that prefill's head has made; it may be the last of the answer."""
         one = self.served[number]
-        tokens = one.request.input + one.tokens
+        self.between_tokens(one)
+        one.tokens += 1
+        self.made += 1
+        if one.tokens < one.request.output:
+            self.ready.append(number)
+            return
+        self.parked -= one.request.input + one.tokens - 1
+        self.cache.release(number)
+        self.end(number)
+
+    def between_tokens(self, one: Served) -> None:
+        """Note the time between a token that comes now and the one before it, if they are not a turn apart."""
+        if one.newest is None:
+            one.first = self.clock
+        else:
+            self.pipeline.gaps.append((self.clock - one.newest, 1.0))
+        one.newest = self.clock
+
+    def end(self, number: int) -> None:
+        """End an answer, whose last token comes now."""
+        self.served[number].end = self.clock
+        self.actions.note("end", number)
+        self.finish()
+
+    def join(self, number: int) -> None:
+        """Bring a prompt's keys and values to decode, and begin its decode steps."""
+        one = self.served[number]
+        tokens = one.request.input + one.tokens - 1  # the newest token is in no cache
         self.parked -= tokens
         self.pipeline.advance(self.clock)
         self.pipeline.hold(self.times.hand_over(tokens))
@@ -155,12 +182,10 @@ class Simulation:
         one = self.served[running.number]
         if kind == FIRST:
             self.pipeline.began(running)
-            one.first = self.clock if one.first is None else one.first
+            self.between_tokens(one)
         elif kind == END:
-            one.end = self.clock
             self.release(running)
-            self.actions.note("end", running.number)
-            self.finish()
+            self.end(running.number)
         elif self.cache.fits(1):
             self.cache.hold(running.number, 1)
             self.pipeline.grow(running)
@@ -172,9 +197,14 @@ class Simulation:
         last = max(self.pipeline.running.values(), key=lambda one: arrival(self.served[one.number].request))
         one = self.served[last.number]
         self.release(last)
-        one.preempted += 1
-        self.queue(last.number)
-        self.actions.note("preempt", last.number)
+        if one.tokens == one.request.output:  # its end is due at this turn
+            self.end(last.number)
+        else:
+            if not last.fresh:
+                one.newest = self.clock
+            one.preempted += 1
+            self.queue(last.number)
+            self.actions.note("preempt", last.number)
         if last is not growing:
             self.cache.hold(growing.number, 1)
             self.pipeline.grow(growing)
@@ -252,7 +282,7 @@ class Simulation:
                 elif kind == PREFILLED:
                     self.view.prefilling -= 1
                     if what is not None:
-                        self.ready.append(what)
+                        self.prefilled(what)
             self.act()
             if at >= self.samples.due or not heap:
                 self.sample()

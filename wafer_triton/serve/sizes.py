@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from wafer_triton.cost.inference import answer_steps
 from wafer_triton.cost.placement import checked
 from wafer_triton.device import Device, DeviceLike
 from wafer_triton.device import device as find_device
@@ -73,7 +74,7 @@ def rate(times: Priced, load: Load) -> float:
     groups = min(sequences, -(-times.batch // times.at_once))
     sizes = [sequences // groups + (number < sequences % groups) for number in range(groups)]
     turn = period(times, [[entries] * size for size in sizes])
-    answers = load.output * turn / sequences
+    answers = answer_steps(load.output) * turn / sequences
     if times.right is not None:
         return 1 / max(max(stages), answers)
     return 1 / (max(stages) + (sum(stages) + 2 * times.switch()) / sequences + times.hand_over(load.input) + answers)

@@ -137,8 +137,9 @@ no measurement. Tables 2 to 4 are of all layers of a model, also where the wafer
 scale the time of the part that they ran.
 """
 _SAID_OF_REQUESTS = """
-Two answers to one prompt differ by decode alone, which is as published, of 8B to a thousandth. The first token takes
-less than a millisecond. Prefill and re-placement are off. "Left" is the part of the published time for re-placement,
+Prefill makes the first token, and each other token takes a decode step; tokens per second count all tokens over the
+whole time. Two answers to one prompt differ by decode alone, which is as published, of 8B to a thousandth. A step takes
+less than a millisecond. So prefill and re-placement are off. "Left" is the part of the published time for re-placement,
 after prefill and decode. Prefill is on meshes that table 3 lacks. On 660 x 660 a core has 7 of 8B's 4,096 columns and
 on 720 x 720 it has 6. So prefill is predicted to be slower than on 600 x 600, and nothing is left. On 750 x 750 a core
 has 7 of 13B's 5,120 columns and on 720 x 720 it has 8. With prefill on 720 x 720 some time is left in all requests. For
