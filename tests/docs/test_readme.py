@@ -22,10 +22,11 @@ from wafer_triton.models import demo
 
 ROOT = Path(__file__).resolve().parents[2]
 README, CONTRIBUTING, GLOSSARY = (ROOT / name for name in ("README.md", "CONTRIBUTING.md", "docs/glossary.md"))
-LIBRARY, VALIDATION, PICTURES = ROOT / "docs/reference.md", ROOT / "docs/validation.md", ROOT / "docs/pictures"
+REFERENCE, ENGINE = ROOT / "docs/reference.md", ROOT / "docs/how-it-works.md"
+VALIDATION, PICTURES = ROOT / "docs/validation.md", ROOT / "docs/pictures"
 SCREENSHOT = "page.png"  # by tests/draw/test_page.py, as it takes a browser
-FOLDERS = {page.name: page.parent for page in (README, CONTRIBUTING, LIBRARY)}
-PAGES = {page.name: page.read_text(encoding="utf-8") for page in (README, CONTRIBUTING, LIBRARY)}
+FOLDERS = {page.name: page.parent for page in (README, CONTRIBUTING, REFERENCE, ENGINE)}
+PAGES = {page.name: page.read_text(encoding="utf-8") for page in (README, CONTRIBUTING, REFERENCE, ENGINE)}
 CONSOLE = re.compile(r"^```console\n\$ wafer-triton (.*)\n((?:.*\n)*?)```$", re.MULTILINE)
 PRINTED = re.compile(r"^```python\n((?:.*\n)*?)```\n\n```text\n((?:.*\n)*?)```$", re.MULTILINE)
 ERRORS = re.compile(r"^Errors.*\n(?:.+\n)*", re.MULTILINE)
@@ -85,7 +86,7 @@ def test_python_runs(block):
     assert printed_by(execute, block), "a reader expects to see something"
 
 
-@pytest.mark.parametrize(("block", "shown"), PRINTED.findall(PAGES["README.md"]))
+@pytest.mark.parametrize(("block", "shown"), [found for page in PAGES.values() for found in PRINTED.findall(page)])
 def test_python_prints_the_output_shown(block, shown):
     assert printed_by(execute, block) == shown, "run python tests/docs/test_readme.py"
 
@@ -122,8 +123,9 @@ def test_files_and_targets_on_a_page_exist(page):
     lines = [shlex.split(line, comments=True) for block in blocks(page, "bash") for line in block.splitlines()]
     assert set(re.findall(r"`make ([a-z-]+)", text)) <= targets
     assert {line[1] for line in lines if line[:1] == ["make"]} <= targets
-    for line in (line for line in lines if line[:1] == ["wafer-triton"]):
-        assert callable(parser().parse_args(line[1:]).run)
+    for line in lines:
+        for name in {"wafer-triton", "wafer_triton"} & {*line}:  # alone, or as a module of torchrun
+            assert callable(parser().parse_args(line[line.index(name) + 1 :]).run)
     links = [FOLDERS[page] / path for path in re.findall(r"\]\(([^)#:]+)\)", text)]
     paths = [ROOT / path for path in re.findall(r"`((?:\w+/)+(?:\w+\.\w+)?)`", text)]
     assert links + paths and [path for path in links + paths if not path.exists()] == []
@@ -155,7 +157,7 @@ def drawn(tmp_path_factory):
 
 
 def test_pictures_are_shown_and_light():
-    pages = [path.read_text(encoding="utf-8") for path in (README, *LIBRARY.parent.glob("*.md"))]
+    pages = [path.read_text(encoding="utf-8") for path in (README, *REFERENCE.parent.glob("*.md"))]
     shown = {path for page in pages for path in re.findall(r"[(\"](?:docs/)?pictures/([^)\"]+\.png)", page)}
     pictures = {path.name: path.stat().st_size for path in PICTURES.glob("*.png")}
     assert set(pictures) == shown
