@@ -12,8 +12,8 @@ from wafer_triton.count.routes import routes
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import MeshError, ShapeError
 from wafer_triton.ops import executor, run
-from wafer_triton.schedule.all_to_all import busiest
 from wafer_triton.schedule.product import Recipe, recipe
+from wafer_triton.train.flows import bisection_bytes
 from wafer_triton.verify.faults import Intent, check
 
 pytestmark = pytest.mark.slow
@@ -44,13 +44,13 @@ def test_every_core_gets_one_tile_from_every_core(rows):
 
 @pytest.mark.parametrize("mesh", SQUARES, ids=str)
 def test_the_busiest_link_carries_as_much_as_has_to_cross_the_middle(mesh):
-    assert account(made(*mesh).schedule).busiest_link_bytes == 4 * SQUARES[mesh] == 4 * busiest(*mesh)
+    assert account(made(*mesh).schedule).busiest_link_bytes == 4 * SQUARES[mesh] == bisection_bytes(*mesh, 4)
 
 
 @pytest.mark.parametrize("mesh", [*SQUARES, (5, 5), (3, 4), (2, 8), (7, 4)], ids=str)
 def test_in_both_orders_of_axes_links_are_busy_nearly_as_long_as_the_bound(mesh):
     """Check the bytes that follow one another over the busiest link of every round."""
-    bound = 4 * 2 * busiest(*mesh)
+    bound = bisection_bytes(*mesh, 4 * 2)
     assert account(made(*mesh, 2).schedule).serial_bytes <= 1.3 * bound
     assert account(made(*mesh, 1, 2).schedule).serial_bytes <= 2 * bound
 

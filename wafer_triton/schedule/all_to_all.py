@@ -125,8 +125,3 @@ def _exchanges(line: MeshLine, axis: str, names: tuple[str, str, str]) -> tuple[
         )
         for moves in planned(line)[0]
     )
-
-
-def busiest(rows: int, cols: int) -> int:
-    """Return the least tiles over the busiest link: the tiles that must cross the middle of an axis, over its links."""
-    return max(rows * (cols // 2) * -(-cols // 2), cols * (rows // 2) * -(-rows // 2))
