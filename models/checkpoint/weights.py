@@ -19,7 +19,7 @@ from wafer_triton.place.need import param_shapes
 from wafer_triton.text.files import parse_json, read_text
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
-_TABLE, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
+_MODEL, _TABLE, _HEAD = "model.", "model.embed_tokens.weight", "lm_head.weight"
 _FILE_DTYPES = ("F64", "F32", "F16", "BF16")
 _DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
@@ -57,8 +57,12 @@ class StoredWeights(Mapping[str, torch.Tensor]):
         self.folder, self.config, self.dtype = Path(folder), config, dtype
         self.shapes = param_shapes(config)
         files = _open_all(self.folder)
-        where = _locate(self.folder, files)
+        where = _locate(self.folder, files, config)
         self.sources = sources(where, config)
+        if _TABLE not in where and _TABLE.removeprefix(_MODEL) in where:  # the files of a backbone alone
+            self.sources = {name if name == _HEAD else _MODEL + name: source for name, source in self.sources.items()}
+        if config.tie_word_embeddings and _HEAD in self.sources:
+            self.sources.setdefault(_TABLE, self.sources[_HEAD])
         _check_names(self.folder, self.sources, config)
         for name, shape in self.shapes.items():
             source = self.sources[name]
@@ -66,7 +70,8 @@ class StoredWeights(Mapping[str, torch.Tensor]):
             _check_tensor(where[source.name], files[where[source.name]], source.name, stored)
         self.where = where
         if config.tie_word_embeddings and _HEAD in where:
-            table, head = (_open(where[name]).get_tensor(name) for name in (_TABLE, _HEAD))
+            names = self.sources[_TABLE].name, _HEAD
+            table, head = (_open(where[name]).get_tensor(name) for name in names)
             if not same(table, head):
                 raise CheckpointError(
                     f"{where[_HEAD]}: {_HEAD} differs from {_TABLE}, though config.json ties them; set "
@@ -80,8 +85,9 @@ class StoredWeights(Mapping[str, torch.Tensor]):
         return self._checked(name, source.of(_open(self.where[source.name]).get_tensor(source.name)))
 
     def part(self, name: str, index: tuple[slice, ...]) -> torch.Tensor:
-        """Return a part of a parameter that is stored under its name; nothing else of it is read."""
-        return self._checked(name, _open(self.where[self.sources[name].name]).get_slice(name)[index])
+        """Return a part of a parameter that is a stored tensor of its own; nothing else of it is read."""
+        stored = self.sources[name].name
+        return self._checked(name, _open(self.where[stored]).get_slice(stored)[index])
 
     def _checked(self, name: str, stored: torch.Tensor) -> torch.Tensor:
         weight = stored.to(self.dtype)
@@ -174,14 +180,25 @@ def _other_weights(folder: Path) -> str:
     )
 
 
-def _locate(folder: Path, files: dict[Path, Any]) -> dict[str, Path]:
-    """Return the file that holds each tensor; an index that disagrees with its shards is an error."""
-    where = {name: path for path, file in files.items() for name in file.keys()}  # noqa: SIM118 (not a mapping)
+def _locate(folder: Path, files: dict[Path, Any], config: DecoderConfig) -> dict[str, Path]:
+    """Return the file that holds each tensor: of several, the one that the index names.
+
+    An index that places a tensor in a shard without it is an error, but for one that the model does not need.
+    """
+    held = {path: set(file.keys()) for path, file in files.items()}
+    where = {name: path for path, names in held.items() for name in names}
     if (folder / _SINGLE) not in files:
         for name, shard in _weight_map(folder).items():
-            if where.get(name) != folder / shard:
+            if name in held[folder / shard]:
+                where[name] = folder / shard
+            elif not _is_spare(name, config):
                 raise CheckpointError(f"{folder / shard}: has no {name}, though {_INDEX} places it there")
     return where
+
+
+def _is_spare(name: str, config: DecoderConfig) -> bool:
+    """Return whether a tensor follows from the config, as old checkpoints have it, or from the tied embedding."""
+    return ".rotary_emb." in name or (name == _HEAD and config.tie_word_embeddings)
 
 
 def _check_names(folder: Path, names: Iterable[str], config: DecoderConfig) -> None:
@@ -195,10 +212,7 @@ def _check_names(folder: Path, names: Iterable[str], config: DecoderConfig) -> N
             f"{folder}: {len(missing)} of {len(expected)} parameters missing: {_some(missing)}; does config.json "
             f"belong to it?"
         )
-    # Old checkpoints store values that follow from the config, and tied ones may store the embedding twice.
-    harmless = {name for name in stored if name.endswith("rotary_emb.inv_freq")}
-    harmless |= {_HEAD} if config.tie_word_embeddings else set()
-    if unexpected := stored - expected - harmless:
+    if unexpected := {name for name in stored - expected if not _is_spare(name, config)}:
         kind = article(config.model_type)
         raise CheckpointError(
             f"{folder}: {len(unexpected)} tensor{'s' * (len(unexpected) > 1)} that {kind} decoder of "

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -65,6 +66,54 @@ def test_harmless_extra_tensors_are_left_out(tmp_path, weights):
     extra["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()
     single(tmp_path, weights | extra)
     assert list(load_weights(tmp_path, CONFIG)) == list(param_shapes(CONFIG))
+
+
+TABLE, NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
+LAST = "model-1.safetensors"
+MORE = {  # what shards and the index have beyond the parameters: tensors of the last shard, names of the index
+    "head-listed": ({}, {HEAD: LAST}),
+    "angles-listed": ({}, {"model.layers.0.self_attn.rotary_emb.inv_freq": LAST}),
+    "head-in-another-shard": ({HEAD: TABLE}, {HEAD: "model-0.safetensors"}),
+    "angles-held": ({"model.layers.0.self_attn.rotary_emb.cos_cached": NORM}, {}),
+    "stray-table": ({TABLE: None}, {}),
+    "stray-norm": ({NORM: None}, {}),
+    "unlisted": ({HEAD: TABLE}, {}),
+}
+
+
+@pytest.mark.parametrize(("tensors", "listed"), MORE.values(), ids=MORE)
+def test_the_index_decides_and_spare_tensors_are_left_out(tmp_path, weights, tensors, listed):
+    sharded(tmp_path, weights)
+    index = tmp_path / "model.safetensors.index.json"
+    placed = json.loads(index.read_text())["weight_map"]
+    placed[NORM] = placed[TABLE] = "model-0.safetensors"
+    for number in (0, 1):
+        held = {name: weights[name] for name, shard in placed.items() if shard == f"model-{number}.safetensors"}
+        if number:  # a stray copy has other values
+            held |= {name: weights[of].clone() if of else weights[name] + 1 for name, of in tensors.items()}
+        save_file(held, tmp_path / f"model-{number}.safetensors")
+    index.write_text(json.dumps({"weight_map": placed | listed}))
+    loaded = load_weights(tmp_path, CONFIG)
+    assert list(loaded) == list(param_shapes(CONFIG))
+    assert all(torch.equal(loaded[name], weight) for name, weight in weights.items())
+
+
+@pytest.mark.parametrize("save", [single, sharded])
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_backbone_alone_has_names_without_model(tmp_path, weights, save, tied):
+    config = replace(CONFIG, tie_word_embeddings=tied)
+    weights |= {} if tied else {HEAD: weights[TABLE] + 1}
+    save(tmp_path, {name.removeprefix("model."): weight for name, weight in weights.items()})
+    loaded = load_weights(tmp_path, config)
+    assert all(torch.equal(loaded[name], weight) for name, weight in weights.items())
+    assert list(loaded) == list(param_shapes(config))
+    part = StoredWeights(tmp_path, config).part(Q_PROJ, (slice(2, 5), slice(1, 3)))
+    assert torch.equal(part, weights[Q_PROJ][2:5, 1:3])
+
+
+def test_a_tied_head_alone_is_the_embedding(tmp_path, weights):
+    single(tmp_path, {HEAD if name == TABLE else name: weight for name, weight in weights.items()})
+    assert torch.equal(load_weights(tmp_path, CONFIG)[TABLE], weights[TABLE])
 
 
 def test_a_tied_head_must_be_the_embedding(tmp_path, weights):
