@@ -22,7 +22,7 @@ from wafer_triton.cli.main import main
 from wafer_triton.device.keys import KEYS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGES = ("predict",)
+PAGES = ("predict", "serve")
 BLOCK = re.compile(r"^```(python|toml|bash|console)\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
 MORE = "...\n"
 
