@@ -53,6 +53,11 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     return re.sub(r"\[(?:docs/)?[\w-]+\.md\](?=\(([\w-]+\.md))", lambda match: f"[{_title(match[1])}]", markdown)
 
 
+def on_page_content(html: str, page: Any, **_: Any) -> str:
+    """Turn links of a notebook to pages, which are left as they are, into links of the site."""
+    return re.sub(r'href="([\w-]+)\.md"', r'href="\1.html"', html) if page.file.src_uri.endswith(".ipynb") else html
+
+
 def _title(page: str) -> str:
     """Return the first heading of a page."""
     source = ROOT / PAGES.get(page, f"docs/{page}")

@@ -24,7 +24,7 @@ from wafer_triton.errors import SramError
 from wafer_triton.schedule.product import recipe
 
 SIDE, SIZE = 16, 512  # cores a side, and rows of the matrices: a core holds tiles of 32 x 32
-WIDE, SIDES = 1440, (60, 90, 120, 180, 240, 360, 480, 720)  # the product whose cycles are drawn, over cores a side
+WIDE, SIDES = 1440, (60, 90, 120, 180, 240, 360, 480, 720)  # the product whose hops are drawn, over cores a side
 ALGORITHMS = {"mesh": "MeshGEMM", "cannon": "Cannon", "summa": "SUMMA", "allgather": "all-gather"}
 FEW, MANY = COLOURS[0], COLOURS[5]  # of at most two hops, and of more
 
@@ -42,25 +42,23 @@ def summed(algorithm: str) -> Schedule:
 
 
 @cache
-def cycles() -> dict[str, list[estimate.Kernel]]:
-    """Return the prices of one product by each algorithm on square meshes of `SIDES`; without room there is none."""
-    prices: dict[str, list[estimate.Kernel]] = {}
+def hops() -> dict[str, list[int]]:
+    """Return the hops of one product by each algorithm on square meshes of `SIDES`; without room there are none."""
+    counts: dict[str, list[int]] = {}
     for algorithm, name in ALGORITHMS.items():
         for side in SIDES:
             with suppress(SramError):
-                price = estimate.gemm(mesh=side, m=WIDE, k=WIDE, n=WIDE, algorithm=algorithm)
-                prices.setdefault(name, []).append(price)
-    return prices
+                counted = estimate.gemm(mesh=side, m=WIDE, k=WIDE, n=WIDE, algorithm=algorithm).hops
+                counts.setdefault(name, []).append(counted)
+    return counts
 
 
 def meshgemm(path: Path, dark: bool = False) -> None:
-    """Draw the moves of a round of MeshGEMM and of Cannon, and the cycles of four algorithms over the mesh."""
-    ends = {name: prices[-1].cycles for name, prices in cycles().items()}
-    cannon, summa, gather = (f"{ends[name] / ends['MeshGEMM']:.2g}" for name in list(ends)[1:])
-    point = f"On {SIDES[-1]} x {SIDES[-1]} cores Cannon takes {cannon} times the cycles of MeshGEMM, "
-    point += f"SUMMA {summa}, all-gather {gather}"
-    title = "Left: the moves of one round along a row of cores\nRight: "
-    title += f"[{WIDE}, {WIDE}] x [{WIDE}, {WIDE}] in fp16 on a WSE-2, with error bands"
+    """Draw the moves of a round of MeshGEMM and of Cannon, and the hops of four algorithms over the mesh."""
+    times = hops()["Cannon"][-1] // hops()["MeshGEMM"][-1]
+    point = f"On {SIDES[-1]} x {SIDES[-1]} cores the critical path of Cannon is {times} times as long as MeshGEMM's"
+    title = "Left: the moves of one round along a row of cores\nRight: hops of the critical path of "
+    title += f"[{WIDE}, {WIDE}] x [{WIDE}, {WIDE}], counted"
     with picture(path, 2.7, title, point, dark) as (figure, numbers):
         left, right = figure.subfigures(1, 2, width_ratios=(4, 5))
         many: Any = left.subplots(2, 1, sharex=True, sharey=True)
@@ -69,19 +67,15 @@ def meshgemm(path: Path, dark: bool = False) -> None:
         many[1].set_xlabel("column of the core")
         whole_ticks(many[1])
         axes = right.subplots()
-        axes.set(xscale="log", yscale="log", xlabel="cores a side", ylabel="cycles, predicted")
-        best = cycles()["MeshGEMM"][-1].cycles
-        for number, (name, prices) in enumerate(cycles().items()):
-            sides, values = SIDES[-len(prices) :], [price.cycles for price in prices]
-            numbers[f"cycles of {name}"] = values
+        axes.set(xscale="log", yscale="log", xlabel="cores a side", ylabel="hops")
+        for number, (name, counts) in enumerate(hops().items()):
+            sides = SIDES[-len(counts) :]
+            numbers[f"hops of {name}"] = counts
             colour = COLOURS[(4 if dark else 0, 5, 2, 1)[number]]
-            bands = [price.error_band or 0.0 for price in prices]
-            low, high = ([v * (1 + sign * band) for v, band in zip(values, bands, strict=True)] for sign in (-1, 1))
-            axes.fill_between(sides, low, high, color=colour, alpha=0.15, lw=0)
-            axes.plot(sides, values, marker="o", ms=3, color=colour)
-            times = f"\n{values[-1] / best:.2g} times" if number else ""
+            axes.plot(sides, counts, marker="o", ms=3, color=colour)
+            above = {"Cannon": 2, "SUMMA": -6, "all-gather": 7}.get(name, 0)
             axes.annotate(
-                f"{name}{times}", (sides[-1], values[-1]), (6, 0), textcoords="offset points", color=colour, va="center"
+                name, (sides[-1], counts[-1]), (6, above), textcoords="offset points", color=colour, va="center"
             )
         axes.set_xlim(SIDES[0] * 0.93, SIDES[-1] * 2.1)
         axes.set_xticks(SIDES[::2] + SIDES[-1:], [str(side) for side in SIDES[::2] + SIDES[-1:]])

@@ -1,7 +1,8 @@
-"""bench/README.md: its tables are the measured ones, and its files and targets exist."""
+"""bench/README.md and the table of other tools: they are the measured ones, and its files and targets exist."""
 
 import json
 import re
+import runpy
 from pathlib import Path
 
 import report
@@ -32,6 +33,14 @@ def test_the_tables_of_whole_models_are_measured():
     for measured in tables(report.model_table(results("models")) + "\n"):
         assert measured in tables(TEXT), "run python bench/harness/report.py bench/results/models.json"
     assert results("models")["machine_info"]["cpu"] in TEXT
+
+
+def test_the_table_of_other_tools_is_measured():
+    kept, page = results("peers"), (BENCH.parent / "docs/how-it-works.md").read_text(encoding="utf-8")
+    assert runpy.run_path(str(BENCH / "peers/run.py"))["table"](kept["rows"]) in page
+    assert kept["machine"] in page and kept["date"] in page
+    versions = {f"{name} {version}" for row in kept["rows"] for name, version in row["versions"].items()}
+    assert all(version in page for version in versions if not version.startswith(("wafer", "jaxlib")))
 
 
 def test_files_and_targets_on_the_page_exist():
