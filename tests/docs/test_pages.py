@@ -2,7 +2,8 @@
 
 A block whose first line is `# file: NAME` is written to that file. All other Python of a page runs in one namespace,
 and a `text` block right below has its output. A `console` block is a command and its output, each line of a `bash`
-block a command. An output that ends with "..." goes on like that.
+block a command. An output that ends with "..." goes on like that. A `diff` block changes a copy of the library, with
+which scripts run.
 
 Run as a program, it writes the outputs of all pages anew, or of those that are named.
 """
@@ -11,6 +12,8 @@ import io
 import os
 import re
 import shlex
+import shutil
+import subprocess
 import sys
 import tempfile
 from contextlib import redirect_stderr, redirect_stdout
@@ -20,10 +23,15 @@ import pytest
 
 from wafer_triton.cli.main import main
 from wafer_triton.device.keys import KEYS
+from wafer_triton.kernels import KERNELS
+from wafer_triton.local import registry
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGES = ("predict", "serve")
-BLOCK = re.compile(r"^```(python|toml|bash|console)\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+PAGES = ("concepts", "predict", "serve", "tutorial")
+BLOCK = re.compile(
+    r"^```(python|toml|bash|console|diff)\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL
+)
 MORE = "...\n"
 
 
@@ -39,6 +47,29 @@ def command(line):
     words = shlex.split(line, comments=True)
     if words[:1] == ["wafer-triton"]:
         assert main(words[1:]) == 0, line
+    if words[:1] == ["python"]:
+        env = os.environ | {"PYTHONPATH": str(clone())}
+        print(subprocess.run([sys.executable, *words[1:]], env=env, check=True, stdout=-1, text=True).stdout, end="")
+
+
+def clone():
+    """Return the folder of a copy of the library, made in the current folder at first, which a page may change."""
+    for part, into in (("wafer_triton", ""), ("models", "wafer_triton"), ("kernels", "wafer_triton")):
+        if not Path("clone", into, part).exists():
+            shutil.copytree(ROOT / part, Path("clone", into, part), ignore=shutil.ignore_patterns("__pycache__"))
+    return Path("clone").resolve()
+
+
+def change(diff):
+    """Apply a diff whose hunks begin with "@@", without numbers of lines, to the file of the copy that it names."""
+    head, *hunks = re.split(r"^@@.*\n", diff, flags=re.MULTILINE)
+    path = clone() / head.removeprefix("--- ").strip()
+    text = path.read_text(encoding="utf-8")
+    for lines in (hunk.splitlines(keepends=True) for hunk in hunks):
+        old, new = ("".join(line[1:] for line in lines if line[0] != added) for added in "+-")
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    path.write_text(text, encoding="utf-8")
 
 
 def renewed(page):
@@ -50,9 +81,11 @@ def renewed(page):
         if file := re.match(r"# file: (\S+)\n", body):
             Path(file[1]).write_text(body, encoding="utf-8")
             return match[0]
+        if kind == "diff":
+            change(body)
         if kind == "bash":
-            for line in body.splitlines():
-                printed_by(command, line)
+            printed = "".join(printed_by(command, line) for line in body.splitlines())
+            return match[0] if shown is None else f"```bash\n{body}```\n\n```text\n{cut(printed, shown)}```"
         if kind == "console":
             line, _, shown = body.partition("\n")
             return f"```console\n{line}\n{cut(printed_by(command, line.removeprefix('$ ')), shown)}```"
@@ -75,7 +108,14 @@ def cut(printed, shown):
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_shows_the_outputs_of_today(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert renewed(page) == (DOCS / f"{page}.md").read_text(encoding="utf-8"), "run python tests/docs/test_pages.py"
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(registry, "LOCAL_OPS", dict(registry.LOCAL_OPS))
+    kernels = dict(KERNELS)
+    try:
+        assert renewed(page) == (DOCS / f"{page}.md").read_text(encoding="utf-8"), "run python tests/docs/test_pages.py"
+    finally:  # a page may add operations
+        KERNELS.clear()
+        KERNELS.update(kernels)
 
 
 def test_the_table_of_a_device_has_every_key():
@@ -86,4 +126,5 @@ def test_the_table_of_a_device_has_every_key():
 if __name__ == "__main__":
     for name in sys.argv[1:] or PAGES:
         os.chdir(tempfile.mkdtemp())
+        sys.path.insert(0, os.getcwd())
         (DOCS / f"{name}.md").write_text(renewed(name), encoding="utf-8")
