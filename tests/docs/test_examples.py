@@ -36,6 +36,6 @@ def test_an_algorithm_of_the_examples_is_compared(reference, capsys):
 
 
 def test_every_example_is_listed():
-    listed = (FOLDER.parent / "algorithms.md").read_text(encoding="utf-8")
+    listed = (FOLDER.parent / "tutorial.md").read_text(encoding="utf-8")
     assert {path.stem for path in FOLDER.glob("*.py")} == set(SAID)
     assert all(f"examples/{name}.py" in listed for name in SAID)

@@ -51,7 +51,7 @@ def test_nothing_comes_from_elsewhere(site):
 def test_install_a_first_run_and_ones_own_algorithm_are_a_click_away(site):
     start = (site / "index.html").read_text(encoding="utf-8")
     assert "pip install" in start and "mesh_gemm" in start
-    assert {"tutorial.html", "algorithms.html", "api.html", "wafer.html"} <= links(site / "index.html")
+    assert {"tutorial.html", "concepts.html", "api.html"} <= links(site / "index.html")
 
 
 def test_the_reference_has_every_public_name(site):
@@ -61,7 +61,7 @@ def test_the_reference_has_every_public_name(site):
 
 
 def test_algorithms_can_be_walked_through(site):
-    walks = {link for link in links(site / "algorithms.html") if link.startswith("pages/")}
+    walks = {link for link in links(site / "concepts.html") if link.startswith("pages/")}
     assert walks == {f"pages/{page.name}" for page in (site / "pages").iterdir()} and len(walks) == 4
 
 
@@ -112,13 +112,13 @@ def test_search_finds_pages_from_disk(site, browser):
     )
     _until(browser, "document.querySelectorAll('.md-search-result__item').length > 0")
     found = browser.value("[...document.querySelectorAll('.md-search-result__link')].map((link) => link.href)")
-    assert any("algorithms.html" in link for link in found)
+    assert any("concepts.html" in link for link in found)
     assert all(address.startswith(("file:", "data:")) for address in browser.requests)
     assert browser.problems == []
 
 
 def test_code_of_120_columns_fits_beside_the_navigation(site, browser):
-    for page in ("python.html", "tutorial.html", "api.html", "cli.html"):
+    for page in ("concepts.html", "tutorial.html", "api.html", "reference.html"):
         opened(browser, site / page)
         wide = "(code) => Math.max(...code.textContent.split('\\n').map((line) => line.length))"
         every = browser.value(
