@@ -122,6 +122,18 @@ def test_a_request_is_the_sum_of_its_tokens() -> None:
 
 
 @pytest.mark.slow
+def test_the_chunks_of_a_prompt_are_named() -> None:
+    """Check that a device with room for more regions needs no chunks, and that chunks are the placement's."""
+    own, large = device("wse2"), replace(device("wse2"), rows=2000, cols=2000)
+    many, one = (estimate.prefill(device=each, model="llama3-8b", mesh=480, tokens=4096) for each in (own, large))
+    assert (many.chunks, one.chunks) == (5, 1) and one.tokens_per_second > 2 * many.tokens_per_second
+    asked = {"model": "llama3-8b", "prefill_mesh": 480, "decode_mesh": 360, "input": 4096, "output": 8}
+    place = estimate.request_place(**asked)
+    assert estimate.request(**asked).chunks == -(-9 // place.at_once) == 5  # 4,096 tokens are 9 a row
+    assert estimate.decode(model="llama3-8b", mesh=360, context=4096).chunks is None
+
+
+@pytest.mark.slow
 def test_a_request_for_one_token_ends_with_prefill() -> None:
     made = estimate.request(model="llama3-8b", prefill_mesh=300, decode_mesh=360, input=355, output=1)
     assert made.seconds == made.prefill_seconds and made.joules == made.seconds * device("wse2").power_watts

@@ -120,10 +120,14 @@ def prefill_priced(
     block: layers.Block, at_once: int, last: layers.Block, tokens: int, c: Constants, program: str
 ) -> Layered:  # fmt: skip
     """Return the cost of prefill in chunks of `at_once` tokens a row, with embedding and head as in block `last`."""
-    steps = layers.prefill_steps(block, -(-tokens // block.mesh.shape[0]), c, at_once)
+    rows = -(-tokens // block.mesh.shape[0])  # tokens of a mesh row
+    steps = layers.prefill_steps(block, rows, c, at_once)
     whole = _layered("prefill", block, steps, ends(last, tokens, c), tokens, c, program)
     padded = padding.prefill_ratio(block, tokens, at_once)
-    return replace(whole, head_groups=block.head_groups, padding=padded, experts=placement.where(block, tokens))
+    return replace(
+        whole, head_groups=block.head_groups, padding=padded, chunks=-(-rows // at_once),
+        experts=placement.where(block, tokens),
+    )  # fmt: skip
 
 
 def between_regions(block: layers.Block, regions: Regions, c: Constants) -> Cost:
@@ -183,7 +187,8 @@ def request_on(place: Placement, input: int, output: int, c: Constants, program:
         for phase, mesh, tokens in (("prefill", prefill.mesh, input), ("decode", decode.mesh, last))
     }
     return RequestCost(
-        program=program, tokens_per_second=output / seconds, experts=prefilled.experts, layout=place.layout,
+        program=program, tokens_per_second=output / seconds, chunks=prefilled.chunks, experts=prefilled.experts,
+        layout=place.layout,
         prefill_seconds=prefilled.seconds, replacement_seconds=replacement, decode_seconds=decoding, seconds=seconds,
         joules=joules, joules_per_token=joules / output, decode_regions=len(place.regions),
         device_regions=device_regions(decode.mesh, place.layout), head_groups=decode.head_groups,

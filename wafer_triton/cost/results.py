@@ -68,6 +68,8 @@ class Layered:
     head_groups: int | None = field(default=None, metadata=unit("groups"))
     # multiply-adds of a layer on the mesh over the model's
     padding: float | None = field(default=None, metadata=unit("x", "multiply-adds over the model's"))
+    # in which prefill takes the prompt, as many tokens as fit beside the weights at a time; None in decode
+    chunks: int | None = field(default=None, metadata=unit("chunks", "chunks of the prompt"))
     experts: str | None = field(default=None, metadata=named("experts in prefill"))  # their placement
     # taken by the layers, the embedding and the head
     regions: int | None = field(default=None, metadata=unit("regions"))
@@ -102,6 +104,7 @@ class RequestCost:
     constants: str
     error_band: float | None = field(metadata=as_in(Kernel, "error_band"))
     outside: str | None = field(metadata=as_in(Kernel, "outside"))
+    chunks: int | None = field(default=None, metadata=as_in(Layered, "chunks"))
     experts: str | None = field(default=None, metadata=as_in(Layered, "experts"))  # their placement
     layout: str | None = None  # of the regions
 

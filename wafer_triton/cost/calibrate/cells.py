@@ -28,7 +28,8 @@ class Cell:
     """A number of the paper, with its predictions by the paper's own program and by the full one, in `unit`.
 
     `low` and `high` are the published number as it is rounded, or the ends of a range. `band` is the share by which
-    a measurement may differ from the first prediction; None without a calibration.
+    a measurement may differ from the first prediction; None without a calibration. The full program takes the prompt
+    in `full_chunks` chunks, None where there is no prefill.
     """
 
     table: str
@@ -46,6 +47,7 @@ class Cell:
     full: float | None = None
     band: float | None = None
     note: str = ""
+    full_chunks: int | None = None
 
     @property
     def error(self) -> float | None:

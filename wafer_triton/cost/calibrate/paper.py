@@ -41,7 +41,8 @@ WHY = {
 }
 
 
-Prediction = tuple[float | None, float | None, float | None, str]  # of both programs, the band, and a note
+# Of both programs, the band, a note, and the chunks of prefill in the full program.
+Prediction = tuple[float | None, float | None, float | None, str, int | None]
 
 
 def cells(tables: tuple[str, ...] = TABLES, progress: Progress = silent) -> tuple[Cell, ...]:
@@ -68,11 +69,11 @@ def _cell(record: dict[str, str], records: list[dict[str, str]]) -> Cell:
     tokens = record["input_tokens"] + (f" in, {record['output_tokens']} out" if record["output_tokens"] else "")
     predict = _PREDICT[record["table"]]
     context = record["role"] == "context"
-    predicted, full, band, note = (None, None, None, "") if context else predict(record, records)
+    predicted, full, band, note, chunks = (None, None, None, "", None) if context else predict(record, records)
     return Cell(
         record["table"], record["what"], record["model"], record["system"], record["mesh"], tokens, record["unit"],
         published, float(published) - half, float(published) + half, record["role"] == "calibration", predicted, full,
-        band, note,
+        band, note, chunks,
     )  # fmt: skip
 
 
@@ -82,7 +83,7 @@ def _cell(record: dict[str, str], records: list[dict[str, str]]) -> Cell:
 def _phase(record: dict[str, str], records: list[dict[str, str]]) -> Prediction:
     phase, model, mesh, tokens = record["what"], record["model"], record["mesh"], int(record["input_tokens"])
     own, full = (_layered(phase, model, mesh, tokens, program) for program in ("paper-benchmark", "full"))
-    return own.tokens_per_second, full.tokens_per_second, own.error_band, ""
+    return own.tokens_per_second, full.tokens_per_second, own.error_band, "", full.chunks
 
 
 def _layered(phase: str, model: str, mesh: str, tokens: int, program: str) -> Layered:
@@ -105,7 +106,7 @@ def _all_layers(price: Callable[..., T], *sides: int) -> T:
 
 def _request(record: dict[str, str], records: list[dict[str, str]]) -> Prediction:
     own, full = (_requested(record, program) for program in ("paper-benchmark", "full"))
-    return own.tokens_per_second, full.tokens_per_second, own.error_band, WHY["2", ""]
+    return own.tokens_per_second, full.tokens_per_second, own.error_band, WHY["2", ""], full.chunks
 
 
 def _requested(record: dict[str, str], program: str) -> RequestCost:
@@ -168,14 +169,14 @@ def _capacity(record: dict[str, str], records: list[dict[str, str]]) -> Predicti
             counted.append(None)
             continue
         counted.append(capacity.shift_tokens if record["system"] == "shift" else capacity.concat_tokens)
-    return counted[0], counted[1], None, WHY.get(("5", record["model"]), "")
+    return counted[0], counted[1], None, WHY.get(("5", record["model"]), ""), None
 
 
 def _gemv(record: dict[str, str], records: list[dict[str, str]]) -> Prediction:
     size = int(record["model"].rpartition(",")[2].strip(" ]"))
     best, side = _fastest(size)
     if record["unit"] == "ms":
-        return best.seconds * 1e3, None, best.error_band, f"mesh not stated; the fastest of {_sides()} is {side}"
+        return best.seconds * 1e3, None, best.error_band, f"mesh not stated; the fastest of {_sides()} is {side}", None
     count = int(record["system"].split()[1][1:])
     (gpu,) = (
         float(row["value"]) * 1e-3
@@ -183,7 +184,7 @@ def _gemv(record: dict[str, str], records: list[dict[str, str]]) -> Prediction:
         if row["table"] == "6" and row["model"] == record["model"] and row["system"] == f"cuBLAS {count} A100"
     )
     ratio = estimate.energy(device=WSE2, seconds=best.seconds, against=GPU, against_seconds=gpu, gpus=count)
-    return ratio.energy_ratio, None, best.error_band, "the GPUs' time is the paper's"
+    return ratio.energy_ratio, None, best.error_band, "the GPUs' time is the paper's", None
 
 
 @lru_cache(maxsize=8)
@@ -214,7 +215,7 @@ def _energy(record: dict[str, str], records: list[dict[str, str]]) -> Prediction
         for each in (own, full)
     ]
     note = f"on {best['mesh']}, the fastest in the paper; the GPUs' tokens per second are the paper's"
-    return ratios[0].energy_ratio, ratios[1].energy_ratio, own.error_band, note
+    return ratios[0].energy_ratio, ratios[1].energy_ratio, own.error_band, note, full.chunks
 
 
 _PREDICT: dict[str, Callable[..., Prediction]] = {

@@ -133,8 +133,9 @@ The constants are fitted on eight of these cells, in the calibration files, and 
 stage of a single GEMV on a WSE-2 is taken from WSE-3 measurements; in a decode layer it is the set-up of a vector
 operation. Two rows were known when that was decided: the GEMV of 16,384 x 16,384, and the vendor's pipeline. The
 paper's program has one head and keys and values of full width. The full program is the model's own, of which there is
-no measurement. Tables 2 to 4 are of all layers of a model, also where the wafer holds a part of them alone: the authors
-scale the time of the part that they ran.
+no measurement. Where weights leave little room, it takes the prompt in chunks, which are named beside its number; more
+chunks are slower. Tables 2 to 4 are of all layers of a model, also where the wafer holds a part of them alone: the
+authors scale the time of the part that they ran.
 """
 _SAID_OF_REQUESTS = """
 Prefill makes the first token, and each other token takes a decode step; tokens per second count all tokens over the
@@ -187,6 +188,7 @@ CELLS = (
 def row_of(cell: Cell) -> tuple[str, ...]:
     """Return the row under `CELLS` of a cell."""
     predicted, full = ("-" if number is None else _digits(number) for number in (cell.predicted, cell.full))
+    full += f" in {cell.full_chunks} chunks" if (cell.full_chunks or 1) > 1 else ""
     error = "-" if cell.error is None else _share(cell.error)
     band = "-" if cell.band is None else f"{100 * cell.band:.0f} %"
     number = cell.published if "to" in cell.published or "." in cell.published else f"{int(cell.published):,}"
