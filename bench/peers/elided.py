@@ -1,9 +1,16 @@
-"""wafer_triton: `mesh_gemm` of torch tensors, tiles read where they lie."""
+"""wafer_triton: `mesh_gemm` of torch tensors with elided exchange."""
 
 from collections.abc import Callable
-from functools import partial
 
-import explicit
+import numpy as np
+import torch
 
-PACKAGES = explicit.PACKAGES
-prepare: Callable = partial(explicit.prepare, exchange="elided")
+from wafer_triton import mesh_gemm
+
+PACKAGES = ("wafer-triton", "torch")
+
+
+def prepare(side: int, a: np.ndarray, b: np.ndarray) -> Callable[[], torch.Tensor]:
+    torch.set_num_threads(1)
+    left, right = torch.from_numpy(a), torch.from_numpy(b)
+    return lambda: mesh_gemm(left, right, mesh=side, exchange="elided")
