@@ -55,7 +55,6 @@ LARGE = (
     "cost/test_placement",
     "cost/test_residence",
     "cost/test_search",
-    "cost/test_tried",
     "docs/test_one_file",
     "docs/test_pages",
     "docs/test_quickstart",

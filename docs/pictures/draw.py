@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from wafer_triton import Mesh, Schedule, draw, estimate
-from wafer_triton.cost.calibrate.paper import cells
 from wafer_triton.count.runs import kind
 from wafer_triton.draw.figure import COLOURS, picture, whole_ticks
 from wafer_triton.errors import SramError
@@ -100,7 +99,6 @@ def _moves(axes: Any, name: str, schedule: Schedule, dark: bool) -> int:
 PICTURES: dict[str, Callable[[Path], None]] = {
     "meshgemm.png": meshgemm,
     "meshgemm-dark.png": lambda path: meshgemm(path, dark=True),
-    "reproduction.png": lambda path: draw.reproduction(cells(), path),
     "validation.png": draw.validation,
     "links.png": lambda path: draw.links(summed("star"), path),
     "timeline.png": lambda path: draw.timeline(product("mesh", 8), path),

@@ -11,8 +11,9 @@ from scipy.optimize import least_squares
 
 from wafer_triton.cli import main as cli
 from wafer_triton.cost.bands import FOLDER
-from wafer_triton.cost.calibrate import FAMILIES, fit, paper, validation
-from wafer_triton.device import spec
+from wafer_triton.cost.calibrate import FAMILIES, fit, paper, rows, validation
+from wafer_triton.cost.constants import constants
+from wafer_triton.device import device, spec
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +35,7 @@ def test_scipy_finds_the_same_constants(stage: fit.Stage) -> None:
 
 
 def test_the_page_is_current() -> None:
-    made = validation.markdown(validation.families(), paper.cells(), paper.parts())
+    made = validation.markdown(validation.families(), paper.cells(), paper.derived())
 
     def close(one: str, two: str) -> bool:
         if one == two:
@@ -49,6 +50,29 @@ def test_the_page_is_current() -> None:
     (text, numbers), (held_text, held_numbers) = split(made), split(PAGE.read_text(encoding="utf-8"))
     assert text == held_text
     assert all(map(close, numbers, held_numbers))
+
+
+def test_the_commands_of_the_page_print_their_rows(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(FOLDER)
+    commands = re.findall(
+        r"`(?:wafer-triton )?((?:validate|reproduce|fit|devices) .+?)`", PAGE.read_text(encoding="utf-8")
+    )
+    assert len(commands) >= 11
+    for line in commands:
+        assert cli.main(line.split()) == 0, line
+        assert capsys.readouterr().out.count("\n") > 3, line
+
+
+def test_held_out_measurements_are_predicted_without_them() -> None:
+    """The communication of a decode layer does not depend on the constant that is fitted on its total."""
+    held_out = [cell.what for cell in validation.measured() if not cell.fitted]
+    assert held_out == [*(row.name for row in rows("MeshGEMV")[:4]), "240, communication"]
+    c = constants(device("wse3"))
+    total, communication = rows("WSE-3 decode layer")
+    other = replace(c, decode_work_cycles=0.0)
+    assert total.predict(other) < total.predict(c) and communication.predict(other) == communication.predict(c)
 
 
 def test_the_command_prints_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

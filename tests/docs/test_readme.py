@@ -30,7 +30,7 @@ PAGES = {page.name: page.read_text(encoding="utf-8") for page in (README, CONTRI
 CONSOLE = re.compile(r"^```console\n\$ wafer-triton (.*)\n((?:.*\n)*?)```$", re.MULTILINE)
 PRINTED = re.compile(r"^```python\n((?:.*\n)*?)```\n\n```text\n((?:.*\n)*?)```$", re.MULTILINE)
 ERRORS = re.compile(r"^Errors.*\n(?:.+\n)*", re.MULTILINE)
-CELLS = re.compile(r"^\| the paper's cells .*\n(?:\|.*\n)+", re.MULTILINE)
+CELLS = re.compile(r"^\| not fitted .*\n(?:\|.*\n)+", re.MULTILINE)
 MORE = "...\n"  # an output that ends with it goes on like that
 
 
@@ -70,7 +70,7 @@ def command(line):
 def errors():
     """Return the sentence about errors, from the table of docs/validation.md."""
     text = VALIDATION.read_text(encoding="utf-8")
-    rows = re.findall(r"^\| [^|]+ \| \d+ \| \d+ \| ([\d.]+) % \| ([\d.]+) % \| (.*) \|$", text, re.MULTILINE)
+    rows = re.findall(r"^\| [^|]+ \| \d+ \| `[^|]+` \| ([\d.]+) % \| ([\d.]+) % \| (.*) \|$", text, re.MULTILINE)
     means, worst = ([float(row[column]) for row in rows] for column in (0, 1))
     left_out = [float(share) for row in rows for share in re.findall(r"([\d.]+) % / ", row[2])]
     left_worst = [float(share) for row in rows for share in re.findall(r"/ ([\d.]+) %", row[2])]

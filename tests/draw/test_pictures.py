@@ -7,12 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 from PIL import Image
 
 from schedules import LAYERS, build
 from wafer_triton import draw
-from wafer_triton.cost.calibrate.cells import Cell
 from wafer_triton.cost.price import price
 from wafer_triton.count.account import link_loads
 from wafer_triton.device.mesh import Mesh
@@ -82,18 +80,6 @@ def test_a_picture_begins_with_its_point(tmp_path):
     most = max(cost.bounds, key=cost.bounds.get)
     said = f"{cost.cycles:,.0f} predicted cycles, {100 * cost.bounds[most] / cost.cycles:.0f} % {most}"
     assert points(lambda path: draw.timeline(schedule, path), path) == said
-
-
-def test_the_band_of_a_cell_is_a_share_of_its_prediction(tmp_path, monkeypatch):
-    saved = []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: saved.append(figure))
-    of = {"model": "", "system": "", "mesh": "", "tokens": "", "unit": "ms", "published": "100", "band": 0.5}
-    cells = [Cell("3", f"at {at}", low=99, high=101, predicted=at, **of) for at in (60.0, 160.0, 240.0)]
-    assert [cell.verdict for cell in cells] == ["miss", "within", "miss"]
-    draw.reproduction(cells, tmp_path / "cells.png")
-    drawn = sorted(line[:, 0].tolist() for bars in saved[0].axes[0].collections for line in bars.get_segments())
-    # 30 to 90 of the 100 that are published, 80 to 240, 120 to 360
-    assert [end for line in drawn for end in line] == pytest.approx([-70, -10, -20, 140, 20, 260])
 
 
 def test_a_series_without_its_own_colour_is_grey():

@@ -132,7 +132,6 @@ def wrong(capsys, tmp_path, monkeypatch):
         (f"draw gemm {GEMM} 8 --out /nodir/p.png", "/nodir/p.png: No such file or directory"),
         (f"show gemm {GEMM} 8 --trace /nodir/p.json", "/nodir/p.json: No such file or directory"),
         (f"show gemm {GEMM} 8 --out a.txt", "a.txt: a page is HTML; end its name with .html"),
-        ("reproduce --out /nodir/p.png", "/nodir/p.png: No such file or directory"),
         (
             "estimate decode --model mixtral-8x7b --mesh 360 --context 8",
             "46,702,792,704 weights take 93,405,585,408 B in fp16",

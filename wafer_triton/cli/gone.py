@@ -36,7 +36,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "--kwh-price": ("cap", "the cost of a run is its energy a token"),
     "--lifetime-hours": ("cap", "the cost of a run is its energy a token"),
     "--order": ("serve", "it let short prompts begin first; first come is first served now"),
-    "--out": ("cap, plan-training", "there is no picture any more; --json has its numbers"),
+    "--out": ("cap, plan-training, reproduce", "there is no picture any more; --json has its numbers"),
     "--pause": ("serve", "users went; give --rate or --requests"),
     "--perplexity": ("cap", "give --accuracy"),
     "--picture": ("sweep", "a sweep draws one picture, its curves"),

@@ -8,7 +8,7 @@ _PUBLIC = {
     "pages": ("page",),
     "pictures": ("links", "timeline"),
     "scenes": ("scene",),
-    "studies": ("reproduction", "validation"),
+    "studies": ("validation",),
     "sweeps": ("curves",),
     "summaries": ("values",),
     "tiles": ("inspect",),

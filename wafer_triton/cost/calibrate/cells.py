@@ -1,4 +1,4 @@
-"""A cell of the paper's tables beside its predictions, its verdict, and summaries of many."""
+"""A measured number beside its prediction, its verdict, and summaries of many."""
 
 from __future__ import annotations
 
@@ -11,66 +11,52 @@ from typing import Any
 
 TABLES = ("2", "3", "4", "5", "6", "7, 8", "text")
 NAMES = {
-    "2": "requests", "3": "prefill", "4": "decode", "5": "tokens of a KV cache", "6": "GEMV, time and energy",
-    "7, 8": "energy of prefill and decode", "text": "how much faster",
+    "2": "table 2: requests", "3": "table 3: prefill", "4": "table 4: decode", "5": "table 5: tokens of a KV cache",
+    "6": "table 6: time of a GEMV", "text": "text: how much faster",
 }  # fmt: skip
-VERDICTS = {
-    "fitted": "the constants are fitted on it",
-    "within": "not fitted, and within the error band",
-    "miss": "not fitted, and outside of the band; without a band, off by more than 1 %",
-    "context": "not predicted: a GPU's, or one of T10 or Ladder, whose programs on a wafer are not published",
-}
 COUNTED = 0.01  # the relative error that a cell without a band may have
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A number of the paper, with its predictions by the paper's own program and by the full one, in `unit`.
+    """A measured number with the prediction of the program that was measured, in `unit`.
 
-    `low` and `high` are the published number as it is rounded, or the ends of a range. `band` is the share by which
-    a measurement may differ from the first prediction; None without a calibration. The full program takes the prompt
-    in `full_chunks` chunks, None where there is no prefill.
+    `table` is one of the paper's, or a family of measurements. `low` and `high` are the measured number as it is
+    rounded, or the ends of a range. `band` is the share by which a measurement may differ from the prediction; None for
+    tokens, which are counted.
     """
 
     table: str
     what: str
     model: str
-    system: str
     mesh: str
     tokens: str
     unit: str
     published: str
     low: float
     high: float
-    fitted: bool = False
-    predicted: float | None = None
-    full: float | None = None
-    band: float | None = None
+    fitted: bool
+    predicted: float
+    band: float | None
     note: str = ""
-    full_chunks: int | None = None
 
     @property
-    def error(self) -> float | None:
-        """The prediction of the paper's program over the published number, less 1; of a range over its nearer end."""
-        if self.predicted is None:
-            return None
-        if "to" in self.published:
-            return self.predicted / min(max(self.predicted, self.low), self.high) - 1
-        return self.predicted / float(self.published) - 1
+    def is_range(self) -> bool:
+        """Whether a range was published in place of a number."""
+        return "to" in self.published
+
+    @property
+    def error(self) -> float:
+        """The prediction over the measured number, less 1; of a range over its nearer end."""
+        near = min(max(self.predicted, self.low), self.high) if self.is_range else float(self.published)
+        return self.predicted / near - 1
 
     @property
     def verdict(self) -> str:
-        """One of `VERDICTS`."""
-        if self.predicted is None:
-            return "context"
-        if self.fitted:
-            return "fitted"
+        """Returns "fitted" or, of a cell that is held out, "within" its band or "miss"."""
         share = self.band or COUNTED
-        return (
-            "within"
-            if self.low <= self.predicted * (1 + share) and self.predicted * (1 - share) <= self.high
-            else "miss"
-        )
+        inside = self.low <= self.predicted * (1 + share) and self.predicted * (1 - share) <= self.high
+        return "fitted" if self.fitted else "within" if inside else "miss"
 
     def as_json(self) -> dict[str, Any]:
         """Return all fields, with error and verdict; a number as a number, an empty mesh or count of tokens as None.
@@ -91,11 +77,15 @@ def _number(text: str) -> float | str | None:
 
 @dataclass(frozen=True)
 class Summary:
-    """The cells of one kind, and the mean and worst size of errors of the cells that are not fitted."""
+    """The cells of one table: how many are fitted or held out, and the errors of the held-out ones.
+
+    A statement of the text is one cell, however many sizes it is compared at, and has no mean error.
+    """
 
     name: str
     cells: int
     fitted: int
+    held_out: int
     within: int
     misses: int
     mean_error: float | None
@@ -103,16 +93,22 @@ class Summary:
 
 
 def summaries(of: Iterable[Cell]) -> list[Summary]:
-    """Return the summaries of all kinds of cells that are predicted, in the order of the tables."""
-    kinds: dict[str, list[Cell]] = {}
-    for cell in of:
-        if cell.verdict != "context":
-            table = f"table {cell.table}" if cell.table != "text" else "text"
-            kinds.setdefault(f"{table}: {NAMES[cell.table]}", []).append(cell)
+    """Return the summaries of all tables of cells, in their order."""
+    tables: dict[str, dict[object, Cell]] = {}
+    for number, cell in enumerate(of):
+        own = tables.setdefault(cell.table, {})
+        key = cell.what if cell.table == "text" else number
+        own[key] = max(own.get(key, cell), cell, key=lambda each: (each.verdict == "miss", abs(each.error)))
     found = []
-    for name, own in kinds.items():
-        counts = Counter(cell.verdict for cell in own)
-        errors = [abs(cell.error) for cell in own if cell.verdict != "fitted" and cell.error is not None]
+    for table, cells in tables.items():
+        counts = Counter(cell.verdict for cell in cells.values())
+        held_out = [cell for cell in cells.values() if not cell.fitted]
+        errors = [abs(cell.error) for cell in held_out if not cell.is_range]
         mean, worst = (fmean(errors), max(errors)) if errors else (None, None)
-        found.append(Summary(name, len(own), counts["fitted"], counts["within"], counts["miss"], mean, worst))
+        found.append(
+            Summary(
+                NAMES.get(table, table), len(cells), counts["fitted"], len(held_out), counts["within"], counts["miss"],
+                mean, worst,
+            )
+        )  # fmt: skip
     return found

@@ -1,9 +1,8 @@
 """The paper's tables, cell by cell, beside the model's predictions, as `wafer-triton reproduce` prints them.
 
-A cell is a number that WaferLLM (He et al., OSDI'25) reports, of tables 2 to 8 or of its text. It has two predictions:
-of the program that the paper ran ("paper-benchmark") and of the model's own ("full"). Constants are fitted on the
-calibration files alone, which have eight cells of tables 3 and 4; nothing here is fitted. Cells of GPUs, and of T10 and
-Ladder, whose programs on a wafer are unpublished, are context and never predicted.
+A cell is a number that WaferLLM (He et al., OSDI'25) reports of its own program on a WSE-2, in tables 2 to 6 or in its
+text. The prediction is of that program, "paper-benchmark". Constants are fitted on the calibration files alone, which
+have eight cells of tables 3 and 4; nothing here is fitted. Numbers that follow from other published ones are `derived`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from wafer_triton.cost.inference import decode_on, prefill_on, request_on, reque
 from wafer_triton.cost.results import Layered, RequestCost
 from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import WaferError
 from wafer_triton.place.layouts import endless
 from wafer_triton.place.regions import FullError
 from wafer_triton.shape.read import shape_of
@@ -30,26 +28,21 @@ from wafer_triton.text.progress import Progress, silent
 
 T = TypeVar("T")
 FILE = FOLDER / "wse2_paper.csv"
-WSE2, GPU = "wse2", "a100"
+WSE2, PROGRAM = "wse2", "paper-benchmark"
 SIDES = (480, 600, 720)  # meshes of a product whose mesh the paper does not state: the fastest is taken
-# Reasons for missed cells, by table and by the system of the cell.
-WHY = {
-    ("5", "llama2-13b"): "the same count gives 8B's; docs/validation.md has the experiments",
-    ("text", "Cannon"): "a shift over the whole row hides beside the product of its tiles, unless tiles are small",
-    ("text", "SUMMA"): "a tile that is relayed core by core costs a routing stage a core, which the paper's may not",
-    ("2", ""): "prefill on a mesh that table 3 lacks, and re-placement; docs/validation.md has the experiments",
-}
+SIZES = (2048, 4096, 8192)  # of the products that the text compares
+OWN = ("WaferLLM", "shift")  # systems of the cells that are predicted
 
 
-# Of both programs, the band, a note, and the chunks of prefill in the full program.
-Prediction = tuple[float | None, float | None, float | None, str, int | None]
+Prediction = tuple[float, float | None, str]  # with its band, and a note
 
 
 def cells(tables: tuple[str, ...] = TABLES, progress: Progress = silent) -> tuple[Cell, ...]:
     """Return the cells of tables, in the order of the file; cells of the text come last. Reports "cells"."""
-    records = records_of_file()
-    every = [partial(_cell, record, records) for record in records if record["table"] in tables]
-    every += _statements(records) if "text" in tables else []
+    every = [
+        partial(_cell, record) for record in records_of_file() if record["table"] in tables and record["system"] in OWN
+    ]
+    every += _statements() if "text" in tables else []
     made = []
     for number, cell in enumerate(every, 1):
         made.append(cell())
@@ -63,33 +56,29 @@ def records_of_file() -> list[dict[str, str]]:
         return list(csv.DictReader(lines))
 
 
-def _cell(record: dict[str, str], records: list[dict[str, str]]) -> Cell:
+def _cell(record: dict[str, str]) -> Cell:
     published = record["value"]
     half = 0.5 * 10.0 ** -len(published.partition(".")[2]) if "." in published else 0.5
     tokens = record["input_tokens"] + (f" in, {record['output_tokens']} out" if record["output_tokens"] else "")
-    predict = _PREDICT[record["table"]]
-    context = record["role"] == "context"
-    predicted, full, band, note, chunks = (None, None, None, "", None) if context else predict(record, records)
     return Cell(
-        record["table"], record["what"], record["model"], record["system"], record["mesh"], tokens, record["unit"],
-        published, float(published) - half, float(published) + half, record["role"] == "calibration", predicted, full,
-        band, note, chunks,
+        record["table"], record["what"], record["model"], record["mesh"], tokens, record["unit"], published,
+        float(published) - half, float(published) + half, record["role"] == "calibration",
+        *_PREDICT[record["table"]](record),
     )  # fmt: skip
 
 
 # --- tables 2 to 4: whole decoders ---
 
 
-def _phase(record: dict[str, str], records: list[dict[str, str]]) -> Prediction:
-    phase, model, mesh, tokens = record["what"], record["model"], record["mesh"], int(record["input_tokens"])
-    own, full = (_layered(phase, model, mesh, tokens, program) for program in ("paper-benchmark", "full"))
-    return own.tokens_per_second, full.tokens_per_second, own.error_band, "", full.chunks
+def _phase(record: dict[str, str]) -> Prediction:
+    own = _layered(record["what"], record["model"], int(record["mesh"]), int(record["input_tokens"]))
+    return own.tokens_per_second, own.error_band, ""
 
 
-def _layered(phase: str, model: str, mesh: str, tokens: int, program: str) -> Layered:
+def _layered(phase: str, model: str, side: int, tokens: int) -> Layered:
     """Return the estimate of a phase with all layers, see `_all_layers`."""
     price, c = prefill_on if phase == "prefill" else decode_on, constants(device(WSE2))
-    return _all_layers(lambda on: price(on, shape_of(model), tokens, c, program=program), int(mesh))
+    return _all_layers(lambda on: price(on, shape_of(model), tokens, c, program=PROGRAM), side)
 
 
 def _all_layers(price: Callable[..., T], *sides: int) -> T:
@@ -104,87 +93,31 @@ def _all_layers(price: Callable[..., T], *sides: int) -> T:
         return price(*(Mesh(side, side, endless(wafer)) for side in sides))
 
 
-def _request(record: dict[str, str], records: list[dict[str, str]]) -> Prediction:
-    own, full = (_requested(record, program) for program in ("paper-benchmark", "full"))
-    return own.tokens_per_second, full.tokens_per_second, own.error_band, WHY["2", ""], full.chunks
-
-
-def _requested(record: dict[str, str], program: str) -> RequestCost:
-    """Return the estimate of a request with all layers, see `_all_layers`."""
+def _request(record: dict[str, str]) -> Prediction:
     shape, c = shape_of(record["model"]), constants(device(WSE2))
     sizes = int(record["input_tokens"]), int(record["output_tokens"])
 
     def price(prefill: Mesh, decode: Mesh) -> RequestCost:
-        return request_on(request_placed(prefill, decode, shape, *sizes, c, program=program), *sizes, c, program)
+        return request_on(request_placed(prefill, decode, shape, *sizes, c, program=PROGRAM), *sizes, c, PROGRAM)
 
-    return _all_layers(price, *map(int, record["mesh"].split("/")))
-
-
-@dataclass(frozen=True)
-class Parts:
-    """The published and the predicted seconds of a request, part by part.
-
-    `elsewhere_seconds` is predicted with prefill on the largest mesh of table 3 in place of the stated mesh.
-    """
-
-    model: str
-    input: int
-    output: int
-    published_seconds: float
-    predicted_seconds: float
-    prefill_seconds: float
-    replacement_seconds: float
-    decode_seconds: float
-    elsewhere_seconds: float
+    own = _all_layers(price, *map(int, record["mesh"].split("/")))
+    elsewhere = _layered("prefill", record["model"], SIDES[-1], sizes[0]).seconds
+    error = sizes[1] / (own.seconds - own.prefill_seconds + elsewhere) / float(record["value"]) - 1
+    note = f"with the prefill of {SIDES[-1]} x {SIDES[-1]} it is off by {100 * error:+.1f} %"
+    return own.tokens_per_second, own.error_band, note
 
 
-def parts() -> list[Parts]:
-    """Return the parts of every request of table 2 by the paper's program."""
-    found = []
-    for record in records_of_file():
-        if record["table"] == "2" and record["system"] == "WaferLLM":
-            prompt, answer = int(record["input_tokens"]), int(record["output_tokens"])
-            own = _requested(record, "paper-benchmark")
-            elsewhere = _layered("prefill", record["model"], str(SIDES[-1]), prompt, "paper-benchmark").seconds
-            found.append(
-                Parts(
-                    record["model"], prompt, answer, answer / float(record["value"]),
-                    own.seconds, own.prefill_seconds, own.replacement_seconds, own.decode_seconds,
-                    own.seconds - own.prefill_seconds + elsewhere,
-                )
-            )  # fmt: skip
-    return found
+# --- tables 5 and 6: caches, a product ---
 
 
-# --- tables 5 to 8: caches, a product, energy ---
+def _capacity(record: dict[str, str]) -> Prediction:
+    capacity = estimate.kv(device=WSE2, model=record["model"], mesh=int(record["mesh"]), program=PROGRAM)
+    return capacity.shift_tokens, None, f"counted with {capacity.layers_per_region} layers a region"
 
 
-def _capacity(record: dict[str, str], records: list[dict[str, str]]) -> Prediction:
-    given: dict[str, Any] = {"device": WSE2, "model": record["model"], "mesh": int(record["mesh"])}
-    counted: list[float | None] = []
-    for program in ("paper-benchmark", "full"):
-        try:
-            capacity = estimate.kv(program=program, **given)
-        except WaferError:  # the full program's buffers leave no room
-            counted.append(None)
-            continue
-        counted.append(capacity.shift_tokens if record["system"] == "shift" else capacity.concat_tokens)
-    return counted[0], counted[1], None, WHY.get(("5", record["model"]), ""), None
-
-
-def _gemv(record: dict[str, str], records: list[dict[str, str]]) -> Prediction:
-    size = int(record["model"].rpartition(",")[2].strip(" ]"))
-    best, side = _fastest(size)
-    if record["unit"] == "ms":
-        return best.seconds * 1e3, None, best.error_band, f"mesh not stated; the fastest of {_sides()} is {side}", None
-    count = int(record["system"].split()[1][1:])
-    (gpu,) = (
-        float(row["value"]) * 1e-3
-        for row in records
-        if row["table"] == "6" and row["model"] == record["model"] and row["system"] == f"cuBLAS {count} A100"
-    )
-    ratio = estimate.energy(device=WSE2, seconds=best.seconds, against=GPU, against_seconds=gpu, gpus=count)
-    return ratio.energy_ratio, None, best.error_band, "the GPUs' time is the paper's", None
+def _gemv(record: dict[str, str]) -> Prediction:
+    best, side = _fastest(int(record["model"].rpartition(",")[2].strip(" ]")))
+    return best.seconds * 1e3, best.error_band, f"mesh not stated; the fastest of {_sides()} is {side}"
 
 
 @lru_cache(maxsize=8)
@@ -199,82 +132,90 @@ def _sides() -> str:
     return ", ".join(map(str, SIDES))
 
 
-def _energy(record: dict[str, str], records: list[dict[str, str]]) -> Prediction:
-    """Return the ratio of energies a token, on the mesh that the paper measured as the fastest."""
-    phase, model = record["what"].split()[1], record["model"]
-    gpus = record["system"].removesuffix(" over WSE-2")
-    measured = [row for row in records if row["what"] == phase and row["model"] == model]
-    best = max((row for row in measured if row["system"] == "WaferLLM"), key=lambda row: float(row["value"]))
-    (gpu,) = (float(row["value"]) for row in measured if row["system"] == f"SGLang {gpus}")
-    count = 16 if gpus.startswith("2x8") else int(gpus.split()[0])
-    own, full = (_layered(phase, model, best["mesh"], 4096, program) for program in ("paper-benchmark", "full"))
-    ratios = [
-        estimate.energy(
-            device=WSE2, seconds=1 / each.tokens_per_second, against=GPU, against_seconds=1 / gpu, gpus=count
-        )
-        for each in (own, full)
-    ]
-    note = f"on {best['mesh']}, the fastest in the paper; the GPUs' tokens per second are the paper's"
-    return ratios[0].energy_ratio, ratios[1].energy_ratio, own.error_band, note, full.chunks
-
-
-_PREDICT: dict[str, Callable[..., Prediction]] = {
-    "2": _request, "3": _phase, "4": _phase, "5": _capacity, "6": _gemv, "7, 8": _energy,
+_PREDICT: dict[str, Callable[[dict[str, str]], Prediction]] = {
+    "2": _request, "3": _phase, "4": _phase, "5": _capacity, "6": _gemv,
 }  # fmt: skip
 
 
 # --- statements of the text ---
 
 
-def _statements(records: list[dict[str, str]]) -> list[partial[Cell]]:
+def _statements() -> list[partial[Cell]]:
     """Return functions that give the speeds in the text of the paper, each as a range."""
     return [
-        *(partial(_over_rival, size, name) for size in (2048, 4096, 8192) for name in ("Cannon", "SUMMA")),
+        *(partial(over_rival, size, name) for name in ("Cannon", "SUMMA") for size in SIZES),
         *(partial(_over_pipeline, side, size) for side, size in ((360, 4096), (720, 4096), (720, 16384))),
-        *(partial(_over_gpu, size, end, records) for size, end in ((16384, 280.0), (32768, 606.0))),
     ]
 
 
-def _over_rival(size: int, name: str) -> Cell:
-    ours, other = (
-        estimate.gemm(device=WSE2, mesh=SIDES[-1], m=size, k=size, n=size, algorithm=algorithm)
-        for algorithm in ("mesh", name.lower())
-    )
-    return _statement(
-        f"MeshGEMM faster than {name}", f"{size:,}^3", str(SIDES[-1]), 2, 3, other.cycles / ours.cycles,
-        other.error_band, WHY["text", name],
-    )  # fmt: skip
+def over_rival(size: int, name: str, on: str = WSE2) -> Cell:
+    """Return the speed of MeshGEMM over another algorithm, for square matrices on a device of a WSE-2's constants."""
+    given = {"device": on, "mesh": SIDES[-1], "m": size, "k": size, "n": size}
+    ours, other = (estimate.gemm(**given, algorithm=algorithm) for algorithm in ("mesh", name.lower()))
+    return _statement(f"MeshGEMM faster than {name}", f"{size:,}^3", SIDES[-1], 2, 3, ours, other)
 
 
 def _over_pipeline(side: int, size: int) -> Cell:
-    ours, pipeline = (
-        estimate.gemv(device=WSE2, mesh=side, k=size, n=size, algorithm=algorithm)
-        for algorithm in ("ktree", "pipeline")
-    )
-    return _statement(
-        "MeshGEMV faster than the vendor's pipeline", f"[1, {size:,}] x [{size:,}, {size:,}]", str(side), 4, 8,
-        pipeline.cycles / ours.cycles, pipeline.error_band, "",
+    given = {"device": WSE2, "mesh": side, "k": size, "n": size}
+    ours, other = (estimate.gemv(**given, algorithm=algorithm) for algorithm in ("ktree", "pipeline"))
+    what, model = "MeshGEMV faster than the vendor's pipeline", f"[1, {size:,}] x [{size:,}, {size:,}]"
+    return _statement(what, model, side, 4, 8, ours, other)
+
+
+def _statement(what: str, model: str, side: int, low: float, high: float, ours: Any, other: Any) -> Cell:
+    ratio, band = other.cycles / ours.cycles, other.error_band
+    return Cell(
+        "text", what, model, str(side), "", "times", f"{low:g} to {high:g}", low, high, False, ratio, band
     )  # fmt: skip
 
 
-def _over_gpu(size: int, end: float, records: list[dict[str, str]]) -> Cell:
-    (gpu,) = (
-        float(row["value"]) * 1e-3
-        for row in records
-        if row["system"] == "cuBLAS 1 A100" and row["model"].startswith(f"[1,{size}]")
-    )
-    best, side = _fastest(size)
-    return Cell(
-        "text", "GEMV faster than one A100", f"[1, {size:,}] x [{size:,}, {size:,}]", "WaferLLM", str(side), "",
-        "ratio", f"{end:.0f}", end - 0.5, end + 0.5, False, gpu / best.seconds, None, best.error_band,
-        "the GPU's time is the paper's",
-    )  # fmt: skip
+# --- numbers that follow from others ---
 
 
-def _statement(
-    what: str, model: str, mesh: str, low: float, high: float, predicted: float, band: float | None, note: str
-) -> Cell:
-    published = f"{low:g} to {high:g}"
-    return Cell(
-        "text", what, model, "WaferLLM", mesh, "", "ratio", published, low, high, False, predicted, None, band, note
-    )
+@dataclass(frozen=True)
+class Derived:
+    """A published number and the `value` that other published numbers give for it, so that it is no evidence."""
+
+    table: str
+    what: str
+    model: str
+    system: str
+    published: float
+    value: float
+
+
+def derived(tables: tuple[str, ...] = TABLES) -> list[Derived]:
+    """Return the numbers of tables that follow from others: caches by concatenation, energies, GEMVs over a GPU.
+
+    The power of a wafer is read from the ratios of energies, which then follow from times and the number of GPUs.
+    """
+    records = records_of_file()
+
+    def published(what: str, model: str, system: str) -> float:
+        """Return the largest published number, which is the speed on the fastest mesh."""
+        rows = (row for row in records if (row["what"], row["model"], row["system"]) == (what, model, system))
+        return max(float(row["value"]) for row in rows)
+
+    def energy(seconds: float, gpu: float, gpus: int) -> float:
+        return float(estimate.energy(device=WSE2, seconds=seconds, against_seconds=gpu, gpus=gpus).energy_ratio)
+
+    found = []
+    for record in records:
+        table, what, model, system = (record[name] for name in ("table", "what", "model", "system"))
+        if record["role"] == "context" or system in OWN:
+            continue
+        if table == "5":
+            value = float(published(what, model, "shift") // int(record["mesh"]))
+        elif table == "6":
+            count = int(system.split()[1][1:])
+            value = energy(published("gemv", model, OWN[0]), published("gemv", model, f"cuBLAS {count} A100"), count)
+        else:
+            phase, gpus = what.split()[1], system.removesuffix(" over WSE-2")
+            count = 16 if gpus.startswith("2x8") else int(gpus.split()[0])
+            speeds = published(phase, model, OWN[0]), published(phase, model, f"SGLang {gpus}")
+            value = energy(1 / speeds[0], 1 / speeds[1], count)
+        found.append(Derived(table, what, model, system, float(record["value"]), value))
+    for model, speed in (("[1,16384] x [16384,16384]", 280.0), ("[1,32768] x [32768,32768]", 606.0)):
+        value = published("gemv", model, "cuBLAS 1 A100") / published("gemv", model, OWN[0])
+        found.append(Derived("text", "GEMV faster than one A100", model, OWN[0], speed, value))
+    return [one for one in found if one.table in tables]
