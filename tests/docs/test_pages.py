@@ -22,6 +22,7 @@ from pathlib import Path
 import pytest
 
 from wafer_triton.cli.main import main
+from wafer_triton.device import PRESETS
 from wafer_triton.device.keys import KEYS
 from wafer_triton.kernels import KERNELS
 from wafer_triton.local import registry
@@ -121,6 +122,12 @@ def test_a_page_shows_the_outputs_of_today(page, tmp_path, monkeypatch):
 def test_the_table_of_a_device_has_every_key():
     table = (DOCS / "predict.md").read_text(encoding="utf-8").partition("| number | keys |")[2].partition("\n\n")[0]
     assert set(re.findall(r"`([a-z_0-9]+)`", table)) == set(KEYS)
+
+
+def test_the_table_of_plmr_has_the_numbers_of_a_wse2():
+    text, chip = (DOCS / "concepts.md").read_text(encoding="utf-8"), PRESETS["wse2"]
+    numbers = (chip.rows, chip.cols, chip.hop_cycles, chip.stage_cycles, chip.sram_bytes // 2**10, chip.routes)
+    assert re.findall(r"\d+", " ".join(re.findall(r"^\| [PLMR] \|.*", text, re.MULTILINE))) == list(map(str, numbers))
 
 
 if __name__ == "__main__":
