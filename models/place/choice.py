@@ -8,7 +8,7 @@ from typing import Any
 
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.inference import first
-from wafer_triton.cost.layers import head_group_choices, prefill_head_group_choices, with_head_groups
+from wafer_triton.cost.layers import head_group_choices, prefill_head_group_choices, prefill_price, with_head_groups
 from wafer_triton.cost.placement import Placement as Experts
 from wafer_triton.cost.placement import checked as check_experts
 from wafer_triton.cost.placement import placed as with_experts
@@ -65,7 +65,7 @@ def place(config: DecoderConfig, o: PlaceOptions, progress: Progress = silent) -
         own = replace(decode, mesh=apart, groups=o.prefill_groups, batch=1, head_groups=1, head_tree=None)
         tokens = -(-prompt // apart.shape[0])
         choices = with_experts(prefill_head_group_choices(own, tokens, c, count), tokens, c, o.experts)
-        return place_blocks(finish(decode), list(map(finish, choices)), prompt)
+        return place_blocks(finish(decode), list(map(finish, choices)), prompt, price=prefill_price(c))
 
     if o.mesh is not None:
         return placed(o.mesh, o.prefill_mesh)

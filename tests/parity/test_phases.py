@@ -90,6 +90,23 @@ def test_a_prompt_that_overflows_goes_in_chunks():
     assert model.account().sram_peak_bytes <= SMALL.sram_bytes
 
 
+def test_a_longer_prompt_never_runs_faster():
+    """Eleven tokens on a row went in chunks of 5, 5 and 1, and twelve in 6 and 6."""
+    config = DecoderConfig(
+        hidden_size=64, intermediate_size=128, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=4,
+        head_dim=16, vocab_size=100, max_position_embeddings=512,
+    )  # fmt: skip
+    on = {"mesh": 4, "dtype": "fp16", "device": "wse2,sram_kib=8", "max_length": 64}
+    seconds = []
+    for rows in range(1, 17):
+        model = WaferForCausalLM.from_config(config, **on, max_prompt=4 * rows)
+        model.prefill(list(range(1, 4 * rows + 1)))
+        seconds.append(sum(each.seconds for each in model.predicted().values()))
+        shorter = [-(-count // model.placement.chunk(4 * count)) for count in range(1, rows + 1)]
+        assert shorter == sorted(shorter), "chunks of shorter prompts of the same placement"
+    assert seconds == sorted(seconds)
+
+
 def test_chunks_too_large_for_a_core_are_refused():
     model = decoder(2, SMALL, max_prompt=8, max_length=64)
     with pytest.raises(SramError, match=r"at most \d+ tokens fit as the model lies, in chunks; give max_prompt=64"):

@@ -102,7 +102,7 @@ def prefill_placed(
     """
     choices = prefill_choices(mesh, shape, tokens, c, program, head_groups, experts)
     last = layers.decode_block(shape, replace(choices[0].mesh, fold=(1, 1)), 1, c, None, program, 1)
-    return prefill_alone(choices, last, tokens, layout_of(program)), last
+    return prefill_alone(choices, last, tokens, layout_of(program), layers.prefill_price(c)), last
 
 
 def prefill_on(
@@ -166,7 +166,7 @@ def request_placed(
     """
     choices = prefill_choices(prefill_mesh, shape, input, c, program, head_groups, experts)
     return first(
-        lambda block: placed(block, choices, input, layout_of(program)),
+        lambda block: placed(block, choices, input, layout_of(program), layers.prefill_price(c)),
         layers.decode_blocks(shape, decode_mesh, input + output, c, groups, program, head_groups),
     )
 

@@ -8,7 +8,7 @@ silicon: one head as wide as the model, keys and values as wide as queries, a ca
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import lru_cache
 
@@ -75,6 +75,11 @@ def prefill_steps(block: Block, tokens: int, c: Constants, at_once: int | None =
     If layers are of two kinds, the costs are the mean over all layers.
     """
     return _mean(block, _prefill_sub_layers(block, tokens, at_once), c)
+
+
+def prefill_price(c: Constants) -> Callable[[Block, int, int], float]:
+    """Return the function of a block, tokens a row and tokens at once to the cycles of a prefill layer."""
+    return lambda block, tokens, at_once: total(prefill_steps(block, tokens, c, at_once)).cycles
 
 
 KindsAndSubLayers = Iterable[tuple[str, SubLayer, tuple[int, ...]]]  # the kind of block, a sub-layer, its arguments

@@ -5,7 +5,8 @@ A region takes as many consecutive blocks as its SRAM holds; `place.layouts` giv
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -21,6 +22,11 @@ from wafer_triton.schedule.block import Block
 from wafer_triton.text import notebook
 
 Needs = dict[str, sram.Need]  # by the kind of block
+Price = Callable[[Block, int, int], float]  # of a block, tokens a row, and how many of them at once
+
+
+def _equal(block: Block, tokens: int, at_once: int) -> float:
+    return 0.0
 
 
 class FullError(MeshError):
@@ -119,18 +125,22 @@ class Prefill:
     regions: Regions
 
 
-def prefill_alone(choices: Sequence[Block], last: Block, prompt: int, layout: str = LAYOUTS[0]) -> Prefill:
+def prefill_alone(
+    choices: Sequence[Block], last: Block, prompt: int, layout: str = LAYOUTS[0], price: Price = _equal
+) -> Prefill:
     """Return prefill on cores of its own, which keep all keys and values; embedding and head are as in block `last`.
 
-    A row takes all its tokens at once, or a half, a quarter and so on until the device holds the layers. The first of
-    the `choices` that fits is taken, with a second buffer of partial sums if there is room for it. Raises the errors of
-    `decode_regions`.
+    A row takes all its tokens at once if they fit: with the first of the `choices` that does, and a second buffer of
+    partial sums if there is room for it. Else it takes the fewest equal chunks that fit, or one size smaller, with the
+    choice of the lowest `price(block, rows, at_once)`. Raises the errors of `decode_regions`.
     """
     held_by_all(choices[0])
-    return _prefill(last, choices, prompt, layout, alone=True)
+    return _prefill(last, choices, prompt, layout, price, alone=True)
 
 
-def placed(decode: Block, choices: Sequence[Block], prompt: int, layout: str = LAYOUTS[0]) -> Placement:
+def placed(
+    decode: Block, choices: Sequence[Block], prompt: int, layout: str = LAYOUTS[0], price: Price = _equal
+) -> Placement:
     """Return decode, and prefill of up to `prompt` tokens by one of the `choices`, see `prefill_alone`.
 
     On one mesh both phases share their regions, else each has its own. Shared regions hold a block's buffers for both
@@ -143,9 +153,9 @@ def placed(decode: Block, choices: Sequence[Block], prompt: int, layout: str = L
         regions = decode_regions(decode, layout)
         mesh = replace(choices[0].mesh, fold=(1, 1))
         last = replace(decode, mesh=mesh, entries=1, batch=1, groups=None, head_groups=1, head_tree=None)
-        own = prefill_alone(choices, last, prompt, layout)
+        own = prefill_alone(choices, last, prompt, layout, price)
         return Placement(decode, own.block, head, _head(last), regions, own.regions, own.at_once, layout)
-    both = _prefill(decode, choices, prompt, layout, alone=False)
+    both = _prefill(decode, choices, prompt, layout, price, alone=False)
     return Placement(decode, both.block, head, head, both.regions, both.regions, both.at_once, layout)
 
 
@@ -154,10 +164,13 @@ def shared(decode: Block, prefill: Block) -> bool:
     return replace(prefill.mesh, fold=(1, 1)) == decode.mesh
 
 
-def _prefill(decode: Block, choices: Sequence[Block], prompt: int, layout: str, alone: bool) -> Prefill:
+def _prefill(decode: Block, choices: Sequence[Block], prompt: int, layout: str, price: Price, alone: bool) -> Prefill:
     """Return prefill of a prompt, beside decode unless it is `alone`."""
     rows, reason = -(-prompt // choices[0].mesh.shape[0]), None
-    for tokens in _sizes(rows, choices[0]):
+
+    def fitting(tokens: int) -> list[Prefill]:
+        nonlocal reason
+        fits = list[Prefill]()
         for choice in choices:
             found: Prefill | None = None
             # a second buffer of partial sums is for speed: it may cost regions of prefill alone, but none of decode
@@ -175,9 +188,22 @@ def _prefill(decode: Block, choices: Sequence[Block], prompt: int, layout: str, 
                 if found is None or (not alone and len(regions) == len(found.regions)):
                     found = Prefill(block, tokens, regions)
             if found is not None:
-                return found
-    assert reason is not None, "a prompt has a token"
-    raise reason
+                fits.append(found)
+                if tokens == rows:
+                    break
+        return fits
+
+    whole, *sizes = _sizes(rows, choices[0])
+    if fits := fitting(whole):
+        return fits[0]
+    # a smaller chunk needs less
+    number = bisect_left(sizes, True, key=lambda tokens: bool(fitting(tokens)))
+    if number == len(sizes):
+        assert reason is not None, "a prompt has a token"
+        raise reason
+    # one chunk more may have room for the second buffer, and be faster
+    fits = [own for tokens in sizes[number : number + 2] for own in fitting(tokens)]
+    return min(fits, key=lambda own: price(own.block, rows, own.at_once))
 
 
 @lru_cache(maxsize=64)
@@ -219,8 +245,8 @@ def _prefill_needs(decode: Block, prefill: Block, tokens: int, past: int, alone:
 
 
 def _sizes(rows: int, prefill: Block) -> list[int]:
-    """Return numbers of tokens that a row may take at once: all, a half, a quarter ...; all in the paper benchmark."""
-    return [rows] if prefill.apart else [rows >> shift for shift in range(rows.bit_length())]
+    """Return numbers of tokens that a row may take at once, in one part, two equal ones, three ...; all if `apart`."""
+    return [rows] if prefill.apart else list(dict.fromkeys(-(-rows // parts) for parts in range(1, rows + 1)))
 
 
 def _demand(what: str, needs: Needs, mesh: Mesh) -> None:

@@ -137,7 +137,7 @@ def together(
     def prefilled(tokens: int) -> Callable[[int], Placement]:
         choices = inference.prefill_choices(first, shape, load.context, c, "full", None, given.where(shape))
         return lambda caches: inference.first(
-            lambda one: placed(replace(one, batch=caches), choices, tokens), blocks
+            lambda one: placed(replace(one, batch=caches), choices, tokens, price=layers.prefill_price(c)), blocks
         )  # fmt: skip
 
     if not alone:
