@@ -34,6 +34,7 @@ from wafer_triton.shape.config import short
 from wafer_triton.text.quantity import digits
 
 Model = TypeVar("Model", bound=nn.Module)
+_READERS = (nn.MultiheadAttention.forward, nn.TransformerEncoderLayer.forward)  # of weights of layers beneath them
 
 
 def convert(
@@ -45,11 +46,13 @@ def convert(
     One vector is multiplied by MeshGEMV, several by MeshGEMM. `dtype` is the dtype of tiles (None: the weight's own).
     With "int8" or "fp8" the matrices of linear layers are stored in this format, one scale each, and tiles are fp16.
     `emulate_on` is the torch device that computes the layers, on any device of the model ("auto": the GPU of their
-    input, else a GPU if there is one). A norm other than x / rms(x) * weight is not converted, nor is a layer with
-    hooks or a forward of its own. Warns (`UserWarning`) of parameters off the mesh, except embeddings. Raises
-    ShapeError if there is nothing to convert, or for a lazy layer before its first run; a layer that does not fit the
-    mesh raises SramError when it first runs. New weights, and changes in place, count from the next run on.
-    Changes through `weight.data` or numpy do not, as torch counts none, until `weight.add_(0)` under `torch.no_grad()`.
+    input, else a GPU if there is one). Under autocast products are in its dtype. A norm other than x / rms(x) * weight
+    is not converted, nor is a layer with hooks or a forward of its own, or of torch's MultiheadAttention and
+    TransformerEncoderLayer, which read the weights of their layers and need not call them. Warns (`UserWarning`) of
+    parameters off the mesh, except embeddings. Raises ShapeError if there is nothing to convert, or for a lazy layer
+    before its first run; a layer that does not fit the mesh raises SramError when it first runs. New weights, and
+    changes in place, count from the next run on. Changes through `weight.data` or numpy do not, as torch counts none,
+    until `weight.add_(0)` under `torch.no_grad()`.
     A weight without values, on the meta device, raises CheckpointError at a run.
     """
     if not isinstance(model, nn.Module):
@@ -67,7 +70,9 @@ def convert(
         raise DtypeError(f"convert: accumulate = {accumulate!r}: partial sums are kept in 'fp32' or 'fp16'")
     how = {"accumulate": accumulate, "exchange": exchange, "backend": backend, "emulate_on": emulate_on}
     # a layer that stands in several places is converted once, and then stands in all of them
-    made = {child: _converted(child, grid, dtype, how) for child in model.modules() if child is not model}
+    read = {child for parent in model.modules() if type(parent).forward in _READERS for child in parent.children()}
+    called = [child for child in model.modules() if child is not model and child not in read]
+    made = {child: _converted(child, grid, dtype, how) for child in called}
     layers = [(parent, name, layer) for parent in model.modules() for name, child in parent._modules.items()
               if child is not None and (layer := made.get(child)) is not None]  # fmt: skip
     if not layers:
@@ -75,7 +80,10 @@ def convert(
         if any(isinstance(layer, _OnMesh) for layer in model.modules()):
             remedy = "it is converted already, so build it anew for another mesh"
         elif any(isinstance(layer, nn.Linear) for layer in model.modules() if layer is not model):
-            remedy = "layers with hooks or a forward of their own are not converted"
+            remedy = (
+                "layers with hooks or a forward of their own are not converted, nor are those of torch's "
+                "MultiheadAttention and TransformerEncoderLayer"
+            )
         elif any(type(layer).__name__.endswith("RMSNorm") for layer in model.modules() if layer is not model):
             remedy = "an RMSNorm must be x / rms(x) * weight over the last dimension, with a weight"
         raise ShapeError(f"{type(model).__name__} has no Linear, Conv1D or RMSNorm to convert within it; {remedy}")
@@ -127,22 +135,22 @@ class _OnMesh(nn.Module):
     """A layer with its own parameters and their tiles; `ledger` adds up its runs."""
 
     def __init__(self, weight: nn.Parameter, mesh: Mesh, dtype: Any, how: dict[str, Any]) -> None:
-        super().__init__()
+        nn.Module.__init__(self)
         self.weight, self.mesh, self.how = weight, mesh, how
         self.dtype = storage_name(weight.dtype if dtype is None else dtype)
         self.ledger = Ledger()
-        self._cut: dict[tuple[tuple[int, int], str], MeshTensor] = {}
+        self._cut: dict[tuple[tuple[int, int], str, str], MeshTensor] = {}
         self._cut_from: tuple[Any, ...] = (None,)  # the weight that was cut, its address and its count of writes
 
-    def placed(self, mesh: Mesh, pattern: str, weight: Tensor, device: str) -> MeshTensor:
+    def placed(self, mesh: Mesh, pattern: str, weight: Tensor, device: str, dtype: str) -> MeshTensor:
         """Return the weight's tiles on a mesh and a torch device, cut on first use and after each change."""
         self._follow(self.weight)
-        if (mesh.shape, device) not in self._cut:
-            cut = weight.detach().to(device, torch_dtype(self.dtype))
-            if self.dtype in STORED and cut.ndim == 2:
-                cut = converted(cut, self.dtype, magnitude(cut))
-            self._cut[mesh.shape, device] = scatter(cut, mesh, pattern)
-        return self._cut[mesh.shape, device]
+        if (mesh.shape, device, dtype) not in self._cut:
+            cut = weight.detach().to(device, torch_dtype(dtype))
+            if dtype in STORED and cut.ndim == 2:
+                cut = converted(cut, dtype, magnitude(cut))
+            self._cut[mesh.shape, device, dtype] = scatter(cut, mesh, pattern)
+        return self._cut[mesh.shape, device, dtype]
 
     def _follow(self, weight: Tensor) -> None:
         """Drop the tiles if they are of another weight, or were cut before it changed."""
@@ -166,11 +174,12 @@ class _OnMesh(nn.Module):
             raise ShapeError(f"{name}: x {list(x.shape)} of {x.dtype} must be [..., {width}] of a floating dtype")
         return x.reshape(-1, width)
 
-    def run(self, product: Recipe, x: Tensor, weight: Tensor) -> Tensor:
-        """Return the whole result for x [m, k] and a weight, with the dtype and the device of x."""
+    def run(self, product: Recipe, x: Tensor, weight: Tensor, dtype: str) -> Tensor:
+        """Return the whole result for x [m, k] and a weight in tiles of `dtype`, with the dtype and the device of x."""
         own = self._executor(x)
-        tiles = self.placed(product.schedule.mesh, product.inputs[1][1], weight, own.device)
-        result = run(product, (x.to(torch_dtype(self.dtype)), tiles), own).gather()
+        tiles = self.placed(product.schedule.mesh, product.inputs[1][1], weight, own.device, dtype)
+        with torch.autocast(torch.device(own.device).type, enabled=False):  # it would cast the tiles of each core
+            result = run(product, (x.to(torch_dtype(dtype)), tiles), own).gather()
         self.ledger.add([(product.schedule, 1)])
         return result.to(x.device, x.dtype)
 
@@ -181,33 +190,50 @@ class _OnMesh(nn.Module):
         return shared_executor(self.how["backend"], self.how["exchange"], device)
 
 
-class MeshLinear(_OnMesh):
-    """y = x W^T + bias for W [out, in], or x W for GPT-2's W [in, out]; the product on the mesh, the bias beside it."""
+class _MeshProduct(_OnMesh):
+    """A product with a weight on the mesh, and the bias beside it."""
+
+    inputs_first = False  # whether the weight is [in, out]
 
     def __init__(
-        self, weight: nn.Parameter, bias: nn.Parameter | None, inputs_first: bool, mesh: Mesh, dtype: Any,
-        how: dict[str, Any],
-    ) -> None:  # fmt: skip
+        self, weight: nn.Parameter, bias: nn.Parameter | None, mesh: Mesh, dtype: Any, how: dict[str, Any]
+    ) -> None:
         super().__init__(weight, mesh, dtype, how)
-        self.bias, self.inputs_first = bias, inputs_first
-        self.in_features, self.out_features = weight.shape if inputs_first else weight.shape[::-1]
+        self.bias = bias
+        self.in_features, self.out_features = weight.shape if self.inputs_first else weight.shape[::-1]
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
-        """Return y [..., out] of x [..., in]."""
-        rows = self.rows(x, self.in_features)
-        if x.dtype not in (self.weight.dtype, torch_dtype(tile_dtype(self.dtype))):  # torch refuses it as well
+        """Return y [..., out] of x [..., in]; under autocast x, weight and bias have its dtype, as torch has it."""
+        rows, bias, dtype = self.rows(x, self.in_features), self.bias, self.dtype
+        if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
+            cast = torch.get_autocast_dtype(x.device.type)
+            if dtype == storage_name(self.weight.dtype):  # else the user chose the dtype of tiles
+                dtype = storage_name(cast)
+            rows, bias = rows.to(cast), None if bias is None else bias.to(cast)
+        elif x.dtype not in (self.weight.dtype, torch_dtype(tile_dtype(dtype))):  # torch refuses it as well
             raise DtypeError(
-                f"MeshLinear: x is {x.dtype} and the weight {self.weight.dtype}; give x.to({self.weight.dtype})"
+                f"{type(self).__name__}: x is {x.dtype} and the weight {self.weight.dtype}; give "
+                f"x.to({self.weight.dtype})"
             )
         if not len(rows):
-            return x.new_zeros(*x.shape[:-1], self.out_features)
+            return rows.new_zeros(*x.shape[:-1], self.out_features)
         shapes = (tuple(rows.shape), (self.in_features, self.out_features))
         name = "gemv" if len(rows) == 1 else "gemm"
-        product = recipe(name, self.mesh, self.dtype, shapes, (("accumulate", self.how["accumulate"]),))
-        y = self.run(product, rows, self.weight if self.inputs_first else self.weight.mT)
+        product = recipe(name, self.mesh, dtype, shapes, (("accumulate", self.how["accumulate"]),))
+        y = self.run(product, rows, self.weight if self.inputs_first else self.weight.mT, dtype)
         y = y.reshape(*x.shape[:-1], self.out_features)
-        return y if self.bias is None else y + self.bias
+        return y if bias is None else y + bias
+
+
+class MeshLinear(_MeshProduct, nn.Linear):
+    """y = x W^T + bias for W [out, in]."""
+
+
+class MeshConv1D(_MeshProduct):
+    """y = x W + bias for GPT-2's W [in, out]."""
+
+    inputs_first = True
 
 
 class MeshRMSNorm(_OnMesh):
@@ -225,7 +251,7 @@ class MeshRMSNorm(_OnMesh):
             return x
         shapes = (tuple(rows.shape), tuple(self.weight.shape))
         norm = recipe("rms_norm", self.mesh, tile_dtype(self.dtype), shapes, (("eps", self.eps),))
-        return self.run(norm, rows, self.weight).reshape(x.shape)
+        return self.run(norm, rows, self.weight, self.dtype).reshape(x.shape)
 
 
 def _converted(layer: nn.Module, mesh: Mesh, dtype: Any, how: dict[str, Any]) -> _OnMesh | None:
@@ -236,9 +262,9 @@ def _converted(layer: nn.Module, mesh: Mesh, dtype: Any, how: dict[str, Any]) ->
     if layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer):  # which may change its results
         return None
     if isinstance(layer, nn.Linear) and type(layer).forward is nn.Linear.forward:
-        return MeshLinear(weight, layer.bias, False, mesh, dtype, how)
+        return MeshLinear(weight, layer.bias, mesh, dtype, how)
     if kind == "Conv1D" and isinstance(weight, nn.Parameter) and weight.dim() == 2:  # transformers' own, of GPT-2
-        return MeshLinear(weight, getattr(layer, "bias", None), True, mesh, dtype, how)
+        return MeshConv1D(weight, getattr(layer, "bias", None), mesh, dtype, how)
     if kind.endswith("RMSNorm") and isinstance(weight, nn.Parameter) and weight.dim() == 1:
         eps = next((getattr(layer, name) for name in ("variance_epsilon", "eps") if hasattr(layer, name)), None)
         if _is_plain(layer, weight, eps):

@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from wafer_triton import convert
 from wafer_triton.device import PRESETS
 from wafer_triton.errors import CheckpointError, DtypeError, ShapeError, SramError
-from wafer_triton.models.convert import MeshLinear, MeshRMSNorm, account
+from wafer_triton.models.convert import MeshConv1D, MeshLinear, MeshRMSNorm, account, off_mesh, predicted
 from wafer_triton.ops.testing import assert_close
 
 pytestmark = pytest.mark.slow
@@ -47,13 +47,88 @@ def test_a_converted_model_equals_the_original(kind, mesh, exchange, roomy):
     wanted, names = model(IDS).logits, list(model.state_dict())
     tokens = model.generate(IDS[:1], max_new_tokens=6, do_sample=False)
     assert convert(model, mesh=mesh, device=roomy, exchange=exchange) is model
-    assert sum(isinstance(layer, MeshLinear) for layer in model.modules()) == LAYERS[kind][0]
+    assert sum(isinstance(layer, MeshLinear | MeshConv1D) for layer in model.modules()) == LAYERS[kind][0]
     assert sum(isinstance(layer, MeshRMSNorm) for layer in model.modules()) == LAYERS[kind][1]
     got = model(IDS).logits
     assert (got - wanted).norm() <= 1e-5 * wanted.norm()
     assert account(model).rounds > 0 and account(model).link_bytes > 0
     assert model.generate(IDS[:1], max_new_tokens=6, do_sample=False).equal(tokens)
     assert list(model.state_dict()) == names
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "qwen2"])
+@torch.no_grad()
+def test_autocast_casts_as_it_does_for_torch(kind, roomy):
+    model = model_of(kind)
+    exact = model(IDS).logits
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        wanted = model(IDS).logits
+        convert(model, mesh=3, device=roomy)
+        got = model(IDS).logits
+    assert got.dtype == wanted.dtype == torch.bfloat16
+    assert (got - exact).norm() <= 2 * (wanted - exact).norm(), "as near as torch's"
+    assert (model(IDS).logits - exact).norm() <= 1e-5 * exact.norm(), "as before without autocast"
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@torch.no_grad()
+def test_autocast_takes_bf16_beside_weights_of_fp32(bias, roomy):
+    plain = nn.Linear(10, 7, bias=bias)
+    model = convert(nn.Sequential(copy.deepcopy(plain)), mesh=2, device=roomy)
+    stored = convert(nn.Sequential(copy.deepcopy(plain)), mesh=2, device=roomy, dtype="int8")
+    for x in (torch.randn(3, 10), torch.randn(10).bfloat16(), torch.randn(0, 10)):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            wanted, got, coarse = plain(x), model(x), stored(x)
+        assert got.dtype == coarse.dtype == wanted.dtype == torch.bfloat16
+        torch.testing.assert_close(got, wanted, rtol=2e-2, atol=2e-2)
+        torch.testing.assert_close(coarse, wanted, rtol=5e-2, atol=5e-2)
+
+
+@torch.no_grad()
+def test_a_linear_layer_stays_a_linear_layer(roomy):
+    model, plain = convert(model_of("qwen2"), mesh=3, device=roomy), model_of("qwen2")
+    kinds = [[name for name, layer in each.named_modules() if isinstance(layer, nn.Linear)] for each in (model, plain)]
+    assert kinds[0] == kinds[1]
+    assert not any(isinstance(layer, nn.Linear) for layer in convert(model_of("gpt2"), mesh=3).transformer.modules())
+    for each in (model, plain):
+        each.resize_token_embeddings(100, mean_resizing=False)
+        each.lm_head.weight[97:] = 1
+        each.get_input_embeddings().weight[97:] = 1
+    torch.testing.assert_close(model(IDS).logits, plain(IDS).logits, rtol=1e-4, atol=1e-4)
+    convert(model, mesh=3, device=roomy)  # transformers made a new head
+    assert isinstance(model.lm_head, MeshLinear) and off_mesh(model) == {"Embedding": 100 * 48}
+    torch.testing.assert_close(model(IDS).logits, plain(IDS).logits, rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def test_layers_whose_parent_reads_their_weight_stay_off_the_mesh(roomy):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+            self.pool = nn.MultiheadAttention(16, 2, batch_first=True)
+            self.head = nn.Linear(16, 8)
+
+        def forward(self, x):
+            x = self.layer(x)
+            return self.head(self.pool(x, x, x)[0])
+
+    torch.manual_seed(0)
+    model, x = Model().eval(), torch.randn(2, 5, 16)
+    wanted = model(x)
+    with pytest.warns(UserWarning, match=r"^convert: 96\.\d+ % of the parameters of Model stay off the mesh"):
+        convert(model, mesh=3, device=roomy)
+    torch.testing.assert_close(model(x), wanted)
+    held = sum(weight.numel() for weight in model.parameters())
+    assert sum(off_mesh(model).values()) == held - sum(weight.numel() for weight in model.head.parameters())
+    head = convert(nn.Sequential(nn.Linear(16, 8)), mesh=3, device=roomy)
+    head(x)
+    assert account(model) == account(head) and account(model).rounds > 0
+    assert predicted(model, "wse2") == predicted(head, "wse2")
+    model.train()(x)
+    assert account(model).rounds == 2 * account(head).rounds, "training calls no more of them"
+    with pytest.raises(ShapeError, match="nor are those of torch's MultiheadAttention and"):
+        convert(nn.TransformerEncoderLayer(16, 2, 32), mesh=3)
 
 
 def test_a_layer_counts_as_many_rounds_as_its_schedule_has(roomy):
