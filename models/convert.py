@@ -205,7 +205,8 @@ class _MeshProduct(_OnMesh):
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
         """Return y [..., out] of x [..., in]; under autocast x, weight and bias have its dtype, as torch has it."""
-        rows, bias, dtype = self.rows(x, self.in_features), self.bias, self.dtype
+        rows, dtype = self.rows(x, self.in_features), self.dtype
+        bias: Tensor | None = self.bias
         if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
             cast = torch.get_autocast_dtype(x.device.type)
             if dtype == storage_name(self.weight.dtype):  # else the user chose the dtype of tiles
@@ -226,7 +227,7 @@ class _MeshProduct(_OnMesh):
         return y if bias is None else y + bias
 
 
-class MeshLinear(_MeshProduct, nn.Linear):
+class MeshLinear(_MeshProduct, nn.Linear):  # type: ignore[misc]  # torch types its weight and bias otherwise
     """y = x W^T + bias for W [out, in]."""
 
 
