@@ -111,20 +111,28 @@ def test_within_the_measured_range_the_band_is_the_family_s():
             lambda: estimate.gemm(device="wse3", mesh="20x40", m=80, k=80, n=80), 1,
             "no rectangular mesh was measured",
         ),
-        (
-            lambda: gemm(replace(device("wse3"), hop_cycles=4), 20), 1,
-            "hop_cycles 4 is 2 times the largest measured, 2",
-        ),
-        (
-            lambda: gemm(replace(device("wse3"), hop_cycles=0), 20), 1,
-            "hop_cycles 0 is 0 of the smallest measured, 2",
-        ),
     ],
 )  # fmt: skip
 def test_outside_the_band_is_wider_and_says_why(kernel, doublings, outside):
     estimated, inside = kernel(), bands()["MeshGEMM"]["error_band"]
     assert estimated.outside == outside
     assert estimated.error_band == pytest.approx(inside * (1 + doublings), rel=1e-3)
+
+
+@pytest.mark.parametrize("number", ["hop_cycles", "stage_cycles", "link_bytes_per_cycle", "macs_per_cycle_fp16"])
+@pytest.mark.parametrize("factor", [0, 0.001, 0.999, 2])
+def test_a_number_at_which_no_constant_was_fitted_has_no_band_and_says_so(number, factor):
+    """Constants follow the number, and near 0 it is no surer than elsewhere."""
+    fitted = getattr(device("wse3"), number)
+    if factor == 0 and number not in ("hop_cycles", "stage_cycles"):  # a rate of 0 is no device
+        return
+    own = replace(device("wse3"), **{number: factor * fitted})
+    estimated = gemm(own, 20)
+    assert estimated.error_band is None
+    said = f"no error band, as the constants were fitted at {number} {fitted:g}, not {factor * fitted:g}"
+    assert estimated.outside == said
+    usual = {"rows": 900, "routes": 9, "power_watts": 1, "sram_bytes": 2**20}  # which no constant follows
+    assert gemm(replace(device("wse3"), **usual), 20).error_band == bands()["MeshGEMM"]["error_band"]
 
 
 def test_farther_outside_the_band_is_wider():

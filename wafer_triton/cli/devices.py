@@ -83,7 +83,7 @@ def _fits(shown: Device) -> list[str]:
     for kind, found in fits(shown).items():
         for name, family in found["families"].items():
             sizes = (f"{size} {least:,} to {most:,}" for size, (least, most) in family["sizes"].items())
-            band = quantity(found["error_band"], "+-%")
+            band = "none" if found["error_band"] is None else quantity(found["error_band"], "+-%")
             rows.append((kind, name, f"{family['rows']}", ", ".join(sizes), band))
         for text in found["outside"]:
             notes.setdefault(text, []).append(kind)
@@ -91,7 +91,11 @@ def _fits(shown: Device) -> list[str]:
         return [f"no measurement: the constants of {shown.name} follow from its numbers, and estimates have no band"]
     title = f"measurements of {shown.like} that constants are fitted on, and the least error band on {shown.name}"
     table = tables.table(("estimate", "family", "rows", "range", "band"), rows, title=title, left=5)
-    return ["\n".join([table, *(f"wider for {', '.join(kinds)}: {text}" for text, kinds in notes.items())])]
+    return [
+        "\n".join(
+            [table, *(f"beyond the measurements for {', '.join(kinds)}: {text}" for text, kinds in notes.items())]
+        )
+    ]
 
 
 def _fitted(entry: Any) -> str:

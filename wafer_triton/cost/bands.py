@@ -3,7 +3,9 @@
 A family of measurements is fitted again with some of its rows left out, and each row keeps its largest error. The
 family's band is the root mean square of these errors times Student's t of two-sided probability `SHARE`; the degrees of
 freedom are the rows less the constants. Outside of the measured range the band widens: each doubling beyond the range
-adds the band once more, and so does each property that was never measured. `wafer-triton fit` writes the bands.
+adds the band once more, and so does each property that was never measured. A device whose numbers scale a constant,
+such as `hop_cycles`, has no band: constants were measured at one value of these numbers alone. A clock scales none.
+`wafer-triton fit` writes the bands.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from math import log2, sqrt
 from pathlib import Path
 from typing import Any
 
-from wafer_triton.cost.constants import moved, scaled
+from wafer_triton.cost.constants import scaled
 from wafer_triton.device import PRESETS, Device
 from wafer_triton.device.dtype import STORED
 from wafer_triton.device.mesh import Mesh
@@ -57,8 +59,8 @@ class Basis:
     """The basis of an estimate.
 
     `constants` says whether the constants are fitted, and on which device, or derived. `error_band` is the share of the
-    estimate by which a measurement may differ; None without a calibration. `outside` lists sizes and properties of the
-    estimate that were not measured.
+    estimate by which a measurement may differ; None without a calibration, or beside it. `outside` lists sizes and
+    properties of the estimate that were not measured.
     """
 
     constants: str
@@ -104,18 +106,22 @@ def basis(of: Device, kind: str, sizes: Sizes, unmeasured: Iterable[str] = ()) -
             text, times = _beyond(name, own, least, most)
             outside += text
             doublings += times
-    for number in moved(of):
-        base = getattr(PRESETS[of.like], number)
-        text, times = _beyond(number, (getattr(of, number),), base, base)
-        outside += text
-        doublings += times
-    return Basis(constants, max(family["error_band"] for family in families) * (1 + doublings), tuple(outside))
+    base = PRESETS[of.like]
+    text, times = _beyond("clock_hz", (of.clock_hz,), base.clock_hz, base.clock_hz)
+    outside += text
+    own_band = max(family["error_band"] for family in families) * (1 + doublings + times)
+    outside += [
+        f"no error band, as the constants were fitted at {number} {getattr(base, number):,.6g}, not "
+        f"{getattr(of, number):,.6g}"
+        for number in numbers
+    ]
+    return Basis(constants, None if numbers else own_band, tuple(outside))
 
 
 def fits(of: Device) -> dict[str, Any]:
     """Return the families of measurements used for estimates on a device, each with its range and its error band.
 
-    The band of a kind of estimate is the band on this device, wider for each number outside of the range of the fit.
+    The band of a kind of estimate is the band on this device, wider on another clock, and None where it has none.
     """
     if of.like is None:
         return {}
@@ -170,7 +176,7 @@ def _beyond(name: str, own: Sequence[float], least: float, most: float) -> tuple
         doublings += log2(high / most)
     if low < least:
         texts.append(f"{name} {low:,.4g} is {low / least:.2g} of the smallest measured, {least:,.4g}")
-        doublings += log2(least / low) if low else 1.0
+        doublings += log2(least / low)
     return texts, doublings
 
 

@@ -175,12 +175,6 @@ def scaled(of: Device) -> tuple[str, ...]:
     return tuple(number for number in numbers if getattr(of, number) != getattr(PRESETS[of.like], number))
 
 
-def moved(of: Device) -> tuple[str, ...]:
-    """Return the numbers of a device without a measurement: all of `scaled`, and a clock of its own."""
-    clock = of.like is not None and of.clock_hz != PRESETS[of.like].clock_hz
-    return (*scaled(of), *(("clock_hz",) if clock else ()))
-
-
 def described(of: Device) -> dict[str, Sourced]:
     """Return every constant of a device by name, with its source."""
     held = {} if of.like is None else read(of.like).constants

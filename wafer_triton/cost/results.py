@@ -1,9 +1,9 @@
 """Results of `wafer_triton.estimate`: predictions for a wafer, with the unit of each number in its name.
 
 Every prediction of time has its basis (see `wafer_triton.cost.bands`): `constants`, fitted or derived;
-`error_band`, the share by which a measurement may differ, None without a calibration; `outside`, sizes and properties
-beyond the measurements, for which the band is wider. `relayed` says that a schedule needs more routes than a router
-holds, so that it is priced core by core.
+`error_band`, the share by which a measurement may differ, None without a calibration or beside it; `outside`, sizes and
+properties beyond the measurements, for which the band is wider, or there is none. `relayed` says that a schedule needs
+more routes than a router holds, so that it is priced core by core.
 """
 
 from __future__ import annotations
