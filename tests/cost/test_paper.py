@@ -113,6 +113,12 @@ def test_a_missed_request_names_its_error_with_the_prefill_of_another_mesh(cells
     assert cell.note.endswith(f"off by {100 * (128 / seconds / 604.4 - 1):+.1f} %")
 
 
+def test_prefill_on_660_has_the_tiles_of_600_and_is_slower() -> None:
+    assert [-(-4096 // side) for side in (600, 660, 720)] == [7, 7, 6]
+    seconds = [paper._layered("prefill", "llama3-8b", side, 4096).seconds for side in (600, 660, 720)]
+    assert seconds[1] > seconds[0] > seconds[2]
+
+
 def test_the_command_prints_a_table_and_its_derived_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["reproduce", "--table", "5", "--json"]) == 0
     out, err = capsys.readouterr()
