@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, TypeVar
 
 from wafer_triton import estimate
@@ -116,20 +116,11 @@ def _capacity(record: dict[str, str]) -> Prediction:
 
 
 def _gemv(record: dict[str, str]) -> Prediction:
-    best, side = _fastest(int(record["model"].rpartition(",")[2].strip(" ]")))
-    return best.seconds * 1e3, best.error_band, f"mesh not stated; the fastest of {_sides()} is {side}"
-
-
-@lru_cache(maxsize=8)
-def _fastest(size: int) -> tuple[Any, int]:
-    """Return the fastest MeshGEMV of a square matrix on the meshes `SIDES`, and its side."""
+    size = int(record["model"].rpartition(",")[2].strip(" ]"))
     kernels = {side: estimate.gemv(device=WSE2, mesh=side, k=size, n=size) for side in SIDES}
     best = min(SIDES, key=lambda side: kernels[side].seconds)
-    return kernels[best], best
-
-
-def _sides() -> str:
-    return ", ".join(map(str, SIDES))
+    note = f"mesh not stated; the fastest of {', '.join(map(str, SIDES))} is {best}"
+    return kernels[best].seconds * 1e3, kernels[best].error_band, note
 
 
 _PREDICT: dict[str, Callable[[dict[str, str]], Prediction]] = {
