@@ -16,6 +16,7 @@ from wafer_triton.shape.config import (
     check_size,
     check_supported,
     features,
+    given_or_absent,
     read_json,
     required,
     short,
@@ -84,8 +85,7 @@ class DecoderConfig(DecoderShape):
         return cls(
             **shape_values(name, values),
             vocab_size=required(name, values, "vocab_size"),
-            max_position_embeddings=required(name, values, "max_position_embeddings"),
-            rms_norm_eps=required(name, values, "rms_norm_eps"),
+            max_position_embeddings=given_or_absent(values, "max_position_embeddings"),
             rope_theta=theta,
             rope_scaling=scaling,
             bos_token_id=next(iter(_token_ids(name, "bos_token_id", values)), None),

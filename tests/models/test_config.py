@@ -10,6 +10,7 @@ from wafer_triton.errors import CheckpointError, ConfigError
 from wafer_triton.models.config import DecoderConfig, RopeScaling
 from wafer_triton.models.random import config_of
 from wafer_triton.place.need import param_shapes
+from wafer_triton.shape.config import ABSENT, MIXTURES, SUPPORTED
 from wafer_triton.shape.read import positions, shape_of
 
 LLAMA = {
@@ -66,6 +67,23 @@ def test_absent_keys_have_the_defaults_of_llama_1(missing):
     assert values == tuple((given | {missing: meant[missing]}).values())
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", SUPPORTED["model_type"])
+@pytest.mark.parametrize("key", ABSENT)
+def test_an_absent_key_has_the_default_of_transformers(kind, key, tmp_path):
+    from transformers import AutoConfig
+
+    theirs = AutoConfig.for_model(kind)
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8}
+    experts |= {"shared_expert_intermediate_size": 8} if kind == "qwen2_moe" else {}
+    values = MISTRAL | {"model_type": kind} | (experts if kind in MIXTURES else {})
+    (tmp_path / "config.json").write_text(json.dumps(without(values, key)))
+    config = DecoderConfig.from_folder(tmp_path)
+    wanted = theirs.rope_parameters["rope_theta"] if key == "rope_theta" else getattr(theirs, key)
+    assert getattr(config, key) == wanted
+    assert shape_of(tmp_path).rms_norm_eps == config.rms_norm_eps and positions(tmp_path) == config.context
+
+
 def test_mistral_with_full_attention_and_its_own_head_dim():
     config = DecoderConfig.from_dict(MISTRAL | {"head_dim": 16, "use_sliding_window": False, "sliding_window": 64})
     assert config.head_dim == 16
@@ -89,8 +107,11 @@ REFUSED = {
     "rope-factor": (LLAMA | {"rope_scaling": {"type": "linear"}}, "rope 'linear': factor is missing"),
     "rope-negative": (LLAMA | {"rope_scaling": {"type": "linear", "factor": -1}}, "factor = -1 must be a positive"),
     "rope-order": (LLAMA | {"rope_scaling": LLAMA3 | {"low_freq_factor": 9.0}}, "low_freq_factor = 9.0 must be below"),
-    "window": (MISTRAL | {"sliding_window": 4096}, "sliding_window = 4096 is not computed here"),
-    "window-absent": (without(MISTRAL, "sliding_window"), "sliding_window = 4096 is not computed here"),
+    "window": (MISTRAL | {"sliding_window": 127}, "sliding_window = 127 is not computed here"),
+    "window-absent": (
+        without(MISTRAL, "sliding_window") | {"max_position_embeddings": 4097},
+        "sliding_window = 4096 is not computed here",
+    ),
     "window-layers": (LLAMA | {"layer_types": ["full_attention", "sliding_attention"]}, "with sliding_attention"),
     "mistral-kv": (without(MISTRAL, "num_key_value_heads"), "num_key_value_heads is missing"),
     "kv-heads": (LLAMA | {"num_key_value_heads": 4}, "heads = 6 is not a multiple of num_key_value_heads = 4"),
@@ -156,15 +177,13 @@ def test_a_config_that_runs_is_priced(tmp_path):
     assert shape_of(tmp_path).decode_macs(9) == DecoderConfig.from_dict(values).decode_macs(9)
 
 
-@pytest.mark.parametrize(
-    "key", ["model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "rms_norm_eps"]
-)
+@pytest.mark.parametrize("key", ["model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"])
 def test_names_a_missing_key(key):
     with pytest.raises(ConfigError, match=f"tiny: {key} is missing"):
         DecoderConfig.from_dict(without(LLAMA, key), name="tiny")
 
 
-QWEN = LLAMA | {"sliding_window": 4096, "max_window_layers": 1}
+QWEN = LLAMA | {"sliding_window": 64, "max_window_layers": 1}
 
 
 def test_families_differ_in_biases_and_norms():
@@ -188,7 +207,7 @@ def test_qwen_slides_only_when_it_says_so(kind):
     assert DecoderConfig.from_dict(QWEN | {"model_type": kind}) == DecoderConfig.from_dict(
         QWEN | {"model_type": kind, "use_sliding_window": False, "layer_types": ["full_attention"] * 2}
     )
-    with pytest.raises(ConfigError, match="sliding_window = 4096 is not computed here"):
+    with pytest.raises(ConfigError, match="sliding_window = 64 is not computed here"):
         DecoderConfig.from_dict(QWEN | {"model_type": kind, "use_sliding_window": True})
     with pytest.raises(ConfigError, match="attention_bias = True is not computed here"):
         DecoderConfig.from_dict(QWEN | {"model_type": kind, "attention_bias": True})

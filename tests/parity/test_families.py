@@ -14,6 +14,7 @@ from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.ops.testing import assert_close
+from wafer_triton.shape.read import shape_of
 
 pytestmark = pytest.mark.slow
 
@@ -208,3 +209,50 @@ def test_other_weights_may_be_placed(folders, roomy):
     assert logits_of(decoder, tokens[: PROMPT + 1]).eq(0).all()
     decoder.load_state_dict(state)
     torch.testing.assert_close(logits_of(decoder, tokens[: PROMPT + 3]), wanted[:4], rtol=1e-4, atol=1e-4)
+
+
+# Changes of a `config.json` with which transformers computes the same model, or another that is computed here as well.
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 20}
+MEANT = [
+    ("qwen2", {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 2, "layer_types": ...}),
+    ("qwen3", {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 28, "layer_types": ...}),
+    ("qwen2", {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 0}),  # `layer_types` is full
+    ("qwen2", {"use_sliding_window": True, "sliding_window": 80, "max_window_layers": 0, "layer_types": ...}),
+    ("qwen3", {"use_sliding_window": False, "sliding_window": 4, "layer_types": ...}),
+    ("mistral", {"sliding_window": 80}),
+    ("mistral", {"sliding_window": ..., "max_position_embeddings": 4096}),
+    ("llama", {"sliding_window": 4}),
+    ("llama", {"hidden_act": "swish"}),
+    ("llama", {"num_key_value_heads": None}),
+    ("qwen2", {"num_key_value_heads": None}),
+    ("qwen3", {"num_key_value_heads": None}),
+    ("llama", {"rms_norm_eps": ...}),
+    ("llama", {"max_position_embeddings": ..., "max_sequence_length": 80}),
+    ("llama", {"head_dim": None, "layer_types": None, "vision_config": None}),
+    ("llama", {"rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 0}}),
+    ("llama", {"rope_parameters": YARN | {"mscale": 0, "mscale_all_dim": 0.7, "beta_fast": 0, "beta_slow": 0}}),
+    ("llama", {"rope_parameters": YARN | {"mscale": None, "beta_fast": None, "attention_factor": None}}),
+    ("llama", {"rope_parameters": None, "rope_scaling": {}, "rope_theta": 10000}),
+    ("llama", {"tokenizer_padding_side": "left", "unsloth_version": "2025.1", "use_flash_attn": True, "alibi": None}),
+    ("llama", {"num_beams": 1, "no_repeat_ngram_size": 0, "length_penalty": 1.0, "num_labels": 2, "seq_length": 9}),
+    ("llama", {"output_router_logits": False, "n_shared_experts": None, "router_aux_loss_coef": 0.0}),
+]
+
+
+@pytest.mark.parametrize(("kind", "change"), MEANT, ids=[str(number) for number in range(len(MEANT))])
+def test_a_config_that_means_a_model_of_here_runs_and_is_priced(kind, change, tmp_path, roomy):
+    torch.manual_seed(5)
+    heads = 6 if change.get("num_key_value_heads", 2) is None else 2
+    settings = SIZES | {"num_key_value_heads": heads, "rope_parameters": {"rope_theta": 10000.0}, "head_dim": 8}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **settings))
+    draw_norms_and_biases(model)
+    model.save_pretrained(tmp_path)
+    values = json.loads((tmp_path / "config.json").read_text()) | change
+    (tmp_path / "config.json").write_text(json.dumps({key: value for key, value in values.items() if value is not ...}))
+    tokens = list(range(3, 3 + PROMPT))
+    with torch.no_grad():
+        theirs = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+        wanted = theirs(torch.tensor([tokens])).logits[0, -1]
+    got = wafer(tmp_path, device=roomy).prefill(tokens)
+    assert (got - wanted).norm() <= 1e-4 * wanted.norm()
+    assert shape_of(tmp_path).num_key_value_heads == heads

@@ -24,7 +24,7 @@ MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe")  # families with exper
 # Features that the decoder computes. A new family extends this table; a feature that is not in it is refused.
 SUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "model_type": ("llama", "mistral", "qwen2", "qwen3", *MIXTURES),
-    "hidden_act": ("silu",),
+    "hidden_act": ("silu", "swish"),  # one function, by its newer and its older name
     "rope_type": ("default", "linear", "dynamic", "llama3", "yarn"),
 }
 
@@ -43,6 +43,12 @@ REFUSED: Mapping[str, tuple[Any, ...]] = {
     "partial_rotary_factor": (1,),
 }
 
+# What transformers takes for an absent key, by family; "" is any other family.
+ABSENT: Mapping[str, Mapping[str, Any]] = {
+    "rms_norm_eps": {"": 1e-6, "mixtral": 1e-5, "olmoe": 1e-5},
+    "rope_theta": {"": 10000.0, "mixtral": 1000000.0},
+    "max_position_embeddings": {"": 32768, "llama": 2048, "olmoe": 4096, "mistral": 131072, "mixtral": 131072},
+}
 
 # Families with experts that are not computed here, and their features that are not.
 UNLIKE: Mapping[str, str] = {
@@ -116,8 +122,22 @@ def features(name: str, values: Mapping[str, Any]) -> tuple[float, RopeScaling |
             continue
         if values.get(key) is not None and values[key] not in harmless:
             raise ConfigError(f"{name}: {key} = {short(values[key])} is not computed here; only models without it")
-    _refuse_sliding_window(name, values.get("model_type", "llama"), values)
-    return _rope(name, values)
+    theta, scaling = _rope(name, values)
+    _refuse_sliding_window(name, values.get("model_type", "llama"), values, context(name, values, scaling))
+    return theta, scaling
+
+
+def given_or_absent(values: Mapping[str, Any], key: str) -> Any:
+    """Return the value of a key of `ABSENT`, or what transformers takes where it is absent."""
+    default = ABSENT[key]
+    return values.get(key, default.get(values.get("model_type", "llama"), default[""]))
+
+
+def context(name: str, values: Mapping[str, Any], scaling: RopeScaling | None) -> int:
+    """Return the most tokens of a text by the keys of a `config.json`; ConfigError for an impossible number."""
+    most = given_or_absent(values, "max_position_embeddings")
+    check_size(name, "max_position_embeddings", most)
+    return most if scaling is None else scaling.context(most)
 
 
 def _causal(name: str, architectures: Any) -> None:
@@ -194,7 +214,7 @@ def _rope(name: str, values: Mapping[str, Any]) -> tuple[float, RopeScaling | No
         raise ConfigError(
             f"{name}: partial_rotary_factor = {rope['partial_rotary_factor']} is not computed here; only whole heads"
         )
-    theta = rope.get("rope_theta", values.get("rope_theta", 10000.0))
+    theta = rope.get("rope_theta", given_or_absent(values, "rope_theta"))
     kind = rope.get("rope_type", rope.get("type", "default"))
     check_supported(name, "rope_type", kind)
     check_positive(name, "rope_theta", theta)
@@ -202,10 +222,14 @@ def _rope(name: str, values: Mapping[str, Any]) -> tuple[float, RopeScaling | No
         return theta, None
     where = f"{name}: rope {kind!r}"
     scaling: dict[str, Any] = {key: required(where, rope, key) for key in _ROPE_NEEDS.get(kind, ("factor",))}
-    scaling |= {key: rope[key] for key in _ROPE_MAY.get(kind, ()) if rope.get(key) is not None}
+    if kind == "yarn":
+        scaling |= {key: rope[key] for key in ("attention_factor", "truncate") if rope.get(key) is not None}
+        # transformers takes 0 for absent
+        scaling |= {key: rope[key] for key in _ROPE_NUMBERS if rope.get(key) not in (None, 0)}
     if kind != "linear":
         # dynamic starts to stretch at the end of the context that the config names
-        outside = values.get("original_max_position_embeddings"), values.get("max_position_embeddings")
+        positions = given_or_absent(values, "max_position_embeddings")
+        outside = values.get("original_max_position_embeddings"), positions
         inside = None if kind == "dynamic" else rope.get("original_max_position_embeddings")
         context = outside[1] if kind == "dynamic" else outside[0] or inside or outside[1]
         scaling["original_max_position_embeddings"] = context
@@ -216,10 +240,11 @@ def _rope(name: str, values: Mapping[str, Any]) -> tuple[float, RopeScaling | No
 
 
 _ROPE_NEEDS = {"llama3": ("factor", "low_freq_factor", "high_freq_factor")}
-_ROPE_MAY = {"yarn": ("beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim", "truncate")}
+_ROPE_NUMBERS = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim")
 
 
-def _refuse_sliding_window(name: str, model_type: str, values: Mapping[str, Any]) -> None:
+def _refuse_sliding_window(name: str, model_type: str, values: Mapping[str, Any], most: int) -> None:
+    """Raise ConfigError for layers with a window that is shorter than a text of `most` tokens."""
     # for Mistral, the default of transformers is 4096.
     window = values.get("sliding_window", 4096 if model_type == "mistral" else None)
     used = window is not None and values.get("use_sliding_window", not model_type.startswith("qwen")) is not False
@@ -227,6 +252,15 @@ def _refuse_sliding_window(name: str, model_type: str, values: Mapping[str, Any]
     if not isinstance(layers, list) or not all(isinstance(layer, str) for layer in layers):
         raise ConfigError(f"{name}: layer_types = {short(layers)} must be a list of words")
     kinds = set(layers) - {"full_attention"}
+    if used and model_type in ("qwen2", "qwen3", "qwen2_moe"):  # where only some layers have a window
+        first, count = values.get("max_window_layers", 28), required(name, values, "num_hidden_layers")
+        check_size(name, "max_window_layers", first, least=0)
+        check_size(name, "num_hidden_layers", count)
+        used = not layers and (first > 0 if model_type == "qwen2_moe" else first < count)
+    if model_type == "llama":  # which reads no window
+        used = False
+    if type(window) is int and window >= most:
+        used, kinds = False, kinds - {"sliding_attention"}
     if used or kinds:
         what = f"sliding_window = {window}" if used else f"layer_types with {', '.join(sorted(kinds))}"
         raise ConfigError(f"{name}: {what} is not computed here; only full attention (sliding_window = null)")

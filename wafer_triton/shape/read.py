@@ -17,7 +17,9 @@ from wafer_triton.shape.config import (
     check_flag,
     check_positive,
     check_size,
+    context,
     features,
+    given_or_absent,
     read_json,
     required,
     short,
@@ -37,18 +39,17 @@ def shape_values(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     value that no decoder can have.
     """
     model_type = values.get("model_type", "llama")
-    check_positive(name, "rms_norm_eps", values.get("rms_norm_eps", 1e-6))
+    check_positive(name, "rms_norm_eps", given_or_absent(values, "rms_norm_eps"))
     for key in ("dtype", "torch_dtype"):
         if values.get(key) not in DTYPES:
             known = ", ".join(filter(None, DTYPES))
             raise ConfigError(f"{name}: {key} = {short(values[key])} is no dtype of weights; take one of {known}")
     heads = required(name, values, "num_attention_heads")
-    # Other families' default is 8 or 32 for any number of heads; no such model is meant, so the key is required.
-    kv_heads = (
-        values.get("num_key_value_heads")
-        if model_type in ("llama", "olmoe")
-        else required(name, values, "num_key_value_heads")
-    )
+    # null is as many as heads. Other families' default is 8 or 32 for any number of heads; no such model is meant, so
+    # the key is required.
+    kv_heads = values.get("num_key_value_heads")
+    if "num_key_value_heads" not in values and model_type not in ("llama", "olmoe"):
+        required(name, values, "num_key_value_heads")
     return {
         "hidden_size": required(name, values, "hidden_size"),
         "intermediate_size": required(name, values, "intermediate_size"),
@@ -56,6 +57,7 @@ def shape_values(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
         "num_attention_heads": heads,
         "num_key_value_heads": heads if kv_heads is None else kv_heads,
         "head_dim": _head_dim(name, model_type, values),
+        "rms_norm_eps": given_or_absent(values, "rms_norm_eps"),
         "tie_word_embeddings": check_flag(name, values, "tie_word_embeddings"),
         "qkv_bias": model_type == "qwen2" or (model_type == "qwen2_moe" and values.get("qkv_bias") is not False),
         "qk_norm": model_type in ("qwen3", "qwen3_moe", "olmoe"),
@@ -79,34 +81,45 @@ def _head_dim(name: str, model_type: str, values: Mapping[str, Any]) -> Any:
     return width // heads
 
 
-# Keys that do not change the cost of a layer, or whose values `features` reads; any other is refused, as it may.
+# Keys that change nothing that a layer computes, or whose values `features` reads; any other is refused, as it may.
 # fmt: off
 _HARMLESS = frozenset((
-    "add_cross_attention", "architectures", "attention_dropout", "auto_map", "begin_suppress_tokens", "bos_token_id",
-    "chunk_size_feed_forward", "cls_token_id", "cross_attention_hidden_size", "decoder_start_token_id", "do_sample",
-    "dtype", "eos_token_id", "finetuning_task", "generation_config", "hidden_act", "id2label", "initializer_range",
-    "is_decoder", "is_encoder_decoder", "is_llama_config", "label2id", "layer_types", "mask_token_id", "max_length",
-    "max_position_embeddings", "max_window_layers", "min_length", "model_max_length", "model_type", "name",
-    "original_max_position_embeddings", "output_attentions", "output_hidden_states", "pad_token_id", "prefix",
-    "pretraining_tp", "problem_type", "pruned_heads", "repetition_penalty", "return_dict", "rms_norm_eps",
+    "add_cross_attention", "architectures", "attention_dropout", "auto_map", "bos_token_id", "chunk_size_feed_forward",
+    "cls_token_id", "cross_attention_hidden_size", "decoder_start_token_id", "dtype", "eos_token_id", "finetuning_task",
+    "generation_config", "hidden_act", "id2label", "initializer_range", "is_decoder", "is_encoder_decoder",
+    "is_llama_config", "label2id", "layer_types", "mask_token_id", "max_position_embeddings", "max_window_layers",
+    "model_type", "name", "original_max_position_embeddings", "output_attentions", "output_hidden_states",
+    "pad_token_id", "prefix", "pretraining_tp", "problem_type", "pruned_heads", "return_dict", "rms_norm_eps",
     "rope_interleaved", "rope_parameters", "rope_scaling", "rope_theta", "sep_token_id", "sliding_window",
-    "suppress_tokens", "task_specific_params", "temperature", "tf_legacy_loss", "tie_encoder_decoder",
-    "tie_word_embeddings", "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript",
-    "transformers.js_config", "transformers_version", "unk_token_id", "use_bfloat16", "use_cache", "use_mrope",
-    "use_sliding_window", "vocab_size",
+    "task_specific_params", "tf_legacy_loss", "tie_encoder_decoder", "tie_word_embeddings", "torch_dtype",
+    "torchscript", "transformers.js_config", "transformers_version", "unk_token_id", "use_bfloat16", "use_cache",
+    "use_mrope", "use_sliding_window", "vocab_size",
+    # of generation, see `DecoderConfig.from_file`
+    "bad_words_ids", "begin_suppress_tokens", "diversity_penalty", "do_sample", "early_stopping",
+    "encoder_no_repeat_ngram_size", "encoder_repetition_penalty", "epsilon_cutoff", "eta_cutoff",
+    "exponential_decay_length_penalty", "forced_bos_token_id", "forced_eos_token_id", "length_penalty", "max_length",
+    "max_new_tokens", "min_length", "min_new_tokens", "no_repeat_ngram_size", "num_beam_groups", "num_beams",
+    "num_return_sequences", "output_scores", "remove_invalid_values", "repetition_penalty", "return_dict_in_generate",
+    "suppress_tokens", "temperature", "top_k", "top_p", "typical_p",
+    # of tokenizers, trainers and exporters
+    "attn_implementation", "attn_pdrop", "embd_pdrop", "flash_attn", "gradient_checkpointing", "hidden_dropout",
+    "hidden_dropout_prob", "max_seq_len", "max_seq_length", "max_sequence_length", "model_max_length", "name_or_path",
+    "neftune_noise_alpha", "num_labels", "output_router_logits", "pad_token", "resid_pdrop", "router_aux_loss_coef",
+    "seq_length", "tokenizer_class", "tokenizer_model_max_length", "tokenizer_padding_side", "unsloth_fixed",
+    "unsloth_version", "use_flash_attention", "use_flash_attn",
 ))
 _OF_EXPERTS = (
     "num_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob", "num_local_experts",
     "shared_expert_intermediate_size", "mlp_only_layers", "decoder_sparse_step", "clip_qkv", "qkv_bias",
-    "output_router_logits", "router_aux_loss_coef", "router_jitter_noise",
+    "router_jitter_noise",
 )
 # fmt: on
 
 
 def check_keys(name: str, values: Mapping[str, Any]) -> None:
-    """Raise ConfigError for a key that is not read and not known to be harmless; the one rule of all commands."""
+    """Raise ConfigError for a key with a value that is not read and not known to be harmless, in all commands alike."""
     known = {*SIZES, *REFUSED, *_HARMLESS, *(_OF_EXPERTS if values.get("model_type") in MIXTURES else ())}
-    unknown = [key for key in values if key not in known and not key.startswith("_")]
+    unknown = [key for key, value in values.items() if key not in known and key[:1] != "_" and value is not None]
     if unknown:
         raise ConfigError(
             f"{name}: unknown key {', '.join(map(short, unknown))}; read are {', '.join(SIZES)}: mend its name, or "
@@ -158,8 +171,6 @@ def shape_of(model: Model, dtype: str | None = None) -> DecoderShape:
     if "vocab_size" in values:
         vocabulary = required(str(path), values, "vocab_size")
         check_size(str(path), "vocab_size", vocabulary)
-    if values.get("max_position_embeddings") is not None:
-        check_size(str(path), "max_position_embeddings", values["max_position_embeddings"])
     return replace(DecoderShape(**sizes, vocab_size=vocabulary), name=name_of(path))
 
 
@@ -206,14 +217,13 @@ def _whole(text: str, key: str, value: str) -> int:
 
 
 def positions(model: Model) -> int | None:
-    """Return the most tokens that a text of a model may have, rope scaling included; None where it does not say."""
+    """Return the most tokens that a text of a model may have, rope scaling included; None for sizes alone."""
     base, _ = split(model)
     if isinstance(base, DecoderShape) or not base:
         return None
     path = located(base)
     values = MODELS[str(base)] if path is None else read_json(path)
-    most, (_, scaling) = values.get("max_position_embeddings"), features(str(base), values)
-    return most if most is None or scaling is None else scaling.context(most)
+    return context(str(base), values, features(str(base), values)[1])
 
 
 def located(model: Any) -> Path | None:
