@@ -9,6 +9,7 @@ import report
 
 BENCH = Path(__file__).parents[2] / "bench"
 TEXT = (BENCH / "README.md").read_text(encoding="utf-8")
+README = (BENCH.parent / "README.md").read_text(encoding="utf-8")
 
 
 def tables(text):
@@ -41,6 +42,11 @@ def test_the_table_of_other_tools_is_measured():
     assert kept["machine"] in page and kept["date"] in page
     versions = {f"{name} {version}" for row in kept["rows"] for name, version in row["versions"].items()}
     assert all(version in page for version in versions if not version.startswith(("wafer", "jaxlib")))
+    times = {row["peer"]: row["cpu_seconds"] for row in kept["rows"] if (row["side"], row["tile"]) == (8, 32)}
+    said = README.partition("**Beside other tools**")[2].partition("\n\n")[0]
+    ours = times["elided"]
+    multiples = {peer: f"{float(f'{times[peer] / ours:.2g}'):,g}" for peer in times.keys() - {"elided", "explicit"}}
+    assert f"{ours * 1e3:.2f} ms" in said and {*multiples.values()} <= {*re.findall(r"[\d.,]*\d", said)}, multiples
 
 
 def test_files_and_targets_on_the_page_exist():
