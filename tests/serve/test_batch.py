@@ -112,6 +112,13 @@ def test_the_fastest_size_of_groups_is_taken():
     assert best.tokens_per_second > best.one_group_tokens_per_second, "groups keep more regions busy"
 
 
+def test_fewer_sequences_take_no_longer_than_more():
+    turns = {size: batch(**LLAMA, batch=size) for size in (2, 4, 8, 16)}
+    seconds = [found.seconds for found in turns.values()]
+    assert seconds == sorted(seconds)
+    assert turns[8].regions == turns[16].regions == 12, "8 sequences lay in 8 regions and took longer than 16 in 12"
+
+
 def test_groups_are_as_equal_as_they_can_be():
     assert group_sizes(7, 3) == [3, 2, 2] and group_sizes(4, 4) == [4] and group_sizes(5, 1) == [1] * 5
     assert sizes_of(1) == [1] and sizes_of(8) == [1, 2, 4, 8] and sizes_of(12) == [1, 2, 4, 8, 12]

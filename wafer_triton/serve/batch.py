@@ -6,6 +6,7 @@ a group through all regions, or the time of the busiest region for all groups, w
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from wafer_triton.cost.results import Kernel, Layered
 from wafer_triton.device import DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.device.mesh import as_mesh
-from wafer_triton.errors import ShapeError, check_counts
+from wafer_triton.errors import ShapeError, WaferError, check_counts
 from wafer_triton.place.layouts import LAYOUTS
 from wafer_triton.place.regions import Placement, decode_regions
 from wafer_triton.schedule.block import Block
@@ -70,8 +71,10 @@ def batch(
     """Return a turn of decode of `batch` sequences, each with `context` tokens in its cache.
 
     Groups of `at_once` sequences follow one another through the regions (None: the size with the most tokens a second,
-    of the powers of two and the batch). The placement has buffers and caches for all sequences. `dtype` is as of
-    `estimate.decode`. Raises ShapeError for a group larger than the batch, and as `estimate.decode`.
+    of the powers of two and the batch). The placement has buffers and caches for all sequences. Room for more of them
+    spreads the layers over more regions, so of placements with room for the batch and for each larger power of two the
+    fastest is taken; a batch of one lies as in `estimate.decode`. `dtype` is as there. Raises ShapeError for a group
+    larger than the batch, and as `estimate.decode`.
     """
     chip, shape = find_device(device), shape_of(model, dtype)
     on = as_mesh(mesh, chip)
@@ -83,10 +86,15 @@ def batch(
     if at_once is not None and at_once > batch:
         raise ShapeError(f"at_once = {at_once}: a group has no more sequences than the batch, {batch}; give fewer")
     c = constants(on.device)
-    block = batch_placed(on, shape, context, c, batch, head_groups)
-    times = times_of(block, context)
     sizes = sizes_of(batch)
-    turns = {size: turn(times, batch, size) for size in ([at_once] if at_once else sizes)}
+    tried = [at_once] if at_once else sizes
+    placements = [times_of(batch_placed(on, shape, context, c, batch, head_groups), context)]
+    with suppress(WaferError):  # until no more caches fit
+        for shift in range(batch.bit_length(), MOST_BATCH.bit_length() if batch > 1 else 0):
+            placements.append(times_of(batch_placed(on, shape, context, c, 1 << shift, head_groups), context))
+    times = min(placements, key=lambda each: min(turn(each, batch, size) for size in tried))
+    block = times.block
+    turns = {size: turn(times, batch, size) for size in tried}
     chosen = min(turns, key=lambda size: turns[size])
     entries, groups = -(-context // times.rows), -(-batch // chosen)
     largest = -(-batch // groups)
