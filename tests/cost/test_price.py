@@ -1,5 +1,6 @@
 """The cost model equals HPDC'24's closed forms, and prices the schedules that run."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +21,7 @@ from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.schedule import decode, prefill
 from wafer_triton.schedule.block import Block, SubLayer, schedule
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.collectives import broadcast, multicast
+from wafer_triton.schedule.collectives import broadcast, multicast, reduce_scatter, ring_all_gather
 from wafer_triton.schedule.gemm import RINGS
 from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.reduce import all_reduce, reduce
@@ -85,6 +86,73 @@ def test_ring_all_reduce_is_the_closed_form(cores: int, words: int) -> None:
     all_reduce(b, "x", "x", algorithm="ring")
     expected = 2 * (cores - 1) * words / cores + 4 * cores - 6 + 2 * (cores - 1) * (2 * T_R + 1)
     assert price(b.build(), HPDC).cycles == expected
+
+
+@pytest.mark.parametrize("spelled", [lambda ends: ends, lambda ends: np.tile(ends, (3, 1))], ids=["line", "every line"])
+@pytest.mark.parametrize("size, words", [(2, 8), (8, 16), (9, 5)])
+def test_own_rings_cost_what_those_of_the_library_cost(size: int, words: int, spelled: Callable) -> None:
+    c, position = constants(ROOMY), ring_position(size)
+    ends = np.argsort(position)[(position - 1) % size], np.arange(size)
+
+    def cycles(sums: bool, own: bool) -> float:
+        b = builder(3, size)
+        b.buffer("chunks", (words,), "fp32", "state", size)
+        if not own:
+            (reduce_scatter if sums else ring_all_gather)(b, "chunks", "x")
+            return price(b.build()).cycles
+        b.buffer("inbox", (words,), "fp32")
+        for number in range(size - 1):
+            sent, arriving = (Slot("chunks", (position - by - number) % size, "x") for by in (0, 1))
+            move = b.exchange("x", sent, "inbox" if sums else arriving, *map(spelled, ends))
+            add = b.local("add", arriving, (arriving, "inbox"), size=words)
+            b.round(move, *[add] * sums)
+        return price(b.build()).cycles
+
+    passing, adding = cycles(False, False), cycles(True, False)
+    work = max(words * c.element_cycles, 3 * 4 * words / c.sram_bytes_per_cycle)
+    assert adding == pytest.approx(passing + (size - 1) * work)  # 8 cores with 16 words: 665.7, and not 248.5 with sums
+    assert cycles(False, True) == pytest.approx(passing, rel=1e-12)
+    assert cycles(True, True) == pytest.approx(adding, rel=1e-12)
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_sums_of_what_arrives_never_lower_the_price(data: st.DataObject) -> None:
+    """Rings and chains with two buffers or a slot for each arrival, and all-gathers by multicasts; beside a product."""
+    draw, dtype = data.draw, data.draw(st.sampled_from(["fp16", "fp32"]))
+    size, words, count = draw(st.integers(2, 24)), draw(st.integers(1, 40)), draw(st.integers(1, 8))
+    moved = draw(st.sampled_from(["ring", "permutation", "chain", "multicast"]))
+    kept, wide, product = (draw(st.booleans()) for _ in range(3))
+    order = np.array(draw(st.permutations(range(size)))) if moved == "permutation" else np.argsort(ring_position(size))
+    summed = draw(st.lists(st.booleans(), min_size=count, max_size=count))
+
+    def cycles(added: list[bool]) -> float:
+        b = Builder(Mesh(3, size, ROOMY), "sums")
+        b.buffer("tiles", (words,), dtype, "state", count + 1)
+        for name in ("sum", "c"):
+            b.buffer(name, (words,), dtype, "output")
+        for number, add in enumerate(added):
+            src, dst = (Slot("tiles", at if kept else at % 2) for at in (number, number + 1))
+            if moved == "chain":
+                send, recv = np.array([number % (size - 1)]), np.array([number % (size - 1) + 1])
+            elif moved == "multicast":
+                send = np.full(size - 1, number % size)
+                recv, src = np.delete(np.arange(size), number % size), Slot("tiles", 0)
+                dst = Slot("tiles", number + 1)
+            else:
+                send, recv = order, np.roll(order, -1)
+            ends = [np.tile(one, (3, 1)) if wide and moved in ("ring", "permutation") else one for one in (send, recv)]
+            step = b.local("add", "sum", ("sum", dst), size=words)
+            b.round(b.exchange("x", src, dst, *ends), *[step] * add)
+        if product:
+            b.buffer("w", (words, words), dtype, "input")
+            b.buffer("v", (words,), dtype, "input")
+            b.buffer("v.next", (words,), dtype)
+            turn = b.exchange("x", "v", "v.next", order, np.roll(order, -1))
+            b.round(turn, b.local("gemm", "c", ("v", "w"), m=1, k=words, n=words))
+        return price(b.build()).cycles
+
+    assert cycles(summed) >= cycles([False] * count) * (1 - 1e-12)
 
 
 @pytest.mark.parametrize("cores, words", SIZES)

@@ -43,7 +43,17 @@ def test_a_star_is_one_round_of_a_stream():
 def test_a_ring_all_reduce_is_cut_after_its_last_addition():
     b = builder(1, 4)
     ring_all_reduce(b, "x", "x")
-    assert kinds(b) == [("local", 1), ("stream", 3), ("tiles", 3), ("local", 1)]
+    assert kinds(b) == [("local", 1), ("tiles", 3), ("tiles", 3), ("local", 1)]
+
+
+def test_a_stream_goes_on_where_a_round_sends_what_the_round_before_combined():
+    sums = {"x": [("stream", 3)], "w": [("stream", 1)] * 3}  # by the buffer that takes the sums
+    for acc, cut in sums.items():
+        b = builder(1, 4)
+        b.like("mail", "x")
+        for at in range(3):
+            b.round(b.exchange("x", "x", "mail", [at], [at + 1]), b.local("add", acc, (acc, "mail"), size=4))
+        assert kinds(b) == cut
 
 
 @pytest.mark.parametrize("side, rounds", [(2, 1), (5, 2), (6, 3)])

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from wafer_triton import local
-from wafer_triton.count.runs import Run, counted_runs, kind, runs, sources, stages
+from wafer_triton.count.runs import Run, combines, counted_runs, kind, runs, sources, stages
 from wafer_triton.count.traffic import WORD_BYTES, RunTraffic, Traffic
 from wafer_triton.device.dtype import BYTES
 from wafer_triton.schedule.block import Block
@@ -56,15 +56,15 @@ class Phase:
     elements: int = 0  # vector elements of a core
     sram_bytes: int = 0  # read and written by a core's local operations, every operand once
     label: str = ""  # the step of the algorithm to which the phase belongs
-    hidden: bool = False  # a stream that flows beside the next product, whose phase counts its words
+    hidden: bool = False  # a stream or circuit that flows beside the next product, whose phase counts its words
 
 
 def phases(schedule: Schedule) -> list[Phase]:
     """Return the phases of a schedule; equal phases are merged.
 
-    A stream is hidden beside the next product on two conditions: only local operations lie between the two, and neither
-    these nor the product use a buffer that the stream touches. For repeated steps the second time stands for all times
-    but the first and the last, because it also has neighbours on both sides.
+    A stream or circuit is hidden beside the next product on two conditions: only local operations lie between the two,
+    and neither these nor the product use a buffer that it touches. For repeated steps the second time stands for all
+    times but the first and the last, because it also has neighbours on both sides.
     """
     cut, every = zip(*counted_runs(schedule), strict=True) if len(schedule.rounds) else ((), ())
     counts = Counter[Phase]()
@@ -90,7 +90,7 @@ def _in_order(schedule: Schedule, cut: Sequence[Run]) -> list[Phase]:
             known[key] = _known(schedule, run, traffic)
         whole.append(known[key])
     for number, phase in enumerate(whole):
-        beside = _product_beside(cut, whole, number) if phase.kind == "stream" else None
+        beside = _product_beside(cut, whole, number) if phase.kind in ("stream", "circuit") else None
         if beside is not None:
             busiest = max(phase.busiest_words, whole[beside].busiest_words)
             whole[beside] = replace(whole[beside], busiest_words=busiest)
@@ -138,9 +138,12 @@ def _phase(schedule: Schedule, run: Run, traffic: RunTraffic) -> Phase:
     first = run[0]
     common, mesh = kind(first), schedule.mesh
     buffers = [schedule.buffers[name] for name in sorted(sources(first))]
-    work = [_work(schedule, round_) for round_ in _of_different_work(run)]
-    # the stages of a stream combine on different cores while data flows, so only the fullest stage counts
-    macs, elements, sram_bytes = (max(column) for column in zip(*(numbers[1:] for numbers in work), strict=True))
+    # the stages of a stream combine on different cores while data flows, so only the fullest stage counts; cores that
+    # combine whole tiles do so in every round
+    every = common == "tiles" and combines(first)
+    work = [_work(schedule, round_) for round_ in (run if every else _of_different_work(run))]
+    whole = sum if every else max
+    macs, elements, sram_bytes = (whole(column) for column in zip(*(numbers[1:] for numbers in work), strict=True))
     return Phase(
         common,
         rounds=len(run),

@@ -96,7 +96,7 @@ def priced(runs: Iterable[Scheduled], using: Constants | None = None) -> Cost:
 class Interval:
     """A run of rounds in time: rounds `first` to `last`, from cycle `start` on, at a cost.
 
-    A stream that is `hidden` flows beside the next product and takes no cycles of its own.
+    A stream or circuit that is `hidden` flows beside the next product and takes no cycles of its own.
     """
 
     first: int

@@ -4,11 +4,14 @@ Every round is of one kind:
 
 - "local": no exchange.
 - "product": tiles move while (or before) cores multiply. Each such round waits for all its tiles, so it is its own run.
-- "tiles": whole tiles move on and no core multiplies (alignment, the second half of a ring all-reduce).
-- "stream": arriving elements are combined and sent on one by one, so the payload of all stages is on the links at
-  once.
+- "tiles": cores both send and receive, and none multiplies (alignment, a ring all-reduce). Each sets an exchange of
+  whole tiles up and waits for it, as measured in MeshGEMM, whether it then combines the tile or not.
+- "stream": no core does both, and arriving elements are combined (a tree). A round that sends on what the round before
+  combined continues the stream: elements go on one by one, so the payload of all stages is on the links at once.
 - "circuit": routers alone carry the data, as in a multicast. A round that forwards the tiles of the round before (2-D
   broadcast) continues the same circuit.
+
+So elementwise work on what arrives never makes a round cheaper.
 """
 
 from __future__ import annotations
@@ -121,33 +124,50 @@ def sources(round_: Round) -> set[str]:
     return {exchange.src.buffer for exchange in round_.exchanges}
 
 
+def combines(round_: Round) -> bool:
+    """Return whether a local operation reads what arrives in its round."""
+    arriving = {exchange.dst.buffer for exchange in round_.exchanges}
+    return any(slot.buffer in arriving for op in round_.locals for slot in op.ins)
+
+
 def _kind(round_: Round) -> str:
     if not round_.exchanges:
         return "local"
     if not all(local.find(op.op).elementwise for op in round_.locals):
         return "product"
-    arriving = {exchange.dst.buffer for exchange in round_.exchanges}
-    if any(slot.buffer in arriving for op in round_.locals for slot in op.ins):
+    if any(_passes_on(exchange) for exchange in round_.exchanges):
+        return "tiles"
+    if combines(round_):
         return "stream"
-    return "tiles" if any(_passes_on(exchange) for exchange in round_.exchanges) else "circuit"
+    # a circuit as well; priced as tiles if its lines move otherwise, as in `collectives.transpose`
+    return "tiles" if any(exchange.send.ndim == 2 for exchange in round_.exchanges) else "circuit"
 
 
 def _follows(common: str, before: Round, after: Round) -> bool:
     """Return whether two successive rounds of one kind belong to one run."""
     if common in ("local", "product") or before.label != after.label:
         return False
-    if common == "circuit":
-        return sources(after) <= {exchange.dst.buffer for exchange in before.exchanges}
-    if axes(before) != axes(after):
+    if common == "tiles":
+        return axes(before) == axes(after) and combines(before) == combines(after)
+    if common == "stream" and len(axes(before) | axes(after)) > 1:
         return False
-    return common == "tiles" or (len(axes(after)) == 1 and sources(before) == sources(after))
+    return sources(after) <= _brought(before)
+
+
+def _brought(round_: Round) -> set[str]:
+    """Return the buffers that have an arrival of a round after it, or a result of one."""
+    brought = {exchange.dst.buffer for exchange in round_.exchanges}
+    for op in round_.locals:
+        if any(slot.buffer in brought for slot in op.ins):
+            brought |= {slot.buffer for slot in op.outs}
+    return brought
 
 
 def _passes_on(exchange: Exchange) -> bool:
-    """Return whether a core of some line may both send and receive, so that whole tiles move from core to core."""
-    send, recv = exchange.send, exchange.recv
-    if send.ndim == 2:
-        return True
-    sends = np.zeros(max(send.max(initial=0), recv.max(initial=0)) + 1, bool)
-    sends[send] = True
-    return bool(sends[recv].any())
+    """Return whether a core both sends and receives, so that whole tiles move from core to core."""
+    send, recv = np.atleast_2d(exchange.send, exchange.recv)
+    sends = np.zeros((len(send), max(send.max(initial=0), recv.max(initial=0)) + 2), bool)
+    lines = np.arange(len(send))[:, None]
+    sends[lines, send] = True
+    sends[:, -1] = False  # -1: none
+    return bool(sends[lines, recv].any())
