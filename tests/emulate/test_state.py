@@ -8,6 +8,7 @@ from wafer_triton import executor
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.reference import Reference
 from wafer_triton.errors import BackendError, MeshError, ScheduleError, ShapeError
+from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.product import recipe
 
 KINDS = {
@@ -139,3 +140,24 @@ def test_a_second_run_on_overwritten_inputs_is_refused():
             program.write(name, tiles)
         program.run()
         assert torch.equal(program.read("out"), tensors["a"])
+
+
+@pytest.mark.parametrize("exchange", ["explicit", "elided"])
+@pytest.mark.parametrize("role", ["weight", "cache", "state"])
+def test_a_further_run_goes_on_from_resident_tiles_where_the_last_one_left_them(role, exchange):
+    b = Builder(Mesh(1, 3), "turned")
+    b.buffer("w", (1,), "fp32", role)
+    b.buffer("x", (1,), "fp32", "input")
+    b.buffer("y", (1,), "fp32", "output")
+    b.buffer("mail", (1,), "fp32")
+    b.round(b.exchange("x", "w", "mail", [0, 1, 2], [1, 2, 0]))
+    b.round(b.exchange("x", "mail", "w", [0, 1, 2], [0, 1, 2]), b.local("add", "y", ("x", "w"), size=1))
+    schedule, tensors = b.build(), {"w": torch.tensor([1.0, 2, 3]).view(1, 3, 1), "x": torch.zeros(1, 3, 1)}
+    program, held = executor("torch", exchange).bind(schedule, tensors), dict(tensors)
+    for turned in ([3, 1, 2], [2, 3, 1], [1, 2, 3], [3, 1, 2]):
+        program.run()
+        machine = Reference(schedule, held)
+        machine.run()
+        held["w"] = machine.read("w")
+        for name in ("w", "y"):
+            assert program.read(name).flatten().tolist() == machine.read(name).flatten().tolist() == turned

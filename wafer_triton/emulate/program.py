@@ -27,7 +27,11 @@ from wafer_triton.schedule.schedule import Schedule
 
 @dataclass(eq=False)
 class Program:
-    """A schedule bound to memory; `run` executes it, and again once `write` renews inputs that rounds overwrite."""
+    """A schedule bound to memory; `run` executes it, and again once `write` renews inputs that rounds overwrite.
+
+    Weights, caches and states stay on the cores: a further run begins with the tiles that the last one left, as the
+    chip would, also where rounds have moved a weight and not brought it home.
+    """
 
     schedule: Schedule
     memory: dict[str, torch.Tensor]
