@@ -61,7 +61,6 @@ LARGE = (
     "docs/test_readme",
     "docs/test_reference",
     "docs/test_site",
-    "docs/test_temp",
     "draw/test_page",
     "draw/test_page_tiles",
     "draw/test_page_views",

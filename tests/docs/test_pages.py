@@ -29,7 +29,7 @@ from wafer_triton.local import registry
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PAGES = ("concepts", "predict", "serve", "tutorial")
+PAGES = ("concepts", "predict", "serve", "temp", "tutorial")
 BLOCK = re.compile(
     r"^```(python|toml|bash|console|diff)\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL
 )
