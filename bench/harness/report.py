@@ -1,4 +1,4 @@
-"""A results file as a Markdown table: python bench/harness/report.py bench/results/cpu.json
+"""A results file as a Markdown table: python bench/harness/report.py bench/results/local.json
 
 A file of a GPU gets the table with which `python bench/gpu.py` ends: each row on a mesh beside cuBLAS, beside plain
 PyTorch, and beside the exchange limit.

@@ -1,39 +1,17 @@
-"""bench/README.md and the table of other tools: they are the measured ones, and its files and targets exist."""
+"""The table of other tools is the measured one; files and targets of bench/README.md exist."""
 
 import json
 import re
 import runpy
 from pathlib import Path
 
-import report
-
 BENCH = Path(__file__).parents[2] / "bench"
 TEXT = (BENCH / "README.md").read_text(encoding="utf-8")
 README = (BENCH.parent / "README.md").read_text(encoding="utf-8")
 
 
-def tables(text):
-    """Return the rows of each table of a page, heads and rulers included."""
-    return [table.splitlines() for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)]
-
-
 def results(name):
     return json.loads((BENCH / "results" / f"{name}.json").read_text())
-
-
-def test_the_table_is_measured():
-    (source,) = set(re.findall(r"`make bench BENCH=(\w+)`", TEXT))
-    measured = report.table(results(source)).splitlines()
-    (shown,) = [table for table in tables(TEXT) if table[0] == measured[0]]
-    assert len(shown) > 4
-    assert [row for row in shown[2:] if row not in measured] == []
-    assert report.machine(results(source)) in TEXT.replace("\n", " ")
-
-
-def test_the_tables_of_whole_models_are_measured():
-    for measured in tables(report.model_table(results("models")) + "\n"):
-        assert measured in tables(TEXT), "run python bench/harness/report.py bench/results/models.json"
-    assert results("models")["machine_info"]["cpu"] in TEXT
 
 
 def test_the_table_of_other_tools_is_measured():
