@@ -70,8 +70,7 @@ def test_every_document_is_in_the_navigation():
     assert [page.name for page in sorted((ROOT / "docs").glob("*.md")) if f": {page.name}\n" not in nav] == []
 
 
-def test_links_are_called_by_titles(site):
-    assert "Predicted against measured" in (site / "index.html").read_text(encoding="utf-8")
+def test_no_link_is_called_by_a_file(site):
     for page in site.glob("*.html"):
         named = re.findall(r"<a href=\"?[\w./-]+\"?>([\w/-]+\.md)</a>", page.read_text(encoding="utf-8"))
         assert named == [], page.name

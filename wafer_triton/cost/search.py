@@ -88,10 +88,13 @@ def plan(
     asked = _Asked(shape, target, input, output, constants(target), head_groups, experts)
     prefills = _each(sides, asked.prefill, "prefill", target, step, progress)
     decodes = _each(sides, asked.tokens, "decode", target, step, progress)
-    pairs = sorted(
-        product(prefills, decodes),
-        key=lambda pair: prefills[pair[0]] + inference.answer_steps(output) * decodes[pair[1]].fast,
-    )  # fmt: skip
+
+    def cycles(pair: tuple[int, int]) -> tuple[float, float]:
+        """Return the cycles of a request; where its answer is one token, a token of decode breaks the tie."""
+        first, side = pair
+        return prefills[first] + inference.answer_steps(output) * decodes[side].fast, decodes[side].fast
+
+    pairs = sorted(product(prefills, decodes), key=cycles)
     chosen = asked.best(best, pairs[: MOST * best])
     decoding, capacity = asked.c.of("decode"), cache(asked.capacity)
     return [
