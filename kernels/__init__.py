@@ -11,7 +11,10 @@ SLOTS = 2  # of a compute-shift operand: a tile arrives in one while the other i
 # A core waits for two flags per operand: its tile has arrived, and the slot of its receiver is free (the credit).
 FLAGS = 4
 
-_HOME = {"KERNELS": "table", "find": "table", "Operand": "_common", "Copies": "exchange"}
+_HOME = {
+    "KERNELS": "table", "find": "table", "Operand": "_common", "Copies": "exchange",
+    "each": "fused", "load": "_common", "store": "_common", "tile_ptr": "_common",
+}  # fmt: skip
 
 __all__ = sorted([*_HOME, "FLAGS", "SLOTS"])
 

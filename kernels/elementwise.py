@@ -8,6 +8,8 @@ one to three values.
 
 from __future__ import annotations
 
+from typing import Any
+
 import triton
 import triton.language as tl
 
@@ -51,7 +53,12 @@ def elementwise(fn: triton.KernelInterface) -> LocalKernel:
     if not isinstance(fn, triton.KernelInterface):
         raise ScheduleError(f"elementwise: fn is of type {type(fn).__name__}; give a function under @triton.jit")
 
-    def fused(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, size: int) -> FusedOp:
+    def fused(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, size: int, **others: Any) -> FusedOp:
+        if others:
+            raise ScheduleError(
+                f"elementwise: {fn.__name__} gets {', '.join(others)} beside size; a kernel with parameters is a body "
+                f"under `@each(lambda size, {', '.join(others)}: size)` of wafer_triton.kernels"
+            )
         own = {"BODY": _elementwise, "FN": fn, "INPUTS": len(ins), **flat(size, 2048)}
         return planned(_each, (*outs, *ins), {}, own)
 

@@ -172,12 +172,12 @@ def test_the_text_of_an_account_has_units_and_keeps_the_mesh_from_a_core():
     ]
 
 
-def test_the_text_of_an_account_sums_small_buffers_and_counts_launches():
+def test_the_text_of_an_account_sums_small_buffers_and_lists_launches():
     buffers = {name: size for size, name in enumerate("abcdefgh", 1)}
-    text = str(Account(rounds=2000, sram_peak_bytes=36, sram_by_buffer=buffers, launches=("gemm", "move")))
+    text = str(Account(rounds=2000, sram_peak_bytes=36, sram_by_buffer=buffers, launches=("gemm", "2 x move")))
     assert "2,000 rounds, 0 routing stages" in text
     assert text.endswith(
-        "h 8 B, g 7 B, f 6 B, e 5 B, d 4 B, c 3 B, 2 smaller buffers 3 B\nemulation      2 GPU launches"
+        "h 8 B, g 7 B, f 6 B, e 5 B, d 4 B, c 3 B, 2 smaller buffers 3 B\nemulation      launches: gemm, 2 x move"
     )
     assert str(Account()).endswith("0 multiply-adds, SRAM peak 0 B")
 

@@ -20,10 +20,10 @@ from local_cases import DTYPES, EXACT, GEMMS, ROUNDED, Case, draw, matmul
 from pairs import in_turn
 from tiles import CORES, DEVICE, memory, same_bits, table, tiles
 from wafer_triton import local
-from wafer_triton.errors import BackendError
+from wafer_triton.errors import BackendError, ScheduleError
 from wafer_triton.kernels import KERNELS, Copies, Operand, find
 from wafer_triton.kernels.compute_shift import one_round
-from wafer_triton.kernels.elementwise import elementwise
+from wafer_triton.kernels.elementwise import elementwise, same_value
 from wafer_triton.kernels.exchange import exchange
 
 RUNNING = [3, 0, 4]  # a subset, in no order
@@ -220,3 +220,9 @@ def test_compute_shift_rounds_make_a_mesh_gemm(dtype, m, k, n, accumulate):
     assert same_bits(one, other)
     whole = torch.einsum("ipmk,pjkn->ijmn", a.unflatten(-1, (m, k)).float(), b.unflatten(-1, (k, n)).float())
     assert torch.equal(one.view(side, side, m, n), whole)
+
+
+def test_a_parameter_that_an_elementwise_kernel_lacks_is_named():
+    x = Operand(torch.zeros(4), 0, 4)
+    with pytest.raises(ScheduleError, match=r"same_value gets slope beside size.*@each\(lambda size, slope: size\)"):
+        elementwise(same_value).fused((x,), (x,), size=4, slope=0.1)

@@ -71,7 +71,7 @@ class Account(Counts):
             + (f": {', '.join(held)}" if held else ""),
         }
         if self.launches:
-            lines["emulation"] = _number(len(self.launches), "GPU launch", "GPU launches")
+            lines["emulation"] = f"launches: {', '.join(self.launches)}"
         return "\n".join(f"{name:<15}{figures}" for name, figures in lines.items())
 
     def _repr_html_(self) -> str:
