@@ -355,3 +355,22 @@ def test_bounds_add_up_to_the_cycles_and_follow_the_constants(algorithm: str) ->
     assert price(schedule, replace(c, hop_cycles=0.0)).bounds["hops"] == 0
     fast = price(schedule, replace(c, word_cycles=1e-9, hop_cycles=0.0))
     assert fast.bounds["links"] == pytest.approx(0, abs=1e-3) and cost.bounds["links"] > 0
+
+
+@pytest.mark.parametrize("ring", [False, True])
+def test_a_price_does_not_depend_on_labels(ring: bool) -> None:
+    """Check sums that pass along a row, and tiles that circle through two buffers, with a label each or one for all."""
+    priced = set()
+    for label in ("step", "step {}"):
+        b = builder(1, 8, 32)
+        hands = ["x", b.like("mail", "x")]
+        for step in range(7):
+            if ring:
+                moves = [b.exchange("x", *hands, np.arange(8), np.roll(np.arange(8), -1))]
+                hands.reverse()
+            else:
+                moves = [b.exchange("x", *hands, [step], [step + 1])]
+                moves.append(b.local("add", "x", ("x", "mail"), Cores("x", [step + 1]), size=32))
+            b.round(*moves, label=label.format(step))
+        priced.add(price(b.build()).cycles)
+    assert len(priced) == 1

@@ -66,7 +66,7 @@ def test_an_alignment_is_one_run_along_one_axis_or_both(side, rounds):
     assert kinds(b) == [("tiles", rounds), ("local", 1)]
 
 
-def test_rounds_of_other_axes_or_labels_are_other_runs():
+def test_rounds_of_other_axes_or_data_are_other_runs():
     b = builder(3, 3)
     align.align(b, "x", "x")
     align.align(b, "w", "x")

@@ -113,7 +113,8 @@ def understood(schedule: Schedule, intent: Intent | None) -> tuple[Recipe, Compa
         raise ScheduleError(
             f"{schedule.name}: its operation does not follow from the partition specs {dict(intent.given)} -> "
             f"{dict(intent.result)}; products are compared, such as '(y m) (x k)' and '(y k) (x n)' -> '(y m) (x n)'; "
-            f"or 'm (y k)' and '(y k) (x n)' -> 'm (x n)'; and sums, such as {{'i': 'y', 'j': 'x'}} -> {{'i': 'y'}}"
+            f"or 'm (y k)' and '(y k) (x n)' -> 'm (x n)'; and sums, such as {{'i': 'y', 'j': 'x'}} -> {{'i': 'y'}}; "
+            f"`sweep` and `show --beside` put other algorithms of your own beside each other"
         ) from None
 
 
