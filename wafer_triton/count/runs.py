@@ -1,4 +1,4 @@
-"""The runs of a schedule: rounds of one kind, each sending what the last one brought, counted and priced together.
+"""The runs of a schedule: successive rounds of one kind that go on, which are counted and priced together.
 
 Every round is of one kind:
 
@@ -147,8 +147,8 @@ def _follows(common: str, before: Round, after: Round) -> bool:
     """Return whether two successive rounds of one kind belong to one run, whatever they are called."""
     if common in ("local", "product"):
         return False
-    if common == "tiles" and (axes(before) != axes(after) or combines(before) != combines(after)):
-        return False
+    if common == "tiles":
+        return axes(before) == axes(after) and combines(before) == combines(after)
     if common == "stream" and len(axes(before) | axes(after)) > 1:
         return False
     return sources(after) <= _brought(before)
