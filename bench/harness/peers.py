@@ -130,9 +130,7 @@ class Peer:
 
     def _ends(self, schedule: Schedule, exchanges: list[Exchange]) -> tuple[Tensor, Tensor]:
         """Return the sending and the receiving cores of several exchanges."""
-        both = zip(
-            *((one.senders.flat(schedule.mesh), one.receivers.flat(schedule.mesh)) for one in exchanges), strict=True
-        )
+        both = zip(*(one.moves.ends(schedule.mesh) for one in exchanges), strict=True)
         sent, got = (torch.from_numpy(np.concatenate(cores)).to(self.device) for cores in both)
         return sent, got
 

@@ -8,7 +8,7 @@ import numpy as np
 import limits
 from wafer_triton.compare.timing import RunTimes
 from wafer_triton.device.dtype import torch_dtype
-from wafer_triton.schedule.rounds import Exchange
+from wafer_triton.schedule.rounds import Exchange, Round
 from wafer_triton.schedule.schedule import Schedule
 
 Row = dict[str, Any]
@@ -45,26 +45,19 @@ def work(schedule: Schedule, moves: Schedule | None) -> Work:
 
 def exchanged_bytes(schedule: Schedule) -> int:
     """Return the bytes of tiles that senders read and receivers write, in all rounds; a multicast is read once."""
-    known: dict[int, int] = {}
+    known: dict[Round, int] = {}
     for round_ in schedule.rounds:
-        if id(round_) not in known:
-            known[id(round_)] = sum(
+        if round_ not in known:
+            known[round_] = sum(
                 _tiles(schedule, exchange) * schedule.buffers[exchange.src.buffer].tile_bytes
                 for exchange in round_.exchanges
             )
-    return sum(known[id(round_)] for round_ in schedule.rounds)
+    return sum(known[round_] for round_ in schedule.rounds)
 
 
 def _tiles(schedule: Schedule, exchange: Exchange) -> int:
-    lines = (
-        schedule.mesh.length("y" if exchange.axis == "x" else "x") if exchange.lines is None else len(exchange.lines)
-    )
-    if exchange.recv.ndim == 1:
-        return lines * (len(np.unique(exchange.send)) + len(exchange.recv))
-    return sum(
-        len(np.unique(send[send >= 0])) + int((send >= 0).sum())
-        for send in np.broadcast_to(exchange.send, exchange.recv.shape)
-    )
+    send, recv = exchange.moves.ends(schedule.mesh)
+    return len(np.unique(send)) + len(recv)
 
 
 def shares(seconds: float, device: str, dtype: str, flops: int, must: Work, rotated: int) -> Row:

@@ -120,8 +120,8 @@ def test_a_brute_force_count_agrees():
     for round_ in example.rounds:
         for exchange in round_.exchanges:
             size = example.buffers[exchange.src.buffer].tile_bytes
-            froms = zip(*(part.ravel() for part in exchange.senders.grid(example.mesh)), strict=True)
-            tos = zip(*(part.ravel() for part in exchange.receivers.grid(example.mesh)), strict=True)
+            froms = zip(*np.divmod(exchange.moves.ends(example.mesh)[0], example.mesh.shape[1]), strict=True)
+            tos = zip(*np.divmod(exchange.moves.ends(example.mesh)[1], example.mesh.shape[1]), strict=True)
             crossed = set()
             for source, (r, c) in zip(froms, tos, strict=True):
                 (row, col), (end_row, end_col) = (
@@ -250,8 +250,8 @@ def crossings(example: Schedule) -> list[dict[tuple[str, int, int], list[int]]]:
     for round_ in example.rounds:
         links: dict[tuple[str, int, int], dict[tuple, int]] = {}
         for number, exchange in enumerate(round_.exchanges):
-            froms = zip(*(part.ravel() for part in exchange.senders.grid(example.mesh)), strict=True)
-            tos = zip(*(part.ravel() for part in exchange.receivers.grid(example.mesh)), strict=True)
+            froms = zip(*np.divmod(exchange.moves.ends(example.mesh)[0], example.mesh.shape[1]), strict=True)
+            tos = zip(*np.divmod(exchange.moves.ends(example.mesh)[1], example.mesh.shape[1]), strict=True)
             for source, target in zip(froms, tos, strict=True):
                 at, end = (np.array(core) // example.mesh.fold for core in (source, target))
                 while source[0] >= 0 and (at != end).any():

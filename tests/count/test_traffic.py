@@ -152,8 +152,8 @@ def farthest(schedule: Schedule, run: list[Round]) -> int:
     for round_ in run:
         before = come.copy()
         for exchange in round_.exchanges:
-            senders = zip(*(part.ravel().tolist() for part in exchange.senders.grid(mesh)), strict=True)
-            receivers = zip(*(part.ravel().tolist() for part in exchange.receivers.grid(mesh)), strict=True)
+            senders = zip(*np.divmod(exchange.moves.ends(mesh)[0], mesh.shape[1]), strict=True)
+            receivers = zip(*np.divmod(exchange.moves.ends(mesh)[1], mesh.shape[1]), strict=True)
             for (row, col), (end_row, end_col) in zip(senders, receivers, strict=True):
                 if row >= 0:
                     hops = abs(end_row // mesh.fold[0] - row // mesh.fold[0])

@@ -42,8 +42,8 @@ def test_each_round_has_the_messages_of_the_schedule(side):
         return {(core, to) for core, to in enumerate(receivers.tolist()) if core != to}
 
     def planned(one, axis):
-        ends = [(move.senders, move.receivers) for move in one.exchanges if move.axis == axis]
-        return {pair for cores in ends for pair in zip(*(some.flat(mesh).tolist() for some in cores), strict=True)}
+        ends = [move.moves.ends(mesh) for move in one.exchanges if move.axis == axis]
+        return {pair for cores in ends for pair in zip(*(some.tolist() for some in cores), strict=True)}
 
     one_file.mesh_gemm(torch.ones(side, side), torch.ones(side, side), side)
     rounds = recipe("gemm", mesh, "fp32", ((side, side), (side, side)), ()).schedule.rounds

@@ -45,7 +45,7 @@ def test_the_record_has_the_bytes_that_crossed():
     for round_ in schedule.rounds:
         tiles = 0
         for exchange in round_.exchanges:
-            ends = exchange.senders.flat(schedule.mesh), exchange.receivers.flat(schedule.mesh)
+            ends = exchange.moves.ends(schedule.mesh)
             pairs = {(send, owner[recv]) for send, recv in zip(*ends, strict=True) if owner[send] != owner[recv]}
             tiles += len(pairs) * schedule.buffers[exchange.src.buffer].tile_bytes
         crossed.append(tiles)

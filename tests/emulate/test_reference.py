@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from drafts import moving
 from schedules import LAYERS, MOVES, SUMS, Make, build, given
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate import reference
@@ -141,12 +142,12 @@ def with_exchange(schedule: Schedule, change) -> Schedule:
 
 
 def from_another(exchange: Exchange) -> Exchange:
-    return replace(exchange, send=np.where(exchange.send < 0, -1, (exchange.send + 1) % 3))
+    return moving(exchange, send=np.where(exchange.send < 0, -1, (exchange.send + 1) % 3))
 
 
 def on_fewer_lines(exchange: Exchange) -> Exchange:
     keep = lambda index: index if index.ndim == 1 else index[1:]  # noqa: E731
-    return replace(exchange, send=keep(exchange.send), recv=keep(exchange.recv), lines=np.arange(1, 3))
+    return moving(exchange, send=keep(exchange.send), recv=keep(exchange.recv), lines=np.arange(1, 3))
 
 
 def fewer_cores(schedule: Schedule) -> Schedule:

@@ -117,7 +117,7 @@ def test_a_copy_of_a_part_leaves_the_rest(dtype, where, exchange):
     b.buffer("y", (5,), dtype, "state")
     b.round(b.local("copy", "y", "x", where, size=2))
     x, y = torch.randn(2, 4, 2).bfloat16().float(), torch.randn(2, 4, 5).bfloat16().float()
-    wanted, cores = y.clone(), slice(None) if where is None else where.at
+    wanted, cores = y.clone(), slice(None) if where is None else where.cols
     wanted[:, cores, :2] = x[:, cores]
     program = TorchExecutor(exchange=exchange).bind(b.build(), {"x": x, "y": y})
     for _ in range(2):  # a second run finds the first one's values in temporary memory
@@ -184,7 +184,7 @@ def test_messages_are_added_where_they_arrive(alike, slots, exchange):
     b.buffer("inbox", (4,), "fp32", "scratch", slots)
     ends = ([0], [1], None) if alike else ([[0], [1], [2]], [[1], [2], [3]], np.arange(3))
     move = b.exchange("x", "acc", "inbox", *ends)
-    b.round(move, b.local("add", "acc", ("acc", "inbox"), move.receivers, size=4))
+    b.round(move, b.local("add", "acc", ("acc", "inbox"), move.moves.receivers, size=4))
     x = torch.randn(3, 4, 4)
     wanted = x.clone()
     for row in range(3):

@@ -7,6 +7,7 @@ from itertools import groupby
 import numpy as np
 from numpy.random import Generator
 
+from drafts import moving
 from wafer_triton.schedule.rounds import Cores, Exchange, Local, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 
@@ -85,31 +86,30 @@ def of_a_step(name: str, change: Callable[..., tuple[Exchange | Local, ...] | No
     return changed
 
 
-def line_by_line(exchange: Exchange, schedule: Schedule) -> Exchange:
-    """Return the same exchange with positions of each mesh row or column separate, [lines, n]."""
-    across = schedule.mesh.length("y" if exchange.axis == "x" else "x")
-    lines = np.arange(across) if exchange.lines is None else exchange.lines
-    send, recv = (np.broadcast_to(at, (len(lines), at.shape[-1])).copy() for at in (exchange.send, exchange.recv))
-    return replace(exchange, send=send, recv=recv, lines=lines)
+def line_by_line(exchange: Exchange, schedule: Schedule) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return senders and receivers of each mesh row or column separate, [lines, n], and their lines."""
+    send, recv, lines = exchange.moves.table
+    lines = np.arange(schedule.mesh.length("y" if exchange.axis == "x" else "x")) if lines is None else lines
+    send, recv = (np.broadcast_to(at, (len(lines), at.shape[-1])).copy() for at in (send, recv))
+    return send, recv, lines
 
 
 def drop_message(exchange: Exchange, schedule: Schedule, rng: Generator) -> tuple[Exchange, ...]:
     """Leave out one message of one mesh row or column, or of every one."""
     if exchange.send.ndim == 1 and len(exchange.recv) > 1 and rng.integers(2):
         gone = pick(rng, exchange.recv)
-        return (replace(exchange, send=np.delete(exchange.send, gone), recv=np.delete(exchange.recv, gone)),)
-    apart = line_by_line(exchange, schedule)
-    place = tuple(rng.choice(np.argwhere(apart.recv >= 0)))
-    send, recv = apart.send.copy(), apart.recv.copy()  # a schedule's positions are read-only
+        return (moving(exchange, send=np.delete(exchange.send, gone), recv=np.delete(exchange.recv, gone)),)
+    send, recv, lines = line_by_line(exchange, schedule)
+    place = tuple(rng.choice(np.argwhere(recv >= 0)))
     send[place] = recv[place] = -1
-    return (replace(apart, send=send, recv=recv),)
+    return (moving(exchange, send=send, recv=recv, lines=lines),)
 
 
 def drop_line(exchange: Exchange, schedule: Schedule, rng: Generator) -> tuple[Exchange, ...]:
-    lines = line_by_line(exchange, schedule).lines
+    *ends, lines = line_by_line(exchange, schedule)
     gone = pick(rng, lines)
-    send, recv = (at if at.ndim == 1 else np.delete(at, gone, 0) for at in (exchange.send, exchange.recv))
-    return (replace(exchange, send=send, recv=recv, lines=np.delete(lines, gone)),) if len(lines) > 1 else ()
+    send, recv = (np.delete(at, gone, 0) for at in ends)
+    return (moving(exchange, send=send, recv=recv, lines=np.delete(lines, gone)),) if len(lines) > 1 else ()
 
 
 def drop_exchange(exchange: Exchange, schedule: Schedule, rng: Generator) -> tuple[Exchange, ...]:
@@ -120,29 +120,30 @@ def change_end(name: str) -> Callable[[Exchange, Schedule, Generator], tuple[Exc
     """Choose another sender or receiver, on one mesh row or column or on all; now and then off the mesh."""
 
     def change(exchange: Exchange, schedule: Schedule, rng: Generator) -> tuple[Exchange, ...]:
-        if rng.integers(2):
-            exchange = line_by_line(exchange, schedule)
-        at = getattr(exchange, name).copy()
+        send, recv, lines = line_by_line(exchange, schedule) if rng.integers(2) else exchange.moves.table
+        ends = {"send": send.copy(), "recv": recv.copy()}
+        at = ends[name]
         place = tuple(rng.choice(np.argwhere(at >= 0)))
         length = schedule.mesh.length(exchange.axis)
         at[place] = (at[place] + rng.integers(1, length)) % length if rng.integers(8) else length
-        return (replace(exchange, **{name: at}),)
+        return (moving(exchange, lines=lines, **ends),)
 
     return change
 
 
 def turn_around(exchange: Exchange, schedule: Schedule, rng: Generator) -> tuple[Exchange, ...]:
     """Exchange senders and receivers: every tile moves in the opposite direction."""
-    return (replace(exchange, send=exchange.recv, recv=exchange.send),)
+    return (moving(exchange, send=exchange.recv, recv=exchange.send),)
 
 
 def turn_tile_around(exchange: Exchange, schedule: Schedule, rng: Generator) -> tuple[Exchange, ...]:
     """Exchange send and receive, slots included: the tile that was to arrive is sent."""
-    return (replace(exchange, send=exchange.recv, recv=exchange.send, src=exchange.dst, dst=exchange.src),)
+    turned = moving(exchange, send=exchange.recv, recv=exchange.send)
+    return (replace(turned, src=exchange.dst, dst=exchange.src),)
 
 
 def flip_axis(exchange: Exchange, schedule: Schedule, rng: Generator) -> tuple[Exchange, ...]:
-    return (replace(exchange, axis="yx"["xy".index(exchange.axis)]),)
+    return (moving(exchange, axis="yx"["xy".index(exchange.axis)]),)
 
 
 Other = Callable[[Slot, Schedule, Generator], Slot | None]
@@ -197,24 +198,19 @@ def duplicate_local(op: Local, schedule: Schedule, rng: Generator) -> tuple[Loca
 
 def change_where(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local, ...]:
     """Take one core less, one position less, all cores, or cores moved on by one."""
-    kind = rng.integers(4 if op.where else 2)
-    axis = op.where.axis if op.where else "xy"[rng.integers(2)]
-    length, across = (schedule.mesh.length(way) for way in (axis, "y" if axis == "x" else "x"))
-    here = op.where or Cores(axis, np.arange(length))
-    if kind == 1:
-        return (replace(op, where=replace(here, at=here.at[..., :-1])),) if here.at.shape[-1] > 1 else ()
+    kind, mesh = rng.integers(4 if op.where else 2), schedule.mesh
+    rows, cols = np.divmod(np.arange(mesh.cores) if op.where is None else op.where.flat(mesh), mesh.shape[1])
     if kind == 2:
         return (replace(op, where=None),)
     if kind == 3:
-        return (replace(op, where=replace(here, at=np.where(here.at < 0, -1, (here.at + 1) % length))),)
-    lines = np.arange(across) if here.lines is None else here.lines
-    at = np.broadcast_to(here.at, (len(lines), here.at.shape[-1])).copy()
-    at[tuple(rng.choice(np.argwhere(at >= 0)))] = -1
-    return (replace(op, where=Cores(axis, at, lines)),)
+        return (replace(op, where=Cores.of(rows, (cols + 1) % mesh.shape[1], paired=True)),)
+    keep = np.arange(len(rows)) != pick(rng, rows) if kind == 0 else cols != cols[pick(rng, cols)]
+    return (replace(op, where=Cores.of(rows[keep], cols[keep], paired=True)),) if keep.any() else ()
 
 
 def flip_where(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local, ...] | None:
-    return None if op.where is None else (replace(op, where=replace(op.where, axis="yx"["xy".index(op.where.axis)])),)
+    where = op.where
+    return None if where is None else (replace(op, where=Cores.of(where.cols, where.rows, where.paired)),)
 
 
 OTHER_OP = {"add": "maximum", "maximum": "add", "gemm": "gemm_t", "gemm_t": "gemm"}

@@ -5,11 +5,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from wafer_triton.schedule.rounds import Exchange, Round, Slot
+from wafer_triton.schedule.rounds import Exchange, Moves, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.verify.faults import Intent
 
 Case = tuple[Schedule, Intent]
+
+
+def moving(exchange: Exchange, **changes: object) -> Exchange:
+    """Return an exchange with another `axis`, or other `send`, `recv` or `lines`, as `Moves.table` has them."""
+    send, recv, lines = exchange.moves.table
+    return replace(
+        exchange, moves=Moves(**{"axis": exchange.axis, "send": send, "recv": recv, "lines": lines} | changes)
+    )
 
 
 def with_round(schedule: Schedule, number: int, change: Callable[[Round], Round]) -> Schedule:
@@ -77,17 +85,15 @@ def with_operation(case: Case, old: str, new: str) -> Case:
 
 def relabelled(case: Case, number: int, old: int, new: int) -> Case:
     """Return a shift along x whose receiver `old` becomes `new`."""
-    return with_exchange(case, number, lambda one: replace(one, recv=np.where(one.recv == old, new, one.recv)))
+    return with_exchange(case, number, lambda one: moving(one, recv=np.where(one.recv == old, new, one.recv)))
 
 
 def short(case: Case, number: int, end: str) -> Case:
-    return with_exchange(case, number, lambda one: replace(one, **{end: getattr(one, end)[:-1]}))
+    return with_exchange(case, number, lambda one: moving(one, **{end: getattr(one, end)[:-1]}))
 
 
 def half_a_message(case: Case, number: int, line: int) -> Case:
-    return with_exchange(
-        case, number, lambda one: replace(one, recv=np.where(one.lines[:, None] == line, -1, one.recv))
-    )
+    return with_exchange(case, number, lambda one: moving(one, recv=np.where(one.lines[:, None] == line, -1, one.recv)))
 
 
 def without_exchange(case: Case, number: int) -> Case:

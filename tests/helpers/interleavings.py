@@ -144,7 +144,7 @@ def neighbours(round_: Round, mesh: Mesh) -> list[list[int]]:
     """Return for each exchange the receiver of each core; every core must take part in all exchanges of the round."""
     tables = []
     for exchange in round_.exchanges:
-        pairs = zip(exchange.senders.flat(mesh).tolist(), exchange.receivers.flat(mesh).tolist(), strict=True)
+        pairs = zip(*(ends.tolist() for ends in exchange.moves.ends(mesh)), strict=True)
         to = dict(pairs)
         if len(to) == mesh.cores:
             tables.append([to[core] for core in range(mesh.cores)])

@@ -32,17 +32,17 @@ def validate_routes(schedule: Schedule, routes: Routes) -> None:
     mesh, seen = schedule.mesh, set()
     tables = [routes.table(colour) for colour in range(routes.colours)]
     for number, round_ in enumerate(schedule.rounds):
-        if id(round_) in seen:
+        if round_ in seen:
             continue
-        seen.add(id(round_))
+        seen.add(round_)
         for exchange in round_.exchanges:
-            ends = (*exchange.senders.grid(mesh), *exchange.receivers.grid(mesh))
+            ends = (at for cores in exchange.moves.ends(mesh) for at in np.divmod(cores, mesh.shape[1]))
             wanted: dict[tuple[int, Core], set[Core]] = {}
-            for colour, *at in zip(routes.of(exchange).ravel(), *map(np.ravel, ends), strict=True):
+            for colour, *at in zip(routes.of(exchange), *ends, strict=True):
                 row, col, to_row, to_col = (
                     int(position) // fold for position, fold in zip(at, mesh.fold * 2, strict=True)
                 )
-                if row >= 0 and (row, col) != (to_row, to_col):
+                if (row, col) != (to_row, to_col):
                     wanted.setdefault((int(colour), (row, col)), set()).add((to_row, to_col))
             for (colour, sender), receivers in wanted.items():
                 where = f"{title(schedule, number)}: colour {colour} from core {sender}"

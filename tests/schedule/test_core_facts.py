@@ -19,7 +19,7 @@ from wafer_triton.schedule.collectives import shift
 from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.reduce import all_reduce
 from wafer_triton.schedule.repeat import Repeat
-from wafer_triton.schedule.rounds import Cores, Exchange, Pattern, Round, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Moves, Pattern, Round, Slot
 from wafer_triton.verify.faults import check
 
 
@@ -59,8 +59,8 @@ def test_colours_of_rows_that_change_count_all_times(times):
     b = Builder(Mesh(4, 4), "colours")
     b.buffer("a", (1,), "fp32", "state")
     b.buffer("d", (1,), "fp32")
-    ends = [(Slot("a"), Slot("d"), np.array([0]), np.array([to]), np.array([line])) for to, line in ((1, 0), (2, 2))]
-    one, two = (Round((Exchange("x", *each),)) for each in ends)
+    moves = [Moves("x", [0], [to], [line]) for to, line in ((1, 0), (2, 2))]
+    one, two = (Round((Exchange(each, Slot("a"), Slot("d")),)) for each in moves)
     turned = Repeat((one,), times, np.array([1, 2, 3, 0]))
     schedules = [Schedule(str(times), b.mesh, dict(b.buffers), (turned, two)) for _ in range(2)]
     wanted = {2: 1, 4: 2}[times]  # only in four times row 2 sends to two places
@@ -234,8 +234,8 @@ def test_lines_spelled_out_are_judged_before_idle_ones_go(send, recv, fact):
     b = Builder(Mesh(4, 4), "lines")
     b.buffer("a", (1,), "fp32", "input")
     b.buffer("c", (1,), "fp32", "output")
-    b.round(b.exchange("x", "a", "c", send, recv))
     with pytest.raises(ScheduleError, match=fact):
+        b.round(b.exchange("x", "a", "c", send, recv))
         b.build()
 
 

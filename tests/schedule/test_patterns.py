@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from drafts import moving
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError
 from wafer_triton.schedule.builder import Builder
@@ -37,7 +38,7 @@ def claims(kind: str, *buffers: str, op: str = "") -> Callable[[Round], Round]:
 
 def of_the_first(**changes: object) -> Callable[[Round], Round]:
     """Return a function that changes the first exchange of a round."""
-    return lambda round_: replace(round_, exchanges=(replace(round_.exchanges[0], **changes), *round_.exchanges[1:]))
+    return lambda round_: replace(round_, exchanges=(moving(round_.exchanges[0], **changes), *round_.exchanges[1:]))
 
 
 def with_product(round_: Round, **changes: object) -> Round:
@@ -78,7 +79,8 @@ LIES: dict[str, tuple[Callable[[Builder], object], Callable[[Round], Round], str
         tree, of_the_first(send=np.array([0, 1]), recv=np.array([1, 2])), r"core \(0, 1\)",
     ),
     "a broadcast to another slot": (
-        sends, of_the_first(dst=Slot("w")), r"pattern broadcast of a: core \(0, 0\) receives a\[0\] in w\[0\]",
+        sends, lambda one: replace(one, exchanges=(replace(one.exchanges[0], dst=Slot("w")), *one.exchanges[1:])),
+        r"pattern broadcast of a: core \(0, 0\) receives a\[0\] in w\[0\]",
     ),
     "a relay that computes": (
         relay,

@@ -82,11 +82,11 @@ def plain(round_: Round, mesh: Mesh) -> tuple:
     """Return a round as numbers: messages by their cores and slots, operations by theirs."""
 
     def slot(one: Slot, cores: np.ndarray) -> tuple:
-        return one.buffer, None if one.index is None else one.of_cores(cores, mesh).tolist()
+        return one.buffer, None if one.index is None else (one.cells(mesh, 100, cores) % 100).tolist()
 
     moves = []
     for one in round_.exchanges:
-        ends = one.senders.flat(mesh), one.receivers.flat(mesh)
+        ends = one.moves.ends(mesh)
         order = np.argsort(ends[1], kind="stable")
         send, recv = (end[order] for end in ends)
         moves.append((one.axis, slot(one.src, send), slot(one.dst, recv), send.tolist(), recv.tolist()))

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from drafts import moving
 from wafer_triton.count.account import account, per_round
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.reference import Reference
@@ -138,7 +139,7 @@ def test_the_checker_finds_every_lost_or_misdirected_message(kind, size, directi
         for at, exchange in enumerate(round_.exchanges):
             others = round_.exchanges[:at] + round_.exchanges[at + 1 :]
             lost = replace(round_, exchanges=others)
-            astray = replace(round_, exchanges=(*others, replace(exchange, send=exchange.recv, recv=exchange.send)))
+            astray = replace(round_, exchanges=(*others, moving(exchange, send=exchange.recv, recv=exchange.send)))
             for changed in (lost, astray):
                 rounds = (*schedule.rounds[:number], changed, *schedule.rounds[number + 1 :])
                 assert not check(replace(schedule, rounds=rounds), intent).ok, (number, at)

@@ -10,6 +10,7 @@ from drafts import (
     Case,
     first,
     half_a_message,
+    moving,
     on,
     relabelled,
     short,
@@ -92,7 +93,7 @@ def transposed() -> Case:
 def backwards() -> Case:
     """Move A around the ring in the wrong direction."""
     schedule, intent = gemm()
-    turn = lambda one: replace(one, send=one.recv, recv=one.send) if one.axis == "x" else one  # noqa: E731
+    turn = lambda one: moving(one, send=one.recv, recv=one.send) if one.axis == "x" else one  # noqa: E731
     rounds = [
         replace(round_, exchanges=tuple(map(turn, round_.exchanges))) if round_.label == "gemm" else round_
         for round_ in schedule.rounds
@@ -242,7 +243,7 @@ def test_an_intent_must_fit_its_schedule():
 
 
 def test_a_verdict_is_sorted_and_records_whether_an_intent_was_given():
-    case = in_place(with_exchange(gemm(), 0, lambda one: replace(one, recv=one.recv[:-1])))
+    case = in_place(with_exchange(gemm(), 0, lambda one: moving(one, recv=one.recv[:-1])))
     found = check(*case)
     assert [one.round for one in found.findings] == sorted(one.round for one in found.findings)
     assert found.intended and not check(case[0]).intended

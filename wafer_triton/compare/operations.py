@@ -108,7 +108,7 @@ def _taking_part(schedule: Schedule) -> float:
         return 1.0
     busy = np.zeros(schedule.mesh.cores, bool)
     for round_ in schedule.rounds:
-        moving = (side for exchange in round_.exchanges for side in (exchange.senders, exchange.receivers))
+        moving = (side for each in round_.exchanges for side in (each.moves.senders, each.moves.receivers))
         for cores in (*(op.where for op in round_.locals if op.where is not None), *moving):
             busy[cores.flat(schedule.mesh)] = True
     return float(busy.mean())

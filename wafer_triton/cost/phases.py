@@ -82,13 +82,7 @@ def phases_in_order(schedule: Schedule) -> list[tuple[Run, Phase]]:
 def _in_order(schedule: Schedule, cut: Sequence[Run]) -> list[Phase]:
     """Return the phase of each run."""
     traffic = Traffic(schedule)
-    known: dict[int | tuple[int, int], Phase] = {}  # most runs come more than once
-    whole: list[Phase] = []
-    for run in cut:
-        key = id(run[0]) if len(run) == 1 else (id(run), 0)
-        if key not in known:
-            known[key] = _known(schedule, run, traffic)
-        whole.append(known[key])
+    whole = [_known(schedule, run, traffic) for run in cut]
     for number, phase in enumerate(whole):
         beside = _product_beside(cut, whole, number) if phase.kind in ("stream", "circuit") else None
         if beside is not None:
@@ -112,8 +106,8 @@ def _product_beside(cut: Sequence[Run], whole: list[Phase], number: int) -> int 
     return None
 
 
-# Phases by the identity of their rounds and the sizes of the buffers touched; kept rounds keep their identity.
-_KNOWN: dict[tuple[Any, ...], tuple[Run, Phase]] = {}
+# Phases by their rounds and the sizes of the buffers touched.
+_KNOWN: dict[tuple[Any, ...], Phase] = {}
 _MOST = 20_000  # kept runs; the limit of kept rounds is 20 times as large
 
 
@@ -127,8 +121,8 @@ def _known(schedule: Schedule, run: Run, traffic: Traffic) -> Phase:
         if len(_KNOWN) >= _MOST or _kept[0] > 20 * _MOST:
             _KNOWN.clear()
             _kept[0] = len(run)
-        _KNOWN[key] = run, _phase(schedule, run, traffic.run(run))
-    return _KNOWN[key][1]
+        _KNOWN[key] = _phase(schedule, run, traffic.run(run))
+    return _KNOWN[key]
 
 
 _kept = [0]  # rounds in `_KNOWN`
@@ -168,13 +162,13 @@ def _phase(schedule: Schedule, run: Run, traffic: RunTraffic) -> Phase:
 def _what(run: Run) -> Hashable:
     """Return a key of a run: everything that its phase depends on, except the mesh and the sizes of buffers."""
     if isinstance(run, Section):
-        works = [(op.op, *op.params.values()) for number in run.works for op in run[number].locals]
-        return run.moves, run[0].label, tuple(works)
+        works = tuple(op.work for number in run.works for op in run[number].locals)
+        return run.moves, run[0].label, works
     if len(run) == 1 and not run[0].exchanges and len(run[0].locals) == 1:  # such rounds differ in their slots alone
         (op,) = run[0].locals
         slots = tuple((slot.buffer, slot.index is None) for slot in (*op.outs, *op.ins))
-        return op.op, tuple(op.params.items()), run[0].label, slots
-    return tuple(map(id, run))
+        return op.work, run[0].label, slots
+    return tuple(run)
 
 
 def _touched(run: Run) -> frozenset[str]:
@@ -185,10 +179,10 @@ def _touched(run: Run) -> frozenset[str]:
 
 
 def _of_different_work(run: Run) -> list[Round]:
-    """Return one round for each kind of work in a run: equal operations with the same parameter object."""
+    """Return one round for each kind of work in a run: equal operations with equal parameters."""
     if isinstance(run, Section):
         return [run[number] for number in run.works]
-    return list({tuple((op.op, id(op.params)) for op in round_.locals): round_ for round_ in reversed(run)}.values())
+    return list({tuple(op.work for op in round_.locals): round_ for round_ in reversed(run)}.values())
 
 
 def _work(schedule: Schedule, round_: Round) -> tuple[tuple[Product, ...], int, int, int]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from wafer_triton import local
 from wafer_triton.count.counts import Counts
 from wafer_triton.count.runs import distinct_runs, stages
-from wafer_triton.count.spans import Moves
+from wafer_triton.count.spans import Paths
 from wafer_triton.count.traffic import Traffic
 from wafer_triton.errors import MOST, ShapeError, check_counts, shown
 from wafer_triton.schedule import rules, sram
@@ -121,10 +121,10 @@ def round_account(schedule: Schedule, round_: Round) -> Account:
 
 
 def per_round(schedule: Schedule) -> tuple[Account, ...]:
-    """Return the `round_account` of every round in order; rounds that are one object share it."""
+    """Return the `round_account` of every round in order; equal rounds share it."""
     totals = _Totals(schedule)
-    counts = {id(round_): totals.round(round_) for round_ in {id(one): one for one in schedule.rounds}.values()}
-    return tuple(counts[id(round_)] for round_ in schedule.rounds)
+    counts = {round_: totals.round(round_) for round_ in set(schedule.rounds)}
+    return tuple(counts[round_] for round_ in schedule.rounds)
 
 
 def link_loads(schedule: Schedule, block: int = 1) -> Loads:
@@ -170,7 +170,7 @@ class _Totals:
         self.buffers, self.mesh = schedule.buffers, schedule.mesh
         self.traffic = Traffic(schedule)
         # bytes of shared moves that each line carries in all; link by link where every line has moves of its own
-        self.shared: dict[str, dict[Moves, Array]] = {way: {} for way in _WAYS}
+        self.shared: dict[str, dict[Paths, Array]] = {way: {} for way in _WAYS}
         self.dense: Loads = {}
 
     def round(self, round_: Round, times: int = 1, turning: Repeat | None = None) -> Account:
@@ -179,8 +179,8 @@ class _Totals:
         parts: dict[str, list[tuple[int, Array, Array]]] = {}
         for exchange in round_.exchanges:
             size = self.buffers[exchange.src.buffer].slot_bytes(exchange.src)
-            moves = self.traffic.moves(exchange)
-            lines = self.traffic.lines(exchange, self.traffic.folds(exchange.axis)[1])
+            moves = self.traffic.paths(exchange.moves)
+            lines = self.traffic.lines(exchange.moves, self.traffic.folds(exchange.axis)[1])
             hops = max(hops, moves.hops)
             messages += moves.messages * (int(lines.sum()) if exchange.send.ndim == 1 else 1)
             for way, load in zip(WAYS[exchange.axis], self.traffic.loads_of(exchange), strict=True):
@@ -201,7 +201,7 @@ class _Totals:
             busiest_link_bytes=busiest, serial_bytes=busiest, flows=flows,
         )  # fmt: skip
 
-    def add(self, way: str, size: int, moves: Moves, lines: Array, load: Array) -> None:
+    def add(self, way: str, size: int, moves: Paths, lines: Array, load: Array) -> None:
         """Add messages of `size` bytes to the totals of the links of one direction."""
         if load.ndim == 2:
             self.dense[way] = self.dense.get(way, 0) + load * size
@@ -236,16 +236,13 @@ def multiply_adds(op: Local) -> int:
 
 
 def _distinct(schedule: Schedule) -> list[tuple[Round, int, Repeat | None]]:
-    """Return rounds that are one object once, how often each comes, and the `Repeat` in which its rows change."""
-    times = Counter[tuple[int, int]]()
-    rounds: dict[tuple[int, int], tuple[Round, Repeat | None]] = {}
+    """Return the different rounds, how often each comes, and the `Repeat` in which its rows change."""
+    times = Counter[tuple[Round, Repeat | None]]()
     # rows share a physical core by their places, and these change
     steps = schedule.rounds.steps if schedule.mesh.fold == (1, 1) else schedule.rounds
     for coming in comings(steps):
-        key = id(coming.round), id(coming.turning)
-        times[key] += coming.times
-        rounds[key] = coming.round, coming.turning
-    return [(round_, times[key], turning) for key, (round_, turning) in rounds.items()]
+        times[coming.round, coming.turning] += coming.times
+    return [(round_, count, turning) for (round_, turning), count in times.items()]
 
 
 def _number(count: int, noun: str, plural: str = "") -> str:

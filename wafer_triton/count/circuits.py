@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from wafer_triton.count.numbers import MOST_ALONG, Circuit, Numbers, circuits_of
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.schedule.repeat import comings
-from wafer_triton.schedule.rounds import Exchange, Index
+from wafer_triton.schedule.repeat import Repeat, comings
+from wafer_triton.schedule.rounds import Exchange, Index, Moves
 from wafer_triton.schedule.schedule import Schedule
 
 NEVER = np.iinfo(np.int32).max  # stands for the first round of a route that a line does not have
@@ -35,10 +35,9 @@ class Lines:
 def meeting(moves: Sequence[Exchange], fold: int, along: int) -> int:
     """Return the most circuits of a mesh line that meet at a router: first fit takes this number of colours."""
     pairs, several = [np.zeros((2, 0), np.int64)], set[Circuit]()
-    for send, recv in {(id(move.send), id(move.recv)): (move.send, move.recv) for move in moves}.values():
+    for move in {exchange.moves.line for exchange in moves}:  # no lines are paired
+        send, recv = move.send, move.recv
         ends = np.stack([send, recv])
-        if send.min(initial=0) < 0:
-            ends = ends[:, send >= 0]
         unicast = np.bincount(ends[0], minlength=1).max() <= 1
         if fold > 1:
             ends //= fold
@@ -128,10 +127,10 @@ def collect(schedule: Schedule, axis: str, relayed: bool = False) -> Circuits:
     fold, fold_across = mesh.fold[::-1] if axis == "x" else mesh.fold
     numbers = Numbers(along)
     patterns: dict[tuple[bytes, bytes], _Pattern] = {}  # by the moves of a line, which exchanges share
-    seen: set[tuple[int, ...]] = set()  # moves that have come before, in rounds with smaller numbers
+    seen = set[tuple[Moves, Repeat | None]]()  # moves that have come before, in rounds with smaller numbers
     for number, round_, _, turning in comings(schedule.rounds.steps):
         for exchange in round_.exchanges:
-            moves = id(exchange.send), id(exchange.recv), id(exchange.lines), id(turning)
+            moves = exchange.moves, turning
             if exchange.axis != axis or moves in seen:
                 continue
             seen.add(moves)
@@ -159,15 +158,11 @@ def _kinds(patterns: list[_Pattern], spans: Index, across: int) -> list[tuple[In
     small = np.min_scalar_type(int(spans.max(initial=0)))  # small numbers are sorted sooner
     order, kinds = np.argsort(spans[:, 0].astype(small), kind="stable"), list[tuple[Index, Index]]()
     together: dict[bytes, list[Index]] = {}
-    known: dict[tuple[int, ...], bytes] = {}  # by the identity of the lines' arrays, which patterns share
     for each in patterns:
-        arrays = tuple(map(id, each.lines))
-        if arrays not in known:
-            has = np.zeros(across, bool)
-            for lines in each.lines:
-                has[lines] = True
-            known[arrays] = has.tobytes()
-        together.setdefault(known[arrays], []).append(each.circuits)
+        has = np.zeros(across, bool)
+        for lines in each.lines:
+            has[lines] = True
+        together.setdefault(has.tobytes(), []).append(each.circuits)
     circuits = [np.concatenate(each) for each in together.values()]
     held: list[list[int]] = [[] for _ in range(across)]
     for number, own in enumerate(together):

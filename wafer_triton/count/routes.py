@@ -51,20 +51,20 @@ class Routes:
         return int(self.per_core.max())
 
     def of(self, exchange: Exchange) -> Index:
-        """Return the colour of every message of an exchange, [lines, messages] as its receivers; -1 inside one core."""
+        """Return the colour of every message of an exchange, in the order of `Moves.ends`; -1 inside one core."""
         x = exchange.axis == "x"
         lines = self.x if x else self.y
         fold, fold_across = self.mesh.fold[::-1] if x else self.mesh.fold
         groups = groups_of(exchange, self.mesh)
-        colours = np.full((sum(len(at) for at, _, _ in groups), exchange.recv.shape[-1]), -1, np.int64)
-        done = 0
+        found = list[Index]()
         for at, send, recv in groups:
+            colours = np.full((len(at), len(recv)), -1, np.int64)
             for sender, circuit in circuits_of(send, recv, fold).items():
                 mine = (send == sender) & (recv // fold != circuit.sender)
                 own = lines.colour[lines.circuits[circuit], at // fold_across]
-                colours[done : done + len(at), mine] = (own if x else self.colours - 1 - own)[:, None]
-            done += len(at)
-        return colours
+                colours[:, mine] = (own if x else self.colours - 1 - own)[:, None]
+            found.append(colours[:, recv >= 0].ravel())
+        return np.concatenate(found)
 
     def table(self, colour: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         """Return each router's configuration for a colour, [rows, cols] of side bits: words come from, words go to."""
@@ -104,20 +104,19 @@ def colours(schedule: Schedule) -> int:
     if alike not in _WAYS:
         if len(_WAYS) >= 4096:
             _WAYS.clear()
-        _WAYS[alike] = schedule, _colours(schedule)
-    return _WAYS[alike][1]
+        _WAYS[alike] = _colours(schedule)
+    return _WAYS[alike]
 
 
-def _ways(steps: Iterable[Step], turning: tuple[int, int] | None) -> Iterator[Hashable]:
-    """Yield keys of the messages: the identity of their rounds' index arrays, and of rows that change so many times."""
+def _ways(steps: Iterable[Step], turning: tuple[bytes, int] | None) -> Iterator[Hashable]:
+    """Yield the moves of the messages, and the rows that change so many times."""
     for step in steps:
         if isinstance(step, Repeat):
-            yield from _ways(step.steps, turning if step.rows is None else (id(step.rows), step.times))
+            yield from _ways(step.steps, turning if step.rows is None else (step.rows.tobytes(), step.times))
         elif isinstance(step, Section):
             yield step.moves, turning
         else:
-            for one in step.exchanges:
-                yield one.axis, id(one.send), id(one.recv), id(one.lines), turning
+            yield from ((one.moves, turning) for one in step.exchanges)
 
 
 def _colours(schedule: Schedule) -> int:
@@ -126,7 +125,7 @@ def _colours(schedule: Schedule) -> int:
         everywhere = one.lines is None
         if one.lines is not None and one.axis == "x" and turning is not None:
             everywhere = bool((turning.first_time(one.lines) < turning.times).all())
-        if one.send.ndim > 1 or not everywhere:
+        if one.moves.paired or not everywhere:
             tops = (
                 collect(schedule, "x").top(mesh.rows, mesh.cols),
                 collect(schedule, "y").top(mesh.cols, mesh.rows),
@@ -149,8 +148,8 @@ def _exchanges(steps: Iterable[Step], turning: Repeat | None) -> Iterator[tuple[
                 yield from ((one, turning) for one in round_.exchanges)
 
 
-# Colours of a mesh by its messages, with the schedule that keeps their index arrays alive.
-_WAYS: dict[tuple[tuple[int, int], tuple[int, int], frozenset[Hashable]], tuple[Schedule, int]] = {}
+# Colours of a mesh by its messages.
+_WAYS: dict[tuple[tuple[int, int], tuple[int, int], frozenset[Hashable]], int] = {}
 
 
 def excess(schedule: Schedule, needed: Routes | None = None) -> Finding | None:

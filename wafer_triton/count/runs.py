@@ -57,10 +57,10 @@ def counted_runs(schedule: Schedule) -> list[tuple[Run, int]]:
 
 
 def distinct_runs(schedule: Schedule) -> list[tuple[Run, int]]:
-    """Return the runs of a schedule, each with its number of repetitions; runs of the same round objects are one."""
-    found: dict[tuple[int, ...], tuple[Run, int]] = {}
+    """Return the different runs of a schedule, each with its number of repetitions."""
+    found: dict[tuple[Round, ...], tuple[Run, int]] = {}
     for run, count in counted_runs(schedule):
-        key = tuple(map(id, run))
+        key = tuple(run)
         found[key] = run, found.get(key, (run, 0))[1] + count
     return list(found.values())
 
@@ -139,8 +139,8 @@ def _kind(round_: Round) -> str:
         return "tiles"
     if combines(round_):
         return "stream"
-    # a circuit as well; priced as tiles if its lines move otherwise, as in `collectives.transpose`
-    return "tiles" if any(exchange.send.ndim == 2 for exchange in round_.exchanges) else "circuit"
+    # a circuit as well; priced as tiles if messages have lines of their own, as in `collectives.transpose`
+    return "tiles" if any(_on_lines_of_its_own(exchange) for exchange in round_.exchanges) else "circuit"
 
 
 def _follows(common: str, before: Round, after: Round) -> bool:
@@ -161,6 +161,11 @@ def _brought(round_: Round) -> set[str]:
         if any(slot.buffer in brought for slot in op.ins):
             brought |= {slot.buffer for slot in op.outs}
     return brought
+
+
+def _on_lines_of_its_own(exchange: Exchange) -> bool:
+    moves = exchange.moves
+    return moves.paired or (moves.lines is not None and len(moves.lines) == len(moves.send) == 1)
 
 
 def _passes_on(exchange: Exchange) -> bool:

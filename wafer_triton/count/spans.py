@@ -36,7 +36,7 @@ class Spans(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Moves:
+class Paths:
     """The moves of some lines along an axis, senders and receivers [lines, n] (-1: none), and the links they cross."""
 
     send: Index

@@ -26,7 +26,7 @@ from wafer_triton.draw.trace import ADDED, EACH
 from wafer_triton.draw.trace_events import bounded
 from wafer_triton.errors import DrawError
 from wafer_triton.schedule.repeat import Rounds
-from wafer_triton.schedule.rounds import Cores, Exchange, Local, Round, Slot
+from wafer_triton.schedule.rounds import Exchange, Local, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.sram import spans
 from wafer_triton.text.quantity import Legend, quantity
@@ -62,11 +62,11 @@ def scene(schedule: Schedule, name: str = "", values: Values | None = None, fill
         raise DrawError(f"{schedule.name}: a page of a schedule without rounds has nothing to show; add a round")
     for unknown in (each for each in fills if each not in schedule.buffers):
         raise DrawError(f"{schedule.name}: there is no buffer {unknown!r} to fill; give {', '.join(schedule.buffers)}")
-    mesh, kinds = schedule.mesh, _distinct(schedule)
+    mesh, kinds = schedule.mesh, {round_: number for number, round_ in enumerate(_once(schedule))}
     side = max(mesh.shape)
     block = 1 if side <= SIDE else -(-max(mesh.rows, mesh.cols) // SIDE)
     whole, cost, operation = account(schedule), price(schedule), judged(schedule)
-    counts = dict(zip(map(id, schedule.rounds), per_round(schedule), strict=True))
+    counts = dict(zip(schedule.rounds, per_round(schedule), strict=True))
     living = spans(schedule)
     plain: Plain = {
         "name": name or schedule.name,
@@ -83,10 +83,10 @@ def scene(schedule: Schedule, name: str = "", values: Values | None = None, fill
             | {"live": [living[key].start, living[key].end, living[key].bytes] if key in living else None}
             for key, buffer in schedule.buffers.items()
         ],
-        "rounds": [kinds[id(round_)] for round_ in schedule.rounds],
+        "rounds": [kinds[round_] for round_ in schedule.rounds],
         "kinds": [
             {"label": round_.label, "overlaps": round_.overlaps, "ops": [op.op for op in round_.locals]}
-            | {name: getattr(counts[id(round_)], name) for name in EACH + ADDED}
+            | {name: getattr(counts[round_], name) for name in EACH + ADDED}
             for round_ in _once(schedule)
         ],
         "timeline": [
@@ -138,13 +138,8 @@ def _largest(scene: Plain) -> str:
 
 
 def _once(schedule: Schedule) -> list[Round]:
-    """Return the different rounds of a schedule in order; rounds that are one object come once."""
-    return list({id(round_): round_ for round_ in schedule.rounds}.values())
-
-
-def _distinct(schedule: Schedule) -> dict[int, int]:
-    """Return for every round its number among the different rounds."""
-    return {id(round_): number for number, round_ in enumerate(_once(schedule))}
+    """Return the different rounds of a schedule in order."""
+    return list(dict.fromkeys(schedule.rounds))
 
 
 def frames(schedule: Schedule, cells: int) -> Iterator[Frame]:
@@ -158,15 +153,14 @@ def _frames(schedule: Schedule, block: int) -> list[Plain]:
     """Return bytes over links by direction in every frame, row by row."""
     mesh = schedule.mesh
     cells = -(-mesh.rows // block) * -(-mesh.cols // block)
-    known: dict[tuple[int, ...], Plain] = {}
+    known: dict[tuple[Round, ...], Plain] = {}
     plain = []
     for frame in frames(schedule, cells):
         part = schedule.rounds[frame.first : frame.last + 1]
-        key = tuple(map(id, part))
-        if key not in known:
+        if part not in known:
             loads = link_loads(replace(schedule, rounds=Rounds(part)), block)
-            known[key] = {way: load.ravel().tolist() for way, load in loads.items()}
-        plain.append({"first": frame.first, "last": frame.last, "links": known[key]})
+            known[part] = {way: load.ravel().tolist() for way, load in loads.items()}
+        plain.append({"first": frame.first, "last": frame.last, "links": known[part]})
     return plain
 
 
@@ -188,7 +182,10 @@ def _moves(schedule: Schedule) -> Plain:
                 "exchanges": [exchange(each) for each in round_.exchanges],
                 "locals": [
                     {"op": op.op, "outs": [slot(out) for out in op.outs], "ins": [slot(given) for given in op.ins]}
-                    | {"where": _where(op.where), "sums": _summed_from(op)}
+                    | {
+                        "where": _list(None if op.where is None else op.where.flat(schedule.mesh)),
+                        "sums": _summed_from(op),
+                    }
                     for op in round_.locals
                 ],
             }
@@ -202,10 +199,6 @@ def _summed_from(op: Local) -> str | None:
     if op.op in ("add", "maximum"):
         return "inputs"
     return "output" if local.find(op.op).updates(op.params) else None
-
-
-def _where(cores: Cores | None) -> Plain | None:
-    return None if cores is None else {"axis": cores.axis, "at": cores.at.tolist(), "lines": _list(cores.lines)}
 
 
 def _list(lines: Any) -> list[int] | None:

@@ -25,20 +25,21 @@ class Tiles:
         self.schedule, self.mesh = schedule, schedule.mesh
         self.names = list(schedule.buffers)
         cores = np.arange(self.mesh.cores)
-        # of every slot of a buffer, [slots, cores]: the number of the buffer where its tile began, and the core
+        # of every cell, core * slots + slot: the number of the buffer where its tile began, and the core
         self._born, self._core = {}, {}
         self.last: Where = {}
         for number, (name, buffer) in enumerate(schedule.buffers.items()):
             given = buffer.given
-            self._born[name] = np.full((buffer.slots, self.mesh.cores), number if given else -1)
-            self._core[name] = np.tile(cores if given else np.full_like(cores, -1), (buffer.slots, 1))
-            self.last[name] = self._core[name][0].copy()
+            self._born[name] = np.full(buffer.slots * self.mesh.cores, number if given else -1)
+            self._core[name] = np.repeat(cores if given else np.full_like(cores, -1), buffer.slots)
+            self.last[name] = self._core[name][:: buffer.slots].copy()
 
     def step(self, round_: Round) -> None:
         """Move and make tiles as a round does."""
-        sent = [self.held(exchange.src, exchange.senders.flat(self.mesh)) for exchange in round_.exchanges]
-        for exchange, tiles in zip(round_.exchanges, sent, strict=True):
-            self._write(exchange.dst, exchange.receivers.flat(self.mesh), *tiles)
+        ends = [exchange.moves.ends(self.mesh) for exchange in round_.exchanges]
+        sent = [self.held(exchange.src, send) for exchange, (send, _) in zip(round_.exchanges, ends, strict=True)]
+        for exchange, (_, recv), tiles in zip(round_.exchanges, ends, sent, strict=True):
+            self._write(exchange.dst, recv, *tiles)
         for op in round_.locals:
             cores = np.arange(self.mesh.cores) if op.where is None else op.where.flat(self.mesh)
             for slot in op.outs:
@@ -47,16 +48,21 @@ class Tiles:
 
     def held(self, slot: Slot, cores: Index) -> tuple[Index, Index]:
         """Return the tiles of some cores in a slot: the numbers of the buffers and of the cores where they began."""
-        number = slot.of_cores(cores, self.mesh)
-        return self._born[slot.buffer][number, cores], self._core[slot.buffer][number, cores]
+        cells = self._cells(slot, cores)
+        if slot.index is None:  # its first slot stands for the whole buffer
+            cells = cells[:, 0]
+        return self._born[slot.buffer][cells], self._core[slot.buffer][cells]
+
+    def _cells(self, slot: Slot, cores: Index) -> Index:
+        return slot.cells(self.mesh, self.schedule.buffers[slot.buffer].slots, cores)
 
     def where(self) -> Where:
         """Return where the tiles of every buffer lie now."""
         return {name: cores.reshape(self.mesh.shape).copy() for name, cores in self.last.items()}
 
     def _write(self, slot: Slot, cores: Index, born: Index, began: Index) -> None:
-        number = slice(None) if slot.index is None else slot.of_cores(cores, self.mesh)
-        self._born[slot.buffer][number, cores], self._core[slot.buffer][number, cores] = born, began
+        cells = self._cells(slot, cores)
+        self._born[slot.buffer][cells.T], self._core[slot.buffer][cells.T] = born, began
         for origin in np.unique(born[born >= 0]).tolist():
             mine = born == origin
             self.last[self.names[origin]][cores[mine]] = began[mine]
@@ -88,7 +94,7 @@ def moving(schedule: Schedule) -> dict[str, str]:
     tiles, along = Tiles(schedule), dict[str, set[str]]()
     for round_ in schedule.rounds:
         for exchange in round_.exchanges:
-            born = tiles.held(exchange.src, exchange.senders.flat(tiles.mesh))[0]
+            born = tiles.held(exchange.src, exchange.moves.ends(tiles.mesh)[0])[0]
             for origin in np.unique(born[born >= 0]).tolist():
                 along.setdefault(tiles.names[origin], set()).add(exchange.axis)
         tiles.step(round_)

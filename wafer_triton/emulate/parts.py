@@ -100,7 +100,8 @@ def shifts(round_: Round, mesh: Mesh) -> dict[int, tuple[Exchange, Index]]:
     found = {}
     for exchange in round_.exchanges:
         to = np.empty(mesh.cores, np.int64)
-        to[exchange.senders.flat(mesh)] = exchange.receivers.flat(mesh)
+        send, recv = exchange.moves.ends(mesh)
+        to[send] = recv
         found[round_.locals[0].ins.index(exchange.src)] = exchange, to
     return found
 
@@ -217,9 +218,7 @@ class Memory:
 
     def numbers(self, slot: Slot, cores: Index) -> Index:
         """Return the rows of `rows(slot)` that hold the tiles of some cores."""
-        if slot.index is None:
-            return cores
-        return cores * self.buffers[slot.buffer].slots + slot.of_cores(cores, self.mesh)
+        return cores if slot.index is None else slot.cells(self.mesh, self.buffers[slot.buffer].slots, cores)
 
     def index(self, values: torch.Tensor) -> list[torch.Tensor]:
         """Return an index as the one item of a list that a step reads when it runs: schedules may replace it."""

@@ -20,7 +20,7 @@ from wafer_triton.schedule.schedule import Schedule
 
 def explicit(planner: Planner, schedule: Schedule, memory: Memory) -> list[Step]:
     """Return the steps of a schedule whose tiles move."""
-    planned: dict[int, list[Step]] = {}
+    planned: dict[Round, list[Step]] = {}
     steps: list[Step] = []
     for segment in segments(schedule):
         fused = planner.segment(memory, segment)
@@ -28,9 +28,9 @@ def explicit(planner: Planner, schedule: Schedule, memory: Memory) -> list[Step]
             steps += fused
             continue
         for round_ in segment.every:
-            if id(round_) not in planned:
-                planned[id(round_)] = planner.round(memory, round_)
-            steps += planned[id(round_)]
+            if round_ not in planned:
+                planned[round_] = planner.round(memory, round_)
+            steps += planned[round_]
     return planner.joined(memory, steps)
 
 
@@ -141,7 +141,7 @@ class _Elision:
         if len({exchange.src for exchange in exchanges}) > 1 or slots != {1} or exchanges[0].src.index is None:
             return None
         mesh = self.memory.mesh
-        pairs = [(exchange.receivers.flat(mesh), exchange.senders.flat(mesh)) for exchange in exchanges]
+        pairs = [exchange.moves.ends(mesh)[::-1] for exchange in exchanges]
         return self.some_from(name, exchanges[0].src.buffer, *map(np.concatenate, zip(*pairs, strict=True)))
 
     def some_from(self, name: str, source: str, cores: Index, senders: Index) -> TileMap | None:
@@ -190,7 +190,7 @@ class _Elision:
     def move(self, exchange: Exchange) -> None:
         """Return a real move."""
         self.written(exchange.dst.buffer, keep=True)
-        self.near(exchange.src.buffer, exchange.senders.flat(self.memory.mesh))
+        self.near(exchange.src.buffer, exchange.moves.ends(self.memory.mesh)[0])
         src = self.maps.get(exchange.src.buffer, TileMap(exchange.src))
         self.steps += self.planner.move(self.memory, [exchange], src)
 

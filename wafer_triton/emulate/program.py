@@ -21,7 +21,7 @@ from wafer_triton.device.layout import check_cut, sharding
 from wafer_triton.emulate.parts import Launch, Memory, Planner, Step, Tables, Workspace
 from wafer_triton.errors import BackendError, MeshError, ScheduleError, ShapeError, shown
 from wafer_triton.schedule.repeat import comings
-from wafer_triton.schedule.rounds import Buffer
+from wafer_triton.schedule.rounds import Buffer, Round
 from wafer_triton.schedule.schedule import Schedule
 
 
@@ -81,12 +81,12 @@ class Program:
                 f"{self.schedule.name}: elided exchange moves no tiles, so no round is shown; use exchange='explicit'"
             )
         self._begin()
-        memory, planned = replace(self._memory(self.schedule), tables=None), dict[int, list[Step]]()
+        memory, planned = replace(self._memory(self.schedule), tables=None), dict[Round, list[Step]]()
         for number, round_ in enumerate(self.schedule.rounds):
             with self.workspace.alone(self.schedule.name), self.executor.on_device():
-                if id(round_) not in planned:
-                    planned[id(round_)] = self.executor.joined(memory, self.executor.round(memory, round_))
-                for step in planned[id(round_)]:
+                if round_ not in planned:
+                    planned[round_] = self.executor.joined(memory, self.executor.round(memory, round_))
+                for step in planned[round_]:
                     step()
             self._shown = State(number, round_.label, self)
             yield self._shown

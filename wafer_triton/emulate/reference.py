@@ -37,11 +37,11 @@ class Reference:
     ) -> None:  # fmt: skip
         self.schedule, self.mesh, self.exact = schedule, schedule.mesh, exact
         self.runs = () if runs is None else (runs,)
-        self.memory: dict[str, Tensor] = {}  # [cores, slots, numel], after the dimension of runs
+        self.memory: dict[str, Tensor] = {}  # [cores * slots, numel], after the dimension of runs
         self.rounds_done = 0
         for name, buffer in schedule.buffers.items():
             dtype = torch_dtype(buffer.dtype)
-            shape = (*self.runs, self.mesh.cores, buffer.slots, buffer.numel)
+            shape = (*self.runs, self.mesh.cores * buffer.slots, buffer.numel)
             if name not in tensors and buffer.given:
                 raise ShapeError(f"{schedule.name}: no tensor given for {buffer.role} buffer {name!r}")
             held = torch.float64 if exact else dtype
@@ -54,9 +54,10 @@ class Reference:
     def run(self, until: int | None = None) -> None:
         """Execute the rounds that are left, or those before round `until` (from 0)."""
         for round_ in self.schedule.rounds[self.rounds_done : until]:
-            sent = [self.tiles(exchange.src, exchange.senders.flat(self.mesh)) for exchange in round_.exchanges]
-            for exchange, tiles in zip(round_.exchanges, sent, strict=True):
-                self.put(exchange.dst, exchange.receivers.flat(self.mesh), tiles)
+            ends = [exchange.moves.ends(self.mesh) for exchange in round_.exchanges]
+            sent = [self.tiles(each.src, senders) for each, (senders, _) in zip(round_.exchanges, ends, strict=True)]
+            for exchange, (_, receivers), tiles in zip(round_.exchanges, ends, sent, strict=True):
+                self.put(exchange.dst, receivers, tiles)
             for op in round_.locals:
                 self.compute(op)
             self.rounds_done += 1
@@ -75,17 +76,17 @@ class Reference:
 
     def tiles(self, slot: Slot, cores: Index) -> Tensor:
         """Return a copy of these cores' tiles [cores, numel] in a slot, or of the whole buffer as one tile."""
-        if slot.index is None:
-            return self.memory[slot.buffer][..., cores, :, :].flatten(-2)
-        return self.memory[slot.buffer][..., cores, slot.of_cores(cores, self.mesh), :]
+        tiles = self.memory[slot.buffer][..., self.cells(slot, cores), :]
+        return tiles.flatten(-2) if slot.index is None else tiles
 
     def put(self, slot: Slot, cores: Index, tiles: Tensor) -> None:
         """Write tiles [cores, numel] into a slot of these cores, rounded to the buffer's dtype."""
-        memory = self.memory[slot.buffer]
-        if slot.index is None:
-            memory[..., cores, :, :] = tiles.to(memory.dtype).unflatten(-1, memory.shape[-2:])
-        else:
-            memory[..., cores, slot.of_cores(cores, self.mesh), :] = tiles.to(memory.dtype)
+        memory, cells = self.memory[slot.buffer], self.cells(slot, cores)
+        memory[..., cells, :] = tiles.to(memory.dtype).view(*self.runs, *cells.shape, memory.shape[-1])
+
+    def cells(self, slot: Slot, cores: Index) -> Index:
+        """Return where these cores' tiles lie in memory, [cores] or [cores, slots]."""
+        return slot.cells(self.mesh, self.schedule.buffers[slot.buffer].slots, cores)
 
     def read(self, name: str) -> Tensor:
         """Return a buffer's values in the form of given ones: [rows, cols, *tile], or [rows, cols, slots, *tile]."""

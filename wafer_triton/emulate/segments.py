@@ -27,7 +27,7 @@ def segments(schedule: Schedule) -> tuple[Segment, ...]:
 def mailboxes(schedule: Schedule) -> frozenset[str]:
     """Scratch buffers that only carry messages of trees: an executor may combine messages without them."""
     mail, others = set[str](), set[str]()
-    for round_ in {id(round_): round_ for round_ in schedule.rounds}.values():
+    for round_ in set(schedule.rounds):
         arriving = {exchange.dst.buffer for exchange in _messages(round_)}
         mail |= arriving
         others |= round_.touched - arriving
@@ -83,7 +83,7 @@ def _continues(
     round_: Round, first: Round, product: Local, a: tuple[Slot, Slot], b: tuple[Slot, Slot], number: int
 ) -> bool:
     """Return whether a round is product `number` of the run that began with `product` in the round `first`."""
-    if round_.pattern is not first.pattern or len(round_.exchanges) != 2:
+    if round_.pattern != first.pattern or len(round_.exchanges) != 2:
         return False
     (op,), here, there = round_.locals, number % 2, 1 - number % 2
     ends = {exchange.src: exchange.dst for exchange in round_.exchanges}
@@ -92,10 +92,7 @@ def _continues(
         and ends == {a[here]: a[there], b[here]: b[there]}
         and {**op.params, "add": True} == {**product.params, "add": True}
         and bool(op.params.get("add"))
-        and all(
-            one.axis == other.axis and np.array_equal(one.send, other.send) and np.array_equal(one.recv, other.recv)
-            for one, other in zip(round_.exchanges, first.exchanges, strict=True)
-        )
+        and all(one.moves == other.moves for one, other in zip(round_.exchanges, first.exchanges, strict=True))
     )
 
 
@@ -127,8 +124,8 @@ def _trees(schedule: Schedule, start: int) -> list[Segment]:
     pattern, stop = rounds[start].pattern, start
     assert pattern is not None
     done = {name: np.zeros(mesh.cores, bool) for name in pattern.buffers}
-    while stop < len(rounds) and rounds[stop].pattern is pattern:
-        ends = [(one.src.buffer, one.senders.flat(mesh), one.receivers.flat(mesh)) for one in _messages(rounds[stop])]
+    while stop < len(rounds) and rounds[stop].pattern == pattern:
+        ends = [(one.src.buffer, *one.moves.ends(mesh)) for one in _messages(rounds[stop])]
         if any(done[name][send].any() or done[name][recv].any() for name, send, recv in ends):
             break  # a core that has sent takes no further part: another reduction begins
         for name, send, _ in ends:
@@ -166,7 +163,7 @@ def _links(messages: tuple[tuple[Exchange, ...], ...], mesh: Mesh) -> tuple[Inde
     slot, children = np.zeros(mesh.cores, np.int64), np.zeros(mesh.cores, np.int64)
     for number, exchanges in enumerate(messages):
         for exchange in exchanges:
-            send, recv = exchange.senders.flat(mesh), exchange.receivers.flat(mesh)
+            send, recv = exchange.moves.ends(mesh)
             parent[send], slot[send], sent[send] = recv, children[recv], number
             children[recv] += 1
     roots = np.where(parent < 0, np.arange(mesh.cores), parent)
@@ -191,8 +188,7 @@ def _broadcast(tree: Tree, round_: Round) -> Round | None:
     sent = _only(tree.acc, round_)
     if not sent.exchanges or any(exchange.src.index != 0 for exchange in sent.exchanges):
         return None
-    ends = [(one.senders.flat(tree.mesh), one.receivers.flat(tree.mesh)) for one in sent.exchanges]
-    senders, receivers = map(np.concatenate, zip(*ends, strict=True))
+    senders, receivers = map(np.concatenate, zip(*(one.moves.ends(tree.mesh) for one in sent.exchanges), strict=True))
     others = np.flatnonzero(tree.parent >= 0)
     every = np.array_equal(np.sort(receivers), others) and np.array_equal(tree.roots[receivers], senders)
     return sent if every else None

@@ -92,15 +92,12 @@ class TorchExecutor(Executor):
             for number, tiles in ((2 * side - 1, tiles_b), (side, tiles_a), (side, c))
         )
         steps: list[Step] = [partial(torch.index_select, tiles_b, 0, around, out=passing)]
-        if run.add:
-            steps.append(partial(torch.index_select, c, 0, home, out=total))
+        steps.append(partial(torch.index_select, c, 0, home, out=total))
         for number, index in enumerate(rows):
             window = passing[(side - 1 - number) * side : (2 * side - 1 - number) * side]
             steps.append(partial(torch.index_select, tiles_a, 0, index, out=held))
             steps.append(form(find("gemm")).plan(total, held, window, **run.params, add=run.add or number > 0))
         out = memory.rows(Slot(run.out))
-        if out.dtype == total.dtype:  # a gather is quicker than a scatter
-            return [*steps, partial(torch.index_select, total, 0, home.argsort(), out=out)]
         return [*steps, lambda: out.index_copy_(0, home, total.to(out.dtype))]
 
     def _message(self, memory: Memory, exchange: Exchange, op: str) -> Step | None:
@@ -120,9 +117,8 @@ class TorchExecutor(Executor):
     def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> list[Step]:
         definition, area = find(op.op), _area(op.where)
         cores = np.arange(memory.mesh.cores) if op.where is None else op.where.flat(memory.mesh)
-        # gathered tiles come in the order of rows and columns; with tables, slots differ from schedule to schedule
-        grid = area is not None and memory.tables is None and (op.where is None or op.where.axis == "x")
-        grid = grid and all(out.is_fixed for out in op.outs)
+        # with tables, slots differ from schedule to schedule
+        grid = area is not None and memory.tables is None and all(out.is_fixed for out in op.outs)
         before, after = list[Step](), list[Step]()
         memory.workspace.begin()
 
@@ -184,7 +180,7 @@ class TorchExecutor(Executor):
 
     def _ends(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> tuple[torch.Tensor, torch.Tensor]:
         """Row numbers of the tiles that are sent and of their targets."""
-        pairs = [(exchange.senders.flat(memory.mesh), exchange.receivers.flat(memory.mesh)) for exchange in exchanges]
+        pairs = (exchange.moves.ends(memory.mesh) for exchange in exchanges)
         senders, receivers = map(np.concatenate, zip(*pairs, strict=True))
         homes, dst = src.homes(memory.mesh)[senders], exchanges[0].dst
         return self._rows(memory, src.slot, homes), self._rows(memory, dst, receivers)
@@ -253,9 +249,5 @@ def _area(where: Cores | None) -> tuple[slice, slice] | None:
     """Row and column slices of the cores, if they form a regular grid."""
     if where is None:
         return slice(None), slice(None)
-    if where.at.ndim > 1:
-        return None
-    along, across = _select(where.at, "cpu"), _select(where.lines, "cpu")
-    if not isinstance(along, slice) or not isinstance(across, slice):
-        return None
-    return (across, along) if where.axis == "x" else (along, across)
+    rows, cols = _select(where.rows, "cpu"), _select(where.cols, "cpu")
+    return (rows, cols) if isinstance(rows, slice) and isinstance(cols, slice) and not where.paired else None

@@ -17,7 +17,7 @@ from wafer_triton.schedule import sram
 from wafer_triton.schedule.align import align, transpose_by_rings
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.repeat import Section
-from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Moves, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 
 Scheduled = tuple[Schedule, int]  # a schedule and its number of runs
@@ -96,7 +96,7 @@ def redistribute(mesh: Mesh, axis: str, source: Index, target: Index, numel: int
         moves, stays = plan.rounds[number]
         if moves is not None:
             send, recv, sent, got = moves
-            exchanges.append(Exchange(axis, Slot("from", sent, axis), Slot("to", got, axis), send, recv))
+            exchanges.append(Exchange(Moves(axis, send, recv), Slot("from", sent, axis), Slot("to", got, axis)))
         if stays is not None:
             cores, sent, got = stays
             here, there = Slot("from", sent, axis), Slot("to", got, axis)
@@ -112,7 +112,7 @@ def redistribute(mesh: Mesh, axis: str, source: Index, target: Index, numel: int
     return b.build(draft=True)
 
 
-Moves = tuple[Index, Index, Index, Index]  # senders, receivers in ascending order, and the slots on both sides
+Units = tuple[Index, Index, Index, Index]  # senders, receivers in ascending order, and the slots on both sides
 Stays = tuple[Index, Index, Index]  # cores, and their slots on both sides
 
 
@@ -125,7 +125,7 @@ class _Plan:
     """
 
     slots: tuple[int, int]
-    rounds: list[tuple[Moves | None, Stays | None]]
+    rounds: list[tuple[Units | None, Stays | None]]
     runs: list[tuple[int, int]]
 
 

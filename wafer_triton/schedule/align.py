@@ -11,7 +11,7 @@ from wafer_triton.errors import MeshError
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.repeat import Section
 from wafer_triton.schedule.ring import Ring, ring, ring_ends, ring_position, ring_rows, ring_step
-from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Pattern, Round, Slot, frozen
+from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Moves, Pattern, Round, Slot, frozen
 
 
 def align(
@@ -81,7 +81,7 @@ def _skew_round(
     for name, axis in skewed:
         src, dst = Slot(name), Slot(f"{name}.next")
         ends = (src, dst) if number % 2 == 0 else (dst, src)
-        moves += [Exchange(axis, *ends, *ends_of(step), lines) for step, lines in each[number]]
+        moves += [Exchange(Moves(axis, *ends_of(step), lines), *ends) for step, lines in each[number]]
     return Round(tuple(moves), (), label, pattern)
 
 

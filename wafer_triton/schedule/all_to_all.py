@@ -24,7 +24,7 @@ import numpy as np
 from wafer_triton.errors import MeshError
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.lines import MeshLine, planned
-from wafer_triton.schedule.rounds import Cores, Exchange, Local, Pattern, Round, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Local, Moves, Pattern, Round, Slot
 
 STAGES = ("begin", "crossed", "turned", "end")
 Steps = Iterator[tuple[Exchange | Local, ...]]
@@ -120,7 +120,7 @@ def _exchanges(line: MeshLine, axis: str, names: tuple[str, str, str]) -> tuple[
     ends = dict(zip(("src", "dst", "waiting"), names, strict=True))
     return tuple(
         tuple(
-            Exchange(axis, Slot(ends[source], held, axis), Slot(ends[target], placed, axis), send, recv)
+            Exchange(Moves(axis, send, recv), Slot(ends[source], held, axis), Slot(ends[target], placed, axis))
             for ((source, held), (target, placed)), send, recv in moves
         )
         for moves in planned(line)[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,13 +25,14 @@ from wafer_triton.schedule.rounds import (
     Exchange,
     Index,
     Local,
+    Moves,
     Parameter,
     Pattern,
     Round,
     Slot,
     as_slot,
+    positions,
 )
-from wafer_triton.schedule.same import same
 from wafer_triton.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -135,29 +137,22 @@ class Builder:
     ) -> Exchange:
         """Return an exchange for `round`, from positions `send` to positions `recv` (see `Exchange`).
 
-        Receivers that all lines share are put in ascending order. Raises ScheduleError for positions that are not
-        whole numbers, or not as many senders as receivers.
+        Raises ScheduleError for positions that are not whole numbers, or not as many senders as receivers.
         """
-        to, of = self._positions("recv", recv), self._positions("send", send)
-        line_numbers = None if lines is None else self._positions("lines", lines)
+        to, of = positions(f"{self.name}: recv", recv, 2), positions(f"{self.name}: send", send, 2)
+        on = None if lines is None else positions(f"{self.name}: lines", lines)
         if of.size not in (1, to.size) or of.ndim > to.ndim:
             raise ScheduleError(
                 f"{self.name}: {list(of.shape)} senders for {list(to.shape)} receivers; give one sender for each, "
                 f"or one for all"
             )
-        of = np.broadcast_to(of, to.shape)
         across = self.mesh.length("y" if axis == "x" else "x")
-        idle = (to == -1).all(1) & (of == -1).all(1) if to.shape[1:] and len(to) == across else np.zeros(1, bool)
-        none = np.array_equal(to == -1, of == -1) and min(to.min(initial=0), of.min(initial=0)) >= -1
-        if line_numbers is None and none and idle.any() and not idle.all():
-            line_numbers = np.flatnonzero(~idle)  # which `lines` would say
-            of, to = of[line_numbers], to[line_numbers]
-            if (of == of[0]).all() and (to == to[0]).all():
-                of, to = of[0, to[0] >= 0], to[0, to[0] >= 0]
-        if to.ndim == 1:
-            order = np.argsort(to, kind="stable")
-            of, to = of[..., order], to[order]
-        return Exchange(axis, as_slot(src), as_slot(dst), of, to, line_numbers)
+        if on is None and to.ndim == 2 and len(to) != across:
+            raise ScheduleError(f"{self.name}: {len(to)} rows of positions for {across} lines; give `lines`")
+        moves = Moves(axis, np.broadcast_to(of, to.shape), to, on)
+        if on is None and moves.lines is not None and not moves.paired and len(moves.lines) == across:
+            moves = moves.line
+        return Exchange(moves, as_slot(src), as_slot(dst))
 
     def local(
         self,
@@ -169,17 +164,12 @@ class Builder:
     ) -> Local:
         """Return a local operation for `round` on the cores `where` (None: all); `wafer_triton.local` names `params`.
 
-        Raises ScheduleError when `where` is something else, or its positions are not whole numbers.
+        Raises ScheduleError when `where` is something else.
         """
         if not isinstance(where, Cores | None):
             raise ScheduleError(
                 f'{self.name}: {op} where {shown(where)}: give Cores, such as Cores("x", np.array([0, 1]))'
             )
-        if where is not None:
-            at, lines = self._positions("where", where.at), where.lines
-            lines = None if lines is None else self._positions("lines", lines)
-            if at is not where.at or lines is not where.lines:  # else its own identity stays
-                where = Cores(where.axis, at, lines)
         return Local(op, _slots(outs), _slots(ins), params, where)
 
     def round(self, *steps: Exchange | Local, label: str = "", pattern: Pattern | None = None) -> Round | None:
@@ -230,7 +220,7 @@ class Builder:
                 iteration(number)
             steps = tuple(self.steps[start:])
             if rows is not None:
-                rows = self._positions("rows of repeat", rows)
+                rows = positions(f"{self.name}: rows of repeat", rows)
                 self._check_rows(steps, rows)
                 if any(_turns(step) for step in steps):  # a row is told where it goes once, so rows of rows are rounds
                     steps, first = flat(steps), flat(first)
@@ -246,7 +236,7 @@ class Builder:
             steps, self.steps = self.steps, []
             iteration(period)
             wanted, again, self.steps = first.flat[first.each :], flat(self.steps), steps
-            if len(wanted) != len(again) or not all(same(*both, self.mesh) for both in zip(wanted, again, strict=True)):
+            if [(one.exchanges, one.locals) for one in wanted] != [(one.exchanges, one.locals) for one in again]:
                 raise ScheduleError(
                     f"{self.name}: iteration {period} of repeat differs from iteration 0 in more than `rows` and "
                     f"`slots` say; give them, another period, or add the rounds in a loop"
@@ -259,29 +249,14 @@ class Builder:
             raise ScheduleError(f"{self.name}: rows {rows!r} of repeat do not name each of {count} rows once")
         for round_ in flat(steps):
             for exchange in round_.exchanges:
-                if exchange.axis == "y":
-                    ends = exchange.send * len(rows) + exchange.recv
-                    after = rows[exchange.send] * len(rows) + rows[exchange.recv]
-                    if exchange.send.ndim > 1 or not np.array_equal(np.unique(ends), np.unique(after)):
-                        raise ScheduleError(
-                            f"{self.name}: rows of repeat change the exchange along y {exchange.src} to "
-                            f"{exchange.dst}; repeat iterations in which it is the same"
-                        )
-
-    def _positions(self, what: str, positions: ArrayLike) -> Index:
-        """Return positions [n] or [lines, n] as whole numbers."""
-        try:
-            array = np.atleast_1d(positions)
-        except (ValueError, TypeError, RuntimeError):  # ragged, or a tensor of torch's that is not numpy's
-            array = np.array([None])
-        if array.ndim > (2 if what in ("send", "recv", "where") else 1) or (
-            array.size and array.dtype.kind not in "iu"
-        ):
-            raise ScheduleError(
-                f"{self.name}: {what} = {shown(positions)} must be whole numbers, positions [n] on all lines or "
-                f"[lines, n]"
-            )
-        return array.astype(np.int64, copy=False)
+                moves = exchange.moves
+                if moves.axis == "y" and (
+                    moves.paired or replace(moves, send=rows[moves.send], recv=rows[moves.recv]) != moves
+                ):
+                    raise ScheduleError(
+                        f"{self.name}: rows of repeat change the exchange along y {exchange.src} to "
+                        f"{exchange.dst}; repeat iterations in which it is the same"
+                    )
 
     def build(self, draft: bool = False) -> Schedule:
         """Return the finished schedule; a draft is not checked, so that `verify.faults` can read a faulty one.

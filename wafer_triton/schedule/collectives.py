@@ -13,21 +13,20 @@ import numpy as np
 from wafer_triton.errors import MeshError, ScheduleError, shown
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.ring import ring_position, ring_step
-from wafer_triton.schedule.rounds import Buffer, Cores, Exchange, Index, Pattern, Round, Slot, as_slot, frozen
+from wafer_triton.schedule.rounds import Buffer, Cores, Exchange, Index, Moves, Pattern, Round, Slot, as_slot
 
 
 def multicast(b: Builder, src: str | Slot, dst: str | Slot, axis: str, root: int) -> list[Exchange]:
     """Return exchanges in which position `root` of every mesh row or column sends its tile to all others of it."""
-    ways = _both_ways(b.mesh.length(axis), root, 1)
-    return [Exchange(axis, as_slot(src), as_slot(dst), send, recv) for send, recv in ways]
+    return [Exchange(moves, as_slot(src), as_slot(dst)) for moves in _both_ways(axis, b.mesh.length(axis), root, 1)]
 
 
 @lru_cache(maxsize=1024)
-def _both_ways(size: int, root: int, times: int) -> list[tuple[Index, Index]]:
-    """Return senders and receivers of a multicast to lower and to higher positions; multicasts share these arrays."""
+def _both_ways(axis: str, size: int, root: int, times: int) -> list[Moves]:
+    """Return the moves of a multicast to lower and to higher positions, which multicasts share."""
     sides = (np.arange(root), np.arange(root + 1, size))
     ways = ((np.full_like(side, root), side) for side in sides if side.size)
-    return [(frozen(repeated(send, size, times)), frozen(repeated(recv, size, times))) for send, recv in ways]
+    return [Moves(axis, repeated(send, size, times), repeated(recv, size, times)) for send, recv in ways]
 
 
 def repeated(positions: Index, size: int, times: int) -> Index:
@@ -68,8 +67,8 @@ def _broadcast(
 ) -> tuple[Round, ...]:  # fmt: skip
     """Return the round of a broadcast, if it moves anything; schedules that broadcast alike share it."""
     slots = [Slot(buffer.name, None if whole else 0) for buffer, whole in tiles]
-    ways = _both_ways(size, root, times)
-    moves = tuple(Exchange(axis, slot, slot, send, recv) for slot in slots for send, recv in ways)
+    ways = _both_ways(axis, size, root, times)
+    moves = tuple(Exchange(each, slot, slot) for slot in slots for each in ways)
     pattern = Pattern("broadcast", tuple(slot.buffer for slot in slots))
     return (Round(moves, (), label, pattern),) if moves else ()
 

@@ -46,7 +46,7 @@ def _buffers(round_: Round, pattern: Pattern, mesh: Mesh) -> None:
         moved = {exchange.src.buffer} if pattern.kind == "tree" else {exchange.src.buffer, exchange.dst.buffer}
         if not moved <= set(pattern.buffers):
             names = ", ".join(pattern.buffers)
-            core = _first(exchange.receivers, mesh)
+            core = _first(exchange.moves.receivers, mesh)
             raise _Untrue(
                 f"pattern {pattern.kind} of {names}: core {core} receives {exchange.src} in {exchange.dst}", core
             )
@@ -57,14 +57,14 @@ def _ring(round_: Round, pattern: Pattern, mesh: Mesh) -> None:
         raise _Untrue("pattern ring: the round must be one product on all cores, which takes no tile that arrives")
     inputs, sent = set(round_.locals[0].ins), set[Slot]()
     for exchange in round_.exchanges:
-        core = _first(exchange.receivers, mesh)
+        core = _first(exchange.moves.receivers, mesh)
         if not exchange.src.is_fixed or not exchange.dst.is_fixed or exchange.src == exchange.dst:
             raise _Untrue(f"pattern ring: core {core} must receive in one other slot, as all cores do", core)
         if exchange.src not in inputs - sent:
             raise _Untrue(f"pattern ring: core {core} receives {exchange.src}, no input of the product, or twice", core)
         sent.add(exchange.src)
-        every = exchange.lines is None and exchange.recv.ndim == 1
-        times = np.bincount(exchange.send, minlength=mesh.length(exchange.axis)) if every else np.zeros(1, int)
+        moves, length = exchange.moves, mesh.length(exchange.axis)
+        times = np.bincount(moves.send, minlength=length) if moves.lines is None else np.zeros(1, int)
         if (times != 1).any():
             core = _first(Cores(exchange.axis, np.flatnonzero(times != 1)[:1]), mesh)
             raise _Untrue(f"pattern ring: core {core} must send {exchange.src} once", core)
@@ -80,16 +80,16 @@ def _tree(round_: Round, pattern: Pattern, mesh: Mesh) -> None:
             raise _Untrue(f"pattern tree: {op.op} on {op.ins[-1]} combines no message of the round")
         waiting.remove(arrival)
         ends = {*op.ins[:-1], *op.outs}
-        if op.op != pattern.op or ends != {arrival.src} or not _same(op.where, arrival.receivers, mesh):
-            core = _first(arrival.receivers, mesh)
+        if op.op != pattern.op or ends != {arrival.src} or not _same(op.where, arrival.moves.receivers, mesh):
+            core = _first(arrival.moves.receivers, mesh)
             raise _Untrue(
                 f"pattern tree by {pattern.op}: core {core} must combine {arrival.dst} with its {arrival.src}", core
             )
         if arrival.dst.buffer in pattern.buffers:
-            core = _first(arrival.receivers, mesh)
+            core = _first(arrival.moves.receivers, mesh)
             raise _Untrue(f"pattern tree: core {core} receives in {arrival.dst}, which is no mailbox", core)
     if waiting:
-        core = _first(waiting[0].receivers, mesh)
+        core = _first(waiting[0].moves.receivers, mesh)
         raise _Untrue(f"pattern tree: core {core} receives {waiting[0].dst}, but does not combine it", core)
     _one_way(round_, pattern, mesh)
 
@@ -106,22 +106,22 @@ def _broadcast(round_: Round, pattern: Pattern, mesh: Mesh) -> None:
     for name in pattern.buffers:
         for exchange in (one for one in round_.exchanges if one.src.buffer == name):
             if exchange.src != exchange.dst or not exchange.src.is_fixed:
-                core = _first(exchange.receivers, mesh)
+                core = _first(exchange.moves.receivers, mesh)
                 raise _Untrue(f"pattern broadcast: core {core} must receive {exchange.src} in the same slot", core)
 
 
 def _one_way(round_: Round, pattern: Pattern, mesh: Mesh) -> None:
     """Demand that no core sends a buffer and receives a message for it in the same round."""
     for name in pattern.buffers:
-        each = [exchange for exchange in round_.exchanges if exchange.src.buffer == name]
-        if all(one.lines is None and one.send.ndim == 1 and one.axis == each[0].axis for one in each):  # as on one line
+        each = [exchange.moves for exchange in round_.exchanges if exchange.src.buffer == name]
+        if all(one.lines is None and one.axis == each[0].axis for one in each):  # as on one line
             each = [replace(one, lines=np.zeros(1, np.int64)) for one in each]
-        sends = np.zeros(mesh.cores, bool)
-        for one in each:
-            sends[one.senders.flat(mesh)] = True
-        both = [cores[sends[cores]] for one in each if (cores := one.receivers.flat(mesh)).size]
-        if any(cores.size for cores in both):
-            row, col = divmod(min(int(cores.min()) for cores in both if cores.size), mesh.shape[1])
+        ends, sends = [one.ends(mesh) for one in each], np.zeros(mesh.cores, bool)
+        for send, _ in ends:
+            sends[send] = True
+        both = [int(recv[sends[recv]].min()) for _, recv in ends if sends[recv].any()]
+        if both:
+            row, col = divmod(min(both), mesh.shape[1])
             raise _Untrue(f"pattern {pattern.kind}: core {(row, col)} both sends {name} and receives it", (row, col))
 
 
@@ -131,9 +131,8 @@ _RULES: dict[str, Callable[[Round, Pattern, Mesh], None]] = {
 
 
 def _same(one: Cores, other: Cores, mesh: Mesh) -> bool:
-    """Return whether both name the same cores in the same order."""
-    alike = one.axis == other.axis and one.at is other.at and one.lines is other.lines
-    return alike or np.array_equal(one.flat(mesh), other.flat(mesh))
+    """Return whether both are the same cores of a mesh."""
+    return one == other or np.array_equal(one.flat(mesh), other.flat(mesh))
 
 
 def _first(cores: Cores, mesh: Mesh) -> Core:

@@ -16,7 +16,7 @@ from wafer_triton.errors import MeshError
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.collectives import broadcast, reduce_scatter, ring_all_gather, segments
 from wafer_triton.schedule.repeat import Section
-from wafer_triton.schedule.rounds import Buffer, Cores, Exchange, Index, Local, Pattern, Round, Slot, as_slot
+from wafer_triton.schedule.rounds import Buffer, Cores, Exchange, Index, Local, Moves, Pattern, Round, Slot, as_slot
 from wafer_triton.schedule.trees import Stages, chains, trees_on
 
 
@@ -107,8 +107,9 @@ def _combining_round(
     for slots, size in moved:
         for (send, recv, lines), (total, mail) in zip(stages.ways[number], slots, strict=True):
             if send.size:
-                exchanges.append(Exchange(axis, total, mail, send, recv, lines))
-                adds.append(Local(op, (total,), (total, mail), size, Cores(axis, recv, lines)))
+                moves = Moves(axis, send, recv, lines)
+                exchanges.append(Exchange(moves, total, mail))
+                adds.append(Local(op, (total,), (total, mail), size, moves.receivers))
     return Round(tuple(exchanges), tuple(adds), label, pattern)
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias, overload
 
 import numpy as np
 
-from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Slot
+from wafer_triton.schedule.rounds import Exchange, Index, Local, Round, Slot
 
 Step: TypeAlias = "Round | Section | Repeat"
 Uses = Mapping[str, tuple[int, int]]  # of buffers, the first and the last round that touches them
@@ -89,7 +89,7 @@ class Repeat:
 
     @cached_property
     def flat(self) -> tuple[Round, ...]:
-        """All rounds; a round that changes from time to time is made anew, every other is one object."""
+        """All rounds; a round that does not change from time to time is one object."""
         once = flat(self.steps)
         if self.rows is None and not self.slots:
             return once * self.times
@@ -247,7 +247,7 @@ class Rounds(Sequence[Round]):
 
 
 def _changed(round_: Round, rows: Index | None, slots: Mapping[str, int]) -> Round:
-    """Return a round with every row's part taken by another row, and slots further on; itself if nothing changes."""
+    """Return a round with mesh row `rows[i]` in place of row i, and slots further on; itself if nothing changes."""
 
     def slot(one: Slot) -> Slot:
         index = one.index
@@ -258,32 +258,12 @@ def _changed(round_: Round, rows: Index | None, slots: Mapping[str, int]) -> Rou
         return one
 
     def exchange(one: Exchange) -> Exchange:
-        src, dst = slot(one.src), slot(one.dst)
-        if rows is None or one.axis == "y" or (one.lines is None and one.send.ndim == 1):
-            return one if src is one.src and dst is one.dst else replace(one, src=src, dst=dst)
-        lines = rows if one.lines is None else rows[one.lines]
-        order = np.argsort(lines)
-        send, recv = (ends[order] if ends.ndim == 2 else ends for ends in (one.send, one.recv))
-        return replace(one, src=src, dst=dst, send=send, recv=recv, lines=lines[order])
+        return Exchange(one.moves if rows is None else one.moves.moved(rows), slot(one.src), slot(one.dst))
 
     def local(one: Local) -> Local:
-        outs, ins, where = tuple(map(slot, one.outs)), tuple(map(slot, one.ins)), cores(one.where)
-        before = (*one.outs, *one.ins, one.where)
-        if all(new is old for new, old in zip((*outs, *ins, where), before, strict=True)):
-            return one
-        return replace(one, outs=outs, ins=ins, where=where)
-
-    def cores(one: Cores | None) -> Cores | None:
-        if one is None or rows is None or (one.axis == "x" and one.lines is None and one.at.ndim == 1):
-            return one
-        if one.axis == "y":
-            return replace(one, at=np.sort(np.where(one.at < 0, -1, rows[one.at]), -1))
-        lines = rows if one.lines is None else rows[one.lines]
-        order = np.argsort(lines)
-        return replace(one, at=one.at[order] if one.at.ndim == 2 else one.at, lines=lines[order])
+        where = one.where if one.where is None or rows is None else one.where.moved(rows)
+        return replace(one, outs=tuple(map(slot, one.outs)), ins=tuple(map(slot, one.ins)), where=where)
 
     exchanges, locals_ = tuple(map(exchange, round_.exchanges)), tuple(map(local, round_.locals))
-    before = (*round_.exchanges, *round_.locals)
-    if all(new is old for new, old in zip((*exchanges, *locals_), before, strict=True)):
-        return round_
-    return replace(round_, exchanges=exchanges, locals=locals_)
+    changed = replace(round_, exchanges=exchanges, locals=locals_)
+    return round_ if changed == round_ else changed

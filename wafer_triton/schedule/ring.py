@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.rounds import Exchange, Index, Slot, as_slot
+from wafer_triton.schedule.rounds import Exchange, Index, Moves, Slot, as_slot, frozen
 
 Ring = Callable[[int], Index]  # the cores of a line of a given size in ring order
 
@@ -21,25 +21,25 @@ Ring = Callable[[int], Index]  # the cores of a line of a given size in ring ord
 @cache
 def ring(size: int) -> Index:
     """Return the interleaved ring: evens upwards, then odds downwards."""
-    return _frozen(np.concatenate([np.arange(0, size, 2), np.arange(1, size, 2)[::-1]]))
+    return frozen(np.concatenate([np.arange(0, size, 2), np.arange(1, size, 2)[::-1]]))
 
 
 @cache
 def wrapped_line(size: int) -> Index:
     """Return the plain ring: upwards, and from the last core back to the first."""
-    return _frozen(np.arange(size))
+    return frozen(np.arange(size))
 
 
 @cache
 def ring_position(size: int, order: Ring = ring) -> Index:
     """[size]: the position of each core of the line on the ring."""
-    return _frozen(np.argsort(order(size)))
+    return frozen(np.argsort(order(size)))
 
 
 @cache
 def ring_rows(size: int, steps: int) -> Index:
     """Return, for each core of a mesh line [size], the core `steps` further on the interleaved ring."""
-    return _frozen(ring(size)[(ring_position(size) + steps) % size])
+    return frozen(ring(size)[(ring_position(size) + steps) % size])
 
 
 def ring_step(
@@ -58,7 +58,7 @@ def ring_step(
     """
     length = b.mesh.length(axis)
     send, recv = ring_ends(segment or length, step, order, length // (segment or length))
-    return Exchange(axis, as_slot(src), as_slot(dst), send, recv, lines)
+    return Exchange(Moves(axis, send, recv, lines), as_slot(src), as_slot(dst))
 
 
 @cache
@@ -70,11 +70,11 @@ def ring_ends(size: int, step: int, order: Ring, times: int = 1) -> tuple[Index,
     if times > 1:
         send, recv = ring_ends(size, step, order)
         starts = np.arange(times)[:, None] * size
-        return _frozen((starts + send).reshape(-1)), _frozen((starts + recv).reshape(-1))
+        return frozen((starts + send).reshape(-1)), frozen((starts + recv).reshape(-1))
     send = order(size)
     recv = np.roll(send, -step)
     ascending = np.argsort(recv)
-    return _frozen(send[ascending]), _frozen(recv[ascending])
+    return frozen(send[ascending]), frozen(recv[ascending])
 
 
 @cache
@@ -86,9 +86,4 @@ def aligned(side: int, region: int | None = None) -> Index:
     width, cores = region or side, np.arange(side)
     position = ring_position(width)[cores % width]
     rows = ring(width)[(position[:, None] + position) % width] + (cores // width * width)[:, None]
-    return _frozen((rows * side + cores).reshape(-1))
-
-
-def _frozen(index: Index) -> Index:
-    index.flags.writeable = False
-    return index
+    return frozen((rows * side + cores).reshape(-1))

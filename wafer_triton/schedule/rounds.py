@@ -10,14 +10,15 @@ Index arrays are per axis and per line, never per core, so a 720 x 720 mesh cost
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from math import prod
-from typing import Any
+from types import MappingProxyType
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from wafer_triton.device.dtype import BYTES
 from wafer_triton.device.mesh import Mesh
@@ -31,6 +32,7 @@ ROLES = (*GIVEN, "output", "scratch")
 FAMILIES = ("kernel", "decode")  # of measurements, see `Schedule`
 HIDDEN = "~"  # in names of memory that executors keep beside the buffers of a schedule
 PATTERNS = ("ring", "tree", "broadcast", "relay")
+V = TypeVar("V", bound="Value")
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,33 +125,136 @@ class Buffer:
         return self.bytes if slot.index is None else self.tile_bytes
 
 
-@dataclass(frozen=True, eq=False)
-class Slot:
-    """A slot of a buffer: a number, or one per position along `axis`; None means the whole buffer as one tile.
+class Value:
+    """A frozen dataclass of numbers, texts, index arrays and values, with equality and hash by content.
 
-    Slots of equal content are equal: the same number, or the same numbers along the same axis.
+    The hash and the readings of a value are kept beside its fields and live as long as it does. A pickle has the fields
+    alone, as texts hash differently in another process.
     """
+
+    __match_args__: ClassVar[tuple[str, ...]]  # the names of its fields
+
+    @property
+    def content(self) -> tuple[object, ...]:
+        """The fields, arrays by their bytes; kept, as their hash is, without the lock of a cached property."""
+        kept = vars(self)
+        if "_content" not in kept:
+            held = map(kept.__getitem__, self.__match_args__)
+            kept["_content"] = tuple([each if type(each) in _PLAIN else _content(each) for each in held])
+        content: tuple[object, ...] = kept["_content"]
+        return content
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return type(self) is type(other) and hash(self) == hash(other) and self.content == other.content
+
+    def __hash__(self) -> int:
+        kept = vars(self)
+        if "_hash" not in kept:
+            kept["_hash"] = hash(self.content)
+        known: int = kept["_hash"]
+        return known
+
+    def __reduce__(self) -> tuple[Callable[..., Value], tuple[object, ...]]:
+        held = [vars(self)[name] for name in self.__match_args__]
+        return _made, (type(self), *(dict(each) if isinstance(each, MappingProxyType) else each for each in held))
+
+
+_PLAIN = (str, int, tuple, type(None))  # whose content they are themselves
+
+
+def _made(of: type[V], *held: object) -> V:
+    """Return a value with these fields, which are in canonical form."""
+    made = object.__new__(of)
+    kept = vars(made)
+    for name, each in zip(of.__match_args__, held, strict=True):
+        if isinstance(each, np.ndarray):
+            kept[name] = frozen(each)
+        else:
+            kept[name] = MappingProxyType(each) if isinstance(each, dict) else each
+    return made
+
+
+def _content(held: object) -> object:
+    if isinstance(held, np.ndarray):
+        return held.base  # its bytes, see `frozen`
+    if isinstance(held, MappingProxyType):  # 1, 1.0 and True differ, and 0.0 and -0.0
+        return frozenset((name, type(each), _content(each)) for name, each in held.items())
+    return held.hex() if isinstance(held, float) else held
+
+
+def frozen(index: Index) -> Index:
+    """Return whole numbers [n] that nobody can change later: a view of the bytes by which they are compared."""
+    base: object = index.base
+    if isinstance(base, bytes) and index.nbytes == len(base):
+        return index
+    return np.frombuffer(np.asarray(index, np.int64).tobytes(), np.int64)
+
+
+def positions(what: str, given: Any, dims: int = 1) -> Index:
+    """Return whole numbers with at most `dims` dimensions; ScheduleError about `what` they are for anything else."""
+    if type(given) is np.ndarray and given.dtype == np.int64 and 0 < given.ndim <= dims:
+        return given
+    try:
+        array = np.atleast_1d(given)
+    except (ValueError, TypeError, RuntimeError):  # ragged, or a tensor of torch's that is not numpy's
+        array = np.array([None])
+    if array.ndim > dims or (array.size and array.dtype.kind not in "iu"):
+        raise ScheduleError(f"{what} = {shown(given)} must be whole numbers, positions [n] on all lines or [lines, n]")
+    return array.astype(np.int64, copy=False)
+
+
+def _check_axis(what: str, axis: object) -> None:
+    if not isinstance(axis, str) or axis not in ("x", "y"):
+        raise ScheduleError(f"{what}: axis {shown(axis)} is neither 'x' nor 'y'")
+
+
+def _ascending(index: Index | None) -> Index | None:
+    return index if index is None or index.size < 2 or (index[1:] > index[:-1]).all() else np.sort(index)
+
+
+def _apart(lines: Index | None, *ends: Index) -> tuple[Index, ...]:
+    """Return the line and the ends of each message, given ends [lines, n]; -1 at all ends stands for none."""
+    count = max(len(end) for end in ends if end.ndim == 2)
+    if lines is not None and len(lines) != count:
+        raise ScheduleError(f"{count} rows of positions for {len(lines)} lines; give a row for each of them")
+    table = np.full((len(ends), count, max(end.shape[-1] for end in ends)), -1)
+    for own, end in zip(table, ends, strict=True):
+        own[:, : end.shape[-1]] = end
+    live = (table != -1).any(0)
+    line = np.broadcast_to((np.arange(count) if lines is None else lines)[:, None], live.shape)
+    return line[live], *table[:, live]
+
+
+def _together(line: Index, *ends: Index) -> tuple[Index, list[Index], bool]:
+    """Return lines and ends of messages in order of lines and last ends; False if they are the same on all lines."""
+    order = np.lexsort((*ends, line))
+    line, every = line[order], [end[order] for end in ends]
+    starts = np.flatnonzero(np.diff(line, prepend=-2))
+    size, rest = divmod(len(line), max(1, len(starts)))
+    if rest or not (starts == np.arange(len(starts)) * size).all():
+        return line, every, True
+    if any((end.reshape(-1, size) != end[:size]).any() for end in every if size):
+        return line, every, True
+    return line[starts], [end[:size] for end in every], False
+
+
+@dataclass(frozen=True, eq=False)
+class Slot(Value):
+    """A slot of a buffer: a number, or one per position along `axis`; None means the whole buffer as one tile."""
 
     buffer: str
     index: int | Index | None = 0
     axis: str = "x"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.axis, str) or self.axis not in ("x", "y"):
-            raise ScheduleError(f"slot of {self.buffer!r}: axis {shown(self.axis)} is neither 'x' nor 'y'")
+        if self.axis != "x":
+            _check_axis(f"slot of {self.buffer!r}", self.axis)
         if type(self.index) is not int and self.index is not None:
             object.__setattr__(self, "index", _index(self.buffer, self.index))
-
-    @cached_property
-    def _content(self) -> tuple[object, ...]:
-        per_core = (self.index.tobytes(), self.axis) if isinstance(self.index, np.ndarray) else (self.index,)
-        return self.buffer, *per_core
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Slot) and self._content == other._content
-
-    def __hash__(self) -> int:
-        return hash(self._content)
+        if self.axis != "x" and self.is_fixed:
+            object.__setattr__(self, "axis", "x")
 
     def __str__(self) -> str:
         return self.buffer if self.index is None else f"{self.buffer}[{self.index if self.is_fixed else '*'}]"
@@ -159,28 +264,24 @@ class Slot:
         """Whether every core uses the same slot."""
         return not isinstance(self.index, np.ndarray)
 
-    def of_cores(self, flat: Index, mesh: Mesh) -> Index:
-        """Return the slot number that each of the given cores uses."""
+    def at(self, rows: Index, cols: Index) -> Index | int | None:
+        """Return the slot number of cores in these rows and columns, or of all; None for the whole buffer."""
         if isinstance(self.index, np.ndarray):
-            rows, cols = np.divmod(flat, mesh.shape[1])
             return self.index[cols if self.axis == "x" else rows]
-        return np.full_like(flat, self.index or 0)
+        return self.index
 
+    def cells(self, mesh: Mesh, slots: int, cores: Index | None = None) -> Index:
+        """Return where the tiles of some cores (None: all) lie, as core * slots + slot: [cores].
 
-def frozen(index: Index) -> Index:
-    """Return whole numbers that nobody can change later: the array itself if it is read-only, else a copy."""
-    owner = index if index.base is None else index.base
-    if index.flags.writeable or not isinstance(owner, np.ndarray) or owner.flags.writeable:
-        index = index.copy()
-        index.flags.writeable = False
-    return index
-
-
-def _freeze(value: object, *names: str) -> None:
-    for name in names:
-        index = getattr(value, name)
-        if isinstance(index, np.ndarray):
-            object.__setattr__(value, name, frozen(index))
+        For a whole buffer of `slots` slots [cores, slots].
+        """
+        cores = np.arange(mesh.cores) if cores is None else cores
+        if self.index is None:
+            return cores[:, None] * slots + np.arange(slots)
+        if isinstance(self.index, np.ndarray):
+            rows, cols = np.divmod(cores, mesh.shape[1])
+            return cores * slots + self.index[cols if self.axis == "x" else rows]
+        return cores * slots + self.index
 
 
 def _index(buffer: str, index: Any) -> int | Index:
@@ -195,71 +296,181 @@ def _index(buffer: str, index: Any) -> int | Index:
         raise ScheduleError(
             f"slot of {buffer!r}: index {shown(index)} is neither a whole number, nor one for each position, nor None"
         )
-    return frozen(array.astype(np.int64)) if array.ndim else int(array)
+    return frozen(array) if array.ndim else int(array)
 
 
-@dataclass(frozen=True, eq=False)
-class Cores:
-    """The cores at positions `at` along `axis`, on the given `lines` (None: all) of that axis.
+@dataclass(frozen=True, eq=False, init=False)
+class Cores(Value):
+    """Each of `rows` with each of `cols` (None: all), ascending; if `paired`, row i with column i.
 
-    `at` is [n], the same on each line, or [lines, n] with -1 for none.
+    `Cores(axis, at, lines)` are the cores at positions `at` along `axis`, on the given `lines` (None: all) of that
+    axis. `at` is [n], the same on each line, or [lines, n] with -1 for none.
+
+        >>> Cores("x", [0, 2])  # columns 0 and 2
+        >>> Cores("y", [1], [0])  # row 1 of column 0
+        >>> Cores("x", [[0], [2]])  # column 0 of row 0, and column 2 of row 1
     """
 
-    axis: str
-    at: Index
-    lines: Index | None = None
+    rows: Index | None
+    cols: Index | None
+    paired: bool
 
-    def __post_init__(self) -> None:
-        _freeze(self, "at", "lines")
+    def __init__(self, axis: str, at: ArrayLike, lines: ArrayLike | None = None) -> None:
+        _check_axis("Cores", axis)
+        along, across = positions("Cores: at", at, 2), None if lines is None else positions("Cores: lines", lines)
+        paired = along.ndim == 2
+        if paired:
+            across, along = _apart(across, along)
+        rows, cols = (across, along) if axis == "x" else (along, across)
+        vars(self).update(vars(Cores.of(rows, cols, paired)))
+
+    @classmethod
+    def of(cls, rows: Index | None, cols: Index | None, paired: bool = False) -> Cores:
+        """Return the cores in these rows and columns (None: all)."""
+        if paired:
+            assert rows is not None and cols is not None, "pairs of rows and columns"
+            rows, (cols,), paired = _together(rows, cols)
+        return _made(cls, *((rows, cols) if paired else map(_ascending, (rows, cols))), paired)
 
     def grid(self, mesh: Mesh) -> tuple[Index, Index]:
-        """Return rows and columns of the cores, each [lines, n]; where a position is -1, so are both."""
-        lines = np.arange(mesh.length("y" if self.axis == "x" else "x")) if self.lines is None else self.lines
-        at = np.broadcast_to(self.at, (len(lines), self.at.shape[-1]))
-        across = np.where(at < 0, -1, lines[:, None])
-        return (across, at) if self.axis == "x" else (at, across)
+        """Return rows and columns that broadcast to all cores; -1 is none of them."""
+        rows, cols = (
+            np.arange(length) if own is None else own
+            for own, length in zip((self.rows, self.cols), mesh.shape, strict=True)
+        )
+        return (rows, cols) if self.paired else (rows[:, None], cols[None, :])
 
     def flat(self, mesh: Mesh) -> Index:
-        """Core numbers (row * columns + column), line by line."""
-        if self.at.ndim == 1:
-            lines = np.arange(mesh.length("y" if self.axis == "x" else "x")) if self.lines is None else self.lines
-            steps = (mesh.shape[1], 1) if self.axis == "x" else (1, mesh.shape[1])
-            return (lines[:, None] * steps[0] + self.at * steps[1]).ravel()
+        """Core numbers (row * columns + column), ascending."""
         rows, cols = self.grid(mesh)
-        return (rows * mesh.shape[1] + cols)[rows >= 0]
+        return (rows * mesh.shape[1] + cols).ravel()
+
+    def moved(self, rows: Index) -> Cores:
+        """Return the cores with mesh row `rows[i]` in place of row i."""
+        return self if self.rows is None else Cores.of(rows[self.rows], self.cols, self.paired)
 
 
 @dataclass(frozen=True, eq=False)
-class Exchange:
-    """On every line, position send[i] sends its tile in slot `src` to slot `dst` of position recv[i].
+class Moves(Value):
+    """On each of `lines` (None: all) position send[i] sends to recv[i] along `axis`; if `paired`, on lines[i] alone.
 
-    send and recv are [n] or [lines, n] (-1: none). A sender named several times multicasts: its tile crosses each
-    link once.
+    Positions may be given [n], or [lines, n] with -1 for none. They are kept in order of lines and receivers, and by
+    lines only where these differ, so that equal moves are equal. A sender or receiver that is missing is -1, which the
+    rules refuse.
     """
 
     axis: str
-    src: Slot
-    dst: Slot
     send: Index
     recv: Index
     lines: Index | None = None
+    paired: bool = False
 
     def __post_init__(self) -> None:
-        _freeze(self, "send", "recv", "lines")
+        _check_axis("Moves", self.axis)
+        send, recv = positions("Moves: send", self.send, 2), positions("Moves: recv", self.recv, 2)
+        lines = None if self.lines is None else positions("Moves: lines", self.lines)
+        paired = self.paired or send.ndim + recv.ndim > 2
+        if paired:
+            apart = (lines, send, recv) if self.paired else _apart(lines, send, recv)
+            lines, (send, recv), paired = _together(*apart)
+        else:
+            if send.size != recv.size:
+                size = max(send.size, recv.size)
+                send, recv = (np.append(end, np.full(size - end.size, -1)) for end in (send, recv))
+            if recv.size > 1 and not (recv[1:] > recv[:-1]).all():
+                order = np.lexsort((send, recv))
+                send, recv = send[order], recv[order]
+            lines = _ascending(lines)
+        held = vars(self)
+        held["send"], held["recv"], held["paired"] = frozen(send), frozen(recv), paired
+        held["lines"] = frozen(lines) if lines is not None and send.size else None
 
-    @property
+    def ends(self, mesh: Mesh) -> tuple[Index, Index]:
+        """Return the core numbers of the sender and of the receiver of each message, line by line.
+
+        A multicast has a message to each of its receivers.
+        """
+        along, across = (1, mesh.shape[1]) if self.axis == "x" else (mesh.shape[1], 1)
+        lines = np.arange(mesh.length("y" if self.axis == "x" else "x")) if self.lines is None else self.lines
+        if self.paired:
+            return lines * across + self.send * along, lines * across + self.recv * along
+        first = lines[:, None] * across
+        return (first + self.send * along).ravel(), (first + self.recv * along).ravel()
+
+    @cached_property
     def senders(self) -> Cores:
-        """The sending cores, in the order of the receivers."""
-        return Cores(self.axis, self.send, self.lines)
+        """The cores that send, each once."""
+        return self._cores(self.send)
 
-    @property
+    @cached_property
     def receivers(self) -> Cores:
-        """The receiving cores."""
-        return Cores(self.axis, self.recv, self.lines)
+        """The cores that receive, each once."""
+        return self._cores(self.recv)
+
+    def _cores(self, at: Index) -> Cores:
+        lines = self.lines
+        if lines is not None and self.paired:
+            lines, at = np.unique(np.stack([lines, at]), axis=1)
+            return Cores.of(lines, at, True) if self.axis == "x" else Cores.of(at, lines, True)
+        at = at if (at[1:] > at[:-1]).all() else np.flatnonzero(np.bincount(at))
+        return _made(Cores, *((lines, at) if self.axis == "x" else (at, lines)), False)
+
+    def moved(self, rows: Index) -> Moves:
+        """Return the moves with mesh row `rows[i]` in place of row i, which leaves moves along y as they are."""
+        return self if self.axis == "y" or self.lines is None else replace(self, lines=rows[self.lines])
+
+    @cached_property
+    def line(self) -> Moves:
+        """The same moves on all lines, if they are not paired."""
+        return self if self.lines is None else _made(Moves, self.axis, self.send, self.recv, None, False)
+
+    @cached_property
+    def table(self) -> tuple[Index, Index, Index | None]:
+        """Senders, receivers and lines: [n], the same on every line, or [lines, n] with -1 for none."""
+        if self.lines is None or not self.paired:
+            return self.send, self.recv, self.lines
+        lines, start, count = np.unique(self.lines, return_index=True, return_counts=True)
+        row = np.repeat(np.arange(len(lines)), count)
+        place = np.arange(len(row)) - start[row]
+        send, recv = (np.full((len(lines), count.max()), -1) for _ in range(2))
+        send[row, place], recv[row, place] = self.send, self.recv
+        return send, recv, lines
 
 
 @dataclass(frozen=True, eq=False)
-class Local:
+class Exchange(Value):
+    """Tiles in slot `src` of the senders of `moves` go to slot `dst` of their receivers.
+
+    A sender with several receivers multicasts: its tile crosses each link once.
+    """
+
+    moves: Moves
+    src: Slot
+    dst: Slot
+
+    @property
+    def axis(self) -> str:
+        """The axis along which tiles move."""
+        return self.moves.axis
+
+    @property
+    def send(self) -> Index:
+        """Sending positions, see `Moves.table`."""
+        return self.moves.table[0]
+
+    @property
+    def recv(self) -> Index:
+        """Receiving positions, see `Moves.table`."""
+        return self.moves.table[1]
+
+    @property
+    def lines(self) -> Index | None:
+        """Lines, see `Moves.table`."""
+        return self.moves.table[2]
+
+
+@dataclass(frozen=True, eq=False)
+class Local(Value):
     """A local operation (see `wafer_triton.local`) on slots of a core's own SRAM, on the cores `where` (None: all)."""
 
     op: str
@@ -268,10 +479,25 @@ class Local:
     params: Mapping[str, Any] = field(default_factory=dict)
     where: Cores | None = None
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.params, MappingProxyType):
+            object.__setattr__(self, "params", MappingProxyType(dict(self.params)))
+            try:
+                hash(tuple(self.params.values()))
+            except TypeError as error:
+                raise ScheduleError(
+                    f"{self.op}: parameters {shown(dict(self.params))}: give numbers, texts and tuples of these"
+                ) from error
+
+    @cached_property
+    def work(self) -> Local:
+        """The operation and its parameters, without slots and cores."""
+        return Local(self.op, (), (), self.params)
+
 
 @dataclass(frozen=True, eq=False)
-class Pattern:
-    """The algorithm that consecutive rounds with this same object carry out; `rules` checks every round for it.
+class Pattern(Value):
+    """The algorithm that consecutive rounds with an equal pattern carry out; `rules` checks every round for it.
 
     - "ring": one product on all cores, beside which `buffers` move on by a permutation of the whole axis.
     - "tree": tiles of `buffers` go to mailboxes, where `op`, "add" or "maximum", combines them; no core sends and
@@ -286,7 +512,7 @@ class Pattern:
 
 
 @dataclass(frozen=True, eq=False)
-class Round:
+class Round(Value):
     """Exchanges, then local operations in order; `label` names the step of the algorithm for traces.
 
     A round with a `pattern` may run in one planned step with its neighbours; the bits are the same without.
@@ -318,12 +544,10 @@ class Round:
 
 def as_slot(slot: str | Slot) -> Slot:
     """Return a buffer's name as its slot 0."""
-    if isinstance(slot, Slot):
-        return slot
-    return _first_slot(slot)
+    return slot if isinstance(slot, Slot) else _first_slot(slot)
 
 
 @lru_cache(maxsize=1024)
 def _first_slot(buffer: str) -> Slot:
-    """Return slot 0 of a buffer, made once: most steps name it."""
+    """Return slot 0 of a buffer, made and hashed once: most steps name it."""
     return Slot(buffer)

@@ -10,21 +10,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 from weakref import WeakSet
 
 import numpy as np
 
 from wafer_triton import local
-from wafer_triton.errors import ScheduleError, shown
+from wafer_triton.errors import ScheduleError
 from wafer_triton.local import SlotOperand
 from wafer_triton.schedule import patterns
-from wafer_triton.schedule.accesses import Access, cells, common_lines, pairs, slots_at
 from wafer_triton.schedule.repeat import Repeat, Step, comings, count, flat
-from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Moves, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 
 
@@ -67,13 +66,13 @@ def reading(schedule: Schedule) -> Iterator[None]:
 
 def findings(schedule: Schedule) -> Iterator[Finding]:
     """Yield the first broken rule of every round."""
-    seen: set[int] = set()
+    rounds, seen = set[Round](), set[Hashable]()
     for number, round_ in _rounds(schedule):
-        if id(round_) in seen:  # a repetition yields the same Round again
+        if round_ in rounds:
             continue
-        seen.add(id(round_))
+        rounds.add(round_)
         try:
-            _Check(schedule, number, round_).run()
+            _Check(schedule, number, round_, seen).run()
         except _Broken as broken:
             yield broken.finding
 
@@ -85,10 +84,7 @@ def _rounds(schedule: Schedule) -> Iterator[tuple[int, Round]]:
     """
     for coming in comings(schedule.rounds.steps):
         yield coming.number, coming.round
-    kept = []  # or another round would take the identity of one that is made here
-    for number, round_ in _advanced(schedule.rounds.steps, 0):
-        kept.append(round_)
-        yield number, round_
+    yield from _advanced(schedule.rounds.steps, 0)
 
 
 def _advanced(steps: Iterable[Step], number: int) -> Iterator[tuple[int, Round]]:
@@ -125,10 +121,11 @@ class _Broken(Exception):
 
 
 class _Check:
-    """One round under test."""
+    """One round under test; `seen` are moves, and operations on buffers, that are right."""
 
-    def __init__(self, schedule: Schedule, number: int, round_: Round) -> None:
+    def __init__(self, schedule: Schedule, number: int, round_: Round, seen: set[Hashable]) -> None:
         self.schedule = schedule
+        self.seen = seen
         self.mesh = schedule.mesh
         self.number = number
         self.round = round_
@@ -162,8 +159,6 @@ class _Check:
             self.fail("malformed", f"{slot.buffer!r} names {index.size} slots for {length} positions")
 
     def exchange(self, exchange: Exchange) -> None:
-        if not isinstance(exchange.axis, str) or exchange.axis not in ("x", "y"):
-            self.fail("malformed", f"axis {shown(exchange.axis)} is neither 'x' nor 'y'")
         self.slot(exchange.src)
         self.slot(exchange.dst)
         source, target = (self.schedule.buffers[slot.buffer] for slot in (exchange.src, exchange.dst))
@@ -176,63 +171,60 @@ class _Check:
         whole = [slot.index is None for slot in (exchange.src, exchange.dst)]
         if any(whole) and (not all(whole) or source.slots != target.slots):
             self.fail("malformed", f"{exchange.src} of {source.slots} slots does not fit {exchange.dst}")
-        what = f" ({exchange.src} to {exchange.dst})"
-        self.on_mesh(exchange.senders, "send", what, exchange.receivers)
-        self.on_mesh(exchange.receivers, "receive", what, exchange.senders)
-        self.paired(exchange)
+        if exchange.moves not in self.seen:
+            self.moves(exchange)
+            self.seen.add(exchange.moves)
 
-    def paired(self, exchange: Exchange) -> None:
-        """Demand a send for every receive and a receive for every send; without it a core waits for ever."""
-        send, recv = exchange.send, exchange.recv
-        message = f"a message {exchange.src} to {exchange.dst} has a sender or a receiver, not both"
-        if send.shape != recv.shape:
-            message = f"{send.shape} senders for {recv.shape} receivers of {exchange.dst}"
-            if send.shape[:-1] == recv.shape[:-1]:
-                longer, shorter = (send, recv) if send.shape[-1] > recv.shape[-1] else (recv, send)
-                self.fail("deadlock", message, self.core(exchange, longer, (0,) * (send.ndim - 1) + shorter.shape[-1:]))
-            self.fail("deadlock", message)
-        alone = np.argwhere((send < 0) != (recv < 0)) if send.ndim == 2 else send[:0]  # -1 stands in rows alone
+    def moves(self, exchange: Exchange) -> None:
+        """Demand lines and positions on the mesh, and a sender and a receiver of each message.
+
+        Without one a core waits for ever.
+        """
+        moves, what = exchange.moves, f"{exchange.src} to {exchange.dst}"
+        length, across = self.mesh.length(moves.axis), self.mesh.length("y" if moves.axis == "x" else "x")
+        lines, ends = moves.lines, (moves.send, moves.recv)
+        if lines is not None and lines.size:  # in ascending order
+            if lines[0] < 0 or lines[-1] >= across:
+                worst = lines[-1] if lines[-1] >= across else lines[0]
+                self.fail("off-mesh", f"line {worst} is off the mesh of {across} lines ({what})")
+            if not moves.paired and (lines[1:] == lines[:-1]).any():
+                self.fail("malformed", f"lines {lines.tolist()} name a line twice ({what})")
+        if all(end.size == 0 or (end.min() >= 0 and end.max() < length) for end in ends):
+            return
+        alone = np.flatnonzero((moves.send == -1) != (moves.recv == -1))
         if alone.size:
-            self.fail("deadlock", message, self.core(exchange, np.maximum(send, recv), tuple(alone[0])))
+            core = self.core(moves, np.maximum(*ends), int(alone[0]))
+            self.fail("deadlock", f"a message {what} has a sender or a receiver, not both", core)
+        for role, at, other in (("send", *ends), ("receive", *ends[::-1])):
+            off = np.flatnonzero((at < 0) | (at >= length))
+            if off.size:
+                where = f"position {at[off[0]]} along {moves.axis} of {length}"
+                self.fail("off-mesh", f"{role} off the mesh: {where} ({what})", self.core(moves, other, int(off[0])))
 
-    def on_mesh(self, cores: Cores, role: str, what: str = "", partners: Cores | None = None) -> None:
-        length, across = self.mesh.length(cores.axis), self.mesh.length("y" if cores.axis == "x" else "x")
-        lines, at, least = cores.lines, cores.at, -1 if cores.at.ndim == 2 else 0
-        if at.ndim == 2 and len(at) != (across if lines is None else len(lines)):
-            self.fail("malformed", f"{len(at)} rows of positions for {across if lines is None else len(lines)} lines")
-        if lines is not None and lines.size and (lines.min() < 0 or lines.max() >= across):
-            worst = lines.max() if lines.max() >= across else lines.min()
-            self.fail("off-mesh", f"line {worst} is off the mesh of {across} lines")
-        if lines is not None and len(set(lines.tolist())) < lines.size:
-            self.fail("malformed", f"lines {lines.tolist()} name a line twice{what}")
-        if at.size and (at.min() < least or at.max() >= length):
-            off = np.argwhere((at < least) | (at >= length))
-            worst = at[tuple(off[0])]
-            core = (
-                self.core(partners, partners.at, tuple(off[0])) if partners and partners.at.shape == at.shape else None
-            )
-            self.fail("off-mesh", f"{role} off the mesh: position {worst} along {cores.axis} of {length}{what}", core)
-
-    def core(self, cores: Cores | Exchange, at: Index, place: tuple[int, ...]) -> tuple[int, int]:
-        """Return the core at `place` of positions [n] or [lines, n]."""
-        line = 0 if len(place) == 1 else place[0]
-        across = line if cores.lines is None else cores.lines[line]
-        pair = (int(across), int(at[place]))
-        return pair if cores.axis == "x" else pair[::-1]
+    def core(self, moves: Moves, at: Index, message: int) -> tuple[int, int]:
+        """Return the core at the position `at` of a message, on the first line that has it."""
+        line = 0 if moves.lines is None else int(moves.lines[message if moves.paired else 0])
+        pair = line, int(at[message])
+        return pair if moves.axis == "x" else pair[::-1]
 
     def local(self, op: Local) -> None:
         try:
             definition = local.find(op.op)
         except ScheduleError as unknown:
             self.fail("malformed", str(unknown))
-        outs, ins = ([self.operand(slot) for slot in slots] for slots in (op.outs, op.ins))
-        wrong = definition.fault(op.params, outs, ins)
-        if wrong is not None:
-            self.fail("malformed", wrong)
+        for slot in (*op.outs, *op.ins):
+            self.slot(slot)
+        alike = op.work, tuple([(slot.buffer, slot.index is None) for slot in (*op.outs, *op.ins)])
+        if alike not in self.seen:
+            wrong = definition.fault(op.params, list(map(self.operand, op.outs)), list(map(self.operand, op.ins)))
+            if wrong is not None:
+                self.fail("malformed", wrong)
+            self.seen.add(alike)
         if op.where is not None:
-            if not isinstance(op.where.axis, str) or op.where.axis not in ("x", "y"):
-                self.fail("malformed", f"{op.op}: axis {shown(op.where.axis)} is neither 'x' nor 'y'")
-            self.on_mesh(op.where, op.op)
+            for at, length, role in zip(op.where.grid(self.mesh), self.mesh.shape, ("row", "column"), strict=True):
+                if at.size and (at.min() < 0 or at.max() >= length):
+                    worst = at.max() if at.max() >= length else at.min()
+                    self.fail("off-mesh", f"{op.op}: {role} {worst} is off the mesh of {length} {role}s")
             twice = self.repeated(op.where)
             if twice is not None:
                 self.fail("malformed", f"{op.op} names core {twice} twice", twice)
@@ -241,85 +233,125 @@ class _Check:
                 # element by element, a slot may become itself, but not a part of itself
                 aligned = definition.elementwise and (out.index is None) == (read.index is None)
                 if not aligned and out.buffer == read.buffer:
-                    core = self.meeting(Access(out, op.where), Access(read, op.where))
+                    core = self.meeting(_Access(out, op.where), _Access(read, op.where))
                     if core is not None:
                         self.fail("overwritten", f"{op.op} writes {out}, which it reads", core)
 
     def operand(self, slot: Slot) -> SlotOperand:
-        """Check a slot as an operand of an operation; fail unless it exists."""
-        self.slot(slot)
+        """Return a slot as an operand of an operation."""
         buffer = self.schedule.buffers[slot.buffer]
         return SlotOperand(str(slot), buffer.numel * (buffer.slots if slot.index is None else 1), buffer.dtype)
 
     def conflicts(self) -> None:
         """Demand one sender a slot; no tile that a core sends is overwritten in the same round."""
         for exchange in self.round.exchanges:
-            twice = self.repeated(exchange.receivers)
-            if twice is not None:
+            moves = exchange.moves
+            again = moves.recv[1:] == moves.recv[:-1]
+            if moves.paired and moves.lines is not None:
+                again &= moves.lines[1:] == moves.lines[:-1]
+            if again.any():
+                twice = self.core(moves, moves.recv, int(again.argmax()))
                 self.fail("two-writers", f"core {twice} receives two tiles in {exchange.dst}", twice)
-        writes = [Access(exchange.dst, exchange.receivers) for exchange in self.round.exchanges]
-        reads = [Access(exchange.src, exchange.senders) for exchange in self.round.exchanges]
-        for first, second in pairs(writes, writes):
+        writes = [_Access(exchange.dst, exchange.moves) for exchange in self.round.exchanges]
+        reads = [_Access(exchange.src, exchange.moves, sends=True) for exchange in self.round.exchanges]
+        for first, second in _pairs(writes, writes):
             if first is not second:
                 self.apart(first, second, "two-writers", "receives two tiles in {}")
-        for write, read in pairs(writes, reads):
+        for write, read in _pairs(writes, reads):
             self.apart(write, read, "overwritten", "receives into {}, which it sends")
-        written = {
-            (out.buffer, id(out.index) if not out.is_fixed else out.index, id(op.where)): (out, op)
-            for op in reversed(self.round.locals)
-            for out in op.outs
-        }
-        outs = [Access(out, op.where, op.op) for out, op in written.values()]
-        for write, read in pairs(outs, reads):
+        written = {(out, op.where): op.op for op in reversed(self.round.locals) for out in op.outs}
+        outs = [_Access(out, where, op) for (out, where), op in written.items()]
+        for write, read in _pairs(outs, reads):
             self.apart(write, read, "overwritten", f"overwrites {{}} by {write.op} while it is being sent")
 
     def repeated(self, cores: Cores) -> tuple[int, int] | None:
         """Return a core that `cores` names twice."""
-        places = cores.at if cores.at.ndim == 1 else cores.flat(self.mesh)
-        counts = np.bincount(places)
-        if counts.size == 0 or counts.max() < 2:
+        rows, cols = cores.grid(self.mesh)
+        if cores.paired:
+            again = np.flatnonzero((rows[1:] == rows[:-1]) & (cols[1:] == cols[:-1]))
+            return (int(rows[again[0]]), int(cols[again[0]])) if again.size else None
+        rows, cols = rows[:, 0], cols[0]
+        twice = [own[:-1][own[1:] == own[:-1]] for own in (rows, cols)]
+        if not rows.size or not cols.size or not (twice[0].size or twice[1].size):
             return None
-        if cores.at.ndim == 1:
-            return self.core(cores, np.array([counts.argmax()]), (0,))
-        row, col = divmod(int(counts.argmax()), self.mesh.shape[1])
+        row, col = (
+            int(own[0] if again.size == 0 else again[0]) for own, again in zip((rows, cols), twice, strict=True)
+        )
         return row, col
 
-    def apart(self, first: Access, second: Access, verdict: str, message: str) -> None:
+    def apart(self, first: _Access, second: _Access, verdict: str, message: str) -> None:
         """Fail with the message about the first one's slot if two accesses touch the same slot of the same core."""
         core = self.meeting(first, second)
         if core is not None:
-            flat = np.array([core[0] * self.mesh.shape[1] + core[1]])
-            slot = (
-                first.slot
-                if first.slot.is_fixed
-                else Slot(first.slot.buffer, int(first.slot.of_cores(flat, self.mesh)[0]))
-            )
+            index = first.slot.at(*map(np.array, core))
+            slot = first.slot if first.slot.is_fixed else Slot(first.slot.buffer, index)
             self.fail(verdict, f"core {core} {message.format(slot)}", core)
 
-    def meeting(self, first: Access, second: Access) -> tuple[int, int] | None:
-        """Return a core of which two accesses of the same buffer touch the same slot."""
-        slots = self.schedule.buffers[first.slot.buffer].slots
-        axis = next((access.cores.axis for access in (first, second) if access.cores is not None), "x")
-        everywhere = Cores(axis, np.arange(self.mesh.length(axis)))
-        first_cores, second_cores = (access.cores or everywhere for access in (first, second))
-        if first_cores.axis == second_cores.axis and first_cores.at.ndim == second_cores.at.ndim == 1:
-            lines = common_lines(first_cores.lines, second_cores.lines, self.mesh.length("y" if axis == "x" else "x"))
-            if not lines.size or set(first_cores.at.tolist()).isdisjoint(second_cores.at.tolist()):
-                return None
-            if all(slot.is_fixed or slot.axis == axis for slot in (first.slot, second.slot)):  # all lines are alike
-                both = np.intersect1d(
-                    cells(slots_at(first.slot, first_cores.at), first_cores.at, slots),
-                    cells(slots_at(second.slot, second_cores.at), second_cores.at, slots),
-                )
-                return self.core(Cores(axis, both, lines), both // slots, (0,)) if both.size else None
-        touching = [
-            cells(None if slot.index is None else slot.of_cores(flat, self.mesh), flat, slots)
-            for slot, flat in ((first.slot, first_cores.flat(self.mesh)), (second.slot, second_cores.flat(self.mesh)))
-        ]
-        touched = np.zeros(self.mesh.cores * slots, np.bool_)
-        touched[touching[0]] = True
-        both = touching[1][touched[touching[1]]]
-        if not both.size:
+    def meeting(self, first: _Access, second: _Access) -> tuple[int, int] | None:
+        """Return the first core of which two accesses of the same buffer touch the same slot."""
+        mesh, slots = self.mesh, self.schedule.buffers[first.slot.buffer].slots
+        if (
+            isinstance(first.by, Moves)
+            and isinstance(second.by, Moves)
+            and first.by.axis == second.by.axis
+            and first.by.lines is not None
+            and second.by.lines is not None
+            and not _common(first.by.lines, second.by.lines, max(mesh.shape)).size
+        ):
+            return None  # as in an alignment
+        one, other = (access.cores or Cores.of(None, None) for access in (first, second))
+        if one.paired or other.paired:
+            touched = np.zeros(mesh.cores * slots, np.bool_)
+            touched[first.slot.cells(mesh, slots, one.flat(mesh))] = True
+            cells = second.slot.cells(mesh, slots, other.flat(mesh))
+            both = cells[touched[cells]]
+            return divmod(int(both.min()) // slots, mesh.shape[1]) if both.size else None
+        pairs = ((one.rows, other.rows), (one.cols, other.cols))
+        rows, cols = (_common(*own, length) for own, length in zip(pairs, mesh.shape, strict=True))
+        numbers = [access.slot.at(rows[:, None], cols[None]) for access in (first, second)]
+        alike = np.atleast_2d(any(own is None for own in numbers) or numbers[0] == numbers[1])
+        if not rows.size or not cols.size or not alike.any():
             return None
-        row, col = divmod(int(both.min()) // slots, self.mesh.shape[1])
-        return row, col
+        row, col = np.unravel_index(int(alike.argmax()), alike.shape)  # one row, or column, stands for all
+        return int(rows[row]), int(cols[col])
+
+
+class _Access(NamedTuple):
+    """Cores (None: all) that read or write a slot, or those that receive or send by some moves."""
+
+    slot: Slot
+    by: Cores | Moves | None
+    op: str = ""
+    sends: bool = False
+
+    @property
+    def cores(self) -> Cores | None:
+        """The cores, worked out for the few accesses that may meet others."""
+        if isinstance(self.by, Moves):
+            return self.by.senders if self.sends else self.by.receivers
+        return self.by
+
+
+def _pairs(firsts: list[_Access], seconds: list[_Access]) -> Iterator[tuple[_Access, _Access]]:
+    """Yield pairs that may touch the same slot; the many pairs of different buffers or fixed slots are left out."""
+    table: dict[str, dict[int | None, list[_Access]]] = {}
+    for second in seconds:
+        number = second.slot.index if isinstance(second.slot.index, int) else None
+        table.setdefault(second.slot.buffer, {}).setdefault(number, []).append(second)
+    for first in firsts:
+        held, index = table.get(first.slot.buffer, {}), first.slot.index
+        others: Iterable[int | None] = (index, None) if isinstance(index, int) else held
+        for of in others:
+            yield from ((first, second) for second in held.get(of, ()))
+
+
+def _common(one: Index | None, other: Index | None, length: int) -> Index:
+    """Return the positions that two accesses share; None stands for all of `length`."""
+    if one is None or other is None:
+        own = other if one is None else one
+        return np.arange(length) if own is None else own
+    if not one.size or not other.size or one[-1] < other[0] or other[-1] < one[0]:  # both ascend
+        return one[:0]
+    named = np.zeros(length, bool)
+    named[one] = True
+    return other[named[other]]

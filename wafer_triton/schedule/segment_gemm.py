@@ -25,7 +25,7 @@ from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.gemm import come_home
 from wafer_triton.schedule.reduce import reduce
 from wafer_triton.schedule.ring import ring, ring_ends, ring_position, ring_step
-from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Pattern, Round, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Moves, Pattern, Round, Slot
 
 
 @dataclass(frozen=True)
@@ -217,4 +217,5 @@ def _turned(a: str, blocks: BlockRing, here: int) -> list[Exchange]:
         return []
     (send, recv), behind = blocks.ends, (here + blocks.places) % blocks.turning
     alike = blocks.size % blocks.width == 0 or np.ptp(blocks.places[recv]) == 0
-    return [Exchange("x", Slot(a, here), Slot(a, int(behind[recv[0]]) if alike else behind), send, recv)]
+    to = Slot(a, int(behind[recv[0]]) if alike else behind)
+    return [Exchange(Moves("x", send, recv), Slot(a, here), to)]

@@ -25,7 +25,7 @@ A schedule is read up to three times, the last only if no fault but sram and rou
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,12 +35,12 @@ from wafer_triton.count.routes import excess
 from wafer_triton.device.modes import host
 from wafer_triton.errors import ScheduleError, SramError
 from wafer_triton.schedule import sram
-from wafer_triton.schedule.rounds import Cores, Exchange, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Slot
 from wafer_triton.schedule.rules import Finding, findings, title
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text import notebook
 from wafer_triton.verify.intent import Intent
-from wafer_triton.verify.state import SlotView, fault, given_buffers, slot_view
+from wafer_triton.verify.state import fault, given_buffers
 from wafer_triton.verify.values import values
 
 __all__ = ["Finding", "Intent", "Verdict", "check"]
@@ -120,12 +120,12 @@ def _overflow(schedule: Schedule) -> list[Finding]:
 def _circle(schedule: Schedule, number: int) -> Iterator[Finding]:
     """Yield the deadlock of a round, if cores wait in a circle: each writes to a slot that the next has yet to send."""
     exchanges, mesh = schedule.rounds[number].exchanges, schedule.mesh
-    slots = {(exchange.src.buffer, exchange.src.index) for exchange in exchanges if exchange.src.is_fixed}
+    slots = {exchange.src for exchange in exchanges if exchange.src.is_fixed}
     waits: dict[int, set[int]] = {}
     for exchange in exchanges:
-        if exchange.dst.is_fixed and (exchange.dst.buffer, exchange.dst.index) in slots:
-            for sender, receiver in zip(exchange.senders.flat(mesh), exchange.receivers.flat(mesh), strict=True):
-                waits.setdefault(int(sender), set()).add(int(receiver))
+        if exchange.dst in slots:
+            for sender, receiver in zip(*(ends.tolist() for ends in exchange.moves.ends(mesh)), strict=True):
+                waits.setdefault(sender, set()).add(receiver)
     while True:  # a core that waits for no waiting core goes on; the others stand in circles
         free = {core for core, awaited in waits.items() if not awaited & waits.keys()}
         if not free:
@@ -143,13 +143,13 @@ def _circle(schedule: Schedule, number: int) -> Iterator[Finding]:
 
 def _tried(schedule: Schedule) -> Iterator[Finding]:
     """Run each operation of a user once, on random tiles of one core; yield a finding for one that writes an input."""
-    tried = set[tuple[str, str]]()
+    tried = set[Local]()
     for number, round_ in enumerate(schedule.rounds):
         for op in round_.locals:
-            key = op.op, str((op.params, op.outs, op.ins))
-            if not local.find(op.op).own or key in tried:
+            alike = replace(op, where=None)
+            if not local.find(op.op).own or alike in tried:
                 continue
-            tried.add(key)
+            tried.add(alike)
             import torch
 
             source = torch.Generator().manual_seed(0)
@@ -170,7 +170,7 @@ class _Slots:
         self.schedule = schedule
         given = given_buffers(schedule, intent.given if intent else None)
         self.state: dict[str, NDArray[np.uint8]] = {
-            name: np.full((*schedule.mesh.shape, buffer.slots), WRITTEN if name in given else UNWRITTEN, np.uint8)
+            name: np.full(schedule.mesh.cores * buffer.slots, WRITTEN if name in given else UNWRITTEN, np.uint8)
             for name, buffer in schedule.buffers.items()
         }
         self.sent = {exchange.src.buffer for round_ in schedule.rounds for exchange in round_.exchanges}
@@ -181,7 +181,7 @@ class _Slots:
         for number, round_ in enumerate(self.schedule.rounds):
             self.number = number
             for exchange in round_.exchanges:
-                self.read(exchange.src, exchange.senders, "sends")
+                self.read(exchange.src, exchange.moves.senders, "sends")
             for exchange in round_.exchanges:
                 self.arrive(exchange)
             for op in round_.locals:
@@ -189,7 +189,7 @@ class _Slots:
                 for slot in reads:
                     self.read(slot, op.where, f"reads (by {op.op})")
                 for slot in op.outs:
-                    self.view(slot, op.where).put(self.state[slot.buffer], WRITTEN)
+                    self.state[slot.buffer][self.cells(slot, op.where)] = WRITTEN
         self.findings += [
             Finding("unwritten-output", f"{self.schedule.name}: no core writes the output {name}; write it, or drop it")
             for name, buffer in self.schedule.buffers.items()
@@ -197,24 +197,27 @@ class _Slots:
         ]
         return self.findings
 
-    def view(self, slot: Slot, cores: Cores | None) -> SlotView:
-        return slot_view(slot, cores, self.schedule.mesh)
+    def cells(self, slot: Slot, cores: Cores | None) -> Index:
+        mesh = self.schedule.mesh
+        return slot.cells(mesh, self.schedule.buffers[slot.buffer].slots, None if cores is None else cores.flat(mesh))
 
-    def note(self, verdict: str, core: tuple[int, int], message: str) -> None:
-        self.findings.append(fault(self.schedule, verdict, self.number, core, message))
+    def note(self, verdict: str, buffer: str, cell: int, message: str) -> None:
+        row, col = divmod(cell // self.schedule.buffers[buffer].slots, self.schedule.mesh.shape[1])
+        self.findings.append(fault(self.schedule, verdict, self.number, (row, col), message))
 
     def read(self, slot: Slot, cores: Cores | None, verb: str) -> None:
-        state, here = self.state[slot.buffer], self.view(slot, cores)
-        missing = here.get(state) == UNWRITTEN
-        if missing.any():
-            self.note("unwritten-read", here.core(missing), f"{verb} {slot}, to which nothing was written")
-        here.put(state, WRITTEN)
+        state, cells = self.state[slot.buffer], self.cells(slot, cores)
+        missing = cells[state[cells] == UNWRITTEN]
+        if missing.size:
+            self.note("unwritten-read", slot.buffer, int(missing[0]), f"{verb} {slot}, to which nothing was written")
+        state[cells] = WRITTEN
 
     def arrive(self, exchange: Exchange) -> None:
-        state, here = self.state[exchange.dst.buffer], self.view(exchange.dst, exchange.receivers)
-        unread = here.get(state) == ARRIVED
+        name, moves = exchange.dst.buffer, exchange.moves
+        state, cells = self.state[name], self.cells(exchange.dst, moves.receivers)
+        unread = cells[state[cells] == ARRIVED]
         # a full circle carries tiles home whether or not they are needed again: overwriting them loses nothing
-        home = exchange.dst.buffer in self.sent and exchange.recv.shape[-1] == self.schedule.mesh.length(exchange.axis)
-        if unread.any() and not home:
-            self.note("overwritten", here.core(unread), f"gets a tile in {exchange.dst} before it read the last one")
-        here.put(state, ARRIVED)
+        home = name in self.sent and moves.table[1].shape[-1] == self.schedule.mesh.length(moves.axis)
+        if unread.size and not home:
+            self.note("overwritten", name, int(unread[0]), f"gets a tile in {exchange.dst} before it read the last one")
+        state[cells] = ARRIVED

@@ -104,10 +104,8 @@ def _fits(schedule: Schedule, intent: Intent) -> None:
     if unknown:
         raise ScheduleError(f"{schedule.name}: the intent names undeclared buffers: {', '.join(unknown)}")
     for name, cores in intent.on.items():
-        if not isinstance(cores.at, np.ndarray):
-            raise ScheduleError(f"Intent: on[{name!r}]: positions {cores.at!r} must be an array of whole numbers")
         for places, sides in zip(cores.grid(schedule.mesh), schedule.mesh.shape, strict=True):
-            if places.max(initial=-1) >= sides:
+            if places.min(initial=0) < 0 or places.max(initial=-1) >= sides:
                 raise ScheduleError(f"Intent: on[{name!r}] names a core that is off mesh {schedule.mesh}")
 
 
@@ -214,15 +212,13 @@ def _shape(schedule: Schedule, name: str) -> tuple[int, ...]:
 
 def _work(schedule: Schedule) -> float:
     """Return the elements that a run moves, plus a tenth of its multiply-adds."""
-    times = Counter(map(id, schedule.rounds))  # rounds repeat by identity
-    rounds = {id(round_): round_ for round_ in schedule.rounds}
-    return sum(times[number] * _round_work(schedule, round_) for number, round_ in rounds.items())
+    return sum(times * _round_work(schedule, round_) for round_, times in Counter(schedule.rounds).items())
 
 
 def _round_work(schedule: Schedule, round_: Round) -> float:
     mesh, work = schedule.mesh, 0.0
     for exchange in round_.exchanges:
-        work += len(exchange.receivers.flat(mesh)) * 2 * _elements(schedule, exchange.src)
+        work += len(exchange.moves.ends(mesh)[1]) * 2 * _elements(schedule, exchange.src)
     for op in round_.locals:
         cores = mesh.cores if op.where is None else len(op.where.flat(mesh))
         moved = sum(_elements(schedule, slot) for slot in (*op.ins, *op.outs))
@@ -299,15 +295,15 @@ def _departure(got: Tensor, want: Tensor, judged: NDArray[np.bool_]) -> _Departu
 def _last_write(schedule: Schedule, name: str, place: _Departure) -> int:
     """Return the last round that writes a slot of a core; the last round of all if none does."""
     mesh = schedule.mesh
-    core = np.array([place.core[0] * mesh.shape[1] + place.core[1]])
+    core, slots = np.array([place.core[0] * mesh.shape[1] + place.core[1]]), schedule.buffers[name].slots
 
     def is_there(slot: Slot, cores: Cores | None) -> bool:
         here = slot.buffer == name and (cores is None or core[0] in cores.flat(mesh))
-        return here and (slot.index is None or slot.of_cores(core, mesh)[0] == place.slot)
+        return here and bool((slot.cells(mesh, slots, core) == core * slots + place.slot).any())
 
     for number in reversed(range(len(schedule.rounds))):
         round_ = schedule.rounds[number]
-        if any(is_there(each.dst, each.receivers) for each in round_.exchanges) or any(
+        if any(is_there(each.dst, each.moves.receivers) for each in round_.exchanges) or any(
             is_there(slot, op.where) for op in round_.locals for slot in op.outs
         ):
             return number

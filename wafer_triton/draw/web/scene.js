@@ -40,7 +40,7 @@ class Scene {
     return this.whole;
   }
 
-  // Cores at positions `at` of lines along an axis, line by line, as `Cores.grid` has them; -1 stands for none.
+  // Cores at positions `at` of lines along an axis, line by line; -1 stands for none.
   cores({ axis, at, lines }) {
     const own = Array.isArray(at[0]);
     const across = lines ?? Array.from({ length: axis === "x" ? this.height : this.width }, (_, line) => line);
@@ -57,7 +57,7 @@ class Scene {
         exchanges: exchanges.map(({ axis, src, dst, send, recv, lines }) => ({
           axis, src, dst, send: this.cores({ axis, at: send, lines }), recv: this.cores({ axis, at: recv, lines }),
         })),
-        locals: locals.map((op) => ({ ...op, cores: op.where ? this.cores(op.where) : all })),
+        locals: locals.map((op) => ({ ...op, cores: op.where ?? all })),
       });
     }
     return this.pairs.get(kind);

@@ -179,7 +179,7 @@ class DistributedExecutor(Executor):
     def _way(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> _Way:
         """Return the way of some exchanges from one slot to one."""
         shard, dst, rows = self.shard(memory.mesh), exchanges[0].dst, list[Index]()
-        ends = [(each.senders.flat(memory.mesh), each.receivers.flat(memory.mesh)) for each in exchanges]
+        ends = (each.moves.ends(memory.mesh) for each in exchanges)
         senders, receivers = map(np.concatenate, zip(*ends, strict=True))
         homes = src.homes(memory.mesh)[senders]
         for slot, cores in ((src.slot, homes), (dst, receivers)):

@@ -87,17 +87,13 @@ class Shard:
 
     def where(self, cores: Cores) -> Cores | None:
         """Return the cores of `cores` in this shard; None if it has none."""
-        here, across = self._range(cores.axis), self._range("y" if cores.axis == "x" else "x")
-        lines = np.arange(across.start, across.stop) if cores.lines is None else cores.lines
-        mine = (lines >= across.start) & (lines < across.stop)
-        numbers = None if cores.lines is None else lines[mine] - across.start
-        inside = (cores.at >= here.start) & (cores.at < here.stop)
-        if cores.at.ndim == 1:
-            at = cores.at[inside] - here.start
-        else:
-            rows = slice(across.start, across.stop) if cores.lines is None else mine
-            at = np.where(inside, cores.at - here.start, -1)[rows]
-        return Cores(cores.axis, at, numbers) if mine.any() and (at >= 0).any() else None
+        rows, cols = cores.grid(self.partition.mesh)
+        here, across = self.rectangle
+        inside = (rows >= here.start) & (rows < here.stop), (cols >= across.start) & (cols < across.stop)
+        if cores.paired:
+            inside = (inside[0] & inside[1],) * 2
+        rows, cols = rows[inside[0]] - here.start, cols[inside[1]] - across.start
+        return Cores.of(rows, cols, cores.paired) if rows.size and cols.size else None
 
     def local(self, op: Local) -> Local | None:
         """Return a local operation on the cores of this shard; None if it runs on none of them."""
