@@ -1,6 +1,8 @@
 """The public operations: every way to call them, and every mistake that a caller can make."""
 
 import contextlib
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -117,6 +119,39 @@ def test_the_operator_passes_torchs_own_checks():
     a, b = torch.randn(4, 4), torch.randn(4, 4)
     text = _text(Mesh(2, 2), (("accumulate", "fp32"),))
     torch.library.opcheck(torch.ops.wafer_triton.apply.default, ("gemm", [a, b], text, "", "explicit"))
+
+
+@pytest.mark.slow
+def test_an_exported_program_runs_in_another_process(tmp_path):
+    class Product(torch.nn.Module):
+        def forward(self, a, b):
+            return ops.mesh_gemm(a, b, mesh=as_mesh("2x3", "wse3,sram_kib=64"), algorithm="cannon")
+
+    a, b = torch.randn(5, 7), torch.randn(7, 3)
+    torch.export.save(torch.export.export(Product(), (a, b)), tmp_path / "product.pt2")
+    torch.save((a, b, Product()(a, b)), tmp_path / "values.pt")
+    code = (
+        "import sys, torch, wafer_triton.ops; a, b, c = torch.load(sys.argv[2]); "
+        "assert torch.equal(torch.export.load(sys.argv[1]).module()(a, b), c)"
+    )
+    subprocess.run([sys.executable, "-c", code, tmp_path / "product.pt2", tmp_path / "values.pt"], check=True)
+
+
+def test_a_first_call_does_not_import_torchs_compiler():
+    code = (
+        "import sys, torch; from wafer_triton import mesh_gemm; a = torch.ones(4, 4); "
+        "mesh_gemm(a, a, mesh=2); "
+        "mesh_gemm(a, a, mesh=2, record=True); assert 'torch._dynamo' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_record_is_the_callers_own():
+    a = torch.ones(4, 4)
+    first, other = (ops.mesh_gemm(a, a, mesh=2, record=True)[1] for _ in range(2))
+    assert first == other
+    first.sram_by_buffer.clear()
+    assert other == ops.mesh_gemm(a, a, mesh=2, record=True)[1] != first
 
 
 # --- mesh tensors ---

@@ -38,7 +38,7 @@ class Mesh:
 
     def __post_init__(self) -> None:
         for name, side in (("rows", self.rows), ("cols", self.cols)):
-            if isinstance(side, Integral) and not isinstance(side, int):  # of numpy
+            if not isinstance(side, int) and isinstance(side, Integral):  # of numpy
                 object.__setattr__(self, name, int(side))
             elif not isinstance(side, int) or isinstance(side, bool) or side < 1:
                 sides = f"{shown(self.rows)} x {shown(self.cols)}"
@@ -120,7 +120,7 @@ def as_mesh(spec: Any, on: DeviceLike | None = None) -> Mesh:
 
 def _plain(value: Any) -> Any:
     """Return a whole number of numpy or torch as an int, and any other value as it is."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    if type(value) is int or isinstance(value, bool) or not hasattr(value, "__index__"):
         return value
     try:
         return index(value)

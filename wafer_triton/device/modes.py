@@ -79,6 +79,20 @@ def untransformed(tensor: torch.Tensor) -> str:
     return ""
 
 
+def eager() -> bool:
+    """Return whether torch runs its calls as they come: nothing traces, transforms or watches them."""
+    import torch
+    from torch._ops import _len_torch_dispatch_stack_pre_dispatch
+
+    return not (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._len_torch_dispatch_stack()
+        or _len_torch_dispatch_stack_pre_dispatch()
+    )
+
+
 def check_eager(name: str) -> None:
     """Raise BackendError where torch traces or transforms in place of running: memory that is kept would be no memory.
 

@@ -92,12 +92,15 @@ class TorchExecutor(Executor):
             for number, tiles in ((2 * side - 1, tiles_b), (side, tiles_a), (side, c))
         )
         steps: list[Step] = [partial(torch.index_select, tiles_b, 0, around, out=passing)]
-        steps.append(partial(torch.index_select, c, 0, home, out=total))
+        if run.add:
+            steps.append(partial(torch.index_select, c, 0, home, out=total))
         for number, index in enumerate(rows):
             window = passing[(side - 1 - number) * side : (2 * side - 1 - number) * side]
             steps.append(partial(torch.index_select, tiles_a, 0, index, out=held))
             steps.append(form(find("gemm")).plan(total, held, window, **run.params, add=run.add or number > 0))
         out = memory.rows(Slot(run.out))
+        if out.dtype == total.dtype:  # a gather is quicker than a scatter
+            return [*steps, partial(torch.index_select, total, 0, home.argsort(), out=out)]
         return [*steps, lambda: out.index_copy_(0, home, total.to(out.dtype))]
 
     def _message(self, memory: Memory, exchange: Exchange, op: str) -> Step | None:

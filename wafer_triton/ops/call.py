@@ -1,6 +1,7 @@
 """One call of a recipe: operands are cut into an executor's program, its schedule runs, the result is put together.
 
-For torch all calls are one opaque operator, `wafer_triton::apply`, so that torch.compile and fake tensors accept them.
+Where torch traces, a call is one opaque operator, `wafer_triton::apply`, so that torch.compile, torch.export and fake
+tensors accept it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, TypedDict, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from wafer_triton.cost.price import Cost, Prediction, price
 from wafer_triton.count.account import Account, account
@@ -20,7 +22,7 @@ from wafer_triton.device import Device, device
 from wafer_triton.device.dtype import dtype_name
 from wafer_triton.device.layout import MeshTensor
 from wafer_triton.device.mesh import Mesh, as_mesh
-from wafer_triton.device.modes import check_eager, untransformed
+from wafer_triton.device.modes import check_eager, eager, untransformed
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.program import POOL, Program
 from wafer_triton.errors import (
@@ -35,7 +37,7 @@ from wafer_triton.errors import (
 )
 from wafer_triton.ops.executors import executor
 from wafer_triton.schedule.product import Recipe, Shape, clear_recipes, recipe
-from wafer_triton.schedule.schedule import Schedule
+from wafer_triton.schedule.schedule import Schedule, once
 from wafer_triton.text import notebook
 from wafer_triton.text.quantity import Legend
 
@@ -69,11 +71,12 @@ class Record(Account):
     device: Device = field(default_factory=lambda: device("wse2"), metadata={"join": lambda own, other: own})
     rank_bytes: tuple[int, ...] = ()
 
-    @classmethod
-    def of(cls, schedule: Schedule, launches: tuple[str, ...] = (), rank_bytes: tuple[int, ...] = ()) -> Record:
+    @staticmethod
+    def of(schedule: Schedule, launches: tuple[str, ...] = (), rank_bytes: tuple[int, ...] = ()) -> Record:
         """Return the record of one run of a schedule by these kernel launches and messages between ranks."""
-        counted = vars(account(schedule)) | {"launches": launches}
-        return cls(**counted, cost=price(schedule), device=schedule.mesh.device, rank_bytes=rank_bytes)
+        counted = _counted(schedule)
+        by_buffer = dict(counted.sram_by_buffer)  # the caller may change it
+        return replace(counted, sram_by_buffer=by_buffer, launches=launches, rank_bytes=rank_bytes)
 
     @property
     def predicted(self) -> Prediction:
@@ -88,6 +91,11 @@ class Record(Account):
     def __str__(self) -> str:
         sent = f"{'between ranks':<15}{sum(self.rank_bytes):,} B in {len(self.rank_bytes)} rounds\n"
         return f"{super().__str__()}\n{sent if self.rank_bytes else ''}{self.predicted}"
+
+
+@once  # counting takes several times as long as a small run
+def _counted(schedule: Schedule) -> Record:
+    return Record(**vars(account(schedule)), cost=price(schedule), device=schedule.mesh.device)
 
 
 _KEYWORDS = tuple(How.__annotations__)
@@ -174,9 +182,17 @@ def _parsed(text: str) -> tuple[Mesh, tuple[tuple[str, Any], ...]]:
     return Mesh(rows, cols, Device(*device)), options
 
 
-@torch.library.custom_op("wafer_triton::apply", mutates_args=(), tags=torch.Tag.cudagraph_unsafe)
+# By hand: `torch.library.custom_op` does the same, and imports torch._dynamo at the first call.
+_LIBRARY = torch.library.Library("wafer_triton", "DEF")
+_LIBRARY.define(
+    "apply(str name, Tensor[] operands, str spec, str backend, str exchange) -> Tensor",
+    tags=(torch.Tag.cudagraph_unsafe, torch.Tag.pt2_compliant_tag),
+)
+
+
+@torch.library.impl(_LIBRARY, "apply", "CompositeExplicitAutograd")
 def _apply(name: str, operands: list[Tensor], spec: str, backend: str, exchange: str) -> Tensor:
-    """Return one opaque operator for all operations, which torch.compile and fake tensors do not enter."""
+    """Run the one opaque operator for all operations, which torch.compile and fake tensors do not enter."""
     mesh, options = _parsed(spec)
     shapes = tuple(tuple(operand.shape) for operand in operands)
     operation = recipe(name, mesh, dtype_name(operands[0].dtype), shapes, options)
@@ -184,8 +200,8 @@ def _apply(name: str, operands: list[Tensor], spec: str, backend: str, exchange:
     return _run(operation, tuple(operands), runner, _whole(operation))[0]
 
 
-@_apply.register_fake
-def _(name: str, operands: list[Tensor], spec: str, backend: str, exchange: str) -> Tensor:
+@torch.library.register_fake("wafer_triton::apply", lib=_LIBRARY)
+def _shaped(name: str, operands: list[Tensor], spec: str, backend: str, exchange: str) -> Tensor:
     shape: Shape = tuple(operands[0].shape)
     if name in ("gemm", "gemv"):
         shape = (shape[0], operands[1].shape[0 if ("transposed", True) in _parsed(spec)[1] else 1])
@@ -217,9 +233,9 @@ def call(name: str, operands: tuple[Operand, ...], how: How, **options: Any) -> 
         raise BackendError(f"{name}: executor = {shown(own)} is none; give a result of wafer_triton.executor")
     if own is not None and (both := [key for key in ("backend", "exchange") if key in how]):
         raise BackendError(f"{name}: executor and {both[0]} are given, and an executor has its own; give one of them")
-    plain = own is None and not how.get("record")
-    if plain and not any(isinstance(operand, MeshTensor) for operand in operands):
-        return _apply(name, tensors, _text(mesh, chosen), backend or "", exchange)
+    plain = own is None and not how.get("record") and not any(isinstance(operand, MeshTensor) for operand in operands)
+    if plain and not (eager() and all(type(tensor) in (Tensor, Parameter) for tensor in tensors)):
+        return torch.ops.wafer_triton.apply(name, tensors, _text(mesh, chosen), backend or "", exchange)
     check_eager(name)
     shapes = tuple(tuple(operand.shape) for operand in operands)
     operation = recipe(name, mesh, dtype_name(tensors[0].dtype), shapes, chosen)
