@@ -55,7 +55,7 @@ def test_the_page_is_current() -> None:
 def test_the_commands_of_the_page_print_their_rows(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(FOLDER)
+    monkeypatch.chdir(PAGE.parents[1])
     commands = re.findall(
         r"`(?:wafer-triton )?((?:validate|reproduce|fit|devices) .+?)`", PAGE.read_text(encoding="utf-8")
     )

@@ -89,7 +89,7 @@ paper's. Each number is counted once, and numbers that follow from others are no
   rows left out of the fit. A KV cache is counted, not timed: it has no band and may be off by 1 %.
 - A speed-up that the text gives as a range, such as "2 to 3 times", is one cell. It is missed if it is missed at one of
   the sizes below.
-- Commands are of `wafer-triton`, in the folder `wafer_triton/cost/calibrate` of the repository, which has the files.
+- Commands are of `wafer-triton`, in the root of the repository, which has the files.
 
 What is missed, and why:
 
@@ -167,7 +167,7 @@ constant with its source.
   {step} to {slow_step}. Predicted tokens per second would stay about the same, and their cycles fall by a quarter.
   A GEMV alone rests on constants of a WSE-3 and would take {later} times as long: the errors of table 6 would be
   {slow_gemv} instead of {gemv}. Cycles of a WSE-3 do not depend on it.
-  `wafer-triton fit --data wse2_llm.csv --device wse2,clock_hz=850000000` prints that fit.
+  `wafer-triton fit --data wafer_triton/cost/calibrate/wse2_llm.csv --device wse2,clock_hz=850000000` prints that fit.
 - **Two published numbers were known when a rule was chosen**: that a WSE-2 takes the routing stage of a WSE-3. They are
   the GEMV of 16,384 x 16,384 (table 6) and the vendor's pipeline (text).
 - **The meshes of table 6 are not stated.** The fastest of 480, 600 and 720 is taken.
@@ -179,6 +179,7 @@ Published / predicted (error). An asterisk marks a fitted cell. All are of the p
 
 {tables}
 """
+IN_REPOSITORY = "wafer_triton/cost/calibrate"  # the folder of the measurements
 KINDS = ("measured", "cells", "fitted", "held out", "within the band", "missed", "mean error", "worst error")
 CELLS = ("quantity", "model or product", "mesh", "tokens", "published", "predicted", "error", "band", "verdict")
 MARKS = {"fitted": " *", "within": "", "miss": ", missed"}
@@ -241,7 +242,7 @@ def _printed(name: str) -> str:
     """Return the command that prints the cells of a row of the first table."""
     on, _, kind = name.partition(": ")
     if on == "WSE-3":
-        return f"validate wse3_{kind.lower().replace(' ', '_')}.csv"
+        return f"validate {IN_REPOSITORY}/wse3_{kind.lower().replace(' ', '_')}.csv"
     return f"reproduce --table {on.removeprefix('table ')}"
 
 
