@@ -65,7 +65,7 @@ def test_a_round_of_the_ring_moves_one_block_a_column_by_two_hops_at_most(size, 
     for round_ in iterations:
         along, down = sorted(round_.exchanges, key=lambda exchange: exchange.axis)
         assert (along.axis, down.axis) == ("x", "y")
-        assert max(traffic.moves(exchange).hops for exchange in (along, down)) <= 2
+        assert max(traffic.paths(exchange.moves).hops for exchange in (along, down)) <= 2
         columns = list(range(size - size % width))
         assert sorted(along.send.tolist()) == sorted(along.recv.tolist()) == columns
 

@@ -165,7 +165,7 @@ def _brought(round_: Round) -> set[str]:
 
 def _on_lines_of_its_own(exchange: Exchange) -> bool:
     moves = exchange.moves
-    return moves.paired or (moves.lines is not None and len(moves.lines) == len(moves.send) == 1)
+    return moves.paired
 
 
 def _passes_on(exchange: Exchange) -> bool:
