@@ -50,7 +50,7 @@ FAULTS = {
         "tests/schedule/test_reduce.py",
     ),
     "plan": Fault(  # made for one dtype, and taken for all
-        "wafer_triton/ops/call.py", "dtype_name(operands[0].dtype), shapes", '"fp32", shapes',
+        "wafer_triton/ops/call.py", "dtype_name(tensors[0].dtype), shapes", '"fp32", shapes',
         "tests/emulate/test_pool.py",
     ),
     "pool": Fault(  # which keeps old values
