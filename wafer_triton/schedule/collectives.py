@@ -6,6 +6,7 @@ A multicast crosses each link once; the routes and links of a collective follow 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -21,9 +22,11 @@ def multicast(b: Builder, src: str | Slot, dst: str | Slot, axis: str, root: int
     return [Exchange(moves, as_slot(src), as_slot(dst)) for moves in _both_ways(axis, b.mesh.length(axis), root, 1)]
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=2048)  # both axes of a mesh of 750 x 750
 def _both_ways(axis: str, size: int, root: int, times: int) -> list[Moves]:
-    """Return the moves of a multicast to lower and to higher positions, which multicasts share."""
+    """Return the moves of a multicast to lower and to higher positions; multicasts share them, and axes positions."""
+    if axis == "y":
+        return [replace(moves, axis=axis) for moves in _both_ways("x", size, root, times)]
     sides = (np.arange(root), np.arange(root + 1, size))
     ways = ((np.full_like(side, root), side) for side in sides if side.size)
     return [Moves(axis, repeated(send, size, times), repeated(recv, size, times)) for send, recv in ways]

@@ -489,10 +489,10 @@ class Local(Value):
                     f"{self.op}: parameters {shown(dict(self.params))}: give numbers, texts and tuples of these"
                 ) from error
 
-    @cached_property
-    def work(self) -> Local:
-        """The operation and its parameters, without slots and cores."""
-        return Local(self.op, (), (), self.params)
+    @property
+    def work(self) -> tuple[object, ...]:
+        """The operation and its parameters, by content."""
+        return self.content[0], self.content[3]
 
 
 @dataclass(frozen=True, eq=False)

@@ -255,8 +255,7 @@ class _Check:
         writes = [_Access(exchange.dst, exchange.moves) for exchange in self.round.exchanges]
         reads = [_Access(exchange.src, exchange.moves, sends=True) for exchange in self.round.exchanges]
         for first, second in _pairs(writes, writes):
-            if first is not second:
-                self.apart(first, second, "two-writers", "receives two tiles in {}")
+            self.apart(first, second, "two-writers", "receives two tiles in {}")
         for write, read in _pairs(writes, reads):
             self.apart(write, read, "overwritten", "receives into {}, which it sends")
         written = {(out, op.where): op.op for op in reversed(self.round.locals) for out in op.outs}
@@ -333,13 +332,18 @@ class _Access(NamedTuple):
 
 
 def _pairs(firsts: list[_Access], seconds: list[_Access]) -> Iterator[tuple[_Access, _Access]]:
-    """Yield pairs that may touch the same slot; the many pairs of different buffers or fixed slots are left out."""
+    """Yield pairs that may touch the same slot, those of one list once.
+
+    The many pairs of different buffers or fixed slots are left out.
+    """
     table: dict[str, dict[int | None, list[_Access]]] = {}
     for second in seconds:
         number = second.slot.index if isinstance(second.slot.index, int) else None
         table.setdefault(second.slot.buffer, {}).setdefault(number, []).append(second)
     for first in firsts:
         held, index = table.get(first.slot.buffer, {}), first.slot.index
+        if firsts is seconds:
+            held[index if isinstance(index, int) else None].pop(0)  # itself; earlier ones are gone
         others: Iterable[int | None] = (index, None) if isinstance(index, int) else held
         for of in others:
             yield from ((first, second) for second in held.get(of, ()))
