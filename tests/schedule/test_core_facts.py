@@ -1,6 +1,7 @@
 """Facts of small schedules that were once wrong in silence: values, counts, and what is refused."""
 
 import copy
+import pickle
 from threading import Event, Thread
 
 import numpy as np
@@ -19,7 +20,7 @@ from wafer_triton.schedule.collectives import shift
 from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.reduce import all_reduce
 from wafer_triton.schedule.repeat import Repeat
-from wafer_triton.schedule.rounds import Cores, Exchange, Moves, Pattern, Round, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Local, Moves, Pattern, Round, Slot
 from wafer_triton.verify.faults import check
 
 
@@ -49,9 +50,41 @@ def test_two_messages_in_slots_by_core_are_both_added():
         assert program.read("acc").flatten().tolist() == [1, 111, 100], exchange
 
 
-def test_slots_are_equal_by_content():
-    one, two = (Slot("a", np.array([number, 1])) for number in (0, 1))
-    assert one != two and one == Slot("a", [0, 1]) != Slot("a", [0, 1], "y") and len({one, Slot("a", [0, 1])}) == 1
+EQUAL = {
+    "slots in a list": (Slot("a", np.array([0, 1])), Slot("a", [0, 1])),
+    "a fixed slot along y": (Slot("a", 1), Slot("a", 1, "y")),
+    "messages in any order": (Moves("x", [0, 2], [1, 0]), Moves("x", [2, 0], [0, 1])),
+    "lines in any order": (Moves("x", [0], [1], [2, 0]), Moves("x", [0], [1], [0, 2])),
+    "lines that move alike": (Moves("x", [[0], [0]], [[1], [1]], [2, 0]), Moves("x", [0], [1], [0, 2])),
+    "message by message": (
+        Moves("y", [[0, -1], [1, 0]], [[1, -1], [2, 1]]), Moves("y", [1, 0, 0], [2, 1, 1], [1, 1, 0], True)),
+    "cores in any order": (Cores("x", [2, 0]), Cores("x", [0, 2])),
+    "cores along either axis": (Cores("x", [[0, -1], [2, 1]]), Cores("y", [[0], [1], [1]])),
+    "parameters in any order": (Local("f", (), (), {"a": 1, "b": 0.5}), Local("f", (), (), {"b": 0.5, "a": 1})),
+}  # fmt: skip
+DIFFERENT = {
+    "slots": (
+        Slot("a", [0, 1]), Slot("a", [1, 1]), Slot("a", [0, 1], "y"), Slot("b", [0, 1]), Slot("a", 0), Slot("a", None)),
+    "moves": (
+        Moves("x", [0], [1]), Moves("y", [0], [1]), Moves("x", [0], [1], [0]), Moves("x", [1], [0]),
+        Moves("x", [0, 0], [1, 2])),
+    "cores": (Cores("x", [0]), Cores("y", [0]), Cores("x", [0], [0]), Cores("x", [[0], [1]])),
+    "parameters": tuple(Local("f", (), (), {"a": value}) for value in (1, 1.0, True, 0.0, -0.0, 0, "1", (1,))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", EQUAL)
+def test_values_that_say_the_same_are_equal(kind):
+    one, other = EQUAL[kind]
+    fresh = pickle.dumps(one)
+    assert one == other and len({one, other}) == 1
+    assert pickle.dumps(one) == fresh, "without the hash, as texts hash differently in another process"
+    assert pickle.loads(fresh) == other
+
+
+@pytest.mark.parametrize("kind", DIFFERENT)
+def test_values_that_say_something_else_differ(kind):
+    assert len(set(DIFFERENT[kind])) == len(DIFFERENT[kind])
 
 
 @pytest.mark.parametrize("times", [2, 4])

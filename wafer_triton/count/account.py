@@ -182,11 +182,11 @@ class _Totals:
             moves = self.traffic.paths(exchange.moves)
             lines = self.traffic.lines(exchange.moves, self.traffic.folds(exchange.axis)[1])
             hops = max(hops, moves.hops)
-            messages += moves.messages * (int(lines.sum()) if exchange.send.ndim == 1 else 1)
+            messages += moves.messages * (1 if exchange.moves.paired else int(lines.sum()))
             for way, load in zip(WAYS[exchange.axis], self.traffic.loads_of(exchange), strict=True):
                 if load.any():
                     parts.setdefault(way, []).append((size, lines, load))
-                    if turning is None or exchange.axis == "y" or (exchange.lines is None and load.ndim == 1):
+                    if turning is None or exchange.axis == "y" or exchange.moves.lines is None:
                         self.add(way, size * times, moves, lines, load)
                     else:
                         more = size * times // turning.times

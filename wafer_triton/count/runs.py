@@ -140,7 +140,7 @@ def _kind(round_: Round) -> str:
     if combines(round_):
         return "stream"
     # a circuit as well; priced as tiles if messages have lines of their own, as in `collectives.transpose`
-    return "tiles" if any(_on_lines_of_its_own(exchange) for exchange in round_.exchanges) else "circuit"
+    return "tiles" if any(exchange.moves.paired for exchange in round_.exchanges) else "circuit"
 
 
 def _follows(common: str, before: Round, after: Round) -> bool:
@@ -161,11 +161,6 @@ def _brought(round_: Round) -> set[str]:
         if any(slot.buffer in brought for slot in op.ins):
             brought |= {slot.buffer for slot in op.outs}
     return brought
-
-
-def _on_lines_of_its_own(exchange: Exchange) -> bool:
-    moves = exchange.moves
-    return moves.paired
 
 
 def _passes_on(exchange: Exchange) -> bool:

@@ -95,16 +95,14 @@ class Traffic:
     def lines(self, moves: Moves, fold: int) -> Index:
         """Return how many lines move like these among each `fold` neighbouring ones."""
         across = self.mesh.length("y" if moves.axis == "x" else "x") // fold
-        lines = moves.table[2]
-        return np.full(across, fold) if lines is None else np.bincount(lines // fold, minlength=across)
+        return np.full(across, fold) if moves.lines is None else np.bincount(moves.lines // fold, minlength=across)
 
     def loads_of(self, exchange: Exchange) -> Index:
         """Return tiles over links, by direction: [2, along] of each line, or [2, across, along] of the whole mesh."""
         moves = self.paths(exchange.moves)
         if not exchange.moves.paired:
             return moves.loads[:, 0]
-        fold = self.folds(exchange.axis)[1]
-        lines = np.arange(len(exchange.send)) if exchange.lines is None else exchange.lines
+        fold, lines = self.folds(exchange.axis)[1], exchange.moves.table[2]
         across = self.mesh.length("y" if exchange.axis == "x" else "x") // fold
         whole = np.zeros((2, across, moves.loads.shape[-1]), np.int64)
         for total, loads in zip(whole, moves.loads, strict=True):

@@ -170,14 +170,12 @@ def on_lines(one: Exchange, every: tuple[int, int] | None) -> tuple[Index, Index
 
     With `every` = (lines, positions) all of them are listed, -1 for none, as other schedules may send more.
     """
-    both = max(one.send.shape, one.recv.shape, key=len)  # one may be [number], the other [lines, number]
-    ends = np.broadcast_to(one.send, both), np.broadcast_to(one.recv, both)
+    send, recv, lines = one.moves.table
     if every is None:
-        return *ends, one.lines
-    send, recv = np.full(every, -1), np.full(every, -1)
-    for to, of in zip((send, recv), ends, strict=True):
-        to[slice(None) if one.lines is None else one.lines, : both[-1]] = of
-    return send, recv, None
+        return send, recv, lines
+    whole = np.full((2, *every), -1)
+    whole[:, slice(None) if lines is None else lines, : send.shape[-1]] = np.stack(np.atleast_2d(send, recv))
+    return whole[0], whole[1], None
 
 
 def _same(one: Index | None, other: Index | None) -> bool:

@@ -184,7 +184,7 @@ class Builder:
                     f"{self.name}: step {shown(step)} of a round is neither an exchange nor a local operation; give "
                     f"them one by one, as b.exchange and b.local make them"
                 )
-        exchanges = tuple(step for step in steps if isinstance(step, Exchange) and step.recv.size)
+        exchanges = tuple(step for step in steps if isinstance(step, Exchange) and step.moves.recv.size)
         locals_ = tuple(step for step in steps if isinstance(step, Local))
         if not exchanges and not locals_:
             return None

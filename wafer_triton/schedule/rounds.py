@@ -5,7 +5,8 @@ parts. Within the exchanges, and within one local operation, a slot of a core is
 operation writes a slot that its core sends in the same round. So the order in which cores run cannot change a result.
 Local operations that touch nothing which arrives in their round overlap with the exchanges.
 
-Index arrays are per axis and per line, never per core, so a 720 x 720 mesh costs kilobytes.
+Moves that are the same on every line are kept for one line, so a round of a 720 x 720 mesh costs kilobytes; only moves
+that differ from line to line have an entry for each message.
 """
 
 from __future__ import annotations
@@ -333,7 +334,7 @@ class Cores(Value):
         return _made(cls, *((rows, cols) if paired else map(_ascending, (rows, cols))), paired)
 
     def grid(self, mesh: Mesh) -> tuple[Index, Index]:
-        """Return rows and columns that broadcast to all cores; -1 is none of them."""
+        """Return rows and columns that broadcast to the cores."""
         rows, cols = (
             np.arange(length) if own is None else own
             for own, length in zip((self.rows, self.cols), mesh.shape, strict=True)
