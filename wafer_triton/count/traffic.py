@@ -102,7 +102,8 @@ class Traffic:
         moves = self.paths(exchange.moves)
         if not exchange.moves.paired:
             return moves.loads[:, 0]
-        fold, lines = self.folds(exchange.axis)[1], exchange.moves.table[2]
+        fold, lines = self.folds(exchange.axis)[1], exchange.lines
+        assert lines is not None
         across = self.mesh.length("y" if exchange.axis == "x" else "x") // fold
         whole = np.zeros((2, across, moves.loads.shape[-1]), np.int64)
         for total, loads in zip(whole, moves.loads, strict=True):
