@@ -1,11 +1,11 @@
-"""Pages of docs/ are true from top to bottom: their Python and their commands run and print what is shown.
+"""README.md and pages of docs/ are true: their Python and their commands run and print what is shown.
 
 A block whose first line is `# file: NAME` is written to that file. All other Python of a page runs in one namespace,
 and a `text` block right below has its output. A `console` block is a command and its output, each line of a `bash`
-block a command. An output that ends with "..." goes on like that. A `diff` block changes a copy of the library, with
-which scripts run.
+block a command; those that install, make, or start other processes do not run here. An output that ends with "..." goes
+on like that. A `diff` block changes a copy of the library, with which scripts of the page run.
 
-Run as a program, it writes the outputs of all pages anew, or of those that are named.
+Run as a program, it writes the outputs of all pages anew, or of those that are named, and README's table of cells.
 """
 
 import io
@@ -29,10 +29,12 @@ from wafer_triton.local import registry
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PAGES = ("concepts", "predict", "serve", "temp", "tutorial")
+NAMES = ("concepts", "how-it-works", "predict", "serve", "temp", "tutorial")
+PAGES = {"README": ROOT / "README.md"} | {name: DOCS / f"{name}.md" for name in NAMES}
 BLOCK = re.compile(
     r"^```(python|toml|bash|console|diff)\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL
 )
+CELLS = re.compile(r"^\| not fitted .*\n(?:\|.*\n)+", re.MULTILINE)  # of validation.md, and in README.md
 MORE = "...\n"
 
 
@@ -48,7 +50,7 @@ def command(line):
     words = shlex.split(line, comments=True)
     if words[:1] == ["wafer-triton"]:
         assert main(words[1:]) == 0, line
-    if words[:1] == ["python"]:
+    if words[:1] == ["python"] and Path(words[1]).exists():
         env = os.environ | {"PYTHONPATH": str(clone())}
         print(subprocess.run([sys.executable, *words[1:]], env=env, check=True, stdout=-1, text=True).stdout, end="")
 
@@ -76,6 +78,7 @@ def change(diff):
 def renewed(page):
     """Return a page with the outputs of today."""
     names = {"__name__": page}
+    Path("docs").symlink_to(DOCS)
 
     def block(match):
         kind, body, shown = match.groups()
@@ -95,7 +98,8 @@ def renewed(page):
             return match[0] if shown is None else f"```python\n{body}```\n\n```text\n{cut(printed, shown)}```"
         return match[0]
 
-    return BLOCK.sub(block, (DOCS / f"{page}.md").read_text(encoding="utf-8"))
+    cells = CELLS.search((DOCS / "validation.md").read_text(encoding="utf-8"))[0]
+    return CELLS.sub(cells, BLOCK.sub(block, PAGES[page].read_text(encoding="utf-8")))
 
 
 def cut(printed, shown):
@@ -113,7 +117,7 @@ def test_a_page_shows_the_outputs_of_today(page, tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "LOCAL_OPS", dict(registry.LOCAL_OPS))
     kernels = dict(KERNELS)
     try:
-        assert renewed(page) == (DOCS / f"{page}.md").read_text(encoding="utf-8"), "run python tests/docs/test_pages.py"
+        assert renewed(page) == PAGES[page].read_text(encoding="utf-8"), "run python tests/docs/test_pages.py"
     finally:  # a page may add operations
         KERNELS.clear()
         KERNELS.update(kernels)
@@ -134,4 +138,4 @@ if __name__ == "__main__":
     for name in sys.argv[1:] or PAGES:
         os.chdir(tempfile.mkdtemp())
         sys.path.insert(0, os.getcwd())
-        (DOCS / f"{name}.md").write_text(renewed(name), encoding="utf-8")
+        PAGES[name].write_text(renewed(name), encoding="utf-8")

@@ -51,11 +51,19 @@ def options(name):
     return {flag for inner in parsers for flag in inner._option_string_actions} - {"-h", "--help"}
 
 
-def output(line):
-    """Return the output of a command for people."""
+def command(line):
+    assert main(shlex.split(line)) == 0, line
+
+
+def execute(block):
+    exec(compile(block, PAGE.name, "exec"), {"__name__": "page"})
+
+
+def output(of, action=command):
+    """Return the output of a command, or of another action, for people."""
     stream = io.StringIO()
     with redirect_stdout(stream), redirect_stderr(io.StringIO()):
-        assert main(shlex.split(line)) == 0, line
+        action(of)
     return "".join(f"{shown.rstrip()}\n" for shown in stream.getvalue().splitlines())
 
 
@@ -115,6 +123,13 @@ def test_a_fitted_example_begins_as_is_shown(line, tmp_path, monkeypatch):
     shown = dict(BLOCK.findall(text()))[line]
     assert shown.endswith(MORE) and len(shown) > 500
     assert without_numbers(output(line)).startswith(without_numbers(shown.removesuffix(MORE)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", re.findall(r"^```python\n(.*?)^```$", text(), re.MULTILINE | re.DOTALL))
+def test_python_runs(block, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert output(block, execute), "a reader expects to see something"
 
 
 def test_exit_codes_are_listed():
