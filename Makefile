@@ -52,11 +52,8 @@ lint: typecheck  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-# mypy does not follow package-dir, so it is shown the tree as it installs.
 typecheck: .venv/.installed  ## mypy alone
-	@rm -rf build/typed && mkdir -p build/typed/wafer_triton
-	@ln -s $(CURDIR)/wafer_triton/* $(CURDIR)/kernels $(CURDIR)/models build/typed/wafer_triton
-	MYPYPATH=build/typed $(BIN)/mypy -p wafer_triton
+	MYPYPATH=src $(BIN)/mypy -p wafer_triton
 
 wheel-test: .venv/.installed  ## build a wheel and try it outside the repository
 	$(BIN)/pytest tests/test_packaging.py

@@ -29,7 +29,7 @@ sys.path[:0] = [str(HERE / "harness"), str(HERE / "suites")]  # Python leaves th
 
 from supervise import GRACE, QUIET, ROOT, TIME_IS_UP, Clock, Command, Row, Worker, read, supervise, write  # noqa: E402
 
-NEEDED = ("torch", "triton", "einops", "numpy", "safetensors", "pytest", "wafer_triton")
+NEEDED = ("torch", "triton", "einops", "numpy", "safetensors", "lazy_loader", "pytest", "wafer_triton")
 MINUTES = 10.0
 CLOSING = 20.0  # seconds to end the last worker and to print the table
 Start = Callable[[list[str], dict[str, str]], Worker]  # of a command and its environment
@@ -79,20 +79,10 @@ def missing() -> str:
     """Make the package of this checkout importable; return a needed package that is not installed, or ""."""
     find = importlib.util.find_spec
     if not (find("wafer_triton") and find("wafer_triton.kernels")):
-        folder = laid_out()
+        folder = str(ROOT / "src")
         sys.path.insert(0, folder)
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
     return next((name for name in NEEDED if find(name) is None), "")
-
-
-def laid_out() -> str:
-    """Make a folder with the package as it installs: kernels and models are folders of it."""
-    folder = Path(tempfile.mkdtemp())
-    package = folder / "wafer_triton"
-    package.mkdir()
-    for source in (*(ROOT / "wafer_triton").iterdir(), ROOT / "kernels", ROOT / "models"):
-        (package / source.name).symlink_to(source)
-    return str(folder)
 
 
 def unsupported() -> str:

@@ -194,8 +194,9 @@ def _laid_out(root: Path) -> Path:
     folder = Path(mkdtemp())
     package = folder / "wafer_triton"
     package.mkdir()
-    for source in (*(root / "wafer_triton").iterdir(), root / "kernels", root / "models"):
-        (package / source.name).symlink_to(source.resolve())
+    sources = (*(root / "wafer_triton").iterdir(), root / "kernels", root / "models")
+    for name, source in {each.name: each for each in sources}.items():  # the last two are links in a newer checkout
+        (package / name).symlink_to(source.resolve())
     return folder
 
 

@@ -20,7 +20,7 @@ from wafer_triton.device import DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.device.dtype import STORED, storage_name, tile_dtype, torch_dtype
 from wafer_triton.device.layout import MeshTensor, scatter
-from wafer_triton.device.mesh import Mesh, as_mesh
+from wafer_triton.device.mesh import Mesh, MeshLike, as_mesh
 from wafer_triton.device.modes import WITHOUT_VALUES, check_eager
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.errors import CheckpointError, DtypeError, ShapeError
@@ -38,7 +38,7 @@ _READERS = (nn.MultiheadAttention.forward, nn.TransformerEncoderLayer.forward)  
 
 
 def convert(
-    model: Model, *, mesh: Any, device: Any = None, dtype: Any = None, accumulate: str = "fp32",
+    model: Model, *, mesh: MeshLike, device: DeviceLike | None = None, dtype: Any = None, accumulate: str = "fp32",
     exchange: str = "explicit", backend: str | None = None, emulate_on: str = "auto",
 ) -> Model:  # fmt: skip
     """Return `model` itself, with Linear layers, GPT-2's Conv1D and RMSNorms computed on the mesh, without gradients.

@@ -57,9 +57,8 @@ def command(line):
 
 def clone():
     """Return the folder of a copy of the library, made in the current folder at first, which a page may change."""
-    for part, into in (("wafer_triton", ""), ("models", "wafer_triton"), ("kernels", "wafer_triton")):
-        if not Path("clone", into, part).exists():
-            shutil.copytree(ROOT / part, Path("clone", into, part), ignore=shutil.ignore_patterns("__pycache__"))
+    if not Path("clone").exists():
+        shutil.copytree(ROOT / "src", "clone", ignore=shutil.ignore_patterns("__pycache__"))
     return Path("clone").resolve()
 
 

@@ -95,20 +95,16 @@ FAULTS = {
 def found(fault: Fault, copy: Path) -> bool:
     """Return whether tests of `make test` fail in a copy of the repository that has the fault."""
     for path in subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines():
-        if (ROOT / path).is_file():
+        if (ROOT / path).exists():
             (copy / path).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / path, copy / path)
+            shutil.copy(ROOT / path, copy / path, follow_symlinks=False)
     source = (copy / fault.path).read_text(encoding="utf-8")
     if source.count(fault.before) != 1:
         raise SystemExit(f"{fault.path}: {fault.before!r} stands {source.count(fault.before)} times; plant it anew")
     (copy / fault.path).write_text(source.replace(fault.before, fault.after), encoding="utf-8")
-    installed = copy / "build" / "installed" / "wafer_triton"  # as pyproject's package-dir lays it out
-    installed.mkdir(parents=True)
-    for folder in (*(copy / "wafer_triton").iterdir(), copy / "kernels", copy / "models"):
-        (installed / folder.name).symlink_to(folder)
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-n", "0", "-q", "-x", "-m", "not large", *fault.tests.split()],
-        cwd=copy, env=os.environ | {"PYTHONPATH": str(installed.parent), "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"},
+        cwd=copy, env=os.environ | {"PYTHONPATH": str(copy / "src"), "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"},
         capture_output=True, text=True,
     )  # fmt: skip
     if run.returncode not in (0, FAILED):

@@ -13,7 +13,7 @@ from wafer_triton.schedule.expert_places import ExpertRegions
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.moe import Experts
 
-ROOT = Path(wafer_triton.__file__).parents[1]
+ROOT = Path(wafer_triton.__file__).resolve().parents[1]
 # rooms that declare schedules, and whose words are operands of operations or of an intent about buffers
 OTHER = ("schedule", "train", "local", "verify")
 # words that mean something else in these files

@@ -5,3 +5,7 @@ and `inference` its phases and a request. `estimate` prices whole products and m
 the best meshes. `capacity` says how long a cache may grow, and `bands` how sure an estimate is. `calibrate` fits the
 constants and compares with measurements. Nothing imports torch. No number is an emulation's time.
 """
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, ["estimate"])

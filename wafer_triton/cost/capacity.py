@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
 from wafer_triton.cost import layers
 from wafer_triton.cost.constants import Constants, constants
@@ -14,7 +13,7 @@ from wafer_triton.cost.results import Capacity
 from wafer_triton.device import DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.device.dtype import BYTES
-from wafer_triton.device.mesh import Mesh, as_mesh
+from wafer_triton.device.mesh import Mesh, MeshLike, as_mesh
 from wafer_triton.errors import MeshError, ShapeError, SramError, check_counts
 from wafer_triton.place.layouts import device_regions
 from wafer_triton.place.need import decode_need
@@ -113,7 +112,7 @@ class Fit:
 
 
 def what_fits(
-    model: Model, *, device: DeviceLike = "wse2", mesh: Any, context: int = 1, dtype: str | None = None
+    model: Model, *, device: DeviceLike = "wse2", mesh: MeshLike, context: int = 1, dtype: str | None = None
 ) -> Fit:
     """Return how many layers of a model a device holds with `context` tokens of cache, and how many tokens with all.
 

@@ -12,8 +12,6 @@ All functions raise a WaferError of one line for a user's mistake.
 
 from __future__ import annotations
 
-from typing import Any
-
 from wafer_triton.cost import capacity, layers
 from wafer_triton.cost.bands import Basis, basis, product_sizes, unmeasured
 from wafer_triton.cost.cap import Routed, cap
@@ -30,7 +28,7 @@ from wafer_triton.cost.results import Capacity, Energy, Kernel, Layered, Request
 from wafer_triton.device import DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.device.dtype import storage_name, tile_dtype
-from wafer_triton.device.mesh import Mesh, as_mesh
+from wafer_triton.device.mesh import Mesh, MeshLike, as_mesh
 from wafer_triton.errors import DeviceError, MeshError, ShapeError, check_counts, shown
 from wafer_triton.place.regions import Placement as Placed
 from wafer_triton.schedule import gemm as gemm_schedules
@@ -49,7 +47,7 @@ GPU_WATTS = {"a100": 400, "v100": 300, "h100": 700, "h200": 700, "b200": 1000, "
 
 
 def gemm(
-    *, device: DeviceLike = "wse2", mesh: Any, m: int, k: int, n: int, algorithm: str = "mesh", dtype: str = "fp16"
+    *, device: DeviceLike = "wse2", mesh: MeshLike, m: int, k: int, n: int, algorithm: str = "mesh", dtype: str = "fp16"
 ) -> Kernel:
     """Return the cost of C [m, n] = A [m, k] B [k, n].
 
@@ -68,7 +66,7 @@ def gemm(
 
 
 def gemv(
-    *, device: DeviceLike = "wse2", mesh: Any, k: int, n: int, m: int | None = None, algorithm: str = "ktree",
+    *, device: DeviceLike = "wse2", mesh: MeshLike, k: int, n: int, m: int | None = None, algorithm: str = "ktree",
     groups: int | None = None, dtype: str = "fp16",
 ) -> Kernel:  # fmt: skip
     """Return the cost of y [n] = x [k] W [k, n] by MeshGEMV.
@@ -93,7 +91,7 @@ def gemv(
 
 
 def decode(
-    *, device: DeviceLike = "wse2", model: Model, mesh: Any, context: int, groups: int | None = None,
+    *, device: DeviceLike = "wse2", model: Model, mesh: MeshLike, context: int, groups: int | None = None,
     program: str = "full", head_groups: int | None = None, dtype: str | None = None,
 ) -> Layered:  # fmt: skip
     """Return the cost of one token of decode, after which the cache holds `context` tokens.
@@ -110,7 +108,7 @@ def decode(
 
 
 def prefill(
-    *, device: DeviceLike = "wse2", model: Model, mesh: Any, tokens: int, program: str = "full",
+    *, device: DeviceLike = "wse2", model: Model, mesh: MeshLike, tokens: int, program: str = "full",
     head_groups: int | None = None, experts: Placement = None, dtype: str | None = None,
 ) -> Layered:  # fmt: skip
     """Return the cost of prefill for `tokens` tokens, in chunks if the device does not hold them at once.
@@ -126,7 +124,7 @@ def prefill(
 
 
 def request(
-    *, device: DeviceLike = "wse2", model: Model, prefill_mesh: Any, decode_mesh: Any, input: int,
+    *, device: DeviceLike = "wse2", model: Model, prefill_mesh: MeshLike, decode_mesh: MeshLike, input: int,
     output: int, groups: int | None = None, program: str = "full", head_groups: int | None = None,
     experts: Placement = None, dtype: str | None = None,
 ) -> RequestCost:  # fmt: skip
@@ -144,7 +142,7 @@ def request(
 
 
 def request_place(
-    *, device: DeviceLike = "wse2", model: Model, prefill_mesh: Any, decode_mesh: Any, input: int,
+    *, device: DeviceLike = "wse2", model: Model, prefill_mesh: MeshLike, decode_mesh: MeshLike, input: int,
     output: int, groups: int | None = None, program: str = "full", head_groups: int | None = None,
     experts: Placement = None, dtype: str | None = None,
 ) -> Placed:  # fmt: skip
@@ -156,7 +154,7 @@ def request_place(
 
 
 def kv(
-    *, device: DeviceLike = "wse2", model: Model, mesh: Any, program: str = "full",
+    *, device: DeviceLike = "wse2", model: Model, mesh: MeshLike, program: str = "full",
     head_groups: int | None = None, dtype: str | None = None,
 ) -> Capacity:  # fmt: skip
     """Return the tokens that the KV cache of a decode mesh holds beside all resident buffers of decode.
@@ -188,7 +186,7 @@ def energy(
     return Energy(gpu / wafer, wafer, gpu)
 
 
-def _mesh(device: DeviceLike, mesh: Any) -> tuple[Mesh, Constants]:
+def _mesh(device: DeviceLike, mesh: MeshLike) -> tuple[Mesh, Constants]:
     mesh = as_mesh(mesh, find_device(device))
     return mesh, constants(mesh.device)
 

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, field, replace
 from numbers import Integral
 from operator import index
-from typing import Any
+from typing import Any, SupportsIndex
 
 from wafer_triton.device import Device, DeviceLike, device
 from wafer_triton.errors import MeshError, shown
@@ -91,7 +91,10 @@ class Mesh:
         return f"{self.rows}x{self.cols}"
 
 
-def as_mesh(spec: Any, on: DeviceLike | None = None) -> Mesh:
+MeshLike = Mesh | SupportsIndex | str | tuple[SupportsIndex, SupportsIndex] | list[int]
+
+
+def as_mesh(spec: MeshLike | None, on: DeviceLike | None = None) -> Mesh:
     """Return a Mesh from a Mesh, a side `P`, a pair `(rows, cols)` or a text "P" or "RxC"; MeshError otherwise.
 
     A Mesh without a device of its own takes `on`; MeshError for a Mesh of another device.

@@ -6,30 +6,67 @@
     >>> record.hops, record.link_bytes, record.sram_by_buffer
 
 Operands share one dtype (fp32, bf16, fp16) and one torch device. A MeshTensor is taken as it is cut; if the first
-operand is a MeshTensor, so is the result. All operations take the keywords of `How`. They raise MeshError, ShapeError,
-DtypeError, SramError or BackendError before anything runs.
+operand is a MeshTensor, so is the result. All operations take the keywords of `How`, and with `record=True` return
+(result, Record) of the run. They raise MeshError, ShapeError, DtypeError, SramError or BackendError before anything
+runs.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal, TypeVar, overload
 
+import lazy_loader
 from torch import Tensor
 from typing_extensions import Unpack
 
+from wafer_triton.device.layout import MeshTensor
 from wafer_triton.device.mesh import as_mesh
 from wafer_triton.errors import MeshError, ShapeError, shown
-from wafer_triton.ops.call import How, Operand, Record, call, check_tensors, clear_cache, run
+from wafer_triton.ops.call import (
+    How,
+    HowGemm,
+    HowGemv,
+    HowNorm,
+    HowReduce,
+    HowSoftmax,
+    Operand,
+    Record,
+    call,
+    check_tensors,
+    clear_cache,
+    run,
+    spelled,
+)
 from wafer_triton.ops.executors import described, emulation_device, executor
 
 __all__ = [
-    "How", "Operand", "Record", "all_reduce", "clear_cache", "described", "emulation_device", "executor", "mesh_gemm",
-    "mesh_gemm_t", "mesh_gemv", "rms_norm", "run", "softmax",
+    "How", "Operand", "Record", "all_reduce", "clear_cache", "described", "emulation_device", "executor",
+    "mesh_gemm", "mesh_gemm_t", "mesh_gemv", "rms_norm", "run", "softmax",
 ]  # fmt: skip
 
+__getattr__ = lazy_loader.attach(__name__, ["distributed"])[0]
+T = TypeVar("T", Tensor, MeshTensor)
 
-def mesh_gemm(a: Operand, b: Operand, *, algorithm: str = "mesh", accumulate: str = "fp32", **how: Unpack[How]) -> Any:
+
+@overload
+def mesh_gemm(a: T, b: Operand, *, record: Literal[False] = False, **how: Unpack[HowGemm]) -> T: ...
+
+
+@overload
+def mesh_gemm(a: T, b: Operand, *, record: Literal[True], **how: Unpack[HowGemm]) -> tuple[T, Record]: ...
+
+
+@spelled
+def mesh_gemm(
+    a: Operand,
+    b: Operand,
+    *,
+    algorithm: str = "mesh",
+    accumulate: str = "fp32",
+    record: bool = False,
+    **how: Unpack[How],
+) -> Any:
     """Return a [m, k] @ b [k, n] -> [m, n] by MeshGEMM, or by algorithm "cannon", "summa" or "allgather".
 
     A rectangular mesh is folded to its lcm grid. Source: WaferLLM (OSDI'25), section 5.
@@ -37,11 +74,26 @@ def mesh_gemm(a: Operand, b: Operand, *, algorithm: str = "mesh", accumulate: st
     _matrices("mesh_gemm", a, b)
     if a.shape[1] != b.shape[0]:
         raise ShapeError(f"mesh_gemm: a {list(a.shape)} has {a.shape[1]} columns, b {list(b.shape)} {b.shape[0]} rows")
-    return call("gemm", (a, b), how, algorithm=algorithm, accumulate=accumulate)
+    return call("gemm", (a, b), how, record, algorithm=algorithm, accumulate=accumulate)
 
 
+@overload
+def mesh_gemm_t(a: T, b: Operand, *, record: Literal[False] = False, **how: Unpack[HowGemm]) -> T: ...
+
+
+@overload
+def mesh_gemm_t(a: T, b: Operand, *, record: Literal[True], **how: Unpack[HowGemm]) -> tuple[T, Record]: ...
+
+
+@spelled
 def mesh_gemm_t(
-    a: Operand, b: Operand, *, algorithm: str = "mesh", accumulate: str = "fp32", **how: Unpack[How]
+    a: Operand,
+    b: Operand,
+    *,
+    algorithm: str = "mesh",
+    accumulate: str = "fp32",
+    record: bool = False,
+    **how: Unpack[How],
 ) -> Any:
     """Return a [m, k] @ b [n, k]^T -> [m, n] by GEMM-T: b circles along y, partial products are summed along x.
 
@@ -51,9 +103,18 @@ def mesh_gemm_t(
     _matrices("mesh_gemm_t", a, b)
     if a.shape[1] != b.shape[1]:
         raise ShapeError(f"mesh_gemm_t: a {list(a.shape)} and b {list(b.shape)} differ in columns")
-    return call("gemm", (a, b), how, algorithm=algorithm, transposed=True, accumulate=accumulate)
+    return call("gemm", (a, b), how, record, algorithm=algorithm, transposed=True, accumulate=accumulate)
 
 
+@overload
+def mesh_gemv(x: T, w: Operand, *, record: Literal[False] = False, **how: Unpack[HowGemv]) -> T: ...
+
+
+@overload
+def mesh_gemv(x: T, w: Operand, *, record: Literal[True], **how: Unpack[HowGemv]) -> tuple[T, Record]: ...
+
+
+@spelled
 def mesh_gemv(
     x: Operand,
     w: Operand,
@@ -62,6 +123,7 @@ def mesh_gemv(
     algorithm: str = "ktree",
     groups: tuple[int, ...] | None = None,
     accumulate: str = "fp32",
+    record: bool = False,
     **how: Unpack[How],
 ) -> Any:
     """x [k] or [m, k] @ w [k, n] -> [n] or [m, n] by MeshGEMV: k is cut along `axis`, a K-tree adds the partial sums.
@@ -71,15 +133,26 @@ def mesh_gemv(
     """
     _axis("mesh_gemv", axis)
     check_tensors("mesh_gemv", x, w)
-    if isinstance(x, Tensor) and x.dim() == 1:
-        result = mesh_gemv(x[None], w, axis=axis, algorithm=algorithm, groups=groups, accumulate=accumulate, **how)
-        return (result[0][0], result[1]) if how.get("record") is True else result[0]
+    vector = isinstance(x, Tensor) and x.dim() == 1
+    x = x[None] if isinstance(x, Tensor) and vector else x
     _matrices("mesh_gemv", x, w)
     if x.shape[1] != w.shape[0]:
         raise ShapeError(f"mesh_gemv: x has {x.shape[1]} elements, w {list(w.shape)} {w.shape[0]} rows")
-    return call("gemv", (x, w), how, axis=axis, algorithm=algorithm, groups=groups, accumulate=accumulate)
+    result = call("gemv", (x, w), how, record, axis=axis, algorithm=algorithm, groups=groups, accumulate=accumulate)
+    if not vector:
+        return result
+    return (result[0][0], result[1]) if record else result[0]
 
 
+@overload
+def all_reduce(x: Tensor, *, record: Literal[False] = False, **how: Unpack[HowReduce]) -> Tensor: ...
+
+
+@overload
+def all_reduce(x: Tensor, *, record: Literal[True], **how: Unpack[HowReduce]) -> tuple[Tensor, Record]: ...
+
+
+@spelled
 def all_reduce(
     x: Tensor,
     *,
@@ -87,6 +160,7 @@ def all_reduce(
     op: str = "add",
     algorithm: str = "ktree",
     groups: tuple[int, ...] | None = None,
+    record: bool = False,
     **how: Unpack[How],
 ) -> Any:
     """x [rows, cols, ...], one tile per core: every core gets the sum (or op="maximum") over its line of `axis`.
@@ -101,10 +175,19 @@ def all_reduce(
     shape = as_mesh(how.get("mesh")).shape
     if tuple(x.shape[:2]) != shape:
         raise ShapeError(f"all_reduce: x {list(x.shape)} must begin with the mesh's {list(shape)}")
-    return call("all_reduce", (x,), how, axis=axis, op=op, algorithm=algorithm, groups=groups)
+    return call("all_reduce", (x,), how, record, axis=axis, op=op, algorithm=algorithm, groups=groups)
 
 
-def rms_norm(x: Operand, weight: Operand, *, eps: float = 1e-6, **how: Unpack[How]) -> Any:
+@overload
+def rms_norm(x: T, weight: Operand, *, record: Literal[False] = False, **how: Unpack[HowNorm]) -> T: ...
+
+
+@overload
+def rms_norm(x: T, weight: Operand, *, record: Literal[True], **how: Unpack[HowNorm]) -> tuple[T, Record]: ...
+
+
+@spelled
+def rms_norm(x: Operand, weight: Operand, *, eps: float = 1e-6, record: bool = False, **how: Unpack[How]) -> Any:
     """x [m, n] / sqrt(mean over n of x^2 + eps) * weight [n] -> [m, n]; rows are cut along x."""
     check_tensors("rms_norm", x, weight)
     number = _number("rms_norm", "eps", eps)
@@ -112,16 +195,25 @@ def rms_norm(x: Operand, weight: Operand, *, eps: float = 1e-6, **how: Unpack[Ho
         raise ShapeError(f"rms_norm: eps = {number} must be 0 or a positive number")
     if len(x.shape) != 2 or tuple(weight.shape) != (x.shape[1],):
         raise ShapeError(f"rms_norm: x {list(x.shape)} must be [m, n] and weight {list(weight.shape)} [n]")
-    return call("rms_norm", (x, weight), how, eps=number)
+    return call("rms_norm", (x, weight), how, record, eps=number)
 
 
-def softmax(x: Operand, *, scale: float = 1.0, **how: Unpack[How]) -> Any:
+@overload
+def softmax(x: T, *, record: Literal[False] = False, **how: Unpack[HowSoftmax]) -> T: ...
+
+
+@overload
+def softmax(x: T, *, record: Literal[True], **how: Unpack[HowSoftmax]) -> tuple[T, Record]: ...
+
+
+@spelled
+def softmax(x: Operand, *, scale: float = 1.0, record: bool = False, **how: Unpack[How]) -> Any:
     """Softmax of scale * x [m, n] over n -> [m, n]; rows are cut along x."""
     check_tensors("softmax", x)
     number = _number("softmax", "scale", scale)
     if len(x.shape) != 2 or x.shape[1] == 0:
         raise ShapeError(f"softmax: x {list(x.shape)} must be [m, n]")
-    return call("softmax", (x,), how, scale=number)
+    return call("softmax", (x,), how, record, scale=number)
 
 
 def _number(name: str, key: str, value: Any) -> float:

@@ -7,10 +7,11 @@ tensors accept it.
 from __future__ import annotations
 
 import ast
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from typing import Any, TypedDict, TypeVar
+from typing import Any, Literal, Required, TypedDict, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ from wafer_triton.count.account import Account, account
 from wafer_triton.device import Device, device
 from wafer_triton.device.dtype import dtype_name
 from wafer_triton.device.layout import MeshTensor
-from wafer_triton.device.mesh import Mesh, as_mesh
+from wafer_triton.device.mesh import Mesh, MeshLike, as_mesh
 from wafer_triton.device.modes import check_eager, eager, untransformed
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.program import POOL, Program
@@ -49,15 +50,64 @@ class How(TypedDict, total=False):
     """Where and how an operation runs.
 
     `mesh`: a Mesh, a side or "RxC" (a MeshTensor brings its own). `exchange`: "explicit" or "elided". `backend`:
-    "torch" or "triton"; by default triton for CUDA tensors. `record`: return (result, Record) of the run. `executor`:
-    runs the operation in place of one made of `backend` and `exchange`, see `distributed.executor`.
+    "torch" or "triton"; by default triton for CUDA tensors. `executor`: runs the operation in place of one made of
+    `backend` and `exchange`, see `distributed.executor`.
     """
 
-    mesh: Any
-    exchange: str
-    backend: str | None
-    record: bool
+    mesh: MeshLike
+    exchange: Literal["explicit", "elided"]
+    backend: Literal["torch", "triton"] | None
     executor: Executor
+
+
+class HowGemm(How, total=False):
+    """The keywords of a product of two matrices."""
+
+    algorithm: Literal["mesh", "cannon", "summa", "allgather"]
+    accumulate: Literal["fp32", "fp16"]
+
+
+class _HowTree(How, total=False):
+    algorithm: Literal["ktree", "pipeline", "ring", "two-phase", "star"]
+    groups: tuple[int, ...] | None
+
+
+class HowGemv(_HowTree, total=False):
+    """The keywords of a product of a vector and a matrix."""
+
+    axis: Literal["x", "y"]
+    accumulate: Literal["fp32", "fp16"]
+
+
+class HowReduce(_HowTree, total=False):
+    """The keywords of an all-reduce."""
+
+    axis: Required[Literal["x", "y"]]
+    op: Literal["add", "maximum"]
+
+
+class HowNorm(How, total=False):
+    """The keywords of an RMSNorm."""
+
+    eps: float
+
+
+class HowSoftmax(How, total=False):
+    """The keywords of a softmax."""
+
+    scale: float
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def spelled(operation: F) -> F:
+    """Return an operation whose signature, which `help` shows, spells the keywords of `How`."""
+    kind, signature = inspect.Parameter, inspect.signature(operation)
+    own = [each for each in signature.parameters.values() if each.kind is not kind.VAR_KEYWORD]
+    rest = [kind(key, kind.KEYWORD_ONLY, annotation=hint.__forward_arg__) for key, hint in How.__annotations__.items()]
+    operation.__signature__ = signature.replace(parameters=[*own, *rest])  # type: ignore[attr-defined]
+    return operation
 
 
 @dataclass(frozen=True)
@@ -98,7 +148,7 @@ def _counted(schedule: Schedule) -> Record:
     return Record(**vars(account(schedule)), cost=price(schedule), device=schedule.mesh.device)
 
 
-_KEYWORDS = tuple(How.__annotations__)
+_KEYWORDS = ("record", *How.__annotations__)
 
 
 @lru_cache(maxsize=64)
@@ -208,7 +258,7 @@ def _shaped(name: str, operands: list[Tensor], spec: str, backend: str, exchange
     return operands[0].new_empty(shape)
 
 
-def call(name: str, operands: tuple[Operand, ...], how: How, **options: Any) -> Any:
+def call(name: str, operands: tuple[Operand, ...], how: How, record: bool, **options: Any) -> Any:
     """Return the result of the product `name` with its `options` on operands, and with `record` also its Record.
 
     Raises TypeError for a keyword that is not of `How`, and the errors that `wafer_triton.ops` names.
@@ -222,8 +272,8 @@ def call(name: str, operands: tuple[Operand, ...], how: How, **options: Any) -> 
         named = isinstance(text, str) and text.isascii()  # as torch passes it on
         if not named and (text is not None or key != "backend"):
             raise BackendError(f"{name}: {key} = {shown(text)} must be a name in quotes")
-    if type(how.get("record", False)) is not bool:
-        raise BackendError(f"{name}: record = {shown(how['record'])} must be true or false")
+    if type(record) is not bool:
+        raise BackendError(f"{name}: record = {shown(record)} must be true or false")
     mesh = as_mesh(first.mesh if "mesh" not in how and isinstance(first, MeshTensor) else how.get("mesh"))
     tensors = [operand.tiles if isinstance(operand, MeshTensor) else operand for operand in operands]
     _agree(name, tensors)
@@ -233,7 +283,7 @@ def call(name: str, operands: tuple[Operand, ...], how: How, **options: Any) -> 
         raise BackendError(f"{name}: executor = {shown(own)} is none; give a result of wafer_triton.executor")
     if own is not None and (both := [key for key in ("backend", "exchange") if key in how]):
         raise BackendError(f"{name}: executor and {both[0]} are given, and an executor has its own; give one of them")
-    plain = own is None and not how.get("record") and not any(isinstance(operand, MeshTensor) for operand in operands)
+    plain = own is None and not record and not any(isinstance(operand, MeshTensor) for operand in operands)
     if plain and not (eager() and all(type(tensor) in (Tensor, Parameter) for tensor in tensors)):
         return torch.ops.wafer_triton.apply(name, tensors, _text(mesh, chosen), backend or "", exchange)
     check_eager(name)
@@ -243,7 +293,7 @@ def call(name: str, operands: tuple[Operand, ...], how: How, **options: Any) -> 
     runner = shared_executor(backend, exchange, str(tensors[0].device)) if own is None else own
     take: Callable[[Program], Any] = _tiles(operation) if isinstance(first, MeshTensor) else _whole(operation)
     value, program = _run(operation, operands, runner, take)
-    return (value, Record.of(operation.schedule, program.launches, program.rank_bytes)) if how.get("record") else value
+    return (value, Record.of(operation.schedule, program.launches, program.rank_bytes)) if record else value
 
 
 def _option(name: str, key: str, value: Any) -> Any:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from wafer_triton.device.mesh import as_mesh
+from wafer_triton.device.mesh import MeshLike, as_mesh
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.ranks.executor import DistributedExecutor
 from wafer_triton.errors import BackendError, MeshError, nearest, shown
@@ -35,7 +35,7 @@ def executor(
     backend: str | None = None,
     exchange: str = "explicit",
     *,
-    shards: Any = None,
+    shards: MeshLike | None = None,
     timeout: float = TIMEOUT,
     emulate_on: str = "auto",
     **options: Any,

@@ -141,13 +141,13 @@ def _statements() -> list[partial[Cell]]:
 
 def over_rival(size: int, name: str, on: str = WSE2) -> Cell:
     """Return the speed of MeshGEMM over another algorithm, for square matrices on a device of a WSE-2's constants."""
-    given = {"device": on, "mesh": SIDES[-1], "m": size, "k": size, "n": size}
+    given: dict[str, Any] = {"device": on, "mesh": SIDES[-1], "m": size, "k": size, "n": size}
     ours, other = (estimate.gemm(**given, algorithm=algorithm) for algorithm in ("mesh", name.lower()))
     return _statement(f"MeshGEMM faster than {name}", f"{size:,}^3", SIDES[-1], 2, 3, ours, other)
 
 
 def _over_pipeline(side: int, size: int) -> Cell:
-    given = {"device": WSE2, "mesh": side, "k": size, "n": size}
+    given: dict[str, Any] = {"device": WSE2, "mesh": side, "k": size, "n": size}
     ours, other = (estimate.gemv(**given, algorithm=algorithm) for algorithm in ("ktree", "pipeline"))
     what, model = "MeshGEMV faster than the vendor's pipeline", f"[1, {size:,}] x [{size:,}, {size:,}]"
     return _statement(what, model, side, 4, 8, ours, other)

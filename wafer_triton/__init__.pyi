@@ -1,0 +1,36 @@
+from . import draw as draw
+from .cost import estimate as estimate
+from .cost.capacity import smallest_mesh as smallest_mesh
+from .cost.capacity import what_fits as what_fits
+from .cost.price import price as price
+from .count.account import Account as Account
+from .count.account import account as account
+from .count.account import link_loads as link_loads
+from .count.routes import routes as routes
+from .device import Device as Device
+from .device.layout import MeshTensor as MeshTensor
+from .device.layout import scatter as scatter
+from .device.mesh import Mesh as Mesh
+from .device.mesh import as_mesh as as_mesh
+from .errors import WaferError as WaferError
+from .models.convert import convert as convert
+from .models.decoder import WaferForCausalLM as WaferForCausalLM
+from .ops import all_reduce as all_reduce
+from .ops import distributed as distributed
+from .ops import mesh_gemm as mesh_gemm
+from .ops import mesh_gemm_t as mesh_gemm_t
+from .ops import mesh_gemv as mesh_gemv
+from .ops import rms_norm as rms_norm
+from .ops import softmax as softmax
+from .ops.call import clear_cache as clear_cache
+from .ops.call import run as run
+from .ops.executors import executor as executor
+from .schedule.builder import Builder as Builder
+from .schedule.expert_places import ExpertRegions as ExpertRegions
+from .schedule.rounds import Cores as Cores
+from .schedule.rounds import Slot as Slot
+from .schedule.schedule import Schedule as Schedule
+from .verify.faults import check as check
+from .verify.intent import Intent as Intent
+
+__version__: str

@@ -1,0 +1,10 @@
+from .pages import page as page
+from .pictures import links as links
+from .pictures import timeline as timeline
+from .scenes import scene as scene
+from .studies import validation as validation
+from .summaries import values as values
+from .sweeps import curves as curves
+from .tiles import inspect as inspect
+from .trace import rounds as rounds
+from .trace_file import perfetto as perfetto
