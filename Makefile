@@ -100,5 +100,5 @@ browser:  ## install Debian's Chromium, where that may be done; without it the t
 		|| echo "no Chromium could be installed: the tests of pages are left out"
 
 clean:  ## remove what make made (the checkpoint cache stays)
-	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf .venv build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
