@@ -212,6 +212,7 @@ CALLS = [
     (lambda: built(where=Cores("x", None)), ScheduleError, "Cores: at = None"),
     (lambda: built(where=Cores("x", np.array([1, 1]))), ScheduleError, "t, round 0: copy names core (0, 1) twice"),
     (lambda: built(unused=2**40), SramError, "t on mesh 2x2: core (0, 0) (and every other) needs"),
+    (lambda: mesh_gemm(A, A, mesh=2, exchange=None), BackendError, "gemm: exchange = None"),
     (lambda: Mesh("2", 2), MeshError, "mesh '2' x 2: rows"),
     (
         lambda: Intent({"x": "(y r) (x r)"}, {}),
@@ -245,12 +246,15 @@ CALLS = [
     (lambda: sweep("gemv", {"k": [8, 8]}, mesh=4, n=8), ConfigError, "sweep over k: 8 comes twice"),
     (lambda: Slot("x", 0, "z"), ScheduleError, "slot of 'x': axis 'z'"),
     (lambda: Slot("x", 1.0), ScheduleError, "slot of 'x': index 1.0"),
+    (lambda: Slot("x", "2"), ScheduleError, "slot of 'x': index '2'"),
     (lambda: Slot("x", np.arange(4.0)), ScheduleError, "slot of 'x': index array([0., 1., 2., 3.])"),
     (lambda: Slot("x", torch.ones(2)), ScheduleError, "slot of 'x': index tensor([1., 1.])"),
     (lambda: Slot("x", [True, False]), ScheduleError, "slot of 'x': index [True, False]"),
     (lambda: Slot("x", [[0], [0, 1]]), ScheduleError, "slot of 'x': index [[0], [0, 1]]"),
     (lambda: Builder(as_mesh(2), "t").buffer("", (1,), "fp32"), ScheduleError, "t: buffer '' has no name"),
+    (lambda: Builder(as_mesh(2), "t").buffer(3, (1,), "fp32"), ScheduleError, "t: buffer 3 has no name"),
     (lambda: replace(PRESETS["wse2"], name=""), DeviceError, "device '' has no name"),
+    (lambda: replace(PRESETS["wse2"], name=None), DeviceError, "device None has no name"),
     (lambda: recipe("conv", as_mesh(4), "fp32", ((4, 4), (4, 4)), ()), ShapeError, "recipe 'conv'"),
     (lambda: recipe("gemm", as_mesh(4), "fp32", ((64,), (64, 4)), ()), ShapeError, "gemm of [64], [64, 4]"),
     (
@@ -283,6 +287,7 @@ CALLS = [
     (lambda: as_mesh(True), MeshError, "mesh True"),
     (lambda: distributed.executor(timeout=float("nan")), BackendError, "timeout = nan"),
     (lambda: distributed.executor(timeout=-1), BackendError, "timeout = -1"),
+    (lambda: Intent.of(None), ScheduleError, "Intent.of: a NoneType is no recipe;"),
     (
         lambda: executor().bind(built(), {"x": TILES * 1j}),
         DtypeError,
@@ -332,6 +337,7 @@ CALLS = [
     (lambda: scatter(A, as_mesh(2), "(y m) (h x n)", h=0), ShapeError, "scatter: h = 0"),
     (lambda: scatter(A, as_mesh(2), "(y m) (x n)", q=3), ShapeError, "scatter: q = 3"),
     (lambda: Mesh(2, 2, origin=(1,)), MeshError, "mesh 2 x 2: origin (1,)"),
+    (lambda: Mesh(2, 2, origin=None), MeshError, "mesh 2 x 2: origin None"),
     (lambda: Mesh(2, 2, fold=(1,)), MeshError, "mesh 2 x 2: fold (1,)"),
     (lambda: as_mesh("1_0"), MeshError, "mesh '1_0'"),
     (
