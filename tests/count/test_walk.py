@@ -1,5 +1,7 @@
 """Counts of random schedules, on square and on rectangular meshes, equal a walk of every message."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -16,6 +18,7 @@ from wafer_triton.schedule.block import schedule as built
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.expert_places import ExpertRegions
 from wafer_triton.schedule.product import recipe
+from wafer_triton.schedule.repeat import Repeat, Rounds
 from wafer_triton.schedule.rounds import Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.stream import groups, stream
@@ -154,3 +157,63 @@ def test_logical_lines_of_one_physical_line_add_their_words():
     schedule = build(SUMS["gemm-mesh"], "2x3", "fp32")
     align = next(run for run in runs(schedule) if run[0].label.startswith("align"))
     assert Traffic(schedule).run(align).busiest_words == 5 * 15 == max(Walk(schedule).loads(align)[0].values()) // 4
+
+
+@pytest.mark.parametrize("mesh", [Mesh(6, 6), Mesh(2, 3), Mesh(3, 2), Mesh(2, 6), Mesh(6, 4)], ids=str)
+@pytest.mark.parametrize("seed", range(5))
+def test_loops_in_loops_whose_rows_turn_count_as_their_rounds(mesh, seed):
+    random, mesh = np.random.default_rng(seed), mesh.square()
+    side = mesh.shape[0]
+    outer, inner = random.permutation(side), random.permutation(side)
+    b = Builder(mesh, f"turning {seed}")
+    b.buffer("a", (2,), "fp32", "state")
+    b.buffer("b", (3,), "fp32", "state")
+    for _ in range(3):
+        lines = np.sort(random.permutation(side)[: random.integers(1, side + 1)])
+        ends = random.integers(0, side, (2, len(lines), 2) if random.random() < 0.4 else (2, 2))
+        spans = [b.exchange("x", name, name, ends[0], ends[1], lines) for name in "ab"[: random.integers(1, 3)]]
+        b.round(*spans, b.exchange("y", "a", "b", [0, 1], [1, side - 1]))
+    body, flat = b.rounds, []
+    for times in range(4):
+        for more in range(7):
+            rows = np.arange(side)
+            for turn in (inner,) * more + (outer,) * times:
+                rows = turn[rows]
+            flat += [
+                replace(r, exchanges=tuple(replace(e, moves=e.moves.moved(rows)) for e in r.exchanges)) for r in body
+            ]
+    nested = replace(b.build(draft=True), rounds=Rounds([Repeat((Repeat(body, 7, inner),), 4, outer)]))
+    plain = replace(nested, rounds=Rounds(flat))
+    found, wanted = account(nested), account(plain)
+    for name in ("hops", "stages", "messages", "link_bytes", "busiest_link_bytes", "serial_bytes", "flows"):
+        assert getattr(found, name) == getattr(wanted, name), name
+    loads = link_loads(plain)
+    assert {way: load.tolist() for way, load in link_loads(nested).items()} == {
+        w: load.tolist() for w, load in loads.items()
+    }
+    assert wanted.messages == Walk(plain).loads(flat)[2]
+
+
+SPELLINGS = {  # of a tile of core 1 to cores 0, 2 and 3 of each of two lines
+    "one exchange": [([1], [0, 2, 3], None)],
+    "one for each way": [([1], [0], None), ([1], [2, 3], None)],
+    "one for each line": [([1], [0, 2, 3], [0]), ([1], [0, 2, 3], [1])],
+    "line by line": [([[1], [1]], [[0, 2, 3], [0, 2, 3]], [0, 1])],
+    "some lines both ways": [([1], [0], None), ([[1], [1]], [[2, 3], [2, 3]], [0, 1])],
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_a_multicast_is_one_message_however_it_is_spelled(spelling):
+    b = Builder(Mesh(2, 4), spelling)
+    b.buffer("a", (3,), "fp32", "input")
+    b.buffer("b", (3,), "fp32", "output")
+    b.round(
+        *(b.exchange("x", "a", "b", np.broadcast_to(s, np.shape(r)), r, lines) for s, r, lines in SPELLINGS[spelling])
+    )
+    found = account(b.build())
+    assert (found.messages, found.link_bytes, found.flows) == (2, 2 * 3 * 12, 1)
+
+
+def test_a_panel_of_summa_is_one_message():
+    assert account(gemm(Mesh(4, 4), "summa")).messages == 4 * (4 + 4)

@@ -47,15 +47,16 @@ class Walk:
         return crossed
 
     def loads(self, rounds: Run) -> tuple[Counter[Link], Counter[Link], int]:
-        """Return the bytes and the messages on every link, and the messages in all."""
-        sizes, flows, messages = Counter(), Counter(), 0
-        for exchange in (one for round_ in rounds for one in round_.exchanges):
+        """Return the bytes and the messages on every link, and the messages in all: a core's tiles along an axis."""
+        sizes, flows, messages = Counter(), Counter(), set()
+        for number, exchange in ((number, one) for number, round_ in enumerate(rounds) for one in round_.exchanges):
             for sender, receivers in self.sent(exchange):
-                crossed, messages = self.links(sender, receivers), messages + 1
+                crossed = self.links(sender, receivers)
+                messages.add((number, exchange.axis, exchange.src, sender))
                 flows.update(crossed)
                 for link in crossed:
                     sizes[link] += self.buffers[exchange.src.buffer].slot_bytes(exchange.src)
-        return sizes, flows, messages
+        return sizes, flows, len(messages)
 
     def path(self, run: Run) -> int:
         """Return the hops of a run: where it turns to another axis, the longest path so far goes on."""

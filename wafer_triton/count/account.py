@@ -1,14 +1,16 @@
 """The account of a schedule: counts of its rounds on links, routers, SRAM and multipliers, without any value.
 
-Counts follow from the walk of `wafer_triton.count.traffic` over lines, so a 720 x 720 mesh takes a second and
-megabytes. On a rectangular mesh folded to its lcm grid, hops and links are counted between physical cores.
+All is counted on lines, see `wafer_triton.count.spans`, and rounds that come often are counted once, so a 720 x 720
+mesh takes a second and megabytes. On a rectangular mesh folded to its lcm grid, hops and links are counted between
+physical cores.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from itertools import product
 from numbers import Real
 from operator import itemgetter
 from typing import Any, Self
@@ -19,12 +21,12 @@ from numpy.typing import NDArray
 from wafer_triton import local
 from wafer_triton.count.counts import Counts
 from wafer_triton.count.runs import distinct_runs, stages
-from wafer_triton.count.spans import Paths
+from wafer_triton.count.spans import Sides, differences, lines_of, spans
+from wafer_triton.count.times import Turn, Turns, all_times, occurrences
 from wafer_triton.count.traffic import Traffic
 from wafer_triton.errors import MOST, ShapeError, check_counts, shown
 from wafer_triton.schedule import rules, sram
-from wafer_triton.schedule.repeat import Repeat, comings
-from wafer_triton.schedule.rounds import Exchange, Local, Round
+from wafer_triton.schedule.rounds import Exchange, Index, Local, Moves, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text import notebook
 from wafer_triton.text.quantity import Legend, unit
@@ -32,7 +34,6 @@ from wafer_triton.text.quantity import Legend, unit
 Array = NDArray[np.int64]
 Loads = dict[str, Array]
 WAYS = {"x": ("east", "west"), "y": ("south", "north")}
-_WAYS = (*WAYS["x"], *WAYS["y"])
 _BUFFERS = 6  # the text of an account names six buffers and sums the others
 
 
@@ -44,7 +45,8 @@ def _fuller(own: dict[str, int], other: dict[str, int]) -> dict[str, int]:
 class Account(Counts):
     """The counts of a schedule and of its single links; they add up as `Additive` says."""
 
-    messages: int = field(default=0, metadata=unit("messages"))  # tiles sent; a multicast counts once
+    # tiles sent; a tile that a core sends along one axis in one round counts once, to however many receivers
+    messages: int = field(default=0, metadata=unit("messages"))
     # on the directed link that carries most; accounts added up add theirs
     busiest_link_bytes: int = field(default=0, metadata=unit("B", "busiest link"))
     # critical path: the bytes on the busiest link of each round, which pass one by one
@@ -98,46 +100,56 @@ class LinkDistribution:
 def account(schedule: Schedule) -> Account:
     """Count a schedule."""
     with rules.reading(schedule):
-        return _account(schedule)
-
-
-def _account(schedule: Schedule) -> Account:
-    totals, held, runs = _Totals(schedule), sram.account(schedule), distinct_runs(schedule)
-    distinct = _distinct(schedule)
-    added = sum((totals.round(round_, times, turning) * times for round_, times, turning in distinct), Account())
-    return replace(
-        added,
-        stages=sum(stages(run) * times for run, times in runs),
-        hops=sum(totals.traffic.hops(run) * times for run, times in runs),
-        busiest_link_bytes=max((int(load.max(initial=0)) for load in totals.loads().values()), default=0),
-        sram_peak_bytes=held.peak_bytes,
-        sram_by_buffer=held.by_buffer,
-    )
+        reader, held, runs = _Reader(schedule), sram.account(schedule), distinct_runs(schedule)
+        added = Account()
+        for (round_, turns), times in occurrences(schedule.rounds.steps).items():
+            added += reader.round(round_, turns) * times
+        traffic = Traffic(schedule)
+        return replace(
+            added,
+            stages=sum(stages(run) * times for run, times in runs),
+            hops=sum(traffic.hops(run) * times for run, times in runs),
+            busiest_link_bytes=max((int(load.max()) for load in _loads(schedule, reader).values()), default=0),
+            sram_peak_bytes=held.peak_bytes,
+            sram_by_buffer=held.by_buffer,
+        )
 
 
 def round_account(schedule: Schedule, round_: Round) -> Account:
     """Return the counts of one round alone, without its SRAM; its hops are the links of its longest move."""
-    return _Totals(schedule).round(round_)
+    return _Reader(schedule).round(round_)
 
 
 def per_round(schedule: Schedule) -> tuple[Account, ...]:
     """Return the `round_account` of every round in order; equal rounds share it."""
-    totals = _Totals(schedule)
-    counts = {round_: totals.round(round_) for round_ in set(schedule.rounds)}
-    return tuple(counts[round_] for round_ in schedule.rounds)
+    counts = cache(_Reader(schedule).round)
+    return tuple(map(counts, schedule.rounds))
 
 
 def link_loads(schedule: Schedule, block: int = 1) -> Loads:
     """Return the bytes over each directed link in the whole run.
 
-    The arrays are [rows, cols] for east, west, south and north, by sending core. With `block` the counts of `block` x
-    `block` cores are added up, [rows / block, cols / block] rounded up.
+    The arrays are [rows, cols] for east, west, south and north, by sending core; a direction that no tile takes is left
+    out. With `block` the counts of `block` x `block` cores are added up, [rows / block, cols / block] rounded up.
     """
     check_counts(block=block)
-    totals = _Totals(schedule)
-    for each in _distinct(schedule):
-        totals.round(*each)
-    return totals.loads(block)
+    return {way: _blocks(load, block) for way, load in _loads(schedule, _Reader(schedule)).items()}
+
+
+def _loads(schedule: Schedule, reader: _Reader) -> Loads:
+    loads, mesh, moved = Loads(), schedule.mesh, dict[str, list[tuple[Moves, Turns, int]]](x=[], y=[])
+    for (round_, turns), times in occurrences(schedule.rounds.steps).items():
+        for one in round_.exchanges:
+            moved[one.axis].append((one.moves, turns, schedule.buffers[one.src.buffer].slot_bytes(one.src) * times))
+    for axis, every in moved.items():
+        if every:
+            sides = Sides.of(mesh, axis)
+            logical = differences(mesh, axis, every, reader.spans)
+            physical = logical.reshape(2, sides.along + 1, -1, sides.fold_across).sum(3)
+            for way, load in zip(WAYS[axis], physical.cumsum(1)[:, :-1], strict=True):
+                if load.any():
+                    loads[way] = load.T if axis == "x" else load
+    return loads
 
 
 def link_distribution(
@@ -163,86 +175,146 @@ def link_distribution(
     return distribution
 
 
-class _Totals:
-    """Sums of rounds over the whole mesh; moves that lines share are kept once, with the bytes of every line."""
+class _Reader:
+    """Counts of rounds; what is read of moves is kept while it lives."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.buffers, self.mesh = schedule.buffers, schedule.mesh
-        self.traffic = Traffic(schedule)
-        # bytes of shared moves that each line carries in all; link by link where every line has moves of its own
-        self.shared: dict[str, dict[Paths, Array]] = {way: {} for way in _WAYS}
-        self.dense: Loads = {}
+        self.spans = cache(lambda moves: spans(moves, schedule.mesh))
+        self.times = cache(Turn.all)
 
-    def round(self, round_: Round, times: int = 1, turning: Repeat | None = None) -> Account:
-        """Return the counts of a round, and add them to the totals `times`, on the rows that `turning` has then."""
-        hops, messages, link_bytes, busiest, flows = 0, 0, 0, 0, 0
-        parts: dict[str, list[tuple[int, Array, Array]]] = {}
+    def round(self, round_: Round, turns: Turns = ()) -> Account:
+        """Return the counts of a round in all times of its turns."""
+        times, link_bytes, hops = all_times(turns), 0, 0
+        of_axis: dict[str, list[tuple[Exchange, int]]] = {}
         for exchange in round_.exchanges:
-            size = self.buffers[exchange.src.buffer].slot_bytes(exchange.src)
-            moves = self.traffic.paths(exchange.moves)
-            lines = self.traffic.lines(exchange.moves, self.traffic.folds(exchange.axis)[1])
-            hops = max(hops, moves.hops)
-            messages += moves.messages * (1 if exchange.moves.paired else int(lines.sum()))
-            for way, load in zip(WAYS[exchange.axis], self.traffic.loads_of(exchange), strict=True):
-                if load.any():
-                    parts.setdefault(way, []).append((size, lines, load))
-                    if turning is None or exchange.axis == "y" or exchange.moves.lines is None:
-                        self.add(way, size * times, moves, lines, load)
-                    else:
-                        more = size * times // turning.times
-                        self.add(way, more, moves, *self.turned(exchange, turning, lines, load))
-        for loads in parts.values():
-            link_bytes += sum(size * _sum(lines, load) for size, lines, load in loads)
-            busiest = max(busiest, _peak(loads))
-            flows = max(flows, _peak([(1, lines, load) for _, lines, load in loads]))
+            moves, size = exchange.moves, self.buffers[exchange.src.buffer].slot_bytes(exchange.src)
+            tiles = self.spans(moves if moves.paired else moves.line)
+            hops = max(hops, tiles.hops)
+            link_bytes += size * lines_of(moves, self.mesh) * tiles.crossings
+            of_axis.setdefault(exchange.axis, []).append((exchange, size))
+        messages, busiest, flows = 0, np.zeros(1, np.int64), 0
+        for axis, moved in of_axis.items():
+            count = self.apart if any(one.moves.paired for one, _ in moved) else self.alike
+            sent, most, together = count(moved, Sides.of(self.mesh, axis), turns if axis == "x" else ())
+            messages, busiest, flows = messages + sent, np.maximum(busiest, most), max(flows, together)
         macs = sum(multiply_adds(op) for op in round_.locals) * self.mesh.fold[0] * self.mesh.fold[1]
         return Account(
-            rounds=1, stages=stages([round_]), hops=hops, link_bytes=link_bytes, macs=macs, messages=messages,
-            busiest_link_bytes=busiest, serial_bytes=busiest, flows=flows,
+            rounds=times, stages=stages([round_]) * times, hops=hops * times, link_bytes=link_bytes * times,
+            macs=macs * times, messages=messages * times, busiest_link_bytes=int(busiest.max()),
+            serial_bytes=int(busiest.sum()) * (times // busiest.size), flows=flows,
         )  # fmt: skip
 
-    def add(self, way: str, size: int, moves: Paths, lines: Array, load: Array) -> None:
-        """Add messages of `size` bytes to the totals of the links of one direction."""
-        if load.ndim == 2:
-            self.dense[way] = self.dense.get(way, 0) + load * size
-        else:
-            self.shared[way][moves] = self.shared[way].get(moves, 0) + lines * size
+    def alike(self, moved: Sequence[tuple[Exchange, int]], sides: Sides, turns: Turns) -> tuple[int, Index, int]:
+        """Return the messages, the bytes on the fullest link at each time, and the most messages on a link.
 
-    def turned(self, exchange: Exchange, turning: Repeat, lines: Array, load: Array) -> tuple[Array, Array]:
-        """Return an exchange's lines along x, or its loads on each line, summed over all times of a repetition."""
-        if load.ndim == 1:
-            return turning.over_all_times(lines), load
-        return lines, np.stack([turning.over_all_times(link) for link in load.T], 1)
+        Lines that take part in the same exchanges are counted once. Which of them share a physical line may change with
+        the time.
+        """
+        kinds, on = _kinds([one.moves.lines for one, _ in moved], sides.across)
+        sent: dict[Slot, Index] = {}
+        for number, (one, _) in enumerate(moved):
+            sends = np.zeros(sides.along * sides.fold, bool)
+            sends[one.moves.send] = True
+            sends_on = on[:, number, None] & sends
+            sent[one.src] = sent[one.src] | sends_on if one.src in sent else sends_on
+        senders = sum(np.count_nonzero(each, axis=1) for each in sent.values())
+        messages = int(senders @ np.bincount(kinds, minlength=len(on)))
+        links = np.array([self.spans(one.moves.line).differences for one, _ in moved])
+        sizes, busiest, flows = np.array([size for _, size in moved]), list[Index](), 0
+        fold = sides.fold_across
+        for when in self.rows(turns) if fold > 1 and len(on) > 1 and turns else (np.arange(sides.across)[None],):
+            physical, counts = _together(kinds[when], len(on), fold)
+            weights = counts @ on
+            count = _fullest(weights, links)
+            size = count * sizes[0] if (sizes == sizes[0]).all() else _fullest(weights * sizes, links)
+            busiest.append(size[physical].max(1))
+            flows = max(flows, int(count.max()))
+        return messages, np.concatenate(busiest), flows
 
-    def loads(self, block: int = 1) -> Loads:
-        """Return bytes over every directed link so far, [rows, cols], or added up over blocks of cores."""
-        loads: Loads = {}
-        for axis, ways in WAYS.items():
-            for number, way in enumerate(ways):
-                weights = self.shared[way]
-                total = _blocks(self.dense[way], block) if way in self.dense else None
-                if weights:
-                    lines = [_blocks(line, block) for line in weights.values()]
-                    alike = _outer(lines, [_blocks(moves.loads[number, 0], block) for moves in weights])
-                    total = alike if total is None else total + alike
-                if total is not None:
-                    loads[way] = total if axis == "x" else total.T
-        return loads
+    def apart(self, moved: Sequence[tuple[Exchange, int]], sides: Sides, turns: Turns) -> tuple[int, Index, int]:
+        """Return the same as `alike` of exchanges whose messages have lines of their own, link by link in order."""
+        sent: dict[Slot, list[Index]] = {}
+        lines, ends, sizes = list[Index](), list[Index](), list[Index]()
+        for one, size in moved:
+            sent.setdefault(one.src, []).append(one.moves.senders.flat(self.mesh))
+            tiles = self.spans(one.moves if one.moves.paired else one.moves.line)
+            own = tiles.line
+            if own is None:
+                own = (np.arange(sides.across) if one.moves.lines is None else one.moves.lines)[:, None]
+            for end, sign in zip(tiles.ends, (1, -1), strict=True):
+                both = np.broadcast_arrays(own, end)
+                lines.append(both[0].ravel())
+                ends.append(both[1].ravel())
+                sizes.append(np.full(ends[-1].size, sign * size))
+        line, end, change = map(np.concatenate, (lines, ends, sizes))
+        busiest, flows = list[int](), 0
+        for when in self.rows(turns) if sides.fold_across > 1 and turns else (np.arange(sides.across)[None],):
+            for rows in when:
+                link = np.argsort(rows)[line] // sides.fold_across * (2 * sides.along + 2) + end
+                order = np.argsort(link, kind="stable")
+                last = np.flatnonzero(np.diff(link[order], append=-1))
+                busiest.append(int(change[order].cumsum()[last].max(initial=0)))
+                flows = max(flows, int(np.sign(change[order]).cumsum()[last].max(initial=0)))
+        return sum(np.unique(np.concatenate(each)).size for each in sent.values()), np.array(busiest), flows
+
+    def rows(self, turns: Turns) -> Iterator[Index]:
+        """Yield for all times of the innermost turn the rows that did the same in the first time, [times, rows]."""
+        first, *others = turns
+        for each in product(*map(self.times, others)):
+            rows = self.times(first)
+            for own in each:
+                rows = rows[:, own]
+            yield rows
+
+
+def _fullest(weights: Index, links: Index) -> Index:
+    """Return the most on a link for each row of weights [kinds, n] of differences of links [n, 2 * (along + 1)]."""
+    return (weights @ links).reshape(len(weights), 2, -1).cumsum(2).max((1, 2))
+
+
+def _kinds(lines: Sequence[Index | None], across: int) -> tuple[Index, Index]:
+    """Return the kind of each line, equal where the same lists (None: all) name it, and the lists of each kind."""
+    kinds, named = np.zeros(across, np.int64), np.ones((len(lines), across), bool)
+    for has, own in zip(named, lines, strict=True):
+        if own is not None:
+            has[:] = False
+            has[own] = True
+            kinds = _numbered(2 * kinds + has)
+    return kinds, named[:, _one_of_each(kinds)].T
+
+
+def _together(kinds: Index, number: int, fold: int) -> tuple[Index, Index]:
+    """Return the kind of each `fold` neighbours [times, lines], by how many of each kind they are, and how many."""
+    if fold == 1:
+        return kinds, np.eye(number, dtype=np.int64)
+    together: Index = np.zeros((len(kinds), kinds.shape[1] // fold), np.int64)
+    counts = list[NDArray[np.int16]]()
+    for kind in range(number):
+        has, count = kinds == kind, np.zeros(together.shape, np.int16)
+        for place in range(fold):
+            count += has[:, place::fold]
+        together = _numbered((fold + 1) * together + count)
+        counts.append(count)
+    one = _one_of_each(together)
+    return together, np.stack([count.ravel()[one] for count in counts], 1).astype(np.int64)
+
+
+def _numbered(codes: Index) -> Index:
+    """Return small numbers with as few as there are different ones, from 0 on."""
+    return ((np.bincount(codes.ravel()) > 0).cumsum() - 1)[codes]
+
+
+def _one_of_each(numbers: Index) -> Index:
+    """Return the index of an entry of each number."""
+    entry = np.zeros(int(numbers.max()) + 1, np.int64)
+    entry[numbers.ravel()] = np.arange(numbers.size)
+    return entry
 
 
 def multiply_adds(op: Local) -> int:
     """Return the multiply-adds of the products of a local operation."""
     return int(local.find(op.op).work(**op.params)[0])
-
-
-def _distinct(schedule: Schedule) -> list[tuple[Round, int, Repeat | None]]:
-    """Return the different rounds, how often each comes, and the `Repeat` in which its rows change."""
-    times = Counter[tuple[Round, Repeat | None]]()
-    # rows share a physical core by their places, and these change
-    steps = schedule.rounds.steps if schedule.mesh.fold == (1, 1) else schedule.rounds
-    for coming in comings(steps):
-        times[coming.round, coming.turning] += coming.times
-    return [(round_, count, turning) for (round_, turning), count in times.items()]
 
 
 def _number(count: int, noun: str, plural: str = "") -> str:
@@ -254,28 +326,3 @@ def _blocks(counts: Array, block: int) -> Array:
     for axis, size in enumerate(counts.shape if block > 1 else ()):
         counts = np.add.reduceat(counts, np.arange(0, size, block), axis)
     return counts
-
-
-def _outer(lines: list[Array], loads: list[Array]) -> Array:
-    """Sum over patterns of lines [across] times loads [along]; in floats, which BLAS is fast at, if that is exact."""
-    weights, tiles = np.array(lines), np.array(loads)
-    if float(weights.sum(dtype=np.float64)) * float(tiles.max()) < 2**53:
-        return (weights.T.astype(np.float64) @ tiles.astype(np.float64)).astype(np.int64)
-    return weights.T @ tiles
-
-
-def _sum(lines: Array, load: Array) -> int:
-    return int(load.sum()) if load.ndim == 2 else int(lines.sum()) * int(load.sum())
-
-
-def _peak(parts: list[tuple[int, Array, Array]]) -> int:
-    """Return the largest entry of the sum of size * lines * load; arrays are whole only if parts meet on some lines."""
-    if any(load.ndim == 2 for _, _, load in parts):
-        whole = [size * (load if load.ndim == 2 else np.outer(lines, load)) for size, lines, load in parts]
-        return int(np.sum(whole, axis=0).max())
-    if len(parts) == 1 or (np.array([lines > 0 for _, lines, _ in parts]).sum(0) <= 1).all():
-        return max(size * int(lines.max()) * int(load.max()) for size, lines, load in parts)
-    first = parts[0][1]
-    if all((lines == first).all() for _, lines, _ in parts):
-        return int(first.max()) * int(np.sum([size * load for size, _, load in parts], axis=0).max())
-    return int(_outer([size * lines for size, lines, _ in parts], [load for _, _, load in parts]).max())

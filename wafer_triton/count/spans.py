@@ -1,98 +1,145 @@
-"""The moves of tiles on the lines of a mesh, and the links that they cross."""
+"""The links that tiles cross on the lines of a mesh, and sums over them.
+
+A tile of a logical sender crosses each link once, whatever its number of receivers: only the farthest one counts, on
+either side. Positions are physical; on a mesh that is folded to its lcm grid several logical lines share a physical
+one. Sums are kept as differences from link to link, so a move costs the same however far it goes.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from wafer_triton.schedule.rounds import Index
+from wafer_triton.count.times import Turns, all_times, spread
+from wafer_triton.device.mesh import Mesh
+from wafer_triton.schedule.rounds import Index, Moves
 
 
-class Spans(NamedTuple):
-    """The links that tiles cross, by physical positions on their lines: all between `low` and `high`, [tiles] each."""
+class Sides(NamedTuple):
+    """The sides of a mesh as the lines of one axis see them."""
 
-    line: Index
-    start: Index
-    low: Index
-    high: Index
+    along: int  # physical positions of a line
+    fold: int  # logical positions of a physical one
+    across: int  # logical lines
+    fold_across: int  # logical lines of a physical one
 
-    def loads(self, lines: int, along: int, weights: Index | None = None) -> Index:
-        """Return the sum of the tiles' weights, or 1 each, on every link by its sending core, [2, lines, along].
-
-        Moves to higher positions come first, moves to lower ones second.
-        """
-
-        def ends(physical: Index) -> Index:
-            count = np.bincount(self.line * along + physical, weights, lines * along)
-            return count.astype(np.int64).reshape(lines, along)
-
-        start = ends(self.start)
-        # between positions i and i + 1, position i has the link upwards and i + 1 the link downwards
-        up, down = (start - ends(self.high)).cumsum(1), (ends(self.low) - start).cumsum(1)
-        return np.stack([up, np.roll(down, 1, 1)])
+    @classmethod
+    def of(cls, mesh: Mesh, axis: str) -> Sides:
+        """Return the sides along and across an axis."""
+        turned = 1 if axis == "x" else -1
+        (across, along), (fold_across, fold) = mesh.shape[::turned], mesh.fold[::turned]
+        return cls(along // fold, fold, across, fold_across)
 
 
 @dataclass(frozen=True, eq=False)
-class Paths:
-    """The moves of some lines along an axis, senders and receivers [lines, n] (-1: none), and the links they cross."""
+class Spans:
+    """The links that tiles cross, an entry [tiles] for each logical sender and way: all between `low` and `high`."""
 
-    send: Index
-    recv: Index
-    home: Index  # [positions]: the physical position of each logical one
-
-    @cached_property
-    def distances(self) -> Index:
-        """Hops of every move, [lines, n]."""
-        return np.abs(self.home[self.recv] - self.home[self.send])
+    along: int  # physical positions of a line
+    line: Index | None  # logical lines; None: the same on each line of the moves
+    way: Index  # 0: to higher positions, 1: to lower ones
+    low: Index
+    high: Index
 
     @cached_property
     def hops(self) -> int:
-        """Hops of the longest move."""
-        return int(self.distances.max(initial=0))
-
-    @cached_property
-    def unicast(self) -> bool:
-        """Whether these are the moves of one line, on which each sender sends to one receiver."""
-        return len(self.send) == 1 and bool((np.bincount(self.send[0] + 1, minlength=2)[1:] <= 1).all())
-
-    @cached_property
-    def spans(self) -> Spans:
-        """The links that the tile of each sender crosses, by physical positions."""
-        if self.unicast:
-            live = self.send[0] >= 0
-            start, end = self.home[self.send[0, live]], self.home[self.recv[0, live]]
-            return Spans(np.zeros_like(start), start, np.minimum(start, end), np.maximum(start, end))
-        line, move = np.nonzero(self.send >= 0)
-        sender = line * len(self.home) + self.send[line, move]
-        end = self.home[self.recv[line, move]]
-        sends = np.zeros(len(self.send) * len(self.home), bool)
-        sends[sender] = True
-        senders = np.flatnonzero(sends)
-        number = np.empty(sends.size, np.int64)  # set for senders alone
-        number[senders] = np.arange(len(senders))
-        line, position = np.divmod(senders, len(self.home))
-        start = self.home[position]
-        low, high = start.copy(), start.copy()
-        np.minimum.at(low, number[sender], end)
-        np.maximum.at(high, number[sender], end)
-        return Spans(line, start, low, high)
-
-    @property
-    def messages(self) -> int:
-        """Tiles sent on all lines; a multicast counts once."""
-        return len(self.spans.start)
+        """Links of the longest move."""
+        return int((self.high - self.low).max(initial=0))
 
     @cached_property
     def crossings(self) -> int:
-        """Links that the tiles of all lines cross; a link counts once for each tile."""
-        if self.unicast or self.send.shape[1] == 1:  # no multicast
-            return int(self.distances[self.send >= 0].sum())
-        return int((self.spans.high - self.spans.low).sum())
+        """Links crossed; each counts once for every tile."""
+        return int((self.high - self.low).sum())
+
+    @property
+    def ends(self) -> tuple[Index, Index]:
+        """Where differences rise and where they fall, as way * (along + 1) + the core that sends on the link."""
+        first = self.way * (self.along + 2)  # on its way down a tile leaves `high` and arrives at `low`
+        return first + self.low, first + self.high
 
     @cached_property
-    def loads(self) -> Index:
-        """Tiles over every link by its sending core, [2, lines, along]: to higher positions, and to lower ones."""
-        return self.spans.loads(len(self.send), int(self.home[-1]) + 1)
+    def differences(self) -> Index:
+        """What these tiles add to the differences of a line, [2 * (along + 1)]."""
+        rise, fall = (np.bincount(end, minlength=2 * self.along + 2) for end in self.ends)
+        return rise - fall
+
+
+def spans(moves: Moves, mesh: Mesh) -> Spans:
+    """Return the links that tiles cross; a tile that stays in its physical core has no entry."""
+    sides, length = Sides.of(mesh, moves.axis), mesh.length(moves.axis)
+    sender = moves.send if moves.lines is None or not moves.paired else moves.lines * length + moves.send
+    order = np.argsort(sender, kind="stable")
+    sender, end = sender[order], moves.recv[order] // sides.fold
+    first = np.flatnonzero(np.append(True, sender[1:] != sender[:-1])[: sender.size])
+    line, position = np.divmod(sender[first], length)
+    start = position // sides.fold
+    low, high = (far.reduceat(end, first) if first.size else end for far in (np.minimum, np.maximum))
+    up, down = high > start, low < start
+    return Spans(
+        sides.along,
+        np.concatenate([line[up], line[down]]) if moves.paired else None,
+        np.repeat([0, 1], [np.count_nonzero(up), np.count_nonzero(down)]),
+        np.concatenate([start[up], low[down]]),
+        np.concatenate([high[up], start[down]]),
+    )
+
+
+def lines_of(moves: Moves, mesh: Mesh) -> int:
+    """Return how many lines have the spans of some moves."""
+    if moves.paired:
+        return 1
+    return Sides.of(mesh, moves.axis).across if moves.lines is None else len(moves.lines)
+
+
+def on_lines(sides: Sides, moved: Iterable[tuple[Moves, Turns, int]]) -> dict[Moves, Index]:
+    """Return the different moves of a line, and for each the sum of its weights on every logical line over all times.
+
+    The moves are along one axis, and not paired. Mesh rows turn, so only lines along x do.
+    """
+    in_turn = defaultdict[Turns, dict[Moves, Index]](dict)
+    for moves, turns, weight in moved:
+        if moves.axis == "y":
+            turns, weight = (), weight * all_times(turns)
+        own = in_turn[turns]
+        if moves.line not in own:
+            own[moves.line] = np.zeros(sides.across, np.int64)
+        own[moves.line][slice(None) if moves.lines is None else moves.lines] += weight
+    total: dict[Moves, Index] = {}
+    for turns, own in in_turn.items():
+        for line, weights in zip(own, spread(turns, np.stack([*own.values()], 1)).T, strict=True):
+            total[line] = total[line] + weights if line in total else weights
+    return total
+
+
+def differences(
+    mesh: Mesh, axis: str, moved: Iterable[tuple[Moves, Turns, int]], read: Callable[[Moves], Spans]
+) -> Index:
+    """Return the differences of all logical lines for moves along an axis with their weights: [2, along + 1, across].
+
+    Their `cumsum` along the line is the sum of weights over each link, by its sending core. `read` is `spans` on this
+    mesh.
+    """
+    every, sides = list(moved), Sides.of(mesh, axis)
+    whole = np.zeros((2 * sides.along + 2, sides.across), np.int64)
+    for line, weights in on_lines(sides, (each for each in every if not each[0].paired)).items():
+        own = read(line).differences
+        at = np.flatnonzero(own)
+        whole[at] += own[at, None] * weights
+    in_turn = defaultdict[Turns, Index](lambda: np.zeros_like(whole), {(): whole})
+    for moves, turns, weight in every:
+        if moves.paired:
+            if axis == "y":
+                turns, weight = (), weight * all_times(turns)
+            tiles = read(moves)
+            assert tiles.line is not None
+            for end, sign in zip(tiles.ends, (1, -1), strict=True):
+                np.add.at(in_turn[turns], (end, tiles.line), sign * weight)
+    for turns, apart in in_turn.items():
+        if turns:
+            whole += spread(turns, apart.T).T
+    return whole.reshape(2, sides.along + 1, sides.across)

@@ -25,8 +25,8 @@ from typing import Any
 
 import numpy as np
 
+from wafer_triton.count.paths import Paths, Spans
 from wafer_triton.count.runs import axes
-from wafer_triton.count.spans import Paths, Spans
 from wafer_triton.schedule.repeat import Section
 from wafer_triton.schedule.rounds import Exchange, Index, Moves, Round
 from wafer_triton.schedule.schedule import Schedule

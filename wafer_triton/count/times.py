@@ -1,0 +1,71 @@
+"""How often the rounds of a schedule come, and on which mesh rows: what a count reads of its steps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from wafer_triton.schedule.repeat import Repeat
+from wafer_triton.schedule.rounds import Index, Round
+
+if TYPE_CHECKING:
+    from wafer_triton.schedule.repeat import Step
+
+
+class Turn(NamedTuple):
+    """In each of `times` times mesh row rows[i] does what row i did in the time before; `rows` as bytes, to compare."""
+
+    rows: bytes
+    times: int
+
+    @property
+    def before(self) -> Index:
+        """[rows]: the row that did in the time before what each row does."""
+        return np.argsort(np.frombuffer(self.rows, np.int64))
+
+    def all(self) -> Index:
+        """Return for each time the row of the first time that did the same as each row, [times, rows]."""
+        before = self.before
+        found = [np.arange(len(before))]
+        for _ in range(self.times - 1):
+            found.append(found[-1][before])
+        return np.array(found)
+
+
+Turns = tuple[Turn, ...]  # of the loops around a round, from the inside outwards
+
+
+def occurrences(steps: Iterable[Step], turns: Turns = ()) -> Counter[tuple[Round, Turns]]:
+    """Return the different rounds of the first time of all loops, in order, and how often each comes in every turn."""
+    found = Counter[tuple[Round, Turns]]()
+    for step in steps:
+        if isinstance(step, Round):
+            found[step, turns] += 1
+        elif not isinstance(step, Repeat):
+            found.update((round_, turns) for round_ in step.rounds)
+        elif step.rows is None:
+            for each, times in occurrences(step.steps, turns).items():
+                found[each] += times * step.times
+        else:
+            found.update(occurrences(step.steps, (Turn(step.rows.tobytes(), step.times), *turns)))
+    return found
+
+
+def all_times(turns: Turns) -> int:
+    """Return how often a round comes in its turns."""
+    return int(np.prod([turn.times for turn in turns], dtype=np.int64))
+
+
+def spread(turns: Turns, weights: Index) -> Index:
+    """Return the sum over all times of weights [rows, ...] that move with the mesh rows, by doubling the times."""
+    for turn in turns:
+        before, back, total = turn.before, np.arange(len(weights)), np.zeros_like(weights)
+        for bit in f"{turn.times:b}":
+            total, back = total + total[back], back[back]
+            if bit == "1":
+                total, back = weights + total[before], back[before]
+        weights = total
+    return weights
