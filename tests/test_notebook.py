@@ -13,7 +13,7 @@ from wafer_triton.cost.layers import decode_block
 from wafer_triton.place.regions import Placement
 from wafer_triton.schedule.product import recipe
 from wafer_triton.shape.read import shape_of
-from wafer_triton.text import notebook
+from wafer_triton.text.table import Table
 
 SCHEDULE = recipe("gemm", Mesh(4, 4), "fp16", ((64, 64), (64, 64)), ()).schedule
 
@@ -69,5 +69,5 @@ def test_a_placement_shows_its_regions():
 
 
 def test_numbers_are_aligned_right_and_texts_left():
-    html = notebook.table("t", [("a", 1234), ("b", 0.5), ("c", True)])
-    assert rows(html) == [["a", "1,234"], ["b", "0.5"], ["c", "True"]] and html.count("right") == 2
+    html = Table.rows(("name", "n"), [("a", 1234), ("b", 0.5), ("c", True)], title="t")._repr_html_()
+    assert rows(html)[1:] == [["a", "1,234"], ["b", "0.5"], ["c", "True"]] and html.count("right") == 2

@@ -82,7 +82,7 @@ def test_one_schedule_is_counted_priced_checked_and_drawn(tmp_path):
     summed = lambda tiles: {"x": tiles["x"].sum(1, keepdim=True).expand_as(tiles["x"])}  # noqa: E731
     assert check(schedule, Intent(given={"x": "(y r) (x k)"}, result={"x": {"r": "y"}}, reference=summed)).ok
     assert routes(schedule).colours > 0
-    assert draw.rounds(schedule).startswith("a sum on mesh 2x4 of wse2\n")
+    assert str(draw.rounds(schedule)).startswith("a sum on mesh 2x4 of wse2\n")
     draw.links(schedule, tmp_path / "sum.svg")
     assert "a sum" in (tmp_path / "sum.svg").read_text()
 

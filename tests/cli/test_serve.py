@@ -34,7 +34,7 @@ def test_figures_are_printed_and_written(tmp_path, capsys):
     )
     assert "smollm2-135m on wse2, policy shared, predicted on the wafer: prefill on " in shown.err
     assert len(found["course"]) == 10 and found["course"][-1]["end"] == pytest.approx(found["seconds"], rel=0.1)
-    words = ("cache in use", "TTFT", "TPOT", "ITL", "end to end", "keep ttft=50ms,tpot=1ms", "J a token")
+    words = ("cache in use", "TTFT", "TPOT", "ITL", "end to end", "SLO ttft=50ms,tpot=1ms", "energy per token")
     for word in (*words, f"written: {out}"):
         assert word in shown.err
     assert main(asked) == 0 and json.loads(capsys.readouterr().out.splitlines()[-1]) == found, "the same seed"

@@ -74,4 +74,4 @@ def test_a_table_puts_rounds_alike_in_one_row():
         "3-6     gemm           xy beside compute     2          18 B      1             27        108 B       128   3.375 KiB",  # noqa: E501
         "7       sums to fp16   -                     0           0 B      0              0         54 B         0         0 B",  # noqa: E501
     ]
-    assert draw.rounds(SCHEDULES["square"]).split("\n") == said
+    assert str(draw.rounds(SCHEDULES["square"])).split("\n") == said

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
 
 from wafer_triton.cli.options import DEVICE, DTYPE, EMULATE_ON, MESH, Command, number, option, size, tell
-from wafer_triton.text.quantity import EMULATED, Legend
+from wafer_triton.text.quantity import EMULATED
+from wafer_triton.text.table import Table
 
 
 def bench(args: argparse.Namespace) -> int:
     """time a product on a mesh, explicit and elided, beside torch.matmul, on this machine's CPU or GPU"""
     import torch
 
-    from wafer_triton.compare.library import TimedRow, bench_gemm, bench_gemv
-    from wafer_triton.draw import tables
+    from wafer_triton.compare.library import bench_gemm, bench_gemv
     from wafer_triton.draw.progress import Progress
     from wafer_triton.ops import described, executor
 
@@ -29,11 +28,11 @@ def bench(args: argparse.Namespace) -> int:
     where = described(executor(args.backend, "explicit", args.emulate_on)).partition(", exchange")[0]
     sizes = f"[{args.m if args.kind == 'gemm' else 1}, {args.k}] x [{args.k}, {args.n}]"
     title = f"{args.kind} {sizes} in {args.dtype} on mesh {args.mesh}, {EMULATED}"
-    records = [asdict(row) for row in rows]
+    table = Table.of(rows, title=title)
     threads = torch.get_num_threads()
-    answer = {"emulated": where, "threads": threads, "torch": torch.__version__, "rows": records}
+    answer = {"emulated": where, "threads": threads, "torch": torch.__version__, "rows": table}
     note = f"{where}; torch {torch.__version__}, threads of a CPU: {threads}; operands lie on the cores before"
-    return tell(args, answer, tables.records(records, Legend(TimedRow), title=title), note, WAFER)
+    return tell(args, answer, table, note, WAFER)
 
 
 WAFER = "no time of a wafer: `wafer-triton estimate` predicts cycles of the same product"

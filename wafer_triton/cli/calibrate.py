@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from wafer_triton.cli.options import Command, file_of, option, path, tell
 from wafer_triton.device import device
 from wafer_triton.errors import ConfigError, writing
+from wafer_triton.text.table import Table
 
 if TYPE_CHECKING:
     from wafer_triton.cost.calibrate.own import OwnFamily
@@ -50,7 +51,6 @@ def reproduce(args: argparse.Namespace) -> int:
 
     from wafer_triton.cost.calibrate import paper, validation
     from wafer_triton.cost.calibrate.cells import TABLES, summaries
-    from wafer_triton.draw import tables
     from wafer_triton.draw.progress import Progress
 
     chosen = tuple(name for name in TABLES if args.table in (None, *name.split(", ")))
@@ -58,15 +58,16 @@ def reproduce(args: argparse.Namespace) -> int:
         print(REPRODUCED, flush=True)
     with Progress(brief=args.table is not None) as progress:
         cells = paper.cells(chosen, progress)
-    derived, texts = paper.derived(chosen), []
+    derived = paper.derived(chosen)
+    texts: list[str | Table] = []
     if cells:
-        texts += [tables.table(validation.CELLS, map(validation.row_of, cells), left=4)]
+        texts += [Table.rows(validation.CELLS, map(validation.row_of, cells), left=4)]
         notes = [f"  {cell.model}, {cell.mesh}: {cell.note}" for cell in cells if cell.verdict == "miss" and cell.note]
         texts += ["", "notes on the misses", *notes] if notes else []
-        texts += ["", tables.table(validation.KINDS, validation.kind_rows(cells), title=SUMMED), ""]
+        texts += ["", Table.rows(validation.KINDS, validation.kind_rows(cells), title=SUMMED), ""]
     if derived:
         rows = [(one.what, one.model, one.system, f"{one.published:g}", f"{one.value:.4g}") for one in derived]
-        texts += [tables.table(FOLLOWING, rows, title=DERIVED, left=3)]
+        texts += [Table.rows(FOLLOWING, rows, title=DERIVED, left=3)]
     kinds = [asdict(kind) for kind in summaries(cells)]
     answer = {"cells": [cell.as_json() for cell in cells], "kinds": kinds, "derived": list(map(asdict, derived))}
     return tell(args, answer, *texts)
@@ -91,18 +92,18 @@ def _measured(args: argparse.Namespace) -> list[OwnFamily]:
 def _validate_own(args: argparse.Namespace) -> int:
     """Return how far predictions of a user's measurements are off."""
     from wafer_triton.cost.calibrate import FAMILIES, own
-    from wafer_triton.draw import tables
 
     if args.write:
         raise ConfigError(f"--write {args.write}: the page has the package's measurements; leave out the file")
-    answer, texts = {}, []
+    answer = {}
+    texts: list[str | Table] = []
     for each in _measured(args):
         errors, title = each.errors(), f"{each.family} on {each.device.name}: {_rows(len(each.rows))}"
         rows = [
             (row.name, f"{row.measured:,.1f} {row.unit}", f"{row.measured * (1 + error):,.1f}", f"{100 * error:+.2f} %")
             for row, error in zip(each.rows, errors, strict=True)
         ]
-        texts += [tables.table(("row", "measured", "predicted on the wafer", "error"), rows, title=title)]
+        texts += [Table.rows(("row", "measured", "predicted on the wafer", "error"), rows, title=title)]
         inside = sum(abs(1 / (1 + error) - 1) <= each.band for error in errors)
         both = own.spread(errors)
         fitted = FAMILIES[each.family][2]
@@ -119,12 +120,12 @@ def _fit_own(args: argparse.Namespace) -> int:
     """Fit constants on a user's measurements and print them; return the exit code."""
     from wafer_triton.cost.calibrate import own
     from wafer_triton.cost.constants import Constants
-    from wafer_triton.draw import tables
     from wafer_triton.text.quantity import Legend, digits
 
     if args.folder:
         raise ConfigError(f"--out {args.folder}: constants of your own are shown, not written; leave it out")
-    answer, texts, legend = {}, [], Legend(Constants)
+    answer, legend = {}, Legend(Constants)
+    texts: list[str | Table] = []
     for made in map(own.refitted, _measured(args)):
         rows = []
         for name, after in made.after.items():
@@ -133,7 +134,7 @@ def _fit_own(args: argparse.Namespace) -> int:
             rows.append((name, digits(made.before[name]), digits(after), certain, legend.unit(name)))
         beside = f", beside {made.beside} calibration rows" if made.beside else ""
         title = f"{made.own.family} on {made.own.device.name}: fitted on {_rows(len(made.own.rows))}{beside}"
-        texts.append(tables.table(("constant", "now", "fitted", "standard error", "unit"), rows, title=title))
+        texts.append(Table.rows(("constant", "now", "fitted", "standard error", "unit"), rows, title=title))
         errors = [own.spread(errors) for errors in (made.errors_before, made.errors_after)]
         texts.append(
             "errors of these rows: mean {:.2f} %, worst {:.2f} % now; mean {:.2f} %, worst {:.2f} % fitted".format(

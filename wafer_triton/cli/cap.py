@@ -22,8 +22,8 @@ def cap(args: argparse.Namespace) -> int:
     """compare cost, accuracy and performance of runs of `generate --json`, in predicted wafer time"""
     from wafer_triton.cost.cap import Cap
     from wafer_triton.cost.price import Prediction
-    from wafer_triton.draw import tables
     from wafer_triton.text.quantity import PREDICTED, Legend
+    from wafer_triton.text.table import Table
 
     accuracies = args.accuracy or []
     if accuracies and len(accuracies) != len(args.runs):
@@ -33,15 +33,15 @@ def cap(args: argparse.Namespace) -> int:
         row["accuracy"] = value
     present = [name for name in rows[0] if any(row.get(name) is not None for row in rows)]
     shown = [{name: row.get(name) for name in present} for row in rows]
-    texts = [tables.records(shown, Legend(Cap, Prediction, OWN), title=f"decode, {PREDICTED}")]
+    texts: list[Table | str] = [Table(shown, Legend(Cap, Prediction, OWN), title=f"decode, {PREDICTED}")]
     scaled = _scaled(rows)
     if scaled:
         head = ("run", *scaled[0])
         lines = [
             (row["run"], *(f"{axis:.2f}" for axis in axes.values())) for row, axes in zip(rows, scaled, strict=True)
         ]
-        texts.append(tables.table(head, lines, title="scaled from 0, the worst of these runs, to 1, the best"))
-    return tell(args, {"runs": rows, "scaled": scaled}, "\n\n".join(texts))
+        texts += ["", Table.rows(head, lines, title="scaled from 0, the worst of these runs, to 1, the best")]
+    return tell(args, {"runs": rows, "scaled": scaled}, *texts)
 
 
 def _row(run: Path, args: argparse.Namespace) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from wafer_triton.cli.options import (
@@ -23,7 +23,7 @@ from wafer_triton.cli.options import (
 from wafer_triton.count.verdict import PLMR
 from wafer_triton.device import dtype as dtypes
 from wafer_triton.errors import ConfigError
-from wafer_triton.text.quantity import Legend
+from wafer_triton.text.table import Table
 
 if TYPE_CHECKING:
     from wafer_triton.compare.algorithms import AlgorithmRow
@@ -72,14 +72,10 @@ def compare_own(args: argparse.Namespace) -> int:
 
 
 def _tell_rows(args: argparse.Namespace, about: dict[str, Any], rows: list[AlgorithmRow]) -> int:
-    from wafer_triton.compare.algorithms import AlgorithmRow
-    from wafer_triton.draw import tables
-
-    records = [asdict(row) for row in rows]
-    notes = [PLMR]
+    table, notes = Table.of(rows), [PLMR]
     if any(row.error is None for row in rows):
         notes.append("largest error -: values were not computed; --values does, for products")
-    return tell(args, about | {"rows": records}, tables.records(records, Legend(AlgorithmRow)), *notes)
+    return tell(args, about | {"rows": table}, table, *notes)
 
 
 def check(args: argparse.Namespace) -> int:
@@ -97,11 +93,10 @@ def check(args: argparse.Namespace) -> int:
 
 
 def _check_model(args: argparse.Namespace, asked: argparse.Namespace) -> int:
-    from wafer_triton.compare.operations import Operation, decoder_layer
+    from wafer_triton.compare.operations import decoder_layer
     from wafer_triton.cost.constants import constants
     from wafer_triton.cost.layers import decode_block
     from wafer_triton.device.mesh import as_mesh
-    from wafer_triton.draw import tables
     from wafer_triton.draw.progress import Progress
     from wafer_triton.shape.read import shape_of
 
@@ -113,15 +108,14 @@ def _check_model(args: argparse.Namespace, asked: argparse.Namespace) -> int:
     tokens = -(-asked.prompt // mesh.square().shape[0]) if asked.prompt else 0
     with Progress(brief=mesh.cores < MANY_CORES) as progress:
         operations = decoder_layer(block, tokens, asked.head_groups, progress)
-    records = [asdict(operation) for operation in operations]
-    answer = {"model": args.model, "mesh": str(mesh), "head_groups": block.head_groups, "operations": records}
-    return tell(args, answer, tables.records(records, Legend(Operation)), PLMR)
+    table = Table.of(operations)
+    answer = {"model": args.model, "mesh": str(mesh), "head_groups": block.head_groups, "operations": table}
+    return tell(args, answer, table, PLMR)
 
 
 def _check_own(args: argparse.Namespace) -> int:
     from wafer_triton.cli.own import load
-    from wafer_triton.compare.operations import Operation, operations
-    from wafer_triton.draw import tables
+    from wafer_triton.compare.operations import operations
     from wafer_triton.verify.faults import check
 
     own = load(args.schedule, drafts=True)
@@ -129,15 +123,15 @@ def _check_own(args: argparse.Namespace) -> int:
     subject = f"{own.schedule.name} on mesh {mesh} of {mesh.device.name}"
     faults = len(judged.findings)
     said = "nothing found" if judged.ok else f"{faults:,} finding{'s' * (faults > 1)}"
-    texts = [f"{subject}: {said}", *map(str, judged.findings)]
+    texts: list[Table | str] = [f"{subject}: {said}", *map(str, judged.findings)]
     if not judged.intended:
         texts.append("no intent: the results were not judged; return (Schedule, Intent) for that")
-    records = []
+    counted: Table | list[Any] = []
     if judged.names & UNCOUNTABLE:
         texts.append("not counted and not priced, as its rounds cannot be run")
     else:
-        records = [asdict(operation) for operation in operations(own.schedule)]
-        texts += [tables.records(records, Legend(Operation)), PLMR]
+        counted = Table.of(operations(own.schedule))
+        texts += [counted, PLMR]
     answer = {
         "schedule": own.schedule.name,
         "mesh": str(mesh),
@@ -145,7 +139,7 @@ def _check_own(args: argparse.Namespace) -> int:
         "ok": judged.ok,
         "intended": judged.intended,
         "findings": [_plain(finding) for finding in judged.findings],
-        "operations": records,
+        "operations": counted,
     }
     return tell(args, answer, *texts) or int(not judged.ok)
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 from wafer_triton.cli.options import Command, option, tell
 from wafer_triton.device import PRESETS, Device, device, energy_note, origin, sources
+from wafer_triton.device.spec import Sourced
 from wafer_triton.text.quantity import Legend, digits, quantity, unit
+from wafer_triton.text.table import Table
 
 WAFER = {"wafer_cores": unit("cores", "cores of the whole wafer")}
 PEAK = (
@@ -21,24 +22,48 @@ PEAK = (
 
 def devices(args: argparse.Namespace) -> int:
     """list the presets of devices, or show one device: every number and constant with its source, and its followers"""
-    from wafer_triton.draw import tables
-
     if args.show is None:
-        if args.json:
-            print(json.dumps([asdict(each) for each in PRESETS.values()]))
-            return 0
-        print(tables.devices_table(PRESETS.values()), file=sys.stdout)
-        return 0
+        return tell(args, [asdict(each) for each in PRESETS.values()], _presets())
     from wafer_triton.cost.constants import Constants, described
 
     shown = device(args.show)
     parts = {"numbers": (sources(shown), Legend(Device, WAFER)), "constants": (described(shown), Legend(Constants))}
-    texts = []
+    texts: list[str | Table] = []
     for part, (entries, legend) in parts.items():
         origins = {name: origin(shown, entry) for name, entry in entries.items()}
-        texts.append(tables.sourced(f"{part} of {shown.name}", entries, legend, origins))
-    texts += [_followers(shown), *_fits(shown), *filter(None, [energy_note(shown)]), PEAK]
-    return tell(args, _sheet(shown), "\n\n".join(texts))
+        texts += [_sourced(f"{part} of {shown.name}", entries, legend, origins), ""]
+    texts += [_followers(shown), "", *_fits(shown), ""]
+    if note := energy_note(shown):
+        texts += [note, ""]
+    return tell(args, _sheet(shown), *texts, PEAK)
+
+
+def _presets() -> Table:
+    """Return the numbers of the presets side by side, a device a column."""
+    devices, legend = list(PRESETS.values()), Legend(Device)
+    rows = [["cores", *(f"{each.rows} x {each.cols}" for each in devices)]]
+    for name in vars(devices[0]):
+        if name not in ("name", "rows", "cols", "base"):
+            values = [getattr(each, name) for each in devices]
+            packets = name == "routes"
+            cells = ("packets" if packets and one is None else legend.shown(name, one) for one in values)
+            rows.append([legend.label(name), *cells])
+    return Table.rows(["", *(each.name for each in devices)], rows)
+
+
+def _sourced(title: str, entries: Mapping[str, Sourced], legend: Legend, origins: Mapping[str, str]) -> Table:
+    """Return numbers of a device's spec: value with its standard error, unit, meaning, kind, source.
+
+    `origins` say of each entry where the device has it from; a table of empty ones has no column for them.
+    """
+    own = not set(origins.values()) <= {"", "derived"}  # no preset
+    rows = []
+    for name, entry in entries.items():
+        certain = "" if entry.standard_error is None else f" +- {digits(entry.standard_error)}"
+        texts = (name, _value(entry.value) + certain, legend.unit(name), legend.label(name), entry.kind)
+        rows.append((*texts, *((origins[name],) if own else ()), entry.source))
+    head = ("", "value", "unit", "meaning", "kind", *(("from",) if own else ()), "source")
+    return Table.rows(head, rows, title=title, left=len(head))
 
 
 def _sheet(of: Device) -> dict[str, Any]:
@@ -59,10 +84,9 @@ def _sheet(of: Device) -> dict[str, Any]:
     }
 
 
-def _followers(shown: Device) -> str:
+def _followers(shown: Device) -> Table:
     """Return the table of the numbers and their followers."""
     from wafer_triton.cost.constants import followers
-    from wafer_triton.draw import tables
 
     rows = [
         (name, _value(entry.value), "-" if entry.base is None else _value(entry.base), _fitted(entry), entry.followers)
@@ -70,13 +94,12 @@ def _followers(shown: Device) -> str:
     ]
     base = shown.base or shown.like or "base"
     title = f"numbers of {shown.name} and all that follows them"
-    return tables.table(("", "here", base, "fitted at", "followed by"), rows, title=title, left=5)
+    return Table.rows(("", "here", base, "fitted at", "followed by"), rows, title=title, left=5)
 
 
-def _fits(shown: Device) -> list[str]:
+def _fits(shown: Device) -> list[str | Table]:
     """Return the table of the measurements that the constants are fitted on, and the bands on this device."""
     from wafer_triton.cost.bands import fits
-    from wafer_triton.draw import tables
 
     rows: list[tuple[str, ...]] = []
     notes: dict[str, list[str]] = {}
@@ -90,12 +113,8 @@ def _fits(shown: Device) -> list[str]:
     if not rows:
         return [f"no measurement: the constants of {shown.name} follow from its numbers, and estimates have no band"]
     title = f"measurements of {shown.like} that constants are fitted on, and the least error band on {shown.name}"
-    table = tables.table(("estimate", "family", "rows", "range", "band"), rows, title=title, left=5)
-    return [
-        "\n".join(
-            [table, *(f"beyond the measurements for {', '.join(kinds)}: {text}" for text, kinds in notes.items())]
-        )
-    ]
+    table = Table.rows(("estimate", "family", "rows", "range", "band"), rows, title=title, left=5)
+    return [table, *(f"beyond the measurements for {', '.join(kinds)}: {text}" for text, kinds in notes.items())]
 
 
 def _fitted(entry: Any) -> str:

@@ -26,6 +26,7 @@ from wafer_triton.device import device as find_device
 from wafer_triton.device import energy_note
 from wafer_triton.errors import ConfigError
 from wafer_triton.text.quantity import PREDICTED, Legend
+from wafer_triton.text.table import Table
 
 BASIS = ("constants", "error_band", "outside", "layout")  # of a plan, printed of the best alone
 # Seconds of a plan, and more for each side: llama3-8b and, as a mixture, olmoe-1b-7b at --step 20, both for 2,048 and
@@ -37,15 +38,14 @@ def estimate(args: argparse.Namespace) -> int:
     """predict cycles, tokens per second or capacity"""
     from wafer_triton.compare.explain import bounds
     from wafer_triton.compare.sweep import KINDS
-    from wafer_triton.draw import tables
 
     options = arguments_of(args)
     estimated = KINDS[args.kind](**options)
-    text = tables.fields(asdict(estimated), Legend(type(estimated)), title=_title(args.kind, options))
+    table = Table.of(estimated, title=_title(args.kind, options))
     found = bounds(args.kind, **options)
     answer = asdict(estimated) | {"bounds": asdict(found)}
     notes = [*notes_of(args, options), _energy(args, estimated)]
-    return tell(args, answer, text, str(found), *filter(None, notes))
+    return tell(args, answer, table, str(found), *filter(None, notes))
 
 
 def arguments_of(args: argparse.Namespace) -> dict[str, Any]:
@@ -88,7 +88,6 @@ def _layers_alone(options: dict[str, Any]) -> str:
 def plan(args: argparse.Namespace) -> int:
     """search the best meshes for a request"""
     from wafer_triton.cost import search
-    from wafer_triton.draw import tables
     from wafer_triton.draw.progress import LONG, Progress, duration
     from wafer_triton.shape.read import shape_of
 
@@ -108,12 +107,12 @@ def plan(args: argparse.Namespace) -> int:
         plans = [asdict(plan) for plan in search.plan(**options, progress=progress)]
     shown = [{name: value for name, value in plan.items() if name not in BASIS and value is not None} for plan in plans]
     legend = Legend(search.Plan)
-    text = tables.records(shown, legend, title=_title("plans, the best first", options))
+    table = Table(shown, legend, title=_title("plans, the best first", options))
     basis = {name: plans[0][name] for name in BASIS}
     notes = [note for note in (_layers_alone(options),) if note]
-    named = tables.fields(basis, legend, title="the best of them")
+    named = Table([basis], legend, title="the best of them", upright=True)
     notes += filter(None, [energy_note(device)])
-    return tell(args, {"best": plans[0], "plans": plans}, text, named, *notes)
+    return tell(args, {"best": plans[0], "plans": plans}, table, named, *notes)
 
 
 def _with_model(options: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from wafer_triton.cli.estimate import KINDS, arguments_of, notes_of
 from wafer_triton.cli.options import Command, tell
-from wafer_triton.text.quantity import PREDICTED, digits, quantity
+from wafer_triton.text.quantity import PREDICTED, Legend, digits, quantity, unit
+from wafer_triton.text.table import Table
 
 if TYPE_CHECKING:
     from wafer_triton.compare.explain import Explanation
@@ -26,21 +27,17 @@ def explain(args: argparse.Namespace) -> int:
     return tell(args, found.as_json(), *texts)
 
 
-def _texts(found: Explanation) -> list[str]:
+def _texts(found: Explanation) -> list[str | Table]:
     """Return an explanation for people: its shares, and the effects of numbers."""
-    from wafer_triton.draw.tables import table
-
     title = f"{found.title}, {PREDICTED}: {quantity(found.value, found.unit)}"
-    shares = {name: f"{digits(100 * share)} %" for name, share in found.shares.items() if share}
-    rows = [(f"share of the {found.whole}", name, share) for name, share in shares.items()]
-    if found.sram_share is not None:
-        rows.append(("SRAM in use", "of a core", f"{digits(100 * found.sram_share)} %"))
-    if found.head_groups is not None:
-        rows.append(("head groups", "", str(found.head_groups)))
+    shares = {name: share for name, share in found.shares.items() if share}
+    parts = {"share": shares, "sram_share": found.sram_share, "head_groups": found.head_groups}
+    shares_of = {"share": unit("%", f"share of the {found.whole}")}
+    legend = Legend(shares_of, {"sram_share": unit("%", "SRAM of a core in use"), "head_groups": unit("groups")})
     effects = [(name, _times(effect.halved), _times(effect.doubled)) for name, effect in found.effects.items()]
     head = ("number of the device", "halved", "doubled")
     label = "speed" if found.figure == "seconds" else found.label
-    return [table(("", "", ""), rows, title=title, left=2), table(head, effects, title=f"\n{label}")]
+    return [Table([parts], legend, title=title, upright=True), "", Table.rows(head, effects, title=label)]
 
 
 def _times(ratio: float | None) -> str:

@@ -122,14 +122,15 @@ def generate(args: argparse.Namespace) -> int:
         decode_seconds=ended - prefilled,
         interrupted=interrupted,
     )
-    print(f"\n{generation_tables(generation)}", file=stream)
+    for table in generation_tables(generation):
+        print(f"\n{table.on(stream)}", file=stream)
     if args.routing_out is not None:
         trace = model.passes.trace()
         if ranks.number() == 0:
             with writing(args.routing_out):
                 args.routing_out.write_text(json.dumps({"experts": trace}), encoding="utf-8")
     if args.regions:
-        print(f"\n{regions_table(model.regions)}", file=stream)
+        print(f"\n{regions_table(model.regions).on(stream)}", file=stream)
     if args.json:
         print(json.dumps(generation.as_json()))
     return cut_short(f"after {len(text.tokens)} tokens") if interrupted else 0

@@ -18,6 +18,7 @@ from wafer_triton.device.dtype import BYTES, TILES, WEIGHTS
 from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.errors import MOST, ConfigError, printable
 from wafer_triton.text.files import listed
+from wafer_triton.text.table import Table
 
 if TYPE_CHECKING:
     from wafer_triton.emulate.executor import Executor
@@ -292,16 +293,21 @@ def people(args: argparse.Namespace) -> TextIO:
     return sys.stderr if args.json else sys.stdout
 
 
-def tell(args: argparse.Namespace, answer: Any, *texts: str) -> int:
+def tell(args: argparse.Namespace, answer: Any, *texts: str | Table) -> int:
     """Print `texts` for people and, with `--json`, `answer` for programs; the exit code of a success."""
-    print(*map(printable, texts), sep="\n", file=people(args), flush=True)
+    stream = people(args)
+    for text in texts:
+        print(printable(text.on(stream) if isinstance(text, Table) else text), file=stream)
+    stream.flush()
     if args.json:
         print(json.dumps(_plain(answer), allow_nan=False))
     return 0
 
 
 def _plain(answer: Any) -> Any:
-    """Return an answer with null for numbers that are not finite, which JSON does not have."""
+    """Return an answer as JSON has it: a table as its records, null for numbers that are not finite."""
+    if isinstance(answer, Table):
+        answer = answer.records
     if isinstance(answer, dict):
         return {name: _plain(value) for name, value in answer.items()}
     if isinstance(answer, list | tuple):

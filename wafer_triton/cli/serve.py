@@ -21,6 +21,8 @@ from wafer_triton.cli.serving import (
 )
 from wafer_triton.errors import ConfigError
 from wafer_triton.text.progress import CHUNK_SECONDS
+from wafer_triton.text.quantity import PREDICTED, Legend, unit
+from wafer_triton.text.table import Table
 
 if TYPE_CHECKING:
     from wafer_triton.serve.policies import Policy
@@ -62,7 +64,7 @@ def serve(args: argparse.Namespace) -> int:
     notes = [f"refused: {len(refused):,} requests; of the first: {refused[0]}"] if refused else []
     notes += [ordered] if ordered else []
     answer = asdict(found) | {"sizes": sizes(times), "policy": named(policy), "files": files, "events": run.events}
-    return tell(args, answer, text_of(args, times, policy, found), *notes, *(f"written: {name}" for name in files))
+    return tell(args, answer, *texts_of(args, times, policy, found), *notes, *(f"written: {name}" for name in files))
 
 
 def prompts_and_chunks(requests: list[Request], policy: Policy) -> int:
@@ -116,40 +118,24 @@ def named(policy: Policy) -> dict[str, Any]:
     return {"organisation": policy.organisation.name, "chunk": policy.chunk} | asdict(policy.organisation)
 
 
-def text_of(args: argparse.Namespace, times: Priced, policy: Policy, found: Report) -> str:
+def texts_of(args: argparse.Namespace, times: Priced, policy: Policy, found: Report) -> list[str | Table]:
     """Return the figures for people."""
-    from wafer_triton.draw.tables import table
-    from wafer_triton.text.quantity import PREDICTED, quantity
-
-    size = sizes(times)
+    size, legend = sizes(times), Legend(type(found))
     head = (
         f"{times.block.shape.name} on {times.device.name}, policy {policy.organisation.name}, {PREDICTED}: prefill on "
         f"{size['prefill_regions']} x {size['prefill_mesh']} cores, decode on {size['decode_regions']} x "
         f"{size['decode_mesh']}, up to {times.batch} sequences, {size['cache_tokens']:,} tokens of cache"
+        + (f", SLO {args.slo}" if args.slo is not None else "")
     )
-    names = ("mean", "p50", "p90", "p99")
-    latencies = {"TTFT": found.ttft, "TPOT": found.tpot, "ITL": found.itl, "end to end": found.e2e}
-    first = table(("", *names), [(name, *(quantity(each[key], "s") for key in names))
-                                 for name, each in latencies.items()])  # fmt: skip
-    rows = [
-        ("requests", f"{found.finished:,} served, {found.refused:,} refused, {found.preempted:,} times preempted"),
-        ("throughput", f"{found.requests_per_second:.4g} requests/s, {found.tokens_per_second:,.0f} tokens/s"),
-        ("most that wait", f"{found.most_waiting:,}"),
-        ("cache in use", f"{100 * found.kv_mean:.1f} % on average, {100 * found.kv_peak:.1f} % at most"),
-        ("busy", ", ".join(f"{name} {100 * share:.1f} %" for name, share in found.busy.items())),
-        ("energy", f"{found.joules_per_token:.4g} J a token"),
-        ("S-MBU", f"{100 * found.s_mbu:.3g} %"),
-    ]
-    if args.slo is not None:
-        rows.insert(2, ("goodput", f"{found.goodput:.4g} requests/s keep {args.slo}, {100 * found.good:.1f} % of all"))
-    over = [("from", "waiting", "running", "cache in use", "tokens/s", "J a token", "S-MBU")]
-    for one in found.course:
-        joules = "-" if math.isinf(one.joules_per_token) else f"{one.joules_per_token:.4g}"
-        over.append((quantity(one.start, "s"), f"{one.waiting:.1f}", f"{one.running:.1f}", f"{100 * one.kv:.1f} %",
-                     f"{one.tokens_per_second:,.0f}", joules, f"{100 * one.s_mbu:.3g} %"))  # fmt: skip
-    return "\n\n".join((head, first, table(("", ""), rows, left=2), table(over[0], over[1:])))
+    latencies = [{"latency": legend.label(name)} | getattr(found, name) for name in LATENCIES]
+    seconds = Legend(dict.fromkeys(latencies[0], unit("s")))
+    absent = (*LATENCIES, "course", *(("goodput", "good") if args.slo is None else ()))
+    figures = {name: value for name, value in vars(found).items() if name not in absent}
+    tables = Table(latencies, seconds), Table([figures], legend, upright=True), Table.of(found.course)
+    return [head, *(text for table in tables for text in ("", table))]
 
 
+LATENCIES = ("ttft", "tpot", "itl", "e2e")
 COMMANDS = (
     Command(
         "serve",

@@ -17,6 +17,7 @@ from wafer_triton.text.quantity import PREDICTED
 
 if TYPE_CHECKING:
     from wafer_triton.compare.grid import Over, Row
+    from wafer_triton.text.table import Table
 
 MOST_SHOWN = 60  # rows of a table for people; more are in the CSV alone
 # Columns of that table beside the parameters and `--show`, where an estimate has them.
@@ -135,11 +136,11 @@ def _first_figure(rows: list[Row], over: Over) -> str:
     return next((name for name in ("tokens_per_second", "shift_tokens") if name in row), list(row)[len(over)])
 
 
-def _tables(rows: list[Row], over: Over, shown: str, title: str) -> list[str]:
+def _tables(rows: list[Row], over: Over, shown: str, title: str) -> list[Table | str]:
     """Return the table of all rows with figures, or a line where they are too many to read; the CSV has all columns."""
     from wafer_triton.compare.grid import feasible, size
     from wafer_triton.compare.sweep import LEGEND
-    from wafer_triton.draw import tables
+    from wafer_triton.text.table import Table
 
     held = feasible(rows)
     if len(rows) > MOST_SHOWN:
@@ -148,7 +149,7 @@ def _tables(rows: list[Row], over: Over, shown: str, title: str) -> list[str]:
     said = [
         {name: LEGEND.asked(name, row[name]) if name in over else row.get(name) for name in columns} for row in held
     ]
-    return [tables.records(said, LEGEND, title=title)]
+    return [Table(said, LEGEND, title=title)]
 
 
 def _masked(rows: list[Row]) -> list[str]:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from wafer_triton.cli.cap import positive
 from wafer_triton.cli.options import Command, count, option, path, tell
 from wafer_triton.errors import ConfigError, DeviceError
-from wafer_triton.text.quantity import digits, numbered, quantity
+from wafer_triton.text.quantity import Legend, numbered, quantity, unit
+from wafer_triton.text.table import Table
 
 if TYPE_CHECKING:
     from wafer_triton.train.dies import Wafer
@@ -21,7 +22,6 @@ WORKLOAD = "gpt3-6.7b"  # that is planned unless another is given
 
 def plan_training(args: argparse.Namespace) -> int:
     """plan the training of a workload on wafers of dies, with every baseline beside it, in predicted wafer time"""
-    from wafer_triton.draw.tables import table
     from wafer_triton.train.planner import BASELINES, PLANNED, demand, plan
 
     device, work = wafer_of(args), workload_of(args)
@@ -36,12 +36,11 @@ def plan_training(args: argparse.Namespace) -> int:
         except ConfigError as error:
             failures[strategy.name] = str(error).split(": ", 1)[1]
     failures |= {each.strategy: each.why for each in plans if each.why}
-    heads = ("strategy", "step", "compute", "exposed", "re-shard", "HBM", "bubbles", "held", "power", "tokens/s", "x")
     rows = [_row(each, best) for each in plans if not each.why]
-    texts = [
-        table(heads, rows, title=f"{_title(best)}: a step, predicted on the wafer, and the HBM that a die holds"),
+    texts: list[str | Table] = [
+        Table(rows, LEGEND, title=f"{_title(best)}: a step, predicted on the wafer, and the HBM that a die holds"),
         *(f"{name} does not fit: {why}" for name, why in failures.items()),
-        table(
+        Table.rows(
             ("operator", "tuple", "placement"),
             [(name, str(own.split), str(own.placed)) for name, own in best.operators.items()],
             title=f"planned, {numbered(best.micro_batches, 'micro-batches')}, {_layers(best)}", left=3,
@@ -60,7 +59,8 @@ def plan_training(args: argparse.Namespace) -> int:
         f"over all tuples and rectangular placements"
     )
     answer = {"plans": [_answer(each) for each in plans], "does_not_fit": failures}
-    return tell(args, answer, "\n\n".join(texts))
+    spaced = [part for text in texts for part in ("", text)]
+    return tell(args, answer, *spaced[1:])
 
 
 def wafer_of(args: argparse.Namespace) -> Wafer:
@@ -107,16 +107,18 @@ def workload_of(args: argparse.Namespace) -> Any:
     return workload(whole, args.sequence, args.batch)
 
 
-def _row(each: TrainingPlan, best: TrainingPlan) -> tuple[str, ...]:
-    parts = [quantity(value, "s") for value in (each.seconds, *each.parts.values())]
-    return (
-        each.strategy, *parts, quantity(each.bytes, "B"), _power(each.watts),
-        digits(each.tokens_per_second), f"{each.seconds / best.seconds:.2f}",
-    )  # fmt: skip
+PARTS = ("compute", "exposed", "re-shard", "HBM", "bubbles")  # of a step
+LEGEND = Legend(
+    dict.fromkeys(("step", *PARTS), unit("s")),
+    {"held": unit("B"), "power": unit("W"), "tokens/s": unit("tokens/s"), "x": unit("x")},
+)
 
 
-def _power(watts: float) -> str:
-    return quantity(watts, "W") if watts < 1e3 else quantity(watts / 1e3, "kW")
+def _row(each: TrainingPlan, best: TrainingPlan) -> dict[str, Any]:
+    return {
+        "strategy": each.strategy, "step": each.seconds, **dict(zip(PARTS, each.parts.values(), strict=True)),
+        "held": each.bytes, "power": each.watts, "tokens/s": each.tokens_per_second, "x": each.seconds / best.seconds,
+    }  # fmt: skip
 
 
 def _title(best: TrainingPlan) -> str:

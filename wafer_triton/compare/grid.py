@@ -6,7 +6,6 @@ it. A row is a dictionary: the parameters of its point first, then the figures o
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from math import isfinite, prod
@@ -14,9 +13,10 @@ from os.path import exists
 from pathlib import Path
 from typing import Any
 
-from wafer_triton.errors import ConfigError, WaferError, writing
+from wafer_triton.errors import ConfigError, WaferError
 from wafer_triton.text.files import listed
 from wafer_triton.text.progress import Progress, silent
+from wafer_triton.text.table import Table
 
 REASON = "reason"  # the column of a row without figures
 MOST_POINTS = 10_000  # of a grid
@@ -74,13 +74,8 @@ def feasible(rows: Iterable[Row]) -> list[Row]:
 
 def write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Write rows as CSV, with a column for each name of any row; a row lacks nothing but its figures or its reason."""
-    names = dict.fromkeys(name for row in rows for name in row if name != REASON)
-    if any(REASON in row for row in rows):
-        names[REASON] = None
-    with writing(path), path.open("w", encoding="utf-8", newline="") as lines:
-        writer = csv.DictWriter(lines, list(names))
-        writer.writeheader()
-        writer.writerows(rows)
+    names = sorted(dict.fromkeys(name for row in rows for name in row), key=lambda name: name == REASON)
+    Table({name: row.get(name) for name in names} for row in rows).csv(path)
 
 
 def parsed(text: str) -> tuple[str, list[Any]]:

@@ -27,8 +27,8 @@ from wafer_triton.place.transfers import Scheduled
 from wafer_triton.schedule import rules, sram
 from wafer_triton.schedule.schedule import Schedule, once
 from wafer_triton.schedule.trees import default_groups, two_level
-from wafer_triton.text import notebook
-from wafer_triton.text.quantity import Legend, as_in, named, unit
+from wafer_triton.text.quantity import as_in, named, unit
+from wafer_triton.text.table import Table
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Cost(Counts):
         return {"compute": self.compute_cycles, "links": links, "hops": self.hop_cycles, "set-up": self.set_up_cycles}
 
     def _repr_html_(self) -> str:
-        return notebook.numbers("Cost, predicted on the wafer", asdict(self), Legend(Cost))
+        return Table.of(self, title="Cost, predicted on the wafer")._repr_html_()
 
 
 def price(schedule: Schedule, using: Constants | None = None) -> Cost:

@@ -28,8 +28,8 @@ from wafer_triton.errors import MOST, ShapeError, check_counts, shown
 from wafer_triton.schedule import rules, sram
 from wafer_triton.schedule.rounds import Exchange, Index, Local, Moves, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
-from wafer_triton.text import notebook
 from wafer_triton.text.quantity import Legend, unit
+from wafer_triton.text.table import Table
 
 Array = NDArray[np.int64]
 Loads = dict[str, Array]
@@ -78,7 +78,7 @@ class Account(Counts):
 
     def _repr_html_(self) -> str:
         values = {number.name: getattr(self, number.name) for number in fields(Account)}
-        return notebook.numbers("Account", values, Legend(Account))
+        return Table([values], Legend(Account), title="Account", upright=True)._repr_html_()
 
     def __mul__(self, times: float) -> Self:
         if type(times) is not int or not 0 <= times <= MOST:

@@ -12,8 +12,8 @@ from wafer_triton.cost.price import Prediction
 from wafer_triton.count.account import Account
 from wafer_triton.device import NUMBERS, PRESETS, Device
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.draw.tables import records, table
 from wafer_triton.text.quantity import EMULATED, PREDICTED, Legend, as_in, digits, named, unit
+from wafer_triton.text.table import Table
 
 if TYPE_CHECKING:
     from wafer_triton.place.regions import Region
@@ -108,59 +108,53 @@ def _own_numbers(device: Device) -> dict[str, Any]:
 LEGEND = Legend(Account, Cap, Prediction, Generation, {"sram_bytes": as_in(Device, "sram_bytes")})
 
 
-def generation_tables(generation: Generation) -> str:
+def generation_tables(generation: Generation) -> list[Table]:
     """Return the short tables under a generated text: counts, the emulation and, if there is one, the prediction."""
     device, account, settings = generation.mesh.device, generation.account, generation.settings
     kinds = Counter(str(region.mesh) for region in generation.regions)
     same = str(generation.prefill_mesh) == str(generation.mesh)
     sram_peak = LEGEND.shown("sram_peak_bytes", generation.sram_peak_bytes)
     columns = generation.mesh.cols // generation.head_groups
-    counted = (
-        ("device", f"{device.name}, {device.rows} x {device.cols} cores"),
-        (
-            "mesh",
-            f"{generation.mesh}{'' if same else f', prefill on {generation.prefill_mesh}'}, "
-            f"{settings['dtype']} tiles, {settings['accumulate']} sums",
-        ),
-        ("head groups", f"{generation.head_groups} in decode, of {columns} {'column' if columns == 1 else 'columns'}"),
-        *([("experts", f"{generation.experts}, in prefill")] if generation.experts else []),
-        ("exchange", f"{settings['exchange']}, {settings['backend']} backend"),
-        ("regions", f"{len(generation.regions)}: " + ", ".join(f"{times} of {mesh}" for mesh, times in kinds.items())),
-        ("SRAM peak", f"{sram_peak} of a core's {LEGEND.shown('sram_bytes', device.sram_bytes)}"),
-        ("rounds", digits(account.rounds)),
-        ("hops", f"{digits(account.hops)} on the critical path"),
-        ("bytes over links", LEGEND.shown("link_bytes", account.link_bytes)),
-    )
+    mesh = f"{generation.mesh}{'' if same else f', prefill on {generation.prefill_mesh}'}"
+    counted = {
+        "device": f"{device.name}, {device.rows} x {device.cols} cores",
+        "mesh": f"{mesh}, {settings['dtype']} tiles, {settings['accumulate']} sums",
+        "head groups": f"{generation.head_groups} in decode, of {columns} {'column' if columns == 1 else 'columns'}",
+        "experts": f"{generation.experts}, in prefill" if generation.experts else None,
+        "exchange": f"{settings['exchange']}, {settings['backend']} backend",
+        "regions": f"{len(generation.regions)}: " + ", ".join(f"{times} of {mesh}" for mesh, times in kinds.items()),
+        "SRAM peak": f"{sram_peak} of a core's {LEGEND.shown('sram_bytes', device.sram_bytes)}",
+        "rounds": digits(account.rounds),
+        "hops": f"{digits(account.hops)} on the critical path",
+        "bytes over links": LEGEND.shown("link_bytes", account.link_bytes),
+    }
     prompt, prefill = (
         LEGEND.shown("tokens", generation.prompt_tokens),
         LEGEND.shown("seconds", generation.prefill_seconds),
     )
     decode = LEGEND.shown("tokens_per_second", generation.tokens_per_second) if generation.steps else "no step"
-    emulated = (("emulated prefill", f"{prompt} in {prefill}"), ("emulated decode", decode))
-    tables = [
-        table(("", ""), counted, left=2),
-        table(("", ""), emulated, left=2, title=EMULATED),
-    ]
+    emulated = {"emulated prefill": f"{prompt} in {prefill}", "emulated decode": decode}
+    tables = [Table([counted], upright=True), Table([emulated], title=EMULATED, upright=True)]
     if generation.predicted:
         phases = [
             {"phase": f"predicted {SHOWN_PHASES.get(phase, phase)}"} | dict(values)
             for phase, values in generation.predicted.items()
         ]
-        tables.append(records(phases, LEGEND, title=PREDICTED, labels={"phase": ""}))
+        tables.append(Table(phases, LEGEND, title=PREDICTED))
     if generation.cap:
         shares = [
             {"phase": phase} | {name: values[name] for name in CAP if values[name] is not None}
             for phase, values in generation.cap.items()
         ]
-        tables.append(records(shares, LEGEND, title=f"shares of the device's peaks, {PREDICTED}", labels={"phase": ""}))
-    return "\n\n".join(tables)
+        tables.append(Table(shares, LEGEND, title=f"shares of the device's peaks, {PREDICTED}"))
+    return tables
 
 
 SHOWN_PHASES = {"replacement": "re-placement"}
 CAP = ("s_mbu", "mbu", "s_mfu", "mfu", "distinct_experts")
 
 
-def regions_table(regions: Iterable[Region]) -> str:
+def regions_table(regions: Iterable[Region]) -> Table:
     """Return a table of the regions of all blocks."""
     rows = []
     for number, region in enumerate(regions):
@@ -168,4 +162,4 @@ def regions_table(regions: Iterable[Region]) -> str:
         blocks = first if first == last else f"{first} to {last}"
         sram_peak = LEGEND.shown("sram_peak_bytes", region.sram_peak_bytes)
         rows.append((str(number), str(region.mesh.origin), str(region.mesh), sram_peak, blocks))
-    return table(("region", "origin", "cores", "SRAM peak", "blocks"), rows, title="regions", left=5)
+    return Table.rows(("region", "origin", "cores", "SRAM peak", "blocks"), rows, title="regions", left=5)

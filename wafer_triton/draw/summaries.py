@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wafer_triton.draw.tables import table
 from wafer_triton.errors import DrawError, article
 from wafer_triton.schedule.rounds import Round
 from wafer_triton.schedule.schedule import Schedule
+from wafer_triton.text.table import Table
 
 if TYPE_CHECKING:
     from wafer_triton.emulate.program import Program
@@ -63,7 +63,7 @@ def demand(schedule: Schedule) -> None:
         )
 
 
-def values(program: Program, buffer: str, core: tuple[int, int]) -> str:
+def values(program: Program, buffer: str, core: tuple[int, int]) -> Table:
     """Run a program; return a table of one core's tile of a buffer after every round that writes it.
 
     `core` is (row, column) of the logical mesh. Raises ShapeError for a buffer, MeshError for a core that is not there.
@@ -79,7 +79,7 @@ def values(program: Program, buffer: str, core: tuple[int, int]) -> str:
             tile = state[buffer].core(*core)
             rows.append((str(state.round), state.label or "-", *_cells(_figures(tile))))
     head = ("round", "step", *FIGURES, "first numbers")
-    return table(head, rows, title=f"{program.schedule.name}: {buffer} of core {core}", left=2)
+    return Table.rows(head, rows, title=f"{program.schedule.name}: {buffer} of core {core}", left=2)
 
 
 def _figures(tile: Any) -> list[float]:

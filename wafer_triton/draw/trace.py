@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from wafer_triton.count.account import Account, per_round
 from wafer_triton.device import Device
-from wafer_triton.draw.tables import cell, table
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.sram import spans
 from wafer_triton.text.quantity import Legend, as_in
+from wafer_triton.text.table import Table
 
 EACH = ("hops", "busiest_link_bytes", "flows", "macs")  # counts of a round
 ADDED = ("messages", "link_bytes")  # counts that add up over rounds
@@ -48,7 +48,7 @@ def trace(schedule: Schedule) -> Trace:
     )
 
 
-def rounds(schedule: Schedule) -> str:
+def rounds(schedule: Schedule) -> Table:
     """Return the rounds as a table: successive rounds alike in one row, their messages and bytes added up."""
     traced, mesh = trace(schedule), schedule.mesh
     counts = traced.counts | {"sram_bytes": traced.sram.sum(1)}
@@ -60,10 +60,9 @@ def rounds(schedule: Schedule) -> str:
         span = f"{numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else str(numbers[0])
         beside = " beside compute" if traced.overlaps[numbers].all() else ""
         values = dict(zip(of_a_round, each, strict=True)) | {name: counts[name][numbers].sum() for name in ADDED}
-        cells = (cell(name, LEGEND.label(name), int(value), LEGEND) for name, value in values.items())
-        rows.append((span, step or "-", axes + beside or "-", *cells))
-    head = ("rounds", "step", "moves along", *map(LEGEND.label, of_a_round + ADDED))
-    return table(head, rows, title=f"{schedule.name} on mesh {mesh} of {mesh.device.name}", left=3)
+        texts = {"rounds": span, "step": step or "-", "moves_along": axes + beside or "-"}
+        rows.append(texts | {name: int(value) for name, value in values.items()})
+    return Table(rows, LEGEND, title=f"{schedule.name} on mesh {mesh} of {mesh.device.name}")
 
 
 def held(schedule: Schedule) -> NDArray[np.int64]:

@@ -39,8 +39,7 @@ from wafer_triton.errors import (
 from wafer_triton.ops.executors import executor
 from wafer_triton.schedule.product import Recipe, Shape, clear_recipes, recipe
 from wafer_triton.schedule.schedule import Schedule, once
-from wafer_triton.text import notebook
-from wafer_triton.text.quantity import Legend
+from wafer_triton.text.table import Table
 
 Operand = Tensor | MeshTensor
 T = TypeVar("T")
@@ -134,9 +133,7 @@ class Record(Account):
         return Prediction.of(self.cost, self.device)
 
     def _repr_html_(self) -> str:
-        return super()._repr_html_() + notebook.numbers(
-            "Predicted on the wafer", self.predicted.as_json(), Legend(Prediction)
-        )
+        return super()._repr_html_() + Table.of(self.predicted, title="Predicted on the wafer")._repr_html_()
 
     def __str__(self) -> str:
         sent = f"{'between ranks':<15}{sum(self.rank_bytes):,} B in {len(self.rank_bytes)} rounds\n"

@@ -19,7 +19,7 @@ from wafer_triton.place.need import ENDS, block_names, decode_need, prefill_need
 from wafer_triton.schedule import decode as decode_blocks
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.block import Block
-from wafer_triton.text import notebook
+from wafer_triton.text.table import Table
 
 Needs = dict[str, sram.Need]  # by the kind of block
 Price = Callable[[Block, int, int], float]  # of a block, tokens a row, and how many of them at once
@@ -75,7 +75,7 @@ class Placement:
             for own in self.regions
         ]
         title = f"{len(self.regions)} regions on {self.decode.mesh.device.name}"
-        return notebook.table(title, rows, ("origin", "cores", "SRAM peak (B)", "blocks"))
+        return Table.rows(("origin", "cores", "SRAM peak (B)", "blocks"), rows, title=title)._repr_html_()
 
     def chunk(self, count: int) -> int:
         """Return the tokens that a row takes at once of a prompt of `count`; SramError names the longest that fits."""

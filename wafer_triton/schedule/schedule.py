@@ -13,7 +13,7 @@ from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError, shown
 from wafer_triton.schedule.repeat import Rounds, comings
 from wafer_triton.schedule.rounds import FAMILIES, Buffer
-from wafer_triton.text import notebook
+from wafer_triton.text.table import Table
 
 T = TypeVar("T")
 
@@ -47,8 +47,8 @@ class Schedule:
             (buffer.name, f"{buffer.tile} {buffer.dtype}", buffer.role, buffer.bytes)
             for buffer in self.buffers.values()
         )
-        buffers = notebook.table("buffers", held, ("name", "tile", "role", "bytes"))
-        return notebook.table(title, steps.items(), ("step", "rounds")) + buffers
+        buffers = Table.rows(("name", "tile", "role", "bytes"), held, title="buffers")
+        return Table.rows(("step", "rounds"), steps.items(), title=title)._repr_html_() + buffers._repr_html_()
 
 
 def once(find: Callable[[Schedule], T]) -> Callable[[Schedule], T]:

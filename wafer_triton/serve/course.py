@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from wafer_triton.cost.cap import peaks
+from wafer_triton.cost.cap import Cap, peaks
+from wafer_triton.cost.price import Prediction
 from wafer_triton.device import Device
 from wafer_triton.serve.workload import Request
+from wafer_triton.text.quantity import as_in, unit
 
 State = tuple[int, int, int]  # requests that wait, sequences in decode, cache entries a row in use
 INTERVALS = 10  # of the means of a run
@@ -104,14 +106,14 @@ class MeanInterval:
     the time in which decode worked, and 0 if it never did.
     """
 
-    start: float
-    end: float
-    waiting: float
-    running: float
-    kv: float
-    tokens_per_second: float
-    joules_per_token: float
-    s_mbu: float
+    start: float = field(metadata=unit("s", "from"))
+    end: float = field(metadata=unit("s", "to"))
+    waiting: float = field(metadata=unit("requests", "waiting requests"))
+    running: float = field(metadata=unit("sequences", "running sequences"))
+    kv: float = field(metadata=unit("%", "cache in use"))
+    tokens_per_second: float = field(metadata=unit("tokens/s", "tokens/s"))
+    joules_per_token: float = field(metadata=as_in(Prediction, "joules_per_token"))
+    s_mbu: float = field(metadata=as_in(Cap, "s_mbu"))
 
 
 def course(run: Run, pool: int, device: Device, dtype: str = "fp16") -> list[MeanInterval]:

@@ -6,20 +6,22 @@ time between two tokens of an answer, and E2E the time from arrival to the last 
 
 from __future__ import annotations
 
-import csv
 import math
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from wafer_triton.cost.cap import peaks
+from wafer_triton.cost.cap import Cap, peaks
+from wafer_triton.cost.price import Prediction
 from wafer_triton.device import Device
 from wafer_triton.device.dtype import dtype_name
-from wafer_triton.errors import ConfigError, ShapeError, check_counts, shown, writing
+from wafer_triton.errors import ConfigError, ShapeError, check_counts, shown
 from wafer_triton.serve.course import MeanInterval, Run, Served, course
+from wafer_triton.text.quantity import as_in, unit
+from wafer_triton.text.table import Table
 
 PERCENTILES = (50, 90, 99)
 UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -67,26 +69,26 @@ class Report:
     time in which a resource worked. `s_mbu` is over the time in which decode worked.
     """
 
-    requests: int
-    finished: int
-    refused: int
-    preempted: int
-    seconds: float  # from the first arrival to the last token
-    requests_per_second: float
-    tokens_per_second: float  # of answers
-    goodput: float
-    good: float
-    ttft: Latency
-    tpot: Latency
-    itl: Latency
-    e2e: Latency
-    most_waiting: int
-    kv_peak: float  # share of the cache's entries
-    kv_mean: float
-    busy: dict[str, float]
-    joules: float
-    joules_per_token: float
-    s_mbu: float
+    requests_per_second: float = field(metadata=unit("requests/s", "throughput"))
+    tokens_per_second: float = field(metadata=unit("tokens/s", "tokens of answers"))
+    goodput: float = field(metadata=unit("requests/s"))
+    good: float = field(metadata=unit("%", "requests that keep the SLO"))
+    requests: int = field(metadata=unit("requests"))
+    finished: int = field(metadata=unit("requests", "served"))
+    refused: int = field(metadata=unit("requests"))
+    preempted: int = field(metadata=unit("times"))
+    seconds: float = field(metadata=unit("s", "time"))  # from the first arrival to the last token
+    ttft: Latency = field(metadata=unit("s", "TTFT"))
+    tpot: Latency = field(metadata=unit("s", "TPOT"))
+    itl: Latency = field(metadata=unit("s", "ITL"))
+    e2e: Latency = field(metadata=unit("s", "end to end"))
+    most_waiting: int = field(metadata=unit("requests", "most that wait"))
+    kv_peak: float = field(metadata=unit("%", "cache in use at most"))  # share of the cache's entries
+    kv_mean: float = field(metadata=unit("%", "cache in use on average"))
+    busy: dict[str, float] = field(metadata=unit("%"))
+    joules: float = field(metadata=unit("J", "energy"))
+    joules_per_token: float = field(metadata=as_in(Prediction, "joules_per_token"))
+    s_mbu: float = field(metadata=as_in(Cap, "s_mbu"))
     course: list[MeanInterval]  # ten of equal length
 
 
@@ -169,14 +171,10 @@ COLUMNS = ("number", "arrival", "input", "output", "started", "first", "end", "p
 
 def write_csv(run: Run, path: str | Path) -> None:
     """Write a row for each request: its sizes, the seconds of its steps, how often it was preempted, why refused."""
-    path = Path(path)
-    with writing(path), path.open("w", encoding="utf-8", newline="") as lines:
-        writer = csv.writer(lines)
-        writer.writerow(COLUMNS)
-        writer.writerows(_row(one) for one in run.served)
+    Table.rows(COLUMNS, map(_row, run.served)).csv(Path(path))
 
 
-def _row(one: Served) -> Iterator[Any]:
+def _row(one: Served) -> tuple[Any, ...]:
     request = one.request
-    yield from (request.number, request.arrival, request.input, request.output)
-    yield from (one.started, one.first, one.end, one.preempted, one.refused)
+    sizes = request.number, request.arrival, request.input, request.output
+    return *sizes, one.started, one.first, one.end, one.preempted, one.refused

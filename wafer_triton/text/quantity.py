@@ -19,6 +19,7 @@ Metadata = Mapping[str, Any]
 # Units that change with the size of the number, the largest first; any other unit stays.
 SCALES: dict[str, tuple[tuple[float, str], ...]] = {
     "s": ((1, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")),
+    "W": ((1e3, "kW"), (1, "W")),
     "J": ((1, "J"), (1e-3, "mJ"), (1e-6, "uJ"), (1e-9, "nJ")),
     "B": ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")),
     "Hz": ((1e9, "GHz"), (1e6, "MHz"), (1, "Hz")),

@@ -38,7 +38,7 @@ from wafer_triton.schedule import sram
 from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Slot
 from wafer_triton.schedule.rules import Finding, findings, title
 from wafer_triton.schedule.schedule import Schedule
-from wafer_triton.text import notebook
+from wafer_triton.text.table import Table
 from wafer_triton.verify.intent import Intent
 from wafer_triton.verify.state import fault, given_buffers
 from wafer_triton.verify.values import values
@@ -72,7 +72,7 @@ class Verdict:
     def _repr_html_(self) -> str:
         said = "nothing found" if self.ok else f"{len(self.findings)} found"
         rows = ((finding.verdict, finding.round, finding.core, finding.message) for finding in self.findings)
-        return notebook.table(f"{self.schedule}: {said}", rows, () if self.ok else ("fault", "round", "core", "what"))
+        return Table.rows(("fault", "round", "core", "what"), rows, title=f"{self.schedule}: {said}")._repr_html_()
 
     def demand(self) -> None:
         """Raise ScheduleError for findings, with the first of them and the number of the others."""

@@ -1,0 +1,106 @@
+"""Tables: aligned and with units in a pipe, whole words at any width, CSV, and HTML with everything escaped."""
+
+import io
+import re
+
+import pytest
+
+from wafer_triton import estimate
+from wafer_triton.compare.algorithms import AlgorithmRow, compare_gemv
+from wafer_triton.cost.results import Kernel, Layered
+from wafer_triton.text.quantity import Legend, unit
+from wafer_triton.text.table import Table
+
+LEGEND = Legend(AlgorithmRow, Layered, Kernel)
+
+
+def test_columns_are_aligned():
+    assert str(Table.rows(("name", "B"), [("a", "1"), ("long name", "1,000")], title="sizes")).splitlines() == [
+        "sizes",
+        "name           B",
+        "----------------",
+        "a              1",
+        "long name  1,000",
+    ]
+
+
+def test_a_record_shows_a_field_a_line():
+    record = {"cycles": 2.0, "assumed": None, "steps": {"qkv": 12341.0}, "fits": True}
+    assert str(Table([record], LEGEND, title="decode", upright=True)).splitlines() == [
+        "decode",
+        "cycles                     2",
+        "cycles of a layer by step",
+        "  qkv                      12,340 cycles",
+        "fits                       yes",
+    ]
+
+
+def test_a_unit_stands_in_the_head_or_in_every_cell():
+    records = [{"rounds": 1, "sram_peak_bytes": 2048, "algorithm": "ring", "verdict": {"P": True, "L": False}}]
+    head, _, row = str(Table(records, Legend(AlgorithmRow))).splitlines()
+    assert head.split() == ["algorithm", "rounds", "SRAM", "peak", "PLMR"]
+    assert row.split() == ["ring", "1", "2", "KiB", "P", "-"]
+
+
+def test_cycles_of_counted_rows_are_called_predicted():
+    row = {"algorithm": "ring", "hops": 12345, "cycles": 2345.75}
+    without = {name: value for name, value in row.items() if name != "cycles"}
+    head, _, cells = str(Table([row], Legend(AlgorithmRow))).splitlines()
+    assert (re.split("  +", head)[-1], re.split("  +", cells)[-1]) == ("predicted cycles", "2,346")
+    assert "cycles" not in str(Table([without], Legend(AlgorithmRow)))
+
+
+def words(text):
+    return sorted(text.replace("-" * 8, " ").replace("---", " ").split())
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_a_table_on_a_terminal_breaks_between_words(width):
+    rows = [("mesh", "four exchanges with the neighbours in each direction, at the same time", "12 cycles")] * 3
+    rows += [("a", "short", "1,234,567 cycles")]
+    table = Table.rows(("algorithm", "what it does", "time"), rows, title="algorithms of a product", left=2)
+    shown = table.within(width)
+    assert max(map(len, shown.splitlines())) <= width
+    assert words(re.sub("-+", " ", shown)) == words(re.sub("-+", " ", str(table)))
+    assert "1,234,567 cycles" in shown, "a number stays beside its unit"
+    assert table.within(200) == str(table)
+
+
+def test_a_table_of_many_columns_stands_upright():
+    table = Table.of(compare_gemv(8, 64, 64, values=False), title="PLMR")
+    shown = table.within(80)
+    assert max(map(len, shown.splitlines())) <= 80 < max(map(len, str(table).splitlines()))
+    first = [line.split("  ")[0] for line in shown.splitlines()]
+    assert first[1] == "algorithm" and first[3:5] == ["rounds", "stages"] and first[-1] == "PLMR"
+    assert sorted(re.findall("ktree|ring|star", shown)) == ["ktree", "ring", "star"]
+
+
+def test_columns_that_no_width_holds_are_named():
+    records = [{"k": number, **{f"figure_{name}": 1.5 for name in range(8)}} for number in range(30)]
+    shown = Table(records, Legend({"k": unit(""), **{f"figure_{name}": unit("") for name in range(8)}})).within(40)
+    assert max(map(len, shown.splitlines())) <= 40
+    assert "too narrow for figure" in shown and len(shown.splitlines()) > 30
+
+
+def test_a_stream_that_is_no_terminal_gets_any_width(monkeypatch):
+    table = Table.rows(("a", "b"), [("word " * 30, "1")], left=2)
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setenv("COLUMNS", "50")
+    assert table.on(io.StringIO()) == str(table)
+    assert max(map(len, table.on(Terminal()).splitlines())) <= 50
+
+
+def test_csv_has_full_numbers_under_the_names_of_fields(tmp_path):
+    found = estimate.gemv(mesh=8, k=64, n=64)
+    Table.of([found, found]).csv(tmp_path / "a.csv")
+    head, *rows = (tmp_path / "a.csv").read_text().splitlines()
+    assert head.split(",") == list(vars(found)) and len(rows) == 2
+    assert float(rows[0].split(",")[0]) == found.cycles
+
+
+def test_a_number_that_is_not_finite_is_a_dash():
+    assert str(Table([{"cycles": float("inf")}], LEGEND)).splitlines()[-1].strip() == "-"
