@@ -14,14 +14,14 @@ import pytest
 
 from wafer_triton import estimate
 from wafer_triton.cost import constants, inference, layers, phases, search
-from wafer_triton.count import circuits, numbers, routes, traffic
+from wafer_triton.count import routes, traffic
 from wafer_triton.place import need, regions
 from wafer_triton.schedule import align, block, decode, gemm, product, reduce, trees
 
 MODULES = (
-    constants, inference, layers, circuits, numbers, need, regions, align, block, decode, gemm, product, reduce, trees,
+    constants, inference, layers, need, regions, align, block, decode, gemm, product, reduce, trees,
 )  # fmt: skip
-KEPT = (phases._KNOWN, routes._WAYS, traffic._UNITS)
+KEPT = (phases._KNOWN, routes._COLOURS, traffic._UNITS)
 SIZES = count(2048, 97)  # so far apart that tiles differ on most meshes
 PROMPTS = count(480, 97)  # as short as a plan takes them at once
 

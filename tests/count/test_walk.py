@@ -89,9 +89,9 @@ def check_counts(schedule: Schedule) -> None:
     for axis, lines in (("x", needed.x), ("y", needed.y)):
         for line in range(needed.per_core.shape[0 if axis == "x" else 1]):
             core = (lambda at, line=line: (line, at)) if axis == "x" else (lambda at, line=line: (at, line))
-            for circuit, _ in lines.of_line(line):
-                for at in range(circuit.span[0], circuit.span[1] + 1):
-                    found[core(at)].add((axis, core(circuit.sender), frozenset(map(core, circuit.receivers))))
+            for (start, to), colour in zip(lines.circuits, lines.colour[:, line], strict=True):
+                for at in range(min(start, *to), max(start, *to) + 1) if colour >= 0 else ():
+                    found[core(at)].add((axis, core(start), frozenset(map(core, to))))
     for router, own in found.items():
         assert own == touching.get(router, set()), f"{schedule.name}: circuits at router {router}"
         assert needed.per_core[router] == len(own), f"{schedule.name}: routes at router {router}"

@@ -192,9 +192,9 @@ def _colours(needed, row, col):
     along = ((needed.x, row, col), (needed.y, col, row))
     return [
         {
-            int(lines.colour[number, line])
-            for circuit, number in lines.of_line(line)
-            if circuit.span[0] <= at <= circuit.span[1]
+            int(colours[line])
+            for (start, to), colours in zip(lines.circuits, lines.colour, strict=True)
+            if colours[line] >= 0 and min(start, *to) <= at <= max(start, *to)
         }
         for lines, line, at in along
     ]

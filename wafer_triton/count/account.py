@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from wafer_triton import local
 from wafer_triton.count.counts import Counts
 from wafer_triton.count.runs import distinct_runs, stages
-from wafer_triton.count.spans import Sides, differences, lines_of, spans
+from wafer_triton.count.spans import Crossed, Sides, differences, lines_of
 from wafer_triton.count.times import Turn, Turns, all_times, occurrences
 from wafer_triton.count.traffic import Traffic
 from wafer_triton.errors import MOST, ShapeError, check_counts, shown
@@ -144,7 +144,7 @@ def _loads(schedule: Schedule, reader: _Reader) -> Loads:
     for axis, every in moved.items():
         if every:
             sides = Sides.of(mesh, axis)
-            logical = differences(mesh, axis, every, reader.spans)
+            logical = differences(reader.crossed, axis, every)
             physical = logical.reshape(2, sides.along + 1, -1, sides.fold_across).sum(3)
             for way, load in zip(WAYS[axis], physical.cumsum(1)[:, :-1], strict=True):
                 if load.any():
@@ -180,7 +180,7 @@ class _Reader:
 
     def __init__(self, schedule: Schedule) -> None:
         self.buffers, self.mesh = schedule.buffers, schedule.mesh
-        self.spans = cache(lambda moves: spans(moves, schedule.mesh))
+        self.crossed = Crossed(schedule.mesh)
         self.times = cache(Turn.all)
 
     def round(self, round_: Round, turns: Turns = ()) -> Account:
@@ -189,7 +189,7 @@ class _Reader:
         of_axis: dict[str, list[tuple[Exchange, int]]] = {}
         for exchange in round_.exchanges:
             moves, size = exchange.moves, self.buffers[exchange.src.buffer].slot_bytes(exchange.src)
-            tiles = self.spans(moves if moves.paired else moves.line)
+            tiles = self.crossed.of(moves)
             hops = max(hops, tiles.hops)
             link_bytes += size * lines_of(moves, self.mesh) * tiles.crossings
             of_axis.setdefault(exchange.axis, []).append((exchange, size))
@@ -220,7 +220,7 @@ class _Reader:
             sent[one.src] = sent[one.src] | sends_on if one.src in sent else sends_on
         senders = sum(np.count_nonzero(each, axis=1) for each in sent.values())
         messages = int(senders @ np.bincount(kinds, minlength=len(on)))
-        links = np.array([self.spans(one.moves.line).differences for one, _ in moved])
+        links = np.array([self.crossed.of(one.moves).differences for one, _ in moved])
         sizes, busiest, flows = np.array([size for _, size in moved]), list[Index](), 0
         fold = sides.fold_across
         for when in self.rows(turns) if fold > 1 and len(on) > 1 and turns else (np.arange(sides.across)[None],):
@@ -238,7 +238,7 @@ class _Reader:
         lines, ends, sizes = list[Index](), list[Index](), list[Index]()
         for one, size in moved:
             sent.setdefault(one.src, []).append(one.moves.senders.flat(self.mesh))
-            tiles = self.spans(one.moves if one.moves.paired else one.moves.line)
+            tiles = self.crossed.of(one.moves)
             own = tiles.line
             if own is None:
                 own = (np.arange(sides.across) if one.moves.lines is None else one.moves.lines)[:, None]

@@ -15,24 +15,70 @@ do the two overlap. Lines with the same circuits are coloured once, so a 720 x 7
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+import heapq
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wafer_triton.count.circuits import Lines, collect, groups_of, meeting
-from wafer_triton.count.numbers import circuits_of
+from wafer_triton.count.spans import Sides, different, on_lines, spans, starts
+from wafer_triton.count.times import Turn, Turns, in_order, occurrences
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import check_type
 from wafer_triton.schedule.repeat import Repeat, Section
-from wafer_triton.schedule.rounds import Exchange, Index, Round
+from wafer_triton.schedule.rounds import Index, Moves
 from wafer_triton.schedule.rules import Finding, title
 from wafer_triton.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
     from wafer_triton.schedule.repeat import Step
+
+
+Circuit = tuple[int, tuple[int, ...]]  # from a physical position of a line to ascending receivers
+Multicasts = dict[tuple[int, bytes], int]  # codes of circuits to several receivers, see `_codes`
+
+
+class Kind(NamedTuple):
+    """Lines that have the same circuits: the circuits' numbers and colours."""
+
+    lines: Index
+    circuits: Index
+    colours: Index
+    routers: Index  # circuits that touch each router of a line, and colours that suffice it, [2, along]
+
+
+@dataclass(frozen=True, eq=False)
+class Lines:
+    """The circuits along one axis, and the lines that have them."""
+
+    codes: Index  # of the circuits, see `_codes`
+    several: Multicasts
+    kinds: list[Kind]
+    sides: Sides
+
+    @cached_property
+    def circuits(self) -> list[Circuit]:
+        """All circuits by number."""
+        return _circuits(self.codes, self.several, self.sides.along)
+
+    @cached_property
+    def colour(self) -> Index:
+        """The colour of each circuit on each line (-1: it is not there), [circuits, lines]."""
+        colour = np.full((len(self.codes), self.sides.across // self.sides.fold_across), -1)
+        for kind in self.kinds:
+            colour[np.ix_(kind.circuits, kind.lines)] = kind.colours[:, None]
+        return colour
+
+    @property
+    def routers(self) -> Index:
+        """How many circuits touch each router, and how many colours suffice it, [2, lines, along]."""
+        found = np.zeros((2, self.sides.across // self.sides.fold_across, self.sides.along), np.int64)
+        for kind in self.kinds:
+            found[:, kind.lines] = kind.routers[:, None]
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,116 +96,175 @@ class Routes:
         """Colours at the fullest router."""
         return int(self.per_core.max())
 
-    def of(self, exchange: Exchange) -> Index:
-        """Return the colour of every message of an exchange, in the order of `Moves.ends`; -1 inside one core."""
-        x = exchange.axis == "x"
-        lines = self.x if x else self.y
-        fold, fold_across = self.mesh.fold[::-1] if x else self.mesh.fold
-        groups = groups_of(exchange, self.mesh)
-        found = list[Index]()
-        for at, send, recv in groups:
-            colours = np.full((len(at), len(recv)), -1, np.int64)
-            for sender, circuit in circuits_of(send, recv, fold).items():
-                mine = (send == sender) & (recv // fold != circuit.sender)
-                own = lines.colour[lines.circuits[circuit], at // fold_across]
-                colours[:, mine] = (own if x else self.colours - 1 - own)[:, None]
-            found.append(colours[:, recv >= 0].ravel())
-        return np.concatenate(found)
-
-    def table(self, colour: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """Return each router's configuration for a colour, [rows, cols] of side bits: words come from, words go to."""
-        come, go = (np.zeros((self.mesh.rows, self.mesh.cols), np.uint8) for _ in range(2))
-        for axis, lines, own in (("x", self.x, colour), ("y", self.y, self.colours - 1 - colour)):
-            for circuit, number in lines.circuits.items():
-                for line in np.flatnonzero(lines.colour[number] == own):
-                    for router in range(circuit.span[0], circuit.span[1] + 1):
-                        core = (line, router) if axis == "x" else (router, line)
-                        come[core], go[core] = circuit.at(router, axis)
-        return come, go
-
-    def exceeds(self, limit: int) -> tuple[tuple[int, int], int]:
-        """Return the fullest core and the round of its first route over `limit`, else of its last route."""
-        row, col = (int(side) for side in np.unravel_index(self.per_core.argmax(), self.per_core.shape))
-        rounds = [
-            int(lines.first[number, line])
-            for lines, line, at in ((self.x, row, col), (self.y, col, row))
-            for circuit, number in lines.of_line(line)
-            if circuit.span[0] <= at <= circuit.span[1]
-        ]
-        return (row, col), sorted(rounds)[min(limit, len(rounds) - 1)]
-
 
 def routes(schedule: Schedule, relayed: bool = False) -> Routes:
     """Return the routes of a schedule; with `relayed` each message goes from core to core in software."""
     check_type("routes: relayed", relayed, bool)
-    mesh = schedule.mesh
-    x, along_x, top_x = collect(schedule, "x", relayed).coloured(mesh.rows, mesh.cols)
-    y, along_y, top_y = collect(schedule, "y", relayed).coloured(mesh.cols, mesh.rows)
-    return Routes(mesh, x, y, along_x + along_y.T, int((top_x + top_y.T).max()))
+    mesh, moved = schedule.mesh, dict[str, set[tuple[Moves, Turns]]](x=set(), y=set())
+    for round_, turns in occurrences(schedule.rounds.steps):
+        for one in round_.exchanges:
+            moved[one.axis].add((one.moves, turns))
+    first_fit = cache(_first_fit)
+    x, y = (_lines(mesh, axis, own, relayed, first_fit) for axis, own in moved.items())
+    per_core, top = x.routers + y.routers.transpose(0, 2, 1)
+    return Routes(mesh, x, y, per_core, int(top.max()))
 
 
 def colours(schedule: Schedule) -> int:
-    """Return the number of colours of `routes(schedule)`; lines that move alike are counted once."""
-    alike = schedule.mesh.shape, schedule.mesh.fold, frozenset(_ways(schedule.rounds.steps, None))
-    if alike not in _WAYS:
-        if len(_WAYS) >= 4096:
-            _WAYS.clear()
-        _WAYS[alike] = _colours(schedule)
-    return _WAYS[alike]
-
-
-def _ways(steps: Iterable[Step], turning: tuple[bytes, int] | None) -> Iterator[Hashable]:
-    """Yield the moves of the messages, and the rows that change so many times."""
-    for step in steps:
-        if isinstance(step, Repeat):
-            yield from _ways(step.steps, turning if step.rows is None else (step.rows.tobytes(), step.times))
-        elif isinstance(step, Section):
-            yield step.moves, turning
-        else:
-            yield from ((one.moves, turning) for one in step.exchanges)
-
-
-def _colours(schedule: Schedule) -> int:
-    mesh, moves = schedule.mesh, dict[str, list[Exchange]](x=[], y=[])
-    for one, turning in _exchanges(schedule.rounds.steps, None):
-        everywhere = one.lines is None
-        if one.lines is not None and one.axis == "x" and turning is not None:
-            everywhere = bool((turning.first_time(one.lines) < turning.times).all())
-        if one.moves.paired or not everywhere:
-            tops = (
-                collect(schedule, "x").top(mesh.rows, mesh.cols),
-                collect(schedule, "y").top(mesh.cols, mesh.rows),
-            )
-            return int((tops[0] + tops[1].T).max())
-        moves[one.axis].append(one)
-    return meeting(moves["x"], mesh.fold[1], mesh.cols) + meeting(moves["y"], mesh.fold[0], mesh.rows)
-
-
-def _exchanges(steps: Iterable[Step], turning: Repeat | None) -> Iterator[tuple[Exchange, Repeat | None]]:
-    """Yield the exchanges of each round with the repetition that changes rows; sections that move alike give one."""
-    seen = set[Hashable]()
-    for step in steps:
-        if isinstance(step, Repeat):
-            yield from _exchanges(step.steps, turning if step.rows is None else step)
-        elif not isinstance(step, Section) or step.moves not in seen:
-            if isinstance(step, Section):
-                seen.add(step.moves)
-            for round_ in (step,) if isinstance(step, Round) else step.rounds:
-                yield from ((one, turning) for one in round_.exchanges)
+    """Return the number of colours of `routes(schedule)`."""
+    alike = schedule.mesh.shape, schedule.mesh.fold, frozenset(_ways(schedule.rounds.steps, ()))
+    if alike not in _COLOURS:
+        if len(_COLOURS) >= 4096:
+            _COLOURS.clear()
+        _COLOURS[alike] = routes(schedule).colours
+    return _COLOURS[alike]
 
 
 # Colours of a mesh by its messages.
-_WAYS: dict[tuple[tuple[int, int], tuple[int, int], frozenset[Hashable]], int] = {}
+_COLOURS: dict[tuple[tuple[int, int], tuple[int, int], frozenset[Hashable]], int] = {}
 
 
-def excess(schedule: Schedule, needed: Routes | None = None) -> Finding | None:
-    """Return a finding if the routes, `needed` or the schedule's own, are more than its device has; else None."""
-    needed, device = needed or routes(schedule), schedule.mesh.device
+def _ways(steps: Iterable[Step], turns: Turns) -> Iterator[Hashable]:
+    """Yield the moves of the messages, and the turns of the rows."""
+    for step in steps:
+        if isinstance(step, Repeat):
+            yield from _ways(
+                step.steps, turns if step.rows is None else (Turn(step.rows.tobytes(), step.times), *turns)
+            )
+        elif isinstance(step, Section):
+            yield step.moves, turns
+        else:
+            yield from ((one.moves, turns) for one in step.exchanges)
+
+
+def _lines(
+    mesh: Mesh, axis: str, moved: Iterable[tuple[Moves, Turns]], relayed: bool,
+    first_fit: Callable[[bytes, bytes, int], tuple[Index, Index]],
+) -> Lines:  # fmt: skip
+    """Return the circuits of moves along an axis; lines with the same moves are coloured once."""
+    sides = Sides.of(mesh, axis)
+    every = on_lines(sides, ((one, turns, 1) for moves, turns in moved for one in _each_line(moves)))
+    several: Multicasts = {}
+    codes = [_codes(line, mesh, several, relayed) for line in every]
+    has = np.zeros((len(codes), sides.across // sides.fold_across), bool)
+    for own, weights in zip(has, every.values(), strict=True):
+        own[:] = weights.reshape(-1, sides.fold_across).any(1)
+    alike: dict[bytes, list[int]] = {}
+    for line, held in enumerate(np.ascontiguousarray(has.T)):
+        alike.setdefault(held.tobytes(), []).append(line)
+    used = different(np.concatenate([np.zeros(0, np.int64), *codes]))
+    low, high = np.sort(np.divmod(used, sides.along), axis=0)
+    for (start, to), number in zip(several, np.searchsorted(used, [*several.values()]), strict=True):
+        ends = np.frombuffer(to, np.int64)
+        low[number], high[number] = min(start, ends[0]), max(start, ends[-1])
+    kinds = list[Kind]()
+    for patterns, lines in alike.items():
+        here = [codes[number] for number in np.flatnonzero(np.frombuffer(patterns, bool))]
+        if here:
+            numbers = np.searchsorted(used, different(np.concatenate(here)))
+            numbers = numbers[np.lexsort((high[numbers], low[numbers]))]
+            kinds.append(
+                Kind(np.array(lines), numbers, *first_fit(low[numbers].tobytes(), high[numbers].tobytes(), sides.along))
+            )
+    return Lines(used, several, kinds, sides)
+
+
+def _each_line(moves: Moves) -> Iterator[Moves]:
+    """Yield moves that are not paired: those of each line that has its own."""
+    if not moves.paired or moves.lines is None:
+        yield moves
+        return
+    first = starts(moves.lines).tolist()
+    for begin, end in zip(first, [*first[1:], len(moves.lines)], strict=True):
+        yield Moves(moves.axis, moves.send[begin:end], moves.recv[begin:end], moves.lines[begin : begin + 1])
+
+
+def _codes(line: Moves, mesh: Mesh, several: Multicasts, relayed: bool) -> Index:
+    """Return a code for each circuit of a line's moves: start * along + receiver, or beyond all these a multicast's.
+
+    A tile that stays in its physical core needs no circuit.
+    """
+    sides = Sides.of(mesh, line.axis)
+    if relayed:
+        up, down = (np.flatnonzero(way) for way in spans(line, mesh).differences.reshape(2, -1).cumsum(1))
+        return np.concatenate([up * sides.along + up + 1, down * sides.along + down - 1])
+    order = np.argsort(line.send, kind="stable")
+    send, start, end = line.send[order], line.send[order] // sides.fold, line.recv[order] // sides.fold
+    goes = start != end
+    if not goes.all():
+        send, start, end = send[goes], start[goes], end[goes]
+    first = starts(send)
+    codes, last = start[first] * sides.along + end[first], np.append(first[1:], len(send))
+    for number in np.flatnonzero(last - first > 1).tolist():
+        receivers = end[first[number] : last[number]]
+        receivers = receivers[starts(receivers)] if sides.fold > 1 else receivers
+        if len(receivers) > 1:
+            circuit = int(start[first[number]]), receivers.tobytes()
+            codes[number] = several.setdefault(circuit, sides.along**2 + len(several))
+    return codes
+
+
+def _circuits(codes: Index, several: Multicasts, along: int) -> list[Circuit]:
+    """Return the circuits of codes."""
+    multicasts = {code: (start, tuple(np.frombuffer(to, np.int64).tolist())) for (start, to), code in several.items()}
+    return [multicasts.get(code) or (code // along, (code % along,)) for code in codes.tolist()]
+
+
+def _first_fit(lows: bytes, highs: bytes, along: int) -> tuple[Index, Index]:
+    """Return the colours of a line's circuits by left ends, and `Kind.routers`."""
+    low, high = (np.frombuffer(end, np.int64) for end in (lows, highs))
+    chosen, free, busy, used = list[int](), list[int](), list[tuple[int, int]](), 0
+    top = np.zeros(along, np.int64)
+    for first, last in zip(low.tolist(), high.tolist(), strict=True):
+        while busy and busy[0][0] < first:
+            heapq.heappush(free, heapq.heappop(busy)[1])
+        number = heapq.heappop(free) if free else used
+        used = max(used, number + 1)
+        heapq.heappush(busy, (last, number))
+        chosen.append(number)
+    colours = np.array(chosen, np.int64)
+    for number in np.argsort(colours, kind="stable").tolist():
+        top[low[number] : high[number] + 1] = colours[number] + 1
+    begun, ended = (np.bincount(end, minlength=along + 1)[:along] for end in (low, high + 1))
+    return colours, np.stack([(begun - ended).cumsum(), top])
+
+
+def excess(schedule: Schedule) -> Finding | None:
+    """Return a finding if the routes of a schedule are more than its device has, else None.
+
+    It names the fullest core, and the round of its first route over the limit, else of its last route.
+    """
+    needed, device = routes(schedule), schedule.mesh.device
     if device.routes is None or needed.colours <= device.routes:
         return None
-    core, number = needed.exceeds(device.routes)
+    row, col = (int(side) for side in np.unravel_index(needed.per_core.argmax(), needed.per_core.shape))
+    number = _beyond(schedule, (row, col), device.routes)
     message = (
-        f"{title(schedule, number)}: core {core} needs {needed.maximum} routes, the mesh {needed.colours} colours in "
-        f"all; {device.name} has {device.routes}"
+        f"{title(schedule, number)}: core {row, col} needs {needed.maximum} routes, the mesh {needed.colours} colours "
+        f"in all; {device.name} has {device.routes}"
     )
-    return Finding("routes", message, number, core)
+    return Finding("routes", message, number, (row, col))
+
+
+def _beyond(schedule: Schedule, core: tuple[int, int], limit: int) -> int:
+    """Return the round that brings a core its first route over the limit, or else its last one."""
+    mesh, several = schedule.mesh, Multicasts()
+    rows, cols = (np.arange(fold * at, fold * at + fold) for fold, at in zip(mesh.fold, core, strict=True))
+
+    @cache
+    def touching(line: Moves) -> set[tuple[str, Circuit]]:
+        circuits = _circuits(_codes(line, mesh, several, False), several, Sides.of(mesh, line.axis).along)
+        at = core[1] if line.axis == "x" else core[0]
+        return {(line.axis, (start, to)) for start, to in circuits if min(start, *to) <= at <= max(start, *to)}
+
+    met, last = set[tuple[str, Circuit]](), 0
+    for number, round_, own in in_order(schedule.rounds.steps, rows):
+        before = len(met)
+        for line in (line for one in round_.exchanges for line in _each_line(one.moves)):
+            if line.lines is None or np.isin(line.lines, own if line.axis == "x" else cols).any():
+                met |= touching(line.line)
+        if len(met) > before:
+            last = number
+        if len(met) > limit:
+            break
+    return last

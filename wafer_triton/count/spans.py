@@ -8,7 +8,7 @@ one. Sums are kept as differences from link to link, so a move costs the same ho
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -75,7 +75,7 @@ def spans(moves: Moves, mesh: Mesh) -> Spans:
     sender = moves.send if moves.lines is None or not moves.paired else moves.lines * length + moves.send
     order = np.argsort(sender, kind="stable")
     sender, end = sender[order], moves.recv[order] // sides.fold
-    first = np.flatnonzero(np.append(True, sender[1:] != sender[:-1])[: sender.size])
+    first = starts(sender)
     line, position = np.divmod(sender[first], length)
     start = position // sides.fold
     low, high = (far.reduceat(end, first) if first.size else end for far in (np.minimum, np.maximum))
@@ -87,6 +87,34 @@ def spans(moves: Moves, mesh: Mesh) -> Spans:
         np.concatenate([start[up], low[down]]),
         np.concatenate([high[up], start[down]]),
     )
+
+
+class Crossed(dict[object, Spans]):
+    """The spans of moves on one mesh, each read once."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        super().__init__()
+        self.mesh = mesh
+
+    def of(self, moves: Moves) -> Spans:
+        """Return the spans of some moves: of each of their lines, if they are not paired."""
+        key = moves if moves.paired else moves.content[:3]  # but for the lines
+        if key not in self:
+            self[key] = spans(moves, self.mesh)
+        return self[key]
+
+
+def starts(ordered: Index) -> Index:
+    """Return where the runs of equal numbers start."""
+    begins = np.ones(ordered.size, bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=begins[1:])
+    return begins.nonzero()[0]
+
+
+def different(numbers: Index) -> Index:
+    """Return the different ones of some numbers, ascending."""
+    ordered = np.sort(numbers)  # which is sooner done than `np.unique`
+    return ordered[starts(ordered)]
 
 
 def lines_of(moves: Moves, mesh: Mesh) -> int:
@@ -101,33 +129,31 @@ def on_lines(sides: Sides, moved: Iterable[tuple[Moves, Turns, int]]) -> dict[Mo
 
     The moves are along one axis, and not paired. Mesh rows turn, so only lines along x do.
     """
-    in_turn = defaultdict[Turns, dict[Moves, Index]](dict)
+    in_turn = defaultdict[Turns, dict[object, tuple[Moves, Index]]](dict)
     for moves, turns, weight in moved:
-        if moves.axis == "y":
+        if turns and moves.axis == "y":
             turns, weight = (), weight * all_times(turns)
-        own = in_turn[turns]
-        if moves.line not in own:
-            own[moves.line] = np.zeros(sides.across, np.int64)
-        own[moves.line][slice(None) if moves.lines is None else moves.lines] += weight
+        own, ends = in_turn[turns], moves.content[1:3]
+        if ends not in own:
+            own[ends] = moves.line, np.zeros(sides.across, np.int64)
+        own[ends][1][slice(None) if moves.lines is None else moves.lines] += weight
     total: dict[Moves, Index] = {}
-    for turns, own in in_turn.items():
-        for line, weights in zip(own, spread(turns, np.stack([*own.values()], 1)).T, strict=True):
+    for turns, alike in in_turn.items():
+        lines, every = zip(*alike.values(), strict=True)
+        for line, weights in zip(lines, spread(turns, np.stack(every, 1)).T if turns else every, strict=True):
             total[line] = total[line] + weights if line in total else weights
     return total
 
 
-def differences(
-    mesh: Mesh, axis: str, moved: Iterable[tuple[Moves, Turns, int]], read: Callable[[Moves], Spans]
-) -> Index:
+def differences(crossed: Crossed, axis: str, moved: Iterable[tuple[Moves, Turns, int]]) -> Index:
     """Return the differences of all logical lines for moves along an axis with their weights: [2, along + 1, across].
 
-    Their `cumsum` along the line is the sum of weights over each link, by its sending core. `read` is `spans` on this
-    mesh.
+    Their `cumsum` along the line is the sum of weights over each link, by its sending core.
     """
-    every, sides = list(moved), Sides.of(mesh, axis)
+    every, sides = list(moved), Sides.of(crossed.mesh, axis)
     whole = np.zeros((2 * sides.along + 2, sides.across), np.int64)
     for line, weights in on_lines(sides, (each for each in every if not each[0].paired)).items():
-        own = read(line).differences
+        own = crossed.of(line).differences
         at = np.flatnonzero(own)
         whole[at] += own[at, None] * weights
     in_turn = defaultdict[Turns, Index](lambda: np.zeros_like(whole), {(): whole})
@@ -135,7 +161,7 @@ def differences(
         if moves.paired:
             if axis == "y":
                 turns, weight = (), weight * all_times(turns)
-            tiles = read(moves)
+            tiles = crossed.of(moves)
             assert tiles.line is not None
             for end, sign in zip(tiles.ends, (1, -1), strict=True):
                 np.add.at(in_turn[turns], (end, tiles.line), sign * weight)

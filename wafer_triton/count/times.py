@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -56,7 +57,7 @@ def occurrences(steps: Iterable[Step], turns: Turns = ()) -> Counter[tuple[Round
 
 def all_times(turns: Turns) -> int:
     """Return how often a round comes in its turns."""
-    return int(np.prod([turn.times for turn in turns], dtype=np.int64))
+    return prod(turn.times for turn in turns)
 
 
 def spread(turns: Turns, weights: Index) -> Index:
@@ -69,3 +70,18 @@ def spread(turns: Turns, weights: Index) -> Index:
                 total, back = weights + total[before], back[before]
         weights = total
     return weights
+
+
+def in_order(steps: Iterable[Step], rows: Index, number: int = 0) -> Iterator[tuple[int, Round, Index]]:
+    """Yield all rounds of the first time of loops with their numbers, and the rows that do there what `rows` do."""
+    for step in steps:
+        if isinstance(step, Repeat):
+            now = rows
+            for _ in range(step.times):
+                yield from in_order(step.steps, now, number)
+                number += step.each
+                now = now if step.rows is None else np.argsort(step.rows)[now]
+        else:
+            rounds = (step,) if isinstance(step, Round) else step.rounds
+            yield from ((number + more, round_, rows) for more, round_ in enumerate(rounds))
+            number += len(rounds)

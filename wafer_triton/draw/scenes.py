@@ -18,8 +18,7 @@ from wafer_triton import local
 from wafer_triton.compare.operations import judged
 from wafer_triton.cost.price import Prediction, intervals, price
 from wafer_triton.count.account import Account, account, link_loads, per_round
-from wafer_triton.count.circuits import Lines
-from wafer_triton.count.routes import routes
+from wafer_triton.count.routes import Lines, routes
 from wafer_triton.draw.summaries import FIGURES, Summaries, Values
 from wafer_triton.draw.tiles import moving
 from wafer_triton.draw.trace import ADDED, EACH
@@ -210,7 +209,8 @@ def _routes(schedule: Schedule) -> Plain:
     needed = routes(schedule)
 
     def plain(lines: Lines) -> list[list[Any]]:
-        return [[*circuit.span, lines.colour[number].tolist()] for circuit, number in lines.circuits.items()]
+        ends = ((min(start, *to), max(start, *to)) for start, to in lines.circuits)
+        return [[*span, colours] for span, colours in zip(ends, lines.colour.tolist(), strict=True)]
 
     return {"colours": needed.colours, "x": plain(needed.x), "y": plain(needed.y)}
 
