@@ -13,13 +13,12 @@ from functools import cache, partial
 from math import prod
 from typing import Any, NamedTuple
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from wafer_triton.kernels import tuning
 from wafer_triton.kernels._common import Operand, block, start, warps
+from wafer_triton.kernels.untimed import fastest
 from wafer_triton.local import find
 
 PROGRAMS = 60_000  # of a launch at most: each takes at least 0.6 ns of the GPU's time (measured on an H200)
@@ -32,7 +31,7 @@ class FusedOp(NamedTuple):
 
     `sums`: it adds in an order that depends on its warps, as products of 64 rows do. `rounds`: it rounds every
     product, so none may be fused with an addition. `elements`: the size of a core's block, if the body takes P.CORES
-    cores at once; else 0. `ways` are sizes and warps to choose from, all with the same bits.
+    cores at once; else 0.
     """
 
     body: Any
@@ -43,7 +42,6 @@ class FusedOp(NamedTuple):
     rounds: bool = False
     num_stages: int = 3
     elements: int = 0
-    ways: tuple[dict[str, int], ...] = ()
 
     def sized(self, **sizes: int) -> FusedOp:
         """Return the op with other sizes; `elements` follows the sizes of its block."""
@@ -148,8 +146,12 @@ def given(ops: Sequence[FusedOp], grid: Grid) -> tuple[tuple[Any, ...], tuple[An
 
 def launch(ops: Sequence[FusedOp], cores: Tensor, among: Sequence[FusedOp] = (), grid: Grid | None = None) -> None:
     """Run the ops, in their order, on every core that the int32 tensor `cores` lists; `among` as in `options`."""
+    run([fastest(op, cores) for op in ops], cores, among, grid)
+
+
+def run(ops: Sequence[FusedOp], cores: Tensor, among: Sequence[FusedOp] = (), grid: Grid | None = None) -> None:
+    """Run the ops as `launch` does, with their own sizes and warps."""
     count = cores.numel()
-    ops = [settled(op, cores) for op in ops]
     grid = grid_of(ops, count) if grid is None else grid
     held = max((op.elements for op in ops), default=0) * grid.together if grid.together > 1 else 0
     start(
@@ -157,27 +159,6 @@ def launch(ops: Sequence[FusedOp], cores: Tensor, among: Sequence[FusedOp] = (),
         BODIES=tuple(op.body for op in ops), SOURCE=source(ops), CORES=grid.together, LOOPS=grid.loops,
         **options(ops, min(4, max(1, held // 1024)), among),
     )  # fmt: skip
-
-
-def settled(op: FusedOp, cores: Tensor) -> FusedOp:
-    """Return the op with the sizes and warps that are fastest on this GPU; without one, with the first."""
-    if len(op.ways) < 2 or cores.numel() > FEW:
-        return op
-
-    def chosen(way: dict[str, int]) -> FusedOp:
-        sizes = {name: size for name, size in way.items() if name != "num_warps"}
-        return op.sized(**sizes)._replace(num_warps=way["num_warps"], ways=())
-
-    def trial(way: dict[str, int]) -> None:
-        out, *others = op.args
-        if not spare:
-            spare.append(torch.empty_like(out.tensor))
-        launch([chosen(way)._replace(args=(out._replace(tensor=spare[0]), *others))], cores, grid=Grid())
-
-    spare: list[Tensor] = []  # a trial leaves the op's own output as it is
-    sizes = [f"{name}{size.value}" for name, size in zip(op.sizes._fields, op.sizes, strict=True) if name in "MKN"]
-    key = ("product", cores.numel(), *sizes, *(str(x.tensor.dtype) for x in op.args if isinstance(x, Operand)))
-    return chosen(tuning.best(key, op.ways, trial, cores.device))
 
 
 class LocalKernel:

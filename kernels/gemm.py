@@ -239,19 +239,6 @@ def plan(
     return sizes, {"num_warps": max(1, num_warps), "num_stages": 1 if wide else 2, "enable_fp_fusion": fused}
 
 
-def _ways(chosen: dict[str, Any]) -> tuple[dict[str, int], ...]:
-    """Return blocks for one vector by a tile: whole rows of the tile, or columns without masks; all add alike."""
-    k, n, lanes = chosen["K"], chosen["N"], chosen["BLOCK_K"]
-    ways = []
-    for wide in (block(n, AT_ONCE // 2), min(n & -n, AT_ONCE // 2)):
-        for elements, num_warps in ((AT_ONCE, 1), (2 * AT_ONCE, 2), (2 * AT_ONCE, 1)):
-            unroll = block(k, max(lanes, elements // wide)) // lanes
-            way = {"BLOCK_N": wide, "UNROLL": unroll, "num_warps": num_warps}
-            if wide >= 32 and lanes * wide <= elements and way not in ways:
-                ways.append(way)
-    return tuple(ways)
-
-
 def _fused(outs: tuple[Operand, ...], ins: tuple[Operand, ...], **params: Any) -> FusedOp:
     chosen, options = plan(*ins, **params)
     few = chosen["MODE"] == "rows"
@@ -259,11 +246,12 @@ def _fused(outs: tuple[Operand, ...], ins: tuple[Operand, ...], **params: Any) -
     sums = chosen["MODE"] == "dot" and chosen["BLOCK_M"] >= 64
     together = few and (chosen["HEADS"] == 1 or chosen["M"] == 1)
     elements = chosen["BLOCK_M"] * chosen["BLOCK_K"] * chosen["BLOCK_N"] if together else 0
-    ways = _ways(chosen) if few and chosen["HEADS"] == chosen["M"] == 1 else ()
-    facts = {"sums": sums, "rounds": not options["enable_fp_fusion"], "elements": elements, "ways": ways}
+    facts = {"sums": sums, "rounds": not options["enable_fp_fusion"], "elements": elements}
     facts["num_stages"] = options["num_stages"]
     op = FusedOp(_gemm, (*outs, *ins), constants(chosen), options["num_warps"], **facts)
-    return op.sized(BLOCK_N=ways[0]["BLOCK_N"], UNROLL=ways[0]["UNROLL"]) if ways else op
+    # one vector takes whole rows of a tile at once
+    whole = few and chosen["HEADS"] == chosen["M"] == 1 and chosen["N"] > chosen["BLOCK_N"]
+    return op.sized(BLOCK_N=2 * chosen["BLOCK_N"]) if whole else op
 
 
 KERNELS |= {"gemm": LocalKernel(_fused), "gemm_t": LocalKernel(partial(_fused, transposed=True))}

@@ -181,7 +181,7 @@ def warp_groups(
     out: Operand, a: Operand, b: Operand, rows: Tensor, cols: Tensor, a_labels: Any, b_labels: Any, side: int,
     programs: int, chosen: dict[str, Any],
 ) -> None:  # fmt: skip
-    """out = the sum over all rounds of a @ b, as in `elided`, in `programs` blocks `chosen` by `elided.candidates`."""
+    """out = the sum over all rounds of a @ b, as in `elided`, in `programs` blocks of a way of `untimed`."""
     lie = gl.NVMMASharedLayout(128, 16, 2)
 
     def boxes(x: Operand, cols: int) -> TensorDescriptor:

@@ -87,7 +87,7 @@ def rows() -> list[dict[str, object]]:
             add(f"elided {shape}", elided, c, out, a, b, side, side, labels, labels, by="loads", m=n, k=n, n=n)
         add(
             f"elided {shape}, {group[0]} x {group[1]} cores a program, by warp groups",
-            elided, c, out, a, b, side, side, labels, labels, group=group, by="warps", m=n, k=n, n=n,
+            elided, c, out, a, b, side, side, labels, labels, by=f"warps, {group[0]} x {group[1]} cores", m=n, k=n, n=n,
         )  # fmt: skip
     for shape, m, k, n in GEMV:
         y, box = tile(m * n, torch.float32), tile(2 * m * n, torch.float32)

@@ -8,9 +8,8 @@ import triton
 
 from gluon_machine import At, Machine, Matrix
 from wafer_triton.errors import BackendError
-from wafer_triton.kernels import Operand, _common, warp_groups
-from wafer_triton.kernels import elided as elided_kernel
-from wafer_triton.kernels.elided import Labels, candidates, elided
+from wafer_triton.kernels import Operand, _common, untimed, warp_groups
+from wafer_triton.kernels.elided import Labels, elided
 from wafer_triton.kernels.gemm import plan
 from wafer_triton.schedule.ring import ring
 
@@ -42,7 +41,7 @@ def machine(monkeypatch):
                 return launch
 
         monkeypatch.setattr(warp_groups, "_groups_kernel", Kernel())
-        monkeypatch.setattr(elided_kernel, "on_hopper", lambda: True)
+        monkeypatch.setattr(untimed, "on_hopper", lambda: True)
 
     return start
 
@@ -59,7 +58,7 @@ def operands(side: int, m: int, k: int, n: int, shared: bool):
         along, down = rows[:, None] + order, rows[None, :] + order[:, None]
         labels = Labels(none, along.flatten(), side), Labels(none, down.flatten(), side)
     a, b = (torch.randint(0, 2, (side * side, *size)) * 2 - 1 for size in ((m, k), (k, n)))
-    a = torch.where(torch.rand(a.shape) < 0.5, a, a * 2**24) * (torch.arange(k) % elided_kernel.BOX == 5)
+    a = torch.where(torch.rand(a.shape) < 0.5, a, a * 2**24) * (torch.arange(k) % _common.BOX == 5)
     given = [Operand(one.bfloat16().flatten(), 0, one[0].numel()) for one in (a, b)]
     return given, (order, order, *labels)
 
@@ -75,15 +74,16 @@ def test_the_bits_equal_the_plain_kernel_s(case, machine):
     elided(c, found[0], *given, *where, **params, by="loads")
     for out, (order, stay) in zip(found[1:], ((1, 1), (2, 3)), strict=True):
         machine(order, stay)
-        elided(c, out, *given, *where, **params, by="warps", group=group)
+        elided(c, out, *given, *where, **params, by=f"warps, {group[0]} x {group[1]} cores")
         assert torch.equal(out.tensor.view(torch.int16), found[0].tensor.view(torch.int16))
 
 
 def test_warp_groups_are_taken_where_they_can_be(monkeypatch):
     def taken(m=64, k=64, n=64, side=64, shared=True, dtype=torch.bfloat16, hopper=True, add=False, out=None) -> list:
-        monkeypatch.setattr(elided_kernel, "on_hopper", lambda: hopper)
+        monkeypatch.setattr(untimed, "on_hopper", lambda: hopper)
         a, b, c = (Operand(torch.empty(64, dtype=dtype), 0, numel) for numel in (m * k, k * n, m * n))
-        ways = candidates(a, b, out or c, plan(a, b, m=m, k=k, n=n, add=add)[0], side, shared)
+        where = operands(side, 1, 1, 1, shared)[1]
+        ways = untimed.elided_ways(out or c, a, b, *where, plan(a, b, m=m, k=k, n=n, add=add)[0])
         assert ways[-1]["by"] == "loads", "the last is the way that always is"
         names = ("GROUP_M", "GROUP_N", "BLOCK_N", "DEPTH")
         return [tuple(way[name] for name in names) for way in ways if way["by"] == "warps"]
@@ -104,10 +104,11 @@ def test_warp_groups_are_taken_where_they_can_be(monkeypatch):
 def test_an_unsupported_way_is_refused_with_the_supported_ones():
     given, where = operands(4, 64, 64, 64, True)
     out = Operand(torch.zeros(16 * 64 * 64).bfloat16(), 0, 64 * 64)
-    words = r"cannot serve \(2, 2\) cores a program by warps; here it can 1 x 1 by loads"
-    with pytest.raises(BackendError, match=words):
-        elided(out, out, *given, *where, group=(2, 2), by="warps", m=64, k=64, n=64)
-    with pytest.raises(BackendError, match="cannot serve any cores a program by warps; here it can 1 x 1 by loads$"):
+    with pytest.raises(
+        BackendError, match="cannot be launched by warps, 2 x 2 cores; here it can by loads, 1 x 1 cores"
+    ):
+        elided(out, out, *given, *where, by="warps, 2 x 2 cores", m=64, k=64, n=64)
+    with pytest.raises(BackendError, match="cannot be launched by warps; here it can by loads, 1 x 1 cores"):
         elided(out, out, *given, *where, by="warps", m=64, k=64, n=64, accumulate="fp16")
 
 

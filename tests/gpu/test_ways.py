@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from wafer_triton.kernels import Operand
-from wafer_triton.kernels.elided import Labels, candidates, elided
+from wafer_triton.kernels.elided import Labels, elided
 from wafer_triton.kernels.gemm import plan
+from wafer_triton.kernels.untimed import elided_ways, named
 from wafer_triton.schedule.ring import ring
 
 SHAPES = {  # side of the mesh, tile: on a GPU, and rehearsed
@@ -27,13 +28,12 @@ def test_every_way_is_the_same_bits(shape, dtype, device, size):
         out = Operand(torch.empty(side * side * m * n, dtype=dtype), 0, m * n)
     if device == "cpu":  # there a product of blocks adds in an order that depends on the blocks: one term of each
         a.tensor.view(-1, k)[:, 1:] = 0
-    first, ways = None, candidates(a, b, out, plan(a, b, m=m, k=k, n=n)[0], side, True)
-    kinds = sorted({(way["GROUP_M"], way["GROUP_N"], way["by"]) for way in ways})
-    for group_m, group_n, by in kinds * size(5, 1):
+    first, ways = None, elided_ways(out, a, b, order, order, *labels, plan(a, b, m=m, k=k, n=n)[0])
+    for by in sorted(map(named, ways)) * size(5, 1):
         out.tensor.fill_(float("nan"))
-        elided(out, out, a, b, order, order, *labels, group=(group_m, group_n), by=by, m=m, k=k, n=n)
+        elided(out, out, a, b, order, order, *labels, by=by, m=m, k=k, n=n)
         found = out.tensor.clone()
         first = found if first is None else first
-        assert torch.equal(found.view(torch.int16), first.view(torch.int16)), (group_m, group_n, by)
+        assert torch.equal(found.view(torch.int16), first.view(torch.int16)), by
     on_hopper = device == "cuda" and torch.cuda.get_device_capability()[0] == 9
-    assert ("warps" in {by for *_, by in kinds}) == on_hopper
+    assert ("warps" in {way["by"] for way in ways}) == on_hopper

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from triton.experimental.gluon._runtime import GluonJITFunction
 
-from wafer_triton.kernels import elided, warp_groups
+from wafer_triton.kernels import _common, warp_groups
 
 
 class Machine:
@@ -33,7 +33,7 @@ class Machine:
         self.pid = self.programs = 0
         names = dict(vars(warp_groups))
         names |= {
-            "BOX": elided.BOX, "placed": FunctionType(elided.placed.fn.__code__, {}), "gl": self.language(),
+            "BOX": _common.BOX, "placed": FunctionType(_common.placed.fn.__code__, {}), "gl": self.language(),
             "mbarrier": self.barriers(), "tma": self.copies(), "hopper": self.hopper(),
         }  # fmt: skip
         for name, value in vars(warp_groups).items():
@@ -211,14 +211,14 @@ class Matrix:
 
     def box(self, at: list[int]) -> torch.Tensor:
         """Return a box of the tensor, with zeros outside of it."""
-        found = torch.zeros(elided.BOX, elided.BOX, dtype=self.dtype)
+        found = torch.zeros(_common.BOX, _common.BOX, dtype=self.dtype)
         if at[0] >= 0:
-            part = self.values[at[0] : at[0] + elided.BOX, at[1] : at[1] + elided.BOX]
+            part = self.values[at[0] : at[0] + _common.BOX, at[1] : at[1] + _common.BOX]
             found[: part.shape[0], : part.shape[1]] = part
         return found
 
     def put(self, at: list[int], values: torch.Tensor) -> None:
-        self.values[at[0] : at[0] + elided.BOX, at[1] : at[1] + elided.BOX] = values
+        self.values[at[0] : at[0] + _common.BOX, at[1] : at[1] + _common.BOX] = values
 
 
 class At:

@@ -64,21 +64,6 @@ def test_no_launch_has_more_programs_than_the_gpu_begins_in_a_short_time(count, 
     assert grid_of([op], count) == grid and grid.programs(count) <= PROGRAMS
 
 
-@pytest.mark.slow
-def test_the_ways_of_a_product_have_the_same_bits():
-    torch.manual_seed(0)
-    x, w = (Operand(torch.randn(3 * numel), 0, numel) for numel in (37, 37 * 96))
-    product = find("gemm").fused((tiles(96),), (x, w), m=1, k=37, n=96)
-    found = []
-    for way in product.ways:
-        sizes = {name: size for name, size in way.items() if name != "num_warps"}
-        out = tiles(96)
-        launch([product.sized(**sizes)._replace(args=(out, x, w), ways=())], torch.arange(3, dtype=torch.int32))
-        found.append(out.tensor)
-    assert len(found) >= 4 and all(torch.equal(one, found[0]) for one in found) and found[0].all()
-    assert {way["BLOCK_N"] for way in product.ways} == {32, 128}, "columns without masks, and whole rows"
-
-
 def test_the_order_of_sums_sets_the_number_of_warps():
     add = find("add").fused((tiles(4096),), (tiles(4096), tiles(4096)), size=4096)
     few, many = (find("gemm").fused((tiles(64 * n),), (tiles(64), tiles(n)), m=64, k=1, n=n) for n in (16, 64))

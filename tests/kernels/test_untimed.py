@@ -7,8 +7,9 @@ import pytest
 import torch
 import triton
 
-from wafer_triton.kernels import tuning
+from wafer_triton.kernels import Operand, find, untimed
 from wafer_triton.kernels._common import compiling
+from wafer_triton.kernels.fused import run
 
 WAYS = [{"BLOCK_M": 16}, {"BLOCK_M": 32}, {"BLOCK_M": 64}]
 
@@ -22,19 +23,19 @@ def gpu(monkeypatch, tmp_path):
         launch()
         return seconds[WAYS.index(tried[-1])]
 
-    monkeypatch.setattr(tuning, "INTERPRET", False)
+    monkeypatch.setattr(untimed, "INTERPRET", False)
     monkeypatch.setenv("WAFER_TRITON_CACHE", str(tmp_path))
     monkeypatch.setenv("WAFER_TRITON_TUNE", "1")
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(triton.testing, "do_bench", bench)
-    tuning._read.cache_clear()
+    untimed._read.cache_clear()
     yield tried
-    tuning._read.cache_clear()
+    untimed._read.cache_clear()
 
 
 def choose(tried, device="cuda", key=("elided", 64)):
-    return tuning.best(key, WAYS, tried.append, torch.device(device))
+    return untimed.best(key, WAYS, tried.append, torch.device(device))
 
 
 def test_the_fastest_way_is_found_once_and_kept_on_disk(gpu, tmp_path):
@@ -44,7 +45,7 @@ def test_the_fastest_way_is_found_once_and_kept_on_disk(gpu, tmp_path):
     assert path.name == f"tuned-NVIDIA-H200-triton-{triton.__version__}.json"
     assert json.loads(path.read_text()) == {"elided 64": WAYS[1]}
     path.write_text(json.dumps({"elided 64": WAYS[2]}))
-    tuning._read.cache_clear()
+    untimed._read.cache_clear()
     assert choose(gpu) == WAYS[2] and len(gpu) == 6, "from the file"
 
 
@@ -53,7 +54,7 @@ def test_a_file_that_is_damaged_or_of_other_ways_is_found_anew(gpu, tmp_path, da
     choose(gpu)
     (path,) = tmp_path.iterdir()
     path.write_text(damaged)
-    tuning._read.cache_clear()
+    untimed._read.cache_clear()
     assert choose(gpu) == WAYS[1] and len(gpu) == 12
 
 
@@ -82,8 +83,8 @@ def test_a_trial_is_repeated_until_two_in_a_row_agree():
             milliseconds.best = next(fastest)
         return float(way != WAYS[milliseconds.best])
 
-    assert tuning.stable(WAYS, milliseconds) == WAYS[1]
-    assert asked[::3] == [*tuning.TRIALS[:3]], "and each trial is as long as the one before, or longer"
+    assert untimed.stable(WAYS, milliseconds) == WAYS[1]
+    assert asked[::3] == [*untimed.TRIALS[:3]], "and each trial is as long as the one before, or longer"
 
 
 def test_while_kernels_are_compiled_ahead_all_ways_are_and_none_is_tried(gpu):
@@ -129,6 +130,19 @@ def test_a_way_that_does_not_fit_is_passed_over(refusal):
             raise refusal
         return 1.0
 
-    assert tuning.stable(WAYS[::-1], milliseconds) == WAYS[0]
+    assert untimed.stable(WAYS[::-1], milliseconds) == WAYS[0]
     with pytest.raises(type(refusal), match="shared memory"):
-        tuning.stable(WAYS[1:], milliseconds)
+        untimed.stable(WAYS[1:], milliseconds)
+
+
+@pytest.mark.slow
+def test_the_ways_of_a_product_have_the_same_bits():
+    torch.manual_seed(0)
+    x, w, *outs = (Operand(torch.randn(3 * numel), 0, numel) for numel in (37, 37 * 96, *[96] * 6))
+    product = find("gemm").fused((x,), (x, w), m=1, k=37, n=96)
+    ways = untimed.product_ways(37, 96, product.sizes.BLOCK_K.value)
+    for way, out in zip(ways, outs, strict=False):
+        run([untimed.with_way(product, way)._replace(args=(out, x, w))], torch.arange(3, dtype=torch.int32))
+    found = [out.tensor for out in outs[: len(ways)]]
+    assert len(found) >= 4 and all(torch.equal(one, found[0]) for one in found) and found[0].all()
+    assert {way["BLOCK_N"] for way in ways} == {32, 128}, "columns without masks, and whole rows"
