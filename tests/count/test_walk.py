@@ -18,9 +18,9 @@ from wafer_triton.schedule.block import schedule as built
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.expert_places import ExpertRegions
 from wafer_triton.schedule.product import recipe
-from wafer_triton.schedule.repeat import Repeat, Rounds
 from wafer_triton.schedule.rounds import Round, Slot
 from wafer_triton.schedule.schedule import Schedule
+from wafer_triton.schedule.steps import Loop, Rounds
 from wafer_triton.schedule.stream import groups, stream
 from wafer_triton.schedule.stream_rounds import gather
 from walk import Walk
@@ -182,7 +182,7 @@ def test_loops_in_loops_whose_rows_turn_count_as_their_rounds(mesh, seed):
             flat += [
                 replace(r, exchanges=tuple(replace(e, moves=e.moves.moved(rows)) for e in r.exchanges)) for r in body
             ]
-    nested = replace(b.build(draft=True), rounds=Rounds([Repeat((Repeat(body, 7, inner),), 4, outer)]))
+    nested = replace(b.build(draft=True), rounds=Rounds([Loop((Loop(body, 7, inner),), 4, outer)]))
     plain = replace(nested, rounds=Rounds(flat))
     found, wanted = account(nested), account(plain)
     for name in ("hops", "stages", "messages", "link_bytes", "busiest_link_bytes", "serial_bytes", "flows"):

@@ -10,7 +10,7 @@ from triton.runtime import interpreter
 from pairs import pairs
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate import fuse
-from wafer_triton.emulate.parts import Tree
+from wafer_triton.emulate.parts import Reduction
 from wafer_triton.emulate.segments import segments
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
@@ -42,9 +42,9 @@ def reduced(
     return b.build()
 
 
-def tree_of(mesh: Mesh, **options) -> Tree:
+def tree_of(mesh: Mesh, **options) -> Reduction:
     found = segments(reduced(mesh, **options))[0]
-    assert isinstance(found, Tree)
+    assert isinstance(found, Reduction)
     return found
 
 

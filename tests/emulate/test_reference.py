@@ -118,7 +118,7 @@ def first(schedule: Schedule, of: str) -> int:
 
 
 def with_round(schedule: Schedule, number: int, round_: Round | None) -> Schedule:
-    rest = () if round_ is None else (replace(round_, pattern=None),)
+    rest = () if round_ is None else (round_,)
     return replace(schedule, rounds=(*schedule.rounds[:number], *rest, *schedule.rounds[number + 1 :]))
 
 

@@ -1,4 +1,4 @@
-"""Segments of a schedule, from the patterns of its rounds, and the same bits without any."""
+"""Segments of a schedule, from its rings and trees, and the same bits round by round."""
 
 from collections import Counter
 from dataclasses import replace
@@ -9,7 +9,7 @@ import torch
 from schedules import LAYERS, MOVES, SUMS, build, given
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.executor import EXCHANGES
-from wafer_triton.emulate.parts import Products, Segment, Tree
+from wafer_triton.emulate.parts import Products, Reduction, Segment
 from wafer_triton.emulate.segments import segments
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
@@ -18,7 +18,7 @@ from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.gemm import meshgemm
 from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.reduce import all_reduce, reduce
-from wafer_triton.schedule.rounds import Round, Slot
+from wafer_triton.schedule.rounds import Slot
 from wafer_triton.schedule.schedule import Schedule
 
 
@@ -26,8 +26,8 @@ def first_run(schedule: Schedule) -> Products | None:
     return next((one for one in segments(schedule) if isinstance(one, Products)), None)
 
 
-def trees(schedule: Schedule) -> list[Tree]:
-    return [one for one in segments(schedule) if isinstance(one, Tree)]
+def trees(schedule: Schedule) -> list[Reduction]:
+    return [one for one in segments(schedule) if isinstance(one, Reduction)]
 
 
 def gemm(side: int, **options):
@@ -37,18 +37,16 @@ def gemm(side: int, **options):
 @pytest.mark.parametrize("kind", [*SUMS.values(), *LAYERS.values(), *MOVES.values()], ids=[*SUMS, *LAYERS, *MOVES])
 def test_segments_hold_every_step_once(kind):
     schedule = build(kind, "4x4", "fp32")
-    steps = Counter(id(step) for round_ in schedule.rounds for step in (*round_.exchanges, *round_.locals))
+    steps = Counter(step for round_ in schedule.rounds for step in (*round_.exchanges, *round_.locals))
     held = segments(schedule)
     assert (
-        Counter(id(step) for one in held for round_ in one.every for step in (*round_.exchanges, *round_.locals))
-        == steps
+        Counter(step for one in held for round_ in one.every for step in (*round_.exchanges, *round_.locals)) == steps
     )
     assert [one.start for one in held] == sorted(one.start for one in held) and segments(schedule) is held
 
 
-def without_patterns(schedule: Schedule) -> Schedule:
-    plain: dict[int, Round] = {id(one): replace(one, pattern=None) for one in schedule.rounds}
-    return replace(schedule, rounds=tuple(plain[id(one)] for one in schedule.rounds))
+def one_by_one(schedule: Schedule) -> Schedule:
+    return replace(schedule, rounds=tuple(schedule.rounds))
 
 
 @pytest.mark.slow
@@ -57,9 +55,9 @@ def without_patterns(schedule: Schedule) -> Schedule:
 @pytest.mark.parametrize(
     "name", ["gemm-mesh", "gemm-beside", "gemv-ktree-x", "all-reduce-ktree-y-max", "all-reduce-segments-x"]
 )
-def test_rounds_without_patterns_give_the_same_bits(name, on, exchange):
+def test_rounds_one_by_one_give_the_same_bits(name, on, exchange):
     schedule = build({**SUMS, **MOVES}[name], "3x4" if name.startswith("gemv") else "3x3", "bf16")
-    plain = without_patterns(schedule)
+    plain = one_by_one(schedule)
     assert {type(one) for one in segments(plain)} == {Segment} != {type(one) for one in segments(schedule)}
     results, tensors = [], given(schedule)
     for one in (schedule, plain):

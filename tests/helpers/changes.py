@@ -80,7 +80,7 @@ def of_a_step(name: str, change: Callable[..., tuple[Exchange | Local, ...] | No
             new = change(steps[which], schedule, rng)
             if new is not None:
                 steps[which : which + 1] = new
-                return edited(schedule, number, replace(schedule.rounds[number], pattern=None, **{name: tuple(steps)}))
+                return edited(schedule, number, replace(schedule.rounds[number], **{name: tuple(steps)}))
         return None
 
     return changed

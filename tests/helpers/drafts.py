@@ -21,8 +21,8 @@ def moving(exchange: Exchange, **changes: object) -> Exchange:
 
 
 def with_round(schedule: Schedule, number: int, change: Callable[[Round], Round]) -> Schedule:
-    """Return a draft in which one round is changed, and claims no pattern."""
-    rounds = (replace(change(one), pattern=None) if at == number else one for at, one in enumerate(schedule.rounds))
+    """Return a draft in which one round is changed."""
+    rounds = (change(one) if at == number else one for at, one in enumerate(schedule.rounds))
     return replace(schedule, rounds=tuple(rounds))
 
 
@@ -79,7 +79,7 @@ def with_operand(case: Case, number: int, place: int, name: str) -> Case:
 def with_operation(case: Case, old: str, new: str) -> Case:
     """Return a draft with one operation in place of another everywhere."""
     changed = lambda op: replace(op, op=new) if op.op == old else op  # noqa: E731
-    rounds = (replace(each, locals=tuple(map(changed, each.locals)), pattern=None) for each in case[0].rounds)
+    rounds = (replace(each, locals=tuple(map(changed, each.locals))) for each in case[0].rounds)
     return replace(case[0], rounds=tuple(rounds)), case[1]
 
 

@@ -31,7 +31,7 @@ FAULTS = {
     "schedule": Fault(
         "wafer_triton/schedule/align.py", 'align(b, src, "x", by=(-position) % size)',
         'align(b, src, "x", by=position)',
-        "tests/schedule/test_repeat.py tests/schedule/test_gemm.py",
+        "tests/schedule/test_steps.py tests/schedule/test_gemm.py",
     ),
     "local": Fault(
         "wafer_triton/local/softmax.py", "cut(top, heads, m, 1).clamp_min(LOWEST)", "cut(top, heads, m, 1)",

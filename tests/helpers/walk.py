@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from itertools import groupby
 
-from wafer_triton.count.runs import Run, axes
+from wafer_triton.count.runs import RoundRun, axes
 from wafer_triton.schedule.rounds import Exchange
 from wafer_triton.schedule.schedule import Schedule
 
@@ -46,7 +46,7 @@ class Walk:
                 at = at[0] + down, at[1] + right
         return crossed
 
-    def loads(self, rounds: Run) -> tuple[Counter[Link], Counter[Link], int]:
+    def loads(self, rounds: RoundRun) -> tuple[Counter[Link], Counter[Link], int]:
         """Return the bytes and the messages on every link, and the messages in all: a core's tiles along an axis."""
         sizes, flows, messages = Counter(), Counter(), set()
         for number, exchange in ((number, one) for number, round_ in enumerate(rounds) for one in round_.exchanges):
@@ -58,7 +58,7 @@ class Walk:
                     sizes[link] += self.buffers[exchange.src.buffer].slot_bytes(exchange.src)
         return sizes, flows, len(messages)
 
-    def path(self, run: Run) -> int:
+    def path(self, run: RoundRun) -> int:
         """Return the hops of a run: where it turns to another axis, the longest path so far goes on."""
         hops = 0
         for together, rounds in groupby(run, axes):
@@ -73,7 +73,7 @@ class Walk:
             hops += max((far for arrived in come.values() for far in arrived.values()), default=0)
         return hops
 
-    def circuits(self, rounds: Run) -> dict[Core, set[tuple[str, Core, frozenset[Core]]]]:
+    def circuits(self, rounds: RoundRun) -> dict[Core, set[tuple[str, Core, frozenset[Core]]]]:
         """Return the circuits (axis, sender's physical core, receivers) that touch each router."""
         touching = defaultdict(set)
         for exchange in (one for round_ in rounds for one in round_.exchanges):

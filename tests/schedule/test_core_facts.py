@@ -19,8 +19,8 @@ from wafer_triton.errors import BackendError, CacheError, ScheduleError
 from wafer_triton.schedule.collectives import shift
 from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.reduce import all_reduce
-from wafer_triton.schedule.repeat import Repeat
-from wafer_triton.schedule.rounds import Cores, Exchange, Local, Moves, Pattern, Round, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Local, Moves, Round, Slot
+from wafer_triton.schedule.steps import Loop
 from wafer_triton.verify.faults import check
 
 
@@ -33,7 +33,6 @@ def mailboxes() -> Schedule:
     b.round(
         *(b.exchange("x", "acc", box, [sender], [1]) for box, sender in zip(mail, (0, 2), strict=True)),
         *(b.local("add", "acc", ("acc", box), middle, size=1) for box in mail),
-        pattern=Pattern("tree", ("acc",), "add"),
     )
     return b.build()
 
@@ -95,32 +94,21 @@ def test_colours_of_rows_that_change_count_all_times():
     moves = [Moves("x", [0], [to], [line]) for to, line in ((1, 0), (2, 2))]
     one, two = (Round((Exchange(each, Slot("a"), Slot("d")),)) for each in moves)
     rows = np.array([1, 2, 3, 0])
-    turned = [Repeat((one,), times, rows) for times in (2, 4)]
+    turned = [Loop((one,), times, rows) for times in (2, 4)]
     schedules = [Schedule("turning", b.mesh, dict(b.buffers), (each, two)) for each in turned]
     assert [colours(each) for each in schedules] == [routes(each).colours for each in schedules] == [1, 2]
 
 
-def test_a_middle_time_of_a_repetition_is_checked():
-    def built(repeated: bool) -> None:
-        b = Builder(Mesh(1, 3), "middle")
-        b.buffer("B", (1,), "fp32", "state", 9)
-        b.buffer("c", (1,), "fp32", "output")
-        b.buffer("x", (1,), "fp32", "input")
-
-        def iteration(number: int) -> None:
-            sent = b.exchange("x", Slot("B", np.full(3, 5)), "c", [0], [1])
-            b.round(sent, b.local("copy", Slot("B", number), "x", size=1))
-
-        if repeated:
-            b.repeat(9, iteration, slots={"B": 1})
-        else:
-            for number in range(9):
-                iteration(number)
+def test_a_middle_iteration_is_checked():
+    b = Builder(Mesh(1, 3), "middle")
+    b.buffer("B", (1,), "fp32", "state", 9)
+    b.buffer("c", (1,), "fp32", "output")
+    b.buffer("x", (1,), "fp32", "input")
+    for number in range(9):
+        sent = b.exchange("x", Slot("B", np.full(3, 5)), "c", [0], [1])
+        b.round(sent, b.local("copy", Slot("B", number), "x", size=1))
+    with pytest.raises(ScheduleError, match=r"round 5.*core \(0, 0\).*B\[5\]"):
         b.build()
-
-    for repeated in (False, True):
-        with pytest.raises(ScheduleError, match=r"round 5.*core \(0, 0\).*B\[5\]"):
-            built(repeated)
 
 
 @pytest.mark.parametrize("name", ["acc.sums", "acc.settled", "acc.halo0"])
@@ -196,21 +184,23 @@ def repeated(kind: str) -> Schedule:
     b.buffer("a", (1,), "fp32", "input")
     b.buffer("b", (1,), "fp32", "output")
 
-    def lined(time: int) -> None:
-        b.round(b.exchange("x", "a", "b", [0], [SIDE - 1], lines=[time % SIDE]))
+    def lined() -> None:
+        b.round(b.exchange("x", "a", "b", [0], [SIDE - 1], lines=[0]))
 
-    def spelled_out(time: int) -> None:
+    def spelled_out() -> None:
         send, recv = np.full((SIDE, 1), -1), np.full((SIDE, 1), -1)
-        send[time % SIDE], recv[time % SIDE] = 0, SIDE - 1
+        send[0], recv[0] = 0, SIDE - 1
         b.round(b.exchange("x", "a", "b", send, recv))
 
     def turn(by: int) -> np.ndarray:
         return np.roll(np.arange(SIDE), -by)
 
     if kind == "nested":
-        b.repeat(3, lambda outer: b.repeat(2, lambda inner: lined(2 * outer + inner), rows=turn(1)), rows=turn(2))
+        with b.loop(3, turn(2)), b.loop(2, turn(1)):
+            lined()
     else:
-        b.repeat(SIDE, lined if kind == "lines" else spelled_out, rows=turn(1))
+        with b.loop(SIDE, turn(1)):
+            (lined if kind == "lines" else spelled_out)()
     return b.build()
 
 
@@ -247,7 +237,8 @@ def test_a_run_that_spans_a_repetition_of_turning_rows_counts_as_its_rounds():
     b = Builder(Mesh(4, 4), "spanning")
     b.buffer("a", (1,), "fp32", "input")
     b.buffer("c", (1,), "fp32", "output")
-    b.repeat(8, lambda t: b.round(b.exchange("x", "a", "c", [0, 1], [1, 2], [t % 4])), rows=np.roll(np.arange(4), -1))
+    with b.loop(8, rows=[1, 2, 3, 0]):
+        b.round(b.exchange("x", "a", "c", [0, 1], [1, 2], [0]))
     built = b.build()
     flat = Schedule("flat", built.mesh, built.buffers, tuple(built.rounds))
     assert account(built).hops == account(flat).hops
@@ -276,10 +267,8 @@ def test_rows_do_not_change_moves_along_y_within_a_repetition_of_rounds():
     b = Builder(Mesh(3, 3), "nested")
     b.buffer("a", (1,), "fp32", "input")
     b.buffer("c", (1,), "fp32", "output")
-    with pytest.raises(ScheduleError, match="along y"):
-        b.repeat(
-            3, lambda o: b.repeat(2, lambda i: b.round(b.exchange("y", "a", "c", [0], [1]))), rows=np.array([1, 2, 0])
-        )
+    with pytest.raises(ScheduleError, match="along y"), b.loop(3, rows=[1, 2, 0]), b.loop(2):
+        b.round(b.exchange("y", "a", "c", [0], [1]))
 
 
 def test_a_buffer_of_one_slot_may_be_sent_by_core():

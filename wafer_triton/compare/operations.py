@@ -19,13 +19,13 @@ from wafer_triton.count.verdict import busy_share, verdict
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule import decode, prefill
 from wafer_triton.schedule.block import Block, SubLayer, schedule
-from wafer_triton.schedule.repeat import Rounds, comings, flat, uses
 from wafer_triton.schedule.schedule import Schedule
+from wafer_triton.schedule.steps import Rounds, comings, flat, uses
 from wafer_triton.text.progress import Progress, silent
 from wafer_triton.text.quantity import as_in, named, unit
 
 if TYPE_CHECKING:
-    from wafer_triton.schedule.repeat import Step
+    from wafer_triton.schedule.steps import Step
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from wafer_triton import local
-from wafer_triton.count.runs import Run, combines, counted_runs, kind, runs, sources, stages
+from wafer_triton.count.runs import RoundRun, combines, counted_runs, kind, runs, sources, stages
 from wafer_triton.count.traffic import WORD_BYTES, RunTraffic, Traffic
 from wafer_triton.device.dtype import BYTES
 from wafer_triton.schedule.block import Block
-from wafer_triton.schedule.repeat import Section
 from wafer_triton.schedule.rounds import Round
 from wafer_triton.schedule.schedule import Schedule
 
@@ -73,16 +72,19 @@ def phases(schedule: Schedule) -> list[Phase]:
     return [replace(phase, times=times) for phase, times in counts.items()]
 
 
-def phases_in_order(schedule: Schedule) -> list[tuple[Run, Phase]]:
+def phases_in_order(schedule: Schedule) -> list[tuple[RoundRun, Phase]]:
     """Return the runs of a schedule in order of time, each with its phase; equal phases are not merged."""
     cut = runs(schedule)
     return list(zip(cut, _in_order(schedule, cut), strict=True))
 
 
-def _in_order(schedule: Schedule, cut: Sequence[Run]) -> list[Phase]:
+def _in_order(schedule: Schedule, cut: Sequence[RoundRun]) -> list[Phase]:
     """Return the phase of each run."""
-    traffic = Traffic(schedule)
-    whole = [_known(schedule, run, traffic) for run in cut]
+    traffic, each = Traffic(schedule), dict[RoundRun, Phase]()
+    for run in cut:
+        if run not in each:
+            each[run] = _known(schedule, run, traffic)
+    whole = [each[run] for run in cut]
     for number, phase in enumerate(whole):
         beside = _product_beside(cut, whole, number) if phase.kind in ("stream", "circuit") else None
         if beside is not None:
@@ -92,11 +94,11 @@ def _in_order(schedule: Schedule, cut: Sequence[Run]) -> list[Phase]:
     return whole
 
 
-def _product_beside(cut: Sequence[Run], whole: list[Phase], number: int) -> int | None:
+def _product_beside(cut: Sequence[RoundRun], whole: list[Phase], number: int) -> int | None:
     """Return the number of the product's run beside which the stream of run `number` flows, or None."""
-    needs = _touched(cut[number])
+    needs = cut[number].touched
     for later in range(number + 1, len(cut)):
-        touched = cut[later][0].touched
+        touched = cut[later].ends[0].touched
         if whole[later].kind == "product":
             return None if needs & touched else later
         if whole[later].kind != "local":
@@ -111,9 +113,9 @@ _KNOWN: dict[tuple[Any, ...], Phase] = {}
 _MOST = 20_000  # kept runs; the limit of kept rounds is 20 times as large
 
 
-def _known(schedule: Schedule, run: Run, traffic: Traffic) -> Phase:
+def _known(schedule: Schedule, run: RoundRun, traffic: Traffic) -> Phase:
     """Return the phase of a run, read once: layers, contexts and models share the rounds of an algorithm on a line."""
-    names = run.uses if isinstance(run, Section) else _touched(run)
+    names = sorted(run.touched)
     sizes = tuple((buffer.numel, buffer.dtype, buffer.slots) for buffer in map(schedule.buffers.__getitem__, names))
     key = (schedule.mesh.shape, schedule.mesh.fold, sizes, _what(run), local.definitions())
     if key not in _KNOWN:
@@ -128,8 +130,8 @@ def _known(schedule: Schedule, run: Run, traffic: Traffic) -> Phase:
 _kept = [0]  # rounds in `_KNOWN`
 
 
-def _phase(schedule: Schedule, run: Run, traffic: RunTraffic) -> Phase:
-    first = run[0]
+def _phase(schedule: Schedule, run: RoundRun, traffic: RunTraffic) -> Phase:
+    first = run.ends[0]
     common, mesh = kind(first), schedule.mesh
     buffers = [schedule.buffers[name] for name in sorted(sources(first))]
     # the stages of a stream combine on different cores while data flows, so only the fullest stage counts; cores that
@@ -159,30 +161,20 @@ def _phase(schedule: Schedule, run: Run, traffic: RunTraffic) -> Phase:
     )
 
 
-def _what(run: Run) -> Hashable:
+def _what(run: RoundRun) -> Hashable:
     """Return a key of a run: everything that its phase depends on, except the mesh and the sizes of buffers."""
-    if isinstance(run, Section):
-        works = tuple(op.work for number in run.works for op in run[number].locals)
-        return run.moves, run[0].label, works
-    if len(run) == 1 and not run[0].exchanges and len(run[0].locals) == 1:  # such rounds differ in their slots alone
-        (op,) = run[0].locals
+    (first, _), alone = run.ends, len(run) == 1
+    if alone and not first.exchanges and len(first.locals) == 1:  # such rounds differ in their slots alone
+        (op,) = first.locals
         slots = tuple((slot.buffer, slot.index is None) for slot in (*op.outs, *op.ins))
-        return op.work, run[0].label, slots
-    return tuple(run)
+        return op.work, first.label, slots
+    return run
 
 
-def _touched(run: Run) -> frozenset[str]:
-    """Return the names of the buffers that a run reads or writes."""
-    if isinstance(run, Section):
-        return frozenset(run.uses)
-    return run[0].touched if len(run) == 1 else frozenset[str]().union(*(round_.touched for round_ in run))
-
-
-def _of_different_work(run: Run) -> list[Round]:
+def _of_different_work(run: RoundRun) -> list[Round]:
     """Return one round for each kind of work in a run: equal operations with equal parameters."""
-    if isinstance(run, Section):
-        return [run[number] for number in run.works]
-    return list({tuple(op.work for op in round_.locals): round_ for round_ in reversed(run)}.values())
+    rounds = reversed(run) if run.tree is None else run.tree.different
+    return list({tuple(op.work for op in round_.locals): round_ for round_ in rounds}.values())
 
 
 def _work(schedule: Schedule, round_: Round) -> tuple[tuple[Product, ...], int, int, int]:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from wafer_triton import local
 from wafer_triton.count.counts import Counts
-from wafer_triton.count.runs import distinct_runs, stages
+from wafer_triton.count.runs import RoundRun, distinct_runs, stages
 from wafer_triton.count.spans import Crossed, Sides, differences, lines_of
 from wafer_triton.count.times import Turn, Turns, all_times, occurrences
 from wafer_triton.count.traffic import Traffic
@@ -200,7 +200,7 @@ class _Reader:
             messages, busiest, flows = messages + sent, np.maximum(busiest, most), max(flows, together)
         macs = sum(multiply_adds(op) for op in round_.locals) * self.mesh.fold[0] * self.mesh.fold[1]
         return Account(
-            rounds=times, stages=stages([round_]) * times, hops=hops * times, link_bytes=link_bytes * times,
+            rounds=times, stages=stages(RoundRun((round_,))) * times, hops=hops * times, link_bytes=link_bytes * times,
             macs=macs * times, messages=messages * times, busiest_link_bytes=int(busiest.max()),
             serial_bytes=int(busiest.sum()) * (times // busiest.size), flows=flows,
         )  # fmt: skip

@@ -19,23 +19,19 @@ import heapq
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wafer_triton.count.spans import Sides, different, on_lines, spans, starts
-from wafer_triton.count.times import Turn, Turns, in_order, occurrences
+from wafer_triton.count.times import Turn, Turns, in_order
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import check_type
-from wafer_triton.schedule.repeat import Repeat, Section
 from wafer_triton.schedule.rounds import Index, Moves
 from wafer_triton.schedule.rules import Finding, title
 from wafer_triton.schedule.schedule import Schedule
-
-if TYPE_CHECKING:
-    from wafer_triton.schedule.repeat import Step
-
+from wafer_triton.schedule.steps import Loop, Step
 
 Circuit = tuple[int, tuple[int, ...]]  # from a physical position of a line to ascending receivers
 Multicasts = dict[tuple[int, bytes], int]  # codes of circuits to several receivers, see `_codes`
@@ -101,9 +97,9 @@ def routes(schedule: Schedule, relayed: bool = False) -> Routes:
     """Return the routes of a schedule; with `relayed` each message goes from core to core in software."""
     check_type("routes: relayed", relayed, bool)
     mesh, moved = schedule.mesh, dict[str, set[tuple[Moves, Turns]]](x=set(), y=set())
-    for round_, turns in occurrences(schedule.rounds.steps):
-        for one in round_.exchanges:
-            moved[one.axis].add((one.moves, turns))
+    for turns, every in _moved(schedule).items():
+        for one in every:
+            moved[one.axis].add((one, turns))
     first_fit = cache(_first_fit)
     x, y = (_lines(mesh, axis, own, relayed, first_fit) for axis, own in moved.items())
     per_core, top = x.routers + y.routers.transpose(0, 2, 1)
@@ -112,7 +108,8 @@ def routes(schedule: Schedule, relayed: bool = False) -> Routes:
 
 def colours(schedule: Schedule) -> int:
     """Return the number of colours of `routes(schedule)`."""
-    alike = schedule.mesh.shape, schedule.mesh.fold, frozenset(_ways(schedule.rounds.steps, ()))
+    ways = ((turns, frozenset(moves)) for turns, moves in _moved(schedule).items())
+    alike = schedule.mesh.shape, schedule.mesh.fold, frozenset(ways)
     if alike not in _COLOURS:
         if len(_COLOURS) >= 4096:
             _COLOURS.clear()
@@ -124,17 +121,20 @@ def colours(schedule: Schedule) -> int:
 _COLOURS: dict[tuple[tuple[int, int], tuple[int, int], frozenset[Hashable]], int] = {}
 
 
-def _ways(steps: Iterable[Step], turns: Turns) -> Iterator[Hashable]:
-    """Yield the moves of the messages, and the turns of the rows."""
-    for step in steps:
-        if isinstance(step, Repeat):
-            yield from _ways(
-                step.steps, turns if step.rows is None else (Turn(step.rows.tobytes(), step.times), *turns)
-            )
-        elif isinstance(step, Section):
-            yield step.moves, turns
-        else:
-            yield from ((one.moves, turns) for one in step.exchanges)
+def _moved(schedule: Schedule) -> dict[Turns, set[Moves]]:
+    """Return the different moves of a schedule by the turns of the rows."""
+    found = dict[Turns, set[Moves]]()
+
+    def collect(steps: Iterable[Step], turns: Turns) -> None:
+        for step in steps:
+            if isinstance(step, Loop):
+                turned = turns if step.rows is None else (Turn(step.rows.tobytes(), step.times), *turns)
+                collect(step.body, turned)
+            else:
+                found.setdefault(turns, set()).update(step.moves)
+
+    collect(schedule.rounds.steps, ())
+    return found
 
 
 def _lines(

@@ -16,18 +16,16 @@ So elementwise work on what arrives never makes a round cheaper.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
-
-import numpy as np
+from dataclasses import dataclass
+from functools import cached_property
+from typing import overload
 
 from wafer_triton import local
-from wafer_triton.schedule.repeat import Repeat, Section
-from wafer_triton.schedule.rounds import Exchange, Round
+from wafer_triton.schedule.rounds import Round, Value
 from wafer_triton.schedule.schedule import Schedule
-
-if TYPE_CHECKING:
-    from wafer_triton.schedule.repeat import Step
+from wafer_triton.schedule.steps import Loop, Ring, Step, Tree, count, flat
 
 
 def kind(round_: Round) -> str:
@@ -39,42 +37,78 @@ def kind(round_: Round) -> str:
     return known
 
 
-Run = Sequence[Round] | Section
+@dataclass(frozen=True, eq=False)
+class RoundRun(Value, Sequence[Round]):
+    """The rounds of some steps, which are counted and priced together."""
+
+    steps: tuple[Step, ...]
+
+    @cached_property
+    def rounds(self) -> tuple[Round, ...]:
+        """All rounds."""
+        return flat(self.steps)
+
+    @property
+    def tree(self) -> Tree | None:
+        """The tree that the run is, if it is one: all its rounds need not be made."""
+        return self.steps[0] if len(self.steps) == 1 and isinstance(self.steps[0], Tree) else None
+
+    @property
+    def ends(self) -> tuple[Round, Round]:
+        """The first round and the last."""
+        return self.steps[0].ends[0], self.steps[-1].ends[1]
+
+    @cached_property
+    def touched(self) -> frozenset[str]:
+        """Names of the buffers that its rounds read or write."""
+        return frozenset[str]().union(*(step.touched if isinstance(step, Round) else step.uses for step in self.steps))
+
+    def __len__(self) -> int:
+        return count(self.steps)
+
+    @overload
+    def __getitem__(self, at: int) -> Round: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[Round, ...]: ...
+    def __getitem__(self, at: int | slice) -> Round | tuple[Round, ...]:
+        return self.rounds[at]
 
 
-def runs(schedule: Schedule) -> list[Run]:
+def runs(schedule: Schedule) -> list[RoundRun]:
     """Return the rounds of a schedule cut into runs, in order of time."""
-    return [run for run, _ in _joined(((round_,), 1) for round_ in schedule.rounds)]
+    return [run for run, _ in _joined((RoundRun((round_,)), 1) for round_ in schedule.rounds)]
 
 
-def counted_runs(schedule: Schedule) -> list[tuple[Run, int]]:
+def counted_runs(schedule: Schedule) -> list[tuple[RoundRun, int]]:
     """Return the runs of a schedule in order, each with its number of repetitions.
 
-    Of a repetition only the first, the second and the last are listed, and the second is counted for all between. All
+    Of a loop only the first time, the second and the last are listed, and the second is counted for all between. All
     are listed if one run may span them.
     """
     return _joined(_pieces(schedule.rounds.steps))
 
 
-def distinct_runs(schedule: Schedule) -> list[tuple[Run, int]]:
+def distinct_runs(schedule: Schedule) -> list[tuple[RoundRun, int]]:
     """Return the different runs of a schedule, each with its number of repetitions."""
-    found: dict[tuple[Round, ...], tuple[Run, int]] = {}
-    for run, count in counted_runs(schedule):
-        key = tuple(run)
-        found[key] = run, found.get(key, (run, 0))[1] + count
-    return list(found.values())
+    found = Counter[RoundRun]()
+    for run, times in counted_runs(schedule):
+        found[run] += times
+    return list(found.items())
 
 
-def _pieces(steps: Iterable[Step]) -> Iterator[tuple[Run, int]]:
+def _pieces(steps: Iterable[Step]) -> Iterator[tuple[RoundRun, int]]:
     """Yield the runs of each step, not joined with other steps', with their number of repetitions."""
     for step in steps:
-        if isinstance(step, Section):
-            yield step, 1
-        elif isinstance(step, Repeat):
-            once = _joined(_pieces(step.steps))
-            spans = _goes_on(once[-1][0][-1], once[0][0][0])  # one run may span the repetitions
+        if isinstance(step, Round | Tree):
+            yield RoundRun((step,)), 1
+        elif isinstance(step, Ring):
+            for number, round_ in enumerate(step.rounds[:3]):
+                yield RoundRun((round_,)), 1 if number == 0 else (step.count - number + 1) // 2
+        else:
+            once = _once(step)
+            spans = _goes_on(once[-1][0], once[0][0])  # one run may span the repetitions
             if spans and step.rows is not None:  # whose data does not go on along the same rows
-                yield from (((round_,), 1) for round_ in step.flat)
+                yield from ((RoundRun((round_,)), 1) for round_ in step.rounds)
             elif step.times <= 3 or spans:
                 for _ in range(step.times):
                     yield from once
@@ -82,35 +116,41 @@ def _pieces(steps: Iterable[Step]) -> Iterator[tuple[Run, int]]:
                 yield from once
                 yield from ((run, repeats * (step.times - 2)) for run, repeats in once)
                 yield from once
-        else:
-            yield (step,), 1
 
 
-def _joined(pieces: Iterable[tuple[Run, int]]) -> list[tuple[Run, int]]:
+def _once(loop: Loop) -> list[tuple[RoundRun, int]]:
+    """Return the runs of one time of a loop, kept beside it as schedules share loops."""
+    kept = vars(loop)
+    if "runs" not in kept:
+        kept["runs"] = _joined(_pieces(loop.body))
+    known: list[tuple[RoundRun, int]] = kept["runs"]
+    return known
+
+
+def _joined(pieces: Iterable[tuple[RoundRun, int]]) -> list[tuple[RoundRun, int]]:
     """Return runs, each joined with the runs that continue it."""
-    cut: list[tuple[Run, int]] = []
-    own: list[Round] | None = None  # the last run, if it was joined here
+    cut: list[tuple[list[RoundRun], int]] = []
     for run, repeats in pieces:
-        if cut and cut[-1][1] == repeats and _goes_on(cut[-1][0][-1], run[0]):
-            if own is None:
-                own = [*cut[-1][0]]
-                cut[-1] = own, repeats
-            own += run
+        if cut and cut[-1][1] == repeats and _goes_on(cut[-1][0][-1], run):
+            cut[-1][0].append(run)
         else:
-            cut.append((run, repeats))
-            own = None
-    return cut
+            cut.append(([run], repeats))
+    return [
+        (own[0] if len(own) == 1 else RoundRun(tuple(step for run in own for step in run.steps)), repeats)
+        for own, repeats in cut
+    ]
 
 
-def _goes_on(before: Round, after: Round) -> bool:
-    """Return whether two successive rounds belong to one run."""
-    own = kind(before)
-    return own == kind(after) and _follows(own, before, after)
+def _goes_on(before: RoundRun, after: RoundRun) -> bool:
+    """Return whether two successive runs are one."""
+    last, first = before.ends[1], after.ends[0]
+    own = kind(last)
+    return own == kind(first) and _follows(own, last, first)
 
 
-def stages(run: Run) -> int:
+def stages(run: RoundRun) -> int:
     """Return the number of exchanges that a run sets up in turn: one a round, or one for a whole circuit."""
-    own = kind(run[0])
+    own = kind(run.ends[0])
     return 0 if own == "local" else 1 if own == "circuit" else len(run)
 
 
@@ -135,7 +175,7 @@ def _kind(round_: Round) -> str:
         return "local"
     if not all(local.find(op.op).elementwise for op in round_.locals):
         return "product"
-    if any(_passes_on(exchange) for exchange in round_.exchanges):
+    if any(exchange.moves.passes_on for exchange in round_.exchanges):
         return "tiles"
     if combines(round_):
         return "stream"
@@ -161,13 +201,3 @@ def _brought(round_: Round) -> set[str]:
         if any(slot.buffer in brought for slot in op.ins):
             brought |= {slot.buffer for slot in op.outs}
     return brought
-
-
-def _passes_on(exchange: Exchange) -> bool:
-    """Return whether a core both sends and receives, so that whole tiles move from core to core."""
-    send, recv = np.atleast_2d(exchange.send, exchange.recv)
-    sends = np.zeros((len(send), max(send.max(initial=0), recv.max(initial=0)) + 2), bool)
-    lines = np.arange(len(send))[:, None]
-    sends[lines, send] = True
-    sends[:, -1] = False  # -1: none
-    return bool(sends[lines, recv].any())

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from wafer_triton.schedule.repeat import Repeat
 from wafer_triton.schedule.rounds import Index, Round
-
-if TYPE_CHECKING:
-    from wafer_triton.schedule.repeat import Step
+from wafer_triton.schedule.steps import Loop, Step
 
 
 class Turn(NamedTuple):
@@ -45,13 +42,13 @@ def occurrences(steps: Iterable[Step], turns: Turns = ()) -> Counter[tuple[Round
     for step in steps:
         if isinstance(step, Round):
             found[step, turns] += 1
-        elif not isinstance(step, Repeat):
+        elif not isinstance(step, Loop):
             found.update((round_, turns) for round_ in step.rounds)
         elif step.rows is None:
-            for each, times in occurrences(step.steps, turns).items():
+            for each, times in occurrences(step.body, turns).items():
                 found[each] += times * step.times
         else:
-            found.update(occurrences(step.steps, (Turn(step.rows.tobytes(), step.times), *turns)))
+            found.update(occurrences(step.body, (Turn(step.rows.tobytes(), step.times), *turns)))
     return found
 
 
@@ -75,10 +72,10 @@ def spread(turns: Turns, weights: Index) -> Index:
 def in_order(steps: Iterable[Step], rows: Index, number: int = 0) -> Iterator[tuple[int, Round, Index]]:
     """Yield all rounds of the first time of loops with their numbers, and the rows that do there what `rows` do."""
     for step in steps:
-        if isinstance(step, Repeat):
+        if isinstance(step, Loop):
             now = rows
             for _ in range(step.times):
-                yield from in_order(step.steps, now, number)
+                yield from in_order(step.body, now, number)
                 number += step.each
                 now = now if step.rows is None else np.argsort(step.rows)[now]
         else:

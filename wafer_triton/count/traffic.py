@@ -26,8 +26,7 @@ from typing import Any
 import numpy as np
 
 from wafer_triton.count.paths import Paths, Spans
-from wafer_triton.count.runs import axes
-from wafer_triton.schedule.repeat import Section
+from wafer_triton.count.runs import RoundRun, axes
 from wafer_triton.schedule.rounds import Exchange, Index, Moves, Round
 from wafer_triton.schedule.schedule import Schedule
 
@@ -85,7 +84,7 @@ class Traffic:
             self._known[alike] = self._known[moves] = found
         return found
 
-    def hops(self, run: Sequence[Round] | Section) -> int:
+    def hops(self, run: Sequence[Round]) -> int:
         """Return the hops of a run (see above)."""
         return sum(
             max((self._longest_path(own, axis) for axis in together), default=0)
@@ -110,34 +109,33 @@ class Traffic:
             np.add.at(total, lines // fold, loads)
         return whole
 
-    def run(self, run: Sequence[Round] | Section) -> RunTraffic:
+    def run(self, run: Sequence[Round]) -> RunTraffic:
         """Return the traffic of a run.
 
         If all tiles that move along an axis are equally large, the loads of its links are in proportion to that size.
         Then the run is walked once, for tiles of one word. A run along y alone is the run along x of a turned mesh.
         """
-        section = run if isinstance(run, Section) else None
-        exchanges = list(_exchanges(run if section is None else [section[number] for number in section.works]))
+        tree = run.tree if isinstance(run, RoundRun) else None
+        exchanges = list(_exchanges(run) if tree is None else tree.ends[0].exchanges)
         sizes: dict[str, set[int]] = {}
         for exchange in exchanges:
             sizes.setdefault(exchange.axis, set()).add(self.buffers[exchange.src.buffer].slot_bytes(exchange.src))
         if any(len(size) > 1 for size in sizes.values()):
             return self._walked(run, unit=False).of([WORD_BYTES] * len(sizes))
-        key: tuple[Any, ...]
-        if section is None:
-            turn = -1 if set(sizes) == {"y"} else 1
+        turn = -1 if set(sizes) == {"y"} else 1
+        key: tuple[Any, ...] = self.mesh.shape[::turn], self.mesh.fold[::turn]
+        if tree is None:
             ends = (one.moves if len(sizes) > 1 else one.moves.content[1:] for one in exchanges)  # but for the axis
-            rounds = tuple(len(round_.exchanges) for round_ in run)
-            key = self.mesh.shape[::turn], self.mesh.fold[::turn], rounds, tuple(ends)
+            key += tuple(len(round_.exchanges) for round_ in run), tuple(ends)
         else:
-            key = self.mesh.shape, self.mesh.fold, section.moves
+            key += tree.stages, len(tree.parts)
         if key not in _UNITS:
             if len(_UNITS) >= _MOST:
                 _UNITS.clear()
             _UNITS[key] = self._walked(run, unit=True)
         return _UNITS[key].of([size for _, (size,) in sorted(sizes.items())])
 
-    def _walked(self, run: Sequence[Round] | Section, unit: bool) -> _Walk:
+    def _walked(self, run: Sequence[Round], unit: bool) -> _Walk:
         """Return the walk of a run, with tiles of their buffers' size or, if `unit`, of one word."""
         self._walk_together(run)
         walked = list[tuple[int, float, int]]()
@@ -151,7 +149,7 @@ class Traffic:
             walked.append((*self._words(run, axis, words), link_bytes))
         return _Walk(self.hops(run), tuple(walked))
 
-    def _walk_together(self, run: Sequence[Round] | Section) -> None:
+    def _walk_together(self, run: Sequence[Round]) -> None:
         """Walk the exchanges of a run whose lines all move alike in one step, which is faster than one by one."""
         for axis, home in self.homes.items():
             alike = {one.moves for one in _exchanges(run) if one.axis == axis and not one.moves.paired}
@@ -188,7 +186,7 @@ class Traffic:
         weights = np.repeat(list(words.values()), [moves.messages for moves in words])
         return spans.loads(1, along, weights)[:, 0]
 
-    def _words(self, run: Sequence[Round] | Section, axis: str, words: Counter[Moves]) -> tuple[int, float]:
+    def _words(self, run: Sequence[Round], axis: str, words: Counter[Moves]) -> tuple[int, float]:
         """Return the words on the busiest and on the mean link of an axis, by words of a tile.
 
         The mean is that of a logical line, times their number on a physical one; more than the busiest it is not.
@@ -221,7 +219,7 @@ class Traffic:
         mean = float((loads.sum(2) / np.maximum(np.count_nonzero(loads, 2), 1)).max()) * fold
         return busiest, min(mean, float(busiest))
 
-    def _of_most_rounds(self, run: Sequence[Round] | Section, axis: str) -> int:
+    def _of_most_rounds(self, run: Sequence[Round], axis: str) -> int:
         """Return the line that takes part in most rounds, as an index among the lines of an axis; the first of them."""
         rounds = np.zeros(self.mesh.length("y" if axis == "x" else "x"), np.int64)
         if all(one.moves.lines is None for one in _exchanges(run)):
@@ -291,5 +289,5 @@ _UNITS: dict[tuple[Any, ...], _Walk] = {}
 _MOST = 4096
 
 
-def _exchanges(run: Sequence[Round] | Section) -> Iterator[Exchange]:
+def _exchanges(run: Sequence[Round]) -> Iterator[Exchange]:
     return (exchange for round_ in run for exchange in round_.exchanges)

@@ -24,10 +24,10 @@ from wafer_triton.draw.tiles import moving
 from wafer_triton.draw.trace import ADDED, EACH
 from wafer_triton.draw.trace_events import bounded
 from wafer_triton.errors import DrawError
-from wafer_triton.schedule.repeat import Rounds
 from wafer_triton.schedule.rounds import Exchange, Local, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.sram import spans
+from wafer_triton.schedule.steps import Rounds
 from wafer_triton.text.quantity import Legend, quantity
 
 SIDE = 64  # logical cores a side, up to which a page shows core by core

@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.emulate.parts import Step, Tree
+from wafer_triton.emulate.parts import Reduction, Step
 from wafer_triton.kernels.exchange import Copies
 from wafer_triton.kernels.fused import HELD, FusedOp, Grid
 from wafer_triton.kernels.tree import MOST
@@ -69,7 +69,7 @@ class Task(_Fused):
 class Summed(_Fused):
     """A reduce tree whose messages move, and its broadcast, if that is part of the launch."""
 
-    tree: Tree
+    tree: Reduction
     sends: bool
 
     far: tuple[tuple[str, Index], ...] = ()
@@ -101,7 +101,7 @@ class Summed(_Fused):
 class Folded(_Fused):
     """A reduce tree of tiles of `size` that a fold replaces, with the arguments of `kernels.fold`."""
 
-    tree: Tree
+    tree: Reduction
     first: Index
     order: tuple[int, ...]
     pairs: tuple[tuple[int, int], ...]
@@ -206,7 +206,7 @@ def _stays(fold: Folded, group: Group) -> bool:
     return all((fold.tree_of[home] == fold.tree_of).all() for home in far)
 
 
-def folded(tree: Tree, size: int) -> Folded | None:
+def folded(tree: Reduction, size: int) -> Folded | None:
     """Return trees of tiles of `size` as a fold; None unless all are alike, with small tiles of few cores."""
     roots, tree_of = np.unique(tree.roots, return_inverse=True)
     number, span = len(tree_of) // len(roots), spans(tree.roots)

@@ -60,18 +60,17 @@ class Products(Segment):
 
 
 @dataclass(frozen=True, eq=False)
-class Tree(Segment):
+class Reduction(Segment):
     """Reduce trees, all of one buffer `acc`, whose messages `op` combines; then the `broadcast` of their sums, if any.
 
     Each core sends to its parent once it has combined the messages of its children. All indices are [cores]. `parent`
     is -1 for a root. `slot` is the number of a core's message among the `children` messages of its parent. `sent` is
-    the round in which it is sent, from the first, and for a root the number of rounds. `messages` has the exchanges of
-    each round, in the order of their combination. `roots` are the roots of the cores' trees.
+    the round in which it is sent, from the first, and for a root the number of rounds. `roots` are the roots of the
+    cores' trees. The exchanges of a round are in the order of their combination.
     """
 
     acc: str
     op: str
-    messages: tuple[tuple[Exchange, ...], ...]
     parent: Index
     slot: Index
     children: Index
@@ -91,19 +90,23 @@ class Tree(Segment):
 
 
 def shifts(round_: Round, mesh: Mesh) -> dict[int, tuple[Exchange, Index]]:
-    """Return the exchange and the receivers [cores] of each input (0: a, 1: b) that a ring moves beside a product.
+    """Return the exchange and the receivers [cores] of each input (0: a, 1: b) that circles beside a product.
 
-    Empty unless the round is one product of all cores, in a ring.
+    Empty unless the round is one product of all cores, beside which every core sends inputs to another slot of one
+    other core.
     """
-    if round_.pattern is None or round_.pattern.kind != "ring" or round_.locals[0].op != "gemm":
+    if len(round_.locals) != 1 or not round_.exchanges or not round_.overlaps:
         return {}
-    found = {}
+    (op,), found = round_.locals, dict[int, tuple[Exchange, Index]]()
     for exchange in round_.exchanges:
         to = np.empty(mesh.cores, np.int64)
         send, recv = exchange.moves.ends(mesh)
+        whole = exchange.src.is_fixed and exchange.dst.is_fixed and len(np.unique(send)) == len(recv) == mesh.cores
+        if op.op != "gemm" or op.where is not None or exchange.src not in op.ins or not whole:
+            return {}
         to[send] = recv
-        found[round_.locals[0].ins.index(exchange.src)] = exchange, to
-    return found
+        found[op.ins.index(exchange.src)] = exchange, to
+    return found if len(found) == len(round_.exchanges) else {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,7 +212,7 @@ class Memory:
     tensors: dict[str, torch.Tensor]
     workspace: Workspace
     tables: Tables | None = None
-    apart: set[Tree] = field(default_factory=set)
+    apart: set[Reduction] = field(default_factory=set)
 
     def rows(self, slot: Slot) -> torch.Tensor:
         """Return a buffer as [tiles, numel], every slot of every core a row; one a core if the slot is the whole."""
@@ -270,7 +273,7 @@ class Planner(ABC):
         """Return fewer steps for a whole segment, or None to run it round by round.
 
         With elided exchange `ins` are the tile maps of a and b before the first of `Products`. The broadcast of a
-        `Tree` is left out then, since it becomes a tile map.
+        `Reduction` is left out then, since it becomes a tile map.
         """
         return None
 

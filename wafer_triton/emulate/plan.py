@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from wafer_triton.emulate.parts import Memory, Planner, Products, Step, TileMap, Tree
+from wafer_triton.emulate.parts import Memory, Planner, Products, Reduction, Step, TileMap
 from wafer_triton.emulate.segments import mailboxes, segments
 from wafer_triton.local import find
 from wafer_triton.schedule.rounds import HIDDEN, Cores, Exchange, Index, Local, Round, Slot
@@ -57,7 +57,7 @@ class _Elision:
             if isinstance(segment, Products):
                 fused = self.products(segment)
             else:
-                fused = isinstance(segment, Tree) and self.tree(segment)
+                fused = isinstance(segment, Reduction) and self.tree(segment)
             if fused:
                 continue
             for number, round_ in enumerate(segment.every):
@@ -90,7 +90,7 @@ class _Elision:
         self.steps += steps
         return True
 
-    def tree(self, tree: Tree) -> bool:
+    def tree(self, tree: Reduction) -> bool:
         """Plan a reduce tree as one step, if the planner has one; its broadcast becomes a tile map."""
         self.written(tree.acc, keep=True)
         self.written(tree.sums, keep=False)

@@ -20,9 +20,9 @@ from wafer_triton.cost.price import Prediction, price
 from wafer_triton.device.layout import check_cut, sharding
 from wafer_triton.emulate.parts import Launch, Memory, Planner, Step, Tables, Workspace
 from wafer_triton.errors import BackendError, MeshError, ScheduleError, ShapeError, shown
-from wafer_triton.schedule.repeat import comings
 from wafer_triton.schedule.rounds import Buffer, Round
 from wafer_triton.schedule.schedule import Schedule
+from wafer_triton.schedule.steps import comings
 
 
 @dataclass(eq=False)

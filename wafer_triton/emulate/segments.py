@@ -1,19 +1,21 @@
-"""Segments: consecutive rounds that an executor may run in one step, read from the patterns of a schedule.
+"""Segments: consecutive rounds that an executor may run in one step, from the steps of a schedule.
 
-One pass cuts a schedule, once. A round without a pattern, or with one that no executor takes as a whole, is in a plain
-`Segment` and runs alone. The bits are the same either way.
+A `Ring` of products and a `Tree` are such segments. All other rounds are in plain `Segment`s and run one by one. The
+bits are the same either way.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.emulate.parts import Products, Segment, Tree, shifts
-from wafer_triton.schedule.rounds import Exchange, Index, Local, Round, Slot
+from wafer_triton.emulate.parts import Products, Reduction, Segment
+from wafer_triton.schedule import steps
+from wafer_triton.schedule.rounds import Index, Local, Moves, Round, Slot
 from wafer_triton.schedule.schedule import Schedule, once
 
 
@@ -27,73 +29,84 @@ def segments(schedule: Schedule) -> tuple[Segment, ...]:
 def mailboxes(schedule: Schedule) -> frozenset[str]:
     """Scratch buffers that only carry messages of trees: an executor may combine messages without them."""
     mail, others = set[str](), set[str]()
-    for round_ in set(schedule.rounds):
-        arriving = {exchange.dst.buffer for exchange in _messages(round_)}
-        mail |= arriving
-        others |= round_.touched - arriving
+    for step in set(steps.in_order(schedule.rounds.steps)):
+        if isinstance(step, steps.Tree):
+            sums = {part.acc.buffer for part in step.parts}
+            mail |= step.uses.keys() - sums
+            others |= sums
+        else:
+            others |= step.touched if isinstance(step, Round) else step.uses.keys()
     return frozenset(name for name in mail - others if schedule.buffers[name].role == "scratch")
 
 
 def _segments(schedule: Schedule) -> Iterator[Segment]:
-    rounds, at, plain = schedule.rounds, 0, 0
-    whole = {"ring": _products, "tree": _trees}
-    while at <= len(rounds):
-        pattern = rounds[at].pattern if at < len(rounds) else None
-        found = whole[pattern.kind](schedule, at) if pattern is not None and pattern.kind in whole else []
-        if plain < at and (found or at == len(rounds)):
-            yield Segment(schedule.mesh, plain, rounds[plain:at])
+    at, plain, left = 0, list[Round](), deque(steps.in_order(schedule.rounds.steps))
+    while left:
+        step = left.popleft()
+        rounds = (step,) if isinstance(step, Round) else step.rounds
+        after = left[0] if left and isinstance(left[0], Round) else None
+        found = _whole(schedule, at, step, after)
+        if not found:
+            plain += rounds
+            at += len(rounds)
+            continue
+        if plain:
+            yield Segment(schedule.mesh, at - len(plain), tuple(plain))
+            plain = []
         yield from found
-        at += len(found[0].every) if found else 1
-        plain = at if found else plain
+        at += len(found[0].every)
+        if len(found[0].every) > len(rounds):
+            left.popleft()
+    if plain:
+        yield Segment(schedule.mesh, at - len(plain), tuple(plain))
 
 
-def _products(schedule: Schedule, start: int) -> list[Segment]:
-    """Return the compute-shift segment that begins with a round, if its sums are of a kind that can be kept."""
-    first, rounds = schedule.rounds[start], schedule.rounds
-    ends, (product,) = {exchange.src: exchange.dst for exchange in first.exchanges}, first.locals
-    if product.op != "gemm" or set(product.ins) != set(ends):
+def _whole(schedule: Schedule, at: int, step: Round | steps.Ring | steps.Tree, after: Round | None) -> list[Segment]:
+    """Return the segments that a step makes up, beginning with round `at`; none if it must run round by round.
+
+    The round `after` it is part of them if it rounds the sums, or broadcasts them.
+    """
+    if isinstance(step, steps.Ring):
+        return _products(schedule, at, step, after)
+    return _trees(schedule, at, step, after) if isinstance(step, steps.Tree) else []
+
+
+def _products(schedule: Schedule, start: int, ring: steps.Ring, after: Round | None) -> list[Segment]:
+    """Return a ring as compute-shift, if its sums are of a kind that can be kept."""
+    product, mesh, hands = ring.product, schedule.mesh, {hand[0]: hand for hand in ring.hands}
+    if product.op != "gemm" or set(product.ins) != set(hands):
         return []
-    a, b = ((slot, ends[slot]) for slot in product.ins)
+    a, b = (hands[slot] for slot in product.ins)
     c, moving = product.outs[0].buffer, {slot.buffer for slot in (*a, *b)}
     if c in moving or not _keeps_sums(schedule, product):
         return []
-    number = 1
-    while start + number < len(rounds) and _continues(rounds[start + number], first, product, a, b, number):
-        number += 1
-    out = _rounding(schedule, start + number, product.outs[0], moving)
-    params, every = dict(product.params), rounds[start : start + number + (out is not None)]
+    out = after and _rounding(schedule, start + ring.count, after, product.outs[0], moving)
+    params = dict(product.params)
     add = bool(params.pop("add", False))
-    (over_a, to_a), (over_b, to_b) = (shifts(first, schedule.mesh)[operand] for operand in (0, 1))
-    side, rings = schedule.mesh.shape[0], None
-    if schedule.mesh.shape == (side, side) and (over_a.axis, over_b.axis) == ("x", "y"):
+    over_a, over_b = (ring.shifts[ring.hands.index(hand)] for hand in (a, b))
+    side, rings = mesh.shape[0], None
+    if mesh.shape == (side, side) and (over_a.axis, over_b.axis) == ("x", "y"):
         rings = _cycle(over_b), _cycle(over_a)
     rings = rings if rings and len(rings[0]) == len(rings[1]) == side else None
-    return [Products(schedule.mesh, start, every, number, c, out or c, a, b, add, params, (to_a, to_b), rings)]
+    every = (*ring.rounds, after) if out and after else ring.rounds
+    to = _receivers(over_a, mesh), _receivers(over_b, mesh)
+    return [Products(mesh, start, every, ring.count, c, out or c, a, b, add, params, to, rings)]
 
 
-def _cycle(exchange: Exchange) -> Index:
+def _receivers(moves: Moves, mesh: Mesh) -> Index:
+    """Return [cores]: the core that receives each core's tile."""
+    to = np.empty(mesh.cores, np.int64)
+    send, recv = moves.ends(mesh)
+    to[send] = recv
+    return to
+
+
+def _cycle(moves: Moves) -> Index:
     """Return the positions that a tile passes from position 0 back to position 0."""
-    to, passed = dict(zip(exchange.send.tolist(), exchange.recv.tolist(), strict=True)), [0]
+    to, passed = dict(zip(moves.send.tolist(), moves.recv.tolist(), strict=True)), [0]
     while to[passed[-1]] != 0:
         passed.append(to[passed[-1]])
     return np.array(passed)
-
-
-def _continues(
-    round_: Round, first: Round, product: Local, a: tuple[Slot, Slot], b: tuple[Slot, Slot], number: int
-) -> bool:
-    """Return whether a round is product `number` of the run that began with `product` in the round `first`."""
-    if round_.pattern != first.pattern or len(round_.exchanges) != 2:
-        return False
-    (op,), here, there = round_.locals, number % 2, 1 - number % 2
-    ends = {exchange.src: exchange.dst for exchange in round_.exchanges}
-    return (
-        (*op.outs, *op.ins) == (*product.outs, a[here], b[here])
-        and ends == {a[here]: a[there], b[here]: b[there]}
-        and {**op.params, "add": True} == {**product.params, "add": True}
-        and bool(op.params.get("add"))
-        and all(one.moves == other.moves for one, other in zip(round_.exchanges, first.exchanges, strict=True))
-    )
 
 
 def _keeps_sums(schedule: Schedule, product: Local) -> bool:
@@ -104,66 +117,47 @@ def _keeps_sums(schedule: Schedule, product: Local) -> bool:
     return out.is_fixed and buffer.slots == 1 and buffer.dtype in unrounded
 
 
-def _rounding(schedule: Schedule, at: int, c: Slot, moving: set[str]) -> str | None:
+def _rounding(schedule: Schedule, at: int, after: Round, c: Slot, moving: set[str]) -> str | None:
     """Return the buffer, none of `moving`, that round `at` copies c to, if c is scratch and not touched afterwards."""
-    rounds = schedule.rounds[at:]
-    if not rounds or rounds[0].exchanges or len(rounds[0].locals) != 1:
+    if after.exchanges or len(after.locals) != 1:
         return None
-    (op,) = rounds[0].locals
+    (op,) = after.locals
     buffer, target = schedule.buffers[c.buffer], schedule.buffers[op.outs[0].buffer]
     whole = op.op == "copy" and op.where is None and op.params["size"] == buffer.numel == target.numel
     plain = whole and op.ins[0].buffer == c.buffer and buffer.slots == 1 == target.slots and target.name not in moving
-    if not plain or buffer.role != "scratch" or any(c.buffer in round_.touched for round_ in set(rounds[1:])):
+    if not plain or buffer.role != "scratch" or steps.uses(schedule.rounds.steps)[c.buffer][1] > at:
         return None
     return target.name
 
 
-def _trees(schedule: Schedule, start: int) -> list[Segment]:
-    """Return the reductions that begin with a round, one buffer after another, as they touch no common memory."""
-    mesh, rounds = schedule.mesh, schedule.rounds
-    pattern, stop = rounds[start].pattern, start
-    assert pattern is not None
-    done = {name: np.zeros(mesh.cores, bool) for name in pattern.buffers}
-    while stop < len(rounds) and rounds[stop].pattern == pattern:
-        ends = [(one.src.buffer, *one.moves.ends(mesh)) for one in _messages(rounds[stop])]
-        if any(done[name][send].any() or done[name][recv].any() for name, send, recv in ends):
-            break  # a core that has sent takes no further part: another reduction begins
-        for name, send, _ in ends:
-            done[name][send] = True
-        stop += 1
-    every = [exchange for round_ in rounds[start:stop] for exchange in round_.exchanges]
-    if any(slot.index != 0 for one in every for slot in (one.src, one.dst) if slot.is_fixed):
+def _trees(schedule: Schedule, start: int, step: steps.Tree, after: Round | None) -> list[Segment]:
+    """Return a tree of every part of a step, one after another, as they touch no common memory."""
+    mesh, slots = schedule.mesh, {slot for part in step.parts for slot in (part.acc, *part.mail)}
+    if any(slot.index != 0 for slot in slots):
         return []
-    if not {one.dst.buffer for one in every} <= mailboxes(schedule) or not all(one.src.is_fixed for one in every):
+    if not step.uses.keys() - {part.acc.buffer for part in step.parts} <= mailboxes(schedule):
         return []
-    trees = []
-    for name in pattern.buffers:
-        own = tuple(_only(name, round_) for round_ in rounds[start:stop])
-        sent = tuple(map(_messages, own))
-        trees.append(Tree(mesh, start, own, name, pattern.op, sent, *_links(sent, mesh)))
-    after = rounds[stop] if stop < len(rounds) else Round()
-    sums = [_broadcast(tree, after) for tree in trees]
-    sends = {exchange.src.buffer for exchange in after.exchanges}
-    if after.pattern is None or sends != set(pattern.buffers) or None in sums:
-        return list(trees)
-    return [replace(tree, broadcast=round_) for tree, round_ in zip(trees, sums, strict=True)]
+    parent, slot, children, sent, roots = _links(step.stages, mesh)
+    sums = {
+        part.acc: None if after is None else _broadcast(part.acc, after, parent, roots, mesh) for part in step.parts
+    }
+    both = after is not None and {one.src for one in after.exchanges} == sums.keys() and None not in sums.values()
+    return [
+        Reduction(
+            mesh, start, _only(part, step), part.acc.buffer, step.op, parent, slot, children, sent, roots,
+            sums[part.acc] if both else None,
+        )
+        for part in step.parts
+    ]  # fmt: skip
 
 
-def _messages(round_: Round) -> tuple[Exchange, ...]:
-    """Return the messages of a round of trees, in the order of their combination; none of another round."""
-    if round_.pattern is None or round_.pattern.kind != "tree":
-        return ()
-    arrivals = {exchange.dst: exchange for exchange in round_.exchanges}
-    return tuple(arrivals[op.ins[-1]] for op in round_.locals)
-
-
-def _links(messages: tuple[tuple[Exchange, ...], ...], mesh: Mesh) -> tuple[Index, Index, Index, Index, Index]:
-    """Return parents, slots, numbers of children, rounds of the messages and roots of trees; see `Tree`."""
-    parent, sent = np.full(mesh.cores, -1), np.full(mesh.cores, len(messages))
+def _links(stages: steps.Stages, mesh: Mesh) -> tuple[Index, Index, Index, Index, Index]:
+    """Return parents, slots, numbers of children, rounds of the messages and roots of trees; see `parts.Reduction`."""
+    parent, sent = np.full(mesh.cores, -1), np.full(mesh.cores, len(stages.each))
     slot, children = np.zeros(mesh.cores, np.int64), np.zeros(mesh.cores, np.int64)
-    for number, exchanges in enumerate(messages):
-        for exchange in exchanges:
-            send, recv = exchange.moves.ends(mesh)
+    for number, stage in enumerate(stages.each):
+        for _, moves in stage:
+            send, recv = moves.ends(mesh)
             parent[send], slot[send], sent[send] = recv, children[recv], number
             children[recv] += 1
     roots = np.where(parent < 0, np.arange(mesh.cores), parent)
@@ -172,23 +166,18 @@ def _links(messages: tuple[tuple[Exchange, ...], ...], mesh: Mesh) -> tuple[Inde
     return parent, slot, children, sent, roots
 
 
-def _only(name: str, round_: Round) -> Round:
-    """Return the exchanges of one buffer in a round of trees or of broadcasts, and the operations that combine them."""
-    exchanges = tuple(exchange for exchange in round_.exchanges if exchange.src.buffer == name)
-    if len(exchanges) == len(round_.exchanges):
-        return round_
-    locals_ = tuple(op for op in round_.locals if op.outs[0].buffer == name)
-    return replace(round_, exchanges=exchanges, locals=locals_)
+def _only(part: steps.Part, step: steps.Tree) -> tuple[Round, ...]:
+    """Return the rounds of one part of a tree."""
+    return step.rounds if len(step.parts) == 1 else replace(step, parts=(part,)).rounds
 
 
-def _broadcast(tree: Tree, round_: Round) -> Round | None:
-    """Return a round as the broadcast of a tree's sums, if every root sends its sum to all other cores of its tree."""
-    if round_.pattern is None or round_.pattern.kind != "broadcast":
+def _broadcast(acc: Slot, after: Round, parent: Index, roots: Index, mesh: Mesh) -> Round | None:
+    """Return a round's broadcast of sums, if every root sends its sum to all other cores of its tree."""
+    sent = tuple(one for one in after.exchanges if one.src == acc == one.dst)
+    if after.locals or not sent:
         return None
-    sent = _only(tree.acc, round_)
-    if not sent.exchanges or any(exchange.src.index != 0 for exchange in sent.exchanges):
+    senders, receivers = map(np.concatenate, zip(*(one.moves.ends(mesh) for one in sent), strict=True))
+    every = np.array_equal(np.sort(receivers), np.flatnonzero(parent >= 0))
+    if not every or not np.array_equal(roots[receivers], senders):
         return None
-    senders, receivers = map(np.concatenate, zip(*(one.moves.ends(tree.mesh) for one in sent.exchanges), strict=True))
-    others = np.flatnonzero(tree.parent >= 0)
-    every = np.array_equal(np.sort(receivers), others) and np.array_equal(tree.roots[receivers], senders)
-    return sent if every else None
+    return after if len(sent) == len(after.exchanges) else replace(after, exchanges=sent)

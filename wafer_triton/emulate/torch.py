@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from wafer_triton.emulate.executor import Executor
-from wafer_triton.emulate.parts import Memory, Products, Segment, Step, TileMap, Tree
+from wafer_triton.emulate.parts import Memory, Products, Reduction, Segment, Step, TileMap
 from wafer_triton.emulate.torch_local import Form, form
 from wafer_triton.local import LocalOp, find
 from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Slot
@@ -63,8 +63,8 @@ class TorchExecutor(Executor):
         return lambda: target.copy_(source.index_select(axis, send))
 
     def segment(self, memory: Memory, segment: Segment, ins: tuple[TileMap, ...] = ()) -> list[Step] | None:
-        if isinstance(segment, Tree):
-            messages = [self._message(memory, one, segment.op) for sent in segment.messages for one in sent]
+        if isinstance(segment, Reduction):
+            messages = [self._message(memory, one, segment.op) for round_ in segment.rounds for one in round_.exchanges]
             steps = [step for step in messages if step is not None]
             sends = segment.broadcast if self.exchange == "explicit" else None
             sent = [] if sends is None else self.round(memory, sends)

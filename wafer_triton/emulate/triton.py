@@ -20,7 +20,7 @@ from triton.runtime._async_compile import AsyncCompileMode
 from wafer_triton.emulate import fuse
 from wafer_triton.emulate.executor import Executor, Graph
 from wafer_triton.emulate.fuse import Folded, Group, Moved, Summed, Task
-from wafer_triton.emulate.parts import Launch, Memory, Products, Segment, Step, TileMap, Tree, shifts
+from wafer_triton.emulate.parts import Launch, Memory, Products, Reduction, Segment, Step, TileMap, shifts
 from wafer_triton.errors import BackendError
 from wafer_triton.kernels import SLOTS, table
 from wafer_triton.kernels._common import INTERPRET, Operand, compiling, load_kernel, target
@@ -137,9 +137,9 @@ class TritonExecutor(Executor):
     def segment(self, memory: Memory, segment: Segment, ins: tuple[TileMap, ...] = ()) -> list[Step] | None:
         if isinstance(segment, Products):
             return self._elided(memory, segment, *ins) if ins else self._products(memory, segment)
-        return self._tree(memory, segment) if isinstance(segment, Tree) else None
+        return self._tree(memory, segment) if isinstance(segment, Reduction) else None
 
-    def _tree(self, memory: Memory, tree: Tree) -> list[Step]:
+    def _tree(self, memory: Memory, tree: Reduction) -> list[Step]:
         if self.exchange == "elided" and tree.broadcast is not None and memory.tables is None:
             found = fuse.folded(tree, memory.buffers[tree.acc].numel)
             if found is not None:

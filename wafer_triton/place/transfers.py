@@ -16,7 +16,6 @@ from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.align import align, transpose_by_rings
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.repeat import Section
 from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Moves, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 
@@ -86,14 +85,12 @@ def redistribute(mesh: Mesh, axis: str, source: Index, target: Index, numel: int
     one unit and receives at most one.
     """
     b = Builder(mesh, f"redistribute along {axis}")
-    plan = _planned(mesh.length(axis), source.tobytes(), target.tobytes())
-    ends, size = ("from", "to"), {"size": numel}
-    for name, role, slots in zip(ends, ("input", "output"), plan.slots, strict=True):
-        b.buffer(name, (numel,), dtype, role, slots)
-
-    def made(number: int) -> Round:
+    slots, rounds = _planned(mesh.length(axis), source.tobytes(), target.tobytes())
+    size = {"size": numel}
+    for name, role, number in zip(("from", "to"), ("input", "output"), slots, strict=True):
+        b.buffer(name, (numel,), dtype, role, number)
+    for moves, stays in rounds:
         exchanges, copies = list[Exchange](), list[Local]()
-        moves, stays = plan.rounds[number]
         if moves is not None:
             send, recv, sent, got = moves
             exchanges.append(Exchange(Moves(axis, send, recv), Slot("from", sent, axis), Slot("to", got, axis)))
@@ -101,14 +98,7 @@ def redistribute(mesh: Mesh, axis: str, source: Index, target: Index, numel: int
             cores, sent, got = stays
             here, there = Slot("from", sent, axis), Slot("to", got, axis)
             copies.append(Local("copy", (there,), (here,), size, Cores(axis, cores)))
-        return Round(tuple(exchanges), tuple(copies), "redistribute")
-
-    def section(begin: int, count: int) -> Section:
-        work = next((number for number in range(count) if plan.rounds[begin + number][1] is not None), 0)
-        uses = dict.fromkeys(ends, (0, count - 1))
-        return Section(count, uses, lambda number: made(begin + number), (plan, axis, begin), (work,))
-
-    b.steps += [section(begin, end - begin) if end - begin > 1 else made(begin) for begin, end in plan.runs]
+        b.steps.append(Round(tuple(exchanges), tuple(copies), "redistribute"))
     return b.build(draft=True)
 
 
@@ -116,22 +106,14 @@ Units = tuple[Index, Index, Index, Index]  # senders, receivers in ascending ord
 Stays = tuple[Index, Index, Index]  # cores, and their slots on both sides
 
 
-@dataclass(frozen=True, eq=False)
-class _Plan:
-    """The number of slots of "from" and of "to", the units of each round that move and that stay, and runs of rounds.
-
-    A run is (first round, end). In each round of a longer run some receiver also sends, see `wafer_triton.count.runs`;
-    every other round is a run of its own.
-    """
-
-    slots: tuple[int, int]
-    rounds: list[tuple[Units | None, Stays | None]]
-    runs: list[tuple[int, int]]
-
-
 @lru_cache(maxsize=1024)
-def _planned(length: int, source: bytes, target: bytes) -> _Plan:
-    """Return the plan for the cores `source` and `target` of each unit; units of all sizes share it."""
+def _planned(
+    length: int, source: bytes, target: bytes
+) -> tuple[tuple[int, int], list[tuple[Units | None, Stays | None]]]:
+    """Return the slots of "from" and of "to", and the units of each round that move and that stay.
+
+    Unit u goes from core source[u] to core target[u]; units of all sizes share the plan.
+    """
     here, there = np.frombuffer(source, np.int64), np.frombuffer(target, np.int64)
     rounds, ranks, moving = _rounds(here, there), (ranks_of(here), ranks_of(there)), (here != there).astype(np.int64)
     slots = np.zeros((2, 2, int(rounds.max()) + 1, length), np.int64)  # for resident and moving units, on both sides
@@ -149,20 +131,8 @@ def _planned(length: int, source: bytes, target: bytes) -> _Plan:
         number, goes = divmod(int(kinds[start]), 2)
         both = (here[start:end], there[start:end]) if goes else (there[start:end],)
         planned[number][1 - goes] = (*both, *slots[goes, :, number])
-    runs, before = list[tuple[int, int]](), False
-    for number, (moves, _) in enumerate(planned):
-        onward = False
-        if moves is not None:
-            sends = np.zeros(length, bool)
-            sends[moves[0]] = True
-            onward = bool(sends[moves[1]].any())
-        if onward and before:
-            runs[-1] = runs[-1][0], number + 1
-        else:
-            runs.append((number, number + 1))
-        before = onward
     held = int(ranks[0].max()) + 1, int(ranks[1].max()) + 1
-    return _Plan(held, [(moves, stays) for moves, stays in planned], runs)
+    return held, [(moves, stays) for moves, stays in planned]
 
 
 def _rounds(source: Index, target: Index) -> Index:

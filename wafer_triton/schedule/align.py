@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wafer_triton.errors import MeshError
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.repeat import Section
-from wafer_triton.schedule.ring import Ring, ring, ring_ends, ring_position, ring_rows, ring_step
-from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Moves, Pattern, Round, Slot, frozen
+from wafer_triton.schedule.ring import Order, ring, ring_ends, ring_position, ring_rows, ring_step
+from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Moves, Round, Slot
+from wafer_triton.schedule.steps import Loop
 
 
 def align(
-    b: Builder, name: str, axis: str, order: Ring = ring, by: Index | None = None, region: int | None = None
+    b: Builder, name: str, axis: str, order: Order = ring, by: Index | None = None, region: int | None = None
 ) -> None:
     """Skew the buffer `name`: along x, the tiles of row i move position(i) ring steps backwards; along y likewise.
 
@@ -26,23 +26,22 @@ def align(
     _align(b, ((name, axis),), order, f"align {name}", by, region)
 
 
-def align_both(b: Builder, a: str, w: str, order: Ring = ring) -> None:
+def align_both(b: Builder, a: str, w: str, order: Order = ring) -> None:
     """Skew a along x and w along y (see `align`) in the same rounds: they take different links."""
     _align(b, ((a, "x"), (w, "y")), order, f"align {a} and {w}")
 
 
 def _align(
-    b: Builder, skewed: tuple[tuple[str, str], ...], order: Ring, label: str, by: Index | None = None,
+    b: Builder, skewed: tuple[tuple[str, str], ...], order: Order, label: str, by: Index | None = None,
     region: int | None = None,
 ) -> None:  # fmt: skip
     size = side(b)
     width = size if region is None else region
     steps = (np.tile(ring_position(width, order), size // width) if by is None else by).tobytes()
     spares = [b.like(f"{name}.next", name) for name, _ in skewed]
-    slots = tuple(b.buffers[name].slots for name, _ in skewed)
-    moves = _skewing(b.mesh.shape, width, skewed, slots, order, steps, label)
-    b.steps += [moves] if moves.count else []
-    odd = _skewed_lines(width, steps)[1]
+    moves = _skewing(b.mesh.shape[0] // width, width, skewed, order, steps, label)
+    b.steps += [moves] if moves.body else []
+    odd = np.flatnonzero(_skew_steps(width, steps)[0] % 2)
     if odd.size:
         back = (
             b.local("copy", name, spare, Cores(axis, np.arange(size), odd), size=b.buffers[name].numel)
@@ -53,52 +52,41 @@ def _align(
 
 @lru_cache(maxsize=256)
 def _skewing(
-    mesh: tuple[int, int], width: int, skewed: tuple[tuple[str, str], ...], slots: tuple[int, ...], order: Ring,
-    steps: bytes, label: str,
-) -> Section:  # fmt: skip
-    """Return the rounds that skew buffers along axes, on rings of `region` cores.
+    times: int, width: int, skewed: tuple[tuple[str, str], ...], order: Order, steps: bytes, label: str
+) -> Loop:  # fmt: skip
+    """Return the rounds that skew buffers along axes, on `times` rings of `width` cores a line.
 
     Schedules that align alike share the rounds, which are then read once.
-
-    `slots` is part of the key: exchanges are planned for a mesh and the buffers' numbers of slots.
     """
-    del slots
-    times, each = mesh[0] // width, _skewed_lines(width, steps)[0]
-    names = [end for name, _ in skewed for end in (name, f"{name}.next")]
-
-    ends_of = partial(ring_ends, width, order=order, times=times)
-    make = partial(_skew_round, skewed, each, ends_of, label, Pattern("relay", tuple(names)))
-    alike = "skew", mesh, width, tuple(axis for _, axis in skewed), order, steps
-    return Section(len(each), dict.fromkeys(names, (0, len(each) - 1)), make, alike)
-
-
-def _skew_round(
-    skewed: tuple[tuple[str, str], ...], each: list[list[tuple[int, Index]]],
-    ends_of: Callable[[int], tuple[Index, Index]], label: str, pattern: Pattern, number: int,
-) -> Round:  # fmt: skip
-    """Return one round of an alignment; a function of the module, so that schedules can be pickled."""
-    moves = []
-    for name, axis in skewed:
-        src, dst = Slot(name), Slot(f"{name}.next")
-        ends = (src, dst) if number % 2 == 0 else (dst, src)
-        moves += [Exchange(Moves(axis, *ends_of(step), lines), *ends) for step, lines in each[number]]
-    return Round(tuple(moves), (), label, pattern)
+    rounds, moves = [], {axis: _skew_moves(axis, times, width, order, steps) for _, axis in skewed}
+    hands = [(Slot(name), Slot(f"{name}.next")) for name, _ in skewed]
+    for number in range(len(moves[skewed[0][1]])):
+        exchanges = []
+        for (_, axis), (here, there) in zip(skewed, hands, strict=True):
+            ends = (here, there) if number % 2 == 0 else (there, here)
+            exchanges += [Exchange(each, *ends) for each in moves[axis][number]]
+        rounds.append(Round(tuple(exchanges), (), label))
+    return Loop(tuple(rounds), 1)
 
 
-@lru_cache(maxsize=128)
-def _skewed_lines(size: int, by: bytes) -> tuple[list[list[tuple[int, Index]]], Index]:
-    """Return the ring steps of each round of an alignment with their lines, and lines with an odd number of steps."""
+@lru_cache(maxsize=64)
+def _skew_moves(axis: str, times: int, width: int, order: Order, by: bytes) -> list[list[Moves]]:
+    """Return the moves of each round of an alignment, which all buffers share."""
+    steps, backwards = _skew_steps(width, by)
+    rounds: list[list[Moves]] = [[] for _ in range(steps.max())]
+    for way, here in ((-1, backwards), (1, ~backwards)):
+        ends = ring_ends(width, way, order, times)
+        for number, moves in enumerate(rounds):
+            lines = np.flatnonzero(here & (steps > number))
+            moves += [Moves(axis, *ends, lines)] if lines.size else []
+    return rounds
+
+
+def _skew_steps(size: int, by: bytes) -> tuple[Index, NDArray[np.bool_]]:
+    """Return the ring steps that each line moves in its shorter direction, and whether this is backwards."""
     position = np.frombuffer(by, np.int64)
     backwards = position <= size // 2
-    steps = np.where(backwards, position, size - position)
-    count = int(steps.max())
-    rounds: list[list[tuple[int, Index]]] = [[] for _ in range(count)]
-    for way, side in ((-1, backwards), (1, ~backwards)):
-        number, lines = np.nonzero((steps > np.arange(count)[:, None]) & side)
-        for own, together in enumerate(np.split(lines, np.searchsorted(number, np.arange(1, count)))):
-            if together.size:
-                rounds[own].append((way, frozen(together)))
-    return rounds, np.flatnonzero(steps % 2)
+    return np.where(backwards, position, size - position), backwards
 
 
 def transpose_by_rings(b: Builder, src: str, dst: str, label: str = "transpose") -> None:
@@ -127,8 +115,11 @@ def transpose_by_rings(b: Builder, src: str, dst: str, label: str = "transpose")
             steps.append(ring_step(b, "y", now, following))
         b.round(*steps, label=label)
 
-    b.repeat(size - 1, pass_on, period=2, rows=ring_rows(size, 1))
-    pass_on(size - 1)
+    with b.loop((size - 1) // 2, ring_rows(size, 1)):
+        pass_on(0)
+        pass_on(1)
+    for number in range((size - 1) // 2 * 2, size):
+        pass_on(number)
     align(b, dst, "x", by=position)
 
 

@@ -24,7 +24,7 @@ import numpy as np
 from wafer_triton.errors import MeshError
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.lines import MeshLine, planned
-from wafer_triton.schedule.rounds import Cores, Exchange, Local, Moves, Pattern, Round, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Local, Moves, Slot
 
 STAGES = ("begin", "crossed", "turned", "end")
 Steps = Iterator[tuple[Exchange | Local, ...]]
@@ -58,18 +58,7 @@ def all_to_all(
     ways = [_along(b, Slot(x, part), Slot(out, part), f"{x}.{part}", size, "xy"[part], lines) for part in range(parts)]
     for together in zip_longest(*ways, fillvalue=()):
         steps = tuple(step for part in together for step in part)
-        moves = tuple(step for step in steps if isinstance(step, Exchange))
-        if len(moves) == len(steps):
-            b.steps.append(_relayed(moves, label))
-        else:
-            b.round(*steps, label=label)
-
-
-@lru_cache(maxsize=8192)
-def _relayed(moves: tuple[Exchange, ...], label: str) -> Round:
-    """Return the round of some moves; schedules of the same moves share it, so that each is read once."""
-    moved = {end.buffer: None for move in moves for end in (move.src, move.dst)}
-    return Round(moves, (), label, Pattern("relay", tuple(moved)))
+        b.round(*steps, label=label)
 
 
 def _along(b: Builder, x: Slot, out: Slot, name: str, size: int, first: str, along: dict[str, MeshLine]) -> Steps:

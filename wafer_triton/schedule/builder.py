@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,7 +15,6 @@ from wafer_triton.device.dtype import storage_name
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError, check_type, shown
 from wafer_triton.schedule import rules, sram
-from wafer_triton.schedule.repeat import Repeat, Rounds, flat
 from wafer_triton.schedule.rounds import (
     FAMILIES,
     HIDDEN,
@@ -27,18 +26,15 @@ from wafer_triton.schedule.rounds import (
     Local,
     Moves,
     Parameter,
-    Pattern,
     Round,
     Slot,
     as_slot,
     positions,
 )
 from wafer_triton.schedule.schedule import Schedule
+from wafer_triton.schedule.steps import Loop, Rounds, Step, comings, flat
 
-if TYPE_CHECKING:
-    from wafer_triton.schedule.repeat import Step
-
-MOST_ITERATIONS = 1_000_000  # of a `repeat`, a thousand times the side of the largest mesh
+MOST_TIMES = 1_000_000  # of a `loop`, a thousand times the side of the largest mesh
 _DRAFTING = ContextVar("drafting", default=False)
 
 
@@ -67,7 +63,7 @@ class _Declared(dict[str, Buffer]):
 class Builder:
     """The buffers and steps of a schedule called `name` while it is made; `family` is as in `Schedule`.
 
-    A step is a round, a section of rounds, or a repetition (see `wafer_triton.schedule.repeat`).
+    A step is a round, a loop of steps, a ring or a tree (see `wafer_triton.schedule.steps`).
     """
 
     def __init__(self, mesh: Mesh, name: str, family: str = "kernel") -> None:
@@ -81,7 +77,6 @@ class Builder:
         self.family = family
         self.buffers: dict[str, Buffer] = _Declared(name)
         self.steps: list[Step] = []
-        self._again: list[tuple[Repeat, Callable[[int], None], int]] = []  # to be judged by `build`
 
     @property
     def rounds(self) -> tuple[Round, ...]:
@@ -172,11 +167,10 @@ class Builder:
             )
         return Local(op, _slots(outs), _slots(ins), params, where)
 
-    def round(self, *steps: Exchange | Local, label: str = "", pattern: Pattern | None = None) -> Round | None:
+    def round(self, *steps: Exchange | Local, label: str = "") -> Round | None:
         """Append a round of exchanges and local operations and return it; without a step, add none and return None.
 
-        Rounds that carry out one algorithm together may share a `pattern`. Raises ScheduleError for a step that is
-        neither.
+        Raises ScheduleError for a step that is neither.
         """
         for step in steps:
             if not isinstance(step, Exchange | Local):
@@ -188,75 +182,44 @@ class Builder:
         locals_ = tuple(step for step in steps if isinstance(step, Local))
         if not exchanges and not locals_:
             return None
-        made = Round(exchanges, locals_, label, pattern)
+        made = Round(exchanges, locals_, label)
         self.steps.append(made)
         return made
 
-    def repeat(
-        self, times: int, iteration: Callable[[int], None], period: int = 1, rows: Index | None = None,
-        slots: Mapping[str, int] | None = None,
-    ) -> None:  # fmt: skip
-        """Add `iteration(0)` to `iteration(times - 1)`; each differs from the one `period` before as `Repeat` says.
+    @contextmanager
+    def loop(self, times: int, rows: ArrayLike | None = None) -> Iterator[None]:
+        """Repeat the steps that a `with` block adds, `times` times in all.
 
-        `rows` and `slots` are as in `Repeat`, for a whole period. Raises ScheduleError for `rows` that are not every
-        row once, or that change an exchange along y. `build` refuses an iteration `period` that differs otherwise from
-        iteration 0; later ones are not called.
+        With `rows` [mesh rows] row rows[i] does in each time what row i did in the time before. Raises ScheduleError
+        for `rows` that are not every row once, or that change an exchange along y.
+
+            >>> with b.loop(4, rows=[1, 2, 3, 0]):  # row 0, then row 1, then row 2, then row 3
+            ...     b.round(b.exchange("x", "a", "b", send=[0], recv=[3], lines=[0]))
         """
-        if period < 1:
-            raise ScheduleError(f"{self.name}: repeat with period {period}: give a number of at least 1")
-        if slots is not None and not (
-            isinstance(slots, Mapping) and all(isinstance(key, str) and type(by) is int for key, by in slots.items())
-        ):
-            raise ScheduleError(f"{self.name}: slots {shown(slots)} of repeat: give a number for names of buffers")
-        if not 0 <= times <= MOST_ITERATIONS:
-            raise ScheduleError(f"{self.name}: repeat {times:,} times: give a number from 0 to {MOST_ITERATIONS:,}")
-        if not callable(iteration):
-            raise ScheduleError(f"{self.name}: repeat of {shown(iteration)}: give a function of the iteration's number")
-        start, whole = len(self.steps), times // period
-        if whole > 1:
-            iteration(0)
-            first = tuple(self.steps[start:])
-            for number in range(1, period):
-                iteration(number)
-            steps = tuple(self.steps[start:])
-            if rows is not None:
-                rows = positions(f"{self.name}: rows of repeat", rows)
-                self._check_rows(steps, rows)
-                if any(_turns(step) for step in steps):  # a row is told where it goes once, so rows of rows are rounds
-                    steps, first = flat(steps), flat(first)
-            self._again.append((Repeat(first, 2, rows, slots or {}), iteration, period))
-            self.steps[start:] = [Repeat(steps, whole, rows, slots or {})]
-        for number in range(whole * period if whole > 1 else 0, times):
-            iteration(number)
-
-    def _check_again(self) -> None:
-        """Raise ScheduleError unless iteration `period` is the first one, as its repetition changes it."""
-        judged, self._again = self._again, []  # an iteration may repeat others
-        for first, iteration, period in judged:
-            steps, self.steps = self.steps, []
-            iteration(period)
-            wanted, again, self.steps = first.flat[first.each :], flat(self.steps), steps
-            if [(one.exchanges, one.locals) for one in wanted] != [(one.exchanges, one.locals) for one in again]:
-                raise ScheduleError(
-                    f"{self.name}: iteration {period} of repeat differs from iteration 0 in more than `rows` and "
-                    f"`slots` say; give them, another period, or add the rounds in a loop"
-                )
+        if not isinstance(times, int | np.integer) or not 0 <= times <= MOST_TIMES:
+            raise ScheduleError(f"{self.name}: loop {shown(times)} times: give a number from 0 to {MOST_TIMES:,}")
+        turned = None if rows is None else positions(f"{self.name}: rows of loop", rows)
+        start = len(self.steps)
+        yield
+        body = tuple(self.steps[start:])
+        if turned is not None:
+            self._check_rows(body, turned)
+        repeated = [Loop(body, int(times), turned)] if times and body else []
+        self.steps[start:] = body if times == 1 else repeated
 
     def _check_rows(self, steps: Sequence[Step], rows: Index) -> None:
         """Raise ScheduleError unless `rows` has every row once and leaves exchanges along y in `steps` unchanged."""
-        if not np.array_equal(np.sort(rows), np.arange(self.mesh.shape[0])):
-            count = self.mesh.shape[0]
-            raise ScheduleError(f"{self.name}: rows {rows!r} of repeat do not name each of {count} rows once")
-        for round_ in flat(steps):
-            for exchange in round_.exchanges:
-                moves = exchange.moves
-                if moves.axis == "y" and (
-                    moves.paired or replace(moves, send=rows[moves.send], recv=rows[moves.recv]) != moves
-                ):
-                    raise ScheduleError(
-                        f"{self.name}: rows of repeat change the exchange along y {exchange.src} to "
-                        f"{exchange.dst}; repeat iterations in which it is the same"
-                    )
+        count = self.mesh.shape[0]
+        if not np.array_equal(np.sort(rows), np.arange(count)):
+            raise ScheduleError(f"{self.name}: rows {rows!r} of loop do not name each of {count} rows once")
+        for moves in {exchange.moves for coming in comings(steps) for exchange in coming.round.exchanges}:
+            if moves.axis == "y" and (
+                moves.paired or replace(moves, send=rows[moves.send], recv=rows[moves.recv]) != moves
+            ):
+                raise ScheduleError(
+                    f"{self.name}: rows of loop change an exchange along y, from rows {shown(moves.send)} to "
+                    f"{shown(moves.recv)}; in a loop it must be the same at each time"
+                )
 
     def build(self, draft: bool = False) -> Schedule:
         """Return the finished schedule; a draft is not checked, so that `verify.faults` can read a faulty one.
@@ -267,7 +230,6 @@ class Builder:
         schedule = Schedule(self.name, self.mesh, dict(self.buffers), Rounds(self.steps), self.family)
         if draft or _DRAFTING.get():
             return schedule
-        self._check_again()
         return checked(schedule)
 
 
@@ -276,11 +238,6 @@ def checked(schedule: Schedule) -> Schedule:
     rules.validate(schedule)
     sram.check(schedule)
     return schedule
-
-
-def _turns(step: Step) -> bool:
-    """Return whether rows change in a step, on any level."""
-    return isinstance(step, Repeat) and (step.rows is not None or any(map(_turns, step.steps)))
 
 
 def _positive(size: object) -> bool:

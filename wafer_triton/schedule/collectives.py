@@ -14,7 +14,7 @@ import numpy as np
 from wafer_triton.errors import MeshError, ScheduleError, shown
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.ring import ring_position, ring_step
-from wafer_triton.schedule.rounds import Buffer, Cores, Exchange, Index, Moves, Pattern, Round, Slot, as_slot
+from wafer_triton.schedule.rounds import Buffer, Cores, Exchange, Index, Moves, Round, Slot, as_slot
 
 
 def multicast(b: Builder, src: str | Slot, dst: str | Slot, axis: str, root: int) -> list[Exchange]:
@@ -72,8 +72,7 @@ def _broadcast(
     slots = [Slot(buffer.name, None if whole else 0) for buffer, whole in tiles]
     ways = _both_ways(axis, size, root, times)
     moves = tuple(Exchange(each, slot, slot) for slot in slots for each in ways)
-    pattern = Pattern("broadcast", tuple(slot.buffer for slot in slots))
-    return (Round(moves, (), label, pattern),) if moves else ()
+    return (Round(moves, (), label),) if moves else ()
 
 
 def all_gather(b: Builder, src: str, dst: str, axis: str, label: str = "all-gather") -> None:
@@ -88,12 +87,12 @@ def all_gather(b: Builder, src: str, dst: str, axis: str, label: str = "all-gath
 def ring_all_gather(b: Builder, chunks: str, axis: str, label: str = "all-gather") -> None:
     """Send all chunks to all cores around the two-hop ring, from where `reduce_scatter` leaves them."""
     size = b.mesh.length(axis)
-    position, pattern = ring_position(size), Pattern("relay", (chunks,))
+    position = ring_position(size)
     for number in range(size - 1):
         sent = (position + 1 - number) % size
         arriving = (position - number) % size
         step = ring_step(b, axis, Slot(chunks, sent, axis), Slot(chunks, arriving, axis))
-        b.round(step, label=label, pattern=pattern)
+        b.round(step, label=label)
 
 
 def reduce_scatter(b: Builder, chunks: str, axis: str, *, op: str = "add", label: str = "reduce-scatter") -> None:
@@ -119,7 +118,7 @@ def shift(
     there = here + distance
     stays = (there >= 0) & (there < size) | wrap
     step = b.exchange(axis, src, dst, here[stays], there[stays] % size)
-    b.round(step, label=label, pattern=Pattern("relay", (src, dst)))
+    b.round(step, label=label)
 
 
 def transpose(b: Builder, src: str, dst: str, label: str = "transpose") -> None:
@@ -133,7 +132,7 @@ def transpose(b: Builder, src: str, dst: str, label: str = "transpose") -> None:
         raise MeshError(f"{b.name}: only a square mesh can be transposed, not {rows} x {cols}")
     numel = b.buffers[src].numel
     vias = (b.like(f"{dst}.above", src), b.like(f"{dst}.below", src))
-    diagonal, pattern = np.arange(rows), Pattern("relay", (src, *vias, dst))
+    diagonal = np.arange(rows)
     b.round(b.local("copy", dst, src, Cores("x", diagonal[:, None], diagonal), size=numel), label=label)
     for distance in range(1, rows):
         low, high = diagonal[: rows - distance], diagonal[distance:]
@@ -141,5 +140,5 @@ def transpose(b: Builder, src: str, dst: str, label: str = "transpose") -> None:
         legs = ((vias[0], high, low), (vias[1], low, high))
         to = [b.exchange("y", src, via, away[:, None], at[:, None], at) for via, at, away in legs]
         on = [b.exchange("x", via, dst, at[:, None], away[:, None], at) for via, at, away in legs]
-        b.round(*to, label=label, pattern=pattern)
-        b.round(*on, label=label, pattern=pattern)
+        b.round(*to, label=label)
+        b.round(*on, label=label)

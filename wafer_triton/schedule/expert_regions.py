@@ -20,7 +20,6 @@ from wafer_triton.schedule.expert_places import ExpertRegions
 from wafer_triton.schedule.experts import routed
 from wafer_triton.schedule.gemm import compute_shift, meshgemm
 from wafer_triton.schedule.reduce import all_reduce
-from wafer_triton.schedule.rounds import Local
 from wafer_triton.shape.moe import Experts
 
 
@@ -121,12 +120,8 @@ def _pass(b: Builder, block: Block, m: int, number: int) -> None:
     moved: dict[str, Any] = {"sources": side, "capacity": capacity, "n": d}
     sizes: dict[str, Any] = {"m": rows, "per_token": 1, "experts": held, "accumulate": block.accumulate}
 
-    def gate_up(now: tuple[str, str], add: bool) -> Local:
-        return b.local("expert_gemm", "gu", (*now, "arrived_ids"), k=whole, n=2 * f, add=add, **sizes)
-
-    def down(now: tuple[str, str], add: bool) -> Local:
-        return b.local("expert_gemm", "yr", (*now, "arrived_ids"), k=f, n=whole, add=add, **sizes)
-
+    gate_up = b.local("expert_gemm", "gu", ("a", "wgu", "arrived_ids"), k=whole, n=2 * f, **sizes)
+    down = b.local("expert_gemm", "yr", ("act", "wdown", "arrived_ids"), k=f, n=whole, **sizes)
     b.round(b.local("dispatch", "sent", ("h", "slots", "ranks"), **taken), label="dispatch")
     all_to_all(b, "sent", "arrived", size=capacity * (d + 1), regions=(side, side), label="dispatch")
     b.round(b.local("permute", ("a", "arrived_ids"), "arrived", **moved), label="dispatch")

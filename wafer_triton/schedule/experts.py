@@ -18,7 +18,7 @@ from wafer_triton.schedule.gemm import compute_shift
 from wafer_triton.schedule.reduce import all_reduce
 from wafer_triton.schedule.rounds import Local
 
-Product = Callable[[tuple[str, str], bool], Local]  # of the buffers of both operands, and whether it adds
+Product = Callable[[str, str], Local]  # of the buffers of both operands
 
 
 @sub_layer("decode experts", "decode", HEADS)
@@ -26,7 +26,7 @@ def decode_experts(b: Builder, block: Block) -> None:
     """x -> x plus the sum of the chosen experts' outputs by their shares; expert_ids [tokens, per_token]."""
 
     def reduced(product: Product, w: str, y: str, axis: str, label: str) -> None:
-        b.round(product(("h" if axis == "y" else "act", w), False), label=label)
+        b.round(product("h" if axis == "y" else "act", w), label=label)
         all_reduce(b, y, axis, groups=block.groups, label=label)
 
     _experts(b, block, "y", block.batch, reduced)
@@ -42,7 +42,7 @@ def prefill_experts(b: Builder, block: Block, tokens: int, past: int) -> None:
     def shifted(product: Product, w: str, y: str, axis: str, label: str) -> None:
         a = "h" if w == "wgu" else "act"
         align(b, a, "x")
-        compute_shift(b, a, w, product, label=label)
+        compute_shift(b, a, w, product(a, w), label=label)
 
     _experts(b, block, "x", tokens, shifted)
 
@@ -66,11 +66,11 @@ def _experts(b: Builder, block: Block, axis: str, m: int, multiplied: Callable[.
     routed(b, block, axis, m)
     sizes: dict[str, Any] = {"m": m, "per_token": per_token, "experts": e.tiles, "accumulate": block.accumulate}
 
-    def gate_up(now: tuple[str, str], add: bool) -> Local:
-        return b.local("expert_gemm", "gu", (*now, "expert_ids"), k=d, n=2 * f, add=add, **sizes)
+    def gate_up(a: str, w: str) -> Local:
+        return b.local("expert_gemm", "gu", (a, w, "expert_ids"), k=d, n=2 * f, **sizes)
 
-    def down(now: tuple[str, str], add: bool) -> Local:
-        return b.local("expert_sum", "y", (*now, "expert_ids", "shares"), k=f, n=d, add=add, **sizes)
+    def down(a: str, w: str) -> Local:
+        return b.local("expert_sum", "y", (a, w, "expert_ids", "shares"), k=f, n=d, **sizes)
 
     multiplied(gate_up, "wgu", "gu", "y", "gate and up")
     b.round(b.local("silu_mul", "act", "gu", m=m * per_token, n=f), label="silu")

@@ -23,8 +23,9 @@ from wafer_triton.schedule.align import align, align_both, side
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.collectives import all_gather, multicast, transpose
 from wafer_triton.schedule.reduce import reduce
-from wafer_triton.schedule.ring import Ring, ring, ring_position, ring_rows, ring_step, wrapped_line
-from wafer_triton.schedule.rounds import Cores, Local, Pattern, Round, Slot
+from wafer_triton.schedule.ring import Order, ring, ring_position, ring_rows, ring_step, wrapped_line
+from wafer_triton.schedule.rounds import Cores, Local, Slot, as_slot
+from wafer_triton.schedule.steps import Ring
 
 
 def meshgemm(
@@ -40,7 +41,7 @@ def meshgemm(
     kv_heads: int = 1,
     accumulate: str = "fp32",
     label: str = "gemm",
-    order: Ring = ring,
+    order: Order = ring,
     op: str = "gemm",
     again: bool = False,
 ) -> None:
@@ -50,41 +51,25 @@ def meshgemm(
     that weights stay in place between uses. A is copied as well if it is to be used `again`.
     """
     params: dict[str, Any] = {"m": m, "k": k, "n": n, "heads": heads, "kv_heads": kv_heads, "accumulate": accumulate}
-
-    def product(now: tuple[str, str], add: bool) -> Local:
-        return b.local(op, c, now, add=add, **params)
-
-    compute_shift(b, a, w, product, label=label, order=order, again=again)
+    compute_shift(b, a, w, b.local(op, c, (a, w), **params), label=label, order=order, again=again)
 
 
 def compute_shift(
-    b: Builder, a: str, w: str, product: Callable[[tuple[str, str], bool], Local], *, label: str, order: Ring = ring,
-    again: bool = False, region: int | None = None,
+    b: Builder, a: str, w: str, product: Local, *, label: str, order: Order = ring, again: bool = False,
+    region: int | None = None,
 ) -> None:  # fmt: skip
-    """Add the rounds of `meshgemm` around any local product of the two buffers that hold a and w.
+    """Add the rounds of `meshgemm` around any local product of a and w.
 
     With `region` every square of `region` cores a side has a product of its own.
     """
     size = side(b) if region is None else region
-    hands = (a, w)
-    spare = (b.like(f"{a}.next", a), b.like(f"{w}.next", w))
-    known: dict[tuple[bool, bool], Round] = {}
-    pattern = Pattern("ring", (*hands, *spare)) if size > 1 else None
-
-    def iteration(number: int) -> None:
-        now, following = (hands, spare) if number % 2 == 0 else (spare, hands)
-        kind = (number == 0, number % 2 == 0)
-        if kind not in known:
-            ways = enumerate("xy") if size > 1 else ()
-            shifts = (ring_step(b, axis, now[i], following[i], order=order, segment=region) for i, axis in ways)
-            known[kind] = Round(tuple(shifts), (product(now, number > 0),), label, pattern)
-        b.steps.append(known[kind])  # equal rounds are one object: they are validated, planned and priced once
-
-    iteration(0)
-    b.repeat(size - 1, lambda number: iteration(number + 1), period=2)
-    come_home(b, w, spare[1], label, size)
+    hands = tuple((as_slot(name), as_slot(b.like(f"{name}.next", name))) for name in (a, w))
+    steps = [ring_step(b, axis, *ends, order=order, segment=region) for axis, ends in zip("xy", hands, strict=True)]
+    shifts = tuple(step.moves for step in steps) if size > 1 else ()
+    b.steps.append(Ring(product, hands if size > 1 else (), shifts, size, label))
+    come_home(b, w, hands[1][1].buffer, label, size)
     if again:
-        come_home(b, a, spare[0], label, size)
+        come_home(b, a, hands[0][1].buffer, label, size)
 
 
 def meshgemm_t(
@@ -124,7 +109,11 @@ def meshgemm_t(
         reduce(b, part, "x", root=owner, inbox=first, label=label)
         b.round(b.local("copy", c, part, Cores("x", owner[:, None], rows), size=b.buffers[c].numel), label=label)
 
-    b.repeat(size, iteration, period=2, rows=ring_rows(size, 2))
+    with b.loop(size // 2, ring_rows(size, 2)):  # two iterations later a row has the place of one that is two steps on
+        iteration(0)
+        iteration(1)
+    if size % 2:
+        iteration(size - 1)
     come_home(b, w, spare, label)
 
 
@@ -195,7 +184,7 @@ def matmul(
     meshgemm(b, a, w, c, order=order, **sizes)
 
 
-RINGS: dict[str, Ring] = {"mesh": ring, "cannon": wrapped_line}  # compute-shift: the ring that tiles circle on
+RINGS: dict[str, Order] = {"mesh": ring, "cannon": wrapped_line}  # compute-shift: the ring that tiles circle on
 ALGORITHMS: dict[str, Callable[..., None]] = {
     "mesh": meshgemm,
     "cannon": meshgemm,

@@ -7,7 +7,7 @@ differs from line to line takes chains from both ends.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,9 +15,9 @@ from numpy.typing import ArrayLike
 from wafer_triton.errors import MeshError
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.collectives import broadcast, reduce_scatter, ring_all_gather, segments
-from wafer_triton.schedule.repeat import Section
-from wafer_triton.schedule.rounds import Buffer, Cores, Exchange, Index, Local, Moves, Pattern, Round, Slot, as_slot
-from wafer_triton.schedule.trees import Stages, chains, trees_on
+from wafer_triton.schedule.rounds import Buffer, Cores, Index, Slot, as_slot
+from wafer_triton.schedule.steps import Part, Stages, Tree
+from wafer_triton.schedule.trees import chains, trees_on
 
 
 def reduce(
@@ -61,66 +61,30 @@ def reduce(
                 f"{b.name}: roots that differ from line to line are reached by chains, without groups or segments"
             )
         place = root
-        size = b.mesh.length(axis)
-        stages = chains(size, place.tobytes())
+        stages = chains(axis, b.mesh.length(axis), place.tobytes())
     else:
         own = None if root is None else int(np.asarray(root))
-        stages, place = trees_on(*segments(b, axis, segment), algorithm, groups, own)
+        stages, place = trees_on(axis, *segments(b, axis, segment), algorithm, groups, own)
     slots = [as_slot(acc)] if isinstance(acc, str | Slot) else list(map(as_slot, acc))
-    payloads = []
+    parts = []
     for slot in slots:
         names = (f"{inbox or slot.buffer}.up", f"{inbox or slot.buffer}.down")
-        for number, mail in enumerate(names):
-            if stages.used[number] is not None:
-                b.like(mail, slot.buffer)
-        payloads.append((b.buffers[slot.buffer], slot.index is None, names))
-    if stages.ways:
-        b.steps.append(_combining(stages, tuple(payloads), axis, op, label, b.mesh.shape))
+        for number in stages.used:
+            b.like(names[number], slot.buffer)
+        parts.append((b.buffers[slot.buffer], slot.index is None, names))
+    if stages.each:
+        b.steps.append(_tree(op, tuple(parts), stages, label))
     return place
 
 
-Payload = tuple[Buffer, bool, tuple[str, str]]  # a buffer, whether all its slots are one tile, and its mailboxes
-Moved = tuple[list[tuple[Slot, Slot]], dict[str, int]]  # as `_slots_and_size` returns it
-
-
 @lru_cache(maxsize=128)
-def _combining(
-    stages: Stages, payloads: tuple[Payload, ...], axis: str, op: str, label: str, mesh: tuple[int, int]
-) -> Section:
-    """Return the rounds of a reduction; schedules that reduce alike share them, so that each is read once."""
-    count = len(stages.ways)
-    uses = {acc.name: (0, count - 1) for acc, _, _ in payloads}
-    for _, _, inboxes in payloads:
-        uses |= {mail: used for mail, used in zip(inboxes, stages.used, strict=True) if used is not None}
-    moved = [_slots_and_size(payload) for payload in payloads]
-    pattern = Pattern("tree", tuple(acc.name for acc, _, _ in payloads), op)
-
-    make = partial(_combining_round, stages, moved, axis, op, label, pattern)
-    return Section(count, uses, make, (stages, axis), stages.different)
-
-
-def _combining_round(
-    stages: Stages, moved: Sequence[Moved], axis: str, op: str, label: str, pattern: Pattern, number: int
-) -> Round:
-    """Return one round of a reduction; a function of the module, so that schedules can be pickled."""
-    exchanges, adds = [], []
-    for slots, size in moved:
-        for (send, recv, lines), (total, mail) in zip(stages.ways[number], slots, strict=True):
-            if send.size:
-                moves = Moves(axis, send, recv, lines)
-                exchanges.append(Exchange(moves, total, mail))
-                adds.append(Local(op, (total,), (total, mail), size, moves.receivers))
-    return Round(tuple(exchanges), tuple(adds), label, pattern)
-
-
-@lru_cache(maxsize=128)
-def _slots_and_size(payload: Payload) -> Moved:
-    """Return the slots from which and into which a payload moves, each way, and the parameters of its sums."""
-    acc, whole, inboxes = payload
-    index = None if whole else 0
-    # one object for all rounds, by which pricing finds equal work
-    size = {"size": acc.numel * (acc.slots if whole else 1)}
-    return [(Slot(acc.name, index), Slot(inbox, index)) for inbox in inboxes], size
+def _tree(op: str, parts: tuple[tuple[Buffer, bool, tuple[str, str]], ...], stages: Stages, label: str) -> Tree:
+    """Return a tree, which schedules that reduce alike share; a part is a buffer, if it is one tile, and mailboxes."""
+    own = []
+    for acc, whole, (up, down) in parts:
+        index, size = None if whole else 0, acc.numel * (acc.slots if whole else 1)
+        own.append(Part(Slot(acc.name, index), (Slot(up, index), Slot(down, index)), size))
+    return Tree(op, tuple(own), stages, label)
 
 
 def star(b: Builder, acc: str, axis: str, *, op: str = "add", label: str = "star") -> int:

@@ -15,7 +15,7 @@ import numpy as np
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Exchange, Index, Moves, Slot, as_slot, frozen
 
-Ring = Callable[[int], Index]  # the cores of a line of a given size in ring order
+Order = Callable[[int], Index]  # the cores of a line of a given size in ring order
 
 
 @cache
@@ -31,7 +31,7 @@ def wrapped_line(size: int) -> Index:
 
 
 @cache
-def ring_position(size: int, order: Ring = ring) -> Index:
+def ring_position(size: int, order: Order = ring) -> Index:
     """[size]: the position of each core of the line on the ring."""
     return frozen(np.argsort(order(size)))
 
@@ -49,7 +49,7 @@ def ring_step(
     dst: str | Slot,
     step: int = 1,
     lines: Index | None = None,
-    order: Ring = ring,
+    order: Order = ring,
     segment: int | None = None,
 ) -> Exchange:
     """Return an exchange in which every core sends its tile one ring step forwards (step = 1) or backwards (-1).
@@ -62,7 +62,7 @@ def ring_step(
 
 
 @cache
-def ring_ends(size: int, step: int, order: Ring, times: int = 1) -> tuple[Index, Index]:
+def ring_ends(size: int, step: int, order: Order, times: int = 1) -> tuple[Index, Index]:
     """Return senders and receivers of a step on each of `times` rings, receivers ascending; steps share the arrays.
 
     The rings follow one another along the axis.

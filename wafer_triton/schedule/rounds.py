@@ -32,7 +32,6 @@ RESIDENT = ("weight", "cache")  # roles that stay on the cores between schedules
 ROLES = (*GIVEN, "output", "scratch")
 FAMILIES = ("kernel", "decode")  # of measurements, see `Schedule`
 HIDDEN = "~"  # in names of memory that executors keep beside the buffers of a schedule
-PATTERNS = ("ring", "tree", "broadcast", "relay")
 V = TypeVar("V", bound="Value")
 
 
@@ -416,6 +415,16 @@ class Moves(Value):
         at = at if (at[1:] > at[:-1]).all() else np.flatnonzero(np.bincount(at))
         return _made(Cores, *((lines, at) if self.axis == "x" else (at, lines)), False)
 
+    @cached_property
+    def passes_on(self) -> bool:
+        """Whether a core both sends and receives, so that whole tiles move from core to core."""
+        size = max(self.send.max(initial=0), self.recv.max(initial=0)) + 1
+        first = self.lines * size if self.paired and self.lines is not None else 0
+        sends = np.zeros(size + 1 if isinstance(first, int) else first.max() + size + 1, bool)
+        sends[first + self.send] = True
+        sends[-1] = False  # -1: none
+        return bool(sends[first + self.recv].any())
+
     def moved(self, rows: Index) -> Moves:
         """Return the moves with mesh row `rows[i]` in place of row i, which leaves moves along y as they are."""
         return self if self.axis == "y" or self.lines is None else replace(self, lines=rows[self.lines])
@@ -497,32 +506,22 @@ class Local(Value):
 
 
 @dataclass(frozen=True, eq=False)
-class Pattern(Value):
-    """The algorithm that consecutive rounds with an equal pattern carry out; `rules` checks every round for it.
-
-    - "ring": one product on all cores, beside which `buffers` move on by a permutation of the whole axis.
-    - "tree": tiles of `buffers` go to mailboxes, where `op`, "add" or "maximum", combines them; no core sends and
-      receives in one round.
-    - "broadcast": cores send their tile of `buffers` to the same slot of others; no core computes.
-    - "relay": tiles of `buffers` move; no core computes.
-    """
-
-    kind: str
-    buffers: tuple[str, ...]
-    op: str = ""
-
-
-@dataclass(frozen=True, eq=False)
 class Round(Value):
-    """Exchanges, then local operations in order; `label` names the step of the algorithm for traces.
-
-    A round with a `pattern` may run in one planned step with its neighbours; the bits are the same without.
-    """
+    """Exchanges, then local operations in order; `label` names the step of the algorithm for traces."""
 
     exchanges: tuple[Exchange, ...] = ()
     locals: tuple[Local, ...] = ()
     label: str = ""
-    pattern: Pattern | None = None
+
+    @property
+    def ends(self) -> tuple[Round, Round]:
+        """The first round of this step, and the last."""
+        return self, self
+
+    @cached_property
+    def moves(self) -> frozenset[Moves]:
+        """Its different moves."""
+        return frozenset(exchange.moves for exchange in self.exchanges)
 
     @cached_property
     def touched(self) -> frozenset[str]:

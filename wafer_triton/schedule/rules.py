@@ -5,7 +5,7 @@
 - A slot of a core receives from one sender in a round.
 - A slot that a core sends in a round is not overwritten in it.
 - A local operation does not write its inputs, unless it works element by element.
-- A round follows its pattern (see `patterns`).
+- A core of a tree sends once, after all that it receives.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ import numpy as np
 from wafer_triton import local
 from wafer_triton.errors import ScheduleError
 from wafer_triton.local import SlotOperand
-from wafer_triton.schedule import patterns
-from wafer_triton.schedule.repeat import Repeat, Step, comings, count, flat
 from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Moves, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
+from wafer_triton.schedule.steps import Loop, Stages, Step, Tree, comings, count
 
 
 @dataclass(frozen=True)
@@ -65,48 +64,35 @@ def reading(schedule: Schedule) -> Iterator[None]:
 
 
 def findings(schedule: Schedule) -> Iterator[Finding]:
-    """Yield the first broken rule of every round."""
+    """Yield the first broken rule of every round, then those of trees.
+
+    A later time of a loop breaks no rule that the first does not: it exchanges mesh rows at the most.
+    """
     rounds, seen = set[Round](), set[Hashable]()
-    for number, round_ in _rounds(schedule):
-        if round_ in rounds:
+    for coming in comings(schedule.rounds.steps):
+        if coming.round in rounds:
             continue
-        rounds.add(round_)
+        rounds.add(coming.round)
         try:
-            _Check(schedule, number, round_, seen).run()
+            _Check(schedule, coming.number, coming.round, seen).run()
         except _Broken as broken:
             yield broken.finding
+    for number, stages in _stages(schedule.rounds.steps, 0):
+        late = stages.late(schedule.mesh)
+        if late is not None:
+            core = late // schedule.mesh.shape[1], late % schedule.mesh.shape[1]
+            message = f"{title(schedule, number)}: core {core} of a tree receives after it has sent"
+            yield Finding("malformed", message, number, core)
 
 
-def _rounds(schedule: Schedule) -> Iterator[tuple[int, Round]]:
-    """Yield with their numbers the rounds of each repetition once, then those of later times that may break a rule.
-
-    A time that only exchanges mesh rows breaks none that the first does not.
-    """
-    for coming in comings(schedule.rounds.steps):
-        yield coming.number, coming.round
-    yield from _advanced(schedule.rounds.steps, 0)
-
-
-def _advanced(steps: Iterable[Step], number: int) -> Iterator[tuple[int, Round]]:
-    """Yield the rounds with slots that advance: of the last time, and of each time where they may meet slots by core.
-
-    Fixed slots of one buffer advance together, so that two of them meet in the first time or never.
-    """
+def _stages(steps: Iterable[Step], number: int) -> Iterator[tuple[int, Stages]]:
+    """Yield the stages of trees with the number of their first round."""
     for step in steps:
-        if isinstance(step, Repeat):
-            yield from _advanced(step.steps, number)
-            for at, round_ in enumerate(flat(step.steps) if step.slots else ()):
-                first = 1 if _by_core(round_, step) else step.times - 1
-                for time in range(first, step.times):
-                    yield number + at + time * step.each, step.advanced(round_, time)
+        if isinstance(step, Tree):
+            yield number, step.stages
+        elif isinstance(step, Loop):
+            yield from _stages(step.body, number)
         number += count((step,))
-
-
-def _by_core(round_: Round, repeat: Repeat) -> bool:
-    """Return whether cores of a round take slots of their own in a buffer whose fixed slots advance."""
-    ends = [slot for one in round_.exchanges for slot in (one.src, one.dst)]
-    used = [*ends, *(slot for op in round_.locals for slot in (*op.outs, *op.ins))]
-    return any(slot.buffer in repeat.slots and not slot.is_fixed for slot in used)
 
 
 def title(schedule: Schedule, number: int) -> str:
@@ -136,9 +122,6 @@ class _Check:
         for op in self.round.locals:
             self.local(op)
         self.conflicts()
-        lie = patterns.untrue(self.round, self.mesh)
-        if lie is not None:
-            self.fail("malformed", *lie)
 
     def fail(self, verdict: str, message: str, core: tuple[int, int] | None = None) -> NoReturn:
         raise _Broken(Finding(verdict, f"{title(self.schedule, self.number)}: {message}", self.number, core))

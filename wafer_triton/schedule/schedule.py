@@ -11,8 +11,8 @@ from weakref import WeakKeyDictionary
 from wafer_triton import local
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError, shown
-from wafer_triton.schedule.repeat import Rounds, comings
 from wafer_triton.schedule.rounds import FAMILIES, Buffer
+from wafer_triton.schedule.steps import Rounds, comings
 from wafer_triton.text.table import Table
 
 T = TypeVar("T")

@@ -25,7 +25,8 @@ from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.gemm import come_home
 from wafer_triton.schedule.reduce import reduce
 from wafer_triton.schedule.ring import ring, ring_ends, ring_position, ring_step
-from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Moves, Pattern, Round, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Moves, Round, Slot
+from wafer_triton.schedule.steps import Step
 
 
 @dataclass(frozen=True)
@@ -150,23 +151,21 @@ def segment_gemm_t(
         shift = (ring_step(b, "y", hands[odd], hands[1 - odd]),) if size > 1 else ()
         return Round(shift, (b.local("gemm_t", parts[odd], (a, hands[odd]), **params),), label)
 
-    products, size_of = (product(0), product(1)), {"size": buffer.numel}
+    products = product(0), product(1)
 
-    def fill(station: int, begin: int, end: int) -> None:
-        """Add iterations `begin` to `end` - 1, whose sums go to the columns at a station."""
-        owners, root = blocks.owners[station], int(blocks.columns[station])
-
-        def iteration(slot: int) -> None:
-            odd = (begin + slot) % 2
-            part = parts[odd]
-            b.steps.append(products[odd])  # equal rounds are one object
-            reduce(b, part, "x", root=root, groups=(), inbox=first, segment=width, label=label)
-            b.steps.append(Round((), (Local("copy", (Slot(c, slot),), (Slot(part),), size_of, owners),), label))
-
-        b.repeat(end - begin, iteration, period=2, slots={c: 2})
-
-    for station, (begin, end) in enumerate(pairwise(blocks.starts.tolist())):
-        fill(station, begin, end)
+    for station, (begin, end) in enumerate(pairwise(blocks.starts.tolist())):  # the sums go to its columns
+        owners, root, sums = blocks.owners[station], int(blocks.columns[station]), dict[int, list[Step]]()
+        for place in range(begin, end):
+            odd = place % 2
+            b.steps.append(products[odd])
+            if odd not in sums:  # equal steps are one object
+                start = len(b.steps)
+                reduce(b, parts[odd], "x", root=root, groups=(), inbox=first, segment=width, label=label)
+                sums[odd] = b.steps[start:]
+            else:
+                b.steps += sums[odd]
+            kept = Local("copy", (Slot(c, place - begin),), (Slot(parts[odd]),), {"size": buffer.numel}, owners)
+            b.steps.append(Round((), (kept,), label))
     come_home(b, w, hands[1], label)
 
 
@@ -194,21 +193,21 @@ def segment_gemm(
     align(b, w, "y", by=-blocks.first % size)
     hands = (w, b.like(f"{w}.next", w))
     params: dict[str, Any] = {"m": m, "k": k, "n": n, "heads": heads, "kv_heads": kv_heads, "accumulate": accumulate}
-    known: dict[tuple[bool, int, int], Round] = {}
-    # where A moves as well, it arrives in another slot of the buffer that the product reads
-    pattern = Pattern("ring", hands) if blocks.width == 1 < size else None
 
     def iteration(number: int) -> None:
-        kind = (number == 0, number % slots, number % 2)
-        if kind not in known:
-            _, here, odd = kind
-            product = b.local("gemm", c, (Slot(a, here), hands[odd]), blocks.every, add=number > 0, **params)
-            shifts = [ring_step(b, "y", hands[odd], hands[1 - odd])] if size > 1 else []
-            known[kind] = Round((*shifts, *_turned(a, blocks, here)), (product,), label, pattern)
-        b.steps.append(known[kind])
+        here, odd = number % slots, number % 2
+        product = b.local("gemm", c, (Slot(a, here), hands[odd]), blocks.every, add=number > 0, **params)
+        shifts = [ring_step(b, "y", hands[odd], hands[1 - odd])] if size > 1 else []
+        b.round(*shifts, *_turned(a, blocks, here), product, label=label)
 
     iteration(0)
-    b.repeat(size - 1, lambda number: iteration(number + 1), period=lcm(slots, 2))
+    period = lcm(slots, 2)
+    times = (size - 1) // period
+    with b.loop(times):
+        for number in range(1, period + 1):
+            iteration(number)
+    for number in range(times * period + 1, size):
+        iteration(number)
 
 
 def _turned(a: str, blocks: BlockRing, here: int) -> list[Exchange]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import SramError
-from wafer_triton.schedule.repeat import uses
 from wafer_triton.schedule.schedule import Schedule
+from wafer_triton.schedule.steps import uses
 
 # The end of the error of a model that does not fit.
 ASK = "smallest_mesh(...) and what_fits(...) search what fits"

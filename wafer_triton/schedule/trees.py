@@ -9,45 +9,20 @@ Pipeline and two-phase are trees too, with roots at the last cores of their grou
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
+from itertools import zip_longest
 from math import isqrt
 
 import numpy as np
 
 from wafer_triton.errors import MeshError, shown
 from wafer_triton.schedule.collectives import repeated
-from wafer_triton.schedule.rounds import Index, frozen
+from wafer_triton.schedule.rounds import Index, Moves
+from wafer_triton.schedule.steps import Stages
 
 ALGORITHMS = ("ktree", "pipeline", "two-phase", "star", "ring")
 Stage = tuple[list[tuple[int, int]], list[tuple[int, int]]]  # (sender, receiver) pairs: upwards, downwards
-Way = tuple[Index, Index, Index | None]  # senders, receivers, and the lines (None: all) on which they are
-_NONE: Way = (np.zeros(0, np.int64), np.zeros(0, np.int64), None)
-
-
-@dataclass(frozen=True, eq=False)
-class Stages:
-    """The stages of a tree, each with its messages upwards and its messages downwards."""
-
-    ways: tuple[tuple[Way, ...], ...]
-
-    @cached_property
-    def used(self) -> tuple[tuple[int, int] | None, ...]:
-        """The first and the last stage with messages upwards, then with messages downwards; None without any."""
-        each = ([number for number, kind in enumerate(self._kinds) if kind[way]] for way in (0, 1))
-        return tuple((numbers[0], numbers[-1]) if numbers else None for numbers in each)
-
-    @cached_property
-    def different(self) -> tuple[int, ...]:
-        """The first stage with messages upwards alone, with those downwards alone, and with both, if there is one."""
-        last = len(self.ways) - 1
-        first = {kind: last - number for number, kind in enumerate(reversed(self._kinds))}
-        return tuple(first.values())
-
-    @cached_property
-    def _kinds(self) -> list[tuple[bool, bool]]:
-        """Whether each stage has messages upwards, and downwards."""
-        return [(up[0].size > 0, down[0].size > 0) for up, down in self.ways]
+Way = tuple[int, Moves]  # of a stage: 0 upwards or 1 downwards, and the messages
 
 
 def default_groups(size: int) -> tuple[int, ...]:
@@ -145,39 +120,33 @@ def _group_counts(size: int, algorithm: str, groups: tuple[int, ...] | None) -> 
 
 @lru_cache(maxsize=1024)
 def trees_on(
-    size: int, times: int, algorithm: str, groups: tuple[int, ...] | None, root: int | None
+    axis: str, size: int, times: int, algorithm: str, groups: tuple[int, ...] | None, root: int | None
 ) -> tuple[Stages, int]:
-    """Return the stages of equal trees on `times` segments as arrays, receivers in ascending order, and their root."""
+    """Return the stages of equal trees on `times` segments along an axis, and their root."""
     if root is not None and not _group_counts(size, algorithm, groups):  # two chains, whose links all roots share
         _check_root(size, root)
-        up, down, none = _links(size, times)
-        depth, below = max(root, size - 1 - root), size - 1 - root
-        rising, falling = ((*each[:most], *[none] * (depth - most)) for each, most in ((up, root), (down, below)))
-        return Stages(tuple(zip(rising, falling, strict=True))), root
+        ways = [links[:most] for links, most in zip(_links(axis, size, times), (root, size - 1 - root), strict=True)]
+        return Stages(tuple(tuple(way for way in stage if way) for stage in zip_longest(*ways))), root
     stages, place = tree(size, algorithm, groups, root)
-    return Stages(tuple(tuple(_sorted(tuple(way), size, times) for way in stage) for stage in stages)), place
+    each = ((_way(axis, number, pairs, size, times) for number, pairs in enumerate(stage) if pairs) for stage in stages)
+    return Stages(tuple(map(tuple, each))), place
 
 
-@lru_cache(maxsize=8192)
-def _sorted(pairs: tuple[tuple[int, int], ...], size: int, times: int) -> Way:
-    """Return the messages of a stage on all segments as arrays, which trees to different roots share."""
-    ends = np.array(sorted(pairs, key=lambda pair: pair[1]), np.int64).reshape(-1, 2).T
-    send, recv = (frozen(repeated(end, size, times)) for end in ends)
-    return send, recv, None
+def _way(axis: str, number: int, pairs: list[tuple[int, int]], size: int, times: int) -> Way:
+    """Return the messages of a stage in one direction on all segments."""
+    send, recv = (repeated(end, size, times) for end in np.array(pairs).T)
+    return number, Moves(axis, send, recv)
 
 
 @lru_cache(maxsize=256)
-def _links(size: int, times: int) -> tuple[tuple[Way, ...], tuple[Way, ...], Way]:
-    """Return the messages of each stage of a chain upwards, of one downwards, and of none, on all segments."""
-    up, down = (
-        tuple(_sorted(((start, start + step),), size, times) for start in starts)
-        for starts, step in ((range(size - 1), 1), (range(size - 1, 0, -1), -1))
-    )
-    return up, down, _sorted((), size, times)
+def _links(axis: str, size: int, times: int) -> tuple[list[Way], list[Way]]:
+    """Return the messages of each stage of a chain upwards, and of one downwards, on all segments."""
+    up = [_way(axis, 0, [(start, start + 1)], size, times) for start in range(size - 1)]
+    return up, [_way(axis, 1, [(start, start - 1)], size, times) for start in range(size - 1, 0, -1)]
 
 
-@lru_cache(maxsize=2048)
-def chains(size: int, roots: bytes) -> Stages:
+@lru_cache(maxsize=256)
+def chains(axis: str, size: int, roots: bytes) -> Stages:
     """Return the stages of chains from both ends of every line to its root.
 
     A stage skips the lines whose chain has ended.
@@ -185,25 +154,15 @@ def chains(size: int, roots: bytes) -> Stages:
     place = np.frombuffer(roots, np.int64)
     for root in (int(place.min()), int(place.max())):
         _check_root(size, root)
-    depth = int(np.maximum(place, size - 1 - place).max())
-    if not depth:
-        return Stages(())
-    ended = np.unique(np.concatenate([[0], place, size - 1 - place]))  # the stages at which a chain has ended
-    ended = ended[ended < depth]
-    going = [np.nonzero(ended[:, None] < links) for links in (place, size - 1 - place)]
-    lines = [
-        list(map(frozen, np.split(each, np.searchsorted(stage, np.arange(1, len(ended)))))) for stage, each in going
-    ]
-    points, stages, at = _points(size), [], np.searchsorted(ended, np.arange(depth), "right") - 1
-    for step, own in enumerate(at.tolist()):
-        up, down = lines[0][own], lines[1][own]
-        rising = (points[step], points[step + 1], up) if up.size else _NONE
-        falling = (points[size - 1 - step], points[size - 2 - step], down) if down.size else _NONE
-        stages.append((rising, falling))
+    stages = []
+    for step in range(int(np.maximum(place, size - 1 - place).max())):
+        going = [np.flatnonzero(step < links) for links in (place, size - 1 - place)]
+        ends = [(step, step + 1), (size - 1 - step, size - 2 - step)]
+        stages.append(
+            tuple(
+                (way, Moves(axis, np.array([send]), np.array([recv]), lines))
+                for way, (lines, (send, recv)) in enumerate(zip(going, ends, strict=True))
+                if lines.size
+            )
+        )
     return Stages(tuple(stages))
-
-
-@lru_cache(maxsize=64)
-def _points(size: int) -> list[Index]:
-    """Return an array for each position of a line, shared by all stages that need it."""
-    return list(map(frozen, np.arange(size)[:, None]))

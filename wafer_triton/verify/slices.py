@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wafer_triton import local
-from wafer_triton.schedule.repeat import Rounds
 from wafer_triton.schedule.rounds import Cores, Index, Local, Moves, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
+from wafer_triton.schedule.steps import Rounds
 
 
 def sliced(schedule: Schedule, wanted: Mapping[str, NDArray[np.bool_]]) -> Schedule:

@@ -1,0 +1,232 @@
+"""Steps: loops, rings and trees count as their rounds one by one, and schedules of large meshes are small."""
+
+import pickle
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from wafer_triton.cost import layers
+from wafer_triton.cost.constants import constants
+from wafer_triton.cost.phases import phases
+from wafer_triton.count.account import account, link_loads
+from wafer_triton.count.routes import colours, excess, routes
+from wafer_triton.device import device
+from wafer_triton.device.mesh import Mesh
+from wafer_triton.errors import ScheduleError
+from wafer_triton.schedule import decode, prefill, sram, steps
+from wafer_triton.schedule.align import align_both, transpose_by_rings
+from wafer_triton.schedule.block import Block, drafted
+from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.gemm import meshgemm, meshgemm_t
+from wafer_triton.schedule.product import recipe
+from wafer_triton.schedule.reduce import reduce
+from wafer_triton.schedule.rounds import Cores, Exchange, Moves, Slot
+from wafer_triton.schedule.schedule import Schedule
+from wafer_triton.schedule.segment_gemm import block_ring, segment_gemm, segment_gemm_t
+from wafer_triton.schedule.steps import Part, Ring, Stages, Tree
+from wafer_triton.shape.read import shape_of
+
+ROOMY = device("wse2").unbounded()
+SIZES = {"m": 2, "k": 2, "n": 2}
+
+
+def product(b: Builder) -> None:
+    align_both(b, "a", "w")
+    meshgemm(b, "a", "w", "c", **SIZES)
+
+
+def in_segments(width: int) -> Callable[[Builder], None]:
+    def add(b: Builder) -> None:
+        blocks = block_ring(b.mesh.shape[0], width)
+        b.buffer("s", (1, 2, 2), "fp32", "output", blocks.turning)
+        segment_gemm_t(b, "a", "w", "s", blocks, **SIZES)
+        segment_gemm(b, "s", "w", "c", blocks, **SIZES)
+
+    return add
+
+
+ALGORITHMS = {
+    "meshgemm": product,
+    "gemm-t": lambda b: meshgemm_t(b, "a", "w", "c", **SIZES),
+    "gemm-t, no overlap": lambda b: meshgemm_t(b, "a", "w", "c", overlap=False, **SIZES),
+    "transpose by rings": lambda b: transpose_by_rings(b, "a", "c"),
+    "segments of 1": in_segments(1),
+    "segments of 2": in_segments(2),
+    "segments of 3": in_segments(3),
+}
+MESHES = [
+    Mesh(*sides, ROOMY).square() for sides in ((1, 1), (2, 2), (3, 3), (4, 4), (7, 7), (10, 10), (13, 13), (4, 6))
+]
+
+
+def built(algorithm: str, mesh: Mesh) -> Schedule:
+    b = Builder(mesh, algorithm)
+    for name in ("a", "w"):
+        b.buffer(name, (1, 2, 2), "fp32", "input")
+    b.buffer("c", (1, 2, 2), "fp32", "output")
+    ALGORITHMS[algorithm](b)
+    return b.build()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_steps_count_as_their_rounds_one_by_one(algorithm, mesh):
+    if algorithm.startswith("segments") and int(algorithm[-1]) > mesh.shape[1]:
+        return
+    again = built(algorithm, mesh)
+    once = replace(again, rounds=tuple(again.rounds))
+    assert len(once.rounds) == len(again.rounds) == len(again.rounds.flat)
+    assert steps.uses(once.rounds.steps) == steps.uses(again.rounds.steps)
+    assert sram.account(once) == sram.account(again) and account(once) == account(again)
+    for way, loads in link_loads(once).items():
+        np.testing.assert_array_equal(loads, link_loads(again)[way])
+    assert {one: one.times for one in phases(once)} == {one: one.times for one in phases(again)}
+    found = routes(once), routes(again)
+    assert found[0].colours == found[1].colours == colours(once) == colours(again)
+    np.testing.assert_array_equal(found[0].per_core, found[1].per_core)
+    few = (replace(one, mesh=replace(one.mesh, device=replace(ROOMY, name="few", routes=2))) for one in (once, again))
+    assert len(set(map(excess, few))) == 1
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 7])
+def test_a_ring_is_its_products_one_after_another(count):
+    """Check every product of two operands that circle on a row of three, of which only later ones add."""
+    b, take = Builder(Mesh(3, 3), "ring"), ("a", "w")
+    for name in take:
+        b.buffer(name, (2, 2), "fp32", "state")
+        b.like(f"{name}.next", name)
+    b.buffer("c", (2, 2), "fp32", "output")
+    spare = tuple(f"{name}.next" for name in take)
+    moves = Moves("x", [0, 1, 2], [1, 2, 0]), Moves("y", [0, 1, 2], [1, 2, 0])
+    hands = tuple((Slot(name), Slot(other)) for name, other in zip(take, spare, strict=True))
+    ring = Ring(b.local("gemm", "c", take, **SIZES), hands, moves, count, "ring")
+    for number in range(count):
+        here, there = (take, spare) if number % 2 == 0 else (spare, take)
+        shifts = [Exchange(by, Slot(frm), Slot(to)) for by, frm, to in zip(moves, here, there, strict=True)]
+        b.round(*shifts, b.local("gemm", "c", here, **SIZES, add=number > 0), label="ring")
+    assert ring.rounds == b.rounds and ring.count == count and ring.uses == steps.uses(b.rounds)
+    held = [(coming.number, coming.round, coming.times) for coming in steps.comings([ring])]
+    assert sum(times for _, _, times in held) == count
+    assert all(b.rounds[number] == round_ for number, round_, _ in held)
+    assert all(times == b.rounds.count(round_) for _, round_, times in held)
+
+
+def test_a_tree_is_its_stages_one_after_another():
+    """Two buffers that go to the middle of a row of four; the last stage has a message from below alone."""
+    b = Builder(Mesh(1, 4), "tree")
+    for name, size in (("p", 3), ("q", 5)):
+        b.buffer(name, (size,), "fp32", "state")
+    reduce(b, ("p", "q"), "x", op="maximum", groups=(), root=2)
+    (tree,) = b.steps
+    expected = Builder(b.mesh, "rounds")
+    expected.buffers.update(b.buffers)
+    for ends in ({"up": (0, 1), "down": (3, 2)}, {"up": (1, 2)}):
+        moves = [(name, way, *pair) for name in ("p", "q") for way, pair in ends.items()]
+        expected.round(
+            *(b.exchange("x", name, f"{name}.{way}", [send], [recv]) for name, way, send, recv in moves),
+            *(
+                b.local("maximum", name, (name, f"{name}.{way}"), Cores("x", [recv]), size=b.buffers[name].numel)
+                for name, way, _, recv in moves
+            ),
+            label="reduce",
+        )
+    assert tree.rounds == expected.rounds and tree.uses == steps.uses(expected.rounds)
+
+
+def test_a_core_of_a_tree_that_receives_after_it_has_sent_is_refused():
+    b = Builder(Mesh(2, 3), "late")
+    b.buffer("a", (3,), "fp32", "state")
+    b.like("a.up", "a")
+    stages = Stages((((0, Moves("x", [1], [2])),), ((0, Moves("x", [0], [1])),)))
+    b.round(b.local("copy", "a", "a", size=3))
+    b.steps.append(Tree("add", (Part(Slot("a"), (Slot("a.up"), Slot("a.up")), 3),), stages))
+    with pytest.raises(ScheduleError, match=r"late, round 1: core \(0, 1\) of a tree receives after it has sent"):
+        b.build()
+
+
+@pytest.mark.parametrize("moved", [[1, 2, 3, 0], [2, 3, 0, 1], [1, 0, 3, 2]])
+def test_a_loop_moves_rows_from_time_to_time(moved):
+    """Check a loop around a ring, a tree and a round with slots by row, against the same rounds, row by row."""
+    mesh, rows = Mesh(4, 4), np.array(moved)
+
+    def once(b: Builder, to: np.ndarray) -> None:
+        by_row = np.empty(4, int)
+        by_row[to] = [0, 1, 2, 3]
+        b.round(b.exchange("x", Slot("s", by_row, "y"), "d", [0], [3], lines=to[[0, 2]]))
+        b.round(b.local("copy", "d", "a", Cores("x", [1], to[[3]]), size=4))
+        reduce(b, "a", "x", root=(to.argsort() + 1) % 4)
+
+    def declared() -> Builder:
+        b = Builder(mesh, "rows")
+        b.buffer("a", (4,), "fp32", "state")
+        b.buffer("d", (4,), "fp32", "state")
+        b.buffer("s", (4,), "fp32", "state", 4)
+        return b
+
+    looped, plain, to = declared(), declared(), np.arange(4)
+    with looped.loop(5, rows):
+        once(looped, to)
+    for _ in range(5):
+        once(plain, to)
+        to = rows[to]
+    assert looped.build().rounds == plain.build().rounds
+    assert len(looped.steps) == 1 and link_loads(looped.build()).keys() == link_loads(plain.build()).keys()
+    for way, loads in link_loads(plain.build()).items():
+        np.testing.assert_array_equal(loads, link_loads(looped.build())[way])
+
+
+def sub_layers_of(program: str, side: int, head_groups: int) -> list[tuple]:
+    """Return the parts of decode and prefill of Llama-3-8B with their blocks and arguments."""
+    mesh, shape = Mesh(side, side, ROOMY), shape_of("llama3-8b")
+    shape, c = shape.paper_benchmark() if program == "paper-benchmark" else shape, constants(device("wse2"))
+    tree = layers.tree_for(mesh, c)
+    one = Block(shape, mesh, "fp16", "fp16", -(-4096 // side), None if program == "paper-benchmark" else "shift", tree)
+    many = replace(one, head_groups=head_groups, head_tree=None if head_groups == 1 else ())
+    sub_layers = [(sub_layer, one, args) for sub_layer, args in decode.layer(one, 4096)]
+    return sub_layers + [(sub_layer, many, args) for sub_layer, args in prefill.layer(many, -(-4096 // side))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("program", "head_groups"), [("paper-benchmark", 1), ("full", 16)])
+def test_schedules_of_a_wafer_are_small(program, head_groups):
+    """Return all of decode and prefill of Llama-3-8B on 720 x 720 cores, with all that pricing makes of it."""
+    tracemalloc.start()
+    try:
+        held = [drafted(sub_layer, block, *args) for sub_layer, block, args in sub_layers_of(program, 720, head_groups)]
+        built_alone = tracemalloc.get_traced_memory()[0]
+        for schedule in held:
+            phases(schedule), colours(schedule), sram.account(schedule)
+        with_prices = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert max(len(schedule.rounds) for schedule in held) > 25_000
+    assert built_alone < 20 * 2**20 and with_prices < 50 * 2**20
+
+
+def test_rows_of_a_loop_are_each_row_once():
+    b = Builder(Mesh(4, 4), "mine")
+    b.buffer("a", (4,), "fp32", "state")
+    message = r"mine: rows array\(\[0, 0, 1, 2\]\) of loop do not name each of 4 rows"
+    with pytest.raises(ScheduleError, match=message), b.loop(4, rows=[0, 0, 1, 2]):
+        b.round(b.local("copy", "a", "a", Cores("x", np.array([1]), np.array([0])), size=4))
+
+
+def test_rows_of_a_loop_do_not_change_moves_along_y():
+    b = Builder(Mesh(4, 4), "mine")
+    for name in ("a", "b"):
+        b.buffer(name, (4,), "fp32", "state")
+    message = r"mine: rows of loop change an exchange along y, from rows .*0.* to .*1"
+    with pytest.raises(ScheduleError, match=message), b.loop(4, rows=[1, 2, 3, 0]):
+        b.round(b.exchange("y", "a", "b", [0], [1]))
+
+
+@pytest.mark.parametrize("name", ["gemm", "gemv", "rms_norm", "softmax"])
+def test_a_pickled_schedule_has_the_same_rounds(name):
+    shapes = {"gemm": ((9, 9), (9, 9)), "gemv": ((1, 9), (9, 9)), "rms_norm": ((2, 9), (9,)), "softmax": ((2, 9),)}
+    made = recipe(name, Mesh(3, 3), "fp32", shapes[name]).schedule
+    again = pickle.loads(pickle.dumps(made))
+    assert list(again.rounds) == list(made.rounds) and account(again) == account(made)

@@ -1,0 +1,357 @@
+"""The steps of a schedule: rounds, loops of steps, rings and trees. A step defines its rounds.
+
+So the schedule of a 720 x 720 mesh is small, and is counted, priced and checked without all of its rounds. `Rounds` is
+the same steps round by round, for those who run, draw or change a schedule.
+
+    Loop(body, 3, rows=[1, 2, 0])  # the body; with row 1 in place of row 0, 2 of 1 and 0 of 2; and once more
+    Ring(c += a w, ((a, a.next), (w, w.next)), (one step along x, one along y), 3)  # three products
+    Tree("add", parts of x, [0 -> 1 and 2 -> 1])  # both neighbours send their x to core 1, which adds them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import cycle, islice
+from typing import NamedTuple, TypeAlias, overload
+
+import numpy as np
+
+from wafer_triton.device.mesh import Mesh
+from wafer_triton.schedule.rounds import Exchange, Index, Local, Moves, Round, Slot, Value, frozen
+
+Step: TypeAlias = "Round | Loop | Ring | Tree"
+Uses = dict[str, tuple[int, int]]  # of buffers, the first and the last round that touches them
+
+
+@dataclass(frozen=True, eq=False)
+class Loop(Value):
+    """`times` times the `body`; in each time row rows[i] does what row i did in the time before (None: rows stay).
+
+    `rows` [mesh rows] names each row once, and exchanges along y are the same with it. `Loop(body, 1)` is a group of
+    steps.
+    """
+
+    body: tuple[Step, ...]
+    times: int
+    rows: Index | None = None
+
+    def __post_init__(self) -> None:
+        if self.rows is not None:
+            vars(self)["rows"] = frozen(self.rows)
+
+    @cached_property
+    def each(self) -> int:
+        """Rounds of one time."""
+        return count(self.body)
+
+    @property
+    def count(self) -> int:
+        """Rounds in all."""
+        return self.each * self.times
+
+    @cached_property
+    def uses(self) -> Uses:
+        """The first and the last round that touches each buffer."""
+        more = self.each * (self.times - 1)
+        return {name: (first, last + more) for name, (first, last) in uses(self.body).items()}
+
+    @cached_property
+    def rounds(self) -> tuple[Round, ...]:
+        """All rounds; a round that does not change from time to time is one object."""
+        if self.rows is None:
+            return flat(self.body) * self.times
+        return tuple(round_ for time in range(self.times) for round_ in flat(self.at(time)))
+
+    @property
+    def ends(self) -> tuple[Round, Round]:
+        """The first round, and the last."""
+        return self.rounds[0], self.rounds[-1]
+
+    def at(self, time: int) -> tuple[Step, ...]:
+        """Return the steps of one time, from 0 on."""
+        if self.rows is None or not time:
+            return self.body
+        rows = np.arange(len(self.rows))
+        for _ in range(time):
+            rows = self.rows[rows]
+        return tuple(moved(step, rows) for step in self.body)
+
+
+@dataclass(frozen=True, eq=False)
+class Ring(Value):
+    """`count` times a local `product`, while its operands circle; each time is a round.
+
+    Product t takes slot hands[i][t % 2] in place of hands[i][0], and beside it `shifts[i]` sends that slot to the other
+    of the two. Product 0 adds to the sums if `product` says so, later ones always.
+    """
+
+    product: Local
+    hands: tuple[tuple[Slot, Slot], ...]
+    shifts: tuple[Moves, ...]
+    count: int
+    label: str = ""
+
+    @cached_property
+    def rounds(self) -> tuple[Round, ...]:
+        """All rounds, of which at most three differ: the first, later ones of odd and of even number."""
+        first, *later = (self._round(number) for number in range(min(self.count, 3)))
+        return (first, *islice(cycle(later), self.count - 1)) if later else (first,)
+
+    @property
+    def ends(self) -> tuple[Round, Round]:
+        """The first round, and the last."""
+        return self.rounds[0], self.rounds[-1]
+
+    def _round(self, number: int) -> Round:
+        now = {hand[0]: hand[number % 2] for hand in self.hands}
+        params = {**self.product.params, "add": number > 0 or bool(self.product.params.get("add"))}
+        product = replace(self.product, ins=tuple(now.get(slot, slot) for slot in self.product.ins), params=params)
+        ends = ((hand[number % 2], hand[1 - number % 2]) for hand in self.hands)
+        return Round(
+            tuple(Exchange(by, *both) for by, both in zip(self.shifts, ends, strict=True)), (product,), self.label
+        )
+
+    @property
+    def moves(self) -> frozenset[Moves]:
+        """Its different moves."""
+        return frozenset(self.shifts)
+
+    @cached_property
+    def uses(self) -> Uses:
+        """The first and the last round that touches each buffer."""
+        return uses(self.rounds)
+
+
+@dataclass(frozen=True, eq=False)
+class Stages(Value):
+    """The stages of trees: the messages of each, upwards (way 0) and downwards (way 1).
+
+    Trees of other buffers share them.
+    """
+
+    each: tuple[tuple[tuple[int, Moves], ...], ...]
+
+    @cached_property
+    def moves(self) -> frozenset[Moves]:
+        """The different messages."""
+        return frozenset(moves for stage in self.each for _, moves in stage)
+
+    @cached_property
+    def used(self) -> dict[int, tuple[int, int]]:
+        """The first and the last stage with messages of each way."""
+        found: dict[int, tuple[int, int]] = {}
+        for number, stage in enumerate(self.each):
+            for way, _ in stage:
+                found[way] = found.get(way, (number, 0))[0], number
+        return found
+
+    def moved(self, rows: Index) -> Stages:
+        """Return the stages with mesh row `rows[i]` in place of row i."""
+        return Stages(tuple(tuple((way, moves.moved(rows)) for way, moves in stage) for stage in self.each))
+
+    def late(self, mesh: Mesh) -> int | None:
+        """Return a core that receives after it has sent, or in the same stage; None if there is none."""
+        sent = np.zeros(mesh.cores, bool)
+        for stage in self.each:
+            ends = [moves.ends(mesh) for _, moves in stage]
+            for send, _ in ends:
+                sent[send] = True
+            for _, recv in ends:
+                if sent[recv].any():
+                    return int(recv[sent[recv]].min())
+        return None
+
+
+class Part(NamedTuple):
+    """A buffer that trees combine: the slot of the sums, a mailbox for messages of each way, and elements of a tile."""
+
+    acc: Slot
+    mail: tuple[Slot, Slot]
+    size: int
+
+
+@dataclass(frozen=True, eq=False)
+class Tree(Value):
+    """Trees that combine tiles by `op`, "add" or "maximum"; each stage is a round.
+
+    In a stage tiles of `acc` go to a mailbox, where the receiver combines them with its own. A core sends once, after
+    all that it receives.
+    """
+
+    op: str
+    parts: tuple[Part, ...]
+    stages: Stages
+    label: str = ""
+
+    @property
+    def count(self) -> int:
+        """Rounds in all."""
+        return len(self.stages.each)
+
+    @property
+    def moves(self) -> frozenset[Moves]:
+        """Its different moves."""
+        return self.stages.moves
+
+    @cached_property
+    def rounds(self) -> tuple[Round, ...]:
+        """All rounds."""
+        return tuple(map(self._round, self.stages.each))
+
+    @cached_property
+    def ends(self) -> tuple[Round, Round]:
+        """The first round, and the last."""
+        return self._round(self.stages.each[0]), self._round(self.stages.each[-1])
+
+    @cached_property
+    def different(self) -> tuple[Round, ...]:
+        """A round of each kind of work: with messages upwards, downwards, or both."""
+        kinds = {tuple(way for way, _ in stage): stage for stage in reversed(self.stages.each)}
+        return tuple(map(self._round, kinds.values()))
+
+    def _round(self, stage: tuple[tuple[int, Moves], ...]) -> Round:
+        exchanges, combined = [], []
+        for acc, mail, size in self.parts:
+            for way, moves in stage:
+                exchanges.append(Exchange(moves, acc, mail[way]))
+                combined.append(Local(self.op, (acc,), (acc, mail[way]), {"size": size}, moves.receivers))
+        return Round(tuple(exchanges), tuple(combined), self.label)
+
+    @cached_property
+    def uses(self) -> Uses:
+        """The first and the last round that touches each buffer."""
+        found = {part.acc.buffer: (0, self.count - 1) for part in self.parts}
+        return found | {part.mail[way].buffer: used for part in self.parts for way, used in self.stages.used.items()}
+
+
+def moved(step: Step, rows: Index) -> Step:
+    """Return a step with mesh row `rows[i]` in place of row i; itself if nothing changes."""
+    if isinstance(step, Tree):
+        return replace(step, stages=step.stages.moved(rows))
+    if isinstance(step, Ring):
+        return Loop(tuple(moved(round_, rows) for round_ in step.rounds), 1)
+    if isinstance(step, Loop):
+        turned = step.rows
+        if turned is not None:
+            turned = np.empty_like(rows)
+            turned[rows] = rows[step.rows]
+        return Loop(tuple(moved(each, rows) for each in step.body), step.times, turned)
+
+    def slot(one: Slot) -> Slot:
+        if isinstance(one.index, np.ndarray) and one.axis == "y":
+            return replace(one, index=one.index[np.argsort(rows)])
+        return one
+
+    def local(one: Local) -> Local:
+        where = None if one.where is None else one.where.moved(rows)
+        return replace(one, outs=tuple(map(slot, one.outs)), ins=tuple(map(slot, one.ins)), where=where)
+
+    exchanges = tuple(Exchange(one.moves.moved(rows), slot(one.src), slot(one.dst)) for one in step.exchanges)
+    changed = replace(step, exchanges=exchanges, locals=tuple(map(local, step.locals)))
+    return step if changed == step else changed
+
+
+def count(steps: Iterable[Step]) -> int:
+    """Return the number of rounds."""
+    return sum(1 if isinstance(step, Round) else step.count for step in steps)
+
+
+def uses(steps: Iterable[Step]) -> Uses:
+    """Return the first and the last round that touches each buffer."""
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    number = 0
+    for step in steps:
+        if isinstance(step, Round):
+            for name in step.touched:
+                first.setdefault(name, number)
+                last[name] = number
+            number += 1
+        else:
+            for name, (begin, end) in step.uses.items():
+                first.setdefault(name, number + begin)
+                last[name] = number + end
+            number += step.count
+    return {name: (number, last[name]) for name, number in first.items()}
+
+
+def flat(steps: Iterable[Step]) -> tuple[Round, ...]:
+    """Return all rounds in order."""
+    rounds: list[Round] = []
+    for step in steps:
+        rounds += (step,) if isinstance(step, Round) else step.rounds
+    return tuple(rounds)
+
+
+def in_order(steps: Iterable[Step]) -> Iterator[Round | Ring | Tree]:
+    """Yield the rounds, rings and trees of all times of loops in order."""
+    for step in steps:
+        if isinstance(step, Loop):
+            for time in range(step.times):
+                yield from in_order(step.at(time))
+        else:
+            yield step
+
+
+class Coming(NamedTuple):
+    """A round, the number of its first coming, and how often it comes."""
+
+    number: int
+    round: Round
+    times: int
+
+
+def comings(steps: Iterable[Step], number: int = 0, times: int = 1) -> Iterator[Coming]:
+    """Return every round of the first time of each loop; a round may come at several places."""
+    for step in steps:
+        if isinstance(step, Round):
+            yield Coming(number, step, times)
+            number += 1
+            continue
+        if isinstance(step, Loop):
+            yield from comings(step.body, number, times * step.times)
+        elif isinstance(step, Ring):
+            for at, round_ in enumerate(step.rounds[:3]):
+                yield Coming(number + at, round_, times * (1 if at == 0 else (step.count - at + 1) // 2))
+        else:
+            for at, round_ in enumerate(step.rounds):
+                yield Coming(number + at, round_, times)
+        number += step.count
+
+
+class Rounds(Sequence[Round]):
+    """The rounds of some steps in order; nothing but their number is worked out before they are read."""
+
+    def __init__(self, steps: Iterable[Step]) -> None:
+        self.steps = tuple(steps)
+
+    @cached_property
+    def flat(self) -> tuple[Round, ...]:
+        """All rounds."""
+        return flat(self.steps)
+
+    @cached_property
+    def count(self) -> int:  # type: ignore[override]
+        """Their number."""
+        return count(self.steps)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[Round]:
+        return iter(self.flat)
+
+    @overload
+    def __getitem__(self, at: int) -> Round: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[Round, ...]: ...
+    def __getitem__(self, at: int | slice) -> Round | tuple[Round, ...]:
+        return self.flat[at]
+
+    def __eq__(self, other: object) -> bool:
+        return self.flat == (other.flat if isinstance(other, Rounds) else other)
+
+    def __hash__(self) -> int:
+        return hash(self.steps)
