@@ -28,8 +28,15 @@ from .ops.executors import executor as executor
 from .schedule.builder import Builder as Builder
 from .schedule.expert_places import ExpertRegions as ExpertRegions
 from .schedule.rounds import Cores as Cores
+from .schedule.rounds import Exchange as Exchange
+from .schedule.rounds import Local as Local
+from .schedule.rounds import Moves as Moves
+from .schedule.rounds import Round as Round
 from .schedule.rounds import Slot as Slot
 from .schedule.schedule import Schedule as Schedule
+from .schedule.steps import Loop as Loop
+from .schedule.steps import Ring as Ring
+from .schedule.steps import Tree as Tree
 from .verify.faults import check as check
 from .verify.intent import Intent as Intent
 

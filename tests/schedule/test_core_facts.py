@@ -263,14 +263,6 @@ def test_lines_spelled_out_are_judged_before_idle_ones_go(send, recv, fact):
         b.build()
 
 
-def test_rows_do_not_change_moves_along_y_within_a_repetition_of_rounds():
-    b = Builder(Mesh(3, 3), "nested")
-    b.buffer("a", (1,), "fp32", "input")
-    b.buffer("c", (1,), "fp32", "output")
-    with pytest.raises(ScheduleError, match="along y"), b.loop(3, rows=[1, 2, 0]), b.loop(2):
-        b.round(b.exchange("y", "a", "c", [0], [1]))
-
-
 def test_a_buffer_of_one_slot_may_be_sent_by_core():
     b = Builder(Mesh(1, 3), "by core")
     b.buffer("a", (1,), "fp32", "input")

@@ -20,7 +20,7 @@ from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule import decode, prefill
 from wafer_triton.schedule.block import Block, SubLayer, schedule
 from wafer_triton.schedule.schedule import Schedule
-from wafer_triton.schedule.steps import Rounds, comings, flat, uses
+from wafer_triton.schedule.steps import Rounds, distinct, flat, uses
 from wafer_triton.text.progress import Progress, silent
 from wafer_triton.text.quantity import as_in, named, unit
 
@@ -134,7 +134,7 @@ def _steps(whole: Schedule) -> Iterator[Schedule]:
 def _labelled(steps: Iterable[Step]) -> Iterator[tuple[str, Step]]:
     """Yield each step with its label; rounds of a section under several labels come one by one."""
     for step in steps:
-        labels = {coming.round.label for coming in comings((step,))}
+        labels = {one.round.label for one in distinct((step,))}
         if len(labels) == 1:
             yield labels.pop(), step
         else:

@@ -22,7 +22,6 @@ from wafer_triton.emulate.parts import Launch, Memory, Planner, Step, Tables, Wo
 from wafer_triton.errors import BackendError, MeshError, ScheduleError, ShapeError, shown
 from wafer_triton.schedule.rounds import Buffer, Round
 from wafer_triton.schedule.schedule import Schedule
-from wafer_triton.schedule.steps import comings
 
 
 @dataclass(eq=False)
@@ -103,7 +102,7 @@ class Program:
     @cached_property
     def _overwritten(self) -> frozenset[str]:
         """The inputs that rounds overwrite."""
-        written = {name for coming in comings(self.schedule.rounds.steps) for name in coming.round.written}
+        written = {name for one in self.schedule.rounds.distinct() for name in one.round.written}
         return frozenset(name for name in written if self.schedule.buffers[name].role == "input")
 
     def rebind(self, schedule: Schedule) -> None:

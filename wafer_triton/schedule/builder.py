@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,6 @@ from wafer_triton.schedule.rounds import (
     Buffer,
     Cores,
     Exchange,
-    Index,
     Local,
     Moves,
     Parameter,
@@ -32,7 +30,7 @@ from wafer_triton.schedule.rounds import (
     positions,
 )
 from wafer_triton.schedule.schedule import Schedule
-from wafer_triton.schedule.steps import Loop, Rounds, Step, comings, flat
+from wafer_triton.schedule.steps import Loop, Rounds, Step, flat
 
 MOST_TIMES = 1_000_000  # of a `loop`, a thousand times the side of the largest mesh
 _DRAFTING = ContextVar("drafting", default=False)
@@ -190,8 +188,8 @@ class Builder:
     def loop(self, times: int, rows: ArrayLike | None = None) -> Iterator[None]:
         """Repeat the steps that a `with` block adds, `times` times in all.
 
-        With `rows` [mesh rows] row rows[i] does in each time what row i did in the time before. Raises ScheduleError
-        for `rows` that are not every row once, or that change an exchange along y.
+        With `rows` [mesh rows] row rows[i] does in each time what row i did in the time before; exchanges along y must
+        stay the same under that order, see `rules`. Raises ScheduleError for a number of times that is none.
 
             >>> with b.loop(4, rows=[1, 2, 3, 0]):  # row 0, then row 1, then row 2, then row 3
             ...     b.round(b.exchange("x", "a", "b", send=[0], recv=[3], lines=[0]))
@@ -202,24 +200,8 @@ class Builder:
         start = len(self.steps)
         yield
         body = tuple(self.steps[start:])
-        if turned is not None:
-            self._check_rows(body, turned)
         repeated = [Loop(body, int(times), turned)] if times and body else []
         self.steps[start:] = body if times == 1 else repeated
-
-    def _check_rows(self, steps: Sequence[Step], rows: Index) -> None:
-        """Raise ScheduleError unless `rows` has every row once and leaves exchanges along y in `steps` unchanged."""
-        count = self.mesh.shape[0]
-        if not np.array_equal(np.sort(rows), np.arange(count)):
-            raise ScheduleError(f"{self.name}: rows {rows!r} of loop do not name each of {count} rows once")
-        for moves in {exchange.moves for coming in comings(steps) for exchange in coming.round.exchanges}:
-            if moves.axis == "y" and (
-                moves.paired or replace(moves, send=rows[moves.send], recv=rows[moves.recv]) != moves
-            ):
-                raise ScheduleError(
-                    f"{self.name}: rows of loop change an exchange along y, from rows {shown(moves.send)} to "
-                    f"{shown(moves.recv)}; in a loop it must be the same at each time"
-                )
 
     def build(self, draft: bool = False) -> Schedule:
         """Return the finished schedule; a draft is not checked, so that `verify.faults` can read a faulty one.

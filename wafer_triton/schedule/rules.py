@@ -6,24 +6,26 @@
 - A slot that a core sends in a round is not overwritten in it.
 - A local operation does not write its inputs, unless it works element by element.
 - A core of a tree sends once, after all that it receives.
+- Rows of a loop name each row once, and leave exchanges along y as they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, NoReturn
 from weakref import WeakSet
 
 import numpy as np
 
 from wafer_triton import local
-from wafer_triton.errors import ScheduleError
+from wafer_triton.device.mesh import Mesh
+from wafer_triton.errors import ScheduleError, shown
 from wafer_triton.local import SlotOperand
 from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Moves, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
-from wafer_triton.schedule.steps import Loop, Stages, Step, Tree, comings, count
+from wafer_triton.schedule.steps import Loop, Step, Tree, count, distinct
 
 
 @dataclass(frozen=True)
@@ -64,35 +66,48 @@ def reading(schedule: Schedule) -> Iterator[None]:
 
 
 def findings(schedule: Schedule) -> Iterator[Finding]:
-    """Yield the first broken rule of every round, then those of trees.
+    """Yield the first broken rule of every round, then those of loops and trees.
 
     A later time of a loop breaks no rule that the first does not: it exchanges mesh rows at the most.
     """
-    rounds, seen = set[Round](), set[Hashable]()
-    for coming in comings(schedule.rounds.steps):
-        if coming.round in rounds:
-            continue
-        rounds.add(coming.round)
+    seen = set[Hashable]()
+    for one in schedule.rounds.distinct():
         try:
-            _Check(schedule, coming.number, coming.round, seen).run()
+            _Check(schedule, one.number, one.round, seen).run()
         except _Broken as broken:
             yield broken.finding
-    for number, stages in _stages(schedule.rounds.steps, 0):
-        late = stages.late(schedule.mesh)
+    yield from _of_steps(schedule, schedule.rounds.steps, 0)
+
+
+def _of_steps(schedule: Schedule, steps: Iterable[Step], number: int) -> Iterator[Finding]:
+    """Yield the broken rules of loops and of trees, the first of which has round `number`."""
+    mesh = schedule.mesh
+    for step in steps:
+        if isinstance(step, Loop):
+            wrong = None if step.rows is None else _wrong_rows(step, step.rows, mesh)
+            if wrong:
+                yield Finding("malformed", f"{title(schedule, number)}: rows of a loop {wrong}", number)
+            yield from _of_steps(schedule, step.body, number)
+        late = step.stages.late(mesh) if isinstance(step, Tree) else None
         if late is not None:
-            core = late // schedule.mesh.shape[1], late % schedule.mesh.shape[1]
+            core = late // mesh.shape[1], late % mesh.shape[1]
             message = f"{title(schedule, number)}: core {core} of a tree receives after it has sent"
             yield Finding("malformed", message, number, core)
-
-
-def _stages(steps: Iterable[Step], number: int) -> Iterator[tuple[int, Stages]]:
-    """Yield the stages of trees with the number of their first round."""
-    for step in steps:
-        if isinstance(step, Tree):
-            yield number, step.stages
-        elif isinstance(step, Loop):
-            yield from _stages(step.body, number)
         number += count((step,))
+
+
+def _wrong_rows(loop: Loop, rows: Index, mesh: Mesh) -> str:
+    """Return why rows do not turn a loop: they must name each row once, and leave exchanges along y as they are."""
+    if not np.array_equal(np.sort(rows), np.arange(mesh.shape[0])):
+        return f"{rows.tolist()} do not name each of {mesh.shape[0]} rows once"
+    for moves in {exchange.moves for one in distinct(loop.body) for exchange in one.round.exchanges}:
+        if moves.axis == "y" and (
+            moves.paired or replace(moves, send=rows[moves.send], recv=rows[moves.recv]) != moves
+        ):
+            return (
+                f"change an exchange along y from {shown(moves.send)} to {shown(moves.recv)}, which must stay the same"
+            )
+    return ""
 
 
 def title(schedule: Schedule, number: int) -> str:

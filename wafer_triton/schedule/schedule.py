@@ -12,7 +12,7 @@ from wafer_triton import local
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError, shown
 from wafer_triton.schedule.rounds import FAMILIES, Buffer
-from wafer_triton.schedule.steps import Rounds, comings
+from wafer_triton.schedule.steps import Rounds
 from wafer_triton.text.table import Table
 
 T = TypeVar("T")
@@ -40,8 +40,8 @@ class Schedule:
 
     def _repr_html_(self) -> str:
         steps = Counter[str]()
-        for coming in comings(self.rounds.steps):
-            steps[coming.round.label or "(no label)"] += coming.times
+        for one in self.rounds.distinct():
+            steps[one.round.label or "(no label)"] += one.times
         title = f"{self.name} on mesh {self.mesh} of {self.mesh.device.name}: {len(self.rounds):,} rounds"
         held = (
             (buffer.name, f"{buffer.tile} {buffer.dtype}", buffer.role, buffer.bytes)

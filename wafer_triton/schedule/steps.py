@@ -295,34 +295,41 @@ def in_order(steps: Iterable[Step]) -> Iterator[Round | Ring | Tree]:
             yield step
 
 
-class Coming(NamedTuple):
-    """A round, the number of its first coming, and how often it comes."""
+class Occurrence(NamedTuple):
+    """A round, the number of its first time, and how often it comes."""
 
     number: int
     round: Round
     times: int
 
 
-def comings(steps: Iterable[Step], number: int = 0, times: int = 1) -> Iterator[Coming]:
-    """Return every round of the first time of each loop; a round may come at several places."""
+def distinct(steps: Iterable[Step]) -> list[Occurrence]:
+    """Return the different rounds in order; a round whose rows a loop moves is the one of the first time."""
+    found: dict[Round, tuple[int, int]] = {}
+    for number, round_, times in _each(steps, 0, 1):
+        first, before = found.get(round_, (number, 0))
+        found[round_] = first, before + times
+    return [Occurrence(number, round_, times) for round_, (number, times) in found.items()]
+
+
+def _each(steps: Iterable[Step], number: int, times: int) -> Iterator[tuple[int, Round, int]]:
     for step in steps:
         if isinstance(step, Round):
-            yield Coming(number, step, times)
+            yield number, step, times
             number += 1
             continue
         if isinstance(step, Loop):
-            yield from comings(step.body, number, times * step.times)
+            yield from _each(step.body, number, times * step.times)
         elif isinstance(step, Ring):
             for at, round_ in enumerate(step.rounds[:3]):
-                yield Coming(number + at, round_, times * (1 if at == 0 else (step.count - at + 1) // 2))
+                yield number + at, round_, times * (1 if at == 0 else (step.count - at + 1) // 2)
         else:
-            for at, round_ in enumerate(step.rounds):
-                yield Coming(number + at, round_, times)
+            yield from ((number + at, round_, times) for at, round_ in enumerate(step.rounds))
         number += step.count
 
 
 class Rounds(Sequence[Round]):
-    """The rounds of some steps in order; nothing but their number is worked out before they are read."""
+    """The rounds of some `steps` in order; nothing but their number is worked out before they are read."""
 
     def __init__(self, steps: Iterable[Step]) -> None:
         self.steps = tuple(steps)
@@ -336,6 +343,14 @@ class Rounds(Sequence[Round]):
     def count(self) -> int:  # type: ignore[override]
         """Their number."""
         return count(self.steps)
+
+    def distinct(self) -> list[Occurrence]:
+        """Return the different rounds, each with the number of its first time and how often it comes.
+
+        A product A B^T on 720 x 720 cores has 519,121 rounds, of which 1,442 differ. If a loop moves the rows of a
+        round, it is the one of the first time.
+        """
+        return distinct(self.steps)
 
     def __len__(self) -> int:
         return self.count
