@@ -347,7 +347,7 @@ class Rounds(Sequence[Round]):
     def distinct(self) -> list[Occurrence]:
         """Return the different rounds, each with the number of its first time and how often it comes.
 
-        A product A B^T on 720 x 720 cores has 519,121 rounds, of which 1,442 differ. If a loop moves the rows of a
+        A product A B^T on 720 x 720 cores has 519,121 rounds, of which 1,443 differ. If a loop moves the rows of a
         round, it is the one of the first time.
         """
         return distinct(self.steps)
