@@ -46,7 +46,7 @@ FAULTS = {
         "tests/emulate/test_elision.py",
     ),
     "pattern": Fault(
-        "wafer_triton/schedule/reduce.py", "for acc, _, _ in payloads), op)", 'for acc, _, _ in payloads), "add")',
+        "wafer_triton/schedule/reduce.py", "return Tree(op, tuple(own)", 'return Tree("add", tuple(own)',
         "tests/schedule/test_reduce.py",
     ),
     "plan": Fault(  # made for one dtype, and taken for all
