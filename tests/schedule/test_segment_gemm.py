@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from wafer_triton.count.traffic import Traffic
+from wafer_triton.count.account import round_account
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import MeshError
@@ -60,12 +60,11 @@ def test_both_products_equal_whole_matrices(size, width, exchange):
 def test_a_round_of_the_ring_moves_one_block_a_column_by_two_hops_at_most(size, width):
     schedule = both(size, width)
     iterations = [round_ for round_ in schedule.rounds if round_.label == "weighted"]
-    traffic = Traffic(schedule)
     assert len(iterations) == size
     for round_ in iterations:
         along, down = sorted(round_.exchanges, key=lambda exchange: exchange.axis)
         assert (along.axis, down.axis) == ("x", "y")
-        assert max(traffic.paths(exchange.moves).hops for exchange in (along, down)) <= 2
+        assert round_account(schedule, round_).hops <= 2
         columns = list(range(size - size % width))
         assert sorted(along.send.tolist()) == sorted(along.recv.tolist()) == columns
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from wafer_triton import local
 from wafer_triton.count.counts import Counts
 from wafer_triton.count.runs import RoundRun, distinct_runs, stages
-from wafer_triton.count.spans import Crossed, Sides, differences, lines_of
+from wafer_triton.count.spans import Sides, differences, lines_of
 from wafer_triton.count.times import Turn, Turns, all_times, occurrences
 from wafer_triton.count.traffic import Traffic
 from wafer_triton.errors import MOST, ShapeError, check_counts, shown
@@ -104,11 +104,10 @@ def account(schedule: Schedule) -> Account:
         added = Account()
         for (round_, turns), times in occurrences(schedule.rounds.steps).items():
             added += reader.round(round_, turns) * times
-        traffic = Traffic(schedule)
         return replace(
             added,
             stages=sum(stages(run) * times for run, times in runs),
-            hops=sum(traffic.hops(run) * times for run, times in runs),
+            hops=sum(reader.traffic.hops(run) * times for run, times in runs),
             busiest_link_bytes=max((int(load.max()) for load in _loads(schedule, reader).values()), default=0),
             sram_peak_bytes=held.peak_bytes,
             sram_by_buffer=held.by_buffer,
@@ -180,7 +179,8 @@ class _Reader:
 
     def __init__(self, schedule: Schedule) -> None:
         self.buffers, self.mesh = schedule.buffers, schedule.mesh
-        self.crossed = Crossed(schedule.mesh)
+        self.traffic = Traffic(schedule)
+        self.crossed = self.traffic.crossed
         self.times = cache(Turn.all)
 
     def round(self, round_: Round, turns: Turns = ()) -> Account:
@@ -275,6 +275,8 @@ def _fullest(weights: Index, links: Index) -> Index:
 
 def _kinds(lines: Sequence[Index | None], across: int) -> tuple[Index, Index]:
     """Return the kind of each line, equal where the same lists (None: all) name it, and the lists of each kind."""
+    if all(own is None for own in lines):
+        return np.zeros(across, np.int64), np.ones((1, len(lines)), bool)
     kinds, named = np.zeros(across, np.int64), np.ones((len(lines), across), bool)
     for has, own in zip(named, lines, strict=True):
         if own is not None:

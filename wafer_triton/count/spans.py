@@ -56,7 +56,7 @@ class Spans:
         """Links crossed; each counts once for every tile."""
         return int((self.high - self.low).sum())
 
-    @property
+    @cached_property
     def ends(self) -> tuple[Index, Index]:
         """Where differences rise and where they fall, as way * (along + 1) + the core that sends on the link."""
         first = self.way * (self.along + 2)  # on its way down a tile leaves `high` and arrives at `low`
@@ -71,19 +71,22 @@ class Spans:
 
 def spans(moves: Moves, mesh: Mesh) -> Spans:
     """Return the links that tiles cross; a tile that stays in its physical core has no entry."""
-    sides, length = Sides.of(mesh, moves.axis), mesh.length(moves.axis)
-    sender = moves.send if moves.lines is None or not moves.paired else moves.lines * length + moves.send
-    order = np.argsort(sender, kind="stable")
-    sender, end = sender[order], moves.recv[order] // sides.fold
-    first = starts(sender)
-    line, position = np.divmod(sender[first], length)
-    start = position // sides.fold
-    low, high = (far.reduceat(end, first) if first.size else end for far in (np.minimum, np.maximum))
-    up, down = high > start, low < start
+    sides = Sides.of(mesh, moves.axis)
+    send, end, length = moves.send, moves.recv // sides.fold, sides.along * sides.fold
+    sender = send if moves.lines is None or not moves.paired else moves.lines * length + send
+    low = high = end
+    if (sender[1:] <= sender[:-1]).any():  # else each has one receiver
+        order = np.argsort(sender, kind="stable")
+        first = starts(sender[order])
+        low, high = (farthest.reduceat(end[order], first) for farthest in (np.minimum, np.maximum))
+        sender, send = sender[order[first]], send[order[first]]
+    start = send // sides.fold
+    up, down = (high > start).nonzero()[0], (low < start).nonzero()[0]
+    goes = np.concatenate([up, down])
     return Spans(
         sides.along,
-        np.concatenate([line[up], line[down]]) if moves.paired else None,
-        np.repeat([0, 1], [np.count_nonzero(up), np.count_nonzero(down)]),
+        sender[goes] // length if moves.paired else None,
+        np.repeat([0, 1], [up.size, down.size]),
         np.concatenate([start[up], low[down]]),
         np.concatenate([high[up], start[down]]),
     )
