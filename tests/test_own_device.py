@@ -207,7 +207,7 @@ def test_a_files_name_may_have_commas(tmp_path: Path) -> None:
 
 
 LINES = (
-    "estimate gemv --mesh 8 --k 64 --n 64",
+    "estimate product --mesh 8 --k 64 --n 64",
     "estimate decode --model smollm2-135m --mesh 16 --context 64",
     "compare gemv --k 64 --n 64 --mesh 8",
     "check --model smollm2-135m --mesh 16",
@@ -221,21 +221,14 @@ def test_numbers_are_set_on_the_command_line(line: str, capsys: pytest.CaptureFi
         assert cli.main([*line.split(), *more, "--json"]) == 0
         return capsys.readouterr().out
 
-    own = "wse2,hop_cycles=9,stage_cycles=99"
-    base = (
-        ("--device", "wse2") if line.startswith("check") else ()
-    )  # which may judge a schedule with a device of its own
-    changed = answer(*base, "--set", "hop_cycles=9", "--set", "stage_cycles=99")
-    assert changed == answer("--device", own) != answer()
+    assert answer("--device", "wse2,hop_cycles=9,stage_cycles=99") != answer()
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("estimate gemv --mesh 8 --k 8 --n 8 --set hop_cycels=3", "did you mean 'hop_cycles'?"),
-        ("estimate gemv --mesh 8 --k 8 --n 8 --set 5", "'5' is no number; write KEY=VALUE"),
-        ("check --model smollm2-135m --set hop_cycles=3", "it changes a number of --device; give that too"),
-        ("check a.py:f --set hop_cycles=3", "a schedule has a device of its own; change it there"),
+        ("estimate product --mesh 8 --k 8 --n 8 --device wse2,hop_cycels=3", "did you mean 'hop_cycles'?"),
+        ("estimate product --mesh 8 --k 8 --n 8 --device wse2,5", "'5' is no number; write KEY=VALUE"),
         ("draw gemv --k 8 --n 8 --mesh 4 --device a.toml --out a.toml", "is read as --device already"),
         ("draw gemv --k 8 --n 8 --mesh 4 --device a,b.toml,rows=9 --out a,b.toml", "is read as --device already"),
     ],

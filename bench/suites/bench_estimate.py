@@ -74,7 +74,7 @@ def test_a_gemm_on_half_a_million_cores(benchmark: pytest.FixtureRequest, algori
 
 
 def test_import_and_one_estimate(benchmark: pytest.FixtureRequest) -> None:
-    line = "estimate gemm --device wse3 --mesh 720 --m 5760 --k 720 --n 5760"
+    line = "estimate product --device wse3 --mesh 720 --m 5760 --k 720 --n 5760"
 
     def run() -> float:
         begun = perf_counter()

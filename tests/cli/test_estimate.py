@@ -30,8 +30,8 @@ def run(capsys, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "line",
     [
-        "estimate gemm --device wse3 --mesh 720 --m 5760 --k 720 --n 5760",
-        "estimate gemv --mesh 96x48 --k 720 --n 720 --groups 4",
+        "estimate product --device wse3 --mesh 720 --m 5760 --k 720 --n 5760",
+        "estimate product --mesh 96x48 --k 720 --n 720 --groups 4",
         DECODE,
         "estimate prefill --model llama3-8b --mesh 480 --tokens 4096",
         "estimate request --model llama3-8b --prefill-mesh 300 --decode-mesh 360 --input 1024 --output 12",
@@ -62,7 +62,8 @@ def test_every_number_of_an_estimate_is_short_and_has_a_unit(run, line):
 def test_the_title_repeats_the_request(run):
     title = run(DECODE)[1].splitlines()[0]
     assert title == "decode, predicted on the wafer: model llama3-8b, mesh 360, device wse2, context 4,096 tokens"
-    assert "model of the given sizes" in run("estimate kv --dim 64 --ffn 128 --heads 2 --layers 1 --mesh 16")[1]
+    sizes = "dim=64,ffn=128,heads=2,layers=1"
+    assert f"model {sizes}" in run(f"estimate kv --model {sizes} --mesh 16")[1]
 
 
 def test_json_holds_full_numbers(run):

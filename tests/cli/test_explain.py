@@ -1,17 +1,15 @@
-"""`wafer-triton explain`, and the line of bounds under every estimate."""
+"""`wafer-triton estimate --explain`, and the line of bounds under every estimate."""
 
 import json
 import re
 
 import pytest
 
-from wafer_triton.cli.estimate import KINDS
 from wafer_triton.cli.main import main
 
 MODEL = "--model smollm2-135m --mesh 32"
 LINES = {
-    "gemm": "--mesh 8 --m 64 --k 64 --n 64",
-    "gemv": "--mesh 8 --k 64 --n 64",
+    "product": "--mesh 8 --k 64 --n 64",
     "decode": f"{MODEL} --context 64",
     "prefill": f"{MODEL} --tokens 64",
     "request": "--model smollm2-135m --prefill-mesh 32 --decode-mesh 32 --input 64 --output 8",
@@ -27,7 +25,7 @@ def answer(capsys, line):
     return json.loads(shown.out.splitlines()[-1]), shown.err
 
 
-@pytest.mark.parametrize("kind", [kind.name for kind in KINDS])
+@pytest.mark.parametrize("kind", sorted(LINES))
 def test_a_line_under_every_estimate_has_its_bounds(capsys, kind):
     found, text = answer(capsys, f"estimate {kind} {LINES[kind]}")
     assert sum(found["bounds"]["shares"].values()) == pytest.approx(1)
@@ -38,9 +36,9 @@ def test_a_line_under_every_estimate_has_its_bounds(capsys, kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["gemv", "decode", "batch"])
+@pytest.mark.parametrize("kind", ["product", "decode", "batch"])
 def test_an_explanation_is_text_and_json(capsys, kind):
-    found, text = answer(capsys, f"explain {kind} {LINES[kind]}")
+    found, text = answer(capsys, f"estimate {kind} {LINES[kind]} --explain")
     assert sum(found["shares"].values()) == pytest.approx(1)
     assert found["effects"]["clock_hz"]["doubled"] == pytest.approx(2)
     assert re.search(r"\nclock_hz +x 0.5 +x 2\n", text)
@@ -48,13 +46,13 @@ def test_an_explanation_is_text_and_json(capsys, kind):
 
 @pytest.mark.slow
 def test_a_cache_is_explained_by_the_sram_of_a_core(capsys):
-    found, text = answer(capsys, f"explain kv {LINES['kv']}")
+    found, text = answer(capsys, f"estimate kv {LINES['kv']} --explain")
     assert found["whole"] == "SRAM of a core" and re.search(r"\nshare of the SRAM of a core\n +weights ", text)
     assert re.search(rf"\nhead groups +{found['head_groups']}\n", text)
 
 
 def test_effects_on_a_time_are_given_for_its_speed(capsys):
-    assert main(["explain", "gemv", "--mesh", "60", "--k", "600", "--n", "600"]) == 0
+    assert main(["estimate", "product", "--mesh", "60", "--k", "600", "--n", "600", "--explain"]) == 0
     printed = capsys.readouterr().out
     clock = next(line for line in printed.splitlines() if line.startswith("clock_hz "))
     assert "\nspeed\n" in printed and clock.split() == ["clock_hz", "x", "0.5", "x", "2"]

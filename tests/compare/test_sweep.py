@@ -132,7 +132,7 @@ def test_a_wrong_sweep_is_refused(over, fixed, error, message):
 
 
 def test_every_kind_of_estimate_can_be_swept():
-    assert set(KINDS) == {"gemm", "gemv", "decode", "prefill", "request", "batch", "kv", "cap"}
+    assert set(KINDS) == {"product", "gemm", "gemv", "decode", "prefill", "request", "batch", "kv", "cap"}
 
 
 def test_a_function_of_a_schedule_is_swept_through_own():

@@ -194,7 +194,7 @@ def test_the_paper_s_decode_lies_inside():
 
 
 def test_the_command_line_prints_it(capsys: pytest.CaptureFixture[str]):
-    line = "estimate gemm --device wse3 --mesh 600 --m 600 --k 600 --n 600"
+    line = "estimate product --device wse3 --mesh 600 --m 600 --k 600 --n 600"
     assert cli.main([*line.split(), "--json"]) == 0
     out, err = capsys.readouterr()
     estimated = estimate.gemm(device="wse3", mesh=600, m=600, k=600, n=600)

@@ -223,17 +223,29 @@ def test_a_bad_config_file(tmp_path: Path, more: dict[str, object], message: str
         shape_of(write_config(tmp_path, **more))
 
 
+def test_a_product_is_a_gemm_or_a_gemv() -> None:
+    sizes = {"mesh": 8, "k": 64, "n": 48}
+    assert estimate.product(**sizes) == estimate.gemv(**sizes)
+    assert estimate.product(m=2, algorithm="ring", **sizes) == estimate.gemv(m=2, algorithm="ring", **sizes)
+    assert estimate.product(m=32, dtype="fp32", **sizes) == estimate.gemm(m=32, dtype="fp32", **sizes)
+    assert estimate.product(m=32, algorithm="summa", **sizes) == estimate.gemm(m=32, algorithm="summa", **sizes)
+    with pytest.raises(ShapeError, match="product by 'cannon': give m"):
+        estimate.product(algorithm="cannon", **sizes)
+    with pytest.raises(ShapeError, match="product by 'mesh': groups are of a K-tree"):
+        estimate.product(m=32, groups=2, **sizes)
+
+
 GEMM_KEYS = "cycles compute_cycles communication_cycles rounds hops routes sram_peak_bytes seconds"
 DECODE_KEYS = "cycles_per_layer tokens_per_second communication_cycles_per_layer"
-LAYER = "--dim 2160 --ffn 7200 --heads 1 --kv-heads 1 --layers 1 --mesh 240 --context 2160 --groups 10"
+LAYER = "--model dim=2160,ffn=7200,heads=1,layers=1 --mesh 240 --context 2160 --groups 10"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "line, keys",
     [
-        ("gemm --device wse3 --mesh 72 --m 5760 --k 720 --n 5760 --algorithm mesh --dtype fp16", GEMM_KEYS),
-        ("gemv --device wse3 --mesh 72x36 --k 720 --n 720 --algorithm ktree --groups 4", GEMM_KEYS),
+        ("product --device wse3 --mesh 72 --m 5760 --k 720 --n 5760 --algorithm mesh --dtype fp16", GEMM_KEYS),
+        ("product --device wse3 --mesh 72x36 --k 720 --n 720 --algorithm ktree --groups 4", GEMM_KEYS),
         ("decode --device wse2 --model llama3-8b --mesh 480 --context 4096 --groups 20", DECODE_KEYS),
         (f"decode --device wse3 {LAYER}", DECODE_KEYS),
         ("prefill --model llama3-8b --mesh 480 --tokens 4096", "tokens_per_second cycles_per_layer"),

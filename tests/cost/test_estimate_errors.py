@@ -85,13 +85,12 @@ def test_bad_input(call, error: type[WaferError], message: str) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "gemm --mesh 8 --m 0 --k 8 --n 8",
-        "gemm --mesh 8x --m 8 --k 8 --n 8",
-        "gemm --mesh 8 --m eight --k 8 --n 8",
+        "product --mesh 8 --m 0 --k 8 --n 8",
+        "product --mesh 8x --m 8 --k 8 --n 8",
+        "product --mesh 8 --m eight --k 8 --n 8",
         "decode --model nosuch --mesh 8 --context 8",
         "decode --mesh 8 --context 8",
-        "decode --dim 64 --ffn 128 --heads 2 --mesh 8 --context 8",
-        "decode --model llama3-8b --dim 64 --mesh 8 --context 8",
+        "decode --model dim=64,ffn=128,heads=2 --mesh 8 --context 8",
         "kv --model qwen2-72b --mesh 360",
     ],
 )

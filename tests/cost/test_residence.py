@@ -192,7 +192,7 @@ def test_plans_hold_the_model():
 
 @pytest.mark.parametrize("algorithm, relayed", [("mesh", False), ("cannon", False), ("summa", True)])
 def test_a_relayed_product_is_reported_as_relayed(algorithm, relayed, capsys):
-    line = f"estimate gemm --mesh 32 --m 64 --k 64 --n 64 --algorithm {algorithm}"
+    line = f"estimate product --mesh 32 --m 64 --k 64 --n 64 --algorithm {algorithm}"
     assert cli.main(line.split()) == 0
     assert re.search(rf"relayed core by core +{'yes' if relayed else 'no'}\n", capsys.readouterr().out)
     assert estimate.gemm(mesh=32, m=64, k=64, n=64, algorithm=algorithm).relayed is relayed
@@ -205,14 +205,6 @@ def test_a_layer_that_is_relayed_says_so():
         assert estimate.prefill(device=of, model=SHAPE, mesh=16, tokens=64).relayed is relayed
         request = estimate.request(device=of, model=SHAPE, prefill_mesh=16, decode_mesh=16, input=8, output=8)
         assert request.relayed is relayed
-
-
-@pytest.mark.parametrize("kind", ["decode --context 8", "prefill --tokens 8", "kv"])
-def test_sizes_without_layers_are_no_model(kind, capsys):
-    name, *more = kind.split()
-    line = f"estimate {name} --dim 64 --ffn 128 --heads 2 --mesh 8"
-    assert cli.main([*line.split(), *more]) == 2
-    assert "give --model, or the sizes of one: --layers missing" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -96,8 +96,9 @@ def test_a_device_like_no_preset_has_no_measurement(tmp_path: Path, capsys: pyte
 
 
 def test_an_estimate_prints_the_assumption_of_its_energy(capsys: pytest.CaptureFixture[str]) -> None:
-    line = "estimate decode --model smollm2-135m --mesh 100 --context 64 --set clock_ghz=2.2"
+    line = "estimate decode --model smollm2-135m --mesh 100 --context 64 --device wse2,clock_ghz=2.2"
     assert cli.main(line.split()) == 0
     assert "energy at 30,000 W: 15,000 W of wse2" in capsys.readouterr().out
-    assert cli.main(["estimate", "gemv", "--mesh", "8", "--k", "64", "--n", "64", "--set", "clock_ghz=2.2"]) == 0
+    line = "estimate product --mesh 8 --k 64 --n 64 --device wse2,clock_ghz=2.2"
+    assert cli.main(line.split()) == 0
     assert "energy" not in capsys.readouterr().out

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from wafer_triton.cli.main import parser
 from wafer_triton.draw.figure import numbers_of
 from wafer_triton.models import demo
 from wafer_triton.models.decoder import WaferForCausalLM
@@ -43,6 +42,8 @@ def test_the_lines_of_the_demo_are_of_today():
 
 @pytest.mark.parametrize("page", PAGES)
 def test_files_and_targets_on_a_page_exist(page):
+    import commands
+
     text = PAGES[page]
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     lines = [shlex.split(line, comments=True) for block in blocks(page, "bash") for line in block.splitlines()]
@@ -50,7 +51,7 @@ def test_files_and_targets_on_a_page_exist(page):
     assert {line[1] for line in lines if line[:1] == ["make"]} <= targets
     for line in lines:
         for name in {"wafer-triton", "wafer_triton"} & {*line}:  # alone, or as a module of torchrun
-            assert callable(parser().parse_args(line[line.index(name) + 1 :]).run)
+            commands.parse(line[line.index(name) + 1 :])
     links = [FOLDERS[page] / path for path in re.findall(r"\]\(([^)#:]+)\)", text)]
     paths = [ROOT / path for path in re.findall(r"`((?:\w+/)+(?:\w+\.\w+)?)`", text)]
     assert links + paths and [path for path in links + paths if not path.exists()] == []

@@ -38,13 +38,16 @@ def wrong(capsys, tmp_path, monkeypatch):
     [
         (f"compare gemm {GEMM} 499x503", "250,997 x 250,997 with 250,997 logical cores on each core"),
         (f"compare gemm {GEMM} 499x503", "at most 2,048 a side and 256 on a core are taken"),
-        (f"estimate gemm {GEMM} 97x101", "or a square mesh such as 97x97"),
+        (f"estimate product {GEMM} 97x101", "or a square mesh such as 97x97"),
         ("check --model smollm2-135m --mesh 31x37 --prompt 8", "mesh 31x37: products of matrices fold it"),
         ("compare gemm --m 100000 --k 100000 --n 100000 --mesh 64 --values", "30,000,000,000 numbers are more than"),
         ("compare gemm --m 1000000 --k 1000000 --n 1000000 --mesh 1", "a core would hold more than a TiB"),
         ("check --model smollm2-135m --prompt 1000000000", "a layer of smollm2-135m on mesh 16x16: a core would hold"),
-        ("estimate gemm --m 99999999999999 --k 1 --n 1 --mesh 4", "argument --m: 99,999,999,999,999 is more than the"),
-        ("estimate gemm --m 0 --k 1 --n 1 --mesh 4", "argument --m: '0' is not a whole number of at least 1"),
+        (
+            "estimate product --m 99999999999999 --k 1 --n 1 --mesh 4",
+            "m = 99999999999999 is more than the 1,00",
+        ),
+        ("estimate product --m 0 --k 1 --n 1 --mesh 4", "m = 0 must be a whole number of at least 1"),
         (f"{SWEEP} k=1:1000000000000:1", "more than 10,000 values"),
         (f"{SWEEP} k=20:10:5", "FROM:TO:STEP counts upwards, and 20 is more than 10"),
         (f"{SWEEP} k=1,nan", "'k=1,nan': 'nan' is no value"),
@@ -93,7 +96,7 @@ def wrong(capsys, tmp_path, monkeypatch):
             "head_groups = 'x', but 9 query heads",
         ),
         (f"{DECODE} --over head-groups=0 --set context=8", "head_groups = 0, but 9 query heads on 64 columns"),
-        ("estimate kv --dim 8 --ffn 8 --heads 3 --layers 1 --mesh 4", "dim = 8 is not a multiple of heads = 3"),
+        ("estimate kv --model dim=8,ffn=8,heads=3,layers=1 --mesh 4", "dim = 8 is not a multiple of heads = 3"),
         ("cap run.json --watts 0", "argument --watts: '0' is not a positive number"),
         ("cap run.json --watts x", "argument --watts: 'x' is not a positive number"),
         ("compare gemv --k 1000000000 --n 1000000000 --mesh 1", "numbers"),
@@ -101,19 +104,22 @@ def wrong(capsys, tmp_path, monkeypatch):
             "compare gemv --k 8 --n 8 --mesh 4 --m 3",
             "unrecognized arguments: --m 3; see `wafer-triton compare gemv --h",
         ),
-        ("estimate gemm --m 8 --k 8 --n 8 --mesh 4 --device WSE2", "unknown device 'WSE2'"),
+        ("estimate product --m 8 --k 8 --n 8 --mesh 4 --device WSE2", "unknown device 'WSE2'"),
         ("draw gemm --m 8 --k 8 --n 8 --mesh 4 --out ''", "argument --out: the path is empty"),
         ("fit --out /nodir/x", "/nodir/x: No such file or directory"),
         (f"{SWEEP} hop_cycles=1e300 --set k=48", "hop_cycles = 1e+300"),
         ("estimate kv --model /proc/self/mem --mesh 4", "/proc/self/mem: Input/output error"),
         ("estimate kv --model /dev/null --mesh 4", "error: /dev/null: is no regular file (a device or a pipe)"),
         ("estimate decode --model smollm2-135m --mesh 8 --context 8 --experts regions", "estimate decode --help`"),
-        ("estimate kv --model smollm2-135m --mesh 64 --dtype fp32", "see `wafer-triton estimate kv --help`"),
+        ("estimate kv --model smollm2-135m --mesh 64 --dtype fp32", "weights = 'fp32' must be one of fp16, bf16"),
         ("show own.py:f --mesh 4", "arguments: --mesh 4; see `wafer-triton show schedule --help`"),
         ("compare own.py:f --mesh 8", "arguments: --mesh 8; see `wafer-triton compare schedule --help`"),
         ("draw validation --mesh 3", "arguments: --mesh 3; see `wafer-triton draw validation --help`"),
         ("devices --device wse2", "arguments: --device wse2; see `wafer-triton devices --help`"),
-        (f"estimate gemm {GEMM} 8 --routes 3", "arguments: --routes 3; see `wafer-triton estimate gemm --help`"),
+        (
+            f"estimate product {GEMM} 8 --routes 3",
+            "option: --routes. Did you mean --groups? See `wafer-t",
+        ),
         (f"{SWEEP} k=-16,0", "k = -16"),
         (f"{SWEEP} k=16:4:-4", "STEP is -4, and FROM:TO:STEP counts upwards"),
         (f"{SWEEP} groups=999 --set k=64", "groups"),
@@ -266,7 +272,7 @@ def test_a_fault_of_ours_stays_one(error):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full device here")
-@pytest.mark.parametrize("args", ["devices", "--help", "estimate gemv --mesh 4 --k 8 --n 8 --json"])
+@pytest.mark.parametrize("args", ["devices", "--help", "estimate product --mesh 4 --k 8 --n 8 --json"])
 def test_a_full_device(args):
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-m", "wafer_triton", *args.split()]
@@ -306,8 +312,8 @@ def test_a_device_that_is_swept_twice_is_named(tmp_path, capsys):
 
 
 LINES = {
-    "estimate gemm --m 8 --k 8 --n 8 --mesh 2 --mesh 3": "argument --mesh: is given twice; give it once; see",
-    "estimate gemm --m 8 --k 8 --n 8 --mehs 2": "unrecognized arguments: --mehs 2; did you mean --mesh?; see",
+    "estimate product --m 8 --k 8 --n 8 --mesh 2 --mesh 3": "Parameter --mesh specified multiple times. See",
+    "estimate product --m 8 --k 8 --n 8 --mehs 2": "Did you mean --mesh instead of --mehs? See",
     "check schedule own.py:f": "unrecognized arguments: own.py:f; write `wafer-triton check own.py:f` without a word",
     "estimate decode --model loop --mesh 2 --context 8": "loop: Too many levels of symbolic links; give another path",
     "devices --show wse2,link_bytes_per_cycle=1e-300": "link_bytes_per_cycle = 1e-300 must be a number from 1e-09 to",
@@ -326,5 +332,5 @@ def test_a_line_of_the_command_line_ends_in_a_remedy(line, tmp_path, monkeypatch
 def test_a_rank_beyond_their_number_is_refused(monkeypatch, capsys):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "5")
-    assert main(["estimate", "gemv", "--k", "8", "--n", "8", "--mesh", "2"]) == 2
+    assert main(["estimate", "product", "--k", "8", "--n", "8", "--mesh", "2"]) == 2
     assert "RANK = 5 of WORLD_SIZE = 2 in the environment: ranks count from 0" in capsys.readouterr().err

@@ -32,7 +32,7 @@ def bench(args: argparse.Namespace) -> int:
     threads = torch.get_num_threads()
     answer = {"emulated": where, "threads": threads, "torch": torch.__version__, "rows": table}
     note = f"{where}; torch {torch.__version__}, threads of a CPU: {threads}; operands lie on the cores before"
-    return tell(args, answer, table, note, WAFER)
+    return tell(args.json, answer, table, note, WAFER)
 
 
 WAFER = "no time of a wafer: `wafer-triton estimate` predicts cycles of the same product"

@@ -17,7 +17,7 @@ from traceback import walk_tb
 
 from wafer_triton.errors import BackendError, WaferError
 
-OPTIONAL = ("rich", "tokenizers", "transformers")  # packages of the extra `models`
+OPTIONAL = ("tokenizers", "transformers")  # packages of the extra `models`
 # Packages that read files of the user; their exceptions are about these files.
 READERS = ("gguf", "huggingface_hub", "matplotlib", "rich", "safetensors", "tokenizers", "transformers")
 _ALLOCATORS = re.compile("not enough memory|can't allocate memory|out of memory|unable to allocate", re.IGNORECASE)

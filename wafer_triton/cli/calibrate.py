@@ -42,7 +42,7 @@ def validate(args: argparse.Namespace) -> int:
         for family in families
     }
     shown = page if args.json else page.removeprefix(f"{validation.TITLE}\n")
-    return tell(args, {"families": answer}, shown.rstrip(), *([f"written: {args.write}"] if args.write else []))
+    return tell(args.json, {"families": answer}, shown.rstrip(), *([f"written: {args.write}"] if args.write else []))
 
 
 def reproduce(args: argparse.Namespace) -> int:
@@ -70,7 +70,7 @@ def reproduce(args: argparse.Namespace) -> int:
         texts += [Table.rows(FOLLOWING, rows, title=DERIVED, left=3)]
     kinds = [asdict(kind) for kind in summaries(cells)]
     answer = {"cells": [cell.as_json() for cell in cells], "kinds": kinds, "derived": list(map(asdict, derived))}
-    return tell(args, answer, *texts)
+    return tell(args.json, answer, *texts)
 
 
 REPRODUCED = "WaferLLM (OSDI'25), tables 2 to 8 and text, beside the predictions of its program"
@@ -113,7 +113,7 @@ def _validate_own(args: argparse.Namespace) -> int:
             f"{len(errors)} within the family's error band{other}, {100 * each.band:.1f} %"
         )
         answer[each.family] = {"device": each.device.name, "errors": errors, "within_band": inside, **both}
-    return tell(args, {"families": answer}, *texts)
+    return tell(args.json, {"families": answer}, *texts)
 
 
 def _fit_own(args: argparse.Namespace) -> int:
@@ -145,7 +145,7 @@ def _fit_own(args: argparse.Namespace) -> int:
             "device": made.own.device.name, "before": made.before, "after": made.after,
             "standard_errors": made.standard_errors, "errors_before": errors[0], "errors_after": errors[1],
         }  # fmt: skip
-    return tell(args, {"families": answer}, *texts, "nothing written: the package's constants stay as they are")
+    return tell(args.json, {"families": answer}, *texts, "nothing written: the package's constants stay as they are")
 
 
 def fit(args: argparse.Namespace) -> int:
@@ -185,7 +185,7 @@ def fit(args: argparse.Namespace) -> int:
     else:
         lines.append("nothing written; --out FOLDER writes the specs of the devices and the error bands")
     found = {name: {key: entry.as_json() for key, entry in made.constants.items()} for name, made in specs.items()}
-    return tell(args, {"constants": found}, *lines)
+    return tell(args.json, {"constants": found}, *lines)
 
 
 ON = option(

@@ -41,7 +41,7 @@ def cap(args: argparse.Namespace) -> int:
             (row["run"], *(f"{axis:.2f}" for axis in axes.values())) for row, axes in zip(rows, scaled, strict=True)
         ]
         texts += ["", Table.rows(head, lines, title="scaled from 0, the worst of these runs, to 1, the best")]
-    return tell(args, {"runs": rows, "scaled": scaled}, *texts)
+    return tell(args.json, {"runs": rows, "scaled": scaled}, *texts)
 
 
 def _row(run: Path, args: argparse.Namespace) -> dict[str, Any]:

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from itertools import chain, pairwise, takewhile
 from typing import Any, NoReturn
 
-from wafer_triton import __doc__ as about
+from wafer_triton import __doc__ as of_package
 from wafer_triton import __version__
 from wafer_triton.cli import (
+    app,
     bench,
     border,
     calibrate,
@@ -21,8 +22,6 @@ from wafer_triton.cli import (
     compare,
     devices,
     draw,
-    estimate,
-    explain,
     generate,
     gone,
     serve,
@@ -30,7 +29,6 @@ from wafer_triton.cli import (
     train,
 )
 from wafer_triton.cli.options import is_reference, prepare
-from wafer_triton.errors import WaferError
 
 COMMANDS = tuple(
     chain.from_iterable(
@@ -41,8 +39,6 @@ COMMANDS = tuple(
             compare,
             bench,
             draw,
-            estimate,
-            explain,
             sweep,
             cap,
             serve,
@@ -51,10 +47,6 @@ COMMANDS = tuple(
         )
     )
 )
-
-
-class _Usage(WaferError):
-    """The arguments do not form a command."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -114,7 +106,7 @@ class _Parser(argparse.ArgumentParser):
             message += f"; write {named[1]}=VALUE where the value begins with -"
         if named := re.fullmatch(r"argument ([A-Z]+): invalid choice: .*", message):
             message += f"; {named[1]} goes before all options"
-        raise _Usage(f"{message}; see `{self.prog} --help`")
+        raise app.UsageError(f"{message}; see `{self.prog} --help`")
 
 
 class _Version(argparse.Action):
@@ -130,19 +122,24 @@ class _Version(argparse.Action):
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
-    whole = _Parser(prog="wafer-triton", description=about)
+    whole = _Parser(prog="wafer-triton", description=of_package)
     whole.add_argument("--version", action=_Version, help="show the version and exit")
     commands = whole.add_subparsers(metavar="COMMAND", required=True)
     for command in COMMANDS:
         command.add_to(commands)
+    for name, (about, _) in app.FAMILIES.items():
+        commands.add_parser(name, help=about)
     return whole
 
 
 def run(argv: list[str] | None) -> int:
     """Run a command line and return its exit code; raises the errors of the command."""
     with border.output():
+        words = sys.argv[1:] if argv is None else argv
+        if words and words[0] in app.FAMILIES:
+            return app.run(words)
         try:
-            args = parser().parse_args(argv)
+            args = parser().parse_args(words)
         except SystemExit as done:  # --help and --version
             return int(done.code or 0)
         prepare(args)

@@ -75,7 +75,7 @@ def _tell_rows(args: argparse.Namespace, about: dict[str, Any], rows: list[Algor
     table, notes = Table.of(rows), [PLMR]
     if any(row.error is None for row in rows):
         notes.append("largest error -: values were not computed; --values does, for products")
-    return tell(args, about | {"rows": table}, table, *notes)
+    return tell(args.json, about | {"rows": table}, table, *notes)
 
 
 def check(args: argparse.Namespace) -> int:
@@ -110,7 +110,7 @@ def _check_model(args: argparse.Namespace, asked: argparse.Namespace) -> int:
         operations = decoder_layer(block, tokens, asked.head_groups, progress)
     table = Table.of(operations)
     answer = {"model": args.model, "mesh": str(mesh), "head_groups": block.head_groups, "operations": table}
-    return tell(args, answer, table, PLMR)
+    return tell(args.json, answer, table, PLMR)
 
 
 def _check_own(args: argparse.Namespace) -> int:
@@ -141,7 +141,7 @@ def _check_own(args: argparse.Namespace) -> int:
         "findings": [_plain(finding) for finding in judged.findings],
         "operations": counted,
     }
-    return tell(args, answer, *texts) or int(not judged.ok)
+    return tell(args.json, answer, *texts) or int(not judged.ok)
 
 
 def _plain(finding: Finding) -> dict[str, Any]:

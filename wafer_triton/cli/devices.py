@@ -23,7 +23,7 @@ PEAK = (
 def devices(args: argparse.Namespace) -> int:
     """list the presets of devices, or show one device: every number and constant with its source, and its followers"""
     if args.show is None:
-        return tell(args, [asdict(each) for each in PRESETS.values()], _presets())
+        return tell(args.json, [asdict(each) for each in PRESETS.values()], _presets())
     from wafer_triton.cost.constants import Constants, described
 
     shown = device(args.show)
@@ -35,7 +35,7 @@ def devices(args: argparse.Namespace) -> int:
     texts += [_followers(shown), "", *_fits(shown), ""]
     if note := energy_note(shown):
         texts += [note, ""]
-    return tell(args, _sheet(shown), *texts, PEAK)
+    return tell(args.json, _sheet(shown), *texts, PEAK)
 
 
 def _presets() -> Table:

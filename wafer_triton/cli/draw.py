@@ -52,7 +52,7 @@ def show(args: argparse.Namespace) -> int:
 def written(args: argparse.Namespace, *files: Path | None) -> int:
     """Name the files that were written."""
     named = [str(path) for path in files if path]
-    return tell(args, {"files": named}, *(f"written: {path}" for path in named))
+    return tell(args.json, {"files": named}, *(f"written: {path}" for path in named))
 
 
 def _names(subjects: Sequence[Subject]) -> list[str]:

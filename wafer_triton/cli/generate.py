@@ -47,7 +47,7 @@ def generate(args: argparse.Namespace) -> int:
     from wafer_triton.models.checkpoint.checkpoint import Checkpoint
     from wafer_triton.models.decoder import WaferForCausalLM
 
-    stream = people(args)
+    stream = people(args.json)
     if args.routing_out is not None and Checkpoint(args.model).config.experts is None:
         raise ShapeError(f"{args.model} has no experts, so that there is no routing to write; leave out --routing-out")
     executor, checkpoint = executor_of(args), checkpoint_of(args, args.max_new_tokens)

@@ -6,6 +6,9 @@ from __future__ import annotations
 COMMANDS: dict[str, str] = {
     "draw model": "generate --regions lists the regions, a schedule has its pictures",
     "estimate energy": "an energy is power times seconds; every estimate of a token or a request has its own",
+    "estimate gemm": "`estimate product` prices it, with --m",
+    "estimate gemv": "`estimate product` prices it, without --m",
+    "explain": "give `estimate` of the same --explain",
     "perplexity": "call wafer_triton.models.precision.perplexity(model, ids)",
     "precision": "compare wafer_triton.models.precision.perplexity of a model in each dtype",
     "show model": "generate --regions lists the regions, `show` has pages of schedules",
@@ -13,27 +16,28 @@ COMMANDS: dict[str, str] = {
     "show request": "estimate request has its times",
     "train": "it trained one toy model; docs/temp.md runs a streamed product with values, `plan-training` plans a step",
 }
+OF_A_MODEL = "estimate decode, estimate prefill, estimate request, estimate batch, estimate cap, estimate kv, plan"
 # Each with the commands that had it.
 OPTIONS: dict[str, tuple[str, str]] = {
     "--against": ("sweep", "the CSV of a sweep has all columns"),
     "--as-if": (
-        "estimate decode, estimate prefill, estimate request, estimate cap, estimate batch, "
-        "explain decode, explain prefill, explain request, explain cap, explain batch",
+        "estimate decode, estimate prefill, estimate request, estimate cap, estimate batch",
         "a model that does not fit has no time; smallest_mesh(...) and what_fits(...) search what fits",
     ),
     "--cache": ("serve", "it could reserve room for an answer of known length; caches always grow and preempt now"),
     "--copies": (
-        "generate, estimate prefill, estimate request, plan, explain prefill, explain request",
+        "generate, estimate prefill, estimate request, plan",
         "give --experts regions, where every expert has one region",
     ),
     "--cv": ("serve", "it made bursts; give a trace of your own by --requests"),
-    "--draw": (
-        "explain gemm, explain gemv, explain decode, explain prefill, explain request, explain cap, "
-        "explain batch, explain kv, serve",
-        "give --json, which has the numbers of the picture",
-    ),
+    "--dim": (OF_A_MODEL, "give --model dim=2048,ffn=8192,heads=32,kv_heads=8,layers=16"),
+    "--draw": ("serve", "give --json, which has the numbers of the picture"),
+    "--ffn": (OF_A_MODEL, "give --model dim=2048,ffn=8192,heads=32,kv_heads=8,layers=16"),
     "--hardware-price": ("cap", "the cost of a run is its energy a token"),
+    "--heads": (OF_A_MODEL, "give --model dim=2048,ffn=8192,heads=32,kv_heads=8,layers=16"),
+    "--kv-heads": (OF_A_MODEL, "give --model dim=2048,ffn=8192,heads=32,kv_heads=8,layers=16"),
     "--kwh-price": ("cap", "the cost of a run is its energy a token"),
+    "--layers": (OF_A_MODEL, "give --model dim=2048,ffn=8192,heads=32,kv_heads=8,layers=16"),
     "--lifetime-hours": ("cap", "the cost of a run is its energy a token"),
     "--order": ("serve", "it let short prompts begin first; first come is first served now"),
     "--out": ("cap, plan-training, reproduce", "there is no picture any more; --json has its numbers"),
@@ -41,15 +45,19 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "--perplexity": ("cap", "give --accuracy"),
     "--picture": ("sweep", "a sweep draws one picture, its curves"),
     "--program": (
-        "estimate decode, estimate prefill, estimate request, estimate kv, plan, explain decode, "
-        "explain prefill, explain request, explain kv",
+        "estimate decode, estimate prefill, estimate request, estimate kv, plan",
         "a model's own program is priced; `reproduce` prices the one of the paper",
     ),
     "--rate": ("plan", "it was of `plan --slo`; `serve --rate` simulates requests at a rate"),
     "--round": ("draw gemm, draw gemv, draw all-reduce, draw schedule", "`show` has the tiles of every round"),
     "--routing": (
-        "generate, estimate prefill, estimate request, plan, explain prefill, explain request",
+        "generate, estimate prefill, estimate request, plan",
         "it was for copies of hot experts; `estimate cap --routing` stays",
+    ),
+    "--set": (
+        f"estimate product, {OF_A_MODEL}, compare gemm, compare gemv, check, bench gemm, bench gemv, draw gemm, "
+        "draw gemv, draw all-reduce, show gemm, show gemv, show all-reduce, generate, serve, validate, fit",
+        "give --device wse2,hop_cycles=2",
     ),
     "--slo": (
         "plan",
@@ -58,7 +66,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "--sweep": ("serve", "run it for each value; --json has the figures"),
     "--trace": ("serve", "it wrote a run for Perfetto; --out has the times of each request"),
     "--trim": (
-        "estimate decode, estimate prefill, explain decode, explain prefill",
+        "estimate decode, estimate prefill",
         "a phase takes its whole mesh; a mesh of fewer rows has less padding",
     ),
     "--users": ("serve", "users went; give --rate or --requests"),

@@ -16,7 +16,7 @@ from wafer_triton.cli import ranks
 from wafer_triton.device import device as find_device
 from wafer_triton.device.dtype import BYTES, TILES, WEIGHTS
 from wafer_triton.device.mesh import Mesh, as_mesh
-from wafer_triton.errors import MOST, ConfigError, printable
+from wafer_triton.errors import MOST, printable
 from wafer_triton.text.files import listed
 from wafer_triton.text.table import Table
 
@@ -52,9 +52,7 @@ class Command:
             for kind in self.kinds:
                 kind.add_to(kinds).set_defaults(kind=kind.name)
             return parser
-        flags_of = [flag for flags, _ in self.options for flag in flags]
-        own = (SET,) if "--device" in flags_of and "--set" not in flags_of else ()
-        for flags, settings in (*self.options, *own, JSON):
+        for flags, settings in (*self.options, JSON):
             parser.add_argument(*flags, **settings)
         parser.set_defaults(run=self.run)
         return parser
@@ -71,16 +69,8 @@ CHECKPOINT_FILES = ("*.safetensors", "*.index.json", "*config.json", "tokenizer*
 
 
 def prepare(args: argparse.Namespace) -> None:
-    """Make --set a part of --device, and raise the errors of `files.writable` for the files of a command."""
+    """Raise the errors of `files.writable` for the files of a command."""
     from wafer_triton.text import files
-
-    numbers = vars(args).pop("numbers", [])
-    if numbers and args.device is None:
-        of_its_own = getattr(args, "schedule", None) is not None
-        remedy = "a schedule has a device of its own; change it there" if of_its_own else "give that too"
-        raise ConfigError(f"--set {numbers[0]}: it changes a number of --device; {remedy}")
-    if numbers:
-        args.device = ",".join((args.device, *numbers))
 
     def named(names: tuple[str, ...]) -> dict[str, Path]:
         held = {f"--{name.replace('_', '-')}": getattr(args, name, None) for name in names}
@@ -178,10 +168,6 @@ def size(flag: str, about: str) -> Option:
 JSON = option("--json", action="store_true", help="last line of stdout is one JSON object, the rest goes to stderr")
 NAMED = "a preset, a .toml or .json file, either with numbers: wse2,sram_kib=96; see `wafer-triton devices`"
 DEVICE = option("--device", default="wse2", metavar="NAME|FILE", help=f"{NAMED} (default: %(default)s)")
-SET = option(
-    "--set", action="append", default=[], dest="numbers", metavar="KEY=VALUE",
-    help="another number of --device, such as hop_cycles=2 or clock_ghz=1.4",
-)  # fmt: skip
 DTYPE = option("--dtype", type=tiles, default="fp16", metavar="fp16|bf16|fp32", help="of tiles (default: %(default)s)")
 OF_WEIGHTS = "of tiles; int8 and fp8 are of weights, beside activations in fp16 (default: fp16)"
 STORED = option("--dtype", default="fp16", choices=tuple(BYTES), help=OF_WEIGHTS)
@@ -226,11 +212,6 @@ EXECUTION = (
         help="of ranks that torchrun starts: rectangles that a mesh is cut into (default: ranks take layers first)",
     ),
 )  # fmt: skip
-
-
-def given(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of a command by name, without the options of every command."""
-    return {name: value for name, value in vars(args).items() if name not in ("run", "kind", "json")}
 
 
 def mesh_of(args: argparse.Namespace) -> Mesh | None:
@@ -288,18 +269,18 @@ def tell_where(executor: Executor) -> None:
     print(f"emulated {described(executor)}", file=sys.stderr, flush=True)
 
 
-def people(args: argparse.Namespace) -> TextIO:
+def people(as_json: bool) -> TextIO:
     """Return the stream that people read."""
-    return sys.stderr if args.json else sys.stdout
+    return sys.stderr if as_json else sys.stdout
 
 
-def tell(args: argparse.Namespace, answer: Any, *texts: str | Table) -> int:
-    """Print `texts` for people and, with `--json`, `answer` for programs; the exit code of a success."""
-    stream = people(args)
+def tell(as_json: bool, answer: Any, *texts: str | Table) -> int:
+    """Print `texts` for people and, `as_json`, `answer` for programs; the exit code of a success."""
+    stream = people(as_json)
     for text in texts:
         print(printable(text.on(stream) if isinstance(text, Table) else text), file=stream)
     stream.flush()
-    if args.json:
+    if as_json:
         print(json.dumps(_plain(answer), allow_nan=False))
     return 0
 

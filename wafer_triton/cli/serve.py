@@ -64,7 +64,9 @@ def serve(args: argparse.Namespace) -> int:
     notes = [f"refused: {len(refused):,} requests; of the first: {refused[0]}"] if refused else []
     notes += [ordered] if ordered else []
     answer = asdict(found) | {"sizes": sizes(times), "policy": named(policy), "files": files, "events": run.events}
-    return tell(args, answer, *texts_of(args, times, policy, found), *notes, *(f"written: {name}" for name in files))
+    return tell(
+        args.json, answer, *texts_of(args, times, policy, found), *notes, *(f"written: {name}" for name in files)
+    )
 
 
 def prompts_and_chunks(requests: list[Request], policy: Policy) -> int:

@@ -69,7 +69,7 @@ def sweep(args: argparse.Namespace) -> int:
     grid.write_csv(rows, args.out)
     texts += [f"written: {file}" for file in files]
     answer = {"rows": rows, "files": [str(file) for file in files], "interrupted": interrupted}
-    code = tell(args, answer, *texts)
+    code = tell(args.json, answer, *texts)
     return cut_short(f"after {len(rows)} of {len(grid.points(over))} points") if interrupted else code
 
 

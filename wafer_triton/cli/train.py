@@ -60,7 +60,7 @@ def plan_training(args: argparse.Namespace) -> int:
     )
     answer = {"plans": [_answer(each) for each in plans], "does_not_fit": failures}
     spaced = [part for text in texts for part in ("", text)]
-    return tell(args, answer, *spaced[1:])
+    return tell(args.json, answer, *spaced[1:])
 
 
 def wafer_of(args: argparse.Namespace) -> Wafer:

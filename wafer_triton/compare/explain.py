@@ -21,7 +21,8 @@ from wafer_triton.text.quantity import digits
 
 # The figure that is explained, by the kind of the estimate.
 FIGURES = {
-    "gemm": "seconds", "gemv": "seconds", "decode": "tokens_per_second", "prefill": "tokens_per_second",
+    "product": "seconds", "gemm": "seconds", "gemv": "seconds", "decode": "tokens_per_second",
+    "prefill": "tokens_per_second",
     "request": "tokens_per_second", "batch": "tokens_per_second", "cap": "tokens_per_second", "kv": "shift_tokens",
 }  # fmt: skip
 TIME, SRAM = "time", "SRAM of a core"  # of which an estimate has shares

@@ -40,6 +40,7 @@ from wafer_triton.text.quantity import Legend, as_in, unit
 MOST_WHOLE = 2**53  # up to which a number that is whole is given as a whole number
 OVERLAID = ("device", "model")  # that may be swept beside two other parameters
 KINDS: dict[str, Callable[..., Any]] = {
+    "product": estimate.product,
     "gemm": estimate.gemm,
     "gemv": estimate.gemv,
     "decode": estimate.decode,

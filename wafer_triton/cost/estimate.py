@@ -90,6 +90,28 @@ def gemv(
     return _kernel(mesh, cost, c, name, rests_on)
 
 
+def product(
+    *, device: DeviceLike = "wse2", mesh: MeshLike, m: int | None = None, k: int, n: int, algorithm: str | None = None,
+    groups: int | None = None, dtype: str = "fp16",
+) -> Kernel:  # fmt: skip
+    """Return the cost of [m, k] [k, n], or of [k] [k, n] without `m`, as `gemm` or as `gemv`, of which is `algorithm`.
+
+    It is `product_algorithm` if none is given.
+    """
+    algorithm = product_algorithm(m, algorithm)
+    if algorithm in REDUCTIONS:
+        return gemv(device=device, mesh=mesh, k=k, n=n, m=m, algorithm=algorithm, groups=groups, dtype=dtype)
+    if m is None or groups is not None:
+        fault = "give m, the rows of the first matrix" if m is None else "groups are of a K-tree; leave them out"
+        raise ShapeError(f"product by {shown(algorithm)}: {fault}")
+    return gemm(device=device, mesh=mesh, m=m, k=k, n=n, algorithm=algorithm, dtype=dtype)
+
+
+def product_algorithm(m: int | None, algorithm: str | None = None) -> str:
+    """Return the algorithm of a product: the given one, MeshGEMM for matrices, or a K-tree for one vector."""
+    return algorithm or ("ktree" if m is None else "mesh")
+
+
 def decode(
     *, device: DeviceLike = "wse2", model: Model, mesh: MeshLike, context: int, groups: int | None = None,
     program: str = "full", head_groups: int | None = None, dtype: str | None = None,

@@ -1,0 +1,162 @@
+"""Commands that are made from functions: a signature has the options, and `WORDS` says what each of them means.
+
+A command is a line of `FAMILIES`: its module and function are loaded when it is called, so `--help` stays quick. `made`
+gives a function of a command the options of an answer such as `estimate.decode`. An option has one meaning, as its
+words and the type in which a user writes it stand here once, by its name.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import takewhile
+from typing import TYPE_CHECKING, Annotated, Any
+
+from wafer_triton.cli import gone
+from wafer_triton.errors import WaferError
+
+if TYPE_CHECKING:
+    from cyclopts import App
+
+# Each family: its commands by name, each with the module and the function that it is, and a line of help. A family of
+# one command has its own name there.
+FAMILIES: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
+    "estimate": (
+        "predict cycles, tokens per second or capacity; --explain says why",
+        {
+            "product": ("wafer_triton.cli.estimate:product", "a matrix product, or a vector-matrix product"),
+            "decode": ("wafer_triton.cli.estimate:decode", "one token"),
+            "prefill": ("wafer_triton.cli.estimate:prefill", "a prompt"),
+            "request": ("wafer_triton.cli.estimate:request", "a prompt and its answer"),
+            "batch": (
+                "wafer_triton.cli.estimate:batch",
+                "decode of a batch, in groups that follow one another through the regions",
+            ),
+            "cap": (
+                "wafer_triton.cli.estimate:cap",
+                "MoE-CAP's measures of decode: S-MBU, S-MFU and distinct experts",
+            ),
+            "kv": ("wafer_triton.cli.estimate:kv", "how many tokens the cache holds"),
+        },
+    ),
+    "plan": (
+        "search the best meshes for a request",
+        {"plan": ("wafer_triton.cli.estimate:plan", "")},
+    ),
+}
+# What a user writes for an option, and what it means.
+WORDS: Mapping[str, tuple[type, str]] = {
+    "model": (
+        str,
+        "a preset, a folder, its config.json, either with sizes, or sizes: dim=2048,ffn=8192,heads=32,layers=16",
+    ),
+    "mesh": (str, "cores of a region, 64 or 48x64"),
+    "prefill_mesh": (str, "cores of a region of prefill, 64 or 48x64"),
+    "decode_mesh": (str, "cores of a region of decode, 64 or 48x64"),
+    "device": (
+        str,
+        "a preset, a .toml or .json file, either with numbers: wse2,sram_kib=96; see `wafer-triton devices`",
+    ),
+    "m": (int, "rows of the first matrix; of a vector-matrix product, vectors that go at once"),
+    "k": (int, "columns of the first matrix, elements of a vector"),
+    "n": (int, "columns of the second matrix"),
+    "algorithm": (
+        str,
+        "of matrices mesh (default with --m), cannon, summa or allgather; "
+        "of a vector ktree (default), pipeline, ring, star or two-phase",
+    ),
+    "groups": (int, "groups of the K-tree's first level (default: the best)"),
+    "dtype": (str, "of weights or tiles; int8 and fp8 lie beside activations in fp16 (default: fp16)"),
+    "context": (int, "tokens in the cache of each sequence"),
+    "tokens": (int, "tokens of the prompt"),
+    "input": (int, "tokens of the prompt"),
+    "output": (int, "tokens of the answer"),
+    "batch": (int, "sequences, each of which gets a token"),
+    "at_once": (int, "sequences of a group, which follow one another through the regions (default: the fastest)"),
+    "routing": (str, "which experts tokens take: uniform, by Zipf's law with a skew such as 1.2, or a trace's FILE"),
+    "head_groups": (int, "groups of heads on the columns (default: the fastest)"),
+    "experts": (
+        str,
+        "a mixture's experts in prefill: spread, each over the mesh, or regions, each in one (default: the faster)",
+    ),
+    "step": (int, "sides are multiples of it"),
+    "best": (int, "plans to show"),
+    "explain": (bool, "say why: shares of the time, and each number of the device halved and doubled"),
+    "json": (bool, "last line of stdout is one JSON object, the rest goes to stderr"),
+}
+FIRST = ("model", "mesh", "prefill_mesh", "decode_mesh", "device")  # in this order, before the other options
+
+
+class UsageError(WaferError):
+    """The arguments do not form a command."""
+
+
+def made(
+    run: Callable[..., int], answer: Callable[..., Any], *, but: Collection[str] = (), flags: Sequence[str] = ("json",)
+) -> Callable[..., int]:
+    """Return a command that calls `run` with the options of `answer`, but for some, and with flags."""
+    kind = inspect.Parameter
+    held = [each for name, each in inspect.signature(answer).parameters.items() if name not in but]
+    held.sort(key=lambda each: FIRST.index(each.name) if each.name in FIRST else len(FIRST))
+    held += [kind(name, kind.KEYWORD_ONLY, default=False) for name in flags]
+    parameters = [each.replace(annotation=_said(each.name, each.default)) for each in held]
+
+    def command(**asked: Any) -> int:
+        every = {each.name: each.default for each in parameters}
+        return run(**every | asked)
+
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    command.__doc__ = run.__doc__
+    return command
+
+
+def _said(name: str, default: Any) -> Any:
+    """Return the annotation of an option: the type of its text, and its words."""
+    from cyclopts import Parameter
+
+    written, words = WORDS[name]
+    shown = default is not None and default is not False
+    return Annotated[written if shown else written | None, Parameter(help=words, negative="", show_default=shown)]
+
+
+def app() -> App:
+    """Return the commands."""
+    from cyclopts import App
+
+    whole = App(
+        name="wafer-triton", help_format="plaintext", version_flags=(), exit_on_error=False, print_error=False,
+        suppress_keyboard_interrupt=False, result_action="return_value",
+    )  # fmt: skip
+    for family, (about, commands) in FAMILIES.items():
+        held = whole
+        if set(commands) != {family}:
+            held = App(name=family, help=about, version_flags=())
+            whole.command(held)
+        for name, (where, said) in commands.items():
+            held.command(where, name=name, help=said or about)
+    return whole
+
+
+def run(words: Sequence[str]) -> int:
+    """Run the words of a command line, the first of them of `FAMILIES`; UsageError where they do not form a command."""
+    from cyclopts.exceptions import CycloptsError, UnknownCommandError
+
+    typed = " ".join(takewhile(lambda word: not word.startswith("-"), words))
+    _check_gone(typed, words)
+    try:
+        done = app()(list(words))
+    except CycloptsError as error:
+        page = words[0] if isinstance(error, UnknownCommandError) else typed
+        raise UsageError(f"{' '.join(str(error).split())} See `wafer-triton {page} --help`") from None
+    return int(done or 0)
+
+
+def _check_gone(typed: str, words: Sequence[str]) -> None:
+    """Raise UsageError for a command or an option that went."""
+    if typed in gone.COMMANDS:
+        raise UsageError(f"`{typed}` went in 0.2: {gone.COMMANDS[typed]}; see `wafer-triton --help`")
+    for word in words:
+        had, instead = gone.OPTIONS.get(word.partition("=")[0], ("", ""))
+        if typed in had.split(", "):
+            raise UsageError(f"`{word}` went in 0.2: {instead}; see `wafer-triton {typed} --help`")
