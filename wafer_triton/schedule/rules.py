@@ -15,7 +15,6 @@ from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import NamedTuple, NoReturn
-from weakref import WeakSet
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError, shown
 from wafer_triton.local import SlotOperand
 from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Moves, Round, Slot
-from wafer_triton.schedule.schedule import Schedule
+from wafer_triton.schedule.schedule import Schedule, once
 from wafer_triton.schedule.steps import Loop, Step, Tree, count, distinct
 
 
@@ -45,14 +44,13 @@ class Finding:
 
 def validate(schedule: Schedule) -> None:
     """Raise ScheduleError, naming round, buffer and core, for the first rule that the schedule breaks."""
-    if schedule in _VALID:
-        return
-    for finding in findings(schedule):
+    if (finding := _first(schedule)) is not None:
         raise ScheduleError(finding.message)
-    _VALID.add(schedule)
 
 
-_VALID: WeakSet[Schedule] = WeakSet()  # schedules that break no rule
+@once  # a schedule from `build` is counted, priced and bound, each of which asks
+def _first(schedule: Schedule) -> Finding | None:
+    return next(findings(schedule), None)
 
 
 @contextmanager

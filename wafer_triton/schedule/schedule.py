@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TypeVar
-from weakref import WeakKeyDictionary
 
 from wafer_triton import local
 from wafer_triton.device.mesh import Mesh
@@ -38,6 +37,10 @@ class Schedule:
         if not isinstance(self.family, str) or self.family not in FAMILIES:
             raise ScheduleError(f"{named}: family {shown(self.family)}: choose one of {', '.join(FAMILIES)}")
 
+    def __getstate__(self) -> dict[str, object]:
+        """Pickle the fields alone, without what `once` keeps."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
+
     def _repr_html_(self) -> str:
         steps = Counter[str]()
         for one in self.rounds.distinct():
@@ -52,15 +55,16 @@ class Schedule:
 
 
 def once(find: Callable[[Schedule], T]) -> Callable[[Schedule], T]:
-    """Return a function of schedules that finds its result for each of them once, and holds it as long as they live.
+    """Return a function of schedules that finds its result for each of them once, and keeps it beside their fields.
 
     After a definition of a local operation by a user it is found anew.
     """
-    known: WeakKeyDictionary[Schedule, tuple[int, T]] = WeakKeyDictionary()
 
     def found(schedule: Schedule) -> T:
-        if schedule not in known or known[schedule][0] != local.definitions():
-            known[schedule] = local.definitions(), find(schedule)
-        return known[schedule][1]
+        kept = vars(schedule).setdefault("_kept", {})
+        if find not in kept or kept[find][0] != local.definitions():
+            kept[find] = local.definitions(), find(schedule)
+        result: T = kept[find][1]
+        return result
 
     return found
