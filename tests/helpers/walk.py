@@ -1,11 +1,19 @@
 """An independent count: every message of every round walks core by core, with nothing grouped and nothing kept."""
 
 from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
 from itertools import groupby
 
-from wafer_triton.count.runs import RoundRun, axes
-from wafer_triton.schedule.rounds import Exchange
+import numpy as np
+
+from wafer_triton.count.account import account, link_loads, round_account
+from wafer_triton.count.routes import colours, routes
+from wafer_triton.count.runs import RoundRun, axes, runs
+from wafer_triton.count.traffic import Traffic
+from wafer_triton.schedule.rounds import Exchange, Round
 from wafer_triton.schedule.schedule import Schedule
+from wafer_triton.schedule.steps import Rounds
 
 Core = tuple[int, int]
 Link = tuple[str, int, int]  # way, row and column of the physical core that sends
@@ -85,3 +93,132 @@ class Walk:
                 ):
                     touching[router].add((exchange.axis, start, ends))
         return touching
+
+
+MOST = 8  # differences that are listed
+
+
+def differences(schedule: Schedule) -> str:
+    """Return where counts and the walk differ, a line each, "" for nowhere.
+
+    The first level that differs is listed: exchanges, rounds, runs, steps with all their times, all rounds, routes.
+    """
+    walk = Walk(schedule)
+    for level in (_exchanges, _rounds, _runs, _steps, _whole, _routes):
+        found = [f"{schedule.name} on {schedule.mesh}: {line}" for line in level(schedule, walk)]
+        if found:
+            more = [f"and {len(found) - MOST} more"] if len(found) > MOST else []
+            return "\n".join([*found[:MOST], *more])
+    return ""
+
+
+def _against(where: str, counted: dict[str, int], walked: dict[str, int]) -> Iterator[str]:
+    for name, number in walked.items():
+        if counted[name] != number:
+            yield f"{where}: {name}: counted {counted[name]:,}, walked {number:,}"
+
+
+def _links(where: str, schedule: Schedule, sizes: Counter[Link]) -> Iterator[str]:
+    """Yield the links whose bytes differ from the walk's, with their mesh lines."""
+    counted = Counter[Link]()
+    for way, load in link_loads(schedule).items():
+        counted.update({(way, int(row), int(col)): int(load[row, col]) for row, col in np.argwhere(load)})
+    for way, row, col in sorted(sizes.keys() | counted.keys()):
+        if counted[way, row, col] != sizes[way, row, col]:
+            line = (
+                f"row {row}, {way} of column {col}" if way in ("east", "west") else f"column {col}, {way} of row {row}"
+            )
+            yield f"{where}: {line}: counted {counted[way, row, col]:,} B, walked {sizes[way, row, col]:,} B"
+
+
+def of_round(walk: Walk, round_: Round) -> dict[str, int]:
+    """Return the walk's counts of one round alone, named as in `Account`."""
+    sizes, flows, messages = walk.loads([round_])
+    most = max(sizes.values(), default=0)
+    return {
+        "messages": messages, "link_bytes": sizes.total(), "busiest_link_bytes": most, "serial_bytes": most,
+        "flows": max(flows.values(), default=0), "hops": walk.path([round_]),
+    }  # fmt: skip
+
+
+def _numbered(schedule: Schedule) -> Iterator[tuple[str, Round]]:
+    """Yield the different rounds with their numbers and labels."""
+    seen = set()
+    for number, round_ in enumerate(schedule.rounds):
+        if round_ not in seen:
+            seen.add(round_)
+            yield f"round {number} ({round_.label})", round_
+
+
+def _exchanges(schedule: Schedule, walk: Walk) -> Iterator[str]:
+    for where, round_ in _numbered(schedule):
+        for number, one in enumerate(round_.exchanges):
+            here = f"{where}, exchange {number} along {one.axis} of {one.src} to {one.dst}"
+            alone = replace(schedule, rounds=Rounds([Round((one,))]))
+            yield from _links(here, alone, walk.loads(alone.rounds)[0])
+            yield from _against(here, vars(round_account(schedule, alone.rounds[0])), of_round(walk, alone.rounds[0]))
+
+
+def _rounds(schedule: Schedule, walk: Walk) -> Iterator[str]:
+    for where, round_ in _numbered(schedule):
+        yield from _against(where, vars(round_account(schedule, round_)), of_round(walk, round_))
+
+
+def _runs(schedule: Schedule, walk: Walk) -> Iterator[str]:
+    traffic, first = Traffic(schedule), 0
+    for run in runs(schedule):
+        found, sizes = traffic.run(run), walk.loads(run)[0]
+        counted, walked = vars(found), {"hops": walk.path(run), "link_bytes": sizes.total()}
+        if all(schedule.buffers[one.src.buffer].dtype == "fp32" for round_ in run for one in round_.exchanges):
+            walked["busiest_words"] = max(sizes.values(), default=0) // 4
+        yield from _against(f"run of {len(run)} from round {first} ({run[0].label})", counted, walked)
+        first += len(run)
+
+
+def _steps(schedule: Schedule, walk: Walk) -> Iterator[str]:
+    for number, step in enumerate(schedule.rounds.steps):
+        alone = replace(schedule, rounds=Rounds([step]))
+        where = f"step {number}, a {type(step).__name__} of {len(alone.rounds)} rounds"
+        yield from _links(where, alone, walk.loads(alone.rounds)[0])
+        yield from _against(where, vars(account(alone)), of_all(alone, walk))
+
+
+def of_all(schedule: Schedule, walk: Walk) -> dict[str, int]:
+    """Return the walk's counts of a schedule, named as in `Account`."""
+    sizes, _, messages = walk.loads(schedule.rounds)
+    each = [of_round(walk, round_) for round_ in schedule.rounds]
+    return {
+        "rounds": len(schedule.rounds), "hops": sum(map(walk.path, runs(schedule))), "messages": messages,
+        "link_bytes": sizes.total(), "busiest_link_bytes": max(sizes.values(), default=0),
+        "serial_bytes": sum(one["serial_bytes"] for one in each),
+        "flows": max((one["flows"] for one in each), default=0),
+    }  # fmt: skip
+
+
+def _whole(schedule: Schedule, walk: Walk) -> Iterator[str]:
+    yield from of_loops(schedule, schedule, walk)
+
+
+def of_loops(schedule: Schedule, flat: Schedule, walk: Walk) -> Iterator[str]:
+    """Yield where counts of a schedule differ from the walk over the rounds of `flat`."""
+    yield from _links("all rounds", schedule, walk.loads(flat.rounds)[0])
+    yield from _against("all rounds", vars(account(schedule)), of_all(flat, walk))
+
+
+def _routes(schedule: Schedule, walk: Walk) -> Iterator[str]:
+    needed, touching = routes(schedule), walk.circuits(schedule.rounds)
+    found: dict[Core, set] = {core: set() for core in np.ndindex(*needed.per_core.shape)}
+    for axis, lines in (("x", needed.x), ("y", needed.y)):
+        for line in range(needed.per_core.shape[0 if axis == "x" else 1]):
+            core = (lambda at, line=line: (line, at)) if axis == "x" else (lambda at, line=line: (at, line))
+            for (start, to), colour in zip(lines.circuits, lines.colour[:, line], strict=True):
+                for at in range(min(start, *to), max(start, *to) + 1) if colour >= 0 else ():
+                    found[core(at)].add((axis, core(start), frozenset(map(core, to))))
+    for router, own in found.items():
+        for circuits, says in ((own - touching[router], "counted"), (touching[router] - own, "walked")):
+            for axis, start, to in circuits:
+                yield f"router {router}: only {says}: a circuit along {axis} from {start} to {sorted(to)}"
+        if needed.per_core[router] != len(touching[router]):
+            yield f"router {router}: routes: counted {needed.per_core[router]}, walked {len(touching[router])}"
+    if not needed.colours == colours(schedule) >= needed.maximum:
+        yield f"colours: {needed.colours} in the assignment, {colours(schedule)} counted, {needed.maximum} at a router"

@@ -75,7 +75,9 @@ def spans(moves: Moves, mesh: Mesh) -> Spans:
     send, end, length = moves.send, moves.recv // sides.fold, sides.along * sides.fold
     sender = send if moves.lines is None or not moves.paired else moves.lines * length + send
     low = high = end
-    if (sender[1:] <= sender[:-1]).any():  # else each has one receiver
+    if sender.size > 1 and (sender == sender[0]).all():  # one multicast to ascending receivers
+        low, high, sender, send = end[:1], end[-1:], sender[:1], send[:1]
+    elif (sender[1:] <= sender[:-1]).any():  # else each has one receiver
         order = np.argsort(sender, kind="stable")
         first = starts(sender[order])
         low, high = (farthest.reduceat(end[order], first) for farthest in (np.minimum, np.maximum))
