@@ -11,7 +11,7 @@ from wafer_triton.cli.main import main
 from wafer_triton.cost import estimate
 
 DECODE = "estimate decode --model llama3-8b --mesh 360 --context 4096"
-SWEEP = "sweep gemv --set k=48 --set n=48 --no-plot"
+SWEEP = "sweep gemv --set k=48 --set n=48"
 NUMBER = r"(?:\+-|-)?\d[\d,]*(?:\.\d+)?(?:e[+-]\d+)?"
 COUNTED = ("cycles", "rounds", "hops", "routes", "layers", "groups", "regions")  # units that end the name of a figure
 

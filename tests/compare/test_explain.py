@@ -108,7 +108,7 @@ def test_less_time_is_a_higher_speed():
 
 def test_an_unknown_kind_is_refused_and_errors_of_the_estimate_stay():
     for function in (explain, bounds):
-        with pytest.raises(DeviceError, match="explain 'energy': choose one of gemm, gemv, decode"):
+        with pytest.raises(DeviceError, match="explain 'energy': choose one of product, gemm, gemv, decode"):
             function("energy", seconds=1.0, against_seconds=1.0)
     with pytest.raises(MeshError, match="leaves device wse2"):
         explain("decode", **DECODE | {"mesh": 5000})

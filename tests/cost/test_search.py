@@ -81,7 +81,7 @@ def test_a_sweep_masks_impossible_values_with_their_reason() -> None:
         ("gemm", "sram_bites", {}, "cannot sweep 'sram_bites'; did you mean 'sram_bytes'"),
         ("gemm", "mesh", {"m": 8}, "k, n missing"),
         ("gemm", "mesh", {"m": 8, "k": 8, "n": 8, "x": 1}, "unknown option x"),
-        ("conv", "mesh", {}, "choose one of gemm"),
+        ("conv", "mesh", {}, "choose one of product, gemm"),
     ],
 )
 def test_a_bad_sweep(kind: str, over: str, fixed: dict[str, int], message: str) -> None:
@@ -91,7 +91,8 @@ def test_a_bad_sweep(kind: str, over: str, fixed: dict[str, int], message: str) 
 
 def test_the_sweep_command_writes_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "made.csv"
-    line = f"sweep gemv --over groups=2:8:2 --set mesh=48 --set k=48 --set n=48 --out {path} --json"
+    files = f"--out {path} --out {path.with_suffix('.png')}"
+    line = f"sweep gemv --over groups=2:8:2 --set mesh=48 --set k=48 --set n=48 {files} --json"
     assert cli.main(line.split()) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert [row["groups"] for row in found["rows"]] == [2, 4, 6, 8]
@@ -104,7 +105,6 @@ def test_the_sweep_command_writes_files(tmp_path: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     "line",
     [
-        "sweep gemm --over mesh=8 --set m=8 --set k=8 --set n=8 --no-plot --out {}/no/x.csv",
         "sweep gemm --over mesh=8 --set m=8 --set k=8 --set n=8 --out {}/no/x.csv",
         "fit --out {}/file/x",
         "validate --write {}/file/x/y.md",

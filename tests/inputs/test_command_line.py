@@ -13,8 +13,8 @@ from wafer_triton.cli import border
 from wafer_triton.cli.main import main
 from wafer_triton.errors import ConfigError
 
-SWEEP = "sweep gemv --set n=48 --set mesh=8 --no-plot --over"
-DECODE = "sweep decode --set model=smollm2-135m --set mesh=64 --no-plot"
+SWEEP = "sweep gemv --set n=48 --set mesh=8 --over"
+DECODE = "sweep decode --set model=smollm2-135m --set mesh=64"
 GEMM = "--m 64 --k 64 --n 64 --mesh"
 
 
@@ -57,7 +57,7 @@ def wrong(capsys, tmp_path, monkeypatch):
         (f"{SWEEP} mesh=2,4 --set k=8", "--set mesh=8: mesh takes its values from --over"),
         (f"{SWEEP} k=8 --set =5", "--set '=5': write NAME=VALUE"),
         (f"{SWEEP} k=8 --show cycle", "--show cycle: there is no such column"),
-        (f"{SWEEP} k=8 --out q.png", "argument --out: 'q.png' does not end in .csv"),
+        (f"{SWEEP} k=8 --out q.txt", "--out q.txt: does not end in .csv"),
         (f"{SWEEP} k=8 --out /nowhere/x.csv", "/nowhere/x.csv: No such file or directory"),
         (f"{SWEEP} k=8 --out /dev/full", "/dev/full: No space left on device"),
         ("fit --out /dev/null/x", "/dev/null/x: Not a directory"),
@@ -66,7 +66,7 @@ def wrong(capsys, tmp_path, monkeypatch):
         ("validate --write config.json", "argument --write: 'config.json' does not end in .md"),
         ("serve --out config.json", "argument --out: 'config.json' does not end in .csv"),
         ("generate --routing-out notes.md", "argument --routing-out: 'notes.md' does not end in .json"),
-        ("sweep gemv --out /", "argument --out: '/' does not end in .csv"),
+        (f"{SWEEP} k=8 --out /", "--out /: does not end in .csv"),
         ("show gemm --trace page", "argument --trace: 'page' does not end in .json"),
         ("validate --write ''", "argument --write: the path is empty"),
         ("fit --out ''", "argument --out: the path is empty"),
@@ -88,7 +88,7 @@ def wrong(capsys, tmp_path, monkeypatch):
         ("generate --model x --prompt 'a\udce9b'", "argument --prompt: 'a\\udce9b' is not UTF-8 text (at character 1)"),
         ("compare gemm --m \u0663 --k 1 --n 1 --mesh 4", "argument --m: '\u0663' is not a whole number"),
         ("compare gemm --m 3 --k 1 --n 1 --mesh 1_0", "mesh '1_0'"),
-        (f"{SWEEP} k=8 --out config.json", "argument --out: 'config.json' does not end in .csv"),
+        (f"{SWEEP} k=8 --out config.json", "--out config.json: does not end in .csv"),
         (f"{SWEEP} k=8 --set mesh=4", "--set mesh=4: it is set already"),
         (f"{SWEEP} k=8 --set device=wse3", "--set device=wse3: use --device"),
         (
@@ -305,7 +305,7 @@ def test_a_list_is_no_trace_of_experts(tmp_path, capsys):
 
 
 def test_a_device_that_is_swept_twice_is_named(tmp_path, capsys):
-    sizes = "--set m=64 --set k=64 --set n=64 --device wse2 --device wse2"
+    sizes = "--set m=64 --set k=64 --set n=64 --over device=wse2,wse2"
     line = f"sweep gemm {sizes} --over mesh=4,8 --out {tmp_path}/s.csv"
     assert main(line.split()) == 2
     assert "sweep over device: wse2 comes twice; give each value once" in capsys.readouterr().err

@@ -177,7 +177,7 @@ def test_a_working_directory_that_is_gone_is_named_with_the_file(tmp_path, monke
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     shutil.rmtree(tmp_path / "gone")
-    line = "sweep gemv --over k=8 --set n=8 --set mesh=4 --no-plot"
+    line = "sweep gemv --over k=8 --set n=8 --set mesh=4 --out sweep.csv"
     code = main(shlex.split(line))
     assert (code, capsys.readouterr().err) == (
         2, "wafer-triton: error: sweep.csv: No such file or directory; give another path\n"
@@ -202,7 +202,7 @@ def test_a_list_of_devices_has_files_with_commas_and_numbers(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     for name in ("a,b.toml", "x=1.toml"):
         (tmp_path / name).write_text('like = "wse2"\nsram_kib = 96\n')
-    line = "sweep gemv --over device={} --set mesh=4 --set k=8 --set n=8 --no-plot --json"
+    line = "sweep gemv --over device={} --set mesh=4 --set k=8 --set n=8 --json"
 
     def devices(given: str) -> list[str]:
         assert main(line.format(given).split()) == 0

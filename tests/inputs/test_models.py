@@ -63,7 +63,7 @@ READERS = (
     "estimate kv --mesh 4 --model {}",
     "estimate cap --mesh 4 --context 8 --model {}",
     "plan --step 300 --input 4 --output 4 --model {}",
-    "sweep decode --over context=8 --set mesh=4 --set model={} --no-plot",
+    "sweep decode --over context=8 --set mesh=4 --set model={}",
     GENERATE,
 )
 

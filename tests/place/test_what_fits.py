@@ -77,7 +77,7 @@ def test_a_model_that_fits_has_all_layers_and_the_tokens_of_its_cache() -> None:
         "estimate cap --model mixtral-8x7b --mesh 360 --context 8",
         "estimate batch --model llama3.2-1b --mesh 100 --context 1024 --batch 64",
         "estimate kv --model qwen2-72b --mesh 360",
-        "sweep decode --over mesh=380,420 --set model=llama3-8b --set context=2048 --no-plot",
+        "sweep decode --over mesh=380,420 --set model=llama3-8b --set context=2048",
         "serve --model llama2-13b --rate 1 --input 512 --output 512 --count 3 --prefill-mesh 300 --decode-mesh 300",
     ],
     ids=lambda line: " ".join(line.split()[:2]),

@@ -10,10 +10,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import takewhile
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from wafer_triton.cli import gone
-from wafer_triton.errors import WaferError
+from wafer_triton.errors import ConfigError, WaferError
 
 if TYPE_CHECKING:
     from cyclopts import App
@@ -39,13 +40,21 @@ FAMILIES: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "kv": ("wafer_triton.cli.estimate:kv", "how many tokens the cache holds"),
         },
     ),
+    "sweep": (
+        "estimates over one or two parameters, devices and models",
+        {"sweep": ("wafer_triton.cli.sweep:sweep", "")},
+    ),
     "plan": (
         "search the best meshes for a request",
         {"plan": ("wafer_triton.cli.estimate:plan", "")},
     ),
 }
 # What a user writes for an option, and what it means.
-WORDS: Mapping[str, tuple[type, str]] = {
+WORDS: Mapping[str, tuple[Any, str]] = {
+    "kind": (
+        str,
+        "product, decode, prefill, request, batch, kv or cap, or FILE.py:FUNCTION, which returns a Schedule",
+    ),
     "model": (
         str,
         "a preset, a folder, its config.json, either with sizes, or sizes: dim=2048,ffn=8192,heads=32,layers=16",
@@ -81,6 +90,13 @@ WORDS: Mapping[str, tuple[type, str]] = {
     ),
     "step": (int, "sides are multiples of it"),
     "best": (int, "plans to show"),
+    "over": (
+        list[str],
+        "NAME=A,B,... or NAME=FROM:TO:STEP of a device's number or an option of KIND; at most two and model, device",
+    ),
+    "set": (list[str], "NAME=VALUE, another option of KIND; repeatable"),
+    "show": (str, "column that is shown and drawn (default: tokens_per_second)"),
+    "out": (list[Path], "write the answer to a file, whose ending says how: .csv, .png, .svg or .pdf; repeatable"),
     "explain": (bool, "say why: shares of the time, and each number of the device halved and doubled"),
     "json": (bool, "last line of stdout is one JSON object, the rest goes to stderr"),
 }
@@ -92,18 +108,19 @@ class UsageError(WaferError):
 
 
 def made(
-    run: Callable[..., int], answer: Callable[..., Any], *, but: Collection[str] = (), flags: Sequence[str] = ("json",)
+    run: Callable[..., int], answer: Callable[..., Any], *, but: Collection[str] = (), flags: Sequence[str] = ()
 ) -> Callable[..., int]:
     """Return a command that calls `run` with the options of `answer`, but for some, and with flags."""
     kind = inspect.Parameter
     held = [each for name, each in inspect.signature(answer).parameters.items() if name not in but]
-    held.sort(key=lambda each: FIRST.index(each.name) if each.name in FIRST else len(FIRST))
+    rank = {name: number for number, name in enumerate(FIRST)}
+    held.sort(key=lambda each: (each.kind, rank.get(each.name, len(FIRST))))
     held += [kind(name, kind.KEYWORD_ONLY, default=False) for name in flags]
     parameters = [each.replace(annotation=_said(each.name, each.default)) for each in held]
 
-    def command(**asked: Any) -> int:
-        every = {each.name: each.default for each in parameters}
-        return run(**every | asked)
+    def command(*given: Any, **asked: Any) -> int:
+        by_name = (each for each in parameters if each.kind is kind.KEYWORD_ONLY)
+        return run(*given, **{each.name: asked.get(each.name, each.default) for each in by_name})
 
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {each.name: each.annotation for each in parameters}
@@ -116,8 +133,18 @@ def _said(name: str, default: Any) -> Any:
     from cyclopts import Parameter
 
     written, words = WORDS[name]
-    shown = default is not None and default is not False
+    shown = default not in (None, False, ())
     return Annotated[written if shown else written | None, Parameter(help=words, negative="", show_default=shown)]
+
+
+def check_out(out: Sequence[Path], *endings: str) -> None:
+    """Raise for files that cannot be written, and for a name without one of the endings, which may be a slip."""
+    from wafer_triton.text.files import writable
+
+    for path in out:
+        if path.suffix.lower() not in endings and not path.is_char_device():
+            raise ConfigError(f"--out {path}: does not end in {', '.join(endings)}; give one of these endings")
+    writable({f"--out{f' {number}' * (len(out) > 1)}": path for number, path in enumerate(out, 1)}, {})
 
 
 def app() -> App:

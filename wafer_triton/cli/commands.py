@@ -25,7 +25,6 @@ from wafer_triton.cli import (
     generate,
     gone,
     serve,
-    sweep,
     train,
 )
 from wafer_triton.cli.options import is_reference, prepare
@@ -39,7 +38,6 @@ COMMANDS = tuple(
             compare,
             bench,
             draw,
-            sweep,
             cap,
             serve,
             calibrate,

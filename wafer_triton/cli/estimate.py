@@ -118,4 +118,4 @@ def _of(kind: str, but: tuple[str, ...] = ("program",)) -> Any:
 product, decode, prefill, request, batch, cap, kv = map(
     _of, ("product", "decode", "prefill", "request", "batch", "cap", "kv")
 )
-plan = made(_plan, search.plan, but=("sides", "progress", "program"))
+plan = made(_plan, search.plan, but=("sides", "progress"), flags=("json",))

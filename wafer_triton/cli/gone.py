@@ -59,6 +59,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
         "draw gemv, draw all-reduce, show gemm, show gemv, show all-reduce, generate, serve, validate, fit",
         "give --device wse2,hop_cycles=2",
     ),
+    "--no-plot": ("sweep", "a picture is written where --out names one, such as --out a.png"),
     "--slo": (
         "plan",
         "its plan missed the best goodput by 8 to 10 times; `serve --slo` counts the goodput of a policy",

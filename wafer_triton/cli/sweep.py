@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wafer_triton.cli.options import Command, cut_short, file_of, is_reference, option, tell
+from wafer_triton.cli.app import check_out, made
+from wafer_triton.cli.options import cut_short, is_reference, tell
 from wafer_triton.device import LAW
 from wafer_triton.device import device as find_device
+from wafer_triton.draw.figure import KINDS
 from wafer_triton.errors import ConfigError, DrawError
 from wafer_triton.text.quantity import PREDICTED
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from wafer_triton.compare.grid import Over, Row
     from wafer_triton.text.table import Table
 
-MOST_SHOWN = 60  # rows of a table for people; more are in the CSV alone
+MOST_SHOWN = 60  # rows of a table for people; more are in a CSV alone
 # Columns of that table beside the parameters and `--show`, where an estimate has them.
 TABLED = (
     "tokens_per_second", "user_tokens_per_second", "cycles", "seconds", "joules_per_token", "regions",
@@ -29,64 +30,69 @@ MOST_REASONS = 5  # that are printed, the most frequent first
 SHORT = 100  # points of a sweep that reports no progress
 
 
-def sweep(args: argparse.Namespace) -> int:
-    """print estimates over one or two parameters, devices and models: a table, CSV and a picture"""
+def _sweep(
+    kind: str, /, *, over: list[str], set: Sequence[str] = (), device: str | None = None, show: str | None = None,
+    out: Sequence[Path] = (), json: bool = False,
+) -> int:  # fmt: skip
     from wafer_triton import draw
     from wafer_triton.compare import grid
     from wafer_triton.compare import sweep as sweeps
     from wafer_triton.draw.progress import Progress
 
-    over = over_of(args)
-    options = _settings(args.set, over)
-    if len(args.devices) == 1:
-        options["device"] = find_device(args.devices[0])
-    kind = kind_of(args.kind)
-    sweeps.check_size(over)
+    check_out(out, ".csv", *KINDS)
+    swept = over_of(over)
+    options = _settings(set, swept)
+    if device is not None:
+        if "device" in swept:
+            raise ConfigError("--device beside --over device=...: give the devices once")
+        options["device"] = find_device(device)
+    run = kind_of(kind)
+    sweeps.check_size(swept)
     rows: list[Row] = []
     interrupted = False
     try:
-        with Progress(brief=len(grid.points(over)) < SHORT, paced=True) as progress:
-            for row in sweeps.estimates(kind, over, progress, **options):
+        with Progress(brief=len(grid.points(swept)) < SHORT, paced=True) as progress:
+            for row in sweeps.estimates(run, swept, progress, **options):
                 rows.append(row)
     except KeyboardInterrupt:
         if not grid.feasible(rows):
             raise
         interrupted = True
-    title = f"{args.kind} over {' and '.join(over)}, {PREDICTED}" + f": {sweeps.asked(options)}" * bool(options)
-    shown = args.show or _first_figure(rows, over)
-    _check_shown(rows, over, shown)
-    texts = [*_tables(rows, over, shown, title), *_masked(rows)]
-    if any("joules" in name for name in grid.feasible(rows)[0]) and _changes_power(over, options):
+    title = f"{kind} over {' and '.join(swept)}, {PREDICTED}" + f": {sweeps.asked(options)}" * bool(options)
+    shown = show or _first_figure(rows, swept)
+    _check_shown(rows, swept, shown)
+    texts = [*_tables(rows, swept, shown, title), *_masked(rows)]
+    if any("joules" in name for name in grid.feasible(rows)[0]) and _changes_power(swept, options):
         texts.append(f"power follows {LAW}; give power_watts to change it")
-    files = [args.out]
-    if not args.no_plot:  # before the CSV, as it may fail
-        try:
-            picture = args.out.with_suffix(".png")
-            draw.curves(rows, list(over), shown, picture, title=title)
-            files.append(picture)
-        except DrawError as error:
-            texts.append(f"no picture: {error}")
-    grid.write_csv(rows, args.out)
-    texts += [f"written: {file}" for file in files]
-    answer = {"rows": rows, "files": [str(file) for file in files], "interrupted": interrupted}
-    code = tell(args.json, answer, *texts)
-    return cut_short(f"after {len(rows)} of {len(grid.points(over))} points") if interrupted else code
+    names = []
+    for file in out:
+        if file.suffix.lower() in KINDS:
+            try:
+                draw.curves(rows, list(swept), shown, file, title=title)
+            except DrawError as error:
+                texts.append(f"no picture: {error}")
+                continue
+        else:
+            grid.write_csv(rows, file)
+        names.append(str(file))
+    texts += [f"written: {name}" for name in names]
+    code = tell(json, {"rows": rows, "files": names, "interrupted": interrupted}, *texts)
+    return cut_short(f"after {len(rows)} of {len(grid.points(swept))} points") if interrupted else code
 
 
-def over_of(args: argparse.Namespace) -> Over:
-    """Return the values of each swept parameter, of `--over` and of several `--device`."""
+sweep = made(_sweep, _sweep)
+
+
+def over_of(texts: Sequence[str]) -> Over:
+    """Return the values of each swept parameter."""
     from wafer_triton.compare.grid import parsed
 
     over: dict[str, list[Any]] = {}
-    for text in args.over:
+    for text in texts:
         name, values = parsed(text)
         if name in over:
             raise ConfigError(f"--over {text}: {name} is swept already; give its values once")
         over[name] = values
-    if args.devices and "device" in over:
-        raise ConfigError("--device beside --over device=...: give the devices once")
-    if len(args.devices) > 1:
-        over["device"] = args.devices
     if "device" in over:
         over["device"] = [find_device(name) for name in over["device"]]
     return over
@@ -108,7 +114,7 @@ def kind_of(name: str) -> str | Callable[..., Any]:
     return own(schedule)
 
 
-def _settings(settings: list[str], over: Over) -> dict[str, Any]:
+def _settings(settings: Sequence[str], over: Over) -> dict[str, Any]:
     """Return the arguments of `--set`, which no parameter of the sweep may have."""
     from wafer_triton.compare.grid import plain
 
@@ -137,14 +143,14 @@ def _first_figure(rows: list[Row], over: Over) -> str:
 
 
 def _tables(rows: list[Row], over: Over, shown: str, title: str) -> list[Table | str]:
-    """Return the table of all rows with figures, or a line where they are too many to read; the CSV has all columns."""
+    """Return the table of all rows with figures, or a line where they are too many to read; a CSV has all columns."""
     from wafer_triton.compare.grid import feasible, size
     from wafer_triton.compare.sweep import LEGEND
     from wafer_triton.text.table import Table
 
     held = feasible(rows)
     if len(rows) > MOST_SHOWN:
-        return [f"{title}\n{size(over)}, {len(held):,} with figures"]
+        return [f"{title}\n{size(over)}, {len(held):,} with figures; --out FILE.csv has them"]
     columns = [name for name in dict.fromkeys((*over, shown, *TABLED)) if any(name in row for row in held)]
     said = [
         {name: LEGEND.asked(name, row[name]) if name in over else row.get(name) for name in columns} for row in held
@@ -163,7 +169,7 @@ def _masked(rows: list[Row]) -> list[str]:
         more = f" and {count - 1:,} other{'s' * (count > 2)}" * (count > 1)
         texts.append(f"no figures at {point}{more}: {reason}")
     if len(counts) > MOST_REASONS:
-        texts.append(f"no figures for {len(counts) - MOST_REASONS:,} other reasons, which the CSV has")
+        texts.append(f"no figures for {len(counts) - MOST_REASONS:,} other reasons, which a CSV has")
     return texts
 
 
@@ -180,31 +186,3 @@ def _changes_power(over: Over, options: dict[str, Any]) -> bool:
 
     numbers = {KEYS[name][0] for name in (*over, *options) if name in KEYS}
     return bool(numbers & {"rows", "cols", "clock_hz"}) and "power_watts" not in numbers
-
-
-COMMANDS = (
-    Command(
-        "sweep",
-        sweep,
-        (
-            option(
-                "kind", metavar="KIND|FILE.py:FUNCTION",
-                help="gemm, gemv, decode, prefill, request, batch, kv or cap, or a function that returns a Schedule",
-            ),
-            option(
-                "--over", action="append", required=True, metavar="NAME=VALUES",
-                help="A,B,... or FROM:TO:STEP of a device's number or an option of KIND; at most two and model, device",
-            ),
-            option("--set", action="append", default=[], metavar="NAME=VALUE", help="the other options of KIND"),
-            option(
-                "--device", action="append", default=[], dest="devices", metavar="NAME|FILE",
-                help="a preset, a file, either with numbers; repeated: devices beside each other (default: wse2)",
-            ),
-            option("--show", metavar="COLUMN", help="column that is shown and drawn (default: tokens_per_second)"),
-            option(
-                "--out", type=file_of(".csv"), default=Path("sweep.csv"), metavar="FILE", help="default: %(default)s"
-            ),
-            option("--no-plot", action="store_true", help="CSV alone"),
-        ),
-    ),
-)  # fmt: skip
