@@ -97,7 +97,8 @@ def _recipe(
         raise ShapeError(f'recipe {name!r}: options {shown(options)}: give pairs, as (("algorithm", "cannon"),)')
     known = list(signature(_RECIPES[name]).parameters)
     if unknown := [key for key, _ in options if key not in known]:
-        raise ShapeError(f"recipe {name!r}: no option {unknown[0]!r}; options: {', '.join(known[2 + len(shapes) :])}")
+        others = ", ".join(known[2 + len(shapes) :]) or "none"
+        raise ShapeError(f"recipe {name!r}: no option {unknown[0]!r}; options: {others}")
     ranks = _RANKS.get(name)
     if ranks is not None and tuple(map(len, shapes)) != ranks:
         given = ", ".join(str(list(shape)) for shape in shapes)
