@@ -65,7 +65,7 @@ def test_one_exchange(mesh, move, hops, messages, tiles, busiest):
 
 def test_links_are_named_by_direction_and_sending_core():
     loads = link_loads(schedule(Mesh(2, 3), ("x", [0], [2]), ("y", [1], [0], [2])))
-    assert loads.keys() == {"east", "north"}
+    assert loads.keys() == {"east", "west", "south", "north"} and not loads["west"].any() and not loads["south"].any()
     assert loads["east"].tolist() == [[12, 12, 0], [12, 12, 0]]
     assert loads["north"].tolist() == [[0, 0, 0], [0, 0, 12]]
     loads = link_loads(schedule(Mesh(2, 3), ("x", [2], [1], [0]), ("y", [0], [1])))
@@ -135,7 +135,7 @@ def test_a_brute_force_count_agrees():
             for _, way, row, col in crossed:
                 loads.setdefault(way, np.zeros((2, 3), np.int64))[row, col] += size
     totals = link_loads(example)
-    assert totals.keys() == loads.keys()
+    assert {way for way, load in totals.items() if load.any()} == loads.keys()
     for way, load in loads.items():
         assert totals[way].tolist() == load.tolist(), way
 

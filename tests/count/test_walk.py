@@ -7,7 +7,7 @@ import pytest
 
 from route_walk import validate_routes
 from schedules import LAYERS, MIXTURE, MOVES, SHAPE, SUMS, Make, build
-from wafer_triton.count.account import account
+from wafer_triton.count.account import account, link_loads
 from wafer_triton.count.routes import colours, routes
 from wafer_triton.count.runs import runs
 from wafer_triton.count.traffic import Traffic
@@ -169,3 +169,24 @@ def test_a_multicast_is_one_message_however_it_is_spelled(spelling):
 
 def test_a_panel_of_summa_is_one_message():
     assert account(gemm(Mesh(4, 4), "summa")).messages == 4 * (4 + 4)
+
+
+@pytest.mark.parametrize("mesh", [Mesh(4, 4), Mesh(4, 6), Mesh(3, 2), Mesh(2, 8)], ids=str)
+def test_bytes_over_the_borders_of_quadrants_are_read_from_links(mesh):
+    schedule, row, col = gemm(mesh, "mesh", True), mesh.rows // 2, mesh.cols // 2
+    loads, crossed = link_loads(schedule), 0
+    read = loads["east"][:, col - 1].sum() + loads["west"][:, col].sum()
+    read += loads["south"][row - 1].sum() + loads["north"][row].sum()
+    walk = Walk(schedule)
+    for one in (one for round_ in schedule.rounds for one in round_.exchanges):
+        for sender, receivers in walk.sent(one):
+            quadrants = {(at[0] >= row, at[1] >= col) for at in map(walk.home, [sender, *receivers])}
+            crossed += (len(quadrants) - 1) * schedule.buffers[one.src.buffer].slot_bytes(one.src)
+    assert read == crossed > 0
+
+
+def test_no_count_makes_the_rounds_of_loops():
+    schedule = gemm(Mesh(24, 36), "mesh", True)
+    total = sum(int(load.sum()) for load in link_loads(schedule).values())
+    assert account(schedule).link_bytes == total and colours(schedule) > 0
+    assert "flat" not in vars(schedule.rounds)

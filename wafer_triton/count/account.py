@@ -128,8 +128,13 @@ def per_round(schedule: Schedule) -> tuple[Account, ...]:
 def link_loads(schedule: Schedule, block: int = 1) -> Loads:
     """Return the bytes over each directed link in the whole run.
 
-    The arrays are [rows, cols] for east, west, south and north, by sending core; a direction that no tile takes is left
-    out. With `block` the counts of `block` x `block` cores are added up, [rows / block, cols / block] rounded up.
+    The arrays are [rows, cols] for "east", "west", "south" and "north", by sending core. Rows and columns are physical,
+    and bytes of all rounds are added up, in loops as well. With `block` the counts of `block` x `block` cores are added
+    up, [rows / block, cols / block] rounded up.
+
+        >>> loads = link_loads(schedule)
+        >>> middle = schedule.mesh.cols // 2  # bytes from the left half to the right one, and back
+        >>> loads["east"][:, middle - 1].sum(), loads["west"][:, middle].sum()
     """
     check_counts(block=block)
     return {way: _blocks(load, block) for way, load in _loads(schedule, _Reader(schedule)).items()}
@@ -141,13 +146,10 @@ def _loads(schedule: Schedule, reader: _Reader) -> Loads:
         for one in round_.exchanges:
             moved[one.axis].append((one.moves, turns, schedule.buffers[one.src.buffer].slot_bytes(one.src) * times))
     for axis, every in moved.items():
-        if every:
-            sides = Sides.of(mesh, axis)
-            logical = differences(reader.crossed, axis, every)
-            physical = logical.reshape(2, sides.along + 1, -1, sides.fold_across).sum(3)
-            for way, load in zip(WAYS[axis], physical.cumsum(1)[:, :-1], strict=True):
-                if load.any():
-                    loads[way] = load.T if axis == "x" else load
+        sides = Sides.of(mesh, axis)
+        logical = differences(reader.crossed, axis, every)
+        physical = logical.reshape(2, sides.along + 1, -1, sides.fold_across).sum(3).cumsum(1)[:, :-1]
+        loads.update(zip(WAYS[axis], physical.transpose(0, 2, 1) if axis == "x" else physical, strict=True))
     return loads
 
 
@@ -166,6 +168,8 @@ def link_distribution(
     inside: dict[str, Any] = {"east": np.s_[:, :-1], "west": np.s_[:, 1:], "south": np.s_[:-1], "north": np.s_[1:]}
     distribution = {}
     for way, load in link_loads(schedule).items():
+        if not load.any():
+            continue
         links = load[inside[way]]  # the last core of a line has no link outwards
         points = {float(point): float(np.percentile(links, point)) for point in percentiles}
         histogram = np.histogram(links, bins=bins, range=(0, max(1, int(links.max()))))

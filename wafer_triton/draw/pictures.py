@@ -22,7 +22,8 @@ from wafer_triton.text.quantity import quantity
 
 def links(schedule: Schedule, path: str | Path) -> None:
     """Draw the bytes that a schedule puts on every link, a map for each direction, by the sending core."""
-    title, loads = _title(schedule), link_loads(schedule)
+    title = _title(schedule)
+    loads = {way: load for way, load in link_loads(schedule).items() if load.any()}
     point = "No core sends"
     if used := np.concatenate([np.zeros(0), *(load[load > 0] for load in loads.values())]).tolist():
         most, mean = max(used), sum(used) / len(used)

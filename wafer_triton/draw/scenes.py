@@ -158,7 +158,7 @@ def _frames(schedule: Schedule, block: int) -> list[Plain]:
         part = schedule.rounds[frame.first : frame.last + 1]
         if part not in known:
             loads = link_loads(replace(schedule, rounds=Rounds(part)), block)
-            known[part] = {way: load.ravel().tolist() for way, load in loads.items()}
+            known[part] = {way: load.ravel().tolist() for way, load in loads.items() if load.any()}
         plain.append({"first": frame.first, "last": frame.last, "links": known[part]})
     return plain
 
