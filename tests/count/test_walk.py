@@ -144,6 +144,8 @@ def test_loops_in_loops_whose_rows_turn_count_as_their_rounds(mesh, seed):
     found = [*of_loops(nested, plain, Walk(plain))]
     if found:
         pytest.fail("\n".join(found[:8]), pytrace=False)
+    assert colours(nested) == colours(plain)
+    np.testing.assert_array_equal(routes(nested).per_core, routes(plain).per_core)
 
 
 SPELLINGS = {  # of a tile of core 1 to cores 0, 2 and 3 of each of two lines

@@ -16,7 +16,7 @@ do the two overlap. Lines with the same circuits are coloured once, so a 720 x 7
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import NamedTuple
@@ -142,66 +142,72 @@ def _lines(
     first_fit: Callable[[bytes, bytes, int], tuple[Index, Index]],
 ) -> Lines:  # fmt: skip
     """Return the circuits of moves along an axis; lines with the same moves are coloured once."""
-    sides = Sides.of(mesh, axis)
-    every = on_lines(sides, ((one, turns, 1) for moves, turns in moved for one in _each_line(moves)))
-    several: Multicasts = {}
-    codes = [_codes(line, mesh, several, relayed) for line in every]
-    has = np.zeros((len(codes), sides.across // sides.fold_across), bool)
-    for own, weights in zip(has, every.values(), strict=True):
+    sides, several, every = Sides.of(mesh, axis), Multicasts(), list(moved)
+    across = sides.across // sides.fold_across
+    alike = on_lines(sides, ((moves, turns, 1) for moves, turns in every if not moves.paired))
+    codes = [_codes(line, mesh, several, relayed)[1] for line in alike]
+    has = np.zeros((len(codes), across), bool)
+    for own, weights in zip(has, alike.values(), strict=True):
         own[:] = weights.reshape(-1, sides.fold_across).any(1)
-    alike: dict[bytes, list[int]] = {}
-    for line, held in enumerate(np.ascontiguousarray(has.T)):
-        alike.setdefault(held.tobytes(), []).append(line)
-    used = different(np.concatenate([np.zeros(0, np.int64), *codes]))
+    apart = [np.zeros((2, 0), np.int64)]  # lines and codes of circuits that lines have for themselves
+    for moves, turns in every:
+        if moves.paired:
+            line, own = _codes(moves, mesh, several, relayed)
+            for turn in turns if axis == "x" else ():
+                where = np.argsort(turn.all(), 1)  # each row of the first time is in every time
+                line, own = where[:, line].ravel(), np.tile(own, turn.times)
+            apart.append(np.stack([line // sides.fold_across, own]))
+    line, own = np.concatenate(apart, 1)
+    most = sides.along**2 + len(several)
+    line, own = np.divmod(different(line * most + own), most)
+    each = np.split(own, np.searchsorted(line, np.arange(1, across)))
+    used = different(np.concatenate([own, *codes]))
     low, high = np.sort(np.divmod(used, sides.along), axis=0)
     for (start, to), number in zip(several, np.searchsorted(used, [*several.values()]), strict=True):
-        ends = np.frombuffer(to, np.int64)
-        low[number], high[number] = min(start, ends[0]), max(start, ends[-1])
+        receivers = np.frombuffer(to, np.int64)
+        low[number], high[number] = min(start, receivers[0]), max(start, receivers[-1])
+    members: dict[tuple[bytes, bytes], list[int]] = {}
+    for at, (held, alone) in enumerate(zip(np.ascontiguousarray(has.T), each, strict=True)):
+        members.setdefault((held.tobytes(), alone.tobytes()), []).append(at)
     kinds = list[Kind]()
-    for patterns, lines in alike.items():
-        here = [codes[number] for number in np.flatnonzero(np.frombuffer(patterns, bool))]
-        if here:
-            numbers = np.searchsorted(used, different(np.concatenate(here)))
-            numbers = numbers[np.lexsort((high[numbers], low[numbers]))]
-            kinds.append(
-                Kind(np.array(lines), numbers, *first_fit(low[numbers].tobytes(), high[numbers].tobytes(), sides.along))
-            )
+    for (patterns, _), lines in members.items():
+        here = [each[lines[0]], *(codes[number] for number in np.flatnonzero(np.frombuffer(patterns, bool)))]
+        numbers = np.searchsorted(used, different(np.concatenate(here)))
+        numbers = numbers[np.lexsort((high[numbers], low[numbers]))]
+        fit = first_fit(low[numbers].tobytes(), high[numbers].tobytes(), sides.along)
+        kinds.append(Kind(np.array(lines), numbers, *fit))
     return Lines(used, several, kinds, sides)
 
 
-def _each_line(moves: Moves) -> Iterator[Moves]:
-    """Yield moves that are not paired: those of each line that has its own."""
-    if not moves.paired or moves.lines is None:
-        yield moves
-        return
-    first = starts(moves.lines).tolist()
-    for begin, end in zip(first, [*first[1:], len(moves.lines)], strict=True):
-        yield Moves(moves.axis, moves.send[begin:end], moves.recv[begin:end], moves.lines[begin : begin + 1])
-
-
-def _codes(line: Moves, mesh: Mesh, several: Multicasts, relayed: bool) -> Index:
-    """Return a code for each circuit of a line's moves: start * along + receiver, or beyond all these a multicast's.
+def _codes(moves: Moves, mesh: Mesh, several: Multicasts, relayed: bool) -> tuple[Index, Index]:
+    """Return line (0 if moves are not paired) and code of each circuit: start * along + receiver, or a multicast's own.
 
     A tile that stays in its physical core needs no circuit.
     """
-    sides = Sides.of(mesh, line.axis)
+    sides = Sides.of(mesh, moves.axis)
+    length = sides.along * sides.fold
     if relayed:
-        up, down = (np.flatnonzero(way) for way in spans(line, mesh).differences.reshape(2, -1).cumsum(1))
-        return np.concatenate([up * sides.along + up + 1, down * sides.along + down - 1])
-    order = np.argsort(line.send, kind="stable")
-    send, start, end = line.send[order], line.send[order] // sides.fold, line.recv[order] // sides.fold
-    goes = start != end
-    if not goes.all():
-        send, start, end = send[goes], start[goes], end[goes]
-    first = starts(send)
-    codes, last = start[first] * sides.along + end[first], np.append(first[1:], len(send))
+        tiles = spans(moves, mesh)
+        links = tiles.high - tiles.low
+        at = np.repeat(tiles.low - links.cumsum() + links, links) + np.arange(links.sum())
+        up, down = at * sides.along + at + 1, (at + 1) * sides.along + at
+        line = np.zeros_like(at) if tiles.line is None else np.repeat(tiles.line, links)
+        return line, np.where(np.repeat(tiles.way, links), down, up)
+    sender = moves.send + moves.lines * length if moves.paired and moves.lines is not None else moves.send
+    goes = np.flatnonzero(moves.send // sides.fold != moves.recv // sides.fold)
+    order = goes[np.argsort(sender[goes], kind="stable")]
+    sender, end = sender[order], moves.recv[order] // sides.fold
+    first = starts(sender)
+    line, position = np.divmod(sender[first], length)
+    start = position // sides.fold
+    codes, last = start * sides.along + end[first], np.append(first[1:], len(sender))
     for number in np.flatnonzero(last - first > 1).tolist():
         receivers = end[first[number] : last[number]]
         receivers = receivers[starts(receivers)] if sides.fold > 1 else receivers
         if len(receivers) > 1:
-            circuit = int(start[first[number]]), receivers.tobytes()
+            circuit = int(start[number]), receivers.tobytes()
             codes[number] = several.setdefault(circuit, sides.along**2 + len(several))
-    return codes
+    return line, codes
 
 
 def _circuits(codes: Index, several: Multicasts, along: int) -> list[Circuit]:
@@ -252,17 +258,22 @@ def _beyond(schedule: Schedule, core: tuple[int, int], limit: int) -> int:
     rows, cols = (np.arange(fold * at, fold * at + fold) for fold, at in zip(mesh.fold, core, strict=True))
 
     @cache
-    def touching(line: Moves) -> set[tuple[str, Circuit]]:
-        circuits = _circuits(_codes(line, mesh, several, False), several, Sides.of(mesh, line.axis).along)
-        at = core[1] if line.axis == "x" else core[0]
-        return {(line.axis, (start, to)) for start, to in circuits if min(start, *to) <= at <= max(start, *to)}
+    def touching(moves: Moves) -> list[tuple[int, str, Circuit]]:
+        line, codes = _codes(moves, mesh, several, False)
+        circuits = _circuits(codes, several, Sides.of(mesh, moves.axis).along)
+        at = core[1] if moves.axis == "x" else core[0]
+        every = zip(line.tolist(), circuits, strict=True)
+        return [(line, moves.axis, (of, to)) for line, (of, to) in every if min(of, *to) <= at <= max(of, *to)]
 
     met, last = set[tuple[str, Circuit]](), 0
     for number, round_, own in in_order(schedule.rounds.steps, rows):
         before = len(met)
-        for line in (line for one in round_.exchanges for line in _each_line(one.moves)):
-            if line.lines is None or np.isin(line.lines, own if line.axis == "x" else cols).any():
-                met |= touching(line.line)
+        for moves in (one.moves for one in round_.exchanges):
+            here = own if moves.axis == "x" else cols
+            if moves.paired:
+                met.update((axis, circuit) for line, axis, circuit in touching(moves) if line in here)
+            elif moves.lines is None or np.isin(moves.lines, here).any():
+                met.update((axis, circuit) for _, axis, circuit in touching(moves.line))
         if len(met) > before:
             last = number
         if len(met) > limit:
