@@ -106,7 +106,7 @@ def test_the_package_is_the_command_line():
 
 
 def test_devices_shows_a_device_with_the_source_of_each_number(capsys):
-    assert main(["devices", "--show", "wse2", "--json"]) == 0
+    assert main(["devices", "wse2", "--json"]) == 0
     out, err = capsys.readouterr()
     shown = json.loads(out.splitlines()[-1])
     assert (shown["name"], shown["like"]) == ("wse2", "wse2")
@@ -119,5 +119,5 @@ def test_devices_shows_a_device_with_the_source_of_each_number(capsys):
 
 
 def test_devices_refuses_an_unknown_name(capsys):
-    assert main(["devices", "--show", "wse4"]) == 2
+    assert main(["devices", "wse4"]) == 2
     assert "unknown device 'wse4'; did you mean 'wse" in capsys.readouterr().err

@@ -72,7 +72,7 @@ def test_the_assumption_of_energies(of: Device, note: str) -> None:
 
 
 def test_the_command_line_shows_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["devices", "--show", OWN, "--json"]) == 0
+    assert cli.main(["devices", OWN, "--json"]) == 0
     out, err = capsys.readouterr()
     answer = json.loads(out)
     assert (
@@ -91,7 +91,7 @@ def test_the_command_line_shows_all_of_it(capsys: pytest.CaptureFixture[str]) ->
 def test_a_device_like_no_preset_has_no_measurement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "mine.json"
     path.write_text(json.dumps({number: getattr(device("wse2"), number) for number in NUMBERS}))
-    assert cli.main(["devices", "--show", str(path)]) == 0
+    assert cli.main(["devices", str(path)]) == 0
     assert "no measurement: the constants of mine follow from its numbers" in capsys.readouterr().out
 
 

@@ -115,7 +115,7 @@ def wrong(capsys, tmp_path, monkeypatch):
         ("show own.py:f --mesh 4", "arguments: --mesh 4; see `wafer-triton show schedule --help`"),
         ("compare own.py:f --mesh 8", "arguments: --mesh 8; see `wafer-triton compare schedule --help`"),
         ("draw validation --mesh 3", "arguments: --mesh 3; see `wafer-triton draw validation --help`"),
-        ("devices --device wse2", "arguments: --device wse2; see `wafer-triton devices --help`"),
+        ("devices --device wse2", "Unknown option: --device. See `wafer-triton devices --help`"),
         (
             f"estimate product {GEMM} 8 --routes 3",
             "option: --routes. Did you mean --groups? See `wafer-t",
@@ -142,6 +142,7 @@ def wrong(capsys, tmp_path, monkeypatch):
             "estimate decode --model mixtral-8x7b --mesh 360 --context 8",
             "46,702,792,704 weights take 93,405,585,408 B in fp16",
         ),
+        ("plan --model llama3-8b --input 1 --output 1 --step 0", "step = 0 must be a whole number of at least 1"),
         ("plan --model llama3-8b --input 1 --output 1 --head-groups 33", "head_groups = 33, but 32 query heads on 740"),
     ],
 )
@@ -290,7 +291,7 @@ def test_a_closed_output(monkeypatch, capsys):
 
 def test_routes_of_packets_are_offered(tmp_path, capsys):
     (tmp_path / "d.toml").write_text('like = "wse2"\nroutes = "packet"\n')
-    assert main(["devices", "--show", str(tmp_path / "d.toml")]) == 2
+    assert main(["devices", str(tmp_path / "d.toml")]) == 2
     assert (
         "routes = 'packet' is a text; give a number, its unit in the key (routes), or 'packets' for routed packets"
         in capsys.readouterr().err
@@ -316,7 +317,7 @@ LINES = {
     "estimate product --m 8 --k 8 --n 8 --mehs 2": "Did you mean --mesh instead of --mehs? See",
     "check schedule own.py:f": "unrecognized arguments: own.py:f; write `wafer-triton check own.py:f` without a word",
     "estimate decode --model loop --mesh 2 --context 8": "loop: Too many levels of symbolic links; give another path",
-    "devices --show wse2,link_bytes_per_cycle=1e-300": "link_bytes_per_cycle = 1e-300 must be a number from 1e-09 to",
+    "devices wse2,link_bytes_per_cycle=1e-300": "link_bytes_per_cycle = 1e-300 must be a number from 1e-09 to",
     "serve --model smollm2-135m --rate 3 --input 8 --output 8 --policy split --columns 993": "993 of them for prefill",
 }
 

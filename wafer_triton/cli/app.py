@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from wafer_triton.cli import gone
 from wafer_triton.errors import ConfigError, WaferError
@@ -39,6 +39,14 @@ FAMILIES: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             ),
             "kv": ("wafer_triton.cli.estimate:kv", "how many tokens the cache holds"),
         },
+    ),
+    "devices": (
+        "list the presets of devices, or show one: every number and constant with its source, and its followers",
+        {"devices": ("wafer_triton.cli.devices:devices", "")},
+    ),
+    "plan-training": (
+        "plan the training of a workload on wafers of dies, with every baseline beside it, in predicted wafer time",
+        {"plan-training": ("wafer_triton.cli.train:plan_training", "")},
     ),
     "sweep": (
         "estimates over one or two parameters, devices and models",
@@ -80,7 +88,7 @@ WORDS: Mapping[str, tuple[Any, str]] = {
     "tokens": (int, "tokens of the prompt"),
     "input": (int, "tokens of the prompt"),
     "output": (int, "tokens of the answer"),
-    "batch": (int, "sequences, each of which gets a token"),
+    "batch": (int, "sequences of a step: in decode each gets a token, in training the default is the workload's"),
     "at_once": (int, "sequences of a group, which follow one another through the regions (default: the fastest)"),
     "routing": (str, "which experts tokens take: uniform, by Zipf's law with a skew such as 1.2, or a trace's FILE"),
     "head_groups": (int, "groups of heads on the columns (default: the fastest)"),
@@ -97,6 +105,21 @@ WORDS: Mapping[str, tuple[Any, str]] = {
     "set": (list[str], "NAME=VALUE, another option of KIND; repeatable"),
     "show": (str, "column that is shown and drawn (default: tokens_per_second)"),
     "out": (list[Path], "write the answer to a file, whose ending says how: .csv, .png, .svg or .pdf; repeatable"),
+    "name": (str, "a preset, a .toml or .json file, either with numbers: wse2,sram_kib=96"),
+    "workload": (
+        str,
+        "gpt3-6.7b (default), gpt3-76b, gpt3-175b, llama2-7b, llama3-70b or opt-175b",
+    ),
+    "config": (Path, "a Llama-like config.json in place of --workload"),
+    "sequence": (int, "tokens of a sequence in training (default: the workload's)"),
+    "wafer": (str, "a preset: wafer-48 (6 x 8 dies) or wafer-32"),
+    "wafers": (int, "in a pipeline"),
+    "forwarding": (Literal["cut", "store"], "how several hops go (default: the wafer's)"),
+    "link_rate": (float, "TB/s of a link in one direction (default: the wafer's)"),
+    "failed": (list[str], "R,C-R,C, a broken link between two dies; repeatable"),
+    "recompute": (Literal["none", "selective", "full"], "of all layers (default: the fastest)"),
+    "objective": (Literal["time", "energy"], "of which a plan takes the least"),
+    "no_baselines": (bool, "the plan alone"),
     "explain": (bool, "say why: shares of the time, and each number of the device halved and doubled"),
     "json": (bool, "last line of stdout is one JSON object, the rest goes to stderr"),
 }

@@ -20,12 +20,10 @@ from wafer_triton.cli import (
     calibrate,
     cap,
     compare,
-    devices,
     draw,
     generate,
     gone,
     serve,
-    train,
 )
 from wafer_triton.cli.options import is_reference, prepare
 
@@ -34,14 +32,12 @@ COMMANDS = tuple(
         family.COMMANDS
         for family in (
             generate,
-            devices,
             compare,
             bench,
             draw,
             cap,
             serve,
             calibrate,
-            train,
         )
     )
 )

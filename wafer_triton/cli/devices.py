@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from wafer_triton.cli.options import Command, option, tell
+from wafer_triton.cli.app import made
+from wafer_triton.cli.options import tell
 from wafer_triton.device import PRESETS, Device, device, energy_note, origin, sources
 from wafer_triton.device.spec import Sourced
 from wafer_triton.text.quantity import Legend, digits, quantity, unit
@@ -20,13 +20,12 @@ PEAK = (
 )
 
 
-def devices(args: argparse.Namespace) -> int:
-    """list the presets of devices, or show one device: every number and constant with its source, and its followers"""
-    if args.show is None:
-        return tell(args.json, [asdict(each) for each in PRESETS.values()], _presets())
+def _devices(name: str | None = None, /, *, json: bool = False) -> int:
+    if name is None:
+        return tell(json, [asdict(each) for each in PRESETS.values()], _presets())
     from wafer_triton.cost.constants import Constants, described
 
-    shown = device(args.show)
+    shown = device(name)
     parts = {"numbers": (sources(shown), Legend(Device, WAFER)), "constants": (described(shown), Legend(Constants))}
     texts: list[str | Table] = []
     for part, (entries, legend) in parts.items():
@@ -35,7 +34,7 @@ def devices(args: argparse.Namespace) -> int:
     texts += [_followers(shown), "", *_fits(shown), ""]
     if note := energy_note(shown):
         texts += [note, ""]
-    return tell(args.json, _sheet(shown), *texts, PEAK)
+    return tell(json, _sheet(shown), *texts, PEAK)
 
 
 def _presets() -> Table:
@@ -128,8 +127,4 @@ def _value(value: Any) -> str:
     return "packets" if value is None else f"{value:,}" if isinstance(value, int) else digits(value)
 
 
-SHOW = option(
-    "--show", metavar="NAME|FILE",
-    help="a preset, a .toml or .json file, either with numbers: wse2,sram_kib=96",
-)  # fmt: skip
-COMMANDS = (Command("devices", devices, (SHOW,)),)
+devices = made(_devices, _devices)

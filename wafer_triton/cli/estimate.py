@@ -16,6 +16,7 @@ from wafer_triton.cost import search
 from wafer_triton.cost.estimate import product_algorithm
 from wafer_triton.device import device as find_device
 from wafer_triton.device import energy_note
+from wafer_triton.errors import check_counts
 from wafer_triton.shape.read import positions, shape_of
 from wafer_triton.text.quantity import PREDICTED, Legend, digits, quantity, unit
 from wafer_triton.text.table import Table
@@ -85,8 +86,8 @@ def _layers_alone(options: dict[str, Any]) -> str:
 def _plan(*, json: bool, **options: Any) -> int:
     from wafer_triton.draw.progress import LONG, Progress, duration
 
-    device = find_device(options["device"])
-    sides = min(device.rows, device.cols) // options["step"]
+    device, (step,) = find_device(options["device"]), check_counts(step=options["step"])
+    sides = min(device.rows, device.cols) // step
     once, each = OF_A_DECODER if shape_of(options["model"]).experts is None else OF_A_MIXTURE
     seconds = once + sides * each
     if seconds >= LONG:

@@ -60,6 +60,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
         "give --device wse2,hop_cycles=2",
     ),
     "--no-plot": ("sweep", "a picture is written where --out names one, such as --out a.png"),
+    "--show": ("devices", "write `devices NAME`"),
     "--slo": (
         "plan",
         "its plan missed the best goodput by 8 to 10 times; `serve --slo` counts the goodput of a policy",

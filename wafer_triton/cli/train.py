@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import re
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wafer_triton.cli.cap import positive
-from wafer_triton.cli.options import Command, count, option, path, tell
+from wafer_triton.cli.app import made
+from wafer_triton.cli.options import tell
 from wafer_triton.errors import ConfigError, DeviceError
 from wafer_triton.text.quantity import Legend, numbered, quantity, unit
 from wafer_triton.text.table import Table
@@ -20,17 +21,22 @@ if TYPE_CHECKING:
 WORKLOAD = "gpt3-6.7b"  # that is planned unless another is given
 
 
-def plan_training(args: argparse.Namespace) -> int:
-    """plan the training of a workload on wafers of dies, with every baseline beside it, in predicted wafer time"""
+def _plan_training(
+    *, workload: str | None = None, config: Path | None = None, sequence: int | None = None, batch: int | None = None,
+    wafer: str = "wafer-48", wafers: int = 1, forwarding: str | None = None, link_rate: float | None = None,
+    failed: Sequence[str] = (), recompute: str | None = None, objective: str = "time", no_baselines: bool = False,
+    json: bool = False,
+) -> int:  # fmt: skip
     from wafer_triton.train.planner import BASELINES, PLANNED, demand, plan
 
-    device, work = wafer_of(args), workload_of(args)
-    recompute = ("none", "selective", "full") if args.recompute is None else (args.recompute,)
-    shared = {"wafers": args.wafers, "recompute": recompute, "objective": args.objective}
+    device = wafer_of(wafer, forwarding, link_rate, failed)
+    work = workload_of(workload, config, sequence, batch)
+    kinds = ("none", "selective", "full") if recompute is None else (recompute,)
+    shared: dict[str, Any] = {"wafers": wafers, "recompute": kinds, "objective": objective}
     best = demand(plan(work, device, PLANNED, **shared))
     plans: list[TrainingPlan] = [best]
     failures: dict[str, str] = {}
-    for strategy in () if args.no_baselines else BASELINES:
+    for strategy in () if no_baselines else BASELINES:
         try:
             plans.append(plan(work, device, strategy, **shared))
         except ConfigError as error:
@@ -60,51 +66,53 @@ def plan_training(args: argparse.Namespace) -> int:
     )
     answer = {"plans": [_answer(each) for each in plans], "does_not_fit": failures}
     spaced = [part for text in texts for part in ("", text)]
-    return tell(args.json, answer, *spaced[1:])
+    return tell(json, answer, *spaced[1:])
 
 
-def wafer_of(args: argparse.Namespace) -> Wafer:
+plan_training = made(_plan_training, _plan_training)
+
+
+def wafer_of(name: str, forwarding: str | None, link_rate: float | None, failed: Sequence[str]) -> Wafer:
     """Return the wafer with the changes that options make."""
     from wafer_triton.train.dies import wafer
 
-    device = wafer(args.wafer)
-    changes: dict[str, Any] = {"forwarding": args.forwarding} if args.forwarding else {}
-    if args.link_rate:
-        changes["link_bytes_per_second"] = args.link_rate * 1e12
-    if args.failed:
+    changes: dict[str, Any] = {"forwarding": forwarding} if forwarding else {}
+    if link_rate is not None:
+        changes["link_bytes_per_second"] = link_rate * 1e12
+    if failed:
         links = []
-        for text in args.failed:
+        for text in failed:
             found = re.fullmatch(r"(\d+),(\d+)-(\d+),(\d+)", text)
             if not found:
                 raise DeviceError(f"--failed {text!r}: give two neighbouring dies by row and column, such as 0,0-0,1")
             row, col, to_row, to_col = map(int, found.groups())
             links.append(((row, col), (to_row, to_col)))
         changes["failed"] = frozenset(links)
-    return replace(device, **changes)
+    return replace(wafer(name), **changes)
 
 
-def workload_of(args: argparse.Namespace) -> Any:
+def workload_of(name: str | None, config: Path | None, sequence: int | None, batch: int | None) -> Any:
     """Return the workload by name, or of a config.json, with its batch."""
     from wafer_triton.train.workload import Workload, workload
 
-    if args.config is None:
-        return workload(WORKLOAD if args.workload is None else args.workload, args.sequence, args.batch)
-    if args.workload is not None:
-        raise ConfigError(f"--workload {args.workload}: --config {args.config} stands in its place; give one of them")
+    if config is None:
+        return workload(WORKLOAD if name is None else name, sequence, batch)
+    if name is not None:
+        raise ConfigError(f"--workload {name}: --config {config} stands in its place; give one of them")
     from wafer_triton.shape.read import shape_of
 
-    shape = shape_of(args.config)
+    shape = shape_of(config)
     if shape.experts is not None or shape.head_dim * shape.num_attention_heads != shape.hidden_size:
         raise ConfigError(
-            f"{args.config}: training is planned for dense decoders whose heads together are as wide as the model"
+            f"{config}: training is planned for dense decoders whose heads together are as wide as the model"
         )
     if not shape.vocab_size:
-        raise ConfigError(f"{args.config}: vocab_size is missing; training is planned with embedding and head")
+        raise ConfigError(f"{config}: vocab_size is missing; training is planned with embedding and head")
     whole = Workload(
         shape.name, shape.num_hidden_layers, shape.hidden_size, shape.num_attention_heads, shape.num_key_value_heads,
         shape.intermediate_size, shape.vocab_size, True,
     )  # fmt: skip
-    return workload(whole, args.sequence, args.batch)
+    return workload(whole, sequence, batch)
 
 
 PARTS = ("compute", "exposed", "re-shard", "HBM", "bubbles")  # of a step
@@ -146,33 +154,3 @@ def _answer(each: TrainingPlan) -> dict[str, Any]:
         },
         "solver_seconds": each.solver_seconds, "options": each.tried,
     }  # fmt: skip
-
-
-COMMANDS = (
-    Command(
-        "plan-training",
-        plan_training,
-        (
-            option(
-                "--workload",
-                metavar="NAME",
-                help=f"gpt3-6.7b, gpt3-76b, gpt3-175b, llama2-7b, llama3-70b or opt-175b (default: {WORKLOAD})",
-            ),
-            option("--config", type=path, metavar="PATH", help="a Llama-like config.json in place of --workload"),
-            option("--sequence", type=count, metavar="N", help="tokens of a sample (default: the workload's)"),
-            option("--batch", type=count, metavar="N", help="samples of a step (default: the workload's)"),
-            option(
-                "--wafer", default="wafer-48", help="a preset: wafer-48 (6 x 8 dies) or wafer-32 (default: %(default)s)"
-            ),
-            option("--wafers", type=count, default=1, metavar="N", help="in a pipeline (default: %(default)s)"),
-            option("--forwarding", choices=("cut", "store"), help="how several hops go (default: the wafer's)"),
-            option(
-                "--link-rate", type=positive, metavar="TB/S", help="of a link in one direction (default: the wafer's)"
-            ),
-            option("--failed", action="append", metavar="R,C-R,C", help="a broken link between two dies; repeatable"),
-            option("--recompute", choices=("none", "selective", "full"), help="of all layers (default: the fastest)"),
-            option("--objective", default="time", choices=("time", "energy"), help="default: %(default)s"),
-            option("--no-baselines", action="store_true", help="the plan alone"),
-        ),
-    ),
-)

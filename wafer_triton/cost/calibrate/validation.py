@@ -150,7 +150,7 @@ each mesh, as mean / worst:
 
 Other constants are taken over:
 {carried}
-Data sheets and a third party's characterisation of a WSE-3 give the rest; `wafer-triton devices --show wse2` lists each
+Data sheets and a third party's characterisation of a WSE-3 give the rest; `wafer-triton devices wse2` lists each
 constant with its source.
 
 ## What these measurements cannot say
