@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import cache, lru_cache, singledispatch
+from functools import cache, singledispatch
 from typing import Any
 
 from wafer_triton.count.traffic import WORD_BYTES
@@ -135,7 +135,6 @@ class Constants:
         return self if family == "kernel" else _of_decode(self)
 
 
-@lru_cache(maxsize=256)
 def _of_decode(c: Constants) -> Constants:
     own = replace(
         c,

@@ -215,7 +215,6 @@ def answer_steps(output: int) -> int:
     return output - 1
 
 
-@lru_cache(maxsize=256)
 def decoding_cycles(
     block: layers.Block, input: int, output: int, c: Constants, handing_on: float
 ) -> tuple[float, bool]:

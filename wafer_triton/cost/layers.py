@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import lru_cache
 
 from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.phases import Phase, phases, prefill_products
@@ -174,7 +173,6 @@ def _sub_layer(sub_layer: SubLayer, block: Block, args: tuple[int, ...], c: Cons
     return _priced(*used(sub_layer, block), args, c)
 
 
-@lru_cache(maxsize=4096)
 def _priced(sub_layer: SubLayer, block: Block, args: tuple[int, ...], c: Constants) -> Steps:
     demands, needed, peak = _read(block, sub_layer, args)
     own, over = c.of(sub_layer.family), relayed(needed, block.mesh.device)
@@ -226,7 +224,6 @@ def with_head_groups(block: Block, c: Constants, count: int | None = None) -> Bl
     return _grouped(block, count, c) if count is not None else head_group_choices(block, c)[0]
 
 
-@lru_cache(maxsize=4096)
 def head_group_choices(block: Block, c: Constants) -> tuple[Block, ...]:
     """Return decode blocks in numbers of head groups that a core holds, the one predicted to be the fastest first.
 
@@ -271,7 +268,6 @@ def prefill_head_group_choices(block: Block, tokens: int, c: Constants, count: i
 _PRICED = 3  # numbers of head groups that are priced: the three with the least padding
 
 
-@lru_cache(maxsize=4096)
 def _fastest(block: Block, c: Constants) -> tuple[int, ...]:
     """Return numbers of head groups, the fastest first; one group is last, as it is never the fastest of several."""
     kinds = distinct(block.shape, block.mesh.shape[1])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 
 from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.layers import prefill_steps, total
@@ -43,7 +42,6 @@ def placed(choices: Sequence[Block], tokens: int, c: Constants, experts: Placeme
     return [replace(choice, expert_regions=way) for way in ways for choice in choices]
 
 
-@lru_cache(maxsize=256)
 def _ways(block: Block, tokens: int, c: Constants, experts: Placement) -> tuple[ExpertRegions | None, ...]:
     if block.shape.experts is None or experts == "spread":
         return (None,)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
-from functools import lru_cache
 from math import ceil
 
 import numpy as np
@@ -256,7 +255,6 @@ def best_groups(length: int, c: Constants) -> tuple[int, ...]:
     return (int(_tree_cycles(length, c.stage_cycles, c.hop_cycles).argmin()) + 1,) if length > 4 else ()
 
 
-@lru_cache(maxsize=1024)
 def _tree_cycles(length: int, stage: float, hop: float) -> NDArray[np.float64]:
     """Return [length]: cycles of an all-reduce of one word in two levels, by the number of groups on the first."""
     _, stages, hops = two_level(length)

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from itertools import pairwise
 from math import prod
 
@@ -89,7 +88,6 @@ def scheduled(moves: Iterable[Move]) -> Steps:
     return tuple(move.scheduled for move in moves)
 
 
-@lru_cache(maxsize=256)
 def _weights(
     decode: Block, prefill: Block, kind: str, phase: str, together: int, offset: Offset
 ) -> dict[str, tuple[Move, ...]]:
@@ -117,7 +115,8 @@ def _matrix(
     rows = max(own.rows + down_by[0], prefill.mesh.rows + down_by[1])
     cols = max(own.cols + right_by[0], prefill.mesh.cols + right_by[1])
     if "x" in axes:
-        source, target = _all_along(*zip(*pairs, strict=True), axes["x"], decode.mesh, prefill.mesh)
+        mine, others = zip(*pairs, strict=True)
+        source, target = _all_along(mine, others, axes["x"], decode.mesh, prefill.mesh)
         source, target = _moved(source, right_by[0], f_cols), _moved(target, right_by[1] * f_cols, 1)
         if (source != target).any():
             line = grid(own, own.rows, cols, (1, f_cols))
@@ -141,7 +140,6 @@ def _moved(cores: Index, by: int, fold: int) -> Index:
     return cores if by == 0 and fold == 1 else (cores + by) * fold
 
 
-@lru_cache(maxsize=1024)
 def _all_along(
     here: tuple[Parameter, ...], there: tuple[Parameter, ...], dim: int, decode: Mesh, prefill: Mesh
 ) -> tuple[Index, Index]:
@@ -154,7 +152,6 @@ def _all_along(
     return source, target
 
 
-@lru_cache(maxsize=1024)
 def _along(here: Parameter, there: Parameter, dim: int, decode: Mesh, prefill: Mesh) -> tuple[Index, Index]:
     """Return two arrays [elements, copies]: the cores along an axis with a dimension's elements, in both phases.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from wafer_triton.device import Device
 from wafer_triton.device.dtype import BYTES
@@ -102,7 +101,6 @@ class Placement:
         return None if peak <= self.prefill.mesh.device.sram_bytes else f"{peak:,} B a core: {buffers}"
 
 
-@lru_cache(maxsize=1024)
 def decode_regions(block: Block, layout: str = LAYOUTS[0]) -> Regions:
     """Return the regions of decode alone, with its cache, the embedding and the head.
 
@@ -206,7 +204,6 @@ def _prefill(decode: Block, choices: Sequence[Block], prompt: int, layout: str, 
     return min(fits, key=lambda own: price(own.block, rows, own.at_once))
 
 
-@lru_cache(maxsize=64)
 def _weights_alone(decode: Block, choices: tuple[Block, ...], prompt: int, layout: str) -> None:
     """Raise SramError or FullError if the device holds the weights of no choice, a quick check; most often of one."""
     shape, mesh = choices[0].shape, choices[0].mesh

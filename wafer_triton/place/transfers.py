@@ -172,13 +172,11 @@ def ranks_of(cores: Index) -> Index:
     return ranks
 
 
-@lru_cache(maxsize=128)
 def blocks_of(size: int, cores: int) -> Index:
     """Return [size], read only: the core that holds each element of a dimension cut into whole tiles."""
     return np.arange(size) // -(-size // cores)
 
 
-@lru_cache(maxsize=1024)
 def _moved(grid: Mesh, axis: str, ends: bytes, numel: int, dtype: str) -> Scheduled:
     source, target = np.frombuffer(ends, np.int64).reshape(2, -1)
     most = sum(int(np.bincount(cores).max()) for cores in (source, target))

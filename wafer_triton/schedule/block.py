@@ -18,7 +18,7 @@ from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import MOST, ShapeError, check_counts, shown
 from wafer_triton.schedule.builder import Builder, checked
 from wafer_triton.schedule.expert_places import ExpertRegions
-from wafer_triton.schedule.heads import HeadGroups, head_groups
+from wafer_triton.schedule.heads import HeadGroups
 from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.norm import rms_norm
 from wafer_triton.schedule.reduce import all_reduce
@@ -58,7 +58,7 @@ class Block:
     expert_regions: ExpertRegions | None = None
 
     def __post_init__(self) -> None:
-        head_groups(self.shape, self.mesh.shape[1], self.head_groups)
+        HeadGroups(self.shape, self.mesh.shape[1], self.head_groups)
         for name in ("entries", "batch", "head_groups"):  # numpy's numbers become Python's
             object.__setattr__(self, name, *check_counts(**{name: getattr(self, name)}))
 
@@ -85,7 +85,7 @@ class Block:
     @property
     def layout(self) -> HeadGroups:
         """Which heads, and which rotary pairs of them, a column holds."""
-        return head_groups(self.shape, self.mesh.shape[1], self.head_groups)
+        return HeadGroups(self.shape, self.mesh.shape[1], self.head_groups)
 
     @property
     def pairs(self) -> int:

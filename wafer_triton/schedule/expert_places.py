@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from math import exp, lgamma, log, log1p
 
 from wafer_triton.device.mesh import Mesh
@@ -58,7 +57,6 @@ class ExpertRegions:
             )
 
 
-@lru_cache(maxsize=1024)
 def expected_demand(top_k: int, regions: int, tokens: int, rows: int) -> int:
     """Return the most rows of tokens that one of `rows` mesh rows has for a region, if all regions are equally likely.
 

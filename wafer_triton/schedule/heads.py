@@ -9,7 +9,7 @@ heads, columns without a group.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 
@@ -122,14 +122,7 @@ def most_groups(shape: DecoderShape, columns: int) -> int:
     return min(shape.num_attention_heads, columns) if shape.rotary else 1
 
 
-@lru_cache(maxsize=4096, typed=True)
-def head_groups(shape: DecoderShape, columns: int, count: int = 1) -> HeadGroups:
-    """Return the head groups, made once; raises as `HeadGroups`."""
-    return HeadGroups(shape, columns, count)
-
-
-@lru_cache(maxsize=1024)
 def distinct(shape: DecoderShape, columns: int) -> tuple[HeadGroups, ...]:
     """Return the largest number of groups for each size of a core's tiles: with fewer a sum only goes further."""
-    every = (head_groups(shape, columns, count) for count in range(1, most_groups(shape, columns) + 1))
+    every = (HeadGroups(shape, columns, count) for count in range(1, most_groups(shape, columns) + 1))
     return tuple({(groups.query_heads, groups.kv_heads, groups.pairs): groups for groups in every}.values())

@@ -8,7 +8,7 @@ its wrap-around crosses the whole line.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import lru_cache
 
 import numpy as np
 
@@ -18,25 +18,21 @@ from wafer_triton.schedule.rounds import Exchange, Index, Moves, Slot, as_slot, 
 Order = Callable[[int], Index]  # the cores of a line of a given size in ring order
 
 
-@cache
 def ring(size: int) -> Index:
     """Return the interleaved ring: evens upwards, then odds downwards."""
     return frozen(np.concatenate([np.arange(0, size, 2), np.arange(1, size, 2)[::-1]]))
 
 
-@cache
 def wrapped_line(size: int) -> Index:
     """Return the plain ring: upwards, and from the last core back to the first."""
     return frozen(np.arange(size))
 
 
-@cache
 def ring_position(size: int, order: Order = ring) -> Index:
     """[size]: the position of each core of the line on the ring."""
     return frozen(np.argsort(order(size)))
 
 
-@cache
 def ring_rows(size: int, steps: int) -> Index:
     """Return, for each core of a mesh line [size], the core `steps` further on the interleaved ring."""
     return frozen(ring(size)[(ring_position(size) + steps) % size])
@@ -61,7 +57,7 @@ def ring_step(
     return Exchange(Moves(axis, send, recv, lines), as_slot(src), as_slot(dst))
 
 
-@cache
+@lru_cache(maxsize=1024)
 def ring_ends(size: int, step: int, order: Order, times: int = 1) -> tuple[Index, Index]:
     """Return senders and receivers of a step on each of `times` rings, receivers ascending; steps share the arrays.
 
@@ -77,7 +73,6 @@ def ring_ends(size: int, step: int, order: Order, times: int = 1) -> tuple[Index
     return frozen(send[ascending]), frozen(recv[ascending])
 
 
-@cache
 def aligned(side: int, region: int | None = None) -> Index:
     """[side * side]: the core whose tile each core has after `align.align` along y on a square mesh.
 

@@ -30,7 +30,6 @@ def default_groups(size: int) -> tuple[int, ...]:
     return (isqrt(size),) if size > 4 else ()
 
 
-@lru_cache(maxsize=4096)
 def ktree(
     size: int, groups: tuple[int, ...] = (), root: int | None = None, ends: bool = False
 ) -> tuple[tuple[Stage, ...], int]:

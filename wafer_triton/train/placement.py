@@ -195,7 +195,6 @@ def _step(wafer: Wafer, rows: int, cols: int, down: int, right: int, stream: boo
     return min(found, key=lambda step: (step.hops * step.load, step.hops, step.links))
 
 
-@lru_cache(maxsize=8192)
 def _rings(wafer: Wafer, kind: str, rows: int, cols: int, down: int, right: int) -> tuple[tuple[Die, ...], ...]:
     inner = path(kind, rows, cols)
     return tuple(
