@@ -228,7 +228,8 @@ def plan(
         mode, blocks, num_warps = "rows", (block_m, block_k, block_n), 1
     else:
         # fp32 goes through FMA units, operands in registers: little depth and twice the warps, or it spills
-        mode, blocks = "dot", (_dot_block(m), 16 if wide else _dot_block(k), _dot_block(n))
+        depth = 16 if not INTERPRET.value else block(k, floor=16)  # an interpreted step takes long, whatever its size
+        mode, blocks = "dot", (_dot_block(m), depth if wide else _dot_block(k), _dot_block(n))
         num_warps = min(8, blocks[0] * blocks[2] // 256) if wide else min(4, blocks[0] * blocks[2] // 512)
     sizes = {
         "M": m, "K": k, "N": n, "HEADS": heads, "KV_HEADS": kv_heads, "TRANSPOSED": transposed, "ADD": add,

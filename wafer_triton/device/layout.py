@@ -8,7 +8,7 @@ orders the tile's own dimensions: "(h two x p) (y d) -> d (h two p)". Sizes othe
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -45,7 +45,7 @@ class MeshTensor:
         if tuple(self.tiles.shape) != (*self.mesh.shape, *made.tile):
             held, wanted = list(self.tiles.shape), [*self.mesh.shape, *made.tile]
             raise ShapeError(f"tiles {held} of a tensor {list(self.shape)} cut by {self.pattern!r} must be {wanted}")
-        return made.join(self.tiles)
+        return made.exit(self.tiles)()
 
 
 def scatter(tensor: torch.Tensor, mesh: Mesh, pattern: str, **sizes: int) -> MeshTensor:
@@ -65,7 +65,7 @@ def scatter(tensor: torch.Tensor, mesh: Mesh, pattern: str, **sizes: int) -> Mes
     shape = tuple(tensor.shape)
     into = sharding(pattern, shape, mesh.shape, tuple(sizes.items()))
     tiles = tensor.new_empty(*mesh.shape, *into.tile)
-    into.fill(tiles, tensor)
+    into.entry(tiles)(tensor)
     return MeshTensor(mesh, tiles, pattern, shape, sizes)
 
 
@@ -87,26 +87,35 @@ class Sharding:
     order: tuple[int, ...]
     repeated: int
 
-    def fill(self, tiles: torch.Tensor, tensor: torch.Tensor) -> None:
-        """Write a tensor into contiguous tiles, rounded to their dtype, and zeros into the padding.
+    def entry(self, tiles: torch.Tensor) -> Callable[[torch.Tensor], object]:
+        """Return a function that writes a tensor into contiguous tiles, rounded to their dtype, and zeros as padding.
 
-        Raises DtypeError for a tensor on the meta device and tiles on another.
+        It raises DtypeError for a tensor on the meta device and tiles on another.
         """
-        if tensor.is_meta and not tiles.is_meta:
-            raise DtypeError(f"a tensor {list(self.shape)} to cut into tiles is {WITHOUT_VALUES}")
-        whole = tensor
-        if self.padded != self.sizes:
-            whole = tensor.new_zeros(self.padded)
-            whole[tuple(map(slice, self.sizes))] = tensor.reshape(self.sizes)
-        tiles.view(*tiles.shape[:2], *self.inner).permute(self.order).copy_(whole.reshape(self.split))
+        into = tiles.view(*tiles.shape[:2], *self.inner).permute(self.order)
 
-    def join(self, tiles: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Return a new tensor, without the padding, that the tiles make up; of repeated tiles the first is taken."""
+        def fill(tensor: torch.Tensor) -> None:
+            if tensor.is_meta and not into.is_meta:
+                raise DtypeError(f"a tensor {list(self.shape)} to cut into tiles is {WITHOUT_VALUES}")
+            whole = tensor
+            if self.padded != self.sizes:
+                whole = tensor.new_zeros(self.padded)
+                whole[tuple(map(slice, self.sizes))] = tensor.reshape(self.sizes)
+            into.copy_(whole.reshape(self.split))
+
+        return fill
+
+    def exit(self, tiles: torch.Tensor) -> Callable[[], torch.Tensor]:
+        """Return a function that makes a tensor of tiles, without the padding; of repeated tiles it takes the first."""
         apart = tiles.reshape(*tiles.shape[:2], *self.inner).permute(self.order)[(0,) * self.repeated]
-        whole = apart.new_empty(self.split, dtype=dtype or tiles.dtype).copy_(apart)
-        if self.padded == self.sizes:
-            return whole.view(self.shape)
-        return whole.view(self.padded)[tuple(map(slice, self.sizes))].reshape(self.shape)
+
+        def join() -> torch.Tensor:
+            whole = apart.new_empty(self.split).copy_(apart)
+            if self.padded == self.sizes:
+                return whole.view(self.shape)
+            return whole.view(self.padded)[tuple(map(slice, self.sizes))].reshape(self.shape)
+
+        return join
 
 
 def letters(pattern: str) -> dict[str, str]:

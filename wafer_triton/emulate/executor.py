@@ -19,7 +19,7 @@ from wafer_triton.device.dtype import torch_dtype
 from wafer_triton.device.layout import sharding
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.device.modes import WITHOUT_VALUES
-from wafer_triton.emulate.parts import Memory, Planner, Step, Tables, Workspace
+from wafer_triton.emulate.parts import Cut, Memory, Planner, Step, Tables, Workspace
 from wafer_triton.emulate.plan import elided, explicit
 from wafer_triton.emulate.program import POOL, Program
 from wafer_triton.errors import BackendError, DtypeError, ShapeError, WaferError, article, shown
@@ -43,6 +43,11 @@ class Executor(Planner):
             raise BackendError(f"exchange {shown(exchange)}: choose one of {', '.join(EXCHANGES)}")
         self.device, self.exchange, self.poison = device, exchange, poison
         self.unwritten = float("nan") if poison else 0.0
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether its memory is a GPU's."""
+        return self.device != "cpu" and torch.device(self.device).type == "cuda"
 
     @cached_property
     def workspace(self) -> Workspace:
@@ -88,7 +93,7 @@ class Executor(Planner):
         """
         self.outside_capture(schedule.name)
         self.meet(schedule)
-        stream = torch.cuda.current_stream(self.device) if torch.device(self.device).type == "cuda" else None
+        stream = torch.cuda.current_stream(self.device) if self.on_gpu else None
         program = POOL.take((self, schedule, stream))
         if program is not None:
             program.refill()
@@ -98,7 +103,7 @@ class Executor(Planner):
 
     def outside_capture(self, name: str) -> None:
         """BackendError while the current stream records a CUDA graph of the caller's."""
-        if torch.device(self.device).type == "cuda" and torch.cuda.is_current_stream_capturing():
+        if self.on_gpu and torch.cuda.is_current_stream_capturing():
             raise BackendError(
                 f"{name}: the current stream records a CUDA graph, whose replays would use memory that other calls "
                 f"take meanwhile; call it outside of torch.cuda.graph, as it records graphs of its own"
@@ -115,7 +120,7 @@ class Executor(Planner):
 
     def admit(self, schedule: Schedule, fresh: list[Buffer]) -> None:
         """BackendError if buffers that this executor is about to make do not fit into its device's memory."""
-        if torch.device(self.device).type != "cuda":
+        if not self.on_gpu:
             return
         numbers = ((torch_dtype(buffer.dtype).itemsize, buffer.slots * buffer.numel) for buffer in fresh)
         need = schedule.mesh.cores * sum(size * count for size, count in numbers)
@@ -155,9 +160,13 @@ class Executor(Planner):
     def part(self, schedule: Schedule, buffer: Buffer, given: torch.Tensor) -> torch.Tensor:
         return whole(schedule, buffer, given)
 
-    def enter(self, schedule: Schedule, name: str, memory: torch.Tensor, tensor: torch.Tensor, pattern: str) -> None:
-        """Cut a whole tensor by `pattern` into the memory of a buffer, rounded to its dtype; see `layout.scatter`."""
-        sharding(pattern, tuple(tensor.shape), schedule.mesh.shape).fill(memory, tensor)
+    def entry(self, schedule: Schedule, name: str, memory: torch.Tensor, cut: Cut) -> Callable[[torch.Tensor], object]:
+        """Return a function that cuts a whole tensor into the memory of a buffer; see `Sharding.entry`."""
+        return sharding(*cut, schedule.mesh.shape).entry(memory)
+
+    def exit(self, schedule: Schedule, memory: torch.Tensor, cut: Cut) -> Callable[[], torch.Tensor]:
+        """Return a function that makes a whole tensor of the memory of a buffer; see `Sharding.exit`."""
+        return sharding(*cut, schedule.mesh.shape).exit(memory)
 
     def rectangle(self, mesh: Mesh) -> tuple[slice, slice]:
         """Return the rows and the columns of a mesh whose cores this executor holds."""

@@ -7,8 +7,8 @@ explicit and elided exchange alike.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any
@@ -23,6 +23,7 @@ from wafer_triton.schedule.rounds import HIDDEN, Buffer, Exchange, Index, Local,
 from wafer_triton.schedule.schedule import Schedule
 
 Step = Callable[[], object]
+Cut = tuple[str, tuple[int, ...]]  # the pattern by which a tensor is cut, and its shape
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,18 +135,21 @@ class Workspace:
         """Copy and pickle as new memory."""
         return Workspace, (self.device,)
 
-    @contextmanager
-    def alone(self, name: str) -> Iterator[None]:
-        """Run steps of the schedule `name`; BackendError while another thread runs steps on the same memory."""
+    def alone(self, name: str) -> Workspace:
+        """Return the context of steps of schedule `name`; BackendError while another thread runs on the same memory."""
         if not self._lock.acquire(blocking=False):
             raise BackendError(
                 f"{name}: another thread runs a program of this executor; programs that one executor bound, and a "
                 f"model, are for one thread at a time: bind with an executor for each thread"
             )
-        try:
-            yield
-        finally:
-            self._lock.release()
+        return self
+
+    def __enter__(self) -> None:
+        """Nothing: `alone` has the lock."""
+
+    def __exit__(self, *_: object) -> None:
+        """Let others run."""
+        self._lock.release()
 
     def begin(self) -> None:
         """Plan the next step, which may use all of the memory."""
@@ -293,6 +297,14 @@ class Planner(ABC):
 
         Raises ShapeError for another shape, DtypeError for complex values.
         """
+
+    @abstractmethod
+    def exit(self, schedule: Schedule, memory: torch.Tensor, cut: Cut) -> Callable[[], torch.Tensor]:
+        """Return a function that makes a whole tensor of the memory of a buffer."""
+
+    @abstractmethod
+    def entry(self, schedule: Schedule, name: str, memory: torch.Tensor, cut: Cut) -> Callable[[torch.Tensor], object]:
+        """Return a function that cuts a whole tensor into the memory of a buffer."""
 
     def together(self, mesh: Mesh, held: torch.Tensor) -> torch.Tensor:
         """Return the values [rows, cols, ...] of all cores, from the share that this executor holds."""

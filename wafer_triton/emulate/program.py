@@ -7,19 +7,21 @@ the tiles of its cores after each: `for state in program.rounds(): state["a"].co
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from threading import Lock
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 
 from wafer_triton.cost.price import Prediction, price
-from wafer_triton.device.layout import check_cut, sharding
-from wafer_triton.emulate.parts import Launch, Memory, Planner, Step, Tables, Workspace
+from wafer_triton.device.layout import check_cut
+from wafer_triton.device.mesh import Mesh
+from wafer_triton.emulate.parts import Cut, Launch, Memory, Planner, Step, Tables, Workspace
 from wafer_triton.errors import BackendError, MeshError, ScheduleError, ShapeError, shown
+from wafer_triton.local import find
 from wafer_triton.schedule.rounds import Buffer, Round
 from wafer_triton.schedule.schedule import Schedule
 
@@ -39,6 +41,7 @@ class Program:
     tables: Tables | None = None
     stream: torch.cuda.Stream | None = None  # of a borrowed program on a GPU: the stream of all its calls
     steps: list[Step] = field(init=False)
+    _doors: dict[tuple[str, Cut, bool], Callable[..., Any]] = field(init=False, default_factory=dict)
     _stale: frozenset[str] = field(init=False, default=frozenset())  # inputs that rounds have overwritten
     _shown: State | None = field(init=False, default=None)  # the state after the last round, until the program goes on
 
@@ -122,10 +125,19 @@ class Program:
         return self.executor.capture(self.execute)
 
     def refill(self) -> None:
-        """Make all buffers but those given at the start as in fresh memory."""
-        for name, buffer in self.schedule.buffers.items():
-            if not buffer.given:
-                self.memory[name].fill_(self.executor.unwritten)
+        """Make all buffers but those given at the start as in fresh memory, as far as a run can tell."""
+        for memory in self._left:
+            memory.fill_(self.executor.unwritten)
+
+    @cached_property
+    def _left(self) -> list[torch.Tensor]:
+        """Memory that is not given, and of which rounds may leave a value of the last run, or read it."""
+        buffers, first = self.schedule.buffers, dict[str, bool]()
+        for one in self.schedule.rounds.distinct():
+            for name in one.round.touched - first.keys():
+                first[name] = _fills(one.round, buffers[name], self.schedule.mesh)
+        kept = (name for name, buffer in buffers.items() if not buffer.given)
+        return [self.memory[name] for name in kept if self.executor.unwritten != 0 or not first.get(name)]
 
     def give_back(self) -> None:
         """Put a program that was borrowed into the pool."""
@@ -180,17 +192,46 @@ class Program:
 
         Of tiles that are repeated one copy is made.
         """
-        self.executor.check()
         self._buffer(name)
-        mesh = self.schedule.mesh
         check_cut(pattern, shape)
-        return sharding(pattern, shape, mesh.shape).join(self.executor.together(mesh, self.memory[name]))
+        return self.leave(name, (pattern, shape))
+
+    def enter(self, name: str, cut: Cut, tensor: torch.Tensor) -> None:
+        """Cut a whole tensor into the memory of a buffer, rounded to its dtype; see `layout.scatter`."""
+        door = self._doors.get((name, cut, True))
+        if door is None:
+            door = self.executor.entry(self.schedule, name, self.memory[name], cut)
+            self._doors[name, cut, True] = door
+        door(tensor)
+
+    def leave(self, name: str, cut: Cut) -> torch.Tensor:
+        """Return what `gather` does."""
+        self.executor.check()
+        door = self._doors.get((name, cut, False))
+        if door is None:
+            door = self._doors[name, cut, False] = self.executor.exit(self.schedule, self.memory[name], cut)
+        found: torch.Tensor = door()
+        return found
 
     def _buffer(self, name: str) -> Buffer:
         of = self.schedule
         if not isinstance(name, str) or name not in of.buffers:
             raise ShapeError(f"{of.name}: no buffer {shown(name)}; it has {', '.join(of.buffers)}")
         return of.buffers[name]
+
+
+def _fills(round_: Round, buffer: Buffer, mesh: Mesh) -> bool:
+    """Return whether a round writes all of a buffer of every core, and reads nothing of what was there."""
+    name, came = buffer.name, [one.moves.ends(mesh)[1] for one in round_.exchanges if one.dst.buffer == buffer.name]
+    if buffer.slots > 1 or any(one.src.buffer == name for one in round_.exchanges):
+        return False
+    if came:
+        return sum(map(len, came)) == mesh.cores  # a core receives one tile a round in a slot
+    op = next(op for op in round_.locals if any(slot.buffer == name for slot in (*op.outs, *op.ins)))
+    whole = (
+        op.where is None and not find(op.op).updates(op.params) and op.params.get("size", buffer.numel) == buffer.numel
+    )
+    return whole and all(slot.buffer != name for slot in op.ins)
 
 
 Key = tuple[Planner, Schedule, torch.cuda.Stream | None]

@@ -14,13 +14,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.parts import Memory, Products, Reduction, Segment, Step, TileMap
 from wafer_triton.emulate.torch_local import Form, form
 from wafer_triton.local import LocalOp, find
-from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Slot
+from wafer_triton.schedule.rounds import Exchange, Index, Local, Slot
 
-Select: TypeAlias = "slice | torch.Tensor"
 Params = Mapping[str, Any]
 Tensors: TypeAlias = "list[torch.Tensor]"
 
@@ -37,30 +37,21 @@ class TorchExecutor(Executor):
         super().__init__(device, exchange=exchange, poison=poison)
 
     def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> list[Step]:
-        grids = [self._grid(memory, exchange, src) for exchange in exchanges]
-        rest = [exchange for exchange, step in zip(exchanges, grids, strict=True) if step is None]
-        return [step for step in grids if step is not None] + ([self.indexed(memory, rest, src)] if rest else [])
-
-    def indexed(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> Step:
-        """Return the step of any exchanges from one slot to one: a gather of the tiles, then a scatter."""
-        senders, receivers = map(memory.index, self._ends(memory, exchanges, src))
-        source, target = memory.rows(src.slot), memory.rows(exchanges[0].dst)
-        return lambda: target.index_copy_(0, receivers[0], source.index_select(0, senders[0]))
-
-    def _grid(self, memory: Memory, exchange: Exchange, src: TileMap) -> Step | None:
-        """Return the step of an exchange whose receivers are a grid of cores."""
-        if src.base is not None or src.slot.buffer != exchange.src.buffer:
-            return None
-        views = self._views(memory, exchange, exchange.dst)
-        if views is None:
-            return None
-        target, source, send = views
-        if send is None:
-            return partial(target.copy_, source)
-        axis = 1 if exchange.axis == "x" else 0
-        if target.is_contiguous() and src.slot.buffer != exchange.dst.buffer:
-            return partial(torch.index_select, source, axis, send, out=target)
-        return lambda: target.copy_(source.index_select(axis, send))
+        dst, flat = exchanges[0].dst, memory.rows(src.slot)
+        homes, receivers = _ends(memory, exchanges, src)
+        if not receivers.size and memory.tables is None:
+            return []
+        box = None if memory.tables is not None else _box(receivers, memory.mesh)
+        into = None if box is None else _view(memory, dst, box)
+        if into is not None and (tiles := _view(memory, src.slot, homes.reshape(into.shape[:2]))) is not None:
+            return [partial(into.copy_, tiles)]
+        send = self._rows(memory, src.slot, homes)
+        if into is None:
+            recv, target = self._rows(memory, dst, receivers), memory.rows(dst)
+            return [lambda: target.index_copy_(0, recv[0], flat.index_select(0, send[0]))]
+        if into.is_contiguous() and src.slot.buffer != dst.buffer:
+            return [partial(torch.index_select, flat, 0, send[0], out=into.view(-1, flat.shape[1]))]
+        return [lambda: into.copy_(flat.index_select(0, send[0]).view(into.shape))]
 
     def segment(self, memory: Memory, segment: Segment, ins: tuple[TileMap, ...] = ()) -> list[Step] | None:
         if isinstance(segment, Reduction):
@@ -104,40 +95,47 @@ class TorchExecutor(Executor):
         return [*steps, lambda: out.index_copy_(0, home, total.to(out.dtype))]
 
     def _message(self, memory: Memory, exchange: Exchange, op: str) -> Step | None:
-        """Return a step that combines messages where they arrive; None unless on a grid, or whole rows or columns."""
-        combine, views = COMBINE[op], self._views(memory, exchange, exchange.src)
-        if views is not None and views[2] is None:
-            return partial(combine, views[0], views[1], out=views[0])
-        if exchange.lines is not None or exchange.recv.ndim > 1 or not exchange.src.is_fixed:
+        """Return a step that combines messages where they arrive; None unless views or whole lines have the tiles."""
+        combine, moves = COMBINE[op], exchange.moves
+        homes, receivers = _ends(memory, [exchange], TileMap(exchange.src))
+        box = _box(receivers, memory.mesh)
+        into = None if box is None else _view(memory, exchange.src, box)
+        if into is not None and (tiles := _view(memory, exchange.src, homes.reshape(into.shape[:2]))) is not None:
+            return partial(combine, into, tiles, out=into)
+        if moves.lines is not None or not exchange.src.is_fixed:
             return None
-        tiles, dim = _tiles(memory, exchange.src), int(exchange.axis == "x")
-        send, recv = (torch.from_numpy(np.array(index)).to(self.device) for index in (exchange.send, exchange.recv))
+        tiles, dim = _tiles(memory, exchange.src), int(moves.axis == "x")
+        send, recv = (torch.from_numpy(np.array(index)).to(self.device) for index in (moves.send, moves.recv))
         if op == "add" and tiles.dtype == torch.float32:
             return lambda: tiles.index_add_(dim, recv, tiles.index_select(dim, send))
         ends = recv, send
         return lambda: tiles.index_copy_(dim, recv, combine(*(tiles.index_select(dim, end) for end in ends)))
 
     def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> list[Step]:
-        definition, area = find(op.op), _area(op.where)
+        definition = find(op.op)
         cores = np.arange(memory.mesh.cores) if op.where is None else op.where.flat(memory.mesh)
         # with tables, slots differ from schedule to schedule
-        grid = area is not None and memory.tables is None and all(out.is_fixed for out in op.outs)
+        box = None if memory.tables is not None else _box(cores, memory.mesh)
+        if box is not None and any(_view(memory, out, box) is None for out in op.outs):
+            box = None
         before, after = list[Step](), list[Step]()
         memory.workspace.begin()
 
         def tiles(each: TileMap, out: bool = False) -> torch.Tensor:
             """Return the tiles of a map where they lie, or a copy that is gathered before, and put back `after`."""
-            if area is not None and grid and (view := _view(memory, each)) is not None:
-                return view[area]
-            index, flat = self._rows(memory, each.slot, each.homes(memory.mesh)[cores]), memory.rows(each.slot)
-            held, hold = memory.index(index), memory.workspace.take(len(cores) * flat.shape[1], flat.dtype)
+            homes, flat = each.homes(memory.mesh)[cores], memory.rows(each.slot)
+            if box is not None and (view := _view(memory, each.slot, homes.reshape(box.shape))) is not None:
+                return view
+            held, hold = (
+                self._rows(memory, each.slot, homes),
+                memory.workspace.take(homes.size * flat.shape[1], flat.dtype),
+            )
             hold = hold.view(len(cores), -1)
             if not out or _keeps(definition, op.params, flat.shape[1]):
                 before.append(lambda: torch.index_select(flat, 0, held[0], out=hold))
             if out:
                 after.append(lambda: flat.index_copy_(0, held[0], hold))
-            shape = _tiles(memory, op.outs[0])[area].shape[:2] if area is not None and grid else hold.shape[:1]
-            return hold.view(*shape, -1)
+            return hold if box is None else hold.view(*box.shape, -1)
 
         outs, reads = [tiles(TileMap(out), out=True) for out in op.outs], [tiles(each) for each in ins]
         return [*before, *self._direct(memory, definition, op.params, outs, reads), *after]
@@ -166,30 +164,23 @@ class TorchExecutor(Executor):
             steps += [partial(end.copy_, fp32) for fp32, end in pairs[: len(outs)] if fp32 is not end]
         return steps
 
-    def _views(
-        self, memory: Memory, exchange: Exchange, to: Slot
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None:
-        """Return the tiles of receivers and of senders and, if the latter are not a grid, their indices among these."""
-        if not exchange.src.is_fixed or not to.is_fixed or exchange.recv.ndim > 1:
-            return None
-        lines, recv, send = (_select(index, self.device) for index in (exchange.lines, exchange.recv, exchange.send))
-        if not isinstance(lines, slice) or not isinstance(recv, slice):
-            return None
-        at = slice(None) if isinstance(send, torch.Tensor) else send
-        x = exchange.axis == "x"
-        ends = ((_tiles(memory, to), recv), (_tiles(memory, exchange.src), at))
-        target, source = (tiles[(lines, place) if x else (place, lines)] for tiles, place in ends)
-        return target, source, send if isinstance(send, torch.Tensor) else None
+    def _rows(self, memory: Memory, slot: Slot, cores: Index) -> list[torch.Tensor]:
+        """Return the rows of `memory.rows(slot)` that hold the tiles of some cores, see `Memory.index`."""
+        return memory.index(torch.from_numpy(memory.numbers(slot, cores)).to(self.device))
 
-    def _ends(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> tuple[torch.Tensor, torch.Tensor]:
-        """Row numbers of the tiles that are sent and of their targets."""
-        pairs = (exchange.moves.ends(memory.mesh) for exchange in exchanges)
-        senders, receivers = map(np.concatenate, zip(*pairs, strict=True))
-        homes, dst = src.homes(memory.mesh)[senders], exchanges[0].dst
-        return self._rows(memory, src.slot, homes), self._rows(memory, dst, receivers)
 
-    def _rows(self, memory: Memory, slot: Slot, cores: Index) -> torch.Tensor:
-        return torch.from_numpy(memory.numbers(slot, cores)).to(self.device)
+def _ends(memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> tuple[Index, Index]:
+    """Return the core that holds each tile which is sent, and its receivers, ascending."""
+    senders, receivers = map(np.concatenate, zip(*(one.moves.ends(memory.mesh) for one in exchanges), strict=True))
+    order = receivers.argsort()
+    return src.homes(memory.mesh)[senders[order]], receivers[order]
+
+
+def _box(cores: Index, mesh: Mesh) -> Index | None:
+    """Return ascending cores as [rows, cols] where they are some rows with some columns; None where they are paired."""
+    rows = 1 + np.count_nonzero(np.diff(cores // mesh.shape[1]))
+    box = cores.reshape(rows, -1) if len(cores) % rows == 0 else None
+    return None if box is None or (box - box[:, :1] != box[0] - box[0, 0]).any() else box
 
 
 def _tiles(memory: Memory, slot: Slot) -> torch.Tensor:
@@ -201,18 +192,18 @@ def _tiles(memory: Memory, slot: Slot) -> torch.Tensor:
     return tensor[..., slot.index * numel : (slot.index + 1) * numel]
 
 
-def _view(memory: Memory, each: TileMap) -> torch.Tensor | None:
-    """Return the tiles that cores read, [rows, cols, numel], without a copy; None if strides cannot express the map."""
-    if not each.slot.is_fixed:
+def _view(memory: Memory, slot: Slot, cores: Index) -> torch.Tensor | None:
+    """Return the tiles of `cores` [rows, cols] without a copy; None if slots differ, or no strides express them."""
+    if not slot.is_fixed:
         return None
-    tiles = _tiles(memory, each.slot)
-    if each.base is None:
-        return tiles
-    base = each.base.reshape(memory.mesh.shape)
-    first, (rows, cols), core = int(base[0, 0]), base.shape, tiles.stride(1)
-    down, right = (int(along[1]) - first if len(along) > 1 else 0 for along in (base[:, 0], base[0]))
-    if min(first, down, right) < 0 or (base != first + down * np.arange(rows)[:, None] + right * np.arange(cols)).any():
+    tiles, (rows, cols), first = _tiles(memory, slot), cores.shape, int(cores[0, 0])
+    down, right = (int(along[1]) - first if len(along) > 1 else 0 for along in (cores[:, 0], cores[0]))
+    if (
+        min(first, down, right) < 0
+        or (cores != first + down * np.arange(rows)[:, None] + right * np.arange(cols)).any()
+    ):
         return None
+    core = tiles.stride(1)
     start = tiles.storage_offset() + first * core
     return tiles.as_strided((rows, cols, tiles.shape[-1]), (down * core, right * core, 1), start)
 
@@ -234,23 +225,3 @@ def _parts(operands: Tensors) -> list[Tensors]:
     most = max(operand.numel() for operand in operands)
     size = max(1, rows * CACHED // max(most, 1))
     return [[operand[start : start + size] for operand in operands] for start in range(0, rows, size)]
-
-
-def _select(index: Index | None, device: str) -> Select:
-    """Return a slice for an arithmetic progression, which costs no gather; else a tensor of indices."""
-    if index is None:
-        return slice(None)
-    if (index == index[0]).all():  # one position, or one that multicasts: copies broadcast it
-        return slice(int(index[0]), int(index[0]) + 1)
-    steps = np.diff(index)
-    if (steps == steps[0]).all() and steps[0] > 0:
-        return slice(int(index[0]), int(index[-1]) + 1, int(steps[0]))
-    return torch.from_numpy(index.copy()).to(device)  # schedules share index arrays, which are not to be written
-
-
-def _area(where: Cores | None) -> tuple[slice, slice] | None:
-    """Row and column slices of the cores, if they form a regular grid."""
-    if where is None:
-        return slice(None), slice(None)
-    rows, cols = _select(where.rows, "cpu"), _select(where.cols, "cpu")
-    return (rows, cols) if isinstance(rows, slice) and isinstance(cols, slice) and not where.paired else None

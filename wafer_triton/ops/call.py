@@ -191,12 +191,12 @@ def _run(
     for (name, _), operand in zip(operation.inputs, operands, strict=True):
         runner.agree(name, operand.tiles if isinstance(operand, MeshTensor) else operand)
     for name, (values, pattern) in operation.constants.items():
-        runner.enter(program.schedule, name, program.memory[name], torch.from_numpy(values), pattern)
+        program.enter(name, (pattern, values.shape), torch.from_numpy(values))
     for (name, pattern), operand in zip(operation.inputs, operands, strict=True):
         if isinstance(operand, MeshTensor) or not pattern:
             program.write(name, operand.tiles if isinstance(operand, MeshTensor) else operand)
         else:
-            runner.enter(program.schedule, name, program.memory[name], operand, pattern)
+            program.enter(name, (pattern, operand.shape), operand)
     program.captured()
     result = take(program)
     program.give_back()
@@ -212,7 +212,7 @@ def _whole(operation: Recipe) -> Callable[[Program], Tensor]:
     name, pattern, shape = operation.output
     if not pattern:
         return lambda program: program.read(name).reshape(shape)
-    return lambda program: program.gather(name, pattern, shape)
+    return lambda program: program.leave(name, (pattern, shape))
 
 
 # A torch operator takes text, not a Mesh; torch.compile can trace how `_text` builds it.
@@ -273,20 +273,21 @@ def call(name: str, operands: tuple[Operand, ...], how: How, record: bool, **opt
         raise BackendError(f"{name}: record = {shown(record)} must be true or false")
     mesh = as_mesh(first.mesh if "mesh" not in how and isinstance(first, MeshTensor) else how.get("mesh"))
     tensors = [operand.tiles if isinstance(operand, MeshTensor) else operand for operand in operands]
-    _agree(name, tensors)
+    dtype = _agree(name, tensors)
     chosen = tuple((key, _option(name, key, value)) for key, value in options.items())
     own = how.get("executor")
-    if not isinstance(own, Executor | None):
+    if own is not None and not isinstance(own, Executor):
         raise BackendError(f"{name}: executor = {shown(own)} is none; give a result of wafer_triton.executor")
     if own is not None and (both := [key for key in ("backend", "exchange") if key in how]):
         raise BackendError(f"{name}: executor and {both[0]} are given, and an executor has its own; give one of them")
-    plain = own is None and not record and not any(isinstance(operand, MeshTensor) for operand in operands)
-    if plain and not (eager() and all(type(tensor) in (Tensor, Parameter) for tensor in tensors)):
+    cut = any(isinstance(operand, MeshTensor) for operand in operands)
+    if own is not None or record or cut:
+        check_eager(name)
+    elif not (eager() and all(type(tensor) in (Tensor, Parameter) for tensor in tensors)):
         return torch.ops.wafer_triton.apply(name, tensors, _text(mesh, chosen), backend or "", exchange)
-    check_eager(name)
-    shapes = tuple(tuple(operand.shape) for operand in operands)
-    operation = recipe(name, mesh, dtype_name(tensors[0].dtype), shapes, chosen)
-    _cut_alike(operation, operands)
+    operation = recipe(name, mesh, dtype, tuple(tuple(operand.shape) for operand in operands), chosen)
+    if cut:
+        _cut_alike(operation, operands)
     runner = shared_executor(backend, exchange, str(tensors[0].device)) if own is None else own
     take: Callable[[Program], Any] = _tiles(operation) if isinstance(first, MeshTensor) else _whole(operation)
     value, program = _run(operation, operands, runner, take)
@@ -308,16 +309,18 @@ def _option(name: str, key: str, value: Any) -> Any:
     raise ArgumentError(f"{name}: {key} is of type {type(value).__name__}; give a str")
 
 
-def _agree(name: str, tensors: list[Tensor]) -> None:
-    for tensor in tensors:
-        dtype_name(tensor.dtype)
+def _agree(name: str, tensors: list[Tensor]) -> str:
+    """Return the one dtype of tensors on one device."""
+    dtype = dtype_name(tensors[0].dtype)
+    for tensor in tensors[1:]:
         if tensor.dtype != tensors[0].dtype:
-            mixed = f"{dtype_name(tensors[0].dtype)} and {dtype_name(tensor.dtype)}"
+            mixed = f"{dtype} and {dtype_name(tensor.dtype)}"
             raise DtypeError(f"{name}: operands mix {mixed}; convert them to one dtype")
         if tensor.device != tensors[0].device:
             raise DtypeError(
                 f"{name}: operands lie on {tensors[0].device} and {tensor.device}; move them to one device"
             )
+    return dtype
 
 
 def _cut_alike(operation: Recipe, operands: tuple[Operand, ...]) -> None:

@@ -10,7 +10,7 @@ The operations and their order are as in one process, and so are the bits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import groupby
@@ -20,10 +20,10 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from wafer_triton.device.layout import scatter
+from wafer_triton.device.layout import scatter, sharding
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.executor import Executor, whole
-from wafer_triton.emulate.parts import Launch, Memory, Products, Segment, Step, TileMap, together
+from wafer_triton.emulate.parts import Cut, Launch, Memory, Products, Segment, Step, TileMap, together
 from wafer_triton.emulate.ranks.group import OPERAND, agree, blaming, digest
 from wafer_triton.emulate.ranks.shards import Shard, partition
 from wafer_triton.emulate.ranks.transfers import SendRecv, Transfer, route
@@ -97,8 +97,15 @@ class DistributedExecutor(Executor):
             return whole(here, buffer, given)
         return whole(schedule, buffer, given)[self.rectangle(schedule.mesh)]
 
-    def enter(self, schedule: Schedule, name: str, memory: torch.Tensor, tensor: torch.Tensor, pattern: str) -> None:
-        memory.copy_(self.part(schedule, schedule.buffers[name], scatter(tensor, schedule.mesh, pattern).tiles))
+    def entry(self, schedule: Schedule, name: str, memory: torch.Tensor, cut: Cut) -> Callable[[torch.Tensor], object]:
+        def fill(tensor: torch.Tensor) -> None:
+            memory.copy_(self.part(schedule, schedule.buffers[name], scatter(tensor, schedule.mesh, cut[0]).tiles))
+
+        return fill
+
+    def exit(self, schedule: Schedule, memory: torch.Tensor, cut: Cut) -> Callable[[], torch.Tensor]:
+        made = sharding(*cut, schedule.mesh.shape)
+        return lambda: made.exit(self.together(schedule.mesh, memory))()
 
     def rectangle(self, mesh: Mesh) -> tuple[slice, slice]:
         return self.shard(mesh).rectangle
