@@ -50,11 +50,12 @@ FAULTS = {
         "tests/schedule/test_reduce.py",
     ),
     "plan": Fault(  # made for one dtype, and taken for all
-        "wafer_triton/ops/call.py", "dtype_name(tensors[0].dtype), shapes", '"fp32", shapes',
+        "wafer_triton/ops/call.py", "recipe(name, mesh, dtype, tuple(", 'recipe(name, mesh, "fp32", tuple(',
         "tests/emulate/test_pool.py",
     ),
     "pool": Fault(  # which keeps old values
-        "wafer_triton/emulate/program.py", "if not buffer.given:", 'if buffer.role == "output":',
+        "wafer_triton/emulate/program.py", "in buffers.items() if not buffer.given)",
+        'in buffers.items() if buffer.role == "output")',
         "tests/emulate/test_pool.py",
     ),
     "fold": Fault(
@@ -62,8 +63,8 @@ FAULTS = {
         "tests/emulate/test_fold.py",
     ),
     "count": Fault(
-        "wafer_triton/count/spans.py", "np.maximum.at(high, number[sender], end)",
-        "np.minimum.at(high, number[sender], end)", "tests/count",
+        "wafer_triton/count/spans.py", "for farthest in (np.minimum, np.maximum))",
+        "for farthest in (np.minimum, np.minimum))", "tests/count",
     ),
     "cost": Fault(
         "wafer_triton/cost/price.py", "exposed = max(0.0, transfer - compute) if phase.overlaps else transfer",
