@@ -49,7 +49,7 @@ def test_each_letter_can_be_lost():
 
 
 def test_command_line(capsys):
-    assert main(["check", "--model", "smollm2-135m", "--mesh", "16", "--prompt", "16", "--json"]) == 0
+    assert main(["check", "--model", "smollm2-135m", "--mesh", "16", "--tokens", "16", "--json"]) == 0
     out, err = capsys.readouterr()
     found = json.loads(out.splitlines()[-1])["operations"]
     assert {one["phase"] for one in found} == {"embedding", "decode", "head", "prefill"} and "gate and up" in err
@@ -60,7 +60,7 @@ def test_command_line(capsys):
     [
         (["--model", "smollm3-135m"], "nearest: smollm2-135m"),
         (["--model", "smollm2-135m", "--mesh", "751"], "leaves device wse2"),
-        (["--model", "smollm2-135m", "--context", "0"], "'0' is not a whole number"),
+        (["--model", "smollm2-135m", "--context", "0"], "context = 0 must be a whole number"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(argv, message, capsys):

@@ -19,7 +19,9 @@ def options(of=None):
         for family, (_, commands) in app.FAMILIES.items():
             for name in commands:
                 words = [family] if name == family else [family, name]
-                known[" ".join(words)] = {flag for held in _leaf(whole, words) for flag in held.names}
+                known[" ".join(words)] = {
+                    flag for held in _leaf(whole, words) for flag in held.names if flag.startswith("--")
+                }
     return known
 
 

@@ -44,6 +44,14 @@ FAMILIES: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         "list the presets of devices, or show one: every number and constant with its source, and its followers",
         {"devices": ("wafer_triton.cli.devices:devices", "")},
     ),
+    "check": (
+        "judge every operation of a decoder layer on a device, or a schedule of your own",
+        {"check": ("wafer_triton.cli.compare:check", "")},
+    ),
+    "cap": (
+        "compare cost, accuracy and performance of runs of `generate --json`, in predicted wafer time",
+        {"cap": ("wafer_triton.cli.cap:cap", "")},
+    ),
     "plan-training": (
         "plan the training of a workload on wafers of dies, with every baseline beside it, in predicted wafer time",
         {"plan-training": ("wafer_triton.cli.train:plan_training", "")},
@@ -105,6 +113,13 @@ WORDS: Mapping[str, tuple[Any, str]] = {
     "set": (list[str], "NAME=VALUE, another option of KIND; repeatable"),
     "show": (str, "column that is shown and drawn (default: tokens_per_second)"),
     "out": (list[Path], "write the answer to a file, whose ending says how: .csv, .png, .svg or .pdf; repeatable"),
+    "schedule": (
+        str,
+        "FILE.py:FUNCTION, a function that returns a Schedule, a Recipe or a pair (Schedule, Intent)",
+    ),
+    "runs": (Path, "the output of `generate --json`"),
+    "accuracy": (list[float], "of a run; once for each, in order"),
+    "watts": (float, "power of the device (default: its own)"),
     "name": (str, "a preset, a .toml or .json file, either with numbers: wse2,sram_kib=96"),
     "workload": (
         str,
@@ -192,7 +207,8 @@ def run(words: Sequence[str]) -> int:
     """Run the words of a command line, the first of them of `FAMILIES`; UsageError where they do not form a command."""
     from cyclopts.exceptions import CycloptsError, UnknownCommandError
 
-    typed = " ".join(takewhile(lambda word: not word.startswith("-"), words))
+    leaf = words[: 1 if set(FAMILIES[words[0]][1]) == {words[0]} else 2]
+    typed = " ".join(takewhile(lambda word: not word.startswith("-"), leaf))
     _check_gone(typed, words)
     try:
         done = app()(list(words))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from wafer_triton.cli.options import Command, number, option, path, tell
+from wafer_triton.cli.app import made
+from wafer_triton.cli.options import tell
 from wafer_triton.errors import ConfigError
 from wafer_triton.text.files import read_record
 from wafer_triton.text.quantity import unit
@@ -18,18 +19,22 @@ OWN = {"accuracy": unit("")}
 AXES = ("performance", "cost", "accuracy")
 
 
-def cap(args: argparse.Namespace) -> int:
-    """compare cost, accuracy and performance of runs of `generate --json`, in predicted wafer time"""
+def _cap(*runs: Path, accuracy: Sequence[float] = (), watts: float | None = None, json: bool = False) -> int:
     from wafer_triton.cost.cap import Cap
     from wafer_triton.cost.price import Prediction
     from wafer_triton.text.quantity import PREDICTED, Legend
     from wafer_triton.text.table import Table
 
-    accuracies = args.accuracy or []
-    if accuracies and len(accuracies) != len(args.runs):
-        raise ConfigError(f"{len(accuracies)} times --accuracy for {len(args.runs)} runs; give one for each, in order")
-    rows = [_row(run, args) for run in args.runs]
-    for row, value in zip(rows, accuracies, strict=False):
+    if not runs:
+        raise ConfigError("give the files of runs, each with the output of `generate --json`")
+    if accuracy and len(accuracy) != len(runs):
+        raise ConfigError(f"{len(accuracy)} times --accuracy for {len(runs)} runs; give one for each, in order")
+    if wrong := [value for value in accuracy if not math.isfinite(value)]:
+        raise ConfigError(f"--accuracy {wrong[0]} is not a finite number")
+    if watts is not None and not 0 < watts < math.inf:
+        raise ConfigError(f"--watts {watts} is not a positive number")
+    rows = [_row(run, watts) for run in runs]
+    for row, value in zip(rows, accuracy, strict=False):
         row["accuracy"] = value
     present = [name for name in rows[0] if any(row.get(name) is not None for row in rows)]
     shown = [{name: row.get(name) for name in present} for row in rows]
@@ -41,18 +46,18 @@ def cap(args: argparse.Namespace) -> int:
             (row["run"], *(f"{axis:.2f}" for axis in axes.values())) for row, axes in zip(rows, scaled, strict=True)
         ]
         texts += ["", Table.rows(head, lines, title="scaled from 0, the worst of these runs, to 1, the best")]
-    return tell(args.json, {"runs": rows, "scaled": scaled}, *texts)
+    return tell(json, {"runs": rows, "scaled": scaled}, *texts)
 
 
-def _row(run: Path, args: argparse.Namespace) -> dict[str, Any]:
+def _row(run: Path, watts: float | None) -> dict[str, Any]:
     """Return one run's measures in decode."""
     record = _read(run)
     measures, predicted = record["cap"]["decode"], record["predicted"]["decode"]
     row: dict[str, Any] = {"run": run.stem, "device": record["device"]}
     row |= {name: measures.get(name) for name in SHOWN}
     row["joules_per_token"] = predicted.get("joules_per_token")
-    if args.watts is not None:
-        row["joules_per_token"] = args.watts / measures["tokens_per_second"]
+    if watts is not None:
+        row["joules_per_token"] = watts / measures["tokens_per_second"]
     return row
 
 
@@ -106,25 +111,4 @@ def _scaled(rows: list[dict[str, Any]]) -> list[dict[str, float]]:
     return scaled
 
 
-def positive(text: str) -> float:
-    """Return the type of an option that takes a positive number."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a positive number")
-    return number
-
-
-COMMANDS = (
-    Command(
-        "cap",
-        cap,
-        (
-            option("runs", type=path, nargs="+", metavar="RUN.json", help="the output of `generate --json`"),
-            option("--accuracy", type=number, action="append", metavar="A", help="of a run; once for each, in order"),
-            option("--watts", type=positive, metavar="W", help="power of the device (default: its own)"),
-        ),
-    ),
-)
+cap = made(_cap, _cap)

@@ -18,7 +18,6 @@ from wafer_triton.cli import (
     bench,
     border,
     calibrate,
-    cap,
     compare,
     draw,
     generate,
@@ -35,7 +34,6 @@ COMMANDS = tuple(
             compare,
             bench,
             draw,
-            cap,
             serve,
             calibrate,
         )

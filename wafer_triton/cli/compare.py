@@ -6,23 +6,19 @@ import argparse
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from wafer_triton.cli.app import made
 from wafer_triton.cli.options import (
     DEVICE,
-    HEADS,
     MESH,
-    NAMED,
-    OF_WEIGHTS,
-    SIZES,
     STORED,
     Command,
-    count,
     option,
     size,
     tell,
 )
 from wafer_triton.count.verdict import PLMR
 from wafer_triton.device import dtype as dtypes
-from wafer_triton.errors import ConfigError
+from wafer_triton.errors import ConfigError, check_counts
 from wafer_triton.text.table import Table
 
 if TYPE_CHECKING:
@@ -78,21 +74,34 @@ def _tell_rows(args: argparse.Namespace, about: dict[str, Any], rows: list[Algor
     return tell(args.json, about | {"rows": table}, table, *notes)
 
 
-def check(args: argparse.Namespace) -> int:
-    """judge every operation of a decoder layer on a device, or a schedule of your own"""
-    model = {"mesh": "16", "device": "wse2", "dtype": "fp16", "context": 512, "prompt": None, "head_groups": None}
-    given = [name for name in model if getattr(args, name) is not None]
-    if (args.model is None) == (args.schedule is None):
+def _check(
+    schedule: str | None = None, /, *, model: str | None = None, mesh: str | None = None, device: str | None = None,
+    dtype: str | None = None, context: int | None = None, tokens: int | None = None, head_groups: int | None = None,
+    json: bool = False,
+) -> int:  # fmt: skip
+    if (model is None) == (schedule is None):
         raise ConfigError("give one of them: --model NAME|PATH for a decoder, or FILE.py:FUNCTION for your schedule")
-    if args.schedule is None:
-        return _check_model(args, argparse.Namespace(**model | {name: getattr(args, name) for name in given}))
+    asked = {
+        "mesh": mesh, "device": device, "dtype": dtype, "context": context, "tokens": tokens,
+        "head_groups": head_groups,
+    }  # fmt: skip
+    given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+    if model is not None:
+        return _check_model(model, json, **given)
+    assert schedule is not None
     if given:
-        flags = ", ".join(f"--{name}" for name in given)
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise ConfigError(f"{flags}: of --model alone; a schedule has a mesh, a device and dtypes of its own")
-    return _check_own(args)
+    return _check_own(schedule, json)
 
 
-def _check_model(args: argparse.Namespace, asked: argparse.Namespace) -> int:
+check = made(_check, _check)
+
+
+def _check_model(
+    model: str, json: bool, *, mesh: str = "16", device: str = "wse2", dtype: str = "fp16", context: int = 512,
+    tokens: int | None = None, head_groups: int | None = None,
+) -> int:  # fmt: skip
     from wafer_triton.compare.operations import decoder_layer
     from wafer_triton.cost.constants import constants
     from wafer_triton.cost.layers import decode_block
@@ -100,25 +109,26 @@ def _check_model(args: argparse.Namespace, asked: argparse.Namespace) -> int:
     from wafer_triton.draw.progress import Progress
     from wafer_triton.shape.read import shape_of
 
-    mesh = as_mesh(asked.mesh, asked.device)
-    shape = shape_of(args.model, asked.dtype if asked.dtype in dtypes.STORED else None)
-    block = decode_block(shape, mesh, asked.context, constants(mesh.device), head_groups=asked.head_groups)
-    if (tile := dtypes.tile_dtype(asked.dtype)) != block.dtype:
+    on = as_mesh(mesh, device)
+    shape = shape_of(model, dtype if dtype in dtypes.STORED else None)
+    (context,) = check_counts(context=context)
+    block = decode_block(shape, on, context, constants(on.device), head_groups=head_groups)
+    if (tile := dtypes.tile_dtype(dtype)) != block.dtype:
         block = replace(block, dtype=tile, accumulate="fp32")
-    tokens = -(-asked.prompt // mesh.square().shape[0]) if asked.prompt else 0
-    with Progress(brief=mesh.cores < MANY_CORES) as progress:
-        operations = decoder_layer(block, tokens, asked.head_groups, progress)
+    each = 0 if tokens is None else -(-check_counts(tokens=tokens)[0] // on.square().shape[0])
+    with Progress(brief=on.cores < MANY_CORES) as progress:
+        operations = decoder_layer(block, each, head_groups, progress)
     table = Table.of(operations)
-    answer = {"model": args.model, "mesh": str(mesh), "head_groups": block.head_groups, "operations": table}
-    return tell(args.json, answer, table, PLMR)
+    answer = {"model": model, "mesh": str(on), "head_groups": block.head_groups, "operations": table}
+    return tell(json, answer, table, PLMR)
 
 
-def _check_own(args: argparse.Namespace) -> int:
+def _check_own(reference: str, json: bool) -> int:
     from wafer_triton.cli.own import load
     from wafer_triton.compare.operations import operations
     from wafer_triton.verify.faults import check
 
-    own = load(args.schedule, drafts=True)
+    own = load(reference, drafts=True)
     judged, mesh = check(own.schedule, own.intent), own.schedule.mesh
     subject = f"{own.schedule.name} on mesh {mesh} of {mesh.device.name}"
     faults = len(judged.findings)
@@ -141,7 +151,7 @@ def _check_own(args: argparse.Namespace) -> int:
         "findings": [_plain(finding) for finding in judged.findings],
         "operations": counted,
     }
-    return tell(args.json, answer, *texts) or int(not judged.ok)
+    return tell(json, answer, *texts) or int(not judged.ok)
 
 
 def _plain(finding: Finding) -> dict[str, Any]:
@@ -193,19 +203,5 @@ COMMANDS = (
             Command(OWN, compare_own, (option("schedule", metavar=REFERENCE, help=RETURNS), VALUES)),
         ),
         otherwise=OWN,
-    ),
-    Command(
-        "check",
-        check,
-        (
-            option("schedule", nargs="?", metavar=REFERENCE, help=RETURNS),
-            option("--model", metavar="NAME|PATH|SIZES", help=SIZES),
-            option("--mesh", metavar="P|RxC", help="virtual cores (default: 16)"),
-            option("--device", metavar="NAME|FILE", help=f"{NAMED} (default: wse2)"),
-            HEADS,
-            option("--dtype", choices=tuple(dtypes.BYTES), help=OF_WEIGHTS),
-            option("--context", type=count, metavar="N", help="tokens in the cache (default: 512)"),
-            option("--prompt", type=count, metavar="N", help="judge prefill of N tokens as well"),
-        ),
     ),
 )

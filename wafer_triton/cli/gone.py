@@ -48,6 +48,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
         "estimate decode, estimate prefill, estimate request, estimate kv, plan",
         "a model's own program is priced; `reproduce` prices the one of the paper",
     ),
+    "--prompt": ("check", "`--tokens` judges prefill of a prompt"),
     "--rate": ("plan", "it was of `plan --slo`; `serve --rate` simulates requests at a rate"),
     "--round": ("draw gemm, draw gemv, draw all-reduce, draw schedule", "`show` has the tiles of every round"),
     "--routing": (

@@ -64,7 +64,7 @@ def option(*flags: str, **settings: Any) -> Option:
 
 
 WRITTEN = ("out", "trace", "write", "profile", "routing_out")  # options that name a file which is written
-READ = ("runs", "routing", "data", "requests")
+READ = ("data", "requests")
 CHECKPOINT_FILES = ("*.safetensors", "*.index.json", "*config.json", "tokenizer*")  # which reading a model may need
 
 
