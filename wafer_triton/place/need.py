@@ -32,7 +32,7 @@ def weights_of(block: Block, kind: str, phase: str) -> dict[str, Buffer]:
 @counted
 def decode_need(block: Block, kind: str) -> sram.Need:
     """Return the bytes of a block of a kind on a core in decode: resident buffers and the largest workspace."""
-    return _need(tuple(drafted(sub_layer, block, *args) for sub_layer, args in decode.sharing(block, kind)))
+    return sram.need(drafted(sub_layer, block, *args) for sub_layer, args in decode.sharing(block, kind))
 
 
 @counted
@@ -43,16 +43,13 @@ def prefill_need(block: Block, kind: str, tokens: int, past: int, keep: bool = F
     """
     sharing = prefill.sharing(block, kind, tokens, past)
     sub_layers = tuple(drafted(sub_layer, block, *args) for sub_layer, args in sharing)
-    needed = _need(sub_layers)
+    needed = sram.need(sub_layers)
     if not keep or kind != "attention":
         return needed
     fold = block.mesh.fold[0] * block.mesh.fold[1]
     kept = {name: sub_layers[0].buffers[name].bytes * fold for name in prefill.PAST}
     workspace = {name: size for name, size in needed.workspace.items() if name not in kept}
     return sram.Need(needed.resident | kept, workspace)
-
-
-_need = lru_cache(maxsize=64)(sram.need)  # of schedules that several blocks share
 
 
 def size_of(need: sram.Need) -> int:

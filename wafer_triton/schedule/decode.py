@@ -8,7 +8,6 @@ time.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 from wafer_triton.errors import MeshError, SramError
@@ -190,7 +189,6 @@ def sharing(block: Block, kind: str) -> SubLayers:
     }[kind]
 
 
-@lru_cache(maxsize=1024)
 def at_once(adds: SubLayer, block: Block) -> int:
     """Return the most tokens, of 32 halved repeatedly, that `embed` or `head` takes at once on the block's mesh."""
     return next(tokens for tokens in (32, 16, 8, 4, 2, 1) if tokens == 1 or _fits(adds, block, tokens))
@@ -225,7 +223,6 @@ def layer(block: Block, context: int, kind: str = "ffn") -> SubLayers:
     return ((project, ()), *appends, *attends, (output, ()), (FEED_FORWARD[kind], ()))
 
 
-@lru_cache(maxsize=1024)
 def head_block(block: Block) -> Block:
     """Return the block on the smallest whole multiple of its mesh that holds the LM head.
 

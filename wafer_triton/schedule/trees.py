@@ -144,7 +144,7 @@ def _links(axis: str, size: int, times: int) -> tuple[list[Way], list[Way]]:
     return up, [_way(axis, 1, [(start, start - 1)], size, times) for start in range(size - 1, 0, -1)]
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)  # a plan of Llama-3-8B takes 52, 77 MB
 def chains(axis: str, size: int, roots: bytes) -> Stages:
     """Return the stages of chains from both ends of every line to its root.
 
