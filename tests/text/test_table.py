@@ -66,6 +66,11 @@ def test_a_table_on_a_terminal_breaks_between_words(width):
     assert table.within(200) == str(table)
 
 
+def test_the_longest_texts_break():
+    upright = Table([{"communication cycles": "12 cycles", "beyond": "words " * 30}], upright=True)
+    assert upright.within(60).splitlines()[0] == "communication cycles  12 cycles"
+
+
 def test_a_table_of_many_columns_stands_upright():
     table = Table.of(compare_gemv(8, 64, 64, values=False), title="PLMR")
     shown = table.within(80)

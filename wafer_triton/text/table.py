@@ -165,9 +165,8 @@ def _laid(head: list[str], rows: list[list[str]], left: int, width: int | None =
         most, widths = widths, [_least(column, number < left) for number, column in enumerate(columns)]
         if sum(widths) > room:
             return None
-        for _ in range(room - sum(widths)):
-            number = max(range(len(head)), key=lambda at: most[at] - widths[at])
-            widths[number] += 1
+        for number in sorted(range(len(head)), key=lambda at: most[at] - widths[at]):  # the longest texts break
+            widths[number] += min(most[number] - widths[number], room - sum(widths))
     lines = [line for row in (head, *rows) for line in _lines(row, widths, left)]
     if not any(head):
         return lines[1:]
