@@ -71,10 +71,12 @@ class Peer:
         """Return a step that adds the messages of a tree where they arrive."""
         target, dim = memory[acc], 0 if exchange.axis == "y" else 1
         ways: dict[str, Step] = {}
-        if exchange.lines is None and exchange.recv.ndim == 1:
-            send, recv = (torch.from_numpy(np.array(at)).to(self.device) for at in (exchange.send, exchange.recv))
+        if exchange.moves.lines is None:
+            send, recv = (
+                torch.from_numpy(np.array(at)).to(self.device) for at in (exchange.moves.send, exchange.moves.recv)
+            )
             ways["index_add of lines"] = lambda: target.index_add_(dim, recv, target.index_select(dim, send))
-            spans = [_span(at) for at in (exchange.send, exchange.recv)]
+            spans = [_span(at) for at in (exchange.moves.send, exchange.moves.recv)]
             if None not in spans:
                 given, got = (target[span] if dim == 0 else target[:, span] for span in spans)
                 ways["add of slices"] = lambda: got.add_(given)
@@ -98,16 +100,16 @@ class Peer:
                 if word is None or size % word.itemsize == 0:
                     given, into = (tiles if word is None else tiles.view(word) for tiles in flat)
                     ways[name] = lambda given=given, into=into: torch.index_select(given, 0, rows, out=into)
-        if len(exchanges) == 1 and exchanges[0].lines is None and exchanges[0].recv.ndim == 1:
+        if len(exchanges) == 1 and exchanges[0].moves.lines is None:
             (one,) = exchanges
             dim = 0 if one.axis == "y" else 1
-            send, recv = (torch.from_numpy(np.array(at)).to(self.device) for at in (one.send, one.recv))
+            send, recv = (torch.from_numpy(np.array(at)).to(self.device) for at in (one.moves.send, one.moves.recv))
             ways["lines"] = lambda: target.index_copy_(dim, recv, source.index_select(dim, send))
             if len(recv) == schedule.mesh.shape[dim] and source is not target:
                 order = send[recv.argsort()]
                 ways["all lines"] = lambda: torch.index_select(source, dim, order, out=target)
-        whole = all(one.lines is None and one.recv.ndim == 1 for one in exchanges)
-        if whole and all(len(set(one.send.tolist())) == 1 for one in exchanges):
+        whole = all(one.moves.lines is None for one in exchanges)
+        if whole and all(len(set(one.moves.send.tolist())) == 1 for one in exchanges):
             pairs = [pair for one in exchanges for pair in _broadcast(one, source, target)]
             ways["broadcast"] = lambda: [into.copy_(given) for into, given in pairs]
         kind = ("move", exchanges[0].axis, len(exchanges), len(sent), source.shape, source.dtype, tuple(ways))
@@ -164,9 +166,9 @@ class BoundPeer:
 
 def _broadcast(one: Exchange, source: Tensor, target: Tensor) -> list[tuple[Tensor, Tensor]]:
     """Return runs of receivers on a mesh row or column, each with the tiles that it receives."""
-    dim, cuts = int(one.axis == "x"), np.flatnonzero(np.diff(one.recv) != 1) + 1
-    given = source.narrow(dim, int(one.send[0]), 1)
-    return [(target.narrow(dim, int(run[0]), len(run)), given) for run in np.split(one.recv, cuts)]
+    dim, cuts = int(one.axis == "x"), np.flatnonzero(np.diff(one.moves.recv) != 1) + 1
+    given = source.narrow(dim, int(one.moves.send[0]), 1)
+    return [(target.narrow(dim, int(run[0]), len(run)), given) for run in np.split(one.moves.recv, cuts)]
 
 
 def _span(at: Any) -> slice | None:

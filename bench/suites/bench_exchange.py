@@ -53,8 +53,8 @@ def moved(tiles: torch.Tensor, schedule: Schedule) -> torch.Tensor:
     for round_ in schedule.rounds:
         (exchange,) = round_.exchanges
         following = tiles.clone()
-        following[:, torch.from_numpy(exchange.recv.copy()).to(tiles.device)] = tiles[
-            :, torch.from_numpy(exchange.send.copy()).to(tiles.device)
+        following[:, torch.from_numpy(exchange.moves.recv.copy()).to(tiles.device)] = tiles[
+            :, torch.from_numpy(exchange.moves.send.copy()).to(tiles.device)
         ]
         tiles = following
     return tiles

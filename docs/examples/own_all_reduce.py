@@ -23,7 +23,7 @@ def two_sided(rows=4, cols=8):
         for inbox, sender, way in zip(inboxes, (step, cols - 1 - step), (1, -1), strict=True):
             if sender != middle:
                 steps.append(b.exchange("x", "x", inbox, send=[sender], recv=[sender + way]))
-                steps.append(b.local("add", "x", ("x", inbox), Cores("x", steps[-1].recv), size=16))
+                steps.append(b.local("add", "x", ("x", inbox), Cores("x", steps[-1].moves.recv), size=16))
         b.round(*steps, label="inwards")
     broadcast(b, "x", "x", middle)
     return b.build(), Intent(given={"x": "(y r) (x k)"}, result={"x": {"r": "y"}}, reference=summed)

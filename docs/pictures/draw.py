@@ -86,12 +86,12 @@ def _moves(axes: Any, name: str, schedule: Schedule, dark: bool) -> int:
     round_ = next(round_ for round_ in schedule.rounds if kind(round_) == "product" and round_.exchanges)
     exchange = next(exchange for exchange in round_.exchanges if exchange.axis == "x")
     half_turn = np.linspace(0, np.pi, 60)
-    for send, recv in zip(np.atleast_2d(exchange.send)[0], np.atleast_2d(exchange.recv)[0], strict=True):
+    for send, recv in zip(exchange.moves.send, exchange.moves.recv, strict=True):
         middle, radius = (send + recv) / 2, (recv - send) / 2
         colour = MANY if abs(recv - send) > 2 else COLOURS[4] if dark else FEW
         axes.plot(middle - radius * np.cos(half_turn), abs(recv - send) * np.sin(half_turn), colour, lw=1)
     axes.plot(range(SIDE), np.zeros(SIDE), f"{'w' if dark else 'k'}s", ms=3)
-    longest = int(abs(exchange.send - exchange.recv).max())
+    longest = int(abs(exchange.moves.send - exchange.moves.recv).max())
     axes.set(title=f"{name}: {longest} links at most", ylabel="links", ylim=(-1.5, SIDE))
     return longest
 

@@ -159,8 +159,8 @@ def test_a_click_shows_a_core_s_buffers_sends_and_receives(show):
         browser.value("document.querySelector('#column').value"),
     ) == ("2", "3")
     along = next(exchange for exchange in schedule.rounds[5].exchanges if exchange.axis == "x")
-    to = dict(zip(along.send.tolist(), along.recv.tolist(), strict=True))[3]
-    whence = dict(zip(along.recv.tolist(), along.send.tolist(), strict=True))[3]
+    to = dict(zip(along.moves.send.tolist(), along.moves.recv.tolist(), strict=True))[3]
+    whence = dict(zip(along.moves.recv.tolist(), along.moves.send.tolist(), strict=True))[3]
     facts = browser.text("#facts")
     assert f"(2, {to})" in facts.partition("Sends in this round")[2].partition("Receives")[0]
     assert f"(2, {whence})" in facts.partition("Receives in this round")[2].partition("Colours")[0]

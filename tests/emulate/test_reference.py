@@ -135,19 +135,21 @@ def with_exchange(schedule: Schedule, change) -> Schedule:
     number = next(
         number
         for number, round_ in enumerate(schedule.rounds)
-        if round_.exchanges and round_.exchanges[0].lines is None
+        if round_.exchanges and round_.exchanges[0].moves.lines is None
     )
     exchange, *others = schedule.rounds[number].exchanges
     return with_round(schedule, number, replace(schedule.rounds[number], exchanges=(change(exchange), *others)))
 
 
 def from_another(exchange: Exchange) -> Exchange:
-    return moving(exchange, send=np.where(exchange.send < 0, -1, (exchange.send + 1) % 3))
+    send, _, _ = exchange.moves.table
+    return moving(exchange, send=np.where(send < 0, -1, (send + 1) % 3))
 
 
 def on_fewer_lines(exchange: Exchange) -> Exchange:
+    send, recv, _ = exchange.moves.table
     keep = lambda index: index if index.ndim == 1 else index[1:]  # noqa: E731
-    return moving(exchange, send=keep(exchange.send), recv=keep(exchange.recv), lines=np.arange(1, 3))
+    return moving(exchange, send=keep(send), recv=keep(recv), lines=np.arange(1, 3))
 
 
 def fewer_cores(schedule: Schedule) -> Schedule:

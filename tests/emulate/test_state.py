@@ -55,7 +55,9 @@ def test_meshgemm_on_three_by_three_by_hand():
     ]
     assert len(iterations) == 3
     step = next(e for e in schedule.rounds[iterations[0]].exchanges if e.axis == "x")
-    backwards = dict(zip(step.recv.tolist(), step.send.tolist(), strict=True))  # whose tile a core gets next
+    backwards = dict(
+        zip(step.moves.recv.tolist(), step.moves.send.tolist(), strict=True)
+    )  # whose tile a core gets next
     order = [0]
     while len(order) < 3:  # the ring, from core 0 to those whose tiles it gets
         order.append(backwards[order[-1]])

@@ -199,7 +199,7 @@ def test_a_message_is_added_only_on_the_lines_that_say_so(exchange):
     b.buffer("acc", (4,), "fp32", "output")
     b.buffer("inbox", (4,), "fp32")
     move = b.exchange("x", "acc", "inbox", [0], [1])
-    b.round(move, b.local("add", "acc", ("acc", "inbox"), Cores("x", move.recv, np.array([0])), size=4))
+    b.round(move, b.local("add", "acc", ("acc", "inbox"), Cores("x", move.moves.recv, np.array([0])), size=4))
     x = torch.randn(3, 4, 4)
     wanted = x.clone()
     wanted[0, 1] += x[0, 0]

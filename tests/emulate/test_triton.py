@@ -202,7 +202,7 @@ def test_reductions_that_one_launch_cannot_do_take_several():
 
     def add(name, send, recv):
         exchange = b.exchange("x", name, f"{name}.up", send, recv)
-        b.round(exchange, b.local("add", name, (name, f"{name}.up"), Cores("x", exchange.recv), size=2))
+        b.round(exchange, b.local("add", name, (name, f"{name}.up"), Cores("x", exchange.moves.recv), size=2))
 
     add("s", [0, 2], [1, 3])
     add("s", [1], [3])
@@ -230,7 +230,7 @@ def test_tiles_received_by_a_reduction_may_be_read_later(role, exchange):
     b.buffer("out", (1,), "fp32", "output")
     for core in (0, 1):
         arrival = b.exchange("x", "s", "inbox", [core], [core + 1])
-        b.round(arrival, b.local("add", "s", ("s", "inbox"), Cores("x", arrival.recv), size=1))
+        b.round(arrival, b.local("add", "s", ("s", "inbox"), Cores("x", arrival.moves.recv), size=1))
     if role == "scratch":
         b.round(b.local("copy", "out", "inbox", Cores("x", np.array([1, 2])), size=1))
     program = TritonExecutor(exchange=exchange).bind(b.build(), {"s": torch.tensor([1.0, 2, 4]).view(1, 3, 1)})

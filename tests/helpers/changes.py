@@ -66,7 +66,7 @@ def pick(rng: Generator, items: Sequence[object]) -> int:
 def of_an_exchange(change: Callable[[Exchange, Schedule, Generator], tuple[Exchange, ...] | None]) -> Change:
     """Apply the change to one random exchange that moves anything."""
     return of_a_step(
-        "exchanges", lambda exchange, *rest: change(exchange, *rest) if (exchange.recv >= 0).any() else None
+        "exchanges", lambda exchange, *rest: change(exchange, *rest) if (exchange.moves.recv >= 0).any() else None
     )
 
 
@@ -96,9 +96,10 @@ def line_by_line(exchange: Exchange, schedule: Schedule) -> tuple[np.ndarray, np
 
 def drop_message(exchange: Exchange, schedule: Schedule, rng: Generator) -> tuple[Exchange, ...]:
     """Leave out one message of one mesh row or column, or of every one."""
-    if exchange.send.ndim == 1 and len(exchange.recv) > 1 and rng.integers(2):
-        gone = pick(rng, exchange.recv)
-        return (moving(exchange, send=np.delete(exchange.send, gone), recv=np.delete(exchange.recv, gone)),)
+    moves = exchange.moves
+    if not moves.paired and len(moves.recv) > 1 and rng.integers(2):
+        gone = pick(rng, moves.recv)
+        return (moving(exchange, send=np.delete(moves.send, gone), recv=np.delete(moves.recv, gone)),)
     send, recv, lines = line_by_line(exchange, schedule)
     place = tuple(rng.choice(np.argwhere(recv >= 0)))
     send[place] = recv[place] = -1
@@ -133,12 +134,13 @@ def change_end(name: str) -> Callable[[Exchange, Schedule, Generator], tuple[Exc
 
 def turn_around(exchange: Exchange, schedule: Schedule, rng: Generator) -> tuple[Exchange, ...]:
     """Exchange senders and receivers: every tile moves in the opposite direction."""
-    return (moving(exchange, send=exchange.recv, recv=exchange.send),)
+    send, recv, _ = exchange.moves.table
+    return (moving(exchange, send=recv, recv=send),)
 
 
 def turn_tile_around(exchange: Exchange, schedule: Schedule, rng: Generator) -> tuple[Exchange, ...]:
     """Exchange send and receive, slots included: the tile that was to arrive is sent."""
-    turned = moving(exchange, send=exchange.recv, recv=exchange.send)
+    (turned,) = turn_around(exchange, schedule, rng)
     return (replace(turned, src=exchange.dst, dst=exchange.src),)
 
 

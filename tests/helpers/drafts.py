@@ -85,15 +85,24 @@ def with_operation(case: Case, old: str, new: str) -> Case:
 
 def relabelled(case: Case, number: int, old: int, new: int) -> Case:
     """Return a shift along x whose receiver `old` becomes `new`."""
-    return with_exchange(case, number, lambda one: moving(one, recv=np.where(one.recv == old, new, one.recv)))
+
+    def changed(one: Exchange) -> Exchange:
+        recv = one.moves.table[1]
+        return moving(one, recv=np.where(recv == old, new, recv))
+
+    return with_exchange(case, number, changed)
 
 
 def short(case: Case, number: int, end: str) -> Case:
-    return with_exchange(case, number, lambda one: moving(one, **{end: getattr(one, end)[:-1]}))
+    return with_exchange(case, number, lambda one: moving(one, **{end: getattr(one.moves, end)[:-1]}))
 
 
 def half_a_message(case: Case, number: int, line: int) -> Case:
-    return with_exchange(case, number, lambda one: moving(one, recv=np.where(one.lines[:, None] == line, -1, one.recv)))
+    def half(one: Exchange) -> Exchange:
+        _, recv, lines = one.moves.table
+        return moving(one, recv=np.where(lines[:, None] == line, -1, recv))
+
+    return with_exchange(case, number, half)
 
 
 def without_exchange(case: Case, number: int) -> Case:

@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, product
 
 import numpy as np
 
@@ -34,13 +34,11 @@ class Walk:
 
     def sent(self, exchange: Exchange) -> list[tuple[Core, list[Core]]]:
         """Return each logical sender with its receivers."""
-        sent, x = defaultdict(list), exchange.axis == "x"
-        lines = range(self.mesh.shape[0 if x else 1]) if exchange.lines is None else exchange.lines.tolist()
-        for number, line in enumerate(lines):
-            ends = (end if end.ndim == 1 else end[number] for end in (exchange.send, exchange.recv))
-            for start, end in zip(*(each.tolist() for each in ends), strict=True):
-                if start >= 0:
-                    sent[(line, start) if x else (start, line)].append((line, end) if x else (end, line))
+        sent, moves, x = defaultdict(list), exchange.moves, exchange.axis == "x"
+        lines = range(self.mesh.shape[0 if x else 1]) if moves.lines is None else moves.lines.tolist()
+        pairs = list(zip(moves.send.tolist(), moves.recv.tolist(), strict=True))
+        for line, (start, end) in zip(lines, pairs, strict=True) if moves.paired else product(lines, pairs):
+            sent[(line, start) if x else (start, line)].append((line, end) if x else (end, line))
         return list(sent.items())
 
     def links(self, sender: Core, receivers: list[Core]) -> set[Link]:

@@ -72,7 +72,7 @@ def test_tiles_of_an_expert_stay_in_its_region():
             for exchange in round_.exchanges:
                 if exchange.src.buffer.startswith(("wgu", "wdown")):
                     moves[exchange.src.buffer.split(".")[0]] += built.buffers[exchange.src.buffer].bytes
-                    assert regions.side == 1 or (exchange.send // 4 == exchange.recv // 4).all()
+                    assert regions.side == 1 or (exchange.moves.send // 4 == exchange.moves.recv // 4).all()
         return moves
 
     whole, halves = moved(ExpertRegions(1, 1)), moved(ExpertRegions(2, 1))

@@ -49,8 +49,8 @@ def test_core_i_sends_to_i_plus_or_minus_two_and_the_ends_turn_around(size):
     b.buffer("a", (1,), "fp32")
     b.like("a.next", "a")
     exchange = ring_step(b, "x", "a", "a.next")
-    receiver = dict(zip(exchange.send.tolist(), exchange.recv.tolist(), strict=True))
-    sender = dict(zip(exchange.recv.tolist(), exchange.send.tolist(), strict=True))
+    receiver = dict(zip(exchange.moves.send.tolist(), exchange.moves.recv.tolist(), strict=True))
+    sender = dict(zip(exchange.moves.recv.tolist(), exchange.moves.send.tolist(), strict=True))
     assert all(sender[receiver[core]] == core for core in range(size)), "receive is the inverse of send"
     assert sorted(receiver) == sorted(sender) == list(range(size))
     assert sender[0] == 1 and receiver[1] == 0
@@ -83,9 +83,9 @@ def test_alignment_takes_half_a_ring_and_skews_by_position(size):
     for round_ in made.rounds:
         before = {name: tiles.copy() for name, tiles in held.items()}
         for exchange in round_.exchanges:
-            lines = np.arange(size) if exchange.lines is None else exchange.lines
-            held[exchange.dst.buffer][lines[:, None], exchange.recv] = before[exchange.src.buffer][
-                lines[:, None], exchange.send
+            lines = np.arange(size) if exchange.moves.lines is None else exchange.moves.lines
+            held[exchange.dst.buffer][lines[:, None], exchange.moves.recv] = before[exchange.src.buffer][
+                lines[:, None], exchange.moves.send
             ]
         for op in round_.locals:
             rows, cols = op.where.grid(made.mesh)
@@ -130,7 +130,7 @@ def test_gemm_t_needs_no_alignment_and_two_hop_shifts(size):
     along_y = [exchange for round_ in made.rounds for exchange in round_.exchanges if exchange.axis == "y"]
     assert len(along_y) == size
     assert {exchange.src.buffer for exchange in along_y} == {"w", "w.next"}
-    assert all(np.abs(exchange.send - exchange.recv).max() <= 2 for exchange in along_y)
+    assert all(np.abs(exchange.moves.send - exchange.moves.recv).max() <= 2 for exchange in along_y)
     assert sum(op.op == "gemm_t" for round_ in made.rounds for op in round_.locals) == size
 
 

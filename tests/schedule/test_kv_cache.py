@@ -51,8 +51,8 @@ def test_only_neighbours_talk_and_only_upwards(rows, entries):
         made = appending(cache, count)
         (round_,) = made.rounds
         for exchange in round_.exchanges:
-            assert exchange.axis == "y" and exchange.lines is None
-            assert (exchange.send - exchange.recv == 1).all()
+            assert exchange.axis == "y" and exchange.moves.lines is None
+            assert (exchange.moves.send - exchange.moves.recv == 1).all()
         found = account(made)
         assert found.hops == (1 if count % rows else 0)
         assert found.messages == 2 * 2 * (count % rows)  # k and v, on two columns

@@ -149,9 +149,9 @@ def test_an_empty_round_is_not_added():
 
 def test_receivers_are_put_in_order_with_their_senders():
     exchange = builder().exchange("x", "a", "b", [1, 2, 0], [2, 0, 1])
-    assert (exchange.recv.tolist(), exchange.send.tolist()) == ([0, 1, 2], [2, 0, 1])
+    assert (exchange.moves.recv.tolist(), exchange.moves.send.tolist()) == ([0, 1, 2], [2, 0, 1])
     multicast = builder().exchange("x", "a", "b", 1, [2, 0])
-    assert (multicast.recv.tolist(), multicast.send.tolist()) == ([0, 2], [1, 1])
+    assert (multicast.moves.recv.tolist(), multicast.moves.send.tolist()) == ([0, 2], [1, 1])
 
 
 def test_rounds_have_the_buffers_touched_and_whether_they_overlap():

@@ -66,7 +66,7 @@ def test_a_round_of_the_ring_moves_one_block_a_column_by_two_hops_at_most(size, 
         assert (along.axis, down.axis) == ("x", "y")
         assert round_account(schedule, round_).hops <= 2
         columns = list(range(size - size % width))
-        assert sorted(along.send.tolist()) == sorted(along.recv.tolist()) == columns
+        assert sorted(along.moves.send.tolist()) == sorted(along.moves.recv.tolist()) == columns
 
 
 def test_a_grid_that_is_not_square_is_refused():

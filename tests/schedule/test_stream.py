@@ -139,7 +139,8 @@ def test_the_checker_finds_every_lost_or_misdirected_message(kind, size, directi
         for at, exchange in enumerate(round_.exchanges):
             others = round_.exchanges[:at] + round_.exchanges[at + 1 :]
             lost = replace(round_, exchanges=others)
-            astray = replace(round_, exchanges=(*others, moving(exchange, send=exchange.recv, recv=exchange.send)))
+            send, recv, _ = exchange.moves.table
+            astray = replace(round_, exchanges=(*others, moving(exchange, send=recv, recv=send)))
             for changed in (lost, astray):
                 rounds = (*schedule.rounds[:number], changed, *schedule.rounds[number + 1 :])
                 assert not check(replace(schedule, rounds=rounds), intent).ok, (number, at)

@@ -93,7 +93,8 @@ def transposed() -> Case:
 def backwards() -> Case:
     """Move A around the ring in the wrong direction."""
     schedule, intent = gemm()
-    turn = lambda one: moving(one, send=one.recv, recv=one.send) if one.axis == "x" else one  # noqa: E731
+    ends = lambda one: {"send": one.moves.recv, "recv": one.moves.send}  # noqa: E731
+    turn = lambda one: moving(one, **ends(one)) if one.axis == "x" else one  # noqa: E731
     rounds = [
         replace(round_, exchanges=tuple(map(turn, round_.exchanges))) if round_.label == "gemm" else round_
         for round_ in schedule.rounds
@@ -136,7 +137,7 @@ def wrong_groups() -> Case:
             for pairs, inbox in ((up, "up"), (down, "down")):
                 if pairs:
                     exchange = b.exchange("x", "x", b.like(inbox, "x"), *np.transpose(pairs))
-                    steps += [exchange, b.local("add", "x", ("x", inbox), Cores("x", exchange.recv), size=3)]
+                    steps += [exchange, b.local("add", "x", ("x", inbox), Cores("x", exchange.moves.recv), size=3)]
             b.round(*steps)
         collectives.broadcast(b, "x", "x", trees.ktree(8, (4,))[1])
 
@@ -243,7 +244,7 @@ def test_an_intent_must_fit_its_schedule():
 
 
 def test_a_verdict_is_sorted_and_records_whether_an_intent_was_given():
-    case = in_place(with_exchange(gemm(), 0, lambda one: moving(one, recv=one.recv[:-1])))
+    case = in_place(with_exchange(gemm(), 0, lambda one: moving(one, recv=one.moves.recv[:-1])))
     found = check(*case)
     assert [one.round for one in found.findings] == sorted(one.round for one in found.findings)
     assert found.intended and not check(case[0]).intended

@@ -172,7 +172,8 @@ def _moves(schedule: Schedule) -> Plain:
         return [numbers[of.buffer], index, of.axis]
 
     def exchange(of: Exchange) -> Plain:
-        ends = {"send": of.send.tolist(), "recv": of.recv.tolist(), "lines": _list(of.lines)}
+        send, recv, lines = of.moves.table
+        ends = {"send": send.tolist(), "recv": recv.tolist(), "lines": _list(lines)}
         return {"axis": of.axis, "src": slot(of.src), "dst": slot(of.dst)} | ends
 
     return {

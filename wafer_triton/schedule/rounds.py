@@ -463,21 +463,6 @@ class Exchange(Value):
         """The axis along which tiles move."""
         return self.moves.axis
 
-    @property
-    def send(self) -> Index:
-        """Sending positions, see `Moves.table`."""
-        return self.moves.table[0]
-
-    @property
-    def recv(self) -> Index:
-        """Receiving positions, see `Moves.table`."""
-        return self.moves.table[1]
-
-    @property
-    def lines(self) -> Index | None:
-        """Lines, see `Moves.table`."""
-        return self.moves.table[2]
-
 
 @dataclass(frozen=True, eq=False)
 class Local(Value):
