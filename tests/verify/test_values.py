@@ -17,7 +17,7 @@ from wafer_triton.errors import ScheduleError
 from wafer_triton.schedule import block, decode, reduce
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.product import recipe
-from wafer_triton.schedule.rounds import Cores, Round
+from wafer_triton.schedule.rounds import Cores, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.verify import values
 from wafer_triton.verify.decoder import sub_layer_intent
@@ -278,3 +278,14 @@ def test_attention_of_a_sequence_is_checked_alone_and_in_a_batch(batch):
         intent, reference=lambda tiles: {name: 2 * each for name, each in intent.reference(tiles).items()}
     )
     assert [finding.verdict for finding in check(made, doubled).findings] == ["wrong-values"]
+
+
+def test_another_sequence_s_query_is_found():
+    on = block.Block(SHAPE, Mesh(2, 2, ROOMY), "fp32", entries=2, batch=2)
+    made, intent = block.schedule(decode.attend, on, 1), sub_layer_intent(decode.attend, on, 1)
+    scores, *rest = made.rounds
+    (product,) = scores.locals
+    assert product.ins[0] == Slot("q", 1)
+    other = replace(scores, locals=(replace(product, ins=(Slot("q", 0), product.ins[1])),))
+    (finding,) = check(replace(made, rounds=(other, *rest)), intent).findings
+    assert finding.verdict == "wrong-values" and "att[1]" in finding.message

@@ -220,6 +220,7 @@ class SubLayer:
         self.adds(b, block, *args)
 
 
+ROWS = {"y": "m", "x": "(y m)"}  # how tokens are cut, by the axis that cuts the model's width
 HEADS = ("entries", "policy", "overlap", "head_groups", "head_tree")  # fields of `Block` that attention alone reads
 
 

@@ -46,13 +46,13 @@ def _attention(b: Builder, block: Block) -> None:
     for sequence in range(block.batch):
         for which in "kv":
             tile = (block.kv_heads, block.head)
-            b.buffer(cache_name(which, sequence), tile, block.dtype, "cache", block.slots)
+            b.buffer(cache_name(which, sequence), tile, block.dtype, "cache", block.slots, pattern="(y s) g (x e)")
 
 
 def _heads(b: Builder, block: Block, role: str, *names: str) -> None:
     for name in names:
         tile = (block.kv_heads if name in "kv" else block.query_heads, block.head)
-        b.buffer(name, tile, block.dtype, role, block.batch)
+        b.buffer(name, tile, block.dtype, role, block.batch, pattern="b h (x e)")
 
 
 @sub_layer("decode projections", "decode")
@@ -73,7 +73,7 @@ def project(b: Builder, block: Block) -> None:
         b.round(*(b.local("copy", name, Slot("qkv", slot), size=size) for slot, name in enumerate("qkv")), label="qkv")
         return
     for name in ("cos", "sin"):
-        b.buffer(name, (m, block.pairs), block.dtype, "input")
+        b.buffer(name, (m, block.pairs), block.dtype, "input", pattern="m (x p)")
     b.buffer("qkv", (m, block.qkv), block.sums)
     meshgemv(b, "h", "wqkv", "qkv", "y", m=m, k=d, n=block.qkv, **run)
     block.rotate(b, m, tuple(Slot(name, None) for name in "qkv"))
@@ -96,7 +96,7 @@ def attend(b: Builder, block: Block, sequence: int) -> None:
     sizes: dict[str, Any] = {"m": 1, "accumulate": block.accumulate, **block.heads}
     _heads(b, block, "input", "q")
     _heads(b, block, "output", "att")
-    b.buffer("bias", (1, block.slots), "fp32", "input")
+    b.buffer("bias", (1, block.slots), "fp32", "input", pattern="one (y s)")
     b.buffer("s", (q_heads, 1, block.slots), block.sums)
     b.buffer("p", (q_heads, 1, block.slots), block.dtype)
     b.buffer("o", (1, q_heads, block.head), block.sums)
@@ -153,7 +153,7 @@ def embed(b: Builder, block: Block, tokens: int) -> None:
     """
     c = block.shape
     d, v = block.share(c.hidden_size, "y"), block.share(c.vocab_size, "x")
-    b.buffer("ids", (tokens,), "fp32", "input")
+    b.buffer("ids", (tokens,), "fp32", "input", pattern="(x t)")
     weights.table(b, block, embedding=True)
     b.buffer("x", (tokens, d), block.dtype, "output", pattern=HIDDEN_SPEC)
     b.round(b.local("lookup", "x", ("table", "ids"), m=tokens, d=d, v=v), label="embedding")

@@ -55,10 +55,10 @@ def _regions(block: Block) -> tuple[Experts, ExpertRegions]:
 def _queues(b: Builder, block: Block, m: int, role: str) -> None:
     """Declare the buffers of routing that the passes need."""
     e, _ = _regions(block)
-    b.buffer("x", (m, block.share(block.shape.hidden_size, "x")), block.dtype, "state")
-    b.buffer("h", (m, block.share(block.shape.hidden_size, "x")), block.dtype, role)
+    for name, ends in (("x", "state"), ("h", role)):
+        b.buffer(name, (m, block.share(block.shape.hidden_size, "x")), block.dtype, ends, pattern="(y m) (x d)")
     for name, width in (("shares", e.per_token), ("slots", e.top_k), ("ranks", e.top_k)):
-        b.buffer(name, (m, width), "fp32", role)
+        b.buffer(name, (m, width), "fp32", role, pattern="(y m) k")
 
 
 def _routing(b: Builder, block: Block, m: int, role: str) -> None:
@@ -66,8 +66,8 @@ def _routing(b: Builder, block: Block, m: int, role: str) -> None:
     regions.check(e, block.mesh)
     _queues(b, block, m, role)
     weights.router(b, block, "x")
-    b.buffer("real", (m,), "fp32", "input")
-    b.buffer("demand", (1,), "fp32", "output")
+    b.buffer("real", (m,), "fp32", "input", pattern="(y m)")
+    b.buffer("demand", (1,), "fp32", "output", pattern="n")
     routed(b, block, "x", m)
     queued: dict[str, Any] = {"m": m, "k": e.top_k, "per_token": e.per_token}
     queued |= {"regions": regions.count, "held": regions.held(e)}

@@ -12,7 +12,7 @@ from typing import Any
 
 from wafer_triton.schedule import weights
 from wafer_triton.schedule.align import align
-from wafer_triton.schedule.block import HEADS, Block, sub_layer
+from wafer_triton.schedule.block import HEADS, ROWS, Block, sub_layer
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.gemm import compute_shift
 from wafer_triton.schedule.reduce import all_reduce
@@ -56,7 +56,7 @@ def _experts(b: Builder, block: Block, axis: str, m: int, multiplied: Callable[.
     c, e = block.shape, block.shape.experts
     assert e is not None, "a block of experts is one of a model that has some"
     d, f, per_token = block.share(c.hidden_size, axis), block.share(e.width, "x"), e.per_token
-    b.buffer("x", (m, d), block.dtype, "state")
+    b.buffer("x", (m, d), block.dtype, "state", pattern=f"{ROWS[axis]} ({axis} d)")
     weights.experts(b, block, axis)
     b.buffer("h", (m, d), block.dtype)
     b.buffer("shares", (m, per_token), "fp32")
@@ -85,7 +85,7 @@ def routed(b: Builder, block: Block, axis: str, m: int) -> None:
     d = block.share(block.shape.hidden_size, axis)
     # for any dtype of other sums
     b.buffer("logits", (m, e.logits), "fp32")
-    b.buffer("expert_ids", (m, e.per_token), "fp32", "output")
+    b.buffer("expert_ids", (m, e.per_token), "fp32", "output", pattern=f"{ROWS[axis]} k")
     block.norm(b, axis)
     b.round(b.local("gemm", "logits", ("h", "router"), m=m, k=d, n=e.logits), label="router")
     all_reduce(b, "logits", axis, groups=block.groups, label="router")

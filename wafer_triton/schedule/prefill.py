@@ -49,16 +49,16 @@ def attention(b: Builder, block: Block, tokens: int, past: int) -> None:
     b.buffer("x", (tokens, d), block.dtype, "state", pattern=HIDDEN_SPEC)
     weights.attention(b, block, "x", tokens)
     if not block.apart:
-        b.buffer("cos", (tokens, block.pairs), block.dtype, "input")
-        b.buffer("sin", (tokens, block.pairs), block.dtype, "input")
+        for name in ANGLES:
+            b.buffer(name, (tokens, block.pairs), block.dtype, "input", pattern="(y m) (x p)")
         b.buffer("qkv", (tokens, block.qkv), block.sums)
     b.buffer("h", (tokens, d), block.dtype)
-    b.buffer("q", (tokens, q_heads, width), block.dtype, "output")
+    b.buffer("q", (tokens, q_heads, width), block.dtype, "output", pattern="(y m) h (x e)")
     for name in ("k", "v"):
-        b.buffer(name, (tokens, block.kv_heads, width), block.dtype, "output")
+        b.buffer(name, (tokens, block.kv_heads, width), block.dtype, "output", pattern="(y m) g (x e)")
     for name in ("keys", "values"):
         role = "state" if past else "scratch"
-        b.buffer(name, (seen, block.kv_heads, width), block.dtype, role)
+        b.buffer(name, (seen, block.kv_heads, width), block.dtype, role, pattern="(y n) g (x e)")
     b.buffer("o", (tokens, q_heads, width), block.sums)
     b.buffer("att", (tokens, q_heads * width), block.dtype)
     b.buffer("y", (tokens, d), block.sums)
@@ -85,7 +85,7 @@ def _attend(b: Builder, block: Block, m: int, seen: int) -> None:
     """q, keys, values, bias -> att, over all columns (WaferLLM, OSDI'25, section 4.1)."""
     heads, width = block.query_heads, block.head
     run: dict[str, Any] = {"m": m, "accumulate": block.accumulate, **block.heads}
-    b.buffer("bias", (m, seen), "fp32", "input")
+    b.buffer("bias", (m, seen), "fp32", "input", pattern="(y m) (x n)")
     b.buffer("s", (heads, m, seen), block.sums)
     b.buffer("p", (heads, m, seen), block.dtype)
     meshgemm_t(b, "q", "keys", "s", k=width, n=seen, overlap=block.overlap, label="scores", **run)

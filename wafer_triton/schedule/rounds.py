@@ -72,9 +72,10 @@ class Buffer:
     | "output" | no | with the schedule | goes |
     | "scratch" | no | after its last use | goes |
 
-    `pattern` says how a whole tensor is cut into the tiles, as in `layout`; "" where it is not said. A weight `holds`
-    parameters. With `skew` the tiles of a weight are given as MeshGEMM's alignment along y leaves them, in squares of
-    `skew` cores a side. Buffers that differ in these three alone are equal.
+    `pattern` says how a whole tensor is cut into the tiles, as in `layout`; "" where it is not said. It may begin the
+    tile's axes with one for slots. A weight `holds` parameters. With `skew` the tiles of a weight are given as
+    MeshGEMM's alignment along y leaves them, in squares of `skew` cores a side. Buffers that differ in these three
+    alone are equal.
     """
 
     name: str

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from wafer_triton.schedule.block import Block
+from wafer_triton.schedule.block import ROWS, Block
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.heads import HeadGroups
 from wafer_triton.schedule.rounds import Index, Parameter
@@ -40,7 +40,8 @@ def attention(b: Builder, block: Block, axis: str, tokens: int) -> None:
     width = block.query_heads * block.head
     b.buffer("wo", (width, d), block.stored, "weight", holds=held["wo"], skew=skew)
     if c.qkv_bias:
-        b.buffer("bqkv", (tokens, block.qkv), block.dtype, "weight", holds=held["bqkv"])
+        cut = f"{ROWS[axis]} (x n)"
+        b.buffer("bqkv", (tokens, block.qkv), block.dtype, "weight", pattern=cut, holds=held["bqkv"])
     if c.qk_norm:
         b.buffer(
             "qk_norm", (block.query_heads + block.kv_heads, block.head), block.dtype, "weight", holds=held["qk_norm"]
@@ -189,14 +190,14 @@ def table(b: Builder, block: Block, embedding: bool) -> None:
     d, v = block.share(c.hidden_size, "y"), block.share(c.vocab_size, "x")
     name = EMBEDDING if embedding or c.tie_word_embeddings else HEAD
     held = Parameter(name, (c.vocab_size, c.hidden_size), "(x v) (y d) -> d v")
-    b.buffer("table", (d, v), block.stored, "weight", pattern="(y d) (x v)", holds=(held,))
+    b.buffer("table", (d, v), block.stored, "weight", holds=(held,))
 
 
 def final_norm(b: Builder, block: Block) -> None:
     """Declare the norm before the head."""
     width = block.shape.hidden_size
     held = Parameter(NORM, (width,), "(y d)")
-    b.buffer("norm", (block.share(width, "y"),), block.dtype, "weight", pattern="(y d)", holds=(held,))
+    b.buffer("norm", (block.share(width, "y"),), block.dtype, "weight", holds=(held,))
 
 
 def _second_norm(c: DecoderShape, axis: str) -> Parameter:

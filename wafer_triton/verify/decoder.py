@@ -6,16 +6,17 @@ before the axes of a core's part of a head: a core's projections are [all heads,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from wafer_triton.schedule import decode, prefill
-from wafer_triton.schedule.block import Block, SubLayer
+from wafer_triton.schedule.block import Block, SubLayer, drafted
 from wafer_triton.verify import mixtures
 from wafer_triton.verify.intent import Intent
-from wafer_triton.verify.plain import fed, head_means, joined, normed, plain_intent, segments, whole_means
+from wafer_triton.verify.plain import Formula, fed, head_means, joined, normed, plain_intent, segments, whole_means
 from wafer_triton.verify.specs import Tiles
 
 if TYPE_CHECKING:
@@ -24,26 +25,28 @@ if TYPE_CHECKING:
 
 def sub_layer_intent(sub_layer: SubLayer, block: Block, *args: int) -> Intent:
     """Return the intent of the schedule that `block.schedule` builds for a sub-layer; raises as it does."""
-    return _INTENTS[sub_layer](block, *args)
+    made = drafted(sub_layer, block, *args)
+    intent = plain_intent(made, partial(_FORMULAS[sub_layer], block, *args))
+    return mixtures.routed(intent, sub_layer, made, block, *args)
 
 
-def _heads(block: Block, qkv: Tensor, *more: Tensor) -> tuple[Tensor, ...]:
+def _heads(block: Block, qkv: Tensor, more: Tiles) -> tuple[Tensor, ...]:
     """Return q, k and v [tokens, heads, width] of projections [tokens, width of all columns].
 
-    With RoPE `more` are cos and sin [tokens, pairs]. Then follow, as the model has them, the bias like the projections
-    and the norms of heads [query and key heads, width].
+    With RoPE `more` has cos and sin [tokens, pairs], and as the model has them the bias like the projections and the
+    norms of heads [query and key heads, width].
     """
-    c, rest = block.shape, iter(more)
+    c = block.shape
     kinds = (block.query_heads, block.kv_heads, block.kv_heads)
     if block.apart:
         return tuple(part.unflatten(-1, (-1, block.head)).transpose(1, 2).flatten(2) for part in _thirds(qkv, block))
-    angles = [next(rest).unflatten(-1, (-1, 1, block.pairs)) for _ in range(2)]  # [tokens, columns, 1, pairs]
+    angles = [more[name].unflatten(-1, (-1, 1, block.pairs)) for name in decode.ANGLES]  # [tokens, columns, 1, pairs]
     if c.qkv_bias:
-        qkv = qkv + next(rest)
+        qkv = qkv + more["bqkv"]
     qkv = qkv.unflatten(-1, (-1, block.all_heads, block.head))  # [tokens, columns, heads, head]
     if c.qk_norm:
         scaled = block.query_heads + block.kv_heads
-        weight = next(rest).unflatten(-1, (-1, block.head)).transpose(0, 1)
+        weight = more["qk_norm"].unflatten(-1, (-1, block.head)).transpose(0, 1)
         means = whole_means(block, qkv) if c.qk_norm_whole else head_means(block, qkv)
         qkv = qkv.clone()
         qkv[:, :, :scaled] *= (means[:, :, :scaled] + c.rms_norm_eps).rsqrt() * weight
@@ -88,100 +91,57 @@ def _merged(block: Block, att: Tensor) -> Tensor:
     return att.unflatten(-1, (-1, block.head)).transpose(1, 2).flatten(1)
 
 
-def _slots(block: Block, pattern: str) -> str:
-    """Return the pattern of a buffer with a slot for each sequence; for a single sequence, without an axis of slots."""
-    return f"b {pattern}" if block.batch > 1 else pattern
+def _project(block: Block, /, x: Tensor, norm: Tensor, wqkv: Tensor, **more: Tensor) -> Tiles:
+    return dict(zip("qkv", _heads(block, normed(block, x, norm) @ wqkv, more), strict=True))
 
 
-def _rotary(block: Block, rows: str) -> dict[str, str]:
-    """Return the patterns of the further operands of `_heads`."""
-    c = block.shape
-    if block.apart:
-        return {}
-    more = {"cos": f"{rows} (x p)", "sin": f"{rows} (x p)"}
-    return more | ({"bqkv": f"{rows} (x w)"} if c.qkv_bias else {}) | ({"qk_norm": "g (x e)"} if c.qk_norm else {})
-
-
-def _project(block: Block) -> Intent:
-    def compute(x: Tensor, norm: Tensor, wqkv: Tensor, *more: Tensor) -> tuple[Tensor, ...]:
-        heads = _heads(block, normed(block, x, norm) @ wqkv, *more)
-        return heads if block.batch > 1 else tuple(each[0] for each in heads)
-
-    given = {"x": "m (y d)", "norm": "(y d)", "wqkv": "(y d) (x w)"} | _rotary(block, "m")
-    return plain_intent(block, given, dict.fromkeys("qkv", _slots(block, "h (x e)")), compute)
-
-
-def _append(block: Block, sequence: int, count: int, prefilled: int) -> Intent:
-    cache = block.cache(prefilled)
+def _append(
+    block: Block, sequence: int, count: int, prefilled: int, /, k: Tensor, v: Tensor, **caches: Tensor
+) -> Tiles:  # fmt: skip
+    """Return the caches, NaN where no entry lies."""
+    cache, results = block.cache(prefilled), {}
     before, after = cache.positions(count), cache.positions(count + 1)
-
-    def appended(held: Tensor, new: Tensor) -> Tensor:
-        """Return the cache [rows, cols, slots, ...], NaN where no entry lies."""
+    for name, new in ((decode.cache_name("k", sequence), k), (decode.cache_name("v", sequence), v)):
+        held = caches[name].unflatten(0, after.shape)  # [rows, slots, ...]
         result = held.new_full(held.shape, float("nan"))
         for entry in range(count):
             (to, slot), (source, _) = (np.argwhere(table == entry)[0] for table in (after, before))
-            result[to, :, slot] = held[source, :, slot]
-        result[-1, :, count % cache.slots] = new[-1, :, sequence] if block.batch > 1 else new[-1]
-        return result
-
-    names = {which: decode.cache_name(which, sequence) for which in "kv"}
-
-    def reference(tiles: Tiles) -> Tiles:
-        return {name: appended(tiles[name], tiles[which]) for which, name in names.items()}
-
-    return Intent({}, {}, reference=reference)
+            result[to, slot] = held[source, slot]
+        result[-1, count % cache.slots] = new[sequence]
+        results[name] = result.flatten(0, 1)
+    return results
 
 
-def _attend(block: Block, sequence: int) -> Intent:
-    def compute(q: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
-        biases = [bias] * len(segments(block))
-        if block.batch == 1:
-            return _attended(block, q[None], keys, values, biases)[0]
-        att = q.new_full(q.shape, float("nan"))  # another sequence's part
-        att[sequence] = _attended(block, q[sequence][None], keys, values, biases)[0]
-        return att
-
-    heads = _slots(block, "h (x e)")
-    caches = {decode.cache_name(which, sequence): "(y s) g (x e)" for which in "kv"}
-    return plain_intent(block, {"q": heads, **caches, "bias": "one (y s)"}, {"att": heads}, compute)
+def _attend(block: Block, sequence: int, /, q: Tensor, bias: Tensor, **caches: Tensor) -> Tiles:
+    keys, values = (caches[decode.cache_name(which, sequence)] for which in "kv")
+    att = q.new_full(q.shape, float("nan"))  # another sequence's part
+    att[sequence] = _attended(block, q[sequence][None], keys, values, [bias] * len(segments(block)))[0]
+    return {"att": att}
 
 
-def _output(block: Block) -> Intent:
-    def compute(x: Tensor, att: Tensor, wo: Tensor) -> Tensor:
-        return x + _merged(block, att if block.batch > 1 else att[None]) @ wo
-
-    x = "m (y d)"
-    return plain_intent(block, {"x": x, "att": _slots(block, "h (x e)"), "wo": "(x w) (y d)"}, {"x": x}, compute)
+def _output(block: Block, /, x: Tensor, att: Tensor, wo: Tensor) -> Tiles:
+    return {"x": x + _merged(block, att) @ wo}
 
 
-def _ffn(block: Block) -> Intent:
-    def compute(x: Tensor, norm: Tensor, wgu: Tensor, wdown: Tensor) -> Tensor:
-        return x + fed(normed(block, x, norm) @ wgu, block.share(block.shape.intermediate_size, "x")) @ wdown
-
-    x = "m (y d)"
-    return plain_intent(
-        block, {"x": x, "norm": "(y d)", "wgu": "(y d) (x w)", "wdown": "(x f) (y d)"}, {"x": x}, compute
-    )
+def _ffn(block: Block, /, x: Tensor, norm: Tensor, wgu: Tensor, wdown: Tensor) -> Tiles:
+    return {"x": x + fed(normed(block, x, norm) @ wgu, block.share(block.shape.intermediate_size, "x")) @ wdown}
 
 
-def _embed(block: Block, tokens: int) -> Intent:
-    def compute(ids: Tensor, table: Tensor) -> Tensor:
-        columns = table.unflatten(-1, (-1, block.share(block.shape.vocab_size, "x")))  # [width, columns, rows]
-        numbers = ids.new_tensor(range(columns.shape[-1]))
-        chosen = (ids.floor().view(-1, tokens, 1) == numbers).to(table.dtype)
-        return (columns.transpose(0, 1) @ chosen.mT).sum(0).mT
-
-    return plain_intent(block, {"ids": "(x t)", "table": "(y d) (x v)"}, {"x": "t (y d)"}, compute)
+def _embed(block: Block, tokens: int, /, ids: Tensor, table: Tensor) -> Tiles:
+    columns = table.unflatten(-1, (-1, block.share(block.shape.vocab_size, "x")))  # [width, columns, rows]
+    numbers = ids.new_tensor(range(columns.shape[-1]))
+    chosen = (ids.floor().view(-1, tokens, 1) == numbers).to(table.dtype)
+    return {"x": (columns.transpose(0, 1) @ chosen.mT).sum(0).mT}
 
 
-def _head(block: Block, tokens: int) -> Intent:
-    given = {"x": "m (y d)", "norm": "(y d)", "table": "(y d) (x v)"}
-    return plain_intent(block, given, {"logits": "m (x v)"}, lambda x, norm, table: normed(block, x, norm) @ table)
+def _head(block: Block, tokens: int, /, x: Tensor, norm: Tensor, table: Tensor) -> Tiles:
+    return {"logits": normed(block, x, norm) @ table}
 
 
-def _prefill_attention(block: Block, tokens: int, past: int) -> Intent:
-    projections = ("wq", "wk", "wv") if block.apart else ("wqkv",)
-    size = block.mesh.shape[0]
+def _prefill_attention(
+    block: Block, tokens: int, past: int, /, x: Tensor, norm: Tensor, wo: Tensor, bias: Tensor, **more: Tensor
+) -> Tiles:
+    h, size = normed(block, x, norm), block.mesh.shape[0]
 
     def seen(new: Tensor, old: Tensor) -> Tensor:
         """Return the entries of every row: the new ones first, then the old ones."""
@@ -190,27 +150,17 @@ def _prefill_attention(block: Block, tokens: int, past: int) -> Intent:
         kept[:, :tokens] = new
         return kept.flatten(0, 1)
 
-    def compute(x: Tensor, norm: Tensor, wo: Tensor, bias: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
-        weights, more = rest[: len(projections)], rest[len(projections) :]
-        h = normed(block, x, norm)
-        if block.apart:
-            q, k, v = ((h @ w).unflatten(-1, (-1, w.shape[-1] // size // block.head, block.head)) for w in weights)
-            q, k, v = (t.transpose(1, 2).flatten(2) for t in (q, k, v))
-        else:
-            split = len(more) - (2 if past else 0)
-            q, k, v = _heads(block, h @ weights[0], *more[:split])
-        keys, values = (seen(k, more[-2]), seen(v, more[-1])) if past else (k, v)
-        att = _attended(block, q, keys, values, _biases(block, bias))
-        # values end where their product leaves them, which no one reads
-        held = (keys, values.new_full(values.shape, float("nan"))) if past else ()
-        return (x + _merged(block, att) @ wo, q, k, v, *held)
-
-    x, heads = "(y m) (x d)", "(y m) h (x e)"
-    given = {"x": x, "norm": "(x d)", "wo": "(y w) (x d)", "bias": "(y m) (x n)" if block.head_groups == 1 else ""}
-    given |= dict.fromkeys(projections, "(y d) (x w)") | _rotary(block, "(y m)")
-    held = dict.fromkeys(("keys", "values"), "(y n) g (x e)") if past else {}
-    results = {"x": x, **dict.fromkeys("qkv", heads), **held}
-    return plain_intent(block, given | held, results, compute, ("wo", *projections))
+    if block.apart:
+        every = (h @ more[name] for name in ("wq", "wk", "wv"))
+        parts = (each.unflatten(-1, (size, -1, block.head)) for each in every)  # [tokens, columns, heads, head]
+        q, k, v = (part.transpose(1, 2).flatten(2) for part in parts)
+    else:
+        q, k, v = _heads(block, h @ more["wqkv"], more)
+    keys, values = (seen(k, more["keys"]), seen(v, more["values"])) if past else (k, v)
+    y = _merged(block, _attended(block, q, keys, values, _biases(block, bias))) @ wo
+    # values end where their product leaves them, which no one reads
+    held = {"keys": keys, "values": values.new_full(values.shape, float("nan"))} if past else {}
+    return {"x": x + y, "q": q, "k": k, "v": v, **held}
 
 
 def _biases(block: Block, bias: Tensor) -> list[Tensor | None]:
@@ -236,22 +186,17 @@ def _biases(block: Block, bias: Tensor) -> list[Tensor | None]:
     return biases
 
 
-def _prefill_ffn(block: Block, tokens: int, past: int) -> Intent:
-    gates = ("wg", "wu") if block.apart else ("wgu",)
-
-    def compute(x: Tensor, norm: Tensor, wdown: Tensor, *weights: Tensor) -> Tensor:
-        h, width = normed(block, x, norm), block.share(block.shape.intermediate_size, "x")
-        if not block.apart:
-            return x + fed(h @ weights[0], width) @ wdown
-        gate, up = (h @ weight for weight in weights)
-        return x + gate * gate.sigmoid() * up @ wdown
-
-    x = "(y m) (x d)"
-    given = {"x": x, "norm": "(x d)", "wdown": "(y f) (x d)", **dict.fromkeys(gates, "(y d) (x w)")}
-    return plain_intent(block, given, {"x": x}, compute, ("wdown", *gates))
+def _prefill_ffn(
+    block: Block, tokens: int, past: int, /, x: Tensor, norm: Tensor, wdown: Tensor, **gates: Tensor
+) -> Tiles:  # fmt: skip
+    h = normed(block, x, norm)
+    if not block.apart:
+        return {"x": x + fed(h @ gates["wgu"], block.share(block.shape.intermediate_size, "x")) @ wdown}
+    gate, up = h @ gates["wg"], h @ gates["wu"]
+    return {"x": x + gate * gate.sigmoid() * up @ wdown}
 
 
-_INTENTS: dict[SubLayer, Callable[..., Intent]] = {
+_FORMULAS: dict[SubLayer, Formula] = {
     decode.project: _project,
     decode.append: _append,
     decode.attend: _attend,
@@ -261,5 +206,5 @@ _INTENTS: dict[SubLayer, Callable[..., Intent]] = {
     decode.head: _head,
     prefill.attention: _prefill_attention,
     prefill.ffn: _prefill_ffn,
-    **mixtures.INTENTS,
+    **mixtures.FORMULAS,
 }

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
-from wafer_triton.schedule import block as blocks
 from wafer_triton.schedule import expert_regions, experts
 from wafer_triton.schedule.block import Block, SubLayer
+from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.shape.moe import Experts
 from wafer_triton.verify.intent import Intent
-from wafer_triton.verify.plain import fed, joined, normed, plain_intent, straight
+from wafer_triton.verify.plain import Formula, fed, joined, normed, on_tiles
 from wafer_triton.verify.routing_draws import (
     PADDED,
     drawn_ids,
@@ -45,105 +46,76 @@ class TokenRouting(NamedTuple):
     demand: Tensor
 
 
-def _decode_experts(block: Block) -> Intent:
-    given = {"x": "m (y d)", "norm": "(y d)", "router": "(y d) e", "wgu": "s (y d) (x w)", "wdown": "s (x f) (y d)"}
-    return _mixed(block, block.batch, given, {"x": "m (y d)", "expert_ids": "m k"})
+def routed(intent: Intent, sub_layer: SubLayer, made: Schedule, block: Block, *args: int) -> Intent:
+    """Return the intent of a sub-layer's schedule; of one with experts, with tokens or ids that reach all of it."""
+    if sub_layer not in FORMULAS:
+        return intent
+    e, tokens = experts_of(block), args[0] if args else block.batch
+    if sub_layer is expert_regions.prefill_pass:
+        regions, (*_, number) = regions_of(block), args
+        filled = -(-regions.count * regions.capacity // (tokens * e.top_k))
+        draw = drawn_ids(block, tokens, number * regions.capacity)
+        return replace(intent, draw=on_tiles(made, draw), runs=filled + -(-filled // (PADDED - 1)))
+    runs = -(-e.count // e.top_k) if block.expert_regions is None else routing_runs(block)
+    intent = replace(intent, draw=on_tiles(made, drawn_tokens(block, tokens)), runs=runs)
+    whole = sub_layer is expert_regions.prefill_experts_in_regions
+    return replace(intent, pieces=partial(_passes, made, block, *args)) if whole else intent
 
 
-def _prefill_experts(block: Block, tokens: int, past: int) -> Intent:
-    given = {"x": "(y m) (x d)", "norm": "(x d)", "router": "(x d) e", "wgu": "s (y d) (x w)", "wdown": "s (y f) (x d)"}
-    return _mixed(block, tokens, given, {"x": "(y m) (x d)", "expert_ids": "(y m) k"}, ("wgu", "wdown"))
+def _passes(
+    made: Schedule, block: Block, tokens: int, past: int, passes: int
+) -> Mapping[str, Callable[[Tiles], Tiles]]:  # fmt: skip
+    """Return references that lack a pass, by the name of the pass."""
+    starts = [n for n, round_ in enumerate(made.rounds) if any(op.op == "dispatch" for op in round_.locals)]
+    return {
+        f"pass {number + 1} of {passes}, rounds {start} to {end - 1} as built": on_tiles(
+            made, partial(_experts_in_regions, block, tokens, past, passes, left_out=number)
+        )
+        for number, (start, end) in enumerate(zip(starts, [*starts[1:], len(made.rounds)], strict=True))
+    }
 
 
 def _mixed(
-    block: Block, tokens: int, given: Mapping[str, str], results: Mapping[str, str], skewed: tuple[str, ...] = ()
-) -> Intent:
-    """Return the intent of experts that are cut over all cores."""
-
-    def compute(x: Tensor, norm: Tensor, router: Tensor, wgu: Tensor, wdown: Tensor) -> tuple[Tensor, Tensor]:
-        e, h = experts_of(block), normed(block, x, norm)
-        expert_ids, shares, close = _choice(e, h @ router)
-        every = [(shares * (expert_ids == number)).sum(-1) for number in range(e.tiles)]
-        f = block.share(e.width, "x")
-        y = sum(share[:, None] * (fed(h @ up, f) @ down) for share, up, down in zip(every, wgu, wdown, strict=True))
-        return (x + y).masked_fill(close, float("nan")), expert_ids.masked_fill(close, float("nan"))
-
-    intent = plain_intent(block, given, results, compute, skewed)
-    runs = -(-experts_of(block).count // experts_of(block).top_k)
-    return replace(intent, draw=drawn_tokens(block, tokens, given), runs=runs)
+    block: Block, *_: int, x: Tensor, norm: Tensor, router: Tensor, wgu: Tensor, wdown: Tensor
+) -> Tiles:  # fmt: skip
+    """Return the results of experts that are cut over all cores."""
+    e, h = experts_of(block), normed(block, x, norm)
+    expert_ids, shares, close = _choice(e, h @ router)
+    every = [(shares * (expert_ids == number)).sum(-1) for number in range(e.tiles)]
+    f = block.share(e.width, "x")
+    y = sum(share[:, None] * (fed(h @ up, f) @ down) for share, up, down in zip(every, wgu, wdown, strict=True))
+    return {name: each.masked_fill(close, float("nan")) for name, each in (("x", x + y), ("expert_ids", expert_ids))}
 
 
-def _prefill_routing(block: Block, tokens: int, past: int) -> Intent:
-    given = _routing_given(block)
-
-    def compute(x: Tensor, norm: Tensor, router: Tensor, real: Tensor, *shared: Tensor) -> tuple[Tensor, ...]:
-        h = normed(block, x, norm)
-        routing = _routing(block, h @ router, real)
-        return _with_shared(block, x, h, routing, *shared), h, *routing
-
-    queues = dict.fromkeys(("expert_ids", "shares", "slots", "ranks"), "(y m) k")
-    results = {"x": given["x"], "h": given["x"], **queues, "demand": "n"}
-    return _with_routings(block, tokens, given, plain_intent(block, given, results, compute, _shared(block)))
+def _prefill_routing(
+    block: Block, tokens: int, past: int, /, x: Tensor, norm: Tensor, router: Tensor, real: Tensor, **shared: Tensor
+) -> Tiles:
+    h = normed(block, x, norm)
+    routing = _routing(block, h @ router, real)
+    return {"x": _with_shared(block, x, h, routing, shared), "h": h, **routing._asdict()}
 
 
-def _prefill_pass(block: Block, tokens: int, past: int, number: int) -> Intent:
-    given = dict.fromkeys(("x", "h"), "(y m) (x d)") | dict.fromkeys(("shares", "slots", "ranks"), "(y m) k")
-    regions, e = regions_of(block), experts_of(block)
-    first = number * regions.capacity
-
-    def compute(x: Tensor, h: Tensor, *rest: Tensor) -> Tensor:
-        return x + _taken(block, range(first, first + regions.capacity), h, *rest)
-
-    intent = plain_intent(block, given | {"wgu": "", "wdown": ""}, {"x": given["x"]}, compute)
-    filled = -(-regions.count * regions.capacity // (tokens * e.top_k))
-    draw = drawn_ids(block, tokens, {name: given[name] for name in ("slots", "ranks")}, first)
-    return replace(intent, draw=draw, runs=filled + -(-filled // (PADDED - 1)))
+def _prefill_pass(
+    block: Block, tokens: int, past: int, number: int, /, x: Tensor, h: Tensor, **more: Tensor
+) -> Tiles:  # fmt: skip
+    return {"x": x + _taken(block, number, h, **more)}
 
 
-def _experts_in_regions(block: Block, tokens: int, past: int, passes: int) -> Intent:
-    given = _routing_given(block) | {"wgu": "", "wdown": ""}
-    capacity, shared = regions_of(block).capacity, _shared(block)
-    results = {"x": given["x"], "expert_ids": "(y m) k", "demand": "n"}
-
-    def intent(left_out: int | None = None) -> Intent:
-        """Return the intent of all passes, or of all but one; there are as many passes as rows need."""
-
-        def compute(x: Tensor, norm: Tensor, router: Tensor, real: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
-            h = normed(block, x, norm)
-            routing = _routing(block, h @ router, real)
-            y = _with_shared(block, x, h, routing, *weights[:-2])
-            for number in range(-(-tokens * experts_of(block).top_k // capacity)):
-                if number != left_out:
-                    own = range(number * capacity, (number + 1) * capacity)
-                    y = y + _taken(block, own, h, *routing[1:4], *weights[-2:])
-            return y, routing.expert_ids, routing.demand
-
-        return plain_intent(block, given, results, compute, shared)
-
-    def pieces() -> dict[str, Callable[[Tiles], Tiles]]:
-        built = blocks.schedule(expert_regions.prefill_experts_in_regions, block, tokens, past, passes)
-        starts = [n for n, round_ in enumerate(built.rounds) if any(op.op == "dispatch" for op in round_.locals)]
-        ends, found = [*starts[1:], len(built.rounds)], {}
-        for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
-            reference = intent(number).reference
-            assert reference is not None
-            found[f"pass {number + 1} of {passes}, rounds {start} to {end - 1} as built"] = reference
-        return found
-
-    return replace(_with_routings(block, tokens, given, intent()), pieces=pieces)
+def _experts_in_regions(
+    block: Block, tokens: int, past: int, passes: int, /, x: Tensor, norm: Tensor, router: Tensor, real: Tensor,
+    wgu: Tensor, wdown: Tensor, left_out: int | None = None, **shared: Tensor,
+) -> Tiles:  # fmt: skip
+    """Return the results of as many passes as rows need, or of all but one."""
+    h = normed(block, x, norm)
+    routing = _routing(block, h @ router, real)
+    y = _with_shared(block, x, h, routing, shared)
+    for number in range(-(-tokens * experts_of(block).top_k // regions_of(block).capacity)):
+        if number != left_out:
+            y = y + _taken(block, number, h, *routing[1:4], wgu, wdown)
+    return {"x": y, "expert_ids": routing.expert_ids, "demand": routing.demand}
 
 
 # --- plain computations ---
-
-
-def _shared(block: Block) -> tuple[str, ...]:
-    """Return the names of the shared expert's weights, if the model has one."""
-    return ("wgu.shared", "wdown.shared") if experts_of(block).shared else ()
-
-
-def _routing_given(block: Block) -> dict[str, str]:
-    given = {"x": "(y m) (x d)", "norm": "(x d)", "router": "(x d) e", "real": "(y m)"}
-    return given | dict(zip(_shared(block), ("(y d) (x w)", "(y f) (x d)"), strict=False))
 
 
 def _choice(e: Experts, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -180,22 +152,25 @@ def _routing(block: Block, logits: Tensor, real: Tensor) -> TokenRouting:
     return TokenRouting(*(each * float("nan") for each in routing)) if bool(close.any()) else routing
 
 
-def _with_shared(block: Block, x: Tensor, h: Tensor, routing: TokenRouting, *weights: Tensor) -> Tensor:
+def _with_shared(block: Block, x: Tensor, h: Tensor, routing: TokenRouting, shared: Tiles) -> Tensor:
     """Return x plus the product of the shared expert's output and the token's share of it."""
-    if not weights:
+    e = experts_of(block)
+    if not e.shared:
         return x
-    e, (up, down) = experts_of(block), weights
+    up, down = shared["wgu.shared"], shared["wdown.shared"]
     return x + routing.shares[:, e.top_k, None] * (fed(h @ up, block.share(e.shared_width, "x")) @ down)
 
 
 def _taken(
-    block: Block, own: range, h: Tensor, shares: Tensor, slots: Tensor, ranks: Tensor, wgu: Tensor, wdown: Tensor
+    block: Block, number: int, h: Tensor, shares: Tensor, slots: Tensor, ranks: Tensor, wgu: Tensor, wdown: Tensor
 ) -> Tensor:
-    """Return the experts' outputs times their shares, for the expert ids whose ranks are in a range."""
-    held, size = regions_of(block).held(experts_of(block)), block.mesh.shape[0] // regions_of(block).side
-    ups, downs = _living(block, wgu), _living(block, wdown)
+    """Return the experts' outputs times their shares, for the expert ids whose ranks pass `number` takes."""
+    regions, held = regions_of(block), regions_of(block).held(experts_of(block))
+    size, first = block.mesh.shape[0] // regions.side, number * regions.capacity
+    # [regions, held, rows, columns], of one region too
+    ups, downs = (weights.reshape(-1, held, *weights.shape[-2:]) for weights in (wgu, wdown))
     y = h.new_zeros(h.shape)
-    for token, choice in ((slots >= 0) & (ranks >= own.start) & (ranks < own.stop)).nonzero().tolist():
+    for token, choice in ((slots >= 0) & (ranks >= first) & (ranks < first + regions.capacity)).nonzero().tolist():
         region, place = divmod(int(slots[token, choice]), held)
         up, down = ups[region, place], downs[region, place]
         y[token] += shares[token, choice] * (fed(h[token][None] @ up, len(down) // size) @ down)[0]
@@ -203,23 +178,9 @@ def _taken(
     return y + slots.sum() * float("nan") if bool(slots.isnan().any()) else y
 
 
-def _living(block: Block, tiles: Tensor) -> Tensor:
-    """Return [regions, held, rows, columns] of the weights' tiles, which alignment has moved."""
-    side, regions = block.mesh.shape[0], regions_of(block)
-    size = side // regions.side
-    lying = straight(tiles.reshape(side, side, *tiles.shape[-3:]), block.mesh, size)
-    cut = lying.unflatten(1, (regions.side, size)).unflatten(0, (regions.side, size))
-    return cut.permute(0, 2, 4, 1, 5, 3, 6).flatten(5).flatten(3, 4).flatten(0, 1)
-
-
-def _with_routings(block: Block, tokens: int, given: Mapping[str, str], intent: Intent) -> Intent:
-    """Return the intent with tokens that reach every region and row."""
-    return replace(intent, draw=drawn_tokens(block, tokens, given), runs=routing_runs(block))
-
-
-INTENTS: dict[SubLayer, Callable[..., Any]] = {
-    experts.decode_experts: _decode_experts,
-    experts.prefill_experts: _prefill_experts,
+FORMULAS: dict[SubLayer, Formula] = {
+    experts.decode_experts: _mixed,
+    experts.prefill_experts: _mixed,
     expert_regions.prefill_routing: _prefill_routing,
     expert_regions.prefill_pass: _prefill_pass,
     expert_regions.prefill_experts_in_regions: _experts_in_regions,

@@ -2,43 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+import re
+from collections.abc import Callable
+from inspect import signature
+from typing import TYPE_CHECKING
 
-from wafer_triton.device.mesh import Mesh
+from wafer_triton.device.layout import MESH_AXES, letters
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.ring import aligned
+from wafer_triton.schedule.rounds import Buffer
+from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.verify.intent import Intent
-from wafer_triton.verify.specs import whole_reference
+from wafer_triton.verify.specs import Tiles, tiled, whole
+from wafer_triton.verify.state import tiles_shape
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Patterns = Mapping[str, str]
+Formula = Callable[..., Tiles]  # of whole tensors by the names of their buffers, to whole tensors by name
 
 
-def plain_intent(
-    block: Block, given: Patterns, results: Patterns, compute: Callable[..., Any], skewed: tuple[str, ...] = ()
-) -> Intent:
-    """Return an intent with a reference alone; the weights in `skewed` are given as the alignment leaves them.
+def plain_intent(schedule: Schedule, formula: Formula) -> Intent:
+    """Return an intent with a reference alone, `formula` on the whole tensors of a schedule's buffers."""
+    specs = {name: (buffer, spec(buffer)) for name, buffer in _given(schedule, formula).items()}
+    cuts = {
+        name: letters(cut) | ({"slot": "slot"} if buffer.slots > 1 else {})
+        for name, (buffer, cut) in specs.items()
+        if cut
+    }
+    return Intent(cuts, {}, reference=on_tiles(schedule, formula))
 
-    Tiles that stay tiles (the pattern "") are all different.
+
+def on_tiles(schedule: Schedule, formula: Formula) -> Callable[..., Tiles]:
+    """Return a function of a schedule's tiles, and of what else `formula` takes first, that computes the formula.
+
+    The names of its parameters are those of buffers; with `**more` it takes all that are given. Padding stays.
     """
-    plain = whole_reference(block.mesh, given, results, compute)
-    cuts = {name: pattern for name, pattern in given.items() if pattern}
-    return Intent(
-        cuts, {}, reference=lambda tiles: plain({**tiles, **{n: straight(tiles[n], block.mesh) for n in skewed}})
-    )
+    buffers = _given(schedule, formula)
+
+    def computed(tiles: Tiles, *args: int) -> Tiles:
+        wholes = formula(*args, **{name: _whole(tiles[name], buffer) for name, buffer in buffers.items()})
+        return {
+            name: tiled(tensor, schedule.mesh, spec(schedule.buffers[name])).reshape(tiles_shape(schedule, name))
+            for name, tensor in wholes.items()
+        }
+
+    return computed
 
 
-def straight(tiles: Tensor, mesh: Mesh, region: int | None = None) -> Tensor:
-    """Return tiles [rows, cols, ...] of weights as they were before the alignment.
+def _given(schedule: Schedule, formula: Formula) -> dict[str, Buffer]:
+    """Return the buffers that a formula takes."""
+    parameters = signature(formula).parameters
+    every = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    return {name: each for name, each in schedule.buffers.items() if name in parameters or (every and each.given)}
 
-    With `region` every square of `region` cores a side was aligned alone.
+
+def spec(buffer: Buffer) -> str:
+    """Return the partition spec of a buffer: its own, or that of the parameter that it holds.
+
+    A tile may have an axis more than the parameter, as for the norms of heads. Without either ("") tiles stay tiles.
     """
-    result = tiles.clone()
-    result.flatten(0, 1)[aligned(mesh.shape[0], region).tolist()] = tiles.flatten(0, 1)
-    return result
+    if buffer.pattern or not buffer.holds:
+        return buffer.pattern
+    left, _, right = buffer.holds[0].pattern.partition("->")
+    cuts = {letter: f"({axis} {letter})" for letter, axis in letters(left).items()}
+    own = [cuts.get(letter, letter) for letter in re.findall(r"\w+", right or left) if letter not in MESH_AXES]
+    return " ".join(["more"] * (len(buffer.tile) - len(own)) + own)
+
+
+def _whole(tiles: Tensor, buffer: Buffer) -> Tensor:
+    """Return tiles as one tensor, weights as before the alignment; of several squares aligned alone, one for each."""
+    if not buffer.skew:
+        return whole(tiles, spec(buffer))
+    import torch
+
+    side = buffer.skew
+    squares = tiles.unflatten(1, (-1, side)).unflatten(0, (-1, side)).transpose(1, 2).flatten(0, 1)
+    straight = torch.empty_like(squares)
+    straight.flatten(1, 2)[:, aligned(side).tolist()] = squares.flatten(1, 2)
+    wholes = torch.stack([whole(square, spec(buffer)) for square in straight])
+    return wholes[0] if len(wholes) == 1 else wholes
 
 
 def normed(block: Block, x: Tensor, weight: Tensor) -> Tensor:

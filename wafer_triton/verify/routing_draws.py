@@ -6,13 +6,13 @@ routing, and expert ids that fill every row of a pass. A run is one draw of an i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.expert_places import ExpertRegions
 from wafer_triton.shape.moe import Experts
-from wafer_triton.verify.specs import Tiles, tiled, whole
+from wafer_triton.verify.plain import Formula
+from wafer_triton.verify.specs import Tiles
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,25 +47,23 @@ def routing_runs(block: Block) -> int:
     return count + -(-count // (PADDED - 1)) + block.mesh.shape[0]
 
 
-def drawn_tokens(block: Block, tokens: int, given: Mapping[str, str]) -> Callable[[Tiles, int], Tiles]:
+def drawn_tokens(block: Block, tokens: int) -> Formula:
     """Return a function that draws tokens with the experts of `_wanted`; one of `PADDED` runs has padding.
 
     In the last of the `routing_runs` all tokens are padding but those of one mesh row, another one in each run: the
     demand, a maximum over rows, is then that row's.
     """
 
-    def draw(tiles: Tiles, run: int) -> Tiles:
-        x, norm, router = (whole(tiles[name], given[name]) for name in ("x", "norm", "router"))
-        turned = _steered(experts_of(block), x, norm, router, _wanted(block, len(x), tokens, run))
-        new = {"x": tiled(turned, block.mesh, given["x"])}
-        if "real" not in given:
+    def draw(run: int, /, x: Tensor, norm: Tensor, router: Tensor, real: Tensor | None = None) -> Tiles:
+        new = {"x": _steered(experts_of(block), x, norm, router, _wanted(block, len(x), tokens, run))}
+        if real is None:
             return new
         row = run % (runs := routing_runs(block)) - (runs - block.mesh.shape[0])
         if row >= 0:
-            real = -tiles["real"].abs()
-            real[row] *= -1
+            real = -real.abs()
+            real[row * tokens : (row + 1) * tokens] *= -1
             return new | {"real": real}
-        return new if _is_padded(run) else new | {"real": tiles["real"].abs()}
+        return new if _is_padded(run) else new | {"real": real.abs()}
 
     return draw
 
@@ -104,7 +102,7 @@ def _steered(e: Experts, x: Tensor, norm: Tensor, router: Tensor, wanted: list[l
     return x + (logits.mean(-1, True) + size * (2 * first - rank) - logits) @ through.pinverse()
 
 
-def drawn_ids(block: Block, tokens: int, given: Mapping[str, str], first: int) -> Callable[[Tiles, int], Tiles]:
+def drawn_ids(block: Block, tokens: int, first: int) -> Formula:
     """Return a function that draws expert ids which fill the rows of a pass; some runs have ids of other passes."""
     e, regions = experts_of(block), regions_of(block)
     held, wanted, own = regions.held(e), tokens * e.top_k, regions.living(e)
@@ -123,12 +121,9 @@ def drawn_ids(block: Block, tokens: int, given: Mapping[str, str], first: int) -
             return -1.0, 0.0
         return slot, rank - regions.capacity if first and number % 8 else rank + regions.capacity
 
-    def draw(tiles: Tiles, run: int) -> Tiles:
+    def draw(run: int, /, slots: Tensor, ranks: Tensor) -> Tiles:
         every = [[choice(row, number, run) for number in range(wanted)] for row in range(block.mesh.shape[0])]
-        numbers = tiles["slots"].new_tensor(every)  # [rows, per_token, slot and rank]
-        return {
-            name: tiled(numbers[..., which].reshape(-1, e.top_k), block.mesh, pattern)
-            for which, (name, pattern) in enumerate(given.items())
-        }
+        drawn = slots.new_tensor(every).reshape(*slots.shape, 2)
+        return {"slots": drawn[..., 0], "ranks": drawn[..., 1]}
 
     return draw

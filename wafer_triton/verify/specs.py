@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PartitionSpec = str | Mapping[str, ArrayLike]
-Tiles = Mapping[str, "Tensor"]
+Tiles = Mapping[str, "Tensor"]  # or whole tensors, by the names of buffers
 EVERY_CORE = {"row": "y", "column": "x"}  # the spec of tiles that no pattern names
 
 
@@ -78,8 +78,9 @@ def whole(tiles: Tensor, pattern: str) -> Tensor:
         if axis not in held:
             tiles = tiles.select(dim, 0)
     axes = _tile(pattern).split()
-    tiles = tiles.reshape(*tiles.shape[: len(held)], *tiles.shape[-len(axes) :])  # a softmax of one head has one more
-    return rearrange(tiles, f"{' '.join([*held, *axes])} -> {pattern}")
+    # a softmax of one head has an axis more, the tile of a buffer with one slot may have one less
+    sizes = (*[1] * len(axes), *tiles.shape[len(held) :])[-len(axes) :]
+    return rearrange(tiles.reshape(*tiles.shape[: len(held)], *sizes), f"{' '.join([*held, *axes])} -> {pattern}")
 
 
 def tiled(whole: Tensor, mesh: Mesh, pattern: str) -> Tensor:

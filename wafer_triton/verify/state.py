@@ -24,6 +24,12 @@ def given_buffers(schedule: Schedule, named: Iterable[str] | None) -> set[str]:
     return given | (_read_first(schedule) if named is None else set(named))
 
 
+def tiles_shape(schedule: Schedule, name: str) -> tuple[int, ...]:
+    """Return the shape of a buffer on all cores: [rows, cols, *tile], with slots [rows, cols, slots, *tile]."""
+    buffer = schedule.buffers[name]
+    return (*schedule.mesh.shape, *((buffer.slots,) if buffer.slots > 1 else ()), *buffer.tile)
+
+
 def _read_first(schedule: Schedule) -> set[str]:
     """Return outputs that are read before they are written: they are given as well, as for an all-reduce in place."""
     written: set[str] = set()

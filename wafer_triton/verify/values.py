@@ -30,7 +30,7 @@ from wafer_triton.schedule.rules import Finding, title
 from wafer_triton.verify.intent import Intent
 from wafer_triton.verify.slices import sliced
 from wafer_triton.verify.specs import Tiles, indices
-from wafer_triton.verify.state import fault, given_buffers
+from wafer_triton.verify.state import fault, given_buffers, tiles_shape
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -131,7 +131,7 @@ def drawn(schedule: Schedule, intent: Intent, runs: int, seed: int) -> dict[str,
         sign = torch.randint(0, 2, shape, generator=generator, dtype=torch.int8)
         quarters = (size * (2 * sign - 1)).double() / 4
         quarters[1::2] *= 8
-        tiles[name] = quarters[:, torch.from_numpy(copies)].view(runs, *_shape(schedule, name))
+        tiles[name] = quarters[:, torch.from_numpy(copies)].view(runs, *tiles_shape(schedule, name))
     return tiles if intent.draw is None else _redrawn(schedule, tiles, intent.draw)
 
 
@@ -170,8 +170,8 @@ def expected(schedule: Schedule, intent: Intent, tiles: dict[str, Tensor], runs:
     if unknown:
         raise ScheduleError(f"{schedule.name}: the reference gives undeclared buffers: {', '.join(unknown)}")
     for name, result in computed[0].items():
-        if tuple(result.shape) != _shape(schedule, name):
-            shapes = f"{list(result.shape)} for {name}, which is {list(_shape(schedule, name))}"
+        if tuple(result.shape) != tiles_shape(schedule, name):
+            shapes = f"{list(result.shape)} for {name}, which is {list(tiles_shape(schedule, name))}"
             raise ScheduleError(f"{schedule.name}: the reference gives {shapes}: rows, columns, its slots, its tile")
     residents = [name for name, buffer in schedule.buffers.items() if buffer.given and buffer.kept]
     stay = {name: tiles[name] for name in residents if name not in computed[0]}
@@ -202,12 +202,6 @@ def _computed(
 
 def _run(tiles: dict[str, Tensor], run: int) -> dict[str, Tensor]:
     return {name: given[run].clone() for name, given in tiles.items()}
-
-
-def _shape(schedule: Schedule, name: str) -> tuple[int, ...]:
-    """Return the shape of a buffer on all cores: [rows, cols, *tile], with slots [rows, cols, slots, *tile]."""
-    buffer = schedule.buffers[name]
-    return (*schedule.mesh.shape, *((buffer.slots,) if buffer.slots > 1 else ()), *buffer.tile)
 
 
 def _work(schedule: Schedule) -> float:
