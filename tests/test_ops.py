@@ -115,6 +115,18 @@ def test_torch_compile_keeps_options():
 
 
 @pytest.mark.slow
+def test_torch_compile_keeps_the_grid_of_a_folded_mesh():
+    torch._dynamo.reset()
+    x, square = torch.randn(6, 6, 4), Mesh(2, 3).square()
+    assert square.shape == (6, 6)
+
+    def summed(x):
+        return ops.all_reduce(x, axis="x", mesh=square)
+
+    assert torch.equal(torch.compile(summed, fullgraph=True, backend="aot_eager")(x), summed(x))
+
+
+@pytest.mark.slow
 def test_the_operator_passes_torchs_own_checks():
     a, b = torch.randn(4, 4), torch.randn(4, 4)
     text = _text(Mesh(2, 2), (("accumulate", "fp32"),))

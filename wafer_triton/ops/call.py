@@ -220,13 +220,14 @@ _DEVICE = tuple(entry.name for entry in fields(Device) if entry.compare)
 
 
 def _text(mesh: Mesh, options: tuple[tuple[str, Any], ...]) -> str:
-    return repr((mesh.rows, mesh.cols, tuple(getattr(mesh.device, name) for name in _DEVICE), options))
+    numbers = tuple(getattr(mesh.device, name) for name in _DEVICE)
+    return repr((mesh.rows, mesh.cols, numbers, mesh.origin, mesh.fold, options))
 
 
 @lru_cache(maxsize=64)
 def _parsed(text: str) -> tuple[Mesh, tuple[tuple[str, Any], ...]]:
-    rows, cols, device, options = ast.literal_eval(text)
-    return Mesh(rows, cols, Device(*device)), options
+    rows, cols, numbers, origin, fold, options = ast.literal_eval(text)
+    return Mesh(rows, cols, Device(*numbers), origin, fold), options
 
 
 # By hand: `torch.library.custom_op` does the same, and imports torch._dynamo at the first call.
