@@ -106,7 +106,7 @@ Units = tuple[Index, Index, Index, Index]  # senders, receivers in ascending ord
 Stays = tuple[Index, Index, Index]  # cores, and their slots on both sides
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=128)
 def _planned(
     length: int, source: bytes, target: bytes
 ) -> tuple[tuple[int, int], list[tuple[Units | None, Stays | None]]]:

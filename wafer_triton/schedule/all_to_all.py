@@ -103,7 +103,7 @@ def _line(b: Builder, src: str, dst: str, name: str, axis: str, line: MeshLine) 
     yield from others
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=8)
 def _exchanges(line: MeshLine, axis: str, names: tuple[str, str, str]) -> tuple[tuple[Exchange, ...], ...]:
     """Return the exchanges of every round between buffers `names`: of departure, of arrival, and for waiting tiles."""
     ends = dict(zip(("src", "dst", "waiting"), names, strict=True))

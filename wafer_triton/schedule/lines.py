@@ -54,7 +54,7 @@ Sends = tuple[
 ]  # both ends as buffer and slots, senders, receivers
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=8)
 def planned(line: MeshLine) -> tuple[list[list[Sends]], int]:
     """Return the exchanges of every round, as slots by position, senders and receivers; and the slots for waiting.
 
