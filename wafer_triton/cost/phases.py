@@ -8,9 +8,8 @@ is the work of its fullest round.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from wafer_triton import local
 from wafer_triton.count.runs import RoundRun, combines, counted_runs, kind, runs, sources, stages
@@ -83,7 +82,7 @@ def _in_order(schedule: Schedule, cut: Sequence[RoundRun]) -> list[Phase]:
     traffic, each = Traffic(schedule), dict[RoundRun, Phase]()
     for run in cut:
         if run not in each:
-            each[run] = _known(schedule, run, traffic)
+            each[run] = _phase(schedule, run, traffic.run(run))
     whole = [each[run] for run in cut]
     for number, phase in enumerate(whole):
         beside = _product_beside(cut, whole, number) if phase.kind in ("stream", "circuit") else None
@@ -106,28 +105,6 @@ def _product_beside(cut: Sequence[RoundRun], whole: list[Phase], number: int) ->
         if needs & touched:  # results of the stream do not exist before it
             needs |= touched
     return None
-
-
-# Phases by their rounds and the sizes of the buffers touched.
-_KNOWN: dict[tuple[Any, ...], Phase] = {}
-_MOST = 20_000  # kept runs; the limit of kept rounds is 20 times as large
-
-
-def _known(schedule: Schedule, run: RoundRun, traffic: Traffic) -> Phase:
-    """Return the phase of a run, read once: layers, contexts and models share the rounds of an algorithm on a line."""
-    names = sorted(run.touched)
-    sizes = tuple((buffer.numel, buffer.dtype, buffer.slots) for buffer in map(schedule.buffers.__getitem__, names))
-    key = (schedule.mesh.shape, schedule.mesh.fold, sizes, _what(run), local.definitions())
-    if key not in _KNOWN:
-        _kept[0] += len(run)
-        if len(_KNOWN) >= _MOST or _kept[0] > 20 * _MOST:
-            _KNOWN.clear()
-            _kept[0] = len(run)
-        _KNOWN[key] = _phase(schedule, run, traffic.run(run))
-    return _KNOWN[key]
-
-
-_kept = [0]  # rounds in `_KNOWN`
 
 
 def _phase(schedule: Schedule, run: RoundRun, traffic: RunTraffic) -> Phase:
@@ -159,16 +136,6 @@ def _phase(schedule: Schedule, run: RoundRun, traffic: RunTraffic) -> Phase:
         sram_bytes=sram_bytes,
         label=first.label,
     )
-
-
-def _what(run: RoundRun) -> Hashable:
-    """Return a key of a run: everything that its phase depends on, except the mesh and the sizes of buffers."""
-    (first, _), alone = run.ends, len(run) == 1
-    if alone and not first.exchanges and len(first.locals) == 1:  # such rounds differ in their slots alone
-        (op,) = first.locals
-        slots = tuple((slot.buffer, slot.index is None) for slot in (*op.outs, *op.ins))
-        return op.work, first.label, slots
-    return run
 
 
 def _of_different_work(run: RoundRun) -> list[Round]:
