@@ -43,12 +43,12 @@ def cases() -> Iterator[tuple[str, Callable[[], Run]]]:
     import torch
 
     from wafer_triton import Mesh, estimate, mesh_gemm, mesh_gemv, ops, scatter
+    from wafer_triton.algorithms.product import recipe
+    from wafer_triton.algorithms.reduce import all_reduce
+    from wafer_triton.algorithms.ring import ring_step
     from wafer_triton.models.decoder import WaferForCausalLM
     from wafer_triton.schedule import rounds
     from wafer_triton.schedule.builder import Builder
-    from wafer_triton.schedule.product import recipe
-    from wafer_triton.schedule.reduce import all_reduce
-    from wafer_triton.schedule.ring import ring_step
 
     roomy = _roomy()
     kept = "state" if hasattr(rounds, "GIVEN") else "resident"  # the role's name up to commit 80873d0

@@ -23,12 +23,12 @@ import torch
 import torch.distributed as dist
 
 from wafer_triton import distributed, ops
+from wafer_triton.algorithms.product import recipe
 from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.generate import prefills
-from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.shape.published import MODELS
 

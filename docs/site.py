@@ -20,8 +20,8 @@ from mkdocs.structure.files import File
 
 import wafer_triton
 from wafer_triton import Builder, Mesh, Schedule, draw
-from wafer_triton.schedule.kv_cache import POLICIES, KvCache
-from wafer_triton.schedule.product import recipe
+from wafer_triton.algorithms.kv_cache import POLICIES, KvCache
+from wafer_triton.algorithms.product import recipe
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md"}

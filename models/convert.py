@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from wafer_triton.algorithms.product import Recipe, recipe
 from wafer_triton.cost.price import Cost, Prediction
 from wafer_triton.count.account import Account
 from wafer_triton.device import DeviceLike
@@ -29,7 +30,6 @@ from wafer_triton.models.place.storage import converted, magnitude
 from wafer_triton.models.run.ledger import Ledger
 from wafer_triton.ops import check_tensors, executor, run
 from wafer_triton.ops.call import shared_executor
-from wafer_triton.schedule.product import Recipe, recipe
 from wafer_triton.shape.config import short
 from wafer_triton.text.quantity import digits
 

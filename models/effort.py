@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 
 from wafer_triton.cost.layers import PhasesOf, decode_phases, prefill_phases
+from wafer_triton.decoder.block import Block
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.ranks.executor import DistributedExecutor
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.place.regions import Placement
-from wafer_triton.schedule.block import Block
 from wafer_triton.text.progress import emulation_seconds
 
 

@@ -9,12 +9,12 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
+from wafer_triton.decoder.weights import EMBEDDING
 from wafer_triton.errors import CheckpointError, DtypeError
 from wafer_triton.models.checkpoint.weights import is_finite, same
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.experts import by_expert
 from wafer_triton.models.place.cuts import PlacedWeights, Weights
-from wafer_triton.schedule.weights import EMBEDDING
 
 
 class PlacedParameter(nn.Parameter):

@@ -87,7 +87,7 @@ LARGE = (
     "place/test_one_answer",
     "place/test_refusals",
     "place/test_what_fits",
-    "schedule/test_stream",
+    "algorithms/test_stream",
     "test_packaging",
     "test_public_api",
     "test_wafer_scale",

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from wafer_triton import price
+from wafer_triton.algorithms.product import recipe
 from wafer_triton.device import MEASURED, NUMBERS, PRESETS, device
 from wafer_triton.device.keys import MOST
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import DeviceError, SramError, WaferError
-from wafer_triton.schedule.product import recipe
 
 LATENCIES = ("hop_cycles", "stage_cycles")
 

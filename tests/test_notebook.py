@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from wafer_triton import Builder, Intent, Mesh, account, check, mesh_gemm, price
+from wafer_triton.algorithms.product import recipe
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.layers import decode_block
 from wafer_triton.place.regions import Placement
-from wafer_triton.schedule.product import recipe
 from wafer_triton.shape.read import shape_of
 from wafer_triton.text.table import Table
 

@@ -11,6 +11,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 from wafer_triton import ops
+from wafer_triton.algorithms.product import recipe
 from wafer_triton.cost.price import price
 from wafer_triton.count.account import Account
 from wafer_triton.device import PRESETS
@@ -18,7 +19,6 @@ from wafer_triton.device.layout import MeshTensor, scatter
 from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.errors import BackendError, DtypeError, MeshError, ShapeError, SramError, WaferError
 from wafer_triton.ops.call import _text
-from wafer_triton.schedule.product import recipe
 
 CALLS = {
     "mesh_gemm": ((5, 7), (7, 3)),

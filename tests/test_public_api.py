@@ -71,7 +71,7 @@ def test_reading_a_schedule_needs_no_torch():
 
 def test_one_schedule_is_counted_priced_checked_and_drawn(tmp_path):
     from wafer_triton import Builder, Intent, Mesh, account, check, draw, price, routes
-    from wafer_triton.schedule.reduce import all_reduce
+    from wafer_triton.algorithms.reduce import all_reduce
 
     b = Builder(Mesh(2, 4), "a sum")
     b.buffer("x", (16,), "fp32", "output")
@@ -138,10 +138,10 @@ from wafer_triton import Builder, Mesh
 
 from wafer_triton.count.account import account
 from wafer_triton.device import device
-from wafer_triton.schedule.align import align
-from wafer_triton.schedule.gemm import meshgemm
+from wafer_triton.algorithms.align import align
+from wafer_triton.algorithms.gemm import meshgemm
 
-from wafer_triton.schedule.gemv import meshgemv
+from wafer_triton.algorithms.gemv import meshgemv
 
 b = Builder(Mesh(8, 8, device('wse3')), 'plan')
 for name in ('a', 'w'): b.buffer(name, (4, 4), 'fp16', 'input')

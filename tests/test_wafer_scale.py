@@ -8,13 +8,13 @@ import torch
 import bench_decode
 import cases
 from wafer_triton import check
+from wafer_triton.algorithms.product import recipe
 from wafer_triton.compare.algorithms import compare_gemm, compare_gemv
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.models.random import config_of
 from wafer_triton.ops import run
 from wafer_triton.ops.testing import assert_close
-from wafer_triton.schedule.product import recipe
 
 
 def product(

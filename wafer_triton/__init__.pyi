@@ -7,6 +7,7 @@ from .count.account import Account as Account
 from .count.account import account as account
 from .count.account import link_loads as link_loads
 from .count.routes import routes as routes
+from .decoder.expert_places import ExpertRegions as ExpertRegions
 from .device import Device as Device
 from .device.layout import MeshTensor as MeshTensor
 from .device.layout import scatter as scatter
@@ -26,7 +27,6 @@ from .ops.call import clear_cache as clear_cache
 from .ops.call import run as run
 from .ops.executors import executor as executor
 from .schedule.builder import Builder as Builder
-from .schedule.expert_places import ExpertRegions as ExpertRegions
 from .schedule.rounds import Cores as Cores
 from .schedule.rounds import Exchange as Exchange
 from .schedule.rounds import Local as Local

@@ -17,13 +17,13 @@ from torch import Tensor
 from peers import BoundPeer, Peer
 from timing import is_cuda, measure, sets
 from wafer_triton import ops
+from wafer_triton.algorithms.product import Recipe, recipe
 from wafer_triton.device import PRESETS, Device
 from wafer_triton.device.dtype import torch_dtype
 from wafer_triton.device.layout import MeshTensor, scatter
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.program import Program
-from wafer_triton.schedule.product import Recipe, recipe
 from work import Row, record, shares, work
 
 PAPER = {"gemm": "MeshGEMM", "gemv": "MeshGEMV"}

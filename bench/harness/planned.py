@@ -7,6 +7,8 @@ from types import SimpleNamespace
 
 import torch
 
+from wafer_triton.decoder import decode
+from wafer_triton.decoder.block import Block, schedule
 from wafer_triton.device import PRESETS
 from wafer_triton.device.dtype import torch_dtype
 from wafer_triton.device.mesh import Mesh
@@ -14,8 +16,6 @@ from wafer_triton.emulate import triton as executor
 from wafer_triton.emulate.program import Program
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.models.random import config_of
-from wafer_triton.schedule import decode
-from wafer_triton.schedule.block import Block, schedule
 
 ROOMY = replace(PRESETS["wse2"], name="wse2 with 64 MiB a core", sram_bytes=64 * 2**20)
 

@@ -7,9 +7,9 @@ The values of the largest tiles are sampled. The time of importing torch counts 
 import pytest
 import torch  # noqa: F401
 
+from wafer_triton.algorithms.product import recipe
 from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.schedule.product import recipe
 from wafer_triton.verify.faults import Intent, check
 
 CASES = [

@@ -13,6 +13,8 @@ from peers import layer
 from timing import elapsed, measure, sets
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.layers import with_head_groups
+from wafer_triton.decoder.block import Block
+from wafer_triton.decoder.decode import head_block
 from wafer_triton.device import Device
 from wafer_triton.device.dtype import torch_dtype
 from wafer_triton.device.mesh import Mesh
@@ -24,8 +26,6 @@ from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.run.decode import Decode
 from wafer_triton.models.run.head import Head
 from wafer_triton.place.need import param_shapes
-from wafer_triton.schedule.block import Block
-from wafer_triton.schedule.decode import head_block
 from work import Row, Work, exchanged_bytes, record, shares
 
 STEPS = 24

@@ -13,15 +13,16 @@ from time import perf_counter
 import pytest
 
 from wafer_triton import estimate
-from wafer_triton.cost import constants, inference, layers, phases, search
+from wafer_triton.algorithms import align, gemm, product, reduce, trees
+from wafer_triton.cost import constants, inference, layers, search
 from wafer_triton.count import routes, traffic
+from wafer_triton.decoder import block, decode
 from wafer_triton.place import need, regions
-from wafer_triton.schedule import align, block, decode, gemm, product, reduce, trees
 
 MODULES = (
     constants, inference, layers, need, regions, align, block, decode, gemm, product, reduce, trees,
 )  # fmt: skip
-KEPT = (phases._KNOWN, routes._COLOURS, traffic._UNITS)
+KEPT = (routes._COLOURS, traffic._UNITS)
 SIZES = count(2048, 97)  # so far apart that tiles differ on most meshes
 PROMPTS = count(480, 97)  # as short as a plan takes them at once
 

@@ -7,10 +7,10 @@ import torch
 
 from cases import EXCHANGES, ROOMY, executor, held, ways
 from timing import measure, sets
+from wafer_triton.algorithms.ring import ring_step
 from wafer_triton.device.dtype import torch_dtype
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.ring import ring_step
 from wafer_triton.schedule.schedule import Schedule
 from work import Row, record, shares, work
 

@@ -7,9 +7,9 @@ import torch
 
 from cases import ROOMY, executor, held, ways
 from timing import measure, sets
+from wafer_triton.algorithms.reduce import all_reduce
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.reduce import all_reduce
 from wafer_triton.schedule.schedule import Schedule
 from work import Row, record, shares, work
 

@@ -5,7 +5,7 @@ show` with the same words writes a page to walk through it.
 """
 
 from wafer_triton import Builder, Cores, Intent, Mesh, account, check, price
-from wafer_triton.schedule.collectives import broadcast
+from wafer_triton.algorithms.collectives import broadcast
 
 
 def summed(tiles):

@@ -7,7 +7,7 @@ to its neighbour.
 import numpy as np
 
 from wafer_triton import Builder, Cores, Mesh, Slot, account, price
-from wafer_triton.schedule.kv_cache import KvCache
+from wafer_triton.algorithms.kv_cache import KvCache
 
 ROWS, ENTRIES, TOKENS = 8, 4, 32
 

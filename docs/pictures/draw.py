@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from wafer_triton import Mesh, Schedule, draw, estimate
+from wafer_triton.algorithms.product import recipe
 from wafer_triton.count.runs import kind
 from wafer_triton.draw.figure import COLOURS, picture, whole_ticks
 from wafer_triton.errors import SramError
-from wafer_triton.schedule.product import recipe
 
 SIDE, SIZE = 16, 512  # cores a side, and rows of the matrices: a core holds tiles of 32 x 32
 WIDE, SIDES = 1440, (60, 90, 120, 180, 240, 360, 480, 720)  # the product whose hops are drawn, over cores a side

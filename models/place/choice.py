@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from wafer_triton.algorithms.trees import checked_groups
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.inference import first
 from wafer_triton.cost.layers import head_group_choices, prefill_head_group_choices, prefill_price, with_head_groups
@@ -14,6 +15,7 @@ from wafer_triton.cost.placement import checked as check_experts
 from wafer_triton.cost.placement import placed as with_experts
 from wafer_triton.cost.price import best_groups
 from wafer_triton.cost.search import plan
+from wafer_triton.decoder.block import Block
 from wafer_triton.device import Device
 from wafer_triton.device import device as find_device
 from wafer_triton.device.dtype import accumulator
@@ -23,8 +25,6 @@ from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.options import PlaceOptions
 from wafer_triton.place.regions import Placement, decode_regions
 from wafer_triton.place.regions import placed as place_blocks
-from wafer_triton.schedule.block import Block
-from wafer_triton.schedule.trees import checked_groups
 from wafer_triton.text.progress import Progress, silent
 
 SIDES = 36  # the number of meshes to try: on a WSE-2 sides of 20, 40, ...

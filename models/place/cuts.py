@@ -1,6 +1,6 @@
 """A decoder's parameters cut into the tiles of cores, and put together again.
 
-Buffers name their parameters and the partition specs of these (see `schedule.weights`).
+Buffers name their parameters and the partition specs of these (see `decoder.weights`).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from wafer_triton.algorithms.ring import aligned
+from wafer_triton.decoder.block import Block
 from wafer_triton.device.dtype import STORED
 from wafer_triton.device.layout import MeshTensor, scatter
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.models.checkpoint.weights import StoredWeights
 from wafer_triton.models.place.storage import converted, magnitude
 from wafer_triton.place.need import is_transposed, param_shapes, tile_shape, weights_of
-from wafer_triton.schedule.block import Block
-from wafer_triton.schedule.ring import aligned
 from wafer_triton.schedule.rounds import Buffer, Index, Parameter
 
 Tiles = dict[str, torch.Tensor]

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from wafer_triton.algorithms.kv_cache import KvCache
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.models.place.cuts import PlacedWeights, Tiles, is_repeated, prefill_tiles, sources
 from wafer_triton.models.run.chunks import Chunk
@@ -13,7 +14,6 @@ from wafer_triton.place import moves
 from wafer_triton.place.need import weights_of
 from wafer_triton.place.regions import Placement
 from wafer_triton.place.transfers import Scheduled
-from wafer_triton.schedule.kv_cache import KvCache
 
 
 class Phases:

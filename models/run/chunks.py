@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from einops import rearrange
 
+from wafer_triton.algorithms.kv_cache import KvCache
+from wafer_triton.decoder import prefill
+from wafer_triton.decoder.block import Block
 from wafer_triton.device.layout import MeshTensor, scatter
 from wafer_triton.models.place.cuts import Tiles, picked, unpicked
-from wafer_triton.schedule import prefill
-from wafer_triton.schedule.block import Block
-from wafer_triton.schedule.kv_cache import KvCache
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,9 @@ from functools import partial
 
 import torch
 
+from wafer_triton.algorithms.kv_cache import KvCache
+from wafer_triton.decoder import decode as blocks
+from wafer_triton.decoder.block import Block, schedule
 from wafer_triton.device.layout import scatter
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.parts import Step, Tables
@@ -16,9 +19,6 @@ from wafer_triton.models.place.cuts import Tiles, Weights, fill, held_tile, is_r
 from wafer_triton.models.run.head import Embedding, Head
 from wafer_triton.place.need import weights_of
 from wafer_triton.place.transfers import Scheduled
-from wafer_triton.schedule import decode as blocks
-from wafer_triton.schedule.block import Block, schedule
-from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.rounds import Buffer
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text.progress import Progress, silent

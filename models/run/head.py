@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from wafer_triton.decoder import decode as blocks
+from wafer_triton.decoder.block import Block, SubLayer, schedule
 from wafer_triton.device.dtype import torch_dtype
 from wafer_triton.device.layout import scatter
 from wafer_triton.emulate.executor import Executor
@@ -11,8 +13,6 @@ from wafer_triton.emulate.program import Program
 from wafer_triton.models.place.cuts import Tiles, Weights, fill
 from wafer_triton.place.need import weights_of
 from wafer_triton.place.transfers import Scheduled
-from wafer_triton.schedule import decode as blocks
-from wafer_triton.schedule.block import Block, SubLayer, schedule
 from wafer_triton.schedule.rounds import Buffer
 
 

@@ -13,6 +13,10 @@ from functools import partial
 
 import torch
 
+from wafer_triton.decoder import prefill as prefill_blocks
+from wafer_triton.decoder.block import Block, SubLayer, schedule
+from wafer_triton.decoder.expert_places import ExpertRegions
+from wafer_triton.decoder.expert_regions import prefill_pass
 from wafer_triton.device.modes import plain
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.parts import Step
@@ -20,10 +24,6 @@ from wafer_triton.emulate.program import Program
 from wafer_triton.models.place.cuts import Tiles, is_repeated
 from wafer_triton.models.run.chunks import Chunk, ChunkTiles
 from wafer_triton.place.transfers import Scheduled
-from wafer_triton.schedule import prefill as prefill_blocks
-from wafer_triton.schedule.block import Block, SubLayer, schedule
-from wafer_triton.schedule.expert_places import ExpertRegions
-from wafer_triton.schedule.expert_regions import prefill_pass
 from wafer_triton.schedule.rounds import Buffer
 from wafer_triton.text.progress import Progress, silent
 

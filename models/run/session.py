@@ -11,8 +11,10 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
+from wafer_triton.algorithms.kv_cache import KvCache
 from wafer_triton.cost.price import Prediction
 from wafer_triton.count.account import Account
+from wafer_triton.decoder.block import Block
 from wafer_triton.errors import CacheError, ShapeError
 from wafer_triton.models.generate import Prompt, token_id, token_ids
 from wafer_triton.models.module import PlacedModule
@@ -27,8 +29,6 @@ from wafer_triton.models.run.prefill import PrefillRun
 from wafer_triton.place.moves import hand_overs
 from wafer_triton.place.regions import Placement
 from wafer_triton.place.transfers import Scheduled
-from wafer_triton.schedule.block import Block
-from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.text.progress import Progress, silent
 
 PHASES = ("prefill", "replacement", "decode")

@@ -11,10 +11,10 @@ import cases
 import limits
 import peers
 import work
+from wafer_triton.algorithms.product import recipe
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.models.random import config_of
-from wafer_triton.schedule.product import recipe
 
 # --- limits ---
 

@@ -20,7 +20,7 @@ from wafer_triton.place.regions import Region
 GEMM = "gemm --m 16 --k 16 --n 16 --mesh 4"
 OWN = """
 from wafer_triton import Builder, Mesh
-from wafer_triton.schedule.reduce import all_reduce
+from wafer_triton.algorithms.reduce import all_reduce
 
 def sums():
     b = Builder(Mesh(2, 3), "sums of my own")

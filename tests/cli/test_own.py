@@ -9,7 +9,7 @@ from wafer_triton.cli.main import main
 FILE = """
 import numpy as np
 from wafer_triton import Builder, Intent, Slot, as_mesh
-from wafer_triton.schedule.product import recipe
+from wafer_triton.algorithms.product import recipe
 
 print("loading")
 

@@ -7,6 +7,8 @@ from functools import cache
 import numpy as np
 import pytest
 
+from wafer_triton.algorithms.product import recipe
+from wafer_triton.algorithms.reduce import all_reduce
 from wafer_triton.cli.main import main
 from wafer_triton.compare.algorithms import compare_gemm, compare_gemv, compare_own
 from wafer_triton.compare.product import understood
@@ -17,8 +19,6 @@ from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.errors import ScheduleError
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.product import recipe
-from wafer_triton.schedule.reduce import all_reduce
 from wafer_triton.schedule.rounds import Slot
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.verify.faults import Intent

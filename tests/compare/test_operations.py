@@ -8,9 +8,9 @@ import pytest
 from wafer_triton import estimate
 from wafer_triton.cli.main import main
 from wafer_triton.compare.operations import decoder_layer as layer
+from wafer_triton.decoder.block import Block
 from wafer_triton.device import device
 from wafer_triton.device.mesh import as_mesh
-from wafer_triton.schedule.block import Block
 from wafer_triton.shape.read import shape_of
 
 

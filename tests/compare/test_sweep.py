@@ -3,17 +3,17 @@
 import pytest
 
 from wafer_triton import estimate
+from wafer_triton.algorithms.product import recipe
 from wafer_triton.compare.grid import REASON, feasible, masked, parsed, points, size, write_csv
 from wafer_triton.compare.sweep import KINDS, own, sweep
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.layers import decode_block, decode_phases
 from wafer_triton.cost.price import price
+from wafer_triton.decoder import block as blocks
 from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ConfigError, DeviceError, MeshError, ShapeError, SramError
 from wafer_triton.place.need import decode_need
-from wafer_triton.schedule import block as blocks
-from wafer_triton.schedule.product import recipe
 from wafer_triton.shape.read import shape_of
 
 DECODE = {"model": "smollm2-135m", "context": 64}

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from wafer_triton import estimate
+from wafer_triton.algorithms.product import recipe
 from wafer_triton.cli import main as cli
 from wafer_triton.compare.sweep import LEGEND
 from wafer_triton.cost import inference, layers
@@ -16,13 +17,12 @@ from wafer_triton.cost.constants import constants
 from wafer_triton.cost.phases import phases
 from wafer_triton.cost.price import best_groups, price
 from wafer_triton.count.routes import routes
+from wafer_triton.decoder import decode, prefill
+from wafer_triton.decoder.block import drafted
 from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.errors import ConfigError, ShapeError
-from wafer_triton.schedule import decode, prefill
-from wafer_triton.schedule.block import drafted
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.product import recipe
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.published import MODELS
 from wafer_triton.shape.read import shape_of

@@ -8,10 +8,10 @@ from wafer_triton import estimate
 from wafer_triton.cost import layers
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.padding import decode_ratio, prefill_ratio
+from wafer_triton.decoder.block import Block
+from wafer_triton.decoder.heads import HeadGroups, most_groups
 from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.schedule.block import Block
-from wafer_triton.schedule.heads import HeadGroups, most_groups
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.read import shape_of
 

@@ -10,25 +10,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wafer_triton import estimate
+from wafer_triton.algorithms.collectives import broadcast, multicast, reduce_scatter, ring_all_gather
+from wafer_triton.algorithms.gemm import RINGS
+from wafer_triton.algorithms.product import recipe
+from wafer_triton.algorithms.reduce import all_reduce, reduce
+from wafer_triton.algorithms.ring import ring_position
+from wafer_triton.algorithms.trees import two_level
 from wafer_triton.cost import layers
 from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.phases import Phase, phases
 from wafer_triton.cost.price import Cost, Prediction, phase_cost, price
 from wafer_triton.count.routes import routes
+from wafer_triton.decoder import decode, prefill
+from wafer_triton.decoder.block import Block, SubLayer, schedule
 from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.torch import TorchExecutor
-from wafer_triton.schedule import decode, prefill
-from wafer_triton.schedule.block import Block, SubLayer, schedule
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.collectives import broadcast, multicast, reduce_scatter, ring_all_gather
-from wafer_triton.schedule.gemm import RINGS
-from wafer_triton.schedule.product import recipe
-from wafer_triton.schedule.reduce import all_reduce, reduce
-from wafer_triton.schedule.ring import ring_position
 from wafer_triton.schedule.rounds import Cores, Slot
 from wafer_triton.schedule.schedule import Schedule
-from wafer_triton.schedule.trees import two_level
 from wafer_triton.shape.decoder import DecoderShape
 
 pytestmark = pytest.mark.slow

@@ -12,13 +12,13 @@ from wafer_triton.cli import main as cli
 from wafer_triton.cost import layers, search
 from wafer_triton.cost.calibrate import rows
 from wafer_triton.cost.constants import constants
+from wafer_triton.decoder import prefill
+from wafer_triton.decoder.heads import distinct
 from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.errors import MeshError, SramError
 from wafer_triton.place.need import block_names, decode_need
 from wafer_triton.place.regions import Region, decode_regions, prefill_alone
-from wafer_triton.schedule import prefill
-from wafer_triton.schedule.heads import distinct
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.read import shape_of
 

@@ -6,19 +6,19 @@ import pytest
 import torch
 
 from wafer_triton import estimate, mesh_gemv
+from wafer_triton.algorithms.product import recipe
 from wafer_triton.cli import main as cli
 from wafer_triton.compare.algorithms import compare_gemv
 from wafer_triton.cost.cap import weight_bytes
 from wafer_triton.cost.search import plan
 from wafer_triton.count.account import account
+from wafer_triton.decoder.block import Block
 from wafer_triton.device import device
 from wafer_triton.device.dtype import BYTES, STORED, TILES, torch_dtype
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ConfigError, DtypeError, ScheduleError
 from wafer_triton.place.need import weights_of
-from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.product import recipe
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.moe import Experts
 from wafer_triton.shape.read import shape_of

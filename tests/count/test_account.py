@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from wafer_triton.algorithms.product import recipe
 from wafer_triton.cost.price import price
 from wafer_triton.count.account import Account, account, link_distribution, link_loads, per_round, round_account
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ShapeError
 from wafer_triton.ops import mesh_gemm
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.schedule import Schedule
 
 

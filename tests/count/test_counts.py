@@ -7,14 +7,14 @@ import pytest
 
 from healthy import on_mesh
 from wafer_triton import local
+from wafer_triton.algorithms.collectives import multicast
+from wafer_triton.algorithms.product import recipe
 from wafer_triton.cost.price import Cost, price, priced
 from wafer_triton.count.account import Account, account, multiply_adds
 from wafer_triton.count.counts import Counts
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.collectives import multicast
-from wafer_triton.schedule.product import recipe
 
 NAMES = [each.name for each in fields(Counts)]
 

@@ -7,12 +7,12 @@ import pytest
 
 import route_walk
 from route_walk import EAST, colours_of, table, validate_routes
+from wafer_triton.algorithms.product import recipe
 from wafer_triton.count.routes import colours, excess, routes
 from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.schedule import Schedule
 
 GEMMS = ("mesh", "cannon", "summa", "allgather")

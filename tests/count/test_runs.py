@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
+from wafer_triton.algorithms import align, gemm
+from wafer_triton.algorithms.collectives import all_gather, broadcast, transpose
+from wafer_triton.algorithms.kv_cache import KvCache
+from wafer_triton.algorithms.reduce import reduce, ring_all_reduce, star
 from wafer_triton.count.runs import kind, runs
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.schedule import align, gemm
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.collectives import all_gather, broadcast, transpose
-from wafer_triton.schedule.kv_cache import KvCache
-from wafer_triton.schedule.reduce import reduce, ring_all_reduce, star
 
 
 def builder(*mesh: int) -> Builder:

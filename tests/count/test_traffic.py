@@ -7,20 +7,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from wafer_triton.algorithms import gemm, trees
+from wafer_triton.algorithms.collectives import transpose
+from wafer_triton.algorithms.product import recipe
+from wafer_triton.algorithms.reduce import all_reduce
 from wafer_triton.cost.phases import phases
 from wafer_triton.cost.price import price
 from wafer_triton.count.account import account, per_round
 from wafer_triton.count.runs import kind, runs
 from wafer_triton.count.traffic import RunTraffic, Traffic
+from wafer_triton.decoder import decode, prefill
+from wafer_triton.decoder.block import Block
+from wafer_triton.decoder.block import schedule as built
 from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.schedule import decode, gemm, prefill, trees
-from wafer_triton.schedule.block import Block
-from wafer_triton.schedule.block import schedule as built
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.collectives import transpose
-from wafer_triton.schedule.product import recipe
-from wafer_triton.schedule.reduce import all_reduce
 from wafer_triton.schedule.rounds import Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.shape.read import shape_of

@@ -7,22 +7,23 @@ import pytest
 
 from route_walk import validate_routes
 from schedules import LAYERS, MIXTURE, MOVES, SHAPE, SUMS, Make, build
+from wafer_triton.algorithms import collectives
+from wafer_triton.algorithms.product import recipe
+from wafer_triton.algorithms.stream import groups, stream
+from wafer_triton.algorithms.stream_rounds import gather
 from wafer_triton.count.account import account, link_loads
 from wafer_triton.count.routes import colours, routes
 from wafer_triton.count.runs import runs
 from wafer_triton.count.traffic import Traffic
+from wafer_triton.decoder import expert_regions, prefill
+from wafer_triton.decoder.block import Block
+from wafer_triton.decoder.block import schedule as built
+from wafer_triton.decoder.expert_places import ExpertRegions
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.schedule import collectives, expert_regions, prefill
-from wafer_triton.schedule.block import Block
-from wafer_triton.schedule.block import schedule as built
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.expert_places import ExpertRegions
-from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.rounds import Slot
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.steps import Loop, Rounds
-from wafer_triton.schedule.stream import groups, stream
-from wafer_triton.schedule.stream_rounds import gather
 from walk import Walk, differences, of_loops
 
 

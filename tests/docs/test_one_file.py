@@ -11,7 +11,7 @@ import torch
 import triton
 
 from wafer_triton import Mesh, mesh_gemm
-from wafer_triton.schedule.product import recipe
+from wafer_triton.algorithms.product import recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 

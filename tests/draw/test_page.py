@@ -14,12 +14,12 @@ import torch
 from pages import IN_CHROMIUM, cells, settled, whole
 from schedules import LAYERS, MOVES, SUMS, build
 from wafer_triton import draw
+from wafer_triton.algorithms.product import recipe
 from wafer_triton.cost.price import intervals, price
 from wafer_triton.count.account import account, link_loads, per_round
 from wafer_triton.count.routes import routes
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.draw.tiles import rounds
-from wafer_triton.schedule.product import recipe
 
 pytestmark = IN_CHROMIUM
 SIDE, SIZE = 6, 24

@@ -7,9 +7,9 @@ import pytest
 
 from pages import COPY, EXAMPLES, IN_CHROMIUM, SIDE, check_phone, check_planted, evaluate, legend, pixels
 from wafer_triton import draw
+from wafer_triton.algorithms.kv_cache import POLICIES, KvCache
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.kv_cache import POLICIES, KvCache
 
 pytestmark = IN_CHROMIUM
 PAGES = EXAMPLES | {"reduce": "all-reduce --size 4 --mesh 8 --beside pipeline"}

@@ -3,10 +3,10 @@
 import pytest
 
 from pages import EXAMPLES, IN_CHROMIUM, OWN, SIDE, check_phone, check_planted, evaluate
+from wafer_triton.algorithms.product import recipe
 from wafer_triton.cli.own import load
 from wafer_triton.count.account import account, link_loads
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.schedule.product import recipe
 from wafer_triton.verify.values import drawn
 
 pytestmark = IN_CHROMIUM

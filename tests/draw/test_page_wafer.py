@@ -3,9 +3,9 @@
 import re
 
 from pages import IN_CHROMIUM, cells, evaluate, settled
+from wafer_triton.algorithms.product import recipe
 from wafer_triton.count.account import account
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.schedule.product import recipe
 from wafer_triton.text.quantity import quantity
 
 pytestmark = IN_CHROMIUM

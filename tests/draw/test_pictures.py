@@ -11,12 +11,12 @@ from PIL import Image
 
 from schedules import LAYERS, build
 from wafer_triton import draw
+from wafer_triton.algorithms.product import recipe
 from wafer_triton.cost.price import price
 from wafer_triton.count.account import link_loads
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.draw.figure import COLUMN, DOTS, REST, coloured, numbers_of
 from wafer_triton.errors import BackendError, DrawError
-from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.schedule import Schedule
 
 MESH = Mesh(3, 4)

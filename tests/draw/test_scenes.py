@@ -12,6 +12,7 @@ import torch
 
 from schedules import LAYERS, MOVES, SUMS, build, given
 from wafer_triton import draw, executor
+from wafer_triton.algorithms.product import recipe
 from wafer_triton.compare.operations import judged
 from wafer_triton.cost.price import price
 from wafer_triton.count.account import account, link_loads
@@ -21,7 +22,6 @@ from wafer_triton.device.mesh import Mesh
 from wafer_triton.draw.scenes import SIDE
 from wafer_triton.draw.summaries import FIRST, summaries, values
 from wafer_triton.errors import DrawError, MeshError
-from wafer_triton.schedule.product import recipe
 
 KINDS = {
     "gemm": build(SUMS["gemm-mesh"], "3x3", "fp16"),

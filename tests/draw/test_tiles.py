@@ -6,11 +6,11 @@ import torch
 
 from schedules import MOVES, SUMS, build
 from wafer_triton import draw
+from wafer_triton.algorithms.product import recipe
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.draw.tiles import after, moving, rounds
 from wafer_triton.emulate.reference import Reference
 from wafer_triton.errors import DrawError
-from wafer_triton.schedule.product import recipe
 
 KINDS = {"gemm-mesh": SUMS["gemm-mesh"], "gemm-cannon": SUMS["gemm-cannon"], "gemm-summa": SUMS["gemm-summa"]}
 

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from wafer_triton import draw
+from wafer_triton.algorithms.product import recipe
 from wafer_triton.count.account import account, per_round
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.draw.trace import trace
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.schedule import Schedule
 
 

@@ -11,13 +11,13 @@ import pytest
 from schedules import LAYERS, build
 from traces import FIELDS, read
 from wafer_triton import draw
+from wafer_triton.algorithms.product import recipe
 from wafer_triton.cost.price import intervals, price
 from wafer_triton.count.account import account
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.draw.trace_events import TRACKS, bounded
 from wafer_triton.draw.trace_file import MEANING
 from wafer_triton.errors import DrawError, ShapeError
-from wafer_triton.schedule.product import recipe
 
 ROOT = Path(__file__).parents[2]
 SCHEDULES = {

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from test_fold import last_first
+from wafer_triton.algorithms.collectives import broadcast
+from wafer_triton.algorithms.reduce import all_reduce, reduce
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate import fuse, triton
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.kernels.fused import launch
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.collectives import broadcast
-from wafer_triton.schedule.reduce import all_reduce, reduce
 from wafer_triton.schedule.rounds import Buffer, Cores
 from wafer_triton.schedule.schedule import Schedule
 

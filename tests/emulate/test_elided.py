@@ -5,13 +5,13 @@ import torch
 
 from pairs import pairs
 from tiles import DEVICE
+from wafer_triton.algorithms.product import recipe
+from wafer_triton.algorithms.ring import ring
 from wafer_triton.device.layout import scatter
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.kernels import Operand, untimed
 from wafer_triton.kernels.elided import Labels, elided
-from wafer_triton.schedule.product import recipe
-from wafer_triton.schedule.ring import ring
 
 SIDE = 4
 

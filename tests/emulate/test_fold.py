@@ -8,6 +8,11 @@ import torch
 from triton.runtime import interpreter
 
 from pairs import pairs
+from wafer_triton.algorithms.gemv import meshgemv
+from wafer_triton.algorithms.reduce import all_reduce, reduce
+from wafer_triton.algorithms.trees import default_groups
+from wafer_triton.decoder import decode
+from wafer_triton.decoder.block import Block, schedule
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate import fuse
 from wafer_triton.emulate.parts import Reduction
@@ -15,14 +20,9 @@ from wafer_triton.emulate.segments import segments
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.models.random import config_of
-from wafer_triton.schedule import decode
-from wafer_triton.schedule.block import Block, schedule
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.gemv import meshgemv
-from wafer_triton.schedule.reduce import all_reduce, reduce
 from wafer_triton.schedule.rounds import GIVEN, KEPT
 from wafer_triton.schedule.schedule import Schedule
-from wafer_triton.schedule.trees import default_groups
 
 pytestmark = pytest.mark.slow
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from wafer_triton.algorithms.kv_cache import KvCache
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.executor import EXCHANGES
 from wafer_triton.emulate.parts import Tables
@@ -10,7 +11,6 @@ from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.errors import ScheduleError
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.schedule import Schedule
 
 MESH = Mesh(3, 2)

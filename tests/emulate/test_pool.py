@@ -9,6 +9,7 @@ import torch
 
 import wafer_triton
 from schedules import LAYERS, MOVES, SUMS, build, given
+from wafer_triton.algorithms.product import recipe
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate import executor as executors
 from wafer_triton.emulate.executor import Executor
@@ -16,7 +17,6 @@ from wafer_triton.emulate.program import POOL, Pool, Program
 from wafer_triton.emulate.reference import Reference
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.product import recipe
 
 
 @pytest.fixture(autouse=True)

@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from wafer_triton.algorithms.product import Recipe, recipe
+from wafer_triton.decoder import decode
+from wafer_triton.decoder.block import Block, schedule
 from wafer_triton.device import PRESETS
 from wafer_triton.device.layout import MeshTensor, scatter
 from wafer_triton.device.mesh import Mesh, as_mesh
@@ -19,9 +22,6 @@ from wafer_triton.kernels import exchange as exchange_kernel
 from wafer_triton.kernels.compute_shift import one_round
 from wafer_triton.models.random import config_of
 from wafer_triton.ops import clear_cache, mesh_gemm, run
-from wafer_triton.schedule import decode
-from wafer_triton.schedule.block import Block, schedule
-from wafer_triton.schedule.product import Recipe, recipe
 
 pytestmark = pytest.mark.slow
 ROOMY = replace(PRESETS["wse2"], name="roomy", sram_bytes=64 * 2**20)

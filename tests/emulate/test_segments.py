@@ -7,17 +7,17 @@ import pytest
 import torch
 
 from schedules import LAYERS, MOVES, SUMS, build, given
+from wafer_triton.algorithms.align import align_both
+from wafer_triton.algorithms.gemm import meshgemm
+from wafer_triton.algorithms.product import recipe
+from wafer_triton.algorithms.reduce import all_reduce, reduce
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.executor import EXCHANGES
 from wafer_triton.emulate.parts import Products, Reduction, Segment
 from wafer_triton.emulate.segments import segments
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
-from wafer_triton.schedule.align import align_both
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.gemm import meshgemm
-from wafer_triton.schedule.product import recipe
-from wafer_triton.schedule.reduce import all_reduce, reduce
 from wafer_triton.schedule.rounds import Slot
 from wafer_triton.schedule.schedule import Schedule
 

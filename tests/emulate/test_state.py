@@ -5,11 +5,11 @@ import torch
 
 from schedules import LAYERS, MOVES, SUMS, build, given
 from wafer_triton import executor
+from wafer_triton.algorithms.product import recipe
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.reference import Reference
 from wafer_triton.errors import BackendError, MeshError, ScheduleError, ShapeError
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.product import recipe
 
 KINDS = {
     "gemm": build(SUMS["gemm-mesh"], "4x4", "fp16"),

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
+from wafer_triton.algorithms.product import recipe
 from wafer_triton.cost.price import price
 from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import BackendError, ShapeError
 from wafer_triton.ops import run
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.rounds import Cores
 from wafer_triton.schedule.schedule import Schedule
 

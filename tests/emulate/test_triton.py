@@ -14,6 +14,7 @@ import pytest
 import torch
 from triton.backends.compiler import GPUTarget
 
+from wafer_triton.algorithms.product import recipe
 from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.emulate import triton as triton_executor
 from wafer_triton.emulate.program import POOL
@@ -24,7 +25,6 @@ from wafer_triton.kernels import _common
 from wafer_triton.ops import mesh_gemm, run
 from wafer_triton.ops.testing import assert_close
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.rounds import Cores, Slot
 from wafer_triton.schedule.schedule import Schedule
 

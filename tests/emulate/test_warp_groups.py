@@ -7,11 +7,11 @@ import torch
 import triton
 
 from gluon_machine import At, Machine, Matrix
+from wafer_triton.algorithms.ring import ring
 from wafer_triton.errors import BackendError
 from wafer_triton.kernels import Operand, _common, untimed, warp_groups
 from wafer_triton.kernels.elided import Labels, elided
 from wafer_triton.kernels.gemm import plan
-from wafer_triton.schedule.ring import ring
 
 CASES = {  # cores a side, tile, cores a program, whether one table of labels serves all positions
     "2 x 4 cores": (8, (64, 64, 64), (2, 4), True),

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+from wafer_triton.algorithms.gemm import meshgemm
+from wafer_triton.algorithms.product import recipe
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.executor import EXCHANGES
 from wafer_triton.emulate.program import Program
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.gemm import meshgemm
-from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.schedule import Schedule
 
 

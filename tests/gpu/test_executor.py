@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from wafer_triton import mesh_gemm
+from wafer_triton.algorithms.product import recipe
 from wafer_triton.device import PRESETS
 from wafer_triton.device.dtype import torch_dtype
 from wafer_triton.device.layout import scatter
@@ -15,7 +16,6 @@ from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.errors import BackendError
 from wafer_triton.ops import run
 from wafer_triton.ops.testing import assert_close
-from wafer_triton.schedule.product import recipe
 
 ROOMY = replace(PRESETS["wse2"], name="roomy", sram_bytes=64 * 2**20)
 CASES = {  # side of the mesh, m, k, n: on a GPU, and rehearsed

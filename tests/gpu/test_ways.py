@@ -3,11 +3,11 @@
 import pytest
 import torch
 
+from wafer_triton.algorithms.ring import ring
 from wafer_triton.kernels import Operand
 from wafer_triton.kernels.elided import Labels, elided
 from wafer_triton.kernels.gemm import plan
 from wafer_triton.kernels.untimed import elided_ways, named
-from wafer_triton.schedule.ring import ring
 
 SHAPES = {  # side of the mesh, tile: on a GPU, and rehearsed
     "64": ((32, (64, 64, 64)), (4, (64, 16, 64))),

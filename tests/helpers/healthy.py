@@ -6,24 +6,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from schedules import MIXTURE, ROOMY, SHAPE
+from wafer_triton.algorithms import all_to_all, collectives, gemm, reduce, trees
+from wafer_triton.algorithms.product import recipe
+from wafer_triton.algorithms.ring import aligned, ring_position
+from wafer_triton.decoder import block, decode, expert_places, expert_regions, experts, prefill
 from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.place import transfers
-from wafer_triton.schedule import (
-    all_to_all,
-    block,
-    collectives,
-    decode,
-    expert_places,
-    expert_regions,
-    experts,
-    gemm,
-    prefill,
-    reduce,
-    trees,
-)
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.product import recipe
-from wafer_triton.schedule.ring import aligned, ring_position
 from wafer_triton.schedule.rounds import Cores, Slot
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.shape.decoder import DecoderShape

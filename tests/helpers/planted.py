@@ -29,9 +29,9 @@ class Fault(NamedTuple):
 
 FAULTS = {
     "schedule": Fault(
-        "wafer_triton/schedule/align.py", 'align(b, src, "x", by=(-position) % size)',
+        "wafer_triton/algorithms/align.py", 'align(b, src, "x", by=(-position) % size)',
         'align(b, src, "x", by=position)',
-        "tests/schedule/test_steps.py tests/schedule/test_gemm.py",
+        "tests/schedule/test_steps.py tests/algorithms/test_gemm.py",
     ),
     "local": Fault(
         "wafer_triton/local/softmax.py", "cut(top, heads, m, 1).clamp_min(LOWEST)", "cut(top, heads, m, 1)",
@@ -46,8 +46,8 @@ FAULTS = {
         "tests/emulate/test_elision.py",
     ),
     "pattern": Fault(
-        "wafer_triton/schedule/reduce.py", "return Tree(op, tuple(own)", 'return Tree("add", tuple(own)',
-        "tests/schedule/test_reduce.py",
+        "wafer_triton/algorithms/reduce.py", "return Tree(op, tuple(own)", 'return Tree("add", tuple(own)',
+        "tests/algorithms/test_reduce.py",
     ),
     "plan": Fault(  # made for one dtype, and taken for all
         "wafer_triton/ops/call.py", "recipe(name, mesh, dtype, tuple(", 'recipe(name, mesh, "fp32", tuple(',

@@ -6,25 +6,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from wafer_triton.algorithms import collectives, gemm, gemv, norm, reduce, trees
+from wafer_triton.algorithms.all_to_all import all_to_all
+from wafer_triton.algorithms.kv_cache import KvCache
+from wafer_triton.decoder import block, decode, expert_places, expert_regions, experts, prefill
 from wafer_triton.device import PRESETS
 from wafer_triton.device.mesh import Mesh, as_mesh
-from wafer_triton.schedule import (
-    block,
-    collectives,
-    decode,
-    expert_places,
-    expert_regions,
-    experts,
-    gemm,
-    gemv,
-    norm,
-    prefill,
-    reduce,
-    trees,
-)
-from wafer_triton.schedule.all_to_all import all_to_all
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.moe import Experts

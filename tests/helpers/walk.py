@@ -13,7 +13,7 @@ from wafer_triton.count.runs import RoundRun, axes, runs
 from wafer_triton.count.traffic import Traffic
 from wafer_triton.schedule.rounds import Exchange, Round
 from wafer_triton.schedule.schedule import Schedule
-from wafer_triton.schedule.steps import Rounds
+from wafer_triton.schedule.steps import Loop, Rounds
 
 Core = tuple[int, int]
 Link = tuple[str, int, int]  # way, row and column of the physical core that sends
@@ -176,7 +176,8 @@ def _runs(schedule: Schedule, walk: Walk) -> Iterator[str]:
 def _steps(schedule: Schedule, walk: Walk) -> Iterator[str]:
     for number, step in enumerate(schedule.rounds.steps):
         alone = replace(schedule, rounds=Rounds([step]))
-        where = f"step {number}, a {type(step).__name__} of {len(alone.rounds)} rounds"
+        each = f"{step.times} x {step.each}" if isinstance(step, Loop) else len(alone.rounds)
+        where = f"step {number}, a {type(step).__name__} of {each} rounds"
         yield from _links(where, alone, walk.loads(alone.rounds)[0])
         yield from _against(where, vars(account(alone)), of_all(alone, walk))
 

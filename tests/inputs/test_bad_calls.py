@@ -38,6 +38,10 @@ from wafer_triton import (
     scatter,
     softmax,
 )
+from wafer_triton.algorithms import norm
+from wafer_triton.algorithms.collectives import broadcast
+from wafer_triton.algorithms.kv_cache import KvCache
+from wafer_triton.algorithms.product import recipe
 from wafer_triton.compare.algorithms import compare_gemm
 from wafer_triton.compare.sweep import own, sweep
 from wafer_triton.cost.search import plan
@@ -60,10 +64,6 @@ from wafer_triton.errors import (
 from wafer_triton.local import LocalOp
 from wafer_triton.models.convert import off_mesh
 from wafer_triton.models.generate import token_rows
-from wafer_triton.schedule import norm
-from wafer_triton.schedule.collectives import broadcast
-from wafer_triton.schedule.kv_cache import KvCache
-from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.rounds import Slot
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.read import shape_of

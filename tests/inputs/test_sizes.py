@@ -10,8 +10,8 @@ import pytest
 
 from wafer_triton import estimate
 from wafer_triton.cli import main as cli
+from wafer_triton.decoder.expert_places import expected_demand
 from wafer_triton.errors import ConfigError, WaferError
-from wafer_triton.schedule.expert_places import expected_demand
 from wafer_triton.shape.published import MODELS
 from wafer_triton.shape.read import of_sizes, positions, shape_of
 

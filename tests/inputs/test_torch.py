@@ -31,7 +31,7 @@ from wafer_triton import (
     scatter,
     softmax,
 )
-from wafer_triton.schedule.product import recipe
+from wafer_triton.algorithms.product import recipe
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore::torch.jit.TracerWarning")
 

@@ -66,6 +66,7 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
     """Compile the kernels of all launchers on typical tiles."""
     import torch
 
+    from wafer_triton.algorithms.reduce import all_reduce
     from wafer_triton.device.mesh import Mesh
     from wafer_triton.emulate.fuse import folded
     from wafer_triton.emulate.segments import segments
@@ -78,7 +79,6 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
     from wafer_triton.kernels.tree import Receivers, TreeTables, fold, reduce_tree
     from wafer_triton.kernels.waiting import Alarm
     from wafer_triton.schedule.builder import Builder
-    from wafer_triton.schedule.reduce import all_reduce
 
     figures = {}
     cores, alarm = torch.arange(4, dtype=torch.int32), Alarm(torch.zeros(1, dtype=torch.int64), 1)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, multiprocessing
 from triton.runtime.interpreter import GridExecutor, InterpreterBuilder
 
+from wafer_triton.algorithms.product import recipe
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.parts import Products
 from wafer_triton.emulate.segments import segments
@@ -24,7 +25,6 @@ from wafer_triton.errors import BackendError
 from wafer_triton.kernels import Operand, _common, compute_shift
 from wafer_triton.kernels.compute_shift import all_rounds, one_round, residency
 from wafer_triton.kernels.waiting import PATIENCE, Alarm, Watch
-from wafer_triton.schedule.product import recipe
 
 SIDE = 3
 TURNS = 3_000  # ten times as many as a run takes

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from wafer_triton.algorithms.collectives import broadcast
+from wafer_triton.algorithms.reduce import all_reduce, reduce
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.executor import EXCHANGES
 from wafer_triton.emulate.parts import Launch
@@ -16,8 +18,6 @@ from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.kernels import Operand, find
 from wafer_triton.kernels.fused import PROGRAMS, Grid, grid_of, launch, options
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.collectives import broadcast
-from wafer_triton.schedule.reduce import all_reduce, reduce
 from wafer_triton.schedule.schedule import Schedule
 
 

@@ -218,10 +218,10 @@ def by_executor(stub, compute_shift, since) -> dict[str, list[dict]]:
 
     import torch
 
+    from wafer_triton.algorithms.product import recipe
     from wafer_triton.device.mesh import Mesh
     from wafer_triton.emulate import triton as executor
     from wafer_triton.kernels import _common
-    from wafer_triton.schedule.product import recipe
 
     executor.INTERPRET = SimpleNamespace(value=True)  # the executor needs a GPU, or the interpreter
     compute_shift.resident = lambda kernel, device: _common.resident(kernel, torch.device("cuda"))

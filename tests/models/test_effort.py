@@ -4,10 +4,10 @@ import pytest
 
 from tiny import CONFIG, MIXTURE
 from wafer_triton.cost.layers import feed_forward
+from wafer_triton.decoder import decode, prefill
+from wafer_triton.decoder.block import Block, schedule
 from wafer_triton.models import effort
 from wafer_triton.models.decoder import WaferForCausalLM
-from wafer_triton.schedule import decode, prefill
-from wafer_triton.schedule.block import Block, schedule
 
 
 def rounds_of(block: Block, layer) -> int:

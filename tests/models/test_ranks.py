@@ -10,6 +10,8 @@ import ranked
 from schedules import ROOMY
 from tiny import CONFIG, MIXTURE, checkpoint
 from wafer_triton.cli.main import main
+from wafer_triton.decoder import decode as blocks
+from wafer_triton.decoder.block import Block, schedule
 from wafer_triton.device.mesh import as_mesh
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import BackendError
@@ -20,8 +22,6 @@ from wafer_triton.models.place import cuts
 from wafer_triton.models.place.cuts import fill
 from wafer_triton.models.run.pipeline import PipelineStage, stage_count, stage_layers
 from wafer_triton.place.need import param_shapes, weights_of
-from wafer_triton.schedule import decode as blocks
-from wafer_triton.schedule.block import Block, schedule
 from wafer_triton.shape.read import shape_of
 
 pytestmark = pytest.mark.slow

@@ -7,8 +7,11 @@ import pytest
 import torch
 
 from pairs import in_turn
+from wafer_triton.algorithms.kv_cache import KvCache
 from wafer_triton.cost.price import Cost, priced
 from wafer_triton.count.account import account
+from wafer_triton.decoder.block import Block, schedule
+from wafer_triton.decoder.prefill import PARTS
 from wafer_triton.device import PRESETS
 from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.emulate.torch import TorchExecutor
@@ -21,9 +24,6 @@ from wafer_triton.place import moves
 from wafer_triton.place.need import param_shapes, prefill_need
 from wafer_triton.place.transfers import blocks_of, redistribute, skewed, transposed
 from wafer_triton.schedule import sram
-from wafer_triton.schedule.block import Block, schedule
-from wafer_triton.schedule.kv_cache import KvCache
-from wafer_triton.schedule.prefill import PARTS
 from wafer_triton.schedule.rounds import Parameter
 
 pytestmark = pytest.mark.slow

@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 
 import wafer_triton
+from wafer_triton.decoder import decode, prefill
+from wafer_triton.decoder.block import Block, drafted
+from wafer_triton.decoder.expert_places import ExpertRegions
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.schedule import decode, prefill
-from wafer_triton.schedule.block import Block, drafted
-from wafer_triton.schedule.expert_places import ExpertRegions
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.moe import Experts
 
 ROOT = Path(wafer_triton.__file__).resolve().parents[1]
 # rooms that declare schedules, and whose words are operands of operations or of an intent about buffers
-OTHER = ("schedule", "train", "local", "verify")
+OTHER = ("schedule", "algorithms", "decoder", "train", "local", "verify")
 # words that mean something else in these files
 MEANT = {
     "wafer_triton/cli/compare.py": {"values"}, "wafer_triton/cli/draw.py": {"values"},  # --values

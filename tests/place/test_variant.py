@@ -3,18 +3,18 @@
 import torch
 
 from wafer_triton import estimate
+from wafer_triton.algorithms.align import align
+from wafer_triton.algorithms.gemm import meshgemm
+from wafer_triton.algorithms.gemv import meshgemv
+from wafer_triton.algorithms.norm import rms_norm
+from wafer_triton.decoder import decode, prefill
+from wafer_triton.decoder.block import Block, Variant, schedule, sub_layer
 from wafer_triton.device.mesh import as_mesh
 from wafer_triton.draw.scenes import scene
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.place.need import param_shapes
-from wafer_triton.schedule import decode, prefill
-from wafer_triton.schedule.align import align
-from wafer_triton.schedule.block import Block, Variant, schedule, sub_layer
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.gemm import meshgemm
-from wafer_triton.schedule.gemv import meshgemv
-from wafer_triton.schedule.norm import rms_norm
 from wafer_triton.schedule.rounds import Parameter
 
 LAYER = "model.layers.{}."

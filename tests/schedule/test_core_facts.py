@@ -11,14 +11,14 @@ import torch
 import wafer_triton
 from tiny import checkpoint
 from wafer_triton import Builder, Mesh, Schedule, WaferForCausalLM, account, convert, link_loads, price
+from wafer_triton.algorithms.collectives import shift
+from wafer_triton.algorithms.product import recipe
+from wafer_triton.algorithms.reduce import all_reduce
 from wafer_triton.count.routes import colours, routes
 from wafer_triton.emulate.executor import EXCHANGES, Executor
 from wafer_triton.emulate.reference import Reference
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import BackendError, CacheError, ScheduleError
-from wafer_triton.schedule.collectives import shift
-from wafer_triton.schedule.product import recipe
-from wafer_triton.schedule.reduce import all_reduce
 from wafer_triton.schedule.rounds import Cores, Exchange, Local, Moves, Round, Slot
 from wafer_triton.schedule.steps import Loop
 from wafer_triton.verify.faults import check

@@ -9,24 +9,25 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from wafer_triton.algorithms.align import align_both, transpose_by_rings
+from wafer_triton.algorithms.gemm import meshgemm, meshgemm_t
+from wafer_triton.algorithms.product import recipe
+from wafer_triton.algorithms.reduce import reduce
+from wafer_triton.algorithms.segment_gemm import block_ring, segment_gemm, segment_gemm_t
 from wafer_triton.cost import layers
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.phases import phases
 from wafer_triton.count.account import account, link_loads
 from wafer_triton.count.routes import colours, excess, routes
+from wafer_triton.decoder import decode, prefill
+from wafer_triton.decoder.block import Block, drafted
 from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError
-from wafer_triton.schedule import decode, prefill, sram, steps
-from wafer_triton.schedule.align import align_both, transpose_by_rings
-from wafer_triton.schedule.block import Block, drafted
+from wafer_triton.schedule import sram, steps
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.gemm import meshgemm, meshgemm_t
-from wafer_triton.schedule.product import recipe
-from wafer_triton.schedule.reduce import reduce
 from wafer_triton.schedule.rounds import Cores, Exchange, Moves, Slot
 from wafer_triton.schedule.schedule import Schedule
-from wafer_triton.schedule.segment_gemm import block_ring, segment_gemm, segment_gemm_t
 from wafer_triton.schedule.steps import Part, Ring, Stages, Tree
 from wafer_triton.shape.read import shape_of
 

@@ -23,12 +23,13 @@ from drafts import (
     without_exchange,
 )
 from healthy import on_mesh
+from wafer_triton.algorithms import collectives, reduce, trees
+from wafer_triton.algorithms.product import recipe
 from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError
-from wafer_triton.schedule import collectives, reduce, sram, trees
+from wafer_triton.schedule import sram
 from wafer_triton.schedule.builder import Builder, checked
-from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.rounds import Cores, Round, Slot
 from wafer_triton.verify.faults import Intent, check
 from wafer_triton.verify.specs import Tiles

@@ -9,9 +9,9 @@ from schedules import MIXTURE
 from tiny import CONFIG
 from tiny import MIXTURE as MIXED
 from wafer_triton import ExpertRegions
+from wafer_triton.decoder import block, expert_regions
 from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.models.decoder import WaferForCausalLM
-from wafer_triton.schedule import block, expert_regions
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.shape.config import SUPPORTED
 from wafer_triton.shape.moe import Experts

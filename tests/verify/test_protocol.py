@@ -14,10 +14,10 @@ from protocol import (
     compute_shift,
     reduce_tree,
 )
+from wafer_triton.algorithms.product import recipe
+from wafer_triton.algorithms.trees import ktree
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.kernels import FLAGS, SLOTS
-from wafer_triton.schedule.product import recipe
-from wafer_triton.schedule.trees import ktree
 from wafer_triton.verify.faults import Finding
 
 pytestmark = pytest.mark.slow

@@ -10,13 +10,14 @@ import torch
 
 from healthy import on_mesh
 from schedules import ROOMY, SHAPE
+from wafer_triton.algorithms import reduce
+from wafer_triton.algorithms.product import recipe
+from wafer_triton.decoder import block, decode
 from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.reference import Reference
 from wafer_triton.errors import ScheduleError
-from wafer_triton.schedule import block, decode, reduce
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.rounds import Cores, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.verify import values

@@ -116,8 +116,8 @@ def _with_given(schedule: Schedule, given: Collection[str]) -> Schedule:
 
 def _product(args: argparse.Namespace, algorithm: str) -> Subject:
     """Return the schedule of a product, or of an all-reduce of `size` elements of every core."""
+    from wafer_triton.algorithms.product import recipe
     from wafer_triton.device.mesh import as_mesh
-    from wafer_triton.schedule.product import recipe
 
     mesh = as_mesh(args.mesh, args.device)
     options: tuple[tuple[str, Any], ...] = (("algorithm", algorithm),)

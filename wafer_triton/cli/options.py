@@ -235,9 +235,9 @@ def checkpoint_of(args: argparse.Namespace, tokens: int = 1) -> Checkpoint:
 
     These are judged before the tokenizer is loaded, which takes seconds, and before weights are placed.
     """
+    from wafer_triton.decoder.heads import HeadGroups
     from wafer_triton.device.dtype import torch_dtype
     from wafer_triton.models.checkpoint.checkpoint import Checkpoint
-    from wafer_triton.schedule.heads import HeadGroups
 
     mesh, checkpoint = mesh_of(args), Checkpoint(args.model)
     weights = checkpoint.weights(torch_dtype(args.dtype))

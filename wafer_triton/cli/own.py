@@ -15,9 +15,9 @@ from traceback import extract_tb
 from types import ModuleType
 from typing import Any
 
+from wafer_triton.algorithms.product import Recipe
 from wafer_triton.errors import ConfigError, ScheduleError, article
 from wafer_triton.schedule.builder import drafting
-from wafer_triton.schedule.product import Recipe
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text.files import read_text
 from wafer_triton.verify.intent import Intent

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from wafer_triton.algorithms.product import Recipe
 from wafer_triton.compare.product import Compared, understood
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.price import Cost, price
@@ -17,7 +18,6 @@ from wafer_triton.count.account import Account, account
 from wafer_triton.count.verdict import latency, verdict
 from wafer_triton.device import DeviceLike
 from wafer_triton.device.mesh import as_mesh
-from wafer_triton.schedule.product import Recipe
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text.progress import COUNT_SECONDS, Announce, Progress, emulation_seconds, silent, unannounced
 from wafer_triton.text.quantity import as_in, named, unit

@@ -15,12 +15,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from wafer_triton.algorithms.product import Recipe, recipe
 from wafer_triton.compare.product import Compared
 from wafer_triton.device import DeviceLike
 from wafer_triton.device.dtype import dtype_name, torch_dtype
 from wafer_triton.device.mesh import as_mesh
 from wafer_triton.errors import MeshError, ShapeError
-from wafer_triton.schedule.product import Recipe, recipe
 from wafer_triton.text.progress import Progress, silent
 from wafer_triton.text.quantity import named, unit
 

@@ -16,9 +16,9 @@ from wafer_triton.cost.layers import feed_forward, prefill_head_group_choices
 from wafer_triton.cost.price import Cost, price
 from wafer_triton.count.account import Account, account
 from wafer_triton.count.verdict import busy_share, verdict
+from wafer_triton.decoder import decode, prefill
+from wafer_triton.decoder.block import Block, SubLayer, schedule
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.schedule import decode, prefill
-from wafer_triton.schedule.block import Block, SubLayer, schedule
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.steps import Rounds, distinct, flat, uses
 from wafer_triton.text.progress import Progress, silent

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
+from wafer_triton.algorithms import gemm, trees
+from wafer_triton.algorithms.product import Recipe, recipe
 from wafer_triton.device.dtype import STORED, dtype_name
 from wafer_triton.device.layout import MESH_AXES, axes, letters
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError, ShapeError, SramError, check_counts
-from wafer_triton.schedule import gemm, trees
-from wafer_triton.schedule.product import Recipe, recipe
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.verify.intent import Intent
 

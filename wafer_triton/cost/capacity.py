@@ -6,10 +6,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from wafer_triton.algorithms.product import tiles
 from wafer_triton.cost import layers
 from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.inference import decode_placed, layout_of, request_placed
 from wafer_triton.cost.results import Capacity
+from wafer_triton.decoder import decode
+from wafer_triton.decoder.block import drafted
 from wafer_triton.device import DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.device.dtype import BYTES
@@ -18,9 +21,7 @@ from wafer_triton.errors import MeshError, ShapeError, SramError, check_counts
 from wafer_triton.place.layouts import device_regions
 from wafer_triton.place.need import decode_need
 from wafer_triton.place.regions import FullError
-from wafer_triton.schedule import decode, sram
-from wafer_triton.schedule.block import drafted
-from wafer_triton.schedule.product import tiles
+from wafer_triton.schedule import sram
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.read import Model, shape_of
 

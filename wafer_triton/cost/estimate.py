@@ -12,6 +12,9 @@ All functions raise a WaferError of one line for a user's mistake.
 
 from __future__ import annotations
 
+from wafer_triton.algorithms import gemm as gemm_schedules
+from wafer_triton.algorithms.product import recipe, tiles
+from wafer_triton.algorithms.trees import ALGORITHMS as REDUCTIONS
 from wafer_triton.cost import capacity, layers
 from wafer_triton.cost.bands import Basis, basis, product_sizes, unmeasured
 from wafer_triton.cost.cap import Routed, cap
@@ -25,16 +28,13 @@ from wafer_triton.cost.inference import (
 from wafer_triton.cost.placement import Placement
 from wafer_triton.cost.price import Cost, best_groups, price
 from wafer_triton.cost.results import Capacity, Energy, Kernel, Layered, RequestCost
+from wafer_triton.decoder.heads import HeadGroups
 from wafer_triton.device import DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.device.dtype import storage_name, tile_dtype
 from wafer_triton.device.mesh import Mesh, MeshLike, as_mesh
 from wafer_triton.errors import DeviceError, MeshError, ShapeError, check_counts, shown
 from wafer_triton.place.regions import Placement as Placed
-from wafer_triton.schedule import gemm as gemm_schedules
-from wafer_triton.schedule.heads import HeadGroups
-from wafer_triton.schedule.product import recipe, tiles
-from wafer_triton.schedule.trees import ALGORITHMS as REDUCTIONS
 from wafer_triton.shape.read import Model, shape_of
 
 __all__ = [

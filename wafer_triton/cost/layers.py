@@ -1,4 +1,4 @@
-"""Layers of a decoder, priced: the sub-layers that run (`schedule.decode`, `schedule.prefill`), step by step.
+"""Layers of a decoder, priced: the sub-layers that run (`decoder.decode`, `decoder.prefill`), step by step.
 
 Two programs are priced, by the same builders with two shapes. "full" is the model's own: its heads, its grouped keys
 and values, a cache that grows, and the LM head after the layers. "paper-benchmark" is the program that WaferLLM ran on
@@ -15,12 +15,13 @@ from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.phases import Phase, phases, prefill_products
 from wafer_triton.cost.price import Cost, Groups, best_groups, phase_cost, relayed, sum_cycles, tree_for
 from wafer_triton.count.routes import colours
+from wafer_triton.decoder import decode, prefill
+from wafer_triton.decoder.block import Block, SubLayer, counted, drafted, used
+from wafer_triton.decoder.heads import HeadGroups, distinct
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ShapeError, shown
 from wafer_triton.place.need import decode_need
-from wafer_triton.schedule import decode, prefill, sram
-from wafer_triton.schedule.block import Block, SubLayer, counted, drafted, used
-from wafer_triton.schedule.heads import HeadGroups, distinct
+from wafer_triton.schedule import sram
 from wafer_triton.shape.decoder import DecoderShape
 
 PROGRAMS = ("full", "paper-benchmark")

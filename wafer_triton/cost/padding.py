@@ -7,7 +7,7 @@ all.
 from __future__ import annotations
 
 from wafer_triton.cost import layers
-from wafer_triton.schedule.block import Block
+from wafer_triton.decoder.block import Block
 
 
 def decode_ratio(block: Block, context: int) -> float:

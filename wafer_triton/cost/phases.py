@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from wafer_triton import local
 from wafer_triton.count.runs import RoundRun, combines, counted_runs, kind, runs, sources, stages
 from wafer_triton.count.traffic import WORD_BYTES, RunTraffic, Traffic
+from wafer_triton.decoder.block import Block
 from wafer_triton.device.dtype import BYTES
-from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.rounds import Round
 from wafer_triton.schedule.schedule import Schedule
 

@@ -9,9 +9,9 @@ from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.layers import prefill_steps, total
 from wafer_triton.cost.phases import region_products
 from wafer_triton.cost.price import sum_cycles
+from wafer_triton.decoder.block import Block
+from wafer_triton.decoder.expert_places import ExpertRegions, expected_demand
 from wafer_triton.errors import ConfigError, MeshError, shown
-from wafer_triton.schedule.block import Block
-from wafer_triton.schedule.expert_places import ExpertRegions, expected_demand
 from wafer_triton.shape.decoder import DecoderShape
 
 PLACEMENTS = ("spread", "regions")

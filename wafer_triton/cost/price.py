@@ -16,6 +16,7 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
+from wafer_triton.algorithms.trees import default_groups, two_level
 from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.phases import Phase, Product, phases, phases_in_order
 from wafer_triton.count.counts import Counts
@@ -25,7 +26,6 @@ from wafer_triton.device.mesh import Mesh
 from wafer_triton.place.transfers import Scheduled
 from wafer_triton.schedule import rules, sram
 from wafer_triton.schedule.schedule import Schedule, once
-from wafer_triton.schedule.trees import default_groups, two_level
 from wafer_triton.text.quantity import as_in, named, unit
 from wafer_triton.text.table import Table
 

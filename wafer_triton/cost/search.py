@@ -15,11 +15,11 @@ from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.placement import Placement, checked
 from wafer_triton.cost.price import best_groups
 from wafer_triton.cost.results import Layered, RequestCost
+from wafer_triton.decoder.heads import HeadGroups
 from wafer_triton.device import Device, DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import MeshError, ShapeError, WaferError, check_counts
-from wafer_triton.schedule.heads import HeadGroups
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.read import Model, shape_of
 from wafer_triton.text.progress import Progress, silent

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from wafer_triton.algorithms.product import Recipe, Shape, clear_recipes, recipe
 from wafer_triton.cost.price import Cost, Prediction, price
 from wafer_triton.count.account import Account, account
 from wafer_triton.device import Device, device
@@ -37,7 +38,6 @@ from wafer_triton.errors import (
     shown,
 )
 from wafer_triton.ops.executors import executor
-from wafer_triton.schedule.product import Recipe, Shape, clear_recipes, recipe
 from wafer_triton.schedule.schedule import Schedule, once
 from wafer_triton.text.table import Table
 
@@ -165,7 +165,7 @@ def run(made: Recipe, operands: tuple[Operand, ...], on: Executor) -> MeshTensor
     """Run the recipe `made` by the executor `on`; the result is cut over the schedule's mesh."""
     if not isinstance(made, Recipe):
         raise ScheduleError(
-            f"run: {shown(made)} of type {type(made).__name__} is no recipe; wafer_triton.schedule.product.recipe "
+            f"run: {shown(made)} of type {type(made).__name__} is no recipe; wafer_triton.algorithms.product.recipe "
             f"makes one"
         )
     check_eager(made.schedule.name)

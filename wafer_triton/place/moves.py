@@ -17,13 +17,13 @@ from math import prod
 
 import numpy as np
 
+from wafer_triton.algorithms.kv_cache import KvCache
+from wafer_triton.decoder.block import Block
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.place.hand_over import from_corner, hand_over
 from wafer_triton.place.need import ENDS, cut_along, is_transposed, tile_shape, weights_of
 from wafer_triton.place.regions import Placement, Region
 from wafer_triton.place.transfers import Relayout, Scheduled, Shift, blocks_of, grid, sides
-from wafer_triton.schedule.block import Block
-from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.rounds import Buffer, Index, Parameter
 from wafer_triton.schedule.schedule import Schedule
 

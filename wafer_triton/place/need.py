@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from wafer_triton.decoder import decode, prefill
+from wafer_triton.decoder.block import Block, counted, drafted
 from wafer_triton.device import PRESETS
 from wafer_triton.device.layout import letters
 from wafer_triton.device.layout import sharding as plan_of
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.schedule import decode, prefill, sram
-from wafer_triton.schedule.block import Block, counted, drafted
+from wafer_triton.schedule import sram
 from wafer_triton.schedule.rounds import Buffer, Parameter
 from wafer_triton.shape.decoder import DecoderShape
 

@@ -9,15 +9,15 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from wafer_triton.decoder import decode as decode_blocks
+from wafer_triton.decoder.block import Block
 from wafer_triton.device import Device
 from wafer_triton.device.dtype import BYTES
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import MeshError, SramError
 from wafer_triton.place.layouts import LAYOUTS, laid_out
 from wafer_triton.place.need import ENDS, block_names, decode_need, prefill_need, size_of, weights_of
-from wafer_triton.schedule import decode as decode_blocks
 from wafer_triton.schedule import sram
-from wafer_triton.schedule.block import Block
 from wafer_triton.text.table import Table
 
 Needs = dict[str, sram.Need]  # by the kind of block

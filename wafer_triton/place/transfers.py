@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from wafer_triton.algorithms.align import align, transpose_by_rings
 from wafer_triton.device.dtype import BYTES
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule import sram
-from wafer_triton.schedule.align import align, transpose_by_rings
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Moves, Round, Slot
 from wafer_triton.schedule.schedule import Schedule

@@ -16,13 +16,13 @@ from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.inference import batch_placed
 from wafer_triton.cost.price import Prediction
 from wafer_triton.cost.results import Kernel, Layered
+from wafer_triton.decoder.block import Block
 from wafer_triton.device import DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.device.mesh import as_mesh
 from wafer_triton.errors import ShapeError, WaferError, check_counts
 from wafer_triton.place.layouts import LAYOUTS
 from wafer_triton.place.regions import Placement, decode_regions
-from wafer_triton.schedule.block import Block
 from wafer_triton.serve.pipeline import period
 from wafer_triton.serve.times import Priced
 from wafer_triton.shape.read import Model, shape_of

@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 from wafer_triton.cost import inference, layers
 from wafer_triton.cost.cap import kv_bytes, weight_bytes
 from wafer_triton.cost.constants import constants
+from wafer_triton.decoder.block import Block
 from wafer_triton.device import Device
 from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.errors import MeshError, WaferError
 from wafer_triton.place.regions import FullError, Placement, Prefill, decode_regions, placed
-from wafer_triton.schedule.block import Block
 from wafer_triton.serve.load import Given, Load
 from wafer_triton.serve.times import Priced
 from wafer_triton.shape.decoder import DecoderShape

@@ -13,16 +13,16 @@ from dataclasses import replace
 from functools import cache, cached_property
 from math import inf
 
+from wafer_triton.algorithms.kv_cache import KvCache
 from wafer_triton.cost import layers
 from wafer_triton.cost.cap import kv_bytes, weight_bytes
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.price import priced
+from wafer_triton.decoder import decode as decode_parts
 from wafer_triton.errors import ShapeError, check_counts
 from wafer_triton.place import moves
 from wafer_triton.place.need import ENDS
 from wafer_triton.place.regions import Placement, Region, shared
-from wafer_triton.schedule import decode as decode_parts
-from wafer_triton.schedule.kv_cache import KvCache
 
 STRIDE = 256  # tokens between two prices of keys and values
 Kinds = dict[str, int]  # blocks of a region by kind

@@ -36,7 +36,7 @@ class DecoderShape:
     experts: Experts | None = None  # in place of the feed-forward block of some or all layers
     rotary: bool = True  # rotary position embedding; the paper-benchmark program has none
     weights: str | None = None  # the storage of matrices, of `dtype.WEIGHTS`; None: as all tiles
-    variant: Hashable | None = None  # a `schedule.block.Variant`, of a decoder with parts of the user's own
+    variant: Hashable | None = None  # a `decoder.block.Variant`, of a decoder with parts of the user's own
     name: str = "decoder"
 
     def __post_init__(self) -> None:

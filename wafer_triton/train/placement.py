@@ -15,8 +15,8 @@ from functools import lru_cache
 from itertools import permutations
 from math import prod
 
+from wafer_triton.algorithms.stream import path
 from wafer_triton.errors import MeshError, check_counts, shown
-from wafer_triton.schedule.stream import path
 from wafer_triton.train.dies import Die, Wafer
 from wafer_triton.train.flows import ring_flows
 from wafer_triton.train.mapping import dimension_ordered, route

@@ -18,13 +18,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from wafer_triton.algorithms.stream import Stream, groups, stream
+from wafer_triton.algorithms.stream_rounds import gather, reduce
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError, check_counts
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Cores, Local, Slot
 from wafer_triton.schedule.schedule import Schedule
-from wafer_triton.schedule.stream import Stream, groups, stream
-from wafer_triton.schedule.stream_rounds import gather, reduce
 
 PASSES = {"w": ("forward", "dx", "dw"), "x": ("forward", "dx", "dw"), "y": ("forward", "backward")}
 

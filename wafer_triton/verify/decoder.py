@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wafer_triton.schedule import decode, prefill
-from wafer_triton.schedule.block import Block, SubLayer, drafted
+from wafer_triton.decoder import decode, prefill
+from wafer_triton.decoder.block import Block, SubLayer, drafted
 from wafer_triton.verify import mixtures
 from wafer_triton.verify.intent import Intent
 from wafer_triton.verify.plain import Formula, fed, head_means, joined, normed, plain_intent, segments, whole_means

@@ -13,7 +13,7 @@ from wafer_triton.schedule.rounds import Cores
 from wafer_triton.verify.specs import EVERY_CORE, PartitionSpec, Tiles, whole_reference
 
 if TYPE_CHECKING:
-    from wafer_triton.schedule.product import Recipe
+    from wafer_triton.algorithms.product import Recipe
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Intent:
         """Return the intent of a recipe, its reference included."""
         if not hasattr(recipe, "constants"):
             kind = article(type(recipe).__name__)
-            raise ScheduleError(f"Intent.of: {kind} is no recipe; wafer_triton.schedule.product.recipe makes one")
+            raise ScheduleError(f"Intent.of: {kind} is no recipe; wafer_triton.algorithms.product.recipe makes one")
         constants = {name: spec for name, (_, spec) in recipe.constants.items()}
         patterns = dict(recipe.inputs) | constants
         given: dict[str, PartitionSpec] = {name: spec or EVERY_CORE for name, spec in patterns.items()}

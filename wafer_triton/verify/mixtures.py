@@ -11,8 +11,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from wafer_triton.schedule import expert_regions, experts
-from wafer_triton.schedule.block import Block, SubLayer
+from wafer_triton.decoder import expert_regions, experts
+from wafer_triton.decoder.block import Block, SubLayer
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.shape.moe import Experts
 from wafer_triton.verify.intent import Intent

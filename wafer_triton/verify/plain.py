@@ -7,9 +7,9 @@ from collections.abc import Callable
 from inspect import signature
 from typing import TYPE_CHECKING
 
+from wafer_triton.algorithms.ring import aligned
+from wafer_triton.decoder.block import Block
 from wafer_triton.device.layout import MESH_AXES, letters
-from wafer_triton.schedule.block import Block
-from wafer_triton.schedule.ring import aligned
 from wafer_triton.schedule.rounds import Buffer
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.verify.intent import Intent

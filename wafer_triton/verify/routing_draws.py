@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wafer_triton.schedule.block import Block
-from wafer_triton.schedule.expert_places import ExpertRegions
+from wafer_triton.decoder.block import Block
+from wafer_triton.decoder.expert_places import ExpertRegions
 from wafer_triton.shape.moe import Experts
 from wafer_triton.verify.plain import Formula
 from wafer_triton.verify.specs import Tiles

@@ -6,13 +6,13 @@ import csv
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from wafer_triton.algorithms.product import recipe
 from wafer_triton.cost import layers
 from wafer_triton.cost.bands import FOLDER, Sizes, layer_sizes, product_sizes
 from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.price import Cost, price
 from wafer_triton.device import Device, device
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.schedule.product import recipe
 from wafer_triton.shape.read import of_sizes, shape_of
 
 _MEASURED = (("skew", "host"), ("sums", "fp16"))  # as the kernels on silicon

@@ -1,0 +1,80 @@
+"""All-to-all: values on meshes of every shape, loads of links by the formula, checks and pictures."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from schedules import ROOMY
+from wafer_triton import draw
+from wafer_triton.algorithms.product import Recipe, recipe
+from wafer_triton.count.account import account
+from wafer_triton.count.routes import routes
+from wafer_triton.device.mesh import Mesh
+from wafer_triton.errors import MeshError, ShapeError
+from wafer_triton.ops import executor, run
+from wafer_triton.train.flows import bisection_bytes
+from wafer_triton.verify.faults import Intent, check
+
+pytestmark = pytest.mark.slow
+
+DEVICE = replace(ROOMY, name="roomy")
+SQUARES = {(8, 8): 128, (6, 8): 96, (4, 8): 64}  # tiles over the busiest link, by the formula
+
+
+def made(rows: int, cols: int, parts: int = 1, size: int = 1) -> Recipe:
+    shape = (rows, cols, parts, rows, cols, size)
+    return recipe("all_to_all", Mesh(rows, cols, DEVICE), "fp32", (shape,))
+
+
+def swapped(exchange: Recipe, how: str = "explicit") -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the tiles of all cores and the expected ones, with another number for every pair of cores."""
+    shape = exchange.output[2]
+    x = torch.arange(torch.Size(shape).numel()).reshape(shape).float()
+    return run(exchange, (x,), executor("torch", how)).tiles.reshape(shape), x.permute(3, 4, 2, 0, 1, 5)
+
+
+@pytest.mark.parametrize("rows", range(1, 9))
+def test_every_core_gets_one_tile_from_every_core(rows):
+    for cols in range(1, 9):
+        got, wanted = swapped(made(rows, cols, 2, 2))
+        assert torch.equal(got, wanted), (rows, cols)
+    assert torch.equal(*swapped(made(rows, 3, 2), "elided"))
+
+
+@pytest.mark.parametrize("mesh", SQUARES, ids=str)
+def test_the_busiest_link_carries_as_much_as_has_to_cross_the_middle(mesh):
+    assert account(made(*mesh).schedule).busiest_link_bytes == 4 * SQUARES[mesh] == bisection_bytes(*mesh, 4)
+
+
+@pytest.mark.parametrize("mesh", [*SQUARES, (5, 5), (3, 4), (2, 8), (7, 4)], ids=str)
+def test_in_both_orders_of_axes_links_are_busy_nearly_as_long_as_the_bound(mesh):
+    """Check the bytes that follow one another over the busiest link of every round."""
+    bound = bisection_bytes(*mesh, 4 * 2)
+    assert account(made(*mesh, 2).schedule).serial_bytes <= 1.3 * bound
+    assert account(made(*mesh, 1, 2).schedule).serial_bytes <= 2 * bound
+
+
+def test_two_routes_an_axis_serve_all_cores():
+    assert [routes(made(*mesh).schedule).colours for mesh in ((3, 4), (6, 8))] == [8, 8]
+
+
+@pytest.mark.parametrize("mesh", [(1, 2), (3, 4), (4, 2)], ids=str)
+def test_it_is_checked(mesh):
+    exchange = made(*mesh, 2)
+    assert check(exchange.schedule, Intent.of(exchange)).ok
+    wrong = replace(exchange, reference=lambda tiles: tiles)
+    (finding,) = check(exchange.schedule, Intent.of(wrong)).findings
+    assert finding.verdict == "wrong-values"
+
+
+def test_it_is_drawn(tmp_path):
+    draw.links(made(2, 3).schedule, tmp_path / "all.svg")
+    assert "all_to_all" in (tmp_path / "all.svg").read_text()
+
+
+def test_faulty_sizes_are_refused():
+    with pytest.raises(MeshError, match="all-to-all in 3 parts; give 1, or 2"):
+        made(2, 2, 3)
+    with pytest.raises(ShapeError, match=r"all_to_all of \[2, 2, 3\] on mesh 2x2: give x as \[2, 2, parts, 2, 2, elem"):
+        recipe("all_to_all", Mesh(2, 2, DEVICE), "fp32", ((2, 2, 3),), ())

@@ -1,0 +1,200 @@
+"""Distributed GEMM (WaferLLM, OSDI'25, section 5): MeshGEMM, GEMM-T, and the rivals Cannon, SUMMA and all-gather.
+
+Tile (i, j) of a matrix starts on core (i, j). Compute-shift skews both operands along a closed ring first: core (i, j)
+then holds A[i, k] and B[k, j] with position(k) = position(i) + position(j), where positions count along the ring. Each
+round moves A one ring step along x and B one along y. A step of MeshGEMM's ring takes at most two hops; the wrap-around
+of Cannon's crosses the whole line. SUMMA multicasts one column of A and one row of B a round. All-gather collects a
+core's whole row of A and column of B before it multiplies.
+
+The grid is square: `Mesh.square` folds a rectangular mesh to its lcm grid. m, k and n are sizes of local tiles:
+a [heads, m, k], w [k, kv_heads, n], c [m, heads, n]. With op="gemm_t" the tiles of w are [n, k] and lie where tiles
+[k, n] would lie: for A B^T `matmul` first moves tile (j, k) of B to core (k, j). Only `meshgemm_t` needs no such move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from wafer_triton.algorithms.align import align, align_both, side
+from wafer_triton.algorithms.collectives import all_gather, multicast, transpose
+from wafer_triton.algorithms.reduce import reduce
+from wafer_triton.algorithms.ring import Order, ring, ring_position, ring_rows, ring_step, wrapped_line
+from wafer_triton.errors import MeshError
+from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.rounds import Cores, Local, Slot, as_slot
+from wafer_triton.schedule.steps import Ring
+
+
+def meshgemm(
+    b: Builder,
+    a: str,
+    w: str,
+    c: str | Slot,
+    *,
+    m: int,
+    k: int,
+    n: int,
+    heads: int = 1,
+    kv_heads: int = 1,
+    accumulate: str = "fp32",
+    label: str = "gemm",
+    order: Order = ring,
+    op: str = "gemm",
+    again: bool = False,
+) -> None:
+    """Add C = A B for aligned A and B (see `align`), in P rounds on P x P cores: shifts of both beside a product.
+
+    The last shift brings both back where they started. With an odd P a copy of B from the second buffer follows, so
+    that weights stay in place between uses. A is copied as well if it is to be used `again`.
+    """
+    params: dict[str, Any] = {"m": m, "k": k, "n": n, "heads": heads, "kv_heads": kv_heads, "accumulate": accumulate}
+    compute_shift(b, a, w, b.local(op, c, (a, w), **params), label=label, order=order, again=again)
+
+
+def compute_shift(
+    b: Builder, a: str, w: str, product: Local, *, label: str, order: Order = ring, again: bool = False,
+    region: int | None = None,
+) -> None:  # fmt: skip
+    """Add the rounds of `meshgemm` around any local product of a and w.
+
+    With `region` every square of `region` cores a side has a product of its own.
+    """
+    size = side(b) if region is None else region
+    hands = tuple((as_slot(name), as_slot(b.like(f"{name}.next", name))) for name in (a, w))
+    steps = [ring_step(b, axis, *ends, order=order, segment=region) for axis, ends in zip("xy", hands, strict=True)]
+    shifts = tuple(step.moves for step in steps) if size > 1 else ()
+    b.steps.append(Ring(product, hands if size > 1 else (), shifts, size, label))
+    come_home(b, w, hands[1][1].buffer, label, size)
+    if again:
+        come_home(b, a, hands[0][1].buffer, label, size)
+
+
+def meshgemm_t(
+    b: Builder,
+    a: str,
+    w: str,
+    c: str,
+    *,
+    m: int,
+    k: int,
+    n: int,
+    heads: int = 1,
+    kv_heads: int = 1,
+    accumulate: str = "fp32",
+    overlap: bool = True,
+    label: str = "gemm-t",
+) -> None:
+    """Add C = A B^T, without transpose or alignment: B circles along y, and products are summed along x.
+
+    In iteration t row i meets block k of B with position(k) = position(i) - t. The sum over the row goes to the core in
+    column k, which owns that block of C. B ends where it began. Local tiles are a [m, heads, k], w [n, kv_heads, k],
+    c [heads, m, n]. With `overlap` iterations alternate between two buffers of partial sums, so that the reduction of
+    one iteration flows beside the product of the next.
+    """
+    size = side(b)
+    spare = b.like(f"{w}.next", w)
+    first = b.like(f"{c}.part", c)
+    parts = (first, b.like(f"{c}.part.next", c) if overlap and size > 1 else first)
+    params: dict[str, Any] = {"m": m, "k": k, "n": n, "heads": heads, "kv_heads": kv_heads, "accumulate": accumulate}
+    rows = np.arange(size)
+
+    def iteration(number: int) -> None:
+        (now, following), part = ((w, spare) if number % 2 == 0 else (spare, w)), parts[number % 2]
+        owner = ring(size)[(ring_position(size) - number) % size]
+        shift = [ring_step(b, "y", now, following)] if size > 1 else []
+        b.round(b.local("gemm_t", part, (a, now), **params), *shift, label=label)
+        reduce(b, part, "x", root=owner, inbox=first, label=label)
+        b.round(b.local("copy", c, part, Cores("x", owner[:, None], rows), size=b.buffers[c].numel), label=label)
+
+    with b.loop(size // 2, ring_rows(size, 2)):  # two iterations later a row has the place of one that is two steps on
+        iteration(0)
+        iteration(1)
+    if size % 2:
+        iteration(size - 1)
+    come_home(b, w, spare, label)
+
+
+def summa(
+    b: Builder, a: str, w: str, c: str, *, m: int, k: int, n: int, accumulate: str = "fp32", op: str = "gemm",
+    label: str = "summa",
+) -> None:  # fmt: skip
+    """C = A B: in round t column t of A crosses the rows and row t of B the columns, by multicast.
+
+    The arriving panels take as much memory as A and B.
+    """
+    size = side(b)
+    for number in range(size):
+        panels = []
+        moves, keeps = [], []
+        for name, axis in ((a, "x"), (w, "y")):
+            panel = b.like(f"{name}.panel", name)
+            panels.append(panel)
+            moves += multicast(b, name, panel, axis, number)
+            keeps.append(b.local("copy", panel, name, Cores(axis, np.array([number])), size=b.buffers[name].numel))
+        product = b.local(op, c, panels, add=number > 0, m=m, k=k, n=n, accumulate=accumulate)
+        b.round(*moves, *keeps, product, label=label)
+
+
+def allgather_gemm(
+    b: Builder, a: str, w: str, c: str, *, m: int, k: int, n: int, accumulate: str = "fp32", op: str = "gemm",
+    label: str = "all-gather gemm",
+) -> None:  # fmt: skip
+    """C = A B: every core collects its row of A and its column of B, then multiplies."""
+    size = side(b)
+    hands = []
+    for name, axis in ((a, "x"), (w, "y")):
+        buffer = b.buffers[name]
+        hands.append(b.buffer(f"{name}.all", buffer.tile, buffer.dtype, "scratch", size))
+        all_gather(b, name, hands[-1], axis, label=label)
+    for number in range(size):
+        tiles = [Slot(name, number) for name in hands]
+        b.round(b.local(op, c, tiles, add=number > 0, m=m, k=k, n=n, accumulate=accumulate), label=label)
+
+
+def matmul(
+    b: Builder, a: str, w: str, c: str, *, algorithm: str = "mesh", transposed: bool = False, skew: str = "mesh",
+    m: int, k: int, n: int, accumulate: str = "fp32",
+) -> None:  # fmt: skip
+    """C = A B, or A B^T with tiles w [n, k], by "mesh", "cannon", "summa" or "allgather", alignment included.
+
+    MeshGEMM has GEMM-T for A B^T; the other algorithms transpose B on the mesh first. With skew="host" the host gives
+    the tiles of B as compute-shift needs them, and A alone is aligned here. Raises MeshError for an unknown algorithm.
+    """
+    if algorithm not in ALGORITHMS:
+        raise MeshError(f"{b.name}: algorithm {algorithm!r}: choose one of {', '.join(ALGORITHMS)}")
+    sizes: dict[str, Any] = {"m": m, "k": k, "n": n, "accumulate": accumulate}
+    if transposed and algorithm == "mesh":
+        meshgemm_t(b, a, w, c, **sizes)
+        return
+    if transposed:
+        turned = b.like(f"{w}.turned", w)
+        transpose(b, w, turned)
+        w, sizes["op"] = turned, "gemm_t"
+    if algorithm not in RINGS:
+        ALGORITHMS[algorithm](b, a, w, c, **sizes)
+        return
+    order = RINGS[algorithm]
+    if skew == "host":
+        align(b, a, "x", order)
+    else:
+        align_both(b, a, w, order)
+    meshgemm(b, a, w, c, order=order, **sizes)
+
+
+RINGS: dict[str, Order] = {"mesh": ring, "cannon": wrapped_line}  # compute-shift: the ring that tiles circle on
+ALGORITHMS: dict[str, Callable[..., None]] = {
+    "mesh": meshgemm,
+    "cannon": meshgemm,
+    "summa": summa,
+    "allgather": allgather_gemm,
+}
+
+
+def come_home(b: Builder, name: str, spare: str, label: str, size: int | None = None) -> None:
+    """After an odd number of shifts the tiles that came full circle, of `size` cores, lie in the second buffer."""
+    size = side(b) if size is None else size
+    if size % 2 and size > 1:
+        b.round(b.local("copy", name, spare, size=b.buffers[name].numel), label=label)

@@ -1,0 +1,90 @@
+"""RMSNorm and softmax over rows that are cut along an axis: local work and all-reduces of one number a row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from wafer_triton.algorithms.reduce import all_reduce
+from wafer_triton.errors import ScheduleError
+from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.rounds import Cores, Local, Slot
+
+
+def rms_norm(
+    b: Builder,
+    x: str,
+    weight: str,
+    out: str,
+    axis: str,
+    *,
+    width: int,
+    eps: float,
+    sums: str = "fp32",
+    groups: tuple[int, ...] | None = None,
+    label: str = "rms norm",
+) -> None:
+    """out = x / sqrt(mean(x^2) + eps) * weight [n] for tiles x [m, n] of rows `width` long, cut along `axis`."""
+    m, n = _tile(b, x, "m n")
+    s = b.buffer(f"{out}.squares", (m,), sums)
+    b.round(b.local("sum_squares", s, x, m=m, n=n), label=label)
+    all_reduce(b, s, axis, groups=groups, label=label)
+    b.round(b.local("rms_scale", out, (x, s, weight), m=m, n=n, width=width, eps=eps), label=label)
+
+
+def softmax_parts(
+    b: Builder,
+    s: str,
+    bias: str,
+    p: str,
+    axis: str,
+    *,
+    scale: float,
+    sums: str = "fp32",
+    groups: tuple[int, ...] | None = None,
+    segment: int | None = None,
+    slots: Sequence[Cores | None] = (None,),
+    summed: bool = True,
+    label: str = "softmax",
+) -> str:
+    """Add p = exp(scale s + bias - row maximum) for tiles s [heads, m, n] and bias [m, n], rows cut along `axis`.
+
+    A core has as many tiles of a row as `slots` says: of each slot of s, bias and p the cores that have a tile there
+    (None: all). `groups` and `segment` are as in `reduce`. Returns the buffer of p's row sums [heads, m]: the caller
+    divides where it is cheapest. Unless `summed`, these are sums of a core alone, for the caller to sum together with
+    something else.
+    """
+    heads, m, n = _tile(b, s, "heads m n")
+    top = b.buffer(f"{p}.max", (heads, m), sums)
+    z = b.buffer(f"{p}.sum", (heads, m), sums)
+    sizes: dict[str, Any] = {"heads": heads, "m": m, "n": n, "scale": scale}
+    over: dict[str, Any] = {"groups": groups, "segment": segment, "label": label}
+
+    def each(total: str, join: str, step: Callable[[str, int, Cores | None], Local]) -> None:
+        """Add a round that makes a statistic of every slot in turn and joins the statistics of a core."""
+        steps = [step(total, 0, slots[0])]
+        for slot, cores in enumerate(slots[1:], 1):
+            more = b.like(f"{total}.slot", total)
+            steps += [step(more, slot, cores), b.local(join, total, (total, more), cores, size=heads * m)]
+        b.round(*steps, label=label)
+
+    def highest(out: str, slot: int, cores: Cores | None) -> Local:
+        return b.local("row_max", out, (Slot(s, slot), Slot(bias, slot)), cores, **sizes)
+
+    def powers(out: str, slot: int, cores: Cores | None) -> Local:
+        return b.local("exp_sum", (Slot(p, slot), out), (Slot(s, slot), Slot(bias, slot), top), cores, **sizes)
+
+    each(top, "maximum", highest)
+    all_reduce(b, top, axis, op="maximum", **over)
+    each(z, "add", powers)
+    if summed:
+        all_reduce(b, z, axis, **over)
+    return z
+
+
+def _tile(b: Builder, name: str, sizes: str) -> tuple[int, ...]:
+    """Return the sizes of a buffer's tile; ScheduleError for a tile of another number of sizes."""
+    tile = b.buffers[name].tile
+    if len(tile) != len(sizes.split()):
+        raise ScheduleError(f"{b.name}: buffer {name!r} has tiles {tile}; give tiles [{', '.join(sizes.split())}]")
+    return tile

@@ -1,0 +1,266 @@
+"""Whole products: from the operands' shapes and dtype to a schedule, and how operands are cut for it.
+
+A recipe is built once for a mesh, a dtype and shapes, and serves every call with them. With a dtype of
+`dtype.STORED` the second operand is stored so. The kernels measured on silicon
+are the same products with two options. With `skew="host"` the host skews the weights of compute-shift products. With
+`sums` of the operands' dtype the last rounding is saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from inspect import signature
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wafer_triton.algorithms import reduce as reduce_schedules
+from wafer_triton.algorithms.all_to_all import all_to_all
+from wafer_triton.algorithms.gemm import matmul
+from wafer_triton.algorithms.gemv import meshgemv
+from wafer_triton.algorithms.norm import rms_norm as rms_norm_rounds
+from wafer_triton.algorithms.norm import softmax_parts
+from wafer_triton.device.dtype import accumulator, tile_dtype
+from wafer_triton.device.mesh import Mesh
+from wafer_triton.errors import ArgumentError, ShapeError, WaferError, article, shown
+from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.schedule import Schedule
+
+Shape = tuple[int, ...]
+Groups = tuple[int, ...] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """A schedule, its input buffers with their partition specs, and its output buffer with its spec and whole shape.
+
+    The spec "" stands for an operand that is given as tiles [rows, cols, ...]; `combined` is the mesh axis over which
+    such tiles are combined. `constants` are inputs that follow from the shapes, each with its values and spec.
+    `shapes` are the shapes of the inputs; a schedule of the user's own has none.
+    `reference`, if there is one, computes the output plainly from the inputs and then the constants, whole and padded.
+    """
+
+    schedule: Schedule
+    inputs: tuple[tuple[str, str], ...]
+    output: tuple[str, str, Shape]
+    reference: Callable[..., Any] | None = None
+    constants: Mapping[str, tuple[NDArray[np.float32], str]] = field(default_factory=dict)
+    combined: str = ""
+    shapes: tuple[Shape, ...] = ()
+
+
+def recipe(
+    name: str, mesh: Mesh, dtype: str, shapes: tuple[Shape, ...], options: tuple[tuple[str, Any], ...] = ()
+) -> Recipe:
+    """Return the recipe of an operation: "gemm", "gemv", "all_reduce", "all_to_all", "rms_norm" or "softmax".
+
+    Raises MeshError or ShapeError for wrong options or sizes, SramError where a core does not hold the buffers.
+    """
+    try:
+        return _recipe(name, mesh, dtype, shapes, options)
+    except TypeError as error:  # a list has no hash
+        if isinstance(error, WaferError):
+            raise
+        plain = tuple(_tupled(value) for value in (name, mesh, dtype, shapes, options))
+    return _recipe(*plain)
+
+
+def clear_recipes() -> None:
+    """Let all recipes go that calls keep."""
+    _recipe.cache_clear()
+
+
+def _tupled(value: Any) -> Any:
+    """Return tuples for lists; ArgumentError for a value without a hash."""
+    if isinstance(value, list | tuple):
+        return tuple(map(_tupled, value))
+    if not isinstance(value, Hashable):
+        raise ArgumentError(
+            f"recipe of {shown(value)}, {article(type(value).__name__)}: give names, numbers and tuples of them"
+        )
+    return value
+
+
+@lru_cache(maxsize=32)  # 200 calls of mesh_gemm on 8 x 8 cores build once; one of 720 x 720 cores takes 3 to 21 MB
+def _recipe(
+    name: str, mesh: Mesh, dtype: str, shapes: tuple[Shape, ...], options: tuple[tuple[str, Any], ...]
+) -> Recipe:
+    if name not in _RECIPES:
+        raise ShapeError(f"recipe {shown(name)}: choose one of {', '.join(_RECIPES)}")
+    if not isinstance(shapes, tuple) or not all(isinstance(shape, tuple) for shape in shapes):
+        raise ShapeError(f"recipe {name!r}: shapes {shown(shapes)}: give a tuple of shapes, as ((8, 4), (4, 2))")
+    pairs = isinstance(options, tuple) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in options)
+    if not pairs or not all(isinstance(key, str) for key, _ in options):
+        raise ShapeError(f'recipe {name!r}: options {shown(options)}: give pairs, as (("algorithm", "cannon"),)')
+    known = list(signature(_RECIPES[name]).parameters)
+    if unknown := [key for key, _ in options if key not in known]:
+        others = ", ".join(known[2 + len(shapes) :]) or "none"
+        raise ShapeError(f"recipe {name!r}: no option {unknown[0]!r}; options: {others}")
+    ranks = _RANKS.get(name)
+    if ranks is not None and tuple(map(len, shapes)) != ranks:
+        given = ", ".join(str(list(shape)) for shape in shapes)
+        raise ShapeError(f"{name} of {given}: give {len(ranks)} shapes of {' and '.join(map(str, ranks))} dimensions")
+    if not all(type(size) is int and size >= 1 for shape in shapes for size in shape):
+        given = ", ".join(str(list(shape)) for shape in shapes)
+        raise ShapeError(f"{name} of {given}: every size must be a whole number of at least 1")
+    _agree(name, shapes, dict(options))
+    return replace(_RECIPES[name](mesh, dtype, *shapes, **dict(options)), shapes=shapes)
+
+
+def _agree(name: str, shapes: tuple[Shape, ...], options: Mapping[str, Any]) -> None:
+    """Raise ShapeError for operands of different inner sizes."""
+    if name in ("gemm", "gemv", "rms_norm"):
+        inner = shapes[0][1], shapes[1][1 if name == "gemm" and options.get("transposed") else 0]
+        if inner[0] != inner[1]:
+            given = " and ".join(str(list(shape)) for shape in shapes)
+            raise ShapeError(f"{name} of {given}: the inner sizes are {inner[0]} and {inner[1]}; give the same")
+
+
+def _gemm(
+    mesh: Mesh, dtype: str, a: Shape, b: Shape, algorithm: str = "mesh", transposed: bool = False,
+    accumulate: str = "fp32", skew: str = "mesh", sums: str | None = None,
+) -> Recipe:  # fmt: skip
+    (m, k), n = a, b[0 if transposed else 1]
+    stored, dtype = dtype, tile_dtype(dtype)
+    square = mesh.square()
+    tm, tk, tn = tiles(square.shape[0], m, k, n)
+    builder = Builder(square, f"{algorithm} gemm [{m}, {k}] x [{', '.join(map(str, b))}]{'^T' if transposed else ''}")
+    builder.buffer("a", (tm, tk), dtype, "input")
+    builder.buffer("b", (tn, tk) if transposed else (tk, tn), stored, "input")
+    _sums(builder, "c", (tm, tn), dtype, accumulate, sums)
+    sizes: dict[str, Any] = {"m": tm, "k": tk, "n": tn, "accumulate": accumulate}
+    matmul(builder, "a", "b", "c", algorithm=algorithm, transposed=transposed, skew=skew, **sizes)
+    cut = "(y n) (x k)" if transposed else "(y k) (x n)"
+    output = _rounded(builder, "c", dtype, sums)
+    return Recipe(
+        builder.build(),
+        (("a", "(y m) (x k)"), ("b", cut)),
+        (output, "(y m) (x n)", (m, n)),
+        lambda a, b: a @ (b.mT if transposed else b),
+    )
+
+
+def _gemv(
+    mesh: Mesh, dtype: str, x: Shape, w: Shape, axis: str = "y", algorithm: str = "ktree", groups: Groups = None,
+    accumulate: str = "fp32", sums: str | None = None,
+) -> Recipe:  # fmt: skip
+    (m, k), n = x, w[1]
+    stored, dtype = dtype, tile_dtype(dtype)
+    across = "x" if axis == "y" else "y"
+    (tk,), (tn,) = tiles(mesh.length(axis), k), tiles(mesh.length(across), n)
+    builder = Builder(mesh, f"{algorithm} gemv [{m}, {k}] x [{k}, {n}]")
+    builder.buffer("x", (m, tk), dtype, "input")
+    builder.buffer("w", (tk, tn), stored, "input")
+    _sums(builder, "y", (m, tn), dtype, accumulate, sums)
+    meshgemv(builder, "x", "w", "y", axis, m=m, k=tk, n=tn, groups=groups, algorithm=algorithm, accumulate=accumulate)
+    output = _rounded(builder, "y", dtype, sums)
+    return Recipe(
+        builder.build(),
+        (("x", f"m ({axis} k)"), ("w", f"({axis} k) ({across} n)")),
+        (output, f"m ({across} n)", (m, n)),
+        lambda x, w: x @ w,
+    )
+
+
+def _all_reduce(
+    mesh: Mesh, dtype: str, x: Shape, axis: str = "x", op: str = "add", algorithm: str = "ktree", groups: Groups = None
+) -> Recipe:
+    builder = Builder(mesh, f"all_reduce along {axis}")
+    builder.buffer("x", x[2:] or (1,), dtype, "output")
+    reduce_schedules.all_reduce(builder, "x", axis, op=op, algorithm=algorithm, groups=groups)
+
+    def reference(tiles: Any) -> Any:
+        line = "yx".index(axis)
+        return (tiles.sum(line, True) if op == "add" else tiles.amax(line, True)).expand_as(tiles)
+
+    return Recipe(builder.build(), (("x", ""),), ("x", "", x), reference, combined=axis)
+
+
+def _all_to_all(mesh: Mesh, dtype: str, x: Shape) -> Recipe:
+    if len(x) != 6 or not x[:2] == x[3:5] == mesh.shape:
+        side = f"{mesh.shape[0]}, {mesh.shape[1]}"
+        raise ShapeError(f"all_to_all of {list(x)} on mesh {mesh}: give x as [{side}, parts, {side}, elements]")
+    _, _, parts, rows, cols, size = x
+    builder = Builder(mesh, f"all_to_all of {parts * size} elements a pair of cores")
+    for name, role in (("x", "input"), ("out", "output")):
+        builder.buffer(name, (rows, cols, size), dtype, role, parts)
+    all_to_all(builder, "x", "out", size=size, parts=parts)
+
+    def reference(tiles: Any) -> Any:
+        whole = tiles.reshape(rows, cols, parts, rows, cols, size)
+        return whole.permute(3, 4, 2, 0, 1, 5).reshape(tiles.shape)
+
+    return Recipe(builder.build(), (("x", ""),), ("out", "", x), reference)
+
+
+def _rms_norm(mesh: Mesh, dtype: str, x: Shape, weight: Shape, eps: float = 1e-6) -> Recipe:
+    m, n = x
+    (tm,), (tn,) = tiles(mesh.shape[0], m), tiles(mesh.shape[1], n)
+    builder = Builder(mesh, f"rms_norm [{m}, {n}]")
+    builder.buffer("x", (tm, tn), dtype, "input")
+    builder.buffer("weight", (tn,), dtype, "input")
+    builder.buffer("out", (tm, tn), dtype, "output")
+    rms_norm_rounds(builder, "x", "weight", "out", "x", width=n, eps=eps)
+    cut = "(y m) (x n)"
+    return Recipe(
+        builder.build(),
+        (("x", cut), ("weight", "(x n)")),
+        ("out", cut, x),
+        lambda x, weight: x * (x.square().sum(-1, True) / n + eps).rsqrt() * weight,
+    )
+
+
+def _softmax(mesh: Mesh, dtype: str, x: Shape, scale: float = 1.0) -> Recipe:
+    m, n = x
+    (tm,), (tn,) = tiles(mesh.shape[0], m), tiles(mesh.shape[1], n)
+    builder = Builder(mesh, f"softmax [{m}, {n}]")
+    builder.buffer("x", (1, tm, tn), dtype, "input")
+    builder.buffer("bias", (tm, tn), "fp32", "input")
+    builder.buffer("p", (1, tm, tn), "fp32")
+    builder.buffer("out", (tm, tn), dtype, "output")
+    z = softmax_parts(builder, "x", "bias", "p", "x", scale=scale)
+    builder.round(builder.local("normalize", "out", ("p", z), m=tm, heads=1, n=tn), label="softmax")
+    # columns of padding must not count
+    bias = np.zeros((m, tn * mesh.shape[1]), np.float32)
+    bias[:, n:] = -np.inf
+    cut = "(y m) (x n)"
+    return Recipe(
+        builder.build(),
+        (("x", cut),),
+        ("out", cut, x),
+        lambda x, bias: (x * scale + bias).softmax(-1),
+        {"bias": (bias, cut)},
+    )
+
+
+def _sums(b: Builder, acc: str, tile: Shape, dtype: str, accumulate: str, sums: str | None) -> None:
+    """Declare the buffer of the sums, which is the result itself if the dtype `sums` is given."""
+    b.buffer(acc, tile, sums or accumulator(dtype, accumulate), "scratch" if sums is None else "output")
+
+
+def _rounded(b: Builder, acc: str, dtype: str, sums: str | None) -> str:
+    """Round the sums to the operands' dtype, unless the dtype `sums` is given; returns the result's buffer."""
+    if sums is not None:
+        return acc
+    out = b.buffer("out", b.buffers[acc].tile, dtype, "output")
+    b.round(b.local("copy", out, acc, size=b.buffers[acc].numel), label=f"sums to {dtype}")
+    return out
+
+
+def tiles(length: int, *sizes: int) -> tuple[int, ...]:
+    """Return each size's share of one core when it is cut over `length` cores."""
+    return tuple(-(-size // length) for size in sizes)
+
+
+_RANKS = {"gemm": (2, 2), "gemv": (2, 2), "rms_norm": (2, 1), "softmax": (2,)}  # of all shapes
+_RECIPES: dict[str, Callable[..., Recipe]] = {
+    "gemm": _gemm,
+    "gemv": _gemv,
+    "all_reduce": _all_reduce,
+    "all_to_all": _all_to_all,
+    "rms_norm": _rms_norm,
+    "softmax": _softmax,
+}

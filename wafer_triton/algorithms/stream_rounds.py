@@ -1,0 +1,166 @@
+"""The rounds of streams: gather streams move copies of a buffer, reduce streams move sums (TEMP).
+
+**A reduce stream** is a gather stream backwards in time: copies become sums. So a block of sums visits every position
+and ends at its own. Both take the same transfers over the same links.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from wafer_triton.algorithms.stream import OWN, Die, Group, Stream
+from wafer_triton.device.mesh import Mesh
+from wafer_triton.errors import MeshError
+from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.rounds import Cores, Exchange, Local
+
+Compute = Callable[[int, str, Cores | None], Sequence[Local]]  # step, buffer of the block, dies: the local operations
+
+
+def gather(b: Builder, moves: Stream, on: Sequence[Group], own: str, compute: Compute, label: str = "stream") -> None:
+    """Add the rounds of a gather stream: all groups at once move copies of buffer `own`.
+
+    In step t a die has block `moves.order[position][t]`, and runs the operations that `compute` gives for the buffer
+    that holds the block. The next block arrives meanwhile.
+    """
+    lanes = _lanes(b, moves, own)
+    for step in range(moves.size):
+        ops = [op for lane, where in _used(b.mesh, moves, on, step) for op in compute(step, lanes[lane], where)]
+        ops += [
+            b.local("copy", lanes[dst], lanes[src], _cores(b.mesh, dies), size=b.buffers[own].numel)
+            for (src, dst), dies in _holding(moves, on, step)
+        ]
+        exchanges = []
+        if step < moves.size - 1:
+            pairs = [(send.src, send.dst, send.here, send.there) for send in moves.sends[step]]
+            exchanges = list(_exchanges(b, on, lanes, pairs))
+        b.round(*exchanges, *ops, label=label)
+
+
+def reduce(b: Builder, moves: Stream, on: Sequence[Group], own: str, compute: Compute, label: str = "stream") -> None:
+    """Add the rounds of a reduce stream: buffer `own` of every die ends with the sum of all dies' parts of its block.
+
+    In step t, from N - 1 down to 0, a die's `compute` writes its part of block `moves.order[position][t]` to the buffer
+    given. That buffer is `own`, which has nothing to hold until the last sum. A round moves sums while parts are
+    computed, the next adds the two.
+    """
+    moves = moves.needed()
+    lanes = _lanes(b, moves, own)
+    size = b.buffers[own].numel
+    for step in reversed(range(moves.size)):
+        parity = step % 2
+        arrivals: dict[tuple[int, str], list[str]] = defaultdict(list)  # lanes to be added to a lane of a position
+        exchanges = []
+        if step < moves.size - 1:
+            backwards = []
+            for send in moves.sends[step]:
+                lands = f"{send.dst[:-1]}{parity}"
+                backwards.append((send.dst, lands, send.there, send.here))
+                arrivals[send.here, send.src].append(lands)
+            exchanges = list(_exchanges(b, on, lanes, backwards))
+        for hold in moves.holds[step]:
+            arrivals[hold.here, hold.src].append(hold.dst)
+        b.round(*exchanges, *compute(step, own, None), label=label)
+        sums: dict[tuple[str, str, str], list[int]] = defaultdict(list)
+        late: dict[tuple[str, str, str], list[int]] = defaultdict(list)
+        for position, lane in enumerate(moves.uses[step]):
+            found = arrivals.pop((position, lane), [])
+            if lane == OWN:
+                for number, other in enumerate(sorted(found)):
+                    (late if number else sums)[OWN, OWN, other].append(position)
+                continue
+            if lane not in found:
+                sums[lane, OWN, ""].append(position)  # the first part of a block
+            else:
+                sums[lane, lane, OWN].append(position)
+            for other in found:
+                if other != lane:
+                    late[lane, lane, other].append(position)
+        for (position, lane), found in arrivals.items():  # blocks that only pass
+            if lane not in found:
+                sums[lane, found.pop(0), ""].append(position)
+            for other in found:
+                if other != lane:
+                    late[lane, lane, other].append(position)
+        ops = []
+        for (out, first, second), positions in (*sorted(sums.items()), *sorted(late.items())):
+            where = _cores(b.mesh, [group[position] for group in on for position in positions])
+            ins = [lanes[first], lanes[second]] if second else lanes[first]
+            ops.append(b.local("add" if second else "copy", lanes[out], ins, where, size=size))
+        b.round(*ops, label=label)
+
+
+def _lanes(b: Builder, moves: Stream, own: str) -> dict[str, str]:
+    """Return the buffer of every lane, declared where it is missing: each stream has two, which take turns."""
+    sides = sorted({lane[:-1] for lane in moves.lanes})
+    return {OWN: own} | {f"{side}{parity}": b.like(f"{own}.{side}{parity}", own) for side in sides for parity in (0, 1)}
+
+
+def _used(mesh: Mesh, moves: Stream, on: Sequence[Group], step: int) -> Iterator[tuple[str, Cores | None]]:
+    """Return the lanes that are computed with in a step, each with its dies."""
+    positions: dict[str, list[int]] = defaultdict(list)
+    for position, lane in enumerate(moves.uses[step]):
+        positions[lane].append(position)
+    for lane, places in sorted(positions.items()):
+        yield lane, _cores(mesh, [group[place] for group in on for place in places])
+
+
+def _holding(moves: Stream, on: Sequence[Group], step: int) -> Iterator[tuple[tuple[str, str], list[Die]]]:
+    table: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for hold in moves.holds[step]:
+        table[hold.src, hold.dst].append(hold.here)
+    for ends, places in sorted(table.items()):
+        yield ends, [group[place] for group in on for place in places]
+
+
+def _cores(mesh: Mesh, dies: Sequence[Die]) -> Cores | None:
+    """Return the dies as `Cores` along x; None for all."""
+    if len(dies) == mesh.cores:
+        return None
+    by_row: dict[int, list[int]] = defaultdict(list)
+    for row, col in dies:
+        by_row[row].append(col)
+    rows = sorted(by_row)
+    lists = [sorted(by_row[row]) for row in rows]
+    lines = np.array(rows)
+    if all(cols == lists[0] for cols in lists):
+        return Cores("x", np.array(lists[0]), None if len(rows) == mesh.rows else lines)
+    return Cores("x", _padded(lists), lines)
+
+
+def _exchanges(
+    b: Builder, on: Sequence[Group], lanes: dict[str, str], sends: Sequence[tuple[str, str, int, int]]
+) -> Iterator[Exchange]:
+    """Return exchanges of sends (lane, lane there, position, position there) in all groups, by axis and lanes."""
+    table: dict[tuple[str, str, str], dict[int, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
+    for src, dst, here, there in sends:
+        for group in on:
+            (row, col), (to_row, to_col) = group[here], group[there]
+            if row == to_row:
+                table["x", src, dst][row].append((to_col, col))
+            elif col == to_col:
+                table["y", src, dst][col].append((to_row, row))
+            else:
+                raise MeshError(f"{b.name}: dies {group[here]} and {group[there]} are in no common row or column")
+    for (axis, src, dst), by_line in sorted(table.items()):
+        lines = sorted(by_line)
+        pairs = [sorted(by_line[line]) for line in lines]
+        across = b.mesh.rows if axis == "x" else b.mesh.cols
+        numbers = None if len(lines) == across else lines
+        if all(line == pairs[0] for line in pairs):
+            recv, send = np.array(pairs[0]).T
+        else:
+            recv = _padded([[to for to, _ in line] for line in pairs])
+            send = _padded([[frm for _, frm in line] for line in pairs])
+        yield b.exchange(axis, lanes[src], lanes[dst], send, recv, numbers)
+
+
+def _padded(lists: Sequence[Sequence[int]]) -> np.ndarray:
+    """Return rows of numbers, -1 after the shorter ones."""
+    table = np.full((len(lists), max(map(len, lists))), -1, np.int64)
+    for row, numbers in zip(table, lists, strict=True):
+        row[: len(numbers)] = numbers
+    return table

@@ -1,0 +1,307 @@
+"""One model's blocks on one mesh: the sizes of a core's tiles, and their common code in decode and prefill.
+
+The columns hold the heads in groups (see `decoder.heads`); with one group every column holds the same few rotary
+pairs of every head. A score, and the norm of a head (Qwen3), is a sum along x over the columns of a group.
+The sequence of keys and values lies along y in both phases (WaferLLM, OSDI'25, section 4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from wafer_triton.algorithms.kv_cache import KvCache
+from wafer_triton.algorithms.norm import rms_norm
+from wafer_triton.algorithms.reduce import all_reduce
+from wafer_triton.algorithms.segment_gemm import BlockRing, block_ring
+from wafer_triton.decoder.expert_places import ExpertRegions
+from wafer_triton.decoder.heads import HeadGroups
+from wafer_triton.device import ANY
+from wafer_triton.device.dtype import accumulator
+from wafer_triton.device.mesh import Mesh
+from wafer_triton.errors import MOST, ShapeError, check_counts, shown
+from wafer_triton.schedule.builder import Builder, checked
+from wafer_triton.schedule.rounds import Slot
+from wafer_triton.schedule.schedule import Schedule
+from wafer_triton.shape.decoder import DecoderShape
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A model on a mesh: storage and accumulation types, KV cache, K-tree, sequences decoded together.
+
+    A row holds `entries` KV entries for each of `batch` sequences. `policy` is as in `KvCache`; with None the cache
+    is given and never grows. `groups` are the K-tree's, as in `ktree` (None: `default_groups`). With `overlap` prefill
+    has a second buffer for the partial sums of scores, so that their reduction flows beside the next product.
+
+    The columns hold the heads in `head_groups` groups. `head_tree` are the groups of the K-tree over
+    the columns of one of several head groups (None: `default_groups`). In prefill experts live in `expert_regions` of
+    the mesh, or each on all of it (None). Raises MeshError for head groups that do not fit the model or the mesh.
+    """
+
+    shape: DecoderShape
+    mesh: Mesh
+    dtype: str = "fp32"
+    accumulate: str = "fp32"
+    entries: int = 1
+    policy: str | None = "shift"
+    groups: tuple[int, ...] | None = None
+    batch: int = 1
+    overlap: bool = True
+    head_groups: int = 1
+    head_tree: tuple[int, ...] | None = None
+    expert_regions: ExpertRegions | None = None
+
+    def __post_init__(self) -> None:
+        HeadGroups(self.shape, self.mesh.shape[1], self.head_groups)
+        for name in ("entries", "batch", "head_groups"):  # numpy's numbers become Python's
+            object.__setattr__(self, name, *check_counts(**{name: getattr(self, name)}))
+
+    def cache(self, prefilled: int = 0) -> KvCache:
+        """Return the KV cache of a sequence whose prompt had `prefilled` tokens."""
+        assert self.policy is not None, "a cache that never grows has no policy"
+        return KvCache(self.mesh.shape[0], self.entries, self.policy, prefilled)
+
+    @property
+    def slots(self) -> int:
+        """KV slots of a row."""
+        return self.entries if self.policy is None else self.cache().slots
+
+    @property
+    def sums(self) -> str:
+        """The dtype of partial sums."""
+        return accumulator(self.dtype, self.accumulate)
+
+    @property
+    def stored(self) -> str:
+        """The dtype of matrices at rest and between cores; the others' is `dtype`."""
+        return self.shape.weights or self.dtype
+
+    @property
+    def layout(self) -> HeadGroups:
+        """Which heads, and which rotary pairs of them, a column holds."""
+        return HeadGroups(self.shape, self.mesh.shape[1], self.head_groups)
+
+    @property
+    def pairs(self) -> int:
+        """Rotary pairs of a head that one column holds."""
+        return self.layout.pairs
+
+    @property
+    def head(self) -> int:
+        """Dimensions of a head that one column holds."""
+        return self.layout.head
+
+    @property
+    def query_heads(self) -> int:
+        """Query heads of a core."""
+        return self.layout.query_heads
+
+    @property
+    def kv_heads(self) -> int:
+        """Key-value heads of a core."""
+        return self.layout.kv_heads
+
+    @property
+    def all_heads(self) -> int:
+        """Query, key and value heads of a core."""
+        return self.query_heads + 2 * self.kv_heads
+
+    @property
+    def over_heads(self) -> dict[str, Any]:
+        """Return the options of an all-reduce along x that sums over the columns of a head."""
+        if self.head_groups == 1:
+            return {"groups": self.groups}
+        return {"groups": self.head_tree, "segment": self.layout.width}
+
+    @property
+    def blocks(self) -> BlockRing:
+        """Where the blocks of scores of a row lie on the columns of a head group, in prefill."""
+        return block_ring(self.mesh.shape[1], self.layout.width)
+
+    @property
+    def scale(self) -> float:
+        """Return the factor of scores."""
+        return self.shape.head_dim**-0.5
+
+    @property
+    def apart(self) -> bool:
+        """Whether every step is unfused, as in the measured kernels.
+
+        If not, prefill has its projections side by side in one product, which RoPE splits. Decode then sums the weights
+        of softmax together with the weighted values.
+        """
+        return not self.shape.rotary
+
+    @property
+    def qkv(self) -> int:
+        """Width of a core's queries, keys and values."""
+        return self.all_heads * self.head
+
+    def share(self, width: int, axis: str) -> int:
+        """Return a core's share of `width` cut along an axis."""
+        return -(-width // self.mesh.length(axis))
+
+    @property
+    def heads(self) -> dict[str, Any]:
+        """Query and key-value heads of a core, as local operations name them."""
+        return {"heads": self.query_heads, "kv_heads": self.kv_heads}
+
+    def expected_passes(self, tokens: int) -> int:
+        """Return the passes that take `tokens` tokens a row to experts in regions, all experts being equally likely."""
+        e, regions = self.shape.experts, self.expert_regions
+        assert e is not None and regions is not None, "a block whose experts have regions"
+        return regions.expected_passes(e.top_k, tokens, self.mesh.shape[0])
+
+    def norm(self, b: Builder, axis: str) -> None:
+        """Add h = RMSNorm of x, whose rows are cut along `axis`.
+
+        Sums of squares are fp32, for any dtype of other sums: sums of squares of real models overflow fp16.
+        """
+        c = self.shape
+        rms_norm(b, "x", "norm", "h", axis, width=c.hidden_size, eps=c.rms_norm_eps, groups=self.groups)
+
+    def rotate(self, b: Builder, tokens: int, outs: tuple[str | Slot, ...], *steps: Any) -> None:
+        """q, k, v = the projections qkv [tokens, all heads, head] with bias, head norms and RoPE, as the model has it.
+
+        `more` steps join the last round.
+        """
+        c = self.shape
+        if c.qkv_bias:
+            b.round(b.local("add", "qkv", ("qkv", "bqkv"), size=tokens * self.qkv), label="bias")
+        if c.qk_norm:
+            (self._whole_norm if c.qk_norm_whole else self._head_norm)(b, tokens)
+        if c.clip_qkv is not None:
+            b.round(b.local("clip", "qkv", "qkv", size=tokens * self.qkv, limit=c.clip_qkv), label="clip")
+        turned = b.local("rope", outs, ("qkv", "cos", "sin"), m=tokens, n=self.head, **self.heads)
+        b.round(turned, *steps, label="rope")
+
+    def _head_norm(self, b: Builder, tokens: int) -> None:
+        """Add RMSNorm of each query and key head, whose columns are a head group's."""
+        squares = b.buffer("heads.squares", (tokens, self.all_heads), "fp32")
+        b.round(b.local("sum_squares", squares, "qkv", m=tokens * self.all_heads, n=self.head), label="head norm")
+        all_reduce(b, squares, "x", label="head norm", **self.over_heads)
+        self._scaled(b, tokens, squares, width=self.shape.head_dim)
+
+    def _whole_norm(self, b: Builder, tokens: int) -> None:
+        """RMSNorm of all query heads together, and of all key heads, each as often as columns repeat it."""
+        c, squares = self.shape, b.buffer("heads.squares", (tokens, 2), "fp32")
+        copies = int((self.layout.rows("k") >= 0).sum()) // c.kv_width
+        sizes: dict[str, Any] = {"m": tokens, "n": self.head, "width": c.q_width, "kv_width": copies * c.kv_width}
+        b.round(b.local("mean_squares", squares, "qkv", **sizes, **self.heads), label="head norm")
+        all_reduce(b, squares, "x", label="head norm", groups=self.groups)
+        self._scaled(b, tokens, squares, width=1, first=self.query_heads)
+
+    def _scaled(self, b: Builder, tokens: int, squares: str, **more: int) -> None:
+        sizes: dict[str, Any] = {"m": tokens, "n": self.head, "eps": self.shape.rms_norm_eps, **more}
+        sizes |= {"groups": self.all_heads, "kept": self.kv_heads}
+        b.round(b.local("rms_scale", "qkv", ("qkv", squares, "qk_norm"), **sizes), label="head norm")
+
+
+@dataclass(frozen=True, eq=False)
+class SubLayer:
+    """A sub-layer of a decoder: a function that adds its buffers and rounds, and its schedule's title and family.
+
+    Its schedule does not depend on the fields of `Block` that it `ignores`.
+    """
+
+    adds: Callable[..., None]  # of a builder, a block and whole numbers
+    title: str
+    family: str
+    ignores: tuple[str, ...] = ()
+
+    def __call__(self, b: Builder, block: Block, *args: int) -> None:
+        """Add the buffers and rounds."""
+        self.adds(b, block, *args)
+
+
+ROWS = {"y": "m", "x": "(y m)"}  # how tokens are cut, by the axis that cuts the model's width
+HEADS = ("entries", "policy", "overlap", "head_groups", "head_tree")  # fields of `Block` that attention alone reads
+
+
+def sub_layer(
+    title: str, family: str = "kernel", ignores: tuple[str, ...] = ()
+) -> Callable[[Callable[..., None]], SubLayer]:
+    """Make the decorated function a `SubLayer`."""
+    return lambda adds: SubLayer(adds, title, family, ignores)
+
+
+SubLayers = tuple[tuple[SubLayer, tuple[int, ...]], ...]  # in order, each with its whole numbers
+
+
+@dataclass(frozen=True, eq=False)
+class Variant:
+    """A decoder with sub-layers of the user's own in the place of usual ones, such as `decode.ffn` and `prefill.ffn`.
+
+    `DecoderShape.variant` names it. A sub-layer takes the arguments of the usual one, and passes on the same states.
+    Its weights say which parameters they hold, see `Parameter`; so the variant is placed, priced, run and drawn as all
+    decoders are.
+    """
+
+    sub_layers: Mapping[SubLayer, SubLayer]
+
+
+@lru_cache(maxsize=4096)
+def countable(block: Block) -> Block:
+    """Return the block on a device of any size and speed, for counts to be kept: they depend on no device's number.
+
+    A variant is kept as it is, since its parts may read the device.
+    """
+    return block if block.shape.variant is not None else replace(block, mesh=replace(block.mesh, device=ANY))
+
+
+def counted(function: Callable[Concatenate[Block, P], T]) -> Callable[Concatenate[Block, P], T]:
+    """Keep the results of a function of a block, and share them between devices by `countable`."""
+    kept: Any = lru_cache(maxsize=4096)(function)
+
+    @wraps(function)
+    def found(block: Block, *args: P.args, **more: P.kwargs) -> T:
+        return kept(countable(block), *args, **more)
+
+    return found
+
+
+def used(adds: SubLayer, block: Block) -> tuple[SubLayer, Block]:
+    """Return the sub-layer that is used, a variant's or the usual one; and the block, with defaults for ignored fields.
+
+    So sub-layers that are alike on several blocks share a schedule.
+    """
+    variant = block.shape.variant
+    own = variant.sub_layers.get(adds, adds) if isinstance(variant, Variant) else adds
+    return own, _plain(block, own.ignores) if own.ignores else block
+
+
+@lru_cache(maxsize=4096)
+def _plain(block: Block, ignored: tuple[str, ...]) -> Block:
+    defaults: dict[str, Any] = {one.name: one.default for one in fields(Block) if one.name in ignored}
+    return replace(block, **defaults)
+
+
+def schedule(adds: SubLayer, block: Block, *args: int) -> Schedule:
+    """Return the schedule of a sub-layer, built once; raises SramError when it does not fit a core."""
+    for number in args:
+        if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= MOST:
+            raise ShapeError(f"{adds.title}: {shown(number)} tokens or entries; give a whole number from 0 to {MOST:,}")
+    return _schedule(*used(adds, block), *args)
+
+
+@lru_cache(maxsize=1024)
+def _schedule(own: SubLayer, block: Block, *args: int) -> Schedule:
+    return checked(_drafted(own, block, *args))
+
+
+def drafted(adds: SubLayer, block: Block, *args: int) -> Schedule:
+    """Return the schedule of a sub-layer, or of the variant's in its place, not checked: for pricing."""
+    return _drafted(*used(adds, block), *args)
+
+
+@lru_cache(maxsize=64)
+def _drafted(own: SubLayer, block: Block, *args: int) -> Schedule:
+    b = Builder(block.mesh, own.title, own.family)
+    own(b, block, *args)
+    return b.build(draft=True)

@@ -1,0 +1,244 @@
+"""Decode as schedules: one token of each sequence (WaferLLM, OSDI'25, section 4).
+
+The activation is cut along y and repeated along x; products are MeshGEMVs whose axes alternate, so nothing is
+transposed. Projections and feed-forward take the vectors of all sequences at once; attention takes one sequence at a
+time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from wafer_triton.algorithms.gemv import meshgemv
+from wafer_triton.algorithms.norm import softmax_parts
+from wafer_triton.algorithms.reduce import all_reduce
+from wafer_triton.decoder import weights
+from wafer_triton.decoder.block import HEADS, Block, SubLayer, SubLayers, counted, drafted, sub_layer
+from wafer_triton.decoder.experts import decode_experts
+from wafer_triton.errors import MeshError, SramError
+from wafer_triton.schedule import sram
+from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.rounds import Slot
+
+# buffers that a model writes and reads: the activation [tokens, width] and its cut, ids, logits, the angles of
+# rotary embedding, the mask of scores, the experts chosen
+HIDDEN, HIDDEN_SPEC, IDS, LOGITS, ANGLES, MASK, EXPERT_IDS = (
+    "x",
+    "m (y d)",
+    "ids",
+    "logits",
+    ("cos", "sin"),
+    "bias",
+    "expert_ids",
+)
+
+
+def cache_name(which: str, sequence: int) -> str:
+    """Return the buffer of a sequence's "k" or "v" cache."""
+    return f"{which}_cache" + (f".{sequence}" if sequence else "")
+
+
+def _attention(b: Builder, block: Block) -> None:
+    """Declare the buffers that stay on the cores of an attention block."""
+    c = block.shape
+    b.buffer("x", (block.batch, block.share(c.hidden_size, "y")), block.dtype, "state", pattern=HIDDEN_SPEC)
+    weights.attention(b, block, "y", block.batch)
+    for sequence in range(block.batch):
+        for which in "kv":
+            tile = (block.kv_heads, block.head)
+            b.buffer(cache_name(which, sequence), tile, block.dtype, "cache", block.slots, pattern="(y s) g (x e)")
+
+
+def _heads(b: Builder, block: Block, role: str, *names: str) -> None:
+    for name in names:
+        tile = (block.kv_heads if name in "kv" else block.query_heads, block.head)
+        b.buffer(name, tile, block.dtype, role, block.batch, pattern="b h (x e)")
+
+
+@sub_layer("decode projections", "decode")
+def project(b: Builder, block: Block) -> None:
+    """x -> q, k, v of the new tokens, rotated: one slot each for every sequence."""
+    m = block.batch
+    _attention(b, block)
+    d = block.share(block.shape.hidden_size, "y")
+    b.buffer("h", (m, d), block.dtype)
+    _heads(b, block, "output", "q", "k", "v")
+    block.norm(b, "y")
+    run: dict[str, Any] = {"accumulate": block.accumulate, "groups": block.groups, "label": "qkv"}
+    if block.apart:  # one product and one reduction, whose thirds are slots
+        assert m == 1, "thirds of several tokens' projections are no slots"
+        b.buffer("qkv", (1, block.qkv // 3), block.sums, slots=3)
+        meshgemv(b, "h", "wqkv", Slot("qkv", None), "y", m=m, k=d, n=block.qkv, **run)
+        size = b.buffers["qkv"].numel
+        b.round(*(b.local("copy", name, Slot("qkv", slot), size=size) for slot, name in enumerate("qkv")), label="qkv")
+        return
+    for name in ("cos", "sin"):
+        b.buffer(name, (m, block.pairs), block.dtype, "input", pattern="m (x p)")
+    b.buffer("qkv", (m, block.qkv), block.sums)
+    meshgemv(b, "h", "wqkv", "qkv", "y", m=m, k=d, n=block.qkv, **run)
+    block.rotate(b, m, tuple(Slot(name, None) for name in "qkv"))
+
+
+@sub_layer("kv append", "decode")
+def append(b: Builder, block: Block, sequence: int, count: int, prefilled: int) -> None:
+    """k, v of a sequence -> entry number `count` of its cache, of which a prompt filled `prefilled`."""
+    _attention(b, block)
+    _heads(b, block, "input", "k", "v")
+    values = {cache_name(which, sequence): Slot(which, sequence) for which in "kv"}
+    block.cache(prefilled).append(b, values, count)
+
+
+@sub_layer("decode attention", "decode")
+def attend(b: Builder, block: Block, sequence: int) -> None:
+    """q of a sequence and its cache -> its part of att; bias [1, slots] is -inf on empty slots."""
+    q_heads = block.query_heads
+    _attention(b, block)
+    sizes: dict[str, Any] = {"m": 1, "accumulate": block.accumulate, **block.heads}
+    _heads(b, block, "input", "q")
+    _heads(b, block, "output", "att")
+    b.buffer("bias", (1, block.slots), "fp32", "input", pattern="one (y s)")
+    b.buffer("s", (q_heads, 1, block.slots), block.sums)
+    b.buffer("p", (q_heads, 1, block.slots), block.dtype)
+    b.buffer("o", (1, q_heads, block.head), block.sums)
+    keys, values = (Slot(cache_name(which, sequence), None) for which in "kv")
+    query = Slot("q", sequence)
+    b.round(b.local("gemm_t", "s", (query, keys), k=block.head, n=block.slots, **sizes), label="scores")
+    all_reduce(b, "s", "x", label="scores", **block.over_heads)
+    run: dict[str, Any] = {"sums": block.sums, "groups": block.groups, "summed": block.apart}
+    z = softmax_parts(b, "s", "bias", "p", "y", scale=block.scale, **run)
+    b.round(b.local("gemm", "o", ("p", values), k=block.slots, n=block.head, **sizes), label="attention")
+    # the sums of weights go with the weighted values: both are needed here first
+    all_reduce(b, "o" if block.apart else ("o", z), "y", groups=block.groups, label="attention")
+    b.round(b.local("normalize", Slot("att", sequence), ("o", z), m=1, heads=q_heads, n=block.head), label="attention")
+
+
+@sub_layer("decode output projection", "decode")
+def output(b: Builder, block: Block) -> None:
+    """x, att -> x plus the attention block's output."""
+    m = block.batch
+    _attention(b, block)
+    d, width = block.share(block.shape.hidden_size, "y"), block.query_heads * block.head
+    _heads(b, block, "input", "att")
+    b.buffer("y", (m, d), block.sums)
+    run: dict[str, Any] = {"accumulate": block.accumulate, "groups": block.groups, "label": "output projection"}
+    meshgemv(b, Slot("att", None), "wo", "y", "x", m=m, k=width, n=d, **run)
+    b.round(b.local("add", "x", ("x", "y"), size=m * d), label="residual")
+
+
+@sub_layer("decode feed-forward", "decode", HEADS)
+def ffn(b: Builder, block: Block) -> None:
+    """x -> x plus the feed-forward block's output."""
+    c, m = block.shape, block.batch
+    d, f = block.share(c.hidden_size, "y"), block.share(c.intermediate_size, "x")
+    b.buffer("x", (m, d), block.dtype, "state", pattern=HIDDEN_SPEC)
+    weights.ffn(b, block, "y")
+    b.buffer("h", (m, d), block.dtype)
+    b.buffer("gu", (m, 2 * f), block.sums)
+    b.buffer("act", (m, f), block.dtype)
+    b.buffer("y", (m, d), block.sums)
+    block.norm(b, "y")
+    run: dict[str, Any] = {"m": m, "accumulate": block.accumulate, "groups": block.groups}
+    meshgemv(b, "h", "wgu", "gu", "y", k=d, n=2 * f, label="gate and up", **run)
+    b.round(b.local("silu_mul", "act", "gu", m=m, n=f), label="silu")
+    meshgemv(b, "act", "wdown", "y", "x", k=f, n=d, label="down", **run)
+    b.round(b.local("add", "x", ("x", "y"), size=m * d), label="residual")
+
+
+@sub_layer("embedding", "decode", HEADS)
+def embed(b: Builder, block: Block, tokens: int) -> None:
+    """Set x to the rows of the table for the ids of `tokens` tokens; the table lies as the head's does.
+
+    A core's ids count from its first column of the table, and are -1 where the column is another core's. So one column
+    of cores has a token's row and all others zeros, and their sum is exact.
+    """
+    c = block.shape
+    d, v = block.share(c.hidden_size, "y"), block.share(c.vocab_size, "x")
+    b.buffer("ids", (tokens,), "fp32", "input", pattern="(x t)")
+    weights.table(b, block, embedding=True)
+    b.buffer("x", (tokens, d), block.dtype, "output", pattern=HIDDEN_SPEC)
+    b.round(b.local("lookup", "x", ("table", "ids"), m=tokens, d=d, v=v), label="embedding")
+    all_reduce(b, "x", "x", groups=block.groups, label="embedding")
+
+
+@sub_layer("head", "decode", HEADS)
+def head(b: Builder, block: Block, tokens: int) -> None:
+    """x of `tokens` tokens -> their logits, cut along x."""
+    c = block.shape
+    d, v = block.share(c.hidden_size, "y"), block.share(c.vocab_size, "x")
+    b.buffer("x", (tokens, d), block.dtype, "state", pattern=HIDDEN_SPEC)
+    weights.final_norm(b, block)
+    weights.table(b, block, embedding=False)
+    b.buffer("h", (tokens, d), block.dtype)
+    b.buffer("logits", (tokens, v), block.sums, "output", pattern="m (x v)")
+    block.norm(b, "y")
+    run: dict[str, Any] = {"accumulate": block.accumulate, "groups": block.groups}
+    meshgemv(b, "h", "table", "logits", "y", m=tokens, k=d, n=v, **run)
+
+
+def sharing(block: Block, kind: str) -> SubLayers:
+    """Return the sub-layers that share the memory of a layer's "attention", "ffn" or "experts", or of an end.
+
+    Of appends and attentions one stands for all: sequences follow one another, and an append needs less.
+    """
+    return {
+        "attention": ((project, ()), (attend, (0,)), (output, ())),
+        "ffn": ((ffn, ()),),
+        "experts": ((decode_experts, ()),),
+        "embedding": ((embed, (block.batch,)),),
+        "head": ((head, (block.batch,)),),
+    }[kind]
+
+
+def at_once(adds: SubLayer, block: Block) -> int:
+    """Return the most tokens, of 32 halved repeatedly, that `embed` or `head` takes at once on the block's mesh."""
+    return next(tokens for tokens in (32, 16, 8, 4, 2, 1) if tokens == 1 or _fits(adds, block, tokens))
+
+
+def batches(adds: SubLayer, block: Block, tokens: int) -> dict[int, int]:
+    """Return the runs of `embed` or `head` for `tokens` tokens in all: tokens at once, and how often."""
+    most = at_once(adds, block)
+    return {size: times for size, times in ((most, tokens // most), (tokens % most, 1)) if size and times}
+
+
+def _fits(adds: SubLayer, block: Block, tokens: int) -> bool:
+    return _peak_bytes(block, adds, tokens) <= block.mesh.device.sram_bytes
+
+
+@counted
+def _peak_bytes(block: Block, adds: SubLayer, tokens: int) -> int:
+    return sram.account(drafted(adds, block, tokens)).peak_bytes
+
+
+FEED_FORWARD = {"ffn": ffn, "experts": decode_experts}  # by the kind of block
+
+
+def layer(block: Block, context: int, kind: str = "ffn") -> SubLayers:
+    """Return the sub-layers of a layer in order, each with its arguments; the cache holds `context` tokens then.
+
+    `kind` is the kind of the block after attention, "ffn" or "experts".
+    """
+    sequences = range(block.batch)
+    appends = [] if block.policy is None else [(append, (number, context - 1, context - 1)) for number in sequences]
+    attends = [(attend, (number,)) for number in sequences]
+    return ((project, ()), *appends, *attends, (output, ()), (FEED_FORWARD[kind], ()))
+
+
+def head_block(block: Block) -> Block:
+    """Return the block on the smallest whole multiple of its mesh that holds the LM head.
+
+    Raises MeshError when no multiple on the device does.
+    """
+    mesh, device = block.mesh, block.mesh.device
+    for times in range(1, min(device.rows // mesh.rows, device.cols // mesh.cols) + 1):
+        bigger = replace(block, mesh=replace(mesh, rows=mesh.rows * times, cols=mesh.cols * times))
+        if _fits(head, bigger, block.batch):
+            return bigger
+    try:
+        sram.check(drafted(head, bigger, block.batch))
+    except SramError as error:
+        reason = error
+    raise MeshError(
+        f"the model does not fit {device.name}: no multiple of mesh {mesh} there holds its head; "
+        f"take another mesh or a larger device ({reason})"
+    )

@@ -1,0 +1,218 @@
+"""The weights of a decoder's blocks as buffers: their tiles, and which parameters they hold, cut how.
+
+Parameters have their Hugging Face names and shapes, a projection [out, in]. Decode places the output and down
+projections the other way round than the rest, so that consecutive MeshGEMVs alternate axes. Prefill places all alike,
+and gives the matrices of its MeshGEMMs skewed along y. Which heads a column holds is the block's layout (see
+`decoder.heads`). `axis` is the mesh axis that cuts the model's width: "y" in decode, "x" in prefill.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from wafer_triton.decoder.block import ROWS, Block
+from wafer_triton.decoder.heads import HeadGroups
+from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.rounds import Index, Parameter
+from wafer_triton.shape.decoder import DecoderShape
+from wafer_triton.shape.moe import SHARED, SHARED_GATE, names_of
+
+LAYER = "model.layers.{}."
+EMBEDDING = "model.embed_tokens.weight"
+HEAD = "lm_head.weight"
+NORM = "model.norm.weight"
+Held = dict[str, tuple[Parameter, ...]]  # the parameters of buffers by name
+
+
+def attention(b: Builder, block: Block, axis: str, tokens: int) -> None:
+    """Declare an attention block's weights; the bias has `tokens` rows.
+
+    The projections lie side by side, or in prefill of the paper-benchmark program in buffers of their own.
+    """
+    c, d = block.shape, block.share(block.shape.hidden_size, axis)
+    held, skew = _attention(block.layout, axis), _skew(block, axis)
+    b.buffer("norm", (d,), block.dtype, "weight", holds=held["norm"])
+    widths = {"wq": block.query_heads, "wk": block.kv_heads, "wv": block.kv_heads}
+    for name, heads in widths.items() if block.apart and skew else [("wqkv", block.all_heads)]:
+        b.buffer(name, (d, heads * block.head), block.stored, "weight", holds=held[name], skew=skew)
+    width = block.query_heads * block.head
+    b.buffer("wo", (width, d), block.stored, "weight", holds=held["wo"], skew=skew)
+    if c.qkv_bias:
+        cut = f"{ROWS[axis]} (x n)"
+        b.buffer("bqkv", (tokens, block.qkv), block.dtype, "weight", pattern=cut, holds=held["bqkv"])
+    if c.qk_norm:
+        b.buffer(
+            "qk_norm", (block.query_heads + block.kv_heads, block.head), block.dtype, "weight", holds=held["qk_norm"]
+        )
+
+
+@lru_cache(maxsize=1024)
+def _attention(layout: HeadGroups, axis: str) -> Held:
+    c, across = layout.shape, _across(axis)
+    width, attention = c.hidden_size, f"{LAYER}self_attn."
+    # the one head of the paper-benchmark program is cut evenly
+    rows: dict[str, Index | None] = {part: layout.rows(part) if c.rotary else None for part in "qkv"}
+    widths = {"q": c.q_width, "k": c.kv_width, "v": c.kv_width}
+    held = {
+        "norm": (Parameter(f"{LAYER}input_layernorm.weight", (width,), f"({axis} d)"),),
+        "wqkv": tuple(
+            Parameter(f"{attention}{part}_proj.weight", (widths[part], width), "(x n) (y d) -> d n", rows[part])
+            for part in rows
+        ),
+        "wo": (
+            Parameter(f"{attention}o_proj.weight", (width, c.q_width), f"({axis} d) ({across} n) -> n d", rows["q"], 1),
+        ),
+    }
+    held |= {f"w{part}": (projection,) for part, projection in zip("qkv", held["wqkv"], strict=True)}
+    if c.qkv_bias:
+        held["bqkv"] = tuple(
+            Parameter(f"{attention}{part}_proj.bias", (widths[part],), "(x n)", rows[part], repeated=True)
+            for part in rows
+        )
+    if c.qk_norm:  # of all heads, or of a head alone, repeated for all of them
+        own = {part: layout.rows(part) for part in "qk"}
+        if not c.qk_norm_whole:
+            own = {part: np.where(own[part] < 0, -1, own[part] % c.head_dim) for part in own}
+            widths = dict.fromkeys(widths, c.head_dim)
+        held["qk_norm"] = tuple(
+            Parameter(f"{attention}{part}_norm.weight", (widths[part],), "(x n)", own[part]) for part in own
+        )
+    return held
+
+
+def ffn(b: Builder, block: Block, axis: str) -> None:
+    """Declare a feed-forward block's weights, gate and up as the projections of `attention`."""
+    d, f = block.share(block.shape.hidden_size, axis), block.share(block.shape.intermediate_size, "x")
+    held, skew = _ffn(block.shape, axis), _skew(block, axis)
+    b.buffer("norm", (d,), block.dtype, "weight", holds=held["norm"])
+    for name, width in (("wg", f), ("wu", f)) if block.apart and skew else (("wgu", 2 * f),):
+        b.buffer(name, (d, width), block.stored, "weight", holds=held[name], skew=skew)
+    b.buffer("wdown", (f, d), block.stored, "weight", holds=held["wdown"], skew=skew)
+
+
+@lru_cache(maxsize=1024)
+def _ffn(c: DecoderShape, axis: str) -> Held:
+    width, inner, across = c.hidden_size, c.intermediate_size, _across(axis)
+    gate, up = (
+        Parameter(f"{LAYER}mlp.{part}_proj.weight", (inner, width), "(x f) (y d) -> d f") for part in ("gate", "up")
+    )
+    return {
+        "norm": (_second_norm(c, axis),),
+        "wgu": (gate, up),
+        "wg": (gate,),
+        "wu": (up,),
+        "wdown": (
+            Parameter(f"{LAYER}mlp.down_proj.weight", (width, inner), f"({axis} d) ({across} f) -> f d"),
+        ),
+    }  # fmt: skip
+
+
+def experts(b: Builder, block: Block, axis: str) -> None:
+    """Declare the weights of a block of experts, a tile of every expert; shared ones are the last, padded to whole."""
+    e, skew = block.shape.experts, _skew(block, axis)
+    assert e is not None, "a block of experts is one of a model that has some"
+    d, f, held = block.share(block.shape.hidden_size, axis), block.share(e.width, "x"), _experts(block.shape, axis)
+    router(b, block, axis)
+    b.buffer("wgu", (e.tiles, d, 2 * f), block.stored, "weight", holds=held["wgu"], skew=skew)
+    b.buffer("wdown", (e.tiles, f, d), block.stored, "weight", holds=held["wdown"], skew=skew)
+
+
+def router(b: Builder, block: Block, axis: str) -> None:
+    """Declare the norm before a block of experts, and the weights of its router."""
+    e, d = block.shape.experts, block.share(block.shape.hidden_size, axis)
+    assert e is not None, "a router is one of a model that has experts"
+    held = _experts(block.shape, axis)
+    b.buffer("norm", (d,), block.dtype, "weight", holds=held["norm"])
+    b.buffer("router", (d, e.logits), block.dtype, "weight", holds=held["router"])
+
+
+def experts_in_regions(b: Builder, block: Block) -> None:
+    """Declare the weights of the experts of a core's region, a tile of each; patterns cut a region's cores."""
+    e, regions = block.shape.experts, block.expert_regions
+    assert e is not None and regions is not None, "a block whose experts have regions"
+    held, d, size = regions.held(e), regions.side * block.share(block.shape.hidden_size, "x"), _region(block)
+    f, own = -(-e.width // size), _experts(block.shape, "x", True)
+    b.buffer("wgu", (held, d, 2 * f), block.stored, "weight", holds=own["wgu"], skew=size)
+    b.buffer("wdown", (held, f, d), block.stored, "weight", holds=own["wdown"], skew=size)
+
+
+def shared_expert(b: Builder, block: Block) -> None:
+    """Declare the weights of a shared expert that lies over the whole mesh, as a dense block does."""
+    e = block.shape.experts
+    assert e is not None and e.shared, "a shared expert"
+    d, f, width = block.share(block.shape.hidden_size, "x"), block.share(e.shared_width, "x"), block.shape.hidden_size
+    up = tuple(
+        Parameter(f"{LAYER}{SHARED}{part}_proj.weight", (e.shared_width, width), "(x f) (y d) -> d f")
+        for part in ("gate", "up")
+    )
+    down = Parameter(f"{LAYER}{SHARED}down_proj.weight", (width, e.shared_width), "(x d) (y f) -> f d")
+    skew = _skew(block, "x")
+    b.buffer("wgu.shared", (d, 2 * f), block.stored, "weight", holds=up, skew=skew)
+    b.buffer("wdown.shared", (f, d), block.stored, "weight", holds=(down,), skew=skew)
+
+
+@lru_cache(maxsize=1024)
+def _experts(c: DecoderShape, axis: str, in_regions: bool = False) -> Held:
+    e, names, width, across = c.experts, names_of(c), c.hidden_size, _across(axis)
+    assert e is not None, "a block of experts is one of a model that has some"
+    up, down = "(s x f) (y d) -> s d f", f"({axis} d) (s {across} f) -> s f d"
+    gates, downs = [], []
+    for number in range(e.count):
+        *both, last = (LAYER + name for name in names.expert(number))
+        own, sizes = (number, number + 1), {"s": 1}
+        gates += [Parameter(name, (e.width, width), up, experts=own, sizes=sizes) for name in both]
+        downs.append(Parameter(last, (width, e.width), down, experts=own, sizes=sizes))
+    routers = [Parameter(LAYER + names.router, (e.count, width), f"e ({axis} d) -> d e")]
+    if e.shared:
+        rows = np.arange(e.shared * e.width)
+        rows, own, sizes = np.where(rows < e.shared_width, rows, -1), (e.count, e.tiles), {"s": e.shared}
+        shared = f"{LAYER}{SHARED}"
+        if not in_regions:
+            gates += [
+                Parameter(f"{shared}{part}_proj.weight", (e.shared_width, width), up, rows, 0, own, sizes)
+                for part in ("gate", "up")
+            ]
+            downs.append(Parameter(f"{shared}down_proj.weight", (width, e.shared_width), down, rows, 1, own, sizes))
+        routers.append(Parameter(LAYER + SHARED_GATE, (1, width), f"e ({axis} d) -> d e"))
+    return {
+        "norm": (_second_norm(c, axis),),
+        "router": tuple(routers),
+        "wgu": tuple(gates),
+        "wdown": tuple(downs),
+    }
+
+
+def table(b: Builder, block: Block, embedding: bool) -> None:
+    """Declare the table of the embedding or of the head, which lie alike, and are one in a tied model."""
+    c = block.shape
+    d, v = block.share(c.hidden_size, "y"), block.share(c.vocab_size, "x")
+    name = EMBEDDING if embedding or c.tie_word_embeddings else HEAD
+    held = Parameter(name, (c.vocab_size, c.hidden_size), "(x v) (y d) -> d v")
+    b.buffer("table", (d, v), block.stored, "weight", holds=(held,))
+
+
+def final_norm(b: Builder, block: Block) -> None:
+    """Declare the norm before the head."""
+    width = block.shape.hidden_size
+    held = Parameter(NORM, (width,), "(y d)")
+    b.buffer("norm", (block.share(width, "y"),), block.dtype, "weight", holds=(held,))
+
+
+def _second_norm(c: DecoderShape, axis: str) -> Parameter:
+    return Parameter(f"{LAYER}post_attention_layernorm.weight", (c.hidden_size,), f"({axis} d)")
+
+
+def _across(axis: str) -> str:
+    return "x" if axis == "y" else "y"
+
+
+def _skew(block: Block, axis: str) -> int:
+    """Return the side of the squares in which the matrices of prefill are skewed; 0 in decode."""
+    return block.mesh.shape[0] if axis == "x" else 0
+
+
+def _region(block: Block) -> int:
+    assert block.expert_regions is not None
+    return block.mesh.shape[0] // block.expert_regions.side
