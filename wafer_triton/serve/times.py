@@ -9,6 +9,7 @@ priced at multiples of `STRIDE` tokens and interpolated in between.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, cached_property
 from math import inf
@@ -146,9 +147,12 @@ class Priced:
         mesh = replace(self.place.prefill.mesh, fold=(1, 1))
         return layers.decode_block(self.block.shape, mesh, 1, self.c, None, "full", 1)
 
-    @cache  # noqa: B019
-    def _embedding_of(self, tokens: int) -> float:
-        return layers.total(layers.embedding_steps(self._own, tokens, self.c)).cycles / self.device.clock_hz
+    @cached_property
+    def _embedding_of(self) -> Callable[[int], float]:
+        """Seconds of the embedding of a number of tokens, kept as long as this object."""
+        return cache(
+            lambda tokens: layers.total(layers.embedding_steps(self._own, tokens, self.c)).cycles / self.device.clock_hz
+        )
 
     def _embedding(self, tokens: int) -> float:
         sizes = decode_parts.batches(decode_parts.embed, decode_parts.head_block(self._own), tokens)
