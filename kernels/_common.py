@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import warnings
-from collections.abc import Iterator
+from collections import namedtuple
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -24,6 +26,7 @@ from wafer_triton.errors import BackendError
 INTERPRET = tl.constexpr(triton.knobs.runtime.interpret)
 
 BOX = 64  # rows and columns that TMA copies at once: as wide as it swizzles 16-bit values
+FEW = 16_384  # programs of a launch, above which a program takes more cores
 COOPERATIVE = 95  # CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH
 MAX_BLOCK = 4096  # elements of a tile that one program copies at once
 
@@ -192,3 +195,13 @@ def resident(kernel: Any, device: torch.device) -> int:
         )
         return 0
     return int(has.multi_processor_count * programs.value)
+
+
+def constants(values: Mapping[str, Any]) -> Any:
+    """Return values that are constants of a kernel, by name."""
+    return _named(tuple(values))(*map(tl.constexpr, values.values()))
+
+
+@cache
+def _named(names: tuple[str, ...]) -> Any:
+    return namedtuple("Sizes", names)  # the names are each kernel's own

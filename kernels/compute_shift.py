@@ -16,8 +16,8 @@ import triton.language as tl
 from torch import Tensor
 
 from wafer_triton import kernels
-from wafer_triton.kernels._common import Operand, compiling, resident, start, store, tile_ptr
-from wafer_triton.kernels.fused import PROGRAMS, constants
+from wafer_triton.kernels._common import Operand, compiling, constants, resident, start, store, tile_ptr
+from wafer_triton.kernels.fused import PROGRAMS
 from wafer_triton.kernels.gemm import accumulate, begun, plan, product
 from wafer_triton.kernels.waiting import Alarm, wait
 

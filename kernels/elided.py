@@ -14,8 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from wafer_triton.kernels._common import Operand, placed, start, store
-from wafer_triton.kernels.fused import PROGRAMS, constants
+from wafer_triton.kernels._common import Operand, constants, placed, start, store
+from wafer_triton.kernels.fused import PROGRAMS
 from wafer_triton.kernels.gemm import begun, multiplied, plan, read, row_sums
 from wafer_triton.kernels.untimed import fastest
 

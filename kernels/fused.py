@@ -7,9 +7,8 @@ core; where tiles are tiny it is several, [1, CORES, 1, 1], each of which still 
 
 from __future__ import annotations
 
-from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -17,12 +16,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from wafer_triton.kernels._common import Operand, block, start, warps
+from wafer_triton.kernels._common import FEW, Operand, block, constants, start, warps
 from wafer_triton.kernels.untimed import fastest
 from wafer_triton.local import find
 
 PROGRAMS = 60_000  # of a launch at most: each takes at least 0.6 ns of the GPU's time (measured on an H200)
-FEW = 16_384  # programs of a launch, above which a program takes more cores
 HELD = 4096  # elements that several cores of a program hold at once
 
 
@@ -53,16 +51,6 @@ class FusedOp(NamedTuple):
     def is_product(self) -> bool:
         """Whether its time goes into streaming weights."""
         return "BLOCK_K" in self.sizes._fields
-
-
-def constants(values: Mapping[str, Any]) -> Any:
-    """Return values that are constants of a kernel, by name."""
-    return _named(tuple(values))(*map(tl.constexpr, values.values()))
-
-
-@cache
-def _named(names: tuple[str, ...]) -> Any:
-    return namedtuple("Sizes", names)  # the names are each kernel's own
 
 
 class Grid(NamedTuple):
@@ -146,7 +134,12 @@ def given(ops: Sequence[FusedOp], grid: Grid) -> tuple[tuple[Any, ...], tuple[An
 
 def launch(ops: Sequence[FusedOp], cores: Tensor, among: Sequence[FusedOp] = (), grid: Grid | None = None) -> None:
     """Run the ops, in their order, on every core that the int32 tensor `cores` lists; `among` as in `options`."""
-    run([fastest(op, cores) for op in ops], cores, among, grid)
+    run([fastest(op, cores, alone=alone) for op in ops], cores, among, grid)
+
+
+def alone(op: FusedOp, cores: Tensor) -> None:
+    """Run one op with its own sizes and warps, a core a program."""
+    run([op], cores, grid=Grid())
 
 
 def run(ops: Sequence[FusedOp], cores: Tensor, among: Sequence[FusedOp] = (), grid: Grid | None = None) -> None:

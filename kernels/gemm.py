@@ -17,8 +17,8 @@ import torch
 import triton
 import triton.language as tl
 
-from wafer_triton.kernels._common import INTERPRET, Operand, block, load, store, summed, tile_ptr
-from wafer_triton.kernels.fused import KERNELS, FusedOp, LocalKernel, constants
+from wafer_triton.kernels._common import INTERPRET, Operand, block, constants, load, store, summed, tile_ptr
+from wafer_triton.kernels.fused import KERNELS, FusedOp, LocalKernel
 
 LANES = 4  # sums into which rows of a tile go in turn, where a dot would be mostly padding
 AT_ONCE = 1024  # elements of a tile that such a program of one warp holds at once

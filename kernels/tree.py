@@ -20,7 +20,7 @@ from torch import Tensor
 
 from wafer_triton.errors import BackendError
 from wafer_triton.kernels import fused
-from wafer_triton.kernels._common import Operand, block, load, rounded, start, store, tile_ptr, warps
+from wafer_triton.kernels._common import Operand, block, constants, load, rounded, start, store, tile_ptr, warps
 from wafer_triton.kernels.elementwise import COMBINE
 from wafer_triton.kernels.fused import FusedOp, Grid
 from wafer_triton.kernels.untimed import fastest
@@ -148,7 +148,7 @@ def reduce_tree(
     if tree.op not in COMBINE:
         raise BackendError(f"a reduce tree combines by one of {', '.join(COMBINE)}, not {tree.op!r}")
     cores = tree.order.numel()
-    ops = [fastest(op, tree.order) for op in ops]
+    ops = [fastest(op, tree.order, alone=fused.alone) for op in ops]
     wide = block(tree.size, max(128, 1024 // grid.together))
     sent_block = block(tree.size, 1024)
     chosen = fused.options(ops, warps(wide * grid.together), among)
@@ -160,7 +160,7 @@ def reduce_tree(
     sent = (receivers.sums, tuple(receivers[1:])) if receivers else (tree.acc, ())
     operands = tree.acc, tree.mailbox, tuple(tree[2:9]), *fused.given(ops, grid), *sent, cores // grid.together
     start(
-        _tree_kernel, grid.programs(cores), *operands, alarm.word, alarm.launch, fused.constants(known),
+        _tree_kernel, grid.programs(cores), *operands, alarm.word, alarm.launch, constants(known),
         BODIES=tuple(op.body for op in ops), SOURCE=fused.source(ops), LOOPS=grid.loops, **chosen,
     )  # fmt: skip
 
@@ -216,4 +216,4 @@ def fold(
         "PARTS": tuple(tiles.stride * core for core in order), "COMBINE": COMBINE[op], "CORES": 1,
     }  # fmt: skip
     args = total, tiles, first, roots, tree_of, number
-    return FusedOp(_fold, args, fused.constants(sizes), max(1, wide // 32), elements=1)
+    return FusedOp(_fold, args, constants(sizes), max(1, wide // 32), elements=1)

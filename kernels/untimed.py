@@ -30,7 +30,7 @@ import triton
 from torch import Tensor
 
 from wafer_triton.errors import BackendError
-from wafer_triton.kernels._common import BOX, COMPILING, INTERPRET, Operand, block, on_hopper
+from wafer_triton.kernels._common import BOX, COMPILING, FEW, INTERPRET, Operand, block, on_hopper
 
 RING = 192 * 1024  # bytes of shared memory for tiles that wait to be multiplied there
 Way = dict[str, Any]
@@ -41,15 +41,15 @@ _REFUSED = (
 )  # fmt: skip
 
 
-def fastest(plain: Any, case: Any, by: str = "") -> Any:
+def fastest(plain: Any, case: Any, by: str = "", alone: Callable[[Any, Tensor], None] | None = None) -> Any:
     """Return the launch that is fastest on this GPU: `plain`, or another with the same bits.
 
-    `plain` is a `fused.FusedOp`, and `case` the table of its cores; or a launch of `elided`, and `case` its
-    (out, a, b, rows, cols, a_labels, b_labels, sizes). `by` asks for ways of elided products by "loads" or "warps", or
-    for one, as "warps, 2 x 4 cores"; BackendError if there is none.
+    `plain` is a `fused.FusedOp`, `case` the table of its cores, and `alone` launches it; or a launch of `elided`, and
+    `case` its (out, a, b, rows, cols, a_labels, b_labels, sizes). `by` asks for ways of elided products by "loads" or
+    "warps", or for one, as "warps, 2 x 4 cores"; BackendError if there is none.
     """
-    if isinstance(case, Tensor):
-        return _product(plain, case)
+    if alone is not None:
+        return _product(plain, case, alone)
     _, a, b, rows, *_, sizes = case
     ways = elided_ways(*case)
     asked = [way for way in ways if named(way).startswith(by)]
@@ -129,10 +129,8 @@ def product_ways(k: int, n: int, lanes: int) -> list[Way]:
     return ways
 
 
-def _product(op: Any, cores: Tensor) -> Any:
+def _product(op: Any, cores: Tensor, alone: Callable[[Any, Tensor], None]) -> Any:
     """Return a product of one vector with the sizes and warps that are fastest; any other op as it is."""
-    from wafer_triton.kernels.fused import FEW, Grid, run  # which imports this file
-
     sizes = {name: size.value for name, size in op.sizes._asdict().items()}
     if sizes.get("MODE") != "rows" or sizes["M"] > 1 or sizes["HEADS"] > 1 or cores.numel() > FEW:
         return op
@@ -144,7 +142,7 @@ def _product(op: Any, cores: Tensor) -> Any:
         out, *others = op.args
         if not spare:
             spare.append(torch.empty_like(out.tensor))
-        run([with_way(op._replace(args=(out._replace(tensor=spare[0]), *others)), way)], cores, grid=Grid())
+        alone(with_way(op._replace(args=(out._replace(tensor=spare[0]), *others)), way), cores)
 
     spare: list[Tensor] = []  # a trial leaves the op's own output as it is
     numbers = [f"{name}{size}" for name, size in sizes.items() if name in "MKN"]

@@ -24,8 +24,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from wafer_triton.kernels import _common
-from wafer_triton.kernels._common import Operand, placed, start
-from wafer_triton.kernels.fused import constants
+from wafer_triton.kernels._common import Operand, constants, placed, start
 
 BOX = gl.constexpr(_common.BOX)
 # A thread's registers: BLOCK_N / 2 sums and addresses; and addresses alone. The first group, whose registers Triton

@@ -170,6 +170,8 @@ LAYERS = [
     {"device"},
     {"local", "shape"},
     {"schedule"},
+    {"algorithms"},
+    {"decoder"},
     {"count", "place"},
     {"cost", "kernels"},
     {"emulate", "serve"},
@@ -180,7 +182,7 @@ LAYERS = [
 ]
 # Planning, checking and costing work where torch is missing.
 PLAIN = ("errors", "text", "device", "shape", "local")
-PLAIN += ("schedule", "count", "place", "cost", "verify", "serve")
+PLAIN += ("schedule", "algorithms", "decoder", "count", "place", "cost", "verify", "serve")
 HEAVY = {"torch", "triton", "transformers", "einops"}
 
 Files = dict[str, Path]

@@ -220,3 +220,21 @@ def test_a_whole_buffer_counts_whole():
         all_reduce(b, Slot("a", None) if whole else "a", "y")
         found.append((account(b.build()).link_bytes, price(b.build()).cycles, price(b.build()).link_cycles))
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("axis", ["x", "y"])
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("shifts", [(0, 1, 2, 3), (1, 2, 3, 0), (2, 1, 3, 0), (3, 0, 0, 0)])
+def test_words_are_those_of_the_fullest_line(axis, apart, shifts):
+    """Row or column i shifts its tiles by shifts[i], in one exchange or in one for each: as full as the fullest."""
+    b, at = Builder(Mesh(4, 4), "shifts"), np.arange(4)
+    for name in ("a", "c"):
+        b.buffer(name, (480,), "fp32", "state")
+    to = [(at + by) % 4 for by in shifts]
+    if apart:
+        b.round(*(b.exchange(axis, "a", "c", at, recv, lines=[line]) for line, recv in enumerate(to)))
+    else:
+        b.round(b.exchange(axis, "a", "c", np.stack([at] * 4), np.stack(to)))
+    schedule = b.build()
+    (run,) = runs(schedule)
+    assert Traffic(schedule).run(run).busiest_words == account(schedule).busiest_link_bytes // 4 > 0

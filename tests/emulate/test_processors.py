@@ -9,7 +9,7 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 ON_BITS = (
-    "emulate/test_windows.py", "emulate/test_torch.py", "emulate/test_elision.py", "schedule/test_gemm.py",
+    "emulate/test_windows.py", "emulate/test_torch.py", "emulate/test_elision.py", "algorithms/test_gemm.py",
     "parity/test_llama.py", "parity/test_mixtures.py",
 )  # fmt: skip
 PROCESSORS = {

@@ -25,7 +25,7 @@ import numpy as np
 
 from wafer_triton.count.runs import RoundRun, axes
 from wafer_triton.count.spans import Crossed, Sides, differences, lines_of
-from wafer_triton.schedule.rounds import Exchange, Index, Moves, Round
+from wafer_triton.schedule.rounds import Exchange, Moves, Round
 from wafer_triton.schedule.schedule import Schedule
 
 WORD_BYTES = 4
@@ -99,21 +99,19 @@ class Traffic:
         for axis, own in sorted(moved.items()):
             crossed = (size * lines_of(moves, self.mesh) * self.crossed.of(moves).crossings for moves, size in own)
             words = [(moves, ceil(size / WORD_BYTES)) for moves, size in own]
-            loads.append((*self._words(run, axis, words), sum(crossed)))
+            loads.append((*self._words(axis, words), sum(crossed)))
         return _Walk(self.hops(run), tuple(loads))
 
-    def _words(self, run: Sequence[Round], axis: str, words: list[tuple[Moves, int]]) -> tuple[int, float]:
+    def _words(self, axis: str, words: list[tuple[Moves, int]]) -> tuple[int, float]:
         """Return the words on the busiest and on the mean link of an axis, by words of a tile.
 
         The mean is that of a logical line, times their number on a physical one; more than the busiest it is not.
-        Without a fold, the line that takes part in most rounds stands for all.
         """
         sides = Sides.of(self.mesh, axis)
-        if self.mesh.fold == (1, 1) or all(moves.lines is None for moves, _ in words):
-            line = _of_most_rounds(run, axis, sides.across)
-            here = [(self.crossed.of(own), word) for moves, word in words if (own := _on(moves, line)) is not None]
-            weights = np.repeat([word for _, word in here], [tiles.low.size for tiles, _ in here])
-            ends = (np.concatenate(end) for end in zip(*(tiles.ends for tiles, _ in here), strict=True))
+        if all(moves.lines is None for moves, _ in words):  # one line stands for all
+            every = [(self.crossed.of(moves), word) for moves, word in words]
+            weights = np.repeat([word for _, word in every], [tiles.low.size for tiles, _ in every])
+            ends = (np.concatenate(end) for end in zip(*(tiles.ends for tiles, _ in every), strict=True))
             rise, fall = (np.bincount(end, weights, 2 * sides.along + 2).astype(np.int64) for end in ends)
             loads = (rise - fall).reshape(2, -1, 1).cumsum(1)
             busiest = int(loads.max()) * sides.fold_across
@@ -194,16 +192,3 @@ def _on(moves: Moves, line: int) -> Moves | None:
     if not mine.any():
         return None
     return Moves(moves.axis, moves.send[mine], moves.recv[mine]) if moves.paired else moves
-
-
-def _of_most_rounds(run: Sequence[Round], axis: str, across: int) -> int:
-    """Return the line that takes part in most rounds; the first of them."""
-    rounds: Index = np.zeros(across, np.int64)
-    if any(one.moves.lines is not None for one in _exchanges(run)):
-        for round_ in run:
-            takes_part = np.zeros(across, bool)
-            for one in round_.exchanges:
-                if one.axis == axis:
-                    takes_part[slice(None) if one.moves.lines is None else one.moves.lines] = True
-            rounds += takes_part
-    return int(rounds.argmax())

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from wafer_triton.device.layout import MESH_AXES, letters
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import ScheduleError
+from wafer_triton.errors import ScheduleError, shown
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,8 +41,8 @@ def indices(spec: PartitionSpec, mesh: Mesh, slots: int) -> dict[str, NDArray[np
                 places[letter] = np.broadcast_to(array if array.ndim == 0 else array[..., None], shape)
         except (TypeError, ValueError):
             raise ScheduleError(
-                f"partition spec {spec!r} on mesh {mesh}: {letter} is neither 'y', 'x', 'slot', a number nor an array "
-                f"[rows, cols]; numbers are whole, from 0"
+                f"partition spec {shown(spec)} on mesh {mesh}: {letter} is neither 'y', 'x', 'slot', a number nor an "
+                f"array {list(mesh.shape)}, and of shape {list(np.shape(at))}; numbers are whole, from 0"
             ) from None
     return places
 
