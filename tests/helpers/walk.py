@@ -97,7 +97,7 @@ MOST = 8  # differences that are listed
 
 
 def differences(schedule: Schedule) -> str:
-    """Return where counts and the walk differ, a line each, "" for nowhere.
+    """Return a line for each difference between the counts and the walk; "" if they agree.
 
     The first level that differs is listed: exchanges, rounds, runs, steps with all their times, all rounds, routes.
     """

@@ -1,1 +1,1 @@
-"""Algorithms on the mesh, as functions that add rounds to a builder: products, reductions, collectives, caches."""
+"""Algorithms for the mesh, each a function that adds steps to a `Builder`: products, reductions, collectives."""

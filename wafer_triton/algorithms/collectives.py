@@ -25,7 +25,7 @@ def multicast(b: Builder, src: str | Slot, dst: str | Slot, axis: str, root: int
 # An all-gather on 720 x 720 cores is built in half the time; at most 25 MB, for both axes of 750 x 750.
 @lru_cache(maxsize=2048)
 def _both_ways(axis: str, size: int, root: int, times: int) -> list[Moves]:
-    """Return the moves of a multicast to lower and to higher positions; multicasts share them, and axes positions."""
+    """Return the moves of a multicast from `root` to lower positions, and those to higher ones, on `times` segments."""
     if axis == "y":
         return [replace(moves, axis=axis) for moves in _both_ways("x", size, root, times)]
     sides = (np.arange(root), np.arange(root + 1, size))

@@ -143,7 +143,7 @@ def _first_figure(rows: list[Row], over: Over) -> str:
 
 
 def _tables(rows: list[Row], over: Over, shown: str, title: str) -> list[Table | str]:
-    """Return the table of all rows with figures, or a line where they are too many to read; a CSV has all columns."""
+    """Return the table of the rows that have figures; if they are too many to read, a line that says how many."""
     from wafer_triton.compare.grid import feasible, size
     from wafer_triton.compare.sweep import LEGEND
     from wafer_triton.text.table import Table

@@ -94,9 +94,10 @@ def product(
     *, device: DeviceLike = "wse2", mesh: MeshLike, m: int | None = None, k: int, n: int, algorithm: str | None = None,
     groups: int | None = None, dtype: str = "fp16",
 ) -> Kernel:  # fmt: skip
-    """Return the cost of [m, k] [k, n], or of [k] [k, n] without `m`, as `gemm` or as `gemv`, of which is `algorithm`.
+    """Return the cost of the product of matrices [m, k] and [k, n], or, without `m`, of a vector [k] and the second.
 
-    It is `product_algorithm` if none is given.
+    An `algorithm` of `gemm` or of `gemv` may be given; else matrices take MeshGEMM and a vector a K-tree. ShapeError
+    for an algorithm of matrices without `m`, or for groups that it does not have.
     """
     algorithm = product_algorithm(m, algorithm)
     if algorithm in REDUCTIONS:

@@ -53,7 +53,7 @@ class Spans:
 
     @cached_property
     def crossings(self) -> int:
-        """Links crossed; each counts once for every tile."""
+        """Links that all tiles cross: a link that two tiles cross counts twice."""
         return int((self.high - self.low).sum())
 
     @cached_property

@@ -220,7 +220,9 @@ class SubLayer:
         self.adds(b, block, *args)
 
 
-ROWS = {"y": "m", "x": "(y m)"}  # how tokens are cut, by the axis that cuts the model's width
+# By the axis that cuts the model's width: how tokens are cut, and how an activation [tokens, width].
+ROWS = {"y": "m", "x": "(y m)"}
+HIDDEN_SPECS = {axis: f"{rows} ({axis} d)" for axis, rows in ROWS.items()}
 HEADS = ("entries", "policy", "overlap", "head_groups", "head_tree")  # fields of `Block` that attention alone reads
 
 

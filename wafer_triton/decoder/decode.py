@@ -14,7 +14,7 @@ from wafer_triton.algorithms.gemv import meshgemv
 from wafer_triton.algorithms.norm import softmax_parts
 from wafer_triton.algorithms.reduce import all_reduce
 from wafer_triton.decoder import weights
-from wafer_triton.decoder.block import HEADS, Block, SubLayer, SubLayers, counted, drafted, sub_layer
+from wafer_triton.decoder.block import HEADS, HIDDEN_SPECS, Block, SubLayer, SubLayers, counted, drafted, sub_layer
 from wafer_triton.decoder.experts import decode_experts
 from wafer_triton.errors import MeshError, SramError
 from wafer_triton.schedule import sram
@@ -25,7 +25,7 @@ from wafer_triton.schedule.rounds import Slot
 # rotary embedding, the mask of scores, the experts chosen
 HIDDEN, HIDDEN_SPEC, IDS, LOGITS, ANGLES, MASK, EXPERT_IDS = (
     "x",
-    "m (y d)",
+    HIDDEN_SPECS["y"],
     "ids",
     "logits",
     ("cos", "sin"),

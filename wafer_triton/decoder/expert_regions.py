@@ -16,7 +16,7 @@ from wafer_triton.algorithms.all_to_all import all_to_all
 from wafer_triton.algorithms.gemm import compute_shift, meshgemm
 from wafer_triton.algorithms.reduce import all_reduce
 from wafer_triton.decoder import weights
-from wafer_triton.decoder.block import HEADS, Block, sub_layer
+from wafer_triton.decoder.block import HEADS, HIDDEN_SPECS, Block, sub_layer
 from wafer_triton.decoder.expert_places import ExpertRegions
 from wafer_triton.decoder.experts import routed
 from wafer_triton.schedule.builder import Builder
@@ -56,7 +56,7 @@ def _queues(b: Builder, block: Block, m: int, role: str) -> None:
     """Declare the buffers of routing that the passes need."""
     e, _ = _regions(block)
     for name, ends in (("x", "state"), ("h", role)):
-        b.buffer(name, (m, block.share(block.shape.hidden_size, "x")), block.dtype, ends, pattern="(y m) (x d)")
+        b.buffer(name, (m, block.share(block.shape.hidden_size, "x")), block.dtype, ends, pattern=HIDDEN_SPECS["x"])
     for name, width in (("shares", e.per_token), ("slots", e.top_k), ("ranks", e.top_k)):
         b.buffer(name, (m, width), "fp32", role, pattern="(y m) k")
 

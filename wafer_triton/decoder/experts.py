@@ -14,7 +14,7 @@ from wafer_triton.algorithms.align import align
 from wafer_triton.algorithms.gemm import compute_shift
 from wafer_triton.algorithms.reduce import all_reduce
 from wafer_triton.decoder import weights
-from wafer_triton.decoder.block import HEADS, ROWS, Block, sub_layer
+from wafer_triton.decoder.block import HEADS, HIDDEN_SPECS, ROWS, Block, sub_layer
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Local
 
@@ -56,7 +56,7 @@ def _experts(b: Builder, block: Block, axis: str, m: int, multiplied: Callable[.
     c, e = block.shape, block.shape.experts
     assert e is not None, "a block of experts is one of a model that has some"
     d, f, per_token = block.share(c.hidden_size, axis), block.share(e.width, "x"), e.per_token
-    b.buffer("x", (m, d), block.dtype, "state", pattern=f"{ROWS[axis]} ({axis} d)")
+    b.buffer("x", (m, d), block.dtype, "state", pattern=HIDDEN_SPECS[axis])
     weights.experts(b, block, axis)
     b.buffer("h", (m, d), block.dtype)
     b.buffer("shares", (m, per_token), "fp32")

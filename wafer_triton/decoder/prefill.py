@@ -15,7 +15,7 @@ from wafer_triton.algorithms.gemm import meshgemm, meshgemm_t
 from wafer_triton.algorithms.norm import softmax_parts
 from wafer_triton.algorithms.segment_gemm import segment_gemm, segment_gemm_t
 from wafer_triton.decoder import weights
-from wafer_triton.decoder.block import HEADS, Block, SubLayer, SubLayers, sub_layer
+from wafer_triton.decoder.block import HEADS, HIDDEN_SPECS, Block, SubLayer, SubLayers, sub_layer
 from wafer_triton.decoder.expert_regions import prefill_pass, prefill_routing
 from wafer_triton.decoder.experts import prefill_experts
 from wafer_triton.decoder.heads import distinct, most_groups
@@ -26,7 +26,7 @@ from wafer_triton.schedule.rounds import Slot
 # keys and values of earlier and of new tokens, and expert ids; with experts in regions real rows, demand and ranks.
 HIDDEN, HIDDEN_SPEC, ANGLES, MASK, PAST, NEW = (
     "x",
-    "(y m) (x d)",
+    HIDDEN_SPECS["x"],
     ("cos", "sin"),
     "bias",
     ("keys", "values"),
