@@ -10,6 +10,7 @@ from wafer_triton.algorithms.product import recipe
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.reference import Reference
 from wafer_triton.emulate.torch import TorchExecutor
+from wafer_triton.local import local_op, registry
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Cores, Slot
 from wafer_triton.schedule.schedule import Schedule
@@ -212,3 +213,26 @@ def test_elision_really_saves_the_moves():
     moves = sum(len(round_.exchanges) for round_ in schedule.rounds)
     assert len(explicit.steps) >= products + moves
     assert len(elided.steps) < len(explicit.steps) - products
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_an_own_operation_that_writes_a_part_keeps_the_rest(monkeypatch, exchange, dtype):
+    """Its parameter is not called `size`, as that of a copy is."""
+    monkeypatch.setattr(registry, "LOCAL_OPS", dict(registry.LOCAL_OPS))
+
+    @local_op(tiles=lambda *, count: ((count,),) * 2, work=lambda *, count: (0, count), partial=True)
+    def head_torch(out, x, *, count):
+        """out [count] = x."""
+        out[..., :count] = x[..., :count]
+
+    b = Builder(Mesh(1, 3), "head")
+    for name, role in (("x", "input"), ("z", "input"), ("y", "scratch"), ("out", "output")):
+        b.buffer(name, (3,), dtype, role)
+    b.round(b.exchange("x", "x", "y", [0, 1, 2], [1, 2, 0]))
+    b.round(b.local("head", "y", "z", count=2))
+    b.round(b.local("copy", "out", "y", size=3))
+    given = {"x": torch.arange(1.0, 10).view(1, 3, 3), "z": torch.zeros(1, 3, 3)}
+    program = TorchExecutor(exchange=exchange, poison=True).bind(b.build(), given)
+    program.run()
+    assert program.read("out").tolist() == [[[0, 0, 9], [0, 0, 3], [0, 0, 6]]]

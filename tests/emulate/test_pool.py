@@ -17,6 +17,7 @@ from wafer_triton.emulate.program import POOL, Pool, Program
 from wafer_triton.emulate.reference import Reference
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.rounds import Cores
 
 
 @pytest.fixture(autouse=True)
@@ -146,6 +147,34 @@ def test_a_borrowed_program_is_as_a_fresh_one(poison):
         fresh = on.bind(schedule, {"x": torch.full((2, 2, 3), float(number))})
         fresh.run()
         assert torch.equal(got.view(torch.int32), fresh.read("out").view(torch.int32))
+
+
+PARTLY = {  # rounds after which "t" has something of what it had before
+    "some elements": lambda b: b.local("copy", "t", "x", size=2),
+    "some cores": lambda b: b.local("copy", "t", "x", Cores("x", [0]), size=3),
+    "some receivers": lambda b: b.exchange("x", "x", "t", [0], [1]),
+    "sums that go on": lambda b: b.local("gemm", "t", ("one", "x"), m=1, k=1, n=3, add=True),
+}
+
+
+@pytest.mark.parametrize("part", PARTLY)
+def test_what_a_round_writes_in_part_is_as_in_fresh_memory(part):
+    b = Builder(Mesh(2, 2), part)
+    for name, role in (("x", "input"), ("t", "scratch"), ("out", "output")):
+        b.buffer(name, (3,), "fp32", role)
+    b.buffer("one", (1,), "fp32", "input")
+    b.round(PARTLY[part](b))
+    b.round(b.local("add", "out", ("t", "x"), size=3))
+    b.round(b.local("copy", "t", "x", size=3))
+    schedule, on, results = b.build(), TorchExecutor(), []
+    for _ in range(2):
+        program = on.borrow(schedule)
+        program.write("x", torch.arange(1.0, 13).view(2, 2, 3))
+        program.write("one", torch.ones(2, 2, 1))
+        program.run()
+        results.append(program.read("out"))
+        program.give_back()
+    assert torch.equal(*results)
 
 
 @pytest.mark.parametrize("name", [*SUMS, *LAYERS, *MOVES])

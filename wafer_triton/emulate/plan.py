@@ -116,10 +116,9 @@ class _Elision:
         cores = None if op.where is None else op.where.flat(self.memory.mesh)
         for slot in op.ins:  # the sender of a broadcast reads its own tile
             self.near(slot.buffer, cores)
-        for out in op.outs:
-            whole = op.where is None and out.is_fixed and not find(op.op).updates(op.params)
+        for number, out in enumerate(op.outs):
             numel = self.memory.buffers[out.buffer].numel
-            whole = whole and op.params.get("size", numel) == numel
+            whole = op.where is None and out.is_fixed and not find(op.op).keeps(op.params, numel, number)
             self.written(out.buffer, keep=not whole or out.buffer in {slot.buffer for slot in op.ins})
         return tuple(self.maps.get(slot.buffer, TileMap(slot)) for slot in op.ins)
 

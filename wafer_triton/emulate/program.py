@@ -228,10 +228,9 @@ def _fills(round_: Round, buffer: Buffer, mesh: Mesh) -> bool:
     if came:
         return sum(map(len, came)) == mesh.cores  # a core receives one tile a round in a slot
     op = next(op for op in round_.locals if any(slot.buffer == name for slot in (*op.outs, *op.ins)))
-    whole = (
-        op.where is None and not find(op.op).updates(op.params) and op.params.get("size", buffer.numel) == buffer.numel
-    )
-    return whole and all(slot.buffer != name for slot in op.ins)
+    if op.where is not None or any(slot.buffer == name for slot in op.ins):
+        return False
+    return not find(op.op).keeps(op.params, buffer.numel, [slot.buffer for slot in op.outs].index(name))
 
 
 Key = tuple[Planner, Schedule, torch.cuda.Stream | None]

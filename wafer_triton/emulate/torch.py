@@ -121,8 +121,11 @@ class TorchExecutor(Executor):
         before, after = list[Step](), list[Step]()
         memory.workspace.begin()
 
-        def tiles(each: TileMap, out: bool = False) -> torch.Tensor:
-            """Return the tiles of a map where they lie, or a copy that is gathered before, and put back `after`."""
+        def tiles(each: TileMap, out: int | None = None) -> torch.Tensor:
+            """Return the tiles of a map where they lie, or a copy that is gathered before.
+
+            Those of output number `out` are put back `after`.
+            """
             homes, flat = each.homes(memory.mesh)[cores], memory.rows(each.slot)
             if box is not None and (view := _view(memory, each.slot, homes.reshape(box.shape))) is not None:
                 return view
@@ -131,13 +134,13 @@ class TorchExecutor(Executor):
                 memory.workspace.take(homes.size * flat.shape[1], flat.dtype),
             )
             hold = hold.view(len(cores), -1)
-            if not out or _keeps(definition, op.params, flat.shape[1]):
+            if out is None or definition.keeps(op.params, flat.shape[1], out):
                 before.append(lambda: torch.index_select(flat, 0, held[0], out=hold))
-            if out:
+            if out is not None:
                 after.append(lambda: flat.index_copy_(0, held[0], hold))
             return hold if box is None else hold.view(*box.shape, -1)
 
-        outs, reads = [tiles(TileMap(out), out=True) for out in op.outs], [tiles(each) for each in ins]
+        outs, reads = [tiles(TileMap(out), number) for number, out in enumerate(op.outs)], [tiles(each) for each in ins]
         return [*before, *self._direct(memory, definition, op.params, outs, reads), *after]
 
     def _direct(self, memory: Memory, op: LocalOp, params: Params, outs: Tensors, reads: Any) -> list[Step]:
@@ -145,7 +148,8 @@ class TorchExecutor(Executor):
         fast = form(op)
         if _as_they_are(fast, params, outs, reads):
             return [fast.plan(*outs, *reads, **params)]
-        steps, keeps = list[Step](), _keeps(op, params, outs[0].shape[-1])
+        keeps = any(op.keeps(params, out.shape[-1], number) for number, out in enumerate(outs))
+        steps = list[Step]()
         rooms: list[torch.Tensor] = []
         for ends in _parts([*outs, *reads]):
             if not rooms:  # the first part is the largest
@@ -206,11 +210,6 @@ def _view(memory: Memory, slot: Slot, cores: Index) -> torch.Tensor | None:
     core = tiles.stride(1)
     start = tiles.storage_offset() + first * core
     return tiles.as_strided((rows, cols, tiles.shape[-1]), (down * core, right * core, 1), start)
-
-
-def _keeps(op: LocalOp, params: Params, numel: int) -> bool:
-    """Return whether outputs of `numel` elements keep old values: they are added to, or written in part."""
-    return op.updates(params) or bool(params.get("size", numel) < numel)
 
 
 def _as_they_are(fast: Form, params: Params, outs: Tensors, reads: Tensors) -> bool:

@@ -94,6 +94,10 @@ class LocalOp:
         """Return whether the outputs are also read, as accumulators."""
         return bool(params.get("add", False))
 
+    def keeps(self, params: Mapping[str, Any], numel: int, out: int = 0) -> bool:
+        """Return whether output number `out` of `numel` elements keeps old values: it is added to, or longer."""
+        return self.updates(params) or prod(self.tiles(**params)[out]) < numel
+
     @cached_property
     def operands(self) -> tuple[str, ...]:
         """The names of the operands, outputs first, by the definition."""

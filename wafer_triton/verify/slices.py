@@ -66,9 +66,10 @@ class _Backwards:
         return replace(op, where=Cores.of(*np.divmod(cores[keep], self.mesh.shape[1]), paired=True))
 
     def partly(self, op: Local, slot: Slot) -> bool:
-        """Return whether the operation leaves a part of the slot unchanged."""
+        """Return whether something of the slot stays as it was, or is added to."""
         buffer = self.schedule.buffers[slot.buffer]
-        return op.op == "copy" and op.params["size"] < buffer.numel * (buffer.slots if slot.index is None else 1)
+        numel = buffer.numel * (buffer.slots if slot.index is None else 1)
+        return local.find(op.op).keeps(op.params, numel, op.outs.index(slot))
 
     def take(self, slot: Slot, cores: Index) -> NDArray[np.bool_]:
         """Return for each receiving core whether its tile is needed; before the tile arrives the slot is not needed."""
