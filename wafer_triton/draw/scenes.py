@@ -121,9 +121,11 @@ def point_of(own: Plain, other: Plain | None = None) -> str:
     ratio = cycles[1] / cycles[0]
     time = "the same cycles" if abs(ratio - 1) < SAME else f"{ratio:.3g} times the cycles"
     traffic = "the same bytes" if sent[0] == sent[1] else f"{sent[1] / max(1, sent[0]):.2g} times the bytes"
+    meshes = [each["mesh"]["text"] for each in (own, other)]
+    where = f"{meshes[0]} cores" if meshes[0] == meshes[1] else f"{meshes[1]} cores for {meshes[0]}"
     return (
-        f"{own['name']} {hops[0]:,} hops, {other['name']} {hops[1]:,}; {traffic}; {time} "
-        f"on {own['mesh']['text']} cores ({own['name']} {_largest(own)}, {other['name']} {_largest(other)})"
+        f"{own['name']} {hops[0]:,} hops, {other['name']} {hops[1]:,}; {other['name']} has {traffic} and {time}, on "
+        f"{where} ({own['name']} {_largest(own)}, {other['name']} {_largest(other)})"
     )
 
 
