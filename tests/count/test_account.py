@@ -114,32 +114,6 @@ def test_totals_are_the_sums_of_loads_and_rounds(mesh):
         assert load.shape == (mesh.rows, mesh.cols), way
 
 
-def test_a_brute_force_count_agrees():
-    example = recipe("gemm", Mesh(2, 3), "fp32", ((6, 6), (6, 6)), ()).schedule
-    (fold_rows, fold_cols), loads = example.mesh.fold, {}
-    for round_ in example.rounds:
-        for exchange in round_.exchanges:
-            size = example.buffers[exchange.src.buffer].tile_bytes
-            froms = zip(*np.divmod(exchange.moves.ends(example.mesh)[0], example.mesh.shape[1]), strict=True)
-            tos = zip(*np.divmod(exchange.moves.ends(example.mesh)[1], example.mesh.shape[1]), strict=True)
-            crossed = set()
-            for source, (r, c) in zip(froms, tos, strict=True):
-                (row, col), (end_row, end_col) = (
-                    (source[0] // fold_rows, source[1] // fold_cols), (r // fold_rows, c // fold_cols)
-                )  # fmt: skip
-                while (row, col) != (end_row, end_col):
-                    step = (np.sign(end_row - row), np.sign(end_col - col))
-                    way = {(0, 1): "east", (0, -1): "west", (1, 0): "south", (-1, 0): "north"}[step]
-                    crossed.add((source, way, row, col))
-                    row, col = row + step[0], col + step[1]
-            for _, way, row, col in crossed:
-                loads.setdefault(way, np.zeros((2, 3), np.int64))[row, col] += size
-    totals = link_loads(example)
-    assert {way for way, load in totals.items() if load.any()} == loads.keys()
-    for way, load in loads.items():
-        assert totals[way].tolist() == load.tolist(), way
-
-
 def test_accounts_add_up_and_repeat():
     one = account(schedule(Mesh(1, 4), ("x", [0], [2]), work=7))
     two = account(schedule(Mesh(1, 4), ("x", [3], [0])))
@@ -242,67 +216,6 @@ def test_the_distribution_counts_links_that_are_there():
 def test_a_distribution_without_bins_or_beyond_a_hundred_is_refused(asked, message):
     with pytest.raises(ShapeError, match=message):
         link_distribution(schedule(Mesh(1, 3), ("x", [0], [2])), **asked)
-
-
-def crossings(example: Schedule) -> list[dict[tuple[str, int, int], list[int]]]:
-    """Round by round, by link (way, row, col): the bytes of every message on it, found by walking each message."""
-    rounds = []
-    for round_ in example.rounds:
-        links: dict[tuple[str, int, int], dict[tuple, int]] = {}
-        for number, exchange in enumerate(round_.exchanges):
-            froms = zip(*np.divmod(exchange.moves.ends(example.mesh)[0], example.mesh.shape[1]), strict=True)
-            tos = zip(*np.divmod(exchange.moves.ends(example.mesh)[1], example.mesh.shape[1]), strict=True)
-            for source, target in zip(froms, tos, strict=True):
-                at, end = (np.array(core) // example.mesh.fold for core in (source, target))
-                while source[0] >= 0 and (at != end).any():
-                    step = np.sign(end - at)
-                    way = {(0, 1): "east", (0, -1): "west", (1, 0): "south", (-1, 0): "north"}[tuple(step.tolist())]
-                    message = (number, *source)  # a multicast is one
-                    links.setdefault((way, *at.tolist()), {})[message] = example.buffers[exchange.src.buffer].tile_bytes
-                    at = at + step
-        rounds.append({link: list(messages.values()) for link, messages in links.items()})
-    return rounds
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_random_exchanges_agree_with_walking_every_message(seed):
-    random = np.random.default_rng(seed)
-    mesh = [Mesh(3, 4), Mesh(2, 3).square(), Mesh(1, 5), Mesh(4, 2).square()][seed % 4]
-    b = Builder(mesh, "random")
-    for size in (1, 2, 3):
-        b.buffer(f"a{size}", (size,), "fp32", "input")
-    for number in range(4):
-        moves = []
-        for one in range(random.integers(1, 5)):
-            axis, size = random.choice(["x", "y"]), random.integers(1, 4)
-            length, across = mesh.length(axis), mesh.length("y" if axis == "x" else "x")
-            recv = random.permutation(length)[: random.integers(1, length + 1)]
-            send = random.integers(0, length, recv.size)
-            lines = (
-                None if random.random() < 0.4 else np.sort(random.permutation(across)[: random.integers(1, across + 1)])
-            )
-            if random.random() < 0.3:
-                count = across if lines is None else len(lines)
-                keep = random.random((count, recv.size)) < 0.7
-                send, recv = np.where(keep, send, -1), np.where(keep, recv, -1)
-            moves.append(
-                b.exchange(axis, f"a{size}", b.buffer(f"b{number}.{one}", (int(size),), "fp32"), send, recv, lines)
-            )
-        b.round(*moves)
-    example = b.build()
-    walked, totals = crossings(example), account(example)
-    total: dict[tuple[str, int, int], int] = {}
-    for links, counted in zip(walked, per_round(example), strict=True):
-        loads = {link: sum(sizes) for link, sizes in links.items()}
-        assert counted.link_bytes == sum(loads.values())
-        assert counted.busiest_link_bytes == max(loads.values(), default=0)
-        assert counted.flows == max(map(len, links.values()), default=0)
-        for link, load in loads.items():
-            total[link] = total.get(link, 0) + load
-    assert totals.busiest_link_bytes == max(total.values(), default=0)
-    loads = link_loads(example)
-    held = {(way, int(r), int(c)): int(load[r, c]) for way, load in loads.items() for r, c in np.argwhere(load)}
-    assert held == total
 
 
 def test_loads_beyond_the_whole_numbers_of_a_float_are_exact():

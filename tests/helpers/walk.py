@@ -1,7 +1,7 @@
 """An independent count: every message of every round walks core by core, with nothing grouped and nothing kept."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import groupby, product
 
@@ -93,21 +93,32 @@ class Walk:
         return touching
 
 
-MOST = 8  # differences that are listed
+MOST = 3  # differences of a schedule that are listed
 
 
-def differences(schedule: Schedule) -> str:
-    """Return a line for each difference between the counts and the walk; "" if they agree.
+def differences(schedule: Schedule) -> list[str]:
+    """Return a line for each difference between the counts and the walk.
 
     The first level that differs is listed: exchanges, rounds, runs, steps with all their times, all rounds, routes.
     """
     walk = Walk(schedule)
-    for level in (_exchanges, _rounds, _runs, _steps, _whole, _routes):
-        found = [f"{schedule.name} on {schedule.mesh}: {line}" for line in level(schedule, walk)]
-        if found:
-            more = [f"and {len(found) - MOST} more"] if len(found) > MOST else []
-            return "\n".join([*found[:MOST], *more])
-    return ""
+    levels = (_exchanges, _rounds, _runs, _steps, _whole, _routes)
+    return next((found for level in levels if (found := [*level(schedule, walk)])), [])
+
+
+def tally(found: Mapping[tuple[str, str], list[str]]) -> str:
+    """Return how many schedules (kind, on which mesh) differ from the walk, and how each does; "" if all agree."""
+    if not any(found.values()):
+        return ""
+    all_, agree = (Counter(kind for kind, on in found if not (bad and found[kind, on])) for bad in (False, True))
+    lines = [
+        f"{all_.total() - agree.total()} of {all_.total()} schedules differ from the walk; those that agree: "
+        + ", ".join(f"{agree[kind]} of {of} {kind}" for kind, of in all_.items())
+    ]
+    for (kind, on), own in found.items():
+        lines += [f"{kind} on {on}: {line}" for line in own[:MOST]]
+        lines += [f"{kind} on {on}: and {len(own) - MOST} more"] * (len(own) > MOST)
+    return "\n".join(lines)
 
 
 def _against(where: str, counted: dict[str, int], walked: dict[str, int]) -> Iterator[str]:
@@ -121,12 +132,16 @@ def _links(where: str, schedule: Schedule, sizes: Counter[Link]) -> Iterator[str
     counted = Counter[Link]()
     for way, load in link_loads(schedule).items():
         counted.update({(way, int(row), int(col)): int(load[row, col]) for row, col in np.argwhere(load)})
+    alike = defaultdict(list)  # the mesh lines on which links at one position differ by the same numbers
     for way, row, col in sorted(sizes.keys() | counted.keys()):
-        if counted[way, row, col] != sizes[way, row, col]:
-            line = (
-                f"row {row}, {way} of column {col}" if way in ("east", "west") else f"column {col}, {way} of row {row}"
-            )
-            yield f"{where}: {line}: counted {counted[way, row, col]:,} B, walked {sizes[way, row, col]:,} B"
+        numbers = counted[way, row, col], sizes[way, row, col]
+        if numbers[0] != numbers[1]:
+            line, at = (row, col) if way in ("east", "west") else (col, row)
+            alike[way, at, *numbers].append(line)
+    for (way, at, count, walked), lines in alike.items():
+        along, across = ("row", "column") if way in ("east", "west") else ("column", "row")
+        on = f"{along}{'s' * (len(lines) > 1)} {', '.join(map(str, lines))}"
+        yield f"{where}: {on}, {way} of {across} {at}: counted {count:,} B, walked {walked:,} B"
 
 
 def of_round(walk: Walk, round_: Round) -> dict[str, int]:
