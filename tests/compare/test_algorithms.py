@@ -156,9 +156,17 @@ def test_command_line(capsys):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["gemm", "--m", "0", "--k", "1", "--n", "1", "--mesh", "4"], "--m: '0' is not a whole number of at least 1"),
+        (["gemm", "--m", "0", "--k", "1", "--n", "1", "--mesh", "4"], "m = 0 must be a whole number of at least 1"),
         (["gemv", "--k", "4", "--n", "4", "--mesh", "0"], "must be a whole number of at least 1"),
         (["gemv", "--k", "4", "--n", "4", "--mesh", "4", "--device", "wse4"], "did you mean 'wse"),
+        (["gemv", "--k", "8", "--n", "8", "--mesh", "4", "--m", "3"], "--m: of gemm"),
+        (["gemv", "--k", "8", "--n", "8", "--mesh", "4", "--algorithm", "ring"], "--algorithm: of --time"),
+        (["gemm", "--k", "8", "--mesh", "4"], "give --m, --n of gemm"),
+        (["gem", "--m", "3"], "gem: give gemm, gemv or FILE.py:FUNCTION"),
+        (["own.py:f", "--mesh", "8"], "--mesh: of gemm and gemv"),
+        (["own.py:f", "--time", "1"], "--time: of gemm and gemv"),
+        (["gemm", "--values", "--no-values"], "--no-values specified multiple times"),
+        (["gemm", "--m", "\u0664", "--k", "1", "--n", "1", "--mesh", "1_0"], "mesh '1_0'"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(argv, message, capsys):

@@ -1,4 +1,4 @@
-"""`bench`: the rows of a product beside torch.matmul, and refusals. Times themselves have no bound here."""
+"""`compare --time`: the rows of a product beside torch.matmul, and refusals. Times themselves have no bound here."""
 
 import json
 
@@ -62,7 +62,7 @@ def test_products_that_are_too_large_are_refused() -> None:
 
 @pytest.mark.parametrize("line", ["gemm --m 16 --k 16 --n 16 --mesh 4", "gemv --k 16 --n 16 --mesh 4"])
 def test_the_command_prints_times_of_this_machine_alone(line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["bench", *line.split(), "--seconds", "0.01", "--emulate-on", "cpu", "--json"]) == 0
+    assert cli.main(["compare", *line.split(), "--time", "0.01", "--emulate-on", "cpu", "--json"]) == 0
     out, err = capsys.readouterr()
     assert [row["name"] for row in json.loads(out)["rows"]] == ["explicit", "elided", MATMUL]
     table, notes = err.split("on the CPU by torch")
@@ -73,10 +73,11 @@ def test_the_command_prints_times_of_this_machine_alone(line: str, capsys: pytes
 def test_the_command_refuses_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     for line, message in (
         ("gemm --m 16 --k 16 --n 16 --mesh 4 --dtype int8", "int8 is a storage of a model's weights"),
-        ("gemm --m 16 --k 16 --n 16 --mesh 4 --seconds -1", "seconds = -1.0 must be"),
+        ("gemm --m 16 --k 16 --n 16 --mesh 4 --time -1", "seconds = -1.0 must be"),
+        ("gemm --m 16 --k 16 --n 16 --mesh 4 --no-values", "--values: beside --time the product is always computed"),
         ("gemv --k 16 --n 16 --mesh 4 --algorithm mesh", "choose one of ktree"),
         ("gemv --k 16 --n 16", "--mesh"),
     ):
-        assert cli.main(["bench", *line.split()]) == 2
+        assert cli.main(["compare", *line.split(), *([] if "--time" in line else ["--time", "1"])]) == 2
         err = capsys.readouterr().err
         assert message in err and err.count("\n") == 1

@@ -18,7 +18,6 @@ import pytest
 from wafer_triton.cli.main import main
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference.md"
-TIMED = ("generate", "cap", "bench")  # they run a checkpoint, need such a run, or time
 FITTED = ("validate", "fit")  # slow, and a solver's last digits are its own
 BLOCK = re.compile(r"^```console\n\$ wafer-triton (.*)\n((?:.*\n)*?)```$", re.MULTILINE)
 MORE = "...\n"  # an example that ends with it goes on like that
@@ -57,12 +56,17 @@ def output(of, action=command):
     return "".join(f"{shown.rstrip()}\n" for shown in stream.getvalue().splitlines())
 
 
+def timed(line):
+    """Return whether an example runs a checkpoint, needs such a run, or times."""
+    return line.split()[0] in ("generate", "cap") or "--time" in line
+
+
 def without_numbers(printed):
     return re.sub(r" *[+-]?\d[\d,.]*", " #", printed)
 
 
-def examples(but=TIMED):
-    return [line for line, _ in BLOCK.findall(text()) if line.split()[0] not in but]
+def examples():
+    return [line for line, _ in BLOCK.findall(text())]
 
 
 def test_every_command_has_a_section_and_an_example():
@@ -82,7 +86,7 @@ def test_every_heading_of_a_command_is_one():
 
     heads = re.findall(r"^### (.*)$", text(), re.MULTILINE)
     assert heads == list(dict.fromkeys(heads)) and set(heads) <= set(commands.options())
-    for name in re.findall(r"`((?:compare|estimate) [a-z]+)`", text()):
+    for name in re.findall(r"`(estimate [a-z]+)`", text()):
         assert name in commands.options()
 
 
@@ -97,7 +101,7 @@ def test_shared_options_exist():
     assert set(re.findall(r"^\| `(--[a-z]+)`", sections()["## Shared options"], re.MULTILINE)) <= options("generate")
 
 
-@pytest.mark.parametrize("line", examples(but=()))
+@pytest.mark.parametrize("line", examples())
 def test_an_example_parses_and_shows_something(line):
     import commands
 
@@ -106,7 +110,7 @@ def test_an_example_parses_and_shows_something(line):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("line", examples(but=TIMED + FITTED))
+@pytest.mark.parametrize("line", [line for line in examples() if not timed(line) and line.split()[0] not in FITTED])
 def test_an_example_prints_the_output_shown(line, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert output(line) == dict(BLOCK.findall(text()))[line]
@@ -138,9 +142,9 @@ def rewrite(whole):
 
     def block(match):
         line, shown = match.groups()
-        if line.split()[0] in TIMED and not whole:
+        if timed(line) and not whole:
             return match[0]
-        os.chdir(root if line.split()[0] in TIMED else tempfile.mkdtemp())
+        os.chdir(root if timed(line) else tempfile.mkdtemp())
         printed = output(line).splitlines(keepends=True)
         os.chdir(root)
         if shown.endswith(MORE):

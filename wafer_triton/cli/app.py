@@ -40,6 +40,10 @@ FAMILIES: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "kv": ("wafer_triton.cli.estimate:kv", "how many tokens the cache holds"),
         },
     ),
+    "compare": (
+        "compare the algorithms of a product, a schedule of your own beside them; --time times one beside torch.matmul",
+        {"compare": ("wafer_triton.cli.compare:compare", "")},
+    ),
     "devices": (
         "list the presets of devices, or show one: every number and constant with its source, and its followers",
         {"devices": ("wafer_triton.cli.devices:devices", "")},
@@ -71,6 +75,10 @@ WORDS: Mapping[str, tuple[Any, str]] = {
         str,
         "product, decode, prefill, request, batch, kv or cap, or FILE.py:FUNCTION, which returns a Schedule",
     ),
+    "subject": (
+        str,
+        "gemm, gemv or FILE.py:FUNCTION, a function that returns a Recipe or a pair (Schedule, Intent)",
+    ),
     "model": (
         str,
         "a preset, a folder, its config.json, either with sizes, or sizes: dim=2048,ffn=8192,heads=32,layers=16",
@@ -80,7 +88,8 @@ WORDS: Mapping[str, tuple[Any, str]] = {
     "decode_mesh": (str, "cores of a region of decode, 64 or 48x64"),
     "device": (
         str,
-        "a preset, a .toml or .json file, either with numbers: wse2,sram_kib=96; see `wafer-triton devices`",
+        "a preset, a .toml or .json file, either with numbers: wse2,sram_kib=96; see `wafer-triton devices` "
+        "(default: wse2)",
     ),
     "m": (int, "rows of the first matrix; of a vector-matrix product, vectors that go at once"),
     "k": (int, "columns of the first matrix, elements of a vector"),
@@ -90,6 +99,10 @@ WORDS: Mapping[str, tuple[Any, str]] = {
         "of matrices mesh (default with --m), cannon, summa or allgather; "
         "of a vector ktree (default), pipeline, ring, star or two-phase",
     ),
+    "values": (bool, "compute the product as well, for the error (default: on meshes of up to 64 x 64 cores)"),
+    "time": (float, "seconds, about, in which each row is timed on this machine: explicit, elided, torch.matmul"),
+    "emulate_on": (str, "cpu, cuda, cuda:N or auto, where the cores are emulated (default: a GPU where there is one)"),
+    "backend": (Literal["torch", "triton"], "of the emulation (default: triton on a GPU, else torch)"),
     "groups": (int, "groups of the K-tree's first level (default: the best)"),
     "dtype": (str, "of weights or tiles; int8 and fp8 lie beside activations in fp16 (default: fp16)"),
     "context": (int, "tokens in the cache of each sequence"),
@@ -171,8 +184,28 @@ def _said(name: str, default: Any) -> Any:
     from cyclopts import Parameter
 
     written, words = WORDS[name]
-    shown = default not in (None, False, ())
-    return Annotated[written if shown else written | None, Parameter(help=words, negative="", show_default=shown)]
+    absent = default in (None, False, ())
+    either = default is None and written is bool  # --values, --no-values, or neither
+    how = Parameter(
+        help=words, negative=None if either else "", show_default=not absent and "(default" not in words
+    )  # fmt: skip
+    return Annotated[written | None if absent else written, how]
+
+
+def refuse(why: str, **options: Any) -> None:
+    """Raise ConfigError where an option is given, which has no meaning beside others."""
+    if flags := [_flag(name) for name, value in options.items() if value not in (None, False, ())]:
+        raise ConfigError(f"{', '.join(flags)}: {why}")
+
+
+def need(of: str, **options: Any) -> None:
+    """Raise ConfigError where an option of a subject is absent."""
+    if flags := [_flag(name) for name, value in options.items() if value is None]:
+        raise ConfigError(f"give {', '.join(flags)} of {of}")
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def check_out(out: Sequence[Path], *endings: str) -> None:
@@ -209,6 +242,7 @@ def run(words: Sequence[str]) -> int:
 
     leaf = words[: 1 if set(FAMILIES[words[0]][1]) == {words[0]} else 2]
     typed = " ".join(takewhile(lambda word: not word.startswith("-"), leaf))
+    _check_gone(" ".join(words[:2]), words)
     _check_gone(typed, words)
     try:
         done = app()(list(words))

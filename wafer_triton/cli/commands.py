@@ -15,10 +15,8 @@ from wafer_triton import __doc__ as of_package
 from wafer_triton import __version__
 from wafer_triton.cli import (
     app,
-    bench,
     border,
     calibrate,
-    compare,
     draw,
     generate,
     gone,
@@ -31,8 +29,6 @@ COMMANDS = tuple(
         family.COMMANDS
         for family in (
             generate,
-            compare,
-            bench,
             draw,
             serve,
             calibrate,

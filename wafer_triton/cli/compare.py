@@ -2,76 +2,104 @@
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from wafer_triton.cli.app import made
-from wafer_triton.cli.options import (
-    DEVICE,
-    MESH,
-    STORED,
-    Command,
-    option,
-    size,
-    tell,
-)
+from wafer_triton.cli.app import made, need, refuse
+from wafer_triton.cli.options import is_reference, tell
 from wafer_triton.count.verdict import PLMR
 from wafer_triton.device import dtype as dtypes
 from wafer_triton.errors import ConfigError, check_counts
+from wafer_triton.text.quantity import EMULATED
 from wafer_triton.text.table import Table
 
 if TYPE_CHECKING:
     from wafer_triton.compare.algorithms import AlgorithmRow
     from wafer_triton.verify.faults import Finding
 
-OWN = "schedule"  # the kind of `compare` that a FILE.py:FUNCTION stands for
+PRODUCTS = {"gemm": "mkn", "gemv": "kn"}  # with their sizes
+OWN = "schedule"  # the kind of `draw` that a FILE.py:FUNCTION stands for
 REFERENCE = "FILE.py:FUNCTION"
 RETURNS = "a function that returns a Schedule, a Recipe or a pair (Schedule, Intent)"
 MANY_CORES = 200 * 200  # of a mesh, from which on `check` of a model reports how far it is
 UNCOUNTABLE = frozenset(("malformed", "off-mesh", "two-writers", "deadlock"))
 
 
-def compare(args: argparse.Namespace) -> int:
-    """compare all algorithms for one product: rounds, hops, routes, links, SRAM, error, PLMR verdict"""
+def _compare(
+    subject: str, /, *, m: int | None = None, k: int | None = None, n: int | None = None, mesh: str | None = None,
+    device: str | None = None, dtype: str | None = None, values: bool | None = None, time: float | None = None,
+    algorithm: str | None = None, emulate_on: str | None = None, backend: str | None = None, json: bool = False,
+) -> int:  # fmt: skip
     from wafer_triton.compare import algorithms
     from wafer_triton.draw.progress import Progress
 
+    if subject not in PRODUCTS and not is_reference(subject):
+        raise ConfigError(f"compare {subject}: give {', '.join(PRODUCTS)} or {REFERENCE}")
+    timed = {"algorithm": algorithm, "emulate_on": emulate_on, "backend": backend}
+    if subject not in PRODUCTS:
+        refuse("of gemm and gemv; your schedule has its own", m=m, k=k, n=n, mesh=mesh, device=device, dtype=dtype)
+        refuse("of gemm and gemv, whose algorithms are timed", time=time, **timed)
+        return _compare_own(subject, values, json)
+    need(subject, **{name: {"m": m, "k": k, "n": n}[name] for name in PRODUCTS[subject]}, mesh=mesh)
+    refuse("of gemm; a gemv has one vector", **{"m": m} if subject == "gemv" else {})
+    sizes = (m, k, n) if subject == "gemm" else (k, n)
+    given = {name: value for name, value in {"device": device, "dtype": dtype}.items() if value is not None}
+    if time is not None:
+        refuse("beside --time the product is always computed, for its error", values=values is not None)
+        given |= {name: value for name, value in timed.items() if value is not None}
+        return _time(subject, mesh, sizes, given | {"seconds": time}, json)
+    refuse("of --time, which times one algorithm", **timed)
     with Progress(brief=True) as progress:
-        common = {
-            "device": args.device,
-            "dtype": args.dtype,
-            "values": args.values,
-            "progress": progress,
-            "announce": progress.announce,
-        }
-        if args.kind == "gemm":
-            rows = algorithms.compare_gemm(args.mesh, args.m, args.k, args.n, **common)
-        else:
-            rows = algorithms.compare_gemv(args.mesh, args.k, args.n, **common)
-    return _tell_rows(args, {"mesh": args.mesh, "device": args.device}, rows)
+        shown = {"values": values, "progress": progress, "announce": progress.announce}
+        rows = getattr(algorithms, f"compare_{subject}")(mesh, *sizes, **given, **shown)
+    return _tell_rows({"mesh": mesh, "device": device or "wse2"}, rows, json)
 
 
-def compare_own(args: argparse.Namespace) -> int:
-    """compare a schedule of your own with the built-in algorithms of the operation that its intent states"""
+def _compare_own(reference: str, values: bool | None, json: bool) -> int:
     from wafer_triton.cli.own import load
     from wafer_triton.compare import algorithms
     from wafer_triton.draw.progress import Progress
 
-    own = load(args.schedule)
+    own = load(reference)
     own.demand()
     with Progress(brief=True) as progress:
-        common = {"values": args.values, "progress": progress, "announce": progress.announce}
-        rows = algorithms.compare_own(own.function, own.schedule, own.intent, **common)
+        shown: dict[str, Any] = {"values": values, "progress": progress, "announce": progress.announce}
+        rows = algorithms.compare_own(own.function, own.schedule, own.intent, **shown)
     mesh = own.schedule.mesh
-    return _tell_rows(args, {"schedule": own.schedule.name, "mesh": str(mesh), "device": mesh.device.name}, rows)
+    return _tell_rows({"schedule": own.schedule.name, "mesh": str(mesh), "device": mesh.device.name}, rows, json)
 
 
-def _tell_rows(args: argparse.Namespace, about: dict[str, Any], rows: list[AlgorithmRow]) -> int:
+def _tell_rows(about: dict[str, Any], rows: list[AlgorithmRow], json: bool) -> int:
     table, notes = Table.of(rows), [PLMR]
     if any(row.error is None for row in rows):
         notes.append("largest error -: values were not computed; --values does, for products")
-    return tell(args.json, about | {"rows": table}, table, *notes)
+    return tell(json, about | {"rows": table}, table, *notes)
+
+
+def _time(subject: str, mesh: Any, sizes: Sequence[Any], options: dict[str, Any], json: bool) -> int:
+    """Time a product on a mesh, explicit and elided, beside torch.matmul, on this machine."""
+    import torch
+
+    from wafer_triton.compare import library
+    from wafer_triton.draw.progress import Progress
+    from wafer_triton.ops import described, executor
+
+    with Progress(brief=options["seconds"] <= 1) as progress:
+        rows = getattr(library, f"bench_{subject}")(mesh, *sizes, **options, progress=progress)
+    on = executor(options.get("backend"), "explicit", options.get("emulate_on", "auto"))
+    where = described(on).partition(", exchange")[0]
+    *vectors, k, n = sizes
+    shapes = f"[{vectors[0] if vectors else 1}, {k}] x [{k}, {n}] in {options.get('dtype', 'fp32')}"
+    table = Table.of(rows, title=f"{subject} {shapes} on mesh {mesh}, {EMULATED}")
+    threads = torch.get_num_threads()
+    answer = {"emulated": where, "threads": threads, "torch": torch.__version__, "rows": table}
+    note = f"{where}; torch {torch.__version__}, threads of a CPU: {threads}; operands lie on the cores before"
+    wafer = "no time of a wafer: `wafer-triton estimate` predicts cycles of the same product"
+    return tell(json, answer, table, note, wafer)
+
+
+compare = made(_compare, _compare)
 
 
 def _check(
@@ -162,46 +190,3 @@ def _plain(finding: Finding) -> dict[str, Any]:
     )
     round_ = finding.round if finding.round is None else int(finding.round)
     return {"verdict": finding.verdict, "message": finding.message, "round": round_, "core": core}
-
-
-class _Either(argparse.BooleanOptionalAction):
-    """An option and its opposite, which contradict each other."""
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        """Take the option, or raise ArgumentError where its opposite is given already."""
-        before = getattr(namespace, self.dest)
-        super().__call__(parser, namespace, values, option_string)
-        if before not in (None, getattr(namespace, self.dest)):
-            raise argparse.ArgumentError(None, f"{' and '.join(self.option_strings)} contradict each other; give one")
-
-
-VALUES = option(
-    "--values",
-    action=_Either,
-    help="compute the product as well, for the error (default: on meshes of up to 64 x 64 cores)",
-)
-COMMANDS = (
-    Command(
-        "compare",
-        compare,
-        kinds=(
-            *(
-                Command(
-                    kind,
-                    compare,
-                    (
-                        *(size(f"--{name}", "size of the whole matrices") for name in sizes),
-                        MESH,
-                        DEVICE,
-                        STORED,
-                        VALUES,
-                    ),
-                    f"compare the algorithms of {kind.upper()}",
-                )
-                for kind, sizes in (("gemm", "mkn"), ("gemv", "kn"))
-            ),
-            Command(OWN, compare_own, (option("schedule", metavar=REFERENCE, help=RETURNS), VALUES)),
-        ),
-        otherwise=OWN,
-    ),
-)

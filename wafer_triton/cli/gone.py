@@ -4,6 +4,8 @@ from __future__ import annotations
 
 # What a user typed after `wafer-triton`, such as "train" or "estimate energy".
 COMMANDS: dict[str, str] = {
+    "bench": "`compare gemm --time 1` times a product, and gemv likewise",
+    "compare schedule": "write `compare FILE.py:FUNCTION`",
     "draw model": "generate --regions lists the regions, a schedule has its pictures",
     "estimate energy": "an energy is power times seconds; every estimate of a token or a request has its own",
     "estimate gemm": "`estimate product` prices it, with --m",
@@ -56,7 +58,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
         "it was for copies of hot experts; `estimate cap --routing` stays",
     ),
     "--set": (
-        f"estimate product, {OF_A_MODEL}, compare gemm, compare gemv, check, bench gemm, bench gemv, draw gemm, "
+        f"estimate product, {OF_A_MODEL}, compare, check, draw gemm, "
         "draw gemv, draw all-reduce, show gemm, show gemv, show all-reduce, generate, serve, validate, fit",
         "give --device wse2,hop_cycles=2",
     ),
