@@ -52,8 +52,9 @@ def counts(totals: Account) -> dict[str, int]:
         (Mesh(1, 5), ("x", 2, [0, 1, 3, 4]), 2, 1, 4, 1),
         (Mesh(3, 3), ("x", [[0], [-1], [2]], [[2], [-1], [1]]), 2, 2, 3, 1),
         (Mesh(1, 3), ("x", [0, 1, 2], [1, 2, 0]), 2, 3, 4, 1),  # two steps east, the way back west
+        (Mesh(2, 3), ("x", [1], [1]), 0, 2, 0, 0),
     ],
-    ids=["step", "far", "two-lines", "one-line", "shared-link", "multicast", "both-ways", "per-line", "wrap"],
+    ids=["step", "far", "two-lines", "one-line", "shared-link", "multicast", "both-ways", "per-line", "wrap", "self"],
 )
 def test_one_exchange(mesh, move, hops, messages, tiles, busiest):
     totals = account(schedule(mesh, move))
