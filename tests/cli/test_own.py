@@ -196,7 +196,7 @@ def test_a_schedule_stands_beside_the_built_in_ones(run, name, algorithms, twin)
     [
         ("compare", "own.py:bare", "butterfly: which operation it is, only an Intent says; return (Schedule, Intent)"),
         ("compare", "own.py:half", "wrong-values (core (0, 0), "),
-        ("compare", "own.py:norm", "does not follow from the partition specs {'x': '(y m) (x n)'"),
+        ("compare", "own.py:norm", "no operation follows from {'x': '(y m) (x n)'"),
         ("check", "none.py:f", "none.py: there is no such file"),
         ("check", "own.py", "own.py: give FILE.py:FUNCTION, where the function returns a Schedule, a Recipe or a pair"),
         ("compare", "own.py", "own.py: give FILE.py:FUNCTION"),

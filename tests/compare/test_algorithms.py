@@ -179,10 +179,17 @@ def test_a_sum_over_slots_is_no_operation_to_compare():
     b = Builder(Mesh(2, 2), "slots")
     b.buffer("x", (3,), "fp32", "output", 2)
     cuts = {"x": {"i": "y", "j": "slot"}}, {"x": {"i": "y"}}
-    with pytest.raises(
-        ScheduleError, match="^slots: its operation does not follow from the partition specs .* and sums,"
-    ):
+    with pytest.raises(ScheduleError, match="^slots: give partition specs of a product, .* no operation follows from"):
         understood(b.build(), Intent(*cuts))
+
+
+def test_an_intent_with_arrays_is_refused_in_a_short_line():
+    b = Builder(Mesh(2, 40), "arrays")
+    b.buffer("x", (3,), "fp32", "output")
+    at = np.arange(80).reshape(2, 40)
+    with pytest.raises(ScheduleError) as refused:
+        understood(b.build(), Intent({"x": {"i": at, "j": at}}, {"x": {"i": at}}))
+    assert str(refused.value).startswith("arrays: give ") and len(str(refused.value)) < 500
 
 
 @pytest.mark.parametrize(("slots", "spec", "size"), [(8, {"c": "slot"}, 128), (8, {}, 16), (1, {}, 16)])

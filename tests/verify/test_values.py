@@ -104,6 +104,35 @@ def test_an_intent_by_its_reference_alone_must_fit_its_schedule_too():
             check(a_sum(role="state"), replace(intent, reference=summed))
 
 
+def weighted() -> Schedule:
+    """Build out = x + w, where column 1 takes the w of column 0: right if columns have copies of it."""
+    b = Builder(Mesh(1, 2), "weighted")
+    for name, role in (("x", "input"), ("w", "input"), ("out", "output")):
+        b.buffer(name, (1,), "fp32", role, pattern="(y k)" if name == "w" else "")
+    b.round(b.exchange("x", "w", b.like("near", "w"), [0], [1]))
+    b.round(b.local("add", "out", ("x", "w"), size=1))
+    return b.build()
+
+
+@pytest.mark.parametrize(("given", "named"), [({"x": CUT, "w": "(y k)"}, None), ({"x": CUT}, "w"), ({}, "w, x")])
+def test_a_wrong_value_names_the_inputs_that_the_intent_leaves_out(given, named):
+    intent = Intent(given, {}, reference=lambda tiles: {"out": tiles["x"] + tiles["w"][:, :1]})
+    found = check(weighted(), intent).findings
+    says = {f"`given` of the intent does not name {named}" in one.message for one in found}
+    assert says == ({True} if named else set())
+
+
+def test_an_output_that_is_read_first_and_not_given_is_named():
+    verdict = check(a_sum(), Intent({}, {}, reference=summed))
+    assert verdict.names == {"unwritten-read"} and "if x has values at the start, name it" in str(verdict)
+
+
+def test_a_spec_that_cuts_a_buffer_otherwise_than_the_buffer_says_is_refused():
+    for intent in (Intent({"w": CUT}, {}, reference=summed), Intent({}, {"w": "(x k)"}, reference=summed)):
+        with pytest.raises(ScheduleError, match=r"^weighted: the intent cuts w by .*, and its buffer by '\(y k\)'"):
+            check(weighted(), intent)
+
+
 def test_an_output_that_no_core_writes_is_named():
     b = Builder(Mesh(1, 2), "nothing")
     b.buffer("out", (1,), "fp32", "output")

@@ -13,7 +13,7 @@ from wafer_triton.algorithms.product import Recipe, recipe
 from wafer_triton.device.dtype import STORED, dtype_name
 from wafer_triton.device.layout import MESH_AXES, axes, letters
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import ScheduleError, ShapeError, SramError, check_counts
+from wafer_triton.errors import ScheduleError, ShapeError, SramError, check_counts, shown
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.verify.intent import Intent
 
@@ -111,10 +111,10 @@ def understood(schedule: Schedule, intent: Intent | None) -> tuple[Recipe, Compa
         return _sum(schedule, intent)
     except (ShapeError, KeyError, ValueError, TypeError):
         raise ScheduleError(
-            f"{schedule.name}: its operation does not follow from the partition specs {dict(intent.given)} -> "
-            f"{dict(intent.result)}; products are compared, such as '(y m) (x k)' and '(y k) (x n)' -> '(y m) (x n)'; "
-            f"or 'm (y k)' and '(y k) (x n)' -> 'm (x n)'; and sums, such as {{'i': 'y', 'j': 'x'}} -> {{'i': 'y'}}; "
-            f"`sweep` and `show --beside` put other algorithms of your own beside each other"
+            f"{schedule.name}: give partition specs of a product, such as '(y m) (x k)' and '(y k) (x n)' -> "
+            f"'(y m) (x n)', or 'm (y k)' and '(y k) (x n)' -> 'm (x n)', or of a sum, such as {{'i': 'y', 'j': 'x'}} "
+            f"-> {{'i': 'y'}}; `sweep` and `show --beside` put other algorithms of your own beside each other; no "
+            f"operation follows from {shown(dict(intent.given))} -> {shown(dict(intent.result))}"
         ) from None
 
 

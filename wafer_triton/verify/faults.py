@@ -169,6 +169,8 @@ class _Slots:
     def __init__(self, schedule: Schedule, intent: Intent | None) -> None:
         self.schedule = schedule
         given = given_buffers(schedule, intent.given if intent else None)
+        outputs = {name for name, buffer in schedule.buffers.items() if buffer.role == "output"}
+        self.unnamed = outputs - set(intent.given) if intent else set()
         self.state: dict[str, NDArray[np.uint8]] = {
             name: np.full(schedule.mesh.cores * buffer.slots, WRITTEN if name in given else UNWRITTEN, np.uint8)
             for name, buffer in schedule.buffers.items()
@@ -209,7 +211,10 @@ class _Slots:
         state, cells = self.state[slot.buffer], self.cells(slot, cores)
         missing = cells[state[cells] == UNWRITTEN]
         if missing.size:
-            self.note("unwritten-read", slot.buffer, int(missing[0]), f"{verb} {slot}, to which nothing was written")
+            message = f"{verb} {slot}, to which nothing was written"
+            if slot.buffer in self.unnamed:
+                message += f"; if {slot.buffer} has values at the start, name it in the intent's `given`"
+            self.note("unwritten-read", slot.buffer, int(missing[0]), message)
         state[cells] = WRITTEN
 
     def arrive(self, exchange: Exchange) -> None:

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from wafer_triton import local
 from wafer_triton.device.dtype import torch_dtype
+from wafer_triton.device.layout import letters
 from wafer_triton.errors import ScheduleError
 from wafer_triton.schedule.rounds import Cores, Round, Slot
 from wafer_triton.schedule.rules import Finding, title
@@ -80,7 +81,9 @@ def values(schedule: Schedule, intent: Intent) -> list[Finding]:
         departure = _departure(machine.read(name), want, judged[name])
         if departure is not None:
             found = {other: machine.read(other) for other in wanted}
-            return [departure.finding(schedule, name, _missing(schedule, intent, tiles, found, judged))]
+            missing = _missing(schedule, intent, tiles, found, judged)
+            unnamed = [own for own in tiles if own not in intent.given] if intent.draw is None else []
+            return [departure.finding(schedule, name, missing, unnamed)]
     return []
 
 
@@ -103,6 +106,12 @@ def _fits(schedule: Schedule, intent: Intent) -> None:
     unknown = sorted({*intent.given, *intent.result, *intent.on} - schedule.buffers.keys())
     if unknown:
         raise ScheduleError(f"{schedule.name}: the intent names undeclared buffers: {', '.join(unknown)}")
+    for name, spec in (*intent.given.items(), *intent.result.items()):
+        cut = schedule.buffers[name].pattern
+        if cut and isinstance(spec, str) and [*letters(spec).values()] != [*letters(cut).values()]:
+            raise ScheduleError(
+                f"{schedule.name}: the intent cuts {name} by {spec!r}, and its buffer by {cut!r}; change one of them"
+            )
     for name, cores in intent.on.items():
         for places, sides in zip(cores.grid(schedule.mesh), schedule.mesh.shape, strict=True):
             if places.min(initial=0) < 0 or places.max(initial=-1) >= sides:
@@ -255,11 +264,13 @@ class _Departure:
     got: float
     want: float
 
-    def finding(self, schedule: Schedule, name: str, missing: str) -> Finding:
+    def finding(self, schedule: Schedule, name: str, missing: str, unnamed: list[str]) -> Finding:
         number = _last_write(schedule, name, self)
         place = f"element {self.element} of {Slot(name, self.slot)}"
         message = f"ends with {self.got:.7g} in {place}, not with {self.want:.7g}"
         message += f"; all is as without {missing}" if missing else ""
+        if unnamed:
+            message += f"; `given` of the intent does not name {', '.join(unnamed)}, so tiles of it differ on all cores"
         return fault(schedule, "wrong-values", number, self.core, message)
 
 
