@@ -229,14 +229,14 @@ def test_numbers_are_set_on_the_command_line(line: str, capsys: pytest.CaptureFi
     [
         ("estimate product --mesh 8 --k 8 --n 8 --device wse2,hop_cycels=3", "did you mean 'hop_cycles'?"),
         ("estimate product --mesh 8 --k 8 --n 8 --device wse2,5", "'5' is no number; write KEY=VALUE"),
-        ("draw gemv --k 8 --n 8 --mesh 4 --device a.toml --out a.toml", "is read as --device already"),
-        ("draw gemv --k 8 --n 8 --mesh 4 --device a,b.toml,rows=9 --out a,b.toml", "is read as --device already"),
+        ("draw gemv --k 8 --n 8 --mesh 4 --device a.json --out a.json", "is read as --device already"),
+        ("draw gemv --k 8 --n 8 --mesh 4 --device a,b.json,rows=9 --out a,b.json", "is read as --device already"),
     ],
 )
 def test_a_wrong_number_on_the_command_line(tmp_path, monkeypatch, capsys, line: str, message: str) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("a.toml", "a,b.toml"):
+    for name in ("a.json", "a,b.json"):
         Path(name).write_text(TOML)
     assert cli.main(line.split()) == 2
     assert message in capsys.readouterr().err
-    assert Path("a.toml").read_text() == TOML
+    assert Path("a.json").read_text() == TOML

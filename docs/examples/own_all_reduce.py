@@ -1,7 +1,7 @@
 """An all-reduce of one's own: partial sums flow from both ends to the middle of a line, which then multicasts the sum.
 
 `wafer-triton compare docs/examples/own_all_reduce.py:two_sided` puts it beside the built-in ones, and `wafer-triton
-show` with the same words writes a page to walk through it.
+draw` with the same words and `--out page.html` writes a page to walk through it.
 """
 
 from wafer_triton import Builder, Cores, Intent, Mesh, account, check, price

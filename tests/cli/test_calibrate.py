@@ -1,4 +1,4 @@
-"""`fit` writes to the path of `--out` and nowhere else."""
+"""`validate --fit` writes to the path of `--out` and nowhere else."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def test_fit_without_a_folder_writes_nothing(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     packaged = {path: path.read_bytes() for each in (FOLDER, SPECS) for path in each.iterdir() if path.is_file()}
     times = {path: path.stat().st_mtime_ns for path in packaged}
-    assert main(["fit"]) == 0
+    assert main(["validate", "--fit"]) == 0
     out = capsys.readouterr().out
     assert out.endswith("nothing written; --out FOLDER writes the specs of the devices and the error bands\n")
     assert "cycles" in out and "+-" in out

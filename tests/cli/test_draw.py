@@ -1,4 +1,4 @@
-"""`wafer-triton draw` and `show`: the picture or page of each kind, and the errors."""
+"""`wafer-triton draw`: the picture or page of each kind, and the errors."""
 
 import base64
 import gzip
@@ -56,14 +56,8 @@ def test_a_picture_is_drawn_and_named(line, shown, folder, capsys):
     assert shown in numbers_of(folder / "x.png")
 
 
-def test_the_validation_is_drawn_where_it_is_asked_for(capsys, monkeypatch):
-    monkeypatch.setattr("wafer_triton.draw.validation", lambda out: None)
-    assert main(["draw", "validation", "--out", "x.svg"]) == 0
-    assert capsys.readouterr().out == "written: x.svg\n"
-
-
 def test_a_trace_goes_with_a_picture(folder, capsys):
-    assert main(shlex.split(f"draw {GEMM} --picture timeline --trace t.json --json")) == 0
+    assert main(shlex.split(f"draw {GEMM} --picture timeline --out picture.png --out t.json --json")) == 0
     assert json.loads(capsys.readouterr().out) == {"files": ["picture.png", "t.json"]}
     assert json.loads((folder / "t.json").read_text())["traceEvents"]
 
@@ -71,12 +65,24 @@ def test_a_trace_goes_with_a_picture(folder, capsys):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (f"{GEMM} --out x.gif", "x.gif: a picture is one of .png, .svg, .pdf; end its name with one of them"),
+        (GEMM, "--out requires an argument"),
+        (f"{GEMM} --out x.gif", "x.gif: does not end in .png, .svg, .pdf, .html, .json"),
         (f"{GEMM} --out nowhere/x.png", "nowhere/x.png: No such file or directory; give another path"),
-        (f"{GEMM} --trace nowhere/t.json", "nowhere/t.json: No such file or directory; give another path"),
-        (f"{GEMM} --algorithm strassen", "strassen"),
-        ("own.py:sums --picture compare", "argument --picture: invalid choice: 'compare'"),
-        ("own.py:nothing --picture timeline", "a timeline of a schedule without rounds: there is nothing to draw"),
+        (f"{GEMM} --out nowhere/t.json", "nowhere/t.json: No such file or directory; give another path"),
+        (f"{GEMM} --out a.json --out ./a.json", "--out 2 a.json: is written as --out 1 already"),
+        (f"{GEMM} --algorithm strassen --out a.png", "strassen"),
+        (f"{GEMM} --values --out a.png", "--values: of a page"),
+        (f"{GEMM} --beside cannon --out a.png", "--beside: of a page or a trace"),
+        (f"{GEMM} --picture timeline --out a.html", "--picture: of a picture"),
+        (f"{GEMM} --size 4 --out a.png", "--size: of all-reduce"),
+        ("gemm --m 8 --mesh 4 --out a.png", "give --k, --n of gemm"),
+        ("gemv --m 8 --k 8 --n 8 --mesh 4 --out a.png", "--m: of gemm"),
+        ("all-reduce --mesh 4 --out a.png", "give --size of all-reduce"),
+        ("all-reduce --k 8 --size 4 --mesh 4 --out a.png", "--k: of gemm and gemv"),
+        ("summa --out a.png", "draw summa: give gemm, gemv, all-reduce or FILE.py:FUNCTION"),
+        ("own.py:sums --mesh 4 --out a.png", "--mesh: of gemm, gemv and all-reduce"),
+        ("own.py:sums --picture compare --out a.png", 'Invalid value "compare" for --picture'),
+        ("own.py:nothing --picture timeline --out a.png", "a timeline of a schedule without rounds: there is nothing"),
     ],
 )
 def test_a_mistake_is_one_line(line, message, folder, capsys):
@@ -95,7 +101,7 @@ def shown(path):
 
 
 def test_a_page_of_a_product_and_a_second_algorithm(folder, capsys):
-    assert main(shlex.split(f"show {GEMM} --beside cannon --values --out p.html --trace t.json --json")) == 0
+    assert main(shlex.split(f"draw {GEMM} --beside cannon --values --out p.html --out t.json --json")) == 0
     assert json.loads(capsys.readouterr().out) == {"files": ["p.html", "t.json"]}
     data = shown(folder / "p.html")
     assert [scene["name"] for scene in data["scenes"]] == ["mesh", "cannon"] and data["beside"] == 1
@@ -103,13 +109,13 @@ def test_a_page_of_a_product_and_a_second_algorithm(folder, capsys):
 
 
 def test_a_page_of_a_schedule_of_ones_own(folder):
-    assert main(["show", "own.py:sums", "--values"]) == 0
+    assert main(["draw", "own.py:sums", "--values", "--out", "page.html"]) == 0
     (scene,) = shown(folder / "page.html")["scenes"]
     assert scene["name"] == "sums" and scene["values"]["rounds"][-1]["x"]
 
 
 def test_own_schedules_stand_beside_each_other_in_the_page_and_in_the_trace(folder):
-    assert main(shlex.split("show own.py:sums --beside own.py:sums --trace t.json")) == 0
+    assert main(shlex.split("draw own.py:sums --beside own.py:sums --out page.html --out t.json")) == 0
     data = shown(folder / "page.html")
     assert [scene["name"] for scene in data["scenes"]] == ["sums", "sums"] and data["beside"] == 1
     assert [*json.loads((folder / "t.json").read_text())["otherData"]["processes"]] == ["sums", "sums 2"]
@@ -131,15 +137,15 @@ def test_a_record_holds_the_numbers_of_a_device_that_is_no_preset():
     ("line", "message"),
     [
         (
-            "gemm --m 64 --k 64 --n 64 --mesh 64 --values",
+            "gemm --m 64 --k 64 --n 64 --mesh 64 --values --out page.html",
             "tiles, more than the 300,000 that a page shows; take a smaller",
         ),
         (f"{GEMM} --out nowhere/p.html", "nowhere/p.html: No such file or directory; give another path"),
-        (f"{GEMM} --beside strassen", "strassen"),
-        ("own.py:sums --beside mesh", "mesh: give FILE.py:FUNCTION, where the function returns"),
-        ("own.py:nothing", "a page of a schedule without rounds has nothing to show; add a round"),
+        (f"{GEMM} --beside strassen --out page.html", "strassen"),
+        ("own.py:sums --beside mesh --out page.html", "mesh: give FILE.py:FUNCTION, where the function returns"),
+        ("own.py:nothing --out page.html", "a page of a schedule without rounds has nothing to show; add a round"),
     ],
 )
 def test_a_page_that_cannot_be_is_one_line(line, message, folder, capsys):
-    refused(f"show {line}", message, capsys)
+    refused(f"draw {line}", message, capsys)
     assert not (folder / "page.html").exists()

@@ -208,7 +208,7 @@ def test_a_schedule_stands_beside_the_built_in_ones(run, name, algorithms, twin)
         ("check", "own.py:needs", "needs is called without arguments (missing a required argument: 'mesh')"),
         ("check", "own.py:raises", f"own.py, line {FILE[: FILE.index('1 / 0')].count(chr(10)) + 1}: ZeroDivisionError"),
         ("check", "own.py:leaves", "SystemExit: bye"),
-        ("draw", "own.py:misspelt", "ScheduleError: misspelt, round 0: local operation 'nonsense'"),
+        ("compare", "own.py:misspelt", "ScheduleError: misspelt, round 0: local operation 'nonsense'"),
         ("check", "own.py:wrong_cut", "Intent: the partition spec of 'x' is 5; give a pattern such as '(y m) (x k)'"),
         ("check", "own.py:wrong_axis", "partition spec {'r': 'z'} on mesh 4x8: r is neither 'y', 'x', 'slot', a "),
         ("check", "own.py:no_tensor", "butterfly: the reference must give tensors by the names of buffers (Could not "),

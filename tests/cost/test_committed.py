@@ -1,4 +1,4 @@
-"""The commands `fit` and `validate` give the committed constants, error bands and page; scipy gives the constants."""
+"""The command `validate` gives the committed constants, error bands and page; scipy gives the constants."""
 
 import json
 import re
@@ -56,9 +56,7 @@ def test_the_commands_of_the_page_print_their_rows(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(PAGE.parents[1])
-    commands = re.findall(
-        r"`(?:wafer-triton )?((?:validate|reproduce|fit|devices) .+?)`", PAGE.read_text(encoding="utf-8")
-    )
+    commands = re.findall(r"`(?:wafer-triton )?((?:validate|devices) .+?)`", PAGE.read_text(encoding="utf-8"))
     assert len(commands) >= 11
     for line in commands:
         assert cli.main(line.split()) == 0, line
@@ -76,20 +74,20 @@ def test_held_out_measurements_are_predicted_without_them() -> None:
 
 
 def test_the_command_prints_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "page.md"
-    assert cli.main(["validate", "--write", str(path), "--json"]) == 0
+    path, picture = tmp_path / "page.md", tmp_path / "validation.png"
+    assert cli.main(["validate", "--out", str(path), "--out", str(picture), "--json"]) == 0
     out, err = capsys.readouterr()
     begin, _, page = err.partition(validation.TITLE)
     assert begin.splitlines()[:5] == [f"families: {done} of 5" for done in range(1, 6)]
     assert begin.splitlines()[-1].startswith("cells: ")
-    assert f"{validation.TITLE}{page}" == f"{path.read_text()}written: {path}\n"
+    assert f"{validation.TITLE}{page}" == f"{path.read_text()}written: {path}\nwritten: {picture}\n"
     found = json.loads(out.splitlines()[-1])["families"]
     assert len(found) == 5
     assert found["MeshGEMM"]["rows"] == 66 and found["MeshGEMM"]["mean_error"] <= 0.02
 
 
 def test_a_fit_writes_the_committed_constants_and_bands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["fit", "--out", str(tmp_path), "--json"]) == 0
+    assert cli.main(["validate", "--fit", "--out", str(tmp_path), "--json"]) == 0
     out, err = capsys.readouterr()
     assert "k_step_cycles" in err and "+-" in err and "worst" in err
     assert json.loads(out.splitlines()[-1])["constants"]["wse3"]["round_cycles"]["kind"] == "fitted"

@@ -49,7 +49,7 @@ def test_on_a_preset_the_calibration_rows_count_too(tmp_path: Path, capsys: pyte
     assert cli.main(["validate", str(path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["families"]["MeshGEMV"]
     assert found["device"] == "wse3" and found["within_band"] == 0 and found["worst_error"] > found["mean_error"] * 0.99
-    assert cli.main(["fit", "--data", str(path)]) == 0
+    assert cli.main(["validate", str(path), "--fit"]) == 0
     said = capsys.readouterr().out
     assert "MeshGEMV on wse3: fitted on 1 row, beside 24 calibration rows" in said and "nothing written" in said
 
@@ -80,7 +80,7 @@ def test_on_a_preset_the_calibration_rows_count_too(tmp_path: Path, capsys: pyte
 def test_a_bad_measurement_is_refused_with_its_line(tmp_path, monkeypatch, capsys, text, message) -> None:
     monkeypatch.chdir(tmp_path)
     Path("own.csv").write_bytes(text.encode("utf-8", "surrogatepass"))
-    for line in ("validate own.csv", "fit --data own.csv"):
+    for line in ("validate own.csv", "validate own.csv --fit"):
         assert cli.main(line.split()) == 2
         out, err = capsys.readouterr()
         assert out == "" and message in err and err.count("\n") == 1
@@ -91,12 +91,21 @@ def test_a_bad_measurement_is_refused_with_its_line(tmp_path, monkeypatch, capsy
     [
         ("validate none.csv", "none.csv: No such file or directory; give another path"),
         ("validate /dev/zero", "/dev/zero: is no regular file"),
-        ("validate --device wse2", "it stands for your own measurements; give their file"),
-        ("fit --device wse2", "it stands for your own measurements; give their file with --data"),
-        ("validate own.csv --write page.md", "the page has the package's measurements"),
-        ("fit --data own.csv --out .", "constants of your own are shown, not written"),
-        ("fit --data own.csv --device wse9", "unknown device 'wse9'"),
-        ("fit --data own.csv --device wse2", "rows do not determine collective_cycles, stage_cycles; give more rows"),
+        ("validate --device wse2", "--device: of your own measurements"),
+        ("validate --fit --device wse2", "--device: of your own measurements"),
+        ("validate own.csv --out page.md", "--out: of the package's measurements"),
+        ("validate own.csv --table 3", "--table: of the package's measurements"),
+        ("validate --table 3 --fit", "--fit: of all tables"),
+        ("validate --table 9", 'Invalid value "9" for --table'),
+        ("validate --fit --out page.md", "--out page.md: --fit writes a folder"),
+        ("validate --out page", "--out page: --fit writes a folder"),
+        ("validate --out config.json", "config.json: does not end in .md"),
+        ("validate own.csv --fit --out mine", "--out: of the package's measurements"),
+        ("validate own.csv --fit --device wse9", "unknown device 'wse9'"),
+        (
+            "validate own.csv --fit --device wse2",
+            "rows do not determine collective_cycles, stage_cycles; give more rows",
+        ),
     ],
 )
 def test_options_that_do_not_go_together(tmp_path, monkeypatch, capsys, line, message) -> None:
@@ -106,7 +115,7 @@ def test_options_that_do_not_go_together(tmp_path, monkeypatch, capsys, line, me
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("line", ["validate own.csv", "fit --data own.csv"])
+@pytest.mark.parametrize("line", ["validate own.csv", "validate own.csv --fit"])
 def test_a_column_that_stands_twice_is_named(tmp_path, monkeypatch, capsys, line) -> None:
     monkeypatch.chdir(tmp_path)
     Path("own.csv").write_text(GEMV.replace("cycles", "cycles,cycles") + "8,4,4,2,500,500\n")

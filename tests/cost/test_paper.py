@@ -120,7 +120,7 @@ def test_prefill_on_660_has_the_tiles_of_600_and_is_slower() -> None:
 
 
 def test_the_command_prints_a_table_and_its_derived_numbers(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["reproduce", "--table", "5", "--json"]) == 0
+    assert cli.main(["validate", "--table", "5", "--json"]) == 0
     out, err = capsys.readouterr()
     answer = json.loads(out)
     assert [cell["published"] for cell in answer["cells"]] == [137548, 6168]
@@ -130,10 +130,10 @@ def test_the_command_prints_a_table_and_its_derived_numbers(capsys: pytest.Captu
 
 
 def test_all_tables_report_their_cells_and_one_table_is_brief(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["reproduce", "--table", "8", "--json"]) == 0
+    assert cli.main(["validate", "--table", "8", "--json"]) == 0
     out, err = capsys.readouterr()
     assert "cells: " not in err and json.loads(out)["cells"] == [] and len(json.loads(out)["derived"]) == 10
-    assert cli.main(["reproduce", "--json"]) == 0
+    assert cli.main(["validate", "--table", "all", "--json"]) == 0
     out, err = capsys.readouterr()
     said = [line for line in err.splitlines() if line.startswith("cells: ")]
     assert len(said) == 10 and said[-1] == f"cells: {len(json.loads(out)['cells'])} of {len(json.loads(out)['cells'])}"

@@ -106,8 +106,8 @@ def test_the_sweep_command_writes_files(tmp_path: Path, capsys: pytest.CaptureFi
     "line",
     [
         "sweep gemm --over mesh=8 --set m=8 --set k=8 --set n=8 --out {}/no/x.csv",
-        "fit --out {}/file/x",
-        "validate --write {}/file/x/y.md",
+        "validate --fit --out {}/file/x",
+        "validate --out {}/file/x/y.md",
     ],
 )
 def test_a_path_that_cannot_be_written(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -117,7 +117,7 @@ def test_no_product_takes_tiles_in_a_storage_of_weights(capsys: pytest.CaptureFi
     assert torch_dtype("fp8") == torch.float16  # of an executor's memory, where numbers are converted
     with pytest.raises(DtypeError, match=said):
         compare_gemv(8, 64, 64, dtype="int8", values=True)
-    assert cli.main(["draw", "gemv", "--k", "8", "--n", "8", "--mesh", "4", "--dtype", "fp8"]) == 2
+    assert cli.main(["draw", "gemv", "--k", "8", "--n", "8", "--mesh", "4", "--dtype", "fp8", "--out", "a.png"]) == 2
     assert f"fp8 {said}" in capsys.readouterr().err
 
 

@@ -1,4 +1,4 @@
-"""Pages of `wafer-triton show` in a browser: written by commands, read by pixels and legends, with checks."""
+"""Pages of `wafer-triton draw` in a browser: written by commands, read by pixels and legends, with checks."""
 
 import json
 import time
@@ -23,9 +23,9 @@ EXAMPLES = {  # pages by their names
 
 
 def written(folder, lines):
-    """Write pages by their names, each by the arguments of `wafer-triton show`."""
+    """Write pages by their names, each by the arguments of `wafer-triton draw`."""
     for name, line in lines.items():
-        assert main(["show", *line.split(), "--out", str(folder / f"{name}.html")]) == 0
+        assert main(["draw", *line.split(), "--out", str(folder / f"{name}.html")]) == 0
 
 
 def evaluate(browser, expression):

@@ -13,7 +13,7 @@ def screenshot(path):
     """Photograph MeshGEMM beside Cannon while tiles move."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        line = f"show gemm --m 128 --k 128 --n 128 --mesh 8 --beside cannon --out {folder / 'page.html'}"
+        line = f"draw gemm --m 128 --k 128 --n 128 --mesh 8 --beside cannon --out {folder / 'page.html'}"
         assert main(line.split()) == 0
         one = chromium.Browser(folder)
         try:

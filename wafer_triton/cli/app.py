@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from wafer_triton.cli import gone
@@ -43,6 +44,14 @@ FAMILIES: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
     "compare": (
         "compare the algorithms of a product, a schedule of your own beside them; --time times one beside torch.matmul",
         {"compare": ("wafer_triton.cli.compare:compare", "")},
+    ),
+    "draw": (
+        "a schedule of a product or your own as a picture, a page to walk through or a trace, by the ending of --out",
+        {"draw": ("wafer_triton.cli.draw:draw", "")},
+    ),
+    "validate": (
+        "compare predictions with measurements on silicon, published ones or your own; --fit fits the constants",
+        {"validate": ("wafer_triton.cli.calibrate:validate", "")},
     ),
     "devices": (
         "list the presets of devices, or show one: every number and constant with its source, and its followers",
@@ -77,7 +86,8 @@ WORDS: Mapping[str, tuple[Any, str]] = {
     ),
     "subject": (
         str,
-        "gemm, gemv or FILE.py:FUNCTION, a function that returns a Recipe or a pair (Schedule, Intent)",
+        "gemm, gemv, of `draw` also all-reduce, or FILE.py:FUNCTION, "
+        "a function that returns a Schedule, a Recipe or a pair (Schedule, Intent)",
     ),
     "model": (
         str,
@@ -89,7 +99,7 @@ WORDS: Mapping[str, tuple[Any, str]] = {
     "device": (
         str,
         "a preset, a .toml or .json file, either with numbers: wse2,sram_kib=96; see `wafer-triton devices` "
-        "(default: wse2)",
+        "(default: wse2; of your own measurements the one of their family)",
     ),
     "m": (int, "rows of the first matrix; of a vector-matrix product, vectors that go at once"),
     "k": (int, "columns of the first matrix, elements of a vector"),
@@ -99,7 +109,11 @@ WORDS: Mapping[str, tuple[Any, str]] = {
         "of matrices mesh (default with --m), cannon, summa or allgather; "
         "of a vector ktree (default), pipeline, ring, star or two-phase",
     ),
-    "values": (bool, "compute the product as well, for the error (default: on meshes of up to 64 x 64 cores)"),
+    "size": (int, "elements of every core in an all-reduce"),
+    "axis": (Literal["x", "y"], "of an all-reduce: along mesh rows (default: x) or columns"),
+    "values": (bool, "compute: for the error (default: on up to 64 x 64 cores), or to show values in a page"),
+    "picture": (Literal["links", "timeline"], "kind of a picture (default: links)"),
+    "beside": (list[str], "another algorithm, or of FILE.py:FUNCTION another one, in the page or trace; repeatable"),
     "time": (float, "seconds, about, in which each row is timed on this machine: explicit, elided, torch.matmul"),
     "emulate_on": (str, "cpu, cuda, cuda:N or auto, where the cores are emulated (default: a GPU where there is one)"),
     "backend": (Literal["torch", "triton"], "of the emulation (default: triton on a GPU, else torch)"),
@@ -125,11 +139,20 @@ WORDS: Mapping[str, tuple[Any, str]] = {
     ),
     "set": (list[str], "NAME=VALUE, another option of KIND; repeatable"),
     "show": (str, "column that is shown and drawn (default: tokens_per_second)"),
-    "out": (list[Path], "write the answer to a file, whose ending says how: .csv, .png, .svg or .pdf; repeatable"),
+    "out": (
+        list[Path],
+        "write the answer to a file, whose ending says how; repeatable",
+    ),
     "schedule": (
         str,
         "FILE.py:FUNCTION, a function that returns a Schedule, a Recipe or a pair (Schedule, Intent)",
     ),
+    "data": (Path, "your own measurements, a CSV, in place of the published ones"),
+    "table": (
+        Literal["2", "3", "4", "5", "6", "7", "8", "text", "all"],
+        "of WaferLLM's paper, or its text: each number beside its prediction",
+    ),
+    "fit": (bool, "fit the constants of the cost model, and their error bands, on the measurements"),
     "runs": (Path, "the output of `generate --json`"),
     "accuracy": (list[float], "of a run; once for each, in order"),
     "watts": (float, "power of the device (default: its own)"),
@@ -151,6 +174,8 @@ WORDS: Mapping[str, tuple[Any, str]] = {
     "explain": (bool, "say why: shares of the time, and each number of the device halved and doubled"),
     "json": (bool, "last line of stdout is one JSON object, the rest goes to stderr"),
 }
+CHECKPOINT_FILES = ("*.safetensors", "*.index.json", "*config.json", "tokenizer*")  # which reading a model may need
+FOLDER = ""  # the ending of a folder that is written
 FIRST = ("model", "mesh", "prefill_mesh", "decode_mesh", "device")  # in this order, before the other options
 
 
@@ -159,31 +184,44 @@ class UsageError(WaferError):
 
 
 def made(
-    run: Callable[..., int], answer: Callable[..., Any], *, but: Collection[str] = (), flags: Sequence[str] = ()
+    run: Callable[..., int],
+    answer: Callable[..., Any],
+    *,
+    but: Collection[str] = (),
+    flags: Sequence[str] = (),
+    written: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> Callable[..., int]:
-    """Return a command that calls `run` with the options of `answer`, but for some, and with flags."""
+    """Return a command that calls `run` with the options of `answer`, but for some, and with flags.
+
+    Options that name files which are `written` have the endings of these files.
+    """
     kind = inspect.Parameter
     held = [each for name, each in inspect.signature(answer).parameters.items() if name not in but]
     rank = {name: number for number, name in enumerate(FIRST)}
     held.sort(key=lambda each: (each.kind, rank.get(each.name, len(FIRST))))
     held += [kind(name, kind.KEYWORD_ONLY, default=False) for name in flags]
-    parameters = [each.replace(annotation=_said(each.name, each.default)) for each in held]
+    parameters = [each.replace(annotation=_said(each.name, each.default, written.get(each.name, ()))) for each in held]
+    signature = inspect.Signature(parameters)
 
     def command(*given: Any, **asked: Any) -> int:
-        by_name = (each for each in parameters if each.kind is kind.KEYWORD_ONLY)
-        return run(*given, **{each.name: asked.get(each.name, each.default) for each in by_name})
+        bound = signature.bind(*given, **asked)
+        bound.apply_defaults()
+        _check_files(written, bound.arguments)
+        return run(*bound.args, **bound.kwargs)
 
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__signature__ = signature  # type: ignore[attr-defined]
     command.__annotations__ = {each.name: each.annotation for each in parameters}
     command.__doc__ = run.__doc__
     return command
 
 
-def _said(name: str, default: Any) -> Any:
-    """Return the annotation of an option: the type of its text, and its words."""
+def _said(name: str, default: Any, endings: Sequence[str]) -> Any:
+    """Return the annotation of an option: the type of its text, and its words with the endings of its files."""
     from cyclopts import Parameter
 
     written, words = WORDS[name]
+    if endings:
+        words += f": {', '.join(ending or 'a folder' for ending in endings)}"
     absent = default in (None, False, ())
     either = default is None and written is bool  # --values, --no-values, or neither
     how = Parameter(
@@ -208,14 +246,42 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def check_out(out: Sequence[Path], *endings: str) -> None:
-    """Raise for files that cannot be written, and for a name without one of the endings, which may be a slip."""
+def _check_files(written: Mapping[str, Sequence[str]], asked: Mapping[str, Any]) -> None:
+    """Raise for files that cannot be written, or are read, and for names without their ending, which may be a slip."""
     from wafer_triton.text.files import writable
 
-    for path in out:
-        if path.suffix.lower() not in endings and not path.is_char_device():
-            raise ConfigError(f"--out {path}: does not end in {', '.join(endings)}; give one of these endings")
-    writable({f"--out{f' {number}' * (len(out) > 1)}": path for number, path in enumerate(out, 1)}, {})
+    files = {}
+    for name, endings in written.items():
+        given = asked[name]
+        paths = [given] if isinstance(given, Path) else given or ()
+        for number, path in enumerate(paths, 1):
+            if not path.suffix and FOLDER in endings and path != Path():
+                continue  # which is made
+            if path.suffix.lower() not in endings and not path.is_char_device():
+                raise ConfigError(f"{_flag(name)} {path}: does not end in {', '.join(filter(None, endings))}; give one")
+            files[_flag(name) + f" {number}" * (len(paths) > 1)] = path
+    if files:
+        writable(files, _read(asked))
+
+
+def _read(asked: Mapping[str, Any]) -> dict[str, Path]:
+    """Return the files that a command reads, of a model's folder and of a schedule of one's own."""
+    from wafer_triton.text.files import listed
+
+    found = {}
+    model = asked.get("model")
+    if model and (path := Path(model)).is_file():
+        found["--model"] = path
+    elif model and path.is_dir():
+        held = (file for pattern in CHECKPOINT_FILES for file in path.glob(pattern))
+        found |= {f"{file.name} of --model": file for file in held}
+    if (chip := Path(listed(asked.get("device") or "")[0])).is_file():
+        found["--device"] = chip
+    found |= {_flag(name): asked[name] for name in ("requests", "data") if asked.get(name)}
+    for name in ("kind", "subject"):
+        file, colon, _ = (asked.get(name) or "").rpartition(":")
+        found |= {file: Path(file)} if colon else {}
+    return found
 
 
 def app() -> App:
@@ -242,8 +308,6 @@ def run(words: Sequence[str]) -> int:
 
     leaf = words[: 1 if set(FAMILIES[words[0]][1]) == {words[0]} else 2]
     typed = " ".join(takewhile(lambda word: not word.startswith("-"), leaf))
-    _check_gone(" ".join(words[:2]), words)
-    _check_gone(typed, words)
     try:
         done = app()(list(words))
     except CycloptsError as error:
@@ -252,11 +316,13 @@ def run(words: Sequence[str]) -> int:
     return int(done or 0)
 
 
-def _check_gone(typed: str, words: Sequence[str]) -> None:
+def check_gone(words: Sequence[str]) -> None:
     """Raise UsageError for a command or an option that went."""
-    if typed in gone.COMMANDS:
-        raise UsageError(f"`{typed}` went in 0.2: {gone.COMMANDS[typed]}; see `wafer-triton --help`")
+    typed = [" ".join(words[:count]) for count in (2, 1)]
+    for name in typed:
+        if name in gone.COMMANDS:
+            raise UsageError(f"`{name}` went in 0.2: {gone.COMMANDS[name]}; see `wafer-triton --help`")
     for word in words:
         had, instead = gone.OPTIONS.get(word.partition("=")[0], ("", ""))
-        if typed in had.split(", "):
-            raise UsageError(f"`{word}` went in 0.2: {instead}; see `wafer-triton {typed} --help`")
+        for name in {*typed} & {*had.split(", ")}:
+            raise UsageError(f"`{word}` went in 0.2: {instead}; see `wafer-triton {name} --help`")

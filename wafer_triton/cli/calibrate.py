@@ -1,38 +1,66 @@
-"""The cost model against silicon: `validate` compares its predictions with measurements, `fit` fits its constants."""
+"""`wafer-triton validate`: the cost model against silicon, its predictions and the fit of its constants."""
 
 from __future__ import annotations
 
-import argparse
-import json
+import json as jsons
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wafer_triton.cli.options import Command, file_of, option, path, tell
-from wafer_triton.device import device
+from wafer_triton.cli.app import FOLDER, made, refuse
+from wafer_triton.cli.options import tell
+from wafer_triton.device import device as find_device
+from wafer_triton.draw.figure import KINDS
 from wafer_triton.errors import ConfigError, writing
 from wafer_triton.text.table import Table
 
 if TYPE_CHECKING:
     from wafer_triton.cost.calibrate.own import OwnFamily
 
+PAGE = ".md"
 
-def validate(args: argparse.Namespace) -> int:
-    """compare predictions with measurements on silicon, or with your own"""
-    if args.data:
-        return _validate_own(args)
-    if args.device is not None:
-        raise ConfigError(f"--device {args.device}: it stands for your own measurements; give their file")
+
+def _validate(
+    data: Path | None = None, /, *, device: str | None = None, table: str | None = None, fit: bool = False,
+    out: Sequence[Path] = (), json: bool = False,
+) -> int:  # fmt: skip
+    if data is not None:
+        from wafer_triton.cost.calibrate import own
+
+        refuse("of the package's measurements; leave out your own file", table=table, out=out)
+        families = own.read(data, None if device is None else find_device(device))
+        return _fit_own(families, json) if fit else _validate_own(families, json)
+    refuse("of your own measurements; give their file", device=device)
+    if table is not None:
+        refuse("of all tables; leave out --table", fit=fit, out=out)
+        return _tables(table, json)
+    for file in out:
+        if (file.suffix == FOLDER) != fit:
+            raise ConfigError(f"--out {file}: --fit writes a folder, and without it a page or a picture is written")
+    return _fit(out, json) if fit else _families(out, json)
+
+
+validate = made(_validate, _validate, written={"out": (PAGE, *KINDS, FOLDER)})
+
+
+def _families(out: Sequence[Path], json: bool) -> int:
+    """Compare predictions with the package's measurements; write the page and the picture of both."""
+    from wafer_triton import draw
     from wafer_triton.cost.calibrate import paper, validation
     from wafer_triton.cost.calibrate.own import spread
     from wafer_triton.draw.progress import Progress
 
-    if not args.json:  # before the work too: a closed stdout raises at once
+    if not json:  # before the work too: a closed stdout raises at once
         print(validation.TITLE, flush=True)
     with Progress() as progress:
         families = validation.families(progress)
         page = validation.markdown(families, paper.cells(progress=progress), paper.derived())
-    if args.write:
-        with writing(args.write):
-            args.write.write_text(page, encoding="utf-8")
+    for file in out:
+        if file.suffix.lower() == PAGE:
+            with writing(file):
+                file.write_text(page, encoding="utf-8")
+        else:
+            draw.validation(file)
     answer = {
         family.name: {
             "rows": len(family.rows),
@@ -41,22 +69,22 @@ def validate(args: argparse.Namespace) -> int:
         }
         for family in families
     }
-    shown = page if args.json else page.removeprefix(f"{validation.TITLE}\n")
-    return tell(args.json, {"families": answer}, shown.rstrip(), *([f"written: {args.write}"] if args.write else []))
+    shown = page if json else page.removeprefix(f"{validation.TITLE}\n")
+    return tell(json, {"families": answer}, shown.rstrip(), *(f"written: {file}" for file in out))
 
 
-def reproduce(args: argparse.Namespace) -> int:
-    """compare the cells of the paper's tables with their predictions; takes some ten seconds"""
+def _tables(table: str, json: bool) -> int:
+    """Compare the cells of the paper's tables, or of one, with their predictions."""
     from dataclasses import asdict
 
     from wafer_triton.cost.calibrate import paper, validation
     from wafer_triton.cost.calibrate.cells import TABLES, summaries
     from wafer_triton.draw.progress import Progress
 
-    chosen = tuple(name for name in TABLES if args.table in (None, *name.split(", ")))
-    if not args.json:  # before the work
+    chosen = tuple(name for name in TABLES if table in ("all", *name.split(", ")))
+    if not json:  # before the work
         print(REPRODUCED, flush=True)
-    with Progress(brief=args.table is not None) as progress:
+    with Progress(brief=table != "all") as progress:
         cells = paper.cells(chosen, progress)
     derived = paper.derived(chosen)
     texts: list[str | Table] = []
@@ -70,7 +98,7 @@ def reproduce(args: argparse.Namespace) -> int:
         texts += [Table.rows(FOLLOWING, rows, title=DERIVED, left=3)]
     kinds = [asdict(kind) for kind in summaries(cells)]
     answer = {"cells": [cell.as_json() for cell in cells], "kinds": kinds, "derived": list(map(asdict, derived))}
-    return tell(args.json, answer, *texts)
+    return tell(json, answer, *texts)
 
 
 REPRODUCED = "WaferLLM (OSDI'25), tables 2 to 8 and text, beside the predictions of its program"
@@ -83,21 +111,14 @@ def _rows(number: int) -> str:
     return f"{number:,} row{'s' * (number != 1)}"
 
 
-def _measured(args: argparse.Namespace) -> list[OwnFamily]:
-    from wafer_triton.cost.calibrate import own
+def _validate_own(families: list[OwnFamily], json: bool) -> int:
+    """Print how far predictions of a user's measurements are off."""
+    from wafer_triton.cost.calibrate import FAMILIES
+    from wafer_triton.cost.calibrate.own import spread
 
-    return own.read(args.data, None if args.device is None else device(args.device))
-
-
-def _validate_own(args: argparse.Namespace) -> int:
-    """Return how far predictions of a user's measurements are off."""
-    from wafer_triton.cost.calibrate import FAMILIES, own
-
-    if args.write:
-        raise ConfigError(f"--write {args.write}: the page has the package's measurements; leave out the file")
     answer = {}
     texts: list[str | Table] = []
-    for each in _measured(args):
+    for each in families:
         errors, title = each.errors(), f"{each.family} on {each.device.name}: {_rows(len(each.rows))}"
         rows = [
             (row.name, f"{row.measured:,.1f} {row.unit}", f"{row.measured * (1 + error):,.1f}", f"{100 * error:+.2f} %")
@@ -105,7 +126,7 @@ def _validate_own(args: argparse.Namespace) -> int:
         ]
         texts += [Table.rows(("row", "measured", "predicted on the wafer", "error"), rows, title=title)]
         inside = sum(abs(1 / (1 + error) - 1) <= each.band for error in errors)
-        both = own.spread(errors)
+        both = spread(errors)
         fitted = FAMILIES[each.family][2]
         other = f" of {fitted}" * (each.device.name != fitted)  # the band of estimates on another device is wider
         texts.append(
@@ -113,54 +134,48 @@ def _validate_own(args: argparse.Namespace) -> int:
             f"{len(errors)} within the family's error band{other}, {100 * each.band:.1f} %"
         )
         answer[each.family] = {"device": each.device.name, "errors": errors, "within_band": inside, **both}
-    return tell(args.json, {"families": answer}, *texts)
+    return tell(json, {"families": answer}, *texts)
 
 
-def _fit_own(args: argparse.Namespace) -> int:
-    """Fit constants on a user's measurements and print them; return the exit code."""
-    from wafer_triton.cost.calibrate import own
+def _fit_own(families: list[OwnFamily], json: bool) -> int:
+    """Fit constants on a user's measurements and print them."""
+    from wafer_triton.cost.calibrate.own import refitted, spread
     from wafer_triton.cost.constants import Constants
     from wafer_triton.text.quantity import Legend, digits
 
-    if args.folder:
-        raise ConfigError(f"--out {args.folder}: constants of your own are shown, not written; leave it out")
     answer, legend = {}, Legend(Constants)
     texts: list[str | Table] = []
-    for made in map(own.refitted, _measured(args)):
+    for one in map(refitted, families):
         rows = []
-        for name, after in made.after.items():
-            error = made.standard_errors[name]
+        for name, after in one.after.items():
+            error = one.standard_errors[name]
             certain = "-" if error is None else f"+- {digits(error)}"
-            rows.append((name, digits(made.before[name]), digits(after), certain, legend.unit(name)))
-        beside = f", beside {made.beside} calibration rows" if made.beside else ""
-        title = f"{made.own.family} on {made.own.device.name}: fitted on {_rows(len(made.own.rows))}{beside}"
+            rows.append((name, digits(one.before[name]), digits(after), certain, legend.unit(name)))
+        beside = f", beside {one.beside} calibration rows" if one.beside else ""
+        title = f"{one.own.family} on {one.own.device.name}: fitted on {_rows(len(one.own.rows))}{beside}"
         texts.append(Table.rows(("constant", "now", "fitted", "standard error", "unit"), rows, title=title))
-        errors = [own.spread(errors) for errors in (made.errors_before, made.errors_after)]
+        errors = [spread(errors) for errors in (one.errors_before, one.errors_after)]
         texts.append(
             "errors of these rows: mean {:.2f} %, worst {:.2f} % now; mean {:.2f} %, worst {:.2f} % fitted".format(
                 *(100 * each[name] for each in errors for name in ("mean_error", "worst_error"))
             )
         )
-        answer[made.own.family] = {
-            "device": made.own.device.name, "before": made.before, "after": made.after,
-            "standard_errors": made.standard_errors, "errors_before": errors[0], "errors_after": errors[1],
+        answer[one.own.family] = {
+            "device": one.own.device.name, "before": one.before, "after": one.after,
+            "standard_errors": one.standard_errors, "errors_before": errors[0], "errors_after": errors[1],
         }  # fmt: skip
-    return tell(args.json, {"families": answer}, *texts, "nothing written: the package's constants stay as they are")
+    return tell(json, {"families": answer}, *texts, "nothing written: the package's constants stay as they are")
 
 
-def fit(args: argparse.Namespace) -> int:
-    """fit the constants of the cost model, and their error bands, on the calibration files or your own"""
-    if args.data:
-        return _fit_own(args)
-    if args.device is not None:
-        raise ConfigError(f"--device {args.device}: it stands for your own measurements; give their file with --data")
+def _fit(out: Sequence[Path], json: bool) -> int:
+    """Fit the constants and the error bands on the calibration files; write them into folders."""
     from wafer_triton.cost.calibrate import fit
     from wafer_triton.cost.calibrate.own import spread
     from wafer_triton.cost.constants import Constants
     from wafer_triton.text.quantity import Legend, digits
 
-    if args.folder:  # before the work
-        args.folder.mkdir(exist_ok=True)
+    for folder in out:  # before the work
+        folder.mkdir(exist_ok=True)
     constants, stages = fit.fit()
     lines, legend = [], Legend(Constants)
     for fitted in stages:
@@ -176,50 +191,13 @@ def fit(args: argparse.Namespace) -> int:
             lines.append(f"  {name:24}{digits(value):>8}{certainty} {unit}{remark}: {meaning}")
         lines += [f"    {row.name:32}{100 * error:+8.2f} %" for row, error in fitted.residuals]
     specs = {name: fit.spec(name, own, stages) for name, own in constants.items()}
-    if args.folder:
-        with writing(args.folder):
-            written = [made.write(args.folder / f"{name}.json") for name, made in specs.items()]
-            written.append(args.folder / "bands.json")
-            written[-1].write_text(json.dumps(fit.bands(constants), indent=2) + "\n", encoding="utf-8")
+    for folder in out:
+        with writing(folder):
+            written = [made.write(folder / f"{name}.json") for name, made in specs.items()]
+            written.append(folder / "bands.json")
+            written[-1].write_text(jsons.dumps(fit.bands(constants), indent=2) + "\n", encoding="utf-8")
         lines += [f"written: {path}" for path in written]
-    else:
+    if not out:
         lines.append("nothing written; --out FOLDER writes the specs of the devices and the error bands")
     found = {name: {key: entry.as_json() for key, entry in made.constants.items()} for name, made in specs.items()}
-    return tell(args.json, {"constants": found}, *lines)
-
-
-ON = option(
-    "--device", metavar="NAME|FILE",
-    help="of your measurements: a preset, a .toml or .json file (default: the device that the family was measured on)",
-)  # fmt: skip
-COMMANDS = (
-    Command(
-        "reproduce",
-        reproduce,
-        (option("--table", choices=(*"2345678", "text"), help="of the paper (default: all, and its text)"),),
-    ),
-    Command(
-        "validate",
-        validate,
-        (
-            option("data", nargs="?", type=path, metavar="FILE.csv", help="your own measurements, in place of these"),
-            ON,
-            option("--write", type=file_of(".md"), metavar="FILE.md", help="also write the page there"),
-        ),
-    ),
-    Command(
-        "fit",
-        fit,
-        (
-            option("--data", type=path, metavar="FILE.csv", help="your own measurements (default: the package's)"),
-            ON,
-            option(
-                "--out",
-                dest="folder",
-                type=path,
-                metavar="FOLDER",
-                help="write the specs of devices there (default: print alone)",
-            ),
-        ),
-    ),
-)
+    return tell(json, {"constants": found}, *lines)

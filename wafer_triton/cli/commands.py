@@ -16,10 +16,7 @@ from wafer_triton import __version__
 from wafer_triton.cli import (
     app,
     border,
-    calibrate,
-    draw,
     generate,
-    gone,
     serve,
 )
 from wafer_triton.cli.options import is_reference, prepare
@@ -29,9 +26,7 @@ COMMANDS = tuple(
         family.COMMANDS
         for family in (
             generate,
-            draw,
             serve,
-            calibrate,
         )
     )
 )
@@ -47,9 +42,6 @@ class _Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         if self.otherwise and args and is_reference(args[0]):
             args = [self.otherwise, *args]
-        typed = f"{self.prog} {args[0]}".removeprefix("wafer-triton ") if args else ""
-        if typed in gone.COMMANDS:
-            self.error(f"`{typed}` went in 0.2: {gone.COMMANDS[typed]}")
         if not self.has_commands:
             self._check_options(sys.argv[1:] if args is None else args)
         known, unknown = super().parse_known_args(args, namespace)
@@ -70,9 +62,6 @@ class _Parser(argparse.ArgumentParser):
             flag = arg.partition("=")[0]
             if not arg.startswith("--") or type(known.get(last)) is argparse._StoreAction:  # a value, which it refuses
                 continue
-            had, instead = gone.OPTIONS.get(flag, ("", ""))
-            if flag not in known and self.prog.removeprefix("wafer-triton ") in had.split(", "):
-                self.error(f"`{flag}` went in 0.2: {instead}")
             if flag not in known:
                 near = difflib.get_close_matches(flag, known, n=1, cutoff=0.75)
                 words = " ".join((arg, *takewhile(lambda word: not word.startswith("-"), before[number + 1 :])))
@@ -124,6 +113,7 @@ def run(argv: list[str] | None) -> int:
     """Run a command line and return its exit code; raises the errors of the command."""
     with border.output():
         words = sys.argv[1:] if argv is None else argv
+        app.check_gone(words)
         if words and words[0] in app.FAMILIES:
             return app.run(words)
         try:

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from wafer_triton.verify.faults import Finding
 
 PRODUCTS = {"gemm": "mkn", "gemv": "kn"}  # with their sizes
-OWN = "schedule"  # the kind of `draw` that a FILE.py:FUNCTION stands for
 REFERENCE = "FILE.py:FUNCTION"
-RETURNS = "a function that returns a Schedule, a Recipe or a pair (Schedule, Intent)"
 MANY_CORES = 200 * 200  # of a mesh, from which on `check` of a model reports how far it is
 UNCOUNTABLE = frozenset(("malformed", "off-mesh", "two-writers", "deadlock"))
 
@@ -41,9 +39,7 @@ def _compare(
         refuse("of gemm and gemv; your schedule has its own", m=m, k=k, n=n, mesh=mesh, device=device, dtype=dtype)
         refuse("of gemm and gemv, whose algorithms are timed", time=time, **timed)
         return _compare_own(subject, values, json)
-    need(subject, **{name: {"m": m, "k": k, "n": n}[name] for name in PRODUCTS[subject]}, mesh=mesh)
-    refuse("of gemm; a gemv has one vector", **{"m": m} if subject == "gemv" else {})
-    sizes = (m, k, n) if subject == "gemm" else (k, n)
+    sizes = sizes_of(subject, mesh, m=m, k=k, n=n)
     given = {name: value for name, value in {"device": device, "dtype": dtype}.items() if value is not None}
     if time is not None:
         refuse("beside --time the product is always computed, for its error", values=values is not None)
@@ -54,6 +50,13 @@ def _compare(
         shown = {"values": values, "progress": progress, "announce": progress.announce}
         rows = getattr(algorithms, f"compare_{subject}")(mesh, *sizes, **given, **shown)
     return _tell_rows({"mesh": mesh, "device": device or "wse2"}, rows, json)
+
+
+def sizes_of(product: str, mesh: str | None, **given: int | None) -> tuple[int, ...]:
+    """Return m, k and n of a gemm, or k and n of a gemv; ConfigError for one that it lacks or does not have."""
+    need(product, **{name: given[name] for name in PRODUCTS[product]}, mesh=mesh)
+    refuse("of gemm; a gemv has one vector", **{name: given[name] for name in given.keys() - set(PRODUCTS[product])})
+    return tuple(given[name] or 0 for name in PRODUCTS[product])
 
 
 def _compare_own(reference: str, values: bool | None, json: bool) -> int:

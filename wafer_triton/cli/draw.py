@@ -1,58 +1,85 @@
-"""The commands that show: `draw` writes pictures, `show` a page."""
+"""`wafer-triton draw`: a schedule as a picture, a page or a trace, by the ending of the file."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wafer_triton.cli.compare import OWN, REFERENCE, RETURNS
-from wafer_triton.cli.options import DEVICE, DTYPE, MESH, Command, Option, file_of, option, path, size, tell
+from wafer_triton.cli.app import made, need, refuse
+from wafer_triton.cli.compare import REFERENCE, sizes_of
+from wafer_triton.cli.options import is_reference, tell
+from wafer_triton.draw.figure import KINDS
+from wafer_triton.errors import ConfigError
 
 if TYPE_CHECKING:
     from wafer_triton.draw.summaries import Values
     from wafer_triton.schedule.schedule import Schedule
 
-PICTURES = ("links", "timeline")
 REDUCE = "all-reduce"
 BEST = {"gemm": "mesh", "gemv": "ktree", REDUCE: "ktree"}  # the algorithm of an operation, unless one is given
+PAGE, TRACE = ".html", ".json"
 
 
-def draw(args: argparse.Namespace) -> int:
-    """draw pictures and traces of a product or of a schedule of your own, or the validation"""
+def _draw(
+    subject: str, /, *, out: list[Path], m: int | None = None, k: int | None = None, n: int | None = None,
+    size: int | None = None, axis: str | None = None, mesh: str | None = None, device: str | None = None,
+    dtype: str | None = None, algorithm: str | None = None, picture: str | None = None, beside: Sequence[str] = (),
+    values: bool = False, json: bool = False,
+) -> int:  # fmt: skip
     from wafer_triton import draw
 
-    if args.kind == "validation":
-        draw.validation(args.out)
-        return written(args, args.out)
-    schedule = _subject(args).schedule
-    getattr(draw, args.picture)(schedule, args.out)
-    if args.trace:
-        draw.perfetto(schedule, args.trace)
-    return written(args, args.out, args.trace)
+    endings = {file.suffix.lower() for file in out}
+    if not endings & {*KINDS}:
+        refuse(f"of a picture; give an --out that ends in {' or '.join(KINDS)}", picture=picture)
+    if not endings & {PAGE, TRACE}:
+        refuse("of a page or a trace; give an --out that ends in .html or .json", beside=beside)
+    if PAGE not in endings:
+        refuse("of a page; give an --out that ends in .html", values=values)
+    options = {"mesh": mesh, "device": device, "dtype": dtype}
+    if is_reference(subject):
+        own = {"m": m, "k": k, "n": n, "size": size, "axis": axis, "algorithm": algorithm}
+        refuse("of gemm, gemv and all-reduce; your schedule has its own", **own, **options)
+        subjects = [_own(name) for name in (subject, *beside)]
+    elif subject in BEST:
+        if subject == REDUCE:
+            need(subject, size=size, mesh=mesh)
+            refuse("of gemm and gemv", m=m, k=k, n=n)
+            sizes: tuple[int, ...] = (size or 0,)
+        else:
+            refuse(f"of {REDUCE}", size=size, axis=axis)
+            sizes = sizes_of(subject, mesh, m=m, k=k, n=n)
+        given = {name: value for name, value in options.items() if value is not None}
+        names = (algorithm or BEST[subject], *beside)
+        subjects = [_product(subject, sizes, name, axis=axis or "x", **given) for name in names]
+    else:
+        raise ConfigError(f"draw {subject}: give {', '.join(BEST)} or {REFERENCE}")
+    for file in out:
+        ending = file.suffix.lower()
+        if ending == PAGE:
+            _page(file, subjects, values)
+        elif ending == TRACE:
+            alone = subjects[0].schedule
+            several = {name: each.schedule for name, each in zip(_names(subjects), subjects, strict=True)}
+            draw.perfetto(several if beside else alone, file)
+        else:
+            getattr(draw, picture or "links")(subjects[0].schedule, file)
+    return tell(json, {"files": list(map(str, out))}, *(f"written: {file}" for file in out))
 
 
-def show(args: argparse.Namespace) -> int:
-    """write one page, offline, of a product or of a schedule of your own"""
+draw = made(_draw, _draw, written={"out": (*KINDS, PAGE, TRACE)})
+
+
+def _page(file: Path, subjects: Sequence[Subject], values: bool) -> None:
+    """Write a page of schedules, of the first two beside each other."""
     from wafer_triton import draw
 
-    subject = _subject(args)
-    subjects = [subject, *(_own(name) if args.kind == OWN else _product(args, name) for name in args.beside)]
-    scenes = [draw.scene(each.schedule, each.name, _values(each) if args.values else None) for each in subjects]
-    mesh = subject.schedule.mesh
-    about = f"on mesh {mesh} of {mesh.device.name}, counted from its rounds; times are cycles predicted on the wafer"
-    draw.page(args.out, subject.schedule.name, scenes, mesh.device, about=about, beside=1 if scenes[1:] else None)
-    if args.trace:
-        draw.perfetto({name: each.schedule for name, each in zip(_names(subjects), subjects, strict=True)}, args.trace)
-    return written(args, args.out, args.trace)
-
-
-def written(args: argparse.Namespace, *files: Path | None) -> int:
-    """Name the files that were written."""
-    named = [str(path) for path in files if path]
-    return tell(args.json, {"files": named}, *(f"written: {path}" for path in named))
+    scenes = [draw.scene(each.schedule, each.name, _values(each) if values else None) for each in subjects]
+    first = subjects[0].schedule
+    on = f"on mesh {first.mesh} of {first.mesh.device.name}"
+    about = f"{on}, counted from its rounds; times are cycles predicted on the wafer"
+    draw.page(file, first.name, scenes, first.mesh.device, about=about, beside=1 if scenes[1:] else None)
 
 
 def _names(subjects: Sequence[Subject]) -> list[str]:
@@ -77,11 +104,6 @@ def _values(subject: Subject) -> Values:
 
     demand(subject.schedule)
     return summaries(executor("torch", emulate_on="cpu").bind(subject.schedule, subject.given()))
-
-
-def _subject(args: argparse.Namespace) -> Subject:
-    """Return the schedule that a command is about: a product's, or one's own."""
-    return _own(args.schedule) if args.kind == OWN else _product(args, args.algorithm or BEST[args.kind])
 
 
 def _own(reference: str) -> Subject:
@@ -114,108 +136,35 @@ def _with_given(schedule: Schedule, given: Collection[str]) -> Schedule:
     )
 
 
-def _product(args: argparse.Namespace, algorithm: str) -> Subject:
-    """Return the schedule of a product, or of an all-reduce of `size` elements of every core."""
+def _product(
+    name: str, sizes: tuple[int, ...], algorithm: str, *, axis: str, mesh: str, device: str = "wse2",
+    dtype: str = "fp16",
+) -> Subject:  # fmt: skip
+    """Return the schedule of a product of m, k, n or k, n, or of an all-reduce of elements of every core."""
     from wafer_triton.algorithms.product import recipe
     from wafer_triton.device.mesh import as_mesh
 
-    mesh = as_mesh(args.mesh, args.device)
+    on = as_mesh(mesh, device)
     options: tuple[tuple[str, Any], ...] = (("algorithm", algorithm),)
     shapes: tuple[tuple[int, ...], ...]
-    if args.kind == REDUCE:
-        name, shapes = "all_reduce", ((*mesh.shape, args.size),)
-        options = (*options, ("axis", args.axis))
+    if name == REDUCE:
+        name, shapes = "all_reduce", ((*on.shape, *sizes),)
+        options = (*options, ("axis", axis))
     else:
-        name, shapes = args.kind, ((args.m if args.kind == "gemm" else 1, args.k), (args.k, args.n))
-    made = recipe(name, mesh, args.dtype, shapes, options)
+        *vectors, k, n = sizes
+        shapes = ((vectors[0] if vectors else 1, k), (k, n))
+    built = recipe(name, on, dtype, shapes, options)
 
     def tiles() -> dict[str, Any]:
         import torch
 
         from wafer_triton.device.layout import scatter
 
-        generator, own = torch.Generator().manual_seed(0), made.schedule.mesh
+        generator, own = torch.Generator().manual_seed(0), built.schedule.mesh
         operands = (torch.randn(shape, generator=generator) for shape in shapes)
         return {
             name: scatter(operand, own, cut).tiles if cut else operand
-            for (name, cut), operand in zip(made.inputs, operands, strict=True)
+            for (name, cut), operand in zip(built.inputs, operands, strict=True)
         }
 
-    return Subject(algorithm, _with_given(made.schedule, dict(made.inputs)), tiles)
-
-
-ALGORITHM = option(
-    "--algorithm", metavar="NAME", help="one that `wafer-triton compare` lists (default: the first there)"
-)
-BESIDE = option(
-    "--beside", action="append", default=[], metavar="NAME", help="another algorithm beside it; may be repeated"
-)
-OWN_BESIDE = option(
-    "--beside", action="append", default=[], metavar=REFERENCE, help="another schedule beside it; may be repeated"
-)
-VALUES = option("--values", action="store_true", help="run it on random operands, and show the values on every core")
-TRACE = option(
-    "--trace",
-    type=file_of(".json"),
-    metavar="FILE.json",
-    help="write predicted cycles as a trace for Perfetto or chrome://tracing too",
-)
-PICTURE = option("--picture", default="links", choices=PICTURES, help="the kind of picture (default: %(default)s)")
-PRODUCTS = {
-    kind: (*(size(f"--{name}", "size of the whole matrices") for name in sizes), MESH, DEVICE, DTYPE, ALGORITHM)
-    for kind, sizes in (("gemm", "mkn"), ("gemv", "kn"))
-}
-REDUCES = (
-    size("--size", "elements of every core"),
-    MESH,
-    DEVICE,
-    DTYPE,
-    option("--axis", default="x", choices=("x", "y"), help="along mesh rows (x) or columns (y); default: %(default)s"),
-    option("--algorithm", metavar="NAME", help="ktree (default), pipeline, ring, star or two-phase"),
-)
-
-
-def output(default: str) -> Option:
-    """Return the option of a file that is written, called `default` unless it is given."""
-    return option("--out", type=path, default=Path(default), metavar="FILE", help="default: %(default)s")
-
-
-COMMANDS = (
-    Command(
-        "draw",
-        draw,
-        kinds=(
-            *(
-                Command(kind, draw, (*options, PICTURE, output("picture.png"), TRACE), f"a {kind.upper()}")
-                for kind, options in PRODUCTS.items()
-            ),
-            Command(REDUCE, draw, (*REDUCES, PICTURE, output("picture.png"), TRACE), "an all-reduce"),
-            Command(
-                OWN,
-                draw,
-                (option("schedule", metavar=REFERENCE, help=RETURNS), PICTURE, output("picture.png"), TRACE),
-                "a schedule of your own",
-            ),
-            Command("validation", draw, (output("validation.png"),), "predicted against measured"),
-        ),
-        otherwise=OWN,
-    ),
-    Command(
-        "show",
-        show,
-        kinds=(
-            *(
-                Command(kind, show, (*options, BESIDE, VALUES, output("page.html"), TRACE), f"a {kind.upper()}")
-                for kind, options in PRODUCTS.items()
-            ),
-            Command(REDUCE, show, (*REDUCES, BESIDE, VALUES, output("page.html"), TRACE), "an all-reduce"),
-            Command(
-                OWN,
-                show,
-                (option("schedule", metavar=REFERENCE, help=RETURNS), OWN_BESIDE, VALUES, output("page.html"), TRACE),
-                "a schedule of your own",
-            ),
-        ),
-        otherwise=OWN,
-    ),
-)
+    return Subject(algorithm, _with_given(built.schedule, dict(built.inputs)), tiles)

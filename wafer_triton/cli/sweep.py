@@ -8,7 +8,7 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wafer_triton.cli.app import check_out, made
+from wafer_triton.cli.app import made
 from wafer_triton.cli.options import cut_short, is_reference, tell
 from wafer_triton.device import LAW
 from wafer_triton.device import device as find_device
@@ -39,7 +39,6 @@ def _sweep(
     from wafer_triton.compare import sweep as sweeps
     from wafer_triton.draw.progress import Progress
 
-    check_out(out, ".csv", *KINDS)
     swept = over_of(over)
     options = _settings(set, swept)
     if device is not None:
@@ -80,7 +79,7 @@ def _sweep(
     return cut_short(f"after {len(rows)} of {len(grid.points(swept))} points") if interrupted else code
 
 
-sweep = made(_sweep, _sweep)
+sweep = made(_sweep, _sweep, written={"out": (".csv", *KINDS)})
 
 
 def over_of(texts: Sequence[str]) -> Over:

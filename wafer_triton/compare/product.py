@@ -113,7 +113,7 @@ def understood(schedule: Schedule, intent: Intent | None) -> tuple[Recipe, Compa
         raise ScheduleError(
             f"{schedule.name}: give partition specs of a product, such as '(y m) (x k)' and '(y k) (x n)' -> "
             f"'(y m) (x n)', or 'm (y k)' and '(y k) (x n)' -> 'm (x n)', or of a sum, such as {{'i': 'y', 'j': 'x'}} "
-            f"-> {{'i': 'y'}}; `sweep` and `show --beside` put other algorithms of your own beside each other; no "
+            f"-> {{'i': 'y'}}; `sweep` and `draw --beside` put other algorithms of your own beside each other; no "
             f"operation follows from {shown(dict(intent.given))} -> {shown(dict(intent.result))}"
         ) from None
 

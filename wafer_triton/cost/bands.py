@@ -5,7 +5,7 @@ family's band is the root mean square of these errors times Student's t of two-s
 freedom are the rows less the constants. Outside of the measured range the band widens: each doubling beyond the range
 adds the band once more, and so does each property that was never measured. A device whose numbers scale a constant,
 such as `hop_cycles`, has no band: constants were measured at one value of these numbers alone. A clock scales none.
-`wafer-triton fit` writes the bands.
+`wafer-triton validate --fit` writes the bands.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The constants of the cost model: few, each with unit, meaning, standard error and source, in its device's spec.
 
-`wafer-triton fit` writes the fitted ones into the spec (`wafer_triton.device.spec`). A constant that a spec lacks
-follows from the device's numbers by one of `RULES`. A device that is `like` another has its constants, scaled by its
-own numbers. A device that is like none has all by the rules.
+`wafer-triton validate --fit` writes the fitted ones into the spec (`wafer_triton.device.spec`). A constant that a spec
+lacks follows from the device's numbers by one of `RULES`. A device that is `like` another has its constants, scaled by
+its own numbers. A device that is like none has all by the rules.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ NAMES = ("wse2", "wse3")
 KINDS = {
     "data sheet": "the maker's documents",
     "published": "a paper, or a third party's measurement of silicon",
-    "fitted": "least squares on the calibration files, `wafer-triton fit`",
+    "fitted": "least squares on the calibration files, `wafer-triton validate --fit`",
     "carried over": "a number of another device, as this one was not measured",
     "assumed": "a choice here, for the reason that is given",
     "derived": "from the device's own numbers, by a rule",

@@ -1,4 +1,4 @@
-"""The paper's tables, cell by cell, beside the model's predictions, as `wafer-triton reproduce` prints them.
+"""The paper's tables, cell by cell, beside the model's predictions, as `wafer-triton validate --table` prints them.
 
 A cell is a number that WaferLLM (He et al., OSDI'25) reports of its own program on a WSE-2, in tables 2 to 6 or in its
 text. The prediction is of that program, "paper-benchmark". Constants are fitted on the calibration files alone, which

@@ -133,12 +133,12 @@ The power of a WSE-2, 15 kW, is itself read from these ratios: each fits 37.5 A1
 seconds times an assumed power, and no measurement confirms them. The requests of table 2 are counted, but not
 independent of tables 3 and 4: they run the same prefill and decode on other meshes, and re-place weights and cache in
 between. Prefill makes the first token and each other token takes a decode step, so two answers to one prompt differ by
-decode alone. `wafer-triton reproduce` lists all derived numbers.
+decode alone. `wafer-triton validate --table all` lists all derived numbers.
 
 ## The fit
 
-`wafer-triton fit` fits the constants and prints every residual. The last column is of fits without a group of rows,
-which then predict that group: without all rows of one mesh, of one tile, and so on.
+`wafer-triton validate --fit` fits the constants and prints every residual. The last column is of fits without a group
+of rows, which then predict that group: without all rows of one mesh, of one tile, and so on.
 
 {fit}
 
@@ -167,7 +167,8 @@ constant with its source.
   {step} to {slow_step}. Predicted tokens per second would stay about the same, and their cycles fall by a quarter.
   A GEMV alone rests on constants of a WSE-3 and would take {later} times as long: the errors of table 6 would be
   {slow_gemv} instead of {gemv}. Cycles of a WSE-3 do not depend on it.
-  `wafer-triton fit --data wafer_triton/cost/calibrate/wse2_llm.csv --device wse2,clock_hz=850000000` prints that fit.
+  That fit is printed by
+  `wafer-triton validate wafer_triton/cost/calibrate/wse2_llm.csv --fit --device wse2,clock_hz=850000000`.
 - **Two published numbers were known when a rule was chosen**: that a WSE-2 takes the routing stage of a WSE-3. They are
   the GEMV of 16,384 x 16,384 (table 6) and the vendor's pipeline (text).
 - **The meshes of table 6 are not stated.** The fastest of 480, 600 and 720 is taken.
@@ -243,7 +244,7 @@ def _printed(name: str) -> str:
     on, _, kind = name.partition(": ")
     if on == "WSE-3":
         return f"validate {IN_REPOSITORY}/wse3_{kind.lower().replace(' ', '_')}.csv"
-    return f"reproduce --table {on.removeprefix('table ')}"
+    return f"validate --table {on.removeprefix('table ')}"
 
 
 SLOW, ROUTES = "wse2,clock_hz=850000000", "wse2,routes=100000"
