@@ -73,11 +73,11 @@ def test_a_trace_is_replayed_at_its_rate_or_another(tmp_path, capsys):
     [
         ([], "give --requests FILE, or lengths by --input and --output"),
         (LENGTHS, "give --rate, at which requests arrive, or --requests FILE"),
-        ([*OPEN, "--requests", "x.csv"], "--requests FILE has lengths and arrivals: leave out --input and --output"),
-        ([*OPEN, "--policy", "wafer"], "argument --policy: invalid choice: 'wafer'"),
+        ([*OPEN, "--requests", "x.csv"], "--input, --output: a trace has lengths and arrivals; leave"),
+        ([*OPEN, "--policy", "wafer"], 'Invalid value "wafer" for --policy'),
         (
             [*OPEN, "--policy", "split", "--turns", "3"],
-            "--quantum and --turns say when a shared mesh changes its phase",
+            "--turns: says when a shared mesh changes its phase",
         ),
         (
             [*OPEN, "--slo", "fast"],
@@ -92,6 +92,9 @@ def test_a_trace_is_replayed_at_its_rate_or_another(tmp_path, capsys):
         (["--input", "3", "--output", "3", "--rate", "1", "--count", "10000000"], "more than the 1,000,000 requests"),
         ([*OPEN, "--at-once", "8"], "--at-once 8: a group has no more sequences than --batch 4"),
         (["--requests", "missing.csv"], "missing.csv"),
+        ([*OPEN, "--chunk", "0"], "chunk = 0 must be a whole number of at least 1"),
+        ([*OPEN, "--out", "config.json"], "--out config.json: does not end in .csv"),
+        ([*OPEN, "--requests", "x.csv", "--out", "x.csv"], "--out x.csv: is read as --requests already"),
     ],
 )
 def test_bad_input_is_one_line(more, said, capsys):

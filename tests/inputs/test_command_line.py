@@ -60,7 +60,6 @@ def wrong(capsys, tmp_path, monkeypatch):
         (f"{SWEEP} k=8 --out q.txt", "--out q.txt: does not end in .csv"),
         (f"{SWEEP} k=8 --out /nowhere/x.csv", "/nowhere/x.csv: No such file or directory"),
         (f"{SWEEP} k=8 --out /dev/full", "/dev/full: No space left on device"),
-        ("serve --out config.json", "argument --out: 'config.json' does not end in .csv"),
         ("generate --routing-out notes.md", "argument --routing-out: 'notes.md' does not end in .json"),
         (f"{SWEEP} k=8 --out /", "--out /: does not end in .csv"),
         ("check --model ''", "model ''"),

@@ -17,19 +17,10 @@ from wafer_triton.cli import (
     app,
     border,
     generate,
-    serve,
 )
 from wafer_triton.cli.options import is_reference, prepare
 
-COMMANDS = tuple(
-    chain.from_iterable(
-        family.COMMANDS
-        for family in (
-            generate,
-            serve,
-        )
-    )
-)
+COMMANDS = tuple(chain.from_iterable(family.COMMANDS for family in (generate,)))
 
 
 class _Parser(argparse.ArgumentParser):

@@ -2,71 +2,123 @@
 
 from __future__ import annotations
 
-import argparse
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wafer_triton.cli.options import DEVICE, SHAPE, WEIGHTS_DTYPE, Command, file_of, option, tell
-from wafer_triton.cli.serving import (
-    PLACED,
-    POLICIES,
-    SERVING,
-    SLO,
-    WORKLOAD,
-    policy_of,
-    slo_of,
-    times_of,
-    workload_of,
-)
-from wafer_triton.errors import ConfigError
+from wafer_triton.cli.app import made, refuse
+from wafer_triton.cli.options import tell
+from wafer_triton.errors import ConfigError, check_counts
 from wafer_triton.text.progress import CHUNK_SECONDS
 from wafer_triton.text.quantity import PREDICTED, Legend, unit
 from wafer_triton.text.table import Table
 
 if TYPE_CHECKING:
+    from wafer_triton.serve.load import Load
     from wafer_triton.serve.policies import Policy
     from wafer_triton.serve.report import Report
     from wafer_triton.serve.times import Priced
     from wafer_triton.serve.workload import Request
 
+DEFAULT_COUNT = 1000  # requests at a rate
 MANY = 10_000  # prompts and chunks of prompts of a simulation that reports its progress
 MOST_CHUNKS = 10**8  # which take some hours
 LONG_PROMPT = 4096  # tokens from which on prices take more than some seconds
 SLACK = 0.1  # share of the arrivals' time by which the last answer may end later, before the rate is doubted
 
 
-def serve(args: argparse.Namespace) -> int:
-    """simulate many requests on one wafer: latencies, throughput, goodput, energy"""
+def _serve(
+    *, model: str, dtype: str | None = None, device: str = "wse2", requests: Path | None = None,
+    rate: float | None = None, input: int | str | None = None, output: int | str | None = None,
+    count: int | None = None, seed: int = 0, policy: str = "shared", chunk: int | None = None,
+    quantum: int | None = None, turns: int | None = None, batch: int = 32, at_once: int = 1,
+    context: int | None = None, caches: int | None = None, prefill_mesh: str | None = None,
+    decode_mesh: str | None = None, columns: int | None = None, experts: str | None = None, slo: str | None = None,
+    overload: bool = False, out: Sequence[Path] = (), json: bool = False,
+) -> int:  # fmt: skip
     from wafer_triton.device import device as find_device
     from wafer_triton.draw.progress import Progress
-    from wafer_triton.serve.report import report, write_csv
+    from wafer_triton.serve.load import Given
+    from wafer_triton.serve.policies import Policy, organisation
+    from wafer_triton.serve.report import Slo, report, write_csv
     from wafer_triton.serve.simulate import simulate
+    from wafer_triton.serve.sizes import priced
+    from wafer_triton.shape.read import shape_of
 
-    slo = slo_of(args)
-    requests = workload_of(args)
-    policy = policy_of(args)
-    device, chunks = find_device(args.device), prompts_and_chunks(requests, policy)
-    with Progress(brief=chunks < MANY and max(one.input for one in requests) < LONG_PROMPT) as progress:
+    counts = {
+        "count": count,
+        "chunk": chunk,
+        "quantum": quantum,
+        "turns": turns,
+        "context": context,
+        "caches": caches,
+        "columns": columns,
+    }
+    check_counts(batch=batch, at_once=at_once, **{name: each for name, each in counts.items() if each is not None})
+    bounds = Slo() if slo is None else Slo.of(slo)
+    asked = _requests(requests, rate, input, output, count, seed)
+    if policy != "shared":
+        refuse("says when a shared mesh changes its phase: give --policy shared", quantum=quantum, turns=turns)
+    visits = {name: each for name, each in {"quantum": quantum, "turns": turns}.items() if each is not None}
+    by = Policy(organisation(policy, **visits), chunk)
+    chip, chunks = find_device(device), prompts_and_chunks(asked, by)
+    with Progress(brief=chunks < MANY and max(one.input for one in asked) < LONG_PROMPT) as progress:
         progress.announce(chunks * CHUNK_SECONDS)
-        times = times_of(args, requests, progress)
-        run = simulate(requests, times, policy, progress=progress)
-        found = report(run, times.pool, device, times.block.dtype, slo)
-        if not args.overload:
-            check_rate(requests, times, policy, found, progress)
-    files, ordered = [], ""
-    if args.out is not None:
-        write_csv(run, args.out)
-        files.append(str(args.out))
-        if args.requests is not None:
-            ordered = f"{args.out} numbers the requests of {args.requests} in the order of arrival, the first at 0 s"
+        given = Given(prefill_mesh, decode_mesh, columns, caches, experts)
+        times = priced(policy, shape_of(model, dtype), chip, _load(asked, context, batch, at_once), given, progress)
+        run = simulate(asked, times, by, progress=progress)
+        found = report(run, times.pool, chip, times.block.dtype, bounds)
+        if not overload:
+            check_rate(asked, times, by, found, progress)
     refused = [one.refused for one in run.served if one.refused]
     notes = [f"refused: {len(refused):,} requests; of the first: {refused[0]}"] if refused else []
-    notes += [ordered] if ordered else []
-    answer = asdict(found) | {"sizes": sizes(times), "policy": named(policy), "files": files, "events": run.events}
-    return tell(
-        args.json, answer, *texts_of(args, times, policy, found), *notes, *(f"written: {name}" for name in files)
-    )
+    for file in out:
+        write_csv(run, file)
+        if requests is not None:
+            notes.append(f"{file} numbers the requests of {requests} in the order of arrival, the first at 0 s")
+    notes += [f"written: {file}" for file in out]
+    files = list(map(str, out))
+    answer = asdict(found) | {"sizes": sizes(times), "policy": named(by), "files": files, "events": run.events}
+    return tell(json, answer, *texts_of(slo, times, by, found), *notes)
+
+
+serve = made(_serve, _serve, written={"out": (".csv",)})
+
+
+def _requests(
+    trace: Path | None, rate: float | None, input: int | str | None, output: int | str | None, count: int | None,
+    seed: int,
+) -> list[Request]:  # fmt: skip
+    """Return the requests of a trace or of a rate; ConfigError for options that do not go together."""
+    from wafer_triton.serve import workload
+    from wafer_triton.serve.traces import read_trace
+
+    if trace is None:
+        if input is None or output is None:
+            raise ConfigError("give --requests FILE, or lengths by --input and --output")
+        if rate is None:
+            raise ConfigError("give --rate, at which requests arrive, or --requests FILE")
+        lengths = workload.both(workload.length_of(str(input)), workload.length_of(str(output)))
+        return workload.poisson(rate, count or DEFAULT_COUNT, lengths, seed)
+    refuse("a trace has lengths and arrivals; leave it out beside --requests", input=input, output=output)
+    requests = read_trace(trace)
+    if count is not None and count > len(requests):
+        raise ConfigError(f"--count {count:,}: the trace has {len(requests):,} requests; give no more")
+    requests = requests[:count]
+    return requests if rate is None else workload.rescaled(requests, rate)
+
+
+def _load(requests: list[Request], context: int | None, batch: int, at_once: int) -> Load:
+    """Return the sizes of requests; of `context` the given one, else that of the longest."""
+    from wafer_triton.serve.load import Load
+
+    if at_once > batch:
+        raise ConfigError(f"--at-once {at_once}: a group has no more sequences than --batch {batch}; give fewer")
+    context = context or max(request.input + request.output for request in requests)
+    mean = [sum(getattr(request, name) for request in requests) / len(requests) for name in ("input", "output")]
+    return Load(batch, context, min(context, math.ceil(mean[0])), math.ceil(mean[1]), at_once)
 
 
 def prompts_and_chunks(requests: list[Request], policy: Policy) -> int:
@@ -120,40 +172,21 @@ def named(policy: Policy) -> dict[str, Any]:
     return {"organisation": policy.organisation.name, "chunk": policy.chunk} | asdict(policy.organisation)
 
 
-def texts_of(args: argparse.Namespace, times: Priced, policy: Policy, found: Report) -> list[str | Table]:
+def texts_of(slo: str | None, times: Priced, policy: Policy, found: Report) -> list[str | Table]:
     """Return the figures for people."""
     size, legend = sizes(times), Legend(type(found))
     head = (
         f"{times.block.shape.name} on {times.device.name}, policy {policy.organisation.name}, {PREDICTED}: prefill on "
         f"{size['prefill_regions']} x {size['prefill_mesh']} cores, decode on {size['decode_regions']} x "
         f"{size['decode_mesh']}, up to {times.batch} sequences, {size['cache_tokens']:,} tokens of cache"
-        + (f", SLO {args.slo}" if args.slo is not None else "")
+        + (f", SLO {slo}" if slo is not None else "")
     )
     latencies = [{"latency": legend.label(name)} | getattr(found, name) for name in LATENCIES]
     seconds = Legend(dict.fromkeys(latencies[0], unit("s")))
-    absent = (*LATENCIES, "course", *(("goodput", "good") if args.slo is None else ()))
+    absent = (*LATENCIES, "course", *(("goodput", "good") if slo is None else ()))
     figures = {name: value for name, value in vars(found).items() if name not in absent}
     tables = Table(latencies, seconds), Table([figures], legend, upright=True), Table.of(found.course)
     return [head, *(text for table in tables for text in ("", table))]
 
 
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
-COMMANDS = (
-    Command(
-        "serve",
-        serve,
-        (
-            SHAPE,
-            WEIGHTS_DTYPE,
-            DEVICE,
-            *WORKLOAD,
-            option("--policy", default="shared", choices=POLICIES,
-                   help="one phase after the other with re-placement, both on one mesh (default), or split columns"),
-            *SERVING,
-            *PLACED,
-            SLO,
-            option("--overload", action="store_true", help="report a rate that is too high all the same"),
-            option("--out", type=file_of(".csv"), metavar="FILE.csv", help="CSV with a row for each request"),
-        ),
-    ),
-)  # fmt: skip
