@@ -19,7 +19,7 @@ from wafer_triton.cost.price import Cost, Prediction
 from wafer_triton.count.account import Account
 from wafer_triton.device import DeviceLike
 from wafer_triton.device import device as find_device
-from wafer_triton.device.dtype import STORED, storage_name, tile_dtype, torch_dtype
+from wafer_triton.device.dtype import STORED, accumulator, storage_name, tile_dtype, torch_dtype
 from wafer_triton.device.layout import MeshTensor, scatter
 from wafer_triton.device.mesh import Mesh, MeshLike, as_mesh
 from wafer_triton.device.modes import WITHOUT_VALUES, check_eager
@@ -30,7 +30,6 @@ from wafer_triton.models.place.storage import converted, magnitude
 from wafer_triton.models.run.ledger import Ledger
 from wafer_triton.ops import check_tensors, executor, run
 from wafer_triton.ops.call import shared_executor
-from wafer_triton.shape.config import short
 from wafer_triton.text.quantity import digits
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -55,8 +54,6 @@ def convert(
     until `weight.add_(0)` under `torch.no_grad()`.
     A weight without values, on the meta device, raises CheckpointError at a run.
     """
-    if not isinstance(model, nn.Module):
-        raise ShapeError(f"convert: {short(model)} of type {type(model).__name__} is no model; give a torch.nn.Module")
     for name, weight in model.named_parameters():
         if is_lazy(weight):
             layer = model.get_submodule(name.rpartition(".")[0])
@@ -66,9 +63,8 @@ def convert(
             )
     grid = as_mesh(mesh, device)
     executor(backend, exchange, emulate_on)  # raises for a kind that it lacks
-    if accumulate not in ("fp32", "fp16"):
-        raise DtypeError(f"convert: accumulate = {accumulate!r}: partial sums are kept in 'fp32' or 'fp16'")
-    how = {"accumulate": accumulate, "exchange": exchange, "backend": backend, "emulate_on": emulate_on}
+    sums = accumulator("fp16", accumulate)
+    how = {"accumulate": sums, "exchange": exchange, "backend": backend, "emulate_on": emulate_on}
     # a layer that stands in several places is converted once, and then stands in all of them
     read = {child for parent in model.modules() if type(parent).forward in _READERS for child in parent.children()}
     called = [child for child in model.modules() if child is not model and child not in read]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from os import PathLike
 from pathlib import Path
 from threading import RLock
 from typing import Any, overload
@@ -16,7 +17,7 @@ from typing import Any, overload
 import torch
 from typing_extensions import Unpack
 
-from wafer_triton.device.dtype import BYTES, STORED, storage_name, tile_dtype, torch_dtype
+from wafer_triton.device.dtype import BYTES, STORED, DtypeLike, storage_name, tile_dtype, torch_dtype
 from wafer_triton.models.checkpoint.checkpoint import Checkpoint
 from wafer_triton.models.checkpoint.weights import complete
 from wafer_triton.models.config import DecoderConfig
@@ -86,7 +87,7 @@ class WaferForCausalLM(Session):
 
     @classmethod
     def from_pretrained(
-        cls, checkpoint: str | Path | Checkpoint, *, dtype: str = "fp32", **options: Any
+        cls, checkpoint: str | PathLike[str] | Checkpoint, *, dtype: DtypeLike = "fp32", **options: Any
     ) -> WaferForCausalLM:
         """Make a model from an open checkpoint, a folder in Hugging Face layout, or a name (see `resolve`).
 
@@ -100,7 +101,7 @@ class WaferForCausalLM(Session):
 
     @classmethod
     def from_config(
-        cls, config: Any, *, dtype: str = "fp32", random_weights: bool = True, seed: int = 0, **options: Any
+        cls, config: Any, *, dtype: DtypeLike = "fp32", random_weights: bool = True, seed: int = 0, **options: Any
     ) -> WaferForCausalLM:
         """Make a model of a shape alone, by name, folder, table of a config.json or DecoderConfig; zeros unless random.
 

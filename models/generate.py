@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
 import torch
 from typing_extensions import Unpack
 
-from wafer_triton.errors import ArgumentError, CacheError, DtypeError, ShapeError, shown
+from wafer_triton.errors import ArgumentError, CacheError, DtypeError, ShapeError, plain, shown
 from wafer_triton.text.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -251,7 +251,8 @@ def stream(
     **options: Unpack[SamplingOptions],
 ) -> TokenStream[Any]:  # fmt: skip
     """Return a checked `TokenStream`; ShapeError for an empty prompt, none, or more than the model is placed for."""
-    if not isinstance(max_new_tokens, Integral) or isinstance(max_new_tokens, bool) or max_new_tokens < 0:
+    max_new_tokens = plain(max_new_tokens)
+    if type(max_new_tokens) is not int or max_new_tokens < 0:
         raise ShapeError(f"max_new_tokens = {shown(max_new_tokens)} must be a whole number, 0 or more")
     if unknown := sorted(options.keys() - SamplingOptions.__annotations__):
         raise ArgumentError(f"generate: no option {unknown[0]!r}; it has {', '.join(SamplingOptions.__annotations__)}")
@@ -272,6 +273,7 @@ def stream(
             raise ShapeError("the prompt is empty; give at least one token" + ("" if single else f" (prompt {number})"))
         model.room(len(prompt) + max(0, max_new_tokens - 1), len(prompt))
     stop = token_ids(options.pop("stop", ()), "stop")
+    sampling = Sampling(**options)  # type: ignore[misc] # `stop` is taken out
     if beyond := [token for token in stop if not 0 <= token < model.config.vocab_size]:
         raise ShapeError(f"stop: token {beyond[0]} is none of the {model.config.vocab_size:,} of the vocabulary")
-    return TokenStream(model, batch, max_new_tokens, Sampling(**options), stop, progress, single)
+    return TokenStream(model, batch, max_new_tokens, sampling, stop, progress, single)

@@ -82,8 +82,6 @@ class PlacedModule(nn.Module, ABC):
         Unless `strict`, parameters that are not given stay, and others' names are returned as unexpected. `assign` has
         no effect, since weights are copied into tiles.
         """
-        if not isinstance(state_dict, Mapping):
-            raise CheckpointError(f"state_dict is of type {type(state_dict).__name__}; give names with tensors")
         shapes, state_dict = self.weights.shapes, by_expert(state_dict, self.config)
         given = set(state_dict) - ({"lm_head.weight"} if self.config.tie_word_embeddings else set())
         missing, unexpected = sorted(set(shapes) - given), sorted(given - set(shapes))
@@ -92,8 +90,6 @@ class PlacedModule(nn.Module, ABC):
         if missing:
             state_dict = {**state_dict, **{name: self.weights[name] for name in missing}}
         for name, shape in shapes.items():
-            if not isinstance(state_dict[name], Tensor):
-                raise CheckpointError(f"state_dict: {name} is of type {type(state_dict[name]).__name__}, not a tensor")
             if tuple(state_dict[name].shape) != shape:
                 raise CheckpointError(f"state_dict: {name} has shape {tuple(state_dict[name].shape)}, not {shape}")
             if not is_finite(state_dict[name]):

@@ -8,7 +8,7 @@ from typing import Any
 
 from wafer_triton.cost.placement import Placement as Experts
 from wafer_triton.emulate.executor import Executor
-from wafer_triton.errors import ArgumentError, BackendError, ShapeError, shown
+from wafer_triton.errors import ArgumentError, BackendError, shown
 from wafer_triton.ops import described
 from wafer_triton.ops import executor as executor_of
 from wafer_triton.place.regions import Placement
@@ -60,8 +60,7 @@ class RunOptions:
     `executor` in its place chooses backend and exchange, too, see `ops.executor`. `progress` reports
     the meshes of a search, and compiled kernels. `placed` is called with the placement, before weights are read.
 
-    Raises BackendError for an `executor` of another type, or beside `emulate_on`. Raises ShapeError for a `progress` or
-    `placed` that is not callable.
+    Raises BackendError for an `executor` of another type, or beside `emulate_on`.
     """
 
     emulate_on: str = "auto"
@@ -79,9 +78,6 @@ class RunOptions:
             raise BackendError(
                 f"emulate_on {self.emulate_on!r} beside an executor {described(executor)}: give one of the two"
             )
-        for name, given in (("progress", self.progress), ("placed", self.placed or silent)):
-            if not callable(given):
-                raise ShapeError(f"{name} = {shown(given)} must be callable; give a function, or leave it out")
 
     def chosen(self) -> Executor:
         """Return the executor that runs the model; BackendError for a missing torch device."""

@@ -11,18 +11,18 @@ import torch
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.place.need import param_shapes
 from wafer_triton.shape.published import MODELS
-from wafer_triton.shape.read import located
+from wafer_triton.shape.read import located, settings_of, table_of
 
 
 def config_of(given: Any) -> DecoderConfig:
-    """Return a configuration from itself, a table of a config.json, its path or folder, or a name in `MODELS`.
+    """Return a configuration from itself, one of transformers, a config.json, its table or folder, a name in `MODELS`.
 
     Raises ConfigError otherwise.
     """
     if isinstance(given, DecoderConfig):
         return given
-    if isinstance(given, Mapping):
-        return DecoderConfig.from_dict(given)
+    if (table := table_of(given)) is not None:
+        return DecoderConfig.from_dict(table, name=settings_of(table)[0])
     path = located(given)
     return (
         DecoderConfig.from_dict(MODELS[str(given)], name=str(given)) if path is None else DecoderConfig.from_file(path)

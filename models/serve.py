@@ -44,7 +44,7 @@ def serve(
         held=model.batch * model.max_length,
     )  # fmt: skip
     if pool is not None:
-        if not isinstance(pool, int) or not 0 < pool <= times.pool:
+        if not 0 < pool <= times.pool:
             raise ShapeError(f"pool = {pool} entries a row: the caches of the model hold {times.pool}; give 1 to them")
         times.pool = pool
     run = simulate(requests, times, policy, record=True)

@@ -67,11 +67,6 @@ def test_a_region_must_lie_on_its_device(rows, cols, origin):
         Mesh(rows, cols, origin=origin)
 
 
-def test_the_device_of_a_mesh_is_no_name():
-    with pytest.raises(MeshError, match="mesh 4 x 4: device 'wse2' is of type str; give a Device, or a name"):
-        Mesh(4, 4, "wse2")
-
-
 @pytest.mark.parametrize("fold", [(0, 1), (1.5, 2)])
 def test_a_fold_is_of_whole_cores(fold):
     with pytest.raises(MeshError, match="mesh 2 x 3: fold .* must be whole numbers of at least 1"):

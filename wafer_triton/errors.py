@@ -10,7 +10,7 @@ import numbers
 import re
 from collections import abc
 from operator import index
-from typing import cast
+from typing import Any, cast
 
 _WORDS = 80  # characters of a value in a message
 _LONGEST = 400  # characters of a word, as a path may have
@@ -107,28 +107,23 @@ def nearest(word: object, known: abc.Iterable[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def check_type(what: str, value: object, kind: type, error: type[WaferError] = ScheduleError) -> None:
-    """Raise an error unless a value is of a kind."""
-    if not isinstance(value, kind):
-        raise error(f"{what} is of type {type(value).__name__}; give {article(kind.__name__)}")
-
-
-def check_function(what: str, value: object, error: type[WaferError] = ScheduleError) -> None:
-    """Raise an error unless a value can be called."""
-    if not callable(value):
-        raise error(f"{what} is of type {type(value).__name__}; give a function")
+def plain(value: Any) -> Any:
+    """Return a whole number of numpy or torch as an int, and any other value as it is."""
+    if type(value) is int or isinstance(value, bool) or not hasattr(value, "__index__"):
+        return value
+    try:
+        return index(value)
+    except (TypeError, RuntimeError, ValueError):  # of an array or a tensor of several numbers
+        return value
 
 
 def check_counts(**counts: object) -> tuple[int, ...]:
     """Return whole numbers from 1 to `MOST`, numpy's among them, as ints; ShapeError, by its name, for another."""
-    return tuple(_count(name, value) for name, value in counts.items())
+    return tuple(_count(name, plain(value)) for name, value in counts.items())
 
 
-def _count(name: str, value: object) -> int:
-    try:
-        number = 0 if isinstance(value, bool) else index(value)  # type: ignore[arg-type]
-    except (TypeError, RuntimeError, ValueError):  # of numpy and torch, for more numbers than one
-        number = 0
+def _count(name: str, value: Any) -> int:
+    number = value if type(value) is int else 0
     if number < 1:
         raise ShapeError(f"{name} = {shown(value)} must be a whole number of at least 1")
     if number > MOST:

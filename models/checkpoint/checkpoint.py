@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property, lru_cache
-from pathlib import Path
+from os import PathLike
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from wafer_triton.models.config import DecoderConfig
 class Checkpoint:
     """The checkpoint in a folder in Hugging Face layout, or one known by name; raises the errors of `resolve`."""
 
-    def __init__(self, name_or_path: str | Path) -> None:
+    def __init__(self, name_or_path: str | PathLike[str]) -> None:
         self.folder = resolve(name_or_path)
         self._weights = lru_cache(maxsize=1)(self._opened)
 

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
+from os import PathLike
 from pathlib import Path
 
 import torch
@@ -35,12 +36,12 @@ _SPACE = 10**9  # bytes, of package and weights together
 _FILES = ("config.json", "model.safetensors", "tokenizer.json")
 
 
-def resolve(name_or_path: str | Path) -> Path:
+def resolve(name_or_path: str | PathLike[str]) -> Path:
     """Return the folder of a checkpoint: the given path, or one that is known by name and fetched if needed.
 
     Raises CheckpointError for anything else.
     """
-    if not isinstance(name_or_path, str | Path) or not str(name_or_path):
+    if not isinstance(name_or_path, str | PathLike) or not str(name_or_path):
         raise CheckpointError(f"checkpoint {shown(name_or_path)}: give a folder in Hugging Face layout, or {_KNOWN}")
     name = str(name_or_path)
     if name in CHECKPOINTS:
@@ -49,6 +50,8 @@ def resolve(name_or_path: str | Path) -> Path:
     check_path(path, CheckpointError)
     if path.is_dir():
         return path
+    if path.name == "config.json" and path.exists():
+        return path.parent
     if path.exists():
         raise CheckpointError(f"{path} is a file; give the folder that holds config.json and model.safetensors")
     if is_path(name):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from wafer_triton.algorithms.trees import checked_groups
+from wafer_triton.algorithms.trees import as_groups
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.inference import first
 from wafer_triton.cost.layers import head_group_choices, prefill_head_group_choices, prefill_price, with_head_groups
@@ -37,10 +37,9 @@ def place(config: DecoderConfig, o: PlaceOptions, progress: Progress = silent) -
     """
     length, most, batch = check_counts(max_length=o.max_length, max_prompt=o.max_prompt, batch=o.batch)
     o = replace(o, max_length=length, max_prompt=most, batch=batch)
-    accumulator(o.dtype, o.accumulate)
+    o = replace(o, accumulate=accumulator(o.dtype, o.accumulate))
+    o = replace(o, groups=as_groups(o.groups), prefill_groups=as_groups(o.prefill_groups))
     check_experts(o.experts, config)
-    checked_groups(o.groups)
-    checked_groups(o.prefill_groups)
     prompt = min(o.max_prompt, o.max_length)
 
     def corner_of(mesh: Any) -> Mesh:

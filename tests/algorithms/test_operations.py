@@ -199,7 +199,6 @@ def test_an_operation_defined_again_is_priced_anew(monkeypatch):
     [
         ((writes_all, {}), r"@local_op: `tiles` and `work` missing; write @local_op\(tiles=..., work=...\)"),
         ((None, {}), "@local_op: `tiles` and `work` missing"),
-        ((None, {"tiles": 1, "work": 2}), "local_op: tiles is of type int; give a function"),
         ((None, FINE | {"reads": {"out": len}}), "`reads` has 'out'; give a dict by the names a$"),
         ((None, FINE | {"reads": [1]}), "`reads` has a list; give a dict by the names a$"),
         ((None, FINE | {"dtypes": {"z": ("fp16",)}}), "`dtypes` has 'z'; give a dict by the names out, a$"),
@@ -209,7 +208,7 @@ def test_an_operation_defined_again_is_priced_anew(monkeypatch):
             "outs = 3 must be the number of operands that it writes, of out",
         ),
     ],
-    ids=["bare", "empty", "number", "read", "list", "operand", "dtype", "outs"],
+    ids=["bare", "empty", "read", "list", "operand", "dtype", "outs"],
 )
 def test_a_registration_that_lacks_a_part_is_refused(given, message):
     run, named = given

@@ -1,7 +1,5 @@
 """K-trees in closed form, their rivals, and the values of reductions."""
 
-import re
-
 import numpy as np
 import pytest
 import torch
@@ -12,7 +10,7 @@ from pairs import pairs
 from wafer_triton import ops
 from wafer_triton.algorithms.collectives import transpose
 from wafer_triton.algorithms.reduce import all_reduce, broadcast, reduce
-from wafer_triton.algorithms.trees import default_groups, ktree, tree
+from wafer_triton.algorithms.trees import default_groups, ktree
 from wafer_triton.count.account import account
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.torch import TorchExecutor
@@ -303,10 +301,3 @@ def test_wrong_operands_of_a_reduction_or_transpose_are_refused(add, message):
     b.buffer("turned", (2,), "fp32", "output")
     with pytest.raises(MeshError, match=message):
         add(b)
-
-
-@pytest.mark.parametrize("groups", [4, [4], (2.0,), "4"])
-def test_groups_other_than_a_tuple_of_whole_numbers_are_refused(groups):
-    message = f"groups = {groups!r}: give the number of groups of each level but the last, such as (5,)"
-    with pytest.raises(MeshError, match=f"^{re.escape(message)}$"):
-        tree(8, "ktree", groups, None)

@@ -14,7 +14,6 @@ from tiny import checkpoint
 from wafer_triton import (
     Builder,
     Cores,
-    Device,
     Intent,
     Mesh,
     MeshTensor,
@@ -43,7 +42,7 @@ from wafer_triton.algorithms.collectives import broadcast
 from wafer_triton.algorithms.kv_cache import KvCache
 from wafer_triton.algorithms.product import recipe
 from wafer_triton.compare.algorithms import compare_gemm
-from wafer_triton.compare.sweep import own, sweep
+from wafer_triton.compare.sweep import sweep
 from wafer_triton.cost.search import plan
 from wafer_triton.device import PRESETS, sources
 from wafer_triton.errors import (
@@ -183,15 +182,8 @@ CALLS = [
         "pattern '(y m) (x n)': m = 2, but 3 of [6, 6] lie on a core",
     ),
     (lambda: scatter(A.to_sparse(), as_mesh(2), "(y m) (x n)"), ShapeError, "scatter: the tensor is sparse or nested"),
-    (
-        lambda: MeshTensor(as_mesh(2), "t", "(y m) (x n)", (6, 6), {}).gather(),
-        ShapeError,
-        "a mesh tensor: tiles is of type str",
-    ),
     (lambda: Builder(as_mesh(2), "t", family="x"), ScheduleError, "Builder 't': family 'x'"),
     (lambda: distributed.executor(shards="x"), MeshError, "shards 'x': mesh 'x'"),
-    (lambda: WaferForCausalLM.from_config("smollm2-135m", mesh=64, placed=5), ShapeError, "placed = 5"),
-    (lambda: WaferForCausalLM.from_config("smollm2-135m", mesh=64, progress=5), ShapeError, "progress = 5"),
     (lambda: token_rows(torch.zeros(1, 3)), ShapeError, "input_ids of torch.float32"),
     (lambda: rms_norm(A, A[0], mesh=2, eps=-5), ShapeError, "rms_norm: eps = -5.0"),
     (lambda: rms_norm(A, A[0], mesh=2, eps=float("nan")), ShapeError, "rms_norm: eps = nan"),
@@ -202,7 +194,6 @@ CALLS = [
     (lambda: mesh_gemm(A, A, mesh=2, backend=5), BackendError, "gemm: backend = 5"),
     (lambda: mesh_gemm(A, A, mesh=2, executor=5), BackendError, "gemm: executor = 5 is none"),
     (lambda: as_mesh(4, []), DeviceError, "unknown device []"),
-    (lambda: Builder("4", "t"), ScheduleError, "Builder 't': mesh is of type str"),
     (lambda: built(send=[[0], [0, 1]]), ScheduleError, "t: send = [[0], [0, 1]]"),
     (lambda: built(send=np.zeros((1, 1, 2), int)), ScheduleError, "t: send = array([[[0, 0]]])"),
     (lambda: built(where=Cores("q", np.array([0]))), ScheduleError, "Cores: axis 'q'"),
@@ -251,7 +242,6 @@ CALLS = [
     (lambda: Slot("x", [True, False]), ScheduleError, "slot of 'x': index [True, False]"),
     (lambda: Slot("x", [[0], [0, 1]]), ScheduleError, "slot of 'x': index [[0], [0, 1]]"),
     (lambda: Builder(as_mesh(2), "t").buffer("", (1,), "fp32"), ScheduleError, "t: buffer '' has no name"),
-    (lambda: Builder(as_mesh(2), "t").buffer(3, (1,), "fp32"), ScheduleError, "t: buffer 3 has no name"),
     (lambda: replace(PRESETS["wse2"], name=""), DeviceError, "device '' has no name"),
     (lambda: replace(PRESETS["wse2"], name=None), DeviceError, "device None has no name"),
     (lambda: recipe("conv", as_mesh(4), "fp32", ((4, 4), (4, 4)), ()), ShapeError, "recipe 'conv'"),
@@ -319,7 +309,6 @@ CALLS = [
         ConfigError,
         "decoder: without rotary embedding no bias, head norm or grouped",
     ),
-    (lambda: estimate.energy(seconds="1", against_seconds=1), ShapeError, "seconds = '1'"),
     (lambda: plan(model="smollm2-135m", input=1, output=1, sides=[]), ShapeError, "sides is empty"),
     (
         lambda: plan(model="smollm2-135m", input=1, output=1, step=900),
@@ -336,7 +325,6 @@ CALLS = [
     (lambda: scatter(A, as_mesh(2), "(y m) (h x n)", h=0), ShapeError, "scatter: h = 0"),
     (lambda: scatter(A, as_mesh(2), "(y m) (x n)", q=3), ShapeError, "scatter: q = 3"),
     (lambda: Mesh(2, 2, origin=(1,)), MeshError, "mesh 2 x 2: origin (1,)"),
-    (lambda: Mesh(2, 2, origin=None), MeshError, "mesh 2 x 2: origin None"),
     (lambda: Mesh(2, 2, fold=(1,)), MeshError, "mesh 2 x 2: fold (1,)"),
     (lambda: as_mesh("1_0"), MeshError, "mesh '1_0'"),
     (
@@ -345,7 +333,6 @@ CALLS = [
         "emulate_on 'nope': torch has no such device here; use 'auto' or",
     ),
     (lambda: run(None, (A,), executor()), ScheduleError, "run: None of type NoneType is no recipe;"),
-    (lambda: convert("x", mesh=4), ShapeError, "convert: 'x' of type str is no model"),
     (
         lambda: convert(nn.Linear(2, 2), mesh=4),
         ShapeError,
@@ -366,7 +353,7 @@ CALLS = [
     (
         lambda: convert(LINEAR, mesh=2, accumulate="x"),
         DtypeError,
-        "convert: accumulate = 'x': partial sums are kept in 'fp32' or",
+        "dtype x is not supported; use one of fp32, fp16",
     ),
     (lambda: WaferForCausalLM.from_pretrained(None), CheckpointError, "checkpoint None"),
     (lambda: WaferForCausalLM.from_config(None), ConfigError, "model None"),
@@ -375,9 +362,6 @@ CALLS = [
         SramError,
         "llama3-8b, prefill of 64 tokens, attention on mesh 16x16: every",
     ),
-    (lambda: Device.from_file(5), DeviceError, "a device's file is given as int"),
-    (lambda: Mesh(3, 3, device=None), MeshError, "mesh 3 x 3: device None is of type NoneType"),
-    (lambda: own("f.py:f"), ShapeError, "own: the function of a schedule is of type str"),
     (lambda: drawn(shape_of("olmoe-1b-7b"), -5), ShapeError, "tokens = -5"),
     (lambda: drawn(shape_of("olmoe-1b-7b"), 5, seed=-1), ShapeError, "seed -1: give a whole number of at least 0"),
     (
@@ -392,11 +376,10 @@ CALLS = [
     (lambda: distributed.executor(shard="2x2"), BackendError, "distributed.executor: no option 'shard'"),
     (lambda: executor("torch", exchang="elided"), BackendError, "executor: backend 'torch' has no option 'exchang'"),
     (lambda: sources("wse9"), DeviceError, "unknown device 'wse9'"),
-    (lambda: estimate.energy(seconds=True, against_seconds=1), ShapeError, "seconds = True"),
     (lambda: as_mesh(2).length("z"), MeshError, "mesh 2x2: axis 'z'"),
     (lambda: sweep("gemm", {"mesh": "24"}, m=8, k=8, n=8), DeviceError, "sweep over mesh: values are of type str"),
     (lambda: bound().run(until=1.5), ScheduleError, "until = 1.5"),
-    (lambda: routes(copied(), relayed="no"), ScheduleError, "routes: relayed is of type str"),
+    (lambda: routes(copied(), relayed="no"), ScheduleError, "routes: relayed = 'no'"),
 ]
 
 
@@ -482,8 +465,6 @@ def test_the_tokens_of_a_stream_have_the_shape_of_its_prompts(model):
 
 
 def test_a_model_refuses_wrong_inputs(model):
-    with pytest.raises(WaferError, match="state_dict is of type NoneType; give names with tensors"):
-        model.load_state_dict(None)
     with pytest.raises(WaferError, match="no tokens to look up"):
         model.embed([])
     poisoned = dict(model.state_dict())

@@ -8,7 +8,7 @@ from wafer_triton.device import device
 from wafer_triton.errors import WaferError
 from wafer_triton.serve.load import Given, Load
 from wafer_triton.serve.policies import Policy, Shared, organisation
-from wafer_triton.serve.report import Slo, report, write_csv
+from wafer_triton.serve.report import report, write_csv
 from wafer_triton.serve.simulate import simulate
 from wafer_triton.serve.sizes import priced
 from wafer_triton.serve.traces import read_trace
@@ -17,7 +17,6 @@ from wafer_triton.serve.workload import (
     both,
     fixed,
     length_of,
-    poisson,
     rate_of,
     rescaled,
 )
@@ -32,27 +31,18 @@ def run():
 
 
 CALLS = {
-    "no times": (lambda: simulate(ONE, None, Policy()), "simulate: times of type NoneType; `sizes.priced` makes some"),
     "times of another policy": (
         lambda: simulate(ONE, priced("shared", "smollm2-135m", "wse2", LOAD, Given("125", "125")), Policy()),
         "times are priced for policy 'shared', not for 'replace'; give priced('replace', ...)",
     ),
     "columns as a text": (lambda: Given(columns="a"), "columns = 'a' must be a whole number"),
-    "an SLO of true": (lambda: Slo(ttft=True), "SLO: ttft = True must be a positive number of seconds"),
     "pairs": (lambda: simulate([(6, 4)], Times(), Policy()), "list is no list of Request; read_trace and poisson make"),
-    "a progress": (lambda: simulate(ONE, Times(), Policy(), progress=5), "progress is of type int; give a function"),
     "an organisation by name": (lambda: Policy("shared"), "organisation 'shared': give Split(), Replacing(), Shared()"),
     "an option of another": (lambda: organisation("split", turns=3), "policy 'split' has no option 'turns'; leave it"),
     "an unknown option": (lambda: organisation("shared", turn=3), "has no option 'turn'; it has quantum, turns"),
-    "lengths as a pair": (lambda: poisson(5, 2, (6, 4)), "lengths is of type tuple; give a function"),
-    "lengths as numbers": (lambda: both(6, 4), "lengths: input is of type int; give a function"),
-    "a seed": (lambda: poisson(5, 2, LENGTHS, seed="a"), "seed = 'a' must be a whole number"),
-    "a rate": (lambda: poisson("5", 2, LENGTHS), "rate = '5' must be a number from 1e-06 to 1e+09"),
     "a length from 0": (lambda: length_of("0:64"), "length '0:64': least = 0 must be a whole number of at least 1"),
     "the rate of a text": (lambda: rate_of("trace.csv"), "rate_of: str is no list of Request"),
     "rescaled numbers": (lambda: rescaled([1, 2], 3.0), "rate_of: list is no list of Request"),
-    "an arrival": (lambda: Request(0, "soon", 1, 1), "request 0: arrival = 'soon' must be 0 to 10,000,000,000 seconds"),
-    "a trace of none": (lambda: read_trace(None), "trace: NoneType is no path; give the name of a file, or a Path"),
     "a report's pool": (lambda: report(run(), 0, device("wse2")), "pool = 0 must be a whole number of at least 1"),
     "a model": (lambda: priced("shared", "gpt9", "wse2", LOAD), "gpt9"),
     "a batch beyond sense": (lambda: Load(10**9, 128, 64, 16), "batch = 1,000,000,000 is more than the 65,536 s"),

@@ -284,8 +284,6 @@ def test_unmatched_brackets_of_a_partition_spec_are_named(cut):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"draw": 5}, "Intent: draw = 5 must be callable; give a function, or None"),
-        ({"pieces": 5}, "Intent: pieces = 5 must be callable; give a function, or None"),
         ({"runs": "many"}, "Intent: runs = 'many' must be a whole number of at least 1"),
         ({"draw": lambda tiles, run: 1 / 0}, "a sum: the draw raises ZeroDivisionError: division by zero .*mend it"),
         ({"draw": lambda tiles, run: [1]}, "a sum: the draw must give tensors by the names of buffers"),

@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from wafer_triton.algorithms.ring import ring_position, ring_step
-from wafer_triton.errors import MeshError, ScheduleError, shown
+from wafer_triton.errors import MeshError, ScheduleError, plain, shown
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Buffer, Cores, Exchange, Index, Moves, Round, Slot, as_slot
 
@@ -46,7 +46,7 @@ def segments(b: Builder, axis: str, segment: int | None) -> tuple[int, int]:
     length = b.mesh.length(axis)
     if segment is None:
         return length, 1
-    if not isinstance(segment, int | np.integer) or not 1 <= segment <= length:
+    if not 1 <= segment <= length:
         raise MeshError(f"{b.name}: a segment of {shown(segment)} cores on a line of {length}; give from 1 to {length}")
     return segment, length // segment
 
@@ -56,7 +56,8 @@ def broadcast(
     segment: int | None = None,
 ) -> None:  # fmt: skip
     """Send the tile of position `root` to all of its mesh row or column; `segment` and buffers are as in `reduce`."""
-    if not isinstance(root, int | np.integer) or not 0 <= root < b.mesh.length(axis):
+    root = plain(root)
+    if type(root) is not int or not 0 <= root < b.mesh.length(axis):
         most = b.mesh.length(axis) - 1
         raise ScheduleError(f"{b.name}: root = {shown(root)} of a broadcast must be a whole number from 0 to {most}")
     slots = map(as_slot, name if isinstance(name, list | tuple) else [name])

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wafer_triton.errors import MOST, CacheError, check_counts, shown
+from wafer_triton.errors import MOST, CacheError, check_counts, plain, shown
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Cores, Index, Round, Slot
 
@@ -111,4 +111,4 @@ class KvCache:
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and 0 <= int(value) <= MOST
+    return type(plain(value)) is int and 0 <= plain(value) <= MOST

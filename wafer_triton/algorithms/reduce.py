@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from wafer_triton.algorithms.collectives import broadcast, reduce_scatter, ring_all_gather, segments
-from wafer_triton.algorithms.trees import chains, trees_on
+from wafer_triton.algorithms.trees import as_groups, chains, trees_on
 from wafer_triton.errors import MeshError
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Buffer, Cores, Index, Slot, as_slot
@@ -64,7 +64,7 @@ def reduce(
         stages = chains(axis, b.mesh.length(axis), place.tobytes())
     else:
         own = None if root is None else int(np.asarray(root))
-        stages, place = trees_on(axis, *segments(b, axis, segment), algorithm, groups, own)
+        stages, place = trees_on(axis, *segments(b, axis, segment), algorithm, as_groups(groups), own)
     slots = [as_slot(acc)] if isinstance(acc, str | Slot) else list(map(as_slot, acc))
     parts = []
     for slot in slots:

@@ -12,11 +12,12 @@ from __future__ import annotations
 from functools import lru_cache
 from itertools import zip_longest
 from math import isqrt
+from typing import Any
 
 import numpy as np
 
 from wafer_triton.algorithms.collectives import repeated
-from wafer_triton.errors import MeshError, shown
+from wafer_triton.errors import MeshError, plain, shown
 from wafer_triton.schedule.rounds import Index, Moves
 from wafer_triton.schedule.steps import Stages
 
@@ -89,10 +90,15 @@ def two_level(size: int) -> tuple[Index, Index, Index]:
     return count, depth + top, depth + across + np.maximum(middle, size - 1 - middle)
 
 
-def checked_groups(groups: object) -> None:
-    """MeshError unless `groups` is None or a tuple of whole numbers."""
-    if groups is not None and not (isinstance(groups, tuple) and all(isinstance(count, int) for count in groups)):
+def as_groups(groups: Any) -> tuple[int, ...] | None:
+    """Return numbers of groups, or a single one, as a tuple of ints; None as it is; MeshError for anything else."""
+    if groups is None:
+        return None
+    one = plain(groups)
+    counts = (one,) if type(one) is int else tuple(map(plain, groups))
+    if not all(type(count) is int for count in counts):
         raise MeshError(f"groups = {shown(groups)}: give the number of groups of each level but the last, such as (5,)")
+    return counts
 
 
 def tree(size: int, algorithm: str, groups: tuple[int, ...] | None, root: int | None) -> tuple[tuple[Stage, ...], int]:
@@ -106,7 +112,6 @@ def tree(size: int, algorithm: str, groups: tuple[int, ...] | None, root: int | 
 
 def _group_counts(size: int, algorithm: str, groups: tuple[int, ...] | None) -> tuple[int, ...]:
     """Return the number of groups of each level but the last."""
-    checked_groups(groups)
     if algorithm == "ktree":
         return default_groups(size) if groups is None else groups
     own = {"pipeline": (), "two-phase": (-(-size // max(1, isqrt(size))),)}

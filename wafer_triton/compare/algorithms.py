@@ -17,6 +17,7 @@ from wafer_triton.cost.price import Cost, price
 from wafer_triton.count.account import Account, account
 from wafer_triton.count.verdict import latency, verdict
 from wafer_triton.device import DeviceLike
+from wafer_triton.device.dtype import DtypeLike, storage_name
 from wafer_triton.device.mesh import as_mesh
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text.progress import COUNT_SECONDS, Announce, Progress, emulation_seconds, silent, unannounced
@@ -41,7 +42,7 @@ class AlgorithmRow:
 
 
 def compare_gemm(
-    mesh: Any, m: int, k: int, n: int, *, device: DeviceLike = "wse2", dtype: str = "fp16",
+    mesh: Any, m: int, k: int, n: int, *, device: DeviceLike = "wse2", dtype: DtypeLike = "fp16",
     values: bool | None = None, progress: Progress = silent, announce: Announce = unannounced,
 ) -> list[AlgorithmRow]:  # fmt: skip
     """Return rows for [m, k] x [k, n] by MeshGEMM, Cannon, SUMMA and all-gather.
@@ -50,15 +51,19 @@ def compare_gemm(
     `Product.values`. Raises a WaferError for a wrong mesh, size or dtype, and for values that do not fit this machine;
     SRAM is no limit here. Reports "algorithms" and "values" to `progress`.
     """
-    return _beside(Compared("gemm", as_mesh(mesh, device), dtype, ((m, k), (k, n))), {}, values, progress, announce)
+    return _beside(
+        Compared("gemm", as_mesh(mesh, device), storage_name(dtype), ((m, k), (k, n))), {}, values, progress, announce
+    )
 
 
 def compare_gemv(
-    mesh: Any, k: int, n: int, *, device: DeviceLike = "wse2", dtype: str = "fp16", values: bool | None = None,
+    mesh: Any, k: int, n: int, *, device: DeviceLike = "wse2", dtype: DtypeLike = "fp16", values: bool | None = None,
     progress: Progress = silent, announce: Announce = unannounced,
 ) -> list[AlgorithmRow]:  # fmt: skip
     """Return rows for [k] x [k, n] by MeshGEMV's K-tree and other all-reduces; keywords as in `compare_gemm`."""
-    return _beside(Compared("gemv", as_mesh(mesh, device), dtype, ((1, k), (k, n))), {}, values, progress, announce)
+    return _beside(
+        Compared("gemv", as_mesh(mesh, device), storage_name(dtype), ((1, k), (k, n))), {}, values, progress, announce
+    )
 
 
 def _beside(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from wafer_triton.algorithms.product import Recipe, recipe
 from wafer_triton.compare.product import Compared
 from wafer_triton.device import DeviceLike
-from wafer_triton.device.dtype import dtype_name, torch_dtype
+from wafer_triton.device.dtype import DtypeLike, dtype_name, torch_dtype
 from wafer_triton.device.mesh import as_mesh
 from wafer_triton.errors import MeshError, ShapeError
 from wafer_triton.text.progress import Progress, silent
@@ -71,7 +71,7 @@ def _rows(name: str, mesh: Any, shapes: Shapes, options: dict[str, Any]) -> list
 
 
 def _measured(
-    name: str, mesh: Any, shapes: Shapes, /, *, algorithm: str, dtype: str = "fp32",
+    name: str, mesh: Any, shapes: Shapes, /, *, algorithm: str, dtype: DtypeLike = "fp32",
     device: DeviceLike = "wse2", emulate_on: str = "auto", backend: str | None = None, seconds: float = 1.0,
     progress: Progress = silent,
 ) -> list[TimedRow]:  # fmt: skip
@@ -84,7 +84,7 @@ def _measured(
     wanted.values(True)  # raises for more numbers than are computed here
     if algorithm not in wanted.algorithms:
         raise MeshError(f"{name} algorithm {algorithm!r}: choose one of {', '.join(wanted.algorithms)}")
-    if not isinstance(seconds, int | float) or not 0 < seconds <= MOST_SECONDS:
+    if not 0 < seconds <= MOST_SECONDS:
         raise ShapeError(f"seconds = {seconds!r} must be a number above 0, of at most {MOST_SECONDS:g}")
     made = recipe(name, wanted.mesh, wanted.dtype, shapes, (("algorithm", algorithm),))
     executors = {exchange: executor(backend, exchange, emulate_on) for exchange in EXCHANGES}

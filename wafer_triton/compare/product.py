@@ -13,7 +13,7 @@ from wafer_triton.algorithms.product import Recipe, recipe
 from wafer_triton.device.dtype import STORED, dtype_name
 from wafer_triton.device.layout import MESH_AXES, axes, letters
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import ScheduleError, ShapeError, SramError, check_counts, shown
+from wafer_triton.errors import ScheduleError, ShapeError, SramError, check_counts, plain, shown
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.verify.intent import Intent
 
@@ -36,6 +36,7 @@ class Compared:
     options: tuple[tuple[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "shapes", tuple(tuple(map(plain, shape)) for shape in self.shapes))
         if self.name == "all_reduce":
             return
         (m, k), n = self.shapes[0], self.shapes[1][0 if self.transposed else 1]

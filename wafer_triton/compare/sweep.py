@@ -26,8 +26,6 @@ from wafer_triton.errors import (
     ShapeError,
     WaferError,
     check_counts,
-    check_function,
-    check_type,
     nearest,
     shown,
 )
@@ -93,11 +91,8 @@ def own(function: Callable[..., Schedule]) -> Callable[..., OwnCost]:
     buffers, MeshError where its mesh leaves the device.
     """
 
-    check_function("own: the function of a schedule", function, ShapeError)
-
     def run(*, device: DeviceLike | None = None, **arguments: Any) -> OwnCost:
         schedule = function(**arguments)
-        check_type("own: the function's result", schedule, Schedule, ShapeError)
         if device is not None:
             schedule = replace(schedule, mesh=replace(schedule.mesh, device=find_device(device)))
         sram.check(schedule)
@@ -212,8 +207,6 @@ def _check_names(kind: str, arguments: dict[str, Parameter], over: Over, fixed: 
         raise DeviceError(f"sweep over {kind}: no parameter is swept; give one or two, each with its values")
     known = (*arguments, "device", *(name for name in KEYS if name not in arguments))
     for name in over:
-        if not isinstance(name, str):
-            raise DeviceError(f"cannot sweep {shown(name)}; give the name of a parameter: {', '.join(known)}")
         if name not in known:
             raise DeviceError(f"cannot sweep {name!r}{nearest(name, known)}; parameters: {', '.join(known)}")
         if name in fixed and name != "device":

@@ -22,7 +22,7 @@ from wafer_triton.cost.price import Prediction
 from wafer_triton.cost.results import Layered
 from wafer_triton.device import Device, DeviceLike
 from wafer_triton.device import device as find_device
-from wafer_triton.device.dtype import BYTES
+from wafer_triton.device.dtype import BYTES, DtypeLike
 from wafer_triton.device.mesh import as_mesh
 from wafer_triton.errors import ShapeError, check_counts, shown
 from wafer_triton.place.regions import decode_regions
@@ -198,7 +198,7 @@ class Routed(Cap):
 def cap(
     *, device: DeviceLike = "wse2", model: Model, mesh: Any, context: int, batch: int = 1,
     routing: str | float | Path = "uniform", head_groups: int | None = None,
-    dtype: str | None = None,
+    dtype: DtypeLike | None = None,
 ) -> Routed:  # fmt: skip
     """Return the measures of decode steps of `batch` sequences, after which each cache holds `context` tokens.
 

@@ -15,7 +15,7 @@ from wafer_triton.decoder import decode
 from wafer_triton.decoder.block import drafted
 from wafer_triton.device import DeviceLike
 from wafer_triton.device import device as find_device
-from wafer_triton.device.dtype import BYTES
+from wafer_triton.device.dtype import BYTES, DtypeLike
 from wafer_triton.device.mesh import Mesh, MeshLike, as_mesh
 from wafer_triton.errors import MeshError, ShapeError, SramError, check_counts
 from wafer_triton.place.layouts import device_regions
@@ -113,7 +113,7 @@ class Fit:
 
 
 def what_fits(
-    model: Model, *, device: DeviceLike = "wse2", mesh: MeshLike, context: int = 1, dtype: str | None = None
+    model: Model, *, device: DeviceLike = "wse2", mesh: MeshLike, context: int = 1, dtype: DtypeLike | None = None
 ) -> Fit:
     """Return how many layers of a model a device holds with `context` tokens of cache, and how many tokens with all.
 
@@ -135,7 +135,7 @@ def what_fits(
 
 
 def smallest_mesh(
-    model: Model, *, device: DeviceLike = "wse2", context: int, prompt: int = 0, dtype: str | None = None
+    model: Model, *, device: DeviceLike = "wse2", context: int, prompt: int = 0, dtype: DtypeLike | None = None
 ) -> Mesh:
     """Return the smallest square mesh whose regions hold a model for decode with `context` tokens of cache.
 

@@ -127,7 +127,7 @@ class Constants:
     def __post_init__(self) -> None:
         for entry in fields(self):
             value = getattr(self, entry.name)
-            if not isinstance(value, int | float) or not value >= 0:
+            if not value >= 0:
                 raise ConfigError(f"constant {entry.name} = {shown(value)} must be a number of 0 or more")
 
     def of(self, family: str) -> Constants:

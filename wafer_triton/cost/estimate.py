@@ -31,9 +31,9 @@ from wafer_triton.cost.results import Capacity, Energy, Kernel, Layered, Request
 from wafer_triton.decoder.heads import HeadGroups
 from wafer_triton.device import DeviceLike
 from wafer_triton.device import device as find_device
-from wafer_triton.device.dtype import storage_name, tile_dtype
+from wafer_triton.device.dtype import DtypeLike, storage_name, tile_dtype
 from wafer_triton.device.mesh import Mesh, MeshLike, as_mesh
-from wafer_triton.errors import DeviceError, MeshError, ShapeError, check_counts, shown
+from wafer_triton.errors import DeviceError, MeshError, ShapeError, check_counts, plain, shown
 from wafer_triton.place.regions import Placement as Placed
 from wafer_triton.shape.read import Model, shape_of
 
@@ -47,8 +47,9 @@ GPU_WATTS = {"a100": 400, "v100": 300, "h100": 700, "h200": 700, "b200": 1000, "
 
 
 def gemm(
-    *, device: DeviceLike = "wse2", mesh: MeshLike, m: int, k: int, n: int, algorithm: str = "mesh", dtype: str = "fp16"
-) -> Kernel:
+    *, device: DeviceLike = "wse2", mesh: MeshLike, m: int, k: int, n: int, algorithm: str = "mesh",
+    dtype: DtypeLike = "fp16",
+) -> Kernel:  # fmt: skip
     """Return the cost of C [m, n] = A [m, k] B [k, n].
 
     `algorithm` is "mesh", "cannon", "summa" or "allgather".
@@ -67,7 +68,7 @@ def gemm(
 
 def gemv(
     *, device: DeviceLike = "wse2", mesh: MeshLike, k: int, n: int, m: int | None = None, algorithm: str = "ktree",
-    groups: int | None = None, dtype: str = "fp16",
+    groups: int | None = None, dtype: DtypeLike = "fp16",
 ) -> Kernel:  # fmt: skip
     """Return the cost of y [n] = x [k] W [k, n] by MeshGEMV.
 
@@ -92,7 +93,7 @@ def gemv(
 
 def product(
     *, device: DeviceLike = "wse2", mesh: MeshLike, m: int | None = None, k: int, n: int, algorithm: str | None = None,
-    groups: int | None = None, dtype: str = "fp16",
+    groups: int | None = None, dtype: DtypeLike = "fp16",
 ) -> Kernel:  # fmt: skip
     """Return the cost of the product of matrices [m, k] and [k, n], or, without `m`, of a vector [k] and the second.
 
@@ -115,7 +116,7 @@ def product_algorithm(m: int | None, algorithm: str | None = None) -> str:
 
 def decode(
     *, device: DeviceLike = "wse2", model: Model, mesh: MeshLike, context: int, groups: int | None = None,
-    program: str = "full", head_groups: int | None = None, dtype: str | None = None,
+    program: str = "full", head_groups: int | None = None, dtype: DtypeLike | None = None,
 ) -> Layered:  # fmt: skip
     """Return the cost of one token of decode, after which the cache holds `context` tokens.
 
@@ -132,7 +133,7 @@ def decode(
 
 def prefill(
     *, device: DeviceLike = "wse2", model: Model, mesh: MeshLike, tokens: int, program: str = "full",
-    head_groups: int | None = None, experts: Placement = None, dtype: str | None = None,
+    head_groups: int | None = None, experts: Placement = None, dtype: DtypeLike | None = None,
 ) -> Layered:  # fmt: skip
     """Return the cost of prefill for `tokens` tokens, in chunks if the device does not hold them at once.
 
@@ -149,7 +150,7 @@ def prefill(
 def request(
     *, device: DeviceLike = "wse2", model: Model, prefill_mesh: MeshLike, decode_mesh: MeshLike, input: int,
     output: int, groups: int | None = None, program: str = "full", head_groups: int | None = None,
-    experts: Placement = None, dtype: str | None = None,
+    experts: Placement = None, dtype: DtypeLike | None = None,
 ) -> RequestCost:  # fmt: skip
     """Return the cost of a prompt of `input` tokens and an answer of `output` tokens; `groups` is as in `decode`.
 
@@ -161,13 +162,13 @@ def request(
         device=device, model=model, prefill_mesh=prefill_mesh, decode_mesh=decode_mesh, input=input, output=output,
         groups=groups, program=program, head_groups=head_groups, experts=experts, dtype=dtype,
     )  # fmt: skip
-    return request_on(place, input, output, constants(place.decode.mesh.device), program)
+    return request_on(place, plain(input), plain(output), constants(place.decode.mesh.device), program)
 
 
 def request_place(
     *, device: DeviceLike = "wse2", model: Model, prefill_mesh: MeshLike, decode_mesh: MeshLike, input: int,
     output: int, groups: int | None = None, program: str = "full", head_groups: int | None = None,
-    experts: Placement = None, dtype: str | None = None,
+    experts: Placement = None, dtype: DtypeLike | None = None,
 ) -> Placed:  # fmt: skip
     """Return the placement of a `request`."""
     decode_mesh, c = _mesh(device, decode_mesh)
@@ -178,7 +179,7 @@ def request_place(
 
 def kv(
     *, device: DeviceLike = "wse2", model: Model, mesh: MeshLike, program: str = "full",
-    head_groups: int | None = None, dtype: str | None = None,
+    head_groups: int | None = None, dtype: DtypeLike | None = None,
 ) -> Capacity:  # fmt: skip
     """Return the tokens that the KV cache of a decode mesh holds beside all resident buffers of decode.
 
@@ -203,9 +204,9 @@ def energy(
         raise DeviceError(f"unknown GPU {against!r} (known: {', '.join(GPU_WATTS)})")
     (gpus,) = check_counts(gpus=gpus)
     for name, value in (("seconds", seconds), ("against_seconds", against_seconds)):
-        if isinstance(value, bool) or not isinstance(value, int | float) or not SECONDS[0] <= value <= SECONDS[1]:
+        if not SECONDS[0] <= value <= SECONDS[1]:
             raise ShapeError(f"{name} = {shown(value)} must be a number from {SECONDS[0]:g} to {SECONDS[1]:g}")
-    wafer, gpu = watts * seconds, GPU_WATTS[against] * gpus * against_seconds
+    wafer, gpu = watts * float(seconds), GPU_WATTS[against] * gpus * float(against_seconds)
     return Energy(gpu / wafer, wafer, gpu)
 
 

@@ -238,7 +238,7 @@ def head_group_choices(block: Block, c: Constants) -> tuple[Block, ...]:
 
 
 def _grouped(block: Block, count: int, c: Constants) -> Block:
-    HeadGroups(block.shape, block.mesh.shape[1], count)  # raises for a count that does not fit
+    count = HeadGroups(block.shape, block.mesh.shape[1], count).count  # raises for a count that does not fit
     tree = None if count == 1 else best_groups(block.mesh.shape[1] // count, c.of("decode"))
     return replace(block, head_groups=count, head_tree=tree)
 
@@ -284,6 +284,6 @@ def _attention_cycles(block: Block, c: Constants) -> float:
 
 def is_paper_benchmark(program: str) -> bool:
     """Return whether `program` is "paper-benchmark"; ShapeError for a name that is not in `PROGRAMS`."""
-    if not isinstance(program, str) or program not in PROGRAMS:
+    if program not in PROGRAMS:
         raise ShapeError(f"program {shown(program)}: choose 'full', the model's own, or 'paper-benchmark', the paper's")
     return program == "paper-benchmark"

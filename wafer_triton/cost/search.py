@@ -18,6 +18,7 @@ from wafer_triton.cost.results import Layered, RequestCost
 from wafer_triton.decoder.heads import HeadGroups
 from wafer_triton.device import Device, DeviceLike
 from wafer_triton.device import device as find_device
+from wafer_triton.device.dtype import DtypeLike
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import MeshError, ShapeError, WaferError, check_counts
 from wafer_triton.shape.decoder import DecoderShape
@@ -61,7 +62,7 @@ class Plan:
 def plan(
     *, model: Model, device: DeviceLike = "wse2", input: int, output: int, step: int = 20, best: int = 5,
     sides: Sequence[int] | None = None, head_groups: int | None = None,
-    experts: Placement = None, dtype: str | None = None, progress: Progress = silent,
+    experts: Placement = None, dtype: DtypeLike | None = None, progress: Progress = silent,
 ) -> list[Plan]:  # fmt: skip
     """Return the `best` fastest plans for a request, best first, on square meshes of `sides` (None: all of `step`).
 

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from itertools import product
-from numbers import Real
 from operator import itemgetter
 from typing import Any, Self
 
@@ -163,7 +162,7 @@ def link_distribution(
     (bins,) = check_counts(bins=bins)
     percentiles = tuple(percentiles)
     for point in percentiles:
-        if not isinstance(point, Real) or not 0 <= point <= 100:
+        if not 0 <= point <= 100:
             raise ShapeError(f"link_distribution: percentile {shown(point)} is not a number from 0 to 100")
     inside: dict[str, Any] = {"east": np.s_[:, :-1], "west": np.s_[:, 1:], "south": np.s_[:-1], "north": np.s_[1:]}
     distribution = {}

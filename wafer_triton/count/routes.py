@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from wafer_triton.count.spans import Sides, different, on_lines, spans, starts
 from wafer_triton.count.times import Turn, Turns, in_order
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import check_type
+from wafer_triton.errors import ScheduleError, shown
 from wafer_triton.schedule.rounds import Index, Moves
 from wafer_triton.schedule.rules import Finding, title
 from wafer_triton.schedule.schedule import Schedule
@@ -95,7 +95,8 @@ class Routes:
 
 def routes(schedule: Schedule, relayed: bool = False) -> Routes:
     """Return the routes of a schedule; with `relayed` each message goes from core to core in software."""
-    check_type("routes: relayed", relayed, bool)
+    if relayed not in (True, False):  # a text would count as true
+        raise ScheduleError(f"routes: relayed = {shown(relayed)} must be true or false")
     mesh, moved = schedule.mesh, dict[str, set[tuple[Moves, Turns]]](x=set(), y=set())
     for turns, every in _moved(schedule).items():
         for one in every:

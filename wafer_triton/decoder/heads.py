@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from wafer_triton.errors import MeshError, shown
+from wafer_triton.errors import MeshError, plain, shown
 from wafer_triton.schedule.rounds import Index
 from wafer_triton.shape.decoder import DecoderShape
 
@@ -32,7 +32,8 @@ class HeadGroups:
 
     def __post_init__(self) -> None:
         c, most = self.shape, most_groups(self.shape, self.columns)
-        if isinstance(self.count, bool) or not isinstance(self.count, int | np.integer) or not 1 <= self.count <= most:
+        object.__setattr__(self, "count", plain(self.count))
+        if type(self.count) is not int or not 1 <= self.count <= most:
             columns = (
                 "1 column takes 1"
                 if self.columns == 1
@@ -41,7 +42,6 @@ class HeadGroups:
             held = f"{c.num_attention_heads} query heads on {columns}"
             reason = held if c.rotary else "a program without RoPE has one; leave it out"
             raise MeshError(f"{c.name}: head_groups = {shown(self.count)}, but {reason}")
-        object.__setattr__(self, "count", int(self.count))
 
     @property
     def width(self) -> int:

@@ -19,6 +19,7 @@ from wafer_triton.decoder.block import HEADS, HIDDEN_SPECS, Block, SubLayer, Sub
 from wafer_triton.decoder.expert_regions import prefill_pass, prefill_routing
 from wafer_triton.decoder.experts import prefill_experts
 from wafer_triton.decoder.heads import distinct, most_groups
+from wafer_triton.errors import plain
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Slot
 
@@ -174,6 +175,7 @@ def head_group_blocks(block: Block, count: int | None = None) -> list[Block]:
     """Return a prefill block with each number of head groups that is tried, or with `count`."""
     columns = block.mesh.shape[1]
     if count is not None:
+        count = plain(count)
         held = type(count) is int and min(count, columns) <= most_groups(block.shape, columns)
         return [in_head_groups(block, min(count, columns) if held else count)]  # a refusal names `count` as given
     kinds = distinct(block.shape, columns)

@@ -8,12 +8,15 @@ bytes and reads of SRAM count one byte. An executor keeps the converted numbers,
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from wafer_triton.errors import DtypeError
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
+
+DtypeLike: TypeAlias = "str | torch.dtype | np.dtype[Any] | type[np.generic]"
 
 _TORCH = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _NAMES = {full: short for short, full in _TORCH.items()}
@@ -25,7 +28,7 @@ WEIGHTS = ("fp16", "bf16", *STORED)  # of a model that is priced
 
 
 def dtype_name(dtype: Any) -> str:
-    """Return the short name of a dtype given as "fp16", "float16" or torch.float16; DtypeError for any other type."""
+    """Return the short name of a dtype of tiles, as "fp16", "float16" or torch.float16; DtypeError for another."""
     name = storage_name(dtype, TILES)
     if name in STORED:
         raise DtypeError(f"dtype {name} is a storage of a model's weights; give tiles in one of {', '.join(TILES)}")
@@ -34,7 +37,7 @@ def dtype_name(dtype: Any) -> str:
 
 def storage_name(dtype: Any, named: Iterable[str] = BYTES) -> str:
     """Return the short name of a dtype of tiles or of stored weights; DtypeError, with the `named`, for any other."""
-    name = str(dtype).removeprefix("torch.")
+    name = getattr(dtype, "__name__", str(dtype)).removeprefix("torch.")  # a type of numpy has a name
     name = _NAMES.get(name, name)
     if name not in BYTES:
         raise DtypeError(f"dtype {name!s:.80} is not supported; use one of {', '.join(named)}")
@@ -59,6 +62,7 @@ def torch_dtype(name: str) -> torch.dtype:
 
 def accumulator(dtype: str, accumulate: str) -> str:
     """Return the dtype of partial sums for tiles of `dtype`; DtypeError unless it is "fp32", or "fp16" with fp16."""
+    accumulate = storage_name(accumulate, ("fp32", "fp16"))
     if accumulate not in ("fp32", "fp16"):
         raise DtypeError(f"accumulate={accumulate!r}: partial sums are kept in 'fp32' or 'fp16'")
     if accumulate == "fp16" and dtype != "fp16":

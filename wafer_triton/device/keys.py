@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from numbers import Number
 from os import PathLike, fspath
 from os.path import isfile
 from pathlib import Path
@@ -63,8 +62,6 @@ def in_file(path: str | PathLike[str]) -> tuple[str, str | None, dict[str, Any]]
 
     Raises DeviceError for a file that holds no device, OSError for one that cannot be read.
     """
-    if not isinstance(path, str | PathLike):
-        raise DeviceError(f"a device's file is given as {type(path).__name__}; give its path")
     where = fspath(path)
     kind = Path(where).suffix.lower()
     if kind not in SUFFIXES:
@@ -125,7 +122,7 @@ def checked(where: str, key: str, value: Any, number: str, factor: float = 1) ->
 
     Raises DeviceError, in words of the key, for a value that is no number or beyond the field's range.
     """
-    if isinstance(value, Number) and hasattr(value, "item"):  # of numpy, whose text is no number
+    if getattr(value, "ndim", None) == 0:  # of numpy or torch
         value = value.item()
     if number == "routes" and (value is None or (isinstance(value, str) and value == PACKETS)):
         return None

@@ -16,9 +16,9 @@ from math import prod
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from wafer_triton.device.mesh import Mesh
+from wafer_triton.device.mesh import Mesh, MeshLike, as_mesh
 from wafer_triton.device.modes import WITHOUT_VALUES, check_eager
-from wafer_triton.errors import DtypeError, ShapeError, shown
+from wafer_triton.errors import DtypeError, ShapeError, plain, shown
 
 if TYPE_CHECKING:
     import torch
@@ -38,8 +38,6 @@ class MeshTensor:
 
     def gather(self) -> torch.Tensor:
         """Return the whole tensor, padding removed; of repeated tiles the first copy is taken."""
-        if not hasattr(self.tiles, "new_empty"):
-            raise ShapeError(f"a mesh tensor: tiles is of type {type(self.tiles).__name__}; give a tensor")
         check_cut(self.pattern, self.shape, self.sizes)
         made = sharding(self.pattern, self.shape, self.mesh.shape, tuple(self.sizes.items()))
         if tuple(self.tiles.shape) != (*self.mesh.shape, *made.tile):
@@ -48,13 +46,14 @@ class MeshTensor:
         return made.exit(self.tiles)()
 
 
-def scatter(tensor: torch.Tensor, mesh: Mesh, pattern: str, **sizes: int) -> MeshTensor:
+def scatter(tensor: torch.Tensor, mesh: MeshLike, pattern: str, **sizes: int) -> MeshTensor:
     """Cut a tensor into tiles [rows, cols, *tile] of its dtype.
 
     Raises ShapeError when the pattern does not name the tensor's dimensions or a size does not divide.
     """
     import torch  # patterns are parsed where there is no torch
 
+    mesh, sizes = as_mesh(mesh), {name: plain(size) for name, size in sizes.items()}
     for name, size in sizes.items():
         if type(size) is not int or size < 1 or name not in re.findall(r"\w+", pattern):
             raise ShapeError(f"scatter: {name} = {shown(size)} must be the positive size of an axis of {pattern!r}")

@@ -10,12 +10,10 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field, replace
-from numbers import Integral
-from operator import index
 from typing import Any, SupportsIndex
 
 from wafer_triton.device import Device, DeviceLike, device
-from wafer_triton.errors import MeshError, shown
+from wafer_triton.errors import MeshError, plain, shown
 
 MOST_SIDE = 2048  # of an lcm grid, which a schedule names core by core
 MOST_FOLD = 256  # logical cores of an lcm grid on one core, which does their work one after another
@@ -23,7 +21,7 @@ MOST_FOLD = 256  # logical cores of an lcm grid on one core, which does their wo
 
 @dataclass(frozen=True)
 class Mesh:
-    """`rows` x `cols` cores of `device`, the first at `origin` (row, column).
+    """`rows` x `cols` cores of `device`, a Device or a value for `device`, the first at `origin` (row, column).
 
     `shape` is the logical (rows, cols), the grid that schedules and tiles are written for. Raises MeshError when empty
     or when the region leaves the device.
@@ -38,17 +36,15 @@ class Mesh:
 
     def __post_init__(self) -> None:
         for name, side in (("rows", self.rows), ("cols", self.cols)):
-            if not isinstance(side, int) and isinstance(side, Integral):  # of numpy
-                object.__setattr__(self, name, int(side))
-            elif not isinstance(side, int) or isinstance(side, bool) or side < 1:
+            object.__setattr__(self, name, plain(side))
+            if type(plain(side)) is not int or side < 1:
                 sides = f"{shown(self.rows)} x {shown(self.cols)}"
                 raise MeshError(f"mesh {sides}: {name} must be a whole number of at least 1")
-        if not isinstance(self.device, Device):
-            given = f"mesh {self.rows} x {self.cols}: device {shown(self.device)}"
-            raise MeshError(f"{given} is of type {type(self.device).__name__}; give a Device, or a name to as_mesh")
-        for name, pair, least in (("fold", self.fold, 1), ("origin", self.origin, 0)):
-            whole = isinstance(pair, tuple) and len(pair) == 2 and all(type(number) is int for number in pair)
-            if not whole or (name == "fold" and min(pair) < least):
+        object.__setattr__(self, "device", device(self.device))
+        for name, given, least in (("fold", self.fold, 1), ("origin", self.origin, 0)):
+            pair = tuple(map(plain, given))
+            object.__setattr__(self, name, pair)
+            if [type(number) for number in pair] != [int, int] or (name == "fold" and min(pair) < least):
                 raise MeshError(
                     f"mesh {self.rows} x {self.cols}: {name} {shown(pair)} must be whole numbers of at least {least}, "
                     f"a pair"
@@ -83,7 +79,7 @@ class Mesh:
 
     def length(self, axis: str) -> int:
         """Return cores along an axis: "x" runs across the columns, "y" down the rows; MeshError for another."""
-        if not isinstance(axis, str) or axis not in ("x", "y"):
+        if axis not in ("x", "y"):
             raise MeshError(f"mesh {self}: axis {shown(axis)} is neither 'x' nor 'y'; give one of them")
         return self.shape[1] if axis == "x" else self.shape[0]
 
@@ -113,19 +109,8 @@ def as_mesh(spec: MeshLike | None, on: DeviceLike | None = None) -> Mesh:
     if isinstance(spec, str):
         written = re.fullmatch(r"\s*(-?[0-9]{1,9})\s*(?:x\s*(-?[0-9]{1,9})\s*)?", spec.lower())
         sides = (int(written[1]), int(written[2] or written[1])) if written else ()
-    elif type(_plain(spec)) is int:
-        sides = (_plain(spec), _plain(spec))
+    elif type(plain(spec)) is int:
+        sides = (plain(spec), plain(spec))
     if not isinstance(sides, tuple | list) or len(sides) != 2:
         raise MeshError(f"mesh {shown(spec)}: give a side such as 16, or rows x columns such as '16x24' or (16, 24)")
-    sides = [_plain(side) for side in sides]
     return Mesh(sides[0], sides[1], device("wse2" if on is None else on))
-
-
-def _plain(value: Any) -> Any:
-    """Return a whole number of numpy or torch as an int, and any other value as it is."""
-    if type(value) is int or isinstance(value, bool) or not hasattr(value, "__index__"):
-        return value
-    try:
-        return index(value)
-    except (TypeError, RuntimeError, ValueError):  # of an array or a tensor of several numbers
-        return value

@@ -13,6 +13,7 @@ import textwrap
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ def _lines(text: str, width: float) -> list[str]:
 
 def path_of(path: Any) -> Path:
     """Return the path of a file to write; DrawError for another value, a folder, and a folder that is not there."""
-    if not isinstance(path, str | Path) or not str(path):
+    if not isinstance(path, str | PathLike) or not str(path):
         raise DrawError(f"{shown(path)} is no path of a file; give a text or a Path")
     check_path(path, DrawError)
     if Path(path).is_dir():

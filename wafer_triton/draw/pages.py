@@ -15,7 +15,8 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from wafer_triton.device import Device
+from wafer_triton.device import DeviceLike
+from wafer_triton.device import device as find_device
 from wafer_triton.draw.figure import path_of
 from wafer_triton.draw.scenes import Plain, point_of
 from wafer_triton.errors import DrawError, article, writing
@@ -24,7 +25,7 @@ SCRIPTS = ("scene.js", "charts.js", "arrows.js", "map.js", "panels.js", "tips.js
 
 
 def page(
-    path: str | Path, title: str, scenes: Sequence[Plain], device: Device, *, about: str = "",
+    path: str | Path, title: str, scenes: Sequence[Plain], device: DeviceLike, *, about: str = "",
     beside: int | None = None, headline: str | None = None,
 ) -> None:  # fmt: skip
     """Write a page of schedules on a device, each as `scene` gives it.
@@ -44,6 +45,7 @@ def page(
             raise DrawError(f"{title}: {kind} is no scene of a page; give a result of draw.scene")
     if not scenes:
         raise DrawError(f"{title}: a page without a schedule has nothing to show; give one")
+    device = find_device(device)
     data = {
         "about": about,
         # of each scene alone, and with each beside it

@@ -125,6 +125,6 @@ def chosen(schedule: Schedule, buffer: str | None) -> str:
     """Return a buffer by name, or by default the first whose tiles move; DrawError for one that is not there."""
     if buffer is None:
         return next(iter((*moving(schedule), *schedule.buffers)))
-    if not isinstance(buffer, str) or buffer not in schedule.buffers:
+    if buffer not in schedule.buffers:
         raise DrawError(f"{schedule.name}: there is no buffer {shown(buffer)}; it has {', '.join(schedule.buffers)}")
     return buffer

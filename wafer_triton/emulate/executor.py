@@ -39,7 +39,7 @@ class Executor(Planner):
     graphs = False  # whether `capture` records launches
 
     def __init__(self, device: str, *, exchange: str = "explicit", poison: bool = False) -> None:
-        if not isinstance(exchange, str) or exchange not in EXCHANGES:
+        if exchange not in EXCHANGES:
             raise BackendError(f"exchange {shown(exchange)}: choose one of {', '.join(EXCHANGES)}")
         self.device, self.exchange, self.poison = device, exchange, poison
         self.unwritten = float("nan") if poison else 0.0

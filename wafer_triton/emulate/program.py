@@ -215,7 +215,7 @@ class Program:
 
     def _buffer(self, name: str) -> Buffer:
         of = self.schedule
-        if not isinstance(name, str) or name not in of.buffers:
+        if name not in of.buffers:
             raise ShapeError(f"{of.name}: no buffer {shown(name)}; it has {', '.join(of.buffers)}")
         return of.buffers[name]
 

@@ -11,7 +11,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from wafer_triton.device.dtype import BYTES, TILES
-from wafer_triton.errors import ScheduleError, article, check_function, check_type, shown
+from wafer_triton.errors import ScheduleError, article, shown
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -204,18 +204,10 @@ def local_op(
     """
     if run is not None or tiles is None or work is None:
         raise ScheduleError("@local_op: `tiles` and `work` missing; write @local_op(tiles=..., work=...)")
-    check_function("local_op: tiles", tiles)
-    check_function("local_op: work", work)
-    check_type("local_op: elementwise", elementwise, bool)
-    check_type("local_op: partial", partial, bool)
-    if product is not None:
-        check_function("local_op: product", product)
-
     read = {} if reads is None else reads
     taken = {} if dtypes is None else dtypes
 
     def register(run: Callable[..., None]) -> Callable[..., None]:
-        check_function("local_op: the operation", run)
         name = run.__name__.removesuffix("_torch")
         known = LOCAL_OPS.get(name)
         if known is not None and (known.run.__module__, known.run.__qualname__) != (run.__module__, run.__qualname__):
@@ -279,7 +271,7 @@ def _same(one: Tensor, other: Tensor) -> bool:
 
 def find(name: str) -> LocalOp:
     """Return the registered local operation `name`; ScheduleError with the known names otherwise."""
-    if not isinstance(name, str) or name not in LOCAL_OPS:
+    if name not in LOCAL_OPS:
         raise ScheduleError(f"local operation {shown(name)} is not registered; known: {', '.join(sorted(LOCAL_OPS))}")
     return LOCAL_OPS[name]
 

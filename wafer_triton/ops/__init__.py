@@ -169,7 +169,7 @@ def all_reduce(
     section 6.
     """
     _axis("all_reduce", axis)
-    if not isinstance(op, str) or op not in ("add", "maximum"):
+    if op not in ("add", "maximum"):
         raise ShapeError(f"all_reduce: op {shown(op)} is neither 'add' nor 'maximum'")
     check_tensors("all_reduce", x)
     shape = as_mesh(how.get("mesh")).shape
@@ -237,5 +237,5 @@ def _matrices(name: str, a: Operand, b: Operand) -> None:
 
 
 def _axis(name: str, axis: str) -> None:
-    if not isinstance(axis, str) or axis not in ("x", "y"):
+    if axis not in ("x", "y"):
         raise MeshError(f"{name}: axis {shown(axis)} is neither 'x' (across the columns) nor 'y' (down the rows)")

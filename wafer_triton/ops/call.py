@@ -18,10 +18,11 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from wafer_triton.algorithms.product import Recipe, Shape, clear_recipes, recipe
+from wafer_triton.algorithms.trees import as_groups
 from wafer_triton.cost.price import Cost, Prediction, price
 from wafer_triton.count.account import Account, account
 from wafer_triton.device import Device, device
-from wafer_triton.device.dtype import dtype_name
+from wafer_triton.device.dtype import dtype_name, storage_name
 from wafer_triton.device.layout import MeshTensor
 from wafer_triton.device.mesh import Mesh, MeshLike, as_mesh
 from wafer_triton.device.modes import check_eager, eager, untransformed
@@ -270,7 +271,7 @@ def call(name: str, operands: tuple[Operand, ...], how: How, record: bool, **opt
         named = isinstance(text, str) and text.isascii()  # as torch passes it on
         if not named and (text is not None or key != "backend"):
             raise BackendError(f"{name}: {key} = {shown(text)} must be a name in quotes")
-    if type(record) is not bool:
+    if record not in (True, False):
         raise BackendError(f"{name}: record = {shown(record)} must be true or false")
     mesh = as_mesh(first.mesh if "mesh" not in how and isinstance(first, MeshTensor) else how.get("mesh"))
     tensors = [operand.tiles if isinstance(operand, MeshTensor) else operand for operand in operands]
@@ -296,18 +297,16 @@ def call(name: str, operands: tuple[Operand, ...], how: How, record: bool, **opt
 
 
 def _option(name: str, key: str, value: Any) -> Any:
-    """Return the value of an option as a recipe takes it; MeshError or ArgumentError for one of another kind."""
-    if key == "groups" and isinstance(value, list | tuple) and all(type(count) is int for count in value):
-        return tuple(value)
-    if isinstance(value, str) and key in ("algorithm", "accumulate", "axis", "op"):
-        return str(value)
-    if (value is None and key == "groups") or (type(value) in (bool, float) and key in ("transposed", "eps", "scale")):
-        return value
+    """Return the value of an option as a recipe takes it; ArgumentError for a name that is no text."""
     if key == "groups":
-        raise MeshError(
-            f"{name}: groups = {shown(value)}: give the number of groups of each level but the last, as (8,)"
-        )
-    raise ArgumentError(f"{name}: {key} is of type {type(value).__name__}; give a str")
+        return as_groups(value)
+    if key == "accumulate":
+        return storage_name(value)
+    if key in ("transposed", "eps", "scale"):
+        return value
+    if not isinstance(value, str):  # which the text of a traced call could not hold
+        raise ArgumentError(f"{name}: {key} is of type {type(value).__name__}; give a str")
+    return str(value)
 
 
 def _agree(name: str, tensors: list[Tensor]) -> str:

@@ -53,7 +53,7 @@ def executor(
     for name in options:
         if hint := nearest(name, ("shards", "timeout")):
             raise BackendError(f"distributed.executor: no option {name!r}{hint}")
-    if not isinstance(timeout, int | float) or not 0 < timeout <= MOST_TIMEOUT:
+    if not 0 < timeout <= MOST_TIMEOUT:
         raise BackendError(
             f"timeout = {shown(timeout)} must be a number of seconds above 0, at most {MOST_TIMEOUT:,.0f}"
         )
@@ -86,7 +86,7 @@ def join(device: str = "cpu", timeout: float = TIMEOUT) -> None:
     """Join the process group that torchrun describes, over NCCL between GPUs, else over gloo."""
     kind = "nccl" if torch.device(device).type == "cuda" else "gloo"
     try:
-        dist.init_process_group(kind, timeout=timedelta(seconds=timeout))
+        dist.init_process_group(kind, timeout=timedelta(seconds=float(timeout)))
     except (RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise BackendError(f"the ranks cannot join over {kind} ({reason}); start them by torchrun") from None

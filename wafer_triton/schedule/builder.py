@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from wafer_triton.device.dtype import storage_name
-from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import ScheduleError, check_type, shown
+from wafer_triton.device.mesh import MeshLike, as_mesh
+from wafer_triton.errors import ScheduleError, plain, shown
 from wafer_triton.schedule import rules, sram
 from wafer_triton.schedule.rounds import (
     FAMILIES,
@@ -59,18 +59,19 @@ class _Declared(dict[str, Buffer]):
 
 
 class Builder:
-    """The buffers and steps of a schedule called `name` while it is made; `family` is as in `Schedule`.
+    """The buffers and steps of a schedule called `name` while it is made, on a mesh as `as_mesh` takes it.
+
+    `family` is as in `Schedule`.
 
     A step is a round, a loop of steps, a ring or a tree (see `wafer_triton.schedule.steps`).
     """
 
-    def __init__(self, mesh: Mesh, name: str, family: str = "kernel") -> None:
-        check_type(f"Builder {shown(name)}: mesh", mesh, Mesh)
+    def __init__(self, mesh: MeshLike, name: str, family: str = "kernel") -> None:
         if not name:
             raise ScheduleError("Builder: the schedule has no name; give a text of one character or more")
         if family not in FAMILIES:
             raise ScheduleError(f"Builder {name!r}: family {family!r}: choose one of {', '.join(FAMILIES)}")
-        self.mesh = mesh
+        self.mesh = as_mesh(mesh)
         self.name = name
         self.family = family
         self.buffers: dict[str, Buffer] = _Declared(name)
@@ -91,11 +92,11 @@ class Builder:
         positive whole numbers, an unknown role, or a name that stands for a different buffer; DtypeError for an unknown
         dtype.
         """
-        if not isinstance(name, str) or not name:
+        if not name:
             raise ScheduleError(f"{self.name}: buffer {shown(name)} has no name; give a text of one character or more")
         if HIDDEN in name:
             raise ScheduleError(f"{self.name}: buffer {name!r}: {HIDDEN!r} is for executors; give another name")
-        if not isinstance(role, str) or role not in ROLES:
+        if role not in ROLES:
             raise ScheduleError(f"{self.name}: buffer {name!r} has role {role!r}; choose one of {', '.join(ROLES)}")
         if not isinstance(tile, tuple | Sequence) or not all(map(_positive, tile)) or not _positive(slots):
             raise ScheduleError(
@@ -163,7 +164,7 @@ class Builder:
             raise ScheduleError(
                 f'{self.name}: {op} where {shown(where)}: give Cores, such as Cores("x", np.array([0, 1]))'
             )
-        return Local(op, _slots(outs), _slots(ins), params, where)
+        return Local(op, _slots(outs), _slots(ins), {name: plain(value) for name, value in params.items()}, where)
 
     def round(self, *steps: Exchange | Local, label: str = "") -> Round | None:
         """Append a round of exchanges and local operations and return it; without a step, add none and return None.
@@ -194,13 +195,14 @@ class Builder:
             >>> with b.loop(4, rows=[1, 2, 3, 0]):  # row 0, then row 1, then row 2, then row 3
             ...     b.round(b.exchange("x", "a", "b", send=[0], recv=[3], lines=[0]))
         """
-        if not isinstance(times, int | np.integer) or not 0 <= times <= MOST_TIMES:
+        times = plain(times)
+        if type(times) is not int or not 0 <= times <= MOST_TIMES:
             raise ScheduleError(f"{self.name}: loop {shown(times)} times: give a number from 0 to {MOST_TIMES:,}")
         turned = None if rows is None else positions(f"{self.name}: rows of loop", rows)
         start = len(self.steps)
         yield
         body = tuple(self.steps[start:])
-        repeated = [Loop(body, int(times), turned)] if times and body else []
+        repeated = [Loop(body, times, turned)] if times and body else []
         self.steps[start:] = body if times == 1 else repeated
 
     def build(self, draft: bool = False) -> Schedule:
@@ -208,7 +210,6 @@ class Builder:
 
         Raises ScheduleError when a rule of the machine is broken, SramError when a core's buffers do not fit.
         """
-        check_type(f"{self.name}: draft", draft, bool)
         schedule = Schedule(self.name, self.mesh, dict(self.buffers), Rounds(self.steps), self.family)
         if draft or _DRAFTING.get():
             return schedule
@@ -223,7 +224,8 @@ def checked(schedule: Schedule) -> Schedule:
 
 
 def _positive(size: object) -> bool:
-    return isinstance(size, int | np.integer) and not isinstance(size, bool) and int(size) >= 1
+    size = plain(size)
+    return type(size) is int and size >= 1
 
 
 def _slots(slots: str | Slot | Sequence[str | Slot]) -> tuple[Slot, ...]:

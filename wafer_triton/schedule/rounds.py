@@ -88,7 +88,7 @@ class Buffer:
     skew: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.dtype, str) or self.dtype not in BYTES:
+        if self.dtype not in BYTES:
             raise DtypeError(f"buffer {shown(self.name)}: dtype {shown(self.dtype)}: choose one of {', '.join(BYTES)}")
 
     @property
@@ -207,7 +207,7 @@ def positions(what: str, given: Any, dims: int = 1) -> Index:
 
 
 def _check_axis(what: str, axis: object) -> None:
-    if not isinstance(axis, str) or axis not in ("x", "y"):
+    if axis not in ("x", "y"):
         raise ScheduleError(f"{what}: axis {shown(axis)} is neither 'x' nor 'y'")
 
 

@@ -34,7 +34,7 @@ class Schedule:
         named = f"schedule {shown(self.name)}"
         if not isinstance(self.rounds, Rounds):
             object.__setattr__(self, "rounds", Rounds(self.rounds))
-        if not isinstance(self.family, str) or self.family not in FAMILIES:
+        if self.family not in FAMILIES:
             raise ScheduleError(f"{named}: family {shown(self.family)}: choose one of {', '.join(FAMILIES)}")
 
     def __getstate__(self) -> dict[str, object]:

@@ -38,7 +38,7 @@ class Slo:
     def __post_init__(self) -> None:
         for name in ("ttft", "tpot"):
             value = getattr(self, name)
-            if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+            if not value > 0:
                 raise ShapeError(f"SLO: {name} = {shown(value)} must be a positive number of seconds")
 
     @classmethod

@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Any
 
-from wafer_triton.errors import ShapeError, check_function
+from wafer_triton.errors import ShapeError
 from wafer_triton.serve.actions import Actions
 from wafer_triton.serve.cache import Cache
 from wafer_triton.serve.course import Run, Samples, Served, State
@@ -28,12 +28,9 @@ def simulate(
     Raises ShapeError without requests, and for times that are priced for another organisation.
     """
     check_requests("simulate: requests", requests)
-    if not hasattr(times, "stages"):
-        raise ShapeError(f"simulate: times of type {type(times).__name__}; `sizes.priced` makes some")
     of, name = getattr(times, "organisation", ""), policy.organisation.name
     if of not in ("", name):
         raise ShapeError(f"simulate: times are priced for policy {of!r}, not for {name!r}; give priced({name!r}, ...)")
-    check_function("simulate: progress", progress, ShapeError)
     return Simulation(requests, times, policy, record, progress).run()
 
 

@@ -23,8 +23,6 @@ def read_trace(path: str | Path) -> list[Request]:
     A trace is CSV with the columns of `OWN` or `AZURE`, or JSON lines with the keys of `OWN`. An arrival is a number of
     seconds or an ISO date and time. Raises ConfigError, which names the file and the line, for anything else.
     """
-    if not isinstance(path, str | Path):
-        raise ConfigError(f"trace: {type(path).__name__} is no path; give the name of a file, or a Path")
     path = Path(path)
     text = read_text(path)
     rows = _json_lines(path, text) if path.suffix.lower() in (".jsonl", ".json") else _csv_rows(path, text)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from wafer_triton.errors import ConfigError, ShapeError, check_counts, check_function, shown
+from wafer_triton.errors import ConfigError, ShapeError, check_counts, plain, shown
 
 MOST_TOKENS = 10**7  # of a prompt or an answer: more is a slip of the pen
 MOST_REQUESTS = 10**6  # of one simulation, which takes minutes
@@ -28,36 +28,34 @@ class Request:
     output: int
 
     def __post_init__(self) -> None:
-        check_counts(input=self.input, output=self.output)
-        if not isinstance(self.number, int):
-            raise ShapeError(f"request: number = {shown(self.number)} must be a whole number")
         _check_seconds(f"request {self.number}: arrival", self.arrival)
+        for name, tokens in (("input", self.input), ("output", self.output)):
+            object.__setattr__(self, name, *check_counts(**{name: tokens}))
+        object.__setattr__(self, "number", plain(self.number))
+        object.__setattr__(self, "arrival", float(self.arrival))
 
 
 def _within(name: str, value: float, span: tuple[float, float]) -> None:
     """Raise ShapeError for a number outside of a span."""
     low, high = span
-    if not isinstance(value, int | float) or not low <= value <= high:
+    if not low <= value <= high:
         raise ShapeError(f"{name} = {shown(value)} must be a number from {low:g} to {high:g}")
 
 
 def _check_seconds(name: str, value: float) -> None:
-    if not isinstance(value, int | float) or not 0 <= value <= LATEST:
+    if not 0 <= value <= LATEST:
         raise ShapeError(f"{name} = {shown(value)} must be 0 to {LATEST:,.0f} seconds")
 
 
 def check_requests(what: str, requests: Sequence[Request]) -> None:
     """Raise ShapeError unless there is a list of requests."""
-    if not isinstance(requests, list | tuple) or not all(isinstance(one, Request) for one in requests):
+    if not all(isinstance(one, Request) for one in requests):
         raise ShapeError(f"{what}: {type(requests).__name__} is no list of Request; read_trace and poisson make one")
 
 
-def _check_draws(count: int, lengths: Lengths, seed: int) -> None:
-    """Raise ShapeError for a count, lengths or a seed that no requests can be drawn by."""
+def _check_count(count: int) -> None:
+    """Raise ShapeError for a count of requests that cannot be drawn."""
     check_counts(count=count)
-    check_function("lengths", lengths, ShapeError)
-    if not isinstance(seed, int) or isinstance(seed, bool):
-        raise ShapeError(f"seed = {seed!r} must be a whole number")
     if count > MOST_REQUESTS:
         raise ShapeError(f"count = {count:,} is more than the {MOST_REQUESTS:,} requests of one simulation; give fewer")
 
@@ -75,9 +73,7 @@ Length = Callable[[random.Random], int]
 
 
 def both(input: Length, output: Length) -> Lengths:
-    """Return a function that draws lengths of prompts and answers independently; ShapeError if one is no function."""
-    for name, length in (("input", input), ("output", output)):
-        check_function(f"lengths: {name}", length, ShapeError)
+    """Return a function that draws lengths of prompts and answers independently."""
     return lambda source: (input(source), output(source))
 
 
@@ -120,10 +116,10 @@ def poisson(rate: float, count: int, lengths: Lengths, seed: int = 0) -> list[Re
 
     Raises ShapeError for a rate that is not positive.
     """
-    _check_draws(count, lengths, seed)
+    _check_count(count)
     _within("rate", rate, RATES)
-    source = random.Random(seed)
-    arrivals = list(accumulate(source.gammavariate(1.0, 1 / rate) for _ in range(count)))
+    source = random.Random(plain(seed))
+    arrivals = list(accumulate(source.gammavariate(1.0, 1 / float(rate)) for _ in range(count)))
     return [Request(number, arrival, *_lengths(lengths, source)) for number, arrival in enumerate(arrivals)]
 
 

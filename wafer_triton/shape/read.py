@@ -7,9 +7,11 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from wafer_triton.device.dtype import WEIGHTS, DtypeLike, storage_name
 from wafer_triton.errors import ConfigError, nearest, shown
 from wafer_triton.shape.config import (
     MIXTURES,
@@ -140,11 +142,21 @@ KEYS = {
     "name": "name",
 }
 NEEDED = ("dim", "ffn", "heads", "layers")  # of sizes alone
-Model = str | Path | DecoderShape  # a name, a folder or its config.json, sizes as "dim=2048,ffn=8192,...", a shape
 
 
-def shape_of(model: Model, dtype: str | None = None) -> DecoderShape:
-    """Return the shape of a model: of a name, a `config.json` or its folder, or sizes.
+class Configuration(Protocol):
+    """A configuration of transformers."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the keys of its `config.json`."""
+
+
+# A name, a folder or its config.json, sizes as "dim=2048,ffn=8192,...", a shape, or a configuration and its table.
+Model = str | PathLike[str] | DecoderShape | Configuration | Mapping[str, Any]
+
+
+def shape_of(model: Model, dtype: DtypeLike | None = None) -> DecoderShape:
+    """Return the shape of a model: of a name, a `config.json` or its folder, a configuration of transformers, or sizes.
 
     Sizes are a text such as "dim=2048,ffn=8192,heads=32,layers=16", or follow a model: "llama3-8b,layers=16". `dtype`
     is the storage of its matrices, of `dtype.WEIGHTS` (None: as the model says, else as its tiles).
@@ -152,26 +164,37 @@ def shape_of(model: Model, dtype: str | None = None) -> DecoderShape:
     it for a key of another kind of layer, too.
     """
     if dtype is not None:
-        return replace(shape_of(model), weights=dtype)
+        return replace(shape_of(model), weights=storage_name(dtype, WEIGHTS))
     if isinstance(model, DecoderShape):
         return model
     base, own = split(model)
     if own:
         return _sized(str(model), base, own)
-    path = located(base)
-    if path is None:
-        values = MODELS[str(model)]
-        return DecoderShape(**shape_values(str(model), values), vocab_size=values["vocab_size"])
-    values = read_json(path)
-    required(str(path), values, "model_type")
-    features(str(path), values)
-    check_keys(str(path), values)
-    sizes = shape_values(str(path), values)
+    name, where, values = settings_of(base)
+    required(where, values, "model_type")
+    features(where, values)
+    check_keys(where, values)
+    sizes = shape_values(where, values)
     vocabulary = 0  # a config without the key is of the layers alone
     if "vocab_size" in values:
-        vocabulary = required(str(path), values, "vocab_size")
-        check_size(str(path), "vocab_size", vocabulary)
-    return replace(DecoderShape(**sizes, vocab_size=vocabulary), name=name_of(path))
+        vocabulary = required(where, values, "vocab_size")
+        check_size(where, "vocab_size", vocabulary)
+    return replace(DecoderShape(**sizes, vocab_size=vocabulary), name=name)
+
+
+def settings_of(model: Any) -> tuple[str, str, Mapping[str, Any]]:
+    """Return the name of a model, the place that errors name, and the keys of its `config.json`."""
+    if (table := table_of(model)) is not None:
+        name = Path(str(table.get("_name_or_path") or "config")).name
+        return name, name, table
+    path = located(model)
+    return (str(model), str(model), MODELS[str(model)]) if path is None else (name_of(path), str(path), read_json(path))
+
+
+def table_of(model: Any) -> Mapping[str, Any] | None:
+    """Return the keys of a configuration of transformers, or of a table of them; None of anything else."""
+    table = model.to_dict() if hasattr(model, "to_dict") else model
+    return table if isinstance(table, Mapping) else None
 
 
 def split(model: Any) -> tuple[Any, dict[str, str]]:
@@ -221,9 +244,8 @@ def positions(model: Model) -> int | None:
     base, _ = split(model)
     if isinstance(base, DecoderShape) or not base:
         return None
-    path = located(base)
-    values = MODELS[str(base)] if path is None else read_json(path)
-    return context(str(base), values, features(str(base), values)[1])
+    _, where, values = settings_of(base)
+    return context(where, values, features(where, values)[1])
 
 
 def located(model: Any) -> Path | None:
@@ -231,7 +253,7 @@ def located(model: Any) -> Path | None:
 
     Raises ConfigError for anything else.
     """
-    if not isinstance(model, str | Path) or not str(model):
+    if not isinstance(model, str | PathLike) or not str(model):
         raise ConfigError(
             f"model {shown(model)}: give a name such as {next(iter(MODELS))}, a folder or its config.json"
         )

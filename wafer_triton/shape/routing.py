@@ -29,7 +29,7 @@ def drawn(shape: DecoderShape, tokens: int, skew: float = 0.0, seed: int = 0) ->
     (tokens,) = check_counts(tokens=tokens)
     if seed < 0:
         raise ShapeError(f"seed {seed}: give a whole number of at least 0")
-    if not isinstance(skew, int | float) or not 0 <= skew <= MOST_SKEW:
+    if not 0 <= skew <= MOST_SKEW:
         raise ShapeError(f"skew {shown(skew)}: give a number from 0, where all experts are alike, to {MOST_SKEW:g}")
     random = np.random.default_rng(seed)
     weights = -skew * np.log(np.arange(1, e.count + 1))

@@ -21,7 +21,7 @@ _MEND = "mend it, or give another file"
 _STREAMS = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")  # which a shell may give for a pipe
 
 
-def check_path(path: str | Path, error: type[WaferError] = ConfigError) -> None:
+def check_path(path: str | os.PathLike[str], error: type[WaferError] = ConfigError) -> None:
     """Raise an error for a path that no file can have: links in a circle, a name too long, a NUL."""
     try:
         os.stat(path)

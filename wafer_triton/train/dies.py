@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from numbers import Real
 from typing import TYPE_CHECKING
 
 from wafer_triton.device import Device
@@ -66,8 +65,7 @@ class Wafer:
         ):  # fmt: skip
             value = getattr(self, field)
             least = 0 if field in ("link_seconds", "link_joules_per_byte", "hbm_joules_per_byte") else 1e-30
-            number = isinstance(value, Real) and not isinstance(value, bool)
-            if not number or not least <= float(value) <= 1e300:
+            if not least <= value <= 1e300:
                 raise DeviceError(f"wafer {self.name!r}: {field} = {shown(value)} must be a finite positive number")
         if self.forwarding not in FORWARDING:
             raise DeviceError(
@@ -132,7 +130,7 @@ class Wafer:
         The time of the bytes on the busiest link counts once with forwarding "cut", and once for each hop with "store".
         """
         for name, value in (("hops", hops), ("size", size), ("share", share)):
-            if not isinstance(value, Real) or not 0 <= value <= 1e300:
+            if not 0 <= value <= 1e300:
                 raise ShapeError(f"transfer_seconds: {name} = {shown(value)} must be a finite number, 0 or more")
         if not hops:
             return 0.0
@@ -169,6 +167,6 @@ def wafer(name: str | Wafer) -> Wafer:
     """Return the preset `name` (a Wafer passes through); DeviceError with the nearest name if there is none."""
     if isinstance(name, Wafer):
         return name
-    if not isinstance(name, str) or name not in WAFERS:
+    if name not in WAFERS:
         raise DeviceError(f"unknown wafer {shown(name)}{nearest(name, WAFERS)} (presets: {', '.join(WAFERS)})")
     return WAFERS[name]

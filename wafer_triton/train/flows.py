@@ -86,7 +86,7 @@ def merge(flows: Iterable[Flow]) -> tuple[Flow, ...]:
 def ring_flows(rings: Sequence[Sequence[Die]], size: float) -> list[Flow]:
     """Return one step of rings that run at the same time: every die sends `size` bytes to the next of its ring."""
     for ring in rings:
-        if not isinstance(ring, list | tuple) or not ring:
+        if not ring:
             raise MeshError(f"ring_flows: {shown(ring)} is no ring; give a list of one die at least")
     return [
         Flow(die, frozenset([after]), size)

@@ -82,8 +82,6 @@ class Workload:
     batch: int = 128
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str):
-            raise ConfigError(f"Workload: name is of type {type(self.name).__name__}; give a str")
         numbers = ("layers", "width", "heads", "kv_heads", "hidden", "vocab", "sequence", "batch")
         check_counts(**{name: getattr(self, name) for name in numbers})
         if self.width % self.heads or self.heads % self.kv_heads:
@@ -135,7 +133,7 @@ WORKLOADS = {
 def workload(name: str | Workload, sequence: int | None = None, batch: int | None = None) -> Workload:
     """Return the workload `name`, with another sequence or batch if given; ConfigError if unknown."""
     if not isinstance(name, Workload):
-        if not isinstance(name, str) or name not in WORKLOADS:
+        if name not in WORKLOADS:
             raise ConfigError(
                 f"unknown training workload {shown(name)}{nearest(name, WORKLOADS)} (known: {', '.join(WORKLOADS)})"
             )

@@ -43,11 +43,6 @@ class Intent:
     pieces: Callable[[], Mapping[str, Callable[[Tiles], Tiles]]] | None = None
 
     def __post_init__(self) -> None:
-        for field_ in ("reference", "draw", "pieces"):
-            if getattr(self, field_) is not None and not callable(getattr(self, field_)):
-                raise ScheduleError(
-                    f"Intent: {field_} = {shown(getattr(self, field_))} must be callable; give a function, or None"
-                )
         if type(self.runs) is not int or self.runs < 1:
             raise ScheduleError(f"Intent: runs = {shown(self.runs)} must be a whole number of at least 1")
         for name, spec in (*self.given.items(), *self.result.items()):
