@@ -7,12 +7,13 @@ import pytest
 
 from wafer_triton.cli.main import main
 
-MODEL = "--model smollm2-135m --mesh 32"
+SHAPE = "--model dim=64,ffn=128,heads=4,layers=2"
+MODEL = f"{SHAPE} --mesh 8"
 LINES = {
     "product": "--mesh 8 --k 64 --n 64",
     "decode": f"{MODEL} --context 64",
     "prefill": f"{MODEL} --tokens 64",
-    "request": "--model smollm2-135m --prefill-mesh 32 --decode-mesh 32 --input 64 --output 8",
+    "request": f"{SHAPE} --prefill-mesh 8 --decode-mesh 8 --input 64 --output 8",
     "cap": f"{MODEL} --context 64",
     "batch": f"{MODEL} --context 64 --batch 4",
     "kv": MODEL,

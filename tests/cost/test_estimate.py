@@ -245,11 +245,11 @@ LAYER = "--model dim=2160,ffn=7200,heads=1,layers=1 --mesh 240 --context 2160 --
     [
         ("product --device wse3 --mesh 72 --m 5760 --k 720 --n 5760 --algorithm mesh --dtype fp16", GEMM_KEYS),
         ("product --device wse3 --mesh 72x36 --k 720 --n 720 --algorithm ktree --groups 4", GEMM_KEYS),
-        ("decode --device wse2 --model llama3-8b --mesh 480 --context 4096 --groups 20", DECODE_KEYS),
+        ("decode --device wse2 --model smollm2-135m --mesh 48 --context 4096 --groups 8", DECODE_KEYS),
         (f"decode --device wse3 {LAYER}", DECODE_KEYS),
-        ("prefill --model llama3-8b --mesh 480 --tokens 4096", "tokens_per_second cycles_per_layer"),
+        ("prefill --model smollm2-135m --mesh 48 --tokens 96", "tokens_per_second cycles_per_layer"),
         (
-            "request --device wse2 --model llama3-8b --prefill-mesh 300 --decode-mesh 360 --input 1024 --output 128",
+            "request --device wse2 --model smollm2-135m --prefill-mesh 32 --decode-mesh 32 --input 64 --output 12",
             "tokens_per_second prefill_seconds decode_seconds",
         ),
         ("kv --device wse2 --model llama3-8b --mesh 360", "concat_tokens shift_tokens"),
@@ -270,7 +270,7 @@ def test_estimating_needs_no_torch() -> None:
     code = (
         "import sys; from wafer_triton.cli import main as cli\n"
         "for one in ('torch', 'triton', 'transformers'): sys.modules[one] = None\n"
-        "sys.exit(cli.main('estimate request --model llama3-8b --prefill-mesh 300 --decode-mesh 360 --input 64'\n"
+        "sys.exit(cli.main('estimate request --model smollm2-135m --prefill-mesh 32 --decode-mesh 32 --input 64'\n"
         "                  ' --output 8'.split()))"
     )
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)

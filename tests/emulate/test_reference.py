@@ -236,12 +236,12 @@ def both_on_triton() -> list[Executor]:
 
 
 @in_dtypes
-@pytest.mark.parametrize("kind", [*SUMS, *MOVES])
+@pytest.mark.parametrize("kind", SUMS)
 def test_torch_adds_integers_exactly(kind, mesh, dtype):
-    schedule = build((SUMS | MOVES)[kind], mesh, dtype)
+    schedule = build(SUMS[kind], mesh, dtype)
     tensors = given(schedule, integers=True)
     machine = ran(schedule, tensors)
-    assert kind == "collectives" or all(machine.read(name).isfinite().all() for name in results(schedule))
+    assert all(machine.read(name).isfinite().all() for name in results(schedule))
     assert_same(schedule, machine, tensors, *both())
 
 
@@ -250,7 +250,9 @@ def test_torch_adds_integers_exactly(kind, mesh, dtype):
 def test_torch_adds_in_the_order_of_the_rounds(kind, mesh, dtype):
     schedule = build(MOVES[kind], mesh, dtype)
     tensors = given(schedule)
-    assert_same(schedule, ran(schedule, tensors), tensors, *both())
+    machine = ran(schedule, tensors)
+    assert kind == "collectives" or all(machine.read(name).isfinite().all() for name in results(schedule))
+    assert_same(schedule, machine, tensors, *both())
 
 
 @pytest.mark.parametrize("mesh", MESHES)
