@@ -1,4 +1,4 @@
-"""The parser, exit codes, and imports: light commands do not import torch."""
+"""The command line, exit codes, and imports: light commands do not import torch."""
 
 import json
 import os
@@ -15,9 +15,11 @@ from wafer_triton.device import PRESETS
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ([], "arguments are required: COMMAND; see `wafer-triton --help`"),
-        (["fly"], "invalid choice: 'fly'"),
-        (["generate"], "arguments are required: --model, --prompt; see `wafer-triton generate --help`"),
+        ([], "give a command; see `wafer-triton --help`"),
+        (["fly"], 'Unknown command "fly"'),
+        (["--fly"], 'Unknown command "--fly"'),
+        (["estimate", "fly"], "See `wafer-triton estimate --help`"),
+        (["generate"], "--model requires an argument. See `wafer-triton generate --help`"),
     ],
 )
 def test_a_wrong_command_line_is_refused(capsys, args, message):
@@ -30,7 +32,7 @@ def test_before_ranks_join_only_rank_0_prints_an_error(capsys, monkeypatch):
     for rank, prints in (("0", True), ("1", False)):
         monkeypatch.setenv("RANK", rank)
         assert main(["fly"]) == 2
-        assert ("invalid choice: 'fly'" in capsys.readouterr().err) is prints
+        assert ('Unknown command "fly"' in capsys.readouterr().err) is prints
 
 
 def test_a_rank_without_peers_prints_the_error_itself(capsys, monkeypatch):
@@ -41,7 +43,7 @@ def test_a_rank_without_peers_prints_the_error_itself(capsys, monkeypatch):
     monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
     monkeypatch.setattr("wafer_triton.emulate.ranks.group.first", gone)
     assert main(["fly"]) == 2
-    assert "invalid choice: 'fly'" in capsys.readouterr().err
+    assert 'Unknown command "fly"' in capsys.readouterr().err
 
 
 def test_devices(capsys):
@@ -77,8 +79,9 @@ def test_light_commands_import_nothing_heavy(args):
 import sys
 from wafer_triton.cli.main import main
 assert main({args!r}) == 0
-heavy = {{"torch", "transformers", "triton", "safetensors", "rich"}} & set(sys.modules)
+heavy = {{"torch", "transformers", "triton", "safetensors"}} & set(sys.modules)
 assert not heavy, heavy
+assert "--help" in {args!r} or "rich" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
@@ -93,9 +96,8 @@ def test_a_closed_pipe_ends_the_command_with_exit_code_141():
 
 def test_every_command_has_its_help_and_json(capsys):
     known = commands.options()
-    leaves = [name for name in known if not any(other.startswith(f"{name} ") for other in known)]
-    assert 10 < len(leaves) <= 20
-    for name in leaves:
+    assert len(known) <= 20
+    for name in known:
         assert "--json" in known[name] and main([*name.split(), "--help"]) == 0
         assert "--json" in capsys.readouterr().out, name
 

@@ -1,39 +1,23 @@
-"""The commands of both parsers, as tests read them: argparse's, and those that cyclopts makes."""
-
-import argparse
+"""The commands and their options, as tests read them."""
 
 from wafer_triton.cli import app
-from wafer_triton.cli.main import parser
 
 
-def options(of=None):
-    """Return the options of all commands by name, of a command of kinds too, such as `compare gemm`."""
+def options():
+    """Return the options of all commands by name, such as `estimate decode`."""
+    whole = app.app()
     known = {}
-    for action in (of or parser())._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for name, inner in action.choices.items():
-                own = set(inner._option_string_actions) - {"-h", "--help"}
-                known |= {name: own} | {f"{name} {kind}": flags for kind, flags in options(inner).items()}
-    if of is None:
-        whole = app.app()
-        for family, (_, commands) in app.FAMILIES.items():
-            for name in commands:
-                words = [family] if name == family else [family, name]
-                known[" ".join(words)] = {
-                    flag for held in _leaf(whole, words) for flag in held.names if flag.startswith("--")
-                }
+    for family, (_, commands) in app.FAMILIES.items():
+        for name in commands:
+            words = [family] if name == family else [family, name]
+            leaf = whole
+            for word in words:
+                leaf = leaf[word]
+            held = leaf.assemble_argument_collection()
+            known[" ".join(words)] = {flag for each in held for flag in each.names if flag.startswith("--")}
     return known
 
 
-def _leaf(whole, words):
-    for word in words:
-        whole = whole[word]
-    return whole.assemble_argument_collection()
-
-
 def parse(words):
-    """Parse the words of a command line; raise an error, or SystemExit, where they form no command."""
-    if words[0] in app.FAMILIES:
-        assert callable(app.app().parse_args(list(words))[0])
-    else:
-        assert callable(parser().parse_args(words).run)
+    """Parse the words of a command line; raise an error where they form no command."""
+    assert callable(app.app().parse_args(list(words))[0])

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from wafer_triton import convert, distributed, ops
-from wafer_triton.cli import options
+from wafer_triton.cli.main import main
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import BackendError
 from wafer_triton.models import convert as conversion
@@ -107,19 +107,14 @@ def test_a_device_without_values_is_refused():
         WaferForCausalLM.from_config(SHAPE, mesh=2, emulate_on="meta")
 
 
-def test_the_command_line_passes_the_choice_on(monkeypatch, capsys):
-    parser = options.argparse.ArgumentParser()
-    for flags, settings in options.EXECUTION:
-        parser.add_argument(*flags, **settings)
+def test_the_command_line_passes_the_choice_on(monkeypatch):
     given = []
     monkeypatch.setattr(distributed, "executor", lambda *_, emulate_on, **more: given.append(emulate_on))
     threads = torch.get_num_threads()
     for words in ([], ["--emulate-on", "cuda:1"]):
-        options.executor_of(parser.parse_args(words))
+        assert main(["generate", "--model", "nowhere", "--prompt", "a", *words]) == 2
     torch.set_num_threads(threads)
     assert given == ["auto", "cuda:1"]
-    options.tell_where(TorchExecutor())
-    assert capsys.readouterr().err == "emulated on the CPU by torch, exchange explicit\n"
 
 
 class Elsewhere(torch.Tensor):

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 # Each family: its commands by name, each with the module and the function that it is, and a line of help. A family of
 # one command has its own name there.
 FAMILIES: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
+    "generate": (
+        "continue a text greedily, every matrix product on a mesh of virtual cores",
+        {"generate": ("wafer_triton.cli.generate:generate", "")},
+    ),
     "estimate": (
         "predict cycles, tokens per second or capacity; --explain says why",
         {
@@ -97,7 +101,7 @@ WORDS: Mapping[str, tuple[Any, str]] = {
         str,
         "a preset, a folder, its config.json, either with sizes, or sizes: dim=2048,ffn=8192,heads=32,layers=16",
     ),
-    "mesh": (str, "cores of a region, 64 or 48x64"),
+    "mesh": (str, "cores of a region, 64 or 48x64; in `generate` also plan, the fastest on the wafer, slow here"),
     "prefill_mesh": (str, "cores of a region of prefill, 64 or 48x64"),
     "decode_mesh": (str, "cores of a region of decode, 64 or 48x64"),
     "device": (
@@ -113,6 +117,15 @@ WORDS: Mapping[str, tuple[Any, str]] = {
         "of matrices mesh (default with --m), cannon, summa or allgather; "
         "of a vector ktree (default), pipeline, ring, star or two-phase",
     ),
+    "prompt": (str, "the text to continue, as it is"),
+    "max_new_tokens": (int, "tokens of the answer, at most"),
+    "max_length": (int, "tokens that the KV cache holds (default: as many as needed)"),
+    "accumulate": (Literal["fp32", "fp16"], "partial sums"),
+    "exchange": (Literal["explicit", "elided"], "explicit: tiles move; elided: a core reads a tile where it lies"),
+    "shards": (str, "RxC of ranks of torchrun: rectangles that a mesh is cut into (default: ranks take layers first)"),
+    "regions": (bool, "list which blocks lie on which region"),
+    "routing_out": (Path, "write which experts each token took"),
+    "profile": (Path, "profile the emulation's first decode steps: a trace for Perfetto, in time of this machine"),
     "size": (int, "elements of every core in an all-reduce"),
     "axis": (Literal["x", "y"], "of an all-reduce: along mesh rows (default: x) or columns"),
     "values": (bool, "compute: for the error (default: on up to 64 x 64 cores), or to show values in a page"),
@@ -250,7 +263,8 @@ def _said(name: str, default: Any, endings: Sequence[str]) -> Any:
     absent = default in (None, False, ())
     either = default is None and written is bool  # --values, --no-values, or neither
     how = Parameter(
-        help=words, negative=None if either else "", show_default=not absent and "(default" not in words
+        help=words, negative=None if either else "", show_default=not absent and "(default" not in words,
+        allow_leading_hyphen=name == "prompt",
     )  # fmt: skip
     return Annotated[written | None if absent else written, how]
 
@@ -259,6 +273,11 @@ def refuse(why: str, **options: Any) -> None:
     """Raise ConfigError where an option is given, which has no meaning beside others."""
     if flags := [_flag(name) for name, value in options.items() if value not in (None, False, ())]:
         raise ConfigError(f"{', '.join(flags)}: {why}")
+
+
+def is_reference(text: str) -> bool:
+    """Return whether a word of the command line is meant as FILE.py:FUNCTION."""
+    return ".py:" in text or text.endswith(".py")
 
 
 def need(of: str, **options: Any) -> None:
@@ -313,9 +332,13 @@ def app() -> App:
     """Return the commands."""
     from cyclopts import App
 
+    from wafer_triton import __doc__ as about_all
+    from wafer_triton import __version__
+
     whole = App(
-        name="wafer-triton", help_format="plaintext", version_flags=(), exit_on_error=False, print_error=False,
-        suppress_keyboard_interrupt=False, result_action="return_value",
+        name="wafer-triton", help=about_all, help_format="plaintext", version=f"wafer-triton {__version__}",
+        version_flags=("--version",), exit_on_error=False, print_error=False, suppress_keyboard_interrupt=False,
+        result_action="return_value",
     )  # fmt: skip
     for family, (about, commands) in FAMILIES.items():
         held = whole
@@ -328,20 +351,23 @@ def app() -> App:
 
 
 def run(words: Sequence[str]) -> int:
-    """Run the words of a command line, the first of them of `FAMILIES`; UsageError where they do not form a command."""
+    """Run the words of a command line; UsageError where they do not form a command."""
     from cyclopts.exceptions import CycloptsError, UnknownCommandError
 
-    leaf = words[: 1 if set(FAMILIES[words[0]][1]) == {words[0]} else 2]
-    typed = " ".join(takewhile(lambda word: not word.startswith("-"), leaf))
+    if not words:
+        raise UsageError("give a command; see `wafer-triton --help`")
+    _check_gone(words)
     try:
         done = app()(list(words))
     except CycloptsError as error:
-        page = words[0] if isinstance(error, UnknownCommandError) else typed
-        raise UsageError(f"{' '.join(str(error).split())} See `wafer-triton {page} --help`") from None
+        family, (_, commands) = words[0], FAMILIES.get(words[0], ("", {}))
+        leaf = words[:1] if isinstance(error, UnknownCommandError) or family in commands else words[:2]
+        typed = " ".join(takewhile(lambda word: not word.startswith("-"), leaf if commands else ()))
+        raise UsageError(f"{' '.join(str(error).split())} See `{f'wafer-triton {typed}'.strip()} --help`") from None
     return int(done or 0)
 
 
-def check_gone(words: Sequence[str]) -> None:
+def _check_gone(words: Sequence[str]) -> None:
     """Raise UsageError for a command or an option that went."""
     typed = [" ".join(words[:count]) for count in (2, 1)]
     for name in typed:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from wafer_triton.cli.answer import tell
 from wafer_triton.cli.app import FOLDER, made, refuse
-from wafer_triton.cli.options import tell
 from wafer_triton.device import device as find_device
 from wafer_triton.draw.figure import KINDS
 from wafer_triton.errors import ConfigError, writing

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from wafer_triton.cli.answer import tell
 from wafer_triton.cli.app import made
-from wafer_triton.cli.options import tell
 from wafer_triton.errors import ConfigError
 from wafer_triton.text.files import read_record
 from wafer_triton.text.quantity import unit

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from wafer_triton.cli.app import made, need, refuse
-from wafer_triton.cli.options import is_reference, tell
+from wafer_triton.cli.answer import tell
+from wafer_triton.cli.app import is_reference, made, need, refuse
 from wafer_triton.count.verdict import PLMR
 from wafer_triton.device import dtype as dtypes
 from wafer_triton.errors import ConfigError, check_counts

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from wafer_triton.cli.answer import tell
 from wafer_triton.cli.app import made
-from wafer_triton.cli.options import tell
 from wafer_triton.device import PRESETS, Device, device, energy_note, origin, sources
 from wafer_triton.device.spec import Sourced
 from wafer_triton.text.quantity import Legend, digits, quantity, unit

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wafer_triton.cli.app import made, need, refuse
+from wafer_triton.cli.answer import tell
+from wafer_triton.cli.app import is_reference, made, need, refuse
 from wafer_triton.cli.compare import REFERENCE, sizes_of
-from wafer_triton.cli.options import is_reference, tell
 from wafer_triton.draw.figure import KINDS
 from wafer_triton.errors import ConfigError
 

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
+from wafer_triton.cli.answer import tell
 from wafer_triton.cli.app import made
-from wafer_triton.cli.options import tell
 from wafer_triton.compare.explain import Explanation, bounds
 from wafer_triton.compare.explain import explain as explained
 from wafer_triton.compare.sweep import KINDS, asked

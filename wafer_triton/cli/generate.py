@@ -2,42 +2,46 @@
 
 from __future__ import annotations
 
-import argparse
-import json
+import json as jsons
+import sys
 from dataclasses import asdict
 from itertools import chain, islice
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from wafer_triton.cli import ranks
-from wafer_triton.cli.options import (
-    CHECKPOINT,
-    EXECUTION,
-    PLACE,
-    Command,
-    checkpoint_of,
-    count,
-    cut_short,
-    executor_of,
-    file_of,
-    mesh_of,
-    option,
-    people,
-    searching,
-    tell_where,
-    utf8,
-)
-from wafer_triton.errors import CacheError, ShapeError, writing
+from wafer_triton.cli.answer import cut_short, people
+from wafer_triton.cli.app import made
+from wafer_triton.device import device as find_device
+from wafer_triton.device.mesh import Mesh, as_mesh
+from wafer_triton.errors import CacheError, ConfigError, ShapeError, check_counts, writing
 
 if TYPE_CHECKING:
     from wafer_triton.models.checkpoint.checkpoint import Checkpoint
     from wafer_triton.place.regions import Placement
 
 
-def generate(args: argparse.Namespace) -> int:
-    """continue a text greedily, every matrix product on a mesh of virtual cores"""
-    if not args.prompt:
+def _generate(
+    *, model: str, prompt: str, max_new_tokens: int = 32, max_length: int | None = None, mesh: str = "16",
+    device: str = "wse2", head_groups: int | None = None, experts: str | None = None, dtype: str = "fp16",
+    accumulate: str = "fp32", exchange: str = "explicit", emulate_on: str = "auto", backend: str | None = None,
+    shards: str | None = None, regions: bool = False, routing_out: Path | None = None, profile: Path | None = None,
+    json: bool = False,
+) -> int:  # fmt: skip
+    check_counts(max_new_tokens=max_new_tokens, **{} if max_length is None else {"max_length": max_length})
+    if not prompt:
         raise ShapeError("the prompt is empty; give at least one character")
+    try:
+        prompt.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(
+            f"--prompt {prompt!a}: is not UTF-8 text (at character {error.start}), or the locale is not; "
+            f"try LC_ALL=C.UTF-8"
+        ) from None
+    import torch
+
+    from wafer_triton import distributed
     from wafer_triton.cli.profiling import profiled
     from wafer_triton.cost.inference import answer_steps
     from wafer_triton.cost.placement import where
@@ -46,54 +50,65 @@ def generate(args: argparse.Namespace) -> int:
     from wafer_triton.models import effort
     from wafer_triton.models.checkpoint.checkpoint import Checkpoint
     from wafer_triton.models.decoder import WaferForCausalLM
+    from wafer_triton.ops import described
 
-    stream = people(args.json)
-    if args.routing_out is not None and Checkpoint(args.model).config.experts is None:
-        raise ShapeError(f"{args.model} has no experts, so that there is no routing to write; leave out --routing-out")
-    executor, checkpoint = executor_of(args), checkpoint_of(args, args.max_new_tokens)
+    stream = people(json)
+    if routing_out is not None and Checkpoint(model).config.experts is None:
+        raise ShapeError(f"{model} has no experts, so that there is no routing to write; leave out --routing-out")
+    # A step on a mesh is thousands of operations of some microseconds each: a second thread only makes them wait.
+    torch.set_num_threads(1)
+    executor = distributed.executor(backend, exchange, shards=shards, emulate_on=emulate_on)
+    on = None if mesh == "plan" else as_mesh(mesh, device)
+    checkpoint = _checkpoint(model, on, head_groups, dtype, max_new_tokens)
     positions = checkpoint.config.context
-    if args.max_length and args.max_length > positions:
+    if max_length and max_length > positions:
         raise CacheError(
-            f"--max-length {args.max_length:,} is more than the {positions:,} positions of {args.model} "
+            f"--max-length {max_length:,} is more than the {positions:,} positions of {model} "
             f"(max_position_embeddings in its config.json); give no more"
         )
-    text = TextStream(checkpoint, args.prompt)
+    text = TextStream(checkpoint, prompt)
     if not text.prompt:
-        raise ShapeError(f"the prompt {args.prompt!r} has no token by the tokenizer of {args.model}; give another")
+        raise ShapeError(f"the prompt {prompt!r} has no token by the tokenizer of {model}; give another")
     checkpoint.config.check_tokens(text.prompt)
-    longest = len(text.prompt) + args.max_new_tokens - 1  # the last token is not cached
-    if args.max_length and longest > args.max_length:
+    longest = len(text.prompt) + max_new_tokens - 1  # the last token is not cached
+    if max_length and longest > max_length:
         raise CacheError(f"{longest} tokens do not fit the KV cache; give a --max-length of {longest}, or none")
     checkpoint.config.room(longest)
 
     def placed(placement: Placement) -> None:
-        tell_where(executor)
-        steps = answer_steps(args.max_new_tokens)
+        print(f"emulated {described(executor)}", file=sys.stderr, flush=True)
+        steps = answer_steps(max_new_tokens)
         progress.announce(effort.seconds(placement, executor, tokens=len(text.prompt), steps=steps))
 
     begun = perf_counter()
-    searching(args)
+    find_device(device)  # before a search is announced
+    if on is None and ranks.number() == 0:
+        print(
+            f"searching the fastest meshes for {model} on {device}, which takes about a minute here; "
+            f"a --mesh such as 16 takes none",
+            file=sys.stderr, flush=True,
+        )  # fmt: skip
     with Progress() as progress:
-        model = WaferForCausalLM.from_pretrained(
+        decoder = WaferForCausalLM.from_pretrained(
             checkpoint,
-            mesh=mesh_of(args),
-            device=args.device,
-            head_groups=args.head_groups,
-            experts=args.experts,
-            dtype=args.dtype,
-            accumulate=args.accumulate,
-            max_length=args.max_length or len(text.prompt) + args.max_new_tokens,
+            mesh=on,
+            device=device,
+            head_groups=head_groups,
+            experts=experts,
+            dtype=dtype,
+            accumulate=accumulate,
+            max_length=max_length or len(text.prompt) + max_new_tokens,
             max_prompt=len(text.prompt),
             executor=executor,
             progress=progress,
             placed=placed,
         )
         loaded = perf_counter()
-        tokens = model.generate(text.prompt, args.max_new_tokens, progress)
+        tokens = decoder.generate(text.prompt, max_new_tokens, progress)
         first = list(islice(tokens, 1))
     prefilled, interrupted = perf_counter(), False
     try:
-        with profiled(args.profile if ranks.number() == 0 else None) as stepped:
+        with profiled(profile if ranks.number() == 0 else None) as stepped:
             for token in chain(first, tokens):
                 print(text.push(token), end="", file=stream, flush=True)
                 stepped()
@@ -105,18 +120,18 @@ def generate(args: argparse.Namespace) -> int:
         text=text.shown,
         tokens=text.tokens,
         prompt_tokens=len(text.prompt),
-        steps=model.count - len(text.prompt),
-        settings={name: getattr(args, name) for name in ("dtype", "accumulate", "exchange")}
-        | {"backend": type(model.executor).__name__.removesuffix("Executor").lower()},
-        mesh=model.block.mesh,
-        prefill_mesh=model.placement.prefill.mesh,
-        head_groups=model.block.head_groups,
-        experts=where(model.placement.prefill, len(text.prompt)),
-        regions=model.regions,
-        account=model.account(),
-        predicted={phase: prediction.as_json() for phase, prediction in model.predicted().items()},
-        cap={phase: asdict(measures) for phase, measures in model.passes.cap().items()},
-        passes=[each.as_json() for each in model.passes],
+        steps=decoder.count - len(text.prompt),
+        settings={"dtype": dtype, "accumulate": accumulate, "exchange": exchange}
+        | {"backend": type(decoder.executor).__name__.removesuffix("Executor").lower()},
+        mesh=decoder.block.mesh,
+        prefill_mesh=decoder.placement.prefill.mesh,
+        head_groups=decoder.block.head_groups,
+        experts=where(decoder.placement.prefill, len(text.prompt)),
+        regions=decoder.regions,
+        account=decoder.account(),
+        predicted={phase: prediction.as_json() for phase, prediction in decoder.predicted().items()},
+        cap={phase: asdict(measures) for phase, measures in decoder.passes.cap().items()},
+        passes=[each.as_json() for each in decoder.passes],
         load_seconds=loaded - begun,
         prefill_seconds=prefilled - loaded,
         decode_seconds=ended - prefilled,
@@ -124,16 +139,40 @@ def generate(args: argparse.Namespace) -> int:
     )
     for table in generation_tables(generation):
         print(f"\n{table.on(stream)}", file=stream)
-    if args.routing_out is not None:
-        trace = model.passes.trace()
+    if routing_out is not None:
+        trace = decoder.passes.trace()
         if ranks.number() == 0:
-            with writing(args.routing_out):
-                args.routing_out.write_text(json.dumps({"experts": trace}), encoding="utf-8")
-    if args.regions:
-        print(f"\n{regions_table(model.regions).on(stream)}", file=stream)
-    if args.json:
-        print(json.dumps(generation.as_json()))
+            with writing(routing_out):
+                routing_out.write_text(jsons.dumps({"experts": trace}), encoding="utf-8")
+    if regions:
+        print(f"\n{regions_table(decoder.regions).on(stream)}", file=stream)
+    if json:
+        print(jsons.dumps(generation.as_json()))
     return cut_short(f"after {len(text.tokens)} tokens") if interrupted else 0
+
+
+generate = made(_generate, _generate, written={"routing_out": (".json",), "profile": (".json",)})
+
+
+def _checkpoint(model: str, mesh: Mesh | None, head_groups: int | None, dtype: str, tokens: int) -> Checkpoint:
+    """Return a checkpoint; raises for its faults, and for faults of a mesh, its head groups and a number of tokens.
+
+    These are judged before the tokenizer is loaded, which takes seconds, and before weights are placed.
+    """
+    from wafer_triton.decoder.heads import HeadGroups
+    from wafer_triton.device.dtype import torch_dtype
+    from wafer_triton.models.checkpoint.checkpoint import Checkpoint
+
+    checkpoint = Checkpoint(model)
+    weights = checkpoint.weights(torch_dtype(dtype))
+    checkpoint.config.room(tokens)
+    if mesh is not None:
+        mesh.square()  # of prefill
+        if head_groups is not None:
+            HeadGroups(checkpoint.config, mesh.cols, head_groups)
+    for name in weights if ranks.count() == 1 else ():  # of several each reads its own
+        weights[name]  # which has no NaN
+    return checkpoint
 
 
 class TextStream:
@@ -174,37 +213,3 @@ class TextStream:
         tokens = self.prompt + self.tokens
         text: str = self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return text
-
-
-COMMANDS = (
-    Command(
-        "generate",
-        generate,
-        (
-            CHECKPOINT,
-            option("--prompt", type=utf8, required=True, help="the text to continue, as it is"),
-            option("--max-new-tokens", type=count, default=32, metavar="N", help="stop after N (default: %(default)s)"),
-            option(
-                "--max-length",
-                type=count,
-                metavar="N",
-                help="tokens that the KV cache holds (default: as many as needed)",
-            ),
-            option(
-                "--profile",
-                type=file_of(".json"),
-                metavar="FILE.json",
-                help="profile the emulation of the first decode steps: a trace for Perfetto, in time of this machine",
-            ),
-            option(
-                "--routing-out",
-                type=file_of(".json"),
-                metavar="FILE.json",
-                help="write which experts each token took",
-            ),
-            option("--regions", action="store_true", help="list which blocks lie on which region"),
-            *PLACE,
-            *EXECUTION,
-        ),
-    ),
-)

@@ -11,10 +11,7 @@ import os
 import signal
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    import argparse
+from typing import Any
 
 INTERRUPTED = 130  # the exit code after Ctrl-C
 
@@ -33,23 +30,16 @@ def main(argv: list[str] | None = None) -> int:
         _stop_at_once()
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands."""
-    from wafer_triton.cli import commands
-
-    return commands.parser()
-
-
 def _main(argv: list[str] | None) -> int:
-    from wafer_triton.cli import border, commands, ranks
+    from wafer_triton.cli import app, border, ranks
 
     if sys.stderr is None:  # closed, and `print` would take stdout in its place
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (until Python ends)
     try:
         if argv is None:  # from here on Ctrl-C raises, so that a command can print its result or free memory
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        with ranks.quiet():
-            code = commands.run(argv)
+        with ranks.quiet(), border.output():
+            code = app.run(sys.argv[1:] if argv is None else argv)
         ranks.leave()
         return code
     except KeyboardInterrupt:

@@ -8,8 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from wafer_triton.cli.answer import tell
 from wafer_triton.cli.app import made, refuse
-from wafer_triton.cli.options import tell
 from wafer_triton.errors import ConfigError, check_counts
 from wafer_triton.text.progress import CHUNK_SECONDS
 from wafer_triton.text.quantity import PREDICTED, Legend, unit

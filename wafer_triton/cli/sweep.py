@@ -8,8 +8,8 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wafer_triton.cli.app import made
-from wafer_triton.cli.options import cut_short, is_reference, tell
+from wafer_triton.cli.answer import cut_short, tell
+from wafer_triton.cli.app import is_reference, made
 from wafer_triton.device import LAW
 from wafer_triton.device import device as find_device
 from wafer_triton.draw.figure import KINDS

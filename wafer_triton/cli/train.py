@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from wafer_triton.cli.answer import tell
 from wafer_triton.cli.app import made
-from wafer_triton.cli.options import tell
 from wafer_triton.errors import ConfigError, DeviceError
 from wafer_triton.text.quantity import Legend, numbered, quantity, unit
 from wafer_triton.text.table import Table
