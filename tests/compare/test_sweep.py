@@ -5,7 +5,7 @@ import pytest
 from wafer_triton import estimate
 from wafer_triton.algorithms.product import recipe
 from wafer_triton.compare.grid import REASON, feasible, masked, parsed, points, size, write_csv
-from wafer_triton.compare.sweep import KINDS, own, sweep
+from wafer_triton.compare.sweep import KINDS, own, sweep, unmoved
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.layers import decode_block, decode_phases
 from wafer_triton.cost.price import price
@@ -70,6 +70,14 @@ def test_figures_are_the_estimates_of_each_point():
 def test_a_number_outside_of_the_fit_has_no_band():
     here, there = sweep("decode", {"hop_cycles": [1, 8]}, mesh=32, **DECODE)
     assert here["error_band"] > 0 and "error_band" not in there
+
+
+def test_a_parameter_that_no_figure_depends_on_is_named():
+    over = {"routes": [24, 48], "hop_cycles": [1, 2]}
+    with pytest.warns(UserWarning, match="^sweep: no figure changes with routes: "):
+        rows = sweep("decode", over, mesh=32, **DECODE)
+    assert not unmoved([row for row in rows if row["routes"] == 24], over)
+    assert not unmoved([{"a": 1, "b": 3.0}, {"a": 2, REASON: "too large"}], ["a"])
 
 
 def test_points_that_differ_in_rates_build_no_schedule(monkeypatch):

@@ -63,6 +63,7 @@ def _sweep(
     texts = [*_tables(rows, swept, shown, title), *_masked(rows)]
     if any("joules" in name for name in grid.feasible(rows)[0]) and _changes_power(swept, options):
         texts.append(f"power follows {LAW}; give power_watts to change it")
+    texts += [note] if (note := sweeps.unmoved(rows, swept)) else []
     names = []
     for file in out:
         if file.suffix.lower() in KINDS:

@@ -6,6 +6,7 @@ between points, as they depend on no number of a device; so a sweep over rates p
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from inspect import Parameter, signature
@@ -121,11 +122,14 @@ def sweep(kind: str | Callable[..., Any], over: Over, progress: Progress = silen
     `kind` is one of `KINDS`, or an estimate such as `own` makes. A parameter is a number of a device, "device", or an
     argument of the estimate; numbers have the keys of a device's file, such as `sram_kib`, and power follows cores and
     clock as there. At most two are swept beside "device" and "model". A point that raises a WaferError has
-    its message in the column "reason"; if all do, the error of one is raised, with changes that would fit. Raises
-    DeviceError for an unknown kind or parameter, ShapeError for a value of the wrong type and for more than
-    `MOST_POINTS` points.
+    its message in the column "reason"; if all do, the error of one is raised, with changes that would fit. Warns of a
+    parameter with which no figure changes. Raises DeviceError for an unknown kind or parameter, ShapeError for a value
+    of the wrong type and for more than `MOST_POINTS` points.
     """
-    return list(estimates(kind, over, progress, **fixed))
+    rows = list(estimates(kind, over, progress, **fixed))
+    if note := unmoved(rows, over):
+        warnings.warn(f"sweep: {note}", stacklevel=2)
+    return rows
 
 
 def estimates(
@@ -167,6 +171,23 @@ def estimates(
         except WaferError as error:
             prefix = f"none of {size(over)} has figures; at {asked(one)}: " if len(every) > 1 else ""
             raise type(error)(f"{prefix}{error}") from None
+
+
+def unmoved(rows: Iterable[Row], over: Iterable[str]) -> str:
+    """Return a line about the swept parameters with which no figure changes, as other numbers bound them; "" if none.
+
+    Whether a point has figures at all is one, too.
+    """
+    every, swept = list(rows), list(over)
+    still = []
+    for name in swept:
+        groups: dict[str, list[Row]] = {}
+        for row in every:
+            rest = repr([row[other] for other in swept if other != name])
+            groups.setdefault(rest, []).append({key: each for key, each in row.items() if key not in swept})
+        if len(every) > len(groups) and all(row == group[0] for group in groups.values() for row in group):
+            still.append(name)
+    return f"no figure changes with {' or '.join(still)}: other numbers decide them all" if still else ""
 
 
 def asked(arguments: Mapping[str, Any]) -> str:
