@@ -50,7 +50,7 @@ def _align(
         b.round(*back, label=label)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=8)
 def _skewing(
     times: int, width: int, skewed: tuple[tuple[str, str], ...], order: Order, steps: bytes, label: str
 ) -> Loop:  # fmt: skip
@@ -69,7 +69,7 @@ def _skewing(
     return Loop(tuple(rounds), 1)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=2)
 def _skew_moves(axis: str, times: int, width: int, order: Order, by: bytes) -> list[list[Moves]]:
     """Return the moves of each round of an alignment, which all buffers share."""
     steps, backwards = _skew_steps(width, by)

@@ -87,10 +87,11 @@ def _along(b: Builder, x: Slot, out: Slot, name: str, size: int, first: str, alo
 
 def _line(b: Builder, src: str, dst: str, name: str, axis: str, line: MeshLine) -> Steps:
     """Move the tiles of src to dst of their destinations along an axis, into the slots of `line`."""
-    own = [core for core in range(line.length) if (core, core) in line.slots]
+    pairs = line.slots
+    own = [core for core in range(line.length) if (core, core) in pairs]
     sent, kept = np.zeros((2, line.length), np.int64)
     for core in own:
-        sent[core], kept[core] = line.slots[core, core]
+        sent[core], kept[core] = pairs[core, core]
     where = None if len(own) == line.length else Cores(axis, np.array(own))
     keep = b.local("copy", Slot(dst, kept, axis), Slot(src, sent, axis), where, size=b.buffers[src].numel)
     rounds, slots = planned(line)
@@ -103,7 +104,7 @@ def _line(b: Builder, src: str, dst: str, name: str, axis: str, line: MeshLine) 
     yield from others
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=4)  # there and back along both axes
 def _exchanges(line: MeshLine, axis: str, names: tuple[str, str, str]) -> tuple[tuple[Exchange, ...], ...]:
     """Return the exchanges of every round between buffers `names`: of departure, of arrival, and for waiting tiles."""
     ends = dict(zip(("src", "dst", "waiting"), names, strict=True))

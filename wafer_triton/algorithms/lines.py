@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from wafer_triton.schedule.rounds import Index
+from wafer_triton.schedule.rounds import Index, frozen
 
 
 @dataclass(frozen=True)
@@ -33,20 +33,15 @@ class MeshLine:
     @property
     def slots(self) -> dict[tuple[int, int], tuple[int, int]]:
         """Of every pair of sender and receiver, the sender's slot of the tile and the receiver's."""
-        return _slots(self)
-
-
-@lru_cache(maxsize=64)
-def _slots(line: MeshLine) -> dict[tuple[int, int], tuple[int, int]]:
-    pairs, regions = {}, line.regions
-    for core in range(line.length):
-        for region in range(regions):
-            other = region * line.width + core // regions
-            if line.back:
-                pairs[other, core] = core % regions, region
-            else:
-                pairs[core, other] = region, core % regions
-    return pairs
+        pairs, regions = {}, self.regions
+        for core in range(self.length):
+            for region in range(regions):
+                other = region * self.width + core // regions
+                if self.back:
+                    pairs[other, core] = core % regions, region
+                else:
+                    pairs[core, other] = region, core % regions
+        return pairs
 
 
 Sends = tuple[
@@ -54,7 +49,7 @@ Sends = tuple[
 ]  # both ends as buffer and slots, senders, receivers
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=2)  # there and back
 def planned(line: MeshLine) -> tuple[list[list[Sends]], int]:
     """Return the exchanges of every round, as slots by position, senders and receivers; and the slots for waiting.
 
@@ -72,7 +67,7 @@ def _exchange(length: int, src: str, dst: str, moves: Index) -> Sends:
     recv, after, send, before = moves
     held, placed = np.zeros((2, length), np.int64)
     held[send], placed[recv] = before, after
-    return ((src, held), (dst, placed)), send, recv
+    return ((src, frozen(held)), (dst, frozen(placed))), frozen(send), frozen(recv)
 
 
 def _farthest(line: MeshLine) -> tuple[list[list[Sends]], int]:
@@ -116,4 +111,4 @@ def _backwards(sends: Sends) -> Sends:
     order = np.argsort(send)
     other = {"src": "dst", "dst": "src"}
     ends = (other.get(dst, dst), placed), (other.get(src, src), held)
-    return ends, recv[order], send[order]
+    return ends, frozen(recv[order]), frozen(send[order])

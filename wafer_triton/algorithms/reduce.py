@@ -77,7 +77,7 @@ def reduce(
     return place
 
 
-@lru_cache(maxsize=128)  # GEMM-T on 720 x 720 cores is built 13 % faster; a tree shares its stages
+@lru_cache(maxsize=16)  # GEMM-T on 720 x 720 cores is built 13 % faster; a tree shares its stages
 def _tree(op: str, parts: tuple[tuple[Buffer, bool, tuple[str, str]], ...], stages: Stages, label: str) -> Tree:
     """Return a tree, which schedules that reduce alike share; a part is a buffer, if it is one tile, and mailboxes."""
     own = []

@@ -57,7 +57,7 @@ def ring_step(
     return Exchange(Moves(axis, send, recv, lines), as_slot(src), as_slot(dst))
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=16)
 def ring_ends(size: int, step: int, order: Order, times: int = 1) -> tuple[Index, Index]:
     """Return senders and receivers of a step on each of `times` rings, receivers ascending; steps share the arrays.
 

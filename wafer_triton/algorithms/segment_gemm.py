@@ -112,7 +112,7 @@ class BlockRing:
         return np.where(slot < self.places[:, None], ring(self.size)[position % self.size], -1)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4)
 def block_ring(size: int, width: int) -> BlockRing:
     """Return the ring of blocks, made once."""
     return BlockRing(size, width)

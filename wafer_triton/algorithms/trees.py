@@ -122,7 +122,7 @@ def _group_counts(size: int, algorithm: str, groups: tuple[int, ...] | None) -> 
     return own[algorithm]
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=64)
 def trees_on(
     axis: str, size: int, times: int, algorithm: str, groups: tuple[int, ...] | None, root: int | None
 ) -> tuple[Stages, int]:
@@ -142,14 +142,14 @@ def _way(axis: str, number: int, pairs: list[tuple[int, int]], size: int, times:
     return number, Moves(axis, send, recv)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=2)
 def _links(axis: str, size: int, times: int) -> tuple[list[Way], list[Way]]:
     """Return the messages of each stage of a chain upwards, and of one downwards, on all segments."""
     up = [_way(axis, 0, [(start, start + 1)], size, times) for start in range(size - 1)]
     return up, [_way(axis, 1, [(start, start - 1)], size, times) for start in range(size - 1, 0, -1)]
 
 
-@lru_cache(maxsize=64)  # a plan of Llama-3-8B takes 52, 77 MB
+@lru_cache(maxsize=4)
 def chains(axis: str, size: int, roots: bytes) -> Stages:
     """Return the stages of chains from both ends of every line to its root.
 

@@ -138,7 +138,7 @@ def between_regions(block: layers.Block, regions: Regions, c: Constants) -> Cost
     return _handed_on(tuple(region.mesh for region in regions), replace(block, entries=1), c)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=64)
 def _handed_on(meshes: tuple[Mesh, ...], block: layers.Block, c: Constants) -> Cost:
     device, anywhere = block.mesh.device, [replace(mesh, device=ANY) for mesh in meshes]
     return sum((price_on(schedule, device, c) for schedule in moves.hand_overs(anywhere, block)), NOTHING)

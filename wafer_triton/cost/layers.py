@@ -188,12 +188,7 @@ def _priced(sub_layer: SubLayer, block: Block, args: tuple[int, ...], c: Constan
 def _read(block: Block, sub_layer: SubLayer, args: tuple[int, ...]) -> tuple[list[Phase], int, int]:
     """Return the phases of a sub-layer, its routes, and the SRAM peak of a core in bytes; none depends on constants."""
     schedule = drafted(sub_layer, block, *args)
-    return _phases(block, sub_layer, args), colours(schedule), sram.account(schedule).peak_bytes
-
-
-@counted
-def _phases(block: Block, sub_layer: SubLayer, args: tuple[int, ...]) -> list[Phase]:
-    return phases(drafted(sub_layer, block, *args))
+    return phases(schedule), colours(schedule), sram.account(schedule).peak_bytes
 
 
 PhasesOf = dict[str, list[Phase]]  # by the kind of block
@@ -213,7 +208,7 @@ def _by_kind(block: Block, sub_layers: KindsAndSubLayers) -> PhasesOf:
     found: PhasesOf = {kind: [] for kind in block.shape.layers_of}
     for kind, sub_layer, args in sub_layers:
         own, plain = used(sub_layer, block)
-        found[kind] += _phases(plain, own, args)
+        found[kind] += _read(plain, own, args)[0]
     return found
 
 

@@ -16,9 +16,10 @@ do the two overlap. Lines with the same circuits are coloured once, so a 720 x 7
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property
+from hashlib import blake2b
 from typing import NamedTuple
 
 import numpy as np
@@ -109,8 +110,8 @@ def routes(schedule: Schedule, relayed: bool = False) -> Routes:
 
 def colours(schedule: Schedule) -> int:
     """Return the number of colours of `routes(schedule)`."""
-    ways = ((turns, frozenset(moves)) for turns, moves in _moved(schedule).items())
-    alike = schedule.mesh.shape, schedule.mesh.fold, frozenset(ways)
+    ways = sorted((turns, sorted(each.digest for each in moves)) for turns, moves in _moved(schedule).items())
+    alike = schedule.mesh.shape, schedule.mesh.fold, blake2b(repr(ways).encode(), digest_size=16).digest()
     if alike not in _COLOURS:
         if len(_COLOURS) >= 4096:
             _COLOURS.clear()
@@ -118,8 +119,8 @@ def colours(schedule: Schedule) -> int:
     return _COLOURS[alike]
 
 
-# Colours of a mesh by its messages.
-_COLOURS: dict[tuple[tuple[int, int], tuple[int, int], frozenset[Hashable]], int] = {}
+# Colours of a mesh by its messages, a quarter of a kilobyte each.
+_COLOURS: dict[tuple[tuple[int, int], tuple[int, int], bytes], int] = {}
 
 
 def _moved(schedule: Schedule) -> dict[Turns, set[Moves]]:

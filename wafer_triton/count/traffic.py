@@ -16,8 +16,9 @@ Wafer-Scale Reduce" (HPDC'24).
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import groupby
 from math import ceil
 
@@ -79,8 +80,8 @@ class Traffic:
             sizes.setdefault(one.axis, set()).add(self._size(one))
         if any(len(size) > 1 for size in sizes.values()):
             return self._walked(run, unit=False).of([WORD_BYTES] * len(sizes))
-        moves: Hashable = (tree.stages, len(tree.parts)) if tree is not None else tuple(map(_moves, run))
-        key = self.mesh.shape, self.mesh.fold, moves
+        moves = (tree.stages.digest, len(tree.parts)) if tree is not None else tuple(map(_moves, run))
+        key = self.mesh.shape, self.mesh.fold, blake2b(repr(moves).encode(), digest_size=16).digest()
         if key not in _UNITS:
             if len(_UNITS) >= _MOST:
                 _UNITS.clear()
@@ -171,8 +172,8 @@ class Traffic:
         return int(path.max())
 
 
-# Runs of one-word tiles by their moves.
-_UNITS: dict[tuple[tuple[int, int], tuple[int, int], Hashable], _Walk] = {}
+# Runs of one-word tiles by their moves, half a kilobyte each.
+_UNITS: dict[tuple[tuple[int, int], tuple[int, int], bytes], _Walk] = {}
 _MOST = 4096
 
 
@@ -180,8 +181,8 @@ def _exchanges(run: Sequence[Round]) -> Iterator[Exchange]:
     return (exchange for round_ in run for exchange in round_.exchanges)
 
 
-def _moves(round_: Round) -> tuple[Moves, ...]:
-    return tuple(one.moves for one in round_.exchanges)
+def _moves(round_: Round) -> tuple[bytes, ...]:
+    return tuple(one.moves.digest for one in round_.exchanges)
 
 
 def _on(moves: Moves, line: int) -> Moves | None:

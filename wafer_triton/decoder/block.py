@@ -302,7 +302,7 @@ def drafted(adds: SubLayer, block: Block, *args: int) -> Schedule:
     return _drafted(*used(adds, block), *args)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)
 def _drafted(own: SubLayer, block: Block, *args: int) -> Schedule:
     b = Builder(block.mesh, own.title, own.family)
     own(b, block, *args)

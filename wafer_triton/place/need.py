@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 
 from wafer_triton.decoder import decode, prefill
-from wafer_triton.decoder.block import Block, counted, drafted
+from wafer_triton.decoder.block import Block, countable, counted, drafted
 from wafer_triton.device import PRESETS
 from wafer_triton.device.layout import letters
 from wafer_triton.device.layout import sharding as plan_of
@@ -19,9 +19,13 @@ PHASES = ("decode", "prefill")
 ENDS = ("embedding", "head")  # kinds on a mesh of their own, and at rest; a tied model uses one matrix for both
 
 
-@counted
 def weights_of(block: Block, kind: str, phase: str) -> dict[str, Buffer]:
     """Return the weight buffers of a kind of block in a phase, as its schedules declare them."""
+    return _weights_of(countable(block), kind, phase)
+
+
+@lru_cache(maxsize=32)
+def _weights_of(block: Block, kind: str, phase: str) -> dict[str, Buffer]:
     sub_layers = decode.sharing(block, kind) if phase == "decode" else prefill.sharing(block, kind, 1, 0)
     found: dict[str, Buffer] = {}
     for sub_layer, args in sub_layers:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from hashlib import blake2b
 from itertools import cycle, islice
 from typing import NamedTuple, TypeAlias, overload
 
@@ -137,6 +138,12 @@ class Stages(Value):
     def moves(self) -> frozenset[Moves]:
         """The different messages."""
         return frozenset(moves for stage in self.each for _, moves in stage)
+
+    @cached_property
+    def digest(self) -> bytes:
+        """16 bytes in place of the content, for keys that outlive the stages."""
+        each = [[(way, moves.digest) for way, moves in stage] for stage in self.each]
+        return blake2b(repr(each).encode(), digest_size=16).digest()
 
     @cached_property
     def used(self) -> dict[int, tuple[int, int]]:
