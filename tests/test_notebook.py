@@ -7,13 +7,21 @@ from html import unescape
 import pytest
 import torch
 
-from wafer_triton import Builder, Intent, Mesh, account, check, mesh_gemm, price
+from wafer_triton import Builder, Intent, Mesh, account, check, estimate, mesh_gemm, price, routes, what_fits
 from wafer_triton.algorithms.product import recipe
+from wafer_triton.compare.algorithms import compare_gemv
+from wafer_triton.compare.explain import explain
+from wafer_triton.compare.sweep import own
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.layers import decode_block
+from wafer_triton.cost.search import plan
 from wafer_triton.place.regions import Placement
+from wafer_triton.serve.batch import batch
 from wafer_triton.shape.read import shape_of
 from wafer_triton.text.table import Table
+from wafer_triton.train.dies import wafer
+from wafer_triton.train.planner import plan as training
+from wafer_triton.train.workload import workload
 
 SCHEDULE = recipe("gemm", Mesh(4, 4), "fp16", ((64, 64), (64, 64)), ()).schedule
 
@@ -39,7 +47,7 @@ def test_an_account_and_a_cost_show_their_numbers():
 def test_a_record_shows_predictions_in_a_table_of_their_own():
     record = mesh_gemm(torch.ones(4, 4), torch.ones(4, 4), mesh=2, record=True)[1]
     counted, predicted = re.findall(r"<table>.*?</table>", record._repr_html_())
-    assert caption(predicted) == "Predicted on the wafer" and "time (s)" in dict(rows(predicted))
+    assert caption(predicted) == "Prediction, cycles and time on the wafer" and "time (s)" in dict(rows(predicted))
     assert "time (s)" not in dict(rows(counted))
 
 
@@ -71,3 +79,52 @@ def test_a_placement_shows_its_regions():
 def test_numbers_are_aligned_right_and_texts_left():
     html = Table.rows(("name", "n"), [("a", 1234), ("b", 0.5), ("c", True)], title="t")._repr_html_()
     assert rows(html)[1:] == [["a", "1,234"], ["b", "0.5"], ["c", "True"]] and html.count("right") == 2
+
+
+MODEL = {"model": "smollm2-135m"}
+LLM = estimate.decode(**MODEL, mesh=64, context=64)
+RESULTS = {
+    "product": (estimate.gemm(mesh=4, m=8, k=8, n=8), "hops", "11"),
+    "decode": (LLM, "SRAM peak", "47.66 KiB"),
+    "request": (
+        estimate.request(**MODEL, prefill_mesh=64, decode_mesh=64, input=8, output=8),
+        "error band",
+        "+-145.3 %",
+    ),
+    "kv": (estimate.kv(**MODEL, mesh=64), "one token on a core", "16 B"),
+    "energy": (estimate.energy(seconds=1, against_seconds=1), "energy of the GPUs", "400 J"),
+    "cap": (estimate.cap(model="olmoe-1b-7b", mesh=360, context=8), "distinct experts a layer", "8 experts"),
+    "batch": (batch(**MODEL, mesh=125, context=64, batch=2), "batch", "2 sequences"),
+    "fit": (what_fits("smollm2-135m", mesh=64), "layers", "30"),
+    "price": (price(SCHEDULE), "rounds", "8"),
+    "routes": (routes(SCHEDULE), "colours", "12"),
+    "own": (own(lambda: SCHEDULE)(), "hops", "11"),
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_result_is_read_as_its_table(name):
+    """Its repr has a few lines, print has all of them, and a notebook has the same fields."""
+    result, label, value = RESULTS[name]
+    few, whole = ([re.sub("  +", "  ", line) for line in text.splitlines()] for text in (repr(result), str(result)))
+    assert f"{label}  {value}" in few and set(few) <= set(whole) and len(few) <= 9
+    html = result._repr_html_()
+    assert caption(html) == whole[0]
+    assert {head.partition(" (")[0] for head, _ in rows(html)} <= {line.partition("  ")[0] for line in whole}
+
+
+def test_rows_of_results_are_read_as_a_table():
+    plans = plan(**MODEL, input=8, output=8, sides=[100, 125])
+    assert repr(plans).splitlines()[0] == "Plans, predicted on the wafer" and len(repr(plans).splitlines()) == 7
+    assert rows(plans._repr_html_())[1][:2] == ["100", "100"] and plans[0].prefill_mesh == 100
+    assert repr(compare_gemv(8, 64, 64, values=False)).splitlines()[2].startswith("ktree ")
+
+
+def test_an_explanation_a_report_and_a_plan_of_training_are_read_as_tables():
+    explained = explain("gemv", mesh=4, k=8, n=8)
+    assert "clock_hz                 0.5 x      2 x" in repr(explained) and "number" in rows(explained._repr_html_())[0]
+    assert "mesh 4x4" in repr(SCHEDULE) and len(repr(SCHEDULE)) < 100
+    planned = training(workload("gpt3-6.7b"), wafer("wafer-32"))
+    shown = dict(rows(planned._repr_html_()))
+    assert float(shown["step (s)"].replace(",", "")) == pytest.approx(planned.seconds, rel=1e-5)
+    assert "compute" in repr(planned) and len(repr(planned).splitlines()) <= 10

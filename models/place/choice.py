@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from wafer_triton.cost.placement import Placement as Experts
 from wafer_triton.cost.placement import checked as check_experts
 from wafer_triton.cost.placement import placed as with_experts
 from wafer_triton.cost.price import best_groups
-from wafer_triton.cost.search import plan
+from wafer_triton.cost.search import Plan, plan
 from wafer_triton.decoder.block import Block
 from wafer_triton.device import Device
 from wafer_triton.device import device as find_device
@@ -127,12 +128,11 @@ def _plans(
         sides.append(side)
     if not sides:
         raise MeshError(f"no mesh of {device.name} holds {config.name}; take a larger device ({reason})")
-    try:
+    plans: Sequence[Plan] = ()
+    with suppress(WaferError):
         plans = plan(
             model=config, device=device, input=prompt, output=answer, sides=sides, best=len(sides) ** 2,
             head_groups=head_groups, experts=experts, progress=progress,
         )  # fmt: skip
-    except WaferError:
-        plans = []
     yield from ((fit.decode_mesh, fit.prefill_mesh) for fit in plans)
     yield from ((side, side) for side in sides)

@@ -233,7 +233,20 @@ MEANT = [
     ("llama", {"rope_parameters": YARN | {"mscale": 0, "mscale_all_dim": 0.7, "beta_fast": 0, "beta_slow": 0}}),
     ("llama", {"rope_parameters": YARN | {"mscale": None, "beta_fast": None, "attention_factor": None}}),
     ("llama", {"rope_parameters": None, "rope_scaling": {}, "rope_theta": 10000}),
-    ("llama", {"tokenizer_padding_side": "left", "unsloth_version": "2025.1", "use_flash_attn": True, "alibi": None}),
+    (
+        "llama",
+        {
+            "tokenizer_padding_side": "left",
+            "unsloth_version": "2025.1",
+            "use_flash_attn": True,
+            "alibi": False,
+            "license": "mit",
+            "neftune_noise_alpha": 5,
+            "gradient_checkpointing": True,
+            "base_model": "llama",
+            "use_sdpa": True,
+        },
+    ),
     ("llama", {"num_beams": 1, "no_repeat_ngram_size": 0, "length_penalty": 1.0, "num_labels": 2, "seq_length": 9}),
     ("llama", {"output_router_logits": False, "n_shared_experts": None, "router_aux_loss_coef": 0.0}),
 ]

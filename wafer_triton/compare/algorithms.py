@@ -22,6 +22,7 @@ from wafer_triton.device.mesh import as_mesh
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text.progress import COUNT_SECONDS, Announce, Progress, emulation_seconds, silent, unannounced
 from wafer_triton.text.quantity import as_in, named, unit
+from wafer_triton.text.table import Results, Table
 from wafer_triton.verify.intent import Intent
 
 
@@ -44,7 +45,7 @@ class AlgorithmRow:
 def compare_gemm(
     mesh: Any, m: int, k: int, n: int, *, device: DeviceLike = "wse2", dtype: DtypeLike = "fp16",
     values: bool | None = None, progress: Progress = silent, announce: Announce = unannounced,
-) -> list[AlgorithmRow]:  # fmt: skip
+) -> Results[AlgorithmRow]:  # fmt: skip
     """Return rows for [m, k] x [k, n] by MeshGEMM, Cannon, SUMMA and all-gather.
 
     `values` says whether errors are computed; None computes them where that takes no more than seconds, see
@@ -59,7 +60,7 @@ def compare_gemm(
 def compare_gemv(
     mesh: Any, k: int, n: int, *, device: DeviceLike = "wse2", dtype: DtypeLike = "fp16", values: bool | None = None,
     progress: Progress = silent, announce: Announce = unannounced,
-) -> list[AlgorithmRow]:  # fmt: skip
+) -> Results[AlgorithmRow]:  # fmt: skip
     """Return rows for [k] x [k, n] by MeshGEMV's K-tree and other all-reduces; keywords as in `compare_gemm`."""
     return _beside(
         Compared("gemv", as_mesh(mesh, device), storage_name(dtype), ((1, k), (k, n))), {}, values, progress, announce
@@ -68,7 +69,7 @@ def compare_gemv(
 
 def _beside(
     product: Compared, own: Mapping[str, Recipe], values: bool | None, progress: Progress, announce: Announce
-) -> list[AlgorithmRow]:
+) -> Results[AlgorithmRow]:
     """Return rows for recipes of the user's own, and for all algorithms of a product."""
     mesh, wanted = product.mesh, product.values(values)
     names = (*own, *product.algorithms)
@@ -89,7 +90,7 @@ def _beside(
     for number, (name, error) in enumerate(_errors(recipes, product) if wanted else ()):
         errors[name] = error
         progress("values", number + 1, len(names))
-    return [
+    rows = [
         AlgorithmRow(
             algorithm=name,
             rounds=counted.rounds,
@@ -104,12 +105,13 @@ def _beside(
         )
         for name, counted in counts.items()
     ]
+    return Results(rows, Table.of(rows))
 
 
 def compare_own(
     name: str, schedule: Schedule, intent: Intent | None, *, values: bool | None = None, progress: Progress = silent,
     announce: Announce = unannounced,
-) -> list[AlgorithmRow]:  # fmt: skip
+) -> Results[AlgorithmRow]:  # fmt: skip
     """Return rows for a schedule of the user's own, called `name`, and for the built-in algorithms of its operation.
 
     The operation follows from the intent's partition specs: a product of two matrices, of a vector and a matrix, or a

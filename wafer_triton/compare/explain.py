@@ -17,7 +17,8 @@ from wafer_triton.device import Device, DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.errors import DeviceError, WaferError
 from wafer_triton.text.progress import Progress, silent
-from wafer_triton.text.quantity import digits
+from wafer_triton.text.quantity import Legend, digits, quantity, unit
+from wafer_triton.text.table import Result, Table
 
 # The figure that is explained, by the kind of the estimate.
 FIGURES = {
@@ -89,8 +90,8 @@ class Effect:
     reason: str | None = None
 
 
-@dataclass(frozen=True)
-class Explanation:
+@dataclass(frozen=True, repr=False)
+class Explanation(Result):
     """An estimate explained. `value` is its figure in `unit`; `shares` are of `whole`, the time or the SRAM of a core.
 
     `sram_share` is the share of a core's SRAM in use, None where the estimate has no peak. `effects` are factors of
@@ -107,6 +108,13 @@ class Explanation:
     effects: Mapping[str, Effect]
     whole: str = TIME
     head_groups: int | None = None  # of a decoder
+
+    def table(self, *_: str) -> Table:
+        """Return the speed with each number of the device halved and doubled, over the present one."""
+        rows = ({"number": name, "halved": each.halved, "doubled": each.doubled} for name, each in self.effects.items())
+        bound = Bounds(self.figure, self.shares, self.whole)
+        title = f"{self.title}: {self.label} {quantity(self.value, self.unit)}, {bound}; speed by number"
+        return Table(rows, Legend(dict.fromkeys(("halved", "doubled"), unit("x"))), title=title)
 
     def as_json(self) -> dict[str, Any]:
         """Return all fields as plain values."""

@@ -35,6 +35,7 @@ from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.serve.batch import Batched, batch
 from wafer_triton.text.progress import Progress, silent
 from wafer_triton.text.quantity import Legend, as_in, unit
+from wafer_triton.text.table import Result
 
 MOST_WHOLE = 2**53  # up to which a number that is whole is given as a whole number
 OVERLAID = ("device", "model")  # that may be swept beside two other parameters
@@ -56,9 +57,11 @@ KEY_UNITS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class OwnCost:
+@dataclass(frozen=True, repr=False)
+class OwnCost(Result):
     """A price of a schedule of the user's own; fields are as in `Cost` and `Prediction`."""
+
+    main = ("cycles", "seconds", "compute_cycles", "rounds", "hops", "routes", "sram_peak_bytes")
 
     cycles: float = field(metadata=as_in(Cost, "cycles"))
     seconds: float = field(metadata=as_in(Prediction, "seconds"))

@@ -31,6 +31,7 @@ from wafer_triton.shape.read import Model, shape_of
 from wafer_triton.shape.routing import DRAWN, Trace, drawn, of_experts, read_trace, steps
 from wafer_triton.text.files import check_path
 from wafer_triton.text.quantity import as_in, unit
+from wafer_triton.text.table import Result
 
 MOST_BATCH = 1024  # sequences of a step; each is priced alone
 Hits = Mapping[int, int]  # by expert, the tokens that took it; experts without a token are left out
@@ -81,9 +82,11 @@ class Pass:
         return own | {"distinct_experts": list(self.distinct), "tokens_per_expert": experts}
 
 
-@dataclass(frozen=True)
-class Cap:
+@dataclass(frozen=True, repr=False)
+class Cap(Result):
     """The measures of some passes; bytes are of all of them, `distinct_experts` the mean over passes and layers."""
+
+    main = ("tokens_per_second", "seconds_per_pass", "distinct_experts", "s_mbu", "s_mfu")
 
     passes: int = field(metadata=unit("steps"))
     tokens: int = field(metadata=unit("tokens"))
@@ -183,7 +186,7 @@ def sparse(shape: DecoderShape, device: Device, seconds: float, context: int) ->
     return measured(shape, "fp16", device, [step]).s_mbu, shape.experts.top_k / shape.experts.count
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Routed(Cap):
     """The measures of decode steps of `batch` sequences by a routing, and the basis of the prediction."""
 

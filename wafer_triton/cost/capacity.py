@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from wafer_triton.algorithms.product import tiles
 from wafer_triton.cost import layers
@@ -24,6 +24,8 @@ from wafer_triton.place.regions import FullError
 from wafer_triton.schedule import sram
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.read import Model, shape_of
+from wafer_triton.text.quantity import unit
+from wafer_triton.text.table import Result
 
 
 def full(mesh: Mesh, shape: DecoderShape, c: Constants, program: str, head_groups: int | None) -> Capacity:
@@ -101,15 +103,17 @@ def _evenly_cut(shape: DecoderShape, mesh: Mesh) -> tuple[dict[str, int], int]:
     return {name: BYTES[shape.weights or "fp16"] * size for name, size in elements.items()}, 2 * 2 * kv_width
 
 
-@dataclass(frozen=True)
-class Fit:
+@dataclass(frozen=True, repr=False)
+class Fit(Result):
     """How much of a model a mesh holds in decode: the most of its `layers`, and the most `tokens` of the whole model.
 
     Both count the embedding and the head. `tokens` is 0 where the device does not hold the whole model.
     """
 
-    layers: int
-    tokens: int
+    heading = "counted"
+
+    layers: int = field(metadata=unit("layers"))
+    tokens: int = field(metadata=unit("tokens", "tokens of the whole model"))
 
 
 def what_fits(

@@ -27,15 +27,17 @@ from wafer_triton.place.transfers import Scheduled
 from wafer_triton.schedule import rules, sram
 from wafer_triton.schedule.schedule import Schedule, once
 from wafer_triton.text.quantity import as_in, named, unit
-from wafer_triton.text.table import Table
+from wafer_triton.text.table import Result
 
 
-@dataclass(frozen=True)
-class Cost(Counts):
+@dataclass(frozen=True, repr=False)
+class Cost(Result, Counts):
     """Counts and the cycles that are predicted for them; they add up as `Additive` says.
 
     `relayed` means that a schedule, or one of several, needs more routes than a router holds and goes core by core.
     """
+
+    main = ("cycles", "compute_cycles", "link_cycles", "rounds", "hops", "routes", "sram_peak_bytes")
 
     cycles: float = field(default=0.0, metadata=unit("cycles"))
     compute_cycles: float = field(default=0.0, metadata=unit("cycles"))  # the part in local operations
@@ -64,9 +66,6 @@ class Cost(Counts):
         """
         links = self.communication_cycles - self.hop_cycles - self.set_up_cycles
         return {"compute": self.compute_cycles, "links": links, "hops": self.hop_cycles, "set-up": self.set_up_cycles}
-
-    def _repr_html_(self) -> str:
-        return Table.of(self, title="Cost, predicted on the wafer")._repr_html_()
 
 
 def price(schedule: Schedule, using: Constants | None = None) -> Cost:
@@ -199,14 +198,17 @@ def sum_cycles(products: Iterable[Product], c: Constants) -> float:
     return sum(product_cycles(product, c, True) for product in products)
 
 
-@dataclass(frozen=True)
-class Prediction:
+@dataclass(frozen=True, repr=False)
+class Prediction(Result):
     """Time and energy on the wafer that the cost model predicts; never an emulation's.
 
     `cycles` is the sum of `compute_cycles`, in local operations, and `communication_cycles`, waiting for data.
     `seconds` follows from the device's clock. A model's phase has tokens per second, and joules per token at the
     device's power. `relayed` means that a schedule needs more routes than a router holds.
     """
+
+    main = ("cycles", "compute_cycles", "communication_cycles", "seconds", "tokens_per_second")
+    heading = "cycles and time on the wafer"
 
     cycles: float = field(metadata=as_in(Cost, "cycles"))
     compute_cycles: float = field(metadata=as_in(Cost, "compute_cycles"))

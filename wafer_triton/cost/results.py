@@ -14,11 +14,14 @@ from typing import Any
 
 from wafer_triton.cost.price import Cost, Prediction
 from wafer_triton.text.quantity import as_in, named, unit
+from wafer_triton.text.table import Result
 
 
-@dataclass(frozen=True)
-class Kernel:
+@dataclass(frozen=True, repr=False)
+class Kernel(Result):
     """A predicted product. Cycles are of the critical path."""
+
+    main = ("seconds", "cycles", "hops", "routes", "sram_peak_bytes", "error_band")
 
     cycles: float = field(metadata=as_in(Cost, "cycles"))
     compute_cycles: float = field(metadata=as_in(Cost, "compute_cycles"))
@@ -41,9 +44,11 @@ class Kernel:
     outside: str | None = field(metadata=named("beyond the measurements"))
 
 
-@dataclass(frozen=True)
-class Layered:
+@dataclass(frozen=True, repr=False)
+class Layered(Result):
     """A predicted phase of inference: all layers and, in the full program, the embedding and the head."""
+
+    main = ("tokens_per_second", "seconds", "cycles_per_layer", "joules_per_token", "sram_peak_bytes", "error_band")
 
     program: str  # "full" or "paper-benchmark"
     cores: str = field(metadata=named("cores that compute"))  # rows x columns of the mesh
@@ -83,9 +88,11 @@ class Layered:
     sram_peak_bytes: int = field(default=0, metadata=as_in(Cost, "sram_peak_bytes"))
 
 
-@dataclass(frozen=True)
-class RequestCost:
+@dataclass(frozen=True, repr=False)
+class RequestCost(Result):
     """A predicted request: prefill, weights and cache placed anew, decode over a growing cache."""
+
+    main = ("tokens_per_second", "seconds", "prefill_seconds", "decode_seconds", "joules_per_token", "error_band")
 
     program: str  # "full" or "paper-benchmark"
     # output tokens over the whole time
@@ -109,9 +116,11 @@ class RequestCost:
     layout: str | None = None  # of the regions
 
 
-@dataclass(frozen=True)
-class Capacity:
+@dataclass(frozen=True, repr=False)
+class Capacity(Result):
     """Tokens that a KV cache holds by policy, with the bytes that limit them: counted, not fitted."""
+
+    heading = "counted"
 
     concat_tokens: int = field(metadata=unit("tokens", "KV cache by concatenation"))
     shift_tokens: int = field(metadata=unit("tokens", "KV cache by shift"))
@@ -123,8 +132,8 @@ class Capacity:
     layout: str | None = None  # of the regions
 
 
-@dataclass(frozen=True)
-class Energy:
+@dataclass(frozen=True, repr=False)
+class Energy(Result):
     """Energies of one task and their ratio."""
 
     energy_ratio: float = field(metadata=unit("x", "energy of the GPUs over the wafer's"))  # GPUs over wafer

@@ -24,14 +24,15 @@ from wafer_triton.errors import MeshError, ShapeError, WaferError, check_counts
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.read import Model, shape_of
 from wafer_triton.text.progress import Progress, silent
-from wafer_triton.text.quantity import as_in, unit
+from wafer_triton.text.quantity import PREDICTED, as_in, unit
+from wafer_triton.text.table import Result, Results, Table
 
 T = TypeVar("T")
 MOST = 3  # pairs of meshes that are placed and priced for each plan
 
 
-@dataclass(frozen=True)
-class Plan:
+@dataclass(frozen=True, repr=False)
+class Plan(Result):
     """A choice of square meshes, by their sides, and of groups for a request, with their predictions.
 
     `groups` is for the K-trees' first level, `head_groups` for the heads on the columns in decode, in which the cache
@@ -40,6 +41,11 @@ class Plan:
     the whole mesh. `s_mbu` is of decode for one sequence, and `s_mbu_in_regions` its highest possible value with every
     expert in a region of its own.
     """
+
+    main = (
+        "prefill_mesh", "decode_mesh", "tokens_per_second", "prefill_seconds", "decode_seconds", "kv_tokens",
+        "error_band",
+    )  # fmt: skip
 
     prefill_mesh: int = field(metadata=unit("side"))
     decode_mesh: int = field(metadata=unit("side"))
@@ -63,7 +69,7 @@ def plan(
     *, model: Model, device: DeviceLike = "wse2", input: int, output: int, step: int = 20, best: int = 5,
     sides: Sequence[int] | None = None, head_groups: int | None = None,
     experts: Placement = None, dtype: DtypeLike | None = None, progress: Progress = silent,
-) -> list[Plan]:  # fmt: skip
+) -> Results[Plan]:  # fmt: skip
     """Return the `best` fastest plans for a request, best first, on square meshes of `sides` (None: all of `step`).
 
     Both phases are priced alone on every side. The `MOST` times `best` pairs of meshes whose phases take the least time
@@ -98,7 +104,7 @@ def plan(
     pairs = sorted(product(prefills, decodes), key=cycles)
     chosen = asked.best(best, pairs[: MOST * best])
     decoding, capacity = asked.c.of("decode"), cache(asked.capacity)
-    return [
+    plans = [
         Plan(
             first, side, (best_groups(side, decoding) or (1,))[0], request.head_groups, request.decode_regions,
             request.tokens_per_second, request.prefill_seconds, request.decode_seconds,
@@ -107,6 +113,7 @@ def plan(
         )
         for first, side, request in chosen
     ]  # fmt: skip
+    return Results(plans, Table.of(plans, *Plan.main, title=f"Plans, {PREDICTED}"))
 
 
 def _each(

@@ -40,7 +40,7 @@ def _fuller(own: dict[str, int], other: dict[str, int]) -> dict[str, int]:
     return max(own, other, key=lambda held: sum(held.values()))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Account(Counts):
     """The counts of a schedule and of its single links; they add up as `Additive` says."""
 
@@ -74,6 +74,9 @@ class Account(Counts):
         if self.launches:
             lines["emulation"] = f"launches: {', '.join(self.launches)}"
         return "\n".join(f"{name:<15}{figures}" for name, figures in lines.items())
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def _repr_html_(self) -> str:
         values = {number.name: getattr(self, number.name) for number in fields(Account)}

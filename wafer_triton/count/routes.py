@@ -33,6 +33,8 @@ from wafer_triton.schedule.rounds import Index, Moves
 from wafer_triton.schedule.rules import Finding, title
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.steps import Loop, Step
+from wafer_triton.text.quantity import Legend, unit
+from wafer_triton.text.table import Result, Table
 
 Circuit = tuple[int, tuple[int, ...]]  # from a physical position of a line to ascending receivers
 Multicasts = dict[tuple[int, bytes], int]  # codes of circuits to several receivers, see `_codes`
@@ -78,8 +80,8 @@ class Lines:
         return found
 
 
-@dataclass(frozen=True, eq=False)
-class Routes:
+@dataclass(frozen=True, eq=False, repr=False)
+class Routes(Result):
     """A conflict-free assignment: colour c of an x circuit is c, of a y circuit `colours` - 1 - c."""
 
     mesh: Mesh
@@ -87,6 +89,13 @@ class Routes:
     y: Lines
     per_core: NDArray[np.int64]  # [rows, cols] physical: colours configured at each router
     colours: int  # different colours in all; a device must offer as many
+
+    def table(self, *_: str) -> Table:
+        """Return the colours in all and at the fullest router, and of the device those that a router holds."""
+        device = self.mesh.device
+        counted = {"colours": self.colours, "colours at the fullest router": self.maximum, "routes": device.routes}
+        legend = Legend(dict.fromkeys(counted, unit("")), {"routes": unit("", f"routes of a router of {device.name}")})
+        return Table([counted], legend, title=f"Routes, counted, on mesh {self.mesh}", upright=True)
 
     @property
     def maximum(self) -> int:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MESH_AXES = ("y", "x")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class MeshTensor:
     """Tiles [rows, cols, *tile] of a tensor of the given shape, cut by `pattern` with axis `sizes`."""
 
@@ -35,6 +35,9 @@ class MeshTensor:
     pattern: str
     shape: tuple[int, ...]
     sizes: Mapping[str, int]
+
+    def __repr__(self) -> str:
+        return f"MeshTensor {list(self.shape)} of {self.tiles.dtype}, cut by {self.pattern!r} on mesh {self.mesh}"
 
     def gather(self) -> torch.Tensor:
         """Return the whole tensor, padding removed; of repeated tiles the first copy is taken."""

@@ -40,7 +40,6 @@ from wafer_triton.errors import (
 )
 from wafer_triton.ops.executors import executor
 from wafer_triton.schedule.schedule import Schedule, once
-from wafer_triton.text.table import Table
 
 Operand = Tensor | MeshTensor
 T = TypeVar("T")
@@ -110,7 +109,7 @@ def spelled(operation: F) -> F:
     return operation
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Record(Account):
     """The account of a run and the predicted cost of its rounds on the wafer; `+` and `*` act on both.
 
@@ -134,7 +133,7 @@ class Record(Account):
         return Prediction.of(self.cost, self.device)
 
     def _repr_html_(self) -> str:
-        return super()._repr_html_() + Table.of(self.predicted, title="Predicted on the wafer")._repr_html_()
+        return super()._repr_html_() + self.predicted._repr_html_()
 
     def __str__(self) -> str:
         sent = f"{'between ranks':<15}{sum(self.rank_bytes):,} B in {len(self.rank_bytes)} rounds\n"

@@ -17,7 +17,7 @@ from wafer_triton.text.table import Table
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Schedule:
     """Rounds on a mesh over named buffers, built and checked by `Builder.build`; any sequence of rounds may be given.
 
@@ -40,6 +40,9 @@ class Schedule:
     def __getstate__(self) -> dict[str, object]:
         """Pickle the fields alone, without what `once` keeps."""
         return {one.name: getattr(self, one.name) for one in fields(self)}
+
+    def __repr__(self) -> str:
+        return f"Schedule {self.name!r} on mesh {self.mesh} of {self.mesh.device.name}: {len(self.rounds):,} rounds"
 
     def _repr_html_(self) -> str:
         steps = Counter[str]()

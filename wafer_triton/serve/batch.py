@@ -27,12 +27,13 @@ from wafer_triton.serve.pipeline import period
 from wafer_triton.serve.times import Priced
 from wafer_triton.shape.read import Model, shape_of
 from wafer_triton.text.quantity import as_in, digits, unit
+from wafer_triton.text.table import Result
 
 MOST_BATCH = 1024  # sequences; each is priced alone
 
 
-@dataclass(frozen=True)
-class Batched:
+@dataclass(frozen=True, repr=False)
+class Batched(Result):
     """A predicted turn of decode, in which each of `batch` sequences gets a token.
 
     Of `sequence_groups` groups, each has at most `at_once` sequences. A turn takes `seconds`, the longer of two times:
@@ -40,6 +41,8 @@ class Batched:
     regions. `one_group_...` are of all sequences in one group. `falls` is the reason
     why one group gives fewer tokens a second than a smaller one, None where it does not.
     """
+
+    main = ("batch", "at_once", "tokens_per_second", "user_tokens_per_second", "seconds", "regions", "error_band")
 
     batch: int = field(metadata=unit("sequences"))
     at_once: int = field(metadata=unit("sequences", "sequences of a group"))

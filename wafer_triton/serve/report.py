@@ -21,7 +21,7 @@ from wafer_triton.device.dtype import dtype_name
 from wafer_triton.errors import ConfigError, ShapeError, check_counts, shown
 from wafer_triton.serve.course import MeanInterval, Run, Served, course
 from wafer_triton.text.quantity import as_in, unit
-from wafer_triton.text.table import Table
+from wafer_triton.text.table import Result, Table
 
 PERCENTILES = (50, 90, 99)
 UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -61,13 +61,15 @@ class Slo:
         return cls(**bounds)
 
 
-@dataclass(frozen=True)
-class Report:
+@dataclass(frozen=True, repr=False)
+class Report(Result):
     """The figures of a run, times in seconds and predicted on the wafer.
 
     `goodput` is in requests a second that keep the SLO, `good` their share of all requests. `busy` has the share of the
     time in which a resource worked. `s_mbu` is over the time in which decode worked.
     """
+
+    main = ("requests_per_second", "tokens_per_second", "goodput", "good", "finished", "refused", "seconds")
 
     requests_per_second: float = field(metadata=unit("requests/s", "throughput"))
     tokens_per_second: float = field(metadata=unit("tokens/s", "tokens of answers"))

@@ -103,12 +103,14 @@ _HARMLESS = frozenset((
     "max_new_tokens", "min_length", "min_new_tokens", "no_repeat_ngram_size", "num_beam_groups", "num_beams",
     "num_return_sequences", "output_scores", "remove_invalid_values", "repetition_penalty", "return_dict_in_generate",
     "suppress_tokens", "temperature", "top_k", "top_p", "typical_p",
-    # of tokenizers, trainers and exporters
-    "attn_implementation", "attn_pdrop", "embd_pdrop", "flash_attn", "gradient_checkpointing", "hidden_dropout",
-    "hidden_dropout_prob", "max_seq_len", "max_seq_length", "max_sequence_length", "model_max_length", "name_or_path",
-    "neftune_noise_alpha", "num_labels", "output_router_logits", "pad_token", "resid_pdrop", "router_aux_loss_coef",
-    "seq_length", "tokenizer_class", "tokenizer_model_max_length", "tokenizer_padding_side", "unsloth_fixed",
-    "unsloth_version", "use_flash_attention", "use_flash_attn",
+    # of tokenizers, trainers and exporters, and words about a model
+    "attention_probs_dropout_prob", "attn_implementation", "attn_pdrop", "base_model", "classifier_dropout", "datasets",
+    "embd_pdrop", "flash_attn", "fuse_attention_ffn", "fuse_attention_qkv", "gradient_checkpointing", "hidden_dropout",
+    "hidden_dropout_prob", "language", "library_name", "license", "max_seq_len", "max_seq_length",
+    "max_sequence_length", "model_max_length", "name_or_path", "neftune_noise_alpha", "num_labels",
+    "output_router_logits", "pad_token", "paddlenlp_version", "pipeline_tag", "resid_pdrop", "router_aux_loss_coef",
+    "seq_length", "tags", "tokenizer_class", "tokenizer_model_max_length", "tokenizer_padding_side", "unsloth_fixed",
+    "unsloth_version", "use_flash_attention", "use_flash_attn", "use_fused_rms_norm", "use_fused_rope", "use_sdpa",
 ))
 _OF_EXPERTS = (
     "num_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob", "num_local_experts",
@@ -119,9 +121,12 @@ _OF_EXPERTS = (
 
 
 def check_keys(name: str, values: Mapping[str, Any]) -> None:
-    """Raise ConfigError for a key with a value that is not read and not known to be harmless, in all commands alike."""
+    """Raise ConfigError for a key that is not read, not known to be harmless and not off, in all commands alike.
+
+    A value that is off is null, false, 0 or empty.
+    """
     known = {*SIZES, *REFUSED, *_HARMLESS, *(_OF_EXPERTS if values.get("model_type") in MIXTURES else ())}
-    unknown = [key for key, value in values.items() if key not in known and key[:1] != "_" and value is not None]
+    unknown = [key for key, value in values.items() if key not in known and key[:1] != "_" and value]
     if unknown:
         raise ConfigError(
             f"{name}: unknown key {', '.join(map(short, unknown))}; read are {', '.join(SIZES)}: mend its name, or "

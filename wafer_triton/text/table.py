@@ -16,17 +16,52 @@ from __future__ import annotations
 import csv
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import fields
 from html import escape
 from math import isfinite
 from pathlib import Path
 from shutil import get_terminal_size
-from typing import Any, TextIO
+from typing import Any, ClassVar, TextIO, TypeVar
 
 from wafer_triton.errors import writing
-from wafer_triton.text.quantity import Legend, digits, quantity
+from wafer_triton.text.quantity import PREDICTED, Legend, digits, quantity
 
 Record = Mapping[str, Any]
+R = TypeVar("R")
+
+
+class Result:
+    """A dataclass of figures, which is read as its table: its repr has the `main` fields, print has all."""
+
+    main: ClassVar[tuple[str, ...]] = ()
+    heading: ClassVar[str] = PREDICTED
+
+    def table(self, *names: str) -> Table:
+        """Return the table of the fields of these names (none: of all)."""
+        return Table.of(self, *names, title=f"{type(self).__name__}, {self.heading}")
+
+    def __repr__(self) -> str:
+        return str(self.table(*self.main))
+
+    def __str__(self) -> str:
+        return str(self.table())
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
+
+class Results(list[R]):
+    """Rows that are read as their `table`."""
+
+    def __init__(self, rows: Iterable[R], table: Table) -> None:
+        super().__init__(rows)
+        self.table = table
+
+    def __repr__(self) -> str:
+        return str(self.table)
+
+    def _repr_html_(self) -> str:
+        return self.table._repr_html_()
 
 
 class Table:
@@ -53,11 +88,18 @@ class Table:
         self.left = sum(map(self._is_text, names)) if left is None else left
 
     @classmethod
-    def of(cls, results: Any, *, title: str = "") -> Table:
-        """Return the table of dataclasses of one class, whose fields have the legend; of a single one upright."""
-        several = list(results) if isinstance(results, Iterable) else [results]
+    def of(cls, results: Any, *names: str, title: str = "") -> Table:
+        """Return the table of dataclasses of one class, whose fields have the legend; of a single one upright.
+
+        It has the fields of the `names` (none: all but lists).
+        """
         upright = not isinstance(results, Iterable)
-        return cls(map(asdict, several), Legend(type(several[0])), title=title, upright=upright)
+        several = [results] if upright else list(results)
+        kept = names or [
+            each.name for each in fields(several[0]) if not isinstance(getattr(several[0], each.name), list | tuple)
+        ]
+        records = ({name: getattr(each, name) for name in kept} for each in several)
+        return cls(records, Legend(type(several[0])), title=title, upright=upright)
 
     @classmethod
     def rows(cls, head: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str = "", left: int = 1) -> Table:
@@ -99,7 +141,7 @@ class Table:
     def _repr_html_(self) -> str:
         if self.upright:
             pairs = [(self.legend.head(name), value) for name, value in self.records[0].items() if value is not None]
-            head, rows = [], [pair for pair in pairs if not isinstance(pair[1], Mapping | Sequence | frozenset)]
+            head, rows = [], [pair for pair in pairs if not isinstance(pair[1], Mapping)]
         else:
             head = [self.legend.head(name) for name in self.names]
             rows = [tuple(record[name] for name in self.names) for record in self.records]

@@ -13,6 +13,8 @@ from math import inf
 from time import process_time
 
 from wafer_triton.errors import ConfigError, HbmError, shown
+from wafer_triton.text.quantity import PREDICTED, Legend, unit
+from wafer_triton.text.table import Result, Table
 from wafer_triton.train.dies import Link, Wafer
 from wafer_triton.train.flows import ring_flows
 from wafer_triton.train.mapping import dimension_ordered
@@ -89,8 +91,8 @@ def _useful(split: ParallelSizes) -> bool:
 PLANNED = Strategy("planned", _useful, _every, uniform=False)
 
 
-@dataclass(frozen=True)
-class TrainingPlan:
+@dataclass(frozen=True, repr=False)
+class TrainingPlan(Result):
     """A plan of a strategy, for one training step: `parts` has its seconds by name, `held` the bytes of a die by name.
 
     `why` is the reason if the workload does not fit: `held` is then of the smallest plan, seconds and joules infinite.
@@ -111,6 +113,13 @@ class TrainingPlan:
     solver_seconds: float = field(compare=False)
     tried: int = 0
     why: str = ""
+
+    def table(self, *_: str) -> Table:
+        """Return the time of a step and its parts, the bytes of a die, the power, and the reason if it does not fit."""
+        figures = {"step": self.seconds, **self.parts, "held": self.bytes, "power": self.watts, "why": self.why or None}
+        legend = Legend(dict.fromkeys(("step", *self.parts), unit("s")), {"held": unit("B"), "power": unit("W")})
+        title = f"{self.strategy}: {self.work.name} on {self.wafers} x {self.wafer.name}, {PREDICTED}"
+        return Table([figures], legend, title=title, upright=True)
 
     @property
     def seconds(self) -> float:

@@ -48,7 +48,7 @@ __all__ = ["Finding", "Intent", "Verdict", "check"]
 UNWRITTEN, WRITTEN, ARRIVED = range(3)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Verdict:
     """The checker's findings, in order of rounds; `intended` says whether an intent was given."""
 
@@ -68,6 +68,9 @@ class Verdict:
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.findings)) or f"{self.schedule}: nothing found"
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def _repr_html_(self) -> str:
         said = "nothing found" if self.ok else f"{len(self.findings)} found"
