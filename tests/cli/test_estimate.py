@@ -35,7 +35,7 @@ def run(capsys, tmp_path, monkeypatch):
         DECODE,
         "estimate prefill --model llama3-8b --mesh 480 --tokens 4096",
         "estimate request --model llama3-8b --prefill-mesh 300 --decode-mesh 360 --input 1024 --output 12",
-        "estimate kv --model llama3-8b --mesh 360",
+        "estimate decode --model llama3-8b --mesh 360",
     ],
     ids=lambda line: line.split()[1],
 )
@@ -63,7 +63,7 @@ def test_the_title_repeats_the_request(run):
     title = run(DECODE)[1].splitlines()[0]
     assert title == "decode, predicted on the wafer: model llama3-8b, mesh 360, device wse2, context 4,096 tokens"
     sizes = "dim=64,ffn=128,heads=2,layers=1"
-    assert f"model {sizes}" in run(f"estimate kv --model {sizes} --mesh 16")[1]
+    assert f"model {sizes}" in run(f"estimate decode --model {sizes} --mesh 16")[1]
 
 
 def test_json_holds_full_numbers(run):

@@ -10,13 +10,13 @@ from wafer_triton.cli.main import main
 SHAPE = "--model dim=64,ffn=128,heads=4,layers=2"
 MODEL = f"{SHAPE} --mesh 8"
 LINES = {
-    "product": "--mesh 8 --k 64 --n 64",
-    "decode": f"{MODEL} --context 64",
-    "prefill": f"{MODEL} --tokens 64",
-    "request": f"{SHAPE} --prefill-mesh 8 --decode-mesh 8 --input 64 --output 8",
-    "cap": f"{MODEL} --context 64",
-    "batch": f"{MODEL} --context 64 --batch 4",
-    "kv": MODEL,
+    "product": "product --mesh 8 --k 64 --n 64",
+    "decode": f"decode {MODEL} --context 64",
+    "prefill": f"prefill {MODEL} --tokens 64",
+    "request": f"request {SHAPE} --prefill-mesh 8 --decode-mesh 8 --input 64 --output 8",
+    "measures": f"decode {MODEL} --context 64 --routing uniform",
+    "batch": f"decode {MODEL} --context 64 --batch 4",
+    "cache": f"decode {MODEL}",
 }
 
 
@@ -28,9 +28,9 @@ def answer(capsys, line):
 
 @pytest.mark.parametrize("kind", sorted(LINES))
 def test_a_line_under_every_estimate_has_its_bounds(capsys, kind):
-    found, text = answer(capsys, f"estimate {kind} {LINES[kind]}")
+    found, text = answer(capsys, f"estimate {LINES[kind]}")
     assert sum(found["bounds"]["shares"].values()) == pytest.approx(1)
-    if kind == "kv":
+    if kind == "cache":
         assert "\nbound by the SRAM of a core: " in text
     else:
         assert "\nbound by " in text
@@ -39,7 +39,7 @@ def test_a_line_under_every_estimate_has_its_bounds(capsys, kind):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["product", "decode", "batch"])
 def test_an_explanation_is_text_and_json(capsys, kind):
-    found, text = answer(capsys, f"estimate {kind} {LINES[kind]} --explain")
+    found, text = answer(capsys, f"estimate {LINES[kind]} --explain")
     assert sum(found["shares"].values()) == pytest.approx(1)
     assert found["effects"]["clock_hz"]["doubled"] == pytest.approx(2)
     assert re.search(r"\nclock_hz +x 0.5 +x 2\n", text)
@@ -47,7 +47,7 @@ def test_an_explanation_is_text_and_json(capsys, kind):
 
 @pytest.mark.slow
 def test_a_cache_is_explained_by_the_sram_of_a_core(capsys):
-    found, text = answer(capsys, f"estimate kv {LINES['kv']} --explain")
+    found, text = answer(capsys, f"estimate {LINES['cache']} --explain")
     assert found["whole"] == "SRAM of a core" and re.search(r"\nshare of the SRAM of a core\n +weights ", text)
     assert re.search(rf"\nhead groups +{found['head_groups']}\n", text)
 

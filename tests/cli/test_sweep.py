@@ -80,7 +80,7 @@ def test_a_sweep_over_the_context_does_not_stop_where_the_cache_is_full(run):
 def test_words_are_swept(run):
     found = answer(run, "sweep gemv --over algorithm=ktree,ring,star --set k=48 --set n=48 --set mesh=8")
     assert [row["algorithm"] for row in found["rows"]] == ["ktree", "ring", "star"]
-    models = answer(run, "sweep kv --over model=smollm2-135m,llama3.2-1b --set mesh=300")
+    models = answer(run, "sweep decode --over model=smollm2-135m,llama3.2-1b --set mesh=300")
     assert [row["model"] for row in models["rows"]] == ["smollm2-135m", "llama3.2-1b"]
     kinds = answer(run, "sweep gemm --over dtype=fp16,fp32 --set mesh=8 --set m=8 --set k=8 --set n=8")
     assert kinds["rows"][0]["cycles"] < kinds["rows"][1]["cycles"] and kinds["files"] == []
@@ -187,6 +187,6 @@ def test_a_sweep_keeps_its_rows_after_ctrl_c(run, monkeypatch):
 
 
 def test_numbers_without_a_unit_and_caches_are_shown(run):
-    cap = "sweep cap --set model=olmoe-1b-7b --set mesh=360 --set context=512"
+    cap = "sweep decode --set model=olmoe-1b-7b --set mesh=360 --set context=512"
     assert "1.2" in run(f"{cap} --over routing=1.2,uniform")[1]
-    assert "KV cache by shift" in run("sweep kv --over mesh=100,200 --set model=llama3.2-1b")[1]
+    assert "KV cache by shift" in run("sweep decode --over mesh=100,200 --set model=llama3.2-1b")[1]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from wafer_triton.compare.explain import BOUNDS, FIGURES, bounds, explain
+from wafer_triton.compare.explain import BOUNDS, bounds, explain
 from wafer_triton.compare.sweep import KINDS
 from wafer_triton.cost.constants import Constants
 from wafer_triton.device import device
@@ -25,8 +25,8 @@ CASES = [
     ("decode", SMALL | {"mesh": 16, "context": 64, "program": "paper-benchmark"}),
     ("prefill", SMALL | {"mesh": 16, "tokens": 102}),
     ("request", SMALL | {"prefill_mesh": 16, "decode_mesh": 16, "input": 64, "output": 16}),
-    ("batch", SMALL | {"mesh": 16, "context": 51, "batch": 4}),
-    ("cap", SMALL | {"mesh": 16, "context": 51, "batch": 2}),
+    ("decode", SMALL | {"mesh": 16, "context": 51, "batch": 4}),
+    ("decode", SMALL | {"mesh": 16, "context": 51, "batch": 2, "routing": "uniform"}),
 ]
 
 
@@ -46,8 +46,9 @@ def test_the_shares_are_of_the_whole_time(kind, arguments):
 def test_a_share_is_the_growth_of_the_time_with_its_number(kind, arguments, number):
     found = bounds(kind, device=OWN, **arguments).shares[{"hop_cycles": "hops", "stage_cycles": "stages"}[number]]
     slower = OWN.changed(name=OWN.name, **{number: 1.001 * getattr(OWN, number)})
-    before, after = (getattr(KINDS[kind](device=chip, **arguments), FIGURES[kind]) for chip in (OWN, slower))
-    growth = after / before if FIGURES[kind] == "seconds" else before / after
+    figure = "seconds" if kind == "gemm" else "tokens_per_second"
+    before, after = (getattr(KINDS[kind](device=chip, **arguments), figure) for chip in (OWN, slower))
+    growth = after / before if figure == "seconds" else before / after
     assert found == pytest.approx((growth - 1) / 0.001, abs=1e-6)
 
 
@@ -81,22 +82,22 @@ def test_effects_are_the_estimates_with_a_number_halved_and_doubled(decoded):
 
 def test_a_cache_has_shares_of_sram_and_effects():
     given = {"model": "llama3-8b", "mesh": 360}
-    found, base = explain("kv", **given), KINDS["kv"](**given)
+    found, base = explain("decode", **given), KINDS["decode"](**given)
     assert found.whole == "SRAM of a core" and sum(found.shares.values()) == pytest.approx(1)
     assert found.shares["cache"] == base.concat_tokens * base.entry_bytes / WSE2.sram_bytes
-    larger = KINDS["kv"](device=WSE2.changed(sram_bytes=2 * WSE2.sram_bytes), **given)
+    larger = KINDS["decode"](device=WSE2.changed(sram_bytes=2 * WSE2.sram_bytes), **given)
     assert found.effects["sram_bytes"].doubled == larger.shift_tokens / base.shift_tokens > 1
     assert found.effects["sram_bytes"].halved is None and found.effects["clock_hz"].doubled == 1
-    assert str(bounds("kv", **given)).startswith("bound by the SRAM of a core: weights ")
+    assert str(bounds("decode", **given)).startswith("bound by the SRAM of a core: weights ")
 
 
 def test_a_cache_beside_half_a_layer_has_shares_of_its_own_core():
     """Place attention and feed-forward of each layer in two regions, as one core does not hold both."""
     given = {"model": DecoderShape(64, 96, 4, 4, 2, 16, 256), "mesh": 1}
-    base = KINDS["kv"](**given)
+    base = KINDS["decode"](**given)
     assert base.regions > 1 and base.layers_per_region == 0.5
     assert base.weight_bytes == (64 * (64 + 2 * 32 + 64) + 64) * 2
-    found = bounds("kv", **given)
+    found = bounds("decode", **given)
     assert found is not None and sum(found.shares.values()) == pytest.approx(1)
     assert all(share > 0 for share in found.shares.values())
 

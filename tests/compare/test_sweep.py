@@ -14,6 +14,7 @@ from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ConfigError, DeviceError, MeshError, ShapeError, SramError
 from wafer_triton.place.need import decode_need
+from wafer_triton.serve.batch import batch
 from wafer_triton.shape.read import shape_of
 
 DECODE = {"model": "smollm2-135m", "context": 64}
@@ -140,7 +141,30 @@ def test_a_wrong_sweep_is_refused(over, fixed, error, message):
 
 
 def test_every_kind_of_estimate_can_be_swept():
-    assert set(KINDS) == {"product", "gemm", "gemv", "decode", "prefill", "request", "batch", "kv", "cap"}
+    assert set(KINDS) == {"product", "gemm", "gemv", "decode", "prefill", "request"}
+
+
+def test_decode_answers_what_its_options_ask_for():
+    decode, whole = KINDS["decode"], {"mesh": 16, **DECODE}
+    assert decode(**whole, groups=2) == estimate.decode(**whole, groups=2)
+    assert decode(**whole, batch=2) == batch(**whole, batch=2) and decode(**whole, at_once=1) == batch(**whole)
+    measures = estimate.cap(**whole, batch=2, routing="uniform")
+    assert decode(**whole, batch=2, routing="uniform") == measures and measures.s_mbu > 0
+    assert decode(model="smollm2-135m", mesh=16) == estimate.kv(model="smollm2-135m", mesh=16)
+
+
+@pytest.mark.parametrize(
+    ("options", "extra"),
+    [
+        ({"context": None, "batch": 2}, "batch beside a full cache"),
+        ({"context": None, "routing": "uniform", "at_once": 2}, "at_once, routing beside a full cache"),
+        ({"routing": "uniform", "at_once": 2}, "at_once beside a routing"),
+        ({"batch": 2, "groups": 2}, "groups beside a batch"),
+    ],
+)
+def test_options_of_decode_that_do_not_go_together(options, extra):
+    with pytest.raises(ShapeError, match=f"decode: {extra}"):
+        KINDS["decode"](mesh=16, **DECODE | options)
 
 
 def test_a_function_of_a_schedule_is_swept_through_own():

@@ -252,7 +252,7 @@ def test_a_prompt_that_does_not_fit_at_once_goes_in_chunks():
 
 
 def test_a_layer_in_two_regions_is_half_a_layer_a_region(capsys):
-    line = "estimate kv --model dim=64,ffn=96,heads=4,kv_heads=2,layers=4,vocab=256 --mesh 1"
+    line = "estimate decode --model dim=64,ffn=96,heads=4,kv_heads=2,layers=4,vocab=256 --mesh 1"
     assert cli.main([*line.split(), "--json"]) == 0
     answer = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert answer["layers_per_region"] == 0.5

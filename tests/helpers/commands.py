@@ -7,14 +7,12 @@ def options():
     """Return the options of all commands by name, such as `estimate decode`."""
     whole = app.app()
     known = {}
-    for family, (_, commands) in app.FAMILIES.items():
-        for name in commands:
-            words = [family] if name == family else [family, name]
-            leaf = whole
-            for word in words:
-                leaf = leaf[word]
-            held = leaf.assemble_argument_collection()
-            known[" ".join(words)] = {flag for each in held for flag in each.names if flag.startswith("--")}
+    for name in app.COMMANDS:
+        leaf = whole
+        for word in name.split():
+            leaf = leaf[word]
+        held = leaf.assemble_argument_collection()
+        known[name] = {flag for each in held for flag in each.names if flag.startswith("--")}
     return known
 
 

@@ -63,10 +63,10 @@ def wrong(capsys, tmp_path, monkeypatch):
         ("generate --model x --prompt a --routing-out notes.md", "--routing-out notes.md: does not end in .json"),
         (f"{SWEEP} k=8 --out /", "--out /: does not end in .csv"),
         ("check --model ''", "model ''"),
-        ("estimate kv --model '' --mesh 4", "model ''"),
+        ("estimate decode --model '' --mesh 4", "model ''"),
         ("generate --model '' --prompt a", "checkpoint ''"),
         ("check --model ./none/config.json", "./none/config.json: there is no such file or folder"),
-        ("estimate kv --model none/config.json --mesh 4", "none/config.json: there is no such file or folder"),
+        ("estimate decode --model none/config.json --mesh 4", "none/config.json: there is no such file or folder"),
         (
             "estimate decode --model meta-llama/Llama-3.1-8B --mesh 360 --context 1",
             "model 'meta-llama/Llama-3.1-8B' is no folder here, and names on a hub are not fetched; give a published "
@@ -86,17 +86,17 @@ def wrong(capsys, tmp_path, monkeypatch):
             "head_groups = 'x', but 9 query heads",
         ),
         (f"{DECODE} --over head-groups=0 --set context=8", "head_groups = 0, but 9 query heads on 64 columns"),
-        ("estimate kv --model dim=8,ffn=8,heads=3,layers=1 --mesh 4", "dim = 8 is not a multiple of heads = 3"),
+        ("estimate decode --model dim=8,ffn=8,heads=3,layers=1 --mesh 4", "dim = 8 is not a multiple of heads = 3"),
         ("cap", "give the files of runs"),
         ("cap run.json --watts 0", "--watts 0.0 is not a positive number"),
         ("cap run.json --watts x", "value for --watts: unable to convert"),
         ("compare gemv --k 1000000000 --n 1000000000 --mesh 1", "numbers"),
         ("estimate product --m 8 --k 8 --n 8 --mesh 4 --device WSE2", "unknown device 'WSE2'"),
         (f"{SWEEP} hop_cycles=1e300 --set k=48", "hop_cycles = 1e+300"),
-        ("estimate kv --model /proc/self/mem --mesh 4", "/proc/self/mem: Input/output error"),
-        ("estimate kv --model /dev/null --mesh 4", "error: /dev/null: is no regular file (a device or a pipe)"),
+        ("estimate decode --model /proc/self/mem --mesh 4", "/proc/self/mem: Input/output error"),
+        ("estimate decode --model /dev/null --mesh 4", "error: /dev/null: is no regular file (a device or a pipe)"),
         ("estimate decode --model smollm2-135m --mesh 8 --context 8 --experts regions", "estimate decode --help`"),
-        ("estimate kv --model smollm2-135m --mesh 64 --dtype fp32", "weights = 'fp32' must be one of fp16, bf16"),
+        ("estimate decode --model smollm2-135m --mesh 64 --dtype fp32", "weights = 'fp32' must be one of fp16, bf16"),
         ("devices --device wse2", "Unknown option: --device. See `wafer-triton devices --help`"),
         (
             f"estimate product {GEMM} 8 --routes 3",
@@ -105,8 +105,11 @@ def wrong(capsys, tmp_path, monkeypatch):
         (f"{SWEEP} k=-16,0", "k = -16"),
         (f"{SWEEP} k=16:4:-4", "STEP is -4, and FROM:TO:STEP counts upwards"),
         (f"{SWEEP} groups=999 --set k=64", "groups"),
-        ("estimate cap --model olmoe-1b-7b --mesh 360 --context 512 --batch 1000000", "batch = 1,000,000 is more than"),
-        ("estimate cap --model llama3-8b --mesh 360 --context 8 --routing 1.5", "llama3-8b has no experts, so that"),
+        (
+            "estimate decode --model olmoe-1b-7b --mesh 360 --context 512 --batch 1000000 --routing uniform",
+            "batch = 1,000,000 is more than",
+        ),
+        ("estimate decode --model llama3-8b --mesh 360 --context 8 --routing 1.5", "llama3-8b has no experts, so that"),
         (
             "estimate decode --model /dev/zero --mesh 8 --context 8",
             "/dev/zero: is no regular file (a device",
@@ -276,7 +279,7 @@ def test_routes_of_packets_are_offered(tmp_path, capsys):
 
 def test_a_list_is_no_trace_of_experts(tmp_path, capsys):
     (tmp_path / "r.json").write_text(json.dumps([]))
-    line = f"estimate cap --model olmoe-1b-7b --mesh 360 --context 8 --routing {tmp_path}/r.json"
+    line = f"estimate decode --model olmoe-1b-7b --mesh 360 --context 8 --routing {tmp_path}/r.json"
     assert main(line.split()) == 2
     assert 'holds a list, not a trace {"experts": [...]}' in capsys.readouterr().err
 

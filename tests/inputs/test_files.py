@@ -165,7 +165,7 @@ def test_a_pipe_that_a_shell_gives_is_read_once_and_kept(tmp_path, capsys):
     writer = threading.Thread(target=lambda: (os.write(sink, text.encode()), os.close(sink)))
     writer.start()
     try:
-        assert main(["estimate", "kv", "--mesh", "4", "--model", f"/dev/fd/{source}"]) == 0
+        assert main(["estimate", "decode", "--mesh", "4", "--model", f"/dev/fd/{source}"]) == 0
     finally:
         writer.join()
         os.close(source)

@@ -60,8 +60,8 @@ READERS = (
     "estimate decode --mesh 4 --context 8 --model {}",
     "estimate prefill --mesh 4 --tokens 8 --model {}",
     "estimate request --prefill-mesh 4 --decode-mesh 4 --input 4 --output 4 --model {}",
-    "estimate kv --mesh 4 --model {}",
-    "estimate cap --mesh 4 --context 8 --model {}",
+    "estimate decode --mesh 4 --model {}",
+    "estimate decode --mesh 4 --context 8 --model {} --routing uniform",
     "plan --step 300 --input 4 --output 4 --model {}",
     "sweep decode --over context=8 --set mesh=4 --set model={}",
     GENERATE,
@@ -84,10 +84,10 @@ def test_a_family_that_is_not_computed_is_named_before_its_own_keys(wrong, tmp_p
 
 def test_control_characters_of_a_name_are_printed_as_escapes(capsys, tmp_path):
     folder = checkpoint(tmp_path / "a\x1b[31m\x07b")
-    assert main(["estimate", "kv", "--mesh", "4", "--model", str(folder)]) == 0
+    assert main(["estimate", "decode", "--mesh", "4", "--model", str(folder)]) == 0
     assert "/a\\x1b[31m\\x07b, mesh 4" in capsys.readouterr().out
     (folder / "config.json").write_text("{")
-    assert main(["estimate", "kv", "--mesh", "4", "--model", str(folder)]) == 2
+    assert main(["estimate", "decode", "--mesh", "4", "--model", str(folder)]) == 2
     assert "/a\\x1b[31m\\x07b/config.json: not valid JSON" in capsys.readouterr().err
 
 

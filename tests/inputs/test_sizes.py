@@ -71,7 +71,7 @@ def test_wrong_sizes_are_refused(text: str, message: str) -> None:
     "line",
     [
         "estimate decode --mesh 8 --context 8",
-        "estimate kv --mesh 8",
+        "estimate decode --mesh 8",
         "check --mesh 4",
         "serve --rate 1 --input 8 --output 8 --count 3 --prefill-mesh 8 --decode-mesh 8",
         "plan --input 8 --output 8 --step 700 --best 1",

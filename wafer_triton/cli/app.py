@@ -1,6 +1,6 @@
 """Commands that are made from functions: a signature has the options, and `WORDS` says what each of them means.
 
-A command is a line of `FAMILIES`: its module and function are loaded when it is called, so `--help` stays quick. `made`
+A command is a line of `COMMANDS`: its module and function are loaded when it is called, so `--help` stays quick. `made`
 gives a function of a command the options of an answer such as `estimate.decode`. An option has one meaning, as its
 words and the type in which a user writes it stand here once, by its name.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import takewhile
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -20,77 +19,75 @@ from wafer_triton.errors import ConfigError, WaferError
 if TYPE_CHECKING:
     from cyclopts import App
 
-# Each family: its commands by name, each with the module and the function that it is, and a line of help. A family of
-# one command has its own name there.
-FAMILIES: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
+# Each command: the module and the function that it is, and a line of help.
+COMMANDS: dict[str, tuple[str, str]] = {
     "generate": (
+        "wafer_triton.cli.generate:generate",
         "continue a text greedily, every matrix product on a mesh of virtual cores",
-        {"generate": ("wafer_triton.cli.generate:generate", "")},
     ),
-    "estimate": (
-        "predict cycles, tokens per second or capacity; --explain says why",
-        {
-            "product": ("wafer_triton.cli.estimate:product", "a matrix product, or a vector-matrix product"),
-            "decode": ("wafer_triton.cli.estimate:decode", "one token"),
-            "prefill": ("wafer_triton.cli.estimate:prefill", "a prompt"),
-            "request": ("wafer_triton.cli.estimate:request", "a prompt and its answer"),
-            "batch": (
-                "wafer_triton.cli.estimate:batch",
-                "decode of a batch, in groups that follow one another through the regions",
-            ),
-            "cap": (
-                "wafer_triton.cli.estimate:cap",
-                "MoE-CAP's measures of decode: S-MBU, S-MFU and distinct experts",
-            ),
-            "kv": ("wafer_triton.cli.estimate:kv", "how many tokens the cache holds"),
-        },
+    "estimate product": (
+        "wafer_triton.cli.estimate:product",
+        "a matrix product, or a vector-matrix product",
+    ),
+    "estimate decode": (
+        "wafer_triton.cli.estimate:decode",
+        "one token, a turn of a batch (--batch), MoE-CAP's measures (--routing), or a full cache (no --context)",
+    ),
+    "estimate prefill": (
+        "wafer_triton.cli.estimate:prefill",
+        "a prompt",
+    ),
+    "estimate request": (
+        "wafer_triton.cli.estimate:request",
+        "a prompt and its answer",
     ),
     "compare": (
+        "wafer_triton.cli.compare:compare",
         "compare the algorithms of a product, a schedule of your own beside them; --time times one beside torch.matmul",
-        {"compare": ("wafer_triton.cli.compare:compare", "")},
     ),
     "draw": (
+        "wafer_triton.cli.draw:draw",
         "a schedule of a product or your own as a picture, a page to walk through or a trace, by the ending of --out",
-        {"draw": ("wafer_triton.cli.draw:draw", "")},
     ),
     "serve": (
+        "wafer_triton.cli.serve:serve",
         "simulate many requests on one wafer: latencies, throughput, goodput, energy",
-        {"serve": ("wafer_triton.cli.serve:serve", "")},
     ),
     "validate": (
+        "wafer_triton.cli.calibrate:validate",
         "compare predictions with measurements on silicon, published ones or your own; --fit fits the constants",
-        {"validate": ("wafer_triton.cli.calibrate:validate", "")},
     ),
     "devices": (
+        "wafer_triton.cli.devices:devices",
         "list the presets of devices, or show one: every number and constant with its source, and its followers",
-        {"devices": ("wafer_triton.cli.devices:devices", "")},
     ),
     "check": (
+        "wafer_triton.cli.compare:check",
         "judge every operation of a decoder layer on a device, or a schedule of your own",
-        {"check": ("wafer_triton.cli.compare:check", "")},
     ),
     "cap": (
+        "wafer_triton.cli.cap:cap",
         "compare cost, accuracy and performance of runs of `generate --json`, in predicted wafer time",
-        {"cap": ("wafer_triton.cli.cap:cap", "")},
     ),
     "plan-training": (
+        "wafer_triton.cli.train:plan_training",
         "plan the training of a workload on wafers of dies, with every baseline beside it, in predicted wafer time",
-        {"plan-training": ("wafer_triton.cli.train:plan_training", "")},
     ),
     "sweep": (
+        "wafer_triton.cli.sweep:sweep",
         "estimates over one or two parameters, devices and models",
-        {"sweep": ("wafer_triton.cli.sweep:sweep", "")},
     ),
     "plan": (
+        "wafer_triton.cli.estimate:plan",
         "search the best meshes for a request",
-        {"plan": ("wafer_triton.cli.estimate:plan", "")},
     ),
 }
+GROUPS = {"estimate": "predict cycles, tokens per second or capacity; --explain says why"}  # of commands of two words
 # What a user writes for an option, and what it means.
 WORDS: Mapping[str, tuple[Any, str]] = {
     "kind": (
         str,
-        "product, decode, prefill, request, batch, kv or cap, or FILE.py:FUNCTION, which returns a Schedule",
+        "product, decode, prefill or request, as `estimate` has them, or FILE.py:FUNCTION, which returns a Schedule",
     ),
     "subject": (
         str,
@@ -136,7 +133,10 @@ WORDS: Mapping[str, tuple[Any, str]] = {
     "backend": (Literal["torch", "triton"], "of the emulation (default: triton on a GPU, else torch)"),
     "groups": (int, "groups of the K-tree's first level (default: the best)"),
     "dtype": (str, "of weights or tiles; int8 and fp8 lie beside activations in fp16 (default: fp16)"),
-    "context": (int, "tokens in the cache of each sequence, in `serve` at most (default there: the longest request)"),
+    "context": (
+        int,
+        "tokens in a sequence's cache (default: a full cache; in `serve`, at most, the longest request)",
+    ),
     "tokens": (int, "tokens of the prompt"),
     "input": (int | str, "tokens of the prompt, in `serve` also 64:1024 at random"),
     "output": (int | str, "tokens of the answer, likewise"),
@@ -148,7 +148,10 @@ WORDS: Mapping[str, tuple[Any, str]] = {
         int,
         "sequences of a group, which follow one another through the regions (default: the fastest; in `serve` 1)",
     ),
-    "routing": (str, "which experts tokens take: uniform, by Zipf's law with a skew such as 1.2, or a trace's FILE"),
+    "routing": (
+        str,
+        "give MoE-CAP's measures, with experts taken uniform, by Zipf's law (1.2, a skew) or by a trace's FILE",
+    ),
     "head_groups": (int, "groups of heads on the columns (default: the fastest)"),
     "experts": (
         str,
@@ -340,19 +343,18 @@ def app() -> App:
         version_flags=("--version",), exit_on_error=False, print_error=False, suppress_keyboard_interrupt=False,
         result_action="return_value",
     )  # fmt: skip
-    for family, (about, commands) in FAMILIES.items():
-        held = whole
-        if set(commands) != {family}:
-            held = App(name=family, help=about, version_flags=())
-            whole.command(held)
-        for name, (where, said) in commands.items():
-            held.command(where, name=name, help=said or about)
+    groups = {name: App(name=name, help=about, version_flags=()) for name, about in GROUPS.items()}
+    for group in groups.values():
+        whole.command(group)
+    for name, (where, about) in COMMANDS.items():
+        *group_name, leaf = name.split()
+        (groups[group_name[0]] if group_name else whole).command(where, name=leaf, help=about)
     return whole
 
 
 def run(words: Sequence[str]) -> int:
     """Run the words of a command line; UsageError where they do not form a command."""
-    from cyclopts.exceptions import CycloptsError, UnknownCommandError
+    from cyclopts.exceptions import CycloptsError
 
     if not words:
         raise UsageError("give a command; see `wafer-triton --help`")
@@ -360,10 +362,9 @@ def run(words: Sequence[str]) -> int:
     try:
         done = app()(list(words))
     except CycloptsError as error:
-        family, (_, commands) = words[0], FAMILIES.get(words[0], ("", {}))
-        leaf = words[:1] if isinstance(error, UnknownCommandError) or family in commands else words[:2]
-        typed = " ".join(takewhile(lambda word: not word.startswith("-"), leaf if commands else ()))
-        raise UsageError(f"{' '.join(str(error).split())} See `{f'wafer-triton {typed}'.strip()} --help`") from None
+        typed = (" ".join(words[:count]) for count in (2, 1))
+        page = next((name for name in typed if name in (*COMMANDS, *GROUPS)), "")
+        raise UsageError(f"{' '.join(str(error).split())} See `{f'wafer-triton {page}'.strip()} --help`") from None
     return int(done or 0)
 
 

@@ -34,7 +34,8 @@ def _estimate(kind: str, *, explain: bool, json: bool, **options: Any) -> int:
     if explain:
         from wafer_triton.draw.progress import Progress
 
-        with Progress(brief=kind not in ("batch", "request", "prefill")) as progress:
+        brief = kind in ("product", "decode") and options.get("batch") is None
+        with Progress(brief=brief) as progress:
             why = explained(kind, progress=progress, **options)
         return tell(json, why.as_json(), *_reasons(why), *_notes(options))
     found = KINDS[kind](**options)
@@ -112,11 +113,9 @@ def _title(subject: str, options: dict[str, Any]) -> str:
     return f"{subject}, {PREDICTED}: {asked(options)}"
 
 
-def _of(kind: str, but: tuple[str, ...] = ("program",)) -> Any:
-    return made(partial(_estimate, kind), KINDS[kind], but=but, flags=("explain", "json"))
+def _of(kind: str) -> Any:
+    return made(partial(_estimate, kind), KINDS[kind], but=("program",), flags=("explain", "json"))
 
 
-product, decode, prefill, request, batch, cap, kv = map(
-    _of, ("product", "decode", "prefill", "request", "batch", "cap", "kv")
-)
+product, decode, prefill, request = map(_of, ("product", "decode", "prefill", "request"))
 plan = made(_plan, search.plan, but=("sides", "progress"), flags=("json",))

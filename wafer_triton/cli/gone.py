@@ -9,10 +9,13 @@ COMMANDS: dict[str, str] = {
     "draw schedule": "write `draw FILE.py:FUNCTION`",
     "draw validation": "write `validate --out validation.png`",
     "draw model": "generate --regions lists the regions, a schedule has its pictures",
+    "estimate batch": "`estimate decode --batch 4` prices a turn of it",
+    "estimate cap": "`estimate decode --routing uniform` has MoE-CAP's measures",
     "estimate energy": "an energy is power times seconds; every estimate of a token or a request has its own",
     "estimate gemm": "`estimate product` prices it, with --m",
     "estimate gemv": "`estimate product` prices it, without --m",
     "fit": "`validate --fit` fits the constants, on your own measurements too",
+    "estimate kv": "`estimate decode` without --context says how much the cache holds",
     "explain": "give `estimate` of the same --explain",
     "perplexity": "call wafer_triton.models.precision.perplexity(model, ids)",
     "precision": "compare wafer_triton.models.precision.perplexity of a model in each dtype",
@@ -21,14 +24,17 @@ COMMANDS: dict[str, str] = {
     "show model": "generate --regions lists the regions, `draw` has pages of schedules",
     "show record": "generate --json is the record",
     "show request": "estimate request has its times",
+    "sweep batch": "`sweep decode` takes batch=4",
+    "sweep cap": "`sweep decode` takes routing=uniform",
+    "sweep kv": "`sweep decode` without context sweeps how much the cache holds",
     "train": "it trained one toy model; docs/temp.md runs a streamed product with values, `plan-training` plans a step",
 }
-OF_A_MODEL = "estimate decode, estimate prefill, estimate request, estimate batch, estimate cap, estimate kv, plan"
+OF_A_MODEL = "estimate decode, estimate prefill, estimate request, plan"
 # Each with the commands that had it.
 OPTIONS: dict[str, tuple[str, str]] = {
     "--against": ("sweep", "the CSV of a sweep has all columns"),
     "--as-if": (
-        "estimate decode, estimate prefill, estimate request, estimate cap, estimate batch",
+        "estimate decode, estimate prefill, estimate request",
         "a model that does not fit has no time; smallest_mesh(...) and what_fits(...) search what fits",
     ),
     "--cache": ("serve", "it could reserve room for an answer of known length; caches always grow and preempt now"),
@@ -52,7 +58,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "--perplexity": ("cap", "give --accuracy"),
     "--picture": ("sweep", "a sweep draws one picture, its curves"),
     "--program": (
-        "estimate decode, estimate prefill, estimate request, estimate kv, plan",
+        "estimate decode, estimate prefill, estimate request, plan",
         "a model's own program is priced; `validate --table` prices the one of the paper",
     ),
     "--prompt": ("check", "`--tokens` judges prefill of a prompt"),
@@ -60,7 +66,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "--round": ("draw", "the page of --out a.html has the tiles of every round"),
     "--routing": (
         "generate, estimate prefill, estimate request, plan",
-        "it was for copies of hot experts; `estimate cap --routing` stays",
+        "it was for copies of hot experts; `estimate decode --routing` stays",
     ),
     "--set": (
         f"estimate product, {OF_A_MODEL}, compare, check, draw, generate, serve, validate",

@@ -13,6 +13,7 @@ from typing import Any
 
 from wafer_triton.compare.sweep import KINDS, LEGEND, asked
 from wafer_triton.cost.constants import Constants, constants
+from wafer_triton.cost.results import Capacity
 from wafer_triton.device import Device, DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.errors import DeviceError, WaferError
@@ -20,12 +21,7 @@ from wafer_triton.text.progress import Progress, silent
 from wafer_triton.text.quantity import Legend, digits, quantity, unit
 from wafer_triton.text.table import Result, Table
 
-# The figure that is explained, by the kind of the estimate.
-FIGURES = {
-    "product": "seconds", "gemm": "seconds", "gemv": "seconds", "decode": "tokens_per_second",
-    "prefill": "tokens_per_second",
-    "request": "tokens_per_second", "batch": "tokens_per_second", "cap": "tokens_per_second", "kv": "shift_tokens",
-}  # fmt: skip
+FIGURES = ("tokens_per_second", "shift_tokens", "seconds")  # of which an estimate is explained by its first
 TIME, SRAM = "time", "SRAM of a core"  # of which an estimate has shares
 # Parts of the time, by constants of the cost model.
 BOUNDS = {
@@ -126,11 +122,12 @@ def bounds(kind: str, *, device: DeviceLike = "wse2", **arguments: Any) -> Bound
 
     Raises DeviceError for another kind.
     """
-    if kind not in FIGURES:
-        raise DeviceError(f"explain {kind!r}: choose one of {', '.join(FIGURES)}")
-    chip, figure = find_device(device), FIGURES[kind]
+    if kind not in KINDS:
+        raise DeviceError(f"explain {kind!r}: choose one of {', '.join(KINDS)}")
+    chip = find_device(device)
     base = KINDS[kind](device=chip, **arguments)
-    if kind == "kv":
+    figure = next(name for name in FIGURES if hasattr(base, name))
+    if isinstance(base, Capacity):
         sizes = {"weights": base.weight_bytes, "cache": base.concat_tokens * base.entry_bytes}
         sizes["buffers and rest"] = chip.sram_bytes - sum(sizes.values())
         return Bounds(figure, {name: size / chip.sram_bytes for name, size in sizes.items()}, SRAM)

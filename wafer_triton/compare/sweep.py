@@ -9,9 +9,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from inspect import Parameter, signature
 from math import inf, prod
 from numbers import Real
+from pathlib import Path
 from typing import Any
 
 from wafer_triton import estimate
@@ -21,7 +23,9 @@ from wafer_triton.cost.price import Cost, Prediction, price
 from wafer_triton.cost.results import ARGUMENTS, Capacity, Energy, Kernel, Layered, RequestCost
 from wafer_triton.device import Device, DeviceLike
 from wafer_triton.device import device as find_device
+from wafer_triton.device.dtype import DtypeLike
 from wafer_triton.device.keys import KEYS
+from wafer_triton.device.mesh import MeshLike
 from wafer_triton.errors import (
     DeviceError,
     ShapeError,
@@ -32,24 +36,15 @@ from wafer_triton.errors import (
 )
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.schedule import Schedule
-from wafer_triton.serve.batch import Batched, batch
+from wafer_triton.serve.batch import Batched
+from wafer_triton.serve.batch import batch as turn
+from wafer_triton.shape.read import Model
 from wafer_triton.text.progress import Progress, silent
 from wafer_triton.text.quantity import Legend, as_in, unit
 from wafer_triton.text.table import Result
 
 MOST_WHOLE = 2**53  # up to which a number that is whole is given as a whole number
 OVERLAID = ("device", "model")  # that may be swept beside two other parameters
-KINDS: dict[str, Callable[..., Any]] = {
-    "product": estimate.product,
-    "gemm": estimate.gemm,
-    "gemv": estimate.gemv,
-    "decode": estimate.decode,
-    "prefill": estimate.prefill,
-    "request": estimate.request,
-    "batch": batch,
-    "kv": estimate.kv,
-    "cap": estimate.cap,
-}
 # units and labels of the keys of a device's numbers beside their own, as in `device.keys.UNITS`
 KEY_UNITS = {
     "sram_kib": ("KiB", "SRAM of a core"), "sram_mib": ("MiB", "SRAM of a core"), "clock_mhz": ("MHz", "clock"),
@@ -86,6 +81,46 @@ LEGEND = Legend(
     _RESULTS,
     {REASON: {"label": "reason"}},
 )
+
+
+def decode(
+    *, device: DeviceLike = "wse2", model: Model, mesh: MeshLike, context: int | None = None,
+    batch: int | None = None, at_once: int | None = None, routing: str | float | Path | None = None,
+    groups: int | None = None, program: str = "full", head_groups: int | None = None, dtype: DtypeLike | None = None,
+) -> Layered | Batched | Routed | Capacity:  # fmt: skip
+    """Return the answer about decode that the options ask for.
+
+    Without `context` it is the tokens that a full cache holds (`estimate.kv`). With `routing` it is MoE-CAP's measures
+    of a step of `batch` sequences (`estimate.cap`), with `batch` or `at_once` a turn of a batch (`serve.batch`), and
+    else one token (`estimate.decode`). Raises ShapeError for options that the answer does not have.
+    """
+    answer: Callable[..., Any]
+    has: tuple[str, ...]
+    asked = {"context": context, "batch": batch, "at_once": at_once, "routing": routing, "groups": groups}
+    given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+    fixed: dict[str, Any] = {"device": device, "model": model, "mesh": mesh, "head_groups": head_groups, "dtype": dtype}
+    if context is None:
+        answer, has, what = partial(estimate.kv, program=program), (), "a full cache; give context, or"
+    elif routing is not None:
+        answer, has, what = estimate.cap, ("context", "batch", "routing"), "a routing;"
+    elif batch is not None or at_once is not None:
+        answer, has, what = turn, ("context", "batch", "at_once"), "a batch;"
+    else:
+        answer, has, what = partial(estimate.decode, program=program), ("context", "groups"), ""
+    if extra := [name for name in given if name not in has]:
+        raise ShapeError(f"decode: {', '.join(extra)} beside {what} leave {'it' if len(extra) == 1 else 'them'} out")
+    found: Layered | Batched | Routed | Capacity = answer(**fixed, **given)
+    return found
+
+
+KINDS: dict[str, Callable[..., Any]] = {
+    "product": estimate.product,
+    "gemm": estimate.gemm,
+    "gemv": estimate.gemv,
+    "decode": decode,
+    "prefill": estimate.prefill,
+    "request": estimate.request,
+}
 
 
 def own(function: Callable[..., Schedule]) -> Callable[..., OwnCost]:
