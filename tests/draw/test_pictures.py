@@ -2,11 +2,13 @@
 
 import builtins
 import html
+import io
 import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 from schedules import LAYERS, build
@@ -47,6 +49,30 @@ def test_links_show_the_bytes_of_the_account(tmp_path):
     path, schedule = tmp_path / "picture.png", SCHEDULES["square"]
     draw.links(schedule, path)
     assert numbers_of(path) == {f"bytes to the {way}": [load.sum()] for way, load in link_loads(schedule).items()}
+
+
+DRAWN = {
+    "links": lambda out: draw.links(SCHEDULES["square"], out),
+    "timeline": lambda out: draw.timeline(SCHEDULES["square"], out),
+    "curves": lambda out: draw.curves(ROWS, ["mesh"], "cycles", out, title="a sweep"),
+    "validation": draw.validation,
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_picture_goes_into_axes_or_a_file_and_is_returned(name, tmp_path):
+    drawing, held = DRAWN[name], io.BytesIO()
+    figure = drawing(held)
+    assert numbers_of(held) == numbers_of((drawing(tmp_path / "a.png"), tmp_path / "a.png")[1])
+    whole = Figure(layout="constrained")
+    left, right = whole.subplots(1, 2)
+    part = drawing(right)
+    assert whole.axes[0] is left and right not in whole.axes and part.figure is whole
+    shown = [[each.get_xlabel() for each in one.axes] for one in (figure, part)]
+    assert shown[0] == shown[1] and part.get_suptitle()
+    whole.savefig(tmp_path / "both.png")
+    with pytest.raises(DrawError, match="these axes have no place in a grid"):
+        drawing(whole.add_axes((0, 0, 1, 1)))
 
 
 @pytest.mark.parametrize("kind", ["png", "svg", "pdf", "PNG", "Svg", "PDF"])

@@ -15,11 +15,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from wafer_triton.errors import BackendError, DrawError, shown, writing
 from wafer_triton.text.files import check_path
 from wafer_triton.text.quantity import quantity
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 WIDTH = 5.0  # inches: 8 points are 5 at a width of 8 cm
 COLUMN = 3.5  # inches: of pictures of one panel
@@ -44,22 +47,30 @@ DARK = {
 }  # fmt: skip
 
 Numbers = dict[str, Sequence[float]]
+Out: TypeAlias = "str | PathLike[str] | IO[bytes] | Axes"
 _ABREAST = 5  # names of a legend above
 
 
 @contextmanager
 def picture(
-    path: str | Path, height: float, title: str = "", point: str = "", dark: bool = False, width: float = WIDTH
+    out: Out, height: float, title: str = "", point: str = "", dark: bool = False, width: float = WIDTH
 ) -> Iterator[tuple[Any, Numbers]]:
-    """Yield a figure of panels, `width` by `height` inches, and its numbers; write both to `path` when the block ends.
+    """Yield a figure of panels, `width` by `height` inches, and its numbers; write both to `out` when the block ends.
 
-    Its `point`, such as a finding, stands above its `title`. A `dark` picture has light ink on dark paper. The numbers,
-    by name, go into the file's description, so that they can be read from it (`numbers_of`). Raises DrawError for
-    another kind of file than `KINDS`, BackendError where matplotlib is missing, OSError for a path that cannot be
+    `out` is the path of a file, an open file for a PNG, or Axes of a figure of the user's own, whose place the panels
+    take. Its `point`, such as a finding, stands above its `title`. A `dark` picture has light ink on dark paper. The
+    numbers, by name, go into a file's description, so that they can be read from it (`numbers_of`). Raises DrawError
+    for another kind of file than `KINDS`, BackendError where matplotlib is missing, OSError for a path that cannot be
     written.
     """
-    path = path_of(path)
-    check_kind(path)
+    if hasattr(out, "get_subplotspec"):
+        yield _within(out, title, point), Numbers()
+        return
+    kind = ".png"
+    if not hasattr(out, "write"):
+        out = path_of(out)
+        check_kind(out)
+        kind = out.suffix.lower()
     try:
         from matplotlib import rc_context
         from matplotlib.figure import Figure
@@ -81,9 +92,21 @@ def picture(
             ".svg": {"Description": short, "Date": None},
             ".pdf": {"Keywords": short, "CreationDate": None},
         }
-        with writing(path), warnings.catch_warnings():
+        with writing(out), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a glyph that the font lacks is drawn as a box
-            figure.savefig(path, dpi=DOTS, metadata=about[path.suffix.lower()])
+            figure.savefig(out, format=kind[1:], dpi=DOTS, metadata=about[kind])
+
+
+def _within(axes: Any, title: str, point: str) -> Any:
+    """Return a part of a figure in the place of axes, which go."""
+    place, figure = axes.get_subplotspec(), axes.figure
+    if place is None:
+        raise DrawError("these axes have no place in a grid; give axes that subplots made")
+    axes.remove()
+    part = figure.add_subfigure(place)
+    if text := "\n".join(filter(None, (point, title))):
+        part.suptitle(text, size=STYLE["axes.titlesize"])
+    return part
 
 
 def _lines(text: str, width: float) -> list[str]:
@@ -109,7 +132,7 @@ def check_kind(path: Path) -> None:
         raise DrawError(f"{path}: a picture is one of {', '.join(KINDS)}; end its name with one of them")
 
 
-def numbers_of(path: str | Path) -> dict[str, list[float]]:
+def numbers_of(path: str | Path | IO[bytes]) -> dict[str, list[float]]:
     """Return the numbers that a PNG picture says it shows."""
     from PIL import Image
 

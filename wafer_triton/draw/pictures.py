@@ -1,26 +1,28 @@
 """Pictures of one schedule, counted and priced but not run: bytes over its links, and its predicted time.
 
-Each function writes a file, `.png`, `.svg` or `.pdf`, and raises the errors of `figure.picture`. The title of a picture
-is its point, such as the load of the busiest link.
+Each function draws into a file, `.png`, `.svg` or `.pdf`, or into Axes, and returns the figure; `out` and errors are as
+in `figure.picture`. The title of a picture is its point, such as the load of the busiest link.
 """
 
 from __future__ import annotations
 
 from operator import itemgetter
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wafer_triton.cost.price import Cost, Interval, intervals, price
 from wafer_triton.count.account import Loads, link_loads
-from wafer_triton.draw.figure import Numbers, coloured, legend, maps, picture
+from wafer_triton.draw.figure import Numbers, Out, coloured, legend, maps, picture
 from wafer_triton.errors import DrawError
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text.quantity import quantity
 
+if TYPE_CHECKING:
+    from matplotlib.figure import FigureBase as Figure
 
-def links(schedule: Schedule, path: str | Path) -> None:
+
+def links(schedule: Schedule, out: Out) -> Figure:
     """Draw the bytes that a schedule puts on every link, a map for each direction, by the sending core."""
     title = _title(schedule)
     loads = {way: load for way, load in link_loads(schedule).items() if load.any()}
@@ -28,14 +30,16 @@ def links(schedule: Schedule, path: str | Path) -> None:
     if used := np.concatenate([np.zeros(0), *(load[load > 0] for load in loads.values())]).tolist():
         most, mean = max(used), sum(used) / len(used)
         point = f"The busiest link carries {quantity(most, 'B')}, {most / mean:.2g} times the mean of links in use"
-    with picture(path, 0.7 + 3.6 / max(2, len(loads)), title, point) as (figure, numbers):
+    with picture(out, 0.7 + 3.6 / max(2, len(loads)), title, point) as (figure, numbers):
         _links(figure, loads, numbers)
+    return figure
 
 
-def timeline(schedule: Schedule, path: str | Path) -> None:
+def timeline(schedule: Schedule, out: Out) -> Figure:
     """Draw a timeline of a schedule's steps in predicted cycles: computation, waits, and use of the busiest link."""
-    with picture(path, 1.9, _title(schedule), _cycles(price(schedule))) as (figure, numbers):
+    with picture(out, 1.9, _title(schedule), _cycles(price(schedule))) as (figure, numbers):
         _timeline(figure.subplots(), intervals(schedule), numbers)
+    return figure
 
 
 def _title(schedule: Schedule) -> str:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wafer_triton.draw.figure import COLOURS, MARKERS, picture
+from wafer_triton.draw.figure import COLOURS, MARKERS, Out, picture
+
+if TYPE_CHECKING:
+    from matplotlib.figure import FigureBase as Figure
 
 
-def validation(path: str | Path) -> None:
+def validation(out: Out) -> Figure:
     """Draw predicted against measured: cycles of a WSE-3, tokens per second of a WSE-2, errors of both.
 
-    `path` is a .png, .svg or .pdf; raises as `figure.picture`.
+    `out` and errors are as in `figure.picture`; returns the figure.
     """
     from wafer_triton.cost.calibrate import paper
     from wafer_triton.cost.calibrate.cells import NAMES
@@ -28,7 +30,7 @@ def validation(path: str | Path) -> None:
         f"{len(fitted)} fitted measurements within {100 * max(fitted):.1f} %, "
         f"{len(held_out)} held-out ones within {100 * max(held_out):.1f} %"
     )
-    with picture(path, 3.0, "On a WSE-3 and a WSE-2; hollow points are held out", point) as (figure, numbers):
+    with picture(out, 3.0, "On a WSE-3 and a WSE-2; hollow points are held out", point) as (figure, numbers):
         axes: Any = figure.subplot_mosaic([["cycles", "errors"], ["tokens/s", "errors"]], width_ratios=(2, 3))
         titles = {"cycles": "cycles of a WSE-3", "tokens/s": "tokens/s of a WSE-2"}
         for number, (name, cells) in enumerate(kinds.items()):
@@ -56,3 +58,4 @@ def validation(path: str | Path) -> None:
         for number, name in enumerate(last.get_yticklabels()):  # the rows are the legend of the other panels
             name.set_color(COLOURS[number])
         last.invert_yaxis()
+    return figure

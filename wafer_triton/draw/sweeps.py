@@ -6,16 +6,18 @@ It is a column wide and stays legible at 8 cm. Figures are predicted on the wafe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wafer_triton.compare.grid import REASON, Row, feasible
 from wafer_triton.compare.sweep import LEGEND, OVERLAID
-from wafer_triton.draw.figure import COLOURS, COLUMN, MARKERS, REST, picture
+from wafer_triton.draw.figure import COLOURS, COLUMN, MARKERS, REST, Out, picture
 from wafer_triton.errors import DrawError
 from wafer_triton.text.quantity import PREDICTED
+
+if TYPE_CHECKING:
+    from matplotlib.figure import FigureBase as Figure
 
 Rows = Sequence[Row]
 MOST_SERIES = len(COLOURS)  # of one picture
@@ -23,18 +25,18 @@ _WIDE = 42  # letters of a name above the axes
 _UNFIT = ("does not fit", "B of SRAM on", "leaves device")  # of a reason that something is too large
 
 
-def curves(rows: Rows, over: Sequence[str], shown: str, path: str | Path, *, title: str = "") -> None:
+def curves(rows: Rows, over: Sequence[str], shown: str, out: Out, *, title: str = "") -> Figure:
     """Draw a column over the first swept parameter, with bands; a curve for each value of the others.
 
-    A point without figures is a cross below. Raises DrawError for a column that is not there or holds no numbers, and
-    for more than `MOST_SERIES` curves.
+    Draws into `out`, as `figure.picture`, and returns the figure. A point without figures is a cross below. Raises
+    DrawError for a column that is not there or holds no numbers, and for more than `MOST_SERIES` curves.
     """
     _check(rows, over, shown)
     across = next((name for name in over if name not in OVERLAID), over[0])
     others = [name for name in over if name != across]
     groups = _grouped(rows, others)
     places = _places(rows, across)
-    with picture(path, 2.3, _said(title), width=COLUMN) as (figure, numbers):
+    with picture(out, 2.3, _said(title), width=COLUMN) as (figure, numbers):
         axes = figure.subplots()
         for number, (name, group) in enumerate(groups.items()):
             colour = COLOURS[number]
@@ -55,6 +57,7 @@ def curves(rows: Rows, over: Sequence[str], shown: str, path: str | Path, *, tit
         axes.grid(alpha=0.3)
         if others or any(REASON in row for row in rows):
             _legend(axes)
+    return figure
 
 
 def _legend(axes: Any) -> None:
