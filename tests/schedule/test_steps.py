@@ -27,6 +27,7 @@ from wafer_triton.errors import ScheduleError
 from wafer_triton.schedule import sram, steps
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Cores, Exchange, Moves, Slot
+from wafer_triton.schedule.rules import validate
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.steps import Part, Ring, Stages, Tree
 from wafer_triton.shape.read import shape_of
@@ -209,13 +210,40 @@ def test_schedules_of_a_wafer_are_small(program, head_groups):
     assert built_alone < 20 * 2**20 and with_prices < 50 * 2**20
 
 
-def test_rows_of_a_loop_are_each_row_once():
+@pytest.mark.parametrize("rows", [[0, 0, 1, 2], [0, 1, 2], [1, 2, 3, 4], [-1, 0, 1, 2]])
+def test_rows_of_a_loop_are_each_row_once(rows):
     b = Builder(Mesh(4, 4), "mine")
-    b.buffer("a", (4,), "fp32", "state")
-    with b.loop(4, rows=[0, 0, 1, 2]):
-        b.round(b.local("copy", "a", "a", Cores("x", np.array([1]), np.array([0])), size=4))
-    with pytest.raises(ScheduleError, match=r"mine, round 0: rows of a loop \[0, 0, 1, 2\] do not name each of 4 rows"):
+    for name in ("a", "b"):
+        b.buffer(name, (4,), "fp32", "state")
+    with b.loop(2), b.loop(4, rows=rows):
+        b.round(b.exchange("x", "a", "b", [0], [1], [3]))
+    with pytest.raises(ScheduleError, match=r"mine, round 0: rows of a loop \[.*\] do not name each of 4 rows"):
         b.build()
+
+
+@pytest.mark.parametrize("broken", ["off", "slots", "tree"])
+def test_a_broken_rule_in_loops_is_named_without_making_all_rounds(broken):
+    b, line = Builder(Mesh(3, 3), "mine"), [0, 1, 2]
+    for name, slots in (("a", 1), ("b", 1), ("two", 2)):
+        b.buffer(name, (4,), "fp32", "state", slots)
+    wrong, message = {
+        "off": (b.exchange("x", "a", "b", [0], [3], [1]), r"receive off the mesh: position 3 along x of 3"),
+        "slots": (b.exchange("x", "a", Slot("two", [0, 1], "y"), [0], [1]), "'two' names 2 slots for 3 positions"),
+        "tree": (None, r"core \(0, 1\) of a tree receives after it has sent"),
+    }[broken]
+    with b.loop(1000):
+        b.round(b.local("copy", "b", "a", size=4))
+        with b.loop(1000, rows=[1, 2, 0]):
+            b.round(b.exchange("y", "a", "b", line, [1, 2, 0]))
+            if wrong is None:
+                stages = Stages((((0, Moves("x", [1], [0])),), ((0, Moves("x", [2], [1])),)))
+                b.steps.append(Tree("add", (Part(Slot("a"), (Slot("b"), Slot("b")), 4),), stages, "second"))
+            else:
+                b.round(wrong, label="second")
+    draft = b.build(draft=True)
+    with pytest.raises(ScheduleError, match=rf"^mine, round 2 \(second\): {message}"):
+        validate(draft)
+    assert "flat" not in vars(draft.rounds)
 
 
 @pytest.mark.parametrize("outer", [False, True])

@@ -24,7 +24,7 @@ from wafer_triton.errors import ScheduleError, shown
 from wafer_triton.local import SlotOperand
 from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Moves, Round, Slot
 from wafer_triton.schedule.schedule import Schedule, once
-from wafer_triton.schedule.steps import Loop, Step, Tree, count, distinct
+from wafer_triton.schedule.steps import Loop, Step, Tree, count, distinct, nth
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,10 @@ def _first(schedule: Schedule) -> Finding | None:
 
 @contextmanager
 def reading(schedule: Schedule) -> Iterator[None]:
-    """Raise the ScheduleError of the first broken rule where reading a schedule, changed by hand, raises KeyError."""
+    """Raise the ScheduleError of the first broken rule where a schedule, changed by hand, cannot be read."""
     try:
         yield
-    except (KeyError, IndexError):
+    except (KeyError, IndexError, ValueError):
         validate(schedule)
         raise
 
@@ -110,7 +110,7 @@ def _wrong_rows(loop: Loop, rows: Index, mesh: Mesh) -> str:
 
 def title(schedule: Schedule, number: int) -> str:
     """Return the beginning of a message: the schedule, the round and its label."""
-    label = schedule.rounds[number].label
+    label = nth(schedule.rounds.steps, number).label
     return f"{schedule.name}, round {number}" + (f" ({label})" if label else "")
 
 

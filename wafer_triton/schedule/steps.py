@@ -302,6 +302,19 @@ def in_order(steps: Iterable[Step]) -> Iterator[Round | Ring | Tree]:
             yield step
 
 
+def nth(steps: Iterable[Step], number: int) -> Round:
+    """Return the round of a number from 0 without making the others; IndexError if there is none."""
+    for step in steps:
+        rounds = count((step,))
+        if number >= rounds:
+            number -= rounds
+        elif isinstance(step, Loop):
+            return nth(step.at(number // step.each), number % step.each)
+        else:
+            return step if isinstance(step, Round) else step.rounds[number]
+    raise IndexError(number)
+
+
 class Occurrence(NamedTuple):
     """A round, the number of its first time, and how often it comes."""
 
