@@ -263,18 +263,19 @@ def _said(name: str, default: Any, endings: Sequence[str]) -> Any:
     written, words = WORDS[name]
     if endings:
         words += f": {', '.join(ending or 'a folder' for ending in endings)}"
-    absent = default in (None, False, ())
-    either = default is None and written is bool  # --values, --no-values, or neither
+    flag, absent = written is bool, default in (None, ())
     how = Parameter(
-        help=words, negative=None if either else "", show_default=not absent and "(default" not in words,
-        allow_leading_hyphen=name == "prompt",
+        help=words, negative=None if flag and absent else "",  # --values, --no-values, or neither
+        show_default=not (absent or flag or "(default" in words), allow_leading_hyphen=name == "prompt",
     )  # fmt: skip
-    return Annotated[written | None if absent else written, how]
+    return Annotated[written | None if absent and not flag else written, how]
 
 
 def refuse(why: str, **options: Any) -> None:
     """Raise ConfigError where an option is given, which has no meaning beside others."""
-    if flags := [_flag(name) for name, value in options.items() if value not in (None, False, ())]:
+    if flags := [
+        _flag(name) for name, value in options.items() if not (value is None or value is False or value == ())
+    ]:
         raise ConfigError(f"{', '.join(flags)}: {why}")
 
 
@@ -349,6 +350,9 @@ def app() -> App:
     for name, (where, about) in COMMANDS.items():
         *group_name, leaf = name.split()
         (groups[group_name[0]] if group_name else whole).command(where, name=leaf, help=about)
+    whole.register_install_completion_command(
+        help="install completion for the shell that you are in: bash, zsh or fish"
+    )
     return whole
 
 
