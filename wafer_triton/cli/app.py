@@ -96,7 +96,8 @@ WORDS: Mapping[str, tuple[Any, str]] = {
     ),
     "model": (
         str,
-        "a preset, a folder, its config.json, either with sizes, or sizes: dim=2048,ffn=8192,heads=32,layers=16",
+        "a preset, a folder, its config.json, either with sizes, or sizes: dim=2048,ffn=8192,heads=32,layers=16; "
+        "in `generate` a folder with weights, or smollm2-135m, which is fetched",
     ),
     "mesh": (str, "cores of a region, 64 or 48x64; in `generate` also plan, the fastest on the wafer, slow here"),
     "prefill_mesh": (str, "cores of a region of prefill, 64 or 48x64"),
@@ -132,7 +133,10 @@ WORDS: Mapping[str, tuple[Any, str]] = {
     "emulate_on": (str, "cpu, cuda, cuda:N or auto, where the cores are emulated (default: a GPU where there is one)"),
     "backend": (Literal["torch", "triton"], "of the emulation (default: triton on a GPU, else torch)"),
     "groups": (int, "groups of the K-tree's first level (default: the best)"),
-    "dtype": (str, "of weights or tiles; int8 and fp8 lie beside activations in fp16 (default: fp16)"),
+    "dtype": (
+        str,
+        "of weights or tiles; int8 and fp8 lie beside activations in fp16 (default: fp16; beside --time fp32)",
+    ),
     "context": (
         int,
         "tokens in a sequence's cache (default: a full cache; in `serve`, at most, the longest request)",

@@ -112,18 +112,15 @@ def _check(
 ) -> int:  # fmt: skip
     if (model is None) == (schedule is None):
         raise ConfigError("give one of them: --model NAME|PATH for a decoder, or FILE.py:FUNCTION for your schedule")
-    asked = {
+    asked: dict[str, Any] = {
         "mesh": mesh, "device": device, "dtype": dtype, "context": context, "tokens": tokens,
         "head_groups": head_groups,
     }  # fmt: skip
-    given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
-    if model is not None:
-        return _check_model(model, json, **given)
-    assert schedule is not None
-    if given:
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise ConfigError(f"{flags}: of --model alone; a schedule has a mesh, a device and dtypes of its own")
-    return _check_own(schedule, json)
+    if schedule is not None:
+        refuse("of --model alone; a schedule has a mesh, a device and dtypes of its own", **asked)
+        return _check_own(schedule, json)
+    assert model is not None
+    return _check_model(model, json, **{name: value for name, value in asked.items() if value is not None})
 
 
 check = made(_check, _check)
