@@ -51,18 +51,19 @@ def test_zsh(tmp_path, monkeypatch):
     env = installed("zsh", tmp_path, monkeypatch)
     with (tmp_path / ".zshrc").open("a") as setup:
         setup.write("autoload -Uz compinit; compinit -u\nPS1='ready> '\n")
-    child, keys = pty.fork()
-    if child == 0:
-        os.execvpe("zsh", ["zsh", "-i"], env)
+    keys, terminal = pty.openpty()
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), terminal)
+    zsh = subprocess.Popen(["zsh", "-i"], env=env, start_new_session=True, **streams)
     try:
         shown("ready> ", keys)
         for typed, completed in ((b"wafer-triton estimate decode --conte", "--context "), (b"4 --mo", "--model ")):
             os.write(keys, typed + b"\t")
             shown(completed, keys)
     finally:
-        os.kill(child, 9)
-        os.waitpid(child, 0)
+        zsh.kill()
+        zsh.wait()
         os.close(keys)
+        os.close(terminal)
 
 
 def shown(text, keys):

@@ -19,68 +19,41 @@ from wafer_triton.errors import ConfigError, WaferError
 if TYPE_CHECKING:
     from cyclopts import App
 
-# Each command: the module and the function that it is, and a line of help.
+# Each command: its module here and its function, and a line of help.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "generate": (
-        "wafer_triton.cli.generate:generate",
-        "continue a text greedily, every matrix product on a mesh of virtual cores",
-    ),
-    "estimate product": (
-        "wafer_triton.cli.estimate:product",
-        "a matrix product, or a vector-matrix product",
-    ),
+    "generate": ("generate:generate", "continue a text greedily, every matrix product on a mesh of virtual cores"),
+    "estimate product": ("estimate:product", "a matrix product, or a vector-matrix product"),
     "estimate decode": (
-        "wafer_triton.cli.estimate:decode",
+        "estimate:decode",
         "one token, a turn of a batch (--batch), MoE-CAP's measures (--routing), or a full cache (no --context)",
     ),
-    "estimate prefill": (
-        "wafer_triton.cli.estimate:prefill",
-        "a prompt",
-    ),
-    "estimate request": (
-        "wafer_triton.cli.estimate:request",
-        "a prompt and its answer",
-    ),
+    "estimate prefill": ("estimate:prefill", "a prompt"),
+    "estimate request": ("estimate:request", "a prompt and its answer"),
     "compare": (
-        "wafer_triton.cli.compare:compare",
+        "compare:compare",
         "compare the algorithms of a product, a schedule of your own beside them; --time times one beside torch.matmul",
     ),
     "draw": (
-        "wafer_triton.cli.draw:draw",
+        "draw:draw",
         "a schedule of a product or your own as a picture, a page to walk through or a trace, by the ending of --out",
     ),
-    "serve": (
-        "wafer_triton.cli.serve:serve",
-        "simulate many requests on one wafer: latencies, throughput, goodput, energy",
-    ),
+    "serve": ("serve:serve", "simulate many requests on one wafer: latencies, throughput, goodput, energy"),
     "validate": (
-        "wafer_triton.cli.calibrate:validate",
+        "calibrate:validate",
         "compare predictions with measurements on silicon, published ones or your own; --fit fits the constants",
     ),
     "devices": (
-        "wafer_triton.cli.devices:devices",
+        "devices:devices",
         "list the presets of devices, or show one: every number and constant with its source, and its followers",
     ),
-    "check": (
-        "wafer_triton.cli.compare:check",
-        "judge every operation of a decoder layer on a device, or a schedule of your own",
-    ),
-    "cap": (
-        "wafer_triton.cli.cap:cap",
-        "compare cost, accuracy and performance of runs of `generate --json`, in predicted wafer time",
-    ),
+    "check": ("compare:check", "judge every operation of a decoder layer on a device, or a schedule of your own"),
+    "cap": ("cap:cap", "compare cost, accuracy and performance of runs of `generate --json`, in predicted wafer time"),
     "plan-training": (
-        "wafer_triton.cli.train:plan_training",
+        "train:plan_training",
         "plan the training of a workload on wafers of dies, with every baseline beside it, in predicted wafer time",
     ),
-    "sweep": (
-        "wafer_triton.cli.sweep:sweep",
-        "estimates over one or two parameters, devices and models",
-    ),
-    "plan": (
-        "wafer_triton.cli.estimate:plan",
-        "search the best meshes for a request",
-    ),
+    "sweep": ("sweep:sweep", "estimates over one or two parameters, devices and models"),
+    "plan": ("estimate:plan", "search the best meshes for a request"),
 }
 GROUPS = {"estimate": "predict cycles, tokens per second or capacity; --explain says why"}  # of commands of two words
 # What a user writes for an option, and what it means.
@@ -137,10 +110,7 @@ WORDS: Mapping[str, tuple[Any, str]] = {
         str,
         "of weights or tiles; int8 and fp8 lie beside activations in fp16 (default: fp16; beside --time fp32)",
     ),
-    "context": (
-        int,
-        "tokens in a sequence's cache (default: a full cache; in `serve`, at most, the longest request)",
-    ),
+    "context": (int, "tokens in a sequence's cache (default: a full cache; in `serve`, at most, the longest request)"),
     "tokens": (int, "tokens of the prompt"),
     "input": (int | str, "tokens of the prompt, in `serve` also 64:1024 at random"),
     "output": (int | str, "tokens of the answer, likewise"),
@@ -169,14 +139,8 @@ WORDS: Mapping[str, tuple[Any, str]] = {
     ),
     "set": (list[str], "NAME=VALUE, another option of KIND; repeatable"),
     "show": (str, "column that is shown and drawn (default: tokens_per_second)"),
-    "out": (
-        list[Path],
-        "write the answer to a file, whose ending says how; repeatable",
-    ),
-    "schedule": (
-        str,
-        "FILE.py:FUNCTION, a function that returns a Schedule, a Recipe or a pair (Schedule, Intent)",
-    ),
+    "out": (list[Path], "write the answer to a file, whose ending says how; repeatable"),
+    "schedule": (str, "FILE.py:FUNCTION, a function that returns a Schedule, a Recipe or a pair (Schedule, Intent)"),
     "requests": (Path, "a trace of requests: CSV or JSON lines with arrival, input, output"),
     "rate": (float, "requests a second, at which a trace is replayed or requests come"),
     "count": (int, "requests (default: the whole trace, or 1000)"),
@@ -202,10 +166,7 @@ WORDS: Mapping[str, tuple[Any, str]] = {
     "accuracy": (list[float], "of a run; once for each, in order"),
     "watts": (float, "power of the device (default: its own)"),
     "name": (str, "a preset, a .toml or .json file, either with numbers: wse2,sram_kib=96"),
-    "workload": (
-        str,
-        "gpt3-6.7b (default), gpt3-76b, gpt3-175b, llama2-7b, llama3-70b or opt-175b",
-    ),
+    "workload": (str, "gpt3-6.7b (default), gpt3-76b, gpt3-175b, llama2-7b, llama3-70b or opt-175b"),
     "config": (Path, "a Llama-like config.json in place of --workload"),
     "sequence": (int, "tokens of a sequence in training (default: the workload's)"),
     "wafer": (str, "a preset: wafer-48 (6 x 8 dies) or wafer-32"),
@@ -353,7 +314,7 @@ def app() -> App:
         whole.command(group)
     for name, (where, about) in COMMANDS.items():
         *group_name, leaf = name.split()
-        (groups[group_name[0]] if group_name else whole).command(where, name=leaf, help=about)
+        (groups[group_name[0]] if group_name else whole).command(f"wafer_triton.cli.{where}", name=leaf, help=about)
     whole.register_install_completion_command(
         help="install completion for the shell that you are in: bash, zsh or fish"
     )
