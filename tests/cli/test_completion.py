@@ -36,6 +36,8 @@ def test_bash(tmp_path, monkeypatch):
         "compare gemm --backend ": {"torch", "triton"},
         "draw gemm --mesh 4 --picture t": {"timeline"},
         "serve --requests tra": {"trace.csv"},
+        "compare tra": {"trace.csv"},
+        "estimate decode --model tra": {"trace.csv"},
     }
     script = '. "$HOME/.bashrc"\nread -r _ _ name _ <<< "$(complete -p wafer-triton)"\n'
     for line in lines:

@@ -56,19 +56,19 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("estimate:plan", "search the best meshes for a request"),
 }
 GROUPS = {"estimate": "predict cycles, tokens per second or capacity; --explain says why"}  # of commands of two words
-# What a user writes for an option, and what it means.
+# What a user writes for an option, and what it means; a shell completes files where it may be a path, too.
 WORDS: Mapping[str, tuple[Any, str]] = {
     "kind": (
-        str,
+        str | Path,
         "product, decode, prefill or request, as `estimate` has them, or FILE.py:FUNCTION, which returns a Schedule",
     ),
     "subject": (
-        str,
+        str | Path,
         "gemm, gemv, of `draw` also all-reduce, or FILE.py:FUNCTION, "
         "a function that returns a Schedule, a Recipe or a pair (Schedule, Intent)",
     ),
     "model": (
-        str,
+        str | Path,
         "a preset, a folder, its config.json, either with sizes, or sizes: dim=2048,ffn=8192,heads=32,layers=16; "
         "in `generate` a folder with weights, or smollm2-135m, which is fetched",
     ),
@@ -76,7 +76,7 @@ WORDS: Mapping[str, tuple[Any, str]] = {
     "prefill_mesh": (str, "cores of a region of prefill, 64 or 48x64"),
     "decode_mesh": (str, "cores of a region of decode, 64 or 48x64"),
     "device": (
-        str,
+        str | Path,
         "a preset, a .toml or .json file, either with numbers: wse2,sram_kib=96; see `wafer-triton devices` "
         "(default: wse2; of your own measurements the one of their family)",
     ),
@@ -123,7 +123,7 @@ WORDS: Mapping[str, tuple[Any, str]] = {
         "sequences of a group, which follow one another through the regions (default: the fastest; in `serve` 1)",
     ),
     "routing": (
-        str,
+        str | Path,
         "give MoE-CAP's measures, with experts taken uniform, by Zipf's law (1.2, a skew) or by a trace's FILE",
     ),
     "head_groups": (int, "groups of heads on the columns (default: the fastest)"),
@@ -140,7 +140,10 @@ WORDS: Mapping[str, tuple[Any, str]] = {
     "set": (list[str], "NAME=VALUE, another option of KIND; repeatable"),
     "show": (str, "column that is shown and drawn (default: tokens_per_second)"),
     "out": (list[Path], "write the answer to a file, whose ending says how; repeatable"),
-    "schedule": (str, "FILE.py:FUNCTION, a function that returns a Schedule, a Recipe or a pair (Schedule, Intent)"),
+    "schedule": (
+        str | Path,
+        "FILE.py:FUNCTION, a function that returns a Schedule, a Recipe or a pair (Schedule, Intent)",
+    ),
     "requests": (Path, "a trace of requests: CSV or JSON lines with arrival, input, output"),
     "rate": (float, "requests a second, at which a trace is replayed or requests come"),
     "count": (int, "requests (default: the whole trace, or 1000)"),
@@ -165,7 +168,7 @@ WORDS: Mapping[str, tuple[Any, str]] = {
     "runs": (Path, "the output of `generate --json`"),
     "accuracy": (list[float], "of a run; once for each, in order"),
     "watts": (float, "power of the device (default: its own)"),
-    "name": (str, "a preset, a .toml or .json file, either with numbers: wse2,sram_kib=96"),
+    "name": (str | Path, "a preset, a .toml or .json file, either with numbers: wse2,sram_kib=96"),
     "workload": (str, "gpt3-6.7b (default), gpt3-76b, gpt3-175b, llama2-7b, llama3-70b or opt-175b"),
     "config": (Path, "a Llama-like config.json in place of --workload"),
     "sequence": (int, "tokens of a sequence in training (default: the workload's)"),
