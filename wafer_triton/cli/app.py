@@ -239,11 +239,14 @@ def _said(name: str, default: Any, endings: Sequence[str]) -> Any:
     return Annotated[written | None if absent and not flag else written, how]
 
 
+def given(**options: Any) -> dict[str, Any]:
+    """Return the options that a user gave."""
+    return {name: value for name, value in options.items() if not (value is None or value is False or value == ())}
+
+
 def refuse(why: str, **options: Any) -> None:
     """Raise ConfigError where an option is given, which has no meaning beside others."""
-    if flags := [
-        _flag(name) for name, value in options.items() if not (value is None or value is False or value == ())
-    ]:
+    if flags := [_flag(name) for name in given(**options)]:
         raise ConfigError(f"{', '.join(flags)}: {why}")
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from wafer_triton.cli.answer import tell
-from wafer_triton.cli.app import is_reference, made, need, refuse
+from wafer_triton.cli.app import given, is_reference, made, need, refuse
 from wafer_triton.count.verdict import PLMR
 from wafer_triton.device import dtype as dtypes
 from wafer_triton.errors import ConfigError, check_counts
@@ -34,21 +34,20 @@ def _compare(
 
     if subject not in PRODUCTS and not is_reference(subject):
         raise ConfigError(f"compare {subject}: give {', '.join(PRODUCTS)} or {REFERENCE}")
-    timed = {"algorithm": algorithm, "emulate_on": emulate_on, "backend": backend}
+    timed = given(algorithm=algorithm, emulate_on=emulate_on, backend=backend)
     if subject not in PRODUCTS:
         refuse("of gemm and gemv; your schedule has its own", m=m, k=k, n=n, mesh=mesh, device=device, dtype=dtype)
         refuse("of gemm and gemv, whose algorithms are timed", time=time, **timed)
         return _compare_own(subject, values, json)
     sizes = sizes_of(subject, mesh, m=m, k=k, n=n)
-    given = {name: value for name, value in {"device": device, "dtype": dtype}.items() if value is not None}
+    options = given(device=device, dtype=dtype)
     if time is not None:
         refuse("beside --time the product is always computed, for its error", values=values is not None)
-        given |= {name: value for name, value in timed.items() if value is not None}
-        return _time(subject, mesh, sizes, given | {"seconds": time}, json)
+        return _time(subject, mesh, sizes, options | timed | {"seconds": time}, json)
     refuse("of --time, which times one algorithm", **timed)
     with Progress(brief=True) as progress:
         shown = {"values": values, "progress": progress, "announce": progress.announce}
-        rows = getattr(algorithms, f"compare_{subject}")(mesh, *sizes, **given, **shown)
+        rows = getattr(algorithms, f"compare_{subject}")(mesh, *sizes, **options, **shown)
     return _tell_rows({"mesh": mesh, "device": device or "wse2"}, rows, json)
 
 
@@ -112,15 +111,12 @@ def _check(
 ) -> int:  # fmt: skip
     if (model is None) == (schedule is None):
         raise ConfigError("give one of them: --model NAME|PATH for a decoder, or FILE.py:FUNCTION for your schedule")
-    asked: dict[str, Any] = {
-        "mesh": mesh, "device": device, "dtype": dtype, "context": context, "tokens": tokens,
-        "head_groups": head_groups,
-    }  # fmt: skip
+    options = given(mesh=mesh, device=device, dtype=dtype, context=context, tokens=tokens, head_groups=head_groups)
     if schedule is not None:
-        refuse("of --model alone; a schedule has a mesh, a device and dtypes of its own", **asked)
+        refuse("of --model alone; a schedule has a mesh, a device and dtypes of its own", **options)
         return _check_own(schedule, json)
     assert model is not None
-    return _check_model(model, json, **{name: value for name, value in asked.items() if value is not None})
+    return _check_model(model, json, **options)
 
 
 check = made(_check, _check)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wafer_triton.cli.answer import tell
-from wafer_triton.cli.app import is_reference, made, need, refuse
+from wafer_triton.cli.app import given, is_reference, made, need, refuse
 from wafer_triton.cli.compare import REFERENCE, sizes_of
 from wafer_triton.draw.figure import KINDS
 from wafer_triton.errors import ConfigError
@@ -37,7 +37,7 @@ def _draw(
         refuse("of a page or a trace; give an --out that ends in .html or .json", beside=beside)
     if PAGE not in endings:
         refuse("of a page; give an --out that ends in .html", values=values)
-    options = {"mesh": mesh, "device": device, "dtype": dtype}
+    options = given(mesh=mesh, device=device, dtype=dtype)
     if is_reference(subject):
         own = {"m": m, "k": k, "n": n, "size": size, "axis": axis, "algorithm": algorithm}
         refuse("of gemm, gemv and all-reduce; your schedule has its own", **own, **options)
@@ -50,9 +50,8 @@ def _draw(
         else:
             refuse(f"of {REDUCE}", size=size, axis=axis)
             sizes = sizes_of(subject, mesh, m=m, k=k, n=n)
-        given = {name: value for name, value in options.items() if value is not None}
         names = (algorithm or BEST[subject], *beside)
-        subjects = [_product(subject, sizes, name, axis=axis or "x", **given) for name in names]
+        subjects = [_product(subject, sizes, name, axis=axis or "x", **options) for name in names]
     else:
         raise ConfigError(f"draw {subject}: give {', '.join(BEST)} or {REFERENCE}")
     for file in out:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wafer_triton.cli.answer import tell
-from wafer_triton.cli.app import made, refuse
+from wafer_triton.cli.app import given, made, refuse
 from wafer_triton.errors import ConfigError, check_counts
 from wafer_triton.text.progress import CHUNK_SECONDS
 from wafer_triton.text.quantity import PREDICTED, Legend, unit
@@ -47,31 +47,24 @@ def _serve(
     from wafer_triton.serve.sizes import priced
     from wafer_triton.shape.read import shape_of
 
-    counts = {
-        "count": count,
-        "chunk": chunk,
-        "quantum": quantum,
-        "turns": turns,
-        "context": context,
-        "caches": caches,
-        "columns": columns,
-    }
-    check_counts(batch=batch, at_once=at_once, **{name: each for name, each in counts.items() if each is not None})
-    bounds = Slo() if slo is None else Slo.of(slo)
-    asked = _requests(requests, rate, input, output, count, seed)
+    visits = given(quantum=quantum, turns=turns)
+    counts = visits | given(count=count, chunk=chunk, context=context, caches=caches, columns=columns)
+    check_counts(batch=batch, at_once=at_once, **counts)
+    limits = Slo() if slo is None else Slo.of(slo)
+    workload = _requests(requests, rate, input, output, count, seed)
     if policy != "shared":
-        refuse("says when a shared mesh changes its phase: give --policy shared", quantum=quantum, turns=turns)
-    visits = {name: each for name, each in {"quantum": quantum, "turns": turns}.items() if each is not None}
-    by = Policy(organisation(policy, **visits), chunk)
-    chip, chunks = find_device(device), prompts_and_chunks(asked, by)
-    with Progress(brief=chunks < MANY and max(one.input for one in asked) < LONG_PROMPT) as progress:
+        refuse("says when a shared mesh changes its phase: give --policy shared", **visits)
+    scheduling = Policy(organisation(policy, **visits), chunk)
+    chip, chunks = find_device(device), prompts_and_chunks(workload, scheduling)
+    with Progress(brief=chunks < MANY and max(one.input for one in workload) < LONG_PROMPT) as progress:
         progress.announce(chunks * CHUNK_SECONDS)
-        given = Given(prefill_mesh, decode_mesh, columns, caches, experts)
-        times = priced(policy, shape_of(model, dtype), chip, _load(asked, context, batch, at_once), given, progress)
-        run = simulate(asked, times, by, progress=progress)
-        found = report(run, times.pool, chip, times.block.dtype, bounds)
+        load = _load(workload, context, batch, at_once)
+        placed = Given(prefill_mesh, decode_mesh, columns, caches, experts)
+        times = priced(policy, shape_of(model, dtype), chip, load, placed, progress)
+        run = simulate(workload, times, scheduling, progress=progress)
+        found = report(run, times.pool, chip, times.block.dtype, limits)
         if not overload:
-            check_rate(asked, times, by, found, progress)
+            check_rate(workload, times, scheduling, found, progress)
     refused = [one.refused for one in run.served if one.refused]
     notes = [f"refused: {len(refused):,} requests; of the first: {refused[0]}"] if refused else []
     for file in out:
@@ -80,8 +73,8 @@ def _serve(
             notes.append(f"{file} numbers the requests of {requests} in the order of arrival, the first at 0 s")
     notes += [f"written: {file}" for file in out]
     files = list(map(str, out))
-    answer = asdict(found) | {"sizes": sizes(times), "policy": named(by), "files": files, "events": run.events}
-    return tell(json, answer, *texts_of(slo, times, by, found), *notes)
+    answer = asdict(found) | {"sizes": sizes(times), "policy": named(scheduling), "files": files, "events": run.events}
+    return tell(json, answer, *texts_of(slo, times, scheduling, found), *notes)
 
 
 serve = made(_serve, _serve, written={"out": (".csv",)})
