@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from wafer_triton.cli import border
+from wafer_triton.cli.main import judged as judge
 from wafer_triton.cli.main import main
 from wafer_triton.errors import ConfigError
 
@@ -207,14 +207,14 @@ def test_the_legend_of_plmr_has_its_thresholds_once(capsys):
     assert capsys.readouterr().out.count("half of the cores or more take part; L: the critical path takes at most") == 1
 
 
-# --- the border ---
+# --- errors that are not ours ---
 
 
 def judged(error):
     try:
         raise error
     except Exception as raised:
-        return border.judged(raised)
+        return judge(raised)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_another_package_s_error_about_a_file_is_one_line():
     with pytest.raises(KeyError) as caught:
         scope["read"]()
     said = "wafer-triton: error: transformers cannot read the given file: KeyError: 'added_tokens'; give another file"
-    assert border.judged(caught.value) == (2, said)
+    assert judge(caught.value) == (2, said)
 
 
 @pytest.mark.parametrize("error", [RuntimeError("ours"), KeyError("ours"), AssertionError("ours")])
