@@ -14,12 +14,14 @@ from wafer_triton.algorithms.reduce import all_reduce, reduce
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.executor import EXCHANGES
 from wafer_triton.emulate.parts import Products, Reduction, Segment
+from wafer_triton.emulate.reference import Reference
 from wafer_triton.emulate.segments import segments
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.rounds import Slot
+from wafer_triton.schedule.rounds import Cores, Moves, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
+from wafer_triton.schedule.steps import Ring
 
 
 def first_run(schedule: Schedule) -> Products | None:
@@ -135,17 +137,18 @@ def product_of(side: int, dtype: str = "fp32", c: Slot | None = None, slots: int
     b.buffer("sums", (2, 2), "fp32")
     if begin is not None:
         begin(b)
-    start = len(b.rounds)
     meshgemm(b, "a", "w", c or "c", m=2, k=2, n=2)
-    b.steps = list(b.rounds)
-    for number, round_ in enumerate(b.rounds[start:], start) if add else ():
-        ops = tuple(replace(op, params={**op.params, "add": True}) if op.op == "gemm" else op for op in round_.locals)
-        b.steps[number] = replace(round_, locals=ops)
+    if add:
+        b.steps = [
+            replace(step, product=replace(step.product, params={**step.product.params, "add": True}))
+            if isinstance(step, Ring) else step
+            for step in b.steps
+        ]  # fmt: skip
     return b
 
 
 def same_everywhere(schedule: Schedule) -> None:
-    """Compare both executors, with both exchanges, with the torch executor round by round."""
+    """Compare both executors, with both exchanges, with the reference, which runs round by round."""
     generator = torch.Generator().manual_seed(1)
     shapes = {name: (*schedule.mesh.shape, buffer.slots, *buffer.tile) for name, buffer in schedule.buffers.items()}
     given = {
@@ -153,14 +156,14 @@ def same_everywhere(schedule: Schedule) -> None:
         for name, buffer in schedule.buffers.items()
         if buffer.given and buffer.kept
     }
-    results = []
+    reference = Reference(schedule, given)
+    reference.run()
     for on in (TorchExecutor, TritonExecutor):
-        for exchange in ("explicit", "elided"):
+        for exchange in EXCHANGES:
             program = on(exchange=exchange).bind(schedule, given)
             program.run()
-            results.append({name: program.read(name).cpu() for name in given})
-    for number, values in enumerate(results):
-        assert [name for name in given if not torch.equal(values[name], results[0][name])] == [], number
+            wrong = [name for name in given if not torch.equal(program.read(name).cpu(), reference.read(name))]
+            assert wrong == [], f"{on.__name__}, {exchange}"
 
 
 @pytest.mark.slow
@@ -183,7 +186,35 @@ def test_sums_that_their_buffer_rounds_are_rounded_every_round():
 
 def test_a_product_that_does_not_go_all_around_its_rings():
     b = product_of(4)
-    b.steps = list(b.rounds[:-2])
+    b.steps[-1] = replace(b.steps[-1], count=2)
+    same_everywhere(b.build())
+
+
+AROUND = [1, 2, 0]
+SHIFTS = {  # of A along x
+    "on one row": Moves("x", AROUND, [0, 1, 2], [1]),
+    "not around": Moves("x", [0, 1], [1, 2]),
+    "multicast": Moves("x", [0, 0, 0], [0, 1, 2]),
+    "rows by steps of their own": Moves("x", [AROUND[::-1], [2, 0, 1], AROUND], [[2, 1, 0], [0, 1, 2], [0, 1, 2]]),
+    "two circles": Moves("x", [1, 0, 2], [0, 1, 2]),
+}
+
+
+@pytest.mark.parametrize("shift", SHIFTS)
+def test_a_ring_whose_tiles_do_not_all_circle_is_its_rounds(shift):
+    b = product_of(3)
+    for name in "aw":
+        b.steps.insert(0, b.local("copy", f"{name}.next", name, size=4))
+    b.steps[:2] = [Round((), tuple(b.steps[:2]))]
+    at = next(number for number, step in enumerate(b.steps) if isinstance(step, Ring))
+    b.steps[at] = replace(b.steps[at], shifts=(SHIFTS[shift], b.steps[at].shifts[1]))
+    same_everywhere(b.build())
+
+
+def test_a_ring_on_some_cores_is_its_rounds():
+    b = product_of(3)
+    at = next(number for number, step in enumerate(b.steps) if isinstance(step, Ring))
+    b.steps[at] = replace(b.steps[at], product=replace(b.steps[at].product, where=Cores("x", [1])))
     same_everywhere(b.build())
 
 

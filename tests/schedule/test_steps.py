@@ -140,14 +140,23 @@ def test_a_tree_is_its_stages_one_after_another():
     assert tree.rounds == expected.rounds and tree.uses == steps.uses(expected.rounds)
 
 
-def test_a_core_of_a_tree_that_receives_after_it_has_sent_is_refused():
+@pytest.mark.parametrize(
+    ("stages", "fault"),
+    [
+        ([([1], [2])], None),
+        ([([1], [2]), ([0], [1])], r"\(0, 1\) of a tree receives after it has sent"),
+        ([([0, 0], [1, 2])], r"\(0, 0\) of a tree sends twice"),
+        ([([0], [1]), ([0], [2])], r"\(0, 0\) of a tree sends twice"),
+    ],
+)
+def test_a_core_of_a_tree_sends_once_after_all_that_it_receives(stages, fault):
     b = Builder(Mesh(2, 3), "late")
     b.buffer("a", (3,), "fp32", "state")
     b.like("a.up", "a")
-    stages = Stages((((0, Moves("x", [1], [2])),), ((0, Moves("x", [0], [1])),)))
     b.round(b.local("copy", "a", "a", size=3))
-    b.steps.append(Tree("add", (Part(Slot("a"), (Slot("a.up"), Slot("a.up")), 3),), stages))
-    with pytest.raises(ScheduleError, match=r"late, round 1: core \(0, 1\) of a tree receives after it has sent"):
+    moves = Stages(tuple(((0, Moves("x", *ends)),) for ends in stages))
+    b.steps.append(Tree("add", (Part(Slot("a"), (Slot("a.up"), Slot("a.up")), 3),), moves))
+    with pytest.raises(ScheduleError, match=rf"late, round 1: core {fault}") if fault else nullcontext():
         b.build()
 
 

@@ -72,9 +72,9 @@ def _whole(schedule: Schedule, at: int, step: Round | steps.Ring | steps.Tree, a
 
 
 def _products(schedule: Schedule, start: int, ring: steps.Ring, after: Round | None) -> list[Segment]:
-    """Return a ring as compute-shift, if its sums are of a kind that can be kept."""
+    """Return a ring of all cores as compute-shift, if its sums are of a kind that can be kept."""
     product, mesh, hands = ring.product, schedule.mesh, {hand[0]: hand for hand in ring.hands}
-    if product.op != "gemm" or set(product.ins) != set(hands):
+    if product.op != "gemm" or product.where is not None or set(product.ins) != set(hands):
         return []
     a, b = (hands[slot] for slot in product.ins)
     c, moving = product.outs[0].buffer, {slot.buffer for slot in (*a, *b)}
@@ -84,19 +84,24 @@ def _products(schedule: Schedule, start: int, ring: steps.Ring, after: Round | N
     params = dict(product.params)
     add = bool(params.pop("add", False))
     over_a, over_b = (ring.shifts[ring.hands.index(hand)] for hand in (a, b))
+    to_a, to_b = _receivers(over_a, mesh), _receivers(over_b, mesh)
+    if to_a is None or to_b is None:
+        return []
     side, rings = mesh.shape[0], None
-    if mesh.shape == (side, side) and (over_a.axis, over_b.axis) == ("x", "y"):
+    same = over_a.lines is None and over_b.lines is None
+    if mesh.shape == (side, side) and (over_a.axis, over_b.axis) == ("x", "y") and same:
         rings = _cycle(over_b), _cycle(over_a)
     rings = rings if rings and len(rings[0]) == len(rings[1]) == side else None
     every = (*ring.rounds, after) if out and after else ring.rounds
-    to = _receivers(over_a, mesh), _receivers(over_b, mesh)
-    return [Products(mesh, start, every, ring.count, c, out or c, a, b, add, params, to, rings)]
+    return [Products(mesh, start, every, ring.count, c, out or c, a, b, add, params, (to_a, to_b), rings)]
 
 
-def _receivers(moves: Moves, mesh: Mesh) -> Index:
-    """Return [cores]: the core that receives each core's tile."""
-    to = np.empty(mesh.cores, np.int64)
+def _receivers(moves: Moves, mesh: Mesh) -> Index | None:
+    """Return [cores]: the core that receives each core's tile; None unless each sends once and receives once."""
     send, recv = moves.ends(mesh)
+    if any(not np.array_equal(np.sort(end), np.arange(mesh.cores)) for end in (send, recv)):
+        return None
+    to = np.empty(mesh.cores, np.int64)
     to[send] = recv
     return to
 

@@ -86,10 +86,10 @@ def _of_steps(schedule: Schedule, steps: Iterable[Step], number: int) -> Iterato
             if wrong:
                 yield Finding("malformed", f"{title(schedule, number)}: rows of a loop {wrong}", number)
             yield from _of_steps(schedule, step.body, number)
-        late = step.stages.late(mesh) if isinstance(step, Tree) else None
-        if late is not None:
-            core = late // mesh.shape[1], late % mesh.shape[1]
-            message = f"{title(schedule, number)}: core {core} of a tree receives after it has sent"
+        fault = step.stages.fault(mesh) if isinstance(step, Tree) else None
+        if fault is not None:
+            core = fault[0] // mesh.shape[1], fault[0] % mesh.shape[1]
+            message = f"{title(schedule, number)}: core {core} of a tree {fault[1]}"
             yield Finding("malformed", message, number, core)
         number += count((step,))
 

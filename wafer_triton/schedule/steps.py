@@ -158,16 +158,18 @@ class Stages(Value):
         """Return the stages with mesh row `rows[i]` in place of row i."""
         return Stages(tuple(tuple((way, moves.moved(rows)) for way, moves in stage) for stage in self.each))
 
-    def late(self, mesh: Mesh) -> int | None:
-        """Return a core that receives after it has sent, or in the same stage; None if there is none."""
-        sent = np.zeros(mesh.cores, bool)
+    def fault(self, mesh: Mesh) -> tuple[int, str] | None:
+        """Return a core that sends twice, or receives after it has sent or in the same stage, and that; else None."""
+        sent = np.zeros(mesh.cores, np.int64)
         for stage in self.each:
             ends = [moves.ends(mesh) for _, moves in stage]
             for send, _ in ends:
-                sent[send] = True
+                np.add.at(sent, send, 1)
+                if (sent[send] > 1).any():
+                    return int(send[sent[send] > 1].min()), "sends twice"
             for _, recv in ends:
                 if sent[recv].any():
-                    return int(recv[sent[recv]].min())
+                    return int(recv[sent[recv] > 0].min()), "receives after it has sent"
         return None
 
 
