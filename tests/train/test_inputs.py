@@ -13,12 +13,12 @@ from wafer_triton.errors import (
     ShapeError,
 )
 from wafer_triton.train.dies import wafer
-from wafer_triton.train.flows import Flow, bisection_bytes, ring_flows
+from wafer_triton.train.flows import Flow, bisection_bytes
 from wafer_triton.train.mapping import construct, dimension_ordered, permute, route
 from wafer_triton.train.options import Case
 from wafer_triton.train.placement import fixed, groups_of, placements
 from wafer_triton.train.planner import Strategy, plan
-from wafer_triton.train.workload import Rules, Workload, workload
+from wafer_triton.train.workload import Rules, workload
 
 WORK = workload("gpt3-6.7b", batch=16)
 WAFER, LARGER = wafer("wafer-32"), wafer("wafer-48")
@@ -44,7 +44,6 @@ def test_recompute_takes_a_tuple_of_its_kinds_alone():
         (lambda: dimension_ordered(WAFER, [flow(target=(9, 9))]), MeshError, r"wafer-32 has no die \(9, 9\)"),
         (lambda: construct(WAFER, [flow(target=(0, -1))]), MeshError, r"wafer-32 has no die \(0, -1\)"),
         (lambda: permute(WAFER, [[]]), MeshError, r"\[\] is no ring; give a list of one die at least"),
-        (lambda: ring_flows([5], 1.0), MeshError, "5 is no ring; give a list"),
         (lambda: bisection_bytes(2, 2, -1), ShapeError, "bisection_bytes: size = -1 must be a positive number"),
         (lambda: placements(WAFER, (5, 7)), MeshError, r"sizes = \(5, 7\): give 4 of them, of data, tensor, context"),
         (lambda: fixed(WAFER, (4, 8, 1, 1), (0, 1)), MeshError, "give the numbers 0 to 3 once each"),
@@ -58,8 +57,6 @@ def test_recompute_takes_a_tuple_of_its_kinds_alone():
         (lambda: Rules(weight=-2), ShapeError, "weight = -2 must be a whole number of at least 1"),
         (lambda: Case(WAFER, WORK, 0), ShapeError, "micro_batches = 0 must be a whole number of at least 1"),
         (lambda: workload("gpt3-6.7b", batch=0), ShapeError, "batch = 0 must be a whole number of at least 1"),
-        (lambda: Workload(3, 2, 16, 4, 2, 24, 19, True), ConfigError, "Workload: name is of type int; give a str"),
-        (lambda: wafer([]), DeviceError, r"unknown wafer \[\] \(presets: wafer-48, wafer-32\)"),
         (lambda: WAFER.mesh(0), MeshError, "mesh 0 x 8: rows must be a whole number of at least 1"),
         (lambda: replace(WAFER, failed=frozenset([1])), DeviceError, "failed link 1 is not between neighbouring dies"),
         (lambda: replace(WAFER, rows=10**6), DeviceError, "1000000 x 8 dies are more than the 10,000 that are taken"),
