@@ -9,7 +9,7 @@ from wafer_triton import estimate
 from wafer_triton.compare.algorithms import AlgorithmRow, compare_gemv
 from wafer_triton.cost.results import Kernel, Layered
 from wafer_triton.text.quantity import Legend, unit
-from wafer_triton.text.table import Table
+from wafer_triton.text.table import Table, fitted
 
 LEGEND = Legend(AlgorithmRow, Layered, Kernel)
 
@@ -95,8 +95,12 @@ def test_a_stream_that_is_no_terminal_gets_any_width(monkeypatch):
             return True
 
     monkeypatch.setenv("COLUMNS", "50")
-    assert table.on(io.StringIO()) == str(table)
-    assert max(map(len, table.on(Terminal()).splitlines())) <= 50
+    assert fitted(io.StringIO(), table) == str(table)
+    assert max(map(len, fitted(Terminal(), table).splitlines())) <= 50
+    note = "P: half of the cores or more take part; L: the critical path takes at most twice the best algorithm's"
+    assert fitted(io.StringIO(), f"{note}\n\nshort") == f"{note}\n\nshort"
+    lines = fitted(Terminal(), f"{note}\n\nshort").splitlines()
+    assert max(map(len, lines)) <= 50 and " ".join(lines[:-2]) == note and lines[-2:] == ["", "short"]
 
 
 def test_csv_has_full_numbers_under_the_names_of_fields(tmp_path):

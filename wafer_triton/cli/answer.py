@@ -8,7 +8,7 @@ import sys
 from typing import Any, TextIO
 
 from wafer_triton.errors import printable
-from wafer_triton.text.table import Table
+from wafer_triton.text.table import Table, fitted
 
 
 def people(as_json: bool) -> TextIO:
@@ -20,7 +20,7 @@ def tell(as_json: bool, answer: Any, *texts: str | Table) -> int:
     """Print `texts` for people and, `as_json`, `answer` for programs; the exit code of a success."""
     stream = people(as_json)
     for text in texts:
-        print(printable(text.on(stream) if isinstance(text, Table) else text), file=stream)
+        print(printable(fitted(stream, text)), file=stream)
     stream.flush()
     if as_json:
         print(json.dumps(_plain(answer), allow_nan=False))

@@ -16,6 +16,7 @@ from wafer_triton.cli.app import given, made
 from wafer_triton.device import device as find_device
 from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.errors import CacheError, ConfigError, ShapeError, check_counts, writing
+from wafer_triton.text.table import fitted
 
 if TYPE_CHECKING:
     from wafer_triton.models.checkpoint.checkpoint import Checkpoint
@@ -138,14 +139,14 @@ def _generate(
         interrupted=interrupted,
     )
     for table in generation_tables(generation):
-        print(f"\n{table.on(stream)}", file=stream)
+        print(f"\n{fitted(stream, table)}", file=stream)
     if routing_out is not None:
         trace = decoder.passes.trace()
         if ranks.number() == 0:
             with writing(routing_out):
                 routing_out.write_text(jsons.dumps({"experts": trace}), encoding="utf-8")
     if regions:
-        print(f"\n{regions_table(decoder.regions).on(stream)}", file=stream)
+        print(f"\n{fitted(stream, regions_table(decoder.regions))}", file=stream)
     if json:
         print(jsons.dumps(generation.as_json()))
     return cut_short(f"after {len(text.tokens)} tokens") if interrupted else 0

@@ -26,6 +26,27 @@ from typing import Any, ClassVar, TextIO, TypeVar
 from wafer_triton.errors import writing
 from wafer_triton.text.quantity import PREDICTED, Legend, digits, quantity
 
+
+def fitted(stream: TextIO, shown: str | Table) -> str:
+    """Return a text or a table for a stream: within the width of a terminal, of any width elsewhere."""
+    if not stream.isatty():
+        return str(shown)
+    width = get_terminal_size().columns
+    return shown.within(width) if isinstance(shown, Table) else "\n".join(filled(shown, width))
+
+
+def filled(text: str, width: int) -> list[str]:
+    """Return the lines of a text, which break between words; those that were too long go on below their first word."""
+    lines = []
+    for line in text.split("\n"):
+        indent = " " * (len(line) - len(line.lstrip()))
+        lines += [line] if len(line) <= width else textwrap.wrap(
+            line.strip(), width, initial_indent=indent, subsequent_indent=indent, break_long_words=False,
+            break_on_hyphens=False,
+        )  # fmt: skip
+    return lines
+
+
 Record = Mapping[str, Any]
 R = TypeVar("R")
 
@@ -110,10 +131,6 @@ class Table:
         head, rows, left = self._upright() if self.upright else self._cells()
         return self._joined(_laid(head, rows, left) or [])
 
-    def on(self, stream: TextIO) -> str:
-        """Return the table for a stream: within the width of a terminal, of any width elsewhere."""
-        return self.within(get_terminal_size().columns) if stream.isatty() else str(self)
-
     def within(self, width: int) -> str:
         """Return the table in lines of at most `width`, if its words are not longer: no word is broken.
 
@@ -129,7 +146,7 @@ class Table:
             count -= 1
             lines = _laid(head[:count], [row[:count] for row in rows], min(left, count), width)
         absent = f"too narrow for {', '.join(head[count:])}; a pipe and --json have them" if count < len(head) else ""
-        return self._joined([*(lines or []), *textwrap.wrap(absent, width)], width)
+        return self._joined([*(lines or []), *filter(None, filled(absent, width))], width)
 
     def csv(self, path: Path) -> None:
         """Write the records as CSV, with full numbers under the names of the fields."""
@@ -150,8 +167,8 @@ class Table:
         return f"<table><caption>{escape(self.title)}</caption>{f'<tr>{top}</tr>' if top else ''}{body}</table>"
 
     def _joined(self, lines: list[str], width: int | None = None) -> str:
-        title = self.title if width is None else textwrap.fill(self.title, width)
-        return "\n".join([title, *lines] if title else lines)
+        title = [self.title] if width is None else filled(self.title, width)
+        return "\n".join([*title, *lines] if self.title else lines)
 
     def _cells(self) -> tuple[list[str], list[list[str]], int]:
         """Return heads, rows as people read them, and the number of columns of texts."""
@@ -227,11 +244,7 @@ def _lines(row: Sequence[str], widths: Sequence[int], left: int) -> list[str]:
     """Return the lines of a row, whose cells are filled at their widths."""
     cells = []
     for cell, width in zip(row, widths, strict=True):
-        indent = " " * (len(cell) - len(cell.lstrip()))
-        wrapped = [cell] if len(cell) <= width else textwrap.wrap(
-            cell, width, initial_indent="", subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-        )  # fmt: skip
-        cells.append(wrapped or [""])
+        cells.append(filled(cell, width))
     depth = max(map(len, cells))
     return [
         "  ".join(
