@@ -125,7 +125,7 @@ def test_a_csv_of_a_trace_says_how_its_requests_are_numbered(tmp_path, capsys):
     assert rows[1:] == [["0", "0.0", "8", "3"], ["1", "4.0", "64", "2"]]
 
 
-def test_many_chunks_are_announced_and_far_too_many_refused(capsys, monkeypatch):
+def test_many_chunks_are_reported_and_far_too_many_refused(capsys, monkeypatch):
     monkeypatch.setattr(serve, "MANY", 4)
     line = [
         "serve",
@@ -144,10 +144,7 @@ def test_many_chunks_are_announced_and_far_too_many_refused(capsys, monkeypatch)
     ]
     assert main(line) == 0
     said = capsys.readouterr().err
-    assert "places: 1 of 1" in said and "requests: 2 of 2" in said and "this takes about" not in said
-    monkeypatch.setattr(serve, "CHUNK_SECONDS", 2.0)
-    assert main(line) == 0
-    assert capsys.readouterr().err.startswith("this takes about 36 seconds on a machine such as a laptop")
+    assert "places: 1 of 1" in said and "requests: 2 of 2" in said
     line[line.index("--input") + 1], line[line.index("--count") + 1] = "10000000", "1000"
     assert main(line) == 2
     assert capsys.readouterr().err.splitlines()[-1] == (

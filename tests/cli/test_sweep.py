@@ -4,7 +4,6 @@ import csv
 import json
 import re
 import shlex
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from wafer_triton.cli import sweep as command
 from wafer_triton.cli.main import main
 from wafer_triton.compare import sweep
 from wafer_triton.device import LAW, device
-from wafer_triton.draw import progress
 from wafer_triton.draw.figure import numbers_of
 
 GEMV = "sweep gemv --set k=48 --set n=48"
@@ -119,13 +117,6 @@ def test_a_large_table_is_left_to_the_csv(run, monkeypatch):
     monkeypatch.setattr(command, "SHORT", 1)
     code, out, err = run(f"{GEMV} --over mesh=4:16:4")
     assert code == 0 and "4 points, 4 with figures" in out and "points: 4 of 4" in err
-
-
-def test_many_short_points_are_not_announced(run, monkeypatch):
-    times = count()
-    monkeypatch.setattr(progress, "perf_counter", lambda: next(times) / 100)  # a busy machine changes nothing
-    code, _, err = run("sweep gemm --over m=1:400:1 --set mesh=60 --set k=100 --set n=100")
-    assert code == 0 and "points: 400 of 400" in err and "this takes" not in err
 
 
 @pytest.mark.parametrize(

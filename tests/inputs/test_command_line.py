@@ -169,20 +169,6 @@ def test_a_command_prints_the_program_it_prices(capsys, line, said):
     assert said in capsys.readouterr().out
 
 
-def test_a_search_prints_its_extent_and_duration(capsys, monkeypatch):
-    monkeypatch.setattr("wafer_triton.cost.search.plan", lambda **_: [][0])
-    with pytest.raises(IndexError):
-        main(shlex.split("plan --model llama3-8b --input 1 --output 1 --step 1"))
-    said = capsys.readouterr().err
-    assert said.startswith("searching 750 meshes of wse2 for prefill and for decode, which takes about ")
-    with pytest.raises(IndexError):  # a mixture is slower
-        main(shlex.split("plan --model olmoe-1b-7b --input 1 --output 1 --step 5"))
-    assert capsys.readouterr().err.startswith("searching 150 meshes of wse2 for prefill and for decode, which takes ab")
-    with pytest.raises(IndexError):
-        main(shlex.split("plan --model llama3-8b --input 1 --output 1 --step 50"))
-    assert capsys.readouterr().err == ""
-
-
 def test_a_large_product_is_compared_without_values(capsys):
     assert main(shlex.split("compare gemm --m 100000 --k 100000 --n 100000 --mesh 8")) == 0
     assert "largest error -: values were not computed" in capsys.readouterr().out

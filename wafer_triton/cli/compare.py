@@ -46,7 +46,7 @@ def _compare(
         return _time(subject, mesh, sizes, options | timed | {"seconds": time}, json)
     refuse("of --time, which times one algorithm", **timed)
     with Progress(brief=True) as progress:
-        shown = {"values": values, "progress": progress, "announce": progress.announce}
+        shown = {"values": values, "progress": progress}
         rows = getattr(algorithms, f"compare_{subject}")(mesh, *sizes, **options, **shown)
     return _tell_rows({"mesh": mesh, "device": device or "wse2"}, rows, json)
 
@@ -66,7 +66,7 @@ def _compare_own(reference: str, values: bool | None, json: bool) -> int:
     own = load(reference)
     own.demand()
     with Progress(brief=True) as progress:
-        shown: dict[str, Any] = {"values": values, "progress": progress, "announce": progress.announce}
+        shown: dict[str, Any] = {"values": values, "progress": progress}
         rows = algorithms.compare_own(own.function, own.schedule, own.intent, **shown)
     mesh = own.schedule.mesh
     return _tell_rows({"schedule": own.schedule.name, "mesh": str(mesh), "device": mesh.device.name}, rows, json)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -16,15 +15,11 @@ from wafer_triton.cost import search
 from wafer_triton.cost.estimate import product_algorithm
 from wafer_triton.device import device as find_device
 from wafer_triton.device import energy_note
-from wafer_triton.errors import check_counts
 from wafer_triton.shape.read import positions, shape_of
 from wafer_triton.text.quantity import PREDICTED, Legend, digits, quantity, unit
 from wafer_triton.text.table import Table
 
 BASIS = ("constants", "error_band", "outside", "layout")  # of a plan, printed of the best alone
-# Seconds of a plan, and more for each side: llama3-8b and, as a mixture, olmoe-1b-7b at --step 20, both for 2,048 and
-# 128 tokens, in CPU seconds of a busy Intel Xeon with 2 cores.
-OF_A_DECODER, OF_A_MIXTURE = (1.0, 0.3), (2.0, 1.0)
 TOKENS = ("context", "tokens", "input", "output")
 
 
@@ -85,19 +80,9 @@ def _layers_alone(options: dict[str, Any]) -> str:
 
 
 def _plan(*, json: bool, **options: Any) -> int:
-    from wafer_triton.draw.progress import LONG, Progress, duration
+    from wafer_triton.draw.progress import Progress
 
-    device, (step,) = find_device(options["device"]), check_counts(step=options["step"])
-    sides = min(device.rows, device.cols) // step
-    once, each = OF_A_DECODER if shape_of(options["model"]).experts is None else OF_A_MIXTURE
-    seconds = once + sides * each
-    if seconds >= LONG:
-        print(
-            f"searching {sides:,} meshes of {device.name} for prefill and for decode, which takes about "
-            f"{duration(seconds)} here; a larger --step takes less",
-            file=sys.stderr,
-            flush=True,
-        )
+    device = find_device(options["device"])
     with Progress() as progress:
         plans = [asdict(plan) for plan in search.plan(**options, progress=progress)]
     shown = [{name: value for name, value in plan.items() if name not in BASIS and value is not None} for plan in plans]

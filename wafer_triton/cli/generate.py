@@ -44,11 +44,9 @@ def _generate(
 
     from wafer_triton import distributed
     from wafer_triton.cli.profiling import profiled
-    from wafer_triton.cost.inference import answer_steps
     from wafer_triton.cost.placement import where
     from wafer_triton.draw.generation import Generation, generation_tables, regions_table
     from wafer_triton.draw.progress import Progress
-    from wafer_triton.models import effort
     from wafer_triton.models.checkpoint.checkpoint import Checkpoint
     from wafer_triton.models.decoder import WaferForCausalLM
     from wafer_triton.ops import described
@@ -78,8 +76,6 @@ def _generate(
 
     def placed(placement: Placement) -> None:
         print(f"emulated {described(executor)}", file=sys.stderr, flush=True)
-        steps = answer_steps(max_new_tokens)
-        progress.announce(effort.seconds(placement, executor, tokens=len(text.prompt), steps=steps))
 
     begun = perf_counter()
     find_device(device)  # before a search is announced

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from wafer_triton.cli.answer import tell
 from wafer_triton.cli.app import given, made, refuse
 from wafer_triton.errors import ConfigError, check_counts
-from wafer_triton.text.progress import CHUNK_SECONDS
 from wafer_triton.text.quantity import PREDICTED, Legend, unit
 from wafer_triton.text.table import Table
 
@@ -57,7 +56,6 @@ def _serve(
     scheduling = Policy(organisation(policy, **visits), chunk)
     chip, chunks = find_device(device), prompts_and_chunks(workload, scheduling)
     with Progress(brief=chunks < MANY and max(one.input for one in workload) < LONG_PROMPT) as progress:
-        progress.announce(chunks * CHUNK_SECONDS)
         load = _load(workload, context, batch, at_once)
         placed = Given(prefill_mesh, decode_mesh, columns, caches, experts)
         times = priced(policy, shape_of(model, dtype), chip, load, placed, progress)

@@ -50,7 +50,7 @@ def _sweep(
     rows: list[Row] = []
     interrupted = False
     try:
-        with Progress(brief=len(grid.points(swept)) < SHORT, paced=True) as progress:
+        with Progress(brief=len(grid.points(swept)) < SHORT) as progress:
             for row in sweeps.estimates(run, swept, progress, **options):
                 rows.append(row)
     except KeyboardInterrupt:

@@ -20,7 +20,7 @@ from wafer_triton.device import DeviceLike
 from wafer_triton.device.dtype import DtypeLike, storage_name
 from wafer_triton.device.mesh import as_mesh
 from wafer_triton.schedule.schedule import Schedule
-from wafer_triton.text.progress import COUNT_SECONDS, Announce, Progress, emulation_seconds, silent, unannounced
+from wafer_triton.text.progress import Progress, silent
 from wafer_triton.text.quantity import as_in, named, unit
 from wafer_triton.text.table import Results, Table
 from wafer_triton.verify.intent import Intent
@@ -44,7 +44,7 @@ class AlgorithmRow:
 
 def compare_gemm(
     mesh: Any, m: int, k: int, n: int, *, device: DeviceLike = "wse2", dtype: DtypeLike = "fp16",
-    values: bool | None = None, progress: Progress = silent, announce: Announce = unannounced,
+    values: bool | None = None, progress: Progress = silent,
 ) -> Results[AlgorithmRow]:  # fmt: skip
     """Return rows for [m, k] x [k, n] by MeshGEMM, Cannon, SUMMA and all-gather.
 
@@ -52,29 +52,23 @@ def compare_gemm(
     `Product.values`. Raises a WaferError for a wrong mesh, size or dtype, and for values that do not fit this machine;
     SRAM is no limit here. Reports "algorithms" and "values" to `progress`.
     """
-    return _beside(
-        Compared("gemm", as_mesh(mesh, device), storage_name(dtype), ((m, k), (k, n))), {}, values, progress, announce
-    )
+    return _beside(Compared("gemm", as_mesh(mesh, device), storage_name(dtype), ((m, k), (k, n))), {}, values, progress)
 
 
 def compare_gemv(
     mesh: Any, k: int, n: int, *, device: DeviceLike = "wse2", dtype: DtypeLike = "fp16", values: bool | None = None,
-    progress: Progress = silent, announce: Announce = unannounced,
+    progress: Progress = silent,
 ) -> Results[AlgorithmRow]:  # fmt: skip
     """Return rows for [k] x [k, n] by MeshGEMV's K-tree and other all-reduces; keywords as in `compare_gemm`."""
-    return _beside(
-        Compared("gemv", as_mesh(mesh, device), storage_name(dtype), ((1, k), (k, n))), {}, values, progress, announce
-    )
+    return _beside(Compared("gemv", as_mesh(mesh, device), storage_name(dtype), ((1, k), (k, n))), {}, values, progress)
 
 
 def _beside(
-    product: Compared, own: Mapping[str, Recipe], values: bool | None, progress: Progress, announce: Announce
+    product: Compared, own: Mapping[str, Recipe], values: bool | None, progress: Progress
 ) -> Results[AlgorithmRow]:
     """Return rows for recipes of the user's own, and for all algorithms of a product."""
     mesh, wanted = product.mesh, product.values(values)
     names = (*own, *product.algorithms)
-    if product.name == "gemm":
-        announce(COUNT_SECONDS * len(names) * mesh.square().cores)
     recipes, counts, costs = {}, {}, {}
     for number, name in enumerate(names):
         recipes[name] = own[name] if name in own else product.by(name)
@@ -82,10 +76,6 @@ def _beside(
         progress("algorithms", number + 1, len(names))
     c = constants(mesh.device)
     best = min(latency(counted, c) for counted in counts.values())
-    if wanted:
-        rounds = sum(counted.rounds for counted in counts.values())
-        cores = recipes[names[0]].schedule.mesh.cores
-        announce(emulation_seconds(rounds, cores, len(names) * product.macs))
     errors = {}
     for number, (name, error) in enumerate(_errors(recipes, product) if wanted else ()):
         errors[name] = error
@@ -110,7 +100,6 @@ def _beside(
 
 def compare_own(
     name: str, schedule: Schedule, intent: Intent | None, *, values: bool | None = None, progress: Progress = silent,
-    announce: Announce = unannounced,
 ) -> Results[AlgorithmRow]:  # fmt: skip
     """Return rows for a schedule of the user's own, called `name`, and for the built-in algorithms of its operation.
 
@@ -118,7 +107,7 @@ def compare_own(
     sum over mesh lines. Mesh, sizes and dtype are the schedule's. Raises ScheduleError for any other, or for no intent.
     """
     own, product = understood(schedule, intent)
-    return _beside(product, {f"{name} (own)": own}, values, progress, announce)
+    return _beside(product, {f"{name} (own)": own}, values, progress)
 
 
 def _busy(built: Recipe, product: Compared) -> float:
