@@ -49,7 +49,7 @@ def test_an_estimate_says_where_experts_live():
 
 
 def test_a_plan_has_the_faster_placement_and_its_bound():
-    asked = {"model": OLMOE, "input": 1024, "output": 16, "sides": [360, 400]}
+    asked = {"model": OLMOE, "input": 1024, "output": 16, "sides": [360]}
     best, spread = search.plan(**asked)[0], search.plan(**asked, experts="spread")[0]
     assert best.experts.endswith("expected") and spread.experts == "spread"
     assert best.prefill_seconds < spread.prefill_seconds and best.decode_seconds == spread.decode_seconds

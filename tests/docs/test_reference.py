@@ -18,7 +18,7 @@ import pytest
 from wafer_triton.cli.main import main
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference.md"
-FITTED = ("validate", "validate --fit --out mine")  # slow, and a solver's last digits are its own
+FITTED = ("validate", "validate --fit --out mine")  # of a solver, whose last digits are its own: in test_committed.py
 BLOCK = re.compile(r"^```console\n\$ wafer-triton (.*)\n((?:.*\n)*?)```$", re.MULTILINE)
 MORE = "...\n"  # an example that ends with it goes on like that
 
@@ -59,10 +59,6 @@ def output(of, action=command):
 def timed(line):
     """Return whether an example runs a checkpoint, needs such a run, or times."""
     return line.split()[0] in ("generate", "cap") or "--time" in line
-
-
-def without_numbers(printed):
-    return re.sub(r" *[+-]?\d[\d,.]*", " #", printed)
 
 
 def examples():
@@ -114,15 +110,6 @@ def test_an_example_parses_and_shows_something(line):
 def test_an_example_prints_the_output_shown(line, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert output(line) == dict(BLOCK.findall(text()))[line]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("line", [line for line in examples() if line in FITTED])
-def test_a_fitted_example_begins_as_is_shown(line, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    shown = dict(BLOCK.findall(text()))[line]
-    assert shown.endswith(MORE) and len(shown) > 500
-    assert without_numbers(output(line)).startswith(without_numbers(shown.removesuffix(MORE)))
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from wafer_triton.models.decoder import WaferForCausalLM
 pytestmark = pytest.mark.slow
 
 SHAPE = {
-    "model_type": "qwen2", "hidden_size": 24, "intermediate_size": 32, "num_hidden_layers": 3, "vocab_size": 31,
+    "model_type": "qwen2", "hidden_size": 24, "intermediate_size": 32, "num_hidden_layers": 2, "vocab_size": 31,
     "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
 }  # fmt: skip
 MIXTURE = SHAPE | {

@@ -47,24 +47,20 @@ def sides(model: WaferForCausalLM) -> tuple[int, int]:
     return decode.rows, prefill.rows
 
 
-def seconds(decode: int, prefill: int, head_groups: int | None = None) -> float:
-    return estimate.request(
-        device=SMALL, model=CONFIG, prefill_mesh=prefill, decode_mesh=decode, input=14, output=26,
-        head_groups=head_groups,
-    ).seconds  # fmt: skip
-
-
 @pytest.mark.parametrize("head_groups", [1, None])
 def test_the_fastest_meshes_that_hold_the_model(head_groups):
-    plans = {}
-    for decode, prefill in product(range(1, 10), repeat=2):
+    few, plans = replace(SMALL, rows=6, cols=7, sram_bytes=12 * 1024), {}
+    for decode, prefill in product(range(1, 7), repeat=2):
         try:
-            placed(mesh=decode, prefill_mesh=prefill, head_groups=head_groups)
+            placed(device=few, mesh=decode, prefill_mesh=prefill, head_groups=head_groups)
         except WaferError:
             continue
-        plans[decode, prefill] = seconds(decode, prefill, head_groups)
+        plans[decode, prefill] = estimate.request(
+            device=few, model=CONFIG, prefill_mesh=prefill, decode_mesh=decode, input=14, output=26,
+            head_groups=head_groups,
+        ).seconds  # fmt: skip
     fastest = min(plans, key=lambda pair: plans[pair])
-    planned = placed(head_groups=head_groups)
+    planned = placed(device=few, head_groups=head_groups)
     assert sides(planned) == fastest
     assert planned.placement.decode.head_groups in ({1} if head_groups else range(2, 5))
 
@@ -155,10 +151,8 @@ def test_a_prompt_without_a_plan_is_refused_by_its_placement():
 @pytest.mark.parametrize(
     "options, error, message",
     [
-        ({"accumulate": "fp64"}, DtypeError, "accumulate='fp64': partial sums are kept in"),
+        ({"accumulate": "fp64"}, DtypeError, "dtype fp64 is not supported"),
         ({"dtype": "fp64"}, DtypeError, "dtype fp64 is not supported"),
-        ({"groups": [2]}, MeshError, r"groups = \[2\]: give the number of groups of each level but the last, such as"),
-        ({"prefill_groups": 2}, MeshError, "groups = 2: give the number of groups"),
         ({"prefill_mesh": "four"}, MeshError, "mesh 'four': give a side such as 16"),
         (
             {"prefill_mesh": Mesh(2, 2)},

@@ -11,6 +11,7 @@ import mutants as program
 from changes import CHANGES
 from healthy import cases
 from mutants import EXPLAINED, Healthy, alarms_of, mutant, mutants
+from wafer_triton.verify import values
 
 pytestmark = pytest.mark.slow
 
@@ -62,8 +63,10 @@ def test_a_mutant_is_the_same_for_the_same_seed_and_number(healthy):
     assert str(mutant(5, 3, healthy)).startswith("mutant 3: ")
 
 
-@pytest.mark.parametrize("mesh", ["1", "1x2", "2x1", "2x3", "4x2", "5"])
-def test_healthy_schedules_of_every_kind_raise_nothing(mesh):  # `make mutants` goes up to 7 x 5
+@pytest.mark.parametrize("mesh", ["1", "1x2", "4x2", "5"])
+def test_healthy_schedules_of_every_kind_raise_nothing(mesh, monkeypatch):
+    """Check with no more runs than an intent asks for; 2 x 3 is in test_faults.py, `make mutants` goes up to 7 x 5."""
+    monkeypatch.setattr(values, "LITTLE", 0)
     assert not alarms_of(mesh)
 
 
