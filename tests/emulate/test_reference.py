@@ -1,8 +1,6 @@
 """The reference executor by hand on small schedules; and the fast executors against it on schedules of every kind."""
 
-import ast
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +10,6 @@ from torch import Tensor
 from drafts import moving
 from schedules import LAYERS, MOVES, SUMS, Make, build, given
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.emulate import reference
 from wafer_triton.emulate.executor import EXCHANGES, Executor
 from wafer_triton.emulate.reference import Reference
 from wafer_triton.emulate.torch import TorchExecutor
@@ -24,14 +21,6 @@ from wafer_triton.schedule.rounds import Cores, Exchange, Local, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 
 # --- the definition ---
-
-
-def test_it_has_no_fast_path():
-    text = Path(reference.__file__).read_text()
-    modules = {node.module for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)}
-    assert not {module for module in modules if module.startswith(("wafer_triton.emulate", "wafer_triton.kernels"))}
-    assert not any(isinstance(node, ast.Import | ast.ImportFrom) for function in ast.walk(ast.parse(text))
-                   if isinstance(function, ast.FunctionDef) for node in ast.walk(function))  # fmt: skip
 
 
 def line(*tiles: float) -> Tensor:
