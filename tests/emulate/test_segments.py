@@ -226,6 +226,17 @@ def test_operands_that_lie_where_the_sums_go(side):
     )
 
 
+@pytest.mark.parametrize("sent", [False, True])
+def test_a_sum_in_one_slot_leaves_the_others(sent):
+    b = Builder(Mesh(3, 2), "slots")
+    b.buffer("e", (4,), "fp32", "state", 2)
+    b.buffer("a", (4,), "fp32", "state")
+    all_reduce(b, "e", "x")
+    own = Slot("e", 1)
+    b.round(b.exchange("x", own, "a", [1, 0], [0, 1]) if sent else b.local("copy", "a", own, size=4))
+    same_everywhere(b.build())
+
+
 def test_reductions_that_go_together_are_trees_of_their_own():
     b = Builder(Mesh(2, 9), "several")
     for name, size in (("a", 3), ("b", 5)):

@@ -140,7 +140,8 @@ class TritonExecutor(Executor):
         return self._tree(memory, segment) if isinstance(segment, Reduction) else None
 
     def _tree(self, memory: Memory, tree: Reduction) -> list[Step]:
-        if self.exchange == "elided" and tree.broadcast is not None and memory.tables is None:
+        alone = memory.buffers[tree.acc].slots == 1  # a tile map has the tiles of one slot
+        if self.exchange == "elided" and tree.broadcast is not None and memory.tables is None and alone:
             found = fuse.folded(tree, memory.buffers[tree.acc].numel)
             if found is not None:
                 memory.beside(tree.acc, tree.sums).fill_(self.unwritten)
