@@ -2,7 +2,7 @@
 
 A command is a line of `COMMANDS`: its module and function are loaded when it is called, so `--help` stays quick. `made`
 gives a function of a command the options of an answer such as `estimate.decode`. An option has one meaning, as its
-words and the type in which a user writes it stand here once, by its name.
+words and the type in which a user writes it stand here once, by its name; a command in which it takes more says so.
 """
 
 from __future__ import annotations
@@ -57,28 +57,26 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 GROUPS = {"estimate": "predict cycles, tokens per second or capacity; --explain says why"}  # of commands of two words
 # What a user writes for an option, and what it means; a shell completes files where it may be a path, too.
-WORDS: Mapping[str, tuple[Any, str]] = {
+WORDS: dict[str, tuple[Any, str]] = {
     "kind": (
         str | Path,
         "product, decode, prefill or request, as `estimate` has them, or FILE.py:FUNCTION, which returns a Schedule",
     ),
     "subject": (
         str | Path,
-        "gemm, gemv, of `draw` also all-reduce, or FILE.py:FUNCTION, "
-        "a function that returns a Schedule, a Recipe or a pair (Schedule, Intent)",
+        "gemm, gemv or FILE.py:FUNCTION, a function that returns a Schedule, a Recipe or a pair (Schedule, Intent)",
     ),
     "model": (
         str | Path,
-        "a preset, a folder, its config.json, either with sizes, or sizes: dim=2048,ffn=8192,heads=32,layers=16; "
-        "in `generate` a folder with weights, or smollm2-135m, which is fetched",
+        "a preset, a folder, its config.json, either with sizes, or sizes: dim=2048,ffn=8192,heads=32,layers=16",
     ),
-    "mesh": (str, "cores of a region, 64 or 48x64; in `generate` also plan, the fastest on the wafer, slow here"),
+    "mesh": (str, "cores of a region, 64 or 48x64"),
     "prefill_mesh": (str, "cores of a region of prefill, 64 or 48x64"),
     "decode_mesh": (str, "cores of a region of decode, 64 or 48x64"),
     "device": (
         str | Path,
         "a preset, a .toml or .json file, either with numbers: wse2,sram_kib=96; see `wafer-triton devices` "
-        "(default: wse2; of your own measurements the one of their family)",
+        "(default: wse2)",
     ),
     "m": (int, "rows of the first matrix; of a vector-matrix product, vectors that go at once"),
     "k": (int, "columns of the first matrix, elements of a vector"),
@@ -99,7 +97,7 @@ WORDS: Mapping[str, tuple[Any, str]] = {
     "profile": (Path, "profile the emulation's first decode steps: a trace for Perfetto, in time of this machine"),
     "size": (int, "elements of every core in an all-reduce"),
     "axis": (Literal["x", "y"], "of an all-reduce: along mesh rows (default: x) or columns"),
-    "values": (bool, "compute: for the error (default: on up to 64 x 64 cores), or to show values in a page"),
+    "values": (bool, "compute, for the error (default: on up to 64 x 64 cores)"),
     "picture": (Literal["links", "timeline"], "kind of a picture (default: links)"),
     "beside": (list[str], "another algorithm, or of FILE.py:FUNCTION another one, in the page or trace; repeatable"),
     "time": (float, "seconds, about, in which each row is timed on this machine: explicit, elided, torch.matmul"),
@@ -108,20 +106,14 @@ WORDS: Mapping[str, tuple[Any, str]] = {
     "groups": (int, "groups of the K-tree's first level (default: the best)"),
     "dtype": (
         str,
-        "of weights or tiles; int8 and fp8 lie beside activations in fp16 (default: fp16; beside --time fp32)",
+        "of weights or tiles; int8 and fp8 lie beside activations in fp16 (default: fp16)",
     ),
-    "context": (int, "tokens in a sequence's cache (default: a full cache; in `serve`, at most, the longest request)"),
+    "context": (int, "tokens in a sequence's cache (default: a full cache)"),
     "tokens": (int, "tokens of the prompt"),
-    "input": (int | str, "tokens of the prompt, in `serve` also 64:1024 at random"),
-    "output": (int | str, "tokens of the answer, likewise"),
-    "batch": (
-        int,
-        "sequences of a step, in `serve` at most; each gets a token in decode, in training the workload says it",
-    ),
-    "at_once": (
-        int,
-        "sequences of a group, which follow one another through the regions (default: the fastest; in `serve` 1)",
-    ),
+    "input": (int, "tokens of the prompt"),
+    "output": (int, "tokens of the answer"),
+    "batch": (int, "sequences of a step, each of which gets a token"),
+    "at_once": (int, "sequences of a group, which follow one another through the regions (default: the fastest)"),
     "routing": (
         str | Path,
         "give MoE-CAP's measures, with experts taken uniform, by Zipf's law (1.2, a skew) or by a trace's FILE",
@@ -199,17 +191,23 @@ def made(
     but: Collection[str] = (),
     flags: Sequence[str] = (),
     written: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    words: Mapping[str, tuple[Any, str]] = MappingProxyType({}),
 ) -> Callable[..., int]:
     """Return a command that calls `run` with the options of `answer`, but for some, and with flags.
 
-    Options that name files which are `written` have the endings of these files.
+    Options that name files which are `written` have the endings of these files. `words` are of options that take more
+    here than in other commands.
     """
     kind = inspect.Parameter
     held = [each for name, each in inspect.signature(answer).parameters.items() if name not in but]
     rank = {name: number for number, name in enumerate(FIRST)}
     held.sort(key=lambda each: (each.kind, rank.get(each.name, len(FIRST))))
     held += [kind(name, kind.KEYWORD_ONLY, default=False) for name in flags]
-    parameters = [each.replace(annotation=_said(each.name, each.default, written.get(each.name, ()))) for each in held]
+    said = {**WORDS, **words}
+    parameters = [
+        each.replace(annotation=_said(each.name, each.default, said[each.name], written.get(each.name, ())))
+        for each in held
+    ]
     signature = inspect.Signature(parameters)
 
     def command(*given: Any, **asked: Any) -> int:
@@ -224,11 +222,11 @@ def made(
     return command
 
 
-def _said(name: str, default: Any, endings: Sequence[str]) -> Any:
+def _said(name: str, default: Any, said: tuple[Any, str], endings: Sequence[str]) -> Any:
     """Return the annotation of an option: the type of its text, and its words with the endings of its files."""
     from cyclopts import Parameter
 
-    written, words = WORDS[name]
+    written, words = said
     if endings:
         words += f": {', '.join(ending or 'a folder' for ending in endings)}"
     flag, absent = written is bool, default in (None, ())

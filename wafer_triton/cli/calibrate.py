@@ -40,7 +40,12 @@ def _validate(
     return _fit(out, json) if fit else _families(out, json)
 
 
-validate = made(_validate, _validate, written={"out": (PAGE, *KINDS, FOLDER)})
+validate = made(
+    _validate,
+    _validate,
+    written={"out": (PAGE, *KINDS, FOLDER)},
+    words={"device": (str | Path, "of your own measurements: a preset or a file (default: of their family)")},
+)
 
 
 def _families(out: Sequence[Path], json: bool) -> int:

@@ -101,7 +101,9 @@ def _time(subject: str, mesh: Any, sizes: Sequence[Any], options: dict[str, Any]
     return tell(json, answer, table, note, wafer)
 
 
-compare = made(_compare, _compare)
+compare = made(
+    _compare, _compare, words={"dtype": (str, "of tiles (default: fp16; with --time fp32, of the arithmetic here)")}
+)
 
 
 def _check(

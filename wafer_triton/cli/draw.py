@@ -67,7 +67,15 @@ def _draw(
     return tell(json, {"files": list(map(str, out))}, *(f"written: {file}" for file in out))
 
 
-draw = made(_draw, _draw, written={"out": (*KINDS, PAGE, TRACE)})
+draw = made(
+    _draw,
+    _draw,
+    written={"out": (*KINDS, PAGE, TRACE)},
+    words={
+        "subject": (str | Path, "gemm, gemv, all-reduce or FILE.py:FUNCTION, which returns a schedule"),
+        "values": (bool, "compute, and show the values of tiles in a page"),
+    },
+)
 
 
 def _page(file: Path, subjects: Sequence[Subject], values: bool) -> None:

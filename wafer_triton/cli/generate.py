@@ -148,7 +148,15 @@ def _generate(
     return cut_short(f"after {len(text.tokens)} tokens") if interrupted else 0
 
 
-generate = made(_generate, _generate, written={"routing_out": (".json",), "profile": (".json",)})
+generate = made(
+    _generate,
+    _generate,
+    written={"routing_out": (".json",), "profile": (".json",)},
+    words={
+        "model": (str | Path, "a folder with weights, or smollm2-135m, which is fetched"),
+        "mesh": (str, "cores of a region, 64 or 48x64, or plan: the fastest on the wafer, which is slow here"),
+    },
+)
 
 
 def _checkpoint(model: str, mesh: Mesh | None, head_groups: int | None, dtype: str, tokens: int) -> Checkpoint:

@@ -75,7 +75,18 @@ def _serve(
     return tell(json, answer, *texts_of(slo, times, scheduling, found), *notes)
 
 
-serve = made(_serve, _serve, written={"out": (".csv",)})
+serve = made(
+    _serve,
+    _serve,
+    written={"out": (".csv",)},
+    words={
+        "input": (int | str, "tokens of the prompt, or 64:1024, at random between them"),
+        "output": (int | str, "tokens of the answer, or 64:1024, at random between them"),
+        "batch": (int, "sequences of a step, at most"),
+        "at_once": (int, "sequences of a group, which follow one another through the regions"),
+        "context": (int, "tokens in a sequence's cache, at most (default: of the longest request)"),
+    },
+)
 
 
 def _requests(
