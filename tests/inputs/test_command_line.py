@@ -94,7 +94,7 @@ def wrong(capsys, tmp_path, monkeypatch):
         ("estimate product --m 8 --k 8 --n 8 --mesh 4 --device WSE2", "unknown device 'WSE2'"),
         (f"{SWEEP} hop_cycles=1e300 --set k=48", "hop_cycles = 1e+300"),
         ("estimate decode --model /proc/self/mem --mesh 4", "/proc/self/mem: Input/output error"),
-        ("estimate decode --model /dev/null --mesh 4", "error: /dev/null: is no regular file (a device or a pipe)"),
+        ("estimate decode --model /dev/null --mesh 4", "error: /dev/null: is no regular file"),
         ("estimate decode --model smollm2-135m --mesh 8 --context 8 --experts regions", "estimate decode --help`"),
         ("estimate decode --model smollm2-135m --mesh 64 --dtype fp32", "weights = 'fp32' must be one of fp16, bf16"),
         ("devices --device wse2", "Unknown option: --device. See `wafer-triton devices --help`"),
@@ -112,7 +112,7 @@ def wrong(capsys, tmp_path, monkeypatch):
         ("estimate decode --model llama3-8b --mesh 360 --context 8 --routing 1.5", "llama3-8b has no experts, so that"),
         (
             "estimate decode --model /dev/zero --mesh 8 --context 8",
-            "/dev/zero: is no regular file (a device",
+            "/dev/zero: is no regular file",
         ),
         ("cap run.json --accuracy nan", "--accuracy nan is not a finite number"),
         ("generate --model x --prompt a --profile /nodir/p.json", "/nodir/p.json: No such file or directory"),
@@ -281,7 +281,6 @@ LINES = {
     "estimate product --m 8 --k 8 --n 8 --mesh 2 --mesh 3": "Parameter --mesh specified multiple times. See",
     "estimate product --m 8 --k 8 --n 8 --mehs 2": "Did you mean --mesh instead of --mehs? See",
     "check schedule own.py:f": "Unused Tokens: ['own.py:f']. See `wafer-triton check --help`",
-    "estimate decode --model loop --mesh 2 --context 8": "loop: Too many levels of symbolic links; give another path",
     "devices wse2,link_bytes_per_cycle=1e-300": "link_bytes_per_cycle = 1e-300 must be a number from 1e-09 to",
     "serve --model smollm2-135m --rate 3 --input 8 --output 8 --policy split --columns 993": "993 of them for prefill",
 }
@@ -290,7 +289,6 @@ LINES = {
 @pytest.mark.parametrize("line", LINES)
 def test_a_line_of_the_command_line_ends_in_a_remedy(line, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "loop").symlink_to("loop")
     assert main(line.split()) == 2
     assert LINES[line] in capsys.readouterr().err
 

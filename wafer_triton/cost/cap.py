@@ -29,7 +29,6 @@ from wafer_triton.place.regions import decode_regions
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.read import Model, shape_of
 from wafer_triton.shape.routing import DRAWN, Trace, drawn, of_experts, read_trace, steps
-from wafer_triton.text.files import check_path
 from wafer_triton.text.quantity import as_in, unit
 from wafer_triton.text.table import Result
 
@@ -246,7 +245,6 @@ def _trace(routing: str | float | Path, shape: DecoderShape, batch: int) -> Trac
         skew = float(str(routing))
     except ValueError:
         path = Path(routing)  # type: ignore[arg-type]
-        check_path(path)
         if not path.is_file():
             if path.suffix.lower() == ".json":
                 raise ShapeError(

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from wafer_triton.errors import BackendError, DrawError, shown, writing
-from wafer_triton.text.files import check_path
 from wafer_triton.text.quantity import quantity
 
 if TYPE_CHECKING:
@@ -118,7 +117,6 @@ def path_of(path: Any) -> Path:
     """Return the path of a file to write; DrawError for another value, a folder, and a folder that is not there."""
     if not isinstance(path, str | PathLike) or not str(path):
         raise DrawError(f"{shown(path)} is no path of a file; give a text or a Path")
-    check_path(path, DrawError)
     if Path(path).is_dir():
         raise DrawError(f"{path}: is a folder; give the path of a file in it")
     if not Path(path).parent.is_dir():

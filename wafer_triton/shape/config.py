@@ -197,8 +197,6 @@ def short(value: Any) -> str:
 
 def read_json(path: Path, of: str = "a table of settings") -> dict[str, Any]:
     """Return the table in a JSON file; ConfigError for anything else, which says that it is not `of`."""
-    if path.is_dir():
-        raise ConfigError(f"{path}: is a folder, not a file; put the file of that name in its place")
     values = parse_json(read_text(path), path)
     if not isinstance(values, dict):
         kind = {list: "a list", str: "a text", type(None): "null", bool: "true or false"}.get(type(values), "a number")

@@ -29,7 +29,7 @@ from wafer_triton.shape.config import (
 from wafer_triton.shape.decoder import SIZES, DecoderShape
 from wafer_triton.shape.moe import experts_of
 from wafer_triton.shape.published import MODELS
-from wafer_triton.text.files import check_path, listed
+from wafer_triton.text.files import listed
 
 DTYPES = (None, "auto", "float64", "float32", "float16", "bfloat16")  # of the key `dtype`, once `torch_dtype`
 
@@ -265,7 +265,6 @@ def located(model: Any) -> Path | None:
     if str(model) in MODELS:
         return None
     path = Path(model).expanduser()
-    check_path(path)
     if path.is_dir():
         path = path if path.name == "config.json" else path / "config.json"
         if not path.exists():

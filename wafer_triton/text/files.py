@@ -1,11 +1,7 @@
-"""Files that a user names: read up to a bound, parsed, and written where nothing else is lost.
-
-All texts, JSON and TOML of a user are read here, so that every file is refused for the same faults in the same words.
-"""
+"""Files that a user names: read up to a bound, parsed, and written where nothing else is lost."""
 
 from __future__ import annotations
 
-import codecs
 import errno
 import json
 import os
@@ -19,17 +15,6 @@ from wafer_triton.errors import ConfigError, WaferError, shown, writing
 MOST_BYTES = 2**28  # of a text or a JSON file, some ten times the largest tokenizer
 _MEND = "mend it, or give another file"
 _STREAMS = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")  # which a shell may give for a pipe
-
-
-def check_path(path: str | os.PathLike[str], error: type[WaferError] = ConfigError) -> None:
-    """Raise an error for a path that no file can have: links in a circle, a name too long, a NUL."""
-    try:
-        os.stat(path)
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
-        return
-    except (OSError, ValueError) as failed:
-        why = getattr(failed, "strerror", "") or "no path of a file"
-        raise error(f"{shown(str(path))[1:-1]}: {why}; give another path") from None
 
 
 def listed(text: str) -> list[str]:
@@ -46,19 +31,21 @@ def listed(text: str) -> list[str]:
 def read_text(path: Path, error: type[WaferError] = ConfigError, most: int = MOST_BYTES) -> str:
     """Return the UTF-8 text of a file of at most `most` bytes, without its byte order mark.
 
-    Raises OSError as `open`, and `error` for a larger file, a folder, a device, another encoding and a NUL byte.
+    Raises OSError as `open`, and `error` for a larger file, a folder, a device and another encoding.
     """
-    if str(path).startswith(_STREAMS):
-        held = _streamed(path, most + 1)
-    elif path.is_dir():
-        raise error(f"{path}: is a folder, not a file; give a file")
-    elif path.exists() and not path.is_file():
-        raise error(f"{path}: is no regular file (a device or a pipe); give a file")
-    else:
-        held = _begin(path, most + 1)
+    streamed = str(path).startswith(_STREAMS)
+    if not streamed and path.exists() and not path.is_file():
+        raise error(f"{path}: is no regular file but a folder, a device or a pipe; give a file")
+    held = (_streamed if streamed else _begin)(path, most + 1)
     if len(held) > most:
         raise error(f"{path}: has more than the {most:,} B that are read here; give a shorter file")
-    return _text(path, held, error)
+    try:
+        text = held.decode("utf-8-sig")
+    except UnicodeDecodeError as found:
+        raise error(f"{path}: is not UTF-8 text ({found.reason} at byte {found.start:,}); save it in UTF-8") from None
+    if "\0" in text:
+        raise error(f"{path}: is not UTF-8 text (it has a NUL at {text.index(chr(0)):,}); save it in UTF-8")
+    return text
 
 
 def _begin(path: Path, most: int) -> bytes:
@@ -68,21 +55,6 @@ def _begin(path: Path, most: int) -> bytes:
 
 
 _streamed = lru_cache(maxsize=4)(_begin)  # a pipe gives its bytes once
-
-
-def _text(path: Path, held: bytes, error: type[WaferError]) -> str:
-    if held.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        kind = "UTF-32" if held.startswith(codecs.BOM_UTF32_LE) else "UTF-16"
-        raise error(f"{path}: is not UTF-8 text but {kind}; save it in UTF-8")
-    at = held.find(0)
-    if at < 0:
-        try:
-            return held.removeprefix(codecs.BOM_UTF8).decode("utf-8")
-        except UnicodeDecodeError as found:
-            at = found.start + len(held) - len(found.object)
-    line = held.count(b"\n", 0, at) + 1
-    fault = f"byte 0x{held[at]:02x}" if held[at] else "a NUL byte"
-    raise error(f"{path}: is not UTF-8 text (line {line} has {fault}); save it in UTF-8, or give another file")
 
 
 def read_record(path: Path) -> Any:
@@ -97,10 +69,7 @@ def read_record(path: Path) -> Any:
 
 
 def parse_json(text: str, where: object, error: type[WaferError] = ConfigError, remedy: str = _MEND) -> Any:
-    """Return the value of a JSON text.
-
-    Raises `error`, which names `where`, for a text that is not JSON, a key given twice and a lone surrogate.
-    """
+    """Return the value of a JSON text; `error`, which names `where`, if it is not JSON or gives a key twice."""
 
     def table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         made = dict(pairs)
@@ -111,12 +80,11 @@ def parse_json(text: str, where: object, error: type[WaferError] = ConfigError, 
         return made
 
     try:
-        value = json.loads(text, object_pairs_hook=table)
-        if "\\ud" in text.lower():
-            json.dumps(value, ensure_ascii=False).encode()
-        return value
+        return json.loads(text, object_pairs_hook=table)
+    except WaferError:
+        raise
     except (ValueError, RecursionError) as found:
-        raise _unread(found, text, where, "JSON", error, remedy) from None
+        raise error(f"{where}: not valid JSON ({found}); {remedy}") from None
 
 
 def parse_toml(text: str, where: object, error: type[WaferError] = ConfigError) -> dict[str, Any]:
@@ -126,25 +94,7 @@ def parse_toml(text: str, where: object, error: type[WaferError] = ConfigError) 
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as found:
-        raise _unread(found, text, where, "TOML", error, _MEND) from None
-
-
-def _unread(
-    found: Exception, text: str, where: object, kind: str, error: type[WaferError], remedy: str
-) -> WaferError:  # fmt: skip
-    """Return the error of a text that a parser refuses."""
-    if isinstance(found, WaferError):
-        return found
-    reason = str(found)
-    if not text.strip():
-        reason = "it is empty"
-    elif isinstance(found, RecursionError):
-        reason = "it is nested too deep"
-    elif isinstance(found, UnicodeEncodeError):
-        reason = f"the lone surrogate {found.object[found.start]!a} is no character"
-    elif "integer string conversion" in reason:  # of Python, about its own settings
-        reason = "a number has too many digits"
-    return error(f"{where}: not valid {kind} ({reason}); {remedy}")
+        raise error(f"{where}: not valid TOML ({found}); {_MEND}") from None
 
 
 def writable(written: Mapping[str, Path], read: Mapping[str, Path]) -> None:
@@ -152,22 +102,19 @@ def writable(written: Mapping[str, Path], read: Mapping[str, Path]) -> None:
 
     ConfigError where two are one file, or one is a file that is read; OSError for a folder, or one that is not there.
     """
-    seen: dict[Path, str] = {}
+    seen: dict[str, str] = {}
     for name, path in {**read, **written}.items():
         with writing(path):  # where the working directory is gone, nothing is
-            try:
-                where = path.resolve()
-            except RuntimeError:  # before Python 3.13, for links in a circle
-                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path)) from None
-        if name in written and where in seen and not where.is_char_device():
+            where = os.path.realpath(path)
+        if name in written and where in seen and not path.is_char_device():
             verb = "is read as" if seen[where] in read else "is written as"
             raise ConfigError(f"{name} {path}: {verb} {seen[where]} already; give each a file of its own")
         seen[where] = name
     for path in written.values():
+        number = 0 if os.access(path if path.exists() else path.parent, os.W_OK) else errno.EACCES
         if path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        if not path.parent.is_dir():
+            number = errno.EISDIR
+        elif not path.parent.is_dir():
             number = errno.ENOTDIR if path.parent.exists() else errno.ENOENT
+        if number:
             raise OSError(number, os.strerror(number), str(path))
-        if not os.access(path if path.exists() else path.parent, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
