@@ -109,10 +109,12 @@ class Sharding:
 
     def exit(self, tiles: torch.Tensor) -> Callable[[], torch.Tensor]:
         """Return a function that makes a tensor of tiles, without the padding; of repeated tiles it takes the first."""
+        import torch
+
         apart = tiles.reshape(*tiles.shape[:2], *self.inner).permute(self.order)[(0,) * self.repeated]
 
         def join() -> torch.Tensor:
-            whole = apart.new_empty(self.split).copy_(apart)
+            whole = apart.clone(memory_format=torch.contiguous_format)
             if self.padded == self.sizes:
                 return whole.view(self.shape)
             return whole.view(self.padded)[tuple(map(slice, self.sizes))].reshape(self.shape)

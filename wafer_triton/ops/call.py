@@ -188,15 +188,15 @@ def _run(
 ) -> tuple[T, Program]:
     """Return the result that `take` reads once the rounds have run; nothing of it is memory of the program."""
     program = runner.borrow(operation.schedule)
-    for (name, _), operand in zip(operation.inputs, operands, strict=True):
-        runner.agree(name, operand.tiles if isinstance(operand, MeshTensor) else operand)
     for name, (values, pattern) in operation.constants.items():
         program.enter(name, (pattern, values.shape), torch.from_numpy(values))
     for (name, pattern), operand in zip(operation.inputs, operands, strict=True):
-        if isinstance(operand, MeshTensor) or not pattern:
-            program.write(name, operand.tiles if isinstance(operand, MeshTensor) else operand)
+        tensor = operand.tiles if isinstance(operand, MeshTensor) else operand
+        runner.agree(name, tensor)
+        if tensor is not operand or not pattern:
+            program.write(name, tensor)
         else:
-            program.enter(name, (pattern, operand.shape), operand)
+            program.enter(name, (pattern, tensor.shape), tensor)
     program.captured()
     result = take(program)
     program.give_back()
