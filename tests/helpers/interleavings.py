@@ -30,13 +30,12 @@ class Outcome:
     """The result of an exploration or a run.
 
     `states` is the number of visited states, `finding` the first fault or None, and `trace` the instructions that lead
-    to it. `complete` means that `explore` visited all reachable states, without the end at `most`.
+    to it.
     """
 
     states: int
     finding: Finding | None
     trace: tuple[Instruction, ...]
-    complete: bool
 
 
 class _State(NamedTuple):
@@ -151,14 +150,12 @@ def neighbours(round_: Round, mesh: Mesh) -> list[list[int]]:
     return tables
 
 
-def explore(
-    protocol: Protocol, *, resident: int | None = None, bounded: bool = False, most: int = 2_000_000
-) -> Outcome:
-    """Visit every state that any interleaving reaches, breadth first, up to the first fault or `most` states."""
+def explore(protocol: Protocol, *, resident: int | None = None, bounded: bool = False) -> Outcome:
+    """Visit every state that any interleaving reaches, breadth first, up to the first fault."""
     machine = _Machine(protocol, resident, bounded)
     before: dict[_State, tuple[_State, int] | None] = {machine.start: None}
     todo = deque([machine.start])
-    while todo and len(before) <= most:
+    while todo:
         state = todo.popleft()
         able = machine.able(state)
         late = [] if able else list(machine.late(state))
@@ -170,13 +167,13 @@ def explore(
             after, finding = machine.step(state, program)
             if finding is not None:
                 trace = (*_trace(protocol, before, state), _next(protocol, state, program))
-                return Outcome(len(before), finding, trace, False)
+                return Outcome(len(before), finding, trace)
             if after not in before:
                 before[after] = (state, program)
                 todo.append(after)
         if finding is not None:
-            return Outcome(len(before), finding, _trace(protocol, before, state), False)
-    return Outcome(len(before), None, (), not todo)
+            return Outcome(len(before), finding, _trace(protocol, before, state))
+    return Outcome(len(before), None, ())
 
 
 Choice = Callable[[list[int]], int]  # returns, given the programs that can take a step, the one that does
@@ -191,8 +188,8 @@ def run(protocol: Protocol, choose: Choice, *, resident: int | None = None) -> O
         trace.append(_next(protocol, state, program))
         state, finding = machine.step(state, program)
         if finding is not None:
-            return Outcome(len(trace), finding, tuple(trace), False)
-    return Outcome(len(trace) + 1, machine.stop(state), tuple(trace), False)
+            return Outcome(len(trace), finding, tuple(trace))
+    return Outcome(len(trace) + 1, machine.stop(state), tuple(trace))
 
 
 def at_random(seed: int) -> Choice:
