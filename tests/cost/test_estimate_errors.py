@@ -10,7 +10,7 @@ from wafer_triton.errors import ConfigError, DeviceError, MeshError, ShapeError,
 @pytest.mark.parametrize(
     "call, error, message",
     [
-        (lambda: estimate.decode(model="llama3-9b", mesh=540, context=1), ConfigError, "nearest: llama3-8b"),
+        (lambda: estimate.decode(model="llama3-9b", mesh=540, context=1), ConfigError, "did you mean 'llama3-8b'"),
         (lambda: estimate.gemm(device="wse4", mesh=8, m=8, k=8, n=8), DeviceError, "did you mean 'wse"),
         (lambda: estimate.gemm(mesh=8, m=-1, k=8, n=8), ShapeError, "m = -1 must be a whole number of at least 1"),
         (

@@ -70,12 +70,12 @@ def wrong(capsys, tmp_path, monkeypatch):
         (
             "estimate decode --model meta-llama/Llama-3.1-8B --mesh 360 --context 1",
             "model 'meta-llama/Llama-3.1-8B' is no folder here, and names on a hub are not fetched; give a published "
-            "name (nearest: llama3.1-8b, llama3-8b, llama3.2-1b), or the folder of a download with its config.json",
+            "name, or the folder of a download with its config.json",
         ),
         ("generate --model none/x --prompt a", "none/x: there is no such folder"),
         ("generate --model llama3-8b --prompt a", "llama3-8b: its shape is known, its weights are not"),
         ("check --model .", ".: no config.json"),
-        ("check --model llama3", "unknown model 'llama3'; nearest: llama3-8b"),
+        ("check --model llama3", "unknown model 'llama3'; did you mean 'llama3"),
         ("check", "give one of them: --model NAME|PATH for a decoder, or FILE.py:FUNCTION"),
         ("generate --model x --prompt 'a\udce9b'", "--prompt 'a\\udce9b': is not UTF-8 text (at character 1)"),
         (f"{SWEEP} k=8 --out config.json", "--out config.json: does not end in .csv"),

@@ -54,7 +54,7 @@ def test_a_folder_whose_name_has_a_sign_is_a_folder(tmp_path: Path) -> None:
         ("llama3-8b,layers=", "'layers=' is no size; write KEY=VALUE"),
         ("llama3-8b,layers=2,layers=3", "layers is given twice"),
         ("llama3-8b,16,layers=2", "'16' is no size"),
-        ("llama3-8c,layers=16", "unknown model 'llama3-8c'; nearest: llama3"),
+        ("llama3-8c,layers=16", "unknown model 'llama3-8c'; did you mean 'llama3"),
         ("llama3-8b,weights=int4", "weights = 'int4' must be one of fp16, bf16, int8, fp8"),
         ("llama3-8b,kv_heads=5", "is not a multiple of"),
         ("dim=97,ffn=160,heads=4,layers=2", "dim = 97 is not a multiple of heads = 4"),

@@ -177,5 +177,5 @@ def test_every_known_shape_is_a_configuration(name):
 
 
 def test_an_unknown_shape_is_named():
-    with pytest.raises(ConfigError, match="unknown model 'lama3-8b'; nearest: llama3-8b"):
+    with pytest.raises(ConfigError, match="unknown model 'lama3-8b'; did you mean 'llama3-8b'"):
         config_of("lama3-8b")

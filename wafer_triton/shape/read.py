@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Mapping
@@ -294,20 +293,16 @@ def is_hub(name: str) -> bool:
 
 def unknown_model(name: str) -> ConfigError:
     """Return the error of a name that no table, folder or file has."""
+    near = nearest(name.rpartition("/")[2], MODELS)
     if is_hub(name):
-        last = name.split("/")[1]
-        near = difflib.get_close_matches(last.lower(), MODELS, n=3, cutoff=0.4)
-        hint = f" (nearest: {', '.join(near)})" if near else ""
         return ConfigError(
-            f"model {short(name)} is no folder here, and names on a hub are not fetched; give a published name{hint}, "
-            f"or the folder of a download with its config.json"
+            f"model {short(name)} is no folder here, and names on a hub are not fetched; give a published name, "
+            f"or the folder of a download with its config.json{near}"
         )
     if is_path(name):
         return ConfigError(f"{short(name).strip(chr(39))}: there is no such file or folder")
-    near = difflib.get_close_matches(name.lower(), MODELS, n=3, cutoff=0.4)
-    hint = f"; nearest: {', '.join(near)}" if near else ""
     return ConfigError(
-        f"unknown model {short(name)}{hint} (known: {', '.join(MODELS)}; or a folder with a config.json)"
+        f"unknown model {short(name)}{near} (known: {', '.join(MODELS)}; or a folder with a config.json)"
     )
 
 
