@@ -21,7 +21,7 @@ from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Cores, Moves, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
-from wafer_triton.schedule.steps import Ring
+from wafer_triton.schedule.steps import Loop, Ring
 
 
 def first_run(schedule: Schedule) -> Products | None:
@@ -208,6 +208,18 @@ def test_a_ring_whose_tiles_do_not_all_circle_is_its_rounds(shift):
     b.steps[:2] = [Round((), tuple(b.steps[:2]))]
     at = next(number for number, step in enumerate(b.steps) if isinstance(step, Ring))
     b.steps[at] = replace(b.steps[at], shifts=(SHIFTS[shift], b.steps[at].shifts[1]))
+    same_everywhere(b.build())
+
+
+@pytest.mark.parametrize("axis", ["x", "y"])
+def test_a_ring_whose_slots_differ_between_cores_is_its_rounds(axis):
+    b = Builder(Mesh(3, 3), "slots")
+    for name, slots in (("a", 2), ("w", 2), ("c", 1)):
+        b.buffer(name, (2, 2), "fp32", "state", slots)
+    hands = (Slot("a", [0, 1, 0], axis), Slot("a", [1, 0, 1], axis)), (Slot("w", 0), Slot("w", 1))
+    product = b.local("gemm", "c", (hands[0][0], hands[1][0]), m=2, k=2, n=2)
+    shifts = Moves("x", AROUND, [0, 1, 2]), Moves("y", AROUND, [0, 1, 2])
+    b.steps.append(Loop((Ring(product, hands, shifts, 3),), 2, [1, 2, 0]))
     same_everywhere(b.build())
 
 

@@ -78,7 +78,7 @@ def _products(schedule: Schedule, start: int, ring: steps.Ring, after: Round | N
         return []
     a, b = (hands[slot] for slot in product.ins)
     c, moving = product.outs[0].buffer, {slot.buffer for slot in (*a, *b)}
-    if c in moving or not _keeps_sums(schedule, product):
+    if c in moving or not all(slot.is_fixed for slot in (*a, *b)) or not _keeps_sums(schedule, product):
         return []
     out = after and _rounding(schedule, start + ring.count, after, product.outs[0], moving)
     params = dict(product.params)

@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeAlias, overload
 import numpy as np
 
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.schedule.rounds import Exchange, Index, Local, Moves, Round, Slot, Value, frozen
+from wafer_triton.schedule.rounds import Exchange, Index, Local, Moves, Round, Slot, Value, frozen, positions
 
 Step: TypeAlias = "Round | Loop | Ring | Tree"
 Uses = dict[str, tuple[int, int]]  # of buffers, the first and the last round that touches them
@@ -40,7 +40,7 @@ class Loop(Value):
 
     def __post_init__(self) -> None:
         if self.rows is not None:
-            vars(self)["rows"] = frozen(self.rows)
+            vars(self)["rows"] = frozen(positions("Loop: rows", self.rows))
 
     @cached_property
     def each(self) -> int:
