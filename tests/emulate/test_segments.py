@@ -21,7 +21,7 @@ from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Cores, Moves, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
-from wafer_triton.schedule.steps import Loop, Ring
+from wafer_triton.schedule.steps import Ring
 
 
 def first_run(schedule: Schedule) -> Products | None:
@@ -219,7 +219,7 @@ def test_a_ring_whose_slots_differ_between_cores_is_its_rounds(axis):
     hands = (Slot("a", [0, 1, 0], axis), Slot("a", [1, 0, 1], axis)), (Slot("w", 0), Slot("w", 1))
     product = b.local("gemm", "c", (hands[0][0], hands[1][0]), m=2, k=2, n=2)
     shifts = Moves("x", AROUND, [0, 1, 2]), Moves("y", AROUND, [0, 1, 2])
-    b.steps.append(Loop((Ring(product, hands, shifts, 3),), 2, [1, 2, 0]))
+    b.steps.append(Ring(product, hands, shifts, 3))
     same_everywhere(b.build())
 
 

@@ -230,6 +230,10 @@ def test_rows_of_a_loop_are_each_row_once(rows):
         b.build()
 
 
+def test_rows_of_a_loop_may_be_a_list():
+    assert steps.Loop((), 2, [1, 0]) == steps.Loop((), 2, np.array([1, 0]))
+
+
 @pytest.mark.parametrize("broken", ["off", "slots", "tree"])
 def test_a_broken_rule_in_loops_is_named_without_making_all_rounds(broken):
     b, line = Builder(Mesh(3, 3), "mine"), [0, 1, 2]
