@@ -193,7 +193,7 @@ def test_judged_by_the_numbers_that_price(name):
     assert latency(counts, c) == 7 * c.hop_cycles + 5 * c.stage_cycles + 3 * c.word_cycles
 
 
-@pytest.mark.parametrize("value", [-1.0, float("nan"), "1"])
+@pytest.mark.parametrize("value", [-1.0, float("nan")])
 def test_a_constant_is_a_number_of_at_least_zero(value):
     with pytest.raises(ConfigError, match="constant hop_cycles = .* must be a number of 0 or more"):
         Constants(hop_cycles=value, word_cycles=1.0, stage_cycles=16.0)

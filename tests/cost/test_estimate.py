@@ -252,7 +252,7 @@ LAYER = "--model dim=2160,ffn=7200,heads=1,layers=1 --mesh 240 --context 2160 --
             "request --device wse2 --model smollm2-135m --prefill-mesh 32 --decode-mesh 32 --input 64 --output 12",
             "tokens_per_second prefill_seconds decode_seconds",
         ),
-        ("kv --device wse2 --model llama3-8b --mesh 360", "concat_tokens shift_tokens"),
+        ("decode --device wse2 --model llama3-8b --mesh 360", "concat_tokens shift_tokens"),
     ],
 )
 def test_command_line(line: str, keys: str, capsys: pytest.CaptureFixture[str]) -> None:
