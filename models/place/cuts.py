@@ -212,7 +212,7 @@ def skewed(buffer: Buffer, tile: torch.Tensor, mesh: Mesh) -> torch.Tensor:
     return tile.flatten(0, 1)[aligned(mesh.shape[0], region).tolist()].view_as(tile)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=8)
 def sources(decode: Block, prefill: Block, kind: str) -> dict[str, tuple[str, torch.Tensor]] | None:
     """Return, by prefill's buffer, decode's buffer of the same parameters, and by core decode's core with its tile.
 

@@ -9,11 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from wafer_triton import estimate
 from wafer_triton.algorithms.align import align_both, transpose_by_rings
 from wafer_triton.algorithms.gemm import meshgemm, meshgemm_t
 from wafer_triton.algorithms.product import recipe
 from wafer_triton.algorithms.reduce import reduce
-from wafer_triton.algorithms.segment_gemm import block_ring, segment_gemm, segment_gemm_t
+from wafer_triton.algorithms.segment_gemm import BlockRing, segment_gemm, segment_gemm_t
 from wafer_triton.cost import layers
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.phases import phases
@@ -43,7 +44,7 @@ def product(b: Builder) -> None:
 
 def in_segments(width: int) -> Callable[[Builder], None]:
     def add(b: Builder) -> None:
-        blocks = block_ring(b.mesh.shape[0], width)
+        blocks = BlockRing(b.mesh.shape[0], width)
         b.buffer("s", (1, 2, 2), "fp32", "output", blocks.turning)
         segment_gemm_t(b, "a", "w", "s", blocks, **SIZES)
         segment_gemm(b, "s", "w", "c", blocks, **SIZES)
@@ -217,6 +218,20 @@ def test_schedules_of_a_wafer_are_small(program, head_groups):
         tracemalloc.stop()
     assert max(len(schedule.rounds) for schedule in held) > 25_000
     assert built_alone < 20 * 2**20 and with_prices < 50 * 2**20
+
+
+@pytest.mark.slow
+def test_estimates_on_many_meshes_keep_little():
+    """Price a model on eight meshes, of which the process keeps few schedules and no keys of all their messages."""
+    tracemalloc.start()
+    try:
+        for side in range(300, 340, 5):
+            on = {"model": "qwen2.5-0.5b", "device": "wse2", "mesh": side}
+            estimate.prefill(**on, tokens=2048), estimate.decode(**on, context=2048)
+        kept = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert kept < 12 * 2**20  # 28 MB where walks were kept by their moves
 
 
 @pytest.mark.parametrize("rows", [[0, 0, 1, 2], [0, 1, 2], [1, 2, 3, 4], [-1, 0, 1, 2]])

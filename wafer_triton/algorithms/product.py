@@ -84,7 +84,7 @@ def _tupled(value: Any) -> Any:
     return value
 
 
-@lru_cache(maxsize=32)  # 200 calls of mesh_gemm on 8 x 8 cores build once; one of 720 x 720 cores takes 3 to 21 MB
+@lru_cache(maxsize=16)  # 200 calls of mesh_gemm on 8 x 8 cores build once; one of 720 x 720 cores takes 3 to 21 MB
 def _recipe(
     name: str, mesh: Mesh, dtype: str, shapes: tuple[Shape, ...], options: tuple[tuple[str, Any], ...]
 ) -> Recipe:

@@ -7,7 +7,6 @@ root differs from line to line takes chains from both ends.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,8 +15,8 @@ from wafer_triton.algorithms.collectives import broadcast, reduce_scatter, ring_
 from wafer_triton.algorithms.trees import as_groups, chains, trees_on
 from wafer_triton.errors import MeshError
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.rounds import Buffer, Cores, Index, Slot, as_slot
-from wafer_triton.schedule.steps import Part, Stages, Tree
+from wafer_triton.schedule.rounds import Cores, Index, Slot, as_slot
+from wafer_triton.schedule.steps import Part, Tree
 
 
 def reduce(
@@ -68,23 +67,15 @@ def reduce(
     slots = [as_slot(acc)] if isinstance(acc, str | Slot) else list(map(as_slot, acc))
     parts = []
     for slot in slots:
-        names = (f"{inbox or slot.buffer}.up", f"{inbox or slot.buffer}.down")
+        up, down = names = (f"{inbox or slot.buffer}.up", f"{inbox or slot.buffer}.down")
         for number in stages.used:
             b.like(names[number], slot.buffer)
-        parts.append((b.buffers[slot.buffer], slot.index is None, names))
+        buffer, index = b.buffers[slot.buffer], None if slot.index is None else 0
+        size = buffer.numel * (buffer.slots if index is None else 1)
+        parts.append(Part(Slot(slot.buffer, index), (Slot(up, index), Slot(down, index)), size))
     if stages.each:
-        b.steps.append(_tree(op, tuple(parts), stages, label))
+        b.steps.append(Tree(op, tuple(parts), stages, label))
     return place
-
-
-@lru_cache(maxsize=16)  # GEMM-T on 720 x 720 cores is built 13 % faster; a tree shares its stages
-def _tree(op: str, parts: tuple[tuple[Buffer, bool, tuple[str, str]], ...], stages: Stages, label: str) -> Tree:
-    """Return a tree, which schedules that reduce alike share; a part is a buffer, if it is one tile, and mailboxes."""
-    own = []
-    for acc, whole, (up, down) in parts:
-        index, size = None if whole else 0, acc.numel * (acc.slots if whole else 1)
-        own.append(Part(Slot(acc.name, index), (Slot(up, index), Slot(down, index)), size))
-    return Tree(op, tuple(own), stages, label)
 
 
 def star(b: Builder, acc: str, axis: str, *, op: str = "add", label: str = "star") -> int:

@@ -13,7 +13,7 @@ so that the operand along y alone is skewed.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import pairwise
 from math import lcm
 from typing import Any
@@ -110,12 +110,6 @@ class BlockRing:
         slot = np.arange(self.slots)
         position = ring_position(self.size)[:, None, None] - (self.first[:, None] + slot)
         return np.where(slot < self.places[:, None], ring(self.size)[position % self.size], -1)
-
-
-@lru_cache(maxsize=4)
-def block_ring(size: int, width: int) -> BlockRing:
-    """Return the ring of blocks, made once."""
-    return BlockRing(size, width)
 
 
 def segment_gemm_t(

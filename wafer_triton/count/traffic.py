@@ -93,6 +93,8 @@ class Traffic:
 
     def _walked(self, run: Sequence[Round], unit: bool) -> _Walk:
         """Return the walk of a run, with tiles of their buffers' size or, if `unit`, of one word."""
+        if len(self.crossed) > 2048:  # spans of one run of an all-to-all may take 30 MB
+            self.crossed.clear()
         moved: dict[str, list[tuple[Moves, int]]] = {}
         for one in _exchanges(run):
             moved.setdefault(one.axis, []).append((one.moves, WORD_BYTES if unit else self._size(one)))

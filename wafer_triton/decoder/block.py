@@ -15,7 +15,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from wafer_triton.algorithms.kv_cache import KvCache
 from wafer_triton.algorithms.norm import rms_norm
 from wafer_triton.algorithms.reduce import all_reduce
-from wafer_triton.algorithms.segment_gemm import BlockRing, block_ring
+from wafer_triton.algorithms.segment_gemm import BlockRing
 from wafer_triton.decoder.expert_places import ExpertRegions
 from wafer_triton.decoder.heads import HeadGroups
 from wafer_triton.device import ANY
@@ -122,7 +122,7 @@ class Block:
     @property
     def blocks(self) -> BlockRing:
         """Where the blocks of scores of a row lie on the columns of a head group, in prefill."""
-        return block_ring(self.mesh.shape[1], self.layout.width)
+        return BlockRing(self.mesh.shape[1], self.layout.width)
 
     @property
     def scale(self) -> float:
@@ -248,7 +248,6 @@ class Variant:
     sub_layers: Mapping[SubLayer, SubLayer]
 
 
-@lru_cache(maxsize=4096)
 def countable(block: Block) -> Block:
     """Return the block on a device of any size and speed, for counts to be kept: they depend on no device's number.
 
@@ -275,13 +274,8 @@ def used(adds: SubLayer, block: Block) -> tuple[SubLayer, Block]:
     """
     variant = block.shape.variant
     own = variant.sub_layers.get(adds, adds) if isinstance(variant, Variant) else adds
-    return own, _plain(block, own.ignores) if own.ignores else block
-
-
-@lru_cache(maxsize=4096)
-def _plain(block: Block, ignored: tuple[str, ...]) -> Block:
-    defaults: dict[str, Any] = {one.name: one.default for one in fields(Block) if one.name in ignored}
-    return replace(block, **defaults)
+    defaults: dict[str, Any] = {one.name: one.default for one in fields(Block) if one.name in own.ignores}
+    return own, replace(block, **defaults) if defaults else block
 
 
 def schedule(adds: SubLayer, block: Block, *args: int) -> Schedule:
@@ -292,7 +286,7 @@ def schedule(adds: SubLayer, block: Block, *args: int) -> Schedule:
     return _schedule(*used(adds, block), *args)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def _schedule(own: SubLayer, block: Block, *args: int) -> Schedule:
     return checked(_drafted(own, block, *args))
 
@@ -302,7 +296,7 @@ def drafted(adds: SubLayer, block: Block, *args: int) -> Schedule:
     return _drafted(*used(adds, block), *args)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=8)
 def _drafted(own: SubLayer, block: Block, *args: int) -> Schedule:
     b = Builder(block.mesh, own.title, own.family)
     own(b, block, *args)

@@ -106,7 +106,7 @@ Units = tuple[Index, Index, Index, Index]  # senders, receivers in ascending ord
 Stays = tuple[Index, Index, Index]  # cores, and their slots on both sides
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=2)
 def _planned(
     length: int, source: bytes, target: bytes
 ) -> tuple[tuple[int, int], list[tuple[Units | None, Stays | None]]]:
@@ -199,7 +199,7 @@ def grid(like: Mesh, rows: int, cols: int, fold: tuple[int, int]) -> Mesh:
     return Mesh(rows, cols, device, fold=fold)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=4)
 def transposed(mesh: Mesh, numel: int, dtype: str) -> Scheduled:
     """Return the schedule that moves each core's tile of `numel` elements to the core across the diagonal."""
 
@@ -213,7 +213,7 @@ def transposed(mesh: Mesh, numel: int, dtype: str) -> Scheduled:
     return sliced(mesh, numel, dtype, 3, build)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=4)
 def skewed(mesh: Mesh, numel: int, dtype: str, region: int | None = None) -> Scheduled:
     """Return the schedule that aligns weight tiles of `numel` elements, in each square of `region` cores a side."""
 
