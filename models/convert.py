@@ -38,7 +38,7 @@ _READERS = (nn.MultiheadAttention.forward, nn.TransformerEncoderLayer.forward)  
 
 def convert(
     model: Model, *, mesh: MeshLike, device: DeviceLike | None = None, dtype: Any = None, accumulate: str = "fp32",
-    exchange: str = "explicit", backend: str | None = None, emulate_on: str = "auto",
+    exchange: str = "explicit", backend: str | None = None, emulate_on: str | torch.device = "auto",
 ) -> Model:  # fmt: skip
     """Return `model` itself, with Linear layers, GPT-2's Conv1D and RMSNorms computed on the mesh, without gradients.
 

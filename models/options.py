@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
+
+import torch
 
 from wafer_triton.cost.placement import Placement as Experts
 from wafer_triton.emulate.executor import Executor
@@ -14,7 +16,7 @@ from wafer_triton.ops import executor as executor_of
 from wafer_triton.place.regions import Placement
 from wafer_triton.text.progress import Progress, silent
 
-Groups = tuple[int, ...] | None
+Groups = Sequence[int] | int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +65,7 @@ class RunOptions:
     Raises BackendError for an `executor` of another type, or beside `emulate_on`.
     """
 
-    emulate_on: str = "auto"
+    emulate_on: str | torch.device = "auto"
     executor: Executor | None = None
     progress: Progress = silent
     placed: Callable[[Placement], None] | None = None

@@ -39,7 +39,7 @@ def place(config: DecoderConfig, o: PlaceOptions, progress: Progress = silent) -
     length, most, batch = check_counts(max_length=o.max_length, max_prompt=o.max_prompt, batch=o.batch)
     o = replace(o, max_length=length, max_prompt=most, batch=batch)
     o = replace(o, accumulate=accumulator(o.dtype, o.accumulate))
-    o = replace(o, groups=as_groups(o.groups), prefill_groups=as_groups(o.prefill_groups))
+    groups, prefill_groups = as_groups(o.groups), as_groups(o.prefill_groups)
     check_experts(o.experts, config)
     prompt = min(o.max_prompt, o.max_length)
 
@@ -49,7 +49,7 @@ def place(config: DecoderConfig, o: PlaceOptions, progress: Progress = silent) -
     def blocks(mesh: Any) -> tuple[Block, ...]:
         corner = corner_of(mesh)
         entries = -(-o.max_length // corner.rows)
-        block = Block(config, corner, o.dtype, o.accumulate, entries, groups=o.groups, batch=o.batch)
+        block = Block(config, corner, o.dtype, o.accumulate, entries, groups=groups, batch=o.batch)
         c = constants(corner.device)
         return head_group_choices(block, c) if o.head_groups is None else (with_head_groups(block, c, o.head_groups),)
 
@@ -62,7 +62,7 @@ def place(config: DecoderConfig, o: PlaceOptions, progress: Progress = silent) -
     def laid_out(decode: Block, apart: Mesh, finish: Callable[[Block], Block]) -> Placement:
         count, c = o.head_groups if o.prefill_head_groups is None else o.prefill_head_groups, constants(apart.device)
 
-        own = replace(decode, mesh=apart, groups=o.prefill_groups, batch=1, head_groups=1, head_tree=None)
+        own = replace(decode, mesh=apart, groups=prefill_groups, batch=1, head_groups=1, head_tree=None)
         tokens = -(-prompt // apart.shape[0])
         choices = with_experts(prefill_head_group_choices(own, tokens, c, count), tokens, c, o.experts)
         return place_blocks(finish(decode), list(map(finish, choices)), prompt, price=prefill_price(c))

@@ -14,9 +14,11 @@ runs.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Literal, TypeVar, overload
 
 import lazy_loader
+import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
@@ -63,7 +65,7 @@ def mesh_gemm(
     b: Operand,
     *,
     algorithm: str = "mesh",
-    accumulate: str = "fp32",
+    accumulate: str | torch.dtype = "fp32",
     record: bool = False,
     **how: Unpack[How],
 ) -> Any:
@@ -91,7 +93,7 @@ def mesh_gemm_t(
     b: Operand,
     *,
     algorithm: str = "mesh",
-    accumulate: str = "fp32",
+    accumulate: str | torch.dtype = "fp32",
     record: bool = False,
     **how: Unpack[How],
 ) -> Any:
@@ -121,8 +123,8 @@ def mesh_gemv(
     *,
     axis: str = "y",
     algorithm: str = "ktree",
-    groups: tuple[int, ...] | None = None,
-    accumulate: str = "fp32",
+    groups: Sequence[int] | int | None = None,
+    accumulate: str | torch.dtype = "fp32",
     record: bool = False,
     **how: Unpack[How],
 ) -> Any:
@@ -159,7 +161,7 @@ def all_reduce(
     axis: str,
     op: str = "add",
     algorithm: str = "ktree",
-    groups: tuple[int, ...] | None = None,
+    groups: Sequence[int] | int | None = None,
     record: bool = False,
     **how: Unpack[How],
 ) -> Any:

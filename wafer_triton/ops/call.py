@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any, Literal, Required, TypedDict, TypeVar
@@ -48,9 +48,11 @@ T = TypeVar("T")
 class How(TypedDict, total=False):
     """Where and how an operation runs.
 
-    `mesh`: a Mesh, a side or "RxC" (a MeshTensor brings its own). `exchange`: "explicit" or "elided". `backend`:
-    "torch" or "triton"; by default triton for CUDA tensors. `executor`: runs the operation in place of one made of
-    `backend` and `exchange`, see `distributed.executor`.
+    `mesh` is a side, "8x12", a pair or a Mesh; a MeshTensor brings its own. With `exchange` "explicit" tiles move round
+    by round, with "elided" a core reads a tile from where it lies: operations, their order and the bits are the same.
+    `backend` "torch" computes all cores in a batch; "triton" runs a program a core on a GPU, or on a CPU under
+    TRITON_INTERPRET=1, and is the default for CUDA tensors. An `executor` has its own of both, see
+    `distributed.executor`. With `record` a Record is returned beside the result.
     """
 
     mesh: MeshLike
@@ -63,19 +65,19 @@ class HowGemm(How, total=False):
     """The keywords of a product of two matrices."""
 
     algorithm: Literal["mesh", "cannon", "summa", "allgather"]
-    accumulate: Literal["fp32", "fp16"]
+    accumulate: Literal["fp32", "fp16"] | torch.dtype
 
 
 class _HowTree(How, total=False):
     algorithm: Literal["ktree", "pipeline", "ring", "two-phase", "star"]
-    groups: tuple[int, ...] | None
+    groups: Sequence[int] | int | None
 
 
 class HowGemv(_HowTree, total=False):
     """The keywords of a product of a vector and a matrix."""
 
     axis: Literal["x", "y"]
-    accumulate: Literal["fp32", "fp16"]
+    accumulate: Literal["fp32", "fp16"] | torch.dtype
 
 
 class HowReduce(_HowTree, total=False):
@@ -101,11 +103,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def spelled(operation: F) -> F:
-    """Return an operation whose signature, which `help` shows, spells the keywords of `How`."""
+    """Return an operation whose signature and docstring, which `help` shows, have the keywords of `How`."""
     kind, signature = inspect.Parameter, inspect.signature(operation)
     own = [each for each in signature.parameters.values() if each.kind is not kind.VAR_KEYWORD]
     rest = [kind(key, kind.KEYWORD_ONLY, annotation=hint.__forward_arg__) for key, hint in How.__annotations__.items()]
     operation.__signature__ = signature.replace(parameters=[*own, *rest])  # type: ignore[attr-defined]
+    operation.__doc__ = f"{(operation.__doc__ or '').rstrip()}{(How.__doc__ or '').partition('.')[2]}"
     return operation
 
 

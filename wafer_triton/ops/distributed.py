@@ -37,7 +37,7 @@ def executor(
     *,
     shards: MeshLike | None = None,
     timeout: float = TIMEOUT,
-    emulate_on: str = "auto",
+    emulate_on: str | torch.device = "auto",
     **options: Any,
 ) -> Executor:
     """Return the executor of a mesh over all ranks that torchrun started, or of one process where there are no others.

@@ -15,16 +15,16 @@ from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import BackendError, nearest
 
 
-def emulation_device(emulate_on: str = "auto") -> str:
+def emulation_device(emulate_on: str | torch.device = "auto") -> str:
     """Return the torch device of `emulate_on`: "auto" is a GPU if torch finds one and Triton compiles for it."""
     if emulate_on != "auto":
-        return emulate_on
+        return str(emulate_on)
     compiles = os.environ.get("TRITON_INTERPRET") != "1" and find_spec("triton") is not None
     return "cuda" if compiles and torch.cuda.is_available() else "cpu"
 
 
 def executor(
-    backend: str | None = None, exchange: str = "explicit", emulate_on: str = "auto", **options: Any
+    backend: str | None = None, exchange: str = "explicit", emulate_on: str | torch.device = "auto", **options: Any
 ) -> Executor:
     """Return the executor on a torch device or "auto", a GPU where there is one; triton on a GPU, torch on a CPU.
 
