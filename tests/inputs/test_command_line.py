@@ -280,7 +280,9 @@ def test_a_device_that_is_swept_twice_is_named(tmp_path, capsys):
 LINES = {
     "estimate product --m 8 --k 8 --n 8 --mesh 2 --mesh 3": "Parameter --mesh specified multiple times. See",
     "estimate product --m 8 --k 8 --n 8 --mehs 2": "Did you mean --mesh instead of --mehs? See",
-    "check schedule own.py:f": "Unused Tokens: ['own.py:f']. See `wafer-triton check --help`",
+    "check schedule own.py:f": "No option or argument takes 'own.py:f'. See `wafer-triton check --help`",
+    "estimate decode --model llama3-8b --mesh 360 --context 1.5": "Invalid value for --context: '1.5' is no whole",
+    "serve --model smollm2-135m --prefill-mesh 9 --decode-mesh 9 --rate 3 --input 1.5 --output 8": "length '1.5': ",
     "devices wse2,link_bytes_per_cycle=1e-300": "link_bytes_per_cycle = 1e-300 must be a number from 1e-09 to",
     "serve --model smollm2-135m --rate 3 --input 8 --output 8 --policy split --columns 993": "993 of them for prefill",
 }

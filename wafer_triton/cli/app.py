@@ -17,7 +17,7 @@ from wafer_triton.cli import gone
 from wafer_triton.errors import ConfigError, WaferError
 
 if TYPE_CHECKING:
-    from cyclopts import App
+    from cyclopts import App, Token
 
 # Each command: its module here and its function, and a line of help.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -233,8 +233,17 @@ def _said(name: str, default: Any, said: tuple[Any, str], endings: Sequence[str]
     how = Parameter(
         help=words, negative=None if flag and absent else "",  # --values, --no-values, or neither
         show_default=not (absent or flag or "(default" in words), allow_leading_hyphen=name == "prompt",
+        converter=_whole if written is int else None,
     )  # fmt: skip
     return Annotated[written | None if absent and not flag else written, how]
+
+
+def _whole(_: Any, texts: Sequence[Token]) -> int:
+    """Return a whole number; cyclopts itself makes 2 of 1.5."""
+    try:
+        return int(texts[0].value)
+    except ValueError:
+        raise ValueError(f"{texts[0].value!r} is no whole number.") from None
 
 
 def given(**options: Any) -> dict[str, Any]:
@@ -327,7 +336,7 @@ def app() -> App:
 
 def run(words: Sequence[str]) -> int:
     """Run the words of a command line; UsageError where they do not form a command."""
-    from cyclopts.exceptions import CycloptsError
+    from cyclopts.exceptions import CycloptsError, UnusedCliTokensError
 
     if not words:
         raise UsageError("give a command; see `wafer-triton --help`")
@@ -337,7 +346,9 @@ def run(words: Sequence[str]) -> int:
     except CycloptsError as error:
         typed = (" ".join(words[:count]) for count in (2, 1))
         page = next((name for name in typed if name in (*COMMANDS, *GROUPS)), "")
-        raise UsageError(f"{' '.join(str(error).split())} See `{f'wafer-triton {page}'.strip()} --help`") from None
+        extra = isinstance(error, UnusedCliTokensError) and " ".join(error.unused_tokens or ())
+        said = f"No option or argument takes {extra!r}." if extra else " ".join(str(error).split())
+        raise UsageError(f"{said} See `{f'wafer-triton {page}'.strip()} --help`") from None
     return int(done or 0)
 
 

@@ -30,7 +30,7 @@ SLACK = 0.1  # share of the arrivals' time by which the last answer may end late
 
 def _serve(
     *, model: str, dtype: str | None = None, device: str = "wse2", requests: Path | None = None,
-    rate: float | None = None, input: int | str | None = None, output: int | str | None = None,
+    rate: float | None = None, input: str | None = None, output: str | None = None,
     count: int | None = None, seed: int = 0, policy: str = "shared", chunk: int | None = None,
     quantum: int | None = None, turns: int | None = None, batch: int = 32, at_once: int = 1,
     context: int | None = None, caches: int | None = None, prefill_mesh: str | None = None,
@@ -80,8 +80,8 @@ serve = made(
     _serve,
     written={"out": (".csv",)},
     words={
-        "input": (int | str, "tokens of the prompt, or 64:1024, at random between them"),
-        "output": (int | str, "tokens of the answer, or 64:1024, at random between them"),
+        "input": (str, "tokens of the prompt, or 64:1024, at random between them"),
+        "output": (str, "tokens of the answer, or 64:1024, at random between them"),
         "batch": (int, "sequences of a step, at most"),
         "at_once": (int, "sequences of a group, which follow one another through the regions"),
         "context": (int, "tokens in a sequence's cache, at most (default: of the longest request)"),
@@ -90,7 +90,7 @@ serve = made(
 
 
 def _requests(
-    trace: Path | None, rate: float | None, input: int | str | None, output: int | str | None, count: int | None,
+    trace: Path | None, rate: float | None, input: str | None, output: str | None, count: int | None,
     seed: int,
 ) -> list[Request]:  # fmt: skip
     """Return the requests of a trace or of a rate; ConfigError for options that do not go together."""
@@ -102,7 +102,7 @@ def _requests(
             raise ConfigError("give --requests FILE, or lengths by --input and --output")
         if rate is None:
             raise ConfigError("give --rate, at which requests arrive, or --requests FILE")
-        lengths = workload.both(workload.length_of(str(input)), workload.length_of(str(output)))
+        lengths = workload.both(workload.length_of(input), workload.length_of(output))
         return workload.poisson(rate, count or DEFAULT_COUNT, lengths, seed)
     refuse("a trace has lengths and arrivals; leave it out beside --requests", input=input, output=output)
     requests = read_trace(trace)
