@@ -149,6 +149,7 @@ def _product(
 ) -> Subject:  # fmt: skip
     """Return the schedule of a product of m, k, n or k, n, or of an all-reduce of elements of every core."""
     from wafer_triton.algorithms.product import recipe
+    from wafer_triton.device.dtype import dtype_name
     from wafer_triton.device.mesh import as_mesh
 
     on = as_mesh(mesh, device)
@@ -160,7 +161,7 @@ def _product(
     else:
         *vectors, k, n = sizes
         shapes = ((vectors[0] if vectors else 1, k), (k, n))
-    built = recipe(name, on, dtype, shapes, options)
+    built = recipe(name, on, dtype_name(dtype), shapes, options)
 
     def tiles() -> dict[str, Any]:
         import torch
