@@ -80,6 +80,13 @@ def test_a_table_of_many_columns_stands_upright():
     assert sorted(re.findall("ktree|ring|star", shown)) == ["ktree", "ring", "star"]
 
 
+def test_a_number_in_a_column_of_texts_stays_beside_its_unit():
+    rows = [(f"{side} x {side} cores", "0.5 cycles", "word " * 20) for side in (240, 300)]
+    shown = Table.rows(("mesh of a region", "hop", "note"), rows, left=3).within(30)
+    assert max(map(len, shown.splitlines())) <= 30
+    assert "240 x 240 cores" in shown and "300 x 300 cores" in shown and shown.count("0.5 cycles") == 2
+
+
 def test_columns_that_no_width_holds_are_named():
     records = [{"k": number, **{f"figure_{name}": 1.5 for name in range(8)}} for number in range(30)]
     shown = Table(records, Legend({"k": unit(""), **{f"figure_{name}": unit("") for name in range(8)}})).within(40)

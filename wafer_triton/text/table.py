@@ -14,6 +14,7 @@ predicted on the wafer, or emulated on this machine. No table holds both.
 from __future__ import annotations
 
 import csv
+import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
@@ -25,6 +26,8 @@ from typing import Any, ClassVar, TextIO, TypeVar
 
 from wafer_triton.errors import writing
 from wafer_triton.text.quantity import PREDICTED, Legend, digits, quantity
+
+QUANTITY = re.compile(r"[\d.,]+( x \d+)? [\w/]+")  # in a column of texts: 0.5 cycles, 240 x 240 cores
 
 
 def fitted(stream: TextIO, shown: str | Table) -> str:
@@ -145,7 +148,7 @@ class Table:
         while lines is None and count > 1:
             count -= 1
             lines = _laid(head[:count], [row[:count] for row in rows], min(left, count), width)
-        absent = f"too narrow for {', '.join(head[count:])}; a pipe and --json have them" if count < len(head) else ""
+        absent = f"too narrow for {', '.join(head[count:])}; a pipe and --json have all" if count < len(head) else ""
         return self._joined([*(lines or []), *filter(None, filled(absent, width))], width)
 
     def csv(self, path: Path) -> None:
@@ -235,7 +238,8 @@ def _laid(head: list[str], rows: list[list[str]], left: int, width: int | None =
 
 def _least(column: Sequence[str], is_text: bool) -> int:
     """Return the least width of a column under its head: of its longest word, or of its longest number."""
-    words = [word for cell in (column if is_text else column[:1]) for word in cell.split()]
+    texts = column if is_text else column[:1]
+    words = [word for cell in texts for word in ([cell] if QUANTITY.fullmatch(cell) else cell.split())]
     indent = max((len(cell) - len(cell.lstrip()) for cell in column), default=0)
     return max([0, *(indent + len(word) for word in words), *map(len, () if is_text else column[1:])])
 
