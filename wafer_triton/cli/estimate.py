@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wafer_triton.cli.answer import tell
 from wafer_triton.cli.app import made
-from wafer_triton.compare.explain import Explanation, bounds
-from wafer_triton.compare.explain import explain as explained
 from wafer_triton.compare.sweep import KINDS, asked
 from wafer_triton.cost import search
 from wafer_triton.cost.estimate import product_algorithm
@@ -19,11 +17,16 @@ from wafer_triton.shape.read import positions, shape_of
 from wafer_triton.text.quantity import PREDICTED, Legend, digits, quantity, unit
 from wafer_triton.text.table import Table
 
+if TYPE_CHECKING:
+    from wafer_triton.compare.explain import Explanation
+
 BASIS = ("constants", "error_band", "outside", "layout")  # of a plan, printed of the best alone
 TOKENS = ("context", "tokens", "input", "output")
 
 
 def _estimate(kind: str, *, explain: bool, json: bool, **options: Any) -> int:
+    from wafer_triton.compare import explain as why
+
     if kind == "product":
         options["algorithm"] = product_algorithm(options["m"], options["algorithm"])
     if explain:
@@ -31,10 +34,10 @@ def _estimate(kind: str, *, explain: bool, json: bool, **options: Any) -> int:
 
         brief = kind in ("product", "decode") and options.get("batch") is None
         with Progress(brief=brief) as progress:
-            why = explained(kind, progress=progress, **options)
-        return tell(json, why.as_json(), *_reasons(why), *_notes(options))
+            said = why.explain(kind, progress=progress, **options)
+        return tell(json, said.as_json(), *_reasons(said), *_notes(options))
     found = KINDS[kind](**options)
-    rests, notes = bounds(kind, **options), _notes(options)
+    rests, notes = why.bounds(kind, **options), _notes(options)
     if any("joules" in name for name in vars(found)):
         notes += filter(None, [energy_note(find_device(options["device"]))])
     table = Table.of(found, title=_title(kind, options))
