@@ -27,12 +27,12 @@ def _validate(
     if data is not None:
         from wafer_triton.cost.calibrate import own
 
-        refuse("of the package's measurements; leave out your own file", table=table, out=out)
+        refuse("only for the package's measurements; leave out your own file", table=table, out=out)
         families = own.read(data, None if device is None else find_device(device))
         return _fit_own(families, json) if fit else _validate_own(families, json)
-    refuse("of your own measurements; give their file", device=device)
+    refuse("only for your own measurements; give their file", device=device)
     if table is not None:
-        refuse("of all tables; leave out --table", fit=fit, out=out)
+        refuse("only for all tables; leave out --table", fit=fit, out=out)
         return _tables(table, json)
     for file in out:
         if (file.suffix == FOLDER) != fit:

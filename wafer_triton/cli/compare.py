@@ -36,15 +36,17 @@ def _compare(
         raise ConfigError(f"compare {subject}: give {', '.join(PRODUCTS)} or {REFERENCE}")
     timed = given(algorithm=algorithm, emulate_on=emulate_on, backend=backend)
     if subject not in PRODUCTS:
-        refuse("of gemm and gemv; your schedule has its own", m=m, k=k, n=n, mesh=mesh, device=device, dtype=dtype)
-        refuse("of gemm and gemv, whose algorithms are timed", time=time, **timed)
+        refuse(
+            "only for gemm and gemv; your schedule has its own", m=m, k=k, n=n, mesh=mesh, device=device, dtype=dtype
+        )
+        refuse("only for gemm and gemv, whose algorithms are timed", time=time, **timed)
         return _compare_own(subject, values, json)
     sizes = sizes_of(subject, mesh, m=m, k=k, n=n)
     options = given(device=device, dtype=dtype)
     if time is not None:
         refuse("beside --time the product is always computed, for its error", values=values is not None)
         return _time(subject, mesh, sizes, options | timed | {"seconds": time}, json)
-    refuse("of --time, which times one algorithm", **timed)
+    refuse("only for --time, which times one algorithm", **timed)
     with Progress(brief=True) as progress:
         shown = {"values": values, "progress": progress}
         rows = getattr(algorithms, f"compare_{subject}")(mesh, *sizes, **options, **shown)
@@ -54,7 +56,9 @@ def _compare(
 def sizes_of(product: str, mesh: str | None, **given: int | None) -> tuple[int, ...]:
     """Return m, k and n of a gemm, or k and n of a gemv; ConfigError for one that it lacks or does not have."""
     need(product, **{name: given[name] for name in PRODUCTS[product]}, mesh=mesh)
-    refuse("of gemm; a gemv has one vector", **{name: given[name] for name in given.keys() - set(PRODUCTS[product])})
+    refuse(
+        "only for gemm; a gemv has one vector", **{name: given[name] for name in given.keys() - set(PRODUCTS[product])}
+    )
     return tuple(given[name] or 0 for name in PRODUCTS[product])
 
 
@@ -115,7 +119,7 @@ def _check(
         raise ConfigError("give one of them: --model NAME|PATH for a decoder, or FILE.py:FUNCTION for your schedule")
     options = given(mesh=mesh, device=device, dtype=dtype, context=context, tokens=tokens, head_groups=head_groups)
     if schedule is not None:
-        refuse("of --model alone; a schedule has a mesh, a device and dtypes of its own", **options)
+        refuse("only for --model; a schedule has a mesh, a device and dtypes of its own", **options)
         return _check_own(schedule, json)
     assert model is not None
     return _check_model(model, json, **options)

@@ -32,23 +32,23 @@ def _draw(
 
     endings = {file.suffix.lower() for file in out}
     if not endings & {*KINDS}:
-        refuse(f"of a picture; give an --out that ends in {' or '.join(KINDS)}", picture=picture)
+        refuse(f"only for a picture; give an --out that ends in {' or '.join(KINDS)}", picture=picture)
     if not endings & {PAGE, TRACE}:
-        refuse("of a page or a trace; give an --out that ends in .html or .json", beside=beside)
+        refuse("only for a page or a trace; give an --out that ends in .html or .json", beside=beside)
     if PAGE not in endings:
-        refuse("of a page; give an --out that ends in .html", values=values)
+        refuse("only for a page; give an --out that ends in .html", values=values)
     options = given(mesh=mesh, device=device, dtype=dtype)
     if is_reference(subject):
         own = {"m": m, "k": k, "n": n, "size": size, "axis": axis, "algorithm": algorithm}
-        refuse("of gemm, gemv and all-reduce; your schedule has its own", **own, **options)
+        refuse("only for gemm, gemv and all-reduce; your schedule has its own", **own, **options)
         subjects = [_own(name) for name in (subject, *beside)]
     elif subject in BEST:
         if subject == REDUCE:
             need(subject, size=size, mesh=mesh)
-            refuse("of gemm and gemv", m=m, k=k, n=n)
+            refuse("only for gemm and gemv", m=m, k=k, n=n)
             sizes: tuple[int, ...] = (size or 0,)
         else:
-            refuse(f"of {REDUCE}", size=size, axis=axis)
+            refuse(f"only for {REDUCE}", size=size, axis=axis)
             sizes = sizes_of(subject, mesh, m=m, k=k, n=n)
         names = (algorithm or BEST[subject], *beside)
         subjects = [_product(subject, sizes, name, axis=axis or "x", **options) for name in names]
