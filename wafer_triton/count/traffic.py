@@ -183,7 +183,7 @@ def _exchanges(run: Sequence[Round]) -> Iterator[Exchange]:
     return (exchange for round_ in run for exchange in round_.exchanges)
 
 
-def _moves(round_: Round) -> tuple[bytes, ...]:
+def _moves(round_: Round) -> tuple[tuple[int, ...], ...]:
     return tuple(one.moves.digest for one in round_.exchanges)
 
 
