@@ -42,7 +42,7 @@ FAULTS = {
         "tests/kernels/test_kernels.py",
     ),
     "emulate": Fault(
-        "wafer_triton/emulate/plan.py", "src.homes(self.memory.mesh)[senders]", "src.homes(self.memory.mesh)[cores]",
+        "wafer_triton/emulate/elision.py", "src.homes(self.memory.mesh)[senders]", "src.homes(self.memory.mesh)[cores]",
         "tests/emulate/test_elision.py",
     ),
     "pattern": Fault(

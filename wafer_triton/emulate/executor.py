@@ -1,7 +1,7 @@
 """Executors: `Executor` binds schedules to memory and plans them; its subclasses are for torch, Triton and ranks.
 
-With `explicit` exchange tiles move, round by round. With `elided` exchange they stay, and a core reads a tile in the
-memory that a tile map records, see `plan`.
+With `explicit` exchange tiles move, round by round, see `plan`. With `elided` exchange they stay, and a core reads a
+tile in the memory that a tile map records, see `elision`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from wafer_triton.device.dtype import torch_dtype
 from wafer_triton.device.layout import sharding
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.device.modes import WITHOUT_VALUES
-from wafer_triton.emulate.parts import Cut, Memory, Planner, Step, Tables, Workspace
-from wafer_triton.emulate.plan import elided, explicit
+from wafer_triton.emulate.elision import elided
+from wafer_triton.emulate.parts import Cut, Memory, Step, Tables, Workspace
+from wafer_triton.emulate.plan import Planner, explicit
 from wafer_triton.emulate.program import POOL, Program
 from wafer_triton.errors import BackendError, DtypeError, ShapeError, WaferError, article, shown
 from wafer_triton.schedule import rules

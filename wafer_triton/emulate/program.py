@@ -19,7 +19,8 @@ import torch
 from wafer_triton.cost.price import Prediction, price
 from wafer_triton.device.layout import check_cut
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.emulate.parts import Cut, Launch, Memory, Planner, Step, Tables, Workspace
+from wafer_triton.emulate.parts import Cut, Launch, Memory, Step, Tables, Workspace
+from wafer_triton.emulate.plan import Planner
 from wafer_triton.errors import BackendError, MeshError, ScheduleError, ShapeError, shown
 from wafer_triton.local import find
 from wafer_triton.schedule.rounds import Buffer, Round

@@ -23,7 +23,8 @@ import torch.distributed as dist
 from wafer_triton.device.layout import scatter, sharding
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.executor import Executor, whole
-from wafer_triton.emulate.parts import Cut, Launch, Memory, Products, Segment, Step, TileMap, together
+from wafer_triton.emulate.parts import Cut, Launch, Memory, Products, Segment, Step, TileMap
+from wafer_triton.emulate.plan import together
 from wafer_triton.emulate.ranks.group import OPERAND, agree, blaming, digest
 from wafer_triton.emulate.ranks.shards import Shard, partition
 from wafer_triton.emulate.ranks.transfers import SendRecv, Transfer, route
