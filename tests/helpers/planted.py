@@ -46,7 +46,7 @@ FAULTS = {
         "tests/emulate/test_elision.py",
     ),
     "pattern": Fault(
-        "wafer_triton/algorithms/reduce.py", "return Tree(op, tuple(own)", 'return Tree("add", tuple(own)',
+        "wafer_triton/algorithms/reduce.py", "b.steps.append(Tree(op,", 'b.steps.append(Tree("add",',
         "tests/algorithms/test_reduce.py",
     ),
     "plan": Fault(  # made for one dtype, and taken for all
