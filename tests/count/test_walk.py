@@ -90,6 +90,7 @@ def check(schedules: dict[tuple[str, str], Schedule]) -> None:
         validate_routes(schedule, routes(schedule))
 
 
+@pytest.mark.slow
 def test_counts_equal_a_walk_of_every_message():
     check({(kind, f"{mesh}, {dtype}"): build(KINDS[kind], mesh, dtype) for (kind, dtype), mesh in EACH_TWICE})
 
@@ -183,6 +184,7 @@ def turning(mesh: Mesh, seed: int) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_loops_in_loops_whose_rows_turn_count_as_their_rounds():
     meshes = ("6", "2x3", "3x2", "2x6", "6x4")
     if wrong := tally(
