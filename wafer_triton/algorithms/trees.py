@@ -91,7 +91,10 @@ def two_level(size: int) -> tuple[Index, Index, Index]:
 
 
 def as_groups(groups: Any) -> tuple[int, ...] | None:
-    """Return numbers of groups, or a single one, as a tuple of ints; None as it is; MeshError for anything else."""
+    """Return the numbers of groups, given as one number or several, as a tuple of ints; None stays None.
+
+    MeshError for anything else.
+    """
     if groups is None:
         return None
     one = plain(groups)

@@ -117,7 +117,7 @@ def _rows(number: int) -> str:
 
 
 def _validate_own(families: list[OwnFamily], json: bool) -> int:
-    """Print how far predictions of a user's measurements are off."""
+    """Print each measurement of a user beside its prediction, and the error."""
     from wafer_triton.cost.calibrate import FAMILIES
     from wafer_triton.cost.calibrate.own import spread
 

@@ -1,9 +1,8 @@
 """The size and the colours of all pictures, their files, and the numbers that these carry.
 
 A picture is 5 inches wide in type of 8 points, which stays legible at a width of 8 cm. Its title begins with its point.
-Categories have the colours of Okabe and Ito, amounts
-the colours of viridis. Colour-blind readers can distinguish both; viridis differs in grey as well. matplotlib is
-imported when a picture is made (`pip install 'wafer-triton[draw]'`).
+Categories have the colours of Okabe and Ito, amounts the colours of viridis. Colour-blind readers can distinguish both;
+viridis differs in grey as well. matplotlib is imported when a picture is made (`pip install 'wafer-triton[draw]'`).
 """
 
 from __future__ import annotations
@@ -97,7 +96,7 @@ def picture(
 
 
 def _within(axes: Any, title: str, point: str) -> Any:
-    """Return a part of a figure in the place of axes, which go."""
+    """Return a subfigure that takes the place of axes, and remove them; DrawError for axes without a place."""
     place, figure = axes.get_subplotspec(), axes.figure
     if place is None:
         raise DrawError("these axes have no place in a grid; give axes that subplots made")

@@ -15,7 +15,7 @@ import torch
 
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import BackendError, ScheduleError
-from wafer_triton.schedule.rounds import HIDDEN, Buffer, Exchange, Index, Round, Slot
+from wafer_triton.schedule.rounds import HIDDEN, Buffer, Exchange, Index, Moves, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 
 Step = Callable[[], object]
@@ -86,6 +86,16 @@ class Reduction(Segment):
         return f"{self.acc}{HIDDEN}sums"
 
 
+def receivers(moves: Moves, mesh: Mesh) -> Index | None:
+    """Return [cores]: the core that receives each core's tile; None unless each sends once and receives once."""
+    send, recv = moves.ends(mesh)
+    if any(not np.array_equal(np.sort(end), np.arange(mesh.cores)) for end in (send, recv)):
+        return None
+    to = np.empty(mesh.cores, np.int64)
+    to[send] = recv
+    return to
+
+
 def shifts(round_: Round, mesh: Mesh) -> dict[int, tuple[Exchange, Index]]:
     """Return the exchange and the receivers [cores] of each input (0: a, 1: b) that circles beside a product.
 
@@ -96,12 +106,9 @@ def shifts(round_: Round, mesh: Mesh) -> dict[int, tuple[Exchange, Index]]:
         return {}
     (op,), found = round_.locals, dict[int, tuple[Exchange, Index]]()
     for exchange in round_.exchanges:
-        to = np.empty(mesh.cores, np.int64)
-        send, recv = exchange.moves.ends(mesh)
-        whole = exchange.src.is_fixed and exchange.dst.is_fixed and len(np.unique(send)) == len(recv) == mesh.cores
-        if op.op != "gemm" or op.where is not None or exchange.src not in op.ins or not whole:
+        to = receivers(exchange.moves, mesh) if exchange.src.is_fixed and exchange.dst.is_fixed else None
+        if op.op != "gemm" or op.where is not None or exchange.src not in op.ins or to is None:
             return {}
-        to[send] = recv
         found[op.ins.index(exchange.src)] = exchange, to
     return found if len(found) == len(round_.exchanges) else {}
 

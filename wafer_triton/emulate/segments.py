@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.emulate.parts import Products, Reduction, Segment
+from wafer_triton.emulate.parts import Products, Reduction, Segment, receivers
 from wafer_triton.schedule import steps
 from wafer_triton.schedule.rounds import Index, Local, Moves, Round, Slot
 from wafer_triton.schedule.schedule import Schedule, once
@@ -84,7 +84,7 @@ def _products(schedule: Schedule, start: int, ring: steps.Ring, after: Round | N
     params = dict(product.params)
     add = bool(params.pop("add", False))
     over_a, over_b = (ring.shifts[ring.hands.index(hand)] for hand in (a, b))
-    to_a, to_b = _receivers(over_a, mesh), _receivers(over_b, mesh)
+    to_a, to_b = receivers(over_a, mesh), receivers(over_b, mesh)
     if to_a is None or to_b is None:
         return []
     side, rings = mesh.shape[0], None
@@ -94,16 +94,6 @@ def _products(schedule: Schedule, start: int, ring: steps.Ring, after: Round | N
     rings = rings if rings and len(rings[0]) == len(rings[1]) == side else None
     every = (*ring.rounds, after) if out and after else ring.rounds
     return [Products(mesh, start, every, ring.count, c, out or c, a, b, add, params, (to_a, to_b), rings)]
-
-
-def _receivers(moves: Moves, mesh: Mesh) -> Index | None:
-    """Return [cores]: the core that receives each core's tile; None unless each sends once and receives once."""
-    send, recv = moves.ends(mesh)
-    if any(not np.array_equal(np.sort(end), np.arange(mesh.cores)) for end in (send, recv)):
-        return None
-    to = np.empty(mesh.cores, np.int64)
-    to[send] = recv
-    return to
 
 
 def _cycle(moves: Moves) -> Index:

@@ -103,7 +103,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def spelled(operation: F) -> F:
-    """Return an operation whose signature and docstring, which `help` shows, have the keywords of `How`."""
+    """Return an operation whose signature and docstring list the keywords of `How`, so that `help` shows them."""
     kind, signature = inspect.Parameter, inspect.signature(operation)
     own = [each for each in signature.parameters.values() if each.kind is not kind.VAR_KEYWORD]
     rest = [kind(key, kind.KEYWORD_ONLY, annotation=hint.__forward_arg__) for key, hint in How.__annotations__.items()]
