@@ -58,7 +58,7 @@ def reading(schedule: Schedule) -> Iterator[None]:
     """Raise the ScheduleError of the first broken rule where a schedule, changed by hand, cannot be read."""
     try:
         yield
-    except (KeyError, IndexError, ValueError):
+    except (KeyError, IndexError):
         validate(schedule)
         raise
 
