@@ -8,8 +8,6 @@ and gives the matrices of its MeshGEMMs skewed along y. Which heads a column hol
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 
 from wafer_triton.decoder.block import ROWS, Block
@@ -48,7 +46,6 @@ def attention(b: Builder, block: Block, axis: str, tokens: int) -> None:
         )
 
 
-@lru_cache(maxsize=4)
 def _attention(layout: HeadGroups, axis: str) -> Held:
     c, across = layout.shape, _across(axis)
     width, attention = c.hidden_size, f"{LAYER}self_attn."
@@ -92,7 +89,6 @@ def ffn(b: Builder, block: Block, axis: str) -> None:
     b.buffer("wdown", (f, d), block.stored, "weight", holds=held["wdown"], skew=skew)
 
 
-@lru_cache(maxsize=4)
 def _ffn(c: DecoderShape, axis: str) -> Held:
     width, inner, across = c.hidden_size, c.intermediate_size, _across(axis)
     gate, up = (
@@ -153,7 +149,6 @@ def shared_expert(b: Builder, block: Block) -> None:
     b.buffer("wdown.shared", (f, d), block.stored, "weight", holds=(down,), skew=skew)
 
 
-@lru_cache(maxsize=4)
 def _experts(c: DecoderShape, axis: str, in_regions: bool = False) -> Held:
     e, names, width, across = c.experts, names_of(c), c.hidden_size, _across(axis)
     assert e is not None, "a block of experts is one of a model that has some"
