@@ -137,19 +137,12 @@ class Table:
     def within(self, width: int) -> str:
         """Return the table in lines of at most `width`, if its words are not longer: no word is broken.
 
-        What is too wide has cells of several lines. What is too wide even so stands upright, or loses its last columns,
-        which are named.
+        What is too wide has cells of several lines. What is too wide even so stands upright, or goes on below with the
+        columns that did not fit, beside the first ones again, by which rows are told apart.
         """
         head, rows, left = self._upright() if self.upright else self._cells()
-        lines = _laid(head, rows, left, width) or _laid(*self._upright(), width)
-        if lines is None and self.upright:
-            return str(self)
-        count = len(head)
-        while lines is None and count > 1:
-            count -= 1
-            lines = _laid(head[:count], [row[:count] for row in rows], min(left, count), width)
-        absent = f"too narrow for {', '.join(head[count:])}; a pipe and --json have all" if count < len(head) else ""
-        return self._joined([*(lines or []), *filter(None, filled(absent, width))], width)
+        lines = _laid(head, rows, left, width) or _laid(*self._upright(), width) or _continued(head, rows, left, width)
+        return self._joined(lines, width)
 
     def csv(self, path: Path) -> None:
         """Write the records as CSV, with full numbers under the names of the fields."""
@@ -234,6 +227,21 @@ def _laid(head: list[str], rows: list[list[str]], left: int, width: int | None =
         return lines[1:]
     top = len(_lines(head, widths, left))
     return [*lines[:top], "-" * max(map(len, lines)), *lines[top:]]
+
+
+def _continued(head: list[str], rows: list[list[str]], left: int, width: int) -> list[str]:
+    """Return the lines of tables below each other: in each are the columns that name a row, and as many as fit."""
+    named = (many for many in range(1, max(left, 2)) if len({tuple(row[:many]) for row in rows}) == len(rows))
+    names = min(next(named, 2), len(head) - 1)
+    for end in range(len(head), names, -1):
+        part = head[:end], [row[:end] for row in rows], min(left, end)
+        if lines := _laid(*part, width):
+            break
+    lines = lines or _laid(*part) or []  # a word that is wider
+    if end == len(head):
+        return lines
+    rest = [[*row[:names], *row[end:]] for row in (head, *rows)]
+    return [*lines, "", *_continued(rest[0], rest[1:], min(left, names) + max(0, left - end), width)]
 
 
 def _least(column: Sequence[str], is_text: bool) -> int:
