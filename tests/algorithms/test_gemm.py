@@ -25,8 +25,6 @@ exchanges = pytest.mark.parametrize("exchange", ["explicit", "elided"])
 every_size = given(size=st.integers(3, 257))
 # Whole schedules take longer.
 some_sizes = lambda test: settings(max_examples=20)(given(size=st.integers(3, 100))(test))  # noqa: E731
-SIZES = [(m, k, n) for m, k, n in ((1, 1, 1), (7, 11, 13), (8, 8, 8), (3, 40, 2), (1, 5, 9), (33, 2, 17))]
-MESHES = ["1", "2", "5", "7", "4x1", "1x7", "2x3", "4x6", "5x2"]
 
 
 # --- schedules ---
@@ -169,16 +167,19 @@ def plain(op: str, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 both = pytest.mark.parametrize("op", ["mesh_gemm", "mesh_gemm_t"])
+sizes = st.integers(1, 17)
+sides = st.integers(1, 5)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("mesh", "sizes", "op"), pairs(MESHES, SIZES, ("mesh_gemm", "mesh_gemm_t")), ids=lambda size: str(size)
-)
-def test_integers_are_exact(op, mesh, sizes):
-    a, b = operands(op, *sizes, torch.float32, integers)
-    for exchange in ("explicit", "elided"):
-        assert torch.equal(getattr(ops, op)(a, b, mesh=mesh, exchange=exchange), plain(op, a, b)), exchange
+@both
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@settings(max_examples=25)
+@given(m=sizes, k=sizes, n=sizes, mesh=st.tuples(sides, sides), exchange=st.sampled_from(["explicit", "elided"]))
+def test_any_shape_on_any_mesh_is_exact_on_integers(op, algorithm, m, k, n, mesh, exchange):
+    a, b = operands(op, m, k, n, torch.float32, integers)
+    got = getattr(ops, op)(a, b, mesh=mesh, algorithm=algorithm, exchange=exchange)
+    assert torch.equal(got, plain(op, a, b))
 
 
 @both

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pairs import pairs
 from wafer_triton import ops
@@ -14,23 +16,23 @@ from wafer_triton.ops.testing import assert_close
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 axes = pytest.mark.parametrize("axis", ["y", "x"])
 ALGORITHMS = ("ktree", "pipeline", "two-phase", "star", "ring")
+sizes = st.integers(1, 17)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("mesh", "sizes", "axis"),
-    pairs(
-        ["1", "2", "3", "7", "1x4", "4x1", "2x3", "5x2", "13x1", "1x13"],
-        [(1, 1, 1), (1, 7, 11), (1, 3, 40), (4, 13, 5), (2, 16, 16)],
-        "yx",
-    ),
-    ids=str,
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@settings(max_examples=25)
+@given(
+    m=st.integers(1, 4),
+    k=sizes,
+    n=sizes,
+    mesh=st.tuples(st.integers(1, 13), st.integers(1, 13)),
+    axis=st.sampled_from("xy"),
+    exchange=st.sampled_from(["explicit", "elided"]),
 )
-def test_integers_are_exact(sizes, mesh, axis):
-    m, k, n = sizes
+def test_any_shape_on_any_mesh_is_exact_on_integers(algorithm, m, k, n, mesh, axis, exchange):
     x, w = torch.randint(-3, 4, (m, k)).float(), torch.randint(-3, 4, (k, n)).float()
-    for exchange in ("explicit", "elided"):
-        assert torch.equal(ops.mesh_gemv(x, w, mesh=mesh, axis=axis, exchange=exchange), x @ w), exchange
+    assert torch.equal(ops.mesh_gemv(x, w, mesh=mesh, axis=axis, algorithm=algorithm, exchange=exchange), x @ w)
 
 
 @pytest.mark.slow

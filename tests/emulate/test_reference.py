@@ -1,14 +1,11 @@
 """The reference executor by hand on small schedules; and the fast executors against it on schedules of every kind."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from drafts import moving
-from schedules import LAYERS, MOVES, SUMS, Make, build, given
+from schedules import LAYERS, MOVES, SUMS, build, given
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.executor import EXCHANGES, Executor
 from wafer_triton.emulate.reference import Reference
@@ -17,7 +14,7 @@ from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.errors import ShapeError
 from wafer_triton.ops.testing import assert_close
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.rounds import Cores, Exchange, Local, Round, Slot
+from wafer_triton.schedule.rounds import Cores, Slot
 from wafer_triton.schedule.schedule import Schedule
 
 # --- the definition ---
@@ -99,82 +96,6 @@ def test_a_missing_tensor_is_named():
         Reference(b.build(), {})
 
 
-# --- a wrong schedule gives another result ---
-
-
-def first(schedule: Schedule, of: str) -> int:
-    return next(number for number, round_ in enumerate(schedule.rounds) if getattr(round_, of))
-
-
-def with_round(schedule: Schedule, number: int, round_: Round | None) -> Schedule:
-    rest = () if round_ is None else (round_,)
-    return replace(schedule, rounds=(*schedule.rounds[:number], *rest, *schedule.rounds[number + 1 :]))
-
-
-def without_a_round(schedule: Schedule) -> Schedule:
-    return with_round(schedule, first(schedule, "exchanges"), None)
-
-
-def without_a_local(schedule: Schedule) -> Schedule:
-    number = first(schedule, "locals")
-    return with_round(schedule, number, replace(schedule.rounds[number], locals=schedule.rounds[number].locals[1:]))
-
-
-def with_exchange(schedule: Schedule, change) -> Schedule:
-    number = next(
-        number
-        for number, round_ in enumerate(schedule.rounds)
-        if round_.exchanges and round_.exchanges[0].moves.lines is None
-    )
-    exchange, *others = schedule.rounds[number].exchanges
-    return with_round(schedule, number, replace(schedule.rounds[number], exchanges=(change(exchange), *others)))
-
-
-def from_another(exchange: Exchange) -> Exchange:
-    send, _, _ = exchange.moves.table
-    return moving(exchange, send=np.where(send < 0, -1, (send + 1) % 3))
-
-
-def on_fewer_lines(exchange: Exchange) -> Exchange:
-    send, recv, _ = exchange.moves.table
-    keep = lambda index: index if index.ndim == 1 else index[1:]  # noqa: E731
-    return moving(exchange, send=keep(send), recv=keep(recv), lines=np.arange(1, 3))
-
-
-def fewer_cores(schedule: Schedule) -> Schedule:
-    number = next(
-        number for number, round_ in enumerate(schedule.rounds) if any(op.where is None for op in round_.locals)
-    )
-    op: Local
-    op, *others = schedule.rounds[number].locals
-    changed = replace(op, where=Cores("x", np.array([1, 2])))
-    return with_round(schedule, number, replace(schedule.rounds[number], locals=(changed, *others)))
-
-
-MUTATIONS = {
-    "a round is missing": without_a_round,
-    "an operation is missing": without_a_local,
-    "a tile comes from another core": lambda schedule: with_exchange(schedule, from_another),
-    "a line is missing": lambda schedule: with_exchange(schedule, on_fewer_lines),
-    "a core does not compute": fewer_cores,
-}
-
-
-@pytest.mark.parametrize("mutation", MUTATIONS)
-@pytest.mark.parametrize("kind", ["gemm-mesh", "gemm-t-mesh", "gemm-summa"])
-def test_a_schedule_that_differs_is_seen_to(kind, mutation):
-    schedule = build(SUMS[kind], "3", "fp32")
-    tensors = given(schedule, integers=True)
-    mutated = MUTATIONS[mutation](schedule)
-    wanted = ran(schedule, tensors).read("out")
-    assert wanted.isfinite().all()
-    assert not torch.equal(wanted, ran(mutated, tensors).read("out"))
-    for exchange in EXCHANGES:  # the executors follow the mutation, too, and so do not merely implement the algorithm
-        program = TorchExecutor(exchange=exchange, poison=True).bind(mutated, tensors)
-        program.run()
-        identical(program.read("out"), ran(mutated, tensors).read("out"))
-
-
 # --- the fast executors ---
 
 
@@ -220,10 +141,6 @@ def both() -> list[Executor]:
     return [TorchExecutor(exchange=exchange, poison=True) for exchange in EXCHANGES]
 
 
-def both_on_triton() -> list[Executor]:
-    return [TritonExecutor(exchange=exchange, poison=True) for exchange in EXCHANGES]
-
-
 @in_dtypes
 @pytest.mark.parametrize("kind", SUMS)
 def test_torch_adds_integers_exactly(kind, mesh, dtype):
@@ -252,20 +169,10 @@ def test_torch_accumulates_in_fp16_bit_by_bit(kind, mesh):
     assert_same(schedule, ran(schedule, tensors), tensors, *both())
 
 
-@pytest.mark.parametrize(("mesh", "dtype"), CASES)
-@pytest.mark.parametrize("kind", SUMS)
-def test_torch_is_as_good_as_the_reference(kind, mesh, dtype):
-    torch_is_as_good(SUMS[kind], mesh, dtype)
-
-
 @pytest.mark.parametrize(("mesh", "dtype"), [("1", "fp32"), ("1x4", "bf16"), slow("2x3", "fp32"), slow("3", "fp16")])
 @pytest.mark.parametrize("kind", LAYERS)
-def test_torch_is_as_good_in_layers(kind, mesh, dtype):
-    torch_is_as_good(LAYERS[kind], mesh, dtype)
-
-
-def torch_is_as_good(make: Make, mesh: str, dtype: str) -> None:
-    schedule = build(make, mesh, dtype)
+def test_torch_is_as_good_as_the_reference(kind, mesh, dtype):
+    schedule = build(LAYERS[kind], mesh, dtype)
     tensors = given(schedule)
     machine = ran(schedule, tensors)
     assert all(machine.read(name).isfinite().all() for name in results(schedule) if name != "att")
@@ -273,14 +180,14 @@ def torch_is_as_good(make: Make, mesh: str, dtype: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(  # sums on 1 x 2 are below, of other numbers
+@pytest.mark.parametrize(  # sums on 2 x 2 are below, of other numbers
     ("kind", "mesh"), [(kind, "3") for kind in [*SUMS, *MOVES]] + [(kind, "1x2") for kind in MOVES]
 )
 def test_triton_adds_integers_exactly(kind, mesh):
     schedule = build((SUMS | MOVES)[kind], mesh, "fp32")
     tensors = given(schedule, integers=True)
-    machine = ran(schedule, tensors)
-    assert_same(schedule, machine, tensors, *both_on_triton())
+    executors = (TritonExecutor(exchange=exchange, poison=True) for exchange in EXCHANGES)
+    assert_same(schedule, ran(schedule, tensors), tensors, *executors)
 
 
 @pytest.mark.slow
@@ -297,11 +204,17 @@ SMALL = [kind for kind in [*SUMS, *LAYERS] if not kind.startswith("prefill-atten
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "mesh", "dtype"), [(kind, "2", "bf16") for kind in SMALL] + [(kind, "1x2", "fp32") for kind in SUMS]
-)
-def test_triton_is_as_good_as_the_reference(kind, mesh, dtype):
-    schedule = build((SUMS | LAYERS)[kind], mesh, dtype)
+@pytest.mark.parametrize("kind", SMALL)
+def test_triton_is_as_good_as_the_reference_in_any_order_of_cores(kind):
+    schedule = build((SUMS | LAYERS)[kind], "2", "bf16")
     tensors = given(schedule)
-    machine = ran(schedule, tensors)
-    assert_as_good(schedule, machine, tensors, *both_on_triton())
+    assert_as_good(schedule, ran(schedule, tensors), tensors, TritonExecutor(poison=True))
+    first, *others = (
+        TritonExecutor(exchange=exchange, poison=True, shuffle=seed).bind(schedule, tensors)
+        for exchange, seed in (("explicit", None), ("explicit", 1), ("elided", 2))
+    )
+    for program in (first, *others):
+        program.run()
+    for name in results(schedule):
+        for program in others:
+            identical(program.read(name).cpu(), first.read(name).cpu(), name)

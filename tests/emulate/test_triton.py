@@ -1,4 +1,4 @@
-"""The Triton executor against the torch executor: operations, a decoder layer, order of cores, poison, launches.
+"""The Triton executor against the torch executor: runs again, rounds beside a product, reductions; errors of GPUs.
 
 Run by Triton's interpreter on the CPU; with TRITON_INTERPRET=0 on a machine with CUDA the compiled kernels are judged.
 """
@@ -15,134 +15,27 @@ import torch
 from triton.backends.compiler import GPUTarget
 
 from wafer_triton.algorithms.product import recipe
-from wafer_triton.device.mesh import Mesh, as_mesh
+from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate import triton as triton_executor
 from wafer_triton.emulate.program import POOL
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.errors import BackendError
 from wafer_triton.kernels import _common
-from wafer_triton.ops import mesh_gemm, run
-from wafer_triton.ops.testing import assert_close
+from wafer_triton.ops import run
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Cores, Slot
 from wafer_triton.schedule.schedule import Schedule
 
 pytestmark = pytest.mark.slow
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-dtypes = pytest.mark.parametrize("dtype", DTYPES)
 exchanges = pytest.mark.parametrize("exchange", ["explicit", "elided"])
-SHAPES = {
-    "gemm": ((5, 7), (7, 4)),
-    "gemm-transposed": ((5, 7), (4, 7)),
-    "gemm-cannon": ((5, 7), (7, 4)),
-    "gemm-summa": ((5, 7), (7, 4)),
-    "gemm-allgather": ((5, 7), (7, 4)),
-    "gemv": ((1, 7), (7, 5)),
-    "gemv-batch": ((2, 7), (7, 5)),
-    "gemv-ring": ((1, 7), (7, 5)),
-    "gemv-star": ((1, 7), (7, 5)),
-    "gemv-pipeline": ((1, 7), (7, 5)),
-    "gemv-two-phase": ((1, 7), (7, 5)),
-    "rms_norm": ((5, 7), (7,)),
-    "softmax": ((5, 7),),
-}
-FEW = ("gemm", "gemm-transposed", "gemm-summa", "gemv", "gemv-ring", "rms_norm", "softmax")
-cases = pytest.mark.parametrize("case", SHAPES)
-few_cases = pytest.mark.parametrize("case", FEW)
-
-
-def made(case: str, mesh: str, dtype: str = "fp32", **more):
-    name, _, what = case.partition("-")
-    options = dict(more)
-    if what == "transposed":
-        options["transposed"] = True
-    elif what not in ("", "batch"):
-        options["algorithm"] = what
-    return recipe(name, as_mesh(mesh), dtype, SHAPES[case], tuple(options.items()))
-
-
-def operands(case: str, dtype: str = "fp32", integers: bool = False) -> tuple[torch.Tensor, ...]:
-    draw = (lambda *shape: torch.randint(-3, 4, shape).float()) if integers else torch.randn
-    return tuple(draw(*shape).to(DTYPES[dtype]) for shape in SHAPES[case])
-
-
-def bits(one: torch.Tensor) -> bytes:
-    return one.contiguous().cpu().view(torch.uint8).numpy().tobytes()
-
-
-def agree(one: torch.Tensor, two: torch.Tensor, dtype: str) -> None:
-    """Equal but for the order of fp32 sums, which may tip one rounding."""
-    assert_close(one, two.double(), dtype, two * (1 + 1e-6))
-
-
-# --- operations ---
-
-
-@pytest.mark.parametrize("case", [case for case in SHAPES if case.startswith("gem")])
-def test_products_of_integers_are_exact(case):
-    given = operands(case, integers=True)
-    got = run(made(case, "3"), given, TritonExecutor()).gather().cpu()
-    assert torch.equal(got, given[0] @ (given[1].T if case.endswith("transposed") else given[1]))
-
-
-@pytest.mark.parametrize("case", ["gemm", "gemm-transposed", "gemv"])
-@pytest.mark.parametrize("mesh", ["1", "3"])
-def test_fp16_accumulation_is_the_same_bits_as_torch(case, mesh):
-    given, recipe_ = operands(case, "fp16"), made(case, mesh, "fp16", accumulate="fp16")
-    want = run(recipe_, given, TorchExecutor()).gather()
-    assert bits(run(recipe_, given, TritonExecutor()).gather()) == bits(want)
-
-
-@exchanges
-@few_cases
-def test_the_order_of_cores_changes_nothing(case, exchange):  # nor does it on 3 x 3 cores, where memory is poisoned too
-    given, recipe_ = operands(case), made(case, "1x2")
-    want = bits(run(recipe_, given, TritonExecutor(exchange=exchange)).gather())
-    for seed in (1, 2):
-        assert bits(run(recipe_, given, TritonExecutor(exchange=exchange, shuffle=seed)).gather()) == want, seed
-
-
-@dtypes
-@few_cases
-@pytest.mark.parametrize("mesh", ["3"])
-def test_explicit_and_elided_are_the_same_bits(case, mesh, dtype):
-    given, recipe_ = operands(case, dtype), made(case, mesh, dtype)
-    explicit, elided = (run(recipe_, given, TritonExecutor(exchange=how)).gather() for how in ("explicit", "elided"))
-    assert bits(explicit) == bits(elided)
-
-
-@exchanges
-@few_cases
-def test_poison_reaches_no_result(case, exchange):
-    given, recipe_ = operands(case), made(case, "2x3" if case.startswith("gemv") else "3")
-    clean = run(recipe_, given, TritonExecutor(exchange=exchange)).gather()
-    poisoned = run(recipe_, given, TritonExecutor(exchange=exchange, poison=True, shuffle=1)).gather()
-    assert bits(clean) == bits(poisoned) and poisoned.isfinite().all()
-
-
-@pytest.mark.parametrize("groups", [(), (2,), (3, 2)], ids=str)
-@pytest.mark.parametrize("op", ["add", "maximum"])
-def test_all_reduce(op, groups):
-    x = torch.randint(-9, 10, (2, 7, 3)).float()
-    options = (("axis", "x"), ("op", op), ("groups", groups))
-    got = run(recipe("all_reduce", Mesh(2, 7), "fp32", ((2, 7, 3),), options), (x,), TritonExecutor(shuffle=2)).tiles
-    want = x.sum(1, keepdim=True) if op == "add" else x.amax(1, keepdim=True)
-    assert torch.equal(got.cpu(), want.expand_as(x))
-
-
-def test_the_public_operations_take_the_backend():
-    a, b = torch.randint(-3, 4, (5, 7)).float(), torch.randint(-3, 4, (7, 4)).float()
-    device = TritonExecutor().device
-    got = mesh_gemm(a.to(device), b.to(device), mesh=2, backend="triton")
-    assert got.device.type == torch.device(device).type and torch.equal(got.cpu(), a @ b)
 
 
 @exchanges
 def test_a_program_runs_again_on_new_inputs(exchange):
     schedule = recipe("gemm", Mesh(3, 3), "fp32", ((6, 6), (6, 6)), ()).schedule
-    given = [{name: torch.randn(3, 3, 2, 2) for name in "ab"} for _ in range(2)]
+    given = [{name: torch.randint(-3, 4, (3, 3, 2, 2)).float() for name in "ab"} for _ in range(2)]
     program = TritonExecutor(exchange=exchange, poison=True).bind(schedule, given[0])
     for tiles in (given[0], given[1], given[0]):
         for name, tile in tiles.items():
@@ -150,7 +43,7 @@ def test_a_program_runs_again_on_new_inputs(exchange):
         program.run()
         fresh = TorchExecutor().bind(schedule, tiles)
         fresh.run()
-        agree(program.read("out").cpu(), fresh.read("out"), "fp32")
+        assert torch.equal(program.read("out").cpu(), fresh.read("out"))
 
 
 # --- rounds that only look like a compute-shift ---
@@ -259,7 +152,7 @@ def test_a_gpu_that_is_not_the_current_one_is_entered(monkeypatch):
         assert entered == [torch.device("cuda:1")]
     on = TritonExecutor()
     monkeypatch.setattr(on, "on_device", lambda: nullcontext(entered.append("here")))
-    run(made("gemm", "2"), operands("gemm"), on)
+    run(recipe("gemm", Mesh(2, 2), "fp32", ((2, 2), (2, 2)), ()), (torch.ones(2, 2),) * 2, on)
     assert entered[1:] == ["here"] * 2, "to plan, and to run"
 
 
