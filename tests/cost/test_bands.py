@@ -6,7 +6,6 @@ from itertools import pairwise
 from math import inf, sqrt
 
 import pytest
-from scipy.stats import t
 
 from wafer_triton import estimate
 from wafer_triton.cli import main as cli
@@ -59,15 +58,6 @@ def test_a_band_is_made_of_its_rows(family):
         assert (least, most) == (min(sizes), max(sizes))
 
 
-@pytest.mark.parametrize("family", ["MeshGEMV", "WSE-3 decode layer", "WSE-2 decode", "WSE-2 prefill"])
-def test_the_committed_errors_equal_the_fit_s(family):
-    (stage,) = [stage for stage in fit.STAGES if stage.family == family]
-    left = fit.leave_one_out(stage, constants(device(stage.device)))
-    for key, errors in bands()[family]["left_out"].items():
-        refitted = {row.name: row.measured / predicted - 1 for row, predicted in left[key]}
-        assert errors == pytest.approx(refitted, abs=2e-6)
-
-
 def test_rows_that_the_fit_leaves_out_lie_in_a_wider_band():
     """Check that MeshGEMVs on fewer than 80 x 80 cores are measured, but that no constant is fitted on them."""
     c, small = constants(device("wse3")), [row for row in rows("MeshGEMV") if row.groups["mesh"] == "16"]
@@ -80,8 +70,8 @@ def test_rows_that_the_fit_leaves_out_lie_in_a_wider_band():
 
 def test_of_each_row_the_largest_error_counts():
     errors = {"mesh": {"a": 0.01, "b": -0.02}, "tile": {"a": -0.03}}
-    for freedom in (1, 2, 22, 61, 100):
-        student = t.ppf((1 + SHARE) / 2, freedom)
+    students = {1: 6.313752, 2: 2.919986, 22: 1.717144, 61: 1.670219, 100: 1.660234}  # 95 % of Student's t lie below
+    for freedom, student in students.items():
         assert band(errors, freedom + 2, 2) == pytest.approx(student * sqrt((0.03**2 + 0.02**2) / 2), rel=1e-5)
 
 

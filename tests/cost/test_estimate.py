@@ -1,17 +1,11 @@
-"""Estimates: the paper's shapes, and the command line."""
+"""Estimates of products, layers, requests and caches: the paper's shapes, and the schedules that run."""
 
-import json
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from wafer_triton import estimate
 from wafer_triton.algorithms.product import recipe
-from wafer_triton.cli import main as cli
-from wafer_triton.compare.sweep import LEGEND
 from wafer_triton.cost import inference, layers
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.phases import phases
@@ -21,41 +15,30 @@ from wafer_triton.decoder import decode, prefill
 from wafer_triton.decoder.block import drafted
 from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh, as_mesh
-from wafer_triton.errors import ConfigError, ShapeError
+from wafer_triton.errors import ShapeError
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.shape.decoder import DecoderShape
-from wafer_triton.shape.published import MODELS
 from wafer_triton.shape.read import shape_of
 
 
-def square(on: str, side: int, n: int, algorithm: str = "mesh") -> estimate.Kernel:
-    return estimate.gemm(device=on, mesh=side, m=n, k=n, n=n, algorithm=algorithm)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("on", "rival"), [("wse2", "summa"), ("wse3", "cannon")])
-def test_meshgemm_beats_its_rivals_on_many_cores(on: str, rival: str) -> None:
-    mesh = {side: square(on, side, 2048).cycles for side in (360, 720)}
-    other = {side: square(on, side, 2048, rival).cycles for side in (360, 720)}
+def test_meshgemm_beats_its_rival_on_many_cores() -> None:
+    mesh, other = (
+        {
+            side: estimate.gemm(device="wse3", mesh=side, m=2048, k=2048, n=2048, algorithm=one).cycles
+            for side in (360, 720)
+        }
+        for one in ("mesh", "cannon")
+    )
     assert other[720] >= 2 * mesh[720]
     assert other[720] / other[360] > mesh[720] / mesh[360]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("on", ["wse2", "wse3"])
-def test_more_cores_put_less_on_each_link(on: str) -> None:
-    """Check that link cycles of an 8K product fall with more cores; their share of the time does not (see the docs)."""
-    few, many = square(on, 360, 8192), square(on, 720, 8192)
-    assert many.link_cycles < few.link_cycles
-    assert many.cycles < few.cycles
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("on", ["wse2", "wse3"])
-@pytest.mark.parametrize("n", [720, 16384])
-def test_meshgemv_is_four_to_eight_times_faster_than_the_pipeline(on: str, n: int) -> None:
+def test_meshgemv_is_four_to_eight_times_faster_than_the_pipeline(on: str) -> None:
     ktree, pipeline = (
-        estimate.gemv(device=on, mesh=720, k=n, n=n, algorithm=one).cycles for one in ("ktree", "pipeline")
+        estimate.gemv(device=on, mesh=720, k=16384, n=16384, algorithm=one).cycles for one in ("ktree", "pipeline")
     )
     assert 4 <= pipeline / ktree <= 8
 
@@ -69,7 +52,7 @@ def test_decode_slows_with_more_cores() -> None:
 @pytest.mark.slow
 def test_prefill_gains_from_more_cores() -> None:
     given = {"model": "llama3-8b", "tokens": 4096, "program": "paper-benchmark"}
-    speeds = [estimate.prefill(mesh=side, **given).tokens_per_second for side in (480, 600, 720)]
+    speeds = [estimate.prefill(mesh=side, **given).tokens_per_second for side in (480, 720)]
     assert speeds == sorted(speeds)
 
 
@@ -124,13 +107,14 @@ def test_a_request_is_the_sum_of_its_tokens() -> None:
 @pytest.mark.slow
 def test_the_chunks_of_a_prompt_are_named() -> None:
     """Check that a device with room for more regions needs no chunks, and that chunks are the placement's."""
-    own, large = device("wse2"), replace(device("wse2"), rows=2000, cols=2000)
-    many, one = (estimate.prefill(device=each, model="llama3-8b", mesh=480, tokens=4096) for each in (own, large))
-    assert (many.chunks, one.chunks) == (5, 1) and one.tokens_per_second > 2 * many.tokens_per_second
-    asked = {"model": "llama3-8b", "prefill_mesh": 480, "decode_mesh": 360, "input": 4096, "output": 8}
+    own, model = device("wse2,rows=300,cols=400,sram_kib=24"), "smollm2-135m"
+    large = replace(own, rows=2000, cols=2000)
+    many, one = (estimate.prefill(device=each, model=model, mesh=100, tokens=2048) for each in (own, large))
+    assert (many.chunks, one.chunks) == (2, 1) and one.tokens_per_second > 1.1 * many.tokens_per_second
+    asked = {"device": own, "model": model, "prefill_mesh": 100, "decode_mesh": 100, "input": 2048, "output": 8}
     place = estimate.request_place(**asked)
-    assert estimate.request(**asked).chunks == -(-9 // place.at_once) == 5  # 4,096 tokens are 9 a row
-    assert estimate.decode(model="llama3-8b", mesh=360, context=4096).chunks is None
+    assert estimate.request(**asked).chunks == -(-21 // place.at_once) == 2  # 2,048 tokens are 21 a row
+    assert estimate.decode(model=model, mesh=100, context=2048).chunks is None
 
 
 @pytest.mark.slow
@@ -180,48 +164,6 @@ def test_the_paper_benchmark_program_is_a_shape() -> None:
         estimate.decode(model="llama3-8b", mesh=360, context=4096, program="paper")
 
 
-def test_presets_cover_the_models() -> None:
-    assert {"llama3-8b", "llama2-13b", "codellama-34b", "qwen2-72b", "smollm2-135m"} <= set(MODELS)
-    assert shape_of("qwen3-0.6b").q_width == 2048
-    assert shape_of("llama3-8b").kv_width == 1024
-
-
-def write_config(folder: Path, **more: object) -> str:
-    values = {
-        "model_type": "llama",
-        "num_hidden_layers": 2,
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_attention_heads": 4,
-        "rope_theta": 1e4,
-    }
-    path = folder / "config.json"
-    path.write_text(json.dumps(values | more))
-    return str(path)
-
-
-def test_a_config_file_is_a_model(tmp_path: Path) -> None:
-    path = write_config(tmp_path, num_key_value_heads=2)
-    assert shape_of(path) == DecoderShape(64, 128, 2, 4, 2, 16, 0, name=tmp_path.name)
-    assert shape_of(str(tmp_path)) == shape_of(path)
-    assert estimate.decode(model=path, mesh=8, context=32).layers == 2
-
-
-@pytest.mark.parametrize(
-    "more, message",
-    [
-        ({"num_experts": 8}, "num_experts = 8 is not computed here; only models without it"),
-        ({"attention_chunks": 4}, "unknown key 'attention_chunks'; .* or take it out if it changes nothing that"),
-        ({"hidden_size": None}, "hidden_size is missing"),
-        ({"hidden_size": -64}, "hidden_size = -64 must be a positive integer"),
-        ({"num_key_value_heads": 3}, "num_attention_heads = 4 is not a multiple of num_key_value_heads = 3"),
-    ],
-)
-def test_a_bad_config_file(tmp_path: Path, more: dict[str, object], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        shape_of(write_config(tmp_path, **more))
-
-
 def test_a_product_is_a_gemm_or_a_gemv() -> None:
     sizes = {"mesh": 8, "k": 64, "n": 48}
     assert estimate.product(**sizes) == estimate.gemv(**sizes)
@@ -234,51 +176,8 @@ def test_a_product_is_a_gemm_or_a_gemv() -> None:
         estimate.product(m=32, groups=2, **sizes)
 
 
-GEMM_KEYS = "cycles compute_cycles communication_cycles rounds hops routes sram_peak_bytes seconds"
-DECODE_KEYS = "cycles_per_layer tokens_per_second communication_cycles_per_layer"
-LAYER = "--model dim=2160,ffn=7200,heads=1,layers=1 --mesh 240 --context 2160 --groups 10"
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "line, keys",
-    [
-        ("product --device wse3 --mesh 72 --m 5760 --k 720 --n 5760 --algorithm mesh --dtype fp16", GEMM_KEYS),
-        ("product --device wse3 --mesh 72x36 --k 720 --n 720 --algorithm ktree --groups 4", GEMM_KEYS),
-        ("decode --device wse2 --model smollm2-135m --mesh 48 --context 4096 --groups 8", DECODE_KEYS),
-        (f"decode --device wse3 {LAYER}", DECODE_KEYS),
-        ("prefill --model smollm2-135m --mesh 48 --tokens 96", "tokens_per_second cycles_per_layer"),
-        (
-            "request --device wse2 --model smollm2-135m --prefill-mesh 32 --decode-mesh 32 --input 64 --output 12",
-            "tokens_per_second prefill_seconds decode_seconds",
-        ),
-        ("decode --device wse2 --model llama3-8b --mesh 360", "concat_tokens shift_tokens"),
-    ],
-)
-def test_command_line(line: str, keys: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["estimate", *line.split(), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert set(keys.split()) <= set(found)
-    assert cli.main(["estimate", *line.split()]) == 0
-    shown = capsys.readouterr().out
-    assert "predicted on the wafer" in shown
-    assert all(LEGEND.label(key) in shown for key in keys.split())
-
-
-@pytest.mark.slow
-def test_estimating_needs_no_torch() -> None:
-    code = (
-        "import sys; from wafer_triton.cli import main as cli\n"
-        "for one in ('torch', 'triton', 'transformers'): sys.modules[one] = None\n"
-        "sys.exit(cli.main('estimate request --model smollm2-135m --prefill-mesh 32 --decode-mesh 32 --input 64'\n"
-        "                  ' --output 8'.split()))"
-    )
-    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mesh", ["20x60", "40x60", "33x66", "34", "10x70"])
+@pytest.mark.parametrize("mesh", ["20x60", "34"])
 def test_prefill_needs_the_routes_of_its_schedule(mesh: str) -> None:
     on = as_mesh(mesh, replace(device("wse2"), sram_bytes=2**40))
     one = layers.prefill_block(DecoderShape(2, 2, 1, 7, 7, 2, 0), on, constants(on.device))
