@@ -65,7 +65,7 @@ def test_a_trace_goes_with_a_picture(folder, capsys):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (GEMM, "--out requires an argument"),
+        (GEMM, "Give --out. See"),
         (f"{GEMM} --out x.gif", "x.gif: does not end in .png, .svg, .pdf, .html, .json"),
         (f"{GEMM} --out nowhere/x.png", "nowhere/x.png: No such file or directory; give another path"),
         (f"{GEMM} --out nowhere/t.json", "nowhere/t.json: No such file or directory; give another path"),

@@ -19,7 +19,8 @@ from wafer_triton.device import PRESETS
         (["fly"], 'Unknown command "fly"'),
         (["--fly"], 'Unknown command "--fly"'),
         (["estimate", "fly"], "See `wafer-triton estimate --help`"),
-        (["generate"], "--model requires an argument. See `wafer-triton generate --help`"),
+        (["generate", "--model"], "--model requires an argument. See"),
+        (["generate"], "Give --model. See `wafer-triton generate --help`"),
     ],
 )
 def test_a_wrong_command_line_is_refused(capsys, args, message):

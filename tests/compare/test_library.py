@@ -38,7 +38,7 @@ def test_explicit_and_elided_have_the_same_bits_after_many_runs() -> None:
         ({"algorithm": "strassen"}, "gemm algorithm 'strassen': choose one of mesh"),
         ({"dtype": "int8"}, "dtype int8 is a storage of a model's weights"),
         ({"dtype": "fp64"}, "dtype fp64 is not supported"),
-        ({"seconds": 0}, "seconds = 0 must be a number above 0, of at most 600"),
+        ({"seconds": 0}, "is timed for more than 0 s and at most 600 s, not for 0"),
         ({"emulate_on": "tpu"}, "torch has no such device here"),
         ({"backend": "cuda"}, "backend"),
         ({"device": "wse9"}, "unknown device 'wse9'"),
@@ -72,7 +72,7 @@ def test_the_command_prints_times_of_this_machine_alone(line: str, capsys: pytes
 def test_the_command_refuses_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     for line, message in (
         ("gemm --m 16 --k 16 --n 16 --mesh 4 --dtype int8", "int8 is a storage of a model's weights"),
-        ("gemm --m 16 --k 16 --n 16 --mesh 4 --time -1", "seconds = -1.0 must be"),
+        ("gemm --m 16 --k 16 --n 16 --mesh 4 --time -1", 'Invalid value "-1.0" for --time'),
         ("gemm --m 16 --k 16 --n 16 --mesh 4 --no-values", "--values: beside --time the product is always computed"),
         ("gemv --k 16 --n 16 --mesh 4 --algorithm mesh", "choose one of ktree"),
         ("gemv --k 16 --n 16", "--mesh"),

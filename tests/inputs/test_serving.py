@@ -40,7 +40,7 @@ CALLS = {
     "an organisation by name": (lambda: Policy("shared"), "organisation 'shared': give Split(), Replacing(), Shared()"),
     "an option of another": (lambda: organisation("split", turns=3), "policy 'split' has no option 'turns'; leave it"),
     "an unknown option": (lambda: organisation("shared", turn=3), "has no option 'turn'; it has quantum, turns"),
-    "a length from 0": (lambda: length_of("0:64"), "length '0:64': least = 0 must be a whole number of at least 1"),
+    "a length from 0": (lambda: length_of("0:64"), "length '0:64': tokens = 0 must be a whole number of at least 1"),
     "the rate of a text": (lambda: rate_of("trace.csv"), "rate_of: str is no list of Request"),
     "rescaled numbers": (lambda: rescaled([1, 2], 3.0), "rate_of: list is no list of Request"),
     "a report's pool": (lambda: report(run(), 0, device("wse2")), "pool = 0 must be a whole number of at least 1"),

@@ -106,7 +106,7 @@ def test_lengths_are_drawn_from_their_text():
         (lambda: length_of("many"), "length 'many': write 512 or 64:1024"),
         (lambda: length_of("1:2:3"), "length '1:2:3': write 512"),
         (lambda: length_of("9:3"), "lengths of 9 to 3 tokens: the first is the larger; exchange them"),
-        (lambda: length_of("0"), "least = 0 must be a whole number of at least 1"),
+        (lambda: length_of("0"), "tokens = 0 must be a whole number of at least 1"),
         (lambda: poisson(0, 1, ONE), "rate = 0 must be a number from"),
         (lambda: poisson(1, 0, ONE), "count = 0 must be a whole number of at least 1"),
         (lambda: rescaled(poisson(1, 2, ONE), -2.0), "rate = -2.0 must be a number from"),

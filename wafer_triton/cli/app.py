@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from wafer_triton.cli import gone
-from wafer_triton.errors import ConfigError, WaferError
+from wafer_triton.errors import MOST, ConfigError, WaferError
 
 if TYPE_CHECKING:
     from cyclopts import App, Token
@@ -123,7 +123,7 @@ WORDS: dict[str, tuple[Any, str]] = {
     ),
     "head_groups": (int, "groups of heads on the columns (default: the fastest)"),
     "experts": (
-        str,
+        Literal["spread", "regions"],
         "a mixture's experts in prefill: spread, each over the mesh, or regions, each in one (default: the faster)",
     ),
     "step": (int, "sides are multiples of it"),
@@ -228,6 +228,7 @@ def made(
 def _said(name: str, default: Any, said: tuple[Any, str], endings: Sequence[str]) -> Any:
     """Return the annotation of an option: the type of its text, and its words with the endings of its files."""
     from cyclopts import Parameter
+    from cyclopts.validators import Number
 
     written, words = said
     if endings:
@@ -237,6 +238,7 @@ def _said(name: str, default: Any, said: tuple[Any, str], endings: Sequence[str]
         help=words, negative=None if flag and absent else "",  # --values, --no-values, or neither
         show_default=not (absent or flag or "(default" in words), allow_leading_hyphen=name == "prompt",
         converter=_whole if written is int else None,
+        validator=Number(gt=0, lte=MOST) if written in (int, float) and name != "seed" else None,
     )  # fmt: skip
     return Annotated[written | None if absent and not flag else written, how]
 
@@ -339,7 +341,7 @@ def app() -> App:
 
 def run(words: Sequence[str]) -> int:
     """Run the words of a command line; UsageError where they do not form a command."""
-    from cyclopts.exceptions import CycloptsError, UnusedCliTokensError
+    from cyclopts.exceptions import CycloptsError, MissingArgumentError, UnusedCliTokensError
 
     if not words:
         raise UsageError("give a command; see `wafer-triton --help`")
@@ -349,9 +351,11 @@ def run(words: Sequence[str]) -> int:
     except CycloptsError as error:
         typed = (" ".join(words[:count]) for count in (2, 1))
         page = next((name for name in typed if name in (*COMMANDS, *GROUPS)), "")
-        extra = isinstance(error, UnusedCliTokensError) and " ".join(error.unused_tokens or ())
-        said = f"No option or argument takes {extra!r}." if extra else " ".join(str(error).split())
-        raise UsageError(f"{said} See `{f'wafer-triton {page}'.strip()} --help`") from None
+        absent = error.argument if isinstance(error, MissingArgumentError) and error.keyword is None else None
+        said = f"Give {absent.name}. " if absent else ""
+        if (absent or isinstance(error, UnusedCliTokensError)) and error.unused_tokens:
+            said += f"No option or argument takes {' '.join(error.unused_tokens)!r}."
+        raise UsageError(f"{said or error} See `{f'wafer-triton {page}'.strip()} --help`") from None
     return int(done or 0)
 
 

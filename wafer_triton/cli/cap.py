@@ -31,8 +31,6 @@ def _cap(*runs: Path, accuracy: Sequence[float] = (), watts: float | None = None
         raise ConfigError(f"{len(accuracy)} times --accuracy for {len(runs)} runs; give one for each, in order")
     if wrong := [value for value in accuracy if not math.isfinite(value)]:
         raise ConfigError(f"--accuracy {wrong[0]} is not a finite number")
-    if watts is not None and not 0 < watts < math.inf:
-        raise ConfigError(f"--watts {watts} is not a positive number")
     rows = [_row(run, watts) for run in runs]
     for row, value in zip(rows, accuracy, strict=False):
         row["accuracy"] = value

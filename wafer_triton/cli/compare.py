@@ -10,7 +10,7 @@ from wafer_triton.cli.answer import tell
 from wafer_triton.cli.app import given, is_reference, made, need, refuse
 from wafer_triton.count.verdict import PLMR
 from wafer_triton.device import dtype as dtypes
-from wafer_triton.errors import ConfigError, check_counts
+from wafer_triton.errors import ConfigError
 from wafer_triton.text.quantity import EMULATED
 from wafer_triton.text.table import Table
 
@@ -141,11 +141,10 @@ def _check_model(
 
     on = as_mesh(mesh, device)
     shape = shape_of(model, dtype if dtype in dtypes.STORED else None)
-    (context,) = check_counts(context=context)
     block = decode_block(shape, on, context, constants(on.device), head_groups=head_groups)
     if (tile := dtypes.tile_dtype(dtype)) != block.dtype:
         block = replace(block, dtype=tile, accumulate="fp32")
-    each = 0 if tokens is None else -(-check_counts(tokens=tokens)[0] // on.square().shape[0])
+    each = 0 if tokens is None else -(-tokens // on.square().shape[0])
     with Progress(brief=on.cores < MANY_CORES) as progress:
         operations = decoder_layer(block, each, head_groups, progress)
     table = Table.of(operations)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from wafer_triton.cli import ranks
 from wafer_triton.cli.answer import cut_short, people
-from wafer_triton.cli.app import given, made
+from wafer_triton.cli.app import made
 from wafer_triton.device import device as find_device
 from wafer_triton.device.mesh import Mesh, as_mesh
-from wafer_triton.errors import CacheError, ConfigError, ShapeError, check_counts, writing
+from wafer_triton.errors import CacheError, ConfigError, ShapeError, writing
 from wafer_triton.text.table import fitted
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ def _generate(
     shards: str | None = None, regions: bool = False, routing_out: Path | None = None, profile: Path | None = None,
     json: bool = False,
 ) -> int:  # fmt: skip
-    check_counts(**given(max_new_tokens=max_new_tokens, max_length=max_length))
     if not prompt:
         raise ShapeError("the prompt is empty; give at least one character")
     try:

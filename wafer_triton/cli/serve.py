@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from wafer_triton.cli.answer import tell
 from wafer_triton.cli.app import given, made, refuse
-from wafer_triton.errors import ConfigError, check_counts
+from wafer_triton.errors import ConfigError
 from wafer_triton.text.quantity import PREDICTED, Legend, unit
 from wafer_triton.text.table import Table
 
@@ -47,8 +47,6 @@ def _serve(
     from wafer_triton.shape.read import shape_of
 
     visits = given(quantum=quantum, turns=turns)
-    counts = visits | given(count=count, chunk=chunk, context=context, caches=caches, columns=columns)
-    check_counts(batch=batch, at_once=at_once, **counts)
     limits = Slo() if slo is None else Slo.of(slo)
     workload = _requests(requests, rate, input, output, count, seed)
     if policy != "shared":

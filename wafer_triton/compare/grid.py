@@ -87,13 +87,13 @@ def parsed(text: str) -> tuple[str, list[Any]]:
     name, sign, given = text.partition("=")
     name = name.strip().strip("-").replace("-", "_")
     if not name or not sign or not given:
-        raise ConfigError(f"{text!r}: write NAME=A,B,... or NAME=FROM:TO:STEP")
+        raise ConfigError(f"--over {text!r}: write NAME=A,B,... or NAME=FROM:TO:STEP")
     ranged = ":" in given and all(_is_number(part) for part in given.split(":"))
     words = _named(given) if name in ("model", "device") else [part.strip() for part in given.split(",")]
     values = _range(text, given) if ranged else [plain(word) for word in words]
     for value in values:
         if value == "" or (isinstance(value, float) and not isfinite(value)):
-            raise ConfigError(f"{text!r}: {str(value)!r} is no value; write finite numbers or words, as A,B,C")
+            raise ConfigError(f"--over {text!r}: {str(value)!r} is no value; write finite numbers or words, as A,B,C")
     return name, values
 
 
@@ -129,12 +129,12 @@ def _range(text: str, given: str) -> list[Any]:
     wrong = [part for part, number in zip(parts, numbers, strict=True) if number == "" or not isfinite(number)]
     if wrong or len(numbers) != 3:
         which = f" ({wrong[0]!r} is no finite number)" if wrong else ""
-        raise ConfigError(f"{text!r}: write NAME=FROM:TO:STEP with three numbers{which}")
+        raise ConfigError(f"--over {text!r}: write NAME=FROM:TO:STEP with three numbers{which}")
     first, last, step = numbers
     if step <= 0:
-        raise ConfigError(f"{text!r}: STEP is {parts[2]}, and FROM:TO:STEP counts upwards; give more than 0")
+        raise ConfigError(f"--over {text!r}: STEP is {parts[2]}, and FROM:TO:STEP counts upwards; give more than 0")
     if first > last:
-        raise ConfigError(f"{text!r}: FROM:TO:STEP counts upwards, and {parts[0]} is more than {parts[1]}")
+        raise ConfigError(f"--over {text!r}: FROM:TO:STEP counts upwards, and {parts[0]} is more than {parts[1]}")
     if (last - first) / step >= MOST_POINTS:
-        raise ConfigError(f"{text!r}: that is more than {MOST_POINTS:,} values; take a larger STEP")
+        raise ConfigError(f"--over {text!r}: that is more than {MOST_POINTS:,} values; take a larger STEP")
     return [first + number * step for number in range(int((last - first) / step + 1e-9) + 1)]

@@ -85,7 +85,7 @@ def _measured(
     if algorithm not in wanted.algorithms:
         raise MeshError(f"{name} algorithm {algorithm!r}: choose one of {', '.join(wanted.algorithms)}")
     if not 0 < seconds <= MOST_SECONDS:
-        raise ShapeError(f"seconds = {seconds!r} must be a number above 0, of at most {MOST_SECONDS:g}")
+        raise ShapeError(f"a row is timed for more than 0 s and at most {MOST_SECONDS:g} s, not for {seconds!r}")
     made = recipe(name, wanted.mesh, wanted.dtype, shapes, (("algorithm", algorithm),))
     executors = {exchange: executor(backend, exchange, emulate_on) for exchange in EXCHANGES}
     where = executors[EXCHANGES[0]].device

@@ -85,7 +85,8 @@ def fixed(tokens: int) -> Length:
 
 def uniform(least: int, most: int) -> Length:
     """Return a length of `least` to `most` tokens, each as likely; ShapeError if there is none."""
-    check_counts(least=least, most=most)
+    for tokens in (least, most):
+        check_counts(tokens=tokens)
     if least > most:
         raise ShapeError(f"lengths of {least:,} to {most:,} tokens: the first is the larger; exchange them")
     return lambda source: source.randint(least, most)
