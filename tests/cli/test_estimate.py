@@ -82,7 +82,7 @@ def test_head_groups_may_be_asked_for(run):
     assert best["head_groups"] == 16 and forced["head_groups"] == 8
     assert best["cycles_per_layer"] < forced["cycles_per_layer"] and best["padding"] <= forced["padding"]
     shown = run(f"{DECODE} --head-groups 8")[1]
-    assert "head groups 8 groups" in shown.splitlines()[0]
+    assert shown.splitlines()[0].endswith("context 4,096 tokens, head groups 8")
     assert re.search(r"^head groups +8$", shown, re.MULTILINE)
     assert re.search(r"^multiply-adds over the model's +1\.\d+ x$", shown, re.MULTILINE)
     prefill = run("estimate prefill --model smollm2-135m --mesh 100 --tokens 64 --head-groups 4 --json")[1]

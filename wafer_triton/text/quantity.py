@@ -93,7 +93,7 @@ class Legend:
         if own is None:
             return f"{value:,}" if type(value) in (int, float) else self.shown(name, value)
         if type(value) is int and own not in SCALES and own != "side":
-            return numbered(value, own)
+            return numbered(value, "" if self.label(name).endswith(own) else own)  # head groups 8
         return self.shown(name, value)
 
 
