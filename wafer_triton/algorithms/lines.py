@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from wafer_triton.schedule.rounds import Index, frozen
+from wafer_triton.schedule.rounds import Index, SlotIndex, frozen
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class MeshLine:
 
 
 Sends = tuple[
-    tuple[tuple[str, Index], tuple[str, Index]], Index, Index
+    tuple[tuple[str, SlotIndex], tuple[str, SlotIndex]], Index, Index
 ]  # both ends as buffer and slots, senders, receivers
 
 
@@ -65,9 +65,10 @@ def planned(line: MeshLine) -> tuple[list[list[Sends]], int]:
 def _exchange(length: int, src: str, dst: str, moves: Index) -> Sends:
     """Return the ends of an exchange in which a core sends one tile at most: receivers, slots, senders, slots."""
     recv, after, send, before = moves
-    held, placed = np.zeros((2, length), np.int64)
+    held, placed = np.zeros((2, length), np.int32)
     held[send], placed[recv] = before, after
-    return ((src, frozen(held)), (dst, frozen(placed))), frozen(send), frozen(recv)
+    ends = (src, frozen(held)), (dst, frozen(placed))
+    return ends, frozen(send.astype(np.int64)), frozen(recv.astype(np.int64))
 
 
 def _farthest(line: MeshLine) -> tuple[list[list[Sends]], int]:
@@ -78,30 +79,30 @@ def _farthest(line: MeshLine) -> tuple[list[list[Sends]], int]:
     each region from its own on, and one more. Downwards is the mirror image.
     """
     length, count = line.length, line.regions
-    room = count + 1 - np.arange(length) // line.width  # slots of a core for tiles that move upwards
-    source, region = np.divmod(np.arange(length * count), count)
+    room = count + 1 - np.arange(length, dtype=np.int32) // line.width  # slots of a core for tiles that move upwards
+    source, region = np.divmod(np.arange(length * count, dtype=np.int32), np.int32(count))
     hops = np.maximum(region * line.width + source // count - source, 0)
-    done = np.arange(hops.sum()) - np.repeat(np.cumsum(hops) - hops, hops)
+    done = np.arange(hops.sum(), dtype=np.int32) - np.repeat(np.cumsum(hops, dtype=np.int32) - hops, hops)
     source, region, hops = (np.repeat(numbers, hops) for numbers in (source, region, hops))
     here, beyond, first, last = source + done, count - 1 - region, done == 0, done == hops - 1
     when, there = beyond * (here + 1) + done, here + 1
     waited, waits = (when - beyond - 1) % room[here], when % room[there]
-    ways = []
-    for upwards in (True, False):
-        if upwards:
-            ends, sent, kept = (there, here), region, source % count
-        else:
-            ends, sent, kept = (length - 1 - there, length - 1 - here), beyond, (length - 1 - source) % count
-            waits, waited = (slot + room[core] for slot, core in zip((waits, waited), ends, strict=True))
-        held, placed = np.where(first, sent, waited), np.where(last, kept, waits)
-        ways.append((when, 4 * upwards + 2 * first + last, ends[0], placed, ends[1], held))
-    moves = np.concatenate(ways, 1)
-    moves = moves[:, np.argsort((moves[0] * 8 + moves[1]) * length + moves[2])]  # a core receives one of a kind
-    edges = np.flatnonzero(np.diff(moves[0] * 8 + moves[1])) + 1
     rounds: dict[int, list[Sends]] = defaultdict(list)
-    for group in np.split(moves, edges, 1) if moves.size else ():
-        names = "src" if group[1, 0] & 2 else "waiting", "dst" if group[1, 0] & 1 else "waiting"
-        rounds[int(group[0, 0])].append(_exchange(length, *names, group[2:]))
+    for upwards in (False, True):
+        if upwards:
+            recv, send, sent, kept = there, here, region, source % count
+            after, before = waits, waited
+        else:
+            recv, send, sent, kept = length - 1 - there, length - 1 - here, beyond, (length - 1 - source) % count
+            after, before = waits + room[recv], waited + room[send]
+        placed, held = np.where(last, kept, after), np.where(first, sent, before)
+        moves = np.stack([when * 4 + 2 * first + last, recv, placed, send, held])
+        moves = moves[:, np.lexsort(moves[1::-1])]  # a core receives one of a kind
+        edges = np.flatnonzero(np.diff(moves[0])) + 1
+        for group in np.split(moves, edges, 1) if moves.size else ():
+            number, kind = divmod(int(group[0, 0]), 4)
+            names = "src" if kind & 2 else "waiting", "dst" if kind & 1 else "waiting"
+            rounds[number].append(_exchange(length, *names, group[1:]))
     return list(rounds.values()), count + 3
 
 

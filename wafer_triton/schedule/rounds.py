@@ -26,6 +26,7 @@ from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import DtypeError, ScheduleError, shown
 
 Index = NDArray[np.int64]
+SlotIndex = NDArray[np.integer[Any]]  # kept as 32 bits: an all-to-all has megabytes of slot numbers
 GIVEN = ("input", "weight", "cache", "state")  # roles that have values at the start
 KEPT = ("weight", "cache", "state", "output")  # roles whose values are kept to the end
 RESIDENT = ("weight", "cache")  # roles that stay on the cores between schedules
@@ -33,6 +34,7 @@ ROLES = (*GIVEN, "output", "scratch")
 FAMILIES = ("kernel", "decode")  # of measurements, see `Schedule`
 HIDDEN = "~"  # in names of memory that executors keep beside the buffers of a schedule
 V = TypeVar("V", bound="Value")
+N = TypeVar("N", bound=NDArray[np.integer[Any]])
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,12 +187,12 @@ def _content(held: object) -> object:
     return held.hex() if isinstance(held, float) else held
 
 
-def frozen(index: Index) -> Index:
+def frozen(index: N) -> N:
     """Return whole numbers [n] that nobody can change later: a view of the bytes by which they are compared."""
     base: object = index.base
     if isinstance(base, bytes) and index.nbytes == len(base):
         return index
-    return np.frombuffer(np.asarray(index, np.int64).tobytes(), np.int64)
+    return np.frombuffer(index.tobytes(), index.dtype)  # type: ignore[return-value]
 
 
 def positions(what: str, given: Any, dims: int = 1) -> Index:
@@ -246,7 +248,7 @@ class Slot(Value):
     """A slot of a buffer: a number, or one per position along `axis`; None means the whole buffer as one tile."""
 
     buffer: str
-    index: int | Index | None = 0
+    index: int | SlotIndex | None = 0
     axis: str = "x"
 
     def __post_init__(self) -> None:
@@ -265,7 +267,7 @@ class Slot(Value):
         """Whether every core uses the same slot."""
         return not isinstance(self.index, np.ndarray)
 
-    def at(self, rows: Index, cols: Index) -> Index | int | None:
+    def at(self, rows: Index, cols: Index) -> SlotIndex | int | None:
         """Return the slot number of cores in these rows and columns, or of all; None for the whole buffer."""
         if isinstance(self.index, np.ndarray):
             return self.index[cols if self.axis == "x" else rows]
@@ -285,9 +287,9 @@ class Slot(Value):
         return cores * slots + self.index
 
 
-def _index(buffer: str, index: Any) -> int | Index:
+def _index(buffer: str, index: Any) -> int | SlotIndex:
     """Return a slot number, or one for each position; ScheduleError for anything else."""
-    if type(index) is np.ndarray and index.dtype == np.int64 and index.ndim == 1:
+    if type(index) is np.ndarray and index.dtype == np.int32 and index.ndim == 1:
         return frozen(index)
     try:
         array = np.asarray(index)
@@ -297,7 +299,12 @@ def _index(buffer: str, index: Any) -> int | Index:
         raise ScheduleError(
             f"slot of {buffer!r}: index {shown(index)} is neither a whole number, nor one for each position, nor None"
         )
-    return frozen(array) if array.ndim else int(array)
+    if not array.ndim:
+        return int(array)
+    numbers = array.astype(np.int32)
+    if (numbers != array).any():
+        raise ScheduleError(f"slot of {buffer!r}: index {shown(index)} has numbers of more than 31 bits")
+    return frozen(numbers)
 
 
 @dataclass(frozen=True, eq=False, init=False)
