@@ -44,7 +44,6 @@ LARGE = (
     "bench/test_rehearsal",
     "bench/test_start",
     "bench/test_timing",
-    "cli/test_calibrate",
     "cli/test_estimate",
     "cli/test_generate",
     "cli/test_sweep",

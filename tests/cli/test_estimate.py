@@ -30,12 +30,12 @@ def run(capsys, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "line",
     [
-        "estimate product --device wse3 --mesh 720 --m 5760 --k 720 --n 5760",
+        "estimate product --device wse3 --mesh 72 --m 576 --k 72 --n 576",
         "estimate product --mesh 96x48 --k 720 --n 720 --groups 4",
         DECODE,
-        "estimate prefill --model llama3-8b --mesh 480 --tokens 4096",
-        "estimate request --model llama3-8b --prefill-mesh 300 --decode-mesh 360 --input 1024 --output 12",
-        "estimate decode --model llama3-8b --mesh 360",
+        "estimate prefill --model smollm2-135m --mesh 64 --tokens 512",
+        "estimate request --model smollm2-135m --prefill-mesh 64 --decode-mesh 64 --input 1024 --output 12",
+        "estimate decode --model smollm2-135m --mesh 64",
     ],
     ids=lambda line: line.split()[1],
 )
@@ -95,9 +95,10 @@ def test_head_groups_may_be_asked_for(run):
 
 @pytest.mark.slow
 def test_plans_have_units(run):
-    code, out, _ = run("plan --model smollm2-135m --input 64 --output 8 --step 350 --best 2")
+    code, found, out = run("plan --model smollm2-135m --input 64 --output 8 --step 350 --best 2 --json")
+    out = out[out.index("plans, the best first") :]
     title, head, _, *rows, best, constants, band, outside, layout = out.splitlines()
-    assert code == 0 and len(rows) == 2
+    assert code == 0 and len(rows) == 2 and json.loads(found)["best"] == json.loads(found)["plans"][0]
     assert (best, constants.split()) == ("the best of them", ["constants", "fitted:", "wse2"])
     assert layout.split() == ["layout", "rectangles"]
     assert re.fullmatch(r"error band +\+-[\d.]+ %", band) and "width 576 is 0.14 of the smallest" in outside

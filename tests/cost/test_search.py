@@ -1,7 +1,5 @@
 """Plans and sweeps."""
 
-import csv
-import json
 from contextlib import suppress
 from dataclasses import replace
 from itertools import product
@@ -14,20 +12,20 @@ from wafer_triton.cli import main as cli
 from wafer_triton.compare import sweep
 from wafer_triton.cost import search
 from wafer_triton.device import PRESETS
-from wafer_triton.errors import DeviceError, MeshError, ShapeError, SramError
+from wafer_triton.errors import MeshError, ShapeError, SramError
 from wafer_triton.shape.read import shape_of
 
 
 @pytest.mark.slow
 def test_a_plan_is_the_best_of_its_sides() -> None:
-    plans = search.plan(model="llama3-8b", input=512, output=64, step=150)
+    plans = search.plan(model="llama3.2-1b", input=512, output=64, step=250)
     speeds = [one.tokens_per_second for one in plans]
     assert speeds == sorted(speeds, reverse=True)
     every = []
-    for first, second in product(range(150, 751, 150), repeat=2):
+    for first, second in product(range(250, 751, 250), repeat=2):
         meshes = {"prefill_mesh": first, "decode_mesh": second}
         with suppress(MeshError, SramError):
-            every.append(estimate.request(model="llama3-8b", input=512, output=64, **meshes).tokens_per_second)
+            every.append(estimate.request(model="llama3.2-1b", input=512, output=64, **meshes).tokens_per_second)
     assert speeds[0] == max(every)
     best = plans[0]
     assert best.kv_tokens >= 512 + 64
@@ -66,41 +64,6 @@ def test_a_sweep_over_the_mesh_and_the_device() -> None:
     assert speeds == sorted(speeds, reverse=True)
 
 
-def test_a_sweep_masks_impossible_values_with_their_reason() -> None:
-    fits, absent = sweep.sweep("gemm", {"mesh": [8, 5000]}, m=8, k=8, n=8)
-    assert fits["cycles"] > 0 and set(absent) == {"mesh", "reason"}
-    assert absent["reason"].startswith("mesh 5000 x 5000 at (0, 0) leaves device wse2")
-    with pytest.raises(MeshError, match="leaves device"):
-        sweep.sweep("gemm", {"mesh": [5000]}, m=8, k=8, n=8)
-
-
-@pytest.mark.parametrize(
-    "kind, over, fixed, message",
-    [
-        ("gemm", "colour", {}, "cannot sweep 'colour'; .*parameters: mesh, m, k, n"),
-        ("gemm", "sram_bites", {}, "cannot sweep 'sram_bites'; did you mean 'sram_bytes'"),
-        ("gemm", "mesh", {"m": 8}, "k, n missing"),
-        ("gemm", "mesh", {"m": 8, "k": 8, "n": 8, "x": 1}, "unknown option x"),
-        ("conv", "mesh", {}, "choose one of product, gemm"),
-    ],
-)
-def test_a_bad_sweep(kind: str, over: str, fixed: dict[str, int], message: str) -> None:
-    with pytest.raises(DeviceError, match=message):
-        sweep.sweep(kind, {over: [8]}, **fixed)
-
-
-def test_the_sweep_command_writes_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "made.csv"
-    files = f"--out {path} --out {path.with_suffix('.png')}"
-    line = f"sweep gemv --over groups=2:8:2 --set mesh=48 --set k=48 --set n=48 {files} --json"
-    assert cli.main(line.split()) == 0
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert [row["groups"] for row in found["rows"]] == [2, 4, 6, 8]
-    with path.open() as lines:
-        assert [row["groups"] for row in csv.DictReader(lines)] == ["2", "4", "6", "8"]
-    assert path.with_suffix(".png").read_bytes()[:4] == b"\x89PNG"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
@@ -115,23 +78,6 @@ def test_a_path_that_cannot_be_written(line: str, tmp_path: Path, capsys: pytest
     assert cli.main(line.format(tmp_path).split()) == 2
     (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith(f"wafer-triton: error: {tmp_path}/") and said.endswith("; give another path")
-
-
-@pytest.mark.parametrize("line", ["--values 1:2", "--values a,b", "--values 4 --set m", "--values 4 --show nothing"])
-def test_the_sweep_command_refuses(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    more = f"--set mesh=8 --set k=8 --set n=8 --out {tmp_path / 'x.csv'}"
-    assert cli.main(f"sweep gemv --over groups {line} {more}".split()) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
-
-
-@pytest.mark.slow
-def test_the_plan_command(capsys: pytest.CaptureFixture[str]) -> None:
-    line = "plan --model smollm2-135m --device wse2 --input 64 --output 8 --step 150"
-    assert cli.main([*line.split(), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert found["best"] == found["plans"][0]
-    assert cli.main(line.split()) == 0
-    assert "predicted on the wafer" in capsys.readouterr().out
 
 
 def test_phases_that_fit_alone_but_not_together_have_no_plan() -> None:

@@ -40,7 +40,3 @@ def test_a_page_and_a_picture_have_one_scale():
     for colour, (red, green, blue, _) in zip(SCALE, every, strict=True):
         near = f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}"
         assert distances([colour, near])[near, colour] < 3
-
-
-def test_a_grey_near_a_colour_would_be_seen():
-    assert min(distances([*COLOURS, "#9a9a9a"], "deuteranopia").values()) < LEAST

@@ -55,7 +55,6 @@ DRAWN = {
     "links": lambda out: draw.links(SCHEDULES["square"], out),
     "timeline": lambda out: draw.timeline(SCHEDULES["square"], out),
     "curves": lambda out: draw.curves(ROWS, ["mesh"], "cycles", out, title="a sweep"),
-    "validation": draw.validation,
 }
 
 

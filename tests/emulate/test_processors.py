@@ -9,17 +9,15 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 GEMM, GEMV = "algorithms/test_gemm.py", "algorithms/test_gemv.py"
-LLAMA, MIXTURES = "parity/test_llama.py", "parity/test_mixtures.py"
-AGREE = "test_chunks_meshes_head_groups_placements_batches_and_exchanges_agree"
+LLAMA = "parity/test_llama.py"
 ON_BITS = (
     "emulate/test_windows.py", "emulate/test_elision.py", f"{GEMV}::test_values_are_as_good_as_plain_torch",
     f"{GEMM}::test_values_are_as_good_as_plain_torch", f"{GEMM}::test_fp16_accumulation",
     f"{LLAMA}::test_explicit_and_elided_are_the_same_bits", f"{LLAMA}::test_poison_reaches_no_logit",
-    f"{LLAMA}::test_a_second_prompt_does_not_depend_on_the_first", f"{MIXTURES}::{AGREE}[qwen2-shared]",
+    f"{LLAMA}::test_a_second_prompt_does_not_depend_on_the_first",
 )  # fmt: skip
 PROCESSORS = {
-    "without AVX-512": ({"MKL_ENABLE_INSTRUCTIONS": "AVX2"}, ()),
-    "without vectors": ({"ATEN_CPU_CAPABILITY": "default"}, ()),
+    "without vectors": ({"MKL_ENABLE_INSTRUCTIONS": "AVX2", "ATEN_CPU_CAPABILITY": "default"}, ()),
     "sums by address": ({"PYTHONPATH": str(TESTS / "helpers")}, ("-p", "odd_blas")),
 }
 

@@ -45,15 +45,14 @@ def logits(executor, mesh: str, dtype: str = "fp32", prompt: int = 5, config=CON
     return torch.stack([row.cpu().clone() for row in logits])
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
-@pytest.mark.parametrize("mesh", ["2", "2x1"])
+@pytest.mark.parametrize(("mesh", "dtype"), [("2", "fp16"), ("2x1", "fp32")])
 def test_a_decoder_layer_agrees_with_torch(mesh, dtype):
     want = logits(TorchExecutor(), mesh, dtype)
     got = logits(TritonExecutor(), mesh, dtype)
     assert_close(got, want.double(), dtype, want * (1 + (1e-5 if dtype == "fp32" else 2e-3)))
 
 
-@pytest.mark.parametrize(("mesh", "head_groups"), [("2", 2), ("1x3", 2), ("1x4", 4)])
+@pytest.mark.parametrize(("mesh", "head_groups"), [("2", 2), ("1x4", 4)])
 def test_head_groups_agree_with_torch(mesh, head_groups):
     options = {"head_groups": head_groups} | ({} if mesh == "2" else {"prefill_mesh": as_mesh("1")})
     want = logits(TorchExecutor(), mesh, **options)
@@ -73,12 +72,6 @@ def test_a_mixture_of_experts_agrees_with_torch():
     here = logits(TritonExecutor(shuffle=6, poison=True), "2", **regions)
     assert_close(here, logits(TorchExecutor(), "2", **regions).double(), "fp32", want * (1 + 1e-5))
     assert bits(logits(TritonExecutor(exchange="elided"), "2", **regions)) == bits(here)
-
-
-def test_a_decoder_layer_with_fp16_accumulation():
-    want = logits(TorchExecutor(), "2", "fp16", accumulate="fp16")
-    got = logits(TritonExecutor(), "2", "fp16", accumulate="fp16")
-    assert_close(got, want.double(), "fp16", want * 1.002)
 
 
 def test_a_decoder_layer_in_any_order_poisoned_and_elided_is_the_same_bits():
