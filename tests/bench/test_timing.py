@@ -72,22 +72,6 @@ def test_sets_of_inputs_outgrow_the_cache():
     assert timing.sets("cpu", cache) == 3 and timing.sets("cpu", 4 * cache) == 1 and timing.sets("cpu", 1) == 32
 
 
-@pytest.mark.parametrize("side", [4, 660])
-def test_no_row_has_fewer_sets_of_inputs_than_another(side, monkeypatch):
-    """However many bytes a row's own buffers take: a set of inputs is counted by the operands, which all rows have."""
-    shape, asked = cases.Shape("gemm", side, 8, 12, 16, "bf16"), []
-    monkeypatch.setattr(cases, "sets", lambda device, footprint, most: asked.append((footprint, most)) or 3)
-    if side == 4:
-        monkeypatch.setattr(cases, "check", lambda *_: "checked")
-        monkeypatch.setattr(cases, "measure", lambda device, runs, graph: clocks.RunTimes(1, 1, len(runs), "run"))
-        monkeypatch.setattr(cases, "shares", lambda *_: {})
-        for row in ("explicit", "blas"):
-            record = cases.time_product(shape, row, "cpu")
-            assert record["extra_info"]["sets"] == record["stats"]["rounds"] == 3
-    assert shape.sets("cuda") == 3
-    assert set(asked) == {(2 * (8 * 12 + 12 * 16 + 8 * 16), 32 if side == 4 else 2)}
-
-
 class Graphs:
     """Stands in for torch.cuda where the code of a GPU's branch is to run on a CPU: recorded calls, no GPU.
 

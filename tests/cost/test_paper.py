@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,14 +10,20 @@ import pytest
 
 from wafer_triton import estimate
 from wafer_triton.cli import main as cli
-from wafer_triton.cost.calibrate import FAMILIES, fit, paper
+from wafer_triton.cost.calibrate import FAMILIES, fit, paper, validation
 from wafer_triton.cost.calibrate.cells import Cell, summaries
 from wafer_triton.errors import MeshError
+
+PAGE = Path(__file__).parents[2] / "docs" / "validation.md"
 
 
 @pytest.fixture(scope="module")
 def cells() -> tuple[Cell, ...]:
-    return paper.cells()
+    """Compute all cells once, which reports each."""
+    said: list[tuple[object, ...]] = []
+    found = paper.cells(progress=lambda *report: said.append(report))
+    assert said == [("cells", number, len(found)) for number in range(1, len(found) + 1)]
+    return found
 
 
 def test_every_number_of_tables_2_to_8_is_a_cell_or_derived_or_of_another_machine(cells: tuple[Cell, ...]) -> None:
@@ -133,6 +140,34 @@ def test_one_table_is_brief(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["validate", "--table", "8", "--json"]) == 0
     out, err = capsys.readouterr()
     assert "cells: " not in err and json.loads(out)["cells"] == [] and len(json.loads(out)["derived"]) == 10
+
+
+def close(one: str, two: str) -> bool:
+    """Return whether two texts have the same words, and numbers that differ as another machine may round them."""
+    number = r"\d[\d,]*(?:\.\d+)?"
+    pairs = zip(*(re.findall(number, text.replace(",", "")) for text in (one, two)), strict=True)
+    return re.split(number, one) == re.split(number, two) and all(
+        float(a) == pytest.approx(float(b), rel=1e-5, abs=0.011) for a, b in pairs
+    )
+
+
+def test_the_command_prints_the_page(
+    cells: tuple[Cell, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(paper, "cells", lambda **_: cells)
+    path = tmp_path / "page.md"
+    assert cli.main(["validate", "--out", str(path), "--json"]) == 0
+    out, err = capsys.readouterr()
+    begin, _, printed = err.partition(validation.TITLE)
+    assert begin.splitlines() == [f"families: {done} of 5" for done in range(1, 6)]
+    assert f"{validation.TITLE}{printed}" == f"{path.read_text()}written: {path}\n"
+    page, reference = (file.read_text(encoding="utf-8") for file in (PAGE, PAGE.with_name("reference.md")))
+    assert close(path.read_text(), page), "the page is not current"
+    shown = reference.partition("$ wafer-triton validate\n")[2].partition("...\n```")[0]
+    assert shown and page.startswith(shown), "nor is the beginning that docs/reference.md shows"
+    found = json.loads(out.splitlines()[-1])["families"]
+    assert len(found) == 5
+    assert found["MeshGEMM"]["rows"] == 66 and found["MeshGEMM"]["mean_error"] <= 0.02
 
 
 def test_records_have_numbers_and_none_in_place_of_an_empty_text() -> None:

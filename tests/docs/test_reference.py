@@ -18,7 +18,10 @@ import pytest
 from wafer_triton.cli.main import main
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference.md"
-FITTED = ("validate", "validate --fit --out mine")  # of a solver, whose last digits are its own: in test_committed.py
+FITTED = (
+    "validate",
+    "validate --fit --out mine",
+)  # by a solver: in tests/cost
 BLOCK = re.compile(r"^```console\n\$ wafer-triton (.*)\n((?:.*\n)*?)```$", re.MULTILINE)
 MORE = "...\n"  # an example that ends with it goes on like that
 

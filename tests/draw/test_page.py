@@ -227,25 +227,6 @@ def test_zoom_and_the_second_algorithm(show):
     assert browser.value("document.querySelector('#map-second').offsetParent === null")
 
 
-def test_dark_and_light_and_a_narrow_window(show):
-    browser = show("product")
-    paper = partial(browser.value, "getComputedStyle(document.body).backgroundColor")
-    before = paper()
-    browser.press("#theme")
-    assert paper() != before
-    browser.ask("Emulation.setDeviceMetricsOverride", width=420, height=900, deviceScaleFactor=2, mobile=True)
-    try:
-        assert browser.value("document.documentElement.scrollWidth") <= 420
-    finally:
-        browser.ask("Emulation.clearDeviceMetricsOverride")
-
-
-def test_a_page_ends_in_letters_of_any_case(tmp_path):
-    schedule = product("mesh")
-    draw.page(tmp_path / "a.HTML", "a", [draw.scene(schedule)], schedule.mesh.device)
-    assert (tmp_path / "a.HTML").read_text().startswith("<!")
-
-
 def test_an_old_browser_gets_a_message(browser, tmp_path):
     schedule = product("mesh")
     draw.page(tmp_path / "old.html", "old", [draw.scene(schedule)], schedule.mesh.device)

@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from pages import COPY, EXAMPLES, IN_CHROMIUM, SIDE, check_phone, check_planted, evaluate, legend, pixels
+from pages import COPY, EXAMPLES, IN_CHROMIUM, SIDE, evaluate, legend, pixels
 from wafer_triton import draw
 from wafer_triton.algorithms.kv_cache import POLICIES, KvCache
 from wafer_triton.device.mesh import Mesh
@@ -33,8 +33,8 @@ def cache(policy):
     return b.build()
 
 
-def check_colours(browser):
-    """Assert that the bars of both schedules have the colours of the legend, by name."""
+def test_bars_of_two_schedules_have_the_colours_of_one_legend(show):
+    browser = show("compare")
     for canvas, names, field in (("sram", "buffers", "bufferColours"), ("timeline", "steps", "stepColours")):
         listed, painted = legend(browser, names), pixels(browser, f"#{canvas}")
         assert all(painted.get(colour, 0) > 20 for colour in listed.values()), (listed, painted)
@@ -42,10 +42,6 @@ def check_colours(browser):
             shown = {name: ",".join(str(int(text[at : at + 2], 16)) for at in (1, 3, 5)) for name, text in own.items()}
             assert listed.items() <= shown.items()
         assert len(set(listed.values())) == len(listed)
-
-
-def test_bars_of_two_schedules_have_the_colours_of_one_legend(show):
-    check_colours(show("compare"))
 
 
 # The colour of the map 3 pixels before the end of each arrow, for tiles of the first buffer.
@@ -58,17 +54,12 @@ ARROWHEADS = (
 )
 
 
-def check_arrows(browser):
-    """Assert that on the map every move's arrow ends in a dark head."""
-    arrowheads = evaluate(browser, ARROWHEADS)
-    assert len(arrowheads) == SIDE * SIDE
-    assert all(max(colour) < 90 for colour in arrowheads), arrowheads
-
-
 def test_every_arrow_ends_in_a_visible_head(show):
     browser = show("compare")
     assert evaluate(browser, "page.scenes[0].moved.length") > 0
-    check_arrows(browser)
+    arrowheads = evaluate(browser, ARROWHEADS)
+    assert len(arrowheads) == SIDE * SIDE
+    assert all(max(colour) < 90 for colour in arrowheads), arrowheads
 
 
 def test_moves_of_another_buffer_are_painted_over_a_buffer_that_rests(show):
@@ -110,20 +101,14 @@ def test_sums_are_coloured_by_the_number_of_their_terms(show):
     assert "8 parts summed" in browser.text("#maps .scale")
 
 
-def check_fill(browser):
-    """Assert that the page counts the entries of every row of a cache, by each policy after each append."""
+def test_rows_of_a_cache_are_coloured_by_their_entries(show):
+    browser = show("cache")
+    assert browser.value("document.querySelector('#show').value") == "fill cache"
     for number, policy in enumerate(POLICIES):
         for count in range(7):
             browser.choose("#slider", str(count))
             filled = evaluate(browser, f"[...page.scenes[{number}].fill(0)]")
-            entries = np.diff(KvCache(4, 6, policy).windows(count))
-            assert filled == np.repeat(entries, 2).tolist(), (policy, count)
-
-
-def test_rows_of_a_cache_are_coloured_by_their_entries(show):
-    browser = show("cache")
-    assert browser.value("document.querySelector('#show').value") == "fill cache"
-    check_fill(browser)
+            assert filled == np.repeat(np.diff(KvCache(4, 6, policy).windows(count)), 2).tolist(), (policy, count)
     for canvas, entries in (("#map-first", {1, 2}), ("#map-second", {0, 6})):  # after 6 appends
         painted = pixels(browser, canvas)
         colours = [evaluate(browser, f"amount({count} / 7).join(',')") for count in entries]
@@ -138,35 +123,3 @@ def test_an_all_reduce_is_shown_by_the_parts_of_its_sums(show):
     browser.key("End")
     assert evaluate(browser, "[...new Set(page.scenes[0].parts[0])]") == [8]
     assert "tile of x" in evaluate(browser, "page.maps[0].said(page.maps[0].canvas.clientWidth / 2, 100)")
-
-
-def test_a_phone_shows_the_page_of_a_cache_within_its_width(show):
-    check_phone(show("cache"))
-
-
-FAULTS = {
-    "colours that each of two schedules chooses for itself": (
-        "compare",
-        "Object.assign(scene, { stepColours, bufferColours })",
-        "Object.assign(scene, { stepColours: coloured(scene.cycles), bufferColours: coloured(scene.held) })",
-        lambda browser, folder: check_colours(browser),
-    ),
-    "arrows below the cores": (
-        "compare",
-        "    if (!moving) return;\n",
-        "    for (let core = 0; core < count; core += 1) { const [row, column] = this.corner(core); "
-        "this.box(row, column, high, wide, '#fff'); }\n    if (!moving) return;\n",
-        lambda browser, folder: check_arrows(browser),
-    ),
-    "slots that stay full when their entry moves": (
-        "cache",
-        "if (src[0] === dst[0] && src[1] !== null)",
-        "if (src[0] !== dst[0])",
-        lambda browser, folder: check_fill(browser),
-    ),
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_is_found(browser, folder, tmp_path, fault):
-    check_planted(browser, folder, tmp_path, FAULTS[fault])

@@ -2,10 +2,10 @@
 
 import pytest
 
-from pages import EXAMPLES, IN_CHROMIUM, OWN, SIDE, check_phone, check_planted, evaluate
+from pages import EXAMPLES, IN_CHROMIUM, OWN, SIDE, check_phone, evaluate
 from wafer_triton.algorithms.product import recipe
 from wafer_triton.cli.own import load
-from wafer_triton.count.account import account, link_loads
+from wafer_triton.count.account import link_loads
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.verify.values import drawn
 
@@ -26,23 +26,13 @@ def test_values_of_an_own_schedule_are_its_intents_tiles_and_their_sums(show):
         assert figures[3:] == pytest.approx(want[:4].tolist(), rel=1e-3)
 
 
-def test_the_headline_has_the_counts_of_python(show):
-    browser = show("compare")
-    schedules = [
-        recipe("gemm", Mesh(SIDE, SIDE), "fp16", ((32, 32), (32, 32)), (("algorithm", name),)).schedule
-        for name in ("mesh", "allgather")
-    ]
-    hops = [account(schedule).hops for schedule in schedules]
-    assert browser.text("#headline").startswith(f"mesh {hops[0]} hops, allgather {hops[1]};")
-
-
 def test_a_page_opens_on_a_round_with_messages_of_the_longest_step(show):
     browser = show("compare")
     assert ", gemm: 128 tiles move" in browser.text("#status")
 
 
-def check_address(browser, folder):
-    """Assert that the address shows the same round and core again."""
+def test_the_address_shows_the_same_view_again(browser, folder):
+    browser.open(folder / "compare.html")
     browser.choose("#slider", "5")
     browser.choose("#row", "3")
     browser.choose("#column", "6")
@@ -56,11 +46,6 @@ def check_address(browser, folder):
     assert browser.text("#status") == said
     held = [browser.value(f"document.querySelector('#{name}').value") for name in ("row", "column", "show")]
     assert held == ["3", "6", "tiles b"]
-
-
-def test_the_address_shows_the_same_view_again(browser, folder):
-    browser.open(folder / "compare.html")
-    check_address(browser, folder)
     assert browser.problems == []
 
 
@@ -138,12 +123,14 @@ def test_time_is_zoomed_around_the_round_in_view(show):
     assert evaluate(browser, "page.window") is None
 
 
-def test_a_dark_preference_is_kept_without_a_click(show):
+def test_a_dark_preference_is_kept_without_a_click_and_a_click_turns_it(show):
     browser = show("compare")
     light = browser.value("getComputedStyle(document.body).backgroundColor")
     browser.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
     try:
         assert browser.value("getComputedStyle(document.body).backgroundColor") == "rgb(21, 24, 28)" != light
+        browser.press("#theme")
+        assert browser.value("getComputedStyle(document.body).backgroundColor") == light
     finally:
         browser.ask("Emulation.setEmulatedMedia", features=[])
 
@@ -161,13 +148,3 @@ def test_the_wheel_scrolls_over_a_map_and_zooms_with_a_key(show):
 
 def test_a_phone_shows_a_comparison_within_its_width(show):
     check_phone(show("compare"))
-
-
-FAULTS = {
-    "an address without the core": ("compare", "state.core = `", "state.other = `", check_address),
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_is_found(browser, folder, tmp_path, fault):
-    check_planted(browser, folder, tmp_path, FAULTS[fault])

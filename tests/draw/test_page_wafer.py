@@ -49,16 +49,3 @@ def test_a_page_of_a_whole_wafer_is_small_and_draws_little(browser, folder):
     finally:
         browser.ask("Page.removeScriptToEvaluateOnNewDocument", identifier=script)
     assert browser.problems == []
-
-
-def test_a_long_run_plays_fast(show):
-    browser = show("wafer")
-    browser.key("Home")
-    browser.choose("#speed", "25")
-    browser.press("#play")
-    browser.value(
-        "waferTriton.then((page) => new Promise((done) => { const poll = () => "
-        "page.position >= 28 ? done() : setTimeout(poll, 10); poll(); }))"
-    )
-    browser.press("#play")
-    assert browser.text("#play").endswith("play")

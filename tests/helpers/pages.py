@@ -1,6 +1,5 @@
 """Pages of `wafer-triton draw` in a browser: written by commands, read by pixels and legends, with checks."""
 
-import json
 import time
 from pathlib import Path
 
@@ -70,18 +69,6 @@ def check_phone(browser):
         assert browser.value("document.querySelector('nav').getBoundingClientRect().height") <= 150
     finally:
         browser.ask("Emulation.clearDeviceMetricsOverride")
-
-
-def check_planted(browser, folder, tmp_path, fault):
-    """Assert that a check fails on a page with a fault: (page, text before, text after, check)."""
-    name, old, new, check = fault
-    text = (folder / f"{name}.html").read_text()
-    assert text.count(old) == 1
-    (tmp_path / f"{name}.html").write_text(text.replace(old, new))
-    browser.open(tmp_path / f"{name}.html")
-    assert browser.value("document.documentElement.dataset.ready") == "yes", json.dumps(browser.problems)
-    with pytest.raises(AssertionError):
-        check(browser, tmp_path)
 
 
 def whole(text):
