@@ -156,7 +156,7 @@ def test_command_line(capsys):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["gemm", "--m", "0", "--k", "1", "--n", "1", "--mesh", "4"], "m = 0 must be a whole number of at least 1"),
+        (["gemm", "--m", "0", "--k", "1", "--n", "1", "--mesh", "4"], 'Invalid value "0" for --m. Must be > 0.'),
         (["gemv", "--k", "4", "--n", "4", "--mesh", "0"], "must be a whole number of at least 1"),
         (["gemv", "--k", "4", "--n", "4", "--mesh", "4", "--device", "wse4"], "did you mean 'wse"),
         (["gemv", "--k", "8", "--n", "8", "--mesh", "4", "--m", "3"], "--m: only for gemm"),

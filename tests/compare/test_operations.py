@@ -60,7 +60,7 @@ def test_command_line(capsys):
     [
         (["--model", "smollm3-135m"], "did you mean 'smollm2-135m'"),
         (["--model", "smollm2-135m", "--mesh", "751"], "leaves device wse2"),
-        (["--model", "smollm2-135m", "--context", "0"], "context = 0 must be a whole number"),
+        (["--model", "smollm2-135m", "--context", "0"], 'Invalid value "0" for --context'),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(argv, message, capsys):

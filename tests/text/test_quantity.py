@@ -156,7 +156,7 @@ def test_a_head_has_the_unit_that_the_label_does_not_say():
 
 def test_given_values_are_shown_in_full():
     asked = LEGEND.asked
-    assert (asked("k", 16384), asked("groups", 1), asked("gpus", 1)) == ("16,384 elements", "1 group", "1 GPU")
+    assert (asked("k", 16384), asked("groups", 1), asked("gpus", 1)) == ("16,384 elements", "1", "1 GPU")
     assert (asked("mesh", 540), asked("seconds", 1.2e-6), asked("device", "wse3")) == (
         "540 x 540 cores", "1.2 us", "wse3",
     )  # fmt: skip
