@@ -1,13 +1,11 @@
-"""The answers of a run, an estimate and a plan on where a model lies; `python tests/helpers/answers.py` compares all.
+"""The answers of a run, an estimate and a plan on where a model lies.
 
 The whole product is every published model on both wafers: square meshes of 200 to 720 cores a side, each with two
-meshes of prefill, and rectangles; up to five contexts, of which half is the prompt. Plans, which are priced as well,
-are compared for a tenth of the squares, drawn by a fixed seed.
+meshes of prefill, and rectangles; up to five contexts, of which half is the prompt.
 """
 
-import sys
 from collections.abc import Callable, Iterator
-from itertools import islice, product
+from itertools import product
 from random import Random
 from typing import NamedTuple
 
@@ -116,23 +114,3 @@ def planned(case: Case) -> str | None:
     except WaferError:
         place = "refused"
     return None if plan == place else f"{case}: a plan {plan}, a request {place}"
-
-
-def main(start: int = 0, step: int = 1) -> int:
-    """Compare every `step`-th case from `start` on and print all differences; returns 1 if there is one."""
-    count = wrong = 0
-    drawn = set(squares(340))
-    for case in islice(cases(), start, None, step):
-        found = [difference(case), planned(case) if case in drawn else None]
-        for text in filter(None, found):
-            print(text, flush=True)
-            wrong += 1
-        count += 1
-        if count % 200 == 0:
-            print(f"{count:,} cases", file=sys.stderr, flush=True)
-    print(f"{count:,} cases, {wrong:,} differences")
-    return int(wrong > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main(*map(int, sys.argv[1:])))

@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from pairs import in_turn
 from tiny import draw_norms_and_biases
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.models.config import DecoderConfig
@@ -165,8 +166,7 @@ def test_parameters_equal_transformers(family, folders, roomy):
     assert sum(weight.numel() for weight in decoder.parameters()) == judge(family).num_parameters()
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("family", LAYERS, ids=str)
+@pytest.mark.parametrize(("family", "dtype"), in_turn(LAYERS, tuple(DTYPES)), ids=str)
 def test_errors_are_at_most_twice_transformers(family, dtype, folders, roomy):
     steps = STEPS if (family, dtype) in ((BIASED, "bf16"), (NORMED, "fp16")) else 8
     tokens, plain = judged(family, dtype, DTYPES[dtype], steps)
@@ -177,8 +177,7 @@ def test_errors_are_at_most_twice_transformers(family, dtype, folders, roomy):
 
 @pytest.mark.parametrize(
     ("family", "mesh", "dtype"),
-    [(family, mesh, "fp32") for family in LAYERS for mesh in ("3", "2x3")]
-    + [(BIASED, "3", "bf16"), (BIASED, "2x3", "fp16"), (NORMED, "3", "fp16"), (NORMED, "2x3", "bf16")],
+    in_turn(LAYERS, ("3", "2x3"), ("fp32", "bf16", "fp16")),
     ids=str,
 )
 def test_explicit_and_elided_are_the_same_bits(family, mesh, dtype, folders, roomy):
@@ -193,8 +192,9 @@ def test_explicit_and_elided_are_the_same_bits(family, mesh, dtype, folders, roo
     assert torch.equal(explicit, elided)
 
 
-@pytest.mark.parametrize("mesh", ["1", "2x3", "5x2", "7", "1x4"])
-@pytest.mark.parametrize("family", [BIASED, NORMED], ids=str)
+@pytest.mark.parametrize(
+    ("family", "mesh"), [(BIASED, "1"), (BIASED, "5x2"), (BIASED, "1x4"), (NORMED, "2x3"), (NORMED, "7")], ids=str
+)
 def test_every_mesh_says_the_same(family, mesh, folders, roomy):
     tokens, _ = judged(family)
     decoder = wafer(folders(family), mesh, device=roomy, max_length=PROMPT + 20)

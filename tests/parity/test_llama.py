@@ -44,9 +44,10 @@ MODELS = [
     Llama("one-head-one-pair", 5, 7, 1, 1, 2, 11, layers=1),
 ]
 # A prompt of one or two tokens leaves rows of a mesh idle, which is the same for grouped and for single keys.
-PROMPTS = [(llama, 29, mesh) for llama in MODELS for mesh in ("1", "3", "5x2", "7")]
-PROMPTS += [(GQA, length, mesh) for length in (1, 2) for mesh in ("3", "5x2")]
-PROMPTS += [(MODELS[2], length, mesh) for length in (1, 2) for mesh in ("1", "7")]
+PROMPTS = [
+    (llama, 29, mesh) for llama, meshes in zip(MODELS, (("1", "5x2"), ("3", "7")) * 2, strict=True) for mesh in meshes
+]
+PROMPTS += [(GQA, 1, "5x2"), (GQA, 2, "3"), (MODELS[2], 1, "7"), (MODELS[2], 2, "1")]
 prompts = pytest.mark.parametrize(("llama", "length", "mesh"), PROMPTS, ids=lambda value: str(value))
 
 
@@ -107,9 +108,8 @@ def test_prefill_and_decode_logits(llama, length, mesh, roomy):
     assert worst.max() < 1e-4, f"step {int(worst.argmax())}: {worst.max():.2e}"
 
 
-@pytest.mark.parametrize(("llama", "mesh"), list(zip(MODELS, ("3", "5x2") * 2, strict=True)), ids=str)
-def test_greedy_tokens(llama, mesh, roomy):
-    prompt = some_tokens(llama, 6)
+def test_greedy_tokens(roomy):
+    llama, prompt = GQA, some_tokens(GQA, 6)
     with torch.no_grad():
         want = judge(llama).generate(
             torch.tensor([prompt]),
@@ -117,11 +117,12 @@ def test_greedy_tokens(llama, mesh, roomy):
             max_new_tokens=20,
             do_sample=False,
         )
-    assert list(wafer(llama, mesh, roomy).generate(prompt, 20)) == want[0, 6:].tolist()
+    assert list(wafer(llama, "5x2", roomy).generate(prompt, 20)) == want[0, 6:].tolist()
 
 
-@pytest.mark.parametrize(("mesh", "dtype"), [("3", "bf16"), ("2x3", "fp16")])
-@pytest.mark.parametrize("llama", MODELS[:3], ids=str)
+@pytest.mark.parametrize(
+    ("llama", "mesh", "dtype"), [(GQA, "3", "bf16"), (GQA, "2x3", "fp16"), (MODELS[2], "3", "fp16")], ids=str
+)
 def test_errors_are_at_most_twice_transformers(llama, mesh, dtype, roomy):
     tokens = some_tokens(llama, 27)
     got = logits_of(wafer(llama, mesh, roomy, dtype), tokens, 10)
@@ -130,7 +131,7 @@ def test_errors_are_at_most_twice_transformers(llama, mesh, dtype, roomy):
     assert_close(got, reference, dtype, plain, name=f"{llama} on {mesh}")
 
 
-@pytest.mark.parametrize("mesh", ["3", "2x3"])
+@pytest.mark.parametrize("mesh", ["2x3"])
 def test_fp16_accumulation_stays_near(mesh, roomy):
     tokens = some_tokens(GQA, 20)
     narrow = logits_of(wafer(GQA, mesh, roomy, "fp16", accumulate="fp16"), tokens, 9)
@@ -149,8 +150,7 @@ def test_explicit_and_elided_are_the_same_bits(mesh, dtype, roomy):
     assert torch.equal(explicit, elided)
 
 
-@pytest.mark.parametrize("exchange", ["explicit", "elided"])
-@pytest.mark.parametrize("mesh", ["2", "5x2"])
+@pytest.mark.parametrize(("mesh", "exchange"), [("2", "explicit"), ("5x2", "elided")])
 def test_poison_reaches_no_logit(mesh, exchange, roomy):
     tokens = some_tokens(GQA, 20)
     decoder = wafer(GQA, mesh, roomy, executor=TorchExecutor(exchange=exchange, poison=True))
@@ -168,16 +168,7 @@ def test_a_second_prompt_does_not_depend_on_the_first(mesh, exchange, roomy):
     assert torch.equal(before, logits_of(decoder, first, 30))
 
 
-@pytest.mark.parametrize("mesh", ["1", "2"])
-def test_returned_logits_do_not_change_later(mesh, roomy):
-    decoder, tokens = wafer(GQA, mesh, roomy), some_tokens(GQA, 5)
-    first = decoder.prefill(tokens)
-    kept = first.clone()
-    decoder.step(3)
-    assert torch.equal(first, kept)
-
-
-@pytest.mark.parametrize("mesh", ["2", "3x2", "7"])
+@pytest.mark.parametrize("mesh", ["2", "7"])
 def test_the_cache_may_be_filled_to_the_last_entry(mesh, roomy):
     decoder = wafer(GQA, mesh, roomy, max_length=24)
     tokens = some_tokens(GQA, 24)
@@ -185,17 +176,6 @@ def test_the_cache_may_be_filled_to_the_last_entry(mesh, roomy):
     want = judged(GQA, tokens, 1)
     assert ((got - want).abs().amax() / want.abs().amax()) < 1e-4
     assert decoder.count == 24
-
-
-@pytest.mark.parametrize("mesh", ["3", "2x3"])
-def test_decoding_after_a_prompt_is_prefilling_the_longer_prompt(mesh, roomy):
-    decoder, tokens = wafer(GQA, mesh, roomy), some_tokens(GQA, 23)
-    decoded = logits_of(decoder, tokens, 5)
-    for count in (6, 14, 23):
-        decoder.reset()
-        assert_close(
-            decoder.prefill(tokens[:count]), decoded[count - 5].double(), "fp32", decoded[count - 5] * (1 + 3e-5)
-        )
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from answers import CHIPS, Case, cases, difference, experts_of, planned, run_place, squares
+from answers import Case, cases, difference, experts_of, planned, run_place, squares
 from wafer_triton import estimate, price
 from wafer_triton.cost import inference, search
 from wafer_triton.cost.constants import constants
@@ -24,16 +24,14 @@ pytestmark = pytest.mark.slow
 EVERY = list(cases())
 
 
-@pytest.mark.parametrize("chip", CHIPS)
 @pytest.mark.parametrize("model", MODELS)
-def test_an_estimate_and_a_run_find_the_same_place(model, chip):
-    """Check for the same regions, buffers and bytes of a core, or the same refusal, on a sample of the product."""
-    own = [case for case in EVERY if (case.model, case.chip) == (model, chip)]
-    assert not list(filter(None, map(difference, Random(0).sample(own, 2))))
+def test_an_estimate_and_a_run_find_the_same_place(model):
+    """Check for the same regions, buffers and bytes of a core, or the same refusal, on a case of the product."""
+    assert difference(Random(0).choice([case for case in EVERY if case.model == model])) is None
 
 
 def test_a_plan_and_a_request_find_the_same_place():
-    assert not list(filter(None, map(planned, squares(8))))
+    assert not list(filter(None, map(planned, squares(3))))
 
 
 @pytest.mark.parametrize(

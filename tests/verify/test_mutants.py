@@ -15,9 +15,8 @@ def healthy() -> list[Healthy]:
     return [Healthy(case) for case in cases()]
 
 
-@pytest.mark.parametrize("seed", [11, 12])
-def test_every_mutant_with_wrong_values_is_found(seed, healthy):
-    tested = list(mutants(seed, 150, healthy))
+def test_every_mutant_with_wrong_values_is_found(healthy):
+    tested = list(mutants(11, 200, healthy))
     missed = [str(each) for each in tested if each.wrong and not each.verdicts]
     assert not missed, "\n".join(missed)
     assert {name for each in tested if not each.wrong for name in each.verdicts} <= EXPLAINED.keys()
