@@ -48,7 +48,9 @@ def test_on_a_preset_the_calibration_rows_count_too(tmp_path: Path, capsys: pyte
     path.write_text(f"{GEMV}100,4,4,4,500\n")
     assert cli.main(["validate", str(path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["families"]["MeshGEMV"]
-    assert found["device"] == "wse3" and found["within_band"] == 0 and found["worst_error"] > found["mean_error"] * 0.99
+    (row,) = found["rows"]
+    assert row["measured"] == 500 and row["error"] == pytest.approx(row["predicted"] / 500 - 1)
+    assert found["device"] == "wse3" and found["within_band"] == 0 and found["worst_error"] == abs(row["error"])
     assert cli.main(["validate", str(path), "--fit"]) == 0
     said = capsys.readouterr().out
     assert "MeshGEMV on wse3: fitted on 1 row, beside 24 calibration rows" in said and "nothing written" in said

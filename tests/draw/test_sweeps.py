@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 from wafer_triton import draw
@@ -32,6 +33,14 @@ def test_curves_show_every_figure_and_mark_missing_ones(rows, tmp_path):
         assert shown[key] == [round(row["tokens_per_second"], 4) for row in own if "reason" not in row]
         assert shown[f"{key} without figures"] == [row["sram_kib"] for row in own if "reason" in row]
     assert Image.open(tmp_path / "a.png").size[0] == COLUMN * DOTS
+
+
+def test_a_point_without_an_error_band_is_shaded_by_none():
+    rows = [{"mesh": x, "cycles": 10.0, "error_band": band} for x, band in ((8, 0.5), (16, 0.5), (32, None))]
+    axes = Figure().subplots()
+    draw.curves(rows, ["mesh"], "cycles", axes)
+    (shade,) = axes.collections
+    assert {x for path in shade.get_paths() for x, _ in path.vertices} == {8, 16}
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from wafer_triton.cli.app import FOLDER, made, refuse
 from wafer_triton.device import device as find_device
 from wafer_triton.draw.figure import KINDS
 from wafer_triton.errors import ConfigError, writing
+from wafer_triton.text.quantity import PREDICTED, Legend, digits, unit
 from wafer_triton.text.table import Table
 
 if TYPE_CHECKING:
@@ -126,10 +127,12 @@ def _validate_own(families: list[OwnFamily], json: bool) -> int:
     for each in families:
         errors, title = each.errors(), f"{each.family} on {each.device.name}: {_rows(len(each.rows))}"
         rows = [
-            (row.name, f"{row.measured:,.1f} {row.unit}", f"{row.measured * (1 + error):,.1f}", f"{100 * error:+.2f} %")
+            {"row": row.name, "measured": row.measured, "predicted": row.measured * (1 + error), "error": error}
             for row, error in zip(each.rows, errors, strict=True)
         ]
-        texts += [Table.rows(("row", "measured", "predicted on the wafer", "error"), rows, title=title)]
+        of = each.rows[0].unit
+        legend = Legend({"measured": unit(of), "predicted": unit(of, PREDICTED), "error": unit("%")})
+        texts += [Table(rows, legend, title=title)]
         inside = sum(abs(1 / (1 + error) - 1) <= each.band for error in errors)
         both = spread(errors)
         fitted = FAMILIES[each.family][2]
@@ -138,7 +141,7 @@ def _validate_own(families: list[OwnFamily], json: bool) -> int:
             f"mean error {100 * both['mean_error']:.2f} %, worst {100 * both['worst_error']:.2f} %; {inside} of "
             f"{len(errors)} within the family's error band{other}, {100 * each.band:.1f} %"
         )
-        answer[each.family] = {"device": each.device.name, "errors": errors, "within_band": inside, **both}
+        answer[each.family] = {"device": each.device.name, "rows": rows, "within_band": inside, **both}
     return tell(json, {"families": answer}, *texts)
 
 
@@ -146,7 +149,6 @@ def _fit_own(families: list[OwnFamily], json: bool) -> int:
     """Fit constants on a user's measurements and print them."""
     from wafer_triton.cost.calibrate.own import refitted, spread
     from wafer_triton.cost.constants import Constants
-    from wafer_triton.text.quantity import Legend, digits
 
     answer, legend = {}, Legend(Constants)
     texts: list[str | Table] = []
@@ -177,7 +179,6 @@ def _fit(out: Sequence[Path], json: bool) -> int:
     from wafer_triton.cost.calibrate import fit
     from wafer_triton.cost.calibrate.own import spread
     from wafer_triton.cost.constants import Constants
-    from wafer_triton.text.quantity import Legend, digits
 
     for folder in out:  # before the work
         folder.mkdir(exist_ok=True)
@@ -190,10 +191,10 @@ def _fit(out: Sequence[Path], json: bool) -> int:
             f"mean error {100 * both['mean_error']:.2f} %, worst {100 * both['worst_error']:.2f} %"
         )
         for name, value in fitted.values.items():
-            error, unit, meaning = fitted.errors[name], legend.unit(name), legend.label(name)
+            error, of, meaning = fitted.errors[name], legend.unit(name), legend.label(name)
             certainty = "" if error is None else f" +- {digits(error)}"
             remark = " (as many constants as rows)" if error is None else ""
-            lines.append(f"  {name:24}{digits(value):>8}{certainty} {unit}{remark}: {meaning}")
+            lines.append(f"  {name:24}{digits(value):>8}{certainty} {of}{remark}: {meaning}")
         lines += [f"    {row.name:32}{100 * error:+8.2f} %" for row, error in fitted.residuals]
     specs = {name: fit.spec(name, own, stages) for name, own in constants.items()}
     for folder in out:

@@ -38,7 +38,7 @@ def _cap(*runs: Path, accuracy: Sequence[float] = (), watts: float | None = None
     shown = [{name: row.get(name) for name in present} for row in rows]
     texts: list[Table | str] = [Table(shown, Legend(Cap, Prediction, OWN), title=f"decode, {PREDICTED}")]
     scaled = _scaled(rows)
-    if scaled:
+    if len(rows) > 1:
         head = ("run", *scaled[0])
         lines = [
             (row["run"], *(f"{axis:.2f}" for axis in axes.values())) for row, axes in zip(rows, scaled, strict=True)

@@ -117,10 +117,10 @@ def _places(rows: Rows, name: str) -> dict[Any, float]:
 
 
 def _band(axes: Any, x: Sequence[float], held: Rows, shown: str, colour: str) -> None:
-    """Shade the error band of a column that is a time, a rate or an energy."""
+    """Shade the error band of a column that is a time, a rate or an energy, between points that have one."""
     if LEGEND.entries.get(shown, {}).get("unit") not in ("s", "tokens/s", "cycles", "J", "J/token"):
         return
-    bands = [row.get("error_band") or 0.0 for row in held]
+    bands = [row.get("error_band") or np.nan for row in held]
     values = [row.get(shown, np.nan) for row in held]
     low, high = ([value * (1 + s * band) for value, band in zip(values, bands, strict=True)] for s in (-1, 1))
     axes.fill_between(x, np.maximum(low, 0), high, color=colour, alpha=0.15, lw=0)
