@@ -3,7 +3,6 @@
 import pytest
 
 from wafer_triton import estimate
-from wafer_triton.cli import main as cli
 from wafer_triton.errors import ConfigError, DeviceError, MeshError, ShapeError, SramError, WaferError
 
 
@@ -80,22 +79,3 @@ from wafer_triton.errors import ConfigError, DeviceError, MeshError, ShapeError,
 def test_bad_input(call, error: type[WaferError], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "product --mesh 8 --m 0 --k 8 --n 8",
-        "product --mesh 8x --m 8 --k 8 --n 8",
-        "product --mesh 8 --m eight --k 8 --n 8",
-        "decode --model nosuch --mesh 8 --context 8",
-        "decode --mesh 8 --context 8",
-        "decode --model dim=64,ffn=128,heads=2 --mesh 8 --context 8",
-        "kv --model qwen2-72b --mesh 360",
-    ],
-)
-@pytest.mark.slow
-def test_command_line_mistakes(line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["estimate", *line.split()]) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and len(err.splitlines()) == 1

@@ -1,6 +1,6 @@
 """`HeadGroups` puts every head and rotary pair on a column, padding last; MeshError says why a count does not fit."""
 
-from itertools import product
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -18,18 +18,23 @@ def shape(heads: int, kv_heads: int, head_dim: int = 10) -> DecoderShape:
 
 
 SHAPES = [(6, 2, 10), (4, 4, 6), (8, 1, 2), (12, 3, 16), (9, 3, 64), (7, 7, 8)]
-CASES = [
-    (*sizes, columns, count)
-    for sizes, columns in product(SHAPES, (1, 5, 13, 40))
-    for count in range(1, min(sizes[0], columns) + 1)
-]
+each_shape = pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), SHAPES)
 
 
-@pytest.mark.parametrize(("heads", "kv_heads", "head_dim", "columns", "count"), CASES)
-def test_every_row_of_a_projection_lies_on_a_column_of_each_group_that_needs_it(
-    heads, kv_heads, head_dim, columns, count
-):
-    groups = HeadGroups(shape(heads, kv_heads, head_dim), columns, count)
+def every_number(heads: int, kv_heads: int, head_dim: int) -> Iterator[tuple[int, HeadGroups]]:
+    """Yield columns and head groups on them, of every number."""
+    for columns in (1, 5, 13, 40):
+        for count in range(1, min(heads, columns) + 1):
+            yield columns, HeadGroups(shape(heads, kv_heads, head_dim), columns, count)
+
+
+@each_shape
+def test_every_row_of_a_projection_lies_on_a_column_of_each_group_that_needs_it(heads, kv_heads, head_dim):
+    for columns, groups in every_number(heads, kv_heads, head_dim):
+        check_rows(groups, columns, heads, kv_heads, head_dim)
+
+
+def check_rows(groups, columns, heads, kv_heads, head_dim):
     queries_per_kv_head = heads // kv_heads
     for projection, total in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
         rows = groups.rows(projection)
@@ -48,9 +53,13 @@ def test_every_row_of_a_projection_lies_on_a_column_of_each_group_that_needs_it(
     assert groups.busy == busy.sum()
 
 
-@pytest.mark.parametrize(("heads", "kv_heads", "head_dim", "columns", "count"), CASES)
-def test_a_query_lies_with_its_key_and_its_whole_pair(heads, kv_heads, head_dim, columns, count):
-    groups, queries_per_kv_head = HeadGroups(shape(heads, kv_heads, head_dim), columns, count), heads // kv_heads
+@each_shape
+def test_a_query_lies_with_its_key_and_its_whole_pair(heads, kv_heads, head_dim):
+    for columns, groups in every_number(heads, kv_heads, head_dim):
+        check_pairs(groups, columns, heads // kv_heads, head_dim)
+
+
+def check_pairs(groups, columns, queries_per_kv_head, head_dim):
     q, k = (
         groups.rows(projection).reshape(columns, -1, 2, groups.pairs)  # heads, halves of pairs, pairs
         for projection in "qk"

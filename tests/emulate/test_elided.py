@@ -41,7 +41,7 @@ def _ring_product(m, k, n, dtype, shared):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("sizes", "dtype", "shared"),
-    pairs([(2, 3, 5), (33, 20, 70), (64, 16, 64), (64, 80, 128)], [torch.float32, torch.bfloat16], [True, False]),
+    pairs([(2, 3, 5), (33, 20, 70), (64, 80, 128)], [torch.float32, torch.bfloat16], [True, False]),
 )
 def test_tiles_of_any_size_wherever_they_lie(sizes, dtype, shared):
     got, want = ring_product(*sizes, dtype, shared)

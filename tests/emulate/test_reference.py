@@ -11,7 +11,6 @@ from wafer_triton.emulate.executor import EXCHANGES, Executor
 from wafer_triton.emulate.reference import Reference
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
-from wafer_triton.errors import ShapeError
 from wafer_triton.ops.testing import assert_close
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Cores, Slot
@@ -87,13 +86,6 @@ def test_rounds_are_run_up_to_any_of_them():
     for until, wanted in ((0, [1, 3]), (1, [2, 6]), (3, [8, 24]), (None, [16, 48])):
         machine.run(until)
         assert machine.read("x").flatten().tolist() == wanted
-
-
-def test_a_missing_tensor_is_named():
-    b = Builder(Mesh(1, 2), "fit")
-    b.buffer("x", (1,), "fp32", "input")
-    with pytest.raises(ShapeError, match="fit: no tensor given for input buffer 'x'"):
-        Reference(b.build(), {})
 
 
 # --- the fast executors ---

@@ -41,10 +41,9 @@ from wafer_triton.algorithms import norm
 from wafer_triton.algorithms.collectives import broadcast
 from wafer_triton.algorithms.kv_cache import KvCache
 from wafer_triton.algorithms.product import recipe
-from wafer_triton.compare.algorithms import compare_gemm
 from wafer_triton.compare.sweep import sweep
 from wafer_triton.cost.search import plan
-from wafer_triton.device import PRESETS, sources
+from wafer_triton.device import PRESETS
 from wafer_triton.errors import (
     ArgumentError,
     BackendError,
@@ -190,7 +189,6 @@ CALLS = [
     (lambda: softmax(A, mesh=2, scale=float("nan")), ShapeError, "softmax: scale = nan"),
     (lambda: softmax(A, mesh=2, scale="x"), ShapeError, "softmax: scale = 'x'"),
     (lambda: mesh_gemm(A, A, mesh=(31, 37)), MeshError, "mesh 31x37: products of matrices fold it to the grid of the"),
-    (lambda: compare_gemm(4, 0, 1, 1), ShapeError, "m = 0 must be a whole number of at least 1"),
     (lambda: mesh_gemm(A, A, mesh=2, backend=5), BackendError, "gemm: backend = 5"),
     (lambda: mesh_gemm(A, A, mesh=2, executor=5), BackendError, "gemm: executor = 5 is none"),
     (lambda: as_mesh(4, []), DeviceError, "unknown device []"),
@@ -242,7 +240,6 @@ CALLS = [
     (lambda: Slot("x", [True, False]), ScheduleError, "slot of 'x': index [True, False]"),
     (lambda: Slot("x", [[0], [0, 1]]), ScheduleError, "slot of 'x': index [[0], [0, 1]]"),
     (lambda: Builder(as_mesh(2), "t").buffer("", (1,), "fp32"), ScheduleError, "t: buffer '' has no name"),
-    (lambda: replace(PRESETS["wse2"], name=""), DeviceError, "device '' has no name"),
     (lambda: replace(PRESETS["wse2"], name=None), DeviceError, "device None has no name"),
     (lambda: recipe("conv", as_mesh(4), "fp32", ((4, 4), (4, 4)), ()), ShapeError, "recipe 'conv'"),
     (lambda: recipe("gemm", as_mesh(4), "fp32", ((64,), (64, 4)), ()), ShapeError, "gemm of [64], [64, 4]"),
@@ -273,7 +270,6 @@ CALLS = [
         "mesh_gemm: operand 1 is nested",
     ),
     (lambda: mesh_gemm(A.clone().requires_grad_(), A, mesh=2), DtypeError, "mesh_gemm: operand 1 requires a gradient"),
-    (lambda: as_mesh(True), MeshError, "mesh True"),
     (lambda: distributed.executor(timeout=float("nan")), BackendError, "timeout = nan"),
     (lambda: distributed.executor(timeout=-1), BackendError, "timeout = -1"),
     (lambda: Intent.of(None), ScheduleError, "Intent.of: a NoneType is no recipe;"),
@@ -375,7 +371,6 @@ CALLS = [
     (lambda: rms_norm(X, X[0], epsilon=1e-5, mesh=2), ArgumentError, "rms_norm: unknown keyword 'epsilon'"),
     (lambda: distributed.executor(shard="2x2"), BackendError, "distributed.executor: no option 'shard'"),
     (lambda: executor("torch", exchang="elided"), BackendError, "executor: backend 'torch' has no option 'exchang'"),
-    (lambda: sources("wse9"), DeviceError, "unknown device 'wse9'"),
     (lambda: as_mesh(2).length("z"), MeshError, "mesh 2x2: axis 'z'"),
     (lambda: sweep("gemm", {"mesh": "24"}, m=8, k=8, n=8), DeviceError, "sweep over mesh: values are of type str"),
     (lambda: bound().run(until=1.5), ScheduleError, "until = 1.5"),
@@ -446,8 +441,6 @@ def model(tmp_path_factory):
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"top_k": 3}, "top_k = 3: at temperature 0 the likeliest token is taken; give a temperature above 0"),
-        ({"top_p": 0.5}, "top_p = 0.5: at temperature 0 the likeliest token is taken"),
         ({"temperature": 1.0, "seed": 2**70}, "seed = 1180591620717411303424 must lie between"),
         ({"temperature": True}, "temperature = True must be a number"),
     ],
@@ -475,7 +468,7 @@ def test_a_model_refuses_wrong_inputs(model):
 
 def test_indices_of_slots_have_the_types_of_positions():
     for index in ([0, 1], (0, 1), np.array([0, 1], np.int32), torch.tensor([0, 1])):
-        assert Slot("x", index).index.dtype == np.int64 and Slot("x", index).index.tolist() == [0, 1]
+        assert Slot("x", index).index.dtype == np.int32 and Slot("x", index).index.tolist() == [0, 1]
     assert type(Slot("x", np.int64(3)).index) is int and Slot("x", None).index is None
 
 

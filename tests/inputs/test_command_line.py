@@ -48,20 +48,12 @@ def wrong(capsys, tmp_path, monkeypatch):
             'Invalid value "99999999999999" for --m. Must be <= 1000000000.',
         ),
         ("estimate product --m 0 --k 1 --n 1 --mesh 4", 'Invalid value "0" for --m. Must be > 0.'),
-        (f"{SWEEP} k=1:1000000000000:1", "more than 10,000 values"),
-        (f"{SWEEP} k=20:10:5", "FROM:TO:STEP counts upwards, and 20 is more than 10"),
-        (f"{SWEEP} k=1,nan", "'k=1,nan': 'nan' is no value"),
         (f"{SWEEP} k=1e400", "'k=1e400': 'inf' is no value"),
         (f"{SWEEP} k=1.5", "k = 1.5"),
         (f"{SWEEP} groups=1,2 --set k=0", "k = 0 must be a whole number of at least 1"),
-        (f"{SWEEP} mesh=2,4 --set k=8", "--set mesh=8: mesh takes its values from --over"),
-        (f"{SWEEP} k=8 --set =5", "--set '=5': write NAME=VALUE"),
-        (f"{SWEEP} k=8 --show cycle", "--show cycle: there is no such column"),
-        (f"{SWEEP} k=8 --out q.txt", "--out q.txt: does not end in .csv"),
         (f"{SWEEP} k=8 --out /nowhere/x.csv", "/nowhere/x.csv: No such file or directory"),
         (f"{SWEEP} k=8 --out /dev/full", "/dev/full: No space left on device"),
         ("generate --model x --prompt a --routing-out notes.md", "--routing-out notes.md: does not end in .json"),
-        (f"{SWEEP} k=8 --out /", "--out /: does not end in .csv"),
         ("check --model ''", "model ''"),
         ("estimate decode --model '' --mesh 4", "model ''"),
         ("generate --model '' --prompt a", "checkpoint ''"),
@@ -75,18 +67,15 @@ def wrong(capsys, tmp_path, monkeypatch):
         ("generate --model none/x --prompt a", "none/x: there is no such folder"),
         ("generate --model llama3-8b --prompt a", "llama3-8b: its shape is known, its weights are not"),
         ("check --model .", ".: no config.json"),
-        ("check --model llama3", "unknown model 'llama3'; did you mean 'llama3"),
         ("check", "give one of them: --model NAME|PATH for a decoder, or FILE.py:FUNCTION"),
         ("generate --model x --prompt 'a\udce9b'", "--prompt 'a\\udce9b': is not UTF-8 text (at character 1)"),
         (f"{SWEEP} k=8 --out config.json", "--out config.json: does not end in .csv"),
-        (f"{SWEEP} k=8 --set mesh=4", "--set mesh=4: it is set already"),
         (f"{SWEEP} k=8 --set device=wse3", "--set device=wse3: use --device"),
         (
             f"{DECODE} --over context=8 --set head_groups=x",
             "head_groups = 'x', but 9 query heads",
         ),
         (f"{DECODE} --over head-groups=0 --set context=8", "head_groups = 0, but 9 query heads on 64 columns"),
-        ("estimate decode --model dim=8,ffn=8,heads=3,layers=1 --mesh 4", "dim = 8 is not a multiple of heads = 3"),
         ("cap", "give the files of runs"),
         ("cap run.json --watts 0", 'Invalid value "0.0" for --watts'),
         ("cap run.json --watts x", "value for --watts: unable to convert"),
@@ -96,14 +85,12 @@ def wrong(capsys, tmp_path, monkeypatch):
         ("estimate decode --model /proc/self/mem --mesh 4", "/proc/self/mem: Input/output error"),
         ("estimate decode --model /dev/null --mesh 4", "error: /dev/null: is no regular file"),
         ("estimate decode --model smollm2-135m --mesh 8 --context 8 --experts regions", "estimate decode --help`"),
-        ("estimate decode --model smollm2-135m --mesh 64 --dtype fp32", "weights = 'fp32' must be one of fp16, bf16"),
         ("devices --device wse2", "Unknown option: --device. See `wafer-triton devices --help`"),
         (
             f"estimate product {GEMM} 8 --routes 3",
             "option: --routes. Did you mean --groups? See `wafer-t",
         ),
         (f"{SWEEP} k=-16,0", "k = -16"),
-        (f"{SWEEP} k=16:4:-4", "STEP is -4, and FROM:TO:STEP counts upwards"),
         (f"{SWEEP} groups=999 --set k=64", "groups"),
         (
             "estimate decode --model olmoe-1b-7b --mesh 360 --context 512 --batch 1000000 --routing uniform",
@@ -238,7 +225,7 @@ def test_a_fault_of_ours_stays_one(error):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full device here")
-@pytest.mark.parametrize("args", ["devices", "--help", "estimate product --mesh 4 --k 8 --n 8 --json"])
+@pytest.mark.parametrize("args", ["--help", "estimate product --mesh 4 --k 8 --n 8 --json"])
 def test_a_full_device(args):
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-m", "wafer_triton", *args.split()]
