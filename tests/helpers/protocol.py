@@ -28,7 +28,6 @@ from typing import NamedTuple
 
 from wafer_triton.kernels import SLOTS
 
-DOWN, UP = 0, 1  # a flag's values
 FIRST_SLOT = 0  # where its tile lies at the start
 
 
