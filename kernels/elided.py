@@ -14,10 +14,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from wafer_triton.kernels._common import Operand, constants, placed, start, store
+from wafer_triton.kernels._common import Operand, constants, on_hopper, placed, start, store
 from wafer_triton.kernels.fused import PROGRAMS
 from wafer_triton.kernels.gemm import begun, multiplied, plan, read, row_sums
-from wafer_triton.kernels.untimed import fastest
 
 
 class Labels(NamedTuple):
@@ -78,22 +77,24 @@ def _elided_kernel(
 
 def elided(
     c: Operand, out: Operand, a: Operand, b: Operand, rows: Tensor, cols: Tensor, a_labels: Labels, b_labels: Labels,
-    *, by: str = "", **params: Any,
+    **params: Any,
 ) -> None:  # fmt: skip
     """out = (c +) the sum over all rounds of a @ b, on every core of a square mesh; parameters of `local.gemm_torch`.
 
-    `rows`, `cols` int32 [P]: the mesh's rows and columns in ring order. `by`: "loads" for this kernel, else the launch
-    of that name in `untimed`, or the fastest.
+    `rows`, `cols` int32 [P]: the mesh's rows and columns in ring order. On Hopper warp groups multiply what they can,
+    to the same bits.
     """
     chosen, options = plan(a, b, **params)
     side = rows.numel()
+    if on_hopper() and chosen["MODE"] == "dot" and not chosen["ADD"]:
+        from wafer_triton.kernels.warp_groups import cut, warp_groups  # Gluon is experimental: nobody else imports it
 
-    def launch() -> None:
-        programs = side**2 * -(-chosen["M"] // chosen["BLOCK_M"]) * -(-chosen["N"] // chosen["BLOCK_N"])
-        loops = -(-programs // PROGRAMS)
-        start(
-            _elided_kernel, -(-programs // loops), c, out, a, b, rows, cols, a_labels, b_labels, side, programs,
-            constants(chosen), STEPS=-(-chosen["K"] // chosen["BLOCK_K"]), LOOPS=loops, **options,
-        )  # fmt: skip
-
-    (launch if by == "loads" else fastest(launch, (out, a, b, rows, cols, a_labels, b_labels, chosen), by))()
+        if blocks := cut(out, a, b, side, a_labels.step == b_labels.step == 0, chosen):
+            warp_groups(out, a, b, rows, cols, a_labels, b_labels, chosen | blocks)
+            return
+    programs = side**2 * -(-chosen["M"] // chosen["BLOCK_M"]) * -(-chosen["N"] // chosen["BLOCK_N"])
+    loops = -(-programs // PROGRAMS)
+    start(
+        _elided_kernel, -(-programs // loops), c, out, a, b, rows, cols, a_labels, b_labels, side, programs,
+        constants(chosen), STEPS=-(-chosen["K"] // chosen["BLOCK_K"]), LOOPS=loops, **options,
+    )  # fmt: skip

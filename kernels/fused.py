@@ -17,7 +17,6 @@ import triton.language as tl
 from torch import Tensor
 
 from wafer_triton.kernels._common import FEW, Operand, block, constants, start, warps
-from wafer_triton.kernels.untimed import fastest
 from wafer_triton.local import find
 
 PROGRAMS = 60_000  # of a launch at most: each takes at least 0.6 ns of the GPU's time (measured on an H200)
@@ -134,16 +133,6 @@ def given(ops: Sequence[FusedOp], grid: Grid) -> tuple[tuple[Any, ...], tuple[An
 
 def launch(ops: Sequence[FusedOp], cores: Tensor, among: Sequence[FusedOp] = (), grid: Grid | None = None) -> None:
     """Run the ops, in their order, on every core that the int32 tensor `cores` lists; `among` as in `options`."""
-    run([fastest(op, cores, alone=alone) for op in ops], cores, among, grid)
-
-
-def alone(op: FusedOp, cores: Tensor) -> None:
-    """Run one op with its own sizes and warps, a core a program."""
-    run([op], cores, grid=Grid())
-
-
-def run(ops: Sequence[FusedOp], cores: Tensor, among: Sequence[FusedOp] = (), grid: Grid | None = None) -> None:
-    """Run the ops as `launch` does, with their own sizes and warps."""
     count = cores.numel()
     grid = grid_of(ops, count) if grid is None else grid
     held = max((op.elements for op in ops), default=0) * grid.together if grid.together > 1 else 0

@@ -24,7 +24,7 @@ def sum_squares(args, core, P):
             offs_n = start_n + tl.arange(0, P.BLOCK_N)
             mask = (offs_m < P.M)[:, None] & (offs_n < P.N)[None, :]
             value = load(x_ptr + offs_m[:, None] * P.N + offs_n[None, :], mask)
-            squares += value * value
+            squares = tl.fma(value, value, squares)  # said, or it depends on the warps whether a sum takes a square in
         total = summed(squares, P.CORES * P.BLOCK_M, P.BLOCK_N, 1)
         total = tl.reshape(total, [1, P.CORES, P.BLOCK_M, 1])
         store(tile_ptr(s, core) + offs_m[:, None], total, (offs_m < P.M)[:, None])
@@ -60,7 +60,7 @@ def mean_squares(args, core, P):
             # [BLOCK]
             offs = start + tl.arange(0, P.BLOCK)
             value = load(x_ptr + offs, offs < size)
-            squares += value * value
+            squares = tl.fma(value, value, squares)  # as in `sum_squares`
         width = tl.where(keys == 1, P.KV_WIDTH, P.WIDTH)
         total = tl.reshape(summed(squares, 1, P.BLOCK, 1), [1])
         tl.store(tile_ptr(s, core) + row + tl.arange(0, 1), total / width)

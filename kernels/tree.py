@@ -23,7 +23,6 @@ from wafer_triton.kernels import fused
 from wafer_triton.kernels._common import Operand, block, constants, load, rounded, start, store, tile_ptr, warps
 from wafer_triton.kernels.elementwise import COMBINE
 from wafer_triton.kernels.fused import FusedOp, Grid
-from wafer_triton.kernels.untimed import fastest
 from wafer_triton.kernels.waiting import Alarm, wait
 
 MOST = 128  # parts that are added in one go
@@ -148,7 +147,6 @@ def reduce_tree(
     if tree.op not in COMBINE:
         raise BackendError(f"a reduce tree combines by one of {', '.join(COMBINE)}, not {tree.op!r}")
     cores = tree.order.numel()
-    ops = [fastest(op, tree.order, alone=fused.alone) for op in ops]
     wide = block(tree.size, max(128, 1024 // grid.together))
     sent_block = block(tree.size, 1024)
     chosen = fused.options(ops, warps(wide * grid.together), among)

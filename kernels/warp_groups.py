@@ -30,6 +30,8 @@ BOX = gl.constexpr(_common.BOX)
 # A thread's registers: BLOCK_N / 2 sums and addresses; and addresses alone. The first group, whose registers Triton
 # computes from the rest of 64 Ki, has as many as the second.
 MULTIPLIES, FETCHES = gl.constexpr(240), gl.constexpr(24)
+RING = 192 * 1024  # bytes of shared memory for boxes
+ENOUGH = 64  # programs: with 32 blocks of 128 x 256 an H100 takes 18.2 us, with 64 of 128 x 128 11.5 us
 
 
 @gluon.jit
@@ -176,23 +178,58 @@ def _groups_kernel(out, a, b, rows_ptr, cols_ptr, a_labels, b_labels, P, program
     )
 
 
+def cut(out: Operand, a: Operand, b: Operand, side: int, shared: bool, sizes: dict[str, Any]) -> dict[str, int] | None:
+    """Return how programs cut a product of these sizes of `gemm.plan` on side x side cores, None if they cannot.
+
+    A program is a block of 128 x 256 of C: of GROUP_M x GROUP_N cores if tiles are smaller, which takes one table of
+    labels `shared` by all positions. Of 128 x 128 if few programs would be left.
+    """
+    m, k, n = (sizes[size] for size in "MKN")
+    dtypes = {x.tensor.dtype for x in (a, b, out)}
+    if m % _common.BOX or n % _common.BOX or k % _common.BOX or len(dtypes) > 1 or torch.float32 in dtypes:
+        return None
+    if not all(map(_copied, (a, b, out), (m * k, k * n, m * n))):
+        return None
+    found = None
+    for block_n in (256, 128):
+        group = max(1, 128 // m), max(1, block_n // n)
+        whole = all(
+            (one > 1 and one * size == block and side % one == 0) or (one == 1 and size % block == 0)
+            for one, size, block in zip(group, (m, n), (128, block_n), strict=True)
+        )
+        if whole and (shared or group == (1, 1)) and sum(group) - 2 < side:
+            found = {
+                "GROUP_M": group[0], "GROUP_N": group[1], "BLOCK_M": 128, "BLOCK_N": block_n, "SWIZZLE": 8,
+                "DEPTH": RING // (_common.BOX * (128 + block_n) * a.tensor.itemsize),
+                "PROGRAMS": side**2 * m * n // (128 * block_n),
+            }  # fmt: skip
+            if found["PROGRAMS"] >= ENOUGH:
+                break
+    return found
+
+
+def _copied(x: Operand, numel: int) -> bool:
+    """Return whether the tiles of an operand lie one after another, on 16 bytes, as TMA asks."""
+    return x.stride == numel and x.tensor[x.offset :].data_ptr() % 16 == 0
+
+
 def warp_groups(
-    out: Operand, a: Operand, b: Operand, rows: Tensor, cols: Tensor, a_labels: Any, b_labels: Any, side: int,
-    programs: int, chosen: dict[str, Any],
+    out: Operand, a: Operand, b: Operand, rows: Tensor, cols: Tensor, a_labels: Any, b_labels: Any,
+    chosen: dict[str, Any],
 ) -> None:  # fmt: skip
-    """out = the sum over all rounds of a @ b, as in `elided`, in `programs` blocks of a way of `untimed`."""
+    """out = the sum over all rounds of a @ b, as in `elided`; `chosen`: its sizes and its `cut`."""
     lie = gl.NVMMASharedLayout(128, 16, 2)
 
     def boxes(x: Operand, cols: int) -> TensorDescriptor:
         rows = (x.tensor.numel() - x.offset) // cols
         return TensorDescriptor(x.tensor[x.offset :], [rows, cols], [cols, 1], [_common.BOX] * 2, lie)
 
-    stay = programs
+    stay = programs = chosen["PROGRAMS"]
     if a.tensor.device.type == "cuda":  # one program a multiprocessor, as the ring leaves no room for two
         stay = min(programs, torch.cuda.get_device_properties(a.tensor.device).multi_processor_count)
     sizes = {name: chosen[name] for name in ("M", "K", "N", "BLOCK_N", "GROUP_M", "GROUP_N", "SWIZZLE", "DEPTH")}
     sizes["SPREAD"] = chosen["GROUP_M"] + chosen["GROUP_N"] - 2
     start(
         _groups_kernel, stay, boxes(out, chosen["N"]), boxes(a, chosen["K"]), boxes(b, chosen["N"]), rows, cols,
-        a_labels, b_labels, side, programs, constants(sizes), num_warps=4,
+        a_labels, b_labels, rows.numel(), programs, constants(sizes), num_warps=4,
     )  # fmt: skip

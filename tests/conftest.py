@@ -1,7 +1,7 @@
 """Fixtures of all tests.
 
 Triton reads TRITON_INTERPRET when it is first imported, which transformers may do, so it is set before any test module
-loads. On a machine with CUDA, TRITON_INTERPRET=0 has the same tests judge the compiled kernels. Kernels are not tuned.
+loads. On a machine with CUDA, TRITON_INTERPRET=0 has the same tests judge the compiled kernels.
 """
 
 import gc
@@ -9,7 +9,6 @@ import os
 import sys
 
 os.environ.setdefault("TRITON_INTERPRET", "1")
-os.environ["WAFER_TRITON_TUNE"] = "0"
 
 from collections import Counter
 from dataclasses import replace

@@ -72,6 +72,7 @@ def describe(kernel: Any) -> dict[str, Any]:
         "matrix_instructions": " ".join(sorted(set(re.findall(matrix, code)))),
         # the cost of the products in the code: each has 64 rows and 16 of k
         "wgmma_columns": sum(map(int, re.findall(r"wgmma\.mma_async\S+?m64n(\d+)k16", code))),
+        "free_products": len(re.findall(r"\bmul\.(?:ftz\.)?f32", code)),
         "tma": "cp.async.bulk.tensor" in code,
         "widest_access_bytes": max(widths, default=0) // 8,
         "buffers": min((int(depth) for depth in RING.findall(kernel.asm["ttgir"])), default=None),

@@ -37,8 +37,6 @@ LAUNCH_PER_ROUND = "explicit, a launch a round"  # a row for GPUs; "explicit" ha
 CALLS = {f"public call, {exchange}": exchange for exchange in EXCHANGES}  # scatter, run and gather
 # rows that copy tiles in every round: their exchanged bytes count as traffic of the memory
 MOVING = ("explicit", LAUNCH_PER_ROUND, "public call, explicit", "emulation")
-# rows for GPUs: how an elided product loads its tiles, see kernels/elided.py; the row "elided" takes the fastest way
-TILES = {"elided, tiles by loads": "loads", "elided, tiles by warp groups": "warps"}
 
 
 class UnavailableError(Exception):
@@ -183,25 +181,7 @@ def executor(row: str, device: str, **options: Any) -> Executor | Peer:
         on = ops.executor(None, "explicit", device, **options)
         on._products = lambda memory, run: None  # type: ignore[attr-defined]  # no one launch for all rounds
         return on
-    if row in TILES:
-        return one_way(ops.executor(None, "elided", device, **options), TILES[row])
     return ops.executor(None, row, device, **options)
-
-
-def one_way(executor: Executor, by: str) -> Executor:
-    """Make elided products load their tiles in the one way `by`, see `TILES`."""
-    from wafer_triton.kernels._common import on_hopper
-
-    if by == "warps" and not on_hopper():
-        raise UnavailableError("warp groups multiply by instructions that Hopper alone has")
-    segment = executor.segment
-
-    def fixed(memory: Any, part: Any, ins: Any = ()) -> Any:
-        steps = segment(memory, part, ins)
-        return [replace(step, run=partial(step.run, by=by)) for step in steps] if steps and ins else steps
-
-    executor.segment = fixed  # type: ignore[method-assign]
-    return executor
 
 
 def time_product(shape: Shape, row: str, device: str) -> Row:

@@ -19,7 +19,7 @@ from bench_decode import SMALL, Step, time_step
 from bench_exchange import Shift, time_shifts
 from bench_generate import SHAPES, Run, time_run
 from bench_hops import Chain, time_chain
-from cases import CALLS, EXCHANGES, LAUNCH_PER_ROUND, ROWS, TILES, WSE2, Shape, squares, time_product
+from cases import CALLS, EXCHANGES, LAUNCH_PER_ROUND, ROWS, WSE2, Shape, squares, time_product
 from wafer_triton.models.random import config_of
 from work import Row
 
@@ -78,7 +78,6 @@ def on_a_gpu() -> list[Timed]:
         *timed(products("bf16", goals[1:], tuple(CALLS))),
         *timed([Step(LLAMA, 64, 4095, "bf16")], 90),
         *timed(vectors([(128, *narrow)])),
-        *timed(products("bf16", [(32, 128), (64, 64), (32, 256), (64, 128)], tuple(TILES))),
         *timed([Shift(side, 64, "bf16") for side in (16, 32, 64, 128)]),
         *timed([Chain(hops) for hops in (1, 4, 8, 11)]),
         *timed(products("bf16", goals, (LAUNCH_PER_ROUND,))),

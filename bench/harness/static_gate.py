@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import sys
 from pathlib import Path
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parent))  # Python leaves it out under PYTHONSAFEPATH
 
@@ -22,6 +23,7 @@ from planned import decode_layer, without_gpu
 from wafer_triton.emulate.executor import EXCHANGES
 from wafer_triton.emulate.parts import Launch
 from wafer_triton.kernels import Copies, Operand, find
+from wafer_triton.kernels import elided as elided_
 from wafer_triton.kernels.compute_shift import all_rounds, one_round
 from wafer_triton.kernels.elided import Labels, elided
 from wafer_triton.kernels.exchange import exchange
@@ -36,11 +38,7 @@ COLUMNS = (
 )  # fmt: skip
 BF16 = torch.bfloat16
 
-# group: cores that share a program, see kernels/elided.py
-ELIDED = (
-    ("4096^3, P = 64", 64, (2, 4)), ("4096^3, P = 64", 64, (2, 2)), ("4096^3, P = 32", 128, (1, 2)),
-    ("8192^3, P = 64", 128, (1, 2)), ("8192^3, P = 32", 256, (1, 1)),
-)  # fmt: skip
+ELIDED = ((1024, 16), (4096, 64), (4096, 32), (8192, 64), (8192, 32))  # size, P
 GEMV = (
     ("[1, 4096] x [4096, 14336], P = 64", 1, 64, 224), ("[1, 4096] x [4096, 14336], P = 128", 1, 32, 112),
     ("[1, 16384] x [16384, 16384], P = 64", 1, 256, 256), ("[1, 16384] x [16384, 16384], P = 128", 1, 128, 128),
@@ -57,7 +55,7 @@ def rows() -> list[dict[str, object]]:
     """Return one row a case, of `COLUMNS`."""
     compiled = recorder("cuda", "90", "32", machine_code=True)
     alarm = Alarm(torch.zeros(1, dtype=torch.int64), 1)
-    cores, side = torch.arange(4, dtype=torch.int32), torch.arange(64, dtype=torch.int32)
+    cores = torch.arange(4, dtype=torch.int32)
     table: list[dict[str, object]] = []
 
     def add(case: str, *call: object, **params: object) -> None:
@@ -80,15 +78,13 @@ def rows() -> list[dict[str, object]]:
         "all_rounds, 64 x 64 tiles",
         all_rounds, c, out, (a, next_a), (b, next_b), cores, cores[None], cores, alarm, rounds=3, **size, add=True,
     )  # fmt: skip
-    labels = Labels(side, side, 0)
-    for shape, n, group in ELIDED:
+    for size, p in ELIDED:
+        n, side = size // p, torch.arange(p, dtype=torch.int32)
         c, out, a, b = tile(n * n, torch.float32), tile(n * n), tile(n * n), tile(n * n)
-        if group != (2, 2):
-            add(f"elided {shape}", elided, c, out, a, b, side, side, labels, labels, by="loads", m=n, k=n, n=n)
-        add(
-            f"elided {shape}, {group[0]} x {group[1]} cores a program, by warp groups",
-            elided, c, out, a, b, side, side, labels, labels, by=f"warps, {group[0]} x {group[1]} cores", m=n, k=n, n=n,
-        )  # fmt: skip
+        product = c, out, a, b, side, side, *[Labels(side, side, 0)] * 2
+        add(f"elided {size}^3, P = {p}, by warp groups", elided, *product, m=n, k=n, n=n)
+        with mock.patch.object(elided_, "on_hopper", lambda: False):
+            add(f"elided {size}^3, P = {p}", elided, *product, m=n, k=n, n=n)
     for shape, m, k, n in GEMV:
         y, box = tile(m * n, torch.float32), tile(2 * m * n, torch.float32)
         product = find("gemm").fused((y,), (tile(m * k), tile(k * n)), m=m, k=k, n=n)

@@ -8,10 +8,11 @@ import triton
 
 from gluon_machine import At, Machine, Matrix
 from wafer_triton.algorithms.ring import ring
-from wafer_triton.errors import BackendError
-from wafer_triton.kernels import Operand, _common, untimed, warp_groups
+from wafer_triton.kernels import Operand, _common, warp_groups
+from wafer_triton.kernels import elided as elided_
 from wafer_triton.kernels.elided import Labels, elided
 from wafer_triton.kernels.gemm import plan
+from wafer_triton.kernels.warp_groups import cut
 
 CASES = {  # cores a side, tile, cores a program, whether one table of labels serves all positions
     "2 x 4 cores": (8, (64, 64, 64), (2, 4), True),
@@ -24,16 +25,17 @@ CASES = {  # cores a side, tile, cores a program, whether one table of labels se
 
 @pytest.fixture
 def machine(monkeypatch):
-    """Return a function (order, resident programs) after whose call kernels of warp groups run on a machine."""
+    """Return a function (order, resident programs, cores a program) after whose call warp groups run on a machine."""
 
     kernel = warp_groups._groups_kernel
 
-    def start(order: int, stay: int) -> None:
+    def start(order: int, stay: int, group: tuple[int, int]) -> None:
         class Kernel:
             def __getitem__(self, grid):
                 def launch(out, a, b, rows, cols, a_labels, b_labels, side, programs, sizes, num_warps):
                     assert grid == (programs,) and num_warps == 4, "all at once where there is no GPU to ask"
                     known = SimpleNamespace(**{name: one.value for name, one in sizes._asdict().items()})
+                    assert group == (known.GROUP_M, known.GROUP_N)
                     matrices = [Matrix(one.base[: one.shape[0] * one.shape[1]].view(one.shape)) for one in (out, a, b)]
                     labels = [one._replace(first=At(one.first), table=At(one.table)) for one in (a_labels, b_labels)]
                     Machine(kernel, order).run(stay, *matrices, At(rows), At(cols), *labels, side, programs, known)
@@ -41,7 +43,8 @@ def machine(monkeypatch):
                 return launch
 
         monkeypatch.setattr(warp_groups, "_groups_kernel", Kernel())
-        monkeypatch.setattr(untimed, "on_hopper", lambda: True)
+        monkeypatch.setattr(elided_, "on_hopper", lambda: True)
+        monkeypatch.setattr(warp_groups, "ENOUGH", 64 if group == (2, 2) else 1)
 
     return start
 
@@ -70,46 +73,31 @@ def test_the_bits_equal_the_plain_kernel_s(case, machine):
     given, where = operands(side, m, k, n, shared)
     c = Operand(torch.zeros(side * side * m * n), 0, m * n)
     found = [Operand(torch.full((side * side * m * n,), float("nan")).bfloat16(), 0, m * n) for _ in range(3)]
-    params = {"m": m, "k": k, "n": n}
-    elided(c, found[0], *given, *where, **params, by="loads")
+    elided(c, found[0], *given, *where, m=m, k=k, n=n)
     for out, (order, stay) in zip(found[1:], ((1, 1), (2, 3)), strict=True):
-        machine(order, stay)
-        elided(c, out, *given, *where, **params, by=f"warps, {group[0]} x {group[1]} cores")
+        machine(order, stay, group)
+        elided(c, out, *given, *where, m=m, k=k, n=n)
         assert torch.equal(out.tensor.view(torch.int16), found[0].tensor.view(torch.int16))
 
 
-def test_warp_groups_are_taken_where_they_can_be(monkeypatch):
-    def taken(m=64, k=64, n=64, side=64, shared=True, dtype=torch.bfloat16, hopper=True, add=False, out=None) -> list:
-        monkeypatch.setattr(untimed, "on_hopper", lambda: hopper)
+def test_how_a_product_is_cut():
+    def found(m=64, k=64, n=64, side=64, shared=True, dtype=torch.bfloat16, out=None) -> tuple[int, ...] | None:
         a, b, c = (Operand(torch.empty(64, dtype=dtype), 0, numel) for numel in (m * k, k * n, m * n))
-        where = operands(side, 1, 1, 1, shared)[1]
-        ways = untimed.elided_ways(out or c, a, b, *where, plan(a, b, m=m, k=k, n=n, add=add)[0])
-        assert ways[-1]["by"] == "loads", "the last is the way that always is"
-        names = ("GROUP_M", "GROUP_N", "BLOCK_N", "DEPTH")
-        return [tuple(way[name] for name in names) for way in ways if way["by"] == "warps"]
+        blocks = cut(out or c, a, b, side, shared, plan(a, b, m=m, k=k, n=n)[0])
+        return blocks and tuple(blocks[name] for name in ("GROUP_M", "GROUP_N", "BLOCK_N", "DEPTH", "PROGRAMS"))
 
-    assert taken() == [(2, 4, 256, 4), (2, 2, 128, 6)], "cores a program, columns, slots in 192 KiB"
-    assert taken(128, 128, 128) == [(1, 2, 256, 4), (1, 1, 128, 6)]
-    assert taken(256, 192, 512, side=3, shared=False) == [(1, 1, 256, 4), (1, 1, 128, 6)]
-    assert taken(dtype=torch.float16) and taken(128, 64, 128, shared=False) == [(1, 1, 128, 6)]
+    assert found() == (2, 4, 256, 4, 512), "cores a program, columns, slots in 192 KiB"
+    assert found(side=16) == (2, 2, 128, 6, 64), "32 programs would be few"
+    assert found(128, 128, 128) == (1, 2, 256, 4, 2048)
+    assert found(256, 192, 512, side=8, shared=False) == (1, 1, 256, 4, 256)
+    assert found(dtype=torch.float16) and found(128, 64, 128, shared=False) == (1, 1, 128, 6, 4096)
     wide = Operand(torch.empty(64), 0, 64 * 64)
     apart = Operand(torch.empty(64, dtype=torch.bfloat16), 0, 2 * 64 * 64)
     for other in (
-        {"hopper": False}, {"dtype": torch.float32}, {"add": True}, {"out": wide}, {"out": apart},
-        {"m": 32}, {"k": 96}, {"n": 96}, {"side": 63}, {"shared": False},
+        {"dtype": torch.float32}, {"out": wide}, {"out": apart}, {"m": 32}, {"k": 96}, {"n": 96}, {"side": 63},
+        {"shared": False},
     ):  # fmt: skip
-        assert not taken(**other), other
-
-
-def test_an_unsupported_way_is_refused_with_the_supported_ones():
-    given, where = operands(4, 64, 64, 64, True)
-    out = Operand(torch.zeros(16 * 64 * 64).bfloat16(), 0, 64 * 64)
-    with pytest.raises(
-        BackendError, match="cannot be launched by warps, 2 x 2 cores; here it can by loads, 1 x 1 cores"
-    ):
-        elided(out, out, *given, *where, by="warps, 2 x 2 cores", m=64, k=64, n=64)
-    with pytest.raises(BackendError, match="cannot be launched by warps; here it can by loads, 1 x 1 cores"):
-        elided(out, out, *given, *where, by="warps", m=64, k=64, n=64, accumulate="fp16")
+        assert not found(**other), other
 
 
 @pytest.mark.parametrize(

@@ -199,7 +199,7 @@ def launch_all(compiler: str) -> dict[str, list[dict]]:
     tiles = [Operand(torch.zeros(16 * 64 * 64, dtype=bf16), 0, 64 * 64) for _ in "abc"]
     named |= {one.tensor.data_ptr(): f"tiles of {name}" for one, name in zip(tiles, "abc", strict=True)}
     labels = Labels(others, table, 0), Labels(table, others, 0)
-    elided(c, tiles[2], *tiles[:2], *side, *labels, by="warps, 2 x 2 cores", m=64, k=64, n=64)
+    elided(c, tiles[2], *tiles[:2], *side, *labels, m=64, k=64, n=64)
     done["warp groups"] = since(named)
     vector = {"m": 1, "k": 16, "n": 64}
     known = (cores, children, parents, slots, others, tables["awaited"], tables["arrived"])

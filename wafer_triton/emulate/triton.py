@@ -88,7 +88,7 @@ class TritonExecutor(Executor):
             return 0
         with ThreadPoolExecutor(os.cpu_count()) as threads, self.on_device(), compiling():
             gpu = torch.cuda.current_device() if self.graphs else None
-            # a way that a trial would pass over may fail; a kernel that must run fails again where it is launched
+            # a kernel that fails here fails again where it is launched
             with AsyncCompileMode(threads, ignore_errors=True) as kernels:
                 for step in steps:
                     if isinstance(step, Launch):
