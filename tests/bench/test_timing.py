@@ -170,7 +170,7 @@ def test_a_run_that_cannot_be_captured_is_timed_eagerly(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("row", ["explicit", cases.LAUNCH_PER_ROUND, "elided, tiles by loads", "emulation", "blas"])
+@pytest.mark.parametrize("row", ["explicit", "emulation", "blas"])
 def test_a_case_as_a_gpu_runs_it(row, monkeypatch):
     """Run the branch for GPUs with interpreted kernels: rotating inputs, copy limits, facts and fractions."""
     Graphs(tick=0.001).patch(monkeypatch)

@@ -182,7 +182,7 @@ def test_no_number_of_head_groups_holds_a_longer_cache(model, mesh):
 def test_plans_hold_the_model():
     shape = shape_of("llama3.2-1b")
     c = constants(WSE2)
-    for plan in search.plan(model="llama3.2-1b", input=512, output=64, step=200):
+    for plan in search.plan(model="llama3.2-1b", input=512, output=64, sides=(200,)):
         block = layers.decode_block(shape, Mesh(plan.decode_mesh, plan.decode_mesh), 576, c)
         # on one mesh the regions hold the buffers of prefill as well
         assert len(decode_regions(block)) <= plan.regions <= (750 // plan.decode_mesh) * (994 // plan.decode_mesh)

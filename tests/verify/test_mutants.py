@@ -16,7 +16,7 @@ def healthy() -> list[Healthy]:
 
 
 def test_every_mutant_with_wrong_values_is_found(healthy):
-    tested = list(mutants(11, 200, healthy))
+    tested = list(mutants(11, 150, healthy))
     missed = [str(each) for each in tested if each.wrong and not each.verdicts]
     assert not missed, "\n".join(missed)
     assert {name for each in tested if not each.wrong for name in each.verdicts} <= EXPLAINED.keys()
@@ -31,7 +31,7 @@ def test_every_output_is_judged(healthy):
         assert kept - {*judged} <= {"values"}, each.case.name  # which prefill leaves where no one reads them
 
 
-@pytest.mark.parametrize("mesh", ["1", "1x2", "4x2", "5"])
+@pytest.mark.parametrize("mesh", ["1x2", "4x2"])
 def test_healthy_schedules_of_every_kind_raise_nothing(mesh, monkeypatch):
     """Check with no more runs than an intent asks for; 2 x 3 is in test_faults.py."""
     monkeypatch.setattr(values, "LITTLE", 0)
