@@ -56,8 +56,6 @@ def _families(out: Sequence[Path], json: bool) -> int:
     from wafer_triton.cost.calibrate.own import spread
     from wafer_triton.draw.progress import Progress
 
-    if not json:  # before the work too: a closed stdout raises at once
-        print(validation.TITLE, flush=True)
     with Progress() as progress:
         families = validation.families(progress)
         page = validation.markdown(families, paper.cells(progress=progress), paper.derived())
@@ -75,8 +73,7 @@ def _families(out: Sequence[Path], json: bool) -> int:
         }
         for family in families
     }
-    shown = page if json else page.removeprefix(f"{validation.TITLE}\n")
-    return tell(json, {"families": answer}, shown.rstrip(), *(f"written: {file}" for file in out))
+    return tell(json, {"families": answer}, page.rstrip(), *(f"written: {file}" for file in out))
 
 
 def _tables(table: str, json: bool) -> int:
@@ -88,12 +85,10 @@ def _tables(table: str, json: bool) -> int:
     from wafer_triton.draw.progress import Progress
 
     chosen = tuple(name for name in TABLES if table in ("all", *name.split(", ")))
-    if not json:  # before the work
-        print(REPRODUCED, flush=True)
     with Progress(brief=table != "all") as progress:
         cells = paper.cells(chosen, progress)
     derived = paper.derived(chosen)
-    texts: list[str | Table] = []
+    texts: list[str | Table] = [REPRODUCED]
     if cells:
         texts += [Table.rows(validation.CELLS, map(validation.row_of, cells), left=4)]
         notes = [f"  {cell.model}, {cell.mesh}: {cell.note}" for cell in cells if cell.verdict == "miss" and cell.note]
