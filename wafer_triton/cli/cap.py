@@ -13,7 +13,6 @@ from wafer_triton.errors import ConfigError
 from wafer_triton.text.files import read_record
 from wafer_triton.text.quantity import unit
 
-NEEDED = ("cap", "predicted", "device", "tokens")
 SHOWN = ("tokens_per_second", "seconds_per_pass", "s_mbu", "mbu", "s_mfu", "mfu", "distinct_experts")
 OWN = {"accuracy": unit("")}
 AXES = ("performance", "cost", "accuracy")
@@ -48,48 +47,19 @@ def _cap(*runs: Path, accuracy: Sequence[float] = (), watts: float | None = None
 
 
 def _row(run: Path, watts: float | None) -> dict[str, Any]:
-    """Return one run's measures in decode."""
-    record = _read(run)
-    measures, predicted = record["cap"]["decode"], record["predicted"]["decode"]
-    row: dict[str, Any] = {"run": run.stem, "device": record["device"]}
-    row |= {name: measures.get(name) for name in SHOWN}
-    row["joules_per_token"] = predicted.get("joules_per_token")
-    if watts is not None:
-        row["joules_per_token"] = watts / measures["tokens_per_second"]
-    return row
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """Return the record that `generate --json` printed last; ConfigError for a file that holds none."""
+    """Return one run's measures in decode; ConfigError for a file that holds none."""
+    record = read_record(run)
     try:
-        record: dict[str, Any] = read_record(path)
-        missing = [name for name in NEEDED if name not in record]
-        missing += [
-            f"{name} of decode"
-            for name in ("cap", "predicted")
-            if not missing and not isinstance(record[name].get("decode"), dict)
-        ]
-    except (TypeError, AttributeError):
-        missing = ["all of its fields"]
-    wrong = [] if missing else _wrong(record)
-    if wrong:
-        raise ConfigError(f"{path}: {wrong[0]}; give the last line of `generate --json`")
-    if missing:
-        raise ConfigError(f"{path}: no record of a run ({missing[0]} missing); give the last line of `generate --json`")
-    return record
-
-
-def _wrong(record: dict[str, Any]) -> list[str]:
-    """Return the faults in the numbers of a record."""
-    measures = {name: record["cap"]["decode"].get(name) for name in SHOWN}
-    measures |= {"joules_per_token": record["predicted"]["decode"].get("joules_per_token")}
-    wrong = [
-        f"{name} = {value!r} is not positive"
-        for name, value in measures.items()
-        if (value is not None or name == "tokens_per_second")
-        and (isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf)
-    ]
-    return wrong + [f"device = {record['device']!r} is no name"] * (not isinstance(record["device"], str))
+        measures, predicted = record["cap"]["decode"], record["predicted"]["decode"]
+        row = {"run": run.stem, "device": record["device"], **{name: measures.get(name) for name in SHOWN}}
+        if not 0 < row["tokens_per_second"] < math.inf:
+            raise ValueError
+        row["joules_per_token"] = predicted["joules_per_token"] if watts is None else watts / row["tokens_per_second"]
+    except (AttributeError, LookupError, TypeError, ValueError):
+        raise ConfigError(
+            f"{run}: no record of a run with tokens of decode; give the last line of `generate --json`"
+        ) from None
+    return row
 
 
 def _scaled(rows: list[dict[str, Any]]) -> list[dict[str, float]]:
