@@ -227,8 +227,6 @@ def test_numbers_are_set_on_the_command_line(line: str, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("estimate product --mesh 8 --k 8 --n 8 --device wse2,hop_cycels=3", "did you mean 'hop_cycles'?"),
-        ("estimate product --mesh 8 --k 8 --n 8 --device wse2,5", "'5' is no number; write KEY=VALUE"),
         ("draw gemv --k 8 --n 8 --mesh 4 --device a.json --out a.json", "is read as --device already"),
         ("draw gemv --k 8 --n 8 --mesh 4 --device a,b.json,rows=9 --out a,b.json", "is read as --device already"),
     ],

@@ -4,10 +4,11 @@ import json
 
 import pytest
 
+from commands import refused
 from tiny import MIXTURE, checkpoint
 from wafer_triton.cli.main import main
 
-pytestmark = pytest.mark.slow
+RUN = '{"cap": {"decode": {"tokens_per_second": 9}}, "predicted": {"decode": {}}, "device": "wse2"}'
 
 
 @pytest.fixture(scope="module")
@@ -18,6 +19,7 @@ def runs(tmp_path_factory):
     return home, folder
 
 
+@pytest.mark.slow
 def test_records_of_runs_have_passes_and_are_compared(runs, capsys):
     home, folder = runs
     for mesh in ("2", "3"):
@@ -56,16 +58,19 @@ def test_records_of_runs_have_passes_and_are_compared(runs, capsys):
     assert main(["cap", *files, "--watts", "9", "--json"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["runs"][0]["joules_per_token"] == 9 * seconds
 
-    assert main(["cap", *files, "--accuracy", "1"]) == 2
-    assert "1 times --accuracy for 2 runs; give one for each" in capsys.readouterr().err
-    assert main(["cap", str(home / "trace2.json")]) == 2
-    assert "no record of a run (cap missing); give the last line of `generate --json`" in capsys.readouterr().err
-    (home / "text").write_text("Paris\n")
-    assert main(["cap", str(home / "text")]) == 2
-    assert (
-        "text: not valid JSON (Expecting value: line 1 column 1 (char 0)); give the last line of `generate --json`"
-        in capsys.readouterr().err
-    )
-    (home / "twice").write_text('{"cap": 1, "cap": 2}\n')
-    assert main(["cap", str(home / "twice")]) == 2
-    assert "twice: key 'cap' is given twice; give it once" in capsys.readouterr().err
+
+@pytest.mark.parametrize(
+    ("text", "fact"),
+    [
+        (
+            "Paris\n",
+            "not valid JSON (Expecting value: line 1 column 1 (char 0)); give the last line of `generate --json`",
+        ),
+        ('{"cap": 1, "cap": 2}', "key 'cap' is given twice; give it once"),
+        ('{"experts": [[[1, 3]]]}', "no record of a run"),
+        *((RUN.replace("9", speed), "no record of a run") for speed in ("0", "-3", "null", '"9"', "Infinity")),
+    ],
+)
+def test_what_is_no_record_is_refused(text, fact, tmp_path, capsys):
+    (tmp_path / "run").write_text(text)
+    assert fact in refused(f"cap {tmp_path}/run", capsys)

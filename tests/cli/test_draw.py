@@ -27,9 +27,6 @@ def sums():
     b.buffer("x", (4,), "fp32", "state")
     all_reduce(b, "x", "x")
     return b.build()
-
-def nothing():
-    return Builder(Mesh(2, 2), "nothing").build()
 """
 
 
@@ -60,39 +57,6 @@ def test_a_trace_goes_with_a_picture(folder, capsys):
     assert main(shlex.split(f"draw {GEMM} --picture timeline --out picture.png --out t.json --json")) == 0
     assert json.loads(capsys.readouterr().out) == {"files": ["picture.png", "t.json"]}
     assert json.loads((folder / "t.json").read_text())["traceEvents"]
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        (GEMM, "Give --out. See"),
-        (f"{GEMM} --out x.gif", "x.gif: does not end in .png, .svg, .pdf, .html, .json"),
-        (f"{GEMM} --out nowhere/x.png", "nowhere/x.png: No such file or directory; give another path"),
-        (f"{GEMM} --out nowhere/t.json", "nowhere/t.json: No such file or directory; give another path"),
-        (f"{GEMM} --out a.json --out ./a.json", "--out 2 a.json: is written as --out 1 already"),
-        (f"{GEMM} --algorithm strassen --out a.png", "strassen"),
-        (f"{GEMM} --values --out a.png", "--values: only for a page"),
-        (f"{GEMM} --beside cannon --out a.png", "--beside: only for a page or a trace"),
-        (f"{GEMM} --picture timeline --out a.html", "--picture: only for a picture"),
-        (f"{GEMM} --size 4 --out a.png", "--size: only for all-reduce"),
-        ("gemm --m 8 --mesh 4 --out a.png", "give --k, --n of gemm"),
-        ("gemv --m 8 --k 8 --n 8 --mesh 4 --out a.png", "--m: only for gemm"),
-        ("all-reduce --mesh 4 --out a.png", "give --size of all-reduce"),
-        ("all-reduce --k 8 --size 4 --mesh 4 --out a.png", "--k: only for gemm and gemv"),
-        ("summa --out a.png", "draw summa: give gemm, gemv, all-reduce or FILE.py:FUNCTION"),
-        ("own.py:sums --mesh 4 --out a.png", "--mesh: only for gemm, gemv and all-reduce"),
-        ("own.py:sums --picture compare --out a.png", 'Invalid value "compare" for --picture'),
-        ("own.py:nothing --picture timeline --out a.png", "a timeline of a schedule without rounds: there is nothing"),
-    ],
-)
-def test_a_mistake_is_one_line(line, message, folder, capsys):
-    refused(f"draw {line}", message, capsys)
-
-
-def refused(line, message, capsys):
-    assert main(shlex.split(line)) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and message in err and err.startswith("wafer-triton: error: ") and err.count("\n") == 1
 
 
 def shown(path):
@@ -131,21 +95,3 @@ def test_a_record_holds_the_numbers_of_a_device_that_is_no_preset():
     assert "device_numbers" not in said.as_json()
     own = replace(said, mesh=Mesh(4, 4, device("wse2,hop_cycles=3"))).as_json()
     assert own["device_numbers"]["hop_cycles"] == 3 and set(own["device_numbers"]) == set(NUMBERS)
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        (
-            "gemm --m 64 --k 64 --n 64 --mesh 64 --values --out page.html",
-            "tiles, more than the 300,000 that a page shows; take a smaller",
-        ),
-        (f"{GEMM} --out nowhere/p.html", "nowhere/p.html: No such file or directory; give another path"),
-        (f"{GEMM} --beside strassen --out page.html", "strassen"),
-        ("own.py:sums --beside mesh --out page.html", "mesh: give FILE.py:FUNCTION, where the function returns"),
-        ("own.py:nothing --out page.html", "a page of a schedule without rounds has nothing to show; add a round"),
-    ],
-)
-def test_a_page_that_cannot_be_is_one_line(line, message, folder, capsys):
-    refused(f"draw {line}", message, capsys)
-    assert not (folder / "page.html").exists()

@@ -12,22 +12,6 @@ from wafer_triton.cli.main import main
 from wafer_triton.device import PRESETS
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        ([], "give a command; see `wafer-triton --help`"),
-        (["fly"], 'Unknown command "fly"'),
-        (["--fly"], 'Unknown command "--fly"'),
-        (["estimate", "fly"], "See `wafer-triton estimate --help`"),
-        (["generate", "--model"], "--model requires an argument. See"),
-        (["generate"], "Give --model. See `wafer-triton generate --help`"),
-    ],
-)
-def test_a_wrong_command_line_is_refused(capsys, args, message):
-    assert main(args) == 2
-    assert message in capsys.readouterr().err
-
-
 def test_before_ranks_join_only_rank_0_prints_an_error(capsys, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     for rank, prints in (("0", True), ("1", False)):
@@ -115,8 +99,3 @@ def test_devices_shows_a_device_with_the_source_of_each_number(capsys):
     lines = {line.split()[0]: line for line in reversed(err.splitlines()) if line.strip()}  # the first of a name
     assert "data sheet" in lines["rows"] and "fitted" in lines["k_step_cycles"] and "49,152" in lines["sram_bytes"]
     assert "shares of a peak are taken" in err
-
-
-def test_devices_refuses_an_unknown_name(capsys):
-    assert main(["devices", "wse4"]) == 2
-    assert "unknown device 'wse4'; did you mean 'wse" in capsys.readouterr().err

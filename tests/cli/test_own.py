@@ -224,11 +224,6 @@ def test_a_mistake_is_one_line(run, command, reference, message):
     assert "Traceback" not in err
 
 
-def test_options_of_a_model_are_not_of_a_schedule(run):
-    assert "--mesh: only for --model; a schedule has a mesh" in run("check", "own.py:whole", "--mesh", "4")[2]
-    assert "give one of them" in run("check", "own.py:whole", "--model", "llama3-8b")[2]
-
-
 @pytest.mark.parametrize(
     ("name", "said"),
     [

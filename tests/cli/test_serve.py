@@ -68,41 +68,6 @@ def test_a_trace_is_replayed_at_its_rate_or_another(tmp_path, capsys):
     assert "--count 22: the trace has 21 requests; give no more" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "more, said",
-    [
-        ([], "give --requests FILE, or lengths by --input and --output"),
-        (LENGTHS, "give --rate, at which requests arrive, or --requests FILE"),
-        ([*OPEN, "--requests", "x.csv"], "--input, --output: a trace has lengths and arrivals; leave"),
-        ([*OPEN, "--policy", "wafer"], 'Invalid value "wafer" for --policy'),
-        (
-            [*OPEN, "--policy", "split", "--turns", "3"],
-            "--turns: says when a shared mesh changes its phase",
-        ),
-        (
-            [*OPEN, "--slo", "fast"],
-            "SLO 'fast': 'fast' is no bound; write ttft=200ms,tpot=1ms, one or both",
-        ),
-        ([*OPEN, "--columns", "7"], "columns = 7 of prefill: only policy split has columns of its own; leave it out"),
-        ([*OPEN, "--policy", "split", "--columns", "994"], "columns = 994 of prefill: wse2 has 994, and decode needs"),
-        ([*OPEN, "--context", "10"], "no request is served: "),
-        (["--rate", "9999", "--count", "99", *LENGTHS], "requests come faster than they are served, at most "),
-        (["--input", "x", "--output", "3", "--rate", "1"], "length 'x': write 512 or 64:1024"),
-        (["--input", "3", "--output", "3", "--rate", "-1"], 'Invalid value "-1.0" for --rate'),
-        (["--input", "3", "--output", "3", "--rate", "1", "--count", "10000000"], "more than the 1,000,000 requests"),
-        ([*OPEN, "--at-once", "8"], "--at-once 8: a group has no more sequences than --batch 4"),
-        (["--requests", "missing.csv"], "missing.csv"),
-        ([*OPEN, "--chunk", "0"], 'Invalid value "0" for --chunk'),
-        ([*OPEN, "--out", "config.json"], "--out config.json: does not end in .csv"),
-        ([*OPEN, "--requests", "x.csv", "--out", "x.csv"], "--out x.csv: is read as --requests already"),
-    ],
-)
-def test_bad_input_is_one_line(more, said, capsys):
-    assert main(["serve", *MODEL, *more]) == 2
-    error = capsys.readouterr().err
-    assert said in error and error.count("\n") == 1, error
-
-
 def test_a_rate_that_is_too_high_is_reported_when_asked(capsys):
     assert main(["serve", *MODEL, "--rate", "9999", "--count", "99", *LENGTHS, "--overload", "--json"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["requests_per_second"] < 9999
@@ -125,29 +90,9 @@ def test_a_csv_of_a_trace_says_how_its_requests_are_numbered(tmp_path, capsys):
     assert rows[1:] == [["0", "0.0", "8", "3"], ["1", "4.0", "64", "2"]]
 
 
-def test_many_chunks_are_reported_and_far_too_many_refused(capsys, monkeypatch):
+def test_many_chunks_are_reported(capsys, monkeypatch):
     monkeypatch.setattr(serve, "MANY", 4)
-    line = [
-        "serve",
-        *MODEL,
-        "--rate",
-        "1",
-        "--count",
-        "2",
-        "--input",
-        "9",
-        "--output",
-        "2",
-        "--overload",
-        "--chunk",
-        "1",
-    ]
-    assert main(line) == 0
+    line = "--rate 1 --count 2 --input 9 --output 2 --overload --chunk 1"
+    assert main(["serve", *MODEL, *line.split()]) == 0
     said = capsys.readouterr().err
     assert "places: 1 of 1" in said and "requests: 2 of 2" in said
-    line[line.index("--input") + 1], line[line.index("--count") + 1] = "10000000", "1000"
-    assert main(line) == 2
-    assert capsys.readouterr().err.splitlines()[-1] == (
-        "wafer-triton: error: --chunk 1: the prompts go in 10,000,000,000 chunks, and at most 100,000,000 are "
-        "simulated; give a larger --chunk, or fewer requests"
-    )

@@ -111,39 +111,6 @@ def test_a_large_table_is_left_to_the_csv(run, monkeypatch):
     assert code == 0 and "4 points, 4 with figures" in out and "points: 4 of 4" in err
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("--over mesh=8 --set mesh=3", "--set mesh=3: mesh takes its values from --over; leave it out"),
-        ("--over=--mesh=8 --set=--mesh=3", "mesh takes its values from --over"),
-        ("--over mesh=8 --over mesh=9", "--over mesh=9: mesh is swept already; give its values once"),
-        ("--over mesh=8 --out q.txt", "--out q.txt: does not end in .csv, .png, .svg, .pdf"),
-        ("--over mesh=20:10:5", "'mesh=20:10:5': FROM:TO:STEP counts upwards, and 20 is more than 10"),
-        ("--over mesh=1:2", "'mesh=1:2': write NAME=FROM:TO:STEP with three numbers"),
-        ("--over mesh=8:16:0", "'mesh=8:16:0': STEP is 0, and FROM:TO:STEP counts upwards; give mo"),
-        ("--over mesh=16:4:-4", "'mesh=16:4:-4': STEP is -4, and FROM:TO:STEP counts upwards"),
-        ("--over mesh=4:16:nan", "'mesh=4:16:nan': write NAME=FROM:TO:STEP with three numbers ('nan' is no finite"),
-        ("--over mesh=0:100000:1", "'mesh=0:100000:1': that is more than 10,000 values; take a larger STEP"),
-        ("--over mesh=8,nan", "'mesh=8,nan': 'nan' is no value; write finite numbers or words, as A,B,C"),
-        ("--over mesh=8,8", "sweep over mesh: 8 comes twice; give each value once"),
-        ("--over mesh", "'mesh': write NAME=A,B,... or NAME=FROM:TO:STEP"),
-        ("--over mesh=8 --set groups", "--set 'groups': write NAME=VALUE"),
-        ("--over mesh=8 --set groups=2 --set groups=3", "--set groups=3: it is set already; give it once"),
-        ("--over mesh=8 --device wse2 --over device=wse3", "--device beside --over device=...: give the devices once"),
-        ("--over mesh=8 --device wse9", "unknown device 'wse9'; did you mean"),
-        ("--over meshes=8", "cannot sweep 'meshes'; did you mean 'mesh'?"),
-        ("--over mesh=8 --over groups=2 --over hop_cycles=1", "at most two parameters beside device and model"),
-        ("--over mesh=1:200:1 --over hop_cycles=1:200:1", "a sweep of 200 x 200 = 40,000 points: at most 10,000 are"),
-        ("--over mesh=8 --show x", "--show x: there is no such column; columns: cycles, "),
-    ],
-)
-def test_a_sweep_is_refused_in_one_line(run, tmp_path, line, message):
-    code, out, err = run(f"{GEMV} {line}")
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert message in err
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_own_schedules_are_swept_or_refused_in_one_line(run):
     found = answer(run, f"sweep {OWN} --over side=4,8 --over hop_cycles=1,3 --set tile=16 --device wse3")
     assert len({row["cycles"] for row in found["rows"]}) == 4

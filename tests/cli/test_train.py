@@ -54,20 +54,3 @@ def test_a_plan_of_a_small_model_has_units_that_fit(capsys, tmp_path):
     code, out, _ = said(capsys, *argv)
     assert code == 0 and " us" in out and " KiB" in out and "planned, 1 micro-batch, " in out
     assert not re.search(r"\b0\.0+\b", out)
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (("plan-training", "--workload", "gpt5"), "unknown training workload 'gpt5'"),
-        (("plan-training", "--wafer", "wafer-9"), "unknown wafer 'wafer-9'"),
-        (("plan-training", "--failed", "0,0"), "give two neighbouring dies by row and column, such as 0,0-0,1"),
-        (("plan-training", "--failed", "0,0-0,1", "--failed", "0,0-1,0"), "failed links isolate 1 of 48 dies"),
-        (("plan-training", "--failed", "0,0-2,2"), "is not between neighbouring dies"),
-        (("plan-training", "--wafer", "wafer-32", "--wafers", "5"), "32 layers do not divide by 5 wafers"),
-        (("plan-training", "--link-rate", "-1"), 'Invalid value "-1.0" for --link-rate'),
-    ],
-)
-def test_mistakes_are_one_line(capsys, argv, message):
-    code, out, err = said(capsys, *argv)
-    assert code == 2 and message in err and err.count("\n") == 1 and not out

@@ -153,28 +153,6 @@ def test_command_line(capsys):
     assert rows[0]["hops"] == 5 + 12 and rows[0]["verdict"].keys() == set("PLMR") and "allgather" in err
 
 
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["gemm", "--m", "0", "--k", "1", "--n", "1", "--mesh", "4"], 'Invalid value "0" for --m. Must be > 0.'),
-        (["gemv", "--k", "4", "--n", "4", "--mesh", "0"], "must be a whole number of at least 1"),
-        (["gemv", "--k", "4", "--n", "4", "--mesh", "4", "--device", "wse4"], "did you mean 'wse"),
-        (["gemv", "--k", "8", "--n", "8", "--mesh", "4", "--m", "3"], "--m: only for gemm"),
-        (["gemv", "--k", "8", "--n", "8", "--mesh", "4", "--algorithm", "ring"], "--algorithm: only for --time"),
-        (["gemm", "--k", "8", "--mesh", "4"], "give --m, --n of gemm"),
-        (["gem", "--m", "3"], "gem: give gemm, gemv or FILE.py:FUNCTION"),
-        (["own.py:f", "--mesh", "8"], "--mesh: only for gemm and gemv"),
-        (["own.py:f", "--time", "1"], "--time: only for gemm and gemv"),
-        (["gemm", "--values", "--no-values"], "--no-values specified multiple times"),
-        (["gemm", "--m", "\u0664", "--k", "1", "--n", "1", "--mesh", "1_0"], "mesh '1_0'"),
-    ],
-)
-def test_mistakes_are_one_line_and_exit_code_2(argv, message, capsys):
-    assert main(["compare", *argv]) == 2
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1
-
-
 def test_a_sum_over_slots_is_no_operation_to_compare():
     b = Builder(Mesh(2, 2), "slots")
     b.buffer("x", (3,), "fp32", "output", 2)

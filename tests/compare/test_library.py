@@ -67,16 +67,3 @@ def test_the_command_prints_times_of_this_machine_alone(line: str, capsys: pytes
     table, notes = err.split("on the CPU by torch")
     assert "emulated on this machine" in table and "cycles" not in table and "predicted" not in table
     assert "no time of a wafer" in notes
-
-
-def test_the_command_refuses_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    for line, message in (
-        ("gemm --m 16 --k 16 --n 16 --mesh 4 --dtype int8", "int8 is a storage of a model's weights"),
-        ("gemm --m 16 --k 16 --n 16 --mesh 4 --time -1", 'Invalid value "-1.0" for --time'),
-        ("gemm --m 16 --k 16 --n 16 --mesh 4 --no-values", "--values: beside --time the product is always computed"),
-        ("gemv --k 16 --n 16 --mesh 4 --algorithm mesh", "choose one of ktree"),
-        ("gemv --k 16 --n 16", "--mesh"),
-    ):
-        assert cli.main(["compare", *line.split(), *([] if "--time" in line else ["--time", "1"])]) == 2
-        err = capsys.readouterr().err
-        assert message in err and err.count("\n") == 1

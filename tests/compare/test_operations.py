@@ -53,17 +53,3 @@ def test_command_line(capsys):
     out, err = capsys.readouterr()
     found = json.loads(out.splitlines()[-1])["operations"]
     assert {one["phase"] for one in found} == {"embedding", "decode", "head", "prefill"} and "gate and up" in err
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["--model", "smollm3-135m"], "did you mean 'smollm2-135m'"),
-        (["--model", "smollm2-135m", "--mesh", "751"], "leaves device wse2"),
-        (["--model", "smollm2-135m", "--context", "0"], 'Invalid value "0" for --context'),
-    ],
-)
-def test_mistakes_are_one_line_and_exit_code_2(argv, message, capsys):
-    assert main(["check", *argv]) == 2
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1

@@ -3,12 +3,10 @@
 from contextlib import suppress
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 
 import pytest
 
 from wafer_triton import estimate
-from wafer_triton.cli import main as cli
 from wafer_triton.cost import search
 from wafer_triton.device import PRESETS
 from wafer_triton.errors import MeshError, ShapeError, SramError
@@ -50,22 +48,6 @@ def test_a_model_that_does_not_fit_has_no_plan() -> None:
 def test_a_plan_of_nothing(name: str, value: object) -> None:
     with pytest.raises(ShapeError, match=f"{name} = {value!r} must be a whole number of at least 1"):
         search.plan(**({"model": "smollm2-135m", "input": 8, "output": 8} | {name: value}))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "line",
-    [
-        "sweep gemm --over mesh=8 --set m=8 --set k=8 --set n=8 --out {}/no/x.csv",
-        "validate --fit --out {}/file/x",
-        "validate --out {}/file/x/y.md",
-    ],
-)
-def test_a_path_that_cannot_be_written(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "file").touch()
-    assert cli.main(line.format(tmp_path).split()) == 2
-    (said,) = capsys.readouterr().err.splitlines()
-    assert said.startswith(f"wafer-triton: error: {tmp_path}/") and said.endswith("; give another path")
 
 
 def test_phases_that_fit_alone_but_not_together_have_no_plan() -> None:

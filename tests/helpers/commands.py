@@ -1,6 +1,9 @@
 """The commands and their options, as tests read them."""
 
+import shlex
+
 from wafer_triton.cli import app
+from wafer_triton.cli.main import main
 
 
 def options():
@@ -19,3 +22,11 @@ def options():
 def parse(words):
     """Parse the words of a command line; raise an error where they form no command."""
     assert callable(app.app().parse_args(list(words))[0])
+
+
+def refused(line, capsys):
+    """Run a line that is a mistake: exit code 2, and one line on stderr, which is returned."""
+    assert main(shlex.split(line)) == 2, line
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("wafer-triton: error: ") and err.count("\n") == 1, err
+    return err
