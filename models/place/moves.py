@@ -58,7 +58,7 @@ class Phases:
 
     def move_weights(self) -> Iterator[Scheduled]:
         """Return the schedules that move all weights from one phase's cores to the other's."""
-        return iter(moves.between_phases(self.placement))
+        return moves.between_phases(self.placement)
 
     def move_cache(self, parts: Sequence[Chunk], cache: KvCache) -> Iterator[Scheduled]:
         """Return the schedules that move a prompt's keys and values from prefill's cores into the cache of decode."""
@@ -66,4 +66,4 @@ class Phases:
         order = torch.cat([part.position[part.position >= 0] for part in parts]).argsort()
         source = rows[order].numpy()
         target = cache.row_of(len(source))
-        return iter(moves.keys_and_values(self.placement, source, target))
+        return moves.keys_and_values(self.placement, source, target)

@@ -39,12 +39,12 @@ class BlockRing:
     size: int
     width: int
 
-    @cached_property
+    @property
     def starts(self) -> Index:
         """[width + 1]: the first place of every station, then the number of places."""
         return np.arange(self.width + 1) * self.size // self.width
 
-    @cached_property
+    @property
     def columns(self) -> Index:
         """[width]: the column of a segment at each station, against the ring, so that blocks move along it."""
         return np.roll(ring(self.width)[::-1], 1)
@@ -61,12 +61,12 @@ class BlockRing:
         """[columns]: how many places a column has."""
         return np.where(self.station < 0, 0, np.diff(self.starts)[self.station])
 
-    @cached_property
+    @property
     def first(self) -> Index:
         """[columns]: the first place of a column, 0 for none."""
         return np.where(self.station < 0, 0, self.starts[self.station])
 
-    @cached_property
+    @property
     def owners(self) -> tuple[Cores, ...]:
         """[width]: the columns at each station, one of each segment."""
         return tuple(Cores("x", np.flatnonzero(self.station == station)) for station in range(self.width))
@@ -81,7 +81,7 @@ class BlockRing:
         """Return the slots that a column needs while the ring turns: one more, for the arrival."""
         return self.slots + (self.width > 1)
 
-    @cached_property
+    @property
     def ends(self) -> tuple[Index, Index]:
         """Senders and receivers of a ring step in all segments, for which blocks of one ring share arrays."""
         return ring_ends(self.width, 1, ring, self.size // self.width)
@@ -101,7 +101,7 @@ class BlockRing:
         columns = np.flatnonzero(self.places > slot)
         return None if len(columns) == self.size else Cores("x", columns)
 
-    @cached_property
+    @property
     def row_of(self) -> Index:
         """[rows, columns, slots]: the row of the mesh whose keys and values a block is of, -1 where there is none.
 
@@ -145,10 +145,10 @@ def segment_gemm_t(
         shift = (ring_step(b, "y", hands[odd], hands[1 - odd]),) if size > 1 else ()
         return Round(shift, (b.local("gemm_t", parts[odd], (a, hands[odd]), **params),), label)
 
-    products = product(0), product(1)
+    products, every, columns = (product(0), product(1)), blocks.owners, blocks.columns.tolist()
 
     for station, (begin, end) in enumerate(pairwise(blocks.starts.tolist())):  # the sums go to its columns
-        owners, root, sums = blocks.owners[station], int(blocks.columns[station]), dict[int, list[Step]]()
+        owners, root, sums = every[station], columns[station], dict[int, list[Step]]()
         for place in range(begin, end):
             odd = place % 2
             b.steps.append(products[odd])

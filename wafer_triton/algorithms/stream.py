@@ -22,7 +22,6 @@ of block-hops has them, and `needed` drops them.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import NamedTuple
 
 from wafer_triton.algorithms.ring import ring
@@ -65,13 +64,13 @@ class Stream:
     holds: tuple[tuple[Hold, ...], ...]
     uses: tuple[tuple[str, ...], ...]
 
-    @cached_property
+    @property
     def lanes(self) -> tuple[str, ...]:
         """Return the slots beside the own block."""
         named = {send.dst for sends in self.sends for send in sends}
         return tuple(sorted(named | {hold.dst for holds in self.holds for hold in holds}))
 
-    @cached_property
+    @property
     def order(self) -> tuple[tuple[int, ...], ...]:
         """Return [position][step]: the block that the position computes with, found by following every send."""
         held = {(position, OWN): position for position in range(self.size)}

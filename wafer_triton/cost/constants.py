@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import cache, singledispatch
+from functools import singledispatch
 from typing import Any
 
 from wafer_triton.count.traffic import WORD_BYTES
@@ -197,7 +197,6 @@ def ruled(of: Device, **held: Any) -> Constants:
     return Constants(**own | held)
 
 
-@cache
 def _of_preset(name: str) -> Constants:
     return ruled(PRESETS[name], **{key: entry.value for key, entry in read(name).constants.items()})
 

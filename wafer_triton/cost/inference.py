@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import chain
 from typing import TypeVar
 
 from wafer_triton.cost import layers, padding, placement
@@ -198,13 +199,8 @@ def request_on(place: Placement, input: int, output: int, c: Constants, program:
 
 def replacement_cycles(place: Placement, input: int, c: Constants) -> float:
     """Return cycles of the moves of all weights and a prompt's keys and values from prefill's cores to decode's."""
-    return priced(replacement(place, input), c).cycles
-
-
-def replacement(place: Placement, input: int) -> moves.Steps:
-    """Return the schedules of `replacement_cycles`, each with its number of runs."""
     turns = moves.of_layers(place.decode, place.prefill, place.prefill_regions)
-    return (*turns, *moves.scheduled(moves.shifts(place, input)))
+    return priced(chain(turns, moves.scheduled(moves.shifts(place, input))), c).cycles
 
 
 def answer_steps(output: int) -> int:

@@ -16,7 +16,7 @@ do the two overlap. Lines with the same circuits are coloured once, so a 720 x 7
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from hashlib import blake2b
@@ -58,7 +58,7 @@ class Lines:
     kinds: list[Kind]
     sides: Sides
 
-    @cached_property
+    @property
     def circuits(self) -> list[Circuit]:
         """All circuits by number."""
         return _circuits(self.codes, self.several, self.sides.along)
@@ -111,8 +111,7 @@ def routes(schedule: Schedule, relayed: bool = False) -> Routes:
     for turns, every in _moved(schedule).items():
         for one in every:
             moved[one.axis].add((one, turns))
-    first_fit = cache(_first_fit)
-    x, y = (_lines(mesh, axis, own, relayed, first_fit) for axis, own in moved.items())
+    x, y = (_lines(mesh, axis, own, relayed) for axis, own in moved.items())
     per_core, top = x.routers + y.routers.transpose(0, 2, 1)
     return Routes(mesh, x, y, per_core, int(top.max()))
 
@@ -148,10 +147,7 @@ def _moved(schedule: Schedule) -> dict[Turns, set[Moves]]:
     return found
 
 
-def _lines(
-    mesh: Mesh, axis: str, moved: Iterable[tuple[Moves, Turns]], relayed: bool,
-    first_fit: Callable[[bytes, bytes, int], tuple[Index, Index]],
-) -> Lines:  # fmt: skip
+def _lines(mesh: Mesh, axis: str, moved: Iterable[tuple[Moves, Turns]], relayed: bool) -> Lines:
     """Return the circuits of moves along an axis; lines with the same moves are coloured once."""
     sides, several, every = Sides.of(mesh, axis), Multicasts(), list(moved)
     across = sides.across // sides.fold_across
@@ -185,8 +181,7 @@ def _lines(
         here = [each[lines[0]], *(codes[number] for number in np.flatnonzero(np.frombuffer(patterns, bool)))]
         numbers = np.searchsorted(used, different(np.concatenate(here)))
         numbers = numbers[np.lexsort((high[numbers], low[numbers]))]
-        fit = first_fit(low[numbers].tobytes(), high[numbers].tobytes(), sides.along)
-        kinds.append(Kind(np.array(lines), numbers, *fit))
+        kinds.append(Kind(np.array(lines), numbers, *_first_fit(low[numbers], high[numbers], sides.along)))
     return Lines(used, several, kinds, sides)
 
 
@@ -227,9 +222,8 @@ def _circuits(codes: Index, several: Multicasts, along: int) -> list[Circuit]:
     return [multicasts.get(code) or (code // along, (code % along,)) for code in codes.tolist()]
 
 
-def _first_fit(lows: bytes, highs: bytes, along: int) -> tuple[Index, Index]:
+def _first_fit(low: Index, high: Index, along: int) -> tuple[Index, Index]:
     """Return the colours of a line's circuits by left ends, and `Kind.routers`."""
-    low, high = (np.frombuffer(end, np.int64) for end in (lows, highs))
     chosen, free, busy, used = list[int](), list[int](), list[tuple[int, int]](), 0
     top = np.zeros(along, np.int64)
     for first, last in zip(low.tolist(), high.tolist(), strict=True):

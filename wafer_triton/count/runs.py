@@ -58,7 +58,7 @@ class RoundRun(Value, Sequence[Round]):
         """The first round and the last."""
         return self.steps[0].ends[0], self.steps[-1].ends[1]
 
-    @cached_property
+    @property
     def touched(self) -> frozenset[str]:
         """Names of the buffers that its rounds read or write."""
         return frozenset[str]().union(*(step.touched if isinstance(step, Round) else step.uses for step in self.steps))

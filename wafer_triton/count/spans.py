@@ -51,12 +51,12 @@ class Spans:
         """Links of the longest move."""
         return int((self.high - self.low).max(initial=0))
 
-    @cached_property
+    @property
     def crossings(self) -> int:
         """Links that all tiles cross: a link that two tiles cross counts twice."""
         return int((self.high - self.low).sum())
 
-    @cached_property
+    @property
     def ends(self) -> tuple[Index, Index]:
         """Where differences rise and where they fall, as way * (along + 1) + the core that sends on the link."""
         first = self.way * (self.along + 2)  # on its way down a tile leaves `high` and arrives at `low`

@@ -14,7 +14,7 @@ from wafer_triton.algorithms.gemv import meshgemv
 from wafer_triton.algorithms.norm import softmax_parts
 from wafer_triton.algorithms.reduce import all_reduce
 from wafer_triton.decoder import weights
-from wafer_triton.decoder.block import HEADS, HIDDEN_SPECS, Block, SubLayer, SubLayers, counted, drafted, sub_layer
+from wafer_triton.decoder.block import HEADS, HIDDEN_SPECS, Block, SubLayer, SubLayers, countable, drafted, sub_layer
 from wafer_triton.decoder.experts import decode_experts
 from wafer_triton.errors import MeshError, SramError
 from wafer_triton.schedule import sram
@@ -202,12 +202,7 @@ def batches(adds: SubLayer, block: Block, tokens: int) -> dict[int, int]:
 
 
 def _fits(adds: SubLayer, block: Block, tokens: int) -> bool:
-    return _peak_bytes(block, adds, tokens) <= block.mesh.device.sram_bytes
-
-
-@counted
-def _peak_bytes(block: Block, adds: SubLayer, tokens: int) -> int:
-    return sram.account(drafted(adds, block, tokens)).peak_bytes
+    return sram.account(drafted(adds, countable(block), tokens)).peak_bytes <= block.mesh.device.sram_bytes
 
 
 FEED_FORWARD = {"ffn": ffn, "experts": decode_experts}  # by the kind of block

@@ -53,7 +53,7 @@ class HeadGroups:
         """Key-value heads of a core."""
         return -(-self.shape.num_key_value_heads // self.count)
 
-    @cached_property
+    @property
     def query_heads(self) -> int:
         """Return the query heads of a core: of all its key-value heads, or as few of one as the groups allow."""
         total, each = self.shape.num_key_value_heads, self.shape.queries_each
@@ -86,13 +86,13 @@ class HeadGroups:
             q = np.where((kv < 0) | (own < 0), -1, kv * each + own)
         return {"q": q, "k": kv, "v": kv}
 
-    @cached_property
+    @property
     def group_of(self) -> Index:
         """[columns]: the group of each column, -1 for one without heads."""
         group = np.arange(self.columns) // self.width
         return np.where(group < int((self.held["q"] >= 0).any(1).sum()), group, -1)
 
-    @cached_property
+    @property
     def pair_of(self) -> Index:
         """[columns, pairs]: the rotary pairs that a column holds, -1 for none."""
         inside = np.arange(self.columns)[:, None] % self.width

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
 from math import gcd
 
 import numpy as np
@@ -24,7 +23,6 @@ def from_corner(source: Mesh, target: Mesh) -> tuple[Mesh, Mesh]:
     return here, there
 
 
-@lru_cache(maxsize=4)
 def hand_over(source: Mesh, target: Mesh, width: int, tokens: int, dtype: str) -> Schedule:
     """Return the schedule that moves the activation of decode, cut along y and repeated along x, between regions.
 

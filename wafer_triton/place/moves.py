@@ -10,9 +10,9 @@ The moves follow from the partition specs of the buffers of both phases.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import prod
 
 import numpy as np
@@ -27,7 +27,7 @@ from wafer_triton.place.transfers import Relayout, Scheduled, Shift, blocks_of, 
 from wafer_triton.schedule.rounds import Buffer, Index, Parameter
 from wafer_triton.schedule.schedule import Schedule
 
-Steps = tuple[Scheduled, ...]
+Steps = Iterator[Scheduled]  # each is built when it is asked for, so that none is kept to the end
 Move = Shift | Relayout
 Offset = tuple[int, int]  # rows and columns
 
@@ -35,7 +35,7 @@ Offset = tuple[int, int]  # rows and columns
 def between_phases(placement: Placement) -> Steps:
     """Return the schedules that move all weights from one phase's cores to the other's."""
     relayouts = of_layers(placement.decode, placement.prefill, placement.prefill_regions)
-    return (*relayouts, *scheduled(weight_shifts(placement)))
+    return chain(relayouts, scheduled(weight_shifts(placement)))
 
 
 def weight_shifts(placement: Placement) -> tuple[Shift, ...]:
@@ -58,13 +58,12 @@ def weight_shifts(placement: Placement) -> tuple[Shift, ...]:
 def of_layers(decode: Block, prefill: Block, regions: Sequence[Region]) -> Steps:
     """Yield the schedules that transpose and skew the weights of all layers on prefill's cores, region by region."""
     kinds = (Counter(name.split()[-1] for name in region.blocks if name not in ENDS) for region in regions)
-    alike, steps = (_plain(decode), _plain(prefill)), list[Scheduled]()
+    alike = _plain(decode), _plain(prefill)
     for together, times in Counter(tuple(sorted(each.items())) for each in kinds if each).items():
         for kind, count in together:
             for moves in _weights(*alike, kind, "prefill", count, (0, 0)).values():
                 relayouts = scheduled(move for move in moves if isinstance(move, Relayout))
-                steps += [(schedule, number * times) for schedule, number in relayouts]
-    return tuple(steps)
+                yield from ((schedule, number * times) for schedule, number in relayouts)
 
 
 def _plain(block: Block) -> Block:
@@ -74,18 +73,19 @@ def _plain(block: Block) -> Block:
 
 def weights(
     decode: Block, prefill: Block, kind: str, phase: str = "prefill", together: int = 1, offset: Offset = (0, 0)
-) -> dict[str, Steps]:
+) -> dict[str, tuple[Scheduled, ...]]:
     """Return the moves of `together` blocks' weights from decode's cores to other cores, by buffer.
 
     The other cores are prefill's, or decode's on another mesh. Decode's region lies `offset` rows and columns from the
     other. A weight is moved first, then transposed and skewed. The reverse moves take the same cycles.
     """
-    return {name: scheduled(moves) for name, moves in _weights(decode, prefill, kind, phase, together, offset).items()}
+    every = _weights(decode, prefill, kind, phase, together, offset)
+    return {name: tuple(scheduled(moves)) for name, moves in every.items()}
 
 
 def scheduled(moves: Iterable[Move]) -> Steps:
-    """Return the schedules of moves."""
-    return tuple(move.scheduled for move in moves)
+    """Yield the schedules of moves."""
+    return (move.scheduled for move in moves)
 
 
 def _weights(

@@ -67,7 +67,6 @@ def block_names(shape: DecoderShape) -> list[str]:
     return [f"layer {layer} {kind}" for layer in range(shape.num_hidden_layers) for kind in shape.kinds(layer)]
 
 
-@lru_cache(maxsize=64)
 def param_shapes(shape: DecoderShape) -> dict[str, tuple[int, ...]]:
     """Return every parameter of a model by its Hugging Face name, as the buffers of its decode schedules hold them."""
     block = Block(shape, Mesh(1, 1, PRESETS["wse2"].unbounded()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -26,8 +26,7 @@ Scheduled = tuple[Schedule, int]  # a schedule and its number of runs
 class Shift:
     """A move of units of `numel` elements, `times` times, on every mesh line of `axis`.
 
-    Unit u moves from core `source[u]` to core `target[u]` of the mesh line. Schedule and bytes are computed on first
-    use.
+    Unit u moves from core `source[u]` to core `target[u]` of the mesh line.
     """
 
     mesh: Mesh
@@ -38,14 +37,14 @@ class Shift:
     dtype: str
     times: int = 1
 
-    @cached_property
+    @property
     def scheduled(self) -> Scheduled:
         """The schedule and its number of runs; SramError if a core does not hold even one element."""
         unit, ends = self._bundles
         schedule, slices = _moved(self.mesh, self.axis, ends.tobytes(), self.numel * unit, self.dtype)
         return schedule, slices * self.times
 
-    @cached_property
+    @property
     def _bundles(self) -> tuple[int, Index]:
         """`unit` and the cores [2, units / unit] that send and receive.
 
@@ -61,7 +60,7 @@ class Shift:
 class Relayout:
     """A transpose of the tiles across the mesh's diagonal or, with `skew`, a skew in squares of `skew` cores a side.
 
-    A tile has `numel` elements. The schedule is made on first use.
+    A tile has `numel` elements.
     """
 
     mesh: Mesh

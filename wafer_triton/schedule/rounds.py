@@ -533,7 +533,7 @@ class Round(Value):
         arrived = [exchange.dst.buffer for exchange in self.exchanges]
         return frozenset([*arrived, *(slot.buffer for op in self.locals for slot in op.outs)])
 
-    @cached_property
+    @property
     def overlaps(self) -> bool:
         """Return whether compute runs beside the exchange: no local operation reads an arrival of this round."""
         arriving = {exchange.dst.buffer for exchange in self.exchanges}

@@ -39,13 +39,13 @@ def spans(schedule: Schedule) -> dict[str, Span]:
     Every buffer lives from its first use to its last, a given one from the start, a kept one to the end.
     """
     used = uses(schedule.rounds.steps)
-    fold = schedule.mesh.fold[0] * schedule.mesh.fold[1]
+    fold, rounds = schedule.mesh.fold[0] * schedule.mesh.fold[1], len(schedule.rounds)
     living = {}
     for name, buffer in schedule.buffers.items():
         if name in used or buffer.given:
             first, last = used.get(name, (0, 0))
             start = 0 if buffer.given else first
-            end = len(schedule.rounds) if buffer.kept else last
+            end = rounds if buffer.kept else last
             living[name] = Span(start, end, buffer.bytes * fold)
     return living
 

@@ -42,7 +42,7 @@ class Loop(Value):
         if self.rows is not None:
             vars(self)["rows"] = frozen(positions("Loop: rows", self.rows))
 
-    @cached_property
+    @property
     def each(self) -> int:
         """Rounds of one time."""
         return count(self.body)
@@ -58,7 +58,7 @@ class Loop(Value):
         more = self.each * (self.times - 1)
         return {name: (first, last + more) for name, (first, last) in uses(self.body).items()}
 
-    @cached_property
+    @property
     def rounds(self) -> tuple[Round, ...]:
         """All rounds; a round that does not change from time to time is one object."""
         if self.rows is None:
@@ -68,7 +68,7 @@ class Loop(Value):
     @property
     def ends(self) -> tuple[Round, Round]:
         """The first round, and the last."""
-        return self.rounds[0], self.rounds[-1]
+        return flat(self.body)[0], flat(self.at(self.times - 1))[-1]
 
     def at(self, time: int) -> tuple[Step, ...]:
         """Return the steps of one time, from 0 on."""
@@ -214,7 +214,7 @@ class Tree(Value):
         """The first round, and the last."""
         return self._round(self.stages.each[0]), self._round(self.stages.each[-1])
 
-    @cached_property
+    @property
     def different(self) -> tuple[Round, ...]:
         """A round of each kind of work: with messages upwards, downwards, or both."""
         kinds = {tuple(way for way, _ in stage): stage for stage in reversed(self.stages.each)}
@@ -361,11 +361,6 @@ class Rounds(Sequence[Round]):
         """All rounds."""
         return flat(self.steps)
 
-    @cached_property
-    def count(self) -> int:  # type: ignore[override]
-        """Their number."""
-        return count(self.steps)
-
     def distinct(self) -> list[Occurrence]:
         """Return the different rounds, each with the number of its first time and how often it comes.
 
@@ -375,7 +370,7 @@ class Rounds(Sequence[Round]):
         return distinct(self.steps)
 
     def __len__(self) -> int:
-        return self.count
+        return count(self.steps)
 
     def __iter__(self) -> Iterator[Round]:
         return iter(self.flat)
