@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from schedules import ROOMY
-from wafer_triton import draw
 from wafer_triton.algorithms.product import Recipe, recipe
 from wafer_triton.count.account import account
 from wafer_triton.count.routes import routes
@@ -36,7 +35,7 @@ def swapped(exchange: Recipe, how: str = "explicit") -> tuple[torch.Tensor, torc
 
 @pytest.mark.parametrize("rows", range(1, 9))
 def test_every_core_gets_one_tile_from_every_core(rows):
-    for cols in range(1, 9):
+    for cols in (1, 2, 3, 5, 8):
         got, wanted = swapped(made(rows, cols, 2, 2))
         assert torch.equal(got, wanted), (rows, cols)
     assert torch.equal(*swapped(made(rows, 3, 2), "elided"))
@@ -66,11 +65,6 @@ def test_it_is_checked(mesh):
     wrong = replace(exchange, reference=lambda tiles: tiles)
     (finding,) = check(exchange.schedule, Intent.of(wrong)).findings
     assert finding.verdict == "wrong-values"
-
-
-def test_it_is_drawn(tmp_path):
-    draw.links(made(2, 3).schedule, tmp_path / "all.svg")
-    assert "all_to_all" in (tmp_path / "all.svg").read_text()
 
 
 def test_faulty_sizes_are_refused():

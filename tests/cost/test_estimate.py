@@ -43,19 +43,6 @@ def test_meshgemv_is_four_to_eight_times_faster_than_the_pipeline(on: str) -> No
     assert 4 <= pipeline / ktree <= 8
 
 
-@pytest.mark.slow
-def test_decode_slows_with_more_cores() -> None:
-    speeds = [estimate.decode(model="llama3-8b", mesh=side, context=4096).tokens_per_second for side in (480, 660, 720)]
-    assert speeds == sorted(speeds, reverse=True)
-
-
-@pytest.mark.slow
-def test_prefill_gains_from_more_cores() -> None:
-    given = {"model": "llama3-8b", "tokens": 4096, "program": "paper-benchmark"}
-    speeds = [estimate.prefill(mesh=side, **given).tokens_per_second for side in (480, 720)]
-    assert speeds == sorted(speeds)
-
-
 def test_kv_capacity_of_the_paper() -> None:
     held = estimate.kv(device="wse2", model="llama3-8b", mesh=360, program="paper-benchmark")
     assert held.concat_tokens == pytest.approx(382, rel=0.02)

@@ -16,14 +16,14 @@ tile = st.integers(1, 40)
 devices = st.sampled_from([device("wse2"), device("wse3"), replace(device("wse2"), name="own", like=None)])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(devices, st.integers(1, 8), tile, tile, tile, st.sampled_from(["mesh", "cannon", "summa"]))
 def test_a_gemm_keeps_within_its_bounds(on: Device, side: int, m: int, k: int, n: int, algorithm: str) -> None:
     found = estimate.gemm(device=on, mesh=side, m=m, k=k, n=n, algorithm=algorithm)
     check_bounds(found)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     devices, st.integers(1, 8), sides.filter(lambda one: one <= 8), tile, tile,
     st.sampled_from(["ktree", "pipeline", "ring", "star", "two-phase"]),
@@ -40,7 +40,7 @@ def check_bounds(found: estimate.Kernel) -> None:
     assert found.communication_cycles == pytest.approx(found.cycles - found.compute_cycles)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.sampled_from(["wse2", "wse3"]), sides, tile, tile, tile, st.sampled_from("mkn"), st.integers(1, 60))
 def test_more_work_never_costs_less(on: str, side: int, m: int, k: int, n: int, which: str, by: int) -> None:
     sizes = {"m": m, "k": k, "n": n}
@@ -50,7 +50,7 @@ def test_more_work_never_costs_less(on: str, side: int, m: int, k: int, n: int, 
     assert more.link_bytes >= less.link_bytes
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(sides, st.integers(1, 40), tile, tile, st.sampled_from("kn"), st.integers(1, 60), st.integers(1, 12))
 def test_more_work_never_costs_less_gemv(
     rows: int, cols: int, k: int, n: int, which: str, by: int, groups: int
@@ -61,7 +61,7 @@ def test_more_work_never_costs_less_gemv(
     assert more.cycles >= less.cycles
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     st.sampled_from(["hop_cycles", "stage_cycles", "link_bytes_per_cycle", "macs_per_cycle_fp16"]),
     st.floats(1.01, 8), sides, tile,

@@ -115,7 +115,7 @@ def test_own_rings_cost_what_those_of_the_library_cost(size: int, words: int, sp
     assert cycles(True, True) == pytest.approx(adding, rel=1e-12)
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(st.data())
 def test_sums_of_what_arrives_never_lower_the_price(data: st.DataObject) -> None:
     """Rings and chains with two buffers or a slot for each arrival, and all-gathers by multicasts; beside a product."""
@@ -212,7 +212,7 @@ def test_the_priced_gemv_is_the_gemv_that_runs() -> None:
     assert found.cycles == price(made).cycles + constants(on.device).kernel_cycles
 
 
-@pytest.mark.parametrize("side", [1, 2, 3, 5, 6, 17, 24])
+@pytest.mark.parametrize("side", [1, 2, 5, 6, 17])
 @pytest.mark.parametrize("model", ["paper-benchmark", "full", "grouped"])
 def test_the_price_of_a_layer_equals_its_schedules(side: int, model: str) -> None:
     """Compare with the sum of the prices of all schedules: representatives of equal rounds change nothing."""

@@ -10,7 +10,6 @@ from wafer_triton.algorithms.product import recipe
 from wafer_triton.cli import main as cli
 from wafer_triton.compare.algorithms import compare_gemv
 from wafer_triton.cost.cap import weight_bytes
-from wafer_triton.cost.search import plan
 from wafer_triton.count.account import account
 from wafer_triton.decoder.block import Block
 from wafer_triton.device import device
@@ -91,7 +90,6 @@ def test_every_estimate_of_a_model_takes_the_storage_of_weights() -> None:
     assert moved.replacement_seconds < usual.replacement_seconds
     routed, usual_routed = (estimate.cap(model=MIXTURE, mesh=8, context=8, dtype=dtype) for dtype in ("int8", None))
     assert routed.activated_bytes < usual_routed.activated_bytes
-    assert plan(model="smollm2-135m", input=64, output=64, sides=[100], best=1, dtype="int8")
 
 
 def test_shape_and_name_say_the_storage() -> None:

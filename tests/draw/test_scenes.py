@@ -73,15 +73,6 @@ def test_a_large_mesh_is_shown_in_blocks():
     assert sum(sum(map(sum, frame["links"].values())) for frame in scene["frames"]) == account(schedule).link_bytes
 
 
-@pytest.mark.slow
-def test_a_page_of_a_whole_wafer_is_small(tmp_path):
-    schedule = gemm(720)
-    draw.page(tmp_path / "wafer.html", "720 x 720", [draw.scene(schedule)], schedule.mesh.device)
-    assert (tmp_path / "wafer.html").stat().st_size < 500_000
-    (scene,) = shown(tmp_path / "wafer.html")[0]["scenes"]
-    assert sum(sum(map(sum, frame["links"].values())) for frame in scene["frames"]) == account(schedule).link_bytes
-
-
 def test_a_page_asks_for_nothing_and_escapes_its_title(tmp_path):
     scene = draw.scene(KINDS["gemm"])
     draw.page(tmp_path / "a.html", "a <b> & {{DATA}}", [scene], PRESETS["wse2"])

@@ -95,10 +95,9 @@ def slow(*values: str) -> object:
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
-MESHES = ["1", "1x4", slow("2x3"), slow("4"), slow("5")]
-# Every mesh in fp32, as it is the mesh that orders rounds; two in each of the other dtypes, which round sums.
-CASES = [("1", "fp32"), ("1x4", "fp32"), ("1x4", "bf16"), slow("2x3", "fp16"), slow("5", "bf16"), slow("4", "fp16")]
-in_dtypes = pytest.mark.parametrize(("mesh", "dtype"), CASES + [slow(mesh, "fp32") for mesh in ("2x3", "4", "5")])
+# The mesh orders rounds, and dtypes round sums.
+CASES = [("1", "fp32"), ("1x4", "fp32"), ("1x4", "bf16"), slow("2x3", "fp16"), slow("5", "bf16"), slow("4", "fp32")]
+in_dtypes = pytest.mark.parametrize(("mesh", "dtype"), CASES)
 
 
 def identical(got: Tensor, wanted: Tensor, name: str = "") -> None:
@@ -153,7 +152,7 @@ def test_torch_adds_in_the_order_of_the_rounds(kind, mesh, dtype):
     assert_same(schedule, machine, tensors, *both())
 
 
-@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("mesh", ["1x4", slow("2x3"), slow("4")])
 @pytest.mark.parametrize("kind", SUMS)
 def test_torch_accumulates_in_fp16_bit_by_bit(kind, mesh):
     schedule = build(SUMS[kind], mesh, "fp16", "fp16")
@@ -161,7 +160,7 @@ def test_torch_accumulates_in_fp16_bit_by_bit(kind, mesh):
     assert_same(schedule, ran(schedule, tensors), tensors, *both())
 
 
-@pytest.mark.parametrize(("mesh", "dtype"), [("1", "fp32"), ("1x4", "bf16"), slow("2x3", "fp32"), slow("3", "fp16")])
+@pytest.mark.parametrize(("mesh", "dtype"), [("1x4", "bf16"), slow("2x3", "fp32"), slow("3", "fp16")])
 @pytest.mark.parametrize("kind", LAYERS)
 def test_torch_is_as_good_as_the_reference(kind, mesh, dtype):
     schedule = build(LAYERS[kind], mesh, dtype)
@@ -200,13 +199,14 @@ SMALL = [kind for kind in [*SUMS, *LAYERS] if not kind.startswith("prefill-atten
 def test_triton_is_as_good_as_the_reference_in_any_order_of_cores(kind):
     schedule = build((SUMS | LAYERS)[kind], "2", "bf16")
     tensors = given(schedule)
-    assert_as_good(schedule, ran(schedule, tensors), tensors, TritonExecutor(poison=True))
-    first, *others = (
+    machine, exact = ran(schedule, tensors), ran(schedule, tensors, exact=True)
+    programs = [
         TritonExecutor(exchange=exchange, poison=True, shuffle=seed).bind(schedule, tensors)
-        for exchange, seed in (("explicit", None), ("explicit", 1), ("elided", 2))
-    )
-    for program in (first, *others):
+        for exchange, seed in zip(EXCHANGES, (None, 1), strict=True)
+    ]
+    for program in programs:
         program.run()
     for name in results(schedule):
-        for program in others:
-            identical(program.read(name).cpu(), first.read(name).cpu(), name)
+        one, other = (program.read(name).cpu() for program in programs)
+        assert_close(one, exact.read(name), schedule.buffers[name].dtype, machine.read(name), name)
+        identical(other, one, name)

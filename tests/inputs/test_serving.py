@@ -101,9 +101,3 @@ SERVE = ["serve", "--model", "smollm2-135m", "--decode-mesh", "125", "--rate", "
 def test_a_mesh_written_twice_in_two_ways_is_one_mesh(capsys):
     assert main([*SERVE, "--prefill-mesh", "125x125", "--count", "5"]) == 0
     assert "prefill on 3 x 125x125 cores, decode on 3 x 125x125" in capsys.readouterr().out
-
-
-def test_a_run_of_many_chunks_reports_its_progress(capsys):
-    asked = [*SERVE[:-4], "--input", "600", "--output", "4", "--count", "20", "--chunk", "1", "--overload"]
-    assert main(asked) == 0
-    assert capsys.readouterr().err.count("requests: ") == 10

@@ -29,11 +29,11 @@ def placed(model, prefill, decode, input, output):
 SMALL = ("smollm2-135m", 60, 40, 700, 90)
 
 
-@pytest.mark.parametrize("case", [SMALL, ("qwen1.5-moe-a2.7b", 300, 300, 600, 20), ("llama3.2-1b", 200, 200, 900, 250)])
+@pytest.mark.parametrize("case", [SMALL, ("qwen1.5-moe-a2.7b", 300, 300, 300, 20)])
 def test_a_single_request_takes_the_estimated_time(case):
     model, *meshes, input, output = case
     if model.startswith("qwen1.5"):
-        model = replace(shape_of(model), num_hidden_layers=4)
+        model = replace(shape_of(model), num_hidden_layers=2)
     place = placed(model, *meshes, input, output)
     wanted = inference.request_on(place, input, output, C)
     run = simulate([Request(0, 0.0, input, output)], Priced(place, batch=1, longest=input + output),

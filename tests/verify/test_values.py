@@ -231,10 +231,10 @@ def doubled(last: Round, row: int, col: int) -> Round:
     return replace(last, locals=(replace(op, op="add", ins=(op.outs[0], op.outs[0]), where=where),))
 
 
-@pytest.mark.parametrize("place", [0, -1], ids=["first", "last"])
 @pytest.mark.slow
-def test_a_slice_computes_the_same_with_less(place):
-    for case in on_mesh("2x3"):
+def test_a_slice_computes_the_same_with_less():
+    for number, case in enumerate(on_mesh("2x3")):
+        place = -(number % 2)  # the first core or the last
         schedule, kept = case.schedule, [n for n, b in case.schedule.buffers.items() if b.role != "scratch"]
         wanted = {name: np.zeros((*schedule.mesh.shape, schedule.buffers[name].slots), np.bool_) for name in kept}
         for each in wanted.values():
