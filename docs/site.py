@@ -1,19 +1,16 @@
 """A hook of mkdocs that makes docs/ a site (`make docs`).
 
-README.md and CONTRIBUTING.md become pages, the public names become a reference, and algorithms become pages to walk
-through. Each is made from files of the repository, so that nothing is written twice.
+README.md and CONTRIBUTING.md become pages, commands and public names become references (by cyclopts and mkdocstrings),
+and algorithms become pages to walk through. Each is made from files of the repository: nothing is written twice.
 """
 
 from __future__ import annotations
 
-import inspect
 import re
 import tempfile
-import textwrap
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from mkdocs.structure.files import File
@@ -22,10 +19,10 @@ import wafer_triton
 from wafer_triton import Builder, Mesh, Schedule, draw
 from wafer_triton.algorithms.kv_cache import POLICIES, KvCache
 from wafer_triton.algorithms.product import recipe
+from wafer_triton.cli.app import app
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md"}
-WIDTH = 100  # columns of a signature
 # Links as files of the repository have them, and as pages of the site have them; a file without a page is a name alone.
 LINKS = (
     (r"\]\(docs/", "]("),
@@ -39,7 +36,9 @@ LINKS = (
 def on_files(files: Any, config: Any) -> Any:
     """Add the pages that are made."""
     made = {page: (ROOT / source).read_text(encoding="utf-8") for page, source in PAGES.items()}
-    made["api.md"] = reference()
+    names = [*wafer_triton.__all__, *(f"draw.{name}" for name in draw.__all__)]
+    made["api.md"] = "\n".join(["# API\n", *(f"::: wafer_triton.{name}" for name in sorted(names))])
+    made["commands.md"] = app().generate_docs(usage_name="wafer-triton")
     made |= {f"pages/{name}.html": page for name, page in walks()}
     for name, content in made.items():
         files.append(File.generated(config, name, content=content))
@@ -62,47 +61,6 @@ def _title(page: str) -> str:
     """Return the first heading of a page."""
     source = ROOT / PAGES.get(page, f"docs/{page}")
     return source.read_text(encoding="utf-8").partition("# ")[2].partition("\n")[0]
-
-
-def reference() -> str:
-    """Return the public names with their signatures and docstrings."""
-    parts = [
-        "# API\n",
-        "All names are importable from `wafer_triton`, which loads a name when it is asked for.\n",
-    ]
-    for name in wafer_triton.__all__:
-        value = getattr(wafer_triton, name)
-        parts.append(f"## {name}\n")
-        if isinstance(value, ModuleType):
-            parts.append(f"{inspect.getdoc(value)}\n")
-            parts += [_entry(f"{name}.{each}", getattr(value, each), "###") for each in value.__all__]
-        else:
-            parts.append(_entry(name, value))
-    return "\n".join(parts)
-
-
-def _entry(name: str, value: Any, heading: str = "") -> str:
-    """Return a name's signature and docstring; of a class its public methods as well."""
-    parts = [f"{heading} {name}\n"] if heading else []
-    if callable(value):
-        parts.append(f"```python\n{name}{_signature(value)}\n```\n")
-    parts.append(f"{inspect.getdoc(value) or ''}\n")
-    for key, member in vars(value).items() if inspect.isclass(value) else ():
-        function = getattr(member, "__func__", member)
-        if not key.startswith("_") and (inspect.isfunction(function) or isinstance(member, property)):
-            called = "" if isinstance(member, property) else _signature(function)
-            about = (inspect.getdoc(member) or "").partition("\n\n")[0].replace("\n", " ")
-            parts.append(f"- `{key}{called}`: {about}\n")
-    return "\n".join(parts)
-
-
-def _signature(value: Any) -> str:
-    try:
-        text = str(inspect.signature(value))
-    except (TypeError, ValueError):
-        return "(...)"
-    plain = re.sub(r"(: |-> )'([^']*)'", r"\1\2", text)  # annotations are texts, as modules do not evaluate them
-    return textwrap.fill(plain, WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
 
 
 def _product(kind: str, algorithm: str) -> Schedule:

@@ -90,14 +90,8 @@ def test_every_heading_of_a_command_is_one():
 
 
 @pytest.mark.parametrize("name", re.findall(r"^### (.*)$", text(), re.MULTILINE))
-def test_a_section_names_the_options_of_its_command(name):
-    named, shared = (set(re.findall(r"--[a-z][a-z-]*", sections()[head])) for head in (name, "## Shared options"))
-    assert named <= options(name)
-    assert options(name) <= named | shared | {"--json"}
-
-
-def test_shared_options_exist():
-    assert set(re.findall(r"^\| `(--[a-z]+)`", sections()["## Shared options"], re.MULTILINE)) <= options("generate")
+def test_a_section_names_options_of_its_command(name):
+    assert set(re.findall(r"--[a-z][a-z-]*", sections()[name])) <= options(name)
 
 
 @pytest.mark.parametrize("line", examples())

@@ -56,8 +56,10 @@ def test_install_a_first_run_and_ones_own_algorithm_are_a_click_away(site):
 
 def test_the_reference_has_every_public_name(site):
     text = (site / "api.html").read_text(encoding="utf-8")
-    heads = set(re.findall(r'<h[23] id="?[^">]+"?>([\w.]+)<', text))
+    heads = set(re.findall(r'<h[23] id="?wafer_triton\.([\w.]+)', text))
     assert heads >= set(wafer_triton.__all__) | {f"draw.{name}" for name in wafer_triton.draw.__all__}
+    commands = (site / "commands.html").read_text(encoding="utf-8")
+    assert all(f"--{option}" in commands for option in ("head-groups", "install-completion", "failed"))
 
 
 def test_algorithms_can_be_walked_through(site):
