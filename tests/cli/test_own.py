@@ -72,10 +72,6 @@ def draft():
     return butterfly(3)
 
 
-async def later():
-    return 1
-
-
 def number():
     return 3
 
@@ -200,10 +196,9 @@ def test_a_schedule_stands_beside_the_built_in_ones(run, name, algorithms, twin)
         ("check", "none.py:f", "none.py: there is no such file"),
         ("check", "own.py", "own.py: give FILE.py:FUNCTION, where the function returns a Schedule, a Recipe or a pair"),
         ("compare", "own.py", "own.py: give FILE.py:FUNCTION"),
-        ("check", "own.py:wohle", "own.py: there is no function 'wohle'; its functions are 'whole', "),
+        ("check", "own.py:wohle", "own.py: there is no function 'wohle'; did you mean 'whole'? (functions: butter"),
         ("check", "own.py:draft", "own.py: draft returns a Builder; it must return a Schedule, a Recipe or a pair "
                                   "(Schedule, Intent); end it with .build()"),
-        ("check", "own.py:later", "own.py: later is async; give a plain function, which returns a Schedule, a Recipe"),
         ("check", "own.py:number", "own.py: number returns an int; it must return a Schedule"),
         ("check", "own.py:needs", "needs is called without arguments (missing a required argument: 'mesh')"),
         ("check", "own.py:raises", f"own.py, line {FILE[: FILE.index('1 / 0')].count(chr(10)) + 1}: ZeroDivisionError"),

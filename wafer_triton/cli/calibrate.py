@@ -112,6 +112,11 @@ def _rows(number: int) -> str:
     return f"{number:,} row{'s' * (number != 1)}"
 
 
+def _said(errors: dict[str, float]) -> str:
+    """Return the mean and the worst of some errors in words."""
+    return f"mean error {100 * errors['mean_error']:.2f} %, worst {100 * errors['worst_error']:.2f} %"
+
+
 def _validate_own(families: list[OwnFamily], json: bool) -> int:
     """Print each measurement of a user beside its prediction, and the error."""
     from wafer_triton.cost.calibrate import FAMILIES
@@ -133,8 +138,7 @@ def _validate_own(families: list[OwnFamily], json: bool) -> int:
         fitted = FAMILIES[each.family][2]
         other = f" of {fitted}" * (each.device.name != fitted)  # the band of estimates on another device is wider
         texts.append(
-            f"mean error {100 * both['mean_error']:.2f} %, worst {100 * both['worst_error']:.2f} %; {inside} of "
-            f"{len(errors)} within the family's error band{other}, {100 * each.band:.1f} %"
+            f"{_said(both)}; {inside} of {len(errors)} within the family's error band{other}, {100 * each.band:.1f} %"
         )
         answer[each.family] = {"device": each.device.name, "rows": rows, "within_band": inside, **both}
     return tell(json, {"families": answer}, *texts)
@@ -157,11 +161,7 @@ def _fit_own(families: list[OwnFamily], json: bool) -> int:
         title = f"{one.own.family} on {one.own.device.name}: fitted on {_rows(len(one.own.rows))}{beside}"
         texts.append(Table.rows(("constant", "now", "fitted", "standard error", "unit"), rows, title=title))
         errors = [spread(errors) for errors in (one.errors_before, one.errors_after)]
-        texts.append(
-            "errors of these rows: mean {:.2f} %, worst {:.2f} % now; mean {:.2f} %, worst {:.2f} % fitted".format(
-                *(100 * each[name] for each in errors for name in ("mean_error", "worst_error"))
-            )
-        )
+        texts.append("of these rows: {} now; {} fitted".format(*map(_said, errors)))
         answer[one.own.family] = {
             "device": one.own.device.name, "before": one.before, "after": one.after,
             "standard_errors": one.standard_errors, "errors_before": errors[0], "errors_after": errors[1],
@@ -181,10 +181,7 @@ def _fit(out: Sequence[Path], json: bool) -> int:
     lines, legend = [], Legend(Constants)
     for fitted in stages:
         both = spread([error for _, error in fitted.residuals])
-        lines.append(
-            f"{fitted.stage.device}, {fitted.stage.family}: {len(fitted.residuals)} rows, "
-            f"mean error {100 * both['mean_error']:.2f} %, worst {100 * both['worst_error']:.2f} %"
-        )
+        lines.append(f"{fitted.stage.device}, {fitted.stage.family}: {len(fitted.residuals)} rows, {_said(both)}")
         for name, value in fitted.values.items():
             error, of, meaning = fitted.errors[name], legend.unit(name), legend.label(name)
             certainty = "" if error is None else f" +- {digits(error)}"

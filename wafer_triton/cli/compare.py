@@ -184,10 +184,7 @@ def _check_own(reference: str, json: bool) -> int:
 
 
 def _plain(finding: Finding) -> dict[str, Any]:
-    core = (
-        finding.core
-        if finding.core is None
-        else [int(number) for number in (finding.core if isinstance(finding.core, tuple) else (finding.core,))]
-    )
-    round_ = finding.round if finding.round is None else int(finding.round)
-    return {"verdict": finding.verdict, "message": finding.message, "round": round_, "core": core}
+    """Return a finding with its core as a list of plain numbers."""
+    import numpy as np
+
+    return vars(finding) | {"core": None if finding.core is None else np.atleast_1d(finding.core).tolist()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib.util
 import inspect
@@ -16,13 +15,12 @@ from types import ModuleType
 from typing import Any
 
 from wafer_triton.algorithms.product import Recipe
-from wafer_triton.errors import ConfigError, ScheduleError, article
+from wafer_triton.errors import ConfigError, ScheduleError, article, nearest
 from wafer_triton.schedule.builder import drafting
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text.files import read_text
 from wafer_triton.verify.intent import Intent
 
-MOST_NAMED = 30  # functions of a file that a message lists
 RESULTS = "a Schedule, a Recipe or a pair (Schedule, Intent)"
 
 
@@ -94,11 +92,6 @@ def _own(result: Any, path: Path, name: str) -> OwnSchedule:
             return OwnSchedule(name, result.schedule, Intent.of(result), result)
         case (Schedule() as schedule, Intent() as intent):
             return OwnSchedule(name, schedule, intent, None)
-        case (Intent(), Schedule()):
-            raise ScheduleError(f"{path}: {name} returns a pair (Intent, Schedule); exchange the two")
-    if inspect.iscoroutine(result):
-        result.close()
-        raise ScheduleError(f"{path}: {name} is async; give a plain function, which returns {RESULTS}")
     hint = "; end it with .build()" if hasattr(result, "build") else ""
     raise ScheduleError(f"{path}: {name} returns {article(type(result).__name__)}; it must return {RESULTS}{hint}")
 
@@ -124,12 +117,8 @@ def _function(module: ModuleType, path: Path, name: str) -> Callable[..., Any]:
             for key, value in vars(module).items()
             if inspect.isfunction(value) and value.__module__ == module.__name__
         ]
-        near = difflib.get_close_matches(name, own)
-        others = [other for other in own if other not in near]
-        listed = [*near, *others][:MOST_NAMED]
-        more = f" and {len(own) - len(listed)} more" * (len(own) > len(listed))
-        has = f"its functions are {', '.join(map(repr, listed))}{more}" if own else "it has no function"
-        raise ConfigError(f"{path}: there is no function {name!r}; {has}")
+        has = f"{nearest(name, own)} (functions: {', '.join(own) or 'none'})"
+        raise ConfigError(f"{path}: there is no function {name!r}{has}")
     return function
 
 
