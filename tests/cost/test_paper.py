@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from wafer_triton import estimate
+from wafer_triton import draw, estimate
 from wafer_triton.cli import main as cli
 from wafer_triton.cost.calibrate import FAMILIES, fit, paper, validation
 from wafer_triton.cost.calibrate.cells import Cell, summaries
+from wafer_triton.draw.figure import numbers_of
 from wafer_triton.errors import MeshError
 
 PAGE = Path(__file__).parents[2] / "docs" / "validation.md"
@@ -170,8 +171,19 @@ def test_the_command_prints_the_page(
     assert found["MeshGEMM"]["rows"] == 66 and found["MeshGEMM"]["mean_error"] <= 0.02
 
 
-def test_records_have_numbers_and_none_in_place_of_an_empty_text() -> None:
-    first = paper.cells(("6",))[0].as_json()
+def test_the_picture_of_the_validation_shows_the_cells(
+    cells: tuple[Cell, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(paper, "cells", lambda tables: tuple(cell for cell in cells if cell.table in tables))
+    draw.validation(tmp_path / "drawn.png")
+    today, kept = (numbers_of(path) for path in (tmp_path / "drawn.png", PAGE.parent / "pictures" / "validation.png"))
+    assert today.keys() == kept.keys() and sum(map(len, today.values())) > 100
+    for kind, errors in today.items():
+        assert errors == pytest.approx(kept[kind], rel=1e-3), "run make pictures"
+
+
+def test_records_have_numbers_and_none_in_place_of_an_empty_text(cells: tuple[Cell, ...]) -> None:
+    first, four = (next(cell.as_json() for cell in cells if cell.table == table) for table in "64")
     assert (first["published"], first["mesh"], first["tokens"]) == (0.0012, None, None)
-    four = next(cell.as_json() for cell in paper.cells(("4",)))
     assert (four["mesh"], four["tokens"]) == (420, 4096)
