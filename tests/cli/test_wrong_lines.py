@@ -68,7 +68,7 @@ LINES = {
         ("decode --model olmoe-1b-7b --mesh 360 --context 9 --batch 1000000 --routing uniform", "batch = 1,000,000 is"),
         ("decode --model mixtral-8x7b --mesh 360 --context 8", "46,702,792,704 weights take 93,405,585,408 B in fp16"),
         ("decode --model smollm2-135m --mesh 8 --context 8 --experts regions", "estimate decode --help`"),
-        ("decode --model smollm2-135m --mesh 64 --dtype fp32", "weights = 'fp32' must be one of fp16, bf16"),
+        ("decode --model smollm2-135m --mesh 64 --dtype fp32", "dtype fp32 is not supported; use one of fp16, bf16"),
         ("decode --model '' --mesh 4", "model ''"),
         ("decode --model none/config.json --mesh 4", "none/config.json: there is no such file or folder"),
         ("decode --model meta-llama/Llama-3.1-8B --mesh 4", "is no folder here, and names on a hub are not fetched"),
