@@ -114,7 +114,7 @@ def test_a_request_for_one_token_ends_with_prefill() -> None:
 
 @pytest.mark.slow
 def test_a_long_answer_is_priced_at_some_of_its_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = {"model": "smollm2-135m", "prefill_mesh": 40, "decode_mesh": 40, "input": 100, "output": 4000}
+    sizes = {"model": "smollm2-135m", "prefill_mesh": 40, "decode_mesh": 40, "input": 100, "output": 1500}
     every = estimate.request(**sizes).decode_seconds
     monkeypatch.setattr(inference, "MOST_STEPS", 10)
     assert estimate.request(**sizes).decode_seconds == pytest.approx(every, rel=0.01)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from pairs import pairs
 from schedules import LAYERS, MOVES, SUMS, build, given
 from wafer_triton.algorithms.align import align_both
 from wafer_triton.algorithms.gemm import meshgemm
@@ -52,11 +53,13 @@ def one_by_one(schedule: Schedule) -> Schedule:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("exchange", EXCHANGES)
-@pytest.mark.parametrize("on", [TorchExecutor, TritonExecutor])
 @pytest.mark.parametrize(
-    "name", ["gemm-mesh", "gemm-beside", "gemv-ktree-x", "all-reduce-ktree-y-max", "all-reduce-segments-x"]
-)
+    ("name", "on", "exchange"),
+    pairs(
+        ["gemm-mesh", "gemm-beside", "gemv-ktree-x", "all-reduce-ktree-y-max", "all-reduce-segments-x"],
+        [TorchExecutor, TritonExecutor], tuple(EXCHANGES),
+    ),
+)  # fmt: skip
 def test_rounds_one_by_one_give_the_same_bits(name, on, exchange):
     schedule = build({**SUMS, **MOVES}[name], "3x4" if name.startswith("gemv") else "3x3", "bf16")
     plain = one_by_one(schedule)

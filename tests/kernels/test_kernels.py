@@ -206,8 +206,11 @@ def mesh_gemm(order: Sequence[int], a: Tensor, b: Tensor, side: int, m: int, k: 
 
 
 @pytest.mark.slow
-@dtypes
-@pytest.mark.parametrize(("m", "k", "n", "accumulate"), [(1, 5, 7, "fp32"), (33, 40, 3, "fp32"), (3, 4, 5, "fp16")])
+@pytest.mark.parametrize(
+    ("m", "k", "n", "accumulate", "dtype"),
+    [(1, 5, 7, "fp32", torch.float16), (33, 40, 3, "fp32", torch.bfloat16), (9, 5, 3, "fp32", torch.float32),
+     (3, 4, 5, "fp16", torch.float16)],
+)  # fmt: skip
 def test_compute_shift_rounds_make_a_mesh_gemm(dtype, m, k, n, accumulate):
     torch.manual_seed(0)
     side = 3

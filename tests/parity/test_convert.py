@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from pairs import pairs
 from wafer_triton import convert
 from wafer_triton.device import PRESETS
 from wafer_triton.errors import CheckpointError, DtypeError, ShapeError, SramError
@@ -38,9 +39,7 @@ def model_of(kind: str) -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize("exchange", ["explicit", "elided"])
-@pytest.mark.parametrize("mesh", ["3", "2x4"])
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize(("kind", "mesh", "exchange"), pairs(MODELS, ["3", "2x4"], ["explicit", "elided"]))
 @torch.no_grad()
 def test_a_converted_model_equals_the_original(kind, mesh, exchange, roomy):
     model = model_of(kind)
