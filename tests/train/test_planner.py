@@ -148,9 +148,8 @@ def test_parameter_counts_equal_the_published_ones():
 def test_gpt3_175b_fits_48_dies_and_not_32_at_16_bytes_a_parameter():
     strategy = next(each for each in BASELINES if each.name == "sharded data, fixed")
     refused = plan(workload("gpt3-175b"), wafer("wafer-32"), strategy)
-    with pytest.raises(
-        HbmError, match=r"needs 8\d,\d{3},\d{3},\d{3} B on every die, .* 72,000,000,000 B of HBM: states 8"
-    ):
+    bytes_needed = r"needs 8\d,\d{3},\d{3},\d{3} B on every die, .* 72,000,000,000 B of HBM: states 8"
+    with pytest.raises(HbmError, match=f"gpt3-175b does not fit wafer-32: .* {bytes_needed}"):
         demand(refused)
     placed = demand(plan(workload("gpt3-175b"), wafer("wafer-48"), strategy))
     assert placed.bytes <= 72e9 and placed.held["states"] == pytest.approx(16 * 96 * 12 * 12288**2 / 48, rel=1e-6)

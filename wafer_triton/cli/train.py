@@ -40,7 +40,7 @@ def _plan_training(
         try:
             plans.append(plan(work, device, strategy, **shared))
         except ConfigError as error:
-            failures[strategy.name] = str(error).split(": ", 1)[1]
+            failures[strategy.name] = str(error)
     failures |= {each.strategy: each.why for each in plans if each.why}
     rows = [_row(each, best) for each in plans if not each.why]
     texts: list[str | Table] = [

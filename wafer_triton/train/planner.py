@@ -220,7 +220,7 @@ def plan(
         return replace(best, solver_seconds=process_time() - began, tried=tried)
     if smallest is None:
         raise ConfigError(
-            f"{strategy.name}: no tuple divides {work.batch} samples, {work.heads} heads and {work.sequence} tokens "
+            f"no tuple divides {work.batch} samples, {work.heads} heads and {work.sequence} tokens "
             f"over {wafer.dies} dies of {wafer.name}; give a batch with more divisors, or a wafer of other sides"
         )
     _, held, why = smallest
@@ -239,7 +239,7 @@ def _options(case: Case, op: Operator, pairs: list[tuple[ParallelSizes, GroupPla
 def demand(planned: TrainingPlan) -> TrainingPlan:
     """Return the plan; HbmError with the bytes by name if the workload does not fit."""
     if planned.why:
-        raise HbmError(f"{planned.strategy}: {planned.why}")
+        raise HbmError(f"{planned.work.name} does not fit {planned.wafer.name}: {planned.why}")
     return planned
 
 
