@@ -25,7 +25,7 @@ from wafer_triton.errors import MeshError, SramError, WaferError, check_counts
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.options import PlaceOptions
 from wafer_triton.place.regions import Placement, decode_regions
-from wafer_triton.place.regions import placed as place_blocks
+from wafer_triton.place.regions import place_model as place_blocks
 from wafer_triton.text.progress import Progress, silent
 
 SIDES = 36  # the number of meshes to try: on a WSE-2 sides of 20, 40, ...

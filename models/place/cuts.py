@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from wafer_triton.algorithms.ring import aligned
+from wafer_triton.algorithms.ring import alignment_sources
 from wafer_triton.decoder.block import Block
 from wafer_triton.device.dtype import STORED
 from wafer_triton.device.layout import MeshTensor, scatter
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.models.checkpoint.weights import StoredWeights
 from wafer_triton.models.place.storage import converted, magnitude
-from wafer_triton.place.need import is_transposed, param_shapes, tile_shape, weights_of
+from wafer_triton.place.need import needs_transpose, param_shapes, tile_shape, weights_of
 from wafer_triton.schedule.rounds import Buffer, Index, Parameter
 
 Tiles = dict[str, torch.Tensor]
@@ -209,7 +209,7 @@ def skewed(buffer: Buffer, tile: torch.Tensor, mesh: Mesh) -> torch.Tensor:
     if not buffer.skew:
         return tile
     region = None if buffer.skew == mesh.shape[0] else buffer.skew
-    return tile.flatten(0, 1)[aligned(mesh.shape[0], region).tolist()].view_as(tile)
+    return tile.flatten(0, 1)[alignment_sources(mesh.shape[0], region).tolist()].view_as(tile)
 
 
 @lru_cache(maxsize=8)
@@ -229,8 +229,8 @@ def sources(decode: Block, prefill: Block, kind: str) -> dict[str, tuple[str, to
         here = next((other for other in held if [cut.name for cut in other.holds] == names), None)
         if here is None or is_in_regions(prefill, buffer):
             return None
-        source = turned if is_transposed(here, buffer) else cores
-        found[name] = here.name, source[aligned(mesh.shape[0]).tolist()] if buffer.skew else source
+        source = turned if needs_transpose(here, buffer) else cores
+        found[name] = here.name, source[alignment_sources(mesh.shape[0]).tolist()] if buffer.skew else source
     return found
 
 

@@ -13,7 +13,7 @@ from wafer_triton.models.run.chunks import Chunk
 from wafer_triton.place import moves
 from wafer_triton.place.need import weights_of
 from wafer_triton.place.regions import Placement
-from wafer_triton.place.transfers import Scheduled
+from wafer_triton.place.transfers import ScheduleRuns
 
 
 class Phases:
@@ -56,14 +56,14 @@ class Phases:
         moved, self.phase = phase != self.phase, phase
         return moved
 
-    def move_weights(self) -> Iterator[Scheduled]:
+    def move_weights(self) -> Iterator[ScheduleRuns]:
         """Return the schedules that move all weights from one phase's cores to the other's."""
-        return moves.between_phases(self.placement)
+        return moves.weights_between_phases(self.placement)
 
-    def move_cache(self, parts: Sequence[Chunk], cache: KvCache) -> Iterator[Scheduled]:
+    def move_cache(self, parts: Sequence[Chunk], cache: KvCache) -> Iterator[ScheduleRuns]:
         """Return the schedules that move a prompt's keys and values from prefill's cores into the cache of decode."""
         rows = torch.cat([(part.position >= 0).nonzero()[:, 0] for part in parts])
         order = torch.cat([part.position[part.position >= 0] for part in parts]).argsort()
         source = rows[order].numpy()
         target = cache.row_of(len(source))
-        return moves.keys_and_values(self.placement, source, target)
+        return moves.cache_schedules(self.placement, source, target)

@@ -94,7 +94,7 @@ class ChunkTiles:
         query attends to a padded key.
         """
         rows = torch.arange(self.side)
-        held = rows[None] if self.block.head_groups == 1 else torch.from_numpy(self.block.blocks.row_of)
+        held = rows[None] if self.block.head_groups == 1 else torch.from_numpy(self.block.block_ring.row_of)
         for number, part in enumerate(parts):
             keys = torch.cat([chunk.position for chunk in (part, *parts[:number])], 1)
             query = torch.where(part.position < 0, part.start + part.count, part.position)

@@ -18,7 +18,7 @@ from wafer_triton.emulate.program import Program
 from wafer_triton.models.place.cuts import Tiles, Weights, fill, held_tile, is_repeated, picked
 from wafer_triton.models.run.head import Embedding, Head
 from wafer_triton.place.need import weights_of
-from wafer_triton.place.transfers import Scheduled
+from wafer_triton.place.transfers import ScheduleRuns
 from wafer_triton.schedule.rounds import Buffer
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text.progress import Progress, silent
@@ -186,7 +186,7 @@ class Decode:
         self.executor.check()
         return self.results[tuple(active)].clone()  # the next step overwrites it
 
-    def runs(self, held: Mapping[int, tuple[int, int]]) -> Iterator[Scheduled]:
+    def runs(self, held: Mapping[int, tuple[int, int]]) -> Iterator[ScheduleRuns]:
         """Yield the schedules that run for a token of each sequence through all layers.
 
         `held` has, for each active sequence, the tokens in its cache and the number of tokens of its prompt.

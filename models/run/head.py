@@ -12,7 +12,7 @@ from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.program import Program
 from wafer_triton.models.place.cuts import Tiles, Weights, fill
 from wafer_triton.place.need import weights_of
-from wafer_triton.place.transfers import Scheduled
+from wafer_triton.place.transfers import ScheduleRuns
 from wafer_triton.schedule.rounds import Buffer
 
 
@@ -29,7 +29,7 @@ class End:
     @property
     def most_tokens(self) -> int:
         """The most tokens of one run."""
-        return blocks.at_once(self.sub_layer, self.block)
+        return blocks.most_tokens(self.sub_layer, self.block)
 
     @property
     def tiles(self) -> Tiles:
@@ -45,7 +45,7 @@ class End:
     def _fill(self, weights: Weights) -> None:
         fill(self.tiles, self.buffers, weights, 0, self.block.mesh, self.executor.rectangle(self.block.mesh))
 
-    def runs(self, tokens: int) -> list[Scheduled]:
+    def runs(self, tokens: int) -> list[ScheduleRuns]:
         """Return the schedule that runs for `tokens` tokens at once."""
         return [(schedule(self.sub_layer, self.block, tokens), 1)]
 
@@ -119,7 +119,7 @@ class Embedding(End):
             rows.append(self.look_up(len(some)))
         return torch.cat(rows)
 
-    def prompt_runs(self, tokens: int) -> list[Scheduled]:
+    def prompt_runs(self, tokens: int) -> list[ScheduleRuns]:
         """Return the schedules that run for a prompt of `tokens` tokens, in batches if needed."""
         sizes = blocks.batches(self.sub_layer, self.block, tokens)
         return [(schedule(self.sub_layer, self.block, size), times) for size, times in sizes.items()]

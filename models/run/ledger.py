@@ -7,10 +7,10 @@ from functools import lru_cache
 
 from wafer_triton.cost.price import Cost, price
 from wafer_triton.count.account import Account, account
-from wafer_triton.place.transfers import Scheduled
+from wafer_triton.place.transfers import ScheduleRuns
 from wafer_triton.schedule.schedule import Schedule
 
-Due = Callable[[], Iterable[Scheduled]]  # returns the schedules that ran, each with its number of runs
+Due = Callable[[], Iterable[ScheduleRuns]]  # returns the schedules that ran, each with its number of runs
 
 
 class Ledger:
@@ -23,11 +23,11 @@ class Ledger:
         """Add the schedules that `due` will return."""
         self._due.append(due)
 
-    def add(self, runs: Iterable[Scheduled]) -> None:
+    def add(self, runs: Iterable[ScheduleRuns]) -> None:
         """Add schedules at once."""
         self._account, self._cost = self._with(runs)
 
-    def _with(self, runs: Iterable[Scheduled]) -> tuple[Account, Cost]:
+    def _with(self, runs: Iterable[ScheduleRuns]) -> tuple[Account, Cost]:
         counted, cost = self._account, self._cost
         for schedule, times in runs:
             own, price = _known(schedule)
@@ -52,7 +52,7 @@ class Ledger:
         return self._cost
 
 
-def cycles_of(runs: Iterable[Scheduled]) -> float:
+def cycles_of(runs: Iterable[ScheduleRuns]) -> float:
     """Add up the predicted cycles of schedules; equal ones are priced once."""
     return sum(_known(schedule)[1].cycles * times for schedule, times in runs)
 

@@ -23,7 +23,7 @@ from wafer_triton.emulate.parts import Step
 from wafer_triton.emulate.program import Program
 from wafer_triton.models.place.cuts import Tiles, is_repeated
 from wafer_triton.models.run.chunks import Chunk, ChunkTiles
-from wafer_triton.place.transfers import Scheduled
+from wafer_triton.place.transfers import ScheduleRuns
 from wafer_triton.schedule.rounds import Buffer
 from wafer_triton.text.progress import Progress, silent
 
@@ -83,12 +83,12 @@ class PrefillRun:
         self.overflow = 0
         self.forget()
 
-    def runs(self, parts: Sequence[Chunk], passes: Sequence[int] = ()) -> Iterator[Scheduled]:
+    def runs(self, parts: Sequence[Chunk], passes: Sequence[int] = ()) -> Iterator[ScheduleRuns]:
         """Yield the schedules that run for a prompt through all layers, with `passes` of experts of each chunk."""
         for number, part in enumerate(parts):
             for kind, layers in self.block.shape.layers_of.items():
                 past = part.past if kind == "attention" else 0
-                yield schedule(prefill_blocks.first(self.block, kind), self.block, part.tokens, past), layers
+                yield schedule(prefill_blocks.first_sub_layer(self.block, kind), self.block, part.tokens, past), layers
             if passes:
                 yield schedule(prefill_pass, self.block, part.tokens, 0, 0), passes[number]
 
@@ -249,7 +249,7 @@ class PrefillRun:
         self.overflow += int((routing.read(prefill_blocks.RANKS)[:, 0] >= regions.capacity).sum())
 
     def _program(self, kind: str, tokens: int, past: int) -> Program:
-        return self._bound(prefill_blocks.first(self.block, kind), kind, tokens, past)
+        return self._bound(prefill_blocks.first_sub_layer(self.block, kind), kind, tokens, past)
 
     def _bound(self, adds: SubLayer, kind: str, *args: int) -> Program:
         key = (adds, args)

@@ -28,7 +28,7 @@ from wafer_triton.models.run.pipeline import PipelineStage
 from wafer_triton.models.run.prefill import PrefillRun
 from wafer_triton.place.moves import hand_overs
 from wafer_triton.place.regions import Placement
-from wafer_triton.place.transfers import Scheduled
+from wafer_triton.place.transfers import ScheduleRuns
 from wafer_triton.text.progress import Progress, silent
 
 PHASES = ("prefill", "replacement", "decode")
@@ -101,7 +101,7 @@ class Session(PlacedModule):
             if cost.rounds
         }
 
-    def _token_runs(self, held: Mapping[int, tuple[int, int]]) -> list[Scheduled]:
+    def _token_runs(self, held: Mapping[int, tuple[int, int]]) -> list[ScheduleRuns]:
         ends = self.embedding.runs(self.batch), self.head.runs(self.batch)
         return [*self.layers.runs(held), *self.hand_off, *chain(*ends)]
 
@@ -177,7 +177,7 @@ class Session(PlacedModule):
         return torch.as_tensor(ids, dtype=torch.long)
 
     @cached_property
-    def hand_off(self) -> list[Scheduled]:
+    def hand_off(self) -> list[ScheduleRuns]:
         """The schedules that move the activation from the embedding through all regions, in one decode step."""
         meshes = [region.mesh for region in self.placement.regions]
         return [(schedule, 1) for schedule in hand_overs(meshes, self.block)]
@@ -236,7 +236,7 @@ class Session(PlacedModule):
         passes = self._prefill.passes
 
         @lru_cache
-        def layers() -> list[Scheduled]:
+        def layers() -> list[ScheduleRuns]:
             every = self.pipeline.gather(passes) if passes else []
             return list(self._prefill.runs(parts, [sum(chunk) for chunk in zip(*every, strict=True)]))
 

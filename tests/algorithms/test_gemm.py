@@ -10,7 +10,7 @@ from pairs import pairs
 from wafer_triton import ops
 from wafer_triton.algorithms.align import align, transpose_by_rings
 from wafer_triton.algorithms.gemm import meshgemm, meshgemm_t
-from wafer_triton.algorithms.ring import aligned, ring, ring_position, ring_step
+from wafer_triton.algorithms.ring import alignment_sources, ring, ring_position, ring_step
 from wafer_triton.count.account import account, round_account
 from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.emulate.reference import Reference
@@ -99,7 +99,7 @@ def test_aligned_is_where_the_rounds_bring_tiles_from(size, region):
     align(b, b.buffer("w", (1,), "fp32", "state"), "y", region=region)
     reference = Reference(b.build(), {"w": torch.arange(size * size).view(size, size, 1)})
     reference.run()
-    assert reference.read("w").flatten().tolist() == aligned(size, region).tolist()
+    assert reference.read("w").flatten().tolist() == alignment_sources(size, region).tolist()
 
 
 def product(size: int, transposed: bool = False) -> Schedule:

@@ -24,7 +24,9 @@ def test_every_block_of_a_row_has_one_place_in_each_segment(size, width):
             assert sorted(here[here >= 0].tolist()) == list(range(size))
         assert (held[size - size % width :] == -1).all(), "columns left over have none"
         assert row in held[blocks.station == 0][:, 0], "place 0 is the row's own"
-    assert blocks.places.max() == blocks.slots and blocks.places[blocks.station >= 0].min() >= blocks.slots - 1
+    assert (
+        blocks.place_counts.max() == blocks.slots and blocks.place_counts[blocks.station >= 0].min() >= blocks.slots - 1
+    )
 
 
 def both(size: int, width: int) -> Schedule:
@@ -32,7 +34,7 @@ def both(size: int, width: int) -> Schedule:
     blocks, b = BlockRing(size, width), Builder(Mesh(size, size), "both")
     for name, tile in (("q", (M, K)), ("k", (N, K)), ("v", (N, K))):
         b.buffer(name, tile, "fp32", "input")
-    b.buffer("s", (M, N), "fp32", slots=blocks.turning)
+    b.buffer("s", (M, N), "fp32", slots=blocks.rotating_slots)
     b.buffer("o", (M, K), "fp32", "output")
     segment_gemm_t(b, "q", "k", "s", blocks, m=M, k=K, n=N)
     segment_gemm(b, "s", "v", "o", blocks, m=M, k=N, n=K, label="weighted")

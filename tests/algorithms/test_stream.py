@@ -48,7 +48,7 @@ def block_hops(schedule):
 def test_the_relay_takes_n_minus_1_rounds_of_one_hop_in_both_directions(size):
     mesh = Mesh(1, size)
     dies = groups(mesh, "relay", 1, size)
-    published, needed = gathered(mesh, relay(size), dies), gathered(mesh, relay(size).needed(), dies)
+    published, needed = gathered(mesh, relay(size), dies), gathered(mesh, relay(size).without_unused_sends(), dies)
     back = reduced(mesh, relay(size), dies)
     for schedule in (published, needed, back):
         counts = account(schedule)
@@ -84,7 +84,7 @@ def test_block_hops_of_the_relay_and_the_three_rings(kind, shape, published, lon
 def test_every_position_has_every_block_once(moves):
     size, half = moves.size, moves.size // 2
     assert all(sorted(row) == list(range(size)) for row in moves.order)
-    assert moves.needed().order == moves.order
+    assert moves.without_unused_sends().order == moves.order
     if any("right" in lane for lane in moves.lanes):  # the relay's order, as docs/temp.md has it
         assert moves.order == tuple(
             tuple((place + t if place < half else place - t) % size for t in range(size)) for place in range(size)
@@ -124,7 +124,7 @@ def test_a_gather_stream_delivers_every_block_and_a_reduce_stream_sums_every_par
 @pytest.mark.parametrize("direction", [gathered, reduced])
 def test_the_checker_finds_every_lost_or_misdirected_message(kind, size, direction):
     mesh = Mesh(1, size)
-    schedule = direction(mesh, stream(kind, size).needed(), groups(mesh, kind, 1, size))
+    schedule = direction(mesh, stream(kind, size).without_unused_sends(), groups(mesh, kind, 1, size))
     given = ("own", "out") if direction is gathered else ("parts", "own")
 
     def computed(tiles):

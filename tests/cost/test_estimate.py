@@ -12,7 +12,7 @@ from wafer_triton.cost.phases import phases
 from wafer_triton.cost.price import best_groups, price
 from wafer_triton.count.routes import routes
 from wafer_triton.decoder import decode, prefill
-from wafer_triton.decoder.block import drafted
+from wafer_triton.decoder.block import draft
 from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.errors import ShapeError
@@ -100,7 +100,7 @@ def test_the_chunks_of_a_prompt_are_named() -> None:
     assert (many.chunks, one.chunks) == (2, 1) and one.tokens_per_second > 1.1 * many.tokens_per_second
     asked = {"device": own, "model": model, "prefill_mesh": 100, "decode_mesh": 100, "input": 2048, "output": 8}
     place = estimate.request_place(**asked)
-    assert estimate.request(**asked).chunks == -(-21 // place.at_once) == 2  # 2,048 tokens are 21 a row
+    assert estimate.request(**asked).chunks == -(-21 // place.chunk_tokens) == 2  # 2,048 tokens are 21 a row
     assert estimate.decode(model=model, mesh=100, context=2048).chunks is None
 
 
@@ -125,7 +125,7 @@ def test_one_layer_has_ten_all_reduces_or_nine(program: str, number: int) -> Non
     """Check that the full program sums softmax's weights together with the weighted values."""
     on, c = Mesh(60, 60), constants(device("wse2"))
     block = layers.decode_block(shape_of("llama3-8b"), on, 128, c, program=program)
-    parts = [drafted(part, block, *args) for part, args in decode.layer(block, 128)]
+    parts = [draft(part, block, *args) for part, args in decode.layer(block, 128)]
     streams = [phase for part in parts for phase in phases(part) if phase.kind == "stream"]
     assert sum(phase.times for phase in streams) == number
 

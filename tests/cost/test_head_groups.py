@@ -108,7 +108,7 @@ def test_sizes_that_divide_have_no_padding():
     shape = DecoderShape(8, 8, 1, 4, 2, 4, 0)
     block = Block(shape, Mesh(1, 4), "fp16", "fp16", entries=1, policy=None, head_groups=2)
     assert decode_ratio(block, 1) == 1
-    assert HeadGroups(shape, 4, 2).busy == 4
+    assert HeadGroups(shape, 4, 2).busy_columns == 4
 
 
 def test_padding_of_prefill_includes_padding_of_tokens():

@@ -15,7 +15,7 @@ from wafer_triton.algorithms.gemm import RINGS
 from wafer_triton.algorithms.product import recipe
 from wafer_triton.algorithms.reduce import all_reduce, reduce
 from wafer_triton.algorithms.ring import ring_position
-from wafer_triton.algorithms.trees import two_level
+from wafer_triton.algorithms.trees import two_level_costs
 from wafer_triton.cost import layers
 from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.phases import Phase, phases
@@ -273,7 +273,7 @@ def test_a_part_of_the_mesh_has_all_routes_of_prefill(sub_layer: SubLayer) -> No
 
 def test_the_two_level_formula_equals_the_tree() -> None:
     for size in (5, 6, 17, 40):
-        for count, stages, hops in zip(*two_level(size), strict=True):
+        for count, stages, hops in zip(*two_level_costs(size), strict=True):
             b = Builder(Mesh(1, size, ROOMY), "test")
             b.buffer("x", (1,), "fp32", "output")
             all_reduce(b, "x", "x", groups=(int(count),))

@@ -13,12 +13,12 @@ from wafer_triton.cost import layers, search
 from wafer_triton.cost.calibrate import rows
 from wafer_triton.cost.constants import constants
 from wafer_triton.decoder import prefill
-from wafer_triton.decoder.heads import distinct
+from wafer_triton.decoder.heads import distinct_head_groups
 from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.errors import MeshError, SramError
 from wafer_triton.place.need import block_names, decode_need
-from wafer_triton.place.regions import Region, decode_regions, prefill_alone
+from wafer_triton.place.regions import Region, decode_regions, place_prefill
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.read import shape_of
 
@@ -173,7 +173,7 @@ def test_the_cache_holds_as_many_tokens_as_decode_fits(model, mesh, groups):
 @pytest.mark.parametrize("model, mesh", [("smollm2-135m", 125), ("llama3-8b", 360), ("llama3-8b", "100x700")])
 def test_no_number_of_head_groups_holds_a_longer_cache(model, mesh):
     found = []
-    for groups in distinct(shape_of(model), as_mesh(mesh).shape[1]):
+    for groups in distinct_head_groups(shape_of(model), as_mesh(mesh).shape[1]):
         with suppress(MeshError, SramError):
             found.append(estimate.kv(model=model, mesh=mesh, head_groups=groups.count).shift_tokens)
     assert len(found) > 3 and estimate.kv(model=model, mesh=mesh).shift_tokens == max(found)
@@ -229,8 +229,8 @@ def test_a_longer_prompt_is_never_faster(shape, side, kib):
 def test_a_prompt_that_does_not_fit_at_once_goes_in_chunks():
     shape, on, c = shape_of("llama3-8b"), Mesh(260, 260), constants(device("wse2"))
     last = layers.decode_block(shape, on, 1, c)
-    own = prefill_alone([layers.prefill_block(shape, on, c)], last, 2048, "area")
-    block, at_once = own.block, own.at_once
+    own = place_prefill([layers.prefill_block(shape, on, c)], last, 2048, "area")
+    block, at_once = own.block, own.chunk_tokens
     rows = -(-2048 // 260)
     assert 1 <= at_once < rows
     chunks = [(min(at_once, rows - past), past) for past in range(0, rows, at_once)]
@@ -240,8 +240,8 @@ def test_a_prompt_that_does_not_fit_at_once_goes_in_chunks():
                   for chunk in chunks]  # fmt: skip
     assert layers.total(steps).cycles == pytest.approx(sum(cost.cycles for cost in one_by_one), rel=1e-12)
     assert layers.total(steps).cycles > layers.total(layers.prefill_steps(block, rows, c)).cycles
-    small = prefill_alone([layers.prefill_block(shape, on, c)], last, 260, "area")
-    assert small.at_once == 1, "one token a row is no chunk"
+    small = place_prefill([layers.prefill_block(shape, on, c)], last, 260, "area")
+    assert small.chunk_tokens == 1, "one token a row is no chunk"
 
 
 def test_a_layer_in_two_regions_is_half_a_layer_a_region(capsys):

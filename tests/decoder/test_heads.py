@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from wafer_triton.decoder.block import Block
-from wafer_triton.decoder.heads import HeadGroups, distinct, most_groups
+from wafer_triton.decoder.heads import HeadGroups, distinct_head_groups, most_groups
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import MeshError, ShapeError
 from wafer_triton.shape.decoder import DecoderShape
@@ -39,18 +39,18 @@ def check_rows(groups, columns, heads, kv_heads, head_dim):
     for projection, total in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
         rows = groups.rows(projection)
         heads_of_a_core = groups.query_heads if projection == "q" else groups.kv_heads
-        assert rows.shape == (columns, heads_of_a_core * groups.head)
+        assert rows.shape == (columns, heads_of_a_core * groups.head_width)
         held, copies = np.unique(rows[rows >= 0], return_counts=True)
         assert held.tolist() == list(range(total * head_dim))
         # a query head lies in one group, a key-value head in every group that holds one of its query heads
-        needed = groups.held["q"] if projection == "q" else groups.held["q"] // queries_per_kv_head
+        needed = groups.heads_of_group["q"] if projection == "q" else groups.heads_of_group["q"] // queries_per_kv_head
         needing = [(needed == head).any(1).sum() for head in range(total)]
         assert copies.tolist() == np.repeat(needing, head_dim).tolist()
         assert projection != "q" or set(copies) == {1}
     assert groups.count * groups.width <= columns
     assert (groups.pair_of[groups.count * groups.width :] == -1).all(), "columns left over are at the end"
     busy = (groups.pair_of >= 0).any(1)
-    assert groups.busy == busy.sum()
+    assert groups.busy_columns == busy.sum()
 
 
 @each_shape
@@ -92,7 +92,7 @@ def test_one_group_is_a_few_pairs_of_every_head_on_every_column():
 
 def test_distinct_keeps_the_most_groups_for_each_tile_size():
     llama = shape_of("llama3-8b")
-    kinds = distinct(llama, 720)
+    kinds = distinct_head_groups(llama, 720)
     tiles = [(kind.query_heads, kind.kv_heads, kind.pairs) for kind in kinds]
     assert len(set(tiles)) == len(tiles) < 12
     assert {kind.count for kind in kinds} >= {11, 22, 32}

@@ -7,7 +7,7 @@ from wafer_triton.algorithms.product import recipe
 from wafer_triton.cli.own import load
 from wafer_triton.count.account import link_loads
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.verify.values import drawn
+from wafer_triton.verify.values import draw_tiles
 
 pytestmark = IN_CHROMIUM
 PAGES = EXAMPLES
@@ -15,7 +15,7 @@ PAGES = EXAMPLES
 
 def test_values_of_an_own_schedule_are_its_intents_tiles_and_their_sums(show):
     browser, own = show("own"), load(OWN)
-    given = drawn(own.schedule, own.intent, 1, seed=0)["x"][0]
+    given = draw_tiles(own.schedule, own.intent, 1, seed=0)["x"][0]
     browser.choose("#row", "2")
     browser.choose("#column", "5")
     for key, want in (("Home", given[2, 5]), ("End", given[2].sum(0))):

@@ -59,7 +59,9 @@ def answer(place: Callable[[], Placement]) -> object:
         found = place()
     except WaferError as error:
         return str(error)
-    alike = [(found.decode.head_groups, found.prefill.head_groups, found.at_once, found.layout, len(found.regions))]
+    alike = [
+        (found.decode.head_groups, found.prefill.head_groups, found.chunk_tokens, found.layout, len(found.regions))
+    ]
     regions = (found.regions, found.prefill_regions)
     return alike + [(region.mesh, region.blocks, region.sram_by_buffer) for each in regions for region in each]
 

@@ -8,7 +8,7 @@ import numpy as np
 from schedules import MIXTURE, ROOMY, SHAPE
 from wafer_triton.algorithms import all_to_all, collectives, gemm, reduce, trees
 from wafer_triton.algorithms.product import recipe
-from wafer_triton.algorithms.ring import aligned, ring_position
+from wafer_triton.algorithms.ring import alignment_sources, ring_position
 from wafer_triton.decoder import block, decode, expert_places, expert_regions, experts, prefill
 from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.place import transfers
@@ -179,11 +179,14 @@ def re_placements(mesh: Mesh) -> list[Case]:
 
     cases = [Case("redistribute", units, Intent({"from": TILES | {"s": "slot"}}, {}, reference=moved_on))]
     if rows == cols:
-        turned, skewed = (make(mesh, 3, "fp32")[0] for make in (transfers.transposed, transfers.skewed))
+        turned, skewed = (make(mesh, 3, "fp32")[0] for make in (transfers.transpose_runs, transfers.skew_runs))
         across = Intent(
             {"w": TILES}, {"t": {"i": "x", "j": "y"}}, reference=lambda tiles: {"t": tiles["w"].transpose(0, 1)}
         )
-        aligned_ = lambda tiles: {"w": tiles["w"].flatten(0, 1)[aligned(mesh.shape[0]).tolist()].view_as(tiles["w"])}  # noqa: E731
+
+        def aligned_(tiles: Tiles) -> Tiles:
+            return {"w": tiles["w"].flatten(0, 1)[alignment_sources(mesh.shape[0]).tolist()].view_as(tiles["w"])}
+
         cases.append(Case("transposed weights", turned, across))
         cases.append(Case("skewed weights", skewed, Intent({"w": TILES}, {}, reference=aligned_)))
     return [case for case in cases if case.schedule.rounds]

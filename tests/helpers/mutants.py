@@ -16,7 +16,7 @@ from healthy import Case
 from wafer_triton.emulate.reference import Reference
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.verify.faults import check
-from wafer_triton.verify.values import drawn, expected
+from wafer_triton.verify.values import draw_tiles, expected_results
 
 RUNS = 6  # on values of their own
 # Values that are right though something is found: every kind is a rule that the mutant breaks all the same.
@@ -39,12 +39,12 @@ class Healthy:
 
     @cached_property
     def tiles(self) -> dict[str, Tensor]:
-        return drawn(self.case.schedule, self.case.intent, RUNS, seed=2026)
+        return draw_tiles(self.case.schedule, self.case.intent, RUNS, seed=2026)
 
     @cached_property
     def free(self) -> dict[str, Tensor]:
         """The elements of each output that the reference leaves free, by name."""
-        wanted = expected(self.case.schedule, self.case.intent, self.tiles, RUNS)
+        wanted = expected_results(self.case.schedule, self.case.intent, self.tiles, RUNS)
         free = {name: want.isnan() for name, want in wanted.items()}
         for name, cores in self.case.intent.on.items():
             asked = torch.zeros(self.case.schedule.mesh.cores, dtype=torch.bool)

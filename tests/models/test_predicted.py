@@ -108,12 +108,12 @@ def re_placed(model: WaferForCausalLM, prompts: list[list[int]], changes: int) -
     for region in placement.prefill_regions:  # whose blocks go together
         for kind in model.config.layers_of:
             count = sum(name.endswith(kind) for name in region.blocks)
-            steps = moves.weights(*plain, kind, together=count).values() if count else ()
+            steps = moves.weight_schedules(*plain, kind, together=count).values() if count else ()
             weights += [step for each in steps for step in each]
     caches: list[moves.Scheduled] = []
     for prompt in prompts:
         rows = moves.prompt_rows(prefill.mesh.shape[0], len(prompt), placement.chunk(len(prompt)))
-        caches += moves.keys_and_values(placement, rows, decode.cache(len(prompt)).row_of(len(prompt)))
+        caches += moves.cache_schedules(placement, rows, decode.cache(len(prompt)).row_of(len(prompt)))
     once, held = (sum(price(step).cycles * times for step, times in steps) for steps in (weights, caches))
     return changes * once + held
 

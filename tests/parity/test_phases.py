@@ -11,7 +11,7 @@ from wafer_triton.algorithms.kv_cache import KvCache
 from wafer_triton.cost.price import Cost, priced
 from wafer_triton.count.account import account
 from wafer_triton.decoder.block import Block, schedule
-from wafer_triton.decoder.prefill import PARTS
+from wafer_triton.decoder.prefill import SUB_LAYERS
 from wafer_triton.device import PRESETS
 from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.emulate.torch import TorchExecutor
@@ -22,7 +22,7 @@ from wafer_triton.models.place.cuts import prefill_tiles
 from wafer_triton.models.run.chunks import chunks
 from wafer_triton.place import moves
 from wafer_triton.place.need import param_shapes, prefill_need
-from wafer_triton.place.transfers import blocks_of, redistribute, skewed, transposed
+from wafer_triton.place.transfers import owners, redistribute, skew_runs, transpose_runs
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.rounds import Parameter
 
@@ -121,7 +121,7 @@ def test_a_block_needs_the_sram_of_its_schedule(mesh, tokens, past, overlap):
     block = replace(blocks(mesh, mesh)[1], overlap=overlap)
     for kind in CONFIG.layers_of:
         seen = past if kind == "attention" else 0
-        assert prefill_need(block, kind, tokens, past) == sram.need([schedule(PARTS[kind], block, tokens, seen)])
+        assert prefill_need(block, kind, tokens, past) == sram.need([schedule(SUB_LAYERS[kind], block, tokens, seen)])
 
 
 # --- two meshes ---
@@ -151,7 +151,7 @@ def test_prefill_on_a_larger_mesh_takes_larger_chunks():
 
 def test_each_change_of_phase_is_counted_once(monkeypatch):
     model = decoder(3)
-    moving = priced(moves.between_phases(model.placement))
+    moving = priced(moves.weights_between_phases(model.placement))
     assert moving.hops > 0
 
     def totals() -> list[int]:
@@ -208,7 +208,7 @@ def run_redistribution(mesh, axis, source, target, numel=3):
 def test_redistribution_moves_every_unit(axis, size, before, after):
     side = max(before, after)
     mesh = Mesh(side, 2) if axis == "y" else Mesh(2, side)
-    redistribution, got, wanted = run_redistribution(mesh, axis, blocks_of(size, before), blocks_of(size, after))
+    redistribution, got, wanted = run_redistribution(mesh, axis, owners(size, before), owners(size, after))
     assert torch.equal(got.nan_to_num(), wanted.nan_to_num())
     largest = max(-(-size // before), -(-size // after))
     assert len(redistribution.rounds) <= 2 * largest
@@ -228,7 +228,11 @@ def blocks(mesh, other, device="wse2", dtype="fp32"):
 
 def moving(name: str, decode: Block, prefill: Block) -> list[Cost]:
     """Return the cost of every step that takes a buffer to its place in prefill."""
-    found = {name: steps for kind in CONFIG.layers_of for name, steps in moves.weights(decode, prefill, kind).items()}
+    found = {
+        name: steps
+        for kind in CONFIG.layers_of
+        for name, steps in moves.weight_schedules(decode, prefill, kind).items()
+    }
     return [priced([step]) for step in found[name]]
 
 
@@ -320,7 +324,7 @@ def test_head_groups_on_one_mesh_are_counted_along_x():
     rows = np.arange(4)
     assert moves._cached(decode, prefill, rows, rows, 1, 0) == ()
     assert moves._cached(grouped, replace(prefill, head_groups=2), rows, rows, 1, 0) == ()
-    assert priced(moves.scheduled(moves._cached(grouped, prefill, rows, rows, 1, 0))).link_bytes > 0
+    assert priced(moves.schedules_of(moves._cached(grouped, prefill, rows, rows, 1, 0))).link_bytes > 0
 
 
 @pytest.mark.parametrize(
@@ -333,9 +337,9 @@ def test_the_schedules_put_tiles_where_prefill_finds_them(mesh, name):
     kind = "ffn" if name == "wdown" else "attention"
     tiles = model.weights.layers[0][kind][name]
     numel, square = tiles[0, 0].numel(), model.placement.prefill.mesh
-    steps = [skewed(square, numel, "fp32")[0]]
+    steps = [skew_runs(square, numel, "fp32")[0]]
     if name in ("wo", "wdown"):
-        steps.insert(0, transposed(square, numel, "fp32")[0])
+        steps.insert(0, transpose_runs(square, numel, "fp32")[0])
     for step in steps:
         program = TorchExecutor(poison=True).bind(step, {"w": tiles})
         program.run()

@@ -123,7 +123,7 @@ def test_a_prompt_that_only_fits_in_chunks_has_a_place():
     few = replace(SMALL, rows=4, cols=5, sram_bytes=16 * 1024)
     config = DecoderConfig(48, 40, 2, 1, 1, 4, 31, 4096)
     model = WaferForCausalLM.from_config(config, device=few, max_length=400, max_prompt=1400)
-    assert sides(model) == (4, 4) and model.placement.at_once < 400 // 4
+    assert sides(model) == (4, 4) and model.placement.chunk_tokens < 400 // 4
 
 
 def test_a_prompt_without_a_plan_is_refused_by_its_placement():

@@ -36,8 +36,8 @@ def declared(b: Builder, block: Block, axis: str, m: int) -> tuple[int, int]:
     down = Parameter(f"{LAYER}mlp.down.weight", (c.hidden_size, c.intermediate_size), f"({axis} d) ({across} f) -> f d")
     b.buffer("back", (f, d), block.dtype, "weight", holds=(down,), skew=skew)
     for name, tile, dtype in (
-        ("h1", (m, d), block.dtype), ("h2", (m, d), block.dtype), ("gu", (m, 2 * f), block.sums),
-        ("act", (m, f), block.dtype), ("out", (m, d), block.sums),
+        ("h1", (m, d), block.dtype), ("h2", (m, d), block.dtype), ("gu", (m, 2 * f), block.sum_dtype),
+        ("act", (m, f), block.dtype), ("out", (m, d), block.sum_dtype),
     ):  # fmt: skip
         b.buffer(name, tile, dtype)
     norm = {"width": c.hidden_size, "eps": c.rms_norm_eps}

@@ -21,7 +21,7 @@ from wafer_triton.cost.phases import phases
 from wafer_triton.count.account import account, link_loads
 from wafer_triton.count.routes import colours, excess, routes
 from wafer_triton.decoder import decode, prefill
-from wafer_triton.decoder.block import Block, drafted
+from wafer_triton.decoder.block import Block, draft
 from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError
@@ -45,7 +45,7 @@ def product(b: Builder) -> None:
 def in_segments(width: int) -> Callable[[Builder], None]:
     def add(b: Builder) -> None:
         blocks = BlockRing(b.mesh.shape[0], width)
-        b.buffer("s", (1, 2, 2), "fp32", "output", blocks.turning)
+        b.buffer("s", (1, 2, 2), "fp32", "output", blocks.rotating_slots)
         segment_gemm_t(b, "a", "w", "s", blocks, **SIZES)
         segment_gemm(b, "s", "w", "c", blocks, **SIZES)
 
@@ -209,7 +209,7 @@ def test_schedules_of_a_wafer_are_small(program, head_groups):
     """Return all of decode and prefill of Llama-3-8B on 720 x 720 cores, with all that pricing makes of it."""
     tracemalloc.start()
     try:
-        held = [drafted(sub_layer, block, *args) for sub_layer, block, args in sub_layers_of(program, 720, head_groups)]
+        held = [draft(sub_layer, block, *args) for sub_layer, block, args in sub_layers_of(program, 720, head_groups)]
         built_alone = tracemalloc.get_traced_memory()[0]
         for schedule in held:
             phases(schedule), colours(schedule), sram.account(schedule)

@@ -31,7 +31,7 @@ def test_with_split_phases_have_columns_of_their_own_and_keys_and_values_cross()
 def test_prompts_wait_in_the_regions_of_prefill_until_the_weights_move():
     times = priced("replace", SHAPE, CHIP, LOAD, Given("120", "100"))
     assert 400 <= times.held <= 8 * 150 and times.switch() > 0
-    assert times.place.chunk(int(times.held)) == times.place.at_once
+    assert times.place.chunk(int(times.held)) == times.place.chunk_tokens
 
 
 def test_the_most_caches_that_fit_are_taken_up_to_the_batch():

@@ -77,7 +77,7 @@ def test_the_regions_of_decode_share_the_latency(priced):
 
 
 def test_chunks_of_the_size_that_cores_hold_add_up_to_the_prompt(priced):
-    size = priced.place.at_once * priced.side
+    size = priced.place.chunk_tokens * priced.side
     whole = sum(priced.stages(700, 0, True))
     parts = sum(sum(priced.stages(min(size, 700 - past), past, past + size >= 700)) for past in range(0, 700, size))
     assert parts == pytest.approx(whole)

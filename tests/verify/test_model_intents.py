@@ -18,7 +18,7 @@ from wafer_triton.shape.moe import Experts
 from wafer_triton.verify import values
 from wafer_triton.verify.decoder import sub_layer_intent
 from wafer_triton.verify.faults import check
-from wafer_triton.verify.values import drawn
+from wafer_triton.verify.values import draw_tiles
 
 OF_EXPERTS = {key: value for key, value in MIXED.items() if key not in CONFIG} | {"num_local_experts": 6}
 TITLES = {
@@ -53,11 +53,11 @@ def test_every_schedule_of_a_model_has_an_intent_and_satisfies_it(family, cut, m
 
     monkeypatch.setattr(block.SubLayer, "__call__", recorded)
     block._schedule.cache_clear()
-    block._drafted.cache_clear()
+    block._draft.cache_clear()
     model = WaferForCausalLM.from_config(config, mesh=4, max_length=16, max_prompt=9, batch=2, **options)
     assert len([*model.generate([list(range(9)), list(range(5))], max_new_tokens=3)]) == 3
     assert {sub_layer.title for sub_layer, *_ in ran} >= TITLES, "the sub-layers of every model"
-    monkeypatch.setattr(values, "LITTLE", 0)  # no more runs than an intent asks for, as of a large model
+    monkeypatch.setattr(values, "SMALL_WORK", 0)  # no more runs than an intent asks for, as of a large model
     for sub_layer, on, args in ran:
         verdict = check(block.schedule(sub_layer, on, *args), sub_layer_intent(sub_layer, on, *args))
         assert verdict.ok, f"{sub_layer.title} {args}: {verdict}"
@@ -74,7 +74,7 @@ def in_regions(side: int, capacity: int, tokens: int, *args: int):
 def test_the_expert_ids_of_a_pass_fill_every_row_of_every_region(side, capacity, tokens, number):
     on, schedule, intent = in_regions(side, capacity, tokens, number)
     held = on.expert_regions.held(MIXTURE.experts)
-    given = drawn(schedule, intent, intent.runs, seed=3)
+    given = draw_tiles(schedule, intent, intent.runs, seed=3)
     slots, ranks = (given[name][:, :, 0].flatten(2) for name in ("slots", "ranks"))
     for row in range(side):
         own = {(int(s) // held, int(r)) for s, r in zip(slots[:, row].flatten(), ranks[:, row].flatten(), strict=True)}
@@ -91,7 +91,7 @@ def test_the_expert_ids_of_a_pass_fill_every_row_of_every_region(side, capacity,
 
 def test_the_routings_fill_every_pass_and_every_expert():
     on, schedule, intent = in_regions(4, 2, 2)
-    given = drawn(schedule, intent, intent.runs, seed=3)
+    given = draw_tiles(schedule, intent, intent.runs, seed=3)
     assert intent.reference is not None
     demands, homes = [], set()
     for run in range(intent.runs):
@@ -110,7 +110,7 @@ def test_a_queue_whose_maximum_misses_a_row_is_found(experts, tokens, monkeypatc
     on = block.Block(shape, Mesh(4, 4, DEVICE), expert_regions=ExpertRegions(2, 3))
     args = (expert_regions.prefill_routing, on, tokens, 0)
     schedule, intent = block.schedule(*args), sub_layer_intent(*args)
-    monkeypatch.setattr(values, "LITTLE", 0)  # no more runs than the intent asks for, as of a large model
+    monkeypatch.setattr(values, "SMALL_WORK", 0)  # no more runs than the intent asks for, as of a large model
     assert check(schedule, intent).ok
     rounds = list(schedule.rounds)
     assert [round_.label for round_ in rounds[10:14]] == ["queue"] * 4

@@ -34,6 +34,6 @@ def test_every_output_is_judged(healthy):
 @pytest.mark.parametrize("mesh", ["1x2", "4x2"])
 def test_healthy_schedules_of_every_kind_raise_nothing(mesh, monkeypatch):
     """Check with no more runs than an intent asks for; 2 x 3 is in test_faults.py."""
-    monkeypatch.setattr(values, "LITTLE", 0)
+    monkeypatch.setattr(values, "SMALL_WORK", 0)
     verdicts = {case.name: check(case.schedule, case.intent) for case in on_mesh(mesh)}
     assert [name for name, verdict in verdicts.items() if not verdict.ok] == []

@@ -23,8 +23,8 @@ from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.verify import values
 from wafer_triton.verify.decoder import sub_layer_intent
 from wafer_triton.verify.faults import Intent, check
-from wafer_triton.verify.slices import sliced
-from wafer_triton.verify.values import drawn
+from wafer_triton.verify.slices import backward_slice
+from wafer_triton.verify.values import draw_tiles
 
 CUT, ROW = "(y r) (x k)", torch.tensor(1)
 
@@ -43,7 +43,7 @@ def a_sum(op: str = "add", role: str = "output") -> Schedule:
 def test_a_wrong_result_is_named_by_core_round_and_element():
     verdict = check(a_sum("maximum"), Intent({"x": CUT}, {}, reference=summed))
     (finding,) = verdict.findings
-    tiles = drawn(a_sum(), Intent({"x": CUT}, {}), values.MOST_RUNS, seed=0)["x"]
+    tiles = draw_tiles(a_sum(), Intent({"x": CUT}, {}), values.MOST_RUNS, seed=0)["x"]
     run = int((tiles.amax(2) != tiles.sum(2))[:, 0, 0].nonzero()[0])
     got, want = tiles[run, 0, :, 0].max(), tiles[run, 0, :, 0].sum()
     assert (finding.verdict, finding.core, finding.round) == ("wrong-values", (0, 0), 2)
@@ -170,7 +170,7 @@ def test_a_reference_may_use_numpy_and_overwrite_its_inputs():
 
 
 def test_a_check_beyond_the_memory_limit_is_refused(monkeypatch):
-    monkeypatch.setattr(values, "MOST", 10)
+    monkeypatch.setattr(values, "MOST_ELEMENTS", 10)
     message = "^a sum: .* elements are too many to compute; check smaller tiles$"
     with pytest.raises(ScheduleError, match=message):
         check(a_sum(), Intent({"x": CUT}, {}, reference=summed))
@@ -181,7 +181,7 @@ def test_tiles_with_equal_indices_are_equal():
     b.buffer("x", (2,), "fp32", "input", 2)
     b.buffer("y", (8,), "fp32", "input")
     b.round(b.local("copy", "y", "y", size=8))
-    tiles = drawn(b.build(draft=True), Intent({"x": "(x k)"}, {}), 2, seed=1)
+    tiles = draw_tiles(b.build(draft=True), Intent({"x": "(x k)"}, {}), 2, seed=1)
     x = tiles["x"]
     assert x.shape == (2, 2, 3, 2, 2) and tiles["y"].shape == (2, 2, 3, 8) and x.dtype == torch.float64
     assert torch.equal(x[:, 0], x[:, 1]) and torch.equal(x[:, :, :, 0], x[:, :, :, 1])
@@ -219,7 +219,7 @@ def test_large_products_are_checked_by_samples(monkeypatch):
         for row, col in ((0, 0), (1, 1))
     ]
     assert [check(draft, intent).names for draft in drafts] == [{"wrong-values"}] * 2
-    monkeypatch.setattr(values, "WORK", values._work(product.schedule) / 3)
+    monkeypatch.setattr(values, "MOST_WORK", values._work(product.schedule) / 3)
     assert check(product.schedule, intent).ok
     assert [check(draft, intent).names for draft in drafts] == [{"wrong-values"}, frozenset()]
 
@@ -239,7 +239,7 @@ def test_a_slice_computes_the_same_with_less():
         wanted = {name: np.zeros((*schedule.mesh.shape, schedule.buffers[name].slots), np.bool_) for name in kept}
         for each in wanted.values():
             each[place, place] = True
-        part, tiles = sliced(schedule, wanted), drawn(schedule, case.intent, 1, seed=3)
+        part, tiles = backward_slice(schedule, wanted), draw_tiles(schedule, case.intent, 1, seed=3)
         whole, less = (Reference(each, tiles, exact=True, runs=1) for each in (schedule, part))
         for machine in (whole, less):
             machine.run()
@@ -258,7 +258,7 @@ def test_a_slice_of_a_product_is_a_row_and_a_column():
     product = recipe("gemm", Mesh(5, 5, ROOMY), "fp32", ((5, 5), (5, 5)), (("algorithm", "summa"),))
     wanted = np.zeros((5, 5, 1), np.bool_)
     wanted[1, 3] = True
-    part = sliced(product.schedule, {"out": wanted})
+    part = backward_slice(product.schedule, {"out": wanted})
     assert messages(part) == 8  # a row of A but for its own tile, and a column of B
     assert sum(len(op.where.flat(part.mesh)) for round_ in part.rounds for op in round_.locals if op.op == "gemm") == 5
 

@@ -1,4 +1,4 @@
-"""Tiles of a square grid brought to other cores by rings: alignment before compute-shift, and transposition."""
+"""Alignment (skew) before compute-shift, and transposition of a square grid of tiles, both by ring steps."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def align(
 ) -> None:
     """Skew the buffer `name`: along x, the tiles of row i move position(i) ring steps backwards; along y likewise.
 
-    `by` [lines] has the ring steps of every line where they are others. Each line moves in its shorter direction, by
-    half a ring at most. Lines that moved an odd number of times copy back from the second buffer. With `region` every
-    square of `region` cores a side is skewed alone.
+    `by` [lines] gives the ring steps of each line in place of its position. Each line goes the shorter way round, half
+    a ring at most. After an odd number of steps its tiles are copied back from the second buffer. With `region` each
+    square of `region` x `region` cores is skewed alone.
     """
     _align(b, ((name, axis),), order, f"align {name}", by, region)
 
@@ -39,7 +39,7 @@ def _align(
     width = size if region is None else region
     steps = (np.tile(ring_position(width, order), size // width) if by is None else by).tobytes()
     spares = [b.like(f"{name}.next", name) for name, _ in skewed]
-    moves = _skewing(b.mesh.shape[0] // width, width, skewed, order, steps, label)
+    moves = _skew_loop(b.mesh.shape[0] // width, width, skewed, order, steps, label)
     b.steps += [moves] if moves.body else []
     odd = np.flatnonzero(_skew_steps(width, steps)[0] % 2)
     if odd.size:
@@ -51,19 +51,19 @@ def _align(
 
 
 @lru_cache(maxsize=8)
-def _skewing(
+def _skew_loop(
     times: int, width: int, skewed: tuple[tuple[str, str], ...], order: Order, steps: bytes, label: str
 ) -> Loop:  # fmt: skip
-    """Return the rounds that skew buffers along axes, on `times` rings of `width` cores a line.
+    """Return the rounds that skew each (buffer, axis), on `times` rings of `width` cores a line.
 
-    Schedules that align alike share the rounds, which are then read once.
+    Schedules with the same alignment share the rounds, which are then read once.
     """
     rounds, moves = [], {axis: _skew_moves(axis, times, width, order, steps) for _, axis in skewed}
-    hands = [(Slot(name), Slot(f"{name}.next")) for name, _ in skewed]
+    buffers = [(Slot(name), Slot(f"{name}.next")) for name, _ in skewed]
     for number in range(len(moves[skewed[0][1]])):
         exchanges = []
-        for (_, axis), (here, there) in zip(skewed, hands, strict=True):
-            ends = (here, there) if number % 2 == 0 else (there, here)
+        for (_, axis), (first, second) in zip(skewed, buffers, strict=True):
+            ends = (first, second) if number % 2 == 0 else (second, first)
             exchanges += [Exchange(each, *ends) for each in moves[axis][number]]
         rounds.append(Round(tuple(exchanges), (), label))
     return Loop(tuple(rounds), 1)
@@ -71,13 +71,13 @@ def _skewing(
 
 @lru_cache(maxsize=2)
 def _skew_moves(axis: str, times: int, width: int, order: Order, by: bytes) -> list[list[Moves]]:
-    """Return the moves of each round of an alignment, which all buffers share."""
+    """Return the moves of each round of an alignment along `axis`, by `by` ring steps a line (int64 as bytes)."""
     steps, backwards = _skew_steps(width, by)
     rounds: list[list[Moves]] = [[] for _ in range(steps.max())]
-    for way, here in ((-1, backwards), (1, ~backwards)):
-        ends = ring_ends(width, way, order, times)
+    for step, chosen in ((-1, backwards), (1, ~backwards)):
+        ends = ring_ends(width, step, order, times)
         for number, moves in enumerate(rounds):
-            lines = np.flatnonzero(here & (steps > number))
+            lines = np.flatnonzero(chosen & (steps > number))
             moves += [Moves(axis, *ends, lines)] if lines.size else []
     return rounds
 
@@ -90,11 +90,11 @@ def _skew_steps(size: int, by: bytes) -> tuple[Index, NDArray[np.bool_]]:
 
 
 def transpose_by_rings(b: Builder, src: str, dst: str, label: str = "transpose") -> None:
-    """Set `dst` of core (i, j) to the tile of core (j, i) by rings, in two P rounds of neighbours; `src` is used up.
+    """Set `dst` of core (i, j) to the tile of core (j, i), in about 2 P rounds of ring steps; `src` is overwritten.
 
-    Positions count along the ring. A skew along x brings the tile of (i, j) to column i + j, and the tile of (j, i) as
-    well. The tiles of a column then circle along y, and core i of column s copies the tile of s - i as it passes. A
-    skew the other way brings every tile to its core.
+    In positions on the ring: a skew along x brings the tiles of (i, j) and of (j, i) to column s = i + j. The tiles of
+    a column then circle along y, and core i copies the tile of row s - i as it passes. The opposite skew brings every
+    tile to its core.
     """
     size, numel = side(b), b.buffers[src].numel
     position = ring_position(size)

@@ -14,11 +14,11 @@ import numpy as np
 from wafer_triton.algorithms.ring import ring_position, ring_step
 from wafer_triton.errors import MeshError, ScheduleError, plain, shown
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.rounds import Buffer, Cores, Exchange, Index, Moves, Round, Slot, as_slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Index, Moves, Round, Slot, as_slot
 
 
 def multicast(b: Builder, src: str | Slot, dst: str | Slot, axis: str, root: int) -> list[Exchange]:
-    """Return exchanges in which position `root` of every mesh row or column sends its tile to all others of it."""
+    """Return exchanges in which position `root` of every line of `axis` sends its tile to all others of the line."""
     return [Exchange(moves, as_slot(src), as_slot(dst)) for moves in _both_ways(axis, b.mesh.length(axis), root, 1)]
 
 
@@ -29,15 +29,15 @@ def _both_ways(axis: str, size: int, root: int, times: int) -> list[Moves]:
         return [replace(moves, axis=axis) for moves in _both_ways("x", size, root, times)]
     sides = (np.arange(root), np.arange(root + 1, size))
     ways = ((np.full_like(side, root), side) for side in sides if side.size)
-    return [Moves(axis, repeated(send, size, times), repeated(recv, size, times)) for send, recv in ways]
+    return [Moves(axis, on_segments(send, size, times), on_segments(recv, size, times)) for send, recv in ways]
 
 
-def repeated(positions: Index, size: int, times: int) -> Index:
+def on_segments(positions: Index, size: int, times: int) -> Index:
     """Return positions on a segment of `size` cores as positions on each of the first `times` segments."""
     return positions if times == 1 else (np.arange(times)[:, None] * size + positions).reshape(-1)
 
 
-def segments(b: Builder, axis: str, segment: int | None) -> tuple[int, int]:
+def segment_size_and_count(b: Builder, axis: str, segment: int | None) -> tuple[int, int]:
     """Return the cores of a segment of an axis, and how many whole segments there are; None is the whole axis.
 
     Raises MeshError for a segment that is longer than the line, or shorter than a core.
@@ -54,25 +54,17 @@ def broadcast(
     b: Builder, name: str | Slot | Sequence[str], axis: str, root: int, label: str = "broadcast",
     segment: int | None = None,
 ) -> None:  # fmt: skip
-    """Send the tile of position `root` to all of its mesh row or column; `segment` and buffers are as in `reduce`."""
+    """Send the tile of position `root` to its whole mesh row or column; `name` and `segment` are as in `reduce`."""
     root = plain(root)
     if type(root) is not int or not 0 <= root < b.mesh.length(axis):
         most = b.mesh.length(axis) - 1
         raise ScheduleError(f"{b.name}: root = {shown(root)} of a broadcast must be a whole number from 0 to {most}")
-    slots = map(as_slot, name if isinstance(name, list | tuple) else [name])
-    tiles = tuple((b.buffers[slot.buffer], slot.index is None) for slot in slots)
-    b.steps += _broadcast(b.mesh.shape, tiles, axis, root, label, *segments(b, axis, segment))
-
-
-def _broadcast(
-    mesh: tuple[int, int], tiles: tuple[tuple[Buffer, bool], ...], axis: str, root: int, label: str, size: int,
-    times: int,
-) -> tuple[Round, ...]:  # fmt: skip
-    """Return the round of a broadcast, if it moves anything; schedules that broadcast alike share it."""
-    slots = [Slot(buffer.name, None if whole else 0) for buffer, whole in tiles]
+    names = map(as_slot, name if isinstance(name, list | tuple) else [name])
+    slots = [Slot(b.buffers[slot.buffer].name, None if slot.index is None else 0) for slot in names]
+    size, times = segment_size_and_count(b, axis, segment)
     ways = _both_ways(axis, size, root, times)
-    moves = tuple(Exchange(each, slot, slot) for slot in slots for each in ways)
-    return (Round(moves, (), label),) if moves else ()
+    if ways:
+        b.steps.append(Round(tuple(Exchange(moves, slot, slot) for slot in slots for moves in ways), (), label))
 
 
 def all_gather(b: Builder, src: str, dst: str, axis: str, label: str = "all-gather") -> None:

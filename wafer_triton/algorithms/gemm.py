@@ -43,33 +43,33 @@ def meshgemm(
     label: str = "gemm",
     order: Order = ring,
     op: str = "gemm",
-    again: bool = False,
+    reuse_a: bool = False,
 ) -> None:
-    """Add C = A B for aligned A and B (see `align`), in P rounds on P x P cores: shifts of both beside a product.
+    """Add the rounds of C = A B for aligned A and B (see `align`): P on P x P cores, each a product and both shifts.
 
     The last shift brings both back where they started. With an odd P a copy of B from the second buffer follows, so
-    that weights stay in place between uses. A is copied as well if it is to be used `again`.
+    that weights stay in place between uses. With `reuse_a` A is copied back, too.
     """
     params: dict[str, Any] = {"m": m, "k": k, "n": n, "heads": heads, "kv_heads": kv_heads, "accumulate": accumulate}
-    compute_shift(b, a, w, b.local(op, c, (a, w), **params), label=label, order=order, again=again)
+    compute_shift(b, a, w, b.local(op, c, (a, w), **params), label=label, order=order, reuse_a=reuse_a)
 
 
 def compute_shift(
-    b: Builder, a: str, w: str, product: Local, *, label: str, order: Order = ring, again: bool = False,
+    b: Builder, a: str, w: str, product: Local, *, label: str, order: Order = ring, reuse_a: bool = False,
     region: int | None = None,
 ) -> None:  # fmt: skip
     """Add the rounds of `meshgemm` around any local product of a and w.
 
-    With `region` every square of `region` cores a side has a product of its own.
+    With `region` every square of `region` x `region` cores has a product of its own.
     """
     size = side(b) if region is None else region
-    hands = tuple((as_slot(name), as_slot(b.like(f"{name}.next", name))) for name in (a, w))
-    steps = [ring_step(b, axis, *ends, order=order, segment=region) for axis, ends in zip("xy", hands, strict=True)]
+    buffers = tuple((as_slot(name), as_slot(b.like(f"{name}.next", name))) for name in (a, w))
+    steps = [ring_step(b, axis, *ends, order=order, segment=region) for axis, ends in zip("xy", buffers, strict=True)]
     shifts = tuple(step.moves for step in steps) if size > 1 else ()
-    b.steps.append(Ring(product, hands if size > 1 else (), shifts, size, label))
-    come_home(b, w, hands[1][1].buffer, label, size)
-    if again:
-        come_home(b, a, hands[0][1].buffer, label, size)
+    b.steps.append(Ring(product, buffers if size > 1 else (), shifts, size, label))
+    copy_back(b, w, buffers[1][1].buffer, label, size)
+    if reuse_a:
+        copy_back(b, a, buffers[0][1].buffer, label, size)
 
 
 def meshgemm_t(
@@ -87,9 +87,9 @@ def meshgemm_t(
     overlap: bool = True,
     label: str = "gemm-t",
 ) -> None:
-    """Add C = A B^T, without transpose or alignment: B circles along y, and products are summed along x.
+    """Add the rounds of C = A B^T, without transpose or alignment: B circles along y, products are summed along x.
 
-    In iteration t row i meets block k of B with position(k) = position(i) - t. The sum over the row goes to the core in
+    In iteration t row i has block k of B with position(k) = position(i) - t. The sum over the row goes to the core in
     column k, which owns that block of C. B ends where it began. Local tiles are a [m, heads, k], w [n, kv_heads, k],
     c [heads, m, n]. With `overlap` iterations alternate between two buffers of partial sums, so that the reduction of
     one iteration flows beside the product of the next.
@@ -109,19 +109,19 @@ def meshgemm_t(
         reduce(b, part, "x", root=owner, inbox=first, label=label)
         b.round(b.local("copy", c, part, Cores("x", owner[:, None], rows), size=b.buffers[c].numel), label=label)
 
-    with b.loop(size // 2, ring_rows(size, 2)):  # two iterations later a row has the place of one that is two steps on
+    with b.loop(size // 2, ring_rows(size, 2)):  # a row repeats what the row two ring steps behind it did
         iteration(0)
         iteration(1)
     if size % 2:
         iteration(size - 1)
-    come_home(b, w, spare, label)
+    copy_back(b, w, spare, label)
 
 
 def summa(
     b: Builder, a: str, w: str, c: str, *, m: int, k: int, n: int, accumulate: str = "fp32", op: str = "gemm",
     label: str = "summa",
 ) -> None:  # fmt: skip
-    """C = A B: in round t column t of A crosses the rows and row t of B the columns, by multicast.
+    """C = A B: round t multicasts column t of A along the rows and row t of B along the columns.
 
     The arriving panels take as much memory as A and B.
     """
@@ -144,13 +144,13 @@ def allgather_gemm(
 ) -> None:  # fmt: skip
     """C = A B: every core collects its row of A and its column of B, then multiplies."""
     size = side(b)
-    hands = []
+    gathered = []
     for name, axis in ((a, "x"), (w, "y")):
         buffer = b.buffers[name]
-        hands.append(b.buffer(f"{name}.all", buffer.tile, buffer.dtype, "scratch", size))
-        all_gather(b, name, hands[-1], axis, label=label)
+        gathered.append(b.buffer(f"{name}.all", buffer.tile, buffer.dtype, "scratch", size))
+        all_gather(b, name, gathered[-1], axis, label=label)
     for number in range(size):
-        tiles = [Slot(name, number) for name in hands]
+        tiles = [Slot(name, number) for name in gathered]
         b.round(b.local(op, c, tiles, add=number > 0, m=m, k=k, n=n, accumulate=accumulate), label=label)
 
 
@@ -160,8 +160,8 @@ def matmul(
 ) -> None:  # fmt: skip
     """C = A B, or A B^T with tiles w [n, k], by "mesh", "cannon", "summa" or "allgather", alignment included.
 
-    MeshGEMM has GEMM-T for A B^T; the other algorithms transpose B on the mesh first. With skew="host" the host gives
-    the tiles of B as compute-shift needs them, and A alone is aligned here. Raises MeshError for an unknown algorithm.
+    "mesh" computes A B^T by GEMM-T; the other algorithms transpose B on the mesh first. With skew="host" the tiles of B
+    are given skewed, so A alone is aligned. Raises MeshError for an unknown algorithm.
     """
     if algorithm not in ALGORITHMS:
         raise MeshError(f"{b.name}: algorithm {algorithm!r}: choose one of {', '.join(ALGORITHMS)}")
@@ -193,8 +193,8 @@ ALGORITHMS: dict[str, Callable[..., None]] = {
 }
 
 
-def come_home(b: Builder, name: str, spare: str, label: str, size: int | None = None) -> None:
-    """After an odd number of shifts the tiles that came full circle, of `size` cores, lie in the second buffer."""
+def copy_back(b: Builder, name: str, spare: str, label: str, size: int | None = None) -> None:
+    """Copy tiles back from the second buffer `spare`, where a full circle of an odd number of cores leaves them."""
     size = side(b) if size is None else size
     if size % 2 and size > 1:
         b.round(b.local("copy", name, spare, size=b.buffers[name].numel), label=label)

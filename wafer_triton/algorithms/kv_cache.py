@@ -51,7 +51,7 @@ class KvCache:
         return self.prefilled + self.entries - -(-self.prefilled // self.rows)
 
     def windows(self, count: int) -> Index:
-        """[rows + 1]: of `count` entries row r holds windows[r] up to windows[r + 1]; the last rows are the fuller.
+        """Return [rows + 1]: of `count` entries row r holds windows[r] up to windows[r + 1], the last rows the most.
 
         Raises CacheError for a count that is no whole number, or below 0; so do the other methods.
         """
@@ -64,11 +64,11 @@ class KvCache:
         return edges
 
     def row_of(self, count: int) -> Index:
-        """[count]: the row of each entry."""
+        """Return [count]: the row of each entry."""
         return np.searchsorted(self.windows(count), np.arange(count), side="right") - 1
 
     def positions(self, count: int) -> Index:
-        """[rows, slots]: which entry lies in each slot when `count` are held, -1 where none does."""
+        """Return [rows, slots]: the entry in each slot of a cache of `count` entries, -1 for an empty slot."""
         table, rows = np.full((self.rows, self.slots), -1, np.int64), self.row_of(count)
         entries = np.arange(count)
         table[rows, entries % self.slots] = entries
@@ -85,7 +85,7 @@ class KvCache:
             )
 
     def append(self, b: Builder, caches: Mapping[str, str | Slot], count: int) -> None:
-        """Append entry number `count` (from 0): at the last row each cache buffer takes its value's tile.
+        """Add the round that appends entry number `count` (from 0): the last row copies the values into cache buffers.
 
         `caches` maps cache buffers, of `slots` slots of one entry each, to values. Raises CacheError when the cache is
         full.
@@ -106,7 +106,7 @@ class KvCache:
             b.local("copy", Slot(name, count % self.slots), value, last, size=b.buffers[name].numel)
             for name, value in caches.items()
         ]
-        # moves without senders stay, so that all appends are alike but for their indices
+        # moves without senders stay, so that all appends differ in their indices alone
         b.steps.append(Round(tuple(moves), tuple(puts), "kv shift" if handing.size else "kv append"))
 
 

@@ -1,4 +1,4 @@
-"""All-to-all along one mesh row or column: the senders and receivers, and the round in which a tile crosses a link.
+"""All-to-all along one mesh row or column: who sends to whom, and in which round each tile crosses a link.
 
 In every round a link carries one tile each way, of the waiting tiles the one with the farthest to go.
 """
@@ -16,9 +16,9 @@ from wafer_triton.schedule.rounds import Index, SlotIndex, frozen
 
 @dataclass(frozen=True)
 class MeshLine:
-    """A mesh row in regions of `width`: cores send to regions or, with `back`, regions to cores.
+    """A line of `length` cores in regions of `width`: a core sends a tile to each region or, with `back`, gets one.
 
-    Where every core is a region of its own, each sends to each.
+    With `width` 1 every core sends to every core.
     """
 
     length: int
@@ -27,12 +27,12 @@ class MeshLine:
 
     @property
     def regions(self) -> int:
-        """Return the regions of the row, which is the number of tiles that a core sends and receives."""
+        """Return the number of regions, and of tiles that a core sends and receives."""
         return self.length // self.width
 
     @property
     def slots(self) -> dict[tuple[int, int], tuple[int, int]]:
-        """Of every pair of sender and receiver, the sender's slot of the tile and the receiver's."""
+        """Return {(sender, receiver): (the tile's slot at the sender, its slot at the receiver)}."""
         pairs, regions = {}, self.regions
         for core in range(self.length):
             for region in range(regions):
@@ -46,24 +46,24 @@ class MeshLine:
 
 Sends = tuple[
     tuple[tuple[str, SlotIndex], tuple[str, SlotIndex]], Index, Index
-]  # both ends as buffer and slots, senders, receivers
+]  # (source buffer, slot by core), (target buffer, slot by core); senders; receivers
 
 
 @lru_cache(maxsize=2)  # there and back
-def planned(line: MeshLine) -> tuple[list[list[Sends]], int]:
-    """Return the exchanges of every round, as slots by position, senders and receivers; and the slots for waiting.
+def exchange_plan(line: MeshLine) -> tuple[list[list[Sends]], int]:
+    """Return the exchanges of every round, and how many slots a core needs for tiles in transit.
 
-    A moving tile lies in a slot that is free when it arrives: a slot that is sent in that round is not. The return
-    route is the forward route reversed.
+    A tile in transit arrives in a free slot, and a slot that is sent in the same round is not free yet. With `back` the
+    plan is the forward plan in reverse.
     """
     if line.back:
-        onward, slots = planned(replace(line, back=False))
-        return [[_backwards(sends) for sends in exchanges] for exchanges in reversed(onward)], slots
-    return _farthest(line)
+        onward, slots = exchange_plan(replace(line, back=False))
+        return [[_reversed(sends) for sends in exchanges] for exchanges in reversed(onward)], slots
+    return _farthest_first(line)
 
 
 def _exchange(length: int, src: str, dst: str, moves: Index) -> Sends:
-    """Return the ends of an exchange in which a core sends one tile at most: receivers, slots, senders, slots."""
+    """Return an exchange; the rows of `moves` are receivers, their slots, senders and their slots."""
     recv, after, send, before = moves
     held, placed = np.zeros((2, length), np.int32)
     held[send], placed[recv] = before, after
@@ -71,12 +71,12 @@ def _exchange(length: int, src: str, dst: str, moves: Index) -> Sends:
     return ends, frozen(send.astype(np.int64)), frozen(recv.astype(np.int64))
 
 
-def _farthest(line: MeshLine) -> tuple[list[list[Sends]], int]:
-    """Move in every round one tile each way over a link: of the waiting tiles the one with the farthest to go.
+def _farthest_first(line: MeshLine) -> tuple[list[list[Sends]], int]:
+    """Return the forward plan.
 
-    Upwards, the tiles with t regions beyond theirs take rounds t (j + 1) to t (j + 1) + j of the link above core j. The
-    first is the tile of core j, the last the tile of core 0. So they wait t rounds at a core, and a core has a slot for
-    each region from its own on, and one more. Downwards is the mirror image.
+    Upwards, the tiles for a region with t regions above it cross the link above core j in rounds t (j + 1) to
+    t (j + 1) + j, the tile of core j first and the tile of core 0 last. So a tile waits t rounds at a core, and a core
+    needs a slot for each region from its own on, and one more. Downwards is the mirror image.
     """
     length, count = line.length, line.regions
     room = count + 1 - np.arange(length, dtype=np.int32) // line.width  # slots of a core for tiles that move upwards
@@ -106,8 +106,8 @@ def _farthest(line: MeshLine) -> tuple[list[list[Sends]], int]:
     return list(rounds.values()), count + 3
 
 
-def _backwards(sends: Sends) -> Sends:
-    """Return the ends of an exchange that undoes one."""
+def _reversed(sends: Sends) -> Sends:
+    """Return the exchange that undoes one."""
     ((src, held), (dst, placed)), send, recv = sends
     order = np.argsort(send)
     other = {"src": "dst", "dst": "src"}

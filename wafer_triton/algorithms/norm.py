@@ -1,4 +1,4 @@
-"""RMSNorm and softmax over rows that are cut along an axis: local work and all-reduces of one number a row."""
+"""RMSNorm and softmax over rows that are cut along an axis: local work, and all-reduces of one number a row."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ def softmax_parts(
     groups: tuple[int, ...] | None = None,
     segment: int | None = None,
     slots: Sequence[Cores | None] = (None,),
-    summed: bool = True,
+    reduce_sums: bool = True,
     label: str = "softmax",
 ) -> str:
     """Add p = exp(scale s + bias - row maximum) for tiles s [heads, m, n] and bias [m, n], rows cut along `axis`.
 
-    A core has as many tiles of a row as `slots` says: of each slot of s, bias and p the cores that have a tile there
+    A core may have several tiles of a row, in slots of s, bias and p: `slots` lists the cores that have a tile in each
     (None: all). `groups` and `segment` are as in `reduce`. Returns the buffer of p's row sums [heads, m]: the caller
-    divides where it is cheapest. Unless `summed`, these are sums of a core alone, for the caller to sum together with
-    something else.
+    divides where it is cheapest. Without `reduce_sums` they are sums over a core's own columns, for the caller to
+    all-reduce together with something else.
     """
     heads, m, n = _tile(b, s, "heads m n")
     top = b.buffer(f"{p}.max", (heads, m), sums)
@@ -60,8 +60,8 @@ def softmax_parts(
     sizes: dict[str, Any] = {"heads": heads, "m": m, "n": n, "scale": scale}
     over: dict[str, Any] = {"groups": groups, "segment": segment, "label": label}
 
-    def each(total: str, join: str, step: Callable[[str, int, Cores | None], Local]) -> None:
-        """Add a round that makes a statistic of every slot in turn and joins the statistics of a core."""
+    def statistic(total: str, join: str, step: Callable[[str, int, Cores | None], Local]) -> None:
+        """Add a round in which a core computes the statistic of each of its slots, and combines them in `total`."""
         steps = [step(total, 0, slots[0])]
         for slot, cores in enumerate(slots[1:], 1):
             more = b.like(f"{total}.slot", total)
@@ -74,16 +74,16 @@ def softmax_parts(
     def powers(out: str, slot: int, cores: Cores | None) -> Local:
         return b.local("exp_sum", (Slot(p, slot), out), (Slot(s, slot), Slot(bias, slot), top), cores, **sizes)
 
-    each(top, "maximum", highest)
+    statistic(top, "maximum", highest)
     all_reduce(b, top, axis, op="maximum", **over)
-    each(z, "add", powers)
-    if summed:
+    statistic(z, "add", powers)
+    if reduce_sums:
         all_reduce(b, z, axis, **over)
     return z
 
 
 def _tile(b: Builder, name: str, sizes: str) -> tuple[int, ...]:
-    """Return the sizes of a buffer's tile; ScheduleError for a tile of another number of sizes."""
+    """Return the tile of a buffer; ScheduleError unless it has the dimensions `sizes`, such as "m n"."""
     tile = b.buffers[name].tile
     if len(tile) != len(sizes.split()):
         raise ScheduleError(f"{b.name}: buffer {name!r} has tiles {tile}; give tiles [{', '.join(sizes.split())}]")

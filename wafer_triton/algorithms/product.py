@@ -1,9 +1,9 @@
-"""Whole products: from the operands' shapes and dtype to a schedule, and how operands are cut for it.
+"""Recipes of whole operations: the schedule for given shapes and dtype, and how the operands are cut for it.
 
-A recipe is built once for a mesh, a dtype and shapes, and serves every call with them. With a dtype of
-`dtype.STORED` the second operand is stored so. The kernels measured on silicon
-are the same products with two options. With `skew="host"` the host skews the weights of compute-shift products. With
-`sums` of the operands' dtype the last rounding is saved.
+A recipe is built once for a mesh, a dtype and shapes, and serves every call with them. A dtype of `dtype.STORED`
+(int8, fp8) is the one in which the second operand is stored. The kernels measured on silicon are these products with
+two options: `skew="host"`, with which the host skews the weights of compute-shift, and `sums` of the operands' dtype,
+which saves the last rounding.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ Groups = tuple[int, ...] | None
 class Recipe:
     """A schedule, its input buffers with their partition specs, and its output buffer with its spec and whole shape.
 
-    The spec "" stands for an operand that is given as tiles [rows, cols, ...]; `combined` is the mesh axis over which
-    such tiles are combined. `constants` are inputs that follow from the shapes, each with its values and spec.
-    `shapes` are the shapes of the inputs; a schedule of the user's own has none.
-    `reference`, if there is one, computes the output plainly from the inputs and then the constants, whole and padded.
+    The spec "" stands for an operand that is given as tiles [rows, cols, ...]; `reduce_axis` is the mesh axis over
+    which such tiles are combined. `constants` are inputs that follow from the shapes, each with its values and spec.
+    `shapes` are the shapes of the inputs; a schedule of the user's own has none. `reference`, if there is one, computes
+    the output in plain torch from the whole, padded inputs and then the constants.
     """
 
     schedule: Schedule
@@ -48,7 +48,7 @@ class Recipe:
     output: tuple[str, str, Shape]
     reference: Callable[..., Any] | None = None
     constants: Mapping[str, tuple[NDArray[np.float32], str]] = field(default_factory=dict)
-    combined: str = ""
+    reduce_axis: str = ""
     shapes: tuple[Shape, ...] = ()
 
 
@@ -69,7 +69,7 @@ def recipe(
 
 
 def clear_recipes() -> None:
-    """Let all recipes go that calls keep."""
+    """Empty the cache of recipes."""
     _recipe.cache_clear()
 
 
@@ -106,12 +106,12 @@ def _recipe(
     if not all(type(size) is int and size >= 1 for shape in shapes for size in shape):
         given = ", ".join(str(list(shape)) for shape in shapes)
         raise ShapeError(f"{name} of {given}: every size must be a whole number of at least 1")
-    _agree(name, shapes, dict(options))
+    _check_inner_sizes(name, shapes, dict(options))
     return replace(_RECIPES[name](mesh, dtype, *shapes, **dict(options)), shapes=shapes)
 
 
-def _agree(name: str, shapes: tuple[Shape, ...], options: Mapping[str, Any]) -> None:
-    """Raise ShapeError for operands of different inner sizes."""
+def _check_inner_sizes(name: str, shapes: tuple[Shape, ...], options: Mapping[str, Any]) -> None:
+    """Raise ShapeError if the operands of a product, or the weight of a norm, differ in their common size."""
     if name in ("gemm", "gemv", "rms_norm"):
         inner = shapes[0][1], shapes[1][1 if name == "gemm" and options.get("transposed") else 0]
         if inner[0] != inner[1]:
@@ -176,7 +176,7 @@ def _all_reduce(
         line = "yx".index(axis)
         return (tiles.sum(line, True) if op == "add" else tiles.amax(line, True)).expand_as(tiles)
 
-    return Recipe(builder.build(), (("x", ""),), ("x", "", x), reference, combined=axis)
+    return Recipe(builder.build(), (("x", ""),), ("x", "", x), reference, reduce_axis=axis)
 
 
 def _all_to_all(mesh: Mesh, dtype: str, x: Shape) -> Recipe:
@@ -237,12 +237,12 @@ def _softmax(mesh: Mesh, dtype: str, x: Shape, scale: float = 1.0) -> Recipe:
 
 
 def _sums(b: Builder, acc: str, tile: Shape, dtype: str, accumulate: str, sums: str | None) -> None:
-    """Declare the buffer of the sums, which is the result itself if the dtype `sums` is given."""
+    """Declare the buffer of the sums, the result itself if their dtype `sums` is given."""
     b.buffer(acc, tile, sums or accumulator(dtype, accumulate), "scratch" if sums is None else "output")
 
 
 def _rounded(b: Builder, acc: str, dtype: str, sums: str | None) -> str:
-    """Round the sums to the operands' dtype, unless the dtype `sums` is given; returns the result's buffer."""
+    """Add the rounding of the sums to the operands' dtype, unless `sums` is given; returns the result's buffer."""
     if sums is not None:
         return acc
     out = b.buffer("out", b.buffers[acc].tile, dtype, "output")
@@ -251,7 +251,7 @@ def _rounded(b: Builder, acc: str, dtype: str, sums: str | None) -> str:
 
 
 def tiles(length: int, *sizes: int) -> tuple[int, ...]:
-    """Return each size's share of one core when it is cut over `length` cores."""
+    """Return the size of a core's tile for each size that is cut over `length` cores."""
     return tuple(-(-size // length) for size in sizes)
 
 

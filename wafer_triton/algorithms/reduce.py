@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from wafer_triton.algorithms.collectives import broadcast, reduce_scatter, ring_all_gather, segments
-from wafer_triton.algorithms.trees import as_groups, chains, trees_on
+from wafer_triton.algorithms.collectives import broadcast, reduce_scatter, ring_all_gather, segment_size_and_count
+from wafer_triton.algorithms.trees import as_groups, chains, segment_trees
 from wafer_triton.errors import MeshError
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Cores, Index, Slot, as_slot
@@ -32,17 +32,16 @@ def reduce(
     segment: int | None = None,
     label: str = "reduce",
 ) -> int | Index:
-    """Combine the buffer `acc` of every line of `axis` by `op` into `acc` of one core, and return its position.
+    """Combine the buffer `acc` of every line of `axis` by `op` into `acc` of one core, the root; return its position.
 
-    `acc` is a buffer's name for its first slot, or `Slot(name, None)` for all slots as one tile. The first slots of
-    several buffers go together: in every stage their tiles follow one another over the same links. `root` is a
+    `acc` is a buffer's name for its first slot, or `Slot(name, None)` for all slots as one tile. Several names are
+    reduced together: in every stage the tiles of their first slots follow one another over the same links. `root` is a
     position, or one for each line; None takes the tree's own. A message arrives in a mailbox, `<inbox>.up` from lower
     positions or `<inbox>.down` from higher ones, and is combined before the next stage; `inbox` is `acc` unless given.
-    Chains from both ends reach roots that differ from line to line: their routes lead to neighbours, and serve every
-    root.
+    Roots that differ from line to line take chains from both ends, whose routes lead to neighbours and serve any root.
 
-    With `segment` an axis is cut into segments of `segment` cores. Each is reduced alone, all at the same time over
-    links of their own. Cores left over at the end do nothing. A root is then a position in its segment.
+    With `segment` every line is cut into segments of `segment` cores, which are reduced at the same time, each over
+    its own links. Cores left over at the end do nothing. A root is then a position in its segment.
 
     Raises MeshError for a root off the mesh, and for a segment longer than the mesh row or column. Roots that differ
     allow no groups, no segments and no other algorithm: MeshError, too.
@@ -53,17 +52,19 @@ def reduce(
             raise MeshError(f"{b.name}: roots {root!r} are not one whole number for each of {lines} lines")
         root = given.astype(np.int64)
         groups = () if groups is None else groups
-    place: int | Index
+    position: int | Index
     if isinstance(root, np.ndarray) and root.ndim:
         if algorithm != "ktree" or groups or segment is not None:
             raise MeshError(
                 f"{b.name}: roots that differ from line to line are reached by chains, without groups or segments"
             )
-        place = root
-        stages = chains(axis, b.mesh.length(axis), place.tobytes())
+        position = root
+        stages = chains(axis, b.mesh.length(axis), root.tobytes())
     else:
-        own = None if root is None else int(np.asarray(root))
-        stages, place = trees_on(axis, *segments(b, axis, segment), algorithm, as_groups(groups), own)
+        fixed = None if root is None else int(np.asarray(root))
+        stages, position = segment_trees(
+            axis, *segment_size_and_count(b, axis, segment), algorithm, as_groups(groups), fixed
+        )
     slots = [as_slot(acc)] if isinstance(acc, str | Slot) else list(map(as_slot, acc))
     parts = []
     for slot in slots:
@@ -75,13 +76,13 @@ def reduce(
         parts.append(Part(Slot(slot.buffer, index), (Slot(up, index), Slot(down, index)), size))
     if stages.each:
         b.steps.append(Tree(op, tuple(parts), stages, label))
-    return place
+    return position
 
 
 def star(b: Builder, acc: str, axis: str, *, op: str = "add", label: str = "star") -> int:
-    """Send all other cores' tiles to the middle of a mesh row at once; the links of the middle serialise the messages.
+    """Send all tiles of a mesh row or column to its middle core at once, whose links serialise the messages.
 
-    Returns the position of the middle, which needs a mailbox for each sender.
+    Returns the position of the middle core, which needs a mailbox for each sender.
     """
     size = b.mesh.length(axis)
     root, buffer = size // 2, b.buffers[acc]
@@ -120,7 +121,7 @@ def all_reduce(
     segment: int | None = None,
     label: str = "all-reduce",
 ) -> None:
-    """Combine the tiles of `acc` of a mesh row or column, or of its segment (see `reduce`), onto all of its cores.
+    """Combine the tiles of `acc` over each mesh row or column, or each segment (see `reduce`), onto all of its cores.
 
     "ktree", "pipeline", "two-phase" and "star" reduce to one core, which multicasts; "ring" passes chunks around. The
     trees take a whole buffer as well, `Slot(name, None)`, or several buffers together. Raises MeshError for another

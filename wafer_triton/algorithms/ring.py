@@ -29,7 +29,7 @@ def wrapped_line(size: int) -> Index:
 
 
 def ring_position(size: int, order: Order = ring) -> Index:
-    """[size]: the position of each core of the line on the ring."""
+    """Return [size]: the position of each core of a line on the ring."""
     return frozen(np.argsort(order(size)))
 
 
@@ -59,9 +59,9 @@ def ring_step(
 
 @lru_cache(maxsize=16)
 def ring_ends(size: int, step: int, order: Order, times: int = 1) -> tuple[Index, Index]:
-    """Return senders and receivers of a step on each of `times` rings, receivers ascending; steps share the arrays.
+    """Return who sends and who receives, both [times * size], in a step on `times` rings side by side along an axis.
 
-    The rings follow one another along the axis.
+    Receivers ascend. Equal steps share the arrays.
     """
     if times > 1:
         send, recv = ring_ends(size, step, order)
@@ -73,8 +73,8 @@ def ring_ends(size: int, step: int, order: Order, times: int = 1) -> tuple[Index
     return frozen(send[ascending]), frozen(recv[ascending])
 
 
-def aligned(side: int, region: int | None = None) -> Index:
-    """[side * side]: the core whose tile each core has after `align.align` along y on a square mesh.
+def alignment_sources(side: int, region: int | None = None) -> Index:
+    """Return [side * side]: the core whose tile core i of a square mesh has after `align.align` along y.
 
     With `region` each square of `region` x `region` cores is aligned alone.
     """

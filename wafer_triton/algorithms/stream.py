@@ -14,7 +14,7 @@ There are two streams on positions, and four ways to lay positions on dies:
 right streams to higher ones. Position i < N // 2 computes with block (i + t) mod N in step t, the others with block
 (i - t) mod N. A block that a position needs after it has passed the position turns at distance N // 2 and comes back.
 Blocks N // 2 - 1 and N // 2 return to no position that needs them: `relay` keeps these returns, as the published count
-of block-hops has them, and `needed` drops them.
+of block-hops has them, and `without_unused_sends` drops them.
 
 `wafer_triton.algorithms.stream_rounds` makes rounds of a stream.
 """
@@ -35,18 +35,18 @@ Group = tuple[Die, ...]  # the die of each position
 
 
 class Send(NamedTuple):
-    """A send of a transfer, from lane `src` of position `here` to lane `dst` of position `there`."""
+    """A send of a transfer: lane `src` of position `sender` goes to lane `dst` of position `receiver`."""
 
-    here: int
+    sender: int
     src: str
-    there: int
+    receiver: int
     dst: str
 
 
 class Hold(NamedTuple):
-    """A position copies a block from a lane to another, so that the block stays for one step."""
+    """A position copies a block from lane `src` to lane `dst`, so that the block stays for one step."""
 
-    here: int
+    position: int
     src: str
     dst: str
 
@@ -55,14 +55,14 @@ class Hold(NamedTuple):
 class Stream:
     """A gather stream on `size` positions: sends of transfer t, between steps t and t + 1, and holds of step t.
 
-    A lane is the position's own block, or one of the slots left0, left1, right0, right1. `uses[t][i]` is the lane that
-    position i computes with in step t.
+    A lane is the position's own block, or one of the slots left0, left1, right0, right1. Position i
+    computes with lane `compute_lanes[t][i]` in step t.
     """
 
     size: int
     sends: tuple[tuple[Send, ...], ...]
     holds: tuple[tuple[Hold, ...], ...]
-    uses: tuple[tuple[str, ...], ...]
+    compute_lanes: tuple[tuple[str, ...], ...]
 
     @property
     def lanes(self) -> tuple[str, ...]:
@@ -76,25 +76,25 @@ class Stream:
         held = {(position, OWN): position for position in range(self.size)}
         order: list[list[int]] = [[] for _ in range(self.size)]
         for step in range(self.size):
-            for position, lane in enumerate(self.uses[step]):
+            for position, lane in enumerate(self.compute_lanes[step]):
                 order[position].append(held[position, lane])
-            after = {(hold.here, hold.dst): held[hold.here, hold.src] for hold in self.holds[step]}
+            after = {(hold.position, hold.dst): held[hold.position, hold.src] for hold in self.holds[step]}
             if step < self.size - 1:
-                after |= {(send.there, send.dst): held[send.here, send.src] for send in self.sends[step]}
+                after |= {(send.receiver, send.dst): held[send.sender, send.src] for send in self.sends[step]}
             held |= after
         return tuple(map(tuple, order))
 
-    def needed(self) -> Stream:
-        """Return the stream without sends whose block no position computes with from there on."""
+    def without_unused_sends(self) -> Stream:
+        """Return the stream without the sends whose block no position computes with afterwards."""
         sends, holds = list(self.sends), list(self.holds)
-        live: set[tuple[int, str]] = set()  # the lanes that hold a needed block in the step after
+        live: set[tuple[int, str]] = set()  # the lanes that have a needed block in the next step
         for step in reversed(range(self.size)):
             if step < self.size - 1:
-                sends[step] = tuple(send for send in sends[step] if (send.there, send.dst) in live)
-            holds[step] = tuple(hold for hold in holds[step] if (hold.here, hold.dst) in live)
-            live = {*enumerate(self.uses[step])} | {(hold.here, hold.src) for hold in holds[step]}
+                sends[step] = tuple(send for send in sends[step] if (send.receiver, send.dst) in live)
+            holds[step] = tuple(hold for hold in holds[step] if (hold.position, hold.dst) in live)
+            live = {*enumerate(self.compute_lanes[step])} | {(hold.position, hold.src) for hold in holds[step]}
             if step < self.size - 1:
-                live |= {(send.here, send.src) for send in sends[step]}
+                live |= {(send.sender, send.src) for send in sends[step]}
         return replace(self, sends=tuple(sends), holds=tuple(holds))
 
 
@@ -132,7 +132,7 @@ def relay(size: int) -> Stream:
 
 
 def circle(size: int) -> Stream:
-    """Return every position sends to the next and the last to the first, N - 1 times."""
+    """Return the stream in which each position sends to the next, and the last to the first, N - 1 times."""
     lanes = [OWN if step == 0 else f"left{step % 2}" for step in range(size)]
     sends = [
         tuple(Send(i, lanes[step], (i + 1) % size, f"left{1 - step % 2}") for i in range(size))
@@ -177,7 +177,7 @@ def path(kind: str, rows: int, cols: int) -> Group:
 
 
 def groups(mesh: Mesh, kind: str, rows: int, cols: int) -> tuple[Group, ...]:
-    """Return rectangles of `rows` x `cols` dies that tile a mesh, each with its die of every position.
+    """Return rectangles of `rows` x `cols` dies that tile a mesh, each as the die of every position.
 
     Raises MeshError where they do not tile it.
     """
@@ -192,7 +192,7 @@ def groups(mesh: Mesh, kind: str, rows: int, cols: int) -> tuple[Group, ...]:
 
 
 def _snake(rows: int, cols: int) -> Group:
-    """Return rows to and fro; where there are more columns than rows, columns up and down."""
+    """Return the dies of rows to and fro or, where there are more columns than rows, of columns up and down."""
     if cols > rows > 1:
         return tuple((row, col) for col, row in _rows_to_and_fro(cols, rows))
     return _rows_to_and_fro(rows, cols)

@@ -17,7 +17,7 @@ from wafer_triton.errors import MeshError
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Cores, Exchange, Local
 
-Compute = Callable[[int, str, Cores | None], Sequence[Local]]  # step, buffer of the block, dies: the local operations
+Compute = Callable[[int, str, Cores | None], Sequence[Local]]  # (step, the block's buffer, dies) to local operations
 
 
 def gather(b: Builder, moves: Stream, on: Sequence[Group], own: str, compute: Compute, label: str = "stream") -> None:
@@ -35,7 +35,7 @@ def gather(b: Builder, moves: Stream, on: Sequence[Group], own: str, compute: Co
         ]
         exchanges = []
         if step < moves.size - 1:
-            pairs = [(send.src, send.dst, send.here, send.there) for send in moves.sends[step]]
+            pairs = [(send.src, send.dst, send.sender, send.receiver) for send in moves.sends[step]]
             exchanges = list(_exchanges(b, on, lanes, pairs))
         b.round(*exchanges, *ops, label=label)
 
@@ -44,10 +44,10 @@ def reduce(b: Builder, moves: Stream, on: Sequence[Group], own: str, compute: Co
     """Add the rounds of a reduce stream: buffer `own` of every die ends with the sum of all dies' parts of its block.
 
     In step t, from N - 1 down to 0, a die's `compute` writes its part of block `moves.order[position][t]` to the buffer
-    given. That buffer is `own`, which has nothing to hold until the last sum. A round moves sums while parts are
-    computed, the next adds the two.
+    given. That buffer is `own`, which is free until the last sum. One round moves sums while parts are computed, the
+    next adds them.
     """
-    moves = moves.needed()
+    moves = moves.without_unused_sends()
     lanes = _lanes(b, moves, own)
     size = b.buffers[own].numel
     for step in reversed(range(moves.size)):
@@ -58,15 +58,15 @@ def reduce(b: Builder, moves: Stream, on: Sequence[Group], own: str, compute: Co
             backwards = []
             for send in moves.sends[step]:
                 lands = f"{send.dst[:-1]}{parity}"
-                backwards.append((send.dst, lands, send.there, send.here))
-                arrivals[send.here, send.src].append(lands)
+                backwards.append((send.dst, lands, send.receiver, send.sender))
+                arrivals[send.sender, send.src].append(lands)
             exchanges = list(_exchanges(b, on, lanes, backwards))
         for hold in moves.holds[step]:
-            arrivals[hold.here, hold.src].append(hold.dst)
+            arrivals[hold.position, hold.src].append(hold.dst)
         b.round(*exchanges, *compute(step, own, None), label=label)
         sums: dict[tuple[str, str, str], list[int]] = defaultdict(list)
         late: dict[tuple[str, str, str], list[int]] = defaultdict(list)
-        for position, lane in enumerate(moves.uses[step]):
+        for position, lane in enumerate(moves.compute_lanes[step]):
             found = arrivals.pop((position, lane), [])
             if lane == OWN:
                 for number, other in enumerate(sorted(found)):
@@ -94,24 +94,25 @@ def reduce(b: Builder, moves: Stream, on: Sequence[Group], own: str, compute: Co
 
 
 def _lanes(b: Builder, moves: Stream, own: str) -> dict[str, str]:
-    """Return the buffer of every lane, declared where it is missing: each stream has two, which take turns."""
+    """Return the buffer of every lane, and declare them: left and right streams have two each, which take turns."""
     sides = sorted({lane[:-1] for lane in moves.lanes})
     return {OWN: own} | {f"{side}{parity}": b.like(f"{own}.{side}{parity}", own) for side in sides for parity in (0, 1)}
 
 
 def _used(mesh: Mesh, moves: Stream, on: Sequence[Group], step: int) -> Iterator[tuple[str, Cores | None]]:
-    """Return the lanes that are computed with in a step, each with its dies."""
+    """Yield each lane that dies compute with in a step, and these dies."""
     positions: dict[str, list[int]] = defaultdict(list)
-    for position, lane in enumerate(moves.uses[step]):
+    for position, lane in enumerate(moves.compute_lanes[step]):
         positions[lane].append(position)
     for lane, places in sorted(positions.items()):
         yield lane, _cores(mesh, [group[place] for group in on for place in places])
 
 
 def _holding(moves: Stream, on: Sequence[Group], step: int) -> Iterator[tuple[tuple[str, str], list[Die]]]:
+    """Yield each (source lane, target lane) that is copied in a step, and the dies that copy."""
     table: dict[tuple[str, str], list[int]] = defaultdict(list)
     for hold in moves.holds[step]:
-        table[hold.src, hold.dst].append(hold.here)
+        table[hold.src, hold.dst].append(hold.position)
     for ends, places in sorted(table.items()):
         yield ends, [group[place] for group in on for place in places]
 
@@ -134,7 +135,7 @@ def _cores(mesh: Mesh, dies: Sequence[Die]) -> Cores | None:
 def _exchanges(
     b: Builder, on: Sequence[Group], lanes: dict[str, str], sends: Sequence[tuple[str, str, int, int]]
 ) -> Iterator[Exchange]:
-    """Return exchanges of sends (lane, lane there, position, position there) in all groups, by axis and lanes."""
+    """Yield the exchanges of sends (source lane, target lane, sender, receiver) in all groups, by axis and lanes."""
     table: dict[tuple[str, str, str], dict[int, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
     for src, dst, here, there in sends:
         for group in on:

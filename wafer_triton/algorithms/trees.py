@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from wafer_triton.algorithms.collectives import repeated
+from wafer_triton.algorithms.collectives import on_segments
 from wafer_triton.errors import MeshError, plain, shown
 from wafer_triton.schedule.rounds import Index, Moves
 from wafer_triton.schedule.steps import Stages
 
 ALGORITHMS = ("ktree", "pipeline", "two-phase", "star", "ring")
 Stage = tuple[list[tuple[int, int]], list[tuple[int, int]]]  # (sender, receiver) pairs: upwards, downwards
-Way = tuple[int, Moves]  # of a stage: 0 upwards or 1 downwards, and the messages
+Way = tuple[int, Moves]  # one direction of a stage: 0 upwards or 1 downwards, and its messages
 
 
 def default_groups(size: int) -> tuple[int, ...]:
@@ -72,8 +72,8 @@ def _check_root(size: int, root: int) -> None:
         raise MeshError(f"K-tree over {size} cores: root {root} is off the line")
 
 
-def two_level(size: int) -> tuple[Index, Index, Index]:
-    """Return [size] each: numbers of groups of a two-level K-tree, and its stages and hops with each number.
+def two_level_costs(size: int) -> tuple[Index, Index, Index]:
+    """Return three arrays [size]: each number of groups of a two-level K-tree, and the stages and hops it gives.
 
     Hops are the hops of the longest route to the root and of the multicast from it. Groups are as in `ktree`: the first
     `size % count` groups are one core larger, and roots lie in the middle.
@@ -126,35 +126,38 @@ def _group_counts(size: int, algorithm: str, groups: tuple[int, ...] | None) -> 
 
 
 @lru_cache(maxsize=64)
-def trees_on(
+def segment_trees(
     axis: str, size: int, times: int, algorithm: str, groups: tuple[int, ...] | None, root: int | None
 ) -> tuple[Stages, int]:
-    """Return the stages of equal trees on `times` segments along an axis, and their root."""
+    """Return the stages of one tree on each of `times` segments of `size` cores, and the root within a segment."""
     if root is not None and not _group_counts(size, algorithm, groups):  # two chains, whose links all roots share
         _check_root(size, root)
         ways = [links[:most] for links, most in zip(_links(axis, size, times), (root, size - 1 - root), strict=True)]
         return Stages(tuple(tuple(way for way in stage if way) for stage in zip_longest(*ways))), root
     stages, place = tree(size, algorithm, groups, root)
-    each = ((_way(axis, number, pairs, size, times) for number, pairs in enumerate(stage) if pairs) for stage in stages)
+    each = (
+        (_stage_moves(axis, number, pairs, size, times) for number, pairs in enumerate(stage) if pairs)
+        for stage in stages
+    )
     return Stages(tuple(map(tuple, each))), place
 
 
-def _way(axis: str, number: int, pairs: list[tuple[int, int]], size: int, times: int) -> Way:
+def _stage_moves(axis: str, number: int, pairs: list[tuple[int, int]], size: int, times: int) -> Way:
     """Return the messages of a stage in one direction on all segments."""
-    send, recv = (repeated(end, size, times) for end in np.array(pairs).T)
+    send, recv = (on_segments(end, size, times) for end in np.array(pairs).T)
     return number, Moves(axis, send, recv)
 
 
 @lru_cache(maxsize=2)
 def _links(axis: str, size: int, times: int) -> tuple[list[Way], list[Way]]:
     """Return the messages of each stage of a chain upwards, and of one downwards, on all segments."""
-    up = [_way(axis, 0, [(start, start + 1)], size, times) for start in range(size - 1)]
-    return up, [_way(axis, 1, [(start, start - 1)], size, times) for start in range(size - 1, 0, -1)]
+    up = [_stage_moves(axis, 0, [(start, start + 1)], size, times) for start in range(size - 1)]
+    return up, [_stage_moves(axis, 1, [(start, start - 1)], size, times) for start in range(size - 1, 0, -1)]
 
 
 @lru_cache(maxsize=4)
 def chains(axis: str, size: int, roots: bytes) -> Stages:
-    """Return the stages of chains from both ends of every line to its root.
+    """Return the stages of chains from both ends of every line to its root; `roots` are int64 [lines] as bytes.
 
     A stage skips the lines whose chain has ended.
     """

@@ -124,9 +124,9 @@ def _own(reference: str) -> Subject:
     shown = _with_given(own.schedule, intent.given)
 
     def tiles() -> dict[str, Any]:
-        from wafer_triton.verify.values import drawn
+        from wafer_triton.verify.values import draw_tiles
 
-        return {name: values[0].flatten(2) for name, values in drawn(shown, intent, 1, seed=0).items()}
+        return {name: values[0].flatten(2) for name, values in draw_tiles(shown, intent, 1, seed=0).items()}
 
     return Subject(own.function, shown, tiles)
 

@@ -149,7 +149,7 @@ def _busy_share(step: Schedule, block: Block) -> float:
     """Return the share of columns that hold some of the width that lies along x; without one, the share of rows."""
     rows, cols = step.mesh.shape
     if step.name in HEADS:
-        return block.layout.busy / cols
+        return block.layout.busy_columns / cols
     if step.name in FFN:
         e = block.shape.experts
         return busy_share(block.shape.intermediate_size if e is None else e.width, cols)

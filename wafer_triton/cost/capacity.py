@@ -12,13 +12,13 @@ from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.inference import decode_placed, layout_of, request_placed
 from wafer_triton.cost.results import Capacity
 from wafer_triton.decoder import decode
-from wafer_triton.decoder.block import drafted
+from wafer_triton.decoder.block import draft
 from wafer_triton.device import DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.device.dtype import BYTES, DtypeLike
 from wafer_triton.device.mesh import Mesh, MeshLike, as_mesh
 from wafer_triton.errors import MeshError, ShapeError, SramError, check_counts
-from wafer_triton.place.layouts import device_regions
+from wafer_triton.place.layouts import region_count
 from wafer_triton.place.need import decode_need
 from wafer_triton.place.regions import FullError
 from wafer_triton.schedule import sram
@@ -48,8 +48,8 @@ def full(mesh: Mesh, shape: DecoderShape, c: Constants, program: str, head_group
     tokens = most(holds)
     block, own = place(tokens), layout_of(program)
     needs = [decode_need(block, kind) for kind in ("attention", layers.feed_forward(block)[-1])]
-    held = {buffer.name for sub_layer, args in decode.sharing(block, "attention")
-            for buffer in drafted(sub_layer, block, *args).buffers.values() if buffer.role == "cache"}  # fmt: skip
+    held = {buffer.name for sub_layer, args in decode.sub_layers_of(block, "attention")
+            for buffer in draft(sub_layer, block, *args).buffers.values() if buffer.role == "cache"}  # fmt: skip
     cached = sum(size for name, size in needs[0].resident.items() if name in held)
     weights = sum(sum(need.resident.values()) for need in needs) - cached
     workspace = max(sum(decode_need(block, kind).workspace.values()) for kind in shape.layers_of)
@@ -58,7 +58,7 @@ def full(mesh: Mesh, shape: DecoderShape, c: Constants, program: str, head_group
     if each == 0:  # each layer takes two regions, and the region of attention has the cache
         weights = sum(needs[0].resident.values()) - cached
     return Capacity(
-        tokens, tokens * mesh.shape[0], each or 0.5, device_regions(mesh, own), caches * weights,
+        tokens, tokens * mesh.shape[0], each or 0.5, region_count(mesh, own), caches * weights,
         caches * cached // block.slots, block.head_groups, own,
     )  # fmt: skip
 
@@ -77,7 +77,7 @@ def most(fits: Callable[[int], bool]) -> int:
 def paper_benchmark(mesh: Mesh, shape: DecoderShape) -> Capacity:
     """Return the capacity as the paper counts it, see `estimate.kv`; SramError if regions do not hold the weights."""
     weights, entry = _evenly_cut(shape, mesh)
-    regions = max(1, device_regions(mesh, "area"))
+    regions = max(1, region_count(mesh, "area"))
     each = -(-shape.num_hidden_layers // regions)
     what = f"{shape.name}, {each} layers on each of {regions} regions"
     sram.demand(what, mesh, {name: size * each for name, size in weights.items()})

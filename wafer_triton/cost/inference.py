@@ -18,8 +18,8 @@ from wafer_triton.device import ANY
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import WaferError
 from wafer_triton.place import moves
-from wafer_triton.place.layouts import LAYOUTS, device_regions
-from wafer_triton.place.regions import Placement, Prefill, Regions, decode_regions, placed, prefill_alone
+from wafer_triton.place.layouts import LAYOUTS, region_count
+from wafer_triton.place.regions import Placement, PrefillPlacement, Regions, decode_regions, place_model, place_prefill
 from wafer_triton.shape.decoder import DecoderShape
 
 T = TypeVar("T")
@@ -96,14 +96,14 @@ def prefill_choices(
 def prefill_placed(
     mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str, head_groups: int | None,
     experts: Experts = None,
-) -> tuple[Prefill, layers.Block]:  # fmt: skip
+) -> tuple[PrefillPlacement, layers.Block]:  # fmt: skip
     """Return prefill on cores of its own, and the block of the head, which takes the last token alone.
 
     Raises SramError or FullError if it does not fit.
     """
     choices = prefill_choices(mesh, shape, tokens, c, program, head_groups, experts)
     last = layers.decode_block(shape, replace(choices[0].mesh, fold=(1, 1)), 1, c, None, program, 1)
-    return prefill_alone(choices, last, tokens, layout_of(program), layers.prefill_price(c)), last
+    return place_prefill(choices, last, tokens, layout_of(program), layers.prefill_price(c)), last
 
 
 def prefill_on(
@@ -112,7 +112,7 @@ def prefill_on(
 ) -> Layered:  # fmt: skip
     """Return the cost of `prefill`, and raise as `prefill_placed`."""
     own, last = prefill_placed(mesh, shape, tokens, c, program, head_groups, experts)
-    whole = prefill_priced(own.block, own.at_once, last, tokens, c, program)
+    whole = prefill_priced(own.block, own.chunk_tokens, last, tokens, c, program)
     peak = max(region.sram_peak_bytes for region in own.regions)
     return replace(whole, regions=len(own.regions), layout=layout_of(program), sram_peak_bytes=peak)
 
@@ -167,7 +167,7 @@ def request_placed(
     """
     choices = prefill_choices(prefill_mesh, shape, input, c, program, head_groups, experts)
     return first(
-        lambda block: placed(block, choices, input, layout_of(program), layers.prefill_price(c)),
+        lambda block: place_model(block, choices, input, layout_of(program), layers.prefill_price(c)),
         layers.decode_blocks(shape, decode_mesh, input + output, c, groups, program, head_groups),
     )
 
@@ -176,7 +176,7 @@ def request_on(place: Placement, input: int, output: int, c: Constants, program:
     """Return the cost of `request` for a placed model."""
     decode, prefill, device = place.decode, place.prefill, place.decode.mesh.device
     shape, last = decode.shape, input + output
-    prefilled = prefill_priced(prefill, place.at_once, last_block(prefill, c, program), input, c, program)
+    prefilled = prefill_priced(prefill, place.chunk_tokens, last_block(prefill, c, program), input, c, program)
     handing_on = between_regions(decode, place.regions, c).cycles
     cycles, over = decoding_cycles(decode, input, output, c, handing_on)
     replacing = replacement_cycles(place, input, c) if answer_steps(output) else 0.0
@@ -192,15 +192,15 @@ def request_on(place: Placement, input: int, output: int, c: Constants, program:
         layout=place.layout,
         prefill_seconds=prefilled.seconds, replacement_seconds=replacement, decode_seconds=decoding, seconds=seconds,
         joules=joules, joules_per_token=joules / output, decode_regions=len(place.regions),
-        device_regions=device_regions(decode.mesh, place.layout), head_groups=decode.head_groups,
+        device_regions=region_count(decode.mesh, place.layout), head_groups=decode.head_groups,
         relayed=prefilled.relayed or over, **basis_of_all(phases).fields(),
     )  # fmt: skip
 
 
 def replacement_cycles(place: Placement, input: int, c: Constants) -> float:
     """Return cycles of the moves of all weights and a prompt's keys and values from prefill's cores to decode's."""
-    turns = moves.of_layers(place.decode, place.prefill, place.prefill_regions)
-    return priced(chain(turns, moves.scheduled(moves.shifts(place, input))), c).cycles
+    turns = moves.layer_relayouts(place.decode, place.prefill, place.prefill_regions)
+    return priced(chain(turns, moves.schedules_of(moves.shifts(place, input))), c).cycles
 
 
 def answer_steps(output: int) -> int:

@@ -16,8 +16,8 @@ from wafer_triton.cost.phases import Phase, phases, prefill_products
 from wafer_triton.cost.price import Cost, Groups, best_groups, phase_cost, relayed, sum_cycles, tree_for
 from wafer_triton.count.routes import colours
 from wafer_triton.decoder import decode, prefill
-from wafer_triton.decoder.block import Block, SubLayer, counted, drafted, used
-from wafer_triton.decoder.heads import HeadGroups, distinct
+from wafer_triton.decoder.block import Block, SubLayer, cached_across_devices, draft, resolve_variant
+from wafer_triton.decoder.heads import HeadGroups, distinct_head_groups
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ShapeError, shown
 from wafer_triton.place.need import decode_need
@@ -171,7 +171,7 @@ def _steps(sub_layers: Iterable[tuple[Block, SubLayer, tuple[int, ...], Constant
 
 def _sub_layer(sub_layer: SubLayer, block: Block, args: tuple[int, ...], c: Constants) -> Steps:
     """Return the cost of a sub-layer by step; read only."""
-    return _priced(*used(sub_layer, block), args, c)
+    return _priced(*resolve_variant(sub_layer, block), args, c)
 
 
 def _priced(sub_layer: SubLayer, block: Block, args: tuple[int, ...], c: Constants) -> Steps:
@@ -184,10 +184,10 @@ def _priced(sub_layer: SubLayer, block: Block, args: tuple[int, ...], c: Constan
     return steps
 
 
-@counted
+@cached_across_devices
 def _read(block: Block, sub_layer: SubLayer, args: tuple[int, ...]) -> tuple[list[Phase], int, int]:
     """Return the phases of a sub-layer, its routes, and the SRAM peak of a core in bytes; none depends on constants."""
-    schedule = drafted(sub_layer, block, *args)
+    schedule = draft(sub_layer, block, *args)
     return phases(schedule), colours(schedule), sram.account(schedule).peak_bytes
 
 
@@ -207,7 +207,7 @@ def prefill_phases(block: Block, tokens: int, at_once: int | None = None) -> Pha
 def _by_kind(block: Block, sub_layers: KindsAndSubLayers) -> PhasesOf:
     found: PhasesOf = {kind: [] for kind in block.shape.layers_of}
     for kind, sub_layer, args in sub_layers:
-        own, plain = used(sub_layer, block)
+        own, plain = resolve_variant(sub_layer, block)
         found[kind] += _read(plain, own, args)[0]
     return found
 
@@ -266,7 +266,7 @@ _PRICED = 3  # numbers of head groups that are priced: the three with the least 
 
 def _fastest(block: Block, c: Constants) -> tuple[int, ...]:
     """Return numbers of head groups, the fastest first; one group is last, as it is never the fastest of several."""
-    kinds = distinct(block.shape, block.mesh.shape[1])
+    kinds = distinct_head_groups(block.shape, block.mesh.shape[1])
     narrow = sorted(kinds, key=lambda kind: ((kind.query_heads + 2 * kind.kv_heads) * kind.pairs, kind.query_heads))
     priced = {kind.count: _attention_cycles(_grouped(block, kind.count, c), c) for kind in narrow[:_PRICED]}
     return tuple(dict.fromkeys([*sorted(priced, key=lambda count: priced[count]), 1]))

@@ -169,9 +169,9 @@ def prefill_products(block: Block, tokens: int) -> list[Product]:
 
 def products_by_kind(block: Block, tokens: int) -> dict[str, list[Product]]:
     """Return the products of a prefill layer by kind of block; "pairs" has the products of tokens in attention."""
-    heads, head, d = block.query_heads, block.head, block.share(block.shape.hidden_size, "x")
+    heads, head, d = block.query_heads, block.head_width, block.share(block.shape.hidden_size, "x")
     sizes = {
-        "attention": [(tokens, d, block.qkv, 1)],
+        "attention": [(tokens, d, block.qkv_width, 1)],
         "pairs": [(tokens, head, tokens, heads), (tokens, tokens, head, heads)],
         "out": [(tokens, heads * head, d, 1)],
     }

@@ -16,14 +16,14 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from wafer_triton.algorithms.trees import default_groups, two_level
+from wafer_triton.algorithms.trees import default_groups, two_level_costs
 from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.phases import Phase, Product, phases, phases_in_order
 from wafer_triton.count.counts import Counts
 from wafer_triton.count.routes import colours
 from wafer_triton.device import Device
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.place.transfers import Scheduled
+from wafer_triton.place.transfers import ScheduleRuns
 from wafer_triton.schedule import rules, sram
 from wafer_triton.schedule.schedule import Schedule, once
 from wafer_triton.text.quantity import as_in, named, unit
@@ -85,7 +85,7 @@ def price_on(schedule: Schedule, device: Device, using: Constants) -> Cost:
     return sum((phase_cost(phase, chosen, over) for phase in demands), whole)
 
 
-def priced(runs: Iterable[Scheduled], using: Constants | None = None) -> Cost:
+def priced(runs: Iterable[ScheduleRuns], using: Constants | None = None) -> Cost:
     """Price schedules, each as often as it runs."""
     return sum((price(schedule, using) * times for schedule, times in runs), Cost())
 
@@ -259,5 +259,5 @@ def best_groups(length: int, c: Constants) -> tuple[int, ...]:
 
 def _tree_cycles(length: int, stage: float, hop: float) -> NDArray[np.float64]:
     """Return [length]: cycles of an all-reduce of one word in two levels, by the number of groups on the first."""
-    _, stages, hops = two_level(length)
+    _, stages, hops = two_level_costs(length)
     return stages * stage + hops * hop

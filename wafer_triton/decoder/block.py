@@ -73,12 +73,12 @@ class Block:
         return self.entries if self.policy is None else self.cache().slots
 
     @property
-    def sums(self) -> str:
+    def sum_dtype(self) -> str:
         """The dtype of partial sums."""
         return accumulator(self.dtype, self.accumulate)
 
     @property
-    def stored(self) -> str:
+    def weight_dtype(self) -> str:
         """The dtype of matrices at rest and between cores; the others' is `dtype`."""
         return self.shape.weights or self.dtype
 
@@ -93,9 +93,9 @@ class Block:
         return self.layout.pairs
 
     @property
-    def head(self) -> int:
+    def head_width(self) -> int:
         """Dimensions of a head that one column holds."""
-        return self.layout.head
+        return self.layout.head_width
 
     @property
     def query_heads(self) -> int:
@@ -113,14 +113,14 @@ class Block:
         return self.query_heads + 2 * self.kv_heads
 
     @property
-    def over_heads(self) -> dict[str, Any]:
+    def head_reduce_options(self) -> dict[str, Any]:
         """Return the options of an all-reduce along x that sums over the columns of a head."""
         if self.head_groups == 1:
             return {"groups": self.groups}
         return {"groups": self.head_tree, "segment": self.layout.width}
 
     @property
-    def blocks(self) -> BlockRing:
+    def block_ring(self) -> BlockRing:
         """Where the blocks of scores of a row lie on the columns of a head group, in prefill."""
         return BlockRing(self.mesh.shape[1], self.layout.width)
 
@@ -130,7 +130,7 @@ class Block:
         return self.shape.head_dim**-0.5
 
     @property
-    def apart(self) -> bool:
+    def unfused(self) -> bool:
         """Whether every step is unfused, as in the measured kernels.
 
         If not, prefill has its projections side by side in one product, which RoPE splits. Decode then sums the weights
@@ -139,16 +139,16 @@ class Block:
         return not self.shape.rotary
 
     @property
-    def qkv(self) -> int:
+    def qkv_width(self) -> int:
         """Width of a core's queries, keys and values."""
-        return self.all_heads * self.head
+        return self.all_heads * self.head_width
 
     def share(self, width: int, axis: str) -> int:
         """Return a core's share of `width` cut along an axis."""
         return -(-width // self.mesh.length(axis))
 
     @property
-    def heads(self) -> dict[str, Any]:
+    def head_counts(self) -> dict[str, Any]:
         """Query and key-value heads of a core, as local operations name them."""
         return {"heads": self.query_heads, "kv_heads": self.kv_heads}
 
@@ -173,32 +173,32 @@ class Block:
         """
         c = self.shape
         if c.qkv_bias:
-            b.round(b.local("add", "qkv", ("qkv", "bqkv"), size=tokens * self.qkv), label="bias")
+            b.round(b.local("add", "qkv", ("qkv", "bqkv"), size=tokens * self.qkv_width), label="bias")
         if c.qk_norm:
             (self._whole_norm if c.qk_norm_whole else self._head_norm)(b, tokens)
         if c.clip_qkv is not None:
-            b.round(b.local("clip", "qkv", "qkv", size=tokens * self.qkv, limit=c.clip_qkv), label="clip")
-        turned = b.local("rope", outs, ("qkv", "cos", "sin"), m=tokens, n=self.head, **self.heads)
+            b.round(b.local("clip", "qkv", "qkv", size=tokens * self.qkv_width, limit=c.clip_qkv), label="clip")
+        turned = b.local("rope", outs, ("qkv", "cos", "sin"), m=tokens, n=self.head_width, **self.head_counts)
         b.round(turned, *steps, label="rope")
 
     def _head_norm(self, b: Builder, tokens: int) -> None:
         """Add RMSNorm of each query and key head, whose columns are a head group's."""
         squares = b.buffer("heads.squares", (tokens, self.all_heads), "fp32")
-        b.round(b.local("sum_squares", squares, "qkv", m=tokens * self.all_heads, n=self.head), label="head norm")
-        all_reduce(b, squares, "x", label="head norm", **self.over_heads)
+        b.round(b.local("sum_squares", squares, "qkv", m=tokens * self.all_heads, n=self.head_width), label="head norm")
+        all_reduce(b, squares, "x", label="head norm", **self.head_reduce_options)
         self._scaled(b, tokens, squares, width=self.shape.head_dim)
 
     def _whole_norm(self, b: Builder, tokens: int) -> None:
         """RMSNorm of all query heads together, and of all key heads, each as often as columns repeat it."""
         c, squares = self.shape, b.buffer("heads.squares", (tokens, 2), "fp32")
         copies = int((self.layout.rows("k") >= 0).sum()) // c.kv_width
-        sizes: dict[str, Any] = {"m": tokens, "n": self.head, "width": c.q_width, "kv_width": copies * c.kv_width}
-        b.round(b.local("mean_squares", squares, "qkv", **sizes, **self.heads), label="head norm")
+        sizes: dict[str, Any] = {"m": tokens, "n": self.head_width, "width": c.q_width, "kv_width": copies * c.kv_width}
+        b.round(b.local("mean_squares", squares, "qkv", **sizes, **self.head_counts), label="head norm")
         all_reduce(b, squares, "x", label="head norm", groups=self.groups)
         self._scaled(b, tokens, squares, width=1, first=self.query_heads)
 
     def _scaled(self, b: Builder, tokens: int, squares: str, **more: int) -> None:
-        sizes: dict[str, Any] = {"m": tokens, "n": self.head, "eps": self.shape.rms_norm_eps, **more}
+        sizes: dict[str, Any] = {"m": tokens, "n": self.head_width, "eps": self.shape.rms_norm_eps, **more}
         sizes |= {"groups": self.all_heads, "kept": self.kv_heads}
         b.round(b.local("rms_scale", "qkv", ("qkv", squares, "qk_norm"), **sizes), label="head norm")
 
@@ -210,14 +210,14 @@ class SubLayer:
     Its schedule does not depend on the fields of `Block` that it `ignores`.
     """
 
-    adds: Callable[..., None]  # of a builder, a block and whole numbers
+    add_steps: Callable[..., None]  # of a builder, a block and whole numbers
     title: str
     family: str
     ignores: tuple[str, ...] = ()
 
     def __call__(self, b: Builder, block: Block, *args: int) -> None:
         """Add the buffers and rounds."""
-        self.adds(b, block, *args)
+        self.add_steps(b, block, *args)
 
 
 # By the axis that cuts the model's width: how tokens are cut, and how an activation [tokens, width].
@@ -248,7 +248,7 @@ class Variant:
     sub_layers: Mapping[SubLayer, SubLayer]
 
 
-def countable(block: Block) -> Block:
+def without_device(block: Block) -> Block:
     """Return the block on a device of any size and speed, for counts to be kept: they depend on no device's number.
 
     A variant is kept as it is, since its parts may read the device.
@@ -256,18 +256,18 @@ def countable(block: Block) -> Block:
     return block if block.shape.variant is not None else replace(block, mesh=replace(block.mesh, device=ANY))
 
 
-def counted(function: Callable[Concatenate[Block, P], T]) -> Callable[Concatenate[Block, P], T]:
-    """Keep the results of a function of a block, and share them between devices by `countable`."""
+def cached_across_devices(function: Callable[Concatenate[Block, P], T]) -> Callable[Concatenate[Block, P], T]:
+    """Keep the results of a function of a block, and share them between devices by `without_device`."""
     kept: Any = lru_cache(maxsize=4096)(function)
 
     @wraps(function)
     def found(block: Block, *args: P.args, **more: P.kwargs) -> T:
-        return kept(countable(block), *args, **more)
+        return kept(without_device(block), *args, **more)
 
     return found
 
 
-def used(adds: SubLayer, block: Block) -> tuple[SubLayer, Block]:
+def resolve_variant(adds: SubLayer, block: Block) -> tuple[SubLayer, Block]:
     """Return the sub-layer that is used, a variant's or the usual one; and the block, with defaults for ignored fields.
 
     So sub-layers that are alike on several blocks share a schedule.
@@ -283,21 +283,21 @@ def schedule(adds: SubLayer, block: Block, *args: int) -> Schedule:
     for number in args:
         if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= MOST:
             raise ShapeError(f"{adds.title}: {shown(number)} tokens or entries; give a whole number from 0 to {MOST:,}")
-    return _schedule(*used(adds, block), *args)
+    return _schedule(*resolve_variant(adds, block), *args)
 
 
 @lru_cache(maxsize=256)
 def _schedule(own: SubLayer, block: Block, *args: int) -> Schedule:
-    return checked(_drafted(own, block, *args))
+    return checked(_draft(own, block, *args))
 
 
-def drafted(adds: SubLayer, block: Block, *args: int) -> Schedule:
+def draft(adds: SubLayer, block: Block, *args: int) -> Schedule:
     """Return the schedule of a sub-layer, or of the variant's in its place, not checked: for pricing."""
-    return _drafted(*used(adds, block), *args)
+    return _draft(*resolve_variant(adds, block), *args)
 
 
 @lru_cache(maxsize=8)
-def _drafted(own: SubLayer, block: Block, *args: int) -> Schedule:
+def _draft(own: SubLayer, block: Block, *args: int) -> Schedule:
     b = Builder(block.mesh, own.title, own.family)
     own(b, block, *args)
     return b.build(draft=True)

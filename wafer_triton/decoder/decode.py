@@ -14,7 +14,7 @@ from wafer_triton.algorithms.gemv import meshgemv
 from wafer_triton.algorithms.norm import softmax_parts
 from wafer_triton.algorithms.reduce import all_reduce
 from wafer_triton.decoder import weights
-from wafer_triton.decoder.block import HEADS, HIDDEN_SPECS, Block, SubLayer, SubLayers, countable, drafted, sub_layer
+from wafer_triton.decoder.block import HEADS, HIDDEN_SPECS, Block, SubLayer, SubLayers, draft, sub_layer, without_device
 from wafer_triton.decoder.experts import decode_experts
 from wafer_triton.errors import MeshError, SramError
 from wafer_triton.schedule import sram
@@ -46,13 +46,13 @@ def _attention(b: Builder, block: Block) -> None:
     weights.attention(b, block, "y", block.batch)
     for sequence in range(block.batch):
         for which in "kv":
-            tile = (block.kv_heads, block.head)
+            tile = (block.kv_heads, block.head_width)
             b.buffer(cache_name(which, sequence), tile, block.dtype, "cache", block.slots, pattern="(y s) g (x e)")
 
 
 def _heads(b: Builder, block: Block, role: str, *names: str) -> None:
     for name in names:
-        tile = (block.kv_heads if name in "kv" else block.query_heads, block.head)
+        tile = (block.kv_heads if name in "kv" else block.query_heads, block.head_width)
         b.buffer(name, tile, block.dtype, role, block.batch, pattern="b h (x e)")
 
 
@@ -66,17 +66,17 @@ def project(b: Builder, block: Block) -> None:
     _heads(b, block, "output", "q", "k", "v")
     block.norm(b, "y")
     run: dict[str, Any] = {"accumulate": block.accumulate, "groups": block.groups, "label": "qkv"}
-    if block.apart:  # one product and one reduction, whose thirds are slots
+    if block.unfused:  # one product and one reduction, whose thirds are slots
         assert m == 1, "thirds of several tokens' projections are no slots"
-        b.buffer("qkv", (1, block.qkv // 3), block.sums, slots=3)
-        meshgemv(b, "h", "wqkv", Slot("qkv", None), "y", m=m, k=d, n=block.qkv, **run)
+        b.buffer("qkv", (1, block.qkv_width // 3), block.sum_dtype, slots=3)
+        meshgemv(b, "h", "wqkv", Slot("qkv", None), "y", m=m, k=d, n=block.qkv_width, **run)
         size = b.buffers["qkv"].numel
         b.round(*(b.local("copy", name, Slot("qkv", slot), size=size) for slot, name in enumerate("qkv")), label="qkv")
         return
     for name in ("cos", "sin"):
         b.buffer(name, (m, block.pairs), block.dtype, "input", pattern="m (x p)")
-    b.buffer("qkv", (m, block.qkv), block.sums)
-    meshgemv(b, "h", "wqkv", "qkv", "y", m=m, k=d, n=block.qkv, **run)
+    b.buffer("qkv", (m, block.qkv_width), block.sum_dtype)
+    meshgemv(b, "h", "wqkv", "qkv", "y", m=m, k=d, n=block.qkv_width, **run)
     block.rotate(b, m, tuple(Slot(name, None) for name in "qkv"))
 
 
@@ -94,23 +94,25 @@ def attend(b: Builder, block: Block, sequence: int) -> None:
     """q of a sequence and its cache -> its part of att; bias [1, slots] is -inf on empty slots."""
     q_heads = block.query_heads
     _attention(b, block)
-    sizes: dict[str, Any] = {"m": 1, "accumulate": block.accumulate, **block.heads}
+    sizes: dict[str, Any] = {"m": 1, "accumulate": block.accumulate, **block.head_counts}
     _heads(b, block, "input", "q")
     _heads(b, block, "output", "att")
     b.buffer("bias", (1, block.slots), "fp32", "input", pattern="one (y s)")
-    b.buffer("s", (q_heads, 1, block.slots), block.sums)
+    b.buffer("s", (q_heads, 1, block.slots), block.sum_dtype)
     b.buffer("p", (q_heads, 1, block.slots), block.dtype)
-    b.buffer("o", (1, q_heads, block.head), block.sums)
+    b.buffer("o", (1, q_heads, block.head_width), block.sum_dtype)
     keys, values = (Slot(cache_name(which, sequence), None) for which in "kv")
     query = Slot("q", sequence)
-    b.round(b.local("gemm_t", "s", (query, keys), k=block.head, n=block.slots, **sizes), label="scores")
-    all_reduce(b, "s", "x", label="scores", **block.over_heads)
-    run: dict[str, Any] = {"sums": block.sums, "groups": block.groups, "summed": block.apart}
+    b.round(b.local("gemm_t", "s", (query, keys), k=block.head_width, n=block.slots, **sizes), label="scores")
+    all_reduce(b, "s", "x", label="scores", **block.head_reduce_options)
+    run: dict[str, Any] = {"sums": block.sum_dtype, "groups": block.groups, "reduce_sums": block.unfused}
     z = softmax_parts(b, "s", "bias", "p", "y", scale=block.scale, **run)
-    b.round(b.local("gemm", "o", ("p", values), k=block.slots, n=block.head, **sizes), label="attention")
+    b.round(b.local("gemm", "o", ("p", values), k=block.slots, n=block.head_width, **sizes), label="attention")
     # the sums of weights go with the weighted values: both are needed here first
-    all_reduce(b, "o" if block.apart else ("o", z), "y", groups=block.groups, label="attention")
-    b.round(b.local("normalize", Slot("att", sequence), ("o", z), m=1, heads=q_heads, n=block.head), label="attention")
+    all_reduce(b, "o" if block.unfused else ("o", z), "y", groups=block.groups, label="attention")
+    b.round(
+        b.local("normalize", Slot("att", sequence), ("o", z), m=1, heads=q_heads, n=block.head_width), label="attention"
+    )
 
 
 @sub_layer("decode output projection", "decode")
@@ -118,9 +120,9 @@ def output(b: Builder, block: Block) -> None:
     """x, att -> x plus the attention block's output."""
     m = block.batch
     _attention(b, block)
-    d, width = block.share(block.shape.hidden_size, "y"), block.query_heads * block.head
+    d, width = block.share(block.shape.hidden_size, "y"), block.query_heads * block.head_width
     _heads(b, block, "input", "att")
-    b.buffer("y", (m, d), block.sums)
+    b.buffer("y", (m, d), block.sum_dtype)
     run: dict[str, Any] = {"accumulate": block.accumulate, "groups": block.groups, "label": "output projection"}
     meshgemv(b, Slot("att", None), "wo", "y", "x", m=m, k=width, n=d, **run)
     b.round(b.local("add", "x", ("x", "y"), size=m * d), label="residual")
@@ -134,9 +136,9 @@ def ffn(b: Builder, block: Block) -> None:
     b.buffer("x", (m, d), block.dtype, "state", pattern=HIDDEN_SPEC)
     weights.ffn(b, block, "y")
     b.buffer("h", (m, d), block.dtype)
-    b.buffer("gu", (m, 2 * f), block.sums)
+    b.buffer("gu", (m, 2 * f), block.sum_dtype)
     b.buffer("act", (m, f), block.dtype)
-    b.buffer("y", (m, d), block.sums)
+    b.buffer("y", (m, d), block.sum_dtype)
     block.norm(b, "y")
     run: dict[str, Any] = {"m": m, "accumulate": block.accumulate, "groups": block.groups}
     meshgemv(b, "h", "wgu", "gu", "y", k=d, n=2 * f, label="gate and up", **run)
@@ -170,13 +172,13 @@ def head(b: Builder, block: Block, tokens: int) -> None:
     weights.final_norm(b, block)
     weights.table(b, block, embedding=False)
     b.buffer("h", (tokens, d), block.dtype)
-    b.buffer("logits", (tokens, v), block.sums, "output", pattern="m (x v)")
+    b.buffer("logits", (tokens, v), block.sum_dtype, "output", pattern="m (x v)")
     block.norm(b, "y")
     run: dict[str, Any] = {"accumulate": block.accumulate, "groups": block.groups}
     meshgemv(b, "h", "table", "logits", "y", m=tokens, k=d, n=v, **run)
 
 
-def sharing(block: Block, kind: str) -> SubLayers:
+def sub_layers_of(block: Block, kind: str) -> SubLayers:
     """Return the sub-layers that share the memory of a layer's "attention", "ffn" or "experts", or of an end.
 
     Of appends and attentions one stands for all: sequences follow one another, and an append needs less.
@@ -190,19 +192,19 @@ def sharing(block: Block, kind: str) -> SubLayers:
     }[kind]
 
 
-def at_once(adds: SubLayer, block: Block) -> int:
+def most_tokens(adds: SubLayer, block: Block) -> int:
     """Return the most tokens, of 32 halved repeatedly, that `embed` or `head` takes at once on the block's mesh."""
     return next(tokens for tokens in (32, 16, 8, 4, 2, 1) if tokens == 1 or _fits(adds, block, tokens))
 
 
 def batches(adds: SubLayer, block: Block, tokens: int) -> dict[int, int]:
     """Return the runs of `embed` or `head` for `tokens` tokens in all: tokens at once, and how often."""
-    most = at_once(adds, block)
+    most = most_tokens(adds, block)
     return {size: times for size, times in ((most, tokens // most), (tokens % most, 1)) if size and times}
 
 
 def _fits(adds: SubLayer, block: Block, tokens: int) -> bool:
-    return sram.account(drafted(adds, countable(block), tokens)).peak_bytes <= block.mesh.device.sram_bytes
+    return sram.account(draft(adds, without_device(block), tokens)).peak_bytes <= block.mesh.device.sram_bytes
 
 
 FEED_FORWARD = {"ffn": ffn, "experts": decode_experts}  # by the kind of block
@@ -230,7 +232,7 @@ def head_block(block: Block) -> Block:
         if _fits(head, bigger, block.batch):
             return bigger
     try:
-        sram.check(drafted(head, bigger, block.batch))
+        sram.check(draft(head, bigger, block.batch))
     except SramError as error:
         reason = error
     raise MeshError(

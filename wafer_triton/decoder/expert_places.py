@@ -9,7 +9,7 @@ from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import MeshError, check_counts
 from wafer_triton.shape.moe import Experts
 
-MOST_HELD = 256  # experts of a region, whose numbers travel in the dtype of tiles
+MOST_EXPERTS = 256  # experts of a region, whose numbers travel in the dtype of tiles
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,10 @@ class ExpertRegions:
                 f"{e.name}: {self.side} x {self.side} regions of experts on mesh {mesh}: give a divisor of its "
                 f"side {side}"
             )
-        if self.held(e) > MOST_HELD:
+        if self.held(e) > MOST_EXPERTS:
             raise MeshError(
-                f"{e.name}: {self.held(e)} experts in each of {self.side} x {self.side} regions; {MOST_HELD} are the "
-                f"most, give more regions"
+                f"{e.name}: {self.held(e)} experts in each of {self.side} x {self.side} regions; {MOST_EXPERTS} are "
+                f"the most, give more regions"
             )
 
 

@@ -18,7 +18,7 @@ from wafer_triton.algorithms.reduce import all_reduce
 from wafer_triton.decoder import weights
 from wafer_triton.decoder.block import HEADS, HIDDEN_SPECS, Block, sub_layer
 from wafer_triton.decoder.expert_places import ExpertRegions
-from wafer_triton.decoder.experts import routed
+from wafer_triton.decoder.experts import add_router
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.shape.moe import Experts
 
@@ -68,7 +68,7 @@ def _routing(b: Builder, block: Block, m: int, role: str) -> None:
     weights.router(b, block, "x")
     b.buffer("real", (m,), "fp32", "input", pattern="(y m)")
     b.buffer("demand", (1,), "fp32", "output", pattern="n")
-    routed(b, block, "x", m)
+    add_router(b, block, "x", m)
     queued: dict[str, Any] = {"m": m, "k": e.top_k, "per_token": e.per_token}
     queued |= {"regions": regions.count, "held": regions.held(e)}
     b.round(b.local("enqueue", ("slots", "ranks", "demand"), ("expert_ids", "real"), **queued), label="queue")
@@ -83,10 +83,10 @@ def _shared(b: Builder, block: Block, m: int) -> None:
     d, f = block.share(block.shape.hidden_size, "x"), block.share(e.shared_width, "x")
     weights.shared_expert(b, block)
     b.buffer("h.shared", (m, d), block.dtype)
-    b.buffer("gu.shared", (m, 2 * f), block.sums)
+    b.buffer("gu.shared", (m, 2 * f), block.sum_dtype)
     b.buffer("act.shared", (m, f), block.dtype)
-    b.buffer("y", (m, d), block.sums)
-    b.buffer("y.shared", (m, d), block.sums)
+    b.buffer("y", (m, d), block.sum_dtype)
+    b.buffer("y.shared", (m, d), block.sum_dtype)
     run: dict[str, Any] = {"m": m, "accumulate": block.accumulate}
     b.round(b.local("copy", "h.shared", "h", size=m * d), label="shared expert")
     align(b, "h.shared", "x")
@@ -104,7 +104,7 @@ def _pass(b: Builder, block: Block, m: int, number: int) -> None:
     size, d = block.mesh.shape[0] // side, block.share(block.shape.hidden_size, "x")
     f, rows, whole = -(-e.width // size), side * capacity, side * d
     weights.experts_in_regions(b, block)
-    sums, dtype = block.sums, block.dtype
+    sums, dtype = block.sum_dtype, block.dtype
     b.buffer("sent", (side, side, capacity * (d + 1)), dtype)
     b.buffer("arrived", (side, side, capacity * (d + 1)), dtype)
     b.buffer("a", (rows, whole), dtype)

@@ -60,10 +60,10 @@ def _experts(b: Builder, block: Block, axis: str, m: int, multiplied: Callable[.
     weights.experts(b, block, axis)
     b.buffer("h", (m, d), block.dtype)
     b.buffer("shares", (m, per_token), "fp32")
-    b.buffer("gu", (m, per_token, 2 * f), block.sums)
+    b.buffer("gu", (m, per_token, 2 * f), block.sum_dtype)
     b.buffer("act", (m, per_token, f), block.dtype)
-    b.buffer("y", (m, d), block.sums)
-    routed(b, block, axis, m)
+    b.buffer("y", (m, d), block.sum_dtype)
+    add_router(b, block, axis, m)
     sizes: dict[str, Any] = {"m": m, "per_token": per_token, "experts": e.tiles, "accumulate": block.accumulate}
 
     def gate_up(a: str, w: str) -> Local:
@@ -78,7 +78,7 @@ def _experts(b: Builder, block: Block, axis: str, m: int, multiplied: Callable[.
     b.round(b.local("add", "x", ("x", "y"), size=m * d), label="residual")
 
 
-def routed(b: Builder, block: Block, axis: str, m: int) -> None:
+def add_router(b: Builder, block: Block, axis: str, m: int) -> None:
     """x -> h, its norm, and the experts chosen and shares of m tokens a core, which its router decides in fp32."""
     e = block.shape.experts
     assert e is not None, "a router is one of a model that has experts"

@@ -67,12 +67,12 @@ class HeadGroups:
         return -(-(self.shape.head_dim // 2) // self.width)
 
     @property
-    def head(self) -> int:
+    def head_width(self) -> int:
         """Dimensions of each of its heads that a core holds: whole rotary pairs, where they are turned."""
         return 2 * self.pairs if self.shape.rotary else -(-self.shape.head_dim // self.columns)
 
     @cached_property
-    def held(self) -> dict[str, Index]:
+    def heads_of_group(self) -> dict[str, Index]:
         """[groups, heads of a core]: the query ("q") and key-value ("k", "v") heads of each group, -1 for none."""
         total, each = self.shape.num_key_value_heads, self.shape.queries_each
         group = np.arange(self.count)[:, None]
@@ -90,7 +90,7 @@ class HeadGroups:
     def group_of(self) -> Index:
         """[columns]: the group of each column, -1 for one without heads."""
         group = np.arange(self.columns) // self.width
-        return np.where(group < int((self.held["q"] >= 0).any(1).sum()), group, -1)
+        return np.where(group < int((self.heads_of_group["q"] >= 0).any(1).sum()), group, -1)
 
     @property
     def pair_of(self) -> Index:
@@ -101,13 +101,13 @@ class HeadGroups:
 
     def rows(self, which: str) -> Index:
         """[columns, elements of a core]: the rows of projection "q", "k" or "v" that a column holds, -1 for none."""
-        heads, low = self.held[which][self.group_of][:, :, None, None], self.pair_of[:, None, None]
+        heads, low = self.heads_of_group[which][self.group_of][:, :, None, None], self.pair_of[:, None, None]
         dimensions = np.concatenate([low, low + self.shape.head_dim // 2], 2)
         rows = np.where((heads < 0) | (low < 0), -1, heads * self.shape.head_dim + dimensions)
         return rows.reshape(self.columns, -1)
 
     @property
-    def busy(self) -> int:
+    def busy_columns(self) -> int:
         """Columns that hold more than padding."""
         return int((self.pair_of >= 0).any(1).sum())
 
@@ -122,7 +122,7 @@ def most_groups(shape: DecoderShape, columns: int) -> int:
     return min(shape.num_attention_heads, columns) if shape.rotary else 1
 
 
-def distinct(shape: DecoderShape, columns: int) -> tuple[HeadGroups, ...]:
+def distinct_head_groups(shape: DecoderShape, columns: int) -> tuple[HeadGroups, ...]:
     """Return the largest number of groups for each size of a core's tiles: with fewer a sum only goes further."""
     every = (HeadGroups(shape, columns, count) for count in range(1, most_groups(shape, columns) + 1))
     return tuple({(groups.query_heads, groups.kv_heads, groups.pairs): groups for groups in every}.values())

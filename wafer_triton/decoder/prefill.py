@@ -18,7 +18,7 @@ from wafer_triton.decoder import weights
 from wafer_triton.decoder.block import HEADS, HIDDEN_SPECS, Block, SubLayer, SubLayers, sub_layer
 from wafer_triton.decoder.expert_regions import prefill_pass, prefill_routing
 from wafer_triton.decoder.experts import prefill_experts
-from wafer_triton.decoder.heads import distinct, most_groups
+from wafer_triton.decoder.heads import distinct_head_groups, most_groups
 from wafer_triton.errors import plain
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Slot
@@ -33,7 +33,7 @@ HIDDEN, HIDDEN_SPEC, ANGLES, MASK, PAST, NEW = (
     ("keys", "values"),
     ("k", "v"),
 )
-WIDEST = 100  # columns of a head group, of which prefill has several, unless their number is given
+WIDEST_GROUP = 100  # columns of a head group, of which prefill has several, unless their number is given
 EXPERT_IDS, REAL, DEMAND, RANKS = "expert_ids", "real", "demand", "ranks"
 
 
@@ -45,14 +45,14 @@ def attention(b: Builder, block: Block, tokens: int, past: int) -> None:
     the future and the padding. With several head groups a core has one for each of its blocks, see `block.blocks`.
     """
     c = block.shape
-    width, d, q_heads, seen = block.head, block.share(c.hidden_size, "x"), block.query_heads, tokens + past
+    width, d, q_heads, seen = block.head_width, block.share(c.hidden_size, "x"), block.query_heads, tokens + past
     run: dict[str, Any] = {"m": tokens, "accumulate": block.accumulate}
     b.buffer("x", (tokens, d), block.dtype, "state", pattern=HIDDEN_SPEC)
     weights.attention(b, block, "x", tokens)
-    if not block.apart:
+    if not block.unfused:
         for name in ANGLES:
             b.buffer(name, (tokens, block.pairs), block.dtype, "input", pattern="(y m) (x p)")
-        b.buffer("qkv", (tokens, block.qkv), block.sums)
+        b.buffer("qkv", (tokens, block.qkv_width), block.sum_dtype)
     b.buffer("h", (tokens, d), block.dtype)
     b.buffer("q", (tokens, q_heads, width), block.dtype, "output", pattern="(y m) h (x e)")
     for name in ("k", "v"):
@@ -60,21 +60,21 @@ def attention(b: Builder, block: Block, tokens: int, past: int) -> None:
     for name in ("keys", "values"):
         role = "state" if past else "scratch"
         b.buffer(name, (seen, block.kv_heads, width), block.dtype, role, pattern="(y n) g (x e)")
-    b.buffer("o", (tokens, q_heads, width), block.sums)
+    b.buffer("o", (tokens, q_heads, width), block.sum_dtype)
     b.buffer("att", (tokens, q_heads * width), block.dtype)
-    b.buffer("y", (tokens, d), block.sums)
+    b.buffer("y", (tokens, d), block.sum_dtype)
 
     block.norm(b, "x")
     align(b, "h", "x")
     # the copies take as many elements as there are new ones, at the front
     new = b.buffers["k"].numel
     copies = [b.local("copy", to, name, size=new) for to, name in (("keys", "k"), ("values", "v"))]
-    if block.apart:
+    if block.unfused:
         for name, heads in (("q", q_heads), ("k", block.kv_heads), ("v", block.kv_heads)):
-            meshgemm(b, "h", f"w{name}", name, k=d, n=heads * width, label="qkv", again=name != "v", **run)
+            meshgemm(b, "h", f"w{name}", name, k=d, n=heads * width, label="qkv", reuse_a=name != "v", **run)
         b.round(*copies, label="qkv")
     else:
-        meshgemm(b, "h", "wqkv", "qkv", k=d, n=block.qkv, label="qkv", **run)
+        meshgemm(b, "h", "wqkv", "qkv", k=d, n=block.qkv_width, label="qkv", **run)
         block.rotate(b, tokens, ("q", "k", "v"), *copies)
     (_attend if block.head_groups == 1 else _attend_in_groups)(b, block, tokens, seen)
     align(b, "att", "x")
@@ -84,13 +84,13 @@ def attention(b: Builder, block: Block, tokens: int, past: int) -> None:
 
 def _attend(b: Builder, block: Block, m: int, seen: int) -> None:
     """q, keys, values, bias -> att, over all columns (WaferLLM, OSDI'25, section 4.1)."""
-    heads, width = block.query_heads, block.head
-    run: dict[str, Any] = {"m": m, "accumulate": block.accumulate, **block.heads}
+    heads, width = block.query_heads, block.head_width
+    run: dict[str, Any] = {"m": m, "accumulate": block.accumulate, **block.head_counts}
     b.buffer("bias", (m, seen), "fp32", "input", pattern="(y m) (x n)")
-    b.buffer("s", (heads, m, seen), block.sums)
+    b.buffer("s", (heads, m, seen), block.sum_dtype)
     b.buffer("p", (heads, m, seen), block.dtype)
     meshgemm_t(b, "q", "keys", "s", k=width, n=seen, overlap=block.overlap, label="scores", **run)
-    z = softmax_parts(b, "s", "bias", "p", "x", scale=block.scale, sums=block.sums, groups=block.groups)
+    z = softmax_parts(b, "s", "bias", "p", "x", scale=block.scale, sums=block.sum_dtype, groups=block.groups)
     align_both(b, "p", "values")
     meshgemm(b, "p", "values", "o", k=seen, n=width, label="attention", **run)
     b.round(b.local("normalize", "att", ("o", z), m=m, heads=heads, n=width), label="attention")
@@ -102,19 +102,21 @@ def _attend_in_groups(b: Builder, block: Block, m: int, seen: int) -> None:
     The weights take the place of the scores, if they are of one dtype. The bias has the dtype of tiles, which separates
     0 from -inf. Columns left over pass on q, of which they hold padding.
     """
-    heads, width, blocks = block.query_heads, block.head, block.blocks
-    run: dict[str, Any] = {"m": m, "accumulate": block.accumulate, **block.heads}
-    p = "s" if block.sums == block.dtype else "p"
+    heads, width, blocks = block.query_heads, block.head_width, block.block_ring
+    run: dict[str, Any] = {"m": m, "accumulate": block.accumulate, **block.head_counts}
+    p = "s" if block.sum_dtype == block.dtype else "p"
     b.buffer("bias", (m, seen), block.dtype, "input", blocks.slots)
-    b.buffer("s", (heads, m, seen), block.sums, slots=blocks.turning)
-    b.buffer(p, (heads, m, seen), block.dtype, slots=blocks.turning)
+    b.buffer("s", (heads, m, seen), block.sum_dtype, slots=blocks.rotating_slots)
+    b.buffer(p, (heads, m, seen), block.dtype, slots=blocks.rotating_slots)
     segment_gemm_t(b, "q", "keys", "s", blocks, k=width, n=seen, overlap=block.overlap, label="scores", **run)
-    slots = [blocks.holding(slot) for slot in range(blocks.slots)]
-    z = softmax_parts(b, "s", "bias", p, "x", scale=block.scale, sums=block.sums, slots=slots, **block.over_heads)
+    slots = [blocks.columns_with_slot(slot) for slot in range(blocks.slots)]
+    z = softmax_parts(
+        b, "s", "bias", p, "x", scale=block.scale, sums=block.sum_dtype, slots=slots, **block.head_reduce_options
+    )
     segment_gemm(b, p, "values", "o", blocks, k=seen, n=width, label="attention", **run)
-    ends = [b.local("normalize", "att", ("o", z), blocks.every, m=m, heads=heads, n=width)]
-    if blocks.rest is not None:
-        ends.append(b.local("copy", "att", "q", blocks.rest, size=m * heads * width))
+    ends = [b.local("normalize", "att", ("o", z), blocks.segment_columns, m=m, heads=heads, n=width)]
+    if blocks.leftover_columns is not None:
+        ends.append(b.local("copy", "att", "q", blocks.leftover_columns, size=m * heads * width))
     b.round(*ends, label="attention")
 
 
@@ -127,15 +129,15 @@ def ffn(b: Builder, block: Block, tokens: int, past: int) -> None:
     b.buffer("x", (tokens, d), block.dtype, "state", pattern=HIDDEN_SPEC)
     weights.ffn(b, block, "x")
     b.buffer("h", (tokens, d), block.dtype)
-    gates = 2 if block.apart else 1  # each in a slot, or side by side
-    b.buffer("gu", (tokens, 2 * f // gates), block.sums, slots=gates)
+    gates = 2 if block.unfused else 1  # each in a slot, or side by side
+    b.buffer("gu", (tokens, 2 * f // gates), block.sum_dtype, slots=gates)
     b.buffer("act", (tokens, f), block.dtype)
-    b.buffer("y", (tokens, d), block.sums)
+    b.buffer("y", (tokens, d), block.sum_dtype)
     block.norm(b, "x")
     align(b, "h", "x")
-    if block.apart:
+    if block.unfused:
         for slot, name in enumerate(("wg", "wu")):
-            meshgemm(b, "h", name, Slot("gu", slot), k=d, n=f, label="gate and up", again=slot == 0, **run)
+            meshgemm(b, "h", name, Slot("gu", slot), k=d, n=f, label="gate and up", reuse_a=slot == 0, **run)
         b.round(b.local("silu_mul", "act", Slot("gu", None), m=1, n=tokens * f), label="silu")
     else:
         meshgemm(b, "h", "wgu", "gu", k=d, n=2 * f, label="gate and up", **run)
@@ -145,18 +147,22 @@ def ffn(b: Builder, block: Block, tokens: int, past: int) -> None:
     b.round(b.local("add", "x", ("x", "y"), size=tokens * d), label="residual")
 
 
-PARTS = {"attention": attention, "ffn": ffn, "experts": prefill_experts}  # by the kind of block
+SUB_LAYERS = {"attention": attention, "ffn": ffn, "experts": prefill_experts}  # by the kind of block
 
 
-def first(block: Block, kind: str) -> SubLayer:
+def first_sub_layer(block: Block, kind: str) -> SubLayer:
     """Return the sub-layer that a block of this kind begins with; all of it but the passes of experts in regions."""
-    return prefill_routing if kind == "experts" and block.expert_regions is not None else PARTS[kind]
+    return prefill_routing if kind == "experts" and block.expert_regions is not None else SUB_LAYERS[kind]
 
 
-def sharing(block: Block, kind: str, tokens: int, past: int) -> SubLayers:
+def sub_layers_of(block: Block, kind: str, tokens: int, past: int) -> SubLayers:
     """Return the sub-layers that share the memory of a layer's "attention", "ffn" or "experts"."""
-    sub_layers: SubLayers = ((first(block, kind), (tokens, past if kind == "attention" else 0)),)
-    return sub_layers if first(block, kind) is not prefill_routing else (*sub_layers, (prefill_pass, (tokens, 0, 0)))
+    sub_layers: SubLayers = ((first_sub_layer(block, kind), (tokens, past if kind == "attention" else 0)),)
+    return (
+        sub_layers
+        if first_sub_layer(block, kind) is not prefill_routing
+        else (*sub_layers, (prefill_pass, (tokens, 0, 0)))
+    )
 
 
 def layer(block: Block, tokens: int, past: int = 0, kind: str = "ffn") -> SubLayers:
@@ -165,7 +171,7 @@ def layer(block: Block, tokens: int, past: int = 0, kind: str = "ffn") -> SubLay
     `kind` is the kind of the block after attention, "ffn" or "experts". Experts in regions have the expected number of
     passes if all experts are equally likely.
     """
-    sub_layers: SubLayers = ((attention, (tokens, past)), (first(block, kind), (tokens, 0)))
+    sub_layers: SubLayers = ((attention, (tokens, past)), (first_sub_layer(block, kind), (tokens, 0)))
     if kind == "experts" and block.expert_regions is not None:
         sub_layers += ((prefill_pass, (tokens, 0, 0)),) * block.expected_passes(tokens)
     return sub_layers
@@ -178,8 +184,8 @@ def head_group_blocks(block: Block, count: int | None = None) -> list[Block]:
         count = plain(count)
         held = type(count) is int and min(count, columns) <= most_groups(block.shape, columns)
         return [in_head_groups(block, min(count, columns) if held else count)]  # a refusal names `count` as given
-    kinds = distinct(block.shape, columns)
-    return [in_head_groups(block, kind.count) for kind in kinds if kind.count == 1 or kind.width <= WIDEST]
+    kinds = distinct_head_groups(block.shape, columns)
+    return [in_head_groups(block, kind.count) for kind in kinds if kind.count == 1 or kind.width <= WIDEST_GROUP]
 
 
 def in_head_groups(block: Block, count: int) -> Block:

@@ -33,16 +33,20 @@ def attention(b: Builder, block: Block, axis: str, tokens: int) -> None:
     held, skew = _attention(block.layout, axis), _skew(block, axis)
     b.buffer("norm", (d,), block.dtype, "weight", holds=held["norm"])
     widths = {"wq": block.query_heads, "wk": block.kv_heads, "wv": block.kv_heads}
-    for name, heads in widths.items() if block.apart and skew else [("wqkv", block.all_heads)]:
-        b.buffer(name, (d, heads * block.head), block.stored, "weight", holds=held[name], skew=skew)
-    width = block.query_heads * block.head
-    b.buffer("wo", (width, d), block.stored, "weight", holds=held["wo"], skew=skew)
+    for name, heads in widths.items() if block.unfused and skew else [("wqkv", block.all_heads)]:
+        b.buffer(name, (d, heads * block.head_width), block.weight_dtype, "weight", holds=held[name], skew=skew)
+    width = block.query_heads * block.head_width
+    b.buffer("wo", (width, d), block.weight_dtype, "weight", holds=held["wo"], skew=skew)
     if c.qkv_bias:
         cut = f"{ROWS[axis]} (x n)"
-        b.buffer("bqkv", (tokens, block.qkv), block.dtype, "weight", pattern=cut, holds=held["bqkv"])
+        b.buffer("bqkv", (tokens, block.qkv_width), block.dtype, "weight", pattern=cut, holds=held["bqkv"])
     if c.qk_norm:
         b.buffer(
-            "qk_norm", (block.query_heads + block.kv_heads, block.head), block.dtype, "weight", holds=held["qk_norm"]
+            "qk_norm",
+            (block.query_heads + block.kv_heads, block.head_width),
+            block.dtype,
+            "weight",
+            holds=held["qk_norm"],
         )
 
 
@@ -84,9 +88,9 @@ def ffn(b: Builder, block: Block, axis: str) -> None:
     d, f = block.share(block.shape.hidden_size, axis), block.share(block.shape.intermediate_size, "x")
     held, skew = _ffn(block.shape, axis), _skew(block, axis)
     b.buffer("norm", (d,), block.dtype, "weight", holds=held["norm"])
-    for name, width in (("wg", f), ("wu", f)) if block.apart and skew else (("wgu", 2 * f),):
-        b.buffer(name, (d, width), block.stored, "weight", holds=held[name], skew=skew)
-    b.buffer("wdown", (f, d), block.stored, "weight", holds=held["wdown"], skew=skew)
+    for name, width in (("wg", f), ("wu", f)) if block.unfused and skew else (("wgu", 2 * f),):
+        b.buffer(name, (d, width), block.weight_dtype, "weight", holds=held[name], skew=skew)
+    b.buffer("wdown", (f, d), block.weight_dtype, "weight", holds=held["wdown"], skew=skew)
 
 
 def _ffn(c: DecoderShape, axis: str) -> Held:
@@ -111,8 +115,8 @@ def experts(b: Builder, block: Block, axis: str) -> None:
     assert e is not None, "a block of experts is one of a model that has some"
     d, f, held = block.share(block.shape.hidden_size, axis), block.share(e.width, "x"), _experts(block.shape, axis)
     router(b, block, axis)
-    b.buffer("wgu", (e.tiles, d, 2 * f), block.stored, "weight", holds=held["wgu"], skew=skew)
-    b.buffer("wdown", (e.tiles, f, d), block.stored, "weight", holds=held["wdown"], skew=skew)
+    b.buffer("wgu", (e.tiles, d, 2 * f), block.weight_dtype, "weight", holds=held["wgu"], skew=skew)
+    b.buffer("wdown", (e.tiles, f, d), block.weight_dtype, "weight", holds=held["wdown"], skew=skew)
 
 
 def router(b: Builder, block: Block, axis: str) -> None:
@@ -130,8 +134,8 @@ def experts_in_regions(b: Builder, block: Block) -> None:
     assert e is not None and regions is not None, "a block whose experts have regions"
     held, d, size = regions.held(e), regions.side * block.share(block.shape.hidden_size, "x"), _region(block)
     f, own = -(-e.width // size), _experts(block.shape, "x", True)
-    b.buffer("wgu", (held, d, 2 * f), block.stored, "weight", holds=own["wgu"], skew=size)
-    b.buffer("wdown", (held, f, d), block.stored, "weight", holds=own["wdown"], skew=size)
+    b.buffer("wgu", (held, d, 2 * f), block.weight_dtype, "weight", holds=own["wgu"], skew=size)
+    b.buffer("wdown", (held, f, d), block.weight_dtype, "weight", holds=own["wdown"], skew=size)
 
 
 def shared_expert(b: Builder, block: Block) -> None:
@@ -145,8 +149,8 @@ def shared_expert(b: Builder, block: Block) -> None:
     )
     down = Parameter(f"{LAYER}{SHARED}down_proj.weight", (width, e.shared_width), "(x d) (y f) -> f d")
     skew = _skew(block, "x")
-    b.buffer("wgu.shared", (d, 2 * f), block.stored, "weight", holds=up, skew=skew)
-    b.buffer("wdown.shared", (f, d), block.stored, "weight", holds=(down,), skew=skew)
+    b.buffer("wgu.shared", (d, 2 * f), block.weight_dtype, "weight", holds=up, skew=skew)
+    b.buffer("wdown.shared", (f, d), block.weight_dtype, "weight", holds=(down,), skew=skew)
 
 
 def _experts(c: DecoderShape, axis: str, in_regions: bool = False) -> Held:
@@ -185,7 +189,7 @@ def table(b: Builder, block: Block, embedding: bool) -> None:
     d, v = block.share(c.hidden_size, "y"), block.share(c.vocab_size, "x")
     name = EMBEDDING if embedding or c.tie_word_embeddings else HEAD
     held = Parameter(name, (c.vocab_size, c.hidden_size), "(x v) (y d) -> d v")
-    b.buffer("table", (d, v), block.stored, "weight", holds=(held,))
+    b.buffer("table", (d, v), block.weight_dtype, "weight", holds=(held,))
 
 
 def final_norm(b: Builder, block: Block) -> None:

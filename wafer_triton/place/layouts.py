@@ -15,7 +15,7 @@ from wafer_triton.device.mesh import Mesh
 LAYOUTS = ("rectangles", "area")
 
 
-def laid_out(meshes: Sequence[Mesh], layout: str) -> list[Mesh]:
+def lay_out(meshes: Sequence[Mesh], layout: str) -> list[Mesh]:
     """Return the meshes with their positions, as many as the device has room for."""
     return _in_rows(meshes) if layout == "rectangles" else _in_one_row(meshes)
 
@@ -50,12 +50,12 @@ def _in_one_row(meshes: Sequence[Mesh]) -> list[Mesh]:
     return laid
 
 
-def endless(device: Device) -> Device:
+def unbounded_cores(device: Device) -> Device:
     """Return the device with as many cores as any can have, for the price of layers that the device does not hold."""
     return replace(device, rows=int(MOST["rows"]), cols=int(MOST["cols"]))
 
 
-def device_regions(mesh: Mesh, layout: str = LAYOUTS[0]) -> int:
+def region_count(mesh: Mesh, layout: str = LAYOUTS[0]) -> int:
     """Return the regions as large as a mesh that its device has."""
     device = mesh.device
     if layout == "area":

@@ -21,27 +21,27 @@ from wafer_triton.algorithms.kv_cache import KvCache
 from wafer_triton.decoder.block import Block
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.place.hand_over import from_corner, hand_over
-from wafer_triton.place.need import ENDS, cut_along, is_transposed, tile_shape, weights_of
+from wafer_triton.place.need import ENDS, cut_along, needs_transpose, tile_shape, weights_of
 from wafer_triton.place.regions import Placement, Region
-from wafer_triton.place.transfers import Relayout, Scheduled, Shift, blocks_of, grid, sides
+from wafer_triton.place.transfers import Relayout, ScheduleRuns, Shift, covering_shape, grid, owners
 from wafer_triton.schedule.rounds import Buffer, Index, Parameter
 from wafer_triton.schedule.schedule import Schedule
 
-Steps = Iterator[Scheduled]  # each is built when it is asked for, so that none is kept to the end
+Steps = Iterator[ScheduleRuns]  # each is built when it is asked for, so that none is kept to the end
 Move = Shift | Relayout
 Offset = tuple[int, int]  # rows and columns
 
 
-def between_phases(placement: Placement) -> Steps:
+def weights_between_phases(placement: Placement) -> Steps:
     """Return the schedules that move all weights from one phase's cores to the other's."""
-    relayouts = of_layers(placement.decode, placement.prefill, placement.prefill_regions)
-    return chain(relayouts, scheduled(weight_shifts(placement)))
+    relayouts = layer_relayouts(placement.decode, placement.prefill, placement.prefill_regions)
+    return chain(relayouts, schedules_of(weight_shifts(placement)))
 
 
 def weight_shifts(placement: Placement) -> tuple[Shift, ...]:
     """Return the moves of all weights from region to region; blocks that share regions move together."""
-    alike = _plain(placement.decode), _plain(placement.prefill)
-    ends = _plain(placement.head), _plain(placement.prefill_head)
+    alike = _for_weights_only(placement.decode), _for_weights_only(placement.prefill)
+    ends = _for_weights_only(placement.head), _for_weights_only(placement.prefill_head)
     homes = {name: region.mesh for region in placement.prefill_regions for name in region.blocks}
     ways: Counter[tuple[Mesh, Mesh, str]] = Counter()
     for region in placement.regions:
@@ -50,45 +50,45 @@ def weight_shifts(placement: Placement) -> tuple[Shift, ...]:
     for (here, there, kind), count in ways.items():
         offset = here.origin[0] - there.origin[0], here.origin[1] - there.origin[1]
         own, phase = (ends, "decode") if kind in ENDS else (alike, "prefill")
-        for moves in _weights(*own, kind, phase, count, offset).values():
+        for moves in _weight_moves(*own, kind, phase, count, offset).values():
             shifts += (move for move in moves if isinstance(move, Shift))
     return tuple(shifts)
 
 
-def of_layers(decode: Block, prefill: Block, regions: Sequence[Region]) -> Steps:
+def layer_relayouts(decode: Block, prefill: Block, regions: Sequence[Region]) -> Steps:
     """Yield the schedules that transpose and skew the weights of all layers on prefill's cores, region by region."""
     kinds = (Counter(name.split()[-1] for name in region.blocks if name not in ENDS) for region in regions)
-    alike = _plain(decode), _plain(prefill)
+    alike = _for_weights_only(decode), _for_weights_only(prefill)
     for together, times in Counter(tuple(sorted(each.items())) for each in kinds if each).items():
         for kind, count in together:
-            for moves in _weights(*alike, kind, "prefill", count, (0, 0)).values():
-                relayouts = scheduled(move for move in moves if isinstance(move, Relayout))
+            for moves in _weight_moves(*alike, kind, "prefill", count, (0, 0)).values():
+                relayouts = schedules_of(move for move in moves if isinstance(move, Relayout))
                 yield from ((schedule, number * times) for schedule, number in relayouts)
 
 
-def _plain(block: Block) -> Block:
+def _for_weights_only(block: Block) -> Block:
     """Return the block without fields that do not affect weights, so that moves are planned once."""
     return replace(block, entries=1, policy="shift", groups=None, batch=1, overlap=True, head_tree=None)
 
 
-def weights(
+def weight_schedules(
     decode: Block, prefill: Block, kind: str, phase: str = "prefill", together: int = 1, offset: Offset = (0, 0)
-) -> dict[str, tuple[Scheduled, ...]]:
+) -> dict[str, tuple[ScheduleRuns, ...]]:
     """Return the moves of `together` blocks' weights from decode's cores to other cores, by buffer.
 
     The other cores are prefill's, or decode's on another mesh. Decode's region lies `offset` rows and columns from the
     other. A weight is moved first, then transposed and skewed. The reverse moves take the same cycles.
     """
-    every = _weights(decode, prefill, kind, phase, together, offset)
-    return {name: tuple(scheduled(moves)) for name, moves in every.items()}
+    every = _weight_moves(decode, prefill, kind, phase, together, offset)
+    return {name: tuple(schedules_of(moves)) for name, moves in every.items()}
 
 
-def scheduled(moves: Iterable[Move]) -> Steps:
+def schedules_of(moves: Iterable[Move]) -> Steps:
     """Yield the schedules of moves."""
-    return (move.scheduled for move in moves)
+    return (move.schedule_runs for move in moves)
 
 
-def _weights(
+def _weight_moves(
     decode: Block, prefill: Block, kind: str, phase: str, together: int, offset: Offset
 ) -> dict[str, tuple[Move, ...]]:
     held = {cut.name: (buffer, cut) for buffer in weights_of(decode, kind, "decode").values() for cut in buffer.holds}
@@ -117,25 +117,25 @@ def _matrix(
     if "x" in axes:
         mine, others = zip(*pairs, strict=True)
         source, target = _all_along(mine, others, axes["x"], decode.mesh, prefill.mesh)
-        source, target = _moved(source, right_by[0], f_cols), _moved(target, right_by[1] * f_cols, 1)
+        source, target = _scaled(source, right_by[0], f_cols), _scaled(target, right_by[1] * f_cols, 1)
         if (source != target).any():
             line = grid(own, own.rows, cols, (1, f_cols))
             steps.append(Shift(line, "x", source, target, together * -(-down // own.rows), there.dtype))
     if "y" in axes:
         lines = (
-            _moved(blocks_of(down, own.rows), down_by[0], f_rows),
-            _moved(blocks_of(down, prefill.mesh.shape[0]), down_by[1] * f_rows, 1),
+            _scaled(owners(down, own.rows), down_by[0], f_rows),
+            _scaled(owners(down, prefill.mesh.shape[0]), down_by[1] * f_rows, 1),
         )
         if (lines[0] != lines[1]).any():
             held = tile // -(-down // prefill.mesh.shape[0])
             whole = grid(own, rows, prefill.mesh.cols, prefill.mesh.fold)
             steps.append(Shift(whole, "y", *lines, held, there.dtype))
-    if is_transposed(here, there):
+    if needs_transpose(here, there):
         steps.append(Relayout(square, tile, there.dtype))
     return [*steps, Relayout(square, tile, there.dtype, square.shape[0])] if there.skew else steps
 
 
-def _moved(cores: Index, by: int, fold: int) -> Index:
+def _scaled(cores: Index, by: int, fold: int) -> Index:
     """Return (cores + by) * fold; the same array where nothing changes, as a search holds many of them."""
     return cores if by == 0 and fold == 1 else (cores + by) * fold
 
@@ -143,7 +143,7 @@ def _moved(cores: Index, by: int, fold: int) -> Index:
 def _all_along(
     here: tuple[Parameter, ...], there: tuple[Parameter, ...], dim: int, decode: Mesh, prefill: Mesh
 ) -> tuple[Index, Index]:
-    """Return `_along` of a buffer's parameters, in the order of the cores that the elements leave, then reach."""
+    """Return `_along` for a buffer's parameters, in the order of the cores that the elements leave, then reach."""
     ends = [_along(mine, other, dim, decode, prefill) for mine, other in zip(here, there, strict=True)]
     source, target = (np.concatenate(each) for each in zip(*ends, strict=True)) if len(ends) > 1 else ends[0]
     if (np.diff(source) < 0).any() or (np.diff(target) < 0).any():
@@ -159,9 +159,9 @@ def _along(here: Parameter, there: Parameter, dim: int, decode: Mesh, prefill: M
     """
     axis = next(axis for axis, number in cut_along(there).items() if number == dim)
     if all(cut.rows is None and cut.sizes.get("s", 1) == 1 for cut in (here, there)):
-        return blocks_of(here.shape[dim], decode.length("x")), blocks_of(there.shape[dim], prefill.length(axis))
-    mine, own = _held(here, dim, decode.length("x"))
-    other, others = _held(there, dim, prefill.length(axis))
+        return owners(here.shape[dim], decode.length("x")), owners(there.shape[dim], prefill.length(axis))
+    mine, own = _held_elements(here, dim, decode.length("x"))
+    other, others = _held_elements(there, dim, prefill.length(axis))
     copies = [np.bincount(each, minlength=here.shape[dim]) for each in (own, others)]
     most = np.maximum(*copies)
     element = np.repeat(np.arange(len(most)), most)
@@ -174,7 +174,7 @@ def _along(here: Parameter, there: Parameter, dim: int, decode: Mesh, prefill: M
     return ends[0], ends[1]
 
 
-def _held(cut: Parameter, dim: int, cores: int) -> tuple[Index, Index]:
+def _held_elements(cut: Parameter, dim: int, cores: int) -> tuple[Index, Index]:
     """Return the core of every element along a dimension, and its number, [elements held] without padding."""
     rows = cut.rows if cut.rows is not None and cut.dim == dim else None
     numbers = np.arange(cut.shape[dim]) if rows is None else rows.reshape(-1)
@@ -211,8 +211,8 @@ def _to_regions(
         return np.tile(source, regions.side) + by[0] * fold, (starts + within).reshape(-1) + by[1] * fold
 
     down, wide = np.arange(decode.shape.hidden_size), np.arange(e.width)
-    along_x = to_regions(blocks_of(e.width, mine.cols) * f_cols, wide // f, right_by, f_cols)
-    along_y = to_regions(blocks_of(len(down), mine.rows) * f_rows, down // (regions.side * share), down_by, f_rows)
+    along_x = to_regions(owners(e.width, mine.cols) * f_cols, wide // f, right_by, f_cols)
+    along_y = to_regions(owners(len(down), mine.rows) * f_rows, down // (regions.side * share), down_by, f_rows)
     tile = -(-len(down) // mine.rows) * parts
     # first one expert of each region on a line, then the next: regions on a line times experts of a region
     steps: list[Move] = [
@@ -220,14 +220,14 @@ def _to_regions(
         Shift(grid(mine, rows, other.cols, other.fold), "y", *along_y, f * parts, there.dtype, held),
     ]
     numel = held * f * parts * regions.side * share
-    if is_transposed(here, there):
+    if needs_transpose(here, there):
         steps.append(Relayout(other, numel, there.dtype))
     return [*steps, Relayout(other, numel, there.dtype, size)]
 
 
-def keys_and_values(placement: Placement, source: Index, target: Index, right: int = 0) -> Steps:
+def cache_schedules(placement: Placement, source: Index, target: Index, right: int = 0) -> Steps:
     """Return the schedules of `cache_shifts`."""
-    return scheduled(cache_shifts(placement, source, target, right))
+    return schedules_of(cache_shifts(placement, source, target, right))
 
 
 def cache_shifts(placement: Placement, source: Index, target: Index, right: int = 0) -> tuple[Shift, ...]:
@@ -246,7 +246,7 @@ def _cached(
 ) -> tuple[Shift, ...]:
     """Return the moves of `together` caches from rows of prefill to rows of decode, `times` times."""
     here, there = prefill.mesh, decode.mesh
-    (down, cols), (f_rows, f_cols) = sides(here, there), here.fold
+    (down, cols), (f_rows, f_cols) = covering_shape(here, there), here.fold
     steps = list[Shift]()
     if decode.layout != prefill.layout or right:
         c = decode.shape
@@ -258,7 +258,7 @@ def _cached(
         target_columns = (right + columns[order]) * f_cols
         steps.append(Shift(own, "x", placed[order], target_columns, held * together, decode.dtype, times))
     if (source != target * f_rows).any():
-        own, held = grid(here, down, there.cols, (f_rows, 1)), decode.kv_heads * decode.head * together
+        own, held = grid(here, down, there.cols, (f_rows, 1)), decode.kv_heads * decode.head_width * together
         steps.append(Shift(own, "y", source, target * f_rows, held, decode.dtype, times))
     return tuple(steps)
 
@@ -288,5 +288,5 @@ def shifts(placement: Placement, input: int) -> tuple[Shift, ...]:
     """Return the moves of all weights, and of the keys and values of a prompt, from prefill's cores to decode's."""
     decode, prefill = placement.decode, placement.prefill
     cache = KvCache(decode.mesh.shape[0], max(decode.entries, -(-input // decode.mesh.shape[0])), "shift", input)
-    rows = prompt_rows(prefill.mesh.shape[0], input, placement.at_once)
+    rows = prompt_rows(prefill.mesh.shape[0], input, placement.chunk_tokens)
     return (*weight_shifts(placement), *cache_shifts(placement, rows, cache.row_of(input)))

@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 
 from wafer_triton.decoder import decode, prefill
-from wafer_triton.decoder.block import Block, countable, counted, drafted
+from wafer_triton.decoder.block import Block, cached_across_devices, draft, without_device
 from wafer_triton.device import PRESETS
 from wafer_triton.device.layout import letters
 from wafer_triton.device.layout import sharding as plan_of
@@ -21,33 +21,33 @@ ENDS = ("embedding", "head")  # kinds on a mesh of their own, and at rest; a tie
 
 def weights_of(block: Block, kind: str, phase: str) -> dict[str, Buffer]:
     """Return the weight buffers of a kind of block in a phase, as its schedules declare them."""
-    return _weights_of(countable(block), kind, phase)
+    return _weights_of(without_device(block), kind, phase)
 
 
 @lru_cache(maxsize=32)
 def _weights_of(block: Block, kind: str, phase: str) -> dict[str, Buffer]:
-    sub_layers = decode.sharing(block, kind) if phase == "decode" else prefill.sharing(block, kind, 1, 0)
+    sub_layers = decode.sub_layers_of(block, kind) if phase == "decode" else prefill.sub_layers_of(block, kind, 1, 0)
     found: dict[str, Buffer] = {}
     for sub_layer, args in sub_layers:
-        buffers = drafted(sub_layer, block, *args).buffers
+        buffers = draft(sub_layer, block, *args).buffers
         found.update({name: buffer for name, buffer in buffers.items() if buffer.role == "weight"})
     return found
 
 
-@counted
+@cached_across_devices
 def decode_need(block: Block, kind: str) -> sram.Need:
     """Return the bytes of a block of a kind on a core in decode: resident buffers and the largest workspace."""
-    return sram.need(drafted(sub_layer, block, *args) for sub_layer, args in decode.sharing(block, kind))
+    return sram.need(draft(sub_layer, block, *args) for sub_layer, args in decode.sub_layers_of(block, kind))
 
 
-@counted
+@cached_across_devices
 def prefill_need(block: Block, kind: str, tokens: int, past: int, keep: bool = False) -> sram.Need:
     """Return the need of a core for a block of a kind in prefill on a square mesh, with new and past tokens a row.
 
     With `keep` the keys and values are resident until all layers are done; then decode takes them to its own mesh.
     """
-    sharing = prefill.sharing(block, kind, tokens, past)
-    sub_layers = tuple(drafted(sub_layer, block, *args) for sub_layer, args in sharing)
+    sharing = prefill.sub_layers_of(block, kind, tokens, past)
+    sub_layers = tuple(draft(sub_layer, block, *args) for sub_layer, args in sharing)
     needed = sram.need(sub_layers)
     if not keep or kind != "attention":
         return needed
@@ -57,7 +57,7 @@ def prefill_need(block: Block, kind: str, tokens: int, past: int, keep: bool = F
     return sram.Need(needed.resident | kept, workspace)
 
 
-def size_of(need: sram.Need) -> int:
+def need_bytes(need: sram.Need) -> int:
     """Return the bytes of resident buffers and of the largest workspace."""
     return sum(need.resident.values()) + sum(need.workspace.values())
 
@@ -91,7 +91,7 @@ def cut_along(cut: Parameter) -> dict[str, int]:
     return {axis: dim for dim, group in enumerate(groups) for axis in letters(group).values()}
 
 
-def is_transposed(here: Buffer, there: Buffer) -> bool:
+def needs_transpose(here: Buffer, there: Buffer) -> bool:
     """Return whether one buffer of the same parameters lies across the diagonal from where the other does."""
     mine, other = cut_along(here.holds[0]), cut_along(there.holds[0])
     return any(other.get(axis, dim) != dim for axis, dim in mine.items()) or mine.keys() != other.keys()

@@ -15,8 +15,8 @@ from wafer_triton.device import Device
 from wafer_triton.device.dtype import BYTES
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import MeshError, SramError
-from wafer_triton.place.layouts import LAYOUTS, laid_out
-from wafer_triton.place.need import ENDS, block_names, decode_need, prefill_need, size_of, weights_of
+from wafer_triton.place.layouts import LAYOUTS, lay_out
+from wafer_triton.place.need import ENDS, block_names, decode_need, need_bytes, prefill_need, weights_of
 from wafer_triton.schedule import sram
 from wafer_triton.text.table import Table
 
@@ -24,7 +24,7 @@ Needs = dict[str, sram.Need]  # by the kind of block
 Price = Callable[[Block, int, int], float]  # of a block, tokens a row, and how many of them at once
 
 
-def _equal(block: Block, tokens: int, at_once: int) -> float:
+def _no_preference(block: Block, tokens: int, at_once: int) -> float:
     return 0.0
 
 
@@ -49,9 +49,9 @@ Regions = tuple[Region, ...]
 class Placement:
     """A model on a device: its blocks for `decode` and `prefill`, on one mesh or two, and the regions that hold them.
 
-    `prefill.mesh` is square: a rectangular one is folded to its lcm grid. A row of it takes `at_once` tokens of the
-    longest prompt at once. The embedding and the head lie on the mesh of `head`. If prefill has a mesh of its own, they
-    move there from the mesh of `prefill_head` before decode.
+    `prefill.mesh` is square: a rectangular one is folded to its lcm grid. Each row of it takes `chunk_tokens` tokens of
+    the longest prompt at once. The embedding and the head lie on the mesh of `head`. If prefill has a mesh of its own,
+    they move there from the mesh of `prefill_head` before decode.
     """
 
     decode: Block
@@ -60,13 +60,13 @@ class Placement:
     prefill_head: Block
     regions: Regions
     prefill_regions: Regions
-    at_once: int
+    chunk_tokens: int
     layout: str
 
     @classmethod
     def make(cls, decode: Block, prefill: Block, max_prompt: int, layout: str = LAYOUTS[0]) -> Placement:
-        """Return the placement of `placed` for one block of prefill."""
-        return placed(decode, (prefill,), max_prompt, layout)
+        """Return the placement of `place_model` for one block of prefill."""
+        return place_model(decode, (prefill,), max_prompt, layout)
 
     def _repr_html_(self) -> str:
         rows = [
@@ -92,7 +92,9 @@ class Placement:
 
     def _overflow(self, tokens: int, past: int) -> str | None:
         """Return the reason why the new and past tokens a row do not fit; None if they do."""
-        needs = _prefill_needs(self.decode, self.prefill, tokens, past, not shared(self.decode, self.prefill))
+        needs = _prefill_needs(
+            self.decode, self.prefill, tokens, past, not phases_share_cores(self.decode, self.prefill)
+        )
         regions = [[name for name in region.blocks if name not in ENDS] for region in self.prefill_regions]
         mixes = {tuple(name.split()[-1] for name in names) for names in regions}
         held = max((sram.total(needs[kind] for kind in mix) for mix in mixes), key=lambda sizes: sum(sizes.values()))
@@ -106,7 +108,7 @@ def decode_regions(block: Block, layout: str = LAYOUTS[0]) -> Regions:
 
     Raises SramError if a core does not hold a block, and FullError if the device does not hold them all.
     """
-    held_by_all(block)
+    check_total_weights(block)
     needs = {kind: decode_need(block, kind) for kind in block.shape.layers_of}
     _demand(f"{block.shape.name}, decode", needs, block.mesh)
     tokens = block.entries * block.mesh.shape[0]
@@ -115,62 +117,64 @@ def decode_regions(block: Block, layout: str = LAYOUTS[0]) -> Regions:
 
 
 @dataclass(frozen=True)
-class Prefill:
+class PrefillPlacement:
     """A block of prefill, the tokens of the longest prompt that a row takes at once, and the regions that hold it."""
 
     block: Block
-    at_once: int
+    chunk_tokens: int
     regions: Regions
 
 
-def prefill_alone(
-    choices: Sequence[Block], last: Block, prompt: int, layout: str = LAYOUTS[0], price: Price = _equal
-) -> Prefill:
+def place_prefill(
+    choices: Sequence[Block], last: Block, prompt: int, layout: str = LAYOUTS[0], price: Price = _no_preference
+) -> PrefillPlacement:
     """Return prefill on cores of its own, which keep all keys and values; embedding and head are as in block `last`.
 
     A row takes all its tokens at once if they fit: with the first of the `choices` that does, and a second buffer of
     partial sums if there is room for it. Else it takes the fewest equal chunks that fit, or one size smaller, with the
     choice of the lowest `price(block, rows, at_once)`. Raises the errors of `decode_regions`.
     """
-    held_by_all(choices[0])
+    check_total_weights(choices[0])
     return _prefill(last, choices, prompt, layout, price, alone=True)
 
 
-def placed(
-    decode: Block, choices: Sequence[Block], prompt: int, layout: str = LAYOUTS[0], price: Price = _equal
+def place_model(
+    decode: Block, choices: Sequence[Block], prompt: int, layout: str = LAYOUTS[0], price: Price = _no_preference
 ) -> Placement:
-    """Return decode, and prefill of up to `prompt` tokens by one of the `choices`, see `prefill_alone`.
+    """Return decode, and prefill of up to `prompt` tokens by one of the `choices`, see `place_prefill`.
 
     On one mesh both phases share their regions, else each has its own. Shared regions hold a block's buffers for both
     phases, and a second buffer of partial sums if that costs neither a chunk nor a region. A head that does not fit one
     region gets a larger one, a whole multiple of it. Raises the errors of `decode_regions`.
     """
-    held_by_all(decode)
+    check_total_weights(decode)
     head = _head(decode)
-    if not shared(decode, choices[0]):
+    if not phases_share_cores(decode, choices[0]):
         regions = decode_regions(decode, layout)
         mesh = replace(choices[0].mesh, fold=(1, 1))
         last = replace(decode, mesh=mesh, entries=1, batch=1, groups=None, head_groups=1, head_tree=None)
-        own = prefill_alone(choices, last, prompt, layout, price)
-        return Placement(decode, own.block, head, _head(last), regions, own.regions, own.at_once, layout)
+        own = place_prefill(choices, last, prompt, layout, price)
+        return Placement(decode, own.block, head, _head(last), regions, own.regions, own.chunk_tokens, layout)
     both = _prefill(decode, choices, prompt, layout, price, alone=False)
-    return Placement(decode, both.block, head, head, both.regions, both.regions, both.at_once, layout)
+    return Placement(decode, both.block, head, head, both.regions, both.regions, both.chunk_tokens, layout)
 
 
-def shared(decode: Block, prefill: Block) -> bool:
+def phases_share_cores(decode: Block, prefill: Block) -> bool:
     """Return whether both phases run on the same cores; a very long mesh cannot be folded for prefill."""
     return replace(prefill.mesh, fold=(1, 1)) == decode.mesh
 
 
-def _prefill(decode: Block, choices: Sequence[Block], prompt: int, layout: str, price: Price, alone: bool) -> Prefill:
+def _prefill(
+    decode: Block, choices: Sequence[Block], prompt: int, layout: str, price: Price, alone: bool
+) -> PrefillPlacement:
     """Return prefill of a prompt, beside decode unless it is `alone`."""
     rows, reason = -(-prompt // choices[0].mesh.shape[0]), None
 
-    def fitting(tokens: int) -> list[Prefill]:
+    def fitting(tokens: int) -> list[PrefillPlacement]:
         nonlocal reason
-        fits = list[Prefill]()
+        fits = list[PrefillPlacement]()
         for choice in choices:
-            found: Prefill | None = None
+            found: PrefillPlacement | None = None
             # a second buffer of partial sums is for speed: it may cost regions of prefill alone, but none of decode
             for overlap in (alone, not alone) if choice.overlap else (False,):
                 if found is not None and alone:
@@ -184,7 +188,7 @@ def _prefill(decode: Block, choices: Sequence[Block], prompt: int, layout: str, 
                     reason = reason if isinstance(error, SramError) and reason else error
                     continue
                 if found is None or (not alone and len(regions) == len(found.regions)):
-                    found = Prefill(block, tokens, regions)
+                    found = PrefillPlacement(block, tokens, regions)
             if found is not None:
                 fits.append(found)
                 if tokens == rows:
@@ -201,7 +205,7 @@ def _prefill(decode: Block, choices: Sequence[Block], prompt: int, layout: str, 
         raise reason
     # one chunk more may have room for the second buffer, and be faster
     fits = [own for tokens in sizes[number : number + 2] for own in fitting(tokens)]
-    return min(fits, key=lambda own: price(own.block, rows, own.at_once))
+    return min(fits, key=lambda own: price(own.block, rows, own.chunk_tokens))
 
 
 def _weights_alone(decode: Block, choices: tuple[Block, ...], prompt: int, layout: str) -> None:
@@ -221,7 +225,7 @@ def _weights_alone(decode: Block, choices: tuple[Block, ...], prompt: int, layou
     try:
         check(needs(choices[0]))
     except (SramError, FullError):
-        check(min(map(needs, choices), key=lambda kinds: sum(map(size_of, kinds.values()))))
+        check(min(map(needs, choices), key=lambda kinds: sum(map(need_bytes, kinds.values()))))
 
 
 def _prefill_regions(
@@ -242,8 +246,8 @@ def _prefill_needs(decode: Block, prefill: Block, tokens: int, past: int, alone:
 
 
 def _sizes(rows: int, prefill: Block) -> list[int]:
-    """Return numbers of tokens that a row may take at once, in one part, two equal ones, three ...; all if `apart`."""
-    return [rows] if prefill.apart else list(dict.fromkeys(-(-rows // parts) for parts in range(1, rows + 1)))
+    """Return the tokens that a row may take at once: all, half, a third, ... of its `rows` tokens; all if `unfused`."""
+    return [rows] if prefill.unfused else list(dict.fromkeys(-(-rows // parts) for parts in range(1, rows + 1)))
 
 
 def _demand(what: str, needs: Needs, mesh: Mesh) -> None:
@@ -277,7 +281,7 @@ def _regions(what: str, kinds: Needs, mesh: Mesh, head: Block, layout: str) -> R
             packed.append((own, [name]))
             resident, workspace = more, most
     meshes = [own for own, _ in packed]
-    laid = laid_out(meshes, layout)
+    laid = lay_out(meshes, layout)
     if len(laid) < len(meshes):
         raise FullError(_full(what, mesh.device, packed, len(laid), layout))
     regions = []
@@ -300,12 +304,12 @@ def _full(what: str, device: Device, packed: list[tuple[Mesh, list[str]]], laid:
     )
 
 
-def held_by_all(block: Block) -> None:
+def check_total_weights(block: Block) -> None:
     """Raise FullError if a model with experts has more weights than all cores of the device hold together."""
     shape, device = block.shape, block.mesh.device
-    weights, held = shape.parameters * BYTES[block.stored], device.cores * device.sram_bytes
+    weights, held = shape.parameters * BYTES[block.weight_dtype], device.cores * device.sram_bytes
     if shape.experts is not None and weights > held:
         raise FullError(
             f"{shape.name} does not fit {device.name}: its {shape.parameters:,} weights take {weights:,} B in "
-            f"{block.stored}, and all cores together hold {held:,} B; {sram.ASK}"
+            f"{block.weight_dtype}, and all cores together hold {held:,} B; {sram.ASK}"
         )

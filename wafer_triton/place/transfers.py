@@ -19,7 +19,7 @@ from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Moves, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 
-Scheduled = tuple[Schedule, int]  # a schedule and its number of runs
+ScheduleRuns = tuple[Schedule, int]  # a schedule and its number of runs
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,10 +38,10 @@ class Shift:
     times: int = 1
 
     @property
-    def scheduled(self) -> Scheduled:
+    def schedule_runs(self) -> ScheduleRuns:
         """The schedule and its number of runs; SramError if a core does not hold even one element."""
         unit, ends = self._bundles
-        schedule, slices = _moved(self.mesh, self.axis, ends.tobytes(), self.numel * unit, self.dtype)
+        schedule, slices = _redistribution_runs(self.mesh, self.axis, ends.tobytes(), self.numel * unit, self.dtype)
         return schedule, slices * self.times
 
     @property
@@ -69,12 +69,12 @@ class Relayout:
     skew: int | None = None
 
     @property
-    def scheduled(self) -> Scheduled:
+    def schedule_runs(self) -> ScheduleRuns:
         """The schedule and its number of runs; SramError if a core does not hold even one element."""
         own = self.mesh, self.numel, self.dtype
         if self.skew is None:
-            return transposed(*own)
-        return skewed(*own, None if self.skew == self.mesh.shape[0] else self.skew)
+            return transpose_runs(*own)
+        return skew_runs(*own, None if self.skew == self.mesh.shape[0] else self.skew)
 
 
 def redistribute(mesh: Mesh, axis: str, source: Index, target: Index, numel: int, dtype: str) -> Schedule:
@@ -171,18 +171,18 @@ def ranks_of(cores: Index) -> Index:
     return ranks
 
 
-def blocks_of(size: int, cores: int) -> Index:
+def owners(size: int, cores: int) -> Index:
     """Return [size], read only: the core that holds each element of a dimension cut into whole tiles."""
     return np.arange(size) // -(-size // cores)
 
 
-def _moved(grid: Mesh, axis: str, ends: bytes, numel: int, dtype: str) -> Scheduled:
+def _redistribution_runs(grid: Mesh, axis: str, ends: bytes, numel: int, dtype: str) -> ScheduleRuns:
     source, target = np.frombuffer(ends, np.int64).reshape(2, -1)
     most = sum(int(np.bincount(cores).max()) for cores in (source, target))
-    return sliced(grid, numel, dtype, most, lambda part: redistribute(grid, axis, source, target, part, dtype))
+    return slice_to_fit(grid, numel, dtype, most, lambda part: redistribute(grid, axis, source, target, part, dtype))
 
 
-def sides(mesh: Mesh, other: Mesh) -> tuple[int, int]:
+def covering_shape(mesh: Mesh, other: Mesh) -> tuple[int, int]:
     """Return (rows, columns) of the smallest mesh that covers both meshes, which share a corner."""
     return max(mesh.rows, other.rows), max(mesh.cols, other.cols)
 
@@ -199,7 +199,7 @@ def grid(like: Mesh, rows: int, cols: int, fold: tuple[int, int]) -> Mesh:
 
 
 @lru_cache(maxsize=4)
-def transposed(mesh: Mesh, numel: int, dtype: str) -> Scheduled:
+def transpose_runs(mesh: Mesh, numel: int, dtype: str) -> ScheduleRuns:
     """Return the schedule that moves each core's tile of `numel` elements to the core across the diagonal."""
 
     def build(part: int) -> Schedule:
@@ -209,11 +209,11 @@ def transposed(mesh: Mesh, numel: int, dtype: str) -> Scheduled:
         transpose_by_rings(b, "w", "t")
         return b.build(draft=True)
 
-    return sliced(mesh, numel, dtype, 3, build)
+    return slice_to_fit(mesh, numel, dtype, 3, build)
 
 
 @lru_cache(maxsize=4)
-def skewed(mesh: Mesh, numel: int, dtype: str, region: int | None = None) -> Scheduled:
+def skew_runs(mesh: Mesh, numel: int, dtype: str, region: int | None = None) -> ScheduleRuns:
     """Return the schedule that aligns weight tiles of `numel` elements, in each square of `region` cores a side."""
 
     def build(part: int) -> Schedule:
@@ -221,10 +221,10 @@ def skewed(mesh: Mesh, numel: int, dtype: str, region: int | None = None) -> Sch
         align(b, b.buffer("w", (part,), dtype, "weight"), "y", region=region)
         return b.build(draft=True)
 
-    return sliced(mesh, numel, dtype, 2, build)
+    return slice_to_fit(mesh, numel, dtype, 2, build)
 
 
-def sliced(mesh: Mesh, numel: int, dtype: str, tiles: int, build: Callable[[int], Schedule]) -> Scheduled:
+def slice_to_fit(mesh: Mesh, numel: int, dtype: str, tiles: int, build: Callable[[int], Schedule]) -> ScheduleRuns:
     """Return the schedule of one slice, and the number of slices: a power of two, so that `tiles` slices fit the SRAM.
 
     `build(size)` returns the schedule for tiles of `size` elements; a slice has `numel` over the number of slices.

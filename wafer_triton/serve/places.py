@@ -15,7 +15,7 @@ from wafer_triton.decoder.block import Block
 from wafer_triton.device import Device
 from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.errors import MeshError, WaferError
-from wafer_triton.place.regions import FullError, Placement, Prefill, decode_regions, placed
+from wafer_triton.place.regions import FullError, Placement, PrefillPlacement, decode_regions, place_model
 from wafer_triton.serve.load import Given, Load
 from wafer_triton.serve.times import Priced
 from wafer_triton.shape.decoder import DecoderShape
@@ -137,7 +137,7 @@ def together(
     def prefilled(tokens: int) -> Callable[[int], Placement]:
         choices = inference.prefill_choices(first, shape, load.context, c, "full", None, given.where(shape))
         return lambda caches: inference.first(
-            lambda one: placed(replace(one, batch=caches), choices, tokens, price=layers.prefill_price(c)), blocks
+            lambda one: place_model(replace(one, batch=caches), choices, tokens, price=layers.prefill_price(c)), blocks
         )  # fmt: skip
 
     if not alone:
@@ -172,13 +172,13 @@ def split(shape: DecoderShape, device: Device, load: Load, given: Given, columns
     c = constants(device)
     _, block = fastest_decode(list(meshes(right, given.decode_mesh)), shape, load, given)
 
-    def prefilled(mesh: Mesh) -> Prefill:
+    def prefilled(mesh: Mesh) -> PrefillPlacement:
         return inference.prefill_placed(mesh, shape, load.context, c, "full", None, given.where(shape))[0]
 
     prefills = fastest_prefill(list(meshes(left, given.prefill_mesh)), shape, load, given)
     own = first_of(partial(prefilled, mesh) for mesh in prefills)
     place = Placement(
-        block, own.block, block, block, decode_regions(block), own.regions, own.at_once, "rectangles"
+        block, own.block, block, block, decode_regions(block), own.regions, own.chunk_tokens, "rectangles"
     )  # fmt: skip
     return of(place, load, right=columns)
 

@@ -23,7 +23,7 @@ from wafer_triton.decoder import decode as decode_parts
 from wafer_triton.errors import ShapeError, check_counts
 from wafer_triton.place import moves
 from wafer_triton.place.need import ENDS
-from wafer_triton.place.regions import Placement, Region, shared
+from wafer_triton.place.regions import Placement, Region, phases_share_cores
 
 STRIDE = 256  # tokens between two prices of keys and values
 Kinds = dict[str, int]  # blocks of a region by kind
@@ -56,7 +56,7 @@ class Priced:
         self.rows = block.mesh.shape[0]
         self.pool = block.batch * block.entries
         self.longest = min(longest, block.entries * self.rows)
-        apart = right is None and not shared(block, place.prefill)
+        apart = right is None and not phases_share_cores(block, place.prefill)
         self.held = inf if not apart else longest if held is None else held
         self.side = place.prefill.mesh.shape[0]
         self.regions = [_kinds(region) for region in place.regions]
@@ -133,7 +133,7 @@ class Priced:
     def _chunk(self, rows: int, before: int) -> dict[str, float]:
         """Return seconds of each kind of block for `rows` rows of tokens, after `before` earlier rows."""
         if (rows, before) not in self._layers:
-            block, size = self.place.prefill, self.place.at_once
+            block, size = self.place.prefill, self.place.chunk_tokens
             found = dict.fromkeys(block.shape.layers_of, 0.0)
             for start in range(0, rows, size):
                 for kind, cost in layers.chunk_costs(block, min(size, rows - start), before + start, self.c).items():
@@ -178,8 +178,8 @@ class Priced:
     def hand_over_exactly(self, tokens: int) -> float:
         """Return seconds to move the keys and values of a prompt to decode, priced for exactly these tokens."""
         cache = KvCache(self.rows, max(self.block.entries, -(-tokens // self.rows)), "shift", tokens)
-        rows = moves.prompt_rows(self.side, tokens, self.place.at_once)
-        steps = moves.keys_and_values(self.place, rows, cache.row_of(tokens), self.right or 0)
+        rows = moves.prompt_rows(self.side, tokens, self.place.chunk_tokens)
+        steps = moves.cache_schedules(self.place, rows, cache.row_of(tokens), self.right or 0)
         return priced(steps, self.c).cycles / self.device.clock_hz
 
     def switch(self) -> float:
@@ -190,7 +190,7 @@ class Priced:
     def _switch(self) -> float:
         if self.right is not None:
             return 0.0
-        return priced(moves.between_phases(self.place), self.c).cycles / self.device.clock_hz
+        return priced(moves.weights_between_phases(self.place), self.c).cycles / self.device.clock_hz
 
     # --- bytes ---
 

@@ -52,7 +52,7 @@ class Team:
     @cached_property
     def moves(self) -> Stream:
         """Return the stream on a group's positions, without sends of blocks that no position needs any more."""
-        return stream(self.kind, self.size).needed()
+        return stream(self.kind, self.size).without_unused_sends()
 
     @cached_property
     def groups(self) -> tuple[tuple[tuple[int, int], ...], ...]:

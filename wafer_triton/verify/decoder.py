@@ -13,10 +13,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wafer_triton.decoder import decode, prefill
-from wafer_triton.decoder.block import Block, SubLayer, drafted
+from wafer_triton.decoder.block import Block, SubLayer, draft
 from wafer_triton.verify import mixtures
 from wafer_triton.verify.intent import Intent
-from wafer_triton.verify.plain import Formula, fed, head_means, joined, normed, plain_intent, segments, whole_means
+from wafer_triton.verify.plain import (
+    Formula,
+    concat,
+    head_mean_squares,
+    joint_mean_squares,
+    plain_intent,
+    rms_norm,
+    segment_widths,
+    swiglu,
+)
 from wafer_triton.verify.specs import Tiles
 
 if TYPE_CHECKING:
@@ -25,9 +34,9 @@ if TYPE_CHECKING:
 
 def sub_layer_intent(sub_layer: SubLayer, block: Block, *args: int) -> Intent:
     """Return the intent of the schedule that `block.schedule` builds for a sub-layer; raises as it does."""
-    made = drafted(sub_layer, block, *args)
+    made = draft(sub_layer, block, *args)
     intent = plain_intent(made, partial(_FORMULAS[sub_layer], block, *args))
-    return mixtures.routed(intent, sub_layer, made, block, *args)
+    return mixtures.with_routing_draws(intent, sub_layer, made, block, *args)
 
 
 def _heads(block: Block, qkv: Tensor, more: Tiles) -> tuple[Tensor, ...]:
@@ -38,30 +47,32 @@ def _heads(block: Block, qkv: Tensor, more: Tiles) -> tuple[Tensor, ...]:
     """
     c = block.shape
     kinds = (block.query_heads, block.kv_heads, block.kv_heads)
-    if block.apart:
-        return tuple(part.unflatten(-1, (-1, block.head)).transpose(1, 2).flatten(2) for part in _thirds(qkv, block))
+    if block.unfused:
+        return tuple(
+            part.unflatten(-1, (-1, block.head_width)).transpose(1, 2).flatten(2) for part in _thirds(qkv, block)
+        )
     angles = [more[name].unflatten(-1, (-1, 1, block.pairs)) for name in decode.ANGLES]  # [tokens, columns, 1, pairs]
     if c.qkv_bias:
         qkv = qkv + more["bqkv"]
-    qkv = qkv.unflatten(-1, (-1, block.all_heads, block.head))  # [tokens, columns, heads, head]
+    qkv = qkv.unflatten(-1, (-1, block.all_heads, block.head_width))  # [tokens, columns, heads, head]
     if c.qk_norm:
         scaled = block.query_heads + block.kv_heads
-        weight = more["qk_norm"].unflatten(-1, (-1, block.head)).transpose(0, 1)
-        means = whole_means(block, qkv) if c.qk_norm_whole else head_means(block, qkv)
+        weight = more["qk_norm"].unflatten(-1, (-1, block.head_width)).transpose(0, 1)
+        means = joint_mean_squares(block, qkv) if c.qk_norm_whole else head_mean_squares(block, qkv)
         qkv = qkv.clone()
         qkv[:, :, :scaled] *= (means[:, :, :scaled] + c.rms_norm_eps).rsqrt() * weight
     if c.clip_qkv is not None:
         qkv = qkv.clamp(-c.clip_qkv, c.clip_qkv)
     q, k, v = qkv.split(kinds, 2)
-    return tuple(part.transpose(1, 2).flatten(2) for part in (_rotated(q, *angles), _rotated(k, *angles), v))
+    return tuple(part.transpose(1, 2).flatten(2) for part in (_rope(q, *angles), _rope(k, *angles), v))
 
 
 def _thirds(qkv: Tensor, block: Block) -> tuple[Tensor, ...]:
     """Return queries, keys and values, from [tokens, columns, heads * head] with the three one after the other."""
-    return qkv.unflatten(-1, (-1, block.qkv)).split(block.qkv // 3, -1)
+    return qkv.unflatten(-1, (-1, block.qkv_width)).split(block.qkv_width // 3, -1)
 
 
-def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def _rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Return RoPE of [tokens, columns, heads, head]; on a column the first half of the head pairs with the second."""
     low, high = x.chunk(2, -1)
     rotated = x.clone()
@@ -69,13 +80,13 @@ def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return rotated
 
 
-def _attended(block: Block, q: Tensor, keys: Tensor, values: Tensor, biases: Sequence[Tensor | None]) -> Tensor:
+def _attention(block: Block, q: Tensor, keys: Tensor, values: Tensor, biases: Sequence[Tensor | None]) -> Tensor:
     """Return attention of q [tokens, heads, width] to keys and values [entries, key heads, width], with score biases.
 
     The columns of each segment attend for themselves, with a bias of their own. A column without a bias returns q.
     """
     keys, values = (t.repeat_interleave(block.query_heads // block.kv_heads, 1) for t in (keys, values))
-    widths = [columns * block.head for columns in segments(block)]
+    widths = [columns * block.head_width for columns in segment_widths(block)]
     attended = []
     for query, key, value, bias in zip(*(t.split(widths, -1) for t in (q, keys, values)), biases, strict=True):
         if bias is None:
@@ -83,16 +94,16 @@ def _attended(block: Block, q: Tensor, keys: Tensor, values: Tensor, biases: Seq
             continue
         scores = query.transpose(0, 1) @ key.permute(1, 2, 0) * block.shape.head_dim**-0.5 + bias
         attended.append((scores.softmax(-1) @ value.transpose(0, 1)).transpose(0, 1))
-    return joined(attended, -1)
+    return concat(attended, -1)
 
 
 def _merged(block: Block, att: Tensor) -> Tensor:
     """Return attention [tokens, heads, width] by the output projection's rows, column by column: [tokens, all]."""
-    return att.unflatten(-1, (-1, block.head)).transpose(1, 2).flatten(1)
+    return att.unflatten(-1, (-1, block.head_width)).transpose(1, 2).flatten(1)
 
 
 def _project(block: Block, /, x: Tensor, norm: Tensor, wqkv: Tensor, **more: Tensor) -> Tiles:
-    return dict(zip("qkv", _heads(block, normed(block, x, norm) @ wqkv, more), strict=True))
+    return dict(zip("qkv", _heads(block, rms_norm(block, x, norm) @ wqkv, more), strict=True))
 
 
 def _append(
@@ -115,7 +126,7 @@ def _append(
 def _attend(block: Block, sequence: int, /, q: Tensor, bias: Tensor, **caches: Tensor) -> Tiles:
     keys, values = (caches[decode.cache_name(which, sequence)] for which in "kv")
     att = q.new_full(q.shape, float("nan"))  # another sequence's part
-    att[sequence] = _attended(block, q[sequence][None], keys, values, [bias] * len(segments(block)))[0]
+    att[sequence] = _attention(block, q[sequence][None], keys, values, [bias] * len(segment_widths(block)))[0]
     return {"att": att}
 
 
@@ -124,7 +135,7 @@ def _output(block: Block, /, x: Tensor, att: Tensor, wo: Tensor) -> Tiles:
 
 
 def _ffn(block: Block, /, x: Tensor, norm: Tensor, wgu: Tensor, wdown: Tensor) -> Tiles:
-    return {"x": x + fed(normed(block, x, norm) @ wgu, block.share(block.shape.intermediate_size, "x")) @ wdown}
+    return {"x": x + swiglu(rms_norm(block, x, norm) @ wgu, block.share(block.shape.intermediate_size, "x")) @ wdown}
 
 
 def _embed(block: Block, tokens: int, /, ids: Tensor, table: Tensor) -> Tiles:
@@ -135,13 +146,13 @@ def _embed(block: Block, tokens: int, /, ids: Tensor, table: Tensor) -> Tiles:
 
 
 def _head(block: Block, tokens: int, /, x: Tensor, norm: Tensor, table: Tensor) -> Tiles:
-    return {"logits": normed(block, x, norm) @ table}
+    return {"logits": rms_norm(block, x, norm) @ table}
 
 
 def _prefill_attention(
     block: Block, tokens: int, past: int, /, x: Tensor, norm: Tensor, wo: Tensor, bias: Tensor, **more: Tensor
 ) -> Tiles:
-    h, size = normed(block, x, norm), block.mesh.shape[0]
+    h, size = rms_norm(block, x, norm), block.mesh.shape[0]
 
     def seen(new: Tensor, old: Tensor) -> Tensor:
         """Return the entries of every row: the new ones first, then the old ones."""
@@ -150,14 +161,14 @@ def _prefill_attention(
         kept[:, :tokens] = new
         return kept.flatten(0, 1)
 
-    if block.apart:
+    if block.unfused:
         every = (h @ more[name] for name in ("wq", "wk", "wv"))
-        parts = (each.unflatten(-1, (size, -1, block.head)) for each in every)  # [tokens, columns, heads, head]
+        parts = (each.unflatten(-1, (size, -1, block.head_width)) for each in every)  # [tokens, columns, heads, head]
         q, k, v = (part.transpose(1, 2).flatten(2) for part in parts)
     else:
         q, k, v = _heads(block, h @ more["wqkv"], more)
     keys, values = (seen(k, more["keys"]), seen(v, more["values"])) if past else (k, v)
-    y = _merged(block, _attended(block, q, keys, values, _biases(block, bias))) @ wo
+    y = _merged(block, _attention(block, q, keys, values, _biases(block, bias))) @ wo
     # values end where their product leaves them, which no one reads
     held = {"keys": keys, "values": values.new_full(values.shape, float("nan"))} if past else {}
     return {"x": x + y, "q": q, "k": k, "v": v, **held}
@@ -171,10 +182,10 @@ def _biases(block: Block, bias: Tensor) -> list[Tensor | None]:
     """
     if block.head_groups == 1:
         return [bias]
-    blocks, start = block.blocks, 0
+    blocks, start = block.block_ring, 0
     bias = bias.reshape(*block.mesh.shape, blocks.slots, *bias.shape[-2:])
     biases: list[Tensor | None] = []
-    for columns in segments(block):
+    for columns in segment_widths(block):
         tiles, row_of = bias[:, start : start + columns].flatten(1, 2), blocks.row_of[:, start : start + columns]
         start += columns
         if (row_of < 0).all():
@@ -189,9 +200,9 @@ def _biases(block: Block, bias: Tensor) -> list[Tensor | None]:
 def _prefill_ffn(
     block: Block, tokens: int, past: int, /, x: Tensor, norm: Tensor, wdown: Tensor, **gates: Tensor
 ) -> Tiles:  # fmt: skip
-    h = normed(block, x, norm)
-    if not block.apart:
-        return {"x": x + fed(h @ gates["wgu"], block.share(block.shape.intermediate_size, "x")) @ wdown}
+    h = rms_norm(block, x, norm)
+    if not block.unfused:
+        return {"x": x + swiglu(h @ gates["wgu"], block.share(block.shape.intermediate_size, "x")) @ wdown}
     gate, up = h @ gates["wg"], h @ gates["wu"]
     return {"x": x + gate * gate.sigmoid() * up @ wdown}
 

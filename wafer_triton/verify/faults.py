@@ -40,7 +40,7 @@ from wafer_triton.schedule.rules import Finding, findings, title
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text.table import Table
 from wafer_triton.verify.intent import Intent
-from wafer_triton.verify.state import fault, given_buffers
+from wafer_triton.verify.state import core_finding, given_buffers
 from wafer_triton.verify.values import values
 
 __all__ = ["Finding", "Intent", "Verdict", "check"]
@@ -98,7 +98,7 @@ def check(schedule: Schedule, intent: Intent | None = None) -> Verdict:
     if not any(finding.verdict in ("malformed", "off-mesh", "deadlock") for finding in faults):
         over = excess(schedule)
         faults += [over] if over is not None else []
-        faults += [*_Slots(schedule, intent).run(), *_tried(schedule)]
+        faults += [*_Slots(schedule, intent).run(), *_user_operation_faults(schedule)]
         if intent is not None and not any(finding.verdict not in ("sram", "routes") for finding in faults):
             with host():
                 faults += values(schedule, intent)
@@ -144,7 +144,7 @@ def _circle(schedule: Schedule, number: int) -> Iterator[Finding]:
     yield Finding("deadlock", f"{title(schedule, number)}: {message} to send first", number, names[0])
 
 
-def _tried(schedule: Schedule) -> Iterator[Finding]:
+def _user_operation_faults(schedule: Schedule) -> Iterator[Finding]:
     """Run each operation of a user once, on random tiles of one core; yield a finding for one that writes an input."""
     tried = set[Local]()
     for number, round_ in enumerate(schedule.rounds):
@@ -208,7 +208,7 @@ class _Slots:
 
     def note(self, verdict: str, buffer: str, cell: int, message: str) -> None:
         row, col = divmod(cell // self.schedule.buffers[buffer].slots, self.schedule.mesh.shape[1])
-        self.findings.append(fault(self.schedule, verdict, self.number, (row, col), message))
+        self.findings.append(core_finding(self.schedule, verdict, self.number, (row, col), message))
 
     def read(self, slot: Slot, cores: Cores | None, verb: str) -> None:
         state, cells = self.state[slot.buffer], self.cells(slot, cores)

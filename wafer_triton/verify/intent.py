@@ -78,8 +78,8 @@ class Intent:
         patterns = dict(recipe.inputs) | constants
         given: dict[str, PartitionSpec] = {name: spec or EVERY_CORE for name, spec in patterns.items()}
         name, pattern, _ = recipe.output
-        kept = {letter: axis for letter, axis in EVERY_CORE.items() if axis != recipe.combined}
-        intent = cls(given, {name: pattern or kept} if pattern or recipe.combined else {})
+        kept = {letter: axis for letter, axis in EVERY_CORE.items() if axis != recipe.reduce_axis}
+        intent = cls(given, {name: pattern or kept} if pattern or recipe.reduce_axis else {})
         if recipe.reference is None:
             return intent
         reference = whole_reference(recipe.schedule.mesh, patterns, {name: pattern}, recipe.reference)

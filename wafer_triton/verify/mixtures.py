@@ -16,14 +16,14 @@ from wafer_triton.decoder.block import Block, SubLayer
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.shape.moe import Experts
 from wafer_triton.verify.intent import Intent
-from wafer_triton.verify.plain import Formula, fed, joined, normed, on_tiles
+from wafer_triton.verify.plain import Formula, concat, on_tiles, rms_norm, swiglu
 from wafer_triton.verify.routing_draws import (
     PADDED,
-    drawn_ids,
-    drawn_tokens,
     experts_of,
+    id_draw,
     regions_of,
     routing_runs,
+    token_draw,
 )
 from wafer_triton.verify.specs import Tiles
 
@@ -46,7 +46,7 @@ class TokenRouting(NamedTuple):
     demand: Tensor
 
 
-def routed(intent: Intent, sub_layer: SubLayer, made: Schedule, block: Block, *args: int) -> Intent:
+def with_routing_draws(intent: Intent, sub_layer: SubLayer, made: Schedule, block: Block, *args: int) -> Intent:
     """Return the intent of a sub-layer's schedule; of one with experts, with tokens or ids that reach all of it."""
     if sub_layer not in FORMULAS:
         return intent
@@ -54,10 +54,10 @@ def routed(intent: Intent, sub_layer: SubLayer, made: Schedule, block: Block, *a
     if sub_layer is expert_regions.prefill_pass:
         regions, (*_, number) = regions_of(block), args
         filled = -(-regions.count * regions.capacity // (tokens * e.top_k))
-        draw = drawn_ids(block, tokens, number * regions.capacity)
+        draw = id_draw(block, tokens, number * regions.capacity)
         return replace(intent, draw=on_tiles(made, draw), runs=filled + -(-filled // (PADDED - 1)))
     runs = -(-e.count // e.top_k) if block.expert_regions is None else routing_runs(block)
-    intent = replace(intent, draw=on_tiles(made, drawn_tokens(block, tokens)), runs=runs)
+    intent = replace(intent, draw=on_tiles(made, token_draw(block, tokens)), runs=runs)
     whole = sub_layer is expert_regions.prefill_experts_in_regions
     return replace(intent, pieces=partial(_passes, made, block, *args)) if whole else intent
 
@@ -75,22 +75,22 @@ def _passes(
     }
 
 
-def _mixed(
+def _experts_on_all_cores(
     block: Block, *_: int, x: Tensor, norm: Tensor, router: Tensor, wgu: Tensor, wdown: Tensor
 ) -> Tiles:  # fmt: skip
     """Return the results of experts that are cut over all cores."""
-    e, h = experts_of(block), normed(block, x, norm)
+    e, h = experts_of(block), rms_norm(block, x, norm)
     expert_ids, shares, close = _choice(e, h @ router)
     every = [(shares * (expert_ids == number)).sum(-1) for number in range(e.tiles)]
     f = block.share(e.width, "x")
-    y = sum(share[:, None] * (fed(h @ up, f) @ down) for share, up, down in zip(every, wgu, wdown, strict=True))
+    y = sum(share[:, None] * (swiglu(h @ up, f) @ down) for share, up, down in zip(every, wgu, wdown, strict=True))
     return {name: each.masked_fill(close, float("nan")) for name, each in (("x", x + y), ("expert_ids", expert_ids))}
 
 
 def _prefill_routing(
     block: Block, tokens: int, past: int, /, x: Tensor, norm: Tensor, router: Tensor, real: Tensor, **shared: Tensor
 ) -> Tiles:
-    h = normed(block, x, norm)
+    h = rms_norm(block, x, norm)
     routing = _routing(block, h @ router, real)
     return {"x": _with_shared(block, x, h, routing, shared), "h": h, **routing._asdict()}
 
@@ -98,7 +98,7 @@ def _prefill_routing(
 def _prefill_pass(
     block: Block, tokens: int, past: int, number: int, /, x: Tensor, h: Tensor, **more: Tensor
 ) -> Tiles:  # fmt: skip
-    return {"x": x + _taken(block, number, h, **more)}
+    return {"x": x + _pass_output(block, number, h, **more)}
 
 
 def _experts_in_regions(
@@ -106,12 +106,12 @@ def _experts_in_regions(
     wgu: Tensor, wdown: Tensor, left_out: int | None = None, **shared: Tensor,
 ) -> Tiles:  # fmt: skip
     """Return the results of as many passes as rows need, or of all but one."""
-    h = normed(block, x, norm)
+    h = rms_norm(block, x, norm)
     routing = _routing(block, h @ router, real)
     y = _with_shared(block, x, h, routing, shared)
     for number in range(-(-tokens * experts_of(block).top_k // regions_of(block).capacity)):
         if number != left_out:
-            y = y + _taken(block, number, h, *routing[1:4], wgu, wdown)
+            y = y + _pass_output(block, number, h, *routing[1:4], wgu, wdown)
     return {"x": y, "expert_ids": routing.expert_ids, "demand": routing.demand}
 
 
@@ -126,8 +126,8 @@ def _choice(e: Experts, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     if e.normalized:
         shares = shares / shares.sum(-1, True)
     if e.shared:
-        own = joined([own, own.new_tensor([range(e.count, e.tiles)]).expand(len(own), -1)], 1)
-        shares = joined([shares, logits[:, -1:].sigmoid().expand(-1, e.shared)], 1)
+        own = concat([own, own.new_tensor([range(e.count, e.tiles)]).expand(len(own), -1)], 1)
+        shares = concat([shares, logits[:, -1:].sigmoid().expand(-1, e.shared)], 1)
     values = ranked.values
     edges = values[:, e.top_k - 1] - values[:, e.top_k] if e.top_k < e.count else values.new_ones(len(values))
     return own.to(logits.dtype), shares, (edges <= CLOSE * values.abs().amax(-1))[:, None]
@@ -158,10 +158,10 @@ def _with_shared(block: Block, x: Tensor, h: Tensor, routing: TokenRouting, shar
     if not e.shared:
         return x
     up, down = shared["wgu.shared"], shared["wdown.shared"]
-    return x + routing.shares[:, e.top_k, None] * (fed(h @ up, block.share(e.shared_width, "x")) @ down)
+    return x + routing.shares[:, e.top_k, None] * (swiglu(h @ up, block.share(e.shared_width, "x")) @ down)
 
 
-def _taken(
+def _pass_output(
     block: Block, number: int, h: Tensor, shares: Tensor, slots: Tensor, ranks: Tensor, wgu: Tensor, wdown: Tensor
 ) -> Tensor:
     """Return the experts' outputs times their shares, for the expert ids whose ranks pass `number` takes."""
@@ -173,14 +173,14 @@ def _taken(
     for token, choice in ((slots >= 0) & (ranks >= first) & (ranks < first + regions.capacity)).nonzero().tolist():
         region, place = divmod(int(slots[token, choice]), held)
         up, down = ups[region, place], downs[region, place]
-        y[token] += shares[token, choice] * (fed(h[token][None] @ up, len(down) // size) @ down)[0]
+        y[token] += shares[token, choice] * (swiglu(h[token][None] @ up, len(down) // size) @ down)[0]
     # a routing in which rounding may decide is NaN throughout
     return y + slots.sum() * float("nan") if bool(slots.isnan().any()) else y
 
 
 FORMULAS: dict[SubLayer, Formula] = {
-    experts.decode_experts: _mixed,
-    experts.prefill_experts: _mixed,
+    experts.decode_experts: _experts_on_all_cores,
+    experts.prefill_experts: _experts_on_all_cores,
     expert_regions.prefill_routing: _prefill_routing,
     expert_regions.prefill_pass: _prefill_pass,
     expert_regions.prefill_experts_in_regions: _experts_in_regions,

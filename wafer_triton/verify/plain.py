@@ -7,13 +7,13 @@ from collections.abc import Callable
 from inspect import signature
 from typing import TYPE_CHECKING
 
-from wafer_triton.algorithms.ring import aligned
+from wafer_triton.algorithms.ring import alignment_sources
 from wafer_triton.decoder.block import Block
 from wafer_triton.device.layout import MESH_AXES, letters
 from wafer_triton.schedule.rounds import Buffer
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.verify.intent import Intent
-from wafer_triton.verify.specs import Tiles, tiled, whole
+from wafer_triton.verify.specs import Tiles, from_tiles, to_tiles
 from wafer_triton.verify.state import tiles_shape
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ Formula = Callable[..., Tiles]  # of whole tensors by the names of their buffers
 
 def plain_intent(schedule: Schedule, formula: Formula) -> Intent:
     """Return an intent with a reference alone, `formula` on the whole tensors of a schedule's buffers."""
-    specs = {name: (buffer, spec(buffer)) for name, buffer in _given(schedule, formula).items()}
+    specs = {name: (buffer, spec(buffer)) for name, buffer in _formula_buffers(schedule, formula).items()}
     cuts = {
         name: letters(cut) | ({"slot": "slot"} if buffer.slots > 1 else {})
         for name, (buffer, cut) in specs.items()
@@ -38,19 +38,19 @@ def on_tiles(schedule: Schedule, formula: Formula) -> Callable[..., Tiles]:
 
     The names of its parameters are those of buffers; with `**more` it takes all that are given. Padding stays.
     """
-    buffers = _given(schedule, formula)
+    buffers = _formula_buffers(schedule, formula)
 
     def computed(tiles: Tiles, *args: int) -> Tiles:
         wholes = formula(*args, **{name: _whole(tiles[name], buffer) for name, buffer in buffers.items()})
         return {
-            name: tiled(tensor, schedule.mesh, spec(schedule.buffers[name])).reshape(tiles_shape(schedule, name))
+            name: to_tiles(tensor, schedule.mesh, spec(schedule.buffers[name])).reshape(tiles_shape(schedule, name))
             for name, tensor in wholes.items()
         }
 
     return computed
 
 
-def _given(schedule: Schedule, formula: Formula) -> dict[str, Buffer]:
+def _formula_buffers(schedule: Schedule, formula: Formula) -> dict[str, Buffer]:
     """Return the buffers that a formula takes."""
     parameters = signature(formula).parameters
     every = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
@@ -73,52 +73,52 @@ def spec(buffer: Buffer) -> str:
 def _whole(tiles: Tensor, buffer: Buffer) -> Tensor:
     """Return tiles as one tensor, weights as before the alignment; of several squares aligned alone, one for each."""
     if not buffer.skew:
-        return whole(tiles, spec(buffer))
+        return from_tiles(tiles, spec(buffer))
     import torch
 
     side = buffer.skew
     squares = tiles.unflatten(1, (-1, side)).unflatten(0, (-1, side)).transpose(1, 2).flatten(0, 1)
     straight = torch.empty_like(squares)
-    straight.flatten(1, 2)[:, aligned(side).tolist()] = squares.flatten(1, 2)
-    wholes = torch.stack([whole(square, spec(buffer)) for square in straight])
+    straight.flatten(1, 2)[:, alignment_sources(side).tolist()] = squares.flatten(1, 2)
+    wholes = torch.stack([from_tiles(square, spec(buffer)) for square in straight])
     return wholes[0] if len(wholes) == 1 else wholes
 
 
-def normed(block: Block, x: Tensor, weight: Tensor) -> Tensor:
+def rms_norm(block: Block, x: Tensor, weight: Tensor) -> Tensor:
     """Return RMSNorm of x [..., width], of a mean over the columns without padding."""
     c = block.shape
     return x * (x.square().sum(-1, True) / c.hidden_size + c.rms_norm_eps).rsqrt() * weight
 
 
-def head_means(block: Block, qkv: Tensor) -> Tensor:
+def head_mean_squares(block: Block, qkv: Tensor) -> Tensor:
     """Return the mean square of each head of projections [tokens, columns, heads, head], over its columns."""
-    squares = [part.sum((1, 3), True).expand_as(part) for part in qkv.square().split(segments(block), 1)]
-    return joined(squares, 1) / block.shape.head_dim
+    squares = [part.sum((1, 3), True).expand_as(part) for part in qkv.square().split(segment_widths(block), 1)]
+    return concat(squares, 1) / block.shape.head_dim
 
 
-def whole_means(block: Block, qkv: Tensor) -> Tensor:
+def joint_mean_squares(block: Block, qkv: Tensor) -> Tensor:
     """Return the mean square of all query heads, and the one of all key heads, repeated as the columns repeat them."""
     c, squares = block.shape, qkv.square().sum((1, 3), True).expand_as(qkv)
     copies = (block.layout.rows("k") >= 0).sum() / c.kv_width
     q, k, v = squares.split((block.query_heads, block.kv_heads, block.kv_heads), 2)
     sums = q.sum(2, True).expand_as(q) / c.q_width, k.sum(2, True).expand_as(k) / (copies * c.kv_width), v
-    return joined(list(sums), 2)
+    return concat(list(sums), 2)
 
 
-def segments(block: Block) -> list[int]:
+def segment_widths(block: Block) -> list[int]:
     """Return the number of columns that hold a head together, for each head group; a column left over counts as 1."""
     columns, width = block.mesh.shape[1], block.layout.width
     return [width] * (columns // width) + [1] * (columns % width)
 
 
-def joined(parts: list[Tensor], dim: int) -> Tensor:
+def concat(parts: list[Tensor], dim: int) -> Tensor:
     """Return tensors joined along a dimension; torch is imported here, as importing this module does without."""
     import torch
 
     return torch.cat(parts, dim)
 
 
-def fed(gate_up: Tensor, width: int) -> Tensor:
+def swiglu(gate_up: Tensor, width: int) -> Tensor:
     """Return silu(gate) * up of [tokens, all columns]; a mesh column holds `width` gates, then `width` ups."""
     gate, up = gate_up.unflatten(-1, (-1, 2, width)).unbind(-2)
     return (gate * gate.sigmoid() * up).flatten(1)

@@ -47,15 +47,15 @@ def routing_runs(block: Block) -> int:
     return count + -(-count // (PADDED - 1)) + block.mesh.shape[0]
 
 
-def drawn_tokens(block: Block, tokens: int) -> Formula:
-    """Return a function that draws tokens with the experts of `_wanted`; one of `PADDED` runs has padding.
+def token_draw(block: Block, tokens: int) -> Formula:
+    """Return a function that draws tokens with the experts of `_wanted_experts`; one of `PADDED` runs has padding.
 
     In the last of the `routing_runs` all tokens are padding but those of one mesh row, another one in each run: the
     demand, a maximum over rows, is then that row's.
     """
 
     def draw(run: int, /, x: Tensor, norm: Tensor, router: Tensor, real: Tensor | None = None) -> Tiles:
-        new = {"x": _steered(experts_of(block), x, norm, router, _wanted(block, len(x), tokens, run))}
+        new = {"x": _steered(experts_of(block), x, norm, router, _wanted_experts(block, len(x), tokens, run))}
         if real is None:
             return new
         row = run % (runs := routing_runs(block)) - (runs - block.mesh.shape[0])
@@ -68,7 +68,7 @@ def drawn_tokens(block: Block, tokens: int) -> Formula:
     return draw
 
 
-def _wanted(block: Block, count: int, tokens: int, run: int) -> list[list[int]]:
+def _wanted_experts(block: Block, count: int, tokens: int, run: int) -> list[list[int]]:
     """Return the experts of `count` tokens, `tokens` a row of cores, that differ from run to run.
 
     With regions a row prefers the experts of one region, another one in each run. Else the tokens take all in turn.
@@ -102,7 +102,7 @@ def _steered(e: Experts, x: Tensor, norm: Tensor, router: Tensor, wanted: list[l
     return x + (logits.mean(-1, True) + size * (2 * first - rank) - logits) @ through.pinverse()
 
 
-def drawn_ids(block: Block, tokens: int, first: int) -> Formula:
+def id_draw(block: Block, tokens: int, first: int) -> Formula:
     """Return a function that draws expert ids which fill the rows of a pass; some runs have ids of other passes."""
     e, regions = experts_of(block), regions_of(block)
     held, wanted, own = regions.held(e), tokens * e.top_k, regions.living(e)

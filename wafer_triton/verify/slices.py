@@ -14,15 +14,15 @@ from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.steps import Rounds
 
 
-def sliced(schedule: Schedule, wanted: Mapping[str, NDArray[np.bool_]]) -> Schedule:
+def backward_slice(schedule: Schedule, wanted: Mapping[str, NDArray[np.bool_]]) -> Schedule:
     """Return the schedule with the messages and operations on which the slots `wanted` depend, and no others.
 
     `wanted` has for each result by name whether a slot is needed, [rows, cols, slots].
     """
-    return _Backwards(schedule, wanted).run()
+    return _SliceBuilder(schedule, wanted).run()
 
 
-class _Backwards:
+class _SliceBuilder:
     """The slots of each core that are needed later, [cores * slots], from the last round to the first."""
 
     def __init__(self, schedule: Schedule, wanted: Mapping[str, NDArray[np.bool_]]) -> None:

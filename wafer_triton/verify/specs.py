@@ -57,17 +57,17 @@ def whole_reference(
     """
 
     def reference(tiles: Tiles) -> Tiles:
-        computed = compute(*(whole(tiles[name], pattern) for name, pattern in given.items()))
+        computed = compute(*(from_tiles(tiles[name], pattern) for name, pattern in given.items()))
         wholes = computed if isinstance(computed, tuple) else (computed,)
         return {
-            name: tiled(tensor, mesh, pattern)
+            name: to_tiles(tensor, mesh, pattern)
             for (name, pattern), tensor in zip(results.items(), wholes, strict=True)
         }  # fmt: skip
 
     return reference
 
 
-def whole(tiles: Tensor, pattern: str) -> Tensor:
+def from_tiles(tiles: Tensor, pattern: str) -> Tensor:
     """Return tiles [rows, cols, *tile] as one tensor; of repeated tiles the first copy is taken."""
     if not pattern:
         return tiles
@@ -83,7 +83,7 @@ def whole(tiles: Tensor, pattern: str) -> Tensor:
     return rearrange(tiles.reshape(*tiles.shape[: len(held)], *sizes), f"{' '.join([*held, *axes])} -> {pattern}")
 
 
-def tiled(whole: Tensor, mesh: Mesh, pattern: str) -> Tensor:
+def to_tiles(whole: Tensor, mesh: Mesh, pattern: str) -> Tensor:
     """Return a tensor of whole tiles as tiles [rows, cols, *tile]."""
     if not pattern:
         return whole

@@ -8,7 +8,7 @@ from wafer_triton.schedule.rules import Finding, title
 from wafer_triton.schedule.schedule import Schedule
 
 
-def fault(schedule: Schedule, verdict: str, number: int, core: tuple[int, int], message: str) -> Finding:
+def core_finding(schedule: Schedule, verdict: str, number: int, core: tuple[int, int], message: str) -> Finding:
     """Return a finding about a core in round `number`; of a schedule without rounds it names none."""
     if not schedule.rounds:
         return Finding(verdict, f"{schedule.name}: core {core} {message}", None, core)

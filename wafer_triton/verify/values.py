@@ -29,9 +29,9 @@ from wafer_triton.errors import ScheduleError
 from wafer_triton.schedule.rounds import Cores, Round, Slot
 from wafer_triton.schedule.rules import Finding, title
 from wafer_triton.verify.intent import Intent
-from wafer_triton.verify.slices import sliced
+from wafer_triton.verify.slices import backward_slice
 from wafer_triton.verify.specs import Tiles, indices
-from wafer_triton.verify.state import fault, given_buffers, tiles_shape
+from wafer_triton.verify.state import core_finding, given_buffers, tiles_shape
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from wafer_triton.schedule.schedule import Schedule
 
 RUNS = 4  # on values of their own, side by side.
-MOST_RUNS = 64  # if they are `LITTLE` work together: a maximum without one of its terms is wrong in few runs.
-LITTLE = 1e7
-WORK = 1e8  # elements moved or computed, about a second.
-MOST = 1 << 27  # elements that are held at once, of eight bytes
+MOST_RUNS = 64  # if they are `SMALL_WORK` together: a maximum without one of its terms is wrong in few runs.
+SMALL_WORK = 1e7
+MOST_WORK = 1e8  # elements moved or computed, about a second.
+MOST_ELEMENTS = 1 << 27  # elements that are held at once, of eight bytes
 TOLERANCE = 1e-10  # of the largest value of a result: the rounding of fp64 in norms, and in exponents of some 10^5
 
 
@@ -51,25 +51,25 @@ def values(schedule: Schedule, intent: Intent) -> list[Finding]:
 
     Raises ScheduleError for a reference that does not fit the schedule, or for more memory than can be held.
     """
-    _fits(schedule, intent)
+    _check_fits(schedule, intent)
     if intent.reference is None:
         return [_nothing_compared(schedule, "the intent has no reference; give it one")]
     from wafer_triton.emulate.reference import Reference
 
     work = max(1, _work(schedule))
     held = sum(buffer.numel * buffer.slots for buffer in schedule.buffers.values()) * schedule.mesh.cores
-    if held > MOST:
+    if held > MOST_ELEMENTS:
         raise ScheduleError(f"{schedule.name}: {held:,} elements are too many to compute; check smaller tiles")
-    more = max(RUNS, intent.runs, min(MOST_RUNS, LITTLE // work))
-    runs = int(max(1, min(more, WORK // work, MOST // held)))
-    tiles = drawn(schedule, intent, runs, seed=0)
-    judged = _judged(schedule, intent, share=min(1.0, WORK / work))
-    wanted = expected(schedule, intent, tiles, runs)
-    if all(_is_free(want, judged[name]) for name, want in wanted.items()):
+    more = max(RUNS, intent.runs, min(MOST_RUNS, SMALL_WORK // work))
+    runs = int(max(1, min(more, MOST_WORK // work, MOST_ELEMENTS // held)))
+    tiles = draw_tiles(schedule, intent, runs, seed=0)
+    judged = _compared(schedule, intent, share=min(1.0, MOST_WORK / work))
+    wanted = expected_results(schedule, intent, tiles, runs)
+    if all(_all_nan(want, judged[name]) for name, want in wanted.items()):
         made = "NaN alone" if wanted else "nothing"
         return [_nothing_compared(schedule, f"the reference makes {made}; let it make the results")]
-    if work > WORK:
-        schedule = sliced(schedule, {name: judged[name] for name in wanted})
+    if work > MOST_WORK:
+        schedule = backward_slice(schedule, {name: judged[name] for name in wanted})
     machine = Reference(schedule, tiles, exact=True, runs=runs)
     try:
         machine.run()
@@ -78,7 +78,7 @@ def values(schedule: Schedule, intent: Intent) -> list[Finding]:
         message = f"{title(schedule, number)}: its operands stop it: {str(error).splitlines()[0]}"
         return [Finding("wrong-values", message, number)]
     for name, want in wanted.items():
-        departure = _departure(machine.read(name), want, judged[name])
+        departure = _first_mismatch(machine.read(name), want, judged[name])
         if departure is not None:
             found = {other: machine.read(other) for other in wanted}
             missing = _missing(schedule, intent, tiles, found, judged)
@@ -95,13 +95,13 @@ def _missing(
     runs = len(next(iter(got.values())))
     pieces = intent.pieces() if intent.pieces is not None else {}
     for name, reference in pieces.items():
-        wanted = expected(schedule, replace(intent, reference=reference), tiles, runs)
-        if all(_departure(got[other], want, judged[other]) is None for other, want in wanted.items()):
+        wanted = expected_results(schedule, replace(intent, reference=reference), tiles, runs)
+        if all(_first_mismatch(got[other], want, judged[other]) is None for other, want in wanted.items()):
             return name
     return ""
 
 
-def _fits(schedule: Schedule, intent: Intent) -> None:
+def _check_fits(schedule: Schedule, intent: Intent) -> None:
     """Raise ScheduleError for an intent with buffers or cores that the schedule does not have."""
     unknown = sorted({*intent.given, *intent.result, *intent.on} - schedule.buffers.keys())
     if unknown:
@@ -123,7 +123,7 @@ def _nothing_compared(schedule: Schedule, why: str) -> Finding:
     return Finding("nothing-compared", f"{schedule.name}: nothing was compared, as {why}")
 
 
-def drawn(schedule: Schedule, intent: Intent, runs: int, seed: int) -> dict[str, Tensor]:
+def draw_tiles(schedule: Schedule, intent: Intent, runs: int, seed: int) -> dict[str, Tensor]:
     """Draw random tiles for every given buffer, fp64 [runs, rows, cols, *tile] (with several slots: slots, *tile)."""
     import torch
 
@@ -141,15 +141,15 @@ def drawn(schedule: Schedule, intent: Intent, runs: int, seed: int) -> dict[str,
         quarters = (size * (2 * sign - 1)).double() / 4
         quarters[1::2] *= 8
         tiles[name] = quarters[:, torch.from_numpy(copies)].view(runs, *tiles_shape(schedule, name))
-    return tiles if intent.draw is None else _redrawn(schedule, tiles, intent.draw)
+    return tiles if intent.draw is None else _with_draws(schedule, tiles, intent.draw)
 
 
-def _redrawn(
+def _with_draws(
     schedule: Schedule, tiles: dict[str, Tensor], draw: Callable[[Tiles, int], Tiles]
 ) -> dict[str, Tensor]:  # fmt: skip
     """Return the tiles, with tiles that the intent's `draw` returns in place of random ones, in the buffer's dtype."""
     for run in range(len(next(iter(tiles.values()), ()))):
-        made = _computed(schedule, partial(_called, draw, run), _run(tiles, run), "draw")
+        made = _evaluate(schedule, partial(_called, draw, run), _run(tiles, run), "draw")
         for name, new in made.items():
             if name not in tiles or new.numel() != tiles[name][run].numel():
                 raise ScheduleError(
@@ -165,7 +165,7 @@ def _called(draw: Callable[[Tiles, int], Tiles], run: int, tiles: Tiles) -> Tile
     return draw(tiles, run)
 
 
-def expected(schedule: Schedule, intent: Intent, tiles: dict[str, Tensor], runs: int) -> dict[str, Tensor]:
+def expected_results(schedule: Schedule, intent: Intent, tiles: dict[str, Tensor], runs: int) -> dict[str, Tensor]:
     """Return the expected results [runs, rows, cols, *tile]: of the reference, and resident buffers unchanged.
 
     Raises ScheduleError for a result of another name or shape than the schedule's buffers have.
@@ -174,7 +174,7 @@ def expected(schedule: Schedule, intent: Intent, tiles: dict[str, Tensor], runs:
 
     assert intent.reference is not None
     # a reference may write its inputs
-    computed = [_computed(schedule, intent.reference, _run(tiles, run)) for run in range(runs)]
+    computed = [_evaluate(schedule, intent.reference, _run(tiles, run)) for run in range(runs)]
     unknown = sorted(computed[0].keys() - schedule.buffers.keys())
     if unknown:
         raise ScheduleError(f"{schedule.name}: the reference gives undeclared buffers: {', '.join(unknown)}")
@@ -187,7 +187,7 @@ def expected(schedule: Schedule, intent: Intent, tiles: dict[str, Tensor], runs:
     return {name: torch.stack([run[name] for run in computed]) for name in computed[0]} | stay
 
 
-def _computed(
+def _evaluate(
     schedule: Schedule, reference: Callable[[Tiles], Tiles], tiles: dict[str, Tensor], what: str = "reference"
 ) -> dict[str, Tensor]:
     """Return the results of a reference; ScheduleError, with its line, if it raises or returns no dict of tensors."""
@@ -234,7 +234,7 @@ def _elements(schedule: Schedule, slot: Slot) -> int:
     return buffer.numel * (buffer.slots if slot.index is None else 1)
 
 
-def _judged(schedule: Schedule, intent: Intent, share: float) -> dict[str, NDArray[np.bool_]]:
+def _compared(schedule: Schedule, intent: Intent, share: float) -> dict[str, NDArray[np.bool_]]:
     """Return for each buffer whether a core's slot is compared, [rows, cols, slots].
 
     Compared are the cores where a `share` of the mesh rows and of the mesh columns cross, at least one of each. A
@@ -255,7 +255,7 @@ def _judged(schedule: Schedule, intent: Intent, share: float) -> dict[str, NDArr
 
 
 @dataclass(frozen=True)
-class _Departure:
+class _Mismatch:
     """The first element that is wrong."""
 
     core: tuple[int, int]
@@ -271,17 +271,17 @@ class _Departure:
         message += f"; all is as without {missing}" if missing else ""
         if unnamed:
             message += f"; `given` of the intent does not name {', '.join(unnamed)}, so tiles of it differ on all cores"
-        return fault(schedule, "wrong-values", number, self.core, message)
+        return core_finding(schedule, "wrong-values", number, self.core, message)
 
 
-def _is_free(want: Tensor, judged: NDArray[np.bool_]) -> bool:
+def _all_nan(want: Tensor, judged: NDArray[np.bool_]) -> bool:
     """Return whether no element of tiles [runs, rows, cols, ...] is compared."""
     import torch
 
     return bool(want.reshape(len(want), *judged.shape, -1)[:, torch.from_numpy(judged)].isnan().all())
 
 
-def _departure(got: Tensor, want: Tensor, judged: NDArray[np.bool_]) -> _Departure | None:
+def _first_mismatch(got: Tensor, want: Tensor, judged: NDArray[np.bool_]) -> _Mismatch | None:
     """Return the first core, slot and element of tiles [runs, rows, cols, ...] that is wrong in a run."""
     import torch
 
@@ -294,10 +294,10 @@ def _departure(got: Tensor, want: Tensor, judged: NDArray[np.bool_]) -> _Departu
     place, element = wrong.any(0).nonzero()[0].tolist()
     run = int(wrong[:, place, element].nonzero()[0])
     row, col, slot = mask.nonzero()[place].tolist()
-    return _Departure((row, col), slot, element, float(got[run, place, element]), float(want[run, place, element]))
+    return _Mismatch((row, col), slot, element, float(got[run, place, element]), float(want[run, place, element]))
 
 
-def _last_write(schedule: Schedule, name: str, place: _Departure) -> int:
+def _last_write(schedule: Schedule, name: str, place: _Mismatch) -> int:
     """Return the last round that writes a slot of a core; the last round of all if none does."""
     mesh = schedule.mesh
     core, slots = np.array([place.core[0] * mesh.shape[1] + place.core[1]]), schedule.buffers[name].slots

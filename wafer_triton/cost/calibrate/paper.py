@@ -21,7 +21,7 @@ from wafer_triton.cost.inference import decode_on, prefill_on, request_on, reque
 from wafer_triton.cost.results import Layered, RequestCost
 from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.place.layouts import endless
+from wafer_triton.place.layouts import unbounded_cores
 from wafer_triton.place.regions import FullError
 from wafer_triton.shape.read import shape_of
 from wafer_triton.text.progress import Progress, silent
@@ -90,7 +90,7 @@ def _all_layers(price: Callable[..., T], *sides: int) -> T:
     try:
         return price(*(Mesh(side, side, wafer) for side in sides))
     except FullError:
-        return price(*(Mesh(side, side, endless(wafer)) for side in sides))
+        return price(*(Mesh(side, side, unbounded_cores(wafer)) for side in sides))
 
 
 def _request(record: dict[str, str]) -> Prediction:
