@@ -104,13 +104,13 @@ def re_placed(model: WaferForCausalLM, prompts: list[list[int]], changes: int) -
     """Return the cycles of `changes` re-placements of weights, and of each prompt's keys and values."""
     placement, decode, prefill = model.placement, model.placement.decode, model.placement.prefill
     plain = [replace(block, entries=1, groups=None, batch=1, head_tree=None) for block in (decode, prefill)]
-    weights: list[moves.Scheduled] = []
+    weights: list[moves.ScheduleRuns] = []
     for region in placement.prefill_regions:  # whose blocks go together
         for kind in model.config.layers_of:
             count = sum(name.endswith(kind) for name in region.blocks)
             steps = moves.weight_schedules(*plain, kind, together=count).values() if count else ()
             weights += [step for each in steps for step in each]
-    caches: list[moves.Scheduled] = []
+    caches: list[moves.ScheduleRuns] = []
     for prompt in prompts:
         rows = moves.prompt_rows(prefill.mesh.shape[0], len(prompt), placement.chunk(len(prompt)))
         caches += moves.cache_schedules(placement, rows, decode.cache(len(prompt)).row_of(len(prompt)))
