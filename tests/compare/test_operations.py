@@ -53,3 +53,10 @@ def test_command_line(capsys):
     out, err = capsys.readouterr()
     found = json.loads(out.splitlines()[-1])["operations"]
     assert {one["phase"] for one in found} == {"embedding", "decode", "head", "prefill"} and "gate and up" in err
+    assert all(fact in err for fact in ("wse2", "16x16", "512 tokens", "48x48")), "what was judged, and where"
+
+
+def test_a_decoder_without_a_vocabulary_has_layers_alone(capsys):
+    assert main(["check", "--model", "dim=64,ffn=128,heads=4,layers=2", "--mesh", "4", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])["operations"]
+    assert {one["phase"] for one in found} == {"decode"}

@@ -99,6 +99,15 @@ def test_columns_that_do_not_fit_go_on_below_beside_the_first():
         assert rows == [[str(row), *(str(100 * int(name[-1]) + row) for name in names)] for row in range(30)]
 
 
+def test_columns_that_go_on_below_stand_beside_all_that_tell_rows_apart():
+    names = [(phase, side, tokens) for phase in ("prefill", "decode") for side in "48" for tokens in "12"]
+    rows = [(*name, *(f"{number} cycles" for number in range(6))) for name in names]
+    shown = Table.rows(("phase", "mesh", "tokens", *(f"figure{number}" for number in range(6))), rows, left=3)
+    for part in shown.within(60).split("\n\n"):
+        assert [tuple(line.split()[:3]) for line in part.splitlines()[2:]] == names
+    assert max(map(len, shown.within(30).splitlines())) <= 30
+
+
 def test_a_stream_that_is_no_terminal_gets_any_width(monkeypatch):
     table = Table.rows(("a", "b"), [("word " * 30, "1")], left=2)
 

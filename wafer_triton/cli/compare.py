@@ -125,7 +125,15 @@ def _check(
     return _check_model(model, json, **options)
 
 
-check = made(_check, _check)
+check = made(
+    _check,
+    _check,
+    words={
+        "mesh": (str, "cores of a region, 64 or 48x64 (default: 16)"),
+        "context": (int, "tokens in a sequence's cache (default: 512)"),
+        "tokens": (int, "tokens of a prompt, of which prefill is judged as well"),
+    },
+)
 
 
 def _check_model(
@@ -135,6 +143,7 @@ def _check_model(
     from wafer_triton.compare.operations import decoder_layer
     from wafer_triton.cost.constants import constants
     from wafer_triton.cost.layers import decode_block
+    from wafer_triton.decoder.decode import head_block
     from wafer_triton.device.mesh import as_mesh
     from wafer_triton.draw.progress import Progress
     from wafer_triton.shape.read import shape_of
@@ -147,7 +156,11 @@ def _check_model(
     each = 0 if tokens is None else -(-tokens // on.square().shape[0])
     with Progress(brief=on.cores < MANY_CORES) as progress:
         operations = decoder_layer(block, each, head_groups, progress)
-    table = Table.of(operations)
+    tokens_held = on.rows * block.entries
+    title = f"{model} on {on.device.name}: a decoder layer on mesh {on}, {tokens_held:,} tokens in the cache"
+    if shape.vocab_size:
+        title += f"; embedding and head on mesh {head_block(block).mesh}"
+    table = Table.of(operations, title=title)
     answer = {"model": model, "mesh": str(on), "head_groups": block.head_groups, "operations": table}
     return tell(json, answer, table, PLMR)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from wafer_triton.cli.answer import tell
 from wafer_triton.cli.app import given, made, refuse
 from wafer_triton.errors import ConfigError
-from wafer_triton.text.quantity import PREDICTED, Legend, unit
+from wafer_triton.text.quantity import PREDICTED, Legend, digits, unit
 from wafer_triton.text.table import Table
 
 if TYPE_CHECKING:
@@ -147,8 +147,8 @@ def check_rate(requests: list[Request], times: Priced, policy: Policy, found: Re
     asked = (len(requests) - 1) / span if span else math.inf
     if asked > most:
         raise ConfigError(
-            f"rate {asked:.3g}: requests come faster than they are served, at most {most:.3g} a second by policy "
-            f"{policy.organisation.name}; lower --rate, change the policy or --batch, or give --overload"
+            f"rate {digits(asked)}: requests come faster than they are served, at most {digits(most)} a second by "
+            f"policy {policy.organisation.name}; lower --rate, change the policy or --batch, or give --overload"
         )
 
 

@@ -44,7 +44,7 @@ def _plan_training(
     failures |= {each.strategy: each.why for each in plans if each.why}
     rows = [_row(each, best) for each in plans if not each.why]
     texts: list[str | Table] = [
-        Table(rows, LEGEND, title=f"{_title(best)}: a step, predicted on the wafer, and the HBM that a die holds"),
+        Table(rows, LEGEND, title=f"{_title(best)}: a step, predicted on the wafer; {COLUMNS}"),
         *(f"{name} does not fit: {why}" for name, why in failures.items()),
         Table.rows(
             ("operator", "tuple", "placement"),
@@ -117,6 +117,7 @@ def workload_of(name: str | None, config: Path | None, sequence: int | None, bat
     return workload(whole, sequence, batch)
 
 
+COLUMNS = "held: HBM of a die in use; x: over the planned step"
 PARTS = ("compute", "exposed", "re-shard", "HBM", "bubbles")  # of a step
 LEGEND = Legend(
     dict.fromkeys(("step", *PARTS), unit("s")),

@@ -58,13 +58,13 @@ def decoder_layer(
     """
     mesh = block.mesh
     roomy = replace(block, mesh=unbounded(mesh))
-    head = replace(decode.head_block(block), mesh=unbounded(decode.head_block(block).mesh))
     kind = feed_forward(block)[-1]  # experts, if there are some
     phases: dict[str, list[tuple[Block, SubLayer, tuple[int, ...]]]] = {
-        "decode": [(roomy, *step) for step in decode.layer(roomy, mesh.rows * block.entries, kind)],
-        "embedding": [(head, decode.embed, (1,))],
-        "head": [(head, decode.head, (1,))],
+        "decode": [(roomy, *step) for step in decode.layer(roomy, mesh.rows * block.entries, kind)]
     }
+    if block.shape.vocab_size:
+        head = replace(decode.head_block(block), mesh=unbounded(decode.head_block(block).mesh))
+        phases |= {"embedding": [(head, decode.embed, (1,))], "head": [(head, decode.head, (1,))]}
     if tokens:
         square = replace(roomy, mesh=roomy.mesh.square(), head_groups=1, head_tree=None)
         best = prefill_head_group_choices(square, tokens, constants(mesh.device), head_groups)[0]

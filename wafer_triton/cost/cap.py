@@ -189,7 +189,7 @@ def sparse(shape: DecoderShape, device: Device, seconds: float, context: int) ->
 class Routed(Cap):
     """The measures of decode steps of `batch` sequences by a routing, and the basis of the prediction."""
 
-    batch: int = field(default=1, metadata=unit("tokens"))
+    batch: int = field(default=1, metadata=unit("sequences"))
     routing: str | None = None
     head_groups: int | None = field(default=None, metadata=as_in(Layered, "head_groups"))
     constants: str | None = None

@@ -231,7 +231,12 @@ def _laid(head: list[str], rows: list[list[str]], left: int, width: int | None =
 
 def _continued(head: list[str], rows: list[list[str]], left: int, width: int) -> list[str]:
     """Return the lines of tables below each other: in each are the columns that name a row, and as many as fit."""
-    named = (many for many in range(1, max(left, 2)) if len({tuple(row[:many]) for row in rows}) == len(rows))
+    named = (
+        many
+        for many in range(1, max(left, 1) + 1)
+        if len({tuple(row[:many]) for row in rows}) == len(rows)
+        and (many < 3 or _laid(head[:many], [row[:many] for row in rows], many, 2 * width // 3))
+    )
     names = min(next(named, 2), len(head) - 1)
     for end in range(len(head), names, -1):
         part = head[:end], [row[:end] for row in rows], min(left, end)
