@@ -16,7 +16,6 @@ from wafer_triton.cost.constants import constants
 from wafer_triton.cost.layers import decode_block
 from wafer_triton.cost.search import plan
 from wafer_triton.place.regions import Placement
-from wafer_triton.serve.batch import batch
 from wafer_triton.shape.read import shape_of
 from wafer_triton.text.table import Table
 from wafer_triton.train.dies import wafer
@@ -90,10 +89,7 @@ RESULTS = {
         "error band",
         "+-145.3 %",
     ),
-    "kv": (lambda: estimate.kv(**MODEL, mesh=64), "one token on a core", "16 B"),
     "energy": (lambda: estimate.energy(seconds=1, against_seconds=1), "energy of the GPUs", "400 J"),
-    "cap": (lambda: estimate.cap(model="olmoe-1b-7b", mesh=360, context=8), "distinct experts a layer", "8 experts"),
-    "batch": (lambda: batch(**MODEL, mesh=125, context=64, batch=2), "batch", "2 sequences"),
     "fit": (lambda: what_fits("smollm2-135m", mesh=64), "layers", "30"),
     "price": (lambda: price(SCHEDULE), "rounds", "8"),
     "routes": (lambda: routes(SCHEDULE), "colours", "12"),

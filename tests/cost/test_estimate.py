@@ -50,10 +50,9 @@ def test_kv_capacity_of_the_paper() -> None:
     assert held.shift_tokens == 360 * held.concat_tokens
 
 
-@pytest.mark.parametrize("mesh, rows", [("300x400", 300), ("400x300", 400)])
-def test_kv_ratio_is_the_number_of_rows(mesh: str, rows: int) -> None:
-    held = estimate.kv(model="qwen2.5-7b", mesh=mesh)
-    assert held.shift_tokens == rows * held.concat_tokens
+def test_kv_ratio_is_the_number_of_rows() -> None:
+    held = estimate.kv(model="qwen2.5-7b", mesh="300x400")
+    assert held.shift_tokens == 300 * held.concat_tokens
 
 
 def test_a_gemv_of_several_vectors_is_the_schedule_of_their_rows() -> None:

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
 import tiny
 from wafer_triton.errors import CheckpointError
@@ -34,6 +33,8 @@ def test_the_demo_passes_if_every_token_equals_transformers(small, capsys):
 
 
 def test_the_demo_fails_where_transformers_continues_with_another_token(small, capsys, monkeypatch):
+    from transformers import AutoModelForCausalLM
+
     load = AutoModelForCausalLM.from_pretrained
 
     def negated(folder, **options):
