@@ -131,10 +131,10 @@ class Block:
 
     @property
     def unfused(self) -> bool:
-        """Whether every step is unfused, as in the measured kernels.
+        """Whether no steps are fused, as in the measured kernels.
 
-        If not, prefill has its projections side by side in one product, which RoPE splits. Decode then sums the weights
-        of softmax together with the weighted values.
+        Otherwise prefill computes queries, keys and values in one product, which RoPE splits, and decode all-reduces
+        the sums of softmax weights together with the weighted values.
         """
         return not self.shape.rotary
 
@@ -153,7 +153,7 @@ class Block:
         return {"heads": self.query_heads, "kv_heads": self.kv_heads}
 
     def expected_passes(self, tokens: int) -> int:
-        """Return the passes that take `tokens` tokens a row to experts in regions, all experts being equally likely."""
+        """Return the passes that take `tokens` tokens a row to experts in regions, if all are equally likely."""
         e, regions = self.shape.experts, self.expert_regions
         assert e is not None and regions is not None, "a block whose experts have regions"
         return regions.expected_passes(e.top_k, tokens, self.mesh.shape[0])
@@ -167,29 +167,29 @@ class Block:
         rms_norm(b, "x", "norm", "h", axis, width=c.hidden_size, eps=c.rms_norm_eps, groups=self.groups)
 
     def rotate(self, b: Builder, tokens: int, outs: tuple[str | Slot, ...], *steps: Any) -> None:
-        """q, k, v = the projections qkv [tokens, all heads, head] with bias, head norms and RoPE, as the model has it.
+        """Set `outs` (q, k, v) to the projections qkv [tokens, all heads, head] after RoPE.
 
-        `more` steps join the last round.
+        Bias, head norms and clipping come first, if the model has them. `steps` join the last round.
         """
         c = self.shape
         if c.qkv_bias:
             b.round(b.local("add", "qkv", ("qkv", "bqkv"), size=tokens * self.qkv_width), label="bias")
         if c.qk_norm:
-            (self._whole_norm if c.qk_norm_whole else self._head_norm)(b, tokens)
+            (self._joint_norm if c.qk_norm_whole else self._head_norm)(b, tokens)
         if c.clip_qkv is not None:
             b.round(b.local("clip", "qkv", "qkv", size=tokens * self.qkv_width, limit=c.clip_qkv), label="clip")
         turned = b.local("rope", outs, ("qkv", "cos", "sin"), m=tokens, n=self.head_width, **self.head_counts)
         b.round(turned, *steps, label="rope")
 
     def _head_norm(self, b: Builder, tokens: int) -> None:
-        """Add RMSNorm of each query and key head, whose columns are a head group's."""
+        """Add RMSNorm of each query and key head, over the columns of its head group."""
         squares = b.buffer("heads.squares", (tokens, self.all_heads), "fp32")
         b.round(b.local("sum_squares", squares, "qkv", m=tokens * self.all_heads, n=self.head_width), label="head norm")
         all_reduce(b, squares, "x", label="head norm", **self.head_reduce_options)
         self._scaled(b, tokens, squares, width=self.shape.head_dim)
 
-    def _whole_norm(self, b: Builder, tokens: int) -> None:
-        """RMSNorm of all query heads together, and of all key heads, each as often as columns repeat it."""
+    def _joint_norm(self, b: Builder, tokens: int) -> None:
+        """Add RMSNorm of all query heads together, and of all key heads, each as often as columns repeat it."""
         c, squares = self.shape, b.buffer("heads.squares", (tokens, 2), "fp32")
         copies = int((self.layout.rows("k") >= 0).sum()) // c.kv_width
         sizes: dict[str, Any] = {"m": tokens, "n": self.head_width, "width": c.q_width, "kv_width": copies * c.kv_width}
@@ -249,55 +249,57 @@ class Variant:
 
 
 def without_device(block: Block) -> Block:
-    """Return the block on a device of any size and speed, for counts to be kept: they depend on no device's number.
+    """Return the block on `ANY` device: counts do not depend on its numbers, so devices can share cached counts.
 
-    A variant is kept as it is, since its parts may read the device.
+    A variant keeps its device, as its parts may read it.
     """
     return block if block.shape.variant is not None else replace(block, mesh=replace(block.mesh, device=ANY))
 
 
 def cached_across_devices(function: Callable[Concatenate[Block, P], T]) -> Callable[Concatenate[Block, P], T]:
-    """Keep the results of a function of a block, and share them between devices by `without_device`."""
-    kept: Any = lru_cache(maxsize=4096)(function)
+    """Cache the results of a function of a block, shared between devices by `without_device`."""
+    cached: Any = lru_cache(maxsize=4096)(function)
 
     @wraps(function)
-    def found(block: Block, *args: P.args, **more: P.kwargs) -> T:
-        return kept(without_device(block), *args, **more)
+    def shared(block: Block, *args: P.args, **more: P.kwargs) -> T:
+        return cached(without_device(block), *args, **more)
 
-    return found
+    return shared
 
 
-def resolve_variant(adds: SubLayer, block: Block) -> tuple[SubLayer, Block]:
-    """Return the sub-layer that is used, a variant's or the usual one; and the block, with defaults for ignored fields.
+def resolve_variant(layer: SubLayer, block: Block) -> tuple[SubLayer, Block]:
+    """Return the variant's sub-layer in place of `layer`, or `layer`; and the block, with defaults for ignored fields.
 
-    So sub-layers that are alike on several blocks share a schedule.
+    So equal sub-layers of several blocks share a schedule.
     """
     variant = block.shape.variant
-    own = variant.sub_layers.get(adds, adds) if isinstance(variant, Variant) else adds
-    defaults: dict[str, Any] = {one.name: one.default for one in fields(Block) if one.name in own.ignores}
-    return own, replace(block, **defaults) if defaults else block
+    chosen = variant.sub_layers.get(layer, layer) if isinstance(variant, Variant) else layer
+    defaults: dict[str, Any] = {field.name: field.default for field in fields(Block) if field.name in chosen.ignores}
+    return chosen, replace(block, **defaults) if defaults else block
 
 
-def schedule(adds: SubLayer, block: Block, *args: int) -> Schedule:
+def schedule(layer: SubLayer, block: Block, *args: int) -> Schedule:
     """Return the schedule of a sub-layer, built once; raises SramError when it does not fit a core."""
     for number in args:
         if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= MOST:
-            raise ShapeError(f"{adds.title}: {shown(number)} tokens or entries; give a whole number from 0 to {MOST:,}")
-    return _schedule(*resolve_variant(adds, block), *args)
+            raise ShapeError(
+                f"{layer.title}: {shown(number)} tokens or entries; give a whole number from 0 to {MOST:,}"
+            )
+    return _schedule(*resolve_variant(layer, block), *args)
 
 
 @lru_cache(maxsize=256)
-def _schedule(own: SubLayer, block: Block, *args: int) -> Schedule:
-    return checked(_draft(own, block, *args))
+def _schedule(layer: SubLayer, block: Block, *args: int) -> Schedule:
+    return checked(_draft(layer, block, *args))
 
 
-def draft(adds: SubLayer, block: Block, *args: int) -> Schedule:
-    """Return the schedule of a sub-layer, or of the variant's in its place, not checked: for pricing."""
-    return _draft(*resolve_variant(adds, block), *args)
+def draft(layer: SubLayer, block: Block, *args: int) -> Schedule:
+    """Return the schedule of a sub-layer, or of a variant's in its place, unchecked: for counts and prices."""
+    return _draft(*resolve_variant(layer, block), *args)
 
 
 @lru_cache(maxsize=8)
-def _draft(own: SubLayer, block: Block, *args: int) -> Schedule:
-    b = Builder(block.mesh, own.title, own.family)
-    own(b, block, *args)
+def _draft(layer: SubLayer, block: Block, *args: int) -> Schedule:
+    b = Builder(block.mesh, layer.title, layer.family)
+    layer(b, block, *args)
     return b.build(draft=True)

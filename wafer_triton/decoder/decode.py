@@ -58,7 +58,7 @@ def _heads(b: Builder, block: Block, role: str, *names: str) -> None:
 
 @sub_layer("decode projections", "decode")
 def project(b: Builder, block: Block) -> None:
-    """x -> q, k, v of the new tokens, rotated: one slot each for every sequence."""
+    """Set q, k and v of the new tokens from x, q and k with RoPE; every sequence has a slot of each."""
     m = block.batch
     _attention(b, block)
     d = block.share(block.shape.hidden_size, "y")
@@ -66,7 +66,7 @@ def project(b: Builder, block: Block) -> None:
     _heads(b, block, "output", "q", "k", "v")
     block.norm(b, "y")
     run: dict[str, Any] = {"accumulate": block.accumulate, "groups": block.groups, "label": "qkv"}
-    if block.unfused:  # one product and one reduction, whose thirds are slots
+    if block.unfused:  # one product and one reduction, whose thirds q, k and v are slots
         assert m == 1, "thirds of several tokens' projections are no slots"
         b.buffer("qkv", (1, block.qkv_width // 3), block.sum_dtype, slots=3)
         meshgemv(b, "h", "wqkv", Slot("qkv", None), "y", m=m, k=d, n=block.qkv_width, **run)
@@ -82,7 +82,7 @@ def project(b: Builder, block: Block) -> None:
 
 @sub_layer("kv append", "decode")
 def append(b: Builder, block: Block, sequence: int, count: int, prefilled: int) -> None:
-    """k, v of a sequence -> entry number `count` of its cache, of which a prompt filled `prefilled`."""
+    """Append k and v of a sequence to its cache, as entry number `count`; a prompt filled the first `prefilled`."""
     _attention(b, block)
     _heads(b, block, "input", "k", "v")
     values = {cache_name(which, sequence): Slot(which, sequence) for which in "kv"}
@@ -91,7 +91,7 @@ def append(b: Builder, block: Block, sequence: int, count: int, prefilled: int) 
 
 @sub_layer("decode attention", "decode")
 def attend(b: Builder, block: Block, sequence: int) -> None:
-    """q of a sequence and its cache -> its part of att; bias [1, slots] is -inf on empty slots."""
+    """Set att of a sequence from its q and its cache; bias [1, slots] is -inf on empty slots."""
     q_heads = block.query_heads
     _attention(b, block)
     sizes: dict[str, Any] = {"m": 1, "accumulate": block.accumulate, **block.head_counts}
@@ -108,7 +108,7 @@ def attend(b: Builder, block: Block, sequence: int) -> None:
     run: dict[str, Any] = {"sums": block.sum_dtype, "groups": block.groups, "reduce_sums": block.unfused}
     z = softmax_parts(b, "s", "bias", "p", "y", scale=block.scale, **run)
     b.round(b.local("gemm", "o", ("p", values), k=block.slots, n=block.head_width, **sizes), label="attention")
-    # the sums of weights go with the weighted values: both are needed here first
+    # the sums of softmax weights are first needed here, so they go with the weighted values
     all_reduce(b, "o" if block.unfused else ("o", z), "y", groups=block.groups, label="attention")
     b.round(
         b.local("normalize", Slot("att", sequence), ("o", z), m=1, heads=q_heads, n=block.head_width), label="attention"
@@ -117,7 +117,7 @@ def attend(b: Builder, block: Block, sequence: int) -> None:
 
 @sub_layer("decode output projection", "decode")
 def output(b: Builder, block: Block) -> None:
-    """x, att -> x plus the attention block's output."""
+    """Add to x the output projection of att."""
     m = block.batch
     _attention(b, block)
     d, width = block.share(block.shape.hidden_size, "y"), block.query_heads * block.head_width
@@ -130,7 +130,7 @@ def output(b: Builder, block: Block) -> None:
 
 @sub_layer("decode feed-forward", "decode", HEADS)
 def ffn(b: Builder, block: Block) -> None:
-    """x -> x plus the feed-forward block's output."""
+    """Add to x the feed-forward block's output."""
     c, m = block.shape, block.batch
     d, f = block.share(c.hidden_size, "y"), block.share(c.intermediate_size, "x")
     b.buffer("x", (m, d), block.dtype, "state", pattern=HIDDEN_SPEC)
@@ -149,10 +149,10 @@ def ffn(b: Builder, block: Block) -> None:
 
 @sub_layer("embedding", "decode", HEADS)
 def embed(b: Builder, block: Block, tokens: int) -> None:
-    """Set x to the rows of the table for the ids of `tokens` tokens; the table lies as the head's does.
+    """Set x to the rows of the table for the ids of `tokens` tokens; the table is cut as the head's.
 
-    A core's ids count from its first column of the table, and are -1 where the column is another core's. So one column
-    of cores has a token's row and all others zeros, and their sum is exact.
+    Each core gets ids relative to its vocabulary shard, -1 if the id is in another shard. Exactly one mesh column
+    contributes to a token, so the sum is exact.
     """
     c = block.shape
     d, v = block.share(c.hidden_size, "y"), block.share(c.vocab_size, "x")
@@ -165,7 +165,7 @@ def embed(b: Builder, block: Block, tokens: int) -> None:
 
 @sub_layer("head", "decode", HEADS)
 def head(b: Builder, block: Block, tokens: int) -> None:
-    """x of `tokens` tokens -> their logits, cut along x."""
+    """Set the logits of `tokens` tokens from x; the vocabulary is cut along x."""
     c = block.shape
     d, v = block.share(c.hidden_size, "y"), block.share(c.vocab_size, "x")
     b.buffer("x", (tokens, d), block.dtype, "state", pattern=HIDDEN_SPEC)
@@ -179,9 +179,10 @@ def head(b: Builder, block: Block, tokens: int) -> None:
 
 
 def sub_layers_of(block: Block, kind: str) -> SubLayers:
-    """Return the sub-layers that share the memory of a layer's "attention", "ffn" or "experts", or of an end.
+    """Return the sub-layers whose buffers a core has room for together, for a kind of block.
 
-    Of appends and attentions one stands for all: sequences follow one another, and an append needs less.
+    Kinds are "attention", "ffn", "experts", "embedding" and "head". One attention stands for those of all sequences,
+    which follow one another; an append needs less.
     """
     return {
         "attention": ((project, ()), (attend, (0,)), (output, ())),
@@ -192,26 +193,26 @@ def sub_layers_of(block: Block, kind: str) -> SubLayers:
     }[kind]
 
 
-def most_tokens(adds: SubLayer, block: Block) -> int:
+def most_tokens(end: SubLayer, block: Block) -> int:
     """Return the most tokens, of 32 halved repeatedly, that `embed` or `head` takes at once on the block's mesh."""
-    return next(tokens for tokens in (32, 16, 8, 4, 2, 1) if tokens == 1 or _fits(adds, block, tokens))
+    return next(tokens for tokens in (32, 16, 8, 4, 2, 1) if tokens == 1 or _fits(end, block, tokens))
 
 
-def batches(adds: SubLayer, block: Block, tokens: int) -> dict[int, int]:
-    """Return the runs of `embed` or `head` for `tokens` tokens in all: tokens at once, and how often."""
-    most = most_tokens(adds, block)
+def batches(end: SubLayer, block: Block, tokens: int) -> dict[int, int]:
+    """Return {tokens at once: number of runs} of `embed` or `head` for `tokens` tokens in all."""
+    most = most_tokens(end, block)
     return {size: times for size, times in ((most, tokens // most), (tokens % most, 1)) if size and times}
 
 
-def _fits(adds: SubLayer, block: Block, tokens: int) -> bool:
-    return sram.account(draft(adds, without_device(block), tokens)).peak_bytes <= block.mesh.device.sram_bytes
+def _fits(end: SubLayer, block: Block, tokens: int) -> bool:
+    return sram.account(draft(end, without_device(block), tokens)).peak_bytes <= block.mesh.device.sram_bytes
 
 
 FEED_FORWARD = {"ffn": ffn, "experts": decode_experts}  # by the kind of block
 
 
 def layer(block: Block, context: int, kind: str = "ffn") -> SubLayers:
-    """Return the sub-layers of a layer in order, each with its arguments; the cache holds `context` tokens then.
+    """Return the sub-layers of a layer in order, each with its arguments; the cache ends with `context` tokens.
 
     `kind` is the kind of the block after attention, "ffn" or "experts".
     """

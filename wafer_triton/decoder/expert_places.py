@@ -1,4 +1,7 @@
-"""Which region of cores holds which experts, and how many rows of tokens are expected there."""
+"""Which region of cores holds which experts, and how many rows of tokens a region can expect.
+
+A row of a token is its copy for one of the experts that it chose.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ MOST_EXPERTS = 256  # experts of a region, whose numbers travel in the dtype of 
 
 @dataclass(frozen=True)
 class ExpertRegions:
-    """Experts in `side` x `side` regions, and the rows that a row of cores sends to each of them in a pass.
+    """Experts in `side` x `side` regions; in a pass a mesh row sends up to `capacity` rows of tokens to each region.
 
     Raises ShapeError for sizes that are not positive whole numbers.
     """
@@ -31,7 +34,7 @@ class ExpertRegions:
         return self.side * self.side
 
     def living(self, experts: Experts) -> tuple[tuple[int, ...], ...]:
-        """Return the experts of every region: one after the other in turn."""
+        """Return the experts of every region: expert e is in region e % count."""
         return tuple(tuple(range(region, experts.count, self.count)) for region in range(self.count))
 
     def held(self, experts: Experts) -> int:
@@ -39,7 +42,7 @@ class ExpertRegions:
         return -(-experts.count // self.count)
 
     def expected_passes(self, top_k: int, tokens: int, rows: int) -> int:
-        """Return the passes of `tokens` tokens on each of `rows` rows, each of which takes `top_k` experts."""
+        """Return the passes for `tokens` tokens on each of `rows` mesh rows, if a token takes `top_k` experts."""
         return -(-expected_demand(top_k, self.count, tokens, rows) // self.capacity)
 
     def check(self, e: Experts, mesh: Mesh) -> None:
@@ -58,10 +61,10 @@ class ExpertRegions:
 
 
 def expected_demand(top_k: int, regions: int, tokens: int, rows: int) -> int:
-    """Return the most rows of tokens that one of `rows` mesh rows has for a region, if all regions are equally likely.
+    """Return the most rows of tokens to expect for any region from any of `rows` mesh rows, of `tokens` tokens each.
 
-    Every token takes `top_k` experts. Fewer than one of all rows and regions exceeds the number, if the expert ids of
-    a token were independent.
+    Every token takes `top_k` experts, and all regions are equally likely. Union bound, as if the experts of a token
+    were independent: the expected number of (mesh row, region) pairs above this demand is below 1.
     """
     rows_of_all, above = tokens * top_k, 1.0
     if regions == 1:

@@ -25,23 +25,23 @@ from wafer_triton.shape.moe import Experts
 
 @sub_layer("prefill routing", ignores=HEADS)
 def prefill_routing(b: Builder, block: Block, tokens: int, past: int) -> None:
-    """x -> where its tokens' rows go, and x plus the output of the shared expert; `past` is ignored.
+    """Find the slot and rank in their region's queue for all rows of tokens, and add the shared expert's output to x.
 
-    demand [1] is the most rows that any row of cores has for a region.
+    demand [1] is the most rows that any mesh row has for a region. `past` is ignored.
     """
     _routing(b, block, tokens, "state")
 
 
 @sub_layer("prefill experts in regions", ignores=HEADS)
 def prefill_pass(b: Builder, block: Block, tokens: int, past: int, number: int) -> None:
-    """x -> x plus the shares of the experts that pass `number` takes the rows to; `past` is ignored."""
+    """Add to x the outputs of the experts that pass `number` takes rows to, times their shares; `past` is ignored."""
     _queues(b, block, tokens, "state")
     _pass(b, block, tokens, number)
 
 
 @sub_layer("prefill experts in regions, whole", ignores=HEADS)
 def prefill_experts_in_regions(b: Builder, block: Block, tokens: int, past: int, passes: int) -> None:
-    """Set x to x plus the sum of the chosen experts' outputs by their shares, in passes; `past` is ignored."""
+    """Add to x the chosen experts' outputs times their shares, in `passes` passes; `past` is ignored."""
     _routing(b, block, tokens, "scratch")
     for number in range(passes):
         _pass(b, block, tokens, number)
@@ -78,7 +78,7 @@ def _routing(b: Builder, block: Block, m: int, role: str) -> None:
 
 
 def _shared(b: Builder, block: Block, m: int) -> None:
-    """x plus the shared expert's output: a dense block over the whole mesh, scaled by the token's share of it."""
+    """Add to x the shared expert's output times the token's share of it; it is a dense block over the whole mesh."""
     e, _ = _regions(block)
     d, f = block.share(block.shape.hidden_size, "x"), block.share(e.shared_width, "x")
     weights.shared_expert(b, block)

@@ -23,7 +23,7 @@ Product = Callable[[str, str], Local]  # of the buffers of both operands
 
 @sub_layer("decode experts", "decode", HEADS)
 def decode_experts(b: Builder, block: Block) -> None:
-    """x -> x plus the sum of the chosen experts' outputs by their shares; expert_ids [tokens, per_token]."""
+    """Add to x the chosen experts' outputs times their shares; the choice is expert_ids [tokens, per_token]."""
 
     def reduced(product: Product, w: str, y: str, axis: str, label: str) -> None:
         b.round(product("h" if axis == "y" else "act", w), label=label)
@@ -34,7 +34,7 @@ def decode_experts(b: Builder, block: Block) -> None:
 
 @sub_layer("prefill experts", ignores=HEADS)
 def prefill_experts(b: Builder, block: Block, tokens: int, past: int) -> None:
-    """x -> x plus the sum of the chosen experts' outputs by their shares; `past` is ignored.
+    """Add to x the chosen experts' outputs times their shares; `past` is ignored.
 
     The tiles of all experts circle along y, and each core multiplies by the experts of its row's tokens.
     """
@@ -47,11 +47,11 @@ def prefill_experts(b: Builder, block: Block, tokens: int, past: int) -> None:
     _experts(b, block, "x", tokens, shifted)
 
 
-def _experts(b: Builder, block: Block, axis: str, m: int, multiplied: Callable[..., None]) -> None:
+def _experts(b: Builder, block: Block, axis: str, m: int, add_product: Callable[..., None]) -> None:
     """Add the block for m tokens a core, the model's width cut along `axis`.
 
-    `multiplied(product, w, y, axis, label)` adds the rounds of a product with the weights w into the buffer y: of h
-    with its width cut along y, or of act along x.
+    `add_product(product, w, y, axis, label)` adds the rounds of a local product with weights w into buffer y: of h, its
+    width cut along y, or of act along x.
     """
     c, e = block.shape, block.shape.experts
     assert e is not None, "a block of experts is one of a model that has some"
@@ -72,18 +72,18 @@ def _experts(b: Builder, block: Block, axis: str, m: int, multiplied: Callable[.
     def down(a: str, w: str) -> Local:
         return b.local("expert_sum", "y", (a, w, "expert_ids", "shares"), k=f, n=d, **sizes)
 
-    multiplied(gate_up, "wgu", "gu", "y", "gate and up")
+    add_product(gate_up, "wgu", "gu", "y", "gate and up")
     b.round(b.local("silu_mul", "act", "gu", m=m * per_token, n=f), label="silu")
-    multiplied(down, "wdown", "y", "x", "down")
+    add_product(down, "wdown", "y", "x", "down")
     b.round(b.local("add", "x", ("x", "y"), size=m * d), label="residual")
 
 
 def add_router(b: Builder, block: Block, axis: str, m: int) -> None:
-    """x -> h, its norm, and the experts chosen and shares of m tokens a core, which its router decides in fp32."""
+    """Add the norm h of x and the router, in fp32: expert_ids and shares of m tokens a core."""
     e = block.shape.experts
     assert e is not None, "a router is one of a model that has experts"
     d = block.share(block.shape.hidden_size, axis)
-    # for any dtype of other sums
+    # fp32 for any dtype of other sums
     b.buffer("logits", (m, e.logits), "fp32")
     b.buffer("expert_ids", (m, e.per_token), "fp32", "output", pattern=f"{ROWS[axis]} k")
     block.norm(b, axis)

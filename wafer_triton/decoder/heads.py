@@ -1,8 +1,8 @@
 """Head groups: the heads, and their rotary pairs, that a column of the mesh holds.
 
-The columns are cut into groups of equally many. A group holds some key-value heads with their query heads. Its
-columns share the rotary pairs, so a score is a sum over the columns of a group. With more groups than key-value heads,
-a key-value head is repeated over some groups, which share its query heads. The padding is at the end: groups without
+The columns are cut into groups of equal width. A group holds some key-value heads with their query heads, and its
+columns divide the rotary pairs, so a score is a sum over the columns of a group. With more groups than key-value heads,
+a key-value head is repeated over some groups, which divide its query heads. The padding is at the end: groups without
 heads, columns without a group.
 """
 
@@ -55,7 +55,7 @@ class HeadGroups:
 
     @property
     def query_heads(self) -> int:
-        """Return the query heads of a core: of all its key-value heads, or as few of one as the groups allow."""
+        """Return the query heads of a core: those of its key-value heads, or as few of one as the groups allow."""
         total, each = self.shape.num_key_value_heads, self.shape.queries_each
         if self.count <= total:
             return self.kv_heads * each
@@ -123,6 +123,6 @@ def most_groups(shape: DecoderShape, columns: int) -> int:
 
 
 def distinct_head_groups(shape: DecoderShape, columns: int) -> tuple[HeadGroups, ...]:
-    """Return the largest number of groups for each size of a core's tiles: with fewer a sum only goes further."""
+    """Return, for each size of a core's tiles, the most groups that give it: with fewer a sum only goes further."""
     every = (HeadGroups(shape, columns, count) for count in range(1, most_groups(shape, columns) + 1))
     return tuple({(groups.query_heads, groups.kv_heads, groups.pairs): groups for groups in every}.values())

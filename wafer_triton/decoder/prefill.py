@@ -33,16 +33,16 @@ HIDDEN, HIDDEN_SPEC, ANGLES, MASK, PAST, NEW = (
     ("keys", "values"),
     ("k", "v"),
 )
-WIDEST_GROUP = 100  # columns of a head group, of which prefill has several, unless their number is given
+WIDEST_GROUP = 100  # columns of a head group, if there are several and their number is not given
 EXPERT_IDS, REAL, DEMAND, RANKS = "expert_ids", "real", "demand", "ranks"
 
 
 @sub_layer("prefill attention", ignores=("entries", "policy", "expert_regions"))
 def attention(b: Builder, block: Block, tokens: int, past: int) -> None:
-    """x -> x plus the attention block's output, and the keys and values; a row has `tokens` new and `past` old tokens.
+    """Add to x the attention block's output; a row has `tokens` new and `past` old tokens.
 
     The buffers `keys` and `values` hold the new entries first, then the old ones. bias [tokens, tokens + past] masks
-    the future and the padding. With several head groups a core has one for each of its blocks, see `block.blocks`.
+    the future and the padding. With several head groups a core has one for each of its blocks, see `block.block_ring`.
     """
     c = block.shape
     width, d, q_heads, seen = block.head_width, block.share(c.hidden_size, "x"), block.query_heads, tokens + past
@@ -83,7 +83,7 @@ def attention(b: Builder, block: Block, tokens: int, past: int) -> None:
 
 
 def _attend(b: Builder, block: Block, m: int, seen: int) -> None:
-    """q, keys, values, bias -> att, over all columns (WaferLLM, OSDI'25, section 4.1)."""
+    """Set att from q, keys, values and bias, over all columns (WaferLLM, OSDI'25, section 4.1)."""
     heads, width = block.query_heads, block.head_width
     run: dict[str, Any] = {"m": m, "accumulate": block.accumulate, **block.head_counts}
     b.buffer("bias", (m, seen), "fp32", "input", pattern="(y m) (x n)")
@@ -99,8 +99,8 @@ def _attend(b: Builder, block: Block, m: int, seen: int) -> None:
 def _attend_in_groups(b: Builder, block: Block, m: int, seen: int) -> None:
     """Set att from q, keys, values and bias, over the columns of each head group.
 
-    The weights take the place of the scores, if they are of one dtype. The bias has the dtype of tiles, which separates
-    0 from -inf. Columns left over pass on q, of which they hold padding.
+    The softmax weights overwrite the scores, if both have one dtype. The bias is 0 or -inf, for which the dtype of
+    tiles is enough. Columns left over copy q, which is padding there.
     """
     heads, width, blocks = block.query_heads, block.head_width, block.block_ring
     run: dict[str, Any] = {"m": m, "accumulate": block.accumulate, **block.head_counts}
@@ -122,7 +122,7 @@ def _attend_in_groups(b: Builder, block: Block, m: int, seen: int) -> None:
 
 @sub_layer("prefill feed-forward", ignores=HEADS)
 def ffn(b: Builder, block: Block, tokens: int, past: int) -> None:
-    """x -> x plus the feed-forward block's output; `past` is ignored."""
+    """Add to x the feed-forward block's output; `past` is ignored."""
     c = block.shape
     d, f = block.share(c.hidden_size, "x"), block.share(c.intermediate_size, "x")
     run: dict[str, Any] = {"m": tokens, "accumulate": block.accumulate}
@@ -151,12 +151,12 @@ SUB_LAYERS = {"attention": attention, "ffn": ffn, "experts": prefill_experts}  #
 
 
 def first_sub_layer(block: Block, kind: str) -> SubLayer:
-    """Return the sub-layer that a block of this kind begins with; all of it but the passes of experts in regions."""
+    """Return the sub-layer of a kind of block; of experts in regions the routing, which passes follow."""
     return prefill_routing if kind == "experts" and block.expert_regions is not None else SUB_LAYERS[kind]
 
 
 def sub_layers_of(block: Block, kind: str, tokens: int, past: int) -> SubLayers:
-    """Return the sub-layers that share the memory of a layer's "attention", "ffn" or "experts"."""
+    """Return the sub-layers whose buffers a core has room for together, for "attention", "ffn" or "experts"."""
     sub_layers: SubLayers = ((first_sub_layer(block, kind), (tokens, past if kind == "attention" else 0)),)
     return (
         sub_layers
@@ -182,12 +182,12 @@ def head_group_blocks(block: Block, count: int | None = None) -> list[Block]:
     columns = block.mesh.shape[1]
     if count is not None:
         count = plain(count)
-        held = type(count) is int and min(count, columns) <= most_groups(block.shape, columns)
-        return [in_head_groups(block, min(count, columns) if held else count)]  # a refusal names `count` as given
+        fits = type(count) is int and min(count, columns) <= most_groups(block.shape, columns)
+        return [in_head_groups(block, min(count, columns) if fits else count)]  # a refusal names `count` as given
     kinds = distinct_head_groups(block.shape, columns)
     return [in_head_groups(block, kind.count) for kind in kinds if kind.count == 1 or kind.width <= WIDEST_GROUP]
 
 
 def in_head_groups(block: Block, count: int) -> Block:
-    """Return a block with `count` head groups; their statistics go by chains, which share the routes of scores."""
+    """Return a block with `count` head groups; they reduce maxima and sums by chains, on the routes of scores."""
     return replace(block, head_groups=count, head_tree=None if count == 1 else ())

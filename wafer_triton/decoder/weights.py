@@ -1,8 +1,8 @@
 """The weights of a decoder's blocks as buffers: their tiles, and which parameters they hold, cut how.
 
-Parameters have their Hugging Face names and shapes, a projection [out, in]. Decode places the output and down
-projections the other way round than the rest, so that consecutive MeshGEMVs alternate axes. Prefill places all alike,
-and gives the matrices of its MeshGEMMs skewed along y. Which heads a column holds is the block's layout (see
+Parameters have their Hugging Face names and shapes, a projection [out, in]. Decode cuts the output and down projections
+along the opposite axes of the other matrices, so that consecutive MeshGEMVs alternate axes. Prefill cuts all alike, and
+its MeshGEMMs take them skewed along y. Which heads a column holds is the block's layout (see
 `decoder.heads`). `axis` is the mesh axis that cuts the model's width: "y" in decode, "x" in prefill.
 """
 
@@ -110,7 +110,7 @@ def _ffn(c: DecoderShape, axis: str) -> Held:
 
 
 def experts(b: Builder, block: Block, axis: str) -> None:
-    """Declare the weights of a block of experts, a tile of every expert; shared ones are the last, padded to whole."""
+    """Declare the weights of a block of experts, a tile of each; the shared expert is last, padded to whole experts."""
     e, skew = block.shape.experts, _skew(block, axis)
     assert e is not None, "a block of experts is one of a model that has some"
     d, f, held = block.share(block.shape.hidden_size, axis), block.share(e.width, "x"), _experts(block.shape, axis)
@@ -129,7 +129,7 @@ def router(b: Builder, block: Block, axis: str) -> None:
 
 
 def experts_in_regions(b: Builder, block: Block) -> None:
-    """Declare the weights of the experts of a core's region, a tile of each; patterns cut a region's cores."""
+    """Declare the weights of the experts of a core's region, a tile of each; patterns cut over a region's cores."""
     e, regions = block.shape.experts, block.expert_regions
     assert e is not None and regions is not None, "a block whose experts have regions"
     held, d, size = regions.held(e), regions.side * block.share(block.shape.hidden_size, "x"), _region(block)

@@ -54,7 +54,10 @@ def _hand_over(
     b: Builder, source: Mesh, ends: list[tuple[int, int, int, int]], here: Index, there: Index, sent: Index,
     got: Index, down: bool,
 ) -> None:  # fmt: skip
-    """Add the rounds of units; in each a row of cores sends one unit and receives one."""
+    """Add the rounds in which row `here` of cores sends the unit in slot `sent` to row `there`, into slot `got`.
+
+    A row of cores sends one unit at most, and receives one.
+    """
     (_, left, _, right), (_, first, _, last) = ends
     numel, label = b.buffers["to"].numel, "hand over"
     src, dst = (

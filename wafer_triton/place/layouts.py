@@ -16,7 +16,7 @@ LAYOUTS = ("rectangles", "area")
 
 
 def lay_out(meshes: Sequence[Mesh], layout: str) -> list[Mesh]:
-    """Return the meshes with their positions, as many as the device has room for."""
+    """Return the meshes with their positions on the device, as many as there is room for."""
     return _in_rows(meshes) if layout == "rectangles" else _in_one_row(meshes)
 
 
@@ -51,12 +51,12 @@ def _in_one_row(meshes: Sequence[Mesh]) -> list[Mesh]:
 
 
 def unbounded_cores(device: Device) -> Device:
-    """Return the device with as many cores as any can have, for the price of layers that the device does not hold."""
+    """Return the device with as many cores as any can have, to price layers that do not fit the device."""
     return replace(device, rows=int(MOST["rows"]), cols=int(MOST["cols"]))
 
 
 def region_count(mesh: Mesh, layout: str = LAYOUTS[0]) -> int:
-    """Return the regions as large as a mesh that its device has."""
+    """Return how many regions of the size of a mesh its device has."""
     device = mesh.device
     if layout == "area":
         return device.wafer_cores // (mesh.rows * mesh.cols)

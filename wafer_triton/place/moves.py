@@ -3,8 +3,8 @@
 A matrix moves from one mesh to another along x, then along y (WaferLLM, OSDI'25, section 4). If the phases hold the
 heads in different groups, it moves along x to prefill's columns of these heads. A matrix that the phases cut along
 different axes is then transposed, and a matrix that prefill needs skewed is skewed. Both meshes are taken to share a
-corner. A core may not hold a second copy of a large matrix, which then moves in slices: this adds rounds, but no byte.
-The moves follow from the partition specs of the buffers of both phases.
+corner. A large matrix, of which a core cannot hold a second copy, moves in slices: this adds rounds, but no byte. The
+moves follow from the partition specs of the buffers of both phases.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ Offset = tuple[int, int]  # rows and columns
 
 
 def weights_between_phases(placement: Placement) -> Steps:
-    """Return the schedules that move all weights from one phase's cores to the other's."""
+    """Return the schedules that move all weights between decode's cores and prefill's; both ways cost the same."""
     relayouts = layer_relayouts(placement.decode, placement.prefill, placement.prefill_regions)
     return chain(relayouts, schedules_of(weight_shifts(placement)))
 
 
 def weight_shifts(placement: Placement) -> tuple[Shift, ...]:
-    """Return the moves of all weights from region to region; blocks that share regions move together."""
+    """Return the moves of all weights from region to region; blocks that share both regions move together."""
     alike = _for_weights_only(placement.decode), _for_weights_only(placement.prefill)
     ends = _for_weights_only(placement.head), _for_weights_only(placement.prefill_head)
     homes = {name: region.mesh for region in placement.prefill_regions for name in region.blocks}
@@ -67,7 +67,7 @@ def layer_relayouts(decode: Block, prefill: Block, regions: Sequence[Region]) ->
 
 
 def _for_weights_only(block: Block) -> Block:
-    """Return the block without fields that do not affect weights, so that moves are planned once."""
+    """Return the block with defaults for the fields that do not affect weights, so that moves are planned once."""
     return replace(block, entries=1, policy="shift", groups=None, batch=1, overlap=True, head_tree=None)
 
 
@@ -84,7 +84,7 @@ def weight_schedules(
 
 
 def schedules_of(moves: Iterable[Move]) -> Steps:
-    """Yield the schedules of moves."""
+    """Yield the schedule of each move and its number of runs."""
     return (move.schedule_runs for move in moves)
 
 
@@ -143,7 +143,7 @@ def _scaled(cores: Index, by: int, fold: int) -> Index:
 def _all_along(
     here: tuple[Parameter, ...], there: tuple[Parameter, ...], dim: int, decode: Mesh, prefill: Mesh
 ) -> tuple[Index, Index]:
-    """Return `_along` for a buffer's parameters, in the order of the cores that the elements leave, then reach."""
+    """Return `_along` for all parameters of a buffer, sorted by the cores in decode, then in prefill."""
     ends = [_along(mine, other, dim, decode, prefill) for mine, other in zip(here, there, strict=True)]
     source, target = (np.concatenate(each) for each in zip(*ends, strict=True)) if len(ends) > 1 else ends[0]
     if (np.diff(source) < 0).any() or (np.diff(target) < 0).any():
@@ -153,9 +153,9 @@ def _all_along(
 
 
 def _along(here: Parameter, there: Parameter, dim: int, decode: Mesh, prefill: Mesh) -> tuple[Index, Index]:
-    """Return two arrays [elements, copies]: the cores along an axis with a dimension's elements, in both phases.
+    """Return, for each element of a dimension, its core along an axis in decode, and in prefill.
 
-    An element with several copies moves to, or from, each copy.
+    An element with several copies is listed for each of them.
     """
     axis = next(axis for axis, number in cut_along(there).items() if number == dim)
     if all(cut.rows is None and cut.sizes.get("s", 1) == 1 for cut in (here, there)):
@@ -175,7 +175,7 @@ def _along(here: Parameter, there: Parameter, dim: int, decode: Mesh, prefill: M
 
 
 def _held_elements(cut: Parameter, dim: int, cores: int) -> tuple[Index, Index]:
-    """Return the core of every element along a dimension, and its number, [elements held] without padding."""
+    """Return the core and the index of each element of a dimension that a parameter's tiles hold, without padding."""
     rows = cut.rows if cut.rows is not None and cut.dim == dim else None
     numbers = np.arange(cut.shape[dim]) if rows is None else rows.reshape(-1)
     times = cut.sizes.get("s", 1)  # several experts of a common width, one after the other

@@ -27,16 +27,16 @@ def weights_of(block: Block, kind: str, phase: str) -> dict[str, Buffer]:
 @lru_cache(maxsize=32)
 def _weights_of(block: Block, kind: str, phase: str) -> dict[str, Buffer]:
     sub_layers = decode.sub_layers_of(block, kind) if phase == "decode" else prefill.sub_layers_of(block, kind, 1, 0)
-    found: dict[str, Buffer] = {}
+    weights: dict[str, Buffer] = {}
     for sub_layer, args in sub_layers:
         buffers = draft(sub_layer, block, *args).buffers
-        found.update({name: buffer for name, buffer in buffers.items() if buffer.role == "weight"})
-    return found
+        weights.update({name: buffer for name, buffer in buffers.items() if buffer.role == "weight"})
+    return weights
 
 
 @cached_across_devices
 def decode_need(block: Block, kind: str) -> sram.Need:
-    """Return the bytes of a block of a kind on a core in decode: resident buffers and the largest workspace."""
+    """Return the bytes that a kind of block needs on a core in decode: resident buffers and the largest workspace."""
     return sram.need(draft(sub_layer, block, *args) for sub_layer, args in decode.sub_layers_of(block, kind))
 
 
@@ -68,7 +68,7 @@ def block_names(shape: DecoderShape) -> list[str]:
 
 
 def param_shapes(shape: DecoderShape) -> dict[str, tuple[int, ...]]:
-    """Return every parameter of a model by its Hugging Face name, as the buffers of its decode schedules hold them."""
+    """Return the shape of every parameter of a model by its Hugging Face name, from the buffers of decode."""
     block = Block(shape, Mesh(1, 1, PRESETS["wse2"].unbounded()))
     kinds = {kind: weights_of(block, kind, "decode") for kind in shape.layers_of}
     held = [(0, weights_of(block, "embedding", "decode"))]
@@ -78,20 +78,20 @@ def param_shapes(shape: DecoderShape) -> dict[str, tuple[int, ...]]:
 
 
 def tile_shape(cut: Parameter, mesh: Mesh) -> tuple[int, ...]:
-    """Return the tile of a parameter on a core."""
-    held = list(cut.shape)
+    """Return the shape of a core's tile of a parameter."""
+    shape = list(cut.shape)
     if cut.rows is not None:
-        held[cut.dim] = cut.rows.size
-    return plan_of(cut.pattern, tuple(held), mesh.shape, tuple(cut.sizes.items())).tile
+        shape[cut.dim] = cut.rows.size
+    return plan_of(cut.pattern, tuple(shape), mesh.shape, tuple(cut.sizes.items())).tile
 
 
 def cut_along(cut: Parameter) -> dict[str, int]:
-    """Return the dimension of a parameter that each axis of the mesh cuts."""
+    """Return {mesh axis: the dimension of the parameter that it cuts}."""
     groups = re.findall(r"\([^)]*\)|\S+", cut.pattern.partition("->")[0])
     return {axis: dim for dim, group in enumerate(groups) for axis in letters(group).values()}
 
 
-def needs_transpose(here: Buffer, there: Buffer) -> bool:
-    """Return whether one buffer of the same parameters lies across the diagonal from where the other does."""
-    mine, other = cut_along(here.holds[0]), cut_along(there.holds[0])
-    return any(other.get(axis, dim) != dim for axis, dim in mine.items()) or mine.keys() != other.keys()
+def needs_transpose(source: Buffer, target: Buffer) -> bool:
+    """Return whether the mesh axes cut other dimensions of the same parameters in one buffer than in the other."""
+    before, after = cut_along(source.holds[0]), cut_along(target.holds[0])
+    return any(after.get(axis, dim) != dim for axis, dim in before.items()) or before.keys() != after.keys()

@@ -21,7 +21,7 @@ from wafer_triton.schedule import sram
 from wafer_triton.text.table import Table
 
 Needs = dict[str, sram.Need]  # by the kind of block
-Price = Callable[[Block, int, int], float]  # of a block, tokens a row, and how many of them at once
+Price = Callable[[Block, int, int], float]  # of a block, a row's tokens, and how many of them it takes at once
 
 
 def _no_preference(block: Block, tokens: int, at_once: int) -> float:
@@ -70,14 +70,14 @@ class Placement:
 
     def _repr_html_(self) -> str:
         rows = [
-            (str(own.mesh.origin), str(own.mesh), own.sram_peak_bytes, f"{own.blocks[0]} to {own.blocks[-1]}")
-            for own in self.regions
+            (str(each.mesh.origin), str(each.mesh), each.sram_peak_bytes, f"{each.blocks[0]} to {each.blocks[-1]}")
+            for each in self.regions
         ]
         title = f"{len(self.regions)} regions on {self.decode.mesh.device.name}"
         return Table.rows(("origin", "cores", "SRAM peak (B)", "blocks"), rows, title=title)._repr_html_()
 
     def chunk(self, count: int) -> int:
-        """Return the tokens that a row takes at once of a prompt of `count`; SramError names the longest that fits."""
+        """Return the tokens of a prompt of `count` that a row takes at once; SramError if it is too long."""
         side, limit = self.prefill.mesh.shape[0], self.prefill.mesh.device.sram_bytes
         rows = -(-count // side)
         for tokens in _sizes(rows, self.prefill):
@@ -130,7 +130,7 @@ def place_prefill(
 ) -> PrefillPlacement:
     """Return prefill on cores of its own, which keep all keys and values; embedding and head are as in block `last`.
 
-    A row takes all its tokens at once if they fit: with the first of the `choices` that does, and a second buffer of
+    A row takes all its tokens at once if they fit: with the first of the `choices` that fits, and a second buffer of
     partial sums if there is room for it. Else it takes the fewest equal chunks that fit, or one size smaller, with the
     choice of the lowest `price(block, rows, at_once)`. Raises the errors of `decode_regions`.
     """
@@ -160,14 +160,14 @@ def place_model(
 
 
 def phases_share_cores(decode: Block, prefill: Block) -> bool:
-    """Return whether both phases run on the same cores; a very long mesh cannot be folded for prefill."""
+    """Return whether both phases run on the same cores; decode may have a mesh too long to be folded for prefill."""
     return replace(prefill.mesh, fold=(1, 1)) == decode.mesh
 
 
 def _prefill(
     decode: Block, choices: Sequence[Block], prompt: int, layout: str, price: Price, alone: bool
 ) -> PrefillPlacement:
-    """Return prefill of a prompt, beside decode unless it is `alone`."""
+    """Return prefill of a prompt, in regions that it shares with decode unless it is `alone`."""
     rows, reason = -(-prompt // choices[0].mesh.shape[0]), None
 
     def fitting(tokens: int) -> list[PrefillPlacement]:
@@ -204,12 +204,12 @@ def _prefill(
         assert reason is not None, "a prompt has a token"
         raise reason
     # one chunk more may have room for the second buffer, and be faster
-    fits = [own for tokens in sizes[number : number + 2] for own in fitting(tokens)]
-    return min(fits, key=lambda own: price(own.block, rows, own.chunk_tokens))
+    fits = [placed for tokens in sizes[number : number + 2] for placed in fitting(tokens)]
+    return min(fits, key=lambda placed: price(placed.block, rows, placed.chunk_tokens))
 
 
 def _weights_alone(decode: Block, choices: tuple[Block, ...], prompt: int, layout: str) -> None:
-    """Raise SramError or FullError if the device holds the weights of no choice, a quick check; most often of one."""
+    """Raise SramError or FullError if the weights of no choice fit: a quick check, for which one choice often does."""
     shape, mesh = choices[0].shape, choices[0].mesh
     what = f"{shape.name}, prefill of {prompt:,} tokens"
 
@@ -238,7 +238,7 @@ def _prefill_regions(
 
 
 def _prefill_needs(decode: Block, prefill: Block, tokens: int, past: int, alone: bool) -> Needs:
-    """Return the needs of every kind of block with new and past tokens a row, beside decode's unless `alone`."""
+    """Return what each kind of block needs with new and past tokens a row, plus decode's needs unless `alone`."""
     kinds = prefill.shape.layers_of
     if alone:
         return {kind: prefill_need(prefill, kind, tokens, past, keep=True) for kind in kinds}

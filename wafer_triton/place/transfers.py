@@ -46,9 +46,9 @@ class Shift:
 
     @property
     def _bundles(self) -> tuple[int, Index]:
-        """`unit` and the cores [2, units / unit] that send and receive.
+        """How many adjacent units move as one, and the cores [2, such bundles] that send and receive them.
 
-        Each run of `unit` adjacent units has the same sender and the same receiver, and is moved as one.
+        It is the largest number such that all units of a bundle have the same sender and the same receiver.
         """
         source, target = self.source, self.target
         runs = np.diff(np.flatnonzero(np.diff(source) | np.diff(target)) + 1, prepend=0, append=len(source))
@@ -109,9 +109,9 @@ Stays = tuple[Index, Index, Index]  # cores, and their slots on both sides
 def _planned(
     length: int, source: bytes, target: bytes
 ) -> tuple[tuple[int, int], list[tuple[Units | None, Stays | None]]]:
-    """Return the slots of "from" and of "to", and the units of each round that move and that stay.
+    """Return the slots of "from" and of "to", and for each round the units that move and those that stay on their core.
 
-    Unit u goes from core source[u] to core target[u]; units of all sizes share the plan.
+    Unit u goes from core source[u] to core target[u]; units of any size share the plan.
     """
     here, there = np.frombuffer(source, np.int64), np.frombuffer(target, np.int64)
     rounds, ranks, moving = _rounds(here, there), (ranks_of(here), ranks_of(there)), (here != there).astype(np.int64)
@@ -155,7 +155,7 @@ def _rounds(source: Index, target: Index) -> Index:
 
 
 def at_cores(length: int, cores: Index, ranks: Index) -> Index:
-    """Return [length]: the rank of each core of `cores`, 0 at other cores."""
+    """Return [length]: ranks[i] at core cores[i], 0 at other cores."""
     index = np.zeros(length, np.int64)
     index[cores] = ranks
     return index
@@ -172,7 +172,7 @@ def ranks_of(cores: Index) -> Index:
 
 
 def owners(size: int, cores: int) -> Index:
-    """Return [size], read only: the core that holds each element of a dimension cut into whole tiles."""
+    """Return [size]: the core that holds each element of a dimension that `cores` cores cut into equal tiles."""
     return np.arange(size) // -(-size // cores)
 
 
@@ -225,7 +225,7 @@ def skew_runs(mesh: Mesh, numel: int, dtype: str, region: int | None = None) -> 
 
 
 def slice_to_fit(mesh: Mesh, numel: int, dtype: str, tiles: int, build: Callable[[int], Schedule]) -> ScheduleRuns:
-    """Return the schedule of one slice, and the number of slices: a power of two, so that `tiles` slices fit the SRAM.
+    """Return the schedule of one slice, and the number of slices: a power of two, so that a core holds `tiles` slices.
 
     `build(size)` returns the schedule for tiles of `size` elements; a slice has `numel` over the number of slices.
     Raises SramError if a core does not hold even slices of one element.
@@ -233,9 +233,9 @@ def slice_to_fit(mesh: Mesh, numel: int, dtype: str, tiles: int, build: Callable
     need = tiles * numel * BYTES[dtype] * mesh.fold[0] * mesh.fold[1]
     slices = 1 << (max(1, -(-need // mesh.device.sram_bytes)) - 1).bit_length()
     while True:
-        made = build(-(-numel // slices))
-        if sram.account(made).peak_bytes <= mesh.device.sram_bytes:
-            return made, slices
+        schedule = build(-(-numel // slices))
+        if sram.account(schedule).peak_bytes <= mesh.device.sram_bytes:
+            return schedule, slices
         if slices >= numel:
-            sram.check(made)
+            sram.check(schedule)
         slices *= 2

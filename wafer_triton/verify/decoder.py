@@ -98,7 +98,7 @@ def _attention(block: Block, q: Tensor, keys: Tensor, values: Tensor, biases: Se
 
 
 def _merged(block: Block, att: Tensor) -> Tensor:
-    """Return attention [tokens, heads, width] by the output projection's rows, column by column: [tokens, all]."""
+    """Return attention [tokens, heads, width] as [tokens, rows of the output projection], mesh column by column."""
     return att.unflatten(-1, (-1, block.head_width)).transpose(1, 2).flatten(1)
 
 

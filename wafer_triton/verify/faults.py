@@ -167,7 +167,7 @@ def _user_operation_faults(schedule: Schedule) -> Iterator[Finding]:
 
 
 class _Slots:
-    """The state of each slot of each core, round by round: unwritten, written, or arrived and not yet read."""
+    """The state of each slot of each core, round by round: unwritten, written (and perhaps read), or arrived unread."""
 
     def __init__(self, schedule: Schedule, intent: Intent | None) -> None:
         self.schedule = schedule

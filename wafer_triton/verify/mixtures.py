@@ -36,7 +36,7 @@ CLOSE = 1e-9  # of the largest logit: experts whose logits differ by less may be
 class TokenRouting(NamedTuple):
     """The experts of all tokens: ids and shares [tokens, per_token], slots and ranks [tokens, k], and the demand [1].
 
-    All is NaN where rounding may decide.
+    All are NaN if rounding may decide a choice.
     """
 
     expert_ids: Tensor
@@ -47,7 +47,7 @@ class TokenRouting(NamedTuple):
 
 
 def with_routing_draws(intent: Intent, sub_layer: SubLayer, made: Schedule, block: Block, *args: int) -> Intent:
-    """Return the intent of a sub-layer's schedule; of one with experts, with tokens or ids that reach all of it."""
+    """Return the intent of a sub-layer; one of experts draws tokens or ids that reach every expert, region and pass."""
     if sub_layer not in FORMULAS:
         return intent
     e, tokens = experts_of(block), args[0] if args else block.batch
@@ -65,7 +65,7 @@ def with_routing_draws(intent: Intent, sub_layer: SubLayer, made: Schedule, bloc
 def _passes(
     made: Schedule, block: Block, tokens: int, past: int, passes: int
 ) -> Mapping[str, Callable[[Tiles], Tiles]]:  # fmt: skip
-    """Return references that lack a pass, by the name of the pass."""
+    """Return, by the name of each pass, the reference without it."""
     starts = [n for n, round_ in enumerate(made.rounds) if any(op.op == "dispatch" for op in round_.locals)]
     return {
         f"pass {number + 1} of {passes}, rounds {start} to {end - 1} as built": on_tiles(
@@ -119,7 +119,7 @@ def _experts_in_regions(
 
 
 def _choice(e: Experts, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return a token's experts and shares, both [tokens, per_token], and whether rounding may decide, [tokens, 1]."""
+    """Return expert ids and shares, both [tokens, per_token], and whether rounding may decide the ids, [tokens, 1]."""
     ranked = logits[:, : e.count].sort(-1, True)
     own = ranked.indices[:, : e.top_k].sort(-1).values
     shares = logits[:, : e.count].softmax(-1).gather(-1, own)
@@ -164,7 +164,7 @@ def _with_shared(block: Block, x: Tensor, h: Tensor, routing: TokenRouting, shar
 def _pass_output(
     block: Block, number: int, h: Tensor, shares: Tensor, slots: Tensor, ranks: Tensor, wgu: Tensor, wdown: Tensor
 ) -> Tensor:
-    """Return the experts' outputs times their shares, for the expert ids whose ranks pass `number` takes."""
+    """Return the experts' outputs times their shares, for the rows of tokens whose ranks pass `number` takes."""
     regions, held = regions_of(block), regions_of(block).held(experts_of(block))
     size, first = block.mesh.shape[0] // regions.side, number * regions.capacity
     # [regions, held, rows, columns], of one region too

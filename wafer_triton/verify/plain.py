@@ -1,4 +1,4 @@
-"""Plain computations of a decoder's blocks on whole tensors with their padding, for `verify.decoder`."""
+"""What the formulas of `verify.decoder` share: whole tensors from tiles and back, with their padding, and norms."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Formula = Callable[..., Tiles]  # of whole tensors by the names of their buffers
 
 
 def plain_intent(schedule: Schedule, formula: Formula) -> Intent:
-    """Return an intent with a reference alone, `formula` on the whole tensors of a schedule's buffers."""
+    """Return an intent whose reference is `formula` on the whole tensors of a schedule's buffers."""
     specs = {name: (buffer, spec(buffer)) for name, buffer in _formula_buffers(schedule, formula).items()}
     cuts = {
         name: letters(cut) | ({"slot": "slot"} if buffer.slots > 1 else {})
@@ -34,9 +34,9 @@ def plain_intent(schedule: Schedule, formula: Formula) -> Intent:
 
 
 def on_tiles(schedule: Schedule, formula: Formula) -> Callable[..., Tiles]:
-    """Return a function of a schedule's tiles, and of what else `formula` takes first, that computes the formula.
+    """Return `formula` as a function of a schedule's tiles, followed by the numbers that the formula takes first.
 
-    The names of its parameters are those of buffers; with `**more` it takes all that are given. Padding stays.
+    The formula's other parameters are named as buffers; with `**more` it takes all that are given. Padding stays.
     """
     buffers = _formula_buffers(schedule, formula)
 
@@ -51,9 +51,9 @@ def on_tiles(schedule: Schedule, formula: Formula) -> Callable[..., Tiles]:
 
 
 def _formula_buffers(schedule: Schedule, formula: Formula) -> dict[str, Buffer]:
-    """Return the buffers that a formula takes."""
+    """Return the buffers that a formula takes, by name."""
     parameters = signature(formula).parameters
-    every = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    every = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     return {name: each for name, each in schedule.buffers.items() if name in parameters or (every and each.given)}
 
 
@@ -71,7 +71,7 @@ def spec(buffer: Buffer) -> str:
 
 
 def _whole(tiles: Tensor, buffer: Buffer) -> Tensor:
-    """Return tiles as one tensor, weights as before the alignment; of several squares aligned alone, one for each."""
+    """Return tiles as one tensor, weights without their skew; of several squares skewed alone a stack of tensors."""
     if not buffer.skew:
         return from_tiles(tiles, spec(buffer))
     import torch
@@ -85,7 +85,7 @@ def _whole(tiles: Tensor, buffer: Buffer) -> Tensor:
 
 
 def rms_norm(block: Block, x: Tensor, weight: Tensor) -> Tensor:
-    """Return RMSNorm of x [..., width], of a mean over the columns without padding."""
+    """Return RMSNorm of x [..., width with padding], which divides by the width without padding."""
     c = block.shape
     return x * (x.square().sum(-1, True) / c.hidden_size + c.rms_norm_eps).rsqrt() * weight
 
@@ -97,7 +97,7 @@ def head_mean_squares(block: Block, qkv: Tensor) -> Tensor:
 
 
 def joint_mean_squares(block: Block, qkv: Tensor) -> Tensor:
-    """Return the mean square of all query heads, and the one of all key heads, repeated as the columns repeat them."""
+    """Return the mean square of all query heads together, and of all key heads, in the shape of `qkv`."""
     c, squares = block.shape, qkv.square().sum((1, 3), True).expand_as(qkv)
     copies = (block.layout.rows("k") >= 0).sum() / c.kv_width
     q, k, v = squares.split((block.query_heads, block.kv_heads, block.kv_heads), 2)
@@ -112,7 +112,7 @@ def segment_widths(block: Block) -> list[int]:
 
 
 def concat(parts: list[Tensor], dim: int) -> Tensor:
-    """Return tensors joined along a dimension; torch is imported here, as importing this module does without."""
+    """Return torch.cat of tensors; torch is imported here, as importing this module does without."""
     import torch
 
     return torch.cat(parts, dim)

@@ -42,7 +42,7 @@ def _full(run: int) -> int:
 
 
 def routing_runs(block: Block) -> int:
-    """Return the runs in which each mesh row fills each region, some with padding, and has tokens alone."""
+    """Return the runs in which each mesh row fills each region, some of them padded, and in turn has all tokens."""
     count = regions_of(block).count
     return count + -(-count // (PADDED - 1)) + block.mesh.shape[0]
 

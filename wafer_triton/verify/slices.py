@@ -23,7 +23,7 @@ def backward_slice(schedule: Schedule, wanted: Mapping[str, NDArray[np.bool_]]) 
 
 
 class _SliceBuilder:
-    """The slots of each core that are needed later, [cores * slots], from the last round to the first."""
+    """Goes from the last round to the first and keeps which slots of a buffer, [cores * slots], are needed later."""
 
     def __init__(self, schedule: Schedule, wanted: Mapping[str, NDArray[np.bool_]]) -> None:
         self.schedule, self.mesh = schedule, schedule.mesh
@@ -66,7 +66,7 @@ class _SliceBuilder:
         return replace(op, where=Cores.of(*np.divmod(cores[keep], self.mesh.shape[1]), paired=True))
 
     def partly(self, op: Local, slot: Slot) -> bool:
-        """Return whether something of the slot stays as it was, or is added to."""
+        """Return whether some elements of the slot keep their old value, or are added to."""
         buffer = self.schedule.buffers[slot.buffer]
         numel = buffer.numel * (buffer.slots if slot.index is None else 1)
         return local.find(op.op).keeps(op.params, numel, op.outs.index(slot))

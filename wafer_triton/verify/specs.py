@@ -26,7 +26,7 @@ EVERY_CORE = {"row": "y", "column": "x"}  # the spec of tiles that no pattern na
 
 
 def indices(spec: PartitionSpec, mesh: Mesh, slots: int) -> dict[str, NDArray[np.int64]]:
-    """Return the index of each letter of a spec at every core and slot, [rows, cols, slots]; else ScheduleError."""
+    """Return the index of each letter of a spec at every core and slot, [rows, cols, slots]; raises ScheduleError."""
     shape = (*mesh.shape, slots)
     places = {}
     for letter, at in (letters(spec) if isinstance(spec, str) else spec).items():
@@ -68,7 +68,7 @@ def whole_reference(
 
 
 def from_tiles(tiles: Tensor, pattern: str) -> Tensor:
-    """Return tiles [rows, cols, *tile] as one tensor; of repeated tiles the first copy is taken."""
+    """Return the whole tensor of tiles [rows, cols, *tile]; of repeated tiles the first copy is taken."""
     if not pattern:
         return tiles
     from einops import rearrange  # patterns are parsed where there is no torch
@@ -84,7 +84,7 @@ def from_tiles(tiles: Tensor, pattern: str) -> Tensor:
 
 
 def to_tiles(whole: Tensor, mesh: Mesh, pattern: str) -> Tensor:
-    """Return a tensor of whole tiles as tiles [rows, cols, *tile]."""
+    """Return the tiles [rows, cols, *tile] of a tensor, whose sizes are multiples of the tiles'."""
     if not pattern:
         return whole
     from einops import repeat

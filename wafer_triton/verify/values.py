@@ -1,8 +1,8 @@
 """The check by values: a schedule runs on the reference executor, and its results are compared with the intent's.
 
 Every given tile is filled with random quarters, from 1/4 to 7/4 and of both signs: sums and products of them are exact
-in fp64, no part of a sum is nought, and exponents stay small. Every other run takes eight times as much, for which a
-softmax without its maximum overflows. Tiles that the intent calls alike are alike. All other memory is NaN. Results
+in fp64, no term of a sum is zero, and exponents stay small. Every other run takes eight times these values, so that a
+softmax without its maximum overflows. Tiles that the intent calls copies are equal. All other memory is NaN. Results
 must equal the reference's within the rounding of fp64. A resident buffer that the reference does not name must end
 as it began.
 
@@ -38,16 +38,16 @@ if TYPE_CHECKING:
 
     from wafer_triton.schedule.schedule import Schedule
 
-RUNS = 4  # on values of their own, side by side.
-MOST_RUNS = 64  # if they are `SMALL_WORK` together: a maximum without one of its terms is wrong in few runs.
+RUNS = 4  # each on other values, side by side
+MOST_RUNS = 64  # while all are `SMALL_WORK` together: a maximum that misses one of its terms is wrong in few runs
 SMALL_WORK = 1e7
-MOST_WORK = 1e8  # elements moved or computed, about a second.
+MOST_WORK = 1e8  # elements moved or computed, about a second
 MOST_ELEMENTS = 1 << 27  # elements that are held at once, of eight bytes
 TOLERANCE = 1e-10  # of the largest value of a result: the rounding of fp64 in norms, and in exponents of some 10^5
 
 
 def values(schedule: Schedule, intent: Intent) -> list[Finding]:
-    """Return the first tile of a result that differs from the intent's reference, or nothing.
+    """Return a finding for the first element that differs from the intent's reference, or nothing.
 
     Raises ScheduleError for a reference that does not fit the schedule, or for more memory than can be held.
     """
@@ -78,12 +78,12 @@ def values(schedule: Schedule, intent: Intent) -> list[Finding]:
         message = f"{title(schedule, number)}: its operands stop it: {str(error).splitlines()[0]}"
         return [Finding("wrong-values", message, number)]
     for name, want in wanted.items():
-        departure = _first_mismatch(machine.read(name), want, judged[name])
-        if departure is not None:
-            found = {other: machine.read(other) for other in wanted}
-            missing = _missing(schedule, intent, tiles, found, judged)
-            unnamed = [own for own in tiles if own not in intent.given] if intent.draw is None else []
-            return [departure.finding(schedule, name, missing, unnamed)]
+        mismatch = _first_mismatch(machine.read(name), want, judged[name])
+        if mismatch is not None:
+            results = {other: machine.read(other) for other in wanted}
+            missing = _missing(schedule, intent, tiles, results, judged)
+            unnamed = [given for given in tiles if given not in intent.given] if intent.draw is None else []
+            return [mismatch.finding(schedule, name, missing, unnamed)]
     return []
 
 
@@ -91,7 +91,7 @@ def _missing(
     schedule: Schedule, intent: Intent, tiles: dict[str, Tensor], got: dict[str, Tensor],
     judged: dict[str, NDArray[np.bool_]],
 ) -> str:  # fmt: skip
-    """Return the name of the missing piece: the results equal a reference that lacks it; "" if none does."""
+    """Return the piece without which the intent's reference gives exactly these results; "" if there is none."""
     runs = len(next(iter(got.values())))
     pieces = intent.pieces() if intent.pieces is not None else {}
     for name, reference in pieces.items():
@@ -147,7 +147,7 @@ def draw_tiles(schedule: Schedule, intent: Intent, runs: int, seed: int) -> dict
 def _with_draws(
     schedule: Schedule, tiles: dict[str, Tensor], draw: Callable[[Tiles, int], Tiles]
 ) -> dict[str, Tensor]:  # fmt: skip
-    """Return the tiles, with tiles that the intent's `draw` returns in place of random ones, in the buffer's dtype."""
+    """Replace random tiles by those that the intent's `draw` returns, rounded to the buffer's dtype."""
     for run in range(len(next(iter(tiles.values()), ()))):
         made = _evaluate(schedule, partial(_called, draw, run), _run(tiles, run), "draw")
         for name, new in made.items():
@@ -190,7 +190,7 @@ def expected_results(schedule: Schedule, intent: Intent, tiles: dict[str, Tensor
 def _evaluate(
     schedule: Schedule, reference: Callable[[Tiles], Tiles], tiles: dict[str, Tensor], what: str = "reference"
 ) -> dict[str, Tensor]:
-    """Return the results of a reference; ScheduleError, with its line, if it raises or returns no dict of tensors."""
+    """Return what a reference returns; ScheduleError, with its line, if it raises or returns no dict of tensors."""
     import torch
 
     try:
