@@ -294,7 +294,7 @@ def test_heads_go_along_x_to_the_columns_of_prefill(mesh, other, head_groups, nu
     for kind, heads in (("q", CONFIG.num_attention_heads), ("k", CONFIG.num_key_value_heads)):
         size, mesh_of = heads * CONFIG.head_dim, [Mesh(1, layout.columns) for layout in layouts]
         cuts = [Parameter("", (size,), "(x n)", layout.rows(kind)) for layout in layouts]
-        source, target = moves._along(*cuts, 0, *mesh_of)
+        source, target = moves._dimension_ends(*cuts, 0, *mesh_of)
         wanted = []
         for row in range(size):
             here, there = (np.flatnonzero((layout.rows(kind) == row).any(1)).tolist() for layout in layouts)
@@ -316,15 +316,15 @@ def test_head_groups_on_one_mesh_are_counted_along_x():
     (moved,) = moving("bqkv", grouped, prefill)
     held = moves.weights_of(grouped, "attention", "decode"), moves.weights_of(prefill, "attention", "prefill")
     ways = [
-        moves._along(*cuts, 0, grouped.mesh, prefill.mesh)
+        moves._dimension_ends(*cuts, 0, grouped.mesh, prefill.mesh)
         for cuts in zip(*(h["bqkv"].holds for h in held), strict=True)
     ]
     assert moved.link_bytes == 4 * 4 * sum(int(np.abs(source - target).sum()) for source, target in ways)
     assert moving("wgu", grouped, prefill) == moving("wgu", decode, prefill)
     rows = np.arange(4)
-    assert moves._cached(decode, prefill, rows, rows, 1, 0) == ()
-    assert moves._cached(grouped, replace(prefill, head_groups=2), rows, rows, 1, 0) == ()
-    assert priced(moves.schedules_of(moves._cached(grouped, prefill, rows, rows, 1, 0))).link_bytes > 0
+    assert moves._cache_shifts(decode, prefill, rows, rows, 1, 0) == ()
+    assert moves._cache_shifts(grouped, replace(prefill, head_groups=2), rows, rows, 1, 0) == ()
+    assert priced(moves.schedules_of(moves._cache_shifts(grouped, prefill, rows, rows, 1, 0))).link_bytes > 0
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_weights_are_refused_alone_if_and_only_if_no_choice_of_prefill_holds_the
     (decode, *_) = decode_blocks(shape, mesh, 64, c)
 
     def alone(*own):
-        return refused(regions._weights_alone, decode, own, 64, "rectangles")
+        return refused(regions._check_weights, decode, own, 64, "rectangles")
 
     each = [alone(choice) for choice in choices]
     assert [reason is None for reason in each] == hold

@@ -64,7 +64,7 @@ def recipe(
     except TypeError as error:  # a list has no hash
         if isinstance(error, WaferError):
             raise
-        plain = tuple(_tupled(value) for value in (name, mesh, dtype, shapes, options))
+        plain = tuple(_as_tuples(value) for value in (name, mesh, dtype, shapes, options))
     return _recipe(*plain)
 
 
@@ -73,10 +73,10 @@ def clear_recipes() -> None:
     _recipe.cache_clear()
 
 
-def _tupled(value: Any) -> Any:
+def _as_tuples(value: Any) -> Any:
     """Return tuples for lists; ArgumentError for a value without a hash."""
     if isinstance(value, list | tuple):
-        return tuple(map(_tupled, value))
+        return tuple(map(_as_tuples, value))
     if not isinstance(value, Hashable):
         raise ArgumentError(
             f"recipe of {shown(value)}, {article(type(value).__name__)}: give names, numbers and tuples of them"
@@ -126,7 +126,7 @@ def _gemm(
     (m, k), n = a, b[0 if transposed else 1]
     stored, dtype = dtype, tile_dtype(dtype)
     square = mesh.square()
-    tm, tk, tn = tiles(square.shape[0], m, k, n)
+    tm, tk, tn = tile_sizes(square.shape[0], m, k, n)
     builder = Builder(square, f"{algorithm} gemm [{m}, {k}] x [{', '.join(map(str, b))}]{'^T' if transposed else ''}")
     builder.buffer("a", (tm, tk), dtype, "input")
     builder.buffer("b", (tn, tk) if transposed else (tk, tn), stored, "input")
@@ -150,7 +150,7 @@ def _gemv(
     (m, k), n = x, w[1]
     stored, dtype = dtype, tile_dtype(dtype)
     across = "x" if axis == "y" else "y"
-    (tk,), (tn,) = tiles(mesh.length(axis), k), tiles(mesh.length(across), n)
+    (tk,), (tn,) = tile_sizes(mesh.length(axis), k), tile_sizes(mesh.length(across), n)
     builder = Builder(mesh, f"{algorithm} gemv [{m}, {k}] x [{k}, {n}]")
     builder.buffer("x", (m, tk), dtype, "input")
     builder.buffer("w", (tk, tn), stored, "input")
@@ -198,7 +198,7 @@ def _all_to_all(mesh: Mesh, dtype: str, x: Shape) -> Recipe:
 
 def _rms_norm(mesh: Mesh, dtype: str, x: Shape, weight: Shape, eps: float = 1e-6) -> Recipe:
     m, n = x
-    (tm,), (tn,) = tiles(mesh.shape[0], m), tiles(mesh.shape[1], n)
+    (tm,), (tn,) = tile_sizes(mesh.shape[0], m), tile_sizes(mesh.shape[1], n)
     builder = Builder(mesh, f"rms_norm [{m}, {n}]")
     builder.buffer("x", (tm, tn), dtype, "input")
     builder.buffer("weight", (tn,), dtype, "input")
@@ -215,7 +215,7 @@ def _rms_norm(mesh: Mesh, dtype: str, x: Shape, weight: Shape, eps: float = 1e-6
 
 def _softmax(mesh: Mesh, dtype: str, x: Shape, scale: float = 1.0) -> Recipe:
     m, n = x
-    (tm,), (tn,) = tiles(mesh.shape[0], m), tiles(mesh.shape[1], n)
+    (tm,), (tn,) = tile_sizes(mesh.shape[0], m), tile_sizes(mesh.shape[1], n)
     builder = Builder(mesh, f"softmax [{m}, {n}]")
     builder.buffer("x", (1, tm, tn), dtype, "input")
     builder.buffer("bias", (tm, tn), "fp32", "input")
@@ -250,7 +250,7 @@ def _rounded(b: Builder, acc: str, dtype: str, sums: str | None) -> str:
     return out
 
 
-def tiles(length: int, *sizes: int) -> tuple[int, ...]:
+def tile_sizes(length: int, *sizes: int) -> tuple[int, ...]:
     """Return the size of a core's tile for each size that is cut over `length` cores."""
     return tuple(-(-size // length) for size in sizes)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from wafer_triton.algorithms.product import tiles
+from wafer_triton.algorithms.product import tile_sizes
 from wafer_triton.cost import layers
 from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.inference import decode_placed, layout_of, request_placed
@@ -90,8 +90,8 @@ def _evenly_cut(shape: DecoderShape, mesh: Mesh) -> tuple[dict[str, int], int]:
     """Return bytes on a core of one layer's weights, by buffer, and of its share of one token's keys and values."""
     rows, cols = mesh.shape
     (d,), (q, kv_width, f) = (
-        tiles(rows, shape.hidden_size),
-        tiles(cols, shape.q_width, shape.kv_width, shape.intermediate_size),
+        tile_sizes(rows, shape.hidden_size),
+        tile_sizes(cols, shape.q_width, shape.kv_width, shape.intermediate_size),
     )
     elements = {
         "query": d * q,

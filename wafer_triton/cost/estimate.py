@@ -13,7 +13,7 @@ All functions raise a WaferError of one line for a user's mistake.
 from __future__ import annotations
 
 from wafer_triton.algorithms import gemm as gemm_schedules
-from wafer_triton.algorithms.product import recipe, tiles
+from wafer_triton.algorithms.product import recipe, tile_sizes
 from wafer_triton.algorithms.trees import ALGORITHMS as REDUCTIONS
 from wafer_triton.cost import capacity, layers
 from wafer_triton.cost.bands import Basis, basis, product_sizes, unmeasured
@@ -61,7 +61,7 @@ def gemm(
         raise MeshError(f"GEMM algorithm {algorithm!r}: choose one of {', '.join(gemm_schedules.ALGORITHMS)}")
     options = (("algorithm", algorithm), ("skew", "host"), ("sums", tile_dtype(name)))
     cost = price(recipe("gemm", mesh, name, ((m, k), (k, n)), options).schedule, c)
-    sizes = product_sizes(mesh, *tiles(mesh.square().shape[0], m, k, n))
+    sizes = product_sizes(mesh, *tile_sizes(mesh.square().shape[0], m, k, n))
     rests_on = basis(mesh.device, "gemm", sizes, unmeasured(name, algorithm, "mesh", cost.relayed))
     return _kernel(mesh, cost, c, name, rests_on)
 
@@ -85,7 +85,7 @@ def gemv(
         tree = best_groups(mesh.length("y"), c)
     options = (("algorithm", algorithm), ("groups", tree), ("sums", tile_dtype(name)))
     cost = price(recipe("gemv", mesh, name, ((m, k), (k, n)), options).schedule, c)
-    sizes = product_sizes(mesh, *tiles(mesh.shape[0], k), *tiles(mesh.shape[1], n))
+    sizes = product_sizes(mesh, *tile_sizes(mesh.shape[0], k), *tile_sizes(mesh.shape[1], n))
     own = ["GEMV of several vectors was not measured"] * (m > 1)
     rests_on = basis(mesh.device, "gemv", sizes, own + unmeasured(name, algorithm, "ktree", cost.relayed))
     return _kernel(mesh, cost, c, name, rests_on)

@@ -200,7 +200,7 @@ def request_on(place: Placement, input: int, output: int, c: Constants, program:
 def replacement_cycles(place: Placement, input: int, c: Constants) -> float:
     """Return cycles of the moves of all weights and a prompt's keys and values from prefill's cores to decode's."""
     turns = moves.layer_relayouts(place.decode, place.prefill, place.prefill_regions)
-    return priced(chain(turns, moves.schedules_of(moves.shifts(place, input))), c).cycles
+    return priced(chain(turns, moves.schedules_of(moves.all_shifts(place, input))), c).cycles
 
 
 def answer_steps(output: int) -> int:

@@ -40,17 +40,17 @@ def weights_between_phases(placement: Placement) -> Steps:
 
 def weight_shifts(placement: Placement) -> tuple[Shift, ...]:
     """Return the moves of all weights from region to region; blocks that share both regions move together."""
-    alike = _for_weights_only(placement.decode), _for_weights_only(placement.prefill)
+    blocks = _for_weights_only(placement.decode), _for_weights_only(placement.prefill)
     ends = _for_weights_only(placement.head), _for_weights_only(placement.prefill_head)
-    homes = {name: region.mesh for region in placement.prefill_regions for name in region.blocks}
-    ways: Counter[tuple[Mesh, Mesh, str]] = Counter()
+    prefill_meshes = {name: region.mesh for region in placement.prefill_regions for name in region.blocks}
+    counts: Counter[tuple[Mesh, Mesh, str]] = Counter()
     for region in placement.regions:
-        ways.update((region.mesh, homes[name], name.split()[-1]) for name in region.blocks)
+        counts.update((region.mesh, prefill_meshes[name], name.split()[-1]) for name in region.blocks)
     shifts = list[Shift]()
-    for (here, there, kind), count in ways.items():
-        offset = here.origin[0] - there.origin[0], here.origin[1] - there.origin[1]
-        own, phase = (ends, "decode") if kind in ENDS else (alike, "prefill")
-        for moves in _weight_moves(*own, kind, phase, count, offset).values():
+    for (source, target, kind), count in counts.items():
+        offset = source.origin[0] - target.origin[0], source.origin[1] - target.origin[1]
+        pair, phase = (ends, "decode") if kind in ENDS else (blocks, "prefill")
+        for moves in _weight_moves(*pair, kind, phase, count, offset).values():
             shifts += (move for move in moves if isinstance(move, Shift))
     return tuple(shifts)
 
@@ -58,10 +58,10 @@ def weight_shifts(placement: Placement) -> tuple[Shift, ...]:
 def layer_relayouts(decode: Block, prefill: Block, regions: Sequence[Region]) -> Steps:
     """Yield the schedules that transpose and skew the weights of all layers on prefill's cores, region by region."""
     kinds = (Counter(name.split()[-1] for name in region.blocks if name not in ENDS) for region in regions)
-    alike = _for_weights_only(decode), _for_weights_only(prefill)
-    for together, times in Counter(tuple(sorted(each.items())) for each in kinds if each).items():
-        for kind, count in together:
-            for moves in _weight_moves(*alike, kind, "prefill", count, (0, 0)).values():
+    blocks = _for_weights_only(decode), _for_weights_only(prefill)
+    for in_region, times in Counter(tuple(sorted(each.items())) for each in kinds if each).items():
+        for kind, count in in_region:
+            for moves in _weight_moves(*blocks, kind, "prefill", count, (0, 0)).values():
                 relayouts = schedules_of(move for move in moves if isinstance(move, Relayout))
                 yield from ((schedule, number * times) for schedule, number in relayouts)
 
@@ -91,48 +91,49 @@ def schedules_of(moves: Iterable[Move]) -> Steps:
 def _weight_moves(
     decode: Block, prefill: Block, kind: str, phase: str, together: int, offset: Offset
 ) -> dict[str, tuple[Move, ...]]:
-    held = {cut.name: (buffer, cut) for buffer in weights_of(decode, kind, "decode").values() for cut in buffer.holds}
+    """Return the moves of `weight_schedules`, by buffer."""
+    in_decode = {cut.name: (held, cut) for held in weights_of(decode, kind, "decode").values() for cut in held.holds}
     moves: dict[str, tuple[Move, ...]] = {}
-    for there in weights_of(prefill, kind, phase).values():
-        here, _ = held[there.holds[0].name]
-        pairs = [(held[cut.name][1], cut) for cut in there.holds]
-        in_regions = prefill.expert_regions is not None and there.holds[0].experts is not None
-        move = _to_regions if in_regions else _matrix
-        moves[there.name] = tuple(move(decode, prefill, here, there, pairs, together, offset))
+    for buffer in weights_of(prefill, kind, phase).values():
+        decode_buffer, _ = in_decode[buffer.holds[0].name]
+        pairs = [(in_decode[cut.name][1], cut) for cut in buffer.holds]
+        in_regions = prefill.expert_regions is not None and buffer.holds[0].experts is not None
+        move = _region_moves if in_regions else _matrix_moves
+        moves[buffer.name] = tuple(move(decode, prefill, decode_buffer, buffer, pairs, together, offset))
     return moves
 
 
-def _matrix(
-    decode: Block, prefill: Block, here: Buffer, there: Buffer, pairs: Sequence[tuple[Parameter, Parameter]],
-    together: int, offset: Offset,
+def _matrix_moves(
+    decode: Block, prefill: Block, decode_buffer: Buffer, prefill_buffer: Buffer,
+    pairs: Sequence[tuple[Parameter, Parameter]], together: int, offset: Offset,
 ) -> list[Move]:  # fmt: skip
     """Return the moves of a buffer's parameters to their tiles in prefill, over the whole mesh."""
-    (f_rows, f_cols), own, square = prefill.mesh.fold, decode.mesh, replace(prefill.mesh, origin=(0, 0))
+    (f_rows, f_cols), mesh, square = prefill.mesh.fold, decode.mesh, replace(prefill.mesh, origin=(0, 0))
     steps, axes = list[Move](), cut_along(pairs[0][0])
     tile = together * sum(prod(tile_shape(cut, prefill.mesh)) for _, cut in pairs)
     down = pairs[0][0].shape[axes["y"]] if "y" in axes else 1
     down_by, right_by = ((max(0, shift), max(0, -shift)) for shift in offset)  # of decode's mesh, of the other
-    rows = max(own.rows + down_by[0], prefill.mesh.rows + down_by[1])
-    cols = max(own.cols + right_by[0], prefill.mesh.cols + right_by[1])
+    rows = max(mesh.rows + down_by[0], prefill.mesh.rows + down_by[1])
+    cols = max(mesh.cols + right_by[0], prefill.mesh.cols + right_by[1])
     if "x" in axes:
-        mine, others = zip(*pairs, strict=True)
-        source, target = _all_along(mine, others, axes["x"], decode.mesh, prefill.mesh)
+        decode_cuts, prefill_cuts = zip(*pairs, strict=True)
+        source, target = _buffer_ends(decode_cuts, prefill_cuts, axes["x"], mesh, prefill.mesh)
         source, target = _scaled(source, right_by[0], f_cols), _scaled(target, right_by[1] * f_cols, 1)
         if (source != target).any():
-            line = grid(own, own.rows, cols, (1, f_cols))
-            steps.append(Shift(line, "x", source, target, together * -(-down // own.rows), there.dtype))
+            line = grid(mesh, mesh.rows, cols, (1, f_cols))
+            steps.append(Shift(line, "x", source, target, together * -(-down // mesh.rows), prefill_buffer.dtype))
     if "y" in axes:
         lines = (
-            _scaled(owners(down, own.rows), down_by[0], f_rows),
+            _scaled(owners(down, mesh.rows), down_by[0], f_rows),
             _scaled(owners(down, prefill.mesh.shape[0]), down_by[1] * f_rows, 1),
         )
         if (lines[0] != lines[1]).any():
-            held = tile // -(-down // prefill.mesh.shape[0])
-            whole = grid(own, rows, prefill.mesh.cols, prefill.mesh.fold)
-            steps.append(Shift(whole, "y", *lines, held, there.dtype))
-    if needs_transpose(here, there):
-        steps.append(Relayout(square, tile, there.dtype))
-    return [*steps, Relayout(square, tile, there.dtype, square.shape[0])] if there.skew else steps
+            numel = tile // -(-down // prefill.mesh.shape[0])
+            whole = grid(mesh, rows, prefill.mesh.cols, prefill.mesh.fold)
+            steps.append(Shift(whole, "y", *lines, numel, prefill_buffer.dtype))
+    if needs_transpose(decode_buffer, prefill_buffer):
+        steps.append(Relayout(square, tile, prefill_buffer.dtype))
+    return [*steps, Relayout(square, tile, prefill_buffer.dtype, square.shape[0])] if prefill_buffer.skew else steps
 
 
 def _scaled(cores: Index, by: int, fold: int) -> Index:
@@ -140,11 +141,11 @@ def _scaled(cores: Index, by: int, fold: int) -> Index:
     return cores if by == 0 and fold == 1 else (cores + by) * fold
 
 
-def _all_along(
-    here: tuple[Parameter, ...], there: tuple[Parameter, ...], dim: int, decode: Mesh, prefill: Mesh
+def _buffer_ends(
+    decode_cuts: tuple[Parameter, ...], prefill_cuts: tuple[Parameter, ...], dim: int, decode: Mesh, prefill: Mesh
 ) -> tuple[Index, Index]:
-    """Return `_along` for all parameters of a buffer, sorted by the cores in decode, then in prefill."""
-    ends = [_along(mine, other, dim, decode, prefill) for mine, other in zip(here, there, strict=True)]
+    """Return `_dimension_ends` for all parameters of a buffer, sorted by the cores in decode, then in prefill."""
+    ends = [_dimension_ends(*pair, dim, decode, prefill) for pair in zip(decode_cuts, prefill_cuts, strict=True)]
     source, target = (np.concatenate(each) for each in zip(*ends, strict=True)) if len(ends) > 1 else ends[0]
     if (np.diff(source) < 0).any() or (np.diff(target) < 0).any():
         order = np.lexsort((target, source))
@@ -152,23 +153,28 @@ def _all_along(
     return source, target
 
 
-def _along(here: Parameter, there: Parameter, dim: int, decode: Mesh, prefill: Mesh) -> tuple[Index, Index]:
+def _dimension_ends(
+    decode_cut: Parameter, prefill_cut: Parameter, dim: int, decode: Mesh, prefill: Mesh
+) -> tuple[Index, Index]:
     """Return, for each element of a dimension, its core along an axis in decode, and in prefill.
 
     An element with several copies is listed for each of them.
     """
-    axis = next(axis for axis, number in cut_along(there).items() if number == dim)
-    if all(cut.rows is None and cut.sizes.get("s", 1) == 1 for cut in (here, there)):
-        return owners(here.shape[dim], decode.length("x")), owners(there.shape[dim], prefill.length(axis))
-    mine, own = _held_elements(here, dim, decode.length("x"))
-    other, others = _held_elements(there, dim, prefill.length(axis))
-    copies = [np.bincount(each, minlength=here.shape[dim]) for each in (own, others)]
+    axis = next(axis for axis, number in cut_along(prefill_cut).items() if number == dim)
+    if all(cut.rows is None and cut.sizes.get("s", 1) == 1 for cut in (decode_cut, prefill_cut)):
+        return owners(decode_cut.shape[dim], decode.length("x")), owners(prefill_cut.shape[dim], prefill.length(axis))
+    decode_cores, decode_elements = _held_elements(decode_cut, dim, decode.length("x"))
+    prefill_cores, prefill_elements = _held_elements(prefill_cut, dim, prefill.length(axis))
+    copies = [np.bincount(each, minlength=decode_cut.shape[dim]) for each in (decode_elements, prefill_elements)]
     most = np.maximum(*copies)
     element = np.repeat(np.arange(len(most)), most)
     copy = np.arange(len(element)) - np.repeat(np.cumsum(most) - most, most)
     ends = []
-    for cores, numbers, count in ((mine, own, copies[0]), (other, others, copies[1])):
-        order = np.argsort(numbers, kind="stable")
+    for cores, elements, count in (
+        (decode_cores, decode_elements, copies[0]),
+        (prefill_cores, prefill_elements, copies[1]),
+    ):
+        order = np.argsort(elements, kind="stable")
         first = np.cumsum(count) - count
         ends.append(cores[order][first[element] + copy * count[element] // most[element]])
     return ends[0], ends[1]
@@ -177,16 +183,16 @@ def _along(here: Parameter, there: Parameter, dim: int, decode: Mesh, prefill: M
 def _held_elements(cut: Parameter, dim: int, cores: int) -> tuple[Index, Index]:
     """Return the core and the index of each element of a dimension that a parameter's tiles hold, without padding."""
     rows = cut.rows if cut.rows is not None and cut.dim == dim else None
-    numbers = np.arange(cut.shape[dim]) if rows is None else rows.reshape(-1)
-    times = cut.sizes.get("s", 1)  # several experts of a common width, one after the other
-    each = len(numbers) // times
-    core = np.arange(len(numbers)) % each // -(-each // cores)
-    return core[numbers >= 0], numbers[numbers >= 0]
+    elements = np.arange(cut.shape[dim]) if rows is None else rows.reshape(-1)
+    experts = cut.sizes.get("s", 1)  # several experts of a common width, one after the other
+    width = len(elements) // experts
+    core = np.arange(len(elements)) % width // -(-width // cores)
+    return core[elements >= 0], elements[elements >= 0]
 
 
-def _to_regions(
-    decode: Block, prefill: Block, here: Buffer, there: Buffer, pairs: Sequence[tuple[Parameter, Parameter]],
-    together: int, offset: Offset,
+def _region_moves(
+    decode: Block, prefill: Block, decode_buffer: Buffer, prefill_buffer: Buffer,
+    pairs: Sequence[tuple[Parameter, Parameter]], together: int, offset: Offset,
 ) -> list[Move]:  # fmt: skip
     """Return the moves of all experts' weights of a buffer to their regions.
 
@@ -196,14 +202,14 @@ def _to_regions(
     """
     e, regions = decode.shape.experts, prefill.expert_regions
     assert e is not None and regions is not None, "a block whose experts have regions"
-    mine, other = decode.mesh, replace(prefill.mesh, origin=(0, 0))
-    f_rows, f_cols = other.fold
+    mesh, square = decode.mesh, replace(prefill.mesh, origin=(0, 0))
+    f_rows, f_cols = square.fold
     down_by, right_by = ((max(0, shift), max(0, -shift)) for shift in offset)  # of decode's mesh, of the other
-    rows = max(mine.rows + down_by[0], other.rows + down_by[1])
-    cols = max(mine.cols + right_by[0], other.cols + right_by[1])
-    size, held = other.shape[0] // regions.side, regions.held(e)
+    rows = max(mesh.rows + down_by[0], square.rows + down_by[1])
+    cols = max(mesh.cols + right_by[0], square.cols + right_by[1])
+    size, held = square.shape[0] // regions.side, regions.held(e)
     f, share = -(-e.width // size), prefill.share(decode.shape.hidden_size, "x")
-    parts = together * len([cut for cut in there.holds if cut.experts == there.holds[0].experts])
+    parts = together * len([cut for cut in prefill_buffer.holds if cut.experts == prefill_buffer.holds[0].experts])
 
     def to_regions(source: Index, within: Index, by: tuple[int, int], fold: int) -> tuple[Index, Index]:
         """Return units on their cores in decode, and on the cores of all regions side by side."""
@@ -211,18 +217,18 @@ def _to_regions(
         return np.tile(source, regions.side) + by[0] * fold, (starts + within).reshape(-1) + by[1] * fold
 
     down, wide = np.arange(decode.shape.hidden_size), np.arange(e.width)
-    along_x = to_regions(owners(e.width, mine.cols) * f_cols, wide // f, right_by, f_cols)
-    along_y = to_regions(owners(len(down), mine.rows) * f_rows, down // (regions.side * share), down_by, f_rows)
-    tile = -(-len(down) // mine.rows) * parts
+    along_x = to_regions(owners(e.width, mesh.cols) * f_cols, wide // f, right_by, f_cols)
+    along_y = to_regions(owners(len(down), mesh.rows) * f_rows, down // (regions.side * share), down_by, f_rows)
+    tile = -(-len(down) // mesh.rows) * parts
     # first one expert of each region on a line, then the next: regions on a line times experts of a region
     steps: list[Move] = [
-        Shift(grid(mine, mine.rows, cols, (1, f_cols)), "x", *along_x, tile, there.dtype, regions.side * held),
-        Shift(grid(mine, rows, other.cols, other.fold), "y", *along_y, f * parts, there.dtype, held),
+        Shift(grid(mesh, mesh.rows, cols, (1, f_cols)), "x", *along_x, tile, prefill_buffer.dtype, regions.side * held),
+        Shift(grid(mesh, rows, square.cols, square.fold), "y", *along_y, f * parts, prefill_buffer.dtype, held),
     ]
     numel = held * f * parts * regions.side * share
-    if needs_transpose(here, there):
-        steps.append(Relayout(other, numel, there.dtype))
-    return [*steps, Relayout(other, numel, there.dtype, size)]
+    if needs_transpose(decode_buffer, prefill_buffer):
+        steps.append(Relayout(square, numel, prefill_buffer.dtype))
+    return [*steps, Relayout(square, numel, prefill_buffer.dtype, size)]
 
 
 def cache_schedules(placement: Placement, source: Index, target: Index, right: int = 0) -> Steps:
@@ -237,29 +243,31 @@ def cache_shifts(placement: Placement, source: Index, target: Index, right: int 
     prefill's.
     """
     counts = Counter(sum(name.endswith("attention") for name in region.blocks) for region in placement.prefill_regions)
-    own = placement.decode, placement.prefill, source, target
-    return tuple(shift for each, times in counts.items() if each for shift in _cached(*own, 2 * each, right, times))
+    phases = placement.decode, placement.prefill, source, target
+    return tuple(
+        shift for each, times in counts.items() if each for shift in _cache_shifts(*phases, 2 * each, right, times)
+    )
 
 
-def _cached(
+def _cache_shifts(
     decode: Block, prefill: Block, source: Index, target: Index, together: int, right: int, times: int = 1
 ) -> tuple[Shift, ...]:
     """Return the moves of `together` caches from rows of prefill to rows of decode, `times` times."""
-    here, there = prefill.mesh, decode.mesh
-    (down, cols), (f_rows, f_cols) = covering_shape(here, there), here.fold
+    mesh, decode_mesh = prefill.mesh, decode.mesh
+    (down, cols), (f_rows, f_cols) = covering_shape(mesh, decode_mesh), mesh.fold
     steps = list[Shift]()
     if decode.layout != prefill.layout or right:
         c = decode.shape
         rows = [block.layout.rows("k") if c.rotary else None for block in (decode, prefill)]
-        cuts = [Parameter("", (c.kv_width,), "(x n)", own) for own in rows]
-        columns, placed = _along(cuts[0], cuts[1], 0, there, here)
-        order = np.lexsort((columns, placed))
-        own, held = grid(here, here.rows, right + cols, here.fold), int(np.bincount(source).max())
+        cuts = [Parameter("", (c.kv_width,), "(x n)", kept) for kept in rows]
+        columns, prefill_columns = _dimension_ends(cuts[0], cuts[1], 0, decode_mesh, mesh)
+        order = np.lexsort((columns, prefill_columns))
+        line, tokens = grid(mesh, mesh.rows, right + cols, mesh.fold), int(np.bincount(source).max())
         target_columns = (right + columns[order]) * f_cols
-        steps.append(Shift(own, "x", placed[order], target_columns, held * together, decode.dtype, times))
+        steps.append(Shift(line, "x", prefill_columns[order], target_columns, tokens * together, decode.dtype, times))
     if (source != target * f_rows).any():
-        own, held = grid(here, down, there.cols, (f_rows, 1)), decode.kv_heads * decode.head_width * together
-        steps.append(Shift(own, "y", source, target * f_rows, held, decode.dtype, times))
+        line, numel = grid(mesh, down, decode_mesh.cols, (f_rows, 1)), decode.kv_heads * decode.head_width * together
+        steps.append(Shift(line, "y", source, target * f_rows, numel, decode.dtype, times))
     return tuple(steps)
 
 
@@ -267,8 +275,8 @@ def prompt_rows(side: int, count: int, tokens: int) -> Index:
     """Return [count]: the row of each token of a prompt, in chunks of `tokens` on each of `side` rows."""
     rows = []
     for start in range(0, count, side * tokens):
-        here = min(count - start, side * tokens)
-        rows.append(KvCache(side, here).row_of(here))
+        chunk = min(count - start, side * tokens)
+        rows.append(KvCache(side, chunk).row_of(chunk))
     return np.concatenate(rows)
 
 
@@ -284,7 +292,7 @@ def hand_overs(meshes: Sequence[Mesh], block: Block) -> tuple[Schedule, ...]:
     return tuple(hand_over(*from_corner(here, there), size, block.batch, block.dtype) for here, there in ways)
 
 
-def shifts(placement: Placement, input: int) -> tuple[Shift, ...]:
+def all_shifts(placement: Placement, input: int) -> tuple[Shift, ...]:
     """Return the moves of all weights, and of the keys and values of a prompt, from prefill's cores to decode's."""
     decode, prefill = placement.decode, placement.prefill
     cache = KvCache(decode.mesh.shape[0], max(decode.entries, -(-input // decode.mesh.shape[0])), "shift", input)

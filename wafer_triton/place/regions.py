@@ -110,10 +110,10 @@ def decode_regions(block: Block, layout: str = LAYOUTS[0]) -> Regions:
     """
     check_total_weights(block)
     needs = {kind: decode_need(block, kind) for kind in block.shape.layers_of}
-    _demand(f"{block.shape.name}, decode", needs, block.mesh)
+    _check_needs(f"{block.shape.name}, decode", needs, block.mesh)
     tokens = block.entries * block.mesh.shape[0]
     what = f"{block.shape.name}, decode with {tokens:,} tokens of cache"
-    return _regions(what, needs, block.mesh, _head(block), layout)
+    return _pack_regions(what, needs, block.mesh, _head(block), layout)
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ def _prefill(
                     regions = _prefill_regions(decode, block, prompt, tokens, rows - tokens, layout, alone)
                 except (SramError, FullError) as error:
                     if reason is None:
-                        _weights_alone(decode, tuple(choices), prompt, layout)
+                        _check_weights(decode, tuple(choices), prompt, layout)
                     reason = reason if isinstance(error, SramError) and reason else error
                     continue
                 if found is None or (not alone and len(regions) == len(found.regions)):
@@ -208,7 +208,7 @@ def _prefill(
     return min(fits, key=lambda placed: price(placed.block, rows, placed.chunk_tokens))
 
 
-def _weights_alone(decode: Block, choices: tuple[Block, ...], prompt: int, layout: str) -> None:
+def _check_weights(decode: Block, choices: tuple[Block, ...], prompt: int, layout: str) -> None:
     """Raise SramError or FullError if the weights of no choice fit: a quick check, for which one choice often does."""
     shape, mesh = choices[0].shape, choices[0].mesh
     what = f"{shape.name}, prefill of {prompt:,} tokens"
@@ -219,8 +219,8 @@ def _weights_alone(decode: Block, choices: tuple[Block, ...], prompt: int, layou
         return {kind: sram.Need({one.name: one.bytes * times for one in each}, {}) for kind, each in held.items()}
 
     def check(held: Needs) -> None:
-        _demand(what, held, mesh)
-        _regions(what, held, replace(mesh, fold=(1, 1)), _head(decode), layout)
+        _check_needs(what, held, mesh)
+        _pack_regions(what, held, replace(mesh, fold=(1, 1)), _head(decode), layout)
 
     try:
         check(needs(choices[0]))
@@ -233,8 +233,8 @@ def _prefill_regions(
 ) -> Regions:
     needs = _prefill_needs(decode, block, tokens, past, alone)
     what = f"{block.shape.name}, {'' if alone else 'decode and '}prefill of {prompt:,} tokens"
-    _demand(what + f", {tokens:,} a row at once" * bool(past), needs, block.mesh)
-    return _regions(what, needs, replace(block.mesh, fold=(1, 1)), _head(decode), layout)
+    _check_needs(what + f", {tokens:,} a row at once" * bool(past), needs, block.mesh)
+    return _pack_regions(what, needs, replace(block.mesh, fold=(1, 1)), _head(decode), layout)
 
 
 def _prefill_needs(decode: Block, prefill: Block, tokens: int, past: int, alone: bool) -> Needs:
@@ -250,7 +250,7 @@ def _sizes(rows: int, prefill: Block) -> list[int]:
     return [rows] if prefill.unfused else list(dict.fromkeys(-(-rows // parts) for parts in range(1, rows + 1)))
 
 
-def _demand(what: str, needs: Needs, mesh: Mesh) -> None:
+def _check_needs(what: str, needs: Needs, mesh: Mesh) -> None:
     for kind, need in needs.items():
         sram.demand(f"{what}, {kind}", mesh, need.resident | need.workspace)
 
@@ -262,7 +262,7 @@ def _head(block: Block) -> Block:
         raise FullError(str(error)) from None
 
 
-def _regions(what: str, kinds: Needs, mesh: Mesh, head: Block, layout: str) -> Regions:
+def _pack_regions(what: str, kinds: Needs, mesh: Mesh, head: Block, layout: str) -> Regions:
     """Return the regions of all blocks in order, each kind with one need; FullError if the device is too small."""
     shape, limit = head.shape, mesh.device.sram_bytes
     ends: tuple[str, ...] = ENDS if shape.vocab_size else ()
@@ -283,7 +283,7 @@ def _regions(what: str, kinds: Needs, mesh: Mesh, head: Block, layout: str) -> R
     meshes = [own for own, _ in packed]
     laid = lay_out(meshes, layout)
     if len(laid) < len(meshes):
-        raise FullError(_full(what, mesh.device, packed, len(laid), layout))
+        raise FullError(_full_message(what, mesh.device, packed, len(laid), layout))
     regions = []
     for (_, names), own in zip(packed, laid, strict=True):
         held = sram.total(needs[name.split()[-1]] for name in names)
@@ -291,7 +291,7 @@ def _regions(what: str, kinds: Needs, mesh: Mesh, head: Block, layout: str) -> R
     return tuple(regions)
 
 
-def _full(what: str, device: Device, packed: list[tuple[Mesh, list[str]]], laid: int, layout: str) -> str:
+def _full_message(what: str, device: Device, packed: list[tuple[Mesh, list[str]]], laid: int, layout: str) -> str:
     """Return the message of regions that do not fit after the first `laid`."""
     wanted = sum(mesh.rows * mesh.cols for mesh, _ in packed)
     blocks, every = sum(len(names) for _, names in packed[:laid]), sum(len(names) for _, names in packed)

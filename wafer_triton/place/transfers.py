@@ -84,7 +84,7 @@ def redistribute(mesh: Mesh, axis: str, source: Index, target: Index, numel: int
     one unit and receives at most one.
     """
     b = Builder(mesh, f"redistribute along {axis}")
-    slots, rounds = _planned(mesh.length(axis), source.tobytes(), target.tobytes())
+    slots, rounds = _plan_units(mesh.length(axis), source.tobytes(), target.tobytes())
     size = {"size": numel}
     for name, role, number in zip(("from", "to"), ("input", "output"), slots, strict=True):
         b.buffer(name, (numel,), dtype, role, number)
@@ -106,7 +106,7 @@ Stays = tuple[Index, Index, Index]  # cores, and their slots on both sides
 
 
 @lru_cache(maxsize=2)
-def _planned(
+def _plan_units(
     length: int, source: bytes, target: bytes
 ) -> tuple[tuple[int, int], list[tuple[Units | None, Stays | None]]]:
     """Return the slots of "from" and of "to", and for each round the units that move and those that stay on their core.

@@ -80,7 +80,7 @@ def _experts_on_all_cores(
 ) -> Tiles:  # fmt: skip
     """Return the results of experts that are cut over all cores."""
     e, h = experts_of(block), rms_norm(block, x, norm)
-    expert_ids, shares, close = _choice(e, h @ router)
+    expert_ids, shares, close = _choose(e, h @ router)
     every = [(shares * (expert_ids == number)).sum(-1) for number in range(e.tiles)]
     f = block.share(e.width, "x")
     y = sum(share[:, None] * (swiglu(h @ up, f) @ down) for share, up, down in zip(every, wgu, wdown, strict=True))
@@ -118,7 +118,7 @@ def _experts_in_regions(
 # --- plain computations ---
 
 
-def _choice(e: Experts, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _choose(e: Experts, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return expert ids and shares, both [tokens, per_token], and whether rounding may decide the ids, [tokens, 1]."""
     ranked = logits[:, : e.count].sort(-1, True)
     own = ranked.indices[:, : e.top_k].sort(-1).values
@@ -136,7 +136,7 @@ def _choice(e: Experts, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _routing(block: Block, logits: Tensor, real: Tensor) -> TokenRouting:
     """Return the routing of tokens whose `real` is above 0; others go nowhere."""
     e, regions = experts_of(block), regions_of(block)
-    expert_ids, shares, close = _choice(e, logits)
+    expert_ids, shares, close = _choose(e, logits)
     own = expert_ids[:, : e.top_k]
     slots, ranks, most = own.new_full(own.shape, -1.0), own.new_zeros(own.shape), 0
     held, tokens = regions.held(e), len(own) // block.mesh.shape[0]

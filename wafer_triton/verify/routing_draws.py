@@ -36,7 +36,7 @@ def _is_padded(run: int) -> bool:
     return run % PADDED == 1
 
 
-def _full(run: int) -> int:
+def _full_runs_before(run: int) -> int:
     """Return the number of earlier runs without padding."""
     return run - (run + PADDED - 2) // PADDED
 
@@ -55,7 +55,7 @@ def token_draw(block: Block, tokens: int) -> Formula:
     """
 
     def draw(run: int, /, x: Tensor, norm: Tensor, router: Tensor, real: Tensor | None = None) -> Tiles:
-        new = {"x": _steered(experts_of(block), x, norm, router, _wanted_experts(block, len(x), tokens, run))}
+        new = {"x": _steer(experts_of(block), x, norm, router, _wanted_experts(block, len(x), tokens, run))}
         if real is None:
             return new
         row = run % (runs := routing_runs(block)) - (runs - block.mesh.shape[0])
@@ -82,14 +82,14 @@ def _wanted_experts(block: Block, count: int, tokens: int, run: int) -> list[lis
         row, place = divmod(token, tokens)
         order: list[int] = []
         for region in range(regions.count):
-            living = regions.living(e)[(row + _full(run) + region) % regions.count]
+            living = regions.living(e)[(row + _full_runs_before(run) + region) % regions.count]
             first = place * e.top_k % max(1, len(living))
             order += [*living[first:], *living[:first]]
         wanted.append(list(dict.fromkeys(order))[: e.top_k])
     return wanted
 
 
-def _steered(e: Experts, x: Tensor, norm: Tensor, router: Tensor, wanted: list[list[int]]) -> Tensor:
+def _steer(e: Experts, x: Tensor, norm: Tensor, router: Tensor, wanted: list[list[int]]) -> Tensor:
     """Return the tokens nearest to x [tokens, width] whose logits rank the experts in `wanted` first, in even steps.
 
     The pseudo-inverse of the router gives them; a router mostly has fewer experts than the model is wide.
@@ -110,7 +110,7 @@ def id_draw(block: Block, tokens: int, first: int) -> Formula:
 
     def choice(row: int, number: int, run: int) -> tuple[float, float]:
         """Return the slot and the rank of one of a row's expert ids."""
-        place = number + _full(run) * wanted + row
+        place = number + _full_runs_before(run) * wanted + row
         region, rank = rows[place % len(rows)]
         slot, rank = region * held + (place + run) % len(own[region]), first + rank
         if number >= len(rows):

@@ -149,7 +149,7 @@ def _with_draws(
 ) -> dict[str, Tensor]:  # fmt: skip
     """Replace random tiles by those that the intent's `draw` returns, rounded to the buffer's dtype."""
     for run in range(len(next(iter(tiles.values()), ()))):
-        made = _evaluate(schedule, partial(_called, draw, run), _run(tiles, run), "draw")
+        made = _evaluate(schedule, partial(_call_draw, draw, run), _tiles_of_run(tiles, run), "draw")
         for name, new in made.items():
             if name not in tiles or new.numel() != tiles[name][run].numel():
                 raise ScheduleError(
@@ -161,7 +161,7 @@ def _with_draws(
     return tiles
 
 
-def _called(draw: Callable[[Tiles, int], Tiles], run: int, tiles: Tiles) -> Tiles:
+def _call_draw(draw: Callable[[Tiles, int], Tiles], run: int, tiles: Tiles) -> Tiles:
     return draw(tiles, run)
 
 
@@ -174,7 +174,7 @@ def expected_results(schedule: Schedule, intent: Intent, tiles: dict[str, Tensor
 
     assert intent.reference is not None
     # a reference may write its inputs
-    computed = [_evaluate(schedule, intent.reference, _run(tiles, run)) for run in range(runs)]
+    computed = [_evaluate(schedule, intent.reference, _tiles_of_run(tiles, run)) for run in range(runs)]
     unknown = sorted(computed[0].keys() - schedule.buffers.keys())
     if unknown:
         raise ScheduleError(f"{schedule.name}: the reference gives undeclared buffers: {', '.join(unknown)}")
@@ -209,7 +209,7 @@ def _evaluate(
         ) from None
 
 
-def _run(tiles: dict[str, Tensor], run: int) -> dict[str, Tensor]:
+def _tiles_of_run(tiles: dict[str, Tensor], run: int) -> dict[str, Tensor]:
     return {name: given[run].clone() for name, given in tiles.items()}
 
 
