@@ -20,101 +20,111 @@ from wafer_triton.schedule.rounds import Cores, Exchange, Local
 Compute = Callable[[int, str, Cores | None], Sequence[Local]]  # (step, the block's buffer, dies) to local operations
 
 
-def gather(b: Builder, moves: Stream, on: Sequence[Group], own: str, compute: Compute, label: str = "stream") -> None:
-    """Add the rounds of a gather stream: all groups at once move copies of buffer `own`.
+def gather(
+    b: Builder, stream: Stream, groups: Sequence[Group], buffer: str, compute: Compute, label: str = "stream"
+) -> None:
+    """Add the rounds of a gather stream: all groups at once move copies of `buffer`.
 
-    In step t a die has block `moves.order[position][t]`, and runs the operations that `compute` gives for the buffer
+    In step t a die has block `stream.order[position][t]`, and runs the operations that `compute` gives for the buffer
     that holds the block. The next block arrives meanwhile.
     """
-    lanes = _lanes(b, moves, own)
-    for step in range(moves.size):
-        ops = [op for lane, where in _used(b.mesh, moves, on, step) for op in compute(step, lanes[lane], where)]
+    lanes = _lanes(b, stream, buffer)
+    for step in range(stream.size):
+        ops = [
+            op
+            for lane, where in _lanes_in_use(b.mesh, stream, groups, step)
+            for op in compute(step, lanes[lane], where)
+        ]
         ops += [
-            b.local("copy", lanes[dst], lanes[src], _cores(b.mesh, dies), size=b.buffers[own].numel)
-            for (src, dst), dies in _holding(moves, on, step)
+            b.local("copy", lanes[dst], lanes[src], _cores(b.mesh, dies), size=b.buffers[buffer].numel)
+            for (src, dst), dies in _copies(stream, groups, step)
         ]
         exchanges = []
-        if step < moves.size - 1:
-            pairs = [(send.src, send.dst, send.sender, send.receiver) for send in moves.sends[step]]
-            exchanges = list(_exchanges(b, on, lanes, pairs))
+        if step < stream.size - 1:
+            pairs = [(send.src, send.dst, send.sender, send.receiver) for send in stream.sends[step]]
+            exchanges = list(_exchanges(b, groups, lanes, pairs))
         b.round(*exchanges, *ops, label=label)
 
 
-def reduce(b: Builder, moves: Stream, on: Sequence[Group], own: str, compute: Compute, label: str = "stream") -> None:
-    """Add the rounds of a reduce stream: buffer `own` of every die ends with the sum of all dies' parts of its block.
+def reduce(
+    b: Builder, stream: Stream, groups: Sequence[Group], buffer: str, compute: Compute, label: str = "stream"
+) -> None:
+    """Add the rounds of a reduce stream: `buffer` of every die ends with the sum of all dies' parts of its block.
 
-    In step t, from N - 1 down to 0, a die's `compute` writes its part of block `moves.order[position][t]` to the buffer
-    given. That buffer is `own`, which is free until the last sum. One round moves sums while parts are computed, the
+    In step t, from N - 1 down to 0, `compute` writes a die's part of block `stream.order[position][t]` to the buffer that
+    it is given: `buffer` itself, which is free until the last sum. One round moves sums while parts are computed, the
     next adds them.
     """
-    moves = moves.without_unused_sends()
-    lanes = _lanes(b, moves, own)
-    size = b.buffers[own].numel
-    for step in reversed(range(moves.size)):
+    stream = stream.without_unused_sends()
+    lanes = _lanes(b, stream, buffer)
+    size = b.buffers[buffer].numel
+    for step in reversed(range(stream.size)):
         parity = step % 2
         arrivals: dict[tuple[int, str], list[str]] = defaultdict(list)  # lanes to be added to a lane of a position
         exchanges = []
-        if step < moves.size - 1:
+        if step < stream.size - 1:
             backwards = []
-            for send in moves.sends[step]:
+            for send in stream.sends[step]:
                 lands = f"{send.dst[:-1]}{parity}"
                 backwards.append((send.dst, lands, send.receiver, send.sender))
                 arrivals[send.sender, send.src].append(lands)
-            exchanges = list(_exchanges(b, on, lanes, backwards))
-        for hold in moves.holds[step]:
+            exchanges = list(_exchanges(b, groups, lanes, backwards))
+        for hold in stream.holds[step]:
             arrivals[hold.position, hold.src].append(hold.dst)
-        b.round(*exchanges, *compute(step, own, None), label=label)
+        b.round(*exchanges, *compute(step, buffer, None), label=label)
         sums: dict[tuple[str, str, str], list[int]] = defaultdict(list)
         late: dict[tuple[str, str, str], list[int]] = defaultdict(list)
-        for position, lane in enumerate(moves.compute_lanes[step]):
-            found = arrivals.pop((position, lane), [])
+        for position, lane in enumerate(stream.compute_lanes[step]):
+            arrived = arrivals.pop((position, lane), [])
             if lane == OWN:
-                for number, other in enumerate(sorted(found)):
+                for number, other in enumerate(sorted(arrived)):
                     (late if number else sums)[OWN, OWN, other].append(position)
                 continue
-            if lane not in found:
+            if lane not in arrived:
                 sums[lane, OWN, ""].append(position)  # the first part of a block
             else:
                 sums[lane, lane, OWN].append(position)
-            for other in found:
+            for other in arrived:
                 if other != lane:
                     late[lane, lane, other].append(position)
-        for (position, lane), found in arrivals.items():  # blocks that only pass
-            if lane not in found:
-                sums[lane, found.pop(0), ""].append(position)
-            for other in found:
+        for (position, lane), arrived in arrivals.items():  # blocks that only pass
+            if lane not in arrived:
+                sums[lane, arrived.pop(0), ""].append(position)
+            for other in arrived:
                 if other != lane:
                     late[lane, lane, other].append(position)
         ops = []
         for (out, first, second), positions in (*sorted(sums.items()), *sorted(late.items())):
-            where = _cores(b.mesh, [group[position] for group in on for position in positions])
+            where = _cores(b.mesh, [group[position] for group in groups for position in positions])
             ins = [lanes[first], lanes[second]] if second else lanes[first]
             ops.append(b.local("add" if second else "copy", lanes[out], ins, where, size=size))
         b.round(*ops, label=label)
 
 
-def _lanes(b: Builder, moves: Stream, own: str) -> dict[str, str]:
+def _lanes(b: Builder, stream: Stream, buffer: str) -> dict[str, str]:
     """Return the buffer of every lane, and declare them: left and right streams have two each, which take turns."""
-    sides = sorted({lane[:-1] for lane in moves.lanes})
-    return {OWN: own} | {f"{side}{parity}": b.like(f"{own}.{side}{parity}", own) for side in sides for parity in (0, 1)}
+    sides = sorted({lane[:-1] for lane in stream.lanes})
+    return {OWN: buffer} | {
+        f"{side}{parity}": b.like(f"{buffer}.{side}{parity}", buffer) for side in sides for parity in (0, 1)
+    }
 
 
-def _used(mesh: Mesh, moves: Stream, on: Sequence[Group], step: int) -> Iterator[tuple[str, Cores | None]]:
+def _lanes_in_use(mesh: Mesh, stream: Stream, groups: Sequence[Group], step: int) -> Iterator[tuple[str, Cores | None]]:
     """Yield each lane that dies compute with in a step, and these dies."""
     positions: dict[str, list[int]] = defaultdict(list)
-    for position, lane in enumerate(moves.compute_lanes[step]):
+    for position, lane in enumerate(stream.compute_lanes[step]):
         positions[lane].append(position)
     for lane, places in sorted(positions.items()):
-        yield lane, _cores(mesh, [group[place] for group in on for place in places])
+        yield lane, _cores(mesh, [group[place] for group in groups for place in places])
 
 
-def _holding(moves: Stream, on: Sequence[Group], step: int) -> Iterator[tuple[tuple[str, str], list[Die]]]:
+def _copies(stream: Stream, groups: Sequence[Group], step: int) -> Iterator[tuple[tuple[str, str], list[Die]]]:
     """Yield each (source lane, target lane) that is copied in a step, and the dies that copy."""
     table: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for hold in moves.holds[step]:
+    for hold in stream.holds[step]:
         table[hold.src, hold.dst].append(hold.position)
     for ends, places in sorted(table.items()):
-        yield ends, [group[place] for group in on for place in places]
+        yield ends, [group[place] for group in groups for place in places]
 
 
 def _cores(mesh: Mesh, dies: Sequence[Die]) -> Cores | None:
@@ -133,12 +143,12 @@ def _cores(mesh: Mesh, dies: Sequence[Die]) -> Cores | None:
 
 
 def _exchanges(
-    b: Builder, on: Sequence[Group], lanes: dict[str, str], sends: Sequence[tuple[str, str, int, int]]
+    b: Builder, groups: Sequence[Group], lanes: dict[str, str], sends: Sequence[tuple[str, str, int, int]]
 ) -> Iterator[Exchange]:
     """Yield the exchanges of sends (source lane, target lane, sender, receiver) in all groups, by axis and lanes."""
     table: dict[tuple[str, str, str], dict[int, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
     for src, dst, here, there in sends:
-        for group in on:
+        for group in groups:
             (row, col), (to_row, to_col) = group[here], group[there]
             if row == to_row:
                 table["x", src, dst][row].append((to_col, col))
