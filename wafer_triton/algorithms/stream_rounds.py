@@ -51,9 +51,9 @@ def reduce(
 ) -> None:
     """Add the rounds of a reduce stream: `buffer` of every die ends with the sum of all dies' parts of its block.
 
-    In step t, from N - 1 down to 0, `compute` writes a die's part of block `stream.order[position][t]` to the buffer that
-    it is given: `buffer` itself, which is free until the last sum. One round moves sums while parts are computed, the
-    next adds them.
+    In step t, from N - 1 down to 0, `compute` writes a die's part of block `stream.order[position][t]` to the buffer
+    that it is given: `buffer` itself, which is free until the last sum. One round moves sums while parts are computed,
+    the next adds them.
     """
     stream = stream.without_unused_sends()
     lanes = _lanes(b, stream, buffer)

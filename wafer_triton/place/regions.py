@@ -77,7 +77,7 @@ class Placement:
         return Table.rows(("origin", "cores", "SRAM peak (B)", "blocks"), rows, title=title)._repr_html_()
 
     def chunk(self, count: int) -> int:
-        """Return the tokens of a prompt of `count` that a row takes at once; SramError if it is too long."""
+        """Return the tokens that a row takes at once of a prompt of `count`; SramError names the longest that fits."""
         side, limit = self.prefill.mesh.shape[0], self.prefill.mesh.device.sram_bytes
         rows = -(-count // side)
         for tokens in _sizes(rows, self.prefill):
@@ -153,8 +153,8 @@ def place_model(
         regions = decode_regions(decode, layout)
         mesh = replace(choices[0].mesh, fold=(1, 1))
         last = replace(decode, mesh=mesh, entries=1, batch=1, groups=None, head_groups=1, head_tree=None)
-        own = place_prefill(choices, last, prompt, layout, price)
-        return Placement(decode, own.block, head, _head(last), regions, own.regions, own.chunk_tokens, layout)
+        alone = place_prefill(choices, last, prompt, layout, price)
+        return Placement(decode, alone.block, head, _head(last), regions, alone.regions, alone.chunk_tokens, layout)
     both = _prefill(decode, choices, prompt, layout, price, alone=False)
     return Placement(decode, both.block, head, head, both.regions, both.regions, both.chunk_tokens, layout)
 
@@ -174,10 +174,10 @@ def _prefill(
         nonlocal reason
         fits = list[PrefillPlacement]()
         for choice in choices:
-            found: PrefillPlacement | None = None
+            best: PrefillPlacement | None = None
             # a second buffer of partial sums is for speed: it may cost regions of prefill alone, but none of decode
             for overlap in (alone, not alone) if choice.overlap else (False,):
-                if found is not None and alone:
+                if best is not None and alone:
                     break
                 block = replace(choice, overlap=overlap)
                 try:
@@ -187,10 +187,10 @@ def _prefill(
                         _check_weights(decode, tuple(choices), prompt, layout)
                     reason = reason if isinstance(error, SramError) and reason else error
                     continue
-                if found is None or (not alone and len(regions) == len(found.regions)):
-                    found = PrefillPlacement(block, tokens, regions)
-            if found is not None:
-                fits.append(found)
+                if best is None or (not alone and len(regions) == len(best.regions)):
+                    best = PrefillPlacement(block, tokens, regions)
+            if best is not None:
+                fits.append(best)
                 if tokens == rows:
                     break
         return fits
@@ -273,21 +273,21 @@ def _pack_regions(what: str, kinds: Needs, mesh: Mesh, head: Block, layout: str)
     packed: list[tuple[Mesh, list[str]]] = []
     resident = workspace = 0
     for name in (*ends[:-1], *block_names(shape), *ends[-1:]):
-        own, (more, most) = head.mesh if name in ends else mesh, sizes[name.split()[-1]]
-        if packed and packed[-1][0] == own and resident + more + max(workspace, most) <= limit:
+        on, (more, most) = head.mesh if name in ends else mesh, sizes[name.split()[-1]]
+        if packed and packed[-1][0] == on and resident + more + max(workspace, most) <= limit:
             packed[-1][1].append(name)
             resident, workspace = resident + more, max(workspace, most)
         else:
-            packed.append((own, [name]))
+            packed.append((on, [name]))
             resident, workspace = more, most
-    meshes = [own for own, _ in packed]
+    meshes = [on for on, _ in packed]
     laid = lay_out(meshes, layout)
     if len(laid) < len(meshes):
         raise FullError(_full_message(what, mesh.device, packed, len(laid), layout))
     regions = []
-    for (_, names), own in zip(packed, laid, strict=True):
-        held = sram.total(needs[name.split()[-1]] for name in names)
-        regions.append(Region(own, tuple(names), sum(held.values()), held))
+    for (_, names), placed in zip(packed, laid, strict=True):
+        buffers = sram.total(needs[name.split()[-1]] for name in names)
+        regions.append(Region(placed, tuple(names), sum(buffers.values()), buffers))
     return tuple(regions)
 
 

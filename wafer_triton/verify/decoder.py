@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 def sub_layer_intent(sub_layer: SubLayer, block: Block, *args: int) -> Intent:
     """Return the intent of the schedule that `block.schedule` builds for a sub-layer; raises as it does."""
-    made = draft(sub_layer, block, *args)
-    intent = plain_intent(made, partial(_FORMULAS[sub_layer], block, *args))
-    return mixtures.with_routing_draws(intent, sub_layer, made, block, *args)
+    schedule = draft(sub_layer, block, *args)
+    intent = plain_intent(schedule, partial(_FORMULAS[sub_layer], block, *args))
+    return mixtures.with_routing_draws(intent, sub_layer, schedule, block, *args)
 
 
 def _heads(block: Block, qkv: Tensor, more: Tiles) -> tuple[Tensor, ...]:

@@ -46,7 +46,7 @@ class TokenRouting(NamedTuple):
     demand: Tensor
 
 
-def with_routing_draws(intent: Intent, sub_layer: SubLayer, made: Schedule, block: Block, *args: int) -> Intent:
+def with_routing_draws(intent: Intent, sub_layer: SubLayer, schedule: Schedule, block: Block, *args: int) -> Intent:
     """Return the intent of a sub-layer; one of experts draws tokens or ids that reach every expert, region and pass."""
     if sub_layer not in FORMULAS:
         return intent
@@ -55,23 +55,23 @@ def with_routing_draws(intent: Intent, sub_layer: SubLayer, made: Schedule, bloc
         regions, (*_, number) = regions_of(block), args
         filled = -(-regions.count * regions.capacity // (tokens * e.top_k))
         draw = id_draw(block, tokens, number * regions.capacity)
-        return replace(intent, draw=on_tiles(made, draw), runs=filled + -(-filled // (PADDED - 1)))
+        return replace(intent, draw=on_tiles(schedule, draw), runs=filled + -(-filled // (PADDED - 1)))
     runs = -(-e.count // e.top_k) if block.expert_regions is None else routing_runs(block)
-    intent = replace(intent, draw=on_tiles(made, token_draw(block, tokens)), runs=runs)
+    intent = replace(intent, draw=on_tiles(schedule, token_draw(block, tokens)), runs=runs)
     whole = sub_layer is expert_regions.prefill_experts_in_regions
-    return replace(intent, pieces=partial(_passes, made, block, *args)) if whole else intent
+    return replace(intent, pieces=partial(_passes, schedule, block, *args)) if whole else intent
 
 
 def _passes(
-    made: Schedule, block: Block, tokens: int, past: int, passes: int
+    schedule: Schedule, block: Block, tokens: int, past: int, passes: int
 ) -> Mapping[str, Callable[[Tiles], Tiles]]:  # fmt: skip
     """Return, by the name of each pass, the reference without it."""
-    starts = [n for n, round_ in enumerate(made.rounds) if any(op.op == "dispatch" for op in round_.locals)]
+    starts = [n for n, round_ in enumerate(schedule.rounds) if any(op.op == "dispatch" for op in round_.locals)]
     return {
         f"pass {number + 1} of {passes}, rounds {start} to {end - 1} as built": on_tiles(
-            made, partial(_experts_in_regions, block, tokens, past, passes, left_out=number)
+            schedule, partial(_experts_in_regions, block, tokens, past, passes, left_out=number)
         )
-        for number, (start, end) in enumerate(zip(starts, [*starts[1:], len(made.rounds)], strict=True))
+        for number, (start, end) in enumerate(zip(starts, [*starts[1:], len(schedule.rounds)], strict=True))
     }
 
 

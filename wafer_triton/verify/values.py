@@ -63,13 +63,13 @@ def values(schedule: Schedule, intent: Intent) -> list[Finding]:
     more = max(RUNS, intent.runs, min(MOST_RUNS, SMALL_WORK // work))
     runs = int(max(1, min(more, MOST_WORK // work, MOST_ELEMENTS // held)))
     tiles = draw_tiles(schedule, intent, runs, seed=0)
-    judged = _compared(schedule, intent, share=min(1.0, MOST_WORK / work))
+    compared = _compared_slots(schedule, intent, share=min(1.0, MOST_WORK / work))
     wanted = expected_results(schedule, intent, tiles, runs)
-    if all(_all_nan(want, judged[name]) for name, want in wanted.items()):
+    if all(_all_nan(want, compared[name]) for name, want in wanted.items()):
         made = "NaN alone" if wanted else "nothing"
         return [_nothing_compared(schedule, f"the reference makes {made}; let it make the results")]
     if work > MOST_WORK:
-        schedule = backward_slice(schedule, {name: judged[name] for name in wanted})
+        schedule = backward_slice(schedule, {name: compared[name] for name in wanted})
     machine = Reference(schedule, tiles, exact=True, runs=runs)
     try:
         machine.run()
@@ -78,10 +78,10 @@ def values(schedule: Schedule, intent: Intent) -> list[Finding]:
         message = f"{title(schedule, number)}: its operands stop it: {str(error).splitlines()[0]}"
         return [Finding("wrong-values", message, number)]
     for name, want in wanted.items():
-        mismatch = _first_mismatch(machine.read(name), want, judged[name])
+        mismatch = _first_mismatch(machine.read(name), want, compared[name])
         if mismatch is not None:
             results = {other: machine.read(other) for other in wanted}
-            missing = _missing(schedule, intent, tiles, results, judged)
+            missing = _missing(schedule, intent, tiles, results, compared)
             unnamed = [given for given in tiles if given not in intent.given] if intent.draw is None else []
             return [mismatch.finding(schedule, name, missing, unnamed)]
     return []
@@ -89,14 +89,14 @@ def values(schedule: Schedule, intent: Intent) -> list[Finding]:
 
 def _missing(
     schedule: Schedule, intent: Intent, tiles: dict[str, Tensor], got: dict[str, Tensor],
-    judged: dict[str, NDArray[np.bool_]],
+    compared: dict[str, NDArray[np.bool_]],
 ) -> str:  # fmt: skip
     """Return the piece without which the intent's reference gives exactly these results; "" if there is none."""
     runs = len(next(iter(got.values())))
     pieces = intent.pieces() if intent.pieces is not None else {}
     for name, reference in pieces.items():
         wanted = expected_results(schedule, replace(intent, reference=reference), tiles, runs)
-        if all(_first_mismatch(got[other], want, judged[other]) is None for other, want in wanted.items()):
+        if all(_first_mismatch(got[other], want, compared[other]) is None for other, want in wanted.items()):
             return name
     return ""
 
@@ -234,7 +234,7 @@ def _elements(schedule: Schedule, slot: Slot) -> int:
     return buffer.numel * (buffer.slots if slot.index is None else 1)
 
 
-def _compared(schedule: Schedule, intent: Intent, share: float) -> dict[str, NDArray[np.bool_]]:
+def _compared_slots(schedule: Schedule, intent: Intent, share: float) -> dict[str, NDArray[np.bool_]]:
     """Return for each buffer whether a core's slot is compared, [rows, cols, slots].
 
     Compared are the cores where a `share` of the mesh rows and of the mesh columns cross, at least one of each. A
@@ -244,14 +244,14 @@ def _compared(schedule: Schedule, intent: Intent, share: float) -> dict[str, NDA
         np.isin(np.arange(length), np.linspace(0, length - 1, max(1, int(length * share))).astype(int))
         for length in schedule.mesh.shape
     )
-    judged = {}
+    compared = {}
     for name, buffer in schedule.buffers.items():
         cores = rows[:, None] & cols
         if name in intent.on:
             asked = np.isin(np.arange(schedule.mesh.cores), intent.on[name].flat(schedule.mesh)).reshape(cores.shape)
             cores = cores & asked if (cores & asked).any() else asked
-        judged[name] = np.repeat(cores[..., None], buffer.slots, -1)
-    return judged
+        compared[name] = np.repeat(cores[..., None], buffer.slots, -1)
+    return compared
 
 
 @dataclass(frozen=True)
@@ -274,19 +274,19 @@ class _Mismatch:
         return core_finding(schedule, "wrong-values", number, self.core, message)
 
 
-def _all_nan(want: Tensor, judged: NDArray[np.bool_]) -> bool:
+def _all_nan(want: Tensor, compared: NDArray[np.bool_]) -> bool:
     """Return whether no element of tiles [runs, rows, cols, ...] is compared."""
     import torch
 
-    return bool(want.reshape(len(want), *judged.shape, -1)[:, torch.from_numpy(judged)].isnan().all())
+    return bool(want.reshape(len(want), *compared.shape, -1)[:, torch.from_numpy(compared)].isnan().all())
 
 
-def _first_mismatch(got: Tensor, want: Tensor, judged: NDArray[np.bool_]) -> _Mismatch | None:
+def _first_mismatch(got: Tensor, want: Tensor, compared: NDArray[np.bool_]) -> _Mismatch | None:
     """Return the first core, slot and element of tiles [runs, rows, cols, ...] that is wrong in a run."""
     import torch
 
-    mask = torch.from_numpy(judged)
-    got, want = (tiles.reshape(len(tiles), *judged.shape, -1)[:, mask] for tiles in (got, want))
+    mask = torch.from_numpy(compared)
+    got, want = (tiles.reshape(len(tiles), *compared.shape, -1)[:, mask] for tiles in (got, want))
     largest = want.where(want.isfinite(), 0).abs().amax((1, 2), keepdim=True)
     wrong = ~((got == want) | ((got - want).abs() <= TOLERANCE * largest) | want.isnan())
     if not wrong.any():
