@@ -28,20 +28,6 @@ def test_the_size_of_a_read_file_is_bounded(capsys, tmp_path, monkeypatch):
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "fact"),
-    [
-        ("WORLD_SIZE", "x", "WORLD_SIZE = 'x' in the environment must be a whole number, as torchrun sets it"),
-        ("RANK", "x", "RANK = 'x' in the environment must be a whole number, as torchrun sets it"),
-        ("RANK", "5", "RANK = 5 of WORLD_SIZE = 2 in the environment: ranks count from 0"),
-    ],
-)
-def test_a_number_of_torchrun_that_is_none(capsys, monkeypatch, name, text, fact):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv(name, text)
-    assert fact in refused("devices", capsys)
-
-
 def test_more_tokens_than_positions_are_said(capsys):
     assert main(shlex.split("estimate decode --model llama3-8b --mesh 360 --context 20000")) == 0
     assert "20,000 tokens are more than" in capsys.readouterr().out

@@ -8,32 +8,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from typing import Any, TypeVar
 
-from wafer_triton.errors import BackendError, WaferError
+from wafer_triton.errors import WaferError
 
 T = TypeVar("T")
 
 
 def count() -> int:
     """Return the number of ranks; 1 without torchrun."""
-    return _whole("WORLD_SIZE", 1)
+    return int(os.environ.get("WORLD_SIZE") or 1)
 
 
 def number() -> int:
     """Return the number of this rank."""
-    own = _whole("RANK", 0) if count() > 1 else 0
-    if own >= max(1, count()):
-        raise BackendError(
-            f"RANK = {own} of WORLD_SIZE = {count()} in the environment: ranks count from 0; use torchrun"
-        )
-    return own
-
-
-def _whole(name: str, otherwise: int) -> int:
-    """Return a number that torchrun sets; BackendError for a text that is no number."""
-    text = os.environ.get(name) or str(otherwise)
-    if not (text.isascii() and text.isdecimal()):
-        raise BackendError(f"{name} = {text[:80]!r} in the environment must be a whole number, as torchrun sets it")
-    return int(text)
+    return int(os.environ.get("RANK") or 0) if count() > 1 else 0
 
 
 @contextmanager
