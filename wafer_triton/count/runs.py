@@ -107,7 +107,8 @@ def _pieces(steps: Iterable[Step]) -> Iterator[tuple[RoundRun, int]]:
         else:
             once = _once(step)
             spans = _goes_on(once[-1][0], once[0][0])  # one run may span the repetitions
-            if spans and step.rows is not None:  # whose data does not go on along the same rows
+            turns = step.rows is not None and any("x" in axes(round_) for round_ in flat(step.body))
+            if spans and turns:  # whose data does not go on along the same rows
                 yield from ((RoundRun((round_,)), 1) for round_ in step.rounds)
             elif step.times <= 3 or spans:
                 for _ in range(step.times):
