@@ -55,8 +55,8 @@ class Hold(NamedTuple):
 class Stream:
     """A gather stream on `size` positions: sends of transfer t, between steps t and t + 1, and holds of step t.
 
-    A lane is the position's own block, or one of the slots left0, left1, right0, right1. Position i
-    computes with lane `compute_lanes[t][i]` in step t.
+    A lane is the position's own block, or one of the slots left0, left1, right0, right1. Position i computes with lane
+    `compute_lanes[t][i]` in step t.
     """
 
     size: int

@@ -27,7 +27,7 @@ Way = tuple[int, Moves]  # one direction of a stage: 0 upwards or 1 downwards, a
 
 
 def default_groups(size: int) -> tuple[int, ...]:
-    """Return two levels with about sqrt(size) groups, which balances their lengths; one level on up to four cores."""
+    """Return about sqrt(size) groups, so that two levels are equally long; none, so one level, on up to four cores."""
     return (isqrt(size),) if size > 4 else ()
 
 

@@ -35,13 +35,13 @@ T = TypeVar("T")
 class Block:
     """A model on a mesh: storage and accumulation types, KV cache, K-tree, sequences decoded together.
 
-    A row holds `entries` KV entries for each of `batch` sequences. `policy` is as in `KvCache`; with None the cache
-    is given and never grows. `groups` are the K-tree's, as in `ktree` (None: `default_groups`). With `overlap` prefill
+    A row holds `entries` KV entries for each of `batch` sequences. `policy` is as in `KvCache`; with None the cache is
+    an input and never grows. `groups` are the K-tree's, as in `ktree` (None: `default_groups`). With `overlap` prefill
     has a second buffer for the partial sums of scores, so that their reduction flows beside the next product.
 
-    The columns hold the heads in `head_groups` groups. `head_tree` are the groups of the K-tree over
-    the columns of one of several head groups (None: `default_groups`). In prefill experts live in `expert_regions` of
-    the mesh, or each on all of it (None). Raises MeshError for head groups that do not fit the model or the mesh.
+    The columns hold the heads in `head_groups` groups. `head_tree` are the groups of the K-tree over the columns of one
+    of several head groups (None: `default_groups`). In prefill experts lie in `expert_regions` of the mesh, or each on
+    all of it (None). Raises MeshError for head groups that do not fit the model or the mesh.
     """
 
     shape: DecoderShape
@@ -79,7 +79,7 @@ class Block:
 
     @property
     def weight_dtype(self) -> str:
-        """The dtype of matrices at rest and between cores; the others' is `dtype`."""
+        """The dtype in which weight matrices are stored and moved; all else has `dtype`."""
         return self.shape.weights or self.dtype
 
     @property
@@ -126,7 +126,7 @@ class Block:
 
     @property
     def scale(self) -> float:
-        """Return the factor of scores."""
+        """The factor of scores, 1 / sqrt(head_dim)."""
         return self.shape.head_dim**-0.5
 
     @property
@@ -186,7 +186,7 @@ class Block:
         squares = b.buffer("heads.squares", (tokens, self.all_heads), "fp32")
         b.round(b.local("sum_squares", squares, "qkv", m=tokens * self.all_heads, n=self.head_width), label="head norm")
         all_reduce(b, squares, "x", label="head norm", **self.head_reduce_options)
-        self._scaled(b, tokens, squares, width=self.shape.head_dim)
+        self._scale_heads(b, tokens, squares, width=self.shape.head_dim)
 
     def _joint_norm(self, b: Builder, tokens: int) -> None:
         """Add RMSNorm of all query heads together, and of all key heads, each as often as columns repeat it."""
@@ -195,9 +195,9 @@ class Block:
         sizes: dict[str, Any] = {"m": tokens, "n": self.head_width, "width": c.q_width, "kv_width": copies * c.kv_width}
         b.round(b.local("mean_squares", squares, "qkv", **sizes, **self.head_counts), label="head norm")
         all_reduce(b, squares, "x", label="head norm", groups=self.groups)
-        self._scaled(b, tokens, squares, width=1, first=self.query_heads)
+        self._scale_heads(b, tokens, squares, width=1, first=self.query_heads)
 
-    def _scaled(self, b: Builder, tokens: int, squares: str, **more: int) -> None:
+    def _scale_heads(self, b: Builder, tokens: int, squares: str, **more: int) -> None:
         sizes: dict[str, Any] = {"m": tokens, "n": self.head_width, "eps": self.shape.rms_norm_eps, **more}
         sizes |= {"groups": self.all_heads, "kept": self.kv_heads}
         b.round(b.local("rms_scale", "qkv", ("qkv", squares, "qk_norm"), **sizes), label="head norm")

@@ -194,7 +194,7 @@ def sub_layers_of(block: Block, kind: str) -> SubLayers:
 
 
 def most_tokens(end: SubLayer, block: Block) -> int:
-    """Return the most tokens, of 32 halved repeatedly, that `embed` or `head` takes at once on the block's mesh."""
+    """Return the most tokens, a power of two up to 32, that `embed` or `head` takes at once on the block's mesh."""
     return next(tokens for tokens in (32, 16, 8, 4, 2, 1) if tokens == 1 or _fits(end, block, tokens))
 
 

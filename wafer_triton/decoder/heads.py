@@ -68,7 +68,7 @@ class HeadGroups:
 
     @property
     def head_width(self) -> int:
-        """Dimensions of each of its heads that a core holds: whole rotary pairs, where they are turned."""
+        """Dimensions of each of its heads that a core holds: whole rotary pairs with RoPE."""
         return 2 * self.pairs if self.shape.rotary else -(-self.shape.head_dim // self.columns)
 
     @cached_property

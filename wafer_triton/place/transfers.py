@@ -177,6 +177,7 @@ def owners(size: int, cores: int) -> Index:
 
 
 def _redistribution_runs(grid: Mesh, axis: str, ends: bytes, numel: int, dtype: str) -> ScheduleRuns:
+    """Return the schedule of `redistribute` in slices, and its number of runs; `ends` are source, then target."""
     source, target = np.frombuffer(ends, np.int64).reshape(2, -1)
     most = sum(int(np.bincount(cores).max()) for cores in (source, target))
     return slice_to_fit(grid, numel, dtype, most, lambda part: redistribute(grid, axis, source, target, part, dtype))
@@ -200,7 +201,7 @@ def grid(like: Mesh, rows: int, cols: int, fold: tuple[int, int]) -> Mesh:
 
 @lru_cache(maxsize=4)
 def transpose_runs(mesh: Mesh, numel: int, dtype: str) -> ScheduleRuns:
-    """Return the schedule that moves each core's tile of `numel` elements to the core across the diagonal."""
+    """Return the schedule that moves tiles of `numel` elements across the diagonal, and its number of runs."""
 
     def build(part: int) -> Schedule:
         b = Builder(mesh, "transpose weights")
@@ -214,7 +215,7 @@ def transpose_runs(mesh: Mesh, numel: int, dtype: str) -> ScheduleRuns:
 
 @lru_cache(maxsize=4)
 def skew_runs(mesh: Mesh, numel: int, dtype: str, region: int | None = None) -> ScheduleRuns:
-    """Return the schedule that aligns weight tiles of `numel` elements, in each square of `region` cores a side."""
+    """Return the schedule that skews weight tiles, in each square of `region` x `region` cores, and its runs."""
 
     def build(part: int) -> Schedule:
         b = Builder(mesh, "skew weights")

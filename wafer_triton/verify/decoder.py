@@ -42,8 +42,8 @@ def sub_layer_intent(sub_layer: SubLayer, block: Block, *args: int) -> Intent:
 def _heads(block: Block, qkv: Tensor, more: Tiles) -> tuple[Tensor, ...]:
     """Return q, k and v [tokens, heads, width] of projections [tokens, width of all columns].
 
-    With RoPE `more` has cos and sin [tokens, pairs], and as the model has them the bias like the projections and the
-    norms of heads [query and key heads, width].
+    `more` has cos and sin [tokens, pairs] for RoPE and, if the model has them, the bias, of the projections' shape, and
+    the weights of head norms [query and key heads, width].
     """
     c = block.shape
     kinds = (block.query_heads, block.kv_heads, block.kv_heads)

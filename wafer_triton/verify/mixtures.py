@@ -59,10 +59,10 @@ def with_routing_draws(intent: Intent, sub_layer: SubLayer, schedule: Schedule, 
     runs = -(-e.count // e.top_k) if block.expert_regions is None else routing_runs(block)
     intent = replace(intent, draw=on_tiles(schedule, token_draw(block, tokens)), runs=runs)
     whole = sub_layer is expert_regions.prefill_experts_in_regions
-    return replace(intent, pieces=partial(_passes, schedule, block, *args)) if whole else intent
+    return replace(intent, pieces=partial(_references_without_pass, schedule, block, *args)) if whole else intent
 
 
-def _passes(
+def _references_without_pass(
     schedule: Schedule, block: Block, tokens: int, past: int, passes: int
 ) -> Mapping[str, Callable[[Tiles], Tiles]]:  # fmt: skip
     """Return, by the name of each pass, the reference without it."""

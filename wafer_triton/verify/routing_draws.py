@@ -42,7 +42,7 @@ def _full_runs_before(run: int) -> int:
 
 
 def routing_runs(block: Block) -> int:
-    """Return the runs in which each mesh row fills each region, some of them padded, and in turn has all tokens."""
+    """Return how many runs it takes until each mesh row has filled each region, also padded, and had all the tokens."""
     count = regions_of(block).count
     return count + -(-count // (PADDED - 1)) + block.mesh.shape[0]
 
@@ -50,7 +50,7 @@ def routing_runs(block: Block) -> int:
 def token_draw(block: Block, tokens: int) -> Formula:
     """Return a function that draws tokens with the experts of `_wanted_experts`; one of `PADDED` runs has padding.
 
-    In the last of the `routing_runs` all tokens are padding but those of one mesh row, another one in each run: the
+    In the last of the `routing_runs` all tokens but those of one mesh row, another one in each run, are padding: the
     demand, a maximum over rows, is then that row's.
     """
 
@@ -103,7 +103,7 @@ def _steer(e: Experts, x: Tensor, norm: Tensor, router: Tensor, wanted: list[lis
 
 
 def id_draw(block: Block, tokens: int, first: int) -> Formula:
-    """Return a function that draws expert ids which fill the rows of a pass; some runs have ids of other passes."""
+    """Return a function that draws expert ids of ranks from `first` on to fill a pass; some runs add ids of others."""
     e, regions = experts_of(block), regions_of(block)
     held, wanted, own = regions.held(e), tokens * e.top_k, regions.living(e)
     rows = [(region, rank) for rank in range(regions.capacity) for region in range(regions.count) if own[region]]

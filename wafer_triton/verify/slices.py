@@ -40,7 +40,7 @@ class _SliceBuilder:
             # the tiles that a round sends are read before anything arrives
             keeps = [self.take(exchange.dst, exchange.moves.ends(self.mesh)[1]) for exchange in round_.exchanges]
             for exchange, keep in zip(round_.exchanges, keeps, strict=True):
-                self.need(exchange.src, exchange.moves.ends(self.mesh)[0][keep])
+                self.mark_needed(exchange.src, exchange.moves.ends(self.mesh)[0][keep])
             exchanges = [
                 replace(exchange, moves=self.moves(exchange.moves, keep))
                 for exchange, keep in zip(round_.exchanges, keeps, strict=True)
@@ -54,18 +54,18 @@ class _SliceBuilder:
         cores = np.arange(self.mesh.cores) if op.where is None else op.where.flat(self.mesh)
         keep = np.zeros(len(cores), np.bool_)
         for slot in op.outs:
-            keep |= self.at(slot, cores)
+            keep |= self.is_needed(slot, cores)
         if not keep.any():
             return None
         reads = (*op.ins, *op.outs) if local.find(op.op).updates(op.params) else op.ins
         for slot in op.outs:
-            if not self.partly(op, slot):
+            if not self.keeps_part(op, slot):
                 self.needed[slot.buffer][self.cells(slot, cores[keep])] = False
         for slot in reads:
-            self.need(slot, cores[keep])
+            self.mark_needed(slot, cores[keep])
         return replace(op, where=Cores.of(*np.divmod(cores[keep], self.mesh.shape[1]), paired=True))
 
-    def partly(self, op: Local, slot: Slot) -> bool:
+    def keeps_part(self, op: Local, slot: Slot) -> bool:
         """Return whether some elements of the slot keep their old value, or are added to."""
         buffer = self.schedule.buffers[slot.buffer]
         numel = buffer.numel * (buffer.slots if slot.index is None else 1)
@@ -73,15 +73,15 @@ class _SliceBuilder:
 
     def take(self, slot: Slot, cores: Index) -> NDArray[np.bool_]:
         """Return for each receiving core whether its tile is needed; before the tile arrives the slot is not needed."""
-        keep = self.at(slot, cores)
+        keep = self.is_needed(slot, cores)
         self.needed[slot.buffer][self.cells(slot, cores)] = False
         return keep
 
-    def need(self, slot: Slot, cores: Index) -> None:
+    def mark_needed(self, slot: Slot, cores: Index) -> None:
         self.needed[slot.buffer][self.cells(slot, cores)] = True
 
-    def at(self, slot: Slot, cores: Index) -> NDArray[np.bool_]:
-        """[cores]: whether the slot is needed; for a whole buffer, whether any of its slots is."""
+    def is_needed(self, slot: Slot, cores: Index) -> NDArray[np.bool_]:
+        """Return [cores]: whether the slot is needed; for a whole buffer, whether any of its slots is."""
         needed = self.needed[slot.buffer][self.cells(slot, cores)]
         return np.asarray(needed.any(1)) if slot.index is None else needed
 

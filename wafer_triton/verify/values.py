@@ -81,13 +81,13 @@ def values(schedule: Schedule, intent: Intent) -> list[Finding]:
         mismatch = _first_mismatch(machine.read(name), want, compared[name])
         if mismatch is not None:
             results = {other: machine.read(other) for other in wanted}
-            missing = _missing(schedule, intent, tiles, results, compared)
+            missing = _missing_piece(schedule, intent, tiles, results, compared)
             unnamed = [given for given in tiles if given not in intent.given] if intent.draw is None else []
             return [mismatch.finding(schedule, name, missing, unnamed)]
     return []
 
 
-def _missing(
+def _missing_piece(
     schedule: Schedule, intent: Intent, tiles: dict[str, Tensor], got: dict[str, Tensor],
     compared: dict[str, NDArray[np.bool_]],
 ) -> str:  # fmt: skip
