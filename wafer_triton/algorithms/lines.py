@@ -84,19 +84,21 @@ def _farthest_first(line: MeshLine) -> tuple[list[list[Sends]], int]:
     hops = np.maximum(region * line.width + source // count - source, 0)
     done = np.arange(hops.sum(), dtype=np.int32) - np.repeat(np.cumsum(hops, dtype=np.int32) - hops, hops)
     source, region, hops = (np.repeat(numbers, hops) for numbers in (source, region, hops))
-    here, beyond, first, last = source + done, count - 1 - region, done == 0, done == hops - 1
-    when, there = beyond * (here + 1) + done, here + 1
-    waited, waits = (when - beyond - 1) % room[here], when % room[there]
+    sender, beyond, first, last = source + done, count - 1 - region, done == 0, done == hops - 1
+    in_round, receiver = beyond * (sender + 1) + done, sender + 1
+    waited, waits = (in_round - beyond - 1) % room[sender], in_round % room[receiver]
     rounds: dict[int, list[Sends]] = defaultdict(list)
     for upwards in (False, True):
         if upwards:
-            recv, send, sent, kept = there, here, region, source % count
+            recv, send = receiver, sender
+            first_slot, last_slot = region, source % count
             after, before = waits, waited
         else:
-            recv, send, sent, kept = length - 1 - there, length - 1 - here, beyond, (length - 1 - source) % count
+            recv, send = length - 1 - receiver, length - 1 - sender
+            first_slot, last_slot = beyond, (length - 1 - source) % count
             after, before = waits + room[recv], waited + room[send]
-        placed, held = np.where(last, kept, after), np.where(first, sent, before)
-        moves = np.stack([when * 4 + 2 * first + last, recv, placed, send, held])
+        placed, held = np.where(last, last_slot, after), np.where(first, first_slot, before)
+        moves = np.stack([in_round * 4 + 2 * first + last, recv, placed, send, held])
         moves = moves[:, np.lexsort(moves[1::-1])]  # a core receives one of a kind
         edges = np.flatnonzero(np.diff(moves[0])) + 1
         for group in np.split(moves, edges, 1) if moves.size else ():

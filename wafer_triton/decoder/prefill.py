@@ -45,7 +45,7 @@ def attention(b: Builder, block: Block, tokens: int, past: int) -> None:
     the future and the padding. With several head groups a core has one for each of its blocks, see `block.block_ring`.
     """
     c = block.shape
-    width, d, q_heads, seen = block.head_width, block.share(c.hidden_size, "x"), block.query_heads, tokens + past
+    width, d, q_heads, entries = block.head_width, block.share(c.hidden_size, "x"), block.query_heads, tokens + past
     run: dict[str, Any] = {"m": tokens, "accumulate": block.accumulate}
     b.buffer("x", (tokens, d), block.dtype, "state", pattern=HIDDEN_SPEC)
     weights.attention(b, block, "x", tokens)
@@ -59,7 +59,7 @@ def attention(b: Builder, block: Block, tokens: int, past: int) -> None:
         b.buffer(name, (tokens, block.kv_heads, width), block.dtype, "output", pattern="(y m) g (x e)")
     for name in ("keys", "values"):
         role = "state" if past else "scratch"
-        b.buffer(name, (seen, block.kv_heads, width), block.dtype, role, pattern="(y n) g (x e)")
+        b.buffer(name, (entries, block.kv_heads, width), block.dtype, role, pattern="(y n) g (x e)")
     b.buffer("o", (tokens, q_heads, width), block.sum_dtype)
     b.buffer("att", (tokens, q_heads * width), block.dtype)
     b.buffer("y", (tokens, d), block.sum_dtype)
@@ -76,27 +76,27 @@ def attention(b: Builder, block: Block, tokens: int, past: int) -> None:
     else:
         meshgemm(b, "h", "wqkv", "qkv", k=d, n=block.qkv_width, label="qkv", **run)
         block.rotate(b, tokens, ("q", "k", "v"), *copies)
-    (_attend if block.head_groups == 1 else _attend_in_groups)(b, block, tokens, seen)
+    (_attend if block.head_groups == 1 else _attend_in_groups)(b, block, tokens, entries)
     align(b, "att", "x")
     meshgemm(b, "att", "wo", "y", k=q_heads * width, n=d, label="output projection", **run)
     b.round(b.local("add", "x", ("x", "y"), size=tokens * d), label="residual")
 
 
-def _attend(b: Builder, block: Block, m: int, seen: int) -> None:
+def _attend(b: Builder, block: Block, m: int, entries: int) -> None:
     """Set att from q, keys, values and bias, over all columns (WaferLLM, OSDI'25, section 4.1)."""
     heads, width = block.query_heads, block.head_width
     run: dict[str, Any] = {"m": m, "accumulate": block.accumulate, **block.head_counts}
-    b.buffer("bias", (m, seen), "fp32", "input", pattern="(y m) (x n)")
-    b.buffer("s", (heads, m, seen), block.sum_dtype)
-    b.buffer("p", (heads, m, seen), block.dtype)
-    meshgemm_t(b, "q", "keys", "s", k=width, n=seen, overlap=block.overlap, label="scores", **run)
+    b.buffer("bias", (m, entries), "fp32", "input", pattern="(y m) (x n)")
+    b.buffer("s", (heads, m, entries), block.sum_dtype)
+    b.buffer("p", (heads, m, entries), block.dtype)
+    meshgemm_t(b, "q", "keys", "s", k=width, n=entries, overlap=block.overlap, label="scores", **run)
     z = softmax_parts(b, "s", "bias", "p", "x", scale=block.scale, sums=block.sum_dtype, groups=block.groups)
     align_both(b, "p", "values")
-    meshgemm(b, "p", "values", "o", k=seen, n=width, label="attention", **run)
+    meshgemm(b, "p", "values", "o", k=entries, n=width, label="attention", **run)
     b.round(b.local("normalize", "att", ("o", z), m=m, heads=heads, n=width), label="attention")
 
 
-def _attend_in_groups(b: Builder, block: Block, m: int, seen: int) -> None:
+def _attend_in_groups(b: Builder, block: Block, m: int, entries: int) -> None:
     """Set att from q, keys, values and bias, over the columns of each head group.
 
     The softmax weights overwrite the scores, if both have one dtype. The bias is 0 or -inf, for which the dtype of
@@ -105,15 +105,15 @@ def _attend_in_groups(b: Builder, block: Block, m: int, seen: int) -> None:
     heads, width, blocks = block.query_heads, block.head_width, block.block_ring
     run: dict[str, Any] = {"m": m, "accumulate": block.accumulate, **block.head_counts}
     p = "s" if block.sum_dtype == block.dtype else "p"
-    b.buffer("bias", (m, seen), block.dtype, "input", blocks.slots)
-    b.buffer("s", (heads, m, seen), block.sum_dtype, slots=blocks.rotating_slots)
-    b.buffer(p, (heads, m, seen), block.dtype, slots=blocks.rotating_slots)
-    segment_gemm_t(b, "q", "keys", "s", blocks, k=width, n=seen, overlap=block.overlap, label="scores", **run)
+    b.buffer("bias", (m, entries), block.dtype, "input", blocks.slots)
+    b.buffer("s", (heads, m, entries), block.sum_dtype, slots=blocks.rotating_slots)
+    b.buffer(p, (heads, m, entries), block.dtype, slots=blocks.rotating_slots)
+    segment_gemm_t(b, "q", "keys", "s", blocks, k=width, n=entries, overlap=block.overlap, label="scores", **run)
     slots = [blocks.columns_with_slot(slot) for slot in range(blocks.slots)]
     z = softmax_parts(
         b, "s", "bias", p, "x", scale=block.scale, sums=block.sum_dtype, slots=slots, **block.head_reduce_options
     )
-    segment_gemm(b, p, "values", "o", blocks, k=seen, n=width, label="attention", **run)
+    segment_gemm(b, p, "values", "o", blocks, k=entries, n=width, label="attention", **run)
     ends = [b.local("normalize", "att", ("o", z), blocks.segment_columns, m=m, heads=heads, n=width)]
     if blocks.leftover_columns is not None:
         ends.append(b.local("copy", "att", "q", blocks.leftover_columns, size=m * heads * width))

@@ -42,57 +42,59 @@ def hand_over(source: Mesh, target: Mesh, width: int, tokens: int, dtype: str) -
     b.buffer("from", (tokens * unit,), dtype, "input", slots[0])
     b.buffer("to", (tokens * unit,), dtype, "output", slots[1])
     units = np.arange(-(-width // unit))
-    here, there = (end[0] + units // each for end, each in zip(ends, slots, strict=True))
-    down = bool((here != there).any())
+    source_rows, target_rows = (end[0] + units // each for end, each in zip(ends, slots, strict=True))
+    along_y = bool((source_rows != target_rows).any())
     for number in range(max(slots)):
-        own = units[units % max(slots) == number]
-        _hand_over(b, source, ends, here[own], there[own], own % slots[0], own % slots[1], down)
+        chosen = units[units % max(slots) == number]
+        _hand_over(
+            b, source, ends, source_rows[chosen], target_rows[chosen], chosen % slots[0], chosen % slots[1], along_y
+        )
     return b.build(draft=True)
 
 
 def _hand_over(
-    b: Builder, source: Mesh, ends: list[tuple[int, int, int, int]], here: Index, there: Index, sent: Index,
-    got: Index, down: bool,
+    b: Builder, source: Mesh, ends: list[tuple[int, int, int, int]], source_rows: Index, target_rows: Index,
+    source_slots: Index, target_slots: Index, along_y: bool,
 ) -> None:  # fmt: skip
-    """Add the rounds in which row `here` of cores sends the unit in slot `sent` to row `there`, into slot `got`.
+    """Add the rounds of units: each goes from its source row and slot to its target row and slot.
 
-    A row of cores sends one unit at most, and receives one.
+    A row of cores sends one unit at most, and receives one. With `along_y` some units change rows.
     """
     (_, left, _, right), (_, first, _, last) = ends
     numel, label = b.buffers["to"].numel, "hand over"
     src, dst = (
         Slot(name, at_cores(b.mesh.length("y"), cores, slots), "y")
-        for name, cores, slots in (("from", here, sent), ("to", there, got))
+        for name, cores, slots in (("from", source_rows, source_slots), ("to", target_rows, target_slots))
     )
     columns = np.arange(first, last)
-    if not down:  # no row changes
+    if not along_y:  # no row changes
         nearest = right - 1 if first >= right else left if last <= left else None
         if nearest is None:
-            b.round(b.local("copy", dst, src, Cores("y", here, columns), size=numel), label=label)
+            b.round(b.local("copy", dst, src, Cores("y", source_rows, columns), size=numel), label=label)
             return
         rest = columns[columns != nearest]
-        b.round(b.exchange("x", src, dst, np.full(len(rest), nearest), rest, lines=here), label=label)
+        b.round(b.exchange("x", src, dst, np.full(len(rest), nearest), rest, lines=source_rows), label=label)
         return
     via = b.buffer("via", b.buffers["to"].tile, b.buffers["to"].dtype)
-    column = left + here % source.cols  # the column of each unit
+    column = left + source_rows % source.cols  # the column of each unit
     most = int(np.bincount(column).max())
     lines, place = np.unique(column, return_inverse=True)
     send, recv = (np.full((len(lines), most), -1) for _ in range(2))
     rank = ranks_of(column)
-    send[place, rank], recv[place, rank] = here, there
+    send[place, rank], recv[place, rank] = source_rows, target_rows
     moving = (send != recv) & (send >= 0)
     send, recv = np.where(moving, send, -1), np.where(moving, recv, -1)
     b.round(b.exchange("y", src, via, send, recv, lines=lines), label=label)
-    stay = here == there
+    stay = source_rows == target_rows
     if stay.any():
-        b.round(b.local("copy", via, src, Cores("x", column[stay, None], here[stay]), size=numel), label=label)
-    senders = np.broadcast_to(column[:, None], (len(there), len(columns)))
+        b.round(b.local("copy", via, src, Cores("x", column[stay, None], source_rows[stay]), size=numel), label=label)
+    senders = np.broadcast_to(column[:, None], (len(target_rows), len(columns)))
     receivers = np.broadcast_to(columns, senders.shape)
     others = senders != receivers
     steps: list[Exchange | Local] = [
-        b.exchange("x", via, dst, np.where(others, senders, -1), np.where(others, receivers, -1), lines=there)
+        b.exchange("x", via, dst, np.where(others, senders, -1), np.where(others, receivers, -1), lines=target_rows)
     ]
     inside = (column >= first) & (column < last)
     if inside.any():
-        steps.append(b.local("copy", dst, via, Cores("x", column[inside, None], there[inside]), size=numel))
+        steps.append(b.local("copy", dst, via, Cores("x", column[inside, None], target_rows[inside]), size=numel))
     b.round(*steps, label=label)

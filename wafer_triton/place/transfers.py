@@ -111,27 +111,28 @@ def _plan_units(
 ) -> tuple[tuple[int, int], list[tuple[Units | None, Stays | None]]]:
     """Return the slots of "from" and of "to", and for each round the units that move and those that stay on their core.
 
-    Unit u goes from core source[u] to core target[u]; units of any size share the plan.
+    Unit u moves from core source[u] to core target[u]; units of any size share the plan.
     """
-    here, there = np.frombuffer(source, np.int64), np.frombuffer(target, np.int64)
-    rounds, ranks, moving = _rounds(here, there), (ranks_of(here), ranks_of(there)), (here != there).astype(np.int64)
+    senders, receivers = np.frombuffer(source, np.int64), np.frombuffer(target, np.int64)
+    rounds, ranks = _rounds(senders, receivers), (ranks_of(senders), ranks_of(receivers))
+    moving = (senders != receivers).astype(np.int64)
     slots = np.zeros((2, 2, int(rounds.max()) + 1, length), np.int64)  # for resident and moving units, on both sides
-    for side, (cores, own) in enumerate(zip((here, there), ranks, strict=True)):
-        slots[moving, side, rounds, cores] = own
+    for side, (cores, rank) in enumerate(zip((senders, receivers), ranks, strict=True)):
+        slots[moving, side, rounds, cores] = rank
     kinds = 2 * rounds + moving
-    if (np.diff(there) >= 0).all() and kinds.max() < 2**15:  # as in most moves; small numbers are sorted sooner
+    if (np.diff(receivers) >= 0).all() and kinds.max() < 2**15:  # as in most moves; small numbers are sorted sooner
         order = np.argsort(kinds.astype(np.int16), kind="stable")
     else:
-        order = np.lexsort((there, kinds))
-    here, there, kinds = here[order], there[order], kinds[order]
+        order = np.lexsort((receivers, kinds))
+    senders, receivers, kinds = senders[order], receivers[order], kinds[order]
     edges = [0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), len(kinds)]
     planned: list[list[Any]] = [[None, None] for _ in range(slots.shape[2])]
     for start, end in pairwise(edges):
-        number, goes = divmod(int(kinds[start]), 2)
-        both = (here[start:end], there[start:end]) if goes else (there[start:end],)
-        planned[number][1 - goes] = (*both, *slots[goes, :, number])
-    held = int(ranks[0].max()) + 1, int(ranks[1].max()) + 1
-    return held, [(moves, stays) for moves, stays in planned]
+        number, moves = divmod(int(kinds[start]), 2)
+        both = (senders[start:end], receivers[start:end]) if moves else (receivers[start:end],)
+        planned[number][1 - moves] = (*both, *slots[moves, :, number])
+    counts = int(ranks[0].max()) + 1, int(ranks[1].max()) + 1
+    return counts, [(moving, staying) for moving, staying in planned]
 
 
 def _rounds(source: Index, target: Index) -> Index:
