@@ -58,8 +58,8 @@ def broadcast(
     slots = [Slot(b.buffers[slot.buffer].name, None if slot.index is None else 0) for slot in names]
     size, times = segment_size_and_count(b, axis, segment)
     ways = _both_ways(axis, size, root, times)
-    if ways:
-        b.steps.append(Round(tuple(Exchange(moves, slot, slot) for slot in slots for moves in ways), (), label))
+    if exchanges := tuple(Exchange(moves, slot, slot) for slot in slots for moves in ways):
+        b.steps.append(Round(exchanges, (), label))
 
 
 def all_gather(b: Builder, src: str, dst: str, axis: str, label: str = "all-gather") -> None:
