@@ -79,7 +79,7 @@ class WaferForCausalLM(Session):
         layers = zip(here.layers, self.layers.layers, strict=True)
         self.weights = PlacedWeights(
             block, {number: layer.tiles for number, layer in layers},
-            self.placement.head, self.head.tiles, self.embedding.tiles, self.executor.together,
+            self.placement.head, self.head.tiles, self.embedding.tiles, self.executor.all_gather,
         )  # fmt: skip
         self.phases = Phases(self.placement, self.weights, self.executor)
         self._prefill = PrefillRun(self.placement.prefill, self.executor, self.phases.fill, here.layers)

@@ -42,8 +42,8 @@ class Phases:
             tiles = self.weights.layers[layer][kind]
             for name, target in memory.items():
                 here, cores = source[name]
-                self.executor.take(mesh, tiles[here].flatten(2), cores, target)
-            return {name: self.executor.together(decode.mesh, tiles[source[name][0]]) for name in repeated}
+                self.executor.gather_tiles(mesh, tiles[here].flatten(2), cores, target)
+            return {name: self.executor.all_gather(decode.mesh, tiles[source[name][0]]) for name in repeated}
         if (layer, kind) not in self._kept:
             self._kept[layer, kind] = prefill_tiles(self.weights, layer, prefill, kind)
         kept = self._kept[layer, kind]

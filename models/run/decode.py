@@ -237,7 +237,7 @@ class Decode:
 
     def _room(self, schedule: Schedule, kind: str) -> Tiles:
         """Return memory for the weights of a block."""
-        return self.executor.room(schedule, weights_of(self.block, kind, "decode"))
+        return self.executor.allocate_all(schedule, weights_of(self.block, kind, "decode"))
 
     def _fill(self, number: int, weights: Weights) -> None:
         """Write a layer's weights into its memory."""

@@ -66,7 +66,7 @@ class Head(End):
 
     def __init__(self, block: Block, executor: Executor, weights: Weights | None) -> None:
         names = () if weights is None else weights_of(block, self.kind, "decode")
-        super().__init__(block, executor, executor.room(schedule(self.sub_layer, block, 1), names))
+        super().__init__(block, executor, executor.allocate_all(schedule(self.sub_layer, block, 1), names))
         if weights is not None:
             self.place(weights)
 
@@ -101,7 +101,7 @@ class Embedding(End):
         if weights is not None and self.tied:
             memory = {name: head.memory[name] for name in weights_of(block, self.kind, "decode")}
         elif weights is not None:
-            memory = executor.room(schedule(self.sub_layer, block, 1), weights_of(block, self.kind, "decode"))
+            memory = executor.allocate_all(schedule(self.sub_layer, block, 1), weights_of(block, self.kind, "decode"))
         super().__init__(block, executor, memory)
         if weights is not None:
             self.place(weights)

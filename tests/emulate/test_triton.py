@@ -183,7 +183,7 @@ def test_programs_at_rest_make_room_for_a_new_one(small_old_gpu, monkeypatch):
     buffers, cleared = list(schedule.buffers.values()), []
     monkeypatch.setattr(POOL, "clear", lambda: cleared.append(True))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2000 if cleared else 1000, 2000))
-    TritonExecutor(device="cuda").admit(schedule, buffers)
+    TritonExecutor(device="cuda").check_allocation(schedule, buffers)
     assert cleared == [True]
 
 
@@ -191,7 +191,9 @@ def test_a_gpu_older_than_its_atomics_is_named(small_old_gpu, monkeypatch):
     monkeypatch.setattr(triton_executor, "target", lambda: GPUTarget("cuda", 61, 32))
     words = r": Tesla V100 has compute capability 6.1, and kernels need 7.0 or later; use backend='torch'"
     with pytest.raises(BackendError, match=words):
-        TritonExecutor(device="cuda").admit(recipe("gemm", Mesh(2, 2), "fp32", ((2, 2), (2, 2)), ()).schedule, [])
+        TritonExecutor(device="cuda").check_allocation(
+            recipe("gemm", Mesh(2, 2), "fp32", ((2, 2), (2, 2)), ()).schedule, []
+        )
 
 
 def test_without_a_c_compiler_triton_says_what_to_install(small_old_gpu, monkeypatch, tmp_path):
@@ -201,7 +203,9 @@ def test_without_a_c_compiler_triton_says_what_to_install(small_old_gpu, monkeyp
         monkeypatch.setenv(name, value)
     words = r"^Triton cannot start .* \(RuntimeError: Failed to find C compiler.*\); install gcc .* backend='torch'$"
     with pytest.raises(BackendError, match=words):
-        TritonExecutor(device="cuda").admit(recipe("gemm", Mesh(2, 2), "fp32", ((2, 2), (2, 2)), ()).schedule, [])
+        TritonExecutor(device="cuda").check_allocation(
+            recipe("gemm", Mesh(2, 2), "fp32", ((2, 2), (2, 2)), ()).schedule, []
+        )
 
 
 def test_a_gpu_without_bf16_is_named(small_old_gpu):

@@ -46,7 +46,7 @@ class MeshTensor:
         if tuple(self.tiles.shape) != (*self.mesh.shape, *made.tile):
             held, wanted = list(self.tiles.shape), [*self.mesh.shape, *made.tile]
             raise ShapeError(f"tiles {held} of a tensor {list(self.shape)} cut by {self.pattern!r} must be {wanted}")
-        return made.exit(self.tiles)()
+        return made.plan_gather(self.tiles)()
 
 
 def scatter(tensor: torch.Tensor, mesh: MeshLike, pattern: str, **sizes: int) -> MeshTensor:
@@ -67,7 +67,7 @@ def scatter(tensor: torch.Tensor, mesh: MeshLike, pattern: str, **sizes: int) ->
     shape = tuple(tensor.shape)
     into = sharding(pattern, shape, mesh.shape, tuple(sizes.items()))
     tiles = tensor.new_empty(*mesh.shape, *into.tile)
-    into.entry(tiles)(tensor)
+    into.plan_scatter(tiles)(tensor)
     return MeshTensor(mesh, tiles, pattern, shape, sizes)
 
 
@@ -89,7 +89,7 @@ class Sharding:
     order: tuple[int, ...]
     repeated: int
 
-    def entry(self, tiles: torch.Tensor) -> Callable[[torch.Tensor], object]:
+    def plan_scatter(self, tiles: torch.Tensor) -> Callable[[torch.Tensor], object]:
         """Return a function that writes a tensor into contiguous tiles, rounded to their dtype, and zeros as padding.
 
         It raises DtypeError for a tensor on the meta device and tiles on another.
@@ -107,7 +107,7 @@ class Sharding:
 
         return fill
 
-    def exit(self, tiles: torch.Tensor) -> Callable[[], torch.Tensor]:
+    def plan_gather(self, tiles: torch.Tensor) -> Callable[[], torch.Tensor]:
         """Return a function that makes a tensor of tiles, without the padding; of repeated tiles it takes the first."""
         import torch
 

@@ -21,7 +21,7 @@ from wafer_triton.schedule.schedule import Schedule
 
 def elided(planner: Planner, schedule: Schedule, memory: Memory) -> list[Step]:
     """Return the steps of a schedule whose tiles stay in place as far as possible."""
-    return planner.joined(memory, _Elision(planner, schedule, memory).plan())
+    return planner.fuse_steps(memory, _Elision(planner, schedule, memory).plan())
 
 
 class _Elision:
@@ -45,7 +45,7 @@ class _Elision:
                 fused = isinstance(segment, Reduction) and self.tree(segment)
             if fused:
                 continue
-            for number, round_ in enumerate(segment.every):
+            for number, round_ in enumerate(segment.all_rounds):
                 self.forget(segment.start + number)
                 self.round(round_)
         self.forget(len(self.schedule.rounds))
@@ -70,7 +70,7 @@ class _Elision:
         steps = self.planner.segment(self.memory, run, maps)
         if steps is None:
             return False
-        for round_ in run.rounds[: run.number]:
+        for round_ in run.rounds[: run.count]:
             self.exchanges(round_)
         self.steps += steps
         return True
@@ -83,7 +83,7 @@ class _Elision:
         if steps is None:
             return False
         self.steps += steps
-        if tree in self.memory.apart:
+        if tree in self.memory.separate_sums:
             self.maps[tree.acc] = TileMap(Slot(tree.sums), tree.roots)
         elif tree.broadcast is not None:
             self.exchanges(tree.broadcast)
@@ -201,7 +201,7 @@ class _Elision:
             self.copy(moves[0][0], moves[0][1])
             return
         for lying, each in moves:  # they may lie in each other's memory: all move out before any moves in
-            self.memory.beside(lying, f"{lying}{HIDDEN}settled")
+            self.memory.scratch_like(lying, f"{lying}{HIDDEN}settled")
             self.copy(f"{lying}{HIDDEN}settled", each)
         for lying, each in moves:
             self.copy(lying, replace(each, slot=Slot(f"{lying}{HIDDEN}settled")), home=True)

@@ -1,7 +1,7 @@
-"""Executors: `Executor` binds schedules to memory and plans them; its subclasses are for torch, Triton and ranks.
+"""Executors: `Executor` binds schedules to memory and plans them; subclasses are for torch, Triton and ranks.
 
-With `explicit` exchange tiles move, round by round, see `plan`. With `elided` exchange they stay, and a core reads a
-tile in the memory that a tile map records, see `elision`.
+With `explicit` exchange tiles move round by round (`plan.explicit`). With `elided` exchange they stay in place, and a
+core reads a tile where a tile map says that it lies (`elision`).
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ EXCHANGES: Mapping[str, Callable[[Planner, Schedule, Memory], list[Step]]] = {"e
 class Executor(Planner):
     """Runs schedules, with all memory on the torch `device`.
 
-    `exchange` is "explicit" or "elided"; `poison` fills all memory that is not given with NaN.
+    `exchange` is "explicit" or "elided"; `poison` fills memory with NaN, but for given buffers, to reveal early reads.
     """
 
-    graphs = False  # whether `capture` records launches
+    graphs = False  # whether `capture` records CUDA graphs
 
     def __init__(self, device: str, *, exchange: str = "explicit", poison: bool = False) -> None:
         if exchange not in EXCHANGES:
@@ -47,12 +47,12 @@ class Executor(Planner):
 
     @property
     def on_gpu(self) -> bool:
-        """Whether its memory is a GPU's."""
+        """Whether memory is on a GPU."""
         return self.device != "cpu" and torch.device(self.device).type == "cuda"
 
     @cached_property
     def workspace(self) -> Workspace:
-        """The workspace of programs that never run at the same time."""
+        """The workspace that all programs of `bind` share, so only one of them may run at a time."""
         return Workspace(self.device)
 
     def bind(
@@ -60,11 +60,12 @@ class Executor(Planner):
         scratch: dict[Buffer, torch.Tensor] | None = None, tables: Tables | None = None,
         workspace: Workspace | None = None,
     ) -> Program:  # fmt: skip
-        """Plan a schedule over memory; `tensors`, [rows, cols, *tile] each, are copied in.
+        """Plan a schedule over memory; `tensors`, [rows, cols, *tile] by buffer name, are copied in.
 
-        `shared` holds memory of other programs that this one uses in place. `scratch` is a pool of scratch buffers that
-        programs of one schedule share. `tables` are the program's index tables, for `rebind`. Raises ScheduleError for
-        a broken rule, ShapeError for a missing or misshapen tensor, BackendError for too little memory.
+        `shared` is memory by buffer name, such as another program's, that is used in place. `scratch` holds memory of
+        buffers by their values: missing ones are added, so programs that are given the same dict share it. `tables`
+        are the program's index tables, for `rebind`. Raises ScheduleError for a broken rule, ShapeError for a missing
+        or misshapen tensor, BackendError for too little memory.
         """
         self.outside_capture(schedule.name)
         rules.validate(schedule)
@@ -75,7 +76,7 @@ class Executor(Planner):
         memory, pool = dict(shared or {}), {} if scratch is None else scratch
         held = schedule.buffers.items()
         fresh = [buffer for name, buffer in held if name in tensors or (name not in memory and buffer not in pool)]
-        self.admit(schedule, fresh)
+        self.check_allocation(schedule, fresh)
         for name, buffer in held:
             if name in tensors:
                 memory[name] = self.store(schedule, buffer, tensors[name])
@@ -88,22 +89,24 @@ class Executor(Planner):
         return Program(schedule, memory, self, workspace or self.workspace, tables)
 
     def borrow(self, schedule: Schedule) -> Program:
-        """Return a program of its own memory from the pool, or a new one; `Program.give_back` returns it.
+        """Return a program of this schedule from the pool, or a new one; `Program.give_back` returns it.
 
-        Its inputs hold old values, all other buffers are as in fresh memory.
+        Given buffers hold values of earlier calls, all others are as in fresh memory.
         """
         self.outside_capture(schedule.name)
-        self.meet(schedule)
+        self.agree_on_schedule(schedule)
         stream = torch.cuda.current_stream(self.device) if self.on_gpu else None
         program = POOL.take((self, schedule, stream))
         if program is not None:
             program.refill()
             return program
         rules.validate(schedule)
-        return Program(schedule, self.room(schedule, schedule.buffers), self, Workspace(self.device), stream=stream)
+        return Program(
+            schedule, self.allocate_all(schedule, schedule.buffers), self, Workspace(self.device), stream=stream
+        )
 
     def outside_capture(self, name: str) -> None:
-        """BackendError while the current stream records a CUDA graph of the caller's."""
+        """Raise BackendError if the caller is recording a CUDA graph; `name` is the schedule's."""
         if self.on_gpu and torch.cuda.is_current_stream_capturing():
             raise BackendError(
                 f"{name}: the current stream records a CUDA graph, whose replays would use memory that other calls "
@@ -119,8 +122,8 @@ class Executor(Planner):
             memory.tables.schedule = schedule
         return steps
 
-    def admit(self, schedule: Schedule, fresh: list[Buffer]) -> None:
-        """BackendError if buffers that this executor is about to make do not fit into its device's memory."""
+    def check_allocation(self, schedule: Schedule, fresh: list[Buffer]) -> None:
+        """Raise BackendError if the device cannot hold the buffers `fresh`, which are about to be allocated."""
         if not self.on_gpu:
             return
         numbers = ((torch_dtype(buffer.dtype).itemsize, buffer.slots * buffer.numel) for buffer in fresh)
@@ -134,71 +137,71 @@ class Executor(Planner):
                 f"{self.device} has {free:,} B free; use a smaller mesh or smaller tiles"
             )
 
-    def meet(self, schedule: Schedule) -> None:
-        """Raise BackendError where ranks do not run the same schedule; one process always does."""
+    def agree_on_schedule(self, schedule: Schedule) -> None:
+        """Raise BackendError if ranks run different schedules."""
 
-    def agree(self, name: str, given: torch.Tensor) -> None:
-        """Raise BackendError where ranks are not given the same values for an operand; one process always is."""
+    def agree_on_operand(self, name: str, given: torch.Tensor) -> None:
+        """Raise BackendError if ranks have different values for the operand `name`."""
 
     @torch.inference_mode(False)
     def store(self, schedule: Schedule, buffer: Buffer, given: torch.Tensor) -> torch.Tensor:
-        """Fresh memory [rows, cols, slots * numel] of a buffer with the given values, rounded to its dtype."""
-        values = self.part(schedule, buffer, given)
+        """Return new memory [rows, cols, slots * numel] of a buffer with the given values, rounded to its dtype."""
+        values = self.local_tiles(schedule, buffer, given)
         return torch.empty(values.shape, dtype=torch_dtype(buffer.dtype), device=self.device).copy_(values.detach())
 
     @torch.inference_mode(False)
     def allocate(self, schedule: Schedule, buffer: Buffer) -> torch.Tensor:
-        """Fresh memory of a buffer: zeros, or NaN under `poison`."""
+        """Return new memory [rows, cols, slots * numel] of a buffer: zeros, or NaN under `poison`."""
         shape = (*schedule.mesh.shape, buffer.slots * buffer.numel)
         return torch.full(shape, self.unwritten, dtype=torch_dtype(buffer.dtype), device=self.device)
 
-    def room(self, schedule: Schedule, names: Iterable[str]) -> dict[str, torch.Tensor]:
-        """Fresh memory of some buffers by name; BackendError if it does not fit."""
+    def allocate_all(self, schedule: Schedule, names: Iterable[str]) -> dict[str, torch.Tensor]:
+        """Return new memory of the buffers `names`, by name; BackendError if it does not fit."""
         buffers = [schedule.buffers[name] for name in names]
-        self.admit(schedule, buffers)
+        self.check_allocation(schedule, buffers)
         return {buffer.name: self.allocate(schedule, buffer) for buffer in buffers}
 
-    def part(self, schedule: Schedule, buffer: Buffer, given: torch.Tensor) -> torch.Tensor:
-        return whole(schedule, buffer, given)
+    def local_tiles(self, schedule: Schedule, buffer: Buffer, given: torch.Tensor) -> torch.Tensor:
+        return checked_tiles(schedule, buffer, given)
 
-    def entry(self, schedule: Schedule, name: str, memory: torch.Tensor, cut: Cut) -> Callable[[torch.Tensor], object]:
-        """Return a function that cuts a whole tensor into the memory of a buffer; see `Sharding.entry`."""
-        return sharding(*cut, schedule.mesh.shape).entry(memory)
+    def plan_scatter(
+        self, schedule: Schedule, name: str, memory: torch.Tensor, cut: Cut
+    ) -> Callable[[torch.Tensor], object]:
+        return sharding(*cut, schedule.mesh.shape).plan_scatter(memory)
 
-    def exit(self, schedule: Schedule, memory: torch.Tensor, cut: Cut) -> Callable[[], torch.Tensor]:
-        """Return a function that makes a whole tensor of the memory of a buffer; see `Sharding.exit`."""
-        return sharding(*cut, schedule.mesh.shape).exit(memory)
+    def plan_gather(self, schedule: Schedule, memory: torch.Tensor, cut: Cut) -> Callable[[], torch.Tensor]:
+        return sharding(*cut, schedule.mesh.shape).plan_gather(memory)
 
     def rectangle(self, mesh: Mesh) -> tuple[slice, slice]:
-        """Return the rows and the columns of a mesh whose cores this executor holds."""
+        """Return the mesh rows and columns whose cores this executor holds."""
         return slice(0, mesh.shape[0]), slice(0, mesh.shape[1])
 
-    def take(self, mesh: Mesh, held: torch.Tensor, source: torch.Tensor, out: torch.Tensor) -> None:
-        """Give every core the tile of core source[core], from `held` [rows, cols, numel] to `out` likewise."""
-        torch.index_select(held.flatten(0, 1), 0, _moved(source, held.device), out=out.flatten(0, 1))
+    def gather_tiles(self, mesh: Mesh, held: torch.Tensor, source: torch.Tensor, out: torch.Tensor) -> None:
+        """Copy tile source[i] of `held` to tile i of `out`, for every core i; both are [rows, cols, numel]."""
+        torch.index_select(held.flatten(0, 1), 0, _index_on(source, held.device), out=out.flatten(0, 1))
 
     def precompile(self, steps: Iterable[Step], progress: Callable[[int, int], object] | None = None) -> int:
-        """Compile the kernels of planned steps side by side, and return their number; nothing runs.
+        """Compile the kernels of planned steps in parallel, without running them, and return how many there are.
 
-        `progress(done, all)` is called as each of them is compiled. An executor without kernels has none to compile.
+        `progress(done, count)` is called after each.
         """
         return 0
 
 
 @lru_cache(maxsize=64)
-def _moved(index: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return an index on a device, to which a CUDA graph could not copy it."""
+def _index_on(index: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return an index on a device, cached, as a CUDA graph cannot copy it there."""
     return index.to(device)
 
 
 def free_bytes(device: str) -> int:
-    """Return the bytes of a GPU's memory that torch can give out."""
+    """Return the bytes of a GPU's memory that torch can still allocate."""
     reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return torch.cuda.mem_get_info(device)[0] + reserved
 
 
-def whole(schedule: Schedule, buffer: Buffer, given: Any) -> torch.Tensor:
-    """Return values for all slots of a buffer as [rows, cols, slots * numel]; ShapeError or DtypeError for others."""
+def checked_tiles(schedule: Schedule, buffer: Buffer, given: Any) -> torch.Tensor:
+    """Return values of a buffer as [rows, cols, slots * numel]; ShapeError or DtypeError if they are not its tiles."""
     shape = (*schedule.mesh.shape, buffer.slots * buffer.numel)
     if not isinstance(given, torch.Tensor) or given.layout != torch.strided:
         raise ShapeError(
@@ -217,10 +220,10 @@ def whole(schedule: Schedule, buffer: Buffer, given: Any) -> torch.Tensor:
 
 
 class Graph:
-    """Calls `run` at first, which compiles its kernels; records its launches at the second call, and replays them.
+    """A step as a CUDA graph: the first call runs it, which compiles its kernels; later calls record once, and replay.
 
-    With `compiled` the first call records already. Launches that CUDA refuses to record go one by one from then on; a
-    `UserWarning` has the reason. Within a graph that the caller records they go one by one into that.
+    With `compiled` the first call records already. If CUDA refuses to record, a `UserWarning` says why, and every call
+    runs the launches one by one. While the caller records a graph of his own, the launches go into that.
     """
 
     recording = Lock()  # CUDA records one graph at a time
@@ -243,10 +246,10 @@ class Graph:
         self.compiled = True
 
     def _recorded(self) -> torch.cuda.CUDAGraph | None:
-        """Return the record of a run, which computes nothing yet; None if CUDA refuses it."""
-        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()  # torch's own is the first GPU's
+        """Record `run` without computing anything, and return the graph; None if CUDA refuses."""
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()  # torch's default stream is of the first GPU
         try:
-            # in "global" mode no other thread could allocate meanwhile
+            # in "global" mode other threads could not allocate while this one records
             with Graph.recording, torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
                 self.run()
         except RuntimeError as error:

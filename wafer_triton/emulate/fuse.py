@@ -90,7 +90,7 @@ class Summed(_Fused):
 
         Three tables follow: the block of each core, its parent's block, and the messages that each block awaits.
         """
-        order = order[np.argsort(self.tree.sent[order], kind="stable")]
+        order = order[np.argsort(self.tree.send_round[order], kind="stable")]
         block, parent = np.empty_like(order), self.tree.parent
         block[order] = np.arange(len(order)) // together
         awaited = np.bincount(block, self.tree.children, len(order) // together)

@@ -1,6 +1,6 @@
-"""The parts of plans: segments of a schedule, steps, and the memory that they use.
+"""What plans are made of: segments of a schedule, steps, and the memory that steps read and write.
 
-A step is a function without arguments; planned once, it runs many times.
+A step is a function without arguments: it is planned once and runs many times.
 """
 
 from __future__ import annotations
@@ -19,51 +19,54 @@ from wafer_triton.schedule.rounds import HIDDEN, Buffer, Exchange, Index, Moves,
 from wafer_triton.schedule.schedule import Schedule
 
 Step = Callable[[], object]
-Cut = tuple[str, tuple[int, ...]]  # the pattern by which a tensor is cut, and its shape
+Cut = tuple[str, tuple[int, ...]]  # the pattern by which a whole tensor is cut into tiles, and its shape
 
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """Rounds of a schedule from number `start` on, which run one by one."""
+    """Consecutive rounds of a schedule, of which the first has number `start`; they run one by one."""
 
     mesh: Mesh
     start: int
     rounds: tuple[Round, ...]
 
     @property
-    def every(self) -> tuple[Round, ...]:
+    def all_rounds(self) -> tuple[Round, ...]:
         """All rounds of the segment."""
         return self.rounds
 
 
 @dataclass(frozen=True, eq=False)
 class Products(Segment):
-    """Compute-shift: `number` products c += a b, beside each of which both operands move one ring step.
+    """Compute-shift: `count` rounds, each with a product c += a b on every core, while a and b move one ring step.
 
-    In product t the operands are in slots a[t % 2] and b[t % 2]. With `out` other than `c`, the last round rounds the
-    sums to `out`. `add`: the first product adds to `c` as well. `to`, [cores] each: the cores that receive each core's
-    a and b. `rings`: the rows and the columns of a square mesh in ring order, if b circles all rows and a all columns.
+    In product t the operands are in slots a[t % 2] and b[t % 2]. If `out` is not `c`, a last round rounds the sums to
+    buffer `out`. Without `add` the first product overwrites c. `receivers`, [cores] for a and for b: the core to which
+    each core sends. `rings`: the mesh's rows and its columns in ring order, where b passes all rows of a square mesh
+    and a all columns; else None.
     """
 
-    number: int
+    count: int
     c: str
     out: str
     a: tuple[Slot, Slot]
     b: tuple[Slot, Slot]
     add: bool
     params: Mapping[str, Any]
-    to: tuple[Index, Index]
+    receivers: tuple[Index, Index]
     rings: tuple[Index, Index] | None
 
 
 @dataclass(frozen=True, eq=False)
 class Reduction(Segment):
-    """Reduce trees, all of one buffer `acc`, whose messages `op` combines; then the `broadcast` of their sums, if any.
+    """Reduce trees over buffer `acc`, combined by operation `op`; then the `broadcast` of the sums, if any.
 
-    Each core sends to its parent once it has combined the messages of its children. All indices are [cores]. `parent`
-    is -1 for a root. `slot` is the number of a core's message among the `children` messages of its parent. `sent` is
-    the round in which it is sent, from the first, and for a root the number of rounds. `roots` are the roots of the
-    cores' trees. The exchanges of a round are in the order of their combination.
+    A core combines the messages of its children, then sends to its parent. Index arrays are [cores]:
+    `parent`: the receiver of a core's message, -1 for a root.
+    `slot`: the place of that message among those of its parent, in the order in which they are combined.
+    `children`: how many messages a core receives.
+    `send_round`: the round of the segment in which a core sends; for a root the number of rounds.
+    `roots`: the root of a core's tree.
     """
 
     acc: str
@@ -71,23 +74,23 @@ class Reduction(Segment):
     parent: Index
     slot: Index
     children: Index
-    sent: Index
+    send_round: Index
     roots: Index
     broadcast: Round | None = None
 
     @property
-    def every(self) -> tuple[Round, ...]:
+    def all_rounds(self) -> tuple[Round, ...]:
         """The rounds of the tree, then its broadcast."""
         return self.rounds if self.broadcast is None else (*self.rounds, self.broadcast)
 
     @property
     def sums(self) -> str:
-        """The name of the buffer of the sums, where they are apart from the parts."""
+        """The name of the buffer that holds the sums if they are not written to `acc` (`Memory.separate_sums`)."""
         return f"{self.acc}{HIDDEN}sums"
 
 
 def receivers(moves: Moves, mesh: Mesh) -> Index | None:
-    """Return [cores]: the core that receives each core's tile; None unless each sends once and receives once."""
+    """Return [cores]: the core to which each core sends; None unless every core sends one tile and receives one."""
     send, recv = moves.ends(mesh)
     if any(not np.array_equal(np.sort(end), np.arange(mesh.cores)) for end in (send, recv)):
         return None
@@ -97,10 +100,10 @@ def receivers(moves: Moves, mesh: Mesh) -> Index | None:
 
 
 def shifts(round_: Round, mesh: Mesh) -> dict[int, tuple[Exchange, Index]]:
-    """Return the exchange and the receivers [cores] of each input (0: a, 1: b) that circles beside a product.
+    """Return, for a compute-shift round, the exchange and the receivers [cores] of each input that moves (0: a, 1: b).
 
-    Empty unless the round is one product of all cores, beside which every core sends inputs to another slot of one
-    other core.
+    Empty for any other round: it must be one product on all cores, and all that it moves are inputs of the product,
+    of which every core sends one and receives one.
     """
     if len(round_.locals) != 1 or not round_.exchanges or not round_.overlaps:
         return {}
@@ -115,11 +118,11 @@ def shifts(round_: Round, mesh: Mesh) -> dict[int, tuple[Exchange, Index]]:
 
 @dataclass(frozen=True, eq=False)
 class Launch:
-    """A step with words for a record of a run; without words, a step between ranks, which sends `crossed` bytes."""
+    """A step that a record of a run names `what`; with what = "" it is a transfer of `rank_bytes` between ranks."""
 
     what: str
     run: Step
-    crossed: int = 0
+    rank_bytes: int = 0
 
     def __call__(self) -> None:
         """Run the step."""
@@ -127,7 +130,7 @@ class Launch:
 
 
 class Workspace:
-    """Memory for values that live within one step; all steps of a program use it in turn."""
+    """Scratch memory for values that live within one step; the steps of a program reuse the same bytes."""
 
     def __init__(self, device: str) -> None:
         self.device = device
@@ -135,11 +138,11 @@ class Workspace:
         self._bytes, self._used = torch.empty(0, dtype=torch.uint8, device=device), 0
 
     def __reduce__(self) -> tuple[type[Workspace], tuple[str]]:
-        """Copy and pickle as new memory."""
+        """Copy or pickle to a workspace with no memory yet."""
         return Workspace, (self.device,)
 
-    def alone(self, name: str) -> Workspace:
-        """Return the context of steps of schedule `name`; BackendError while another thread runs on the same memory."""
+    def exclusive(self, name: str) -> Workspace:
+        """Lock the workspace for a `with` block; BackendError if another thread has it. `name`: of the schedule."""
         if not self._lock.acquire(blocking=False):
             raise BackendError(
                 f"{name}: another thread runs a program of this executor; programs that one executor bound, and a "
@@ -148,18 +151,18 @@ class Workspace:
         return self
 
     def __enter__(self) -> None:
-        """Nothing: `alone` has the lock."""
+        """Do nothing: `exclusive` has taken the lock."""
 
     def __exit__(self, *_: object) -> None:
-        """Let others run."""
+        """Release the lock."""
         self._lock.release()
 
     def begin(self) -> None:
-        """Plan the next step, which may use all of the memory."""
+        """Start planning another step: what was taken before may be overwritten by it."""
         self._used = 0
 
     def take(self, count: int, dtype: torch.dtype) -> torch.Tensor:
-        """Return a flat tensor of `count` elements, apart from the others of this step."""
+        """Return a flat tensor of `count` elements that no other `take` of this step overlaps."""
         size = -(-count * dtype.itemsize // 64) * 64
         if self._used + size > self._bytes.numel():  # steps planned before keep their memory
             self._bytes, self._used = torch.empty(self._used + size, dtype=torch.uint8, device=self.device), 0
@@ -169,23 +172,23 @@ class Workspace:
 
 
 class Tables:
-    """The index tables of programs that are planned alike and so share them.
+    """Index tables on the device, shared by programs whose schedules differ in indices alone.
 
-    Planning makes tables in an order. For a schedule that differs in indices alone, it writes the tables anew in
-    place, and every record of those programs stays valid. `schedule` is None while they are being written.
+    Planning asks for tables in a fixed order. Planning another such schedule overwrites them in place, so CUDA graphs
+    that were recorded before stay valid. `schedule` is None while the tables are being written.
     """
 
     def __init__(self) -> None:
-        self.held: list[list[torch.Tensor]] = []
+        self.entries: list[list[torch.Tensor]] = []
         self.begin("")
 
     def begin(self, name: str) -> None:
-        """Begin again with the first table, for the schedule `name`."""
+        """Start again with the first table, for a schedule that errors call `name`."""
         self.schedule: Schedule | None = None
         self._name, self._next = name, 0
 
     def put(self, values: torch.Tensor, device: str) -> torch.Tensor:
-        """Return the next table, with these values; ScheduleError if the one planned first had another size."""
+        """Copy values into the next table and return it; ScheduleError if it was made for another number of them."""
         (table,) = self._following(torch.empty_like(values, device=device))
         if table.shape != values.shape:
             raise ScheduleError(
@@ -195,23 +198,23 @@ class Tables:
         return table.copy_(values)
 
     def index(self, values: torch.Tensor) -> list[torch.Tensor]:
-        """Return the next table, of any length, as the one item of a list that steps read when they run."""
-        held = self._following(values)
-        held[0] = values
-        return held
+        """Return a list with the next table, of any length, as its one item; steps read it when they run."""
+        entry = self._following(values)
+        entry[0] = values
+        return entry
 
     def _following(self, first: torch.Tensor) -> list[torch.Tensor]:
-        if self._next == len(self.held):
-            self.held.append([first])
+        if self._next == len(self.entries):
+            self.entries.append([first])
         self._next += 1
-        return self.held[self._next - 1]
+        return self.entries[self._next - 1]
 
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """Buffers of a mesh as tensors [rows, cols, slots * numel]; `tables` are index tables that programs share.
+    """The buffers of a schedule as tensors [rows, cols, slots * numel]; `tables` is None unless programs share them.
 
-    The sums of trees that are `apart` are in a buffer of their own.
+    `separate_sums` are the trees whose sums were written to buffer `Reduction.sums` in place of `acc`.
     """
 
     mesh: Mesh
@@ -219,39 +222,39 @@ class Memory:
     tensors: dict[str, torch.Tensor]
     workspace: Workspace
     tables: Tables | None = None
-    apart: set[Reduction] = field(default_factory=set)
+    separate_sums: set[Reduction] = field(default_factory=set)
 
     def rows(self, slot: Slot) -> torch.Tensor:
-        """Return a buffer as [tiles, numel], every slot of every core a row; one a core if the slot is the whole."""
+        """Return a view of the slot's buffer, [cores * slots, numel]; [cores, slots * numel] if slot.index is None."""
         tensor = self.tensors[slot.buffer]
         return tensor.flatten(0, 1) if slot.index is None else tensor.view(-1, self.buffers[slot.buffer].numel)
 
-    def numbers(self, slot: Slot, cores: Index) -> Index:
-        """Return the rows of `rows(slot)` that hold the tiles of some cores."""
+    def row_numbers(self, slot: Slot, cores: Index) -> Index:
+        """Return the indices of the rows of `rows(slot)` that hold this slot of some cores."""
         return cores if slot.index is None else slot.cells(self.mesh, self.buffers[slot.buffer].slots, cores)
 
     def index(self, values: torch.Tensor) -> list[torch.Tensor]:
-        """Return an index as the one item of a list that a step reads when it runs: schedules may replace it."""
+        """Return a list with `values` as its one item, which another schedule may replace until a step reads it."""
         return [values] if self.tables is None else self.tables.index(values)
 
-    def beside(self, name: str, other: str) -> torch.Tensor:
-        """Return the memory of buffer `other`, of the shape of buffer `name`; made where there is none."""
-        if other not in self.buffers:
-            self.buffers[other] = replace(self.buffers[name], name=other, role="scratch")
-            self.tensors[other] = self.tensors[name].clone()
-        return self.tensors[other]
+    def scratch_like(self, like: str, name: str) -> torch.Tensor:
+        """Return the memory of scratch buffer `name`; the first call makes it as a copy of buffer `like`."""
+        if name not in self.buffers:
+            self.buffers[name] = replace(self.buffers[like], name=name, role="scratch")
+            self.tensors[name] = self.tensors[like].clone()
+        return self.tensors[name]
 
 
 @dataclass(frozen=True, eq=False)
 class TileMap:
-    """The tiles that cores read for a slot: core i reads the slot of core base[i]; None: its own.
+    """Where the cores' tiles of a buffer lie: core i reads `slot` of core base[i], or of core i if base is None.
 
-    -1 stands for a tile in the core's own memory of the buffer itself, where only some tiles were renamed.
+    base[i] = -1: core i's tile is in the mapped buffer itself, at core i, as an exchange redirected other cores only.
     """
 
     slot: Slot
     base: Index | None = None
 
     def homes(self, mesh: Mesh) -> Index:
-        """Return [cores]: the core whose memory holds each core's tile."""
+        """Return [cores]: the core whose memory holds each core's tile, or -1 as in `base`."""
         return np.arange(mesh.cores) if self.base is None else self.base

@@ -1,6 +1,6 @@
-"""Plans: the steps of a schedule over memory, by the hooks of an executor. With explicit exchange every move is a step.
+"""Plans: a schedule becomes a list of steps over memory. `Planner` has the hooks that an executor defines for that.
 
-Hooks are given tile maps, so they serve explicit and elided exchange alike.
+`explicit` makes every move of a tile a step; `elision.elided` calls the same hooks, with tile maps in place of moves.
 """
 
 from __future__ import annotations
@@ -20,81 +20,84 @@ from wafer_triton.schedule.schedule import Schedule
 
 
 class Planner(ABC):
-    """The hooks of an executor that plans and programs call."""
+    """What an executor defines: how moves and local operations become steps, and how tensors enter and leave memory."""
 
     device: str
     exchange: str
-    unwritten: float  # the value of memory that is not written yet
+    unwritten: float  # what memory holds before it is written: 0, or NaN under `poison`
 
     @abstractmethod
     def plan(self, schedule: Schedule, memory: Memory) -> list[Step]:
-        """Return the steps of a schedule on memory."""
+        """Return steps that run the whole schedule on memory."""
 
     @abstractmethod
     def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> list[Step]:
-        """Return steps that copy the senders' tiles into the receivers' slots, all from one slot to one."""
+        """Return steps for exchanges that share a source and a target slot; `src` says where senders' tiles lie."""
 
     @abstractmethod
     def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> list[Step]:
-        """Return steps that run a local operation on its cores."""
+        """Return steps that run a local operation on its cores; `ins` says where their input tiles lie."""
 
     def segment(self, memory: Memory, segment: Segment, ins: tuple[TileMap, ...] = ()) -> list[Step] | None:
-        """Return fewer steps for a whole segment, or None to run it round by round.
+        """Return steps that run a segment at once, or None to have it run round by round.
 
-        With elided exchange `ins` are the tile maps of a and b before the first of `Products`. The broadcast of a
-        `Reduction` is left out then, since it becomes a tile map.
+        With elided exchange `ins` says where the tiles of a and b lie before the first of `Products`, and the broadcast
+        of a `Reduction` is not to be run, since it becomes a tile map.
         """
         return None
 
-    def joined(self, memory: Memory, steps: list[Step]) -> list[Step]:
-        """Return all steps of a program, with neighbours fused where one launch can run them."""
+    def fuse_steps(self, memory: Memory, steps: list[Step]) -> list[Step]:
+        """Return the steps of a program with consecutive ones merged where one launch can run them."""
         return steps
 
     def round(self, memory: Memory, round_: Round) -> list[Step]:
         """Return the steps of one round: its moves, then its local operations."""
-        moves = (self.move(memory, exchanges, TileMap(exchanges[0].src)) for exchanges in together(round_))
+        moves = (self.move(memory, exchanges, TileMap(exchanges[0].src)) for exchanges in by_slots(round_))
         computes = (self.compute(memory, op, tuple(map(TileMap, op.ins))) for op in round_.locals)
         return [step for steps in (*moves, *computes) for step in steps]
 
     @abstractmethod
-    def part(self, schedule: Schedule, buffer: Buffer, given: torch.Tensor) -> torch.Tensor:
-        """Return the share of this executor, [rows, cols, slots * numel], of values for all cores of a buffer.
+    def local_tiles(self, schedule: Schedule, buffer: Buffer, given: torch.Tensor) -> torch.Tensor:
+        """Return the tiles of this executor's own cores as [rows, cols, slots * numel].
 
-        Raises ShapeError for another shape, DtypeError for complex values.
+        `given` are a buffer's values [rows, cols, *tile] of all cores. Raises ShapeError for another shape, DtypeError
+        for complex values.
         """
 
     @abstractmethod
-    def exit(self, schedule: Schedule, memory: torch.Tensor, cut: Cut) -> Callable[[], torch.Tensor]:
-        """Return a function that makes a whole tensor of the memory of a buffer."""
+    def plan_gather(self, schedule: Schedule, memory: torch.Tensor, cut: Cut) -> Callable[[], torch.Tensor]:
+        """Return a function that gathers the tiles in a buffer's memory into one tensor."""
 
     @abstractmethod
-    def entry(self, schedule: Schedule, name: str, memory: torch.Tensor, cut: Cut) -> Callable[[torch.Tensor], object]:
-        """Return a function that cuts a whole tensor into the memory of a buffer."""
+    def plan_scatter(
+        self, schedule: Schedule, name: str, memory: torch.Tensor, cut: Cut
+    ) -> Callable[[torch.Tensor], object]:
+        """Return a function that cuts a tensor into tiles, in the memory of buffer `name`."""
 
-    def together(self, mesh: Mesh, held: torch.Tensor) -> torch.Tensor:
-        """Return the values [rows, cols, ...] of all cores, from the share that this executor holds."""
+    def all_gather(self, mesh: Mesh, held: torch.Tensor) -> torch.Tensor:
+        """Return the values [rows, cols, ...] of all cores; `held` are those of this executor's own cores."""
         return held
 
     def on_device(self) -> AbstractContextManager[object]:
-        """Return the context of plans and runs: torch's plain modes, on the executor's own GPU of several."""
+        """Return a context for planning and running: on the executor's GPU, without autocast or inference mode."""
         if self.device == "cpu" and not (torch.is_autocast_enabled("cpu") or torch.is_inference_mode_enabled()):
             return UNCHANGED
         return as_planned(self.device)
 
     def check(self) -> None:  # noqa: B027  most have nothing to check
-        """Raise BackendError if a program failed on the device; results are read after it."""
+        """Raise BackendError if a program failed on the device; called before results are read."""
 
     def capture(self, run: Step, compiled: bool = False) -> Step:
-        """Return `run` itself, or a step that replays a record of its launches from its second call on.
+        """Return `run`, or on a GPU a step that records its launches as a CUDA graph and then replays them.
 
-        A record holds the launches, not values written to memory between them. Where all kernels of `run` are
-        `compiled` and tried, the first call records.
+        The second call records, or the first if `compiled` says that all kernels are compiled. A graph repeats the
+        launches, not what the host writes to memory between them.
         """
         return run
 
 
 def explicit(planner: Planner, schedule: Schedule, memory: Memory) -> list[Step]:
-    """Return the steps of a schedule whose tiles move."""
+    """Return the steps of a schedule, in which every exchange copies its tiles."""
     planned: dict[Round, list[Step]] = {}
     steps: list[Step] = []
     for segment in segments(schedule):
@@ -102,15 +105,15 @@ def explicit(planner: Planner, schedule: Schedule, memory: Memory) -> list[Step]
         if fused is not None:
             steps += fused
             continue
-        for round_ in segment.every:
+        for round_ in segment.all_rounds:
             if round_ not in planned:
                 planned[round_] = planner.round(memory, round_)
             steps += planned[round_]
-    return planner.joined(memory, steps)
+    return planner.fuse_steps(memory, steps)
 
 
-def together(round_: Round) -> list[list[Exchange]]:
-    """Return the exchanges of a round, grouped by their source and target slots."""
+def by_slots(round_: Round) -> list[list[Exchange]]:
+    """Return the exchanges of a round in groups that share a source and a target slot."""
     groups: dict[tuple[Slot, Slot], list[Exchange]] = {}
     for exchange in round_.exchanges:
         groups.setdefault((exchange.src, exchange.dst), []).append(exchange)

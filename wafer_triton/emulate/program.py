@@ -1,7 +1,7 @@
-"""Programs: a schedule bound to memory, planned once, and run many times.
+"""Programs: a schedule bound to memory, planned once and run many times.
 
-Programs at rest wait in a `Pool`, so that a second call plans nothing. A program also runs round by round, and shows
-the tiles of its cores after each: `for state in program.rounds(): state["a"].core(3, 7)`.
+Between calls programs wait in a `Pool`, so that a second call plans nothing. A program also runs round by round and
+shows the tiles of its cores after each: `for state in program.rounds(): state["a"].core(3, 7)`.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from wafer_triton.schedule.schedule import Schedule
 
 @dataclass(eq=False)
 class Program:
-    """A schedule bound to memory; `run` executes it, and again once `write` renews inputs that rounds overwrite.
+    """A schedule bound to memory. `run` executes it; before another run, `write` the inputs that rounds overwrite.
 
-    Weights, caches and states stay on the cores: a further run begins with the tiles that the last one left, as the
-    chip would, also where rounds have moved a weight and not brought it home.
+    Weights, caches and states stay on the cores: as on the chip, a run begins with the tiles that the last one left,
+    even if its rounds moved a weight to another core.
     """
 
     schedule: Schedule
@@ -40,11 +40,11 @@ class Program:
     executor: Planner
     workspace: Workspace
     tables: Tables | None = None
-    stream: torch.cuda.Stream | None = None  # of a borrowed program on a GPU: the stream of all its calls
+    stream: torch.cuda.Stream | None = None  # on a GPU, of a program from the pool: the stream of all its calls
     steps: list[Step] = field(init=False)
-    _doors: dict[tuple[str, Cut, bool], Callable[..., Any]] = field(init=False, default_factory=dict)
+    _cut_copies: dict[tuple[str, Cut, bool], Callable[..., Any]] = field(init=False, default_factory=dict)
     _stale: frozenset[str] = field(init=False, default=frozenset())  # inputs that rounds have overwritten
-    _shown: State | None = field(init=False, default=None)  # the state after the last round, until the program goes on
+    _state: State | None = field(init=False, default=None)  # what `rounds` gave last, until the program runs on
 
     def __post_init__(self) -> None:
         self.steps = self.executor.plan(self.schedule, self._memory(self.schedule))
@@ -56,28 +56,28 @@ class Program:
         return Memory(schedule.mesh, dict(schedule.buffers), self.memory, self.workspace, self.tables)
 
     def run(self, until: int | str | None = None) -> None:
-        """Execute every round; with `until` the rounds before one, given by number or as the first with a label.
+        """Execute every round, or with `until` those before a round: its number, or the first with that label.
 
-        Raises ScheduleError if rounds ran before and an input that they overwrote was not renewed by `write`.
+        Raises ScheduleError if an input that earlier rounds overwrote was not written again.
         """
         if until is not None:
-            for _ in islice(self.rounds(), number_of(self.schedule, until)):
+            for _ in islice(self.rounds(), rounds_before(self.schedule, until)):
                 pass
             return
         self._begin()
         self.execute()
 
     def execute(self) -> None:
-        """Execute every round on the present values of all buffers, as timings do."""
-        self._shown = None
-        with self.workspace.alone(self.schedule.name), self.executor.on_device():
+        """Execute every round on whatever the buffers hold, without the check of `run` for stale inputs."""
+        self._state = None
+        with self.workspace.exclusive(self.schedule.name), self.executor.on_device():
             for step in self.steps:
                 step()
 
     def rounds(self) -> Iterator[State]:
-        """Execute round by round, and give the state after each; rounds are not fused, which takes longer than `run`.
+        """Execute round by round and yield the state after each; this is slower than `run`, as no rounds are fused.
 
-        Raises BackendError with elided exchange, where tiles do not move, and ScheduleError as `run`.
+        Raises BackendError with elided exchange, where tiles do not move, and ScheduleError as `run` does.
         """
         if self.executor.exchange != "explicit":
             raise BackendError(
@@ -86,16 +86,16 @@ class Program:
         self._begin()
         memory, planned = replace(self._memory(self.schedule), tables=None), dict[Round, list[Step]]()
         for number, round_ in enumerate(self.schedule.rounds):
-            with self.workspace.alone(self.schedule.name), self.executor.on_device():
+            with self.workspace.exclusive(self.schedule.name), self.executor.on_device():
                 if round_ not in planned:
-                    planned[round_] = self.executor.joined(memory, self.executor.round(memory, round_))
+                    planned[round_] = self.executor.fuse_steps(memory, self.executor.round(memory, round_))
                 for step in planned[round_]:
                     step()
-            self._shown = State(number, round_.label, self)
-            yield self._shown
+            self._state = State(number, round_.label, self)
+            yield self._state
 
     def _begin(self) -> None:
-        """Let a run begin, after which the inputs that its rounds overwrite are stale."""
+        """Mark the inputs that a run overwrites as stale; ScheduleError if some are stale already."""
         if self._stale:
             raise ScheduleError(
                 f"{self.schedule.name}: rounds that ran before have overwritten {', '.join(sorted(self._stale))}; give "
@@ -110,29 +110,29 @@ class Program:
         return frozenset(name for name in written if self.schedule.buffers[name].role == "input")
 
     def rebind(self, schedule: Schedule) -> None:
-        """Run `schedule` from now on, which differs in its indices alone from the one that was bound.
+        """Run `schedule` from now on, which must differ from the bound one in indices alone.
 
-        With `tables`, every record of this program, and of all that share them, is rebound too.
+        With `tables` the recorded CUDA graphs follow, of this program and of all that share the tables.
         """
-        if self.tables is None or not self.tables.held:  # no step reads them
+        if self.tables is None or not self.tables.entries:  # steps hold their indices themselves
             self.steps[:] = self.executor.plan(schedule, self._memory(schedule))
-        elif self.tables.schedule is not schedule:  # another program that shares them may have been here first
+        elif self.tables.schedule is not schedule:  # else a program that shares the tables has rewritten them
             self.executor.plan(schedule, self._memory(schedule))
         self.schedule = schedule
 
     @cached_property
     def captured(self) -> Step:
-        """A function that does the same as `execute`, with Triton by one CUDA graph (see `Executor.capture`)."""
+        """`execute` as a function that on a GPU replays one CUDA graph (see `Planner.capture`)."""
         return self.executor.capture(self.execute)
 
     def refill(self) -> None:
-        """Make all buffers but those given at the start as in fresh memory, as far as a run can tell."""
-        for memory in self._left:
+        """Reset buffers to unwritten memory where a run could tell the difference; given ones keep their values."""
+        for memory in self._to_refill:
             memory.fill_(self.executor.unwritten)
 
     @cached_property
-    def _left(self) -> list[torch.Tensor]:
-        """Memory that is not given, and of which rounds may leave a value of the last run, or read it."""
+    def _to_refill(self) -> list[torch.Tensor]:
+        """The memory that `refill` resets: of buffers that are not given, but those that rounds overwrite unread."""
         buffers, first = self.schedule.buffers, dict[str, bool]()
         for one in self.schedule.rounds.distinct():
             for name in one.round.touched - first.keys():
@@ -141,7 +141,7 @@ class Program:
         return [self.memory[name] for name in kept if self.executor.unwritten != 0 or not first.get(name)]
 
     def give_back(self) -> None:
-        """Put a program that was borrowed into the pool."""
+        """Return a program of `Executor.borrow` to the pool."""
         POOL.give((self.executor, self.schedule, self.stream), self)
 
     @cached_property
@@ -151,67 +151,67 @@ class Program:
 
     @property
     def launches(self) -> tuple[str, ...]:
-        """The launches of one `run`, each kind once with its number; empty where the executor launches no kernels."""
+        """The kernel launches of one `run`, as "gemm" or "3 x gemm"; empty if the executor launches no kernels."""
         launches = Counter(step.what for step in self.steps if isinstance(step, Launch) and step.what)
         return tuple(what if number == 1 else f"{number} x {what}" for what, number in launches.items())
 
     @property
     def rank_bytes(self) -> tuple[int, ...]:
-        """The bytes that one `run` sends between ranks, an entry for each round that does; see `DistributedExecutor`.
+        """The bytes sent between ranks in one `run`, an entry for each round that sends; see `DistributedExecutor`.
 
-        With elided exchange a round that reads tiles of other ranks has the entry.
+        With elided exchange the entry is of the round that reads the tiles.
         """
-        return tuple(step.crossed for step in self.steps if isinstance(step, Launch) and step.crossed)
+        return tuple(step.rank_bytes for step in self.steps if isinstance(step, Launch) and step.rank_bytes)
 
     @property
     def predicted(self) -> Prediction:
-        """The predicted time of one `run` on the wafer, by the price of the schedule."""
+        """The predicted time of one `run` on the wafer."""
         return Prediction.of(price(self.schedule), self.schedule.mesh.device)
 
     def write(self, name: str, tiles: torch.Tensor) -> None:
         """Give an input buffer new values, [rows, cols, *tile], rounded to the buffer's dtype."""
-        values = self.executor.part(self.schedule, self._buffer(name), tiles)
+        values = self.executor.local_tiles(self.schedule, self._buffer(name), tiles)
         self.memory[name].copy_(values)
         self._stale -= {name}
 
     def read(self, name: str) -> torch.Tensor:
         """Return the values of a buffer: [rows, cols, *tile], or [rows, cols, slots, *tile] if it has several slots.
 
-        BackendError if a core gave up.
+        Raises BackendError if a core of a launch waited in vain.
         """
         self.executor.check()
         buffer = self._buffer(name)
         dims = (*buffer.tile,) if buffer.slots == 1 else (buffer.slots, *buffer.tile)
-        return self.executor.together(self.schedule.mesh, self.memory[name]).clone().unflatten(-1, dims)
+        return self.executor.all_gather(self.schedule.mesh, self.memory[name]).clone().unflatten(-1, dims)
 
     def held(self, name: str) -> Held:
-        """Return the tiles of a buffer, as `read` gives them, to read single cores."""
+        """Return the values of `read`, of which `.core(row, col)` is one core's tile."""
         return Held(name, self.read(name))
 
     def gather(self, name: str, pattern: str, shape: tuple[int, ...]) -> torch.Tensor:
-        """Return the tensor of a shape whose tiles a buffer of one slot holds, cut by `pattern`; raises as `read` does.
+        """Return the tensor of this shape that a buffer of one slot holds, cut by `pattern`; raises as `read` does.
 
-        Of tiles that are repeated one copy is made.
+        Of tiles that several cores hold the first is taken.
         """
         self._buffer(name)
         check_cut(pattern, shape)
-        return self.leave(name, (pattern, shape))
+        return self.gather_cut(name, (pattern, shape))
 
-    def enter(self, name: str, cut: Cut, tensor: torch.Tensor) -> None:
-        """Cut a whole tensor into the memory of a buffer, rounded to its dtype; see `layout.scatter`."""
-        door = self._doors.get((name, cut, True))
-        if door is None:
-            door = self.executor.entry(self.schedule, name, self.memory[name], cut)
-            self._doors[name, cut, True] = door
-        door(tensor)
+    def scatter_cut(self, name: str, cut: Cut, tensor: torch.Tensor) -> None:
+        """Cut a whole tensor into tiles, in a buffer's memory and rounded to its dtype; see `layout.scatter`."""
+        copy = self._cut_copies.get((name, cut, True))
+        if copy is None:
+            copy = self.executor.plan_scatter(self.schedule, name, self.memory[name], cut)
+            self._cut_copies[name, cut, True] = copy
+        copy(tensor)
 
-    def leave(self, name: str, cut: Cut) -> torch.Tensor:
-        """Return what `gather` does."""
+    def gather_cut(self, name: str, cut: Cut) -> torch.Tensor:
+        """Return what `gather` does, for a cut that is known to be valid."""
         self.executor.check()
-        door = self._doors.get((name, cut, False))
-        if door is None:
-            door = self._doors[name, cut, False] = self.executor.exit(self.schedule, self.memory[name], cut)
-        found: torch.Tensor = door()
+        copy = self._cut_copies.get((name, cut, False))
+        if copy is None:
+            copy = self._cut_copies[name, cut, False] = self.executor.plan_gather(self.schedule, self.memory[name], cut)
+        found: torch.Tensor = copy()
         return found
 
     def _buffer(self, name: str) -> Buffer:
@@ -222,7 +222,7 @@ class Program:
 
 
 def _fills(round_: Round, buffer: Buffer, mesh: Mesh) -> bool:
-    """Return whether a round writes all of a buffer of every core, and reads nothing of what was there."""
+    """Return whether a round overwrites the whole buffer on every core without reading it."""
     name, came = buffer.name, [one.moves.ends(mesh)[1] for one in round_.exchanges if one.dst.buffer == buffer.name]
     if buffer.slots > 1 or any(one.src.buffer == name for one in round_.exchanges):
         return False
@@ -238,9 +238,10 @@ Key = tuple[Planner, Schedule, torch.cuda.Stream | None]
 
 
 class Pool:
-    """Programs by executor, schedule and CUDA stream; past `most` bytes the least recently used go. Safe for threads.
+    """Programs that no call runs, by executor, schedule and CUDA stream. Safe for threads.
 
-    Work of the last call may still run on the GPU, so only a later call on the same stream may take the program.
+    Past `most` bytes the least recently used are dropped. The stream is in the key because work of the last call may
+    still run on the GPU: only a later call on the same stream comes after it.
     """
 
     def __init__(self, most: int = 2**31) -> None:
@@ -249,7 +250,7 @@ class Pool:
         self._lock = Lock()
 
     def take(self, key: Key) -> Program | None:
-        """Return a program that no call runs now, which leaves the pool; None if there is none."""
+        """Remove a program from the pool and return it; None if there is none."""
         with self._lock:
             programs = self._programs.get(key)
             if not programs:
@@ -259,7 +260,7 @@ class Pool:
             return program
 
     def give(self, key: Key, program: Program) -> None:
-        """Take a program in; the least recently used leave for it."""
+        """Add a program, and drop the least recently used if the pool is too large."""
         with self._lock:
             self._programs.setdefault(key, []).append(program)
             self._programs.move_to_end(key)
@@ -270,7 +271,7 @@ class Pool:
                 del self._programs[oldest]
 
     def clear(self) -> None:
-        """Let all programs go."""
+        """Drop all programs."""
         with self._lock:
             self._programs.clear()
             self.bytes = 0
@@ -281,13 +282,13 @@ POOL = Pool()
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """A copy of the tiles of a buffer: [rows, cols, *tile], or [rows, cols, slots, *tile] of several slots."""
+    """A copy of a buffer's tiles: [rows, cols, *tile], or [rows, cols, slots, *tile] if it has several slots."""
 
     name: str
     tiles: torch.Tensor
 
     def core(self, row: int, col: int) -> torch.Tensor:
-        """Return the tile of one core; MeshError for a core that is not there."""
+        """Return the tile of one core; MeshError for a core that is not on the mesh."""
         rows, cols = self.tiles.shape[:2]
         if (type(row), type(col)) != (int, int) or not (0 <= row < rows and 0 <= col < cols):
             raise MeshError(f"core {shown((row, col))} is not on the mesh of {self.name!r}, {rows} x {cols} cores")
@@ -296,22 +297,22 @@ class Held:
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """The moment after a round. Its values are copied when they are read, which must be before the next round."""
+    """The buffers after a round. `state[name]` copies a buffer, and must be read before the next round."""
 
     round: int
     label: str
     _of: Program
 
     def __getitem__(self, name: str) -> Held:
-        if self._of._shown is not self:
+        if self._of._state is not self:
             raise ScheduleError(f"{self._of.schedule.name}: read {shown(name)} of round {self.round} before the next")
         return self._of.held(name)
 
 
-def number_of(schedule: Schedule, until: int | str) -> int:
-    """Return how many rounds come before a round, given by number, or before the first with a label.
+def rounds_before(schedule: Schedule, until: int | str) -> int:
+    """Return how many rounds come before round number `until`, or before the first with that label.
 
-    Raises ScheduleError if there is none.
+    Raises ScheduleError if there is no such round.
     """
     count = len(schedule.rounds)
     if isinstance(until, str):

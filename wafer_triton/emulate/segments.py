@@ -54,8 +54,8 @@ def _segments(schedule: Schedule) -> Iterator[Segment]:
             yield Segment(schedule.mesh, at - len(plain), tuple(plain))
             plain = []
         yield from found
-        at += len(found[0].every)
-        if len(found[0].every) > len(rounds):
+        at += len(found[0].all_rounds)
+        if len(found[0].all_rounds) > len(rounds):
             left.popleft()
     if plain:
         yield Segment(schedule.mesh, at - len(plain), tuple(plain))

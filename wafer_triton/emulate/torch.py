@@ -69,9 +69,9 @@ class TorchExecutor(Executor):
         several = any(memory.buffers[name].slots > 1 for name in names)
         # BLAS may order a sum by the place of the result in a cache line, so on the rings it must be that at home
         lines = memory.buffers[run.c].numel * torch.float32.itemsize % LINE == 0
-        if run.rings is None or run.number != len(run.rings[0]) or several or not fp32 or not lines:
+        if run.rings is None or run.count != len(run.rings[0]) or several or not fp32 or not lines:
             return None
-        side = run.number
+        side = run.count
         cores = run.rings[0][:, None] * side + run.rings[1]  # by their positions on the rings
         around = torch.from_numpy(b.homes(memory.mesh)[np.concatenate([cores[1:], cores])].ravel())
         begun, home = a.homes(memory.mesh)[cores], torch.from_numpy(cores.ravel())
@@ -170,7 +170,7 @@ class TorchExecutor(Executor):
 
     def _rows(self, memory: Memory, slot: Slot, cores: Index) -> list[torch.Tensor]:
         """Return the rows of `memory.rows(slot)` that hold the tiles of some cores, see `Memory.index`."""
-        return memory.index(torch.from_numpy(memory.numbers(slot, cores)).to(self.device))
+        return memory.index(torch.from_numpy(memory.row_numbers(slot, cores)).to(self.device))
 
 
 def _ends(memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> tuple[Index, Index]:

@@ -67,7 +67,7 @@ class TritonExecutor(Executor):
         if "watch" in self.__dict__ and not recording:
             self.watch.check()
 
-    def admit(self, schedule: Schedule, fresh: list[Buffer]) -> None:
+    def check_allocation(self, schedule: Schedule, fresh: list[Buffer]) -> None:
         on = target() if self.graphs else None
         if on is not None and on.backend == "cuda" and on.arch < OLDEST:
             name, (major, minor) = torch.cuda.get_device_name(self.device), divmod(on.arch, 10)
@@ -78,7 +78,7 @@ class TritonExecutor(Executor):
         if self.graphs and any(buffer.dtype == "bf16" for buffer in fresh) and not torch.cuda.is_bf16_supported(False):
             name = torch.cuda.get_device_name(self.device)
             raise BackendError(f"{schedule.name}: {name} has no bf16 arithmetic; use fp16 or fp32, or backend='torch'")
-        super().admit(schedule, fresh)
+        super().check_allocation(schedule, fresh)
 
     def capture(self, run: Step, compiled: bool = False) -> Step:
         return Graph(run, self.on_device, compiled) if self.graphs else run
@@ -144,8 +144,8 @@ class TritonExecutor(Executor):
         if self.exchange == "elided" and tree.broadcast is not None and memory.tables is None and alone:
             found = fuse.folded(tree, memory.buffers[tree.acc].numel)
             if found is not None:
-                memory.beside(tree.acc, tree.sums).fill_(self.unwritten)
-                memory.apart.add(tree)
+                memory.scratch_like(tree.acc, tree.sums).fill_(self.unwritten)
+                memory.separate_sums.add(tree)
                 return [found]
         if self.exchange == "elided" or tree.broadcast is None:
             return [Summed(tree, sends=False)]
@@ -153,7 +153,7 @@ class TritonExecutor(Executor):
             return [Summed(tree, sends=False), *self.round(memory, tree.broadcast)]
         return [Summed(tree, sends=True)]
 
-    def joined(self, memory: Memory, steps: list[Step]) -> list[Step]:
+    def fuse_steps(self, memory: Memory, steps: list[Step]) -> list[Step]:
         among = [step.op for step in steps if isinstance(step, Task)]
         result: list[Step] = []
         for group in fuse.grouped(steps):
@@ -201,7 +201,7 @@ class TritonExecutor(Executor):
         cores, slots, numel = memory.mesh.cores, int(tree.children.max()), memory.buffers[tree.acc].numel
         acc = self._operand(memory, TileMap(Slot(tree.acc)))
         mailbox = torch.full((cores * slots * numel,), self.unwritten, dtype=acc.tensor.dtype, device=self.device)
-        grid = grid_of(ops, cores, np.bincount(tree.sent).tolist())
+        grid = grid_of(ops, cores, np.bincount(tree.send_round).tolist())
         order, number, above, awaited = group.tree.blocks(self._order(cores), grid.together)
         arrived = torch.zeros(len(awaited), dtype=torch.int32, device=self.device)
         tables = TreeTables(
@@ -214,7 +214,7 @@ class TritonExecutor(Executor):
 
         def round_of(core: int, _: int) -> int:
             block = np.flatnonzero(number == number[core])
-            return tree.start + int(tree.sent[np.isin(tree.parent, block)].max(initial=0))
+            return tree.start + int(tree.send_round[np.isin(tree.parent, block)].max(initial=0))
 
         alarm = self.watch.alarm(group.what, memory.mesh.shape[1], [arrived], round_of)
         run = partial(reduce_tree, tables, ops, alarm, receivers, among, grid)
@@ -222,7 +222,7 @@ class TritonExecutor(Executor):
 
     def _products(self, memory: Memory, run: Products) -> list[Step] | None:
         """Return one launch of all rounds where the GPU holds the whole mesh, else None: a launch a round."""
-        mesh, (to_a, to_b) = memory.mesh, run.to
+        mesh, (to_a, to_b) = memory.mesh, run.receivers
         c, out, *hands = (self._operand(memory, TileMap(slot)) for slot in (Slot(run.c), Slot(run.out), *run.a, *run.b))
         neighbours = self._table(memory, np.stack([to_a, to_b, np.argsort(to_a), np.argsort(to_b)], axis=1))
         counters = torch.zeros(SLOTS, mesh.cores, dtype=torch.int32, device=self.device)
@@ -231,12 +231,12 @@ class TritonExecutor(Executor):
         alone: dict[str, Any] = {**run.params, "add": run.add}
         if residency(*shared, **alone) < mesh.cores:
             return None
-        launched = partial(all_rounds, *shared, rounds=run.number, **alone)
-        return [Launch(f"compute-shift, {run.number} rounds in a launch", launched)]
+        launched = partial(all_rounds, *shared, rounds=run.count, **alone)
+        return [Launch(f"compute-shift, {run.count} rounds in a launch", launched)]
 
     def _elided(self, memory: Memory, run: Products, a: TileMap, b: TileMap) -> list[Step] | None:
         """Return one launch for compute-shift rounds around whole rings, see `kernels.elided`."""
-        if run.rings is None or run.number != memory.mesh.shape[0] or run.params.get("heads", 1) > 1:
+        if run.rings is None or run.count != memory.mesh.shape[0] or run.params.get("heads", 1) > 1:
             return None
         rows, cols = run.rings
         side = np.arange(len(rows))
@@ -250,7 +250,7 @@ class TritonExecutor(Executor):
         tables = self._table(memory, rows), self._table(memory, cols)
         labels = self._labels(memory, of_a), self._labels(memory, of_b)
         launched = partial(elided, c, out, x, y, *tables, *labels, add=run.add, **run.params)
-        return [Launch(f"MeshGEMM, {run.number} rounds in a launch", launched)]
+        return [Launch(f"MeshGEMM, {run.count} rounds in a launch", launched)]
 
     def _labels(self, memory: Memory, lie: Index) -> Labels:
         first, table_ = lie[:, 0] - lie[0, 0], lie[0]
@@ -280,7 +280,7 @@ class TritonExecutor(Executor):
             index = None if each.base is None else self._table(memory, each.base)
             return Operand(tensor, int(each.slot.index or 0) * buffer.numel, whole, index)
         assert each.base is None, "slots that differ between cores are never elided"
-        rows = memory.numbers(each.slot, np.arange(memory.mesh.cores))
+        rows = memory.row_numbers(each.slot, np.arange(memory.mesh.cores))
         return Operand(tensor, 0, buffer.numel, self._table(memory, rows))
 
     def _cores(self, memory: Memory, where: Index | None = None) -> torch.Tensor:

@@ -192,14 +192,14 @@ def _run(
     """Return the result that `take` reads once the rounds have run; nothing of it is memory of the program."""
     program = runner.borrow(operation.schedule)
     for name, (values, pattern) in operation.constants.items():
-        program.enter(name, (pattern, values.shape), torch.from_numpy(values))
+        program.scatter_cut(name, (pattern, values.shape), torch.from_numpy(values))
     for (name, pattern), operand in zip(operation.inputs, operands, strict=True):
         tensor = operand.tiles if isinstance(operand, MeshTensor) else operand
-        runner.agree(name, tensor)
+        runner.agree_on_operand(name, tensor)
         if tensor is not operand or not pattern:
             program.write(name, tensor)
         else:
-            program.enter(name, (pattern, tensor.shape), tensor)
+            program.scatter_cut(name, (pattern, tensor.shape), tensor)
     program.captured()
     result = take(program)
     program.give_back()
@@ -215,7 +215,7 @@ def _whole(operation: Recipe) -> Callable[[Program], Tensor]:
     name, pattern, shape = operation.output
     if not pattern:
         return lambda program: program.read(name).reshape(shape)
-    return lambda program: program.leave(name, (pattern, shape))
+    return lambda program: program.gather_cut(name, (pattern, shape))
 
 
 # A torch operator takes text, not a Mesh; torch.compile can trace how `_text` builds it.

@@ -22,9 +22,9 @@ import torch.distributed as dist
 
 from wafer_triton.device.layout import scatter, sharding
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.emulate.executor import Executor, whole
+from wafer_triton.emulate.executor import Executor, checked_tiles
 from wafer_triton.emulate.parts import Cut, Launch, Memory, Products, Segment, Step, TileMap
-from wafer_triton.emulate.plan import together
+from wafer_triton.emulate.plan import by_slots
 from wafer_triton.emulate.ranks.group import OPERAND, agree, blaming, digest
 from wafer_triton.emulate.ranks.shards import Shard, partition
 from wafer_triton.emulate.ranks.transfers import SendRecv, Transfer, route
@@ -73,45 +73,49 @@ class DistributedExecutor(Executor):
             self._shards[mesh] = Shard(partition(mesh, self.ranks, self.shards), self.rank)
         return self._shards[mesh]
 
-    def meet(self, schedule: Schedule) -> None:
+    def agree_on_schedule(self, schedule: Schedule) -> None:
         agree({"schedule": schedule.name, "mesh": str(schedule.mesh), "rounds": len(schedule.rounds)}, self.group)
 
-    def admit(self, schedule: Schedule, fresh: list[Buffer]) -> None:
-        self.meet(schedule)
-        self.inside.admit(self._here(schedule), fresh)
+    def check_allocation(self, schedule: Schedule, fresh: list[Buffer]) -> None:
+        self.agree_on_schedule(schedule)
+        self.inside.check_allocation(self._here(schedule), fresh)
 
-    def agree(self, name: str, given: torch.Tensor) -> None:
+    def agree_on_operand(self, name: str, given: torch.Tensor) -> None:
         agree({f"{OPERAND}{name}": digest(given)}, self.group)
 
     def store(self, schedule: Schedule, buffer: Buffer, given: torch.Tensor) -> torch.Tensor:
         if isinstance(given, torch.Tensor) and given.shape[:2] == schedule.mesh.shape:
-            self.agree(buffer.name, given)
+            self.agree_on_operand(buffer.name, given)
         return super().store(schedule, buffer, given)
 
     def allocate(self, schedule: Schedule, buffer: Buffer) -> torch.Tensor:
         return self.inside.allocate(self._here(schedule), buffer)
 
-    def part(self, schedule: Schedule, buffer: Buffer, given: torch.Tensor) -> torch.Tensor:
+    def local_tiles(self, schedule: Schedule, buffer: Buffer, given: torch.Tensor) -> torch.Tensor:
         """Return the share, as `Executor` does; tiles of the rank's own rectangle alone are taken too."""
         here = self._here(schedule)
         if isinstance(given, torch.Tensor) and given.shape[:2] == here.mesh.shape:
-            return whole(here, buffer, given)
-        return whole(schedule, buffer, given)[self.rectangle(schedule.mesh)]
+            return checked_tiles(here, buffer, given)
+        return checked_tiles(schedule, buffer, given)[self.rectangle(schedule.mesh)]
 
-    def entry(self, schedule: Schedule, name: str, memory: torch.Tensor, cut: Cut) -> Callable[[torch.Tensor], object]:
+    def plan_scatter(
+        self, schedule: Schedule, name: str, memory: torch.Tensor, cut: Cut
+    ) -> Callable[[torch.Tensor], object]:
         def fill(tensor: torch.Tensor) -> None:
-            memory.copy_(self.part(schedule, schedule.buffers[name], scatter(tensor, schedule.mesh, cut[0]).tiles))
+            memory.copy_(
+                self.local_tiles(schedule, schedule.buffers[name], scatter(tensor, schedule.mesh, cut[0]).tiles)
+            )
 
         return fill
 
-    def exit(self, schedule: Schedule, memory: torch.Tensor, cut: Cut) -> Callable[[], torch.Tensor]:
+    def plan_gather(self, schedule: Schedule, memory: torch.Tensor, cut: Cut) -> Callable[[], torch.Tensor]:
         made = sharding(*cut, schedule.mesh.shape)
-        return lambda: made.exit(self.together(schedule.mesh, memory))()
+        return lambda: made.plan_gather(self.all_gather(schedule.mesh, memory))()
 
     def rectangle(self, mesh: Mesh) -> tuple[slice, slice]:
         return self.shard(mesh).rectangle
 
-    def together(self, mesh: Mesh, held: torch.Tensor) -> torch.Tensor:
+    def all_gather(self, mesh: Mesh, held: torch.Tensor) -> torch.Tensor:
         """Return the values of all ranks, on every rank."""
         shard = self.shard(mesh)
         tiles = held.new_empty(*mesh.shape, *held.shape[2:])
@@ -127,7 +131,7 @@ class DistributedExecutor(Executor):
             tiles[shard.partition.rectangle(rank)] = part
         return tiles
 
-    def take(self, mesh: Mesh, held: torch.Tensor, source: torch.Tensor, out: torch.Tensor) -> None:
+    def gather_tiles(self, mesh: Mesh, held: torch.Tensor, source: torch.Tensor, out: torch.Tensor) -> None:
         shard, homes, every = self.shard(mesh), source.numpy(), np.arange(mesh.cores)
         number = shard.partition.number
         found = route(shard, homes, every, number[homes], number)
@@ -135,7 +139,7 @@ class DistributedExecutor(Executor):
             step()
 
     def round(self, memory: Memory, round_: Round) -> list[Step]:
-        ways = [self._way(memory, exchanges, TileMap(exchanges[0].src)) for exchanges in together(round_)]
+        ways = [self._way(memory, exchanges, TileMap(exchanges[0].src)) for exchanges in by_slots(round_)]
         moves = self._transfer(ways)
         computes = [step for op in round_.locals for step in self.compute(memory, op, tuple(map(TileMap, op.ins)))]
         return [*moves[:1], *computes, *moves[1:]] if round_.overlaps else [*moves, *computes]
@@ -158,24 +162,24 @@ class DistributedExecutor(Executor):
         if not isinstance(segment, Products) or not ins or any(memory.buffers[x.slot.buffer].slots > 1 for x in ins):
             return None
         owner, steps = self.shard(memory.mesh).partition.owner, list[Step]()
-        passed = [(x.homes(memory.mesh), np.argsort(to)) for x, to in zip(ins, segment.to, strict=True)]
+        passed = [(x.homes(memory.mesh), np.argsort(to)) for x, to in zip(ins, segment.receivers, strict=True)]
         for number, (place, (homes, gives)) in enumerate(zip(ins, passed, strict=True)):
             reads = np.zeros((self.ranks, memory.mesh.cores), bool)
-            for _ in range(segment.number):
+            for _ in range(segment.count):
                 reads[owner, homes] = True
                 homes = homes[gives]
             self._halo(memory, place.slot.buffer, number, reads, steps)
-        for round_ in segment.rounds[: segment.number]:
+        for round_ in segment.rounds[: segment.count]:
             maps = tuple(TileMap(x.slot, homes) for x, (homes, _) in zip(ins, passed, strict=True))
-            steps += self.joined(memory, self.compute(memory, round_.locals[0], maps))
+            steps += self.fuse_steps(memory, self.compute(memory, round_.locals[0], maps))
             passed = [(homes[gives], gives) for homes, gives in passed]
-        return steps + [step for round_ in segment.rounds[segment.number :] for step in self.round(memory, round_)]
+        return steps + [step for round_ in segment.rounds[segment.count :] for step in self.round(memory, round_)]
 
-    def joined(self, memory: Memory, steps: list[Step]) -> list[Step]:
+    def fuse_steps(self, memory: Memory, steps: list[Step]) -> list[Step]:
         local, result = self._local(memory), list[Step]()
         for apart, group in groupby(steps, lambda step: isinstance(step, Launch) and not step.what):
             stretch = list(group)
-            result += stretch if apart else self.inside.joined(local, stretch)
+            result += stretch if apart else self.inside.fuse_steps(local, stretch)
         return result
 
     def _here(self, schedule: Schedule) -> Schedule:
@@ -193,7 +197,7 @@ class DistributedExecutor(Executor):
         for slot, cores in ((src.slot, homes), (dst, receivers)):
             before = cores - shard.partition.number[cores]  # a rank counts its own cores alone
             slots = 1 if slot.index is None else memory.buffers[slot.buffer].slots
-            rows.append(memory.numbers(slot, cores) - before * slots)
+            rows.append(memory.row_numbers(slot, cores) - before * slots)
         return route(shard, homes, receivers, *rows), memory.rows(src.slot), memory.rows(dst)
 
     def _transfer(self, ways: Sequence[_Way]) -> list[Step]:
