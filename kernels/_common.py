@@ -26,7 +26,7 @@ from wafer_triton.errors import BackendError
 INTERPRET = tl.constexpr(triton.knobs.runtime.interpret)
 
 BOX = 64  # rows and columns that TMA copies at once: as wide as it swizzles 16-bit values
-FEW = 16_384  # programs of a launch, above which a program takes more cores
+ONE_CORE_PROGRAMS = 16_384  # programs of a launch, above which a program takes more cores
 COOPERATIVE = 95  # CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH
 MAX_BLOCK = 4096  # elements of a tile that one program copies at once
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from wafer_triton import kernels
 from wafer_triton.kernels._common import Operand, compiling, constants, resident, start, store, tile_ptr
-from wafer_triton.kernels.fused import PROGRAMS
+from wafer_triton.kernels.fused import MAX_PROGRAMS
 from wafer_triton.kernels.gemm import accumulate, begun, plan, product
 from wafer_triton.kernels.waiting import Alarm, wait
 
@@ -86,7 +86,7 @@ def one_round(
     The tables are int32 [cores]; None sends nothing.
     """
     sizes, options = plan(a, b, **params)
-    loops = -(-cores.numel() // PROGRAMS)
+    loops = -(-cores.numel() // MAX_PROGRAMS)
     start(
         _round_kernel, -(-cores.numel() // loops), c, a, b, next_a, next_b, send_a, send_b, cores, cores.numel(),
         constants(sizes), LOOPS=loops, **options | {"num_stages": STAGES},

@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from wafer_triton.kernels._common import Operand, constants, on_hopper, placed, start, store
-from wafer_triton.kernels.fused import PROGRAMS
+from wafer_triton.kernels.fused import MAX_PROGRAMS
 from wafer_triton.kernels.gemm import begun, multiplied, plan, read, row_sums
 
 
@@ -93,7 +93,7 @@ def elided(
             warp_groups(out, a, b, rows, cols, a_labels, b_labels, chosen | blocks)
             return
     programs = side**2 * -(-chosen["M"] // chosen["BLOCK_M"]) * -(-chosen["N"] // chosen["BLOCK_N"])
-    loops = -(-programs // PROGRAMS)
+    loops = -(-programs // MAX_PROGRAMS)
     start(
         _elided_kernel, -(-programs // loops), c, out, a, b, rows, cols, a_labels, b_labels, side, programs,
         constants(chosen), STEPS=-(-chosen["K"] // chosen["BLOCK_K"]), LOOPS=loops, **options,

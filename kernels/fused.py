@@ -16,11 +16,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from wafer_triton.kernels._common import FEW, Operand, block, constants, start, warps
+from wafer_triton.kernels._common import ONE_CORE_PROGRAMS, Operand, block, constants, start, warps
 from wafer_triton.local import find
 
-PROGRAMS = 60_000  # of a launch at most: each takes at least 0.6 ns of the GPU's time (measured on an H200)
-HELD = 4096  # elements that several cores of a program hold at once
+MAX_PROGRAMS = 60_000  # of a launch at most: each takes at least 0.6 ns of the GPU's time (measured on an H200)
+MAX_ELEMENTS = 4096  # elements that several cores of a program hold at once
 
 
 class FusedOp(NamedTuple):
@@ -69,11 +69,11 @@ def grid_of(ops: Sequence[FusedOp], count: int, whole: Sequence[int] = ()) -> Gr
     A program's cores divide `count`, and each of `whole`.
     """
     together = 1
-    while count // together > FEW and all(size % (2 * together) == 0 for size in (count, *whole)):
-        if any(op.elements == 0 or 2 * together * op.elements > HELD for op in ops):
+    while count // together > ONE_CORE_PROGRAMS and all(size % (2 * together) == 0 for size in (count, *whole)):
+        if any(op.elements == 0 or 2 * together * op.elements > MAX_ELEMENTS for op in ops):
             break
         together *= 2
-    return Grid(together, -(-(count // together) // PROGRAMS))
+    return Grid(together, -(-(count // together) // MAX_PROGRAMS))
 
 
 @triton.jit

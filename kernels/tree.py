@@ -25,8 +25,8 @@ from wafer_triton.kernels.elementwise import COMBINE
 from wafer_triton.kernels.fused import FusedOp, Grid
 from wafer_triton.kernels.waiting import Alarm, wait
 
-MOST = 128  # parts that are added in one go
-WIDE = 128  # columns at once, one a thread
+MAX_PARTS = 128  # parts that are added in one go
+MAX_COLUMNS = 128  # columns at once, one a thread
 
 
 class TreeTables(NamedTuple):
@@ -207,7 +207,7 @@ def fold(
     `step` core number i of a tree folds columns from i * step to (i + 1) * step.
     """
     step = size if step is None else step
-    wide = block(step, WIDE)
+    wide = block(step, MAX_COLUMNS)
     left, right = (tuple(pair[end] for pair in pairs) for end in (0, 1))
     sizes: dict[str, Any] = {
         "SIZE": size, "STEP": step, "BLOCK": wide, "NUMBER": len(order), "FIRST": left, "SECOND": right,

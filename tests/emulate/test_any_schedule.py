@@ -97,7 +97,7 @@ def test_any_schedule_has_the_bits_of_every_hop(seed, monkeypatch):
     torch.manual_seed(seed)
     given = {name: torch.randn(*made.mesh.shape, buffer.numel) for name, buffer in held(made).items()}
     want = ran(made, given)
-    for name, value in ({}, {"READ": 0}, {"LEAST": 1})[seed % 3].items():
+    for name, value in ({}, {"FOLD_READS": 0}, {"MIN_PROGRAMS": 1})[seed % 3].items():
         monkeypatch.setattr(fuse, name, value)
     # Programs of launches that wait, which here are of trees whose sums are not broadcast, keep their order.
     order = launch

@@ -53,7 +53,7 @@ def tree_of(mesh: Mesh, **options) -> Reduction:
 )
 def test_a_fold_combines_every_part_and_sum_once(size, groups):
     tree = tree_of(Mesh(2, size), groups=groups)
-    found = fuse.folded(tree, 5)
+    found = fuse.as_fold(tree, 5)
     assert found is not None
     assert sorted(found.order) == [*range(size)] and [*found.first] == [0, size], "each part once"
     assert [*found.roots] == [*np.flatnonzero(tree.parent < 0)]
@@ -64,7 +64,7 @@ def test_a_fold_combines_every_part_and_sum_once(size, groups):
 @pytest.mark.parametrize("options", [{"segment": 4}, {"groups": (4,), "segment": 200}], ids=["unlike", "long"])
 def test_trees_that_are_not_alike_or_long_go_hop_by_hop(options):
     mesh = Mesh(1, 9 if options["segment"] < 9 else 200)
-    assert fuse.folded(tree_of(mesh, **options), 5) is None
+    assert fuse.as_fold(tree_of(mesh, **options), 5) is None
     program = TritonExecutor(exchange="elided").bind(reduced(mesh, **options), {"a": torch.ones(*mesh.shape, 5)})
     assert "fold" not in str(program.launches)
 
@@ -106,7 +106,7 @@ def test_a_fold_in_another_order_has_other_bits(monkeypatch):
     made, given = reduced(Mesh(1, 9)), {"a": torch.randn(1, 9, 5)}
     want = bits(TritonExecutor().bind(made, given), ["twice"])
     from_the_left = [(0, 1), *((size, size - 7) for size in range(9, 16))]  # a sum has the number of 9 parts and more
-    monkeypatch.setattr(fuse, "_order", lambda *_: ([*range(9)], from_the_left))
+    monkeypatch.setattr(fuse, "_fold_order", lambda *_: ([*range(9)], from_the_left))
     program = TritonExecutor(exchange="elided").bind(made, given)
     assert not all(map(torch.equal, bits(program, ["twice"]), want))
 
@@ -128,7 +128,7 @@ BLOCK = Block(
 )  # fmt: skip
 DECODING = (decode.project, decode.attend, decode.output, decode.ffn)
 # the constants of `fuse` that choose: by default; every fold alone; several cores a program
-CHOICES = {"default": {}, "alone": {"READ": 0}, "several cores": {"LEAST": 1}}
+CHOICES = {"default": {}, "alone": {"FOLD_READS": 0}, "several cores": {"MIN_PROGRAMS": 1}}
 
 
 def last_first(monkeypatch) -> None:

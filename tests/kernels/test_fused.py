@@ -16,7 +16,7 @@ from wafer_triton.emulate.parts import Launch
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.kernels import Operand, find
-from wafer_triton.kernels.fused import PROGRAMS, Grid, grid_of, launch, options
+from wafer_triton.kernels.fused import MAX_PROGRAMS, Grid, grid_of, launch, options
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.schedule import Schedule
 
@@ -61,7 +61,7 @@ def test_a_program_of_several_cores_computes_each_from_its_own_tiles(count, loop
 )  # fmt: skip
 def test_no_launch_has_more_programs_than_the_gpu_begins_in_a_short_time(count, elements, grid):
     op = find("add").fused((tiles(4),), (tiles(4), tiles(4)), size=4)._replace(elements=elements)
-    assert grid_of([op], count) == grid and grid.programs(count) <= PROGRAMS
+    assert grid_of([op], count) == grid and grid.programs(count) <= MAX_PROGRAMS
 
 
 def test_the_order_of_sums_sets_the_number_of_warps():

@@ -1,8 +1,8 @@
-"""Elided exchange: tiles stay in place.
+"""Elided exchange: tiles stay in place, and cores read them where they lie.
 
-An exchange, or a copy of whole tiles, becomes a `TileMap` of the buffer that still holds the tiles; before that buffer
-is written, tiles of other buffers in it move out. This follows from the rounds alone. The operations and their order
-stay the same, and so do the bits.
+An exchange, or a copy of whole tiles, copies nothing: it makes a `TileMap` of the target buffer, which says where its
+tiles still lie. Before memory is written, tiles of other buffers that lie there are copied to their own. Operations and
+their order stay the same, and so do the bits.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def elided(planner: Planner, schedule: Schedule, memory: Memory) -> list[Step]:
 
 
 class _Elision:
-    """Plans with renamed tiles: `maps` holds the tile map of each buffer that does not hold its own tiles."""
+    """Plans a schedule round by round; `maps` has the tile map of each buffer whose tiles lie elsewhere by now."""
 
     def __init__(self, planner: Planner, schedule: Schedule, memory: Memory) -> None:
         self.planner = planner
@@ -33,8 +33,8 @@ class _Elision:
         self.memory = memory
         self.maps: dict[str, TileMap] = {}
         self.steps: list[Step] = []
-        self.mail = mailboxes(schedule)  # a message is combined with the tile that it was: it must move
-        self.last = {name: at for at, round_ in enumerate(schedule.rounds) for name in round_.touched}
+        self.mailboxes = mailboxes(schedule)  # their messages move: combining overwrites where they would lie
+        self.last_use = {name: at for at, round_ in enumerate(schedule.rounds) for name in round_.touched}
 
     def plan(self) -> list[Step]:
         for segment in segments(self.schedule):
@@ -55,17 +55,17 @@ class _Elision:
         return self.steps
 
     def forget(self, done: int) -> None:
-        """Drop the maps of scratch buffers that no round after the first `done` touches: they need not move out."""
+        """Drop the maps of scratch buffers that only the first `done` rounds touch: nobody will read their tiles."""
         for name in list(self.maps):
-            if self.memory.buffers[name].role == "scratch" and self.last[name] < done:
+            if self.memory.buffers[name].role == "scratch" and self.last_use[name] < done:
                 del self.maps[name]
 
     def products(self, run: Products) -> bool:
         """Plan compute-shift rounds as one step, if the planner has one."""
-        for name in {run.c, run.out}:  # first of all, as the products may read tiles from there
-            self.written(name, keep=name == run.c and run.add)
+        for name in {run.c, run.out}:  # first, as tiles of a or b may lie there
+            self.before_write(name, keep=name == run.c and run.add)
         maps = tuple(self.maps.get(slot.buffer, TileMap(slot)) for slot in (run.a[0], run.b[0]))
-        if any(self.own_among(each, None) for each in maps):
+        if any(self.has_own_tiles(each, None) for each in maps):
             return False
         steps = self.planner.segment(self.memory, run, maps)
         if steps is None:
@@ -77,8 +77,8 @@ class _Elision:
 
     def tree(self, tree: Reduction) -> bool:
         """Plan a reduce tree as one step, if the planner has one; its broadcast becomes a tile map."""
-        self.written(tree.acc, keep=True)
-        self.written(tree.sums, keep=False)
+        self.before_write(tree.acc, keep=True)
+        self.before_write(tree.sums, keep=False)
         steps = self.planner.segment(self.memory, tree)
         if steps is None:
             return False
@@ -92,33 +92,33 @@ class _Elision:
     def round(self, round_: Round) -> None:
         self.exchanges(round_)
         for op in round_.locals:
-            if self.renamed(op):
+            if self.rename_copy(op):
                 continue
-            self.steps += self.planner.compute(self.memory, op, self.prepared(op))
+            self.steps += self.planner.compute(self.memory, op, self.prepare(op))
 
-    def prepared(self, op: Local) -> tuple[TileMap, ...]:
-        """Return the tile maps of an operation's inputs, once there is room for its outputs."""
+    def prepare(self, op: Local) -> tuple[TileMap, ...]:
+        """Plan the copies that must precede an operation, and return the tile maps of its inputs."""
         cores = None if op.where is None else op.where.flat(self.memory.mesh)
-        for slot in op.ins:  # the sender of a broadcast reads its own tile
-            self.near(slot.buffer, cores)
+        for slot in op.ins:  # a kernel reads an input from one buffer, also for the sender of a broadcast
+            self.settle_own(slot.buffer, cores)
         for number, out in enumerate(op.outs):
             numel = self.memory.buffers[out.buffer].numel
             whole = op.where is None and out.is_fixed and not find(op.op).keeps(op.params, numel, number)
-            self.written(out.buffer, keep=not whole or out.buffer in {slot.buffer for slot in op.ins})
+            self.before_write(out.buffer, keep=not whole or out.buffer in {slot.buffer for slot in op.ins})
         return tuple(self.maps.get(slot.buffer, TileMap(slot)) for slot in op.ins)
 
     def exchanges(self, round_: Round) -> None:
         into: dict[str, list[Exchange]] = {}
         for exchange in round_.exchanges:
             into.setdefault(exchange.dst.buffer, []).append(exchange)
-        renamed = {name: self.renaming(name, many) for name, many in into.items()}
+        renamed = {name: self.map_after_exchanges(name, many) for name, many in into.items()}
         self.maps.update({name: each for name, each in renamed.items() if each is not None})
-        for exchange in round_.exchanges:  # real moves may settle renamed tiles, so they come second
+        for exchange in round_.exchanges:  # after the maps are made, as copies may settle buffers
             if renamed[exchange.dst.buffer] is None:
                 self.move(exchange)
 
-    def renaming(self, name: str, exchanges: list[Exchange]) -> TileMap | None:
-        """Return the tile map of buffer `name` after all exchanges into it; None if tiles must move."""
+    def map_after_exchanges(self, name: str, exchanges: list[Exchange]) -> TileMap | None:
+        """Return the tile map of buffer `name` after all exchanges into it; None if the tiles must be copied."""
         slots = {
             self.memory.buffers[slot.buffer].slots for exchange in exchanges for slot in (exchange.src, exchange.dst)
         }
@@ -126,24 +126,27 @@ class _Elision:
             return None
         mesh = self.memory.mesh
         pairs = [exchange.moves.ends(mesh)[::-1] for exchange in exchanges]
-        return self.some_from(name, exchanges[0].src.buffer, *map(np.concatenate, zip(*pairs, strict=True)))
+        return self.map_after_copy(name, exchanges[0].src.buffer, *map(np.concatenate, zip(*pairs, strict=True)))
 
-    def some_from(self, name: str, source: str, cores: Index, senders: Index) -> TileMap | None:
-        """Return the map of buffer `name` once `cores` hold the senders' tiles of `source`, if there is one."""
+    def map_after_copy(self, name: str, source: str, cores: Index, senders: Index) -> TileMap | None:
+        """Return the map of buffer `name` after core cores[i] got the tile of buffer `source` of core senders[i].
+
+        None if one map cannot express it: all its tiles lie in one other buffer of one slot, or in `name` itself.
+        """
         every = np.arange(self.memory.mesh.cores)
         src, old, base = self.maps.get(source, TileMap(Slot(source))), self.maps.get(name), every.copy()
         homes, new = src.homes(self.memory.mesh)[senders], src.slot.buffer
         if (homes < 0).any() or self.memory.buffers[new].slots > 1:
             return None
         if len(cores) < len(every):
-            if name in self.mail or (old is not None and old.slot.buffer != new):
+            if name in self.mailboxes or (old is not None and old.slot.buffer != new):
                 return None
             base = old.homes(self.memory.mesh).copy() if old is not None else every if name == new else every * 0 - 1
         base[cores] = homes
         return TileMap(src.slot, None if np.array_equal(base, np.arange(len(every))) else base)
 
-    def renamed(self, op: Local) -> bool:
-        """Return whether a local operation is a copy of whole tiles that a tile map replaces."""
+    def rename_copy(self, op: Local) -> bool:
+        """Replace a local copy of whole tiles by a tile map; return whether that was possible."""
         if op.op != "copy":
             return False
         (out,), (src,) = op.outs, op.ins
@@ -152,65 +155,65 @@ class _Elision:
         if not alike or source.slots > 1:
             return False
         if self.maps.keys().isdisjoint((src.buffer,) if op.where is None else (src.buffer, out.buffer)):
-            return False  # without a map a copy is a copy
+            return False  # both lie in their own buffers: an ordinary copy
         cores = np.arange(self.memory.mesh.cores) if op.where is None else op.where.flat(self.memory.mesh)
-        found = self.some_from(out.buffer, src.buffer, cores, cores)
+        found = self.map_after_copy(out.buffer, src.buffer, cores, cores)
         if found is None:
             return False
         self.maps[out.buffer] = found
         return True
 
-    def near(self, name: str, cores: Index | None) -> None:
-        """Settle `name`, if some of the cores (None: all) have their tile in memory that its map does not name."""
-        if name in self.maps and self.own_among(self.maps[name], cores):
+    def settle_own(self, name: str, cores: Index | None) -> None:
+        """Settle `name` if the map leaves the tile of any of these cores (None: all) in its own buffer."""
+        if name in self.maps and self.has_own_tiles(self.maps[name], cores):
             self.settle(name)
 
-    def own_among(self, each: TileMap, cores: Index | None) -> bool:
-        """Return whether some of the cores (None: all) have their tile in memory that the map does not name."""
+    def has_own_tiles(self, each: TileMap, cores: Index | None) -> bool:
+        """Return whether the tile of any of these cores (None: all) lies in the mapped buffer itself, base[i] = -1."""
         if each.base is None:
             return False
         return bool(((each.base if cores is None else each.base[cores]) < 0).any())
 
     def move(self, exchange: Exchange) -> None:
-        """Return a real move."""
-        self.written(exchange.dst.buffer, keep=True)
-        self.near(exchange.src.buffer, exchange.moves.ends(self.memory.mesh)[0])
+        """Plan an exchange that copies its tiles."""
+        self.before_write(exchange.dst.buffer, keep=True)
+        self.settle_own(exchange.src.buffer, exchange.moves.ends(self.memory.mesh)[0])
         src = self.maps.get(exchange.src.buffer, TileMap(exchange.src))
         self.steps += self.planner.move(self.memory, [exchange], src)
 
-    def written(self, name: str, keep: bool) -> None:
-        """Before memory of `name` changes: tiles of other buffers move out; its own come home if kept."""
+    def before_write(self, name: str, keep: bool) -> None:
+        """Plan the copies before buffer `name` is written: other buffers' tiles leave it, its own return if `keep`."""
         if not keep:
             self.maps.pop(name, None)
         self.settle(name)
 
     def settle(self, name: str) -> None:
-        """Bring the tiles of `name`, and all that lie in its memory, into their own buffers."""
+        """Copy the tiles of `name`, and all that lie in its memory, to their own buffers."""
         if name not in self.maps and all(each.slot.buffer != name for each in self.maps.values()):
             return
         names, todo = list[str](), [name]
         while todo:
-            lying = todo.pop()
-            if lying in names:
+            buffer = todo.pop()
+            if buffer in names:
                 continue
-            names.append(lying)
-            todo += [other for other, each in self.maps.items() if each.slot.buffer == lying]
-        moves = [(lying, self.maps.pop(lying)) for lying in names if lying in self.maps]
-        moves = [(lying, each) for lying, each in moves if each.base is not None or each.slot.buffer != lying]
+            names.append(buffer)
+            todo += [other for other, each in self.maps.items() if each.slot.buffer == buffer]
+        moves = [(buffer, self.maps.pop(buffer)) for buffer in names if buffer in self.maps]
+        moves = [(buffer, each) for buffer, each in moves if each.base is not None or each.slot.buffer != buffer]
         if len(moves) == 1 and moves[0][1].slot.buffer != moves[0][0]:
             self.copy(moves[0][0], moves[0][1])
             return
-        for lying, each in moves:  # they may lie in each other's memory: all move out before any moves in
-            self.memory.scratch_like(lying, f"{lying}{HIDDEN}settled")
-            self.copy(f"{lying}{HIDDEN}settled", each)
-        for lying, each in moves:
-            self.copy(lying, replace(each, slot=Slot(f"{lying}{HIDDEN}settled")), home=True)
+        for buffer, each in moves:  # tiles may lie in each other's buffers: copy all to scratch before any comes back
+            self.memory.scratch_like(buffer, f"{buffer}{HIDDEN}settled")
+            self.copy(f"{buffer}{HIDDEN}settled", each)
+        for buffer, each in moves:
+            self.copy(buffer, replace(each, slot=Slot(f"{buffer}{HIDDEN}settled")), in_place=True)
 
-    def copy(self, name: str, each: TileMap, home: bool = False) -> None:
-        """Copy the tiles that lie elsewhere; `home`: back from where each lies with its core by now."""
+    def copy(self, name: str, each: TileMap, in_place: bool = False) -> None:
+        """Copy the tiles of a map into buffer `name`; `in_place`: from core i of the map's slot to core i."""
         mesh, where = self.memory.mesh, None
-        if self.own_among(each, None):
+        if self.has_own_tiles(each, None):
             at = np.arange(mesh.shape[1])
             where = Cores("x", np.where(each.homes(mesh).reshape(mesh.shape) < 0, -1, at))
         op = Local("copy", (Slot(name),), (each.slot,), {"size": self.memory.buffers[name].numel}, where)
-        self.steps += self.planner.compute(self.memory, op, (TileMap(each.slot) if home else each,))
+        self.steps += self.planner.compute(self.memory, op, (TileMap(each.slot) if in_place else each,))

@@ -1,8 +1,9 @@
-"""Which planned steps share a launch, found from the buffers that they read and write.
+"""Which planned steps share a launch, by the buffers that they read and write.
 
-Local operations of the same cores go together while none reads a tile of another core that is written in the launch. A
-reduce tree ends a launch. A fold, which replaces a tree with elided exchange, is a launch of its own; or, where its
-tiles are small, the head of the launch that reads the sums, in which every program folds for itself.
+Local operations on the same cores share a launch until one reads a tile of another core that the launch writes. A
+reduce tree ends a launch. With elided exchange a fold replaces a tree: each root's sum is computed from all parts at
+once. A fold is a launch of its own; or, if its tiles are small, it is at the head of the launch that reads the sums,
+and every program folds for itself.
 """
 
 from __future__ import annotations
@@ -17,78 +18,82 @@ from torch import Tensor
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.parts import Reduction, Step
 from wafer_triton.kernels.exchange import Copies
-from wafer_triton.kernels.fused import HELD, FusedOp, Grid
-from wafer_triton.kernels.tree import MOST
+from wafer_triton.kernels.fused import MAX_ELEMENTS, FusedOp, Grid
+from wafer_triton.kernels.tree import MAX_PARTS
 from wafer_triton.schedule.rounds import Exchange, Index
 
-READ = 8192  # elements of parts that a program may fold before its own work,
-REREAD = 2**24  # and all programs of a launch together, at some 8 TB/s from the L2: as long as two launches take
-LARGE = 1024  # elements of a tile, above which the hops of a tree take little time beside its bytes
-LEAST = 256  # programs that a launch keeps where a program takes several cores
+FOLD_READS = 8192  # elements of parts that one program may read for a fold at the head of a launch,
+LAUNCH_FOLD_READS = 2**24  # and all programs of the launch: at some 8 TB/s from the L2 it takes as long as two launches
+MAX_FOLD_TILE = 1024  # elements of a tile; the hops of larger ones take little time beside their bytes
+MIN_PROGRAMS = 256  # a launch with folds gives a program several cores only while this many programs are left
 
 
-class _Fused:
-    """A step that runs as part of a launch."""
+class _LaunchPart:
+    """A planned step that is not called: `TritonExecutor.fuse_steps` makes it part of a launch."""
 
     def __call__(self) -> None:
-        """Never: it becomes part of a launch."""
+        """Raise AssertionError."""
         raise AssertionError("such a step is launched as part of a group")
 
 
 @dataclass(frozen=True, eq=False)
-class Moved(_Fused):
-    """Messages with their number of elements, none of which reads a slot that another writes."""
+class Messages(_LaunchPart):
+    """Messages that can go at the same time, as none reads a buffer that another writes.
+
+    `moves` are copies with the number of elements of their tiles; `sources` and `targets` name the buffers.
+    """
 
     moves: tuple[tuple[Copies, int], ...]
     sources: frozenset[str]
     targets: frozenset[str]
 
-    def joined(self, other: Moved) -> Moved | None:
-        """Return both as one launch, if the messages of another round can go at the same time."""
+    def merged(self, other: Messages) -> Messages | None:
+        """Return these messages and those of a later round as one launch; None if they depend on each other."""
         apart = self.targets.isdisjoint(other.targets | other.sources) and self.sources.isdisjoint(other.targets)
         both = self.sources | other.sources, self.targets | other.targets
-        return Moved((*self.moves, *other.moves), *both) if apart else None
+        return Messages((*self.moves, *other.moves), *both) if apart else None
 
 
 @dataclass(frozen=True, eq=False)
-class Task(_Fused):
+class LocalStep(_LaunchPart):
     """A local operation on `cores` (None: all), which writes the buffers `outs`.
 
-    `far` are the buffers of which it reads tiles of other cores, [cores] each.
+    `remote_reads` are the buffers of which it reads tiles of other cores, each with [cores]: whose tile a core reads.
     """
 
     what: str
     op: FusedOp
     outs: tuple[str, ...]
-    far: tuple[tuple[str, Index], ...]
+    remote_reads: tuple[tuple[str, Index], ...]
     cores: Index | None
-    table: Tensor | None = None  # of `cores`
+    table: Tensor | None = None  # `cores` on the device
 
 
 @dataclass(frozen=True, eq=False)
-class Summed(_Fused):
-    """A reduce tree whose messages move, and its broadcast, if that is part of the launch."""
+class TreeStep(_LaunchPart):
+    """A reduce tree whose messages are sent; with `broadcasts` the launch sends the roots' sums to all cores too."""
 
     tree: Reduction
-    sends: bool
+    broadcasts: bool
 
-    far: tuple[tuple[str, Index], ...] = ()
+    remote_reads: tuple[tuple[str, Index], ...] = ()
     cores: None = None
 
     @property
     def what(self) -> str:
-        """Words for a record."""
-        return f"reduce tree, {len(self.tree.rounds)} rounds" + ", broadcast" * self.sends
+        """The name of the step in a record."""
+        return f"reduce tree, {len(self.tree.rounds)} rounds" + ", broadcast" * self.broadcasts
 
     @property
     def outs(self) -> tuple[str, ...]:
-        """The buffer that it writes."""
+        """The names of the buffers that it writes."""
         return (self.tree.acc,)
 
     def blocks(self, order: Index, together: int) -> tuple[Index, Index, Index, Index]:
-        """Return the cores of `order` with children before parents, and the blocks of `together` that they make up.
+        """Return the cores of `order` sorted with children before parents, of which each `together` make up a block.
 
-        Three tables follow: the block of each core, its parent's block, and the messages that each block awaits.
+        Also return [cores] the block of each core, [cores] the block of its parent, and [blocks] the number of messages
+        that a block awaits.
         """
         order = order[np.argsort(self.tree.send_round[order], kind="stable")]
         block, parent = np.empty_like(order), self.tree.parent
@@ -98,8 +103,8 @@ class Summed(_Fused):
 
 
 @dataclass(frozen=True, eq=False)
-class Folded(_Fused):
-    """A reduce tree of tiles of `size` that a fold replaces, with the arguments of `kernels.fold`."""
+class Fold(_LaunchPart):
+    """A reduce tree, of tiles of `size` elements, as a fold: its fields are arguments of `kernels.tree.fold`."""
 
     tree: Reduction
     first: Index
@@ -115,25 +120,27 @@ class Folded(_Fused):
 class Group:
     """The contents of one launch: folds, then tasks, then a tree."""
 
-    folds: list[Folded] = field(default_factory=list)
-    tasks: list[Task] = field(default_factory=list)
-    tree: Summed | None = None
+    folds: list[Fold] = field(default_factory=list)
+    tasks: list[LocalStep] = field(default_factory=list)
+    tree: TreeStep | None = None
 
-    def takes(self, step: Task | Summed | Folded) -> bool:
-        """Return whether the launch can run the step as well, and if so adds it; an empty launch takes any."""
-        if self.tree is not None or (self.tasks and isinstance(step, Folded)):
+    def try_add(self, step: LocalStep | TreeStep | Fold) -> bool:
+        """Add a step if the launch can run it too, and return whether it did; an empty launch takes any."""
+        if self.tree is not None or (self.tasks and isinstance(step, Fold)):
             return False
-        if isinstance(step, Folded):
+        if isinstance(step, Fold):
             self.folds.append(step)
             return True
-        if (self.folds and isinstance(step, Summed)) or (self.tasks and not _same(self.tasks[0].cores, step.cores)):
+        if (self.folds and isinstance(step, TreeStep)) or (
+            self.tasks and not _same_cores(self.tasks[0].cores, step.cores)
+        ):
             return False
         written = {name for task in self.tasks for name in task.outs}
-        held = {name for task in self.tasks for name, _ in task.far}
+        held = {name for task in self.tasks for name, _ in task.remote_reads}
         held |= {name for fold in self.folds for name in (fold.tree.acc, fold.tree.sums)}
-        if not written.isdisjoint(dict(step.far)) or not held.isdisjoint(step.outs):
+        if not written.isdisjoint(dict(step.remote_reads)) or not held.isdisjoint(step.outs):
             return False
-        if isinstance(step, Summed):
+        if isinstance(step, TreeStep):
             self.tree = step
         else:
             self.tasks.append(step)
@@ -141,34 +148,35 @@ class Group:
 
     @property
     def what(self) -> str:
-        """Words for a record."""
+        """The name of the launch in a record."""
         words = ["fold"] * len(self.folds) + [task.what for task in self.tasks]
         return ", ".join(words + ([self.tree.what] if self.tree else []))
 
 
-Fusing: TypeAlias = "Group | Moved | Step"
+Fusing: TypeAlias = "Group | Messages | Step"
 
 
-def grouped(steps: Sequence[Step]) -> list[Fusing]:
-    """Return the steps in order, neighbours in a group where one launch can run them."""
+def group_steps(steps: Sequence[Step]) -> list[Fusing]:
+    """Return the steps in order, consecutive ones in a `Group` or as merged `Messages` if one launch can run them."""
     groups: list[Fusing] = []
     for step in steps:
         last = groups[-1] if groups else None
-        if isinstance(step, Moved) and isinstance(last, Moved) and (both := last.joined(step)):
+        if isinstance(step, Messages) and isinstance(last, Messages) and (both := last.merged(step)):
             groups[-1] = both
-        elif not isinstance(step, Task | Summed | Folded):
+        elif not isinstance(step, LocalStep | TreeStep | Fold):
             groups.append(step)
-        elif not isinstance(last, Group) or not last.takes(step):
+        elif not isinstance(last, Group) or not last.try_add(step):
             group = Group()
-            group.takes(step)
+            group.try_add(step)
             groups.append(group)
     return groups
 
 
-def on_lines(one: Exchange, every: tuple[int, int] | None) -> tuple[Index, Index, Index | None]:
-    """Return the positions that send and receive, of one shape, and their mesh rows or columns; None: all.
+def line_positions(one: Exchange, every: tuple[int, int] | None) -> tuple[Index, Index, Index | None]:
+    """Return the positions that send and that receive, of one shape, and the mesh rows or columns (None: all).
 
-    With `every` = (lines, positions) all of them are listed, -1 for none, as other schedules may send more.
+    With `every` = (number of lines, of positions) the arrays have that shape, padded with -1, so that tables have room
+    for other schedules, which may send more.
     """
     send, recv, lines = one.moves.table
     if every is None:
@@ -178,39 +186,41 @@ def on_lines(one: Exchange, every: tuple[int, int] | None) -> tuple[Index, Index
     return whole[0], whole[1], None
 
 
-def _same(one: Index | None, other: Index | None) -> bool:
+def _same_cores(one: Index | None, other: Index | None) -> bool:
     return one is other or (one is not None and other is not None and np.array_equal(one, other))
 
 
-def heads(group: Group, mesh: Mesh) -> tuple[list[Folded], Grid | None]:
-    """Return the folds that each program of a group does for itself, and how the group covers its cores then."""
+def head_folds(group: Group, mesh: Mesh) -> tuple[list[Fold], Grid | None]:
+    """Return the folds at the head of a launch, which every program repeats, and the launch's grid (None: as usual)."""
     ops = [task.op for task in group.tasks]
-    found = [fold for fold in group.folds if _stays(fold, group)]
+    found = [fold for fold in group.folds if _reads_own_sums(fold, group)]
     found = [fold for fold in found if np.array_equal(fold.tree_of, found[0].tree_of)]
     if not ops or not found or group.tree is not None or any(task.cores is not None for task in group.tasks):
         return [], None
     length, together = len(found[0].order), 1
-    while length % (2 * together) == 0 and mesh.cores // (2 * together) >= LEAST:
-        if any(op.is_product or op.elements == 0 or together * op.elements > HELD for op in ops):
+    while length % (2 * together) == 0 and mesh.cores // (2 * together) >= MIN_PROGRAMS:
+        if any(op.is_product or op.elements == 0 or together * op.elements > MAX_ELEMENTS for op in ops):
             break
         together *= 2
     small = [
-        fold for fold in found if length * fold.size <= READ and mesh.cores * (length // together) * fold.size <= REREAD
+        fold
+        for fold in found
+        if length * fold.size <= FOLD_READS and mesh.cores * (length // together) * fold.size <= LAUNCH_FOLD_READS
     ]
     return small, Grid(together) if small else None
 
 
-def _stays(fold: Folded, group: Group) -> bool:
-    """Return whether all cores read sums of their own tree alone."""
-    far = [home for task in group.tasks for name, home in task.far if name == fold.tree.sums]
-    return all((fold.tree_of[home] == fold.tree_of).all() for home in far)
+def _reads_own_sums(fold: Fold, group: Group) -> bool:
+    """Return whether every core reads the sum of its own tree only."""
+    remote_reads = [home for task in group.tasks for name, home in task.remote_reads if name == fold.tree.sums]
+    return all((fold.tree_of[home] == fold.tree_of).all() for home in remote_reads)
 
 
-def folded(tree: Reduction, size: int) -> Folded | None:
-    """Return trees of tiles of `size` as a fold; None unless all are alike, with small tiles of few cores."""
+def as_fold(tree: Reduction, size: int) -> Fold | None:
+    """Return trees of tiles of `size` elements as a fold; None unless all have the same shape and are small."""
     roots, tree_of = np.unique(tree.roots, return_inverse=True)
-    number, span = len(tree_of) // len(roots), spans(tree.roots)
-    if size > LARGE or number > MOST or span is None or (np.bincount(tree_of) != number).any():
+    number, span = len(tree_of) // len(roots), tree_spans(tree.roots)
+    if size > MAX_FOLD_TILE or number > MAX_PARTS or span is None or (np.bincount(tree_of) != number).any():
         return None
     inside = (np.arange(len(tree_of)) - span[0][tree.roots]) // span[2]  # the number of each core in its tree
     links = np.stack([inside[tree.parent], tree.slot])  # of roots without meaning
@@ -219,19 +229,19 @@ def folded(tree: Reduction, size: int) -> Folded | None:
     alike = links[:, members]
     if (alike != alike[:, :1]).any():
         return None
-    order, pairs = _order(*alike[:, 0])
-    return Folded(tree, span[0][roots], tuple(core * span[2] for core in order), pairs, roots, tree_of, inside, size)
+    order, pairs = _fold_order(*alike[:, 0])
+    return Fold(tree, span[0][roots], tuple(core * span[2] for core in order), pairs, roots, tree_of, inside, size)
 
 
-def _order(parent: Index, slot: Index) -> tuple[list[int], tuple[tuple[int, int], ...]]:
-    """Return the cores of one tree in the order in which their parts are added, and the pairs of `kernels.fold`."""
+def _fold_order(parent: Index, slot: Index) -> tuple[list[int], tuple[tuple[int, int], ...]]:
+    """Return `order` and `pairs` of `kernels.tree.fold` for one tree, whose cores have numbers from 0 on."""
     order, pairs = list[int](), list[tuple[int, int]]()
     children: list[list[int]] = [[] for _ in (*parent, -1)]  # of -1 the root
     for core in np.argsort(slot, kind="stable").tolist():
         children[parent[core]].append(core)
 
     def summed(core: int) -> int:
-        """Return the number of the sum of a core."""
+        """Append the parts and pairs of a core's subtree, and return the number of the value that is its sum."""
         total = len(order)
         order.append(core)
         for child in children[core]:
@@ -243,10 +253,10 @@ def _order(parent: Index, slot: Index) -> tuple[list[int], tuple[tuple[int, int]
     return order, tuple(pairs)
 
 
-def spans(roots: Index) -> tuple[Index, Index, int] | None:
-    """Return the first core of each root's tree, the number of its cores, and their distance.
+def tree_spans(roots: Index) -> tuple[Index, Index, int] | None:
+    """Return [cores] the first core of each root's tree, [cores] how many cores it has, and the distance of two.
 
-    None where they are not equally far apart.
+    `roots` [cores] is the root of each core's tree. None if the cores of trees are not equally spaced.
     """
     cores = np.argsort(roots, kind="stable")
     alike = roots[cores][1:] == roots[cores][:-1]

@@ -1,7 +1,7 @@
-"""Segments: consecutive rounds that an executor may run in one step, from the steps of a schedule.
+"""Segments: consecutive rounds that an executor may run in one step.
 
-A `Ring` of products and a `Tree` are such segments. All other rounds are in plain `Segment`s and run one by one. The
-bits are the same either way.
+A `Ring` of a schedule becomes `Products`, a `Tree` a `Reduction` for each of its buffers. All other rounds are in plain
+`Segment`s and run one by one. The bits are the same either way.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def segments(schedule: Schedule) -> tuple[Segment, ...]:
 
 @once
 def mailboxes(schedule: Schedule) -> frozenset[str]:
-    """Scratch buffers that only carry messages of trees: an executor may combine messages without them."""
+    """Return the names of scratch buffers that only carry messages of trees; a fused tree leaves them unwritten."""
     mail, others = set[str](), set[str]()
     for step in set(steps.in_order(schedule.rounds.steps)):
         if isinstance(step, steps.Tree):
@@ -45,7 +45,7 @@ def _segments(schedule: Schedule) -> Iterator[Segment]:
         step = left.popleft()
         rounds = (step,) if isinstance(step, Round) else step.rounds
         after = left[0] if left and isinstance(left[0], Round) else None
-        found = _whole(schedule, at, step, after)
+        found = _fused_segments(schedule, at, step, after)
         if not found:
             plain += rounds
             at += len(rounds)
@@ -61,10 +61,12 @@ def _segments(schedule: Schedule) -> Iterator[Segment]:
         yield Segment(schedule.mesh, at - len(plain), tuple(plain))
 
 
-def _whole(schedule: Schedule, at: int, step: Round | steps.Ring | steps.Tree, after: Round | None) -> list[Segment]:
-    """Return the segments that a step makes up, beginning with round `at`; none if it must run round by round.
+def _fused_segments(
+    schedule: Schedule, at: int, step: Round | steps.Ring | steps.Tree, after: Round | None
+) -> list[Segment]:
+    """Return a step, whose first round has number `at`, as segments; none if it must run round by round.
 
-    The round `after` it is part of them if it rounds the sums, or broadcasts them.
+    The round `after` the step is part of them if it rounds the sums, or broadcasts them.
     """
     if isinstance(step, steps.Ring):
         return _products(schedule, at, step, after)
@@ -72,15 +74,15 @@ def _whole(schedule: Schedule, at: int, step: Round | steps.Ring | steps.Tree, a
 
 
 def _products(schedule: Schedule, start: int, ring: steps.Ring, after: Round | None) -> list[Segment]:
-    """Return a ring of all cores as compute-shift, if its sums are of a kind that can be kept."""
+    """Return a ring of products on all cores as one `Products`; none if an executor could not run it at once."""
     product, mesh, hands = ring.product, schedule.mesh, {hand[0]: hand for hand in ring.hands}
     if product.op != "gemm" or product.where is not None or set(product.ins) != set(hands):
         return []
     a, b = (hands[slot] for slot in product.ins)
     c, moving = product.outs[0].buffer, {slot.buffer for slot in (*a, *b)}
-    if c in moving or not all(slot.is_fixed for slot in (*a, *b)) or not _keeps_sums(schedule, product):
+    if c in moving or not all(slot.is_fixed for slot in (*a, *b)) or not _can_stay_in_registers(schedule, product):
         return []
-    out = after and _rounding(schedule, start + ring.count, after, product.outs[0], moving)
+    out = after and _rounding_target(schedule, start + ring.count, after, product.outs[0], moving)
     params = dict(product.params)
     add = bool(params.pop("add", False))
     over_a, over_b = (ring.shifts[ring.hands.index(hand)] for hand in (a, b))
@@ -90,30 +92,33 @@ def _products(schedule: Schedule, start: int, ring: steps.Ring, after: Round | N
     side, rings = mesh.shape[0], None
     same = over_a.lines is None and over_b.lines is None
     if mesh.shape == (side, side) and (over_a.axis, over_b.axis) == ("x", "y") and same:
-        rings = _cycle(over_b), _cycle(over_a)
+        rings = _ring_order(over_b), _ring_order(over_a)
     rings = rings if rings and len(rings[0]) == len(rings[1]) == side else None
     every = (*ring.rounds, after) if out and after else ring.rounds
     return [Products(mesh, start, every, ring.count, c, out or c, a, b, add, params, (to_a, to_b), rings)]
 
 
-def _cycle(moves: Moves) -> Index:
-    """Return the positions that a tile passes from position 0 back to position 0."""
+def _ring_order(moves: Moves) -> Index:
+    """Return the positions that a tile passes from position 0 on until it is back there."""
     to, passed = dict(zip(moves.send.tolist(), moves.recv.tolist(), strict=True)), [0]
     while to[passed[-1]] != 0:
         passed.append(to[passed[-1]])
     return np.array(passed)
 
 
-def _keeps_sums(schedule: Schedule, product: Local) -> bool:
-    """Return whether the sums fill their buffer, which stores them unrounded, so that registers may hold them."""
+def _can_stay_in_registers(schedule: Schedule, product: Local) -> bool:
+    """Return whether sums may stay in registers over all rounds: their buffer would store them without rounding."""
     (out,) = product.outs
     buffer = schedule.buffers[out.buffer]
     unrounded = ("fp32", "fp16") if product.params.get("accumulate") == "fp16" else ("fp32",)
     return out.is_fixed and buffer.slots == 1 and buffer.dtype in unrounded
 
 
-def _rounding(schedule: Schedule, at: int, after: Round, c: Slot, moving: set[str]) -> str | None:
-    """Return the buffer, none of `moving`, that round `at` copies c to, if c is scratch and not touched afterwards."""
+def _rounding_target(schedule: Schedule, at: int, after: Round, c: Slot, moving: set[str]) -> str | None:
+    """Return the buffer to which round `at`, `after` the products, only copies c; None if it does anything else.
+
+    c must be scratch that no later round touches, and the buffer none of those that are `moving`.
+    """
     if after.exchanges or len(after.locals) != 1:
         return None
     (op,) = after.locals
@@ -126,7 +131,7 @@ def _rounding(schedule: Schedule, at: int, after: Round, c: Slot, moving: set[st
 
 
 def _trees(schedule: Schedule, start: int, step: steps.Tree, after: Round | None) -> list[Segment]:
-    """Return a tree of every part of a step, one after another, as they touch no common memory."""
+    """Return a reduction for each buffer of a tree; as they share no memory, they may run one after another."""
     mesh, slots = schedule.mesh, {slot for part in step.parts for slot in (part.acc, *part.mail)}
     if any(slot.index != 0 for slot in slots):
         return []
@@ -139,7 +144,7 @@ def _trees(schedule: Schedule, start: int, step: steps.Tree, after: Round | None
     both = after is not None and {one.src for one in after.exchanges} == sums.keys() and None not in sums.values()
     return [
         Reduction(
-            mesh, start, _only(part, step), part.acc.buffer, step.op, parent, slot, children, sent, roots,
+            mesh, start, _rounds_of(part, step), part.acc.buffer, step.op, parent, slot, children, sent, roots,
             sums[part.acc] if both else None,
         )
         for part in step.parts
@@ -147,7 +152,7 @@ def _trees(schedule: Schedule, start: int, step: steps.Tree, after: Round | None
 
 
 def _links(stages: steps.Stages, mesh: Mesh) -> tuple[Index, Index, Index, Index, Index]:
-    """Return parents, slots, numbers of children, rounds of the messages and roots of trees; see `parts.Reduction`."""
+    """Return `parent`, `slot`, `children`, `send_round` and `roots` of `parts.Reduction`."""
     parent, sent = np.full(mesh.cores, -1), np.full(mesh.cores, len(stages.each))
     slot, children = np.zeros(mesh.cores, np.int64), np.zeros(mesh.cores, np.int64)
     for number, stage in enumerate(stages.each):
@@ -161,13 +166,13 @@ def _links(stages: steps.Stages, mesh: Mesh) -> tuple[Index, Index, Index, Index
     return parent, slot, children, sent, roots
 
 
-def _only(part: steps.Part, step: steps.Tree) -> tuple[Round, ...]:
-    """Return the rounds of one part of a tree."""
+def _rounds_of(part: steps.Part, step: steps.Tree) -> tuple[Round, ...]:
+    """Return the rounds of a tree with the exchanges of one of its buffers alone."""
     return step.rounds if len(step.parts) == 1 else replace(step, parts=(part,)).rounds
 
 
 def _broadcast(acc: Slot, after: Round, parent: Index, roots: Index, mesh: Mesh) -> Round | None:
-    """Return a round's broadcast of sums, if every root sends its sum to all other cores of its tree."""
+    """Return the exchanges of round `after` that send every root's sum to all other cores of its tree, if they do."""
     sent = tuple(one for one in after.exchanges if one.src == acc == one.dst)
     if after.locals or not sent:
         return None

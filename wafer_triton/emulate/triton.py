@@ -19,7 +19,7 @@ from triton.runtime._async_compile import AsyncCompileMode
 
 from wafer_triton.emulate import fuse
 from wafer_triton.emulate.executor import Executor, Graph
-from wafer_triton.emulate.fuse import Folded, Group, Moved, Summed, Task
+from wafer_triton.emulate.fuse import Fold, Group, LocalStep, Messages, TreeStep
 from wafer_triton.emulate.parts import Launch, Memory, Products, Reduction, Segment, Step, TileMap, shifts
 from wafer_triton.errors import BackendError
 from wafer_triton.kernels import SLOTS, table
@@ -105,12 +105,14 @@ class TritonExecutor(Executor):
         dst, numel = exchanges[0].dst, memory.rows(exchanges[0].src).shape[1]
         ends = self._operand(memory, TileMap(dst)), self._operand(memory, src)
         moves = tuple((self._moves(memory, one, *ends), numel) for one in exchanges)
-        return [Moved(moves, frozenset({src.slot.buffer}), frozenset({dst.buffer}))]
+        return [Messages(moves, frozenset({src.slot.buffer}), frozenset({dst.buffer}))]
 
     def _moves(self, memory: Memory, one: Exchange, dst: Operand, src: Operand) -> Copies:
         across, (rows, cols) = one.axis == "x", memory.mesh.shape
         count = rows if across else cols
-        send, recv, lines = fuse.on_lines(one, None if memory.tables is None else (count, cols if across else rows))
+        send, recv, lines = fuse.line_positions(
+            one, None if memory.tables is None else (count, cols if across else rows)
+        )
         number = send.shape[-1]
         order = self._order(number)
         sends, receives = (self._table(memory, each[..., order]) for each in (send, recv))
@@ -132,7 +134,7 @@ class TritonExecutor(Executor):
             return [Launch(op.op, partial(kernel, outs, reads, cores, **op.params))]
         far = [(each.slot.buffer, each.homes(memory.mesh)) for each in ins if each.base is not None]
         written = tuple(out.buffer for out in op.outs)
-        return [Task(op.op, kernel.fused(outs, reads, **op.params), written, tuple(far), where, cores)]
+        return [LocalStep(op.op, kernel.fused(outs, reads, **op.params), written, tuple(far), where, cores)]
 
     def segment(self, memory: Memory, segment: Segment, ins: tuple[TileMap, ...] = ()) -> list[Step] | None:
         if isinstance(segment, Products):
@@ -142,22 +144,22 @@ class TritonExecutor(Executor):
     def _tree(self, memory: Memory, tree: Reduction) -> list[Step]:
         alone = memory.buffers[tree.acc].slots == 1  # a tile map has the tiles of one slot
         if self.exchange == "elided" and tree.broadcast is not None and memory.tables is None and alone:
-            found = fuse.folded(tree, memory.buffers[tree.acc].numel)
+            found = fuse.as_fold(tree, memory.buffers[tree.acc].numel)
             if found is not None:
                 memory.scratch_like(tree.acc, tree.sums).fill_(self.unwritten)
                 memory.separate_sums.add(tree)
                 return [found]
         if self.exchange == "elided" or tree.broadcast is None:
-            return [Summed(tree, sends=False)]
-        if fuse.spans(tree.roots) is None:
-            return [Summed(tree, sends=False), *self.round(memory, tree.broadcast)]
-        return [Summed(tree, sends=True)]
+            return [TreeStep(tree, broadcasts=False)]
+        if fuse.tree_spans(tree.roots) is None:
+            return [TreeStep(tree, broadcasts=False), *self.round(memory, tree.broadcast)]
+        return [TreeStep(tree, broadcasts=True)]
 
     def fuse_steps(self, memory: Memory, steps: list[Step]) -> list[Step]:
-        among = [step.op for step in steps if isinstance(step, Task)]
+        among = [step.op for step in steps if isinstance(step, LocalStep)]
         result: list[Step] = []
-        for group in fuse.grouped(steps):
-            if isinstance(group, Moved):
+        for group in fuse.group_steps(steps):
+            if isinstance(group, Messages):
                 result.append(Launch("exchange", partial(exchange, *zip(*group.moves, strict=True))))
             elif isinstance(group, Group):
                 result += self._launches(memory, group, among)
@@ -167,7 +169,7 @@ class TritonExecutor(Executor):
 
     def _launches(self, memory: Memory, group: Group, among: Sequence[FusedOp]) -> list[Step]:
         """Return launches of their own for the folds that are not at the head, then the launch of the tasks."""
-        heads, grid = fuse.heads(group, memory.mesh)
+        heads, grid = fuse.head_folds(group, memory.mesh)
         alone = [self._fold(memory, one) for one in group.folds if one not in heads]
         ops = [task.op for task in group.tasks]
         if group.tree is not None:
@@ -182,12 +184,12 @@ class TritonExecutor(Executor):
         cores = self._cores(memory) if cores is None else cores
         return [*alone, Launch(replace(group, folds=heads).what, partial(launch, ops, cores, among, grid))]
 
-    def _folding(self, memory: Memory, one: Folded, step: int | None = None) -> FusedOp:
+    def _folding(self, memory: Memory, one: Fold, step: int | None = None) -> FusedOp:
         total, parts = (self._operand(memory, TileMap(Slot(name))) for name in (one.tree.sums, one.tree.acc))
         tables = (self._table(memory, each) for each in (one.first, one.roots, one.tree_of, one.number))
         return fold(total, parts, *tables, order=one.order, pairs=one.pairs, size=one.size, op=one.tree.op, step=step)
 
-    def _fold(self, memory: Memory, one: Folded) -> Step:
+    def _fold(self, memory: Memory, one: Fold) -> Step:
         """Return a launch of its own, in which the first cores of each tree fold 32 columns each, or more."""
         step = 32 * -(-one.size // (32 * len(one.order)))
         folding = np.flatnonzero(one.number < -(-one.size // step))
@@ -209,7 +211,7 @@ class TritonExecutor(Executor):
             put(above), put(awaited), arrived, slots, numel, tree.op,
         )  # fmt: skip
         receivers = None
-        if group.tree.sends and (span := fuse.spans(tree.roots)) is not None:
+        if group.tree.broadcasts and (span := fuse.tree_spans(tree.roots)) is not None:
             receivers = Receivers(acc, put(span[0]), put(span[1]), span[2])
 
         def round_of(core: int, _: int) -> int:
