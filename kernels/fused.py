@@ -105,13 +105,13 @@ def _ops_kernel(
         run_ops(operands, sizes, cores_at(cores_ptr, number, CORES), BODIES)
 
 
-def options(ops: Sequence[FusedOp], num_warps: int = 1, among: Sequence[FusedOp] = ()) -> dict[str, Any]:
+def options(ops: Sequence[FusedOp], num_warps: int = 1, all_ops: Sequence[FusedOp] = ()) -> dict[str, Any]:
     """Return the launch options of a kernel that runs `ops`, and something that suits `num_warps`.
 
     The bits of some products depend on their warps. The bits of an op that rounds every product depend on whether
-    products are fused. So launches take both from all ops `among` which they are, and no bit depends on fusing.
+    products are fused. So launches take both from all ops `all_ops` which they are, and no bit depends on fusing.
     """
-    every = (*ops, *among)
+    every = (*ops, *all_ops)
     fixed = {op.num_warps for op in every if op.sums}
     return {
         "num_warps": max(fixed or {num_warps, *(op.num_warps for op in ops)}),
@@ -131,15 +131,15 @@ def given(ops: Sequence[FusedOp], grid: Grid) -> tuple[tuple[Any, ...], tuple[An
     return tuple(op.args for op in ops), tuple(op.sized(CORES=grid.together).sizes for op in ops)
 
 
-def launch(ops: Sequence[FusedOp], cores: Tensor, among: Sequence[FusedOp] = (), grid: Grid | None = None) -> None:
-    """Run the ops, in their order, on every core that the int32 tensor `cores` lists; `among` as in `options`."""
+def launch(ops: Sequence[FusedOp], cores: Tensor, all_ops: Sequence[FusedOp] = (), grid: Grid | None = None) -> None:
+    """Run the ops, in their order, on every core that the int32 tensor `cores` lists; `all_ops` as in `options`."""
     count = cores.numel()
     grid = grid_of(ops, count) if grid is None else grid
     held = max((op.elements for op in ops), default=0) * grid.together if grid.together > 1 else 0
     start(
         _ops_kernel, grid.programs(count), cores, count // grid.together, *given(ops, grid),
         BODIES=tuple(op.body for op in ops), SOURCE=source(ops), CORES=grid.together, LOOPS=grid.loops,
-        **options(ops, min(4, max(1, held // 1024)), among),
+        **options(ops, min(4, max(1, held // 1024)), all_ops),
     )  # fmt: skip
 
 

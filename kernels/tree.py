@@ -138,18 +138,18 @@ def _tree_kernel(
 
 def reduce_tree(
     tree: TreeTables, ops: Sequence[FusedOp], alarm: Alarm, receivers: Receivers | None = None,
-    among: Sequence[FusedOp] = (), grid: Grid = Grid(),  # noqa: B008  a value
+    all_ops: Sequence[FusedOp] = (), grid: Grid = Grid(),  # noqa: B008  a value
 ) -> None:  # fmt: skip
     """Run `ops` on every core, reduce, then write the roots' sums to their `receivers`, if any.
 
-    `among` as in `fused.options`. Raises BackendError for an operation that does not combine.
+    `all_ops` as in `fused.options`. Raises BackendError for an operation that does not combine.
     """
     if tree.op not in COMBINE:
         raise BackendError(f"a reduce tree combines by one of {', '.join(COMBINE)}, not {tree.op!r}")
     cores = tree.order.numel()
     wide = block(tree.size, max(128, 1024 // grid.together))
     sent_block = block(tree.size, 1024)
-    chosen = fused.options(ops, warps(wide * grid.together), among)
+    chosen = fused.options(ops, warps(wide * grid.together), all_ops)
     known = {
         "SLOTS": tree.slots, "SIZE": tree.size, "BLOCK": wide, "COMBINE": COMBINE[tree.op], "CORES": grid.together,
         "SENDS": receivers is not None, "SENT_BLOCK": sent_block,

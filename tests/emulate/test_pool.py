@@ -216,7 +216,7 @@ def test_threads_never_share_a_program():
 def test_a_program_serves_calls_on_one_stream(monkeypatch):
     """Check a GPU, where work of the last call may still run on its stream as a call on another one begins."""
     on, schedule = TorchExecutor(), reads_what_no_round_wrote().build()
-    monkeypatch.setattr(on, "room", lambda schedule, names: {name: torch.zeros(4, 3) for name in names})
+    monkeypatch.setattr(on, "allocate_all", lambda schedule, names: {name: torch.zeros(4, 3) for name in names})
     monkeypatch.setattr(on, "plan", lambda schedule, memory: [])
     monkeypatch.setattr(executors, "Workspace", lambda device: None)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)

@@ -122,9 +122,9 @@ def test_programs_that_wait_for_later_ones_give_up_and_no_result_is_given_away(m
     def reversed_tree(*args):
         with monkeypatch.context() as patch:
             patch.setattr(np, "argsort", lambda keys, kind: argsort(-keys, kind=kind))
-            return type(executor)._reduce(executor, *args)
+            return type(executor)._tree_launch(executor, *args)
 
-    monkeypatch.setattr(executor, "_reduce", reversed_tree)
+    monkeypatch.setattr(executor, "_tree_launch", reversed_tree)
     words = r"gemm, reduce tree, 1 rounds, broadcast: core \(1, 0\) gave up waiting .* in round 1, so the"
     with pytest.raises(BackendError, match=words):
         run(what, given, executor)

@@ -74,15 +74,17 @@ def test_rounds_one_by_one_give_the_same_bits(name, on, exchange):
 
 def test_all_rounds_of_meshgemm_and_the_rounding_of_its_sums_go_together():
     run = first_run(gemm(4))
-    assert (run.number, len(run.rounds), run.c, run.out, run.add) == (4, 5, "c", "out", False)
+    assert (run.count, len(run.rounds), run.c, run.out, run.add) == (4, 5, "c", "out", False)
     assert [str(slot) for slot in (*run.a, *run.b)] == ["a[0]", "a.next[0]", "b[0]", "b.next[0]"]
-    assert run.to[0][:4].tolist() == [2, 0, 3, 1] and run.to[1][::4].tolist() == [8, 0, 12, 4], "0, 2, 3, 1 along both"
+    assert run.receivers[0][:4].tolist() == [2, 0, 3, 1] and run.receivers[1][::4].tolist() == [8, 0, 12, 4], (
+        "0, 2, 3, 1 along both"
+    )
     assert run.params == {"m": 1, "k": 3, "n": 2, "heads": 1, "kv_heads": 1, "accumulate": "fp32"}
 
 
 def test_with_an_odd_side_b_goes_home_before_the_sums_are_rounded():
     run = first_run(gemm(3))
-    assert (run.number, len(run.rounds), run.out) == (3, 3, "c")
+    assert (run.count, len(run.rounds), run.out) == (3, 3, "c")
     assert [ring.tolist() for ring in run.rings] == [[0, 2, 1]] * 2
 
 
@@ -124,7 +126,7 @@ def test_a_second_product_into_the_same_sums_is_a_run_of_its_own():
     b.buffer("c", (2, 2), "fp32", "output")
     meshgemm(b, "a", "w", "c", m=2, k=2, n=2)
     meshgemm(b, "a", "w", "c", m=2, k=2, n=2)
-    assert first_run(b.build()).number == 2
+    assert first_run(b.build()).count == 2
 
 
 # --- sums that cannot wait in registers, and tiles that lie where the sums go ---

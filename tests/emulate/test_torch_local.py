@@ -68,7 +68,7 @@ def test_values_are_as_good_as_defined(case):
 )
 def test_on_narrow_tiles_torch_rounds_where_a_core_does(case, dtype):
     found = form(local.find(case.op))
-    assert found.moves or found.narrow(case.params)
+    assert found.only_moves or found.takes_16_bits(case.params)
     ins, outs = draw(case, dtype, integers=False)
     for wide in (dtype, torch.float32):
         for fast, defined in zip(
@@ -79,16 +79,16 @@ def test_on_narrow_tiles_torch_rounds_where_a_core_does(case, dtype):
 
 def test_only_where_torch_rounds_like_a_core_may_tiles_be_narrow():
     for name, operation in local.LOCAL_OPS.items():
-        assert form(operation).moves == (name in ("copy", "lookup"))
-        assert form(operation).narrow({}) == (name in ("add", "maximum"))
-        assert not form(operation).narrow({"accumulate": "fp32"}) or form(operation).narrow({})
+        assert form(operation).only_moves == (name in ("copy", "lookup"))
+        assert form(operation).takes_16_bits({}) == (name in ("add", "maximum"))
+        assert not form(operation).takes_16_bits({"accumulate": "fp32"}) or form(operation).takes_16_bits({})
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_a_pure_move_takes_tiles_of_two_dtypes(dtype):
     table, ids = torch.randn(5, 12).to(dtype), torch.tensor([[0.0, 2.0, -1.0]]).expand(5, -1)
     got, wanted = torch.empty(5, 12, dtype=dtype), torch.empty(5, 12)
-    assert form(local.find("lookup")).moves
+    assert form(local.find("lookup")).only_moves
     form(local.find("lookup")).plan(got, table, ids, m=3, d=4, v=3)()
     local.find("lookup").run(wanted, table.float(), ids, m=3, d=4, v=3)
     assert torch.equal(got.float(), wanted)

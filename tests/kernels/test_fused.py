@@ -70,7 +70,7 @@ def test_the_order_of_sums_sets_the_number_of_warps():
     assert [one.num_warps for one in (add, few, many)] == [2, 4, 8]
     assert options([add, few], 16)["num_warps"] == 4 and options([add], 16)["num_warps"] == 16
     for ops in ([few], [few, add], [many]):
-        assert options(ops, among=[few, many])["num_warps"] == 8, "in every launch the same, whatever goes together"
+        assert options(ops, all_ops=[few, many])["num_warps"] == 8, "in every launch the same, whatever goes together"
 
 
 def test_where_one_op_rounds_every_product_none_is_fused_in_any_launch():
@@ -78,7 +78,7 @@ def test_where_one_op_rounds_every_product_none_is_fused_in_any_launch():
     rounding = find("gemm").fused((c,), (a, b), m=2, k=2, n=2, accumulate="fp16")
     plain = find("add").fused((a,), (b, b), size=4)
     assert options([plain])["enable_fp_fusion"]
-    assert not options([rounding])["enable_fp_fusion"] and not options([plain], among=[rounding])["enable_fp_fusion"]
+    assert not options([rounding])["enable_fp_fusion"] and not options([plain], all_ops=[rounding])["enable_fp_fusion"]
 
 
 def sums(mesh: Mesh, overwritten: bool) -> Schedule:

@@ -118,7 +118,7 @@ class Fold(_LaunchPart):
 
 @dataclass(eq=False)
 class Group:
-    """The contents of one launch: folds, then tasks, then a tree."""
+    """The contents of one launch: folds, then local operations (`tasks`), then a reduce tree."""
 
     folds: list[Fold] = field(default_factory=list)
     tasks: list[LocalStep] = field(default_factory=list)

@@ -1,8 +1,7 @@
-"""The torch executor: all cores batched, a neighbour move an indexed copy, local operations in their fast forms.
+"""The torch executor: one call of torch for all cores. A move is an indexed copy, a local operation its fast form.
 
-Tiles have their buffer's dtype. An operation widens its inputs to fp32 and rounds its outputs: the values of a
-core that computes in fp32 and stores in 16 bits, at the speed of fp32 on a CPU. Every view is made in the plan, so
-that most steps are one call of torch.
+Memory has the buffers' dtypes. An operation widens its inputs to fp32 and rounds its outputs, as a core does that
+computes in fp32 and stores 16 bits. Every view is made while planning, so that most steps are one call of torch.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ Tensors: TypeAlias = "list[torch.Tensor]"
 
 COMBINE: Mapping[str, Callable[..., torch.Tensor]] = {"add": torch.add, "maximum": torch.maximum}
 CPU = torch.device("cpu")
-LINE = 64  # bytes of a cache line
-CACHED = 2**18  # elements that are widened at once: 1 MiB of fp32, which stays in a core's cache
+CACHE_LINE = 64  # bytes
+CACHED_ELEMENTS = 2**18  # elements that are widened at once: 1 MiB of fp32, which stays in a processor's cache
 
 
 class TorchExecutor(Executor):
@@ -41,13 +40,13 @@ class TorchExecutor(Executor):
         homes, receivers = _ends(memory, exchanges, src)
         if not receivers.size and memory.tables is None:
             return []
-        box = None if memory.tables is not None else _box(receivers, memory.mesh)
+        box = None if memory.tables is not None else _rectangle(receivers, memory.mesh)
         into = None if box is None else _view(memory, dst, box)
         if into is not None and (tiles := _view(memory, src.slot, homes.reshape(into.shape[:2]))) is not None:
             return [partial(into.copy_, tiles)]
-        send = self._rows(memory, src.slot, homes)
+        send = self._row_index(memory, src.slot, homes)
         if into is None:
-            recv, target = self._rows(memory, dst, receivers), memory.rows(dst)
+            recv, target = self._row_index(memory, dst, receivers), memory.rows(dst)
             return [lambda: target.index_copy_(0, recv[0], flat.index_select(0, send[0]))]
         if into.is_contiguous() and src.slot.buffer != dst.buffer:
             return [partial(torch.index_select, flat, 0, send[0], out=into.view(-1, flat.shape[1]))]
@@ -55,20 +54,24 @@ class TorchExecutor(Executor):
 
     def segment(self, memory: Memory, segment: Segment, ins: tuple[TileMap, ...] = ()) -> list[Step] | None:
         if isinstance(segment, Reduction):
-            messages = [self._message(memory, one, segment.op) for round_ in segment.rounds for one in round_.exchanges]
+            messages = [self._combine(memory, one, segment.op) for round_ in segment.rounds for one in round_.exchanges]
             steps = [step for step in messages if step is not None]
             sends = segment.broadcast if self.exchange == "explicit" else None
             sent = [] if sends is None else self.round(memory, sends)
             return steps + sent if len(steps) == len(messages) else None
-        return self._windows(memory, segment, *ins) if isinstance(segment, Products) and ins else None
+        return self._ring_windows(memory, segment, *ins) if isinstance(segment, Products) and ins else None
 
-    def _windows(self, memory: Memory, run: Products, a: TileMap, b: TileMap) -> list[Step] | None:
-        """Return the steps of rounds around whole rings, each on a window of one copy of b along its rings."""
+    def _ring_windows(self, memory: Memory, run: Products, a: TileMap, b: TileMap) -> list[Step] | None:
+        """Return steps for products whose operands pass whole rings; None if another condition fails.
+
+        The tiles of b are copied once, in ring order and nearly twice, so that each round multiplies by a window of
+        that copy.
+        """
         names = (a.slot.buffer, b.slot.buffer, run.c)
         fp32 = all(memory.tensors[name].dtype == torch.float32 for name in names) and torch.device(self.device) == CPU
         several = any(memory.buffers[name].slots > 1 for name in names)
-        # BLAS may order a sum by the place of the result in a cache line, so on the rings it must be that at home
-        lines = memory.buffers[run.c].numel * torch.float32.itemsize % LINE == 0
+        # BLAS may order a sum by where the result lies in a cache line: it must lie there as in c's own memory
+        lines = memory.buffers[run.c].numel * torch.float32.itemsize % CACHE_LINE == 0
         if run.rings is None or run.count != len(run.rings[0]) or several or not fp32 or not lines:
             return None
         side = run.count
@@ -94,11 +97,14 @@ class TorchExecutor(Executor):
             return [*steps, partial(torch.index_select, total, 0, home.argsort(), out=out)]
         return [*steps, lambda: out.index_copy_(0, home, total.to(out.dtype))]
 
-    def _message(self, memory: Memory, exchange: Exchange, op: str) -> Step | None:
-        """Return a step that combines messages where they arrive; None unless views or whole lines have the tiles."""
+    def _combine(self, memory: Memory, exchange: Exchange, op: str) -> Step | None:
+        """Return a step that combines messages with the receivers' tiles, without a mailbox.
+
+        None unless the tiles are strided views, or the messages are the same on all mesh rows or columns.
+        """
         combine, moves = COMBINE[op], exchange.moves
         homes, receivers = _ends(memory, [exchange], TileMap(exchange.src))
-        box = _box(receivers, memory.mesh)
+        box = _rectangle(receivers, memory.mesh)
         into = None if box is None else _view(memory, exchange.src, box)
         if into is not None and (tiles := _view(memory, exchange.src, homes.reshape(into.shape[:2]))) is not None:
             return partial(combine, into, tiles, out=into)
@@ -115,22 +121,22 @@ class TorchExecutor(Executor):
         definition = find(op.op)
         cores = np.arange(memory.mesh.cores) if op.where is None else op.where.flat(memory.mesh)
         # with tables, slots differ from schedule to schedule
-        box = None if memory.tables is not None else _box(cores, memory.mesh)
+        box = None if memory.tables is not None else _rectangle(cores, memory.mesh)
         if box is not None and any(_view(memory, out, box) is None for out in op.outs):
             box = None
         before, after = list[Step](), list[Step]()
         memory.workspace.begin()
 
         def tiles(each: TileMap, out: int | None = None) -> torch.Tensor:
-            """Return the tiles of a map where they lie, or a copy that is gathered before.
+            """Return the tiles of a map as a view, or as a copy that a step `before` gathers.
 
-            Those of output number `out` are put back `after`.
+            For output number `out` a step `after` scatters the copy back.
             """
             homes, flat = each.homes(memory.mesh)[cores], memory.rows(each.slot)
             if box is not None and (view := _view(memory, each.slot, homes.reshape(box.shape))) is not None:
                 return view
             held, hold = (
-                self._rows(memory, each.slot, homes),
+                self._row_index(memory, each.slot, homes),
                 memory.workspace.take(homes.size * flat.shape[1], flat.dtype),
             )
             hold = hold.view(len(cores), -1)
@@ -141,17 +147,17 @@ class TorchExecutor(Executor):
             return hold if box is None else hold.view(*box.shape, -1)
 
         outs, reads = [tiles(TileMap(out), number) for number, out in enumerate(op.outs)], [tiles(each) for each in ins]
-        return [*before, *self._direct(memory, definition, op.params, outs, reads), *after]
+        return [*before, *self._run_on(memory, definition, op.params, outs, reads), *after]
 
-    def _direct(self, memory: Memory, op: LocalOp, params: Params, outs: Tensors, reads: Any) -> list[Step]:
-        """Return the steps of an operation on these very tensors, widened in parts if need be."""
+    def _run_on(self, memory: Memory, op: LocalOp, params: Params, outs: Tensors, reads: Any) -> list[Step]:
+        """Return the steps of an operation on these tensors, which are widened to fp32 slice by slice if need be."""
         fast = form(op)
-        if _as_they_are(fast, params, outs, reads):
+        if _runs_unwidened(fast, params, outs, reads):
             return [fast.plan(*outs, *reads, **params)]
         keeps = any(op.keeps(params, out.shape[-1], number) for number, out in enumerate(outs))
         steps = list[Step]()
         rooms: list[torch.Tensor] = []
-        for ends in _parts([*outs, *reads]):
+        for ends in _slices([*outs, *reads]):
             if not rooms:  # the first part is the largest
                 rooms = [
                     memory.workspace.take(0 if end.dtype == torch.float32 else end.numel(), torch.float32)
@@ -168,27 +174,27 @@ class TorchExecutor(Executor):
             steps += [partial(end.copy_, fp32) for fp32, end in pairs[: len(outs)] if fp32 is not end]
         return steps
 
-    def _rows(self, memory: Memory, slot: Slot, cores: Index) -> list[torch.Tensor]:
-        """Return the rows of `memory.rows(slot)` that hold the tiles of some cores, see `Memory.index`."""
+    def _row_index(self, memory: Memory, slot: Slot, cores: Index) -> list[torch.Tensor]:
+        """Return `memory.row_numbers(slot, cores)` on the device, in a list as of `Memory.index`."""
         return memory.index(torch.from_numpy(memory.row_numbers(slot, cores)).to(self.device))
 
 
 def _ends(memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> tuple[Index, Index]:
-    """Return the core that holds each tile which is sent, and its receivers, ascending."""
+    """Return, by ascending receiver, the core whose memory holds the tile that is sent, and the receiver."""
     senders, receivers = map(np.concatenate, zip(*(one.moves.ends(memory.mesh) for one in exchanges), strict=True))
     order = receivers.argsort()
     return src.homes(memory.mesh)[senders[order]], receivers[order]
 
 
-def _box(cores: Index, mesh: Mesh) -> Index | None:
-    """Return ascending cores as [rows, cols] where they are some rows with some columns; None where they are paired."""
+def _rectangle(cores: Index, mesh: Mesh) -> Index | None:
+    """Return ascending cores as [rows, cols] if they are some mesh rows times some mesh columns; else None."""
     rows = 1 + np.count_nonzero(np.diff(cores // mesh.shape[1]))
     box = cores.reshape(rows, -1) if len(cores) % rows == 0 else None
     return None if box is None or (box - box[:, :1] != box[0] - box[0, 0]).any() else box
 
 
 def _tiles(memory: Memory, slot: Slot) -> torch.Tensor:
-    """Return a fixed slot of all cores: [rows, cols, numel]."""
+    """Return a view of one slot, the same on all cores: [rows, cols, numel]."""
     tensor, numel = memory.tensors[slot.buffer], memory.buffers[slot.buffer].numel
     if slot.index is None:
         return tensor
@@ -197,7 +203,7 @@ def _tiles(memory: Memory, slot: Slot) -> torch.Tensor:
 
 
 def _view(memory: Memory, slot: Slot, cores: Index) -> torch.Tensor | None:
-    """Return the tiles of `cores` [rows, cols] without a copy; None if slots differ, or no strides express them."""
+    """Return a strided view [rows, cols, numel] of the tiles of `cores` [rows, cols]; None if there is none."""
     if not slot.is_fixed:
         return None
     tiles, (rows, cols), first = _tiles(memory, slot), cores.shape, int(cores[0, 0])
@@ -212,15 +218,15 @@ def _view(memory: Memory, slot: Slot, cores: Index) -> torch.Tensor | None:
     return tiles.as_strided((rows, cols, tiles.shape[-1]), (down * core, right * core, 1), start)
 
 
-def _as_they_are(fast: Form, params: Params, outs: Tensors, reads: Tensors) -> bool:
-    """Return whether the operation takes these tensors: all fp32, all of one dtype that it takes, or only moved."""
+def _runs_unwidened(fast: Form, params: Params, outs: Tensors, reads: Tensors) -> bool:
+    """Return whether a form takes these tensors without widening: all fp32, of a dtype that it takes, or moved only."""
     dtypes = {operand.dtype for operand in (*outs, *reads)}
-    return fast.moves or dtypes == {torch.float32} or (len(dtypes) == 1 and fast.narrow(params))
+    return fast.only_moves or dtypes == {torch.float32} or (len(dtypes) == 1 and fast.takes_16_bits(params))
 
 
-def _parts(operands: Tensors) -> list[Tensors]:
-    """Return the same tensors in slices of their first dimension, none of which widens more than the cache holds."""
+def _slices(operands: Tensors) -> list[Tensors]:
+    """Return the tensors cut along their first dimension, into slices of at most `CACHED_ELEMENTS` if possible."""
     rows = operands[0].shape[0]
     most = max(operand.numel() for operand in operands)
-    size = max(1, rows * CACHED // max(most, 1))
+    size = max(1, rows * CACHED_ELEMENTS // max(most, 1))
     return [[operand[start : start + size] for operand in operands] for start in range(0, rows, size)]

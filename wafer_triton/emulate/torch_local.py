@@ -1,8 +1,8 @@
-"""Fast forms of local operations on a CPU, which the torch executor plans in place of a definition.
+"""Fast forms of local operations for the torch executor.
 
 A form takes the operands and parameters of the definition in `wafer_triton.local` and returns a step, with every view
-made in advance. It gives the same values but for the order of fp32 sums, and is judged by that definition. An operation
-without a form runs as defined.
+made in advance. It gives the same values but for the order of fp32 sums; tests compare it with the definition. An
+operation without a form runs as defined.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from wafer_triton.local import LocalOp, cut
 
 Params = Mapping[str, Any]
 Step = Callable[[], object]
-# A product narrower than this is computed transposed, which is several times as fast.
+# A product with fewer columns than this is computed transposed, which is several times as fast.
 _NARROW = 8
 
 
 @dataclass(frozen=True)
 class Form:
-    """The plan of a local operation: `plan(*outs, *ins, **params)` is a step on these fp32 tensors.
+    """A local operation for torch: `plan(*outs, *ins, **params)` returns a step on these fp32 tensors.
 
-    `narrow(params)` says that 16-bit tiles of one dtype may be given: torch then rounds where a core does. A form that
-    only `moves` elements takes tiles of any dtypes.
+    If `takes_16_bits(params)`, operands may also all have one 16-bit dtype: torch then rounds where a core does. A form
+    that `only_moves` elements takes operands of any dtypes.
     """
 
     plan: Callable[..., Step]
-    narrow: Callable[[Params], bool] = lambda _: False
-    moves: bool = False
+    takes_16_bits: Callable[[Params], bool] = lambda _: False
+    only_moves: bool = False
 
 
 def gemm(
     c: Tensor, a: Tensor, b: Tensor, *, m: int, k: int, n: int, heads: int = 1, kv_heads: int = 1, add: bool = False,
     accumulate: str = "fp32", transposed: bool = False,
 ) -> Step:  # fmt: skip
-    """Batched products of contiguous matrices; `transposed`: of `local.gemm_t`."""
+    """Plan `local.gemm`, or `local.gemm_t` if `transposed`, as batched products."""
     if heads == kv_heads == 1:
         return _product(cut(c, m, n), cut(a, m, k), cut(b, n, k).mT if transposed else cut(b, k, n), add, accumulate)
     group = heads // kv_heads
@@ -78,7 +78,7 @@ def _product(out: Tensor, a: Tensor, b: Tensor, add: bool, accumulate: str) -> S
     if accumulate == "fp32":
 
         def through() -> None:
-            held = out.contiguous()  # always by the same routine, or the last bit depends on strides
+            held = out.contiguous()  # so that BLAS takes the same routine for any strides, with the same bits
             left, right = _batch(a), _batch(b)
             held.view(-1, *out.shape[-2:]).baddbmm_(left, right, beta=int(add))
             if held is not out:
@@ -104,7 +104,7 @@ def _product(out: Tensor, a: Tensor, b: Tensor, add: bool, accumulate: str) -> S
 
 
 def _batch(x: Tensor) -> Tensor:
-    """Return matrices [..., m, n] as [batch, m, n], copied or not with their order in memory: BLAS sums by that."""
+    """Return matrices [..., m, n] as [batch, m, n]; a copy keeps row or column order, on which BLAS's sums depend."""
     return x.reshape(-1, *x.shape[-2:]) if x.stride(-1) == 1 else x.mT.reshape(-1, *x.mT.shape[-2:]).mT
 
 
@@ -112,10 +112,10 @@ def _in_fp16(params: Params) -> bool:
     return bool(params.get("accumulate") == "fp16")
 
 
-# By definition, not by name: an operation that is registered anew runs as it is defined by then.
+# By definition, not by name: an operation that is registered anew runs its new definition.
 FORMS: Mapping[Callable[..., None], Form] = {
-    local.copy_torch: Form(lambda out, a, *, size: partial(out[..., :size].copy_, a[..., :size]), moves=True),
-    local.lookup_torch: Form(partial(partial, local.lookup_torch), moves=True),
+    local.copy_torch: Form(lambda out, a, *, size: partial(out[..., :size].copy_, a[..., :size]), only_moves=True),
+    local.lookup_torch: Form(partial(partial, local.lookup_torch), only_moves=True),
     local.add_torch: Form(lambda out, a, b, *, size: partial(torch.add, a, b, out=out), lambda _: True),
     local.maximum_torch: Form(lambda out, a, b, *, size: partial(torch.maximum, a, b, out=out), lambda _: True),
     local.gemm_torch: Form(gemm, _in_fp16),
@@ -124,5 +124,5 @@ FORMS: Mapping[Callable[..., None], Form] = {
 
 
 def form(op: LocalOp) -> Form:
-    """Return the fast form of an operation, else its definition."""
+    """Return the fast form of an operation, or one that runs its definition."""
     return FORMS.get(op.run) or Form(partial(partial, op.run))

@@ -1,7 +1,7 @@
 """The Triton executor: a program instance is a core, or several where tiles are tiny; mailboxes are in global memory.
 
-A launch is a segment: local operations, or these and a reduce tree, or messages, or compute-shift rounds (see `fuse`).
-A kernel takes pointers, tables and sizes, never a schedule.
+A launch runs local operations, and a reduce tree after them; or messages; or compute-shift rounds (see `fuse`). Kernels
+take pointers, tables and sizes, never a schedule.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from wafer_triton.kernels.waiting import Watch
 from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 
-OLDEST = 70  # compute capability times ten of the first GPUs that have atomics with acquire and release
+MIN_CAPABILITY = 70  # compute capability times ten of the first GPUs that have atomics with acquire and release
 
 
 class TritonExecutor(Executor):
     """Runs schedules on a CUDA device, or on the CPU under TRITON_INTERPRET=1 (small meshes).
 
-    `shuffle` is a seed for the order of the cores in every launch, to show that it does not matter. Raises BackendError
-    where Triton cannot run.
+    `shuffle` is a seed by which the order of cores in every launch is shuffled: results must not depend on it. Raises
+    BackendError where Triton cannot run.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class TritonExecutor(Executor):
         if kind != "cpu" and not torch.cuda.is_available():
             raise BackendError("the Triton backend found no GPU; use backend='torch', or set TRITON_INTERPRET=1")
         self._random = None if shuffle is None else np.random.default_rng(shuffle)
-        self._every: dict[int, torch.Tensor] = {}
+        self._core_tables: dict[int, torch.Tensor] = {}
 
     @cached_property
     def watch(self) -> Watch:
-        """The alarms of launches whose programs wait for each other."""
+        """Where launches whose programs wait for each other report a wait that took too long."""
         return Watch(self.device)
 
     def check(self) -> None:
@@ -69,11 +69,11 @@ class TritonExecutor(Executor):
 
     def check_allocation(self, schedule: Schedule, fresh: list[Buffer]) -> None:
         on = target() if self.graphs else None
-        if on is not None and on.backend == "cuda" and on.arch < OLDEST:
+        if on is not None and on.backend == "cuda" and on.arch < MIN_CAPABILITY:
             name, (major, minor) = torch.cuda.get_device_name(self.device), divmod(on.arch, 10)
             raise BackendError(
-                f"{schedule.name}: {name} has compute capability {major}.{minor}, and kernels need {OLDEST / 10} or "
-                f"later; use backend='torch'"
+                f"{schedule.name}: {name} has compute capability {major}.{minor}, and kernels need "
+                f"{MIN_CAPABILITY / 10} or later; use backend='torch'"
             )
         if self.graphs and any(buffer.dtype == "bf16" for buffer in fresh) and not torch.cuda.is_bf16_supported(False):
             name = torch.cuda.get_device_name(self.device)
@@ -101,13 +101,13 @@ class TritonExecutor(Executor):
             return len(kernels.raw_futures)
 
     def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> list[Step]:
-        """Return the messages of exchanges of a round from one slot to one slot."""
+        """Return the exchanges as one `Messages`, which `fuse_steps` makes a launch."""
         dst, numel = exchanges[0].dst, memory.rows(exchanges[0].src).shape[1]
         ends = self._operand(memory, TileMap(dst)), self._operand(memory, src)
-        moves = tuple((self._moves(memory, one, *ends), numel) for one in exchanges)
+        moves = tuple((self._copies(memory, one, *ends), numel) for one in exchanges)
         return [Messages(moves, frozenset({src.slot.buffer}), frozenset({dst.buffer}))]
 
-    def _moves(self, memory: Memory, one: Exchange, dst: Operand, src: Operand) -> Copies:
+    def _copies(self, memory: Memory, one: Exchange, dst: Operand, src: Operand) -> Copies:
         across, (rows, cols) = one.axis == "x", memory.mesh.shape
         count = rows if across else cols
         send, recv, lines = fuse.line_positions(
@@ -156,48 +156,48 @@ class TritonExecutor(Executor):
         return [TreeStep(tree, broadcasts=True)]
 
     def fuse_steps(self, memory: Memory, steps: list[Step]) -> list[Step]:
-        among = [step.op for step in steps if isinstance(step, LocalStep)]
+        all_ops = [step.op for step in steps if isinstance(step, LocalStep)]
         result: list[Step] = []
         for group in fuse.group_steps(steps):
             if isinstance(group, Messages):
                 result.append(Launch("exchange", partial(exchange, *zip(*group.moves, strict=True))))
             elif isinstance(group, Group):
-                result += self._launches(memory, group, among)
+                result += self._launches(memory, group, all_ops)
             else:
                 result.append(group)
         return result
 
-    def _launches(self, memory: Memory, group: Group, among: Sequence[FusedOp]) -> list[Step]:
-        """Return launches of their own for the folds that are not at the head, then the launch of the tasks."""
+    def _launches(self, memory: Memory, group: Group, all_ops: Sequence[FusedOp]) -> list[Step]:
+        """Return the launches of a group: of each fold that is not at the head, then of the local steps and tree."""
         heads, grid = fuse.head_folds(group, memory.mesh)
-        alone = [self._fold(memory, one) for one in group.folds if one not in heads]
+        alone = [self._fold_launch(memory, one) for one in group.folds if one not in heads]
         ops = [task.op for task in group.tasks]
         if group.tree is not None:
-            return [*alone, self._reduce(memory, group, ops, among)]
+            return [*alone, self._tree_launch(memory, group, ops, all_ops)]
         if not ops:
             return alone
         cores = group.tasks[0].table
         if heads:
-            ops = [self._folding(memory, one) for one in heads] + ops
+            ops = [self._fold_op(memory, one) for one in heads] + ops
             order = self._order(memory.mesh.cores)
             cores = self._table(memory, order[np.argsort(heads[0].tree_of[order], kind="stable")])
         cores = self._cores(memory) if cores is None else cores
-        return [*alone, Launch(replace(group, folds=heads).what, partial(launch, ops, cores, among, grid))]
+        return [*alone, Launch(replace(group, folds=heads).what, partial(launch, ops, cores, all_ops, grid))]
 
-    def _folding(self, memory: Memory, one: Fold, step: int | None = None) -> FusedOp:
+    def _fold_op(self, memory: Memory, one: Fold, step: int | None = None) -> FusedOp:
         total, parts = (self._operand(memory, TileMap(Slot(name))) for name in (one.tree.sums, one.tree.acc))
         tables = (self._table(memory, each) for each in (one.first, one.roots, one.tree_of, one.number))
         return fold(total, parts, *tables, order=one.order, pairs=one.pairs, size=one.size, op=one.tree.op, step=step)
 
-    def _fold(self, memory: Memory, one: Fold) -> Step:
-        """Return a launch of its own, in which the first cores of each tree fold 32 columns each, or more."""
+    def _fold_launch(self, memory: Memory, one: Fold) -> Step:
+        """Return a launch that folds alone; the first cores of each tree fold a multiple of 32 columns each."""
         step = 32 * -(-one.size // (32 * len(one.order)))
         folding = np.flatnonzero(one.number < -(-one.size // step))
         cores = self._table(memory, folding[self._order(len(folding))])
-        return Launch("fold", partial(launch, [self._folding(memory, one, step)], cores, (), Grid()))
+        return Launch("fold", partial(launch, [self._fold_op(memory, one, step)], cores, (), Grid()))
 
-    def _reduce(self, memory: Memory, group: Group, ops: Sequence[FusedOp], among: Sequence[FusedOp]) -> Step:
-        """Return a reduce tree with the tasks before it."""
+    def _tree_launch(self, memory: Memory, group: Group, ops: Sequence[FusedOp], all_ops: Sequence[FusedOp]) -> Step:
+        """Return the launch of a reduce tree, with the operations of the group before it."""
         assert group.tree is not None
         tree, put = group.tree.tree, partial(self._table, memory)
         cores, slots, numel = memory.mesh.cores, int(tree.children.max()), memory.buffers[tree.acc].numel
@@ -219,11 +219,11 @@ class TritonExecutor(Executor):
             return tree.start + int(tree.send_round[np.isin(tree.parent, block)].max(initial=0))
 
         alarm = self.watch.alarm(group.what, memory.mesh.shape[1], [arrived], round_of)
-        run = partial(reduce_tree, tables, ops, alarm, receivers, among, grid)
+        run = partial(reduce_tree, tables, ops, alarm, receivers, all_ops, grid)
         return Launch(f"{group.what} in a launch", run)
 
     def _products(self, memory: Memory, run: Products) -> list[Step] | None:
-        """Return one launch of all rounds where the GPU holds the whole mesh, else None: a launch a round."""
+        """Return one launch of all rounds; None (a launch a round) if the GPU cannot hold the whole mesh at once."""
         mesh, (to_a, to_b) = memory.mesh, run.receivers
         c, out, *hands = (self._operand(memory, TileMap(slot)) for slot in (Slot(run.c), Slot(run.out), *run.a, *run.b))
         neighbours = self._table(memory, np.stack([to_a, to_b, np.argsort(to_a), np.argsort(to_b)], axis=1))
@@ -237,13 +237,13 @@ class TritonExecutor(Executor):
         return [Launch(f"compute-shift, {run.count} rounds in a launch", launched)]
 
     def _elided(self, memory: Memory, run: Products, a: TileMap, b: TileMap) -> list[Step] | None:
-        """Return one launch for compute-shift rounds around whole rings, see `kernels.elided`."""
+        """Return one launch for products whose operands pass whole rings, see `kernels.elided`; else None."""
         if run.rings is None or run.count != memory.mesh.shape[0] or run.params.get("heads", 1) > 1:
             return None
         rows, cols = run.rings
         side = np.arange(len(rows))
         shape = memory.mesh.shape
-        # [position, label]: the core that holds the tile which carries that label along this row, or column
+        # [position, label]: the core that holds the tile with this label for this row, or column
         back = (side[None, :] - side[:, None]) % len(side)
         of_a = a.homes(memory.mesh).reshape(shape)[rows[:, None], cols[back]]
         of_b = b.homes(memory.mesh).reshape(shape)[rows[back], cols[:, None]]
@@ -286,13 +286,13 @@ class TritonExecutor(Executor):
         return Operand(tensor, 0, buffer.numel, self._table(memory, rows))
 
     def _cores(self, memory: Memory, where: Index | None = None) -> torch.Tensor:
-        """Return the table of some cores, or of all."""
+        """Return a table int32 of cores (None: all) on the device, shuffled if the executor shuffles."""
         cores = np.arange(memory.mesh.cores) if where is None else where
         if where is not None or self._random is not None or memory.tables is not None:
             return self._table(memory, cores[self._order(len(cores))])
-        if len(cores) not in self._every:
-            self._every[len(cores)] = self._table(memory, cores)
-        return self._every[len(cores)]
+        if len(cores) not in self._core_tables:
+            self._core_tables[len(cores)] = self._table(memory, cores)
+        return self._core_tables[len(cores)]
 
     def _order(self, size: int) -> Index:
         return np.arange(size) if self._random is None else self._random.permutation(size)
