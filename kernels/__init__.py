@@ -1,14 +1,14 @@
-"""Triton kernels: the computation of one core, with one program instance per core.
+"""Triton kernels: what one core computes, with one program instance per core.
 
-`KERNELS` has a launcher for each local operation; the moves between cores are in `exchange`, `compute_shift` and
-`tree`. Names load on first use. Kernels see pointers, index tables and constexpr sizes, never a schedule.
+`KERNELS` has a launcher for each local operation; moves between cores are in `exchange`, `compute_shift` and `tree`.
+Names load on first use. Kernels take pointers, index tables and constexpr sizes, never a schedule.
 """
 
 from importlib import import_module
 from typing import Any
 
-SLOTS = 2  # of a compute-shift operand: a tile arrives in one while the other is multiplied
-# A core waits for two flags per operand: its tile has arrived, and the slot of its receiver is free (the credit).
+SLOTS = 2  # of a compute-shift operand: a tile arrives in one slot while the tile in the other is multiplied
+# A core awaits two flags for each operand: its tile has arrived, and its receiver's slot is free (a credit).
 FLAGS = 4
 
 _HOME = {

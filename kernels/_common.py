@@ -1,7 +1,7 @@
-"""Shared by all kernels: the operand convention, rounding, and the launch shape.
+"""Shared by all kernels: how operands find a core's tile, rounding, and launching.
 
-Program `pid` is core `cores[pid]`. It reads and writes only tiles that its operands name for it; addresses are
-int64, arithmetic is fp32, and a value is rounded once, to nearest even, when it is stored.
+Program `pid` is core `cores[pid]`. It reads and writes only the tiles that its operands give it. Addresses are int64,
+arithmetic is fp32, and a value is rounded once, to nearest even, when it is stored.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from wafer_triton.errors import BackendError
 
 INTERPRET = tl.constexpr(triton.knobs.runtime.interpret)
 
-BOX = 64  # rows and columns that TMA copies at once: as wide as it swizzles 16-bit values
-ONE_CORE_PROGRAMS = 16_384  # programs of a launch, above which a program takes more cores
-COOPERATIVE = 95  # CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH
-MAX_BLOCK = 4096  # elements of a tile that one program copies at once
+BOX = 64  # rows and columns of one TMA copy: the width of its 128-byte swizzle in 16-bit values
+ONE_CORE_PROGRAMS = 16_384  # a launch for more cores gives a program several of them
+COOPERATIVE_LAUNCH = 95  # CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH
+MAX_BLOCK = 4096  # elements of a block
 
 
 class Operand(NamedTuple):
-    """Where the tiles of one buffer lie: core i's starts at element `offset + row * stride` of `tensor`.
+    """Where cores find their tiles of a buffer: core i's starts at element `offset + row * stride` of `tensor`.
 
-    `row` is i, or `index[i]` where an index table over all cores is given: a tile that is read from where it lies,
-    a neighbour's slot, a slot of the core's own. A tile is contiguous.
+    `row` is i, or `index[i]` if there is an index table int32 [cores], for tiles in other cores' memory or in a slot
+    that differs from core to core. A tile is contiguous.
     """
 
     tensor: Tensor
@@ -44,18 +44,18 @@ class Operand(NamedTuple):
     index: Tensor | None = None  # hides tuple.index, which has no use here
 
 
-COMPILING: ContextVar[bool] = ContextVar("compiling", default=False)  # whether launches only compile
+COMPILING: ContextVar[bool] = ContextVar("compiling", default=False)  # whether `start` compiles and launches nothing
 
 
 def start(kernel: Any, grid: int | tuple[int, ...], *args: Any, **options: Any) -> Any:
-    """Launch a kernel of `grid` programs, or only compile it inside of `compiling`."""
+    """Launch `grid` programs of a kernel; inside of `compiling` only compile it. Returns the compiled kernel."""
     shape = (grid,) if isinstance(grid, int) else grid
     return kernel.warmup(*args, grid=shape, **options) if COMPILING.get() else kernel[shape](*args, **options)
 
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """Return kernels that are launched inside are compiled, and do not run."""
+    """Compile the kernels that are launched inside, without running them."""
     token = COMPILING.set(True)
     try:
         yield
@@ -65,7 +65,7 @@ def compiling() -> Iterator[None]:
 
 @triton.jit
 def tile_ptr(x, core):
-    """Pointer to the first element of the core's tile of operand x."""
+    """Return a pointer to the first element of the core's tile of operand x."""
     row = core
     if x.index is not None:
         row = tl.load(x.index + core)
@@ -74,14 +74,14 @@ def tile_ptr(x, core):
 
 @triton.jit
 def load(ptrs, mask):
-    """Load as fp32, zero where masked off."""
+    """Return the values at ptrs as fp32, zero where masked off."""
     ptrs, mask = tl.broadcast(ptrs, mask)
     return tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
 
 
 @triton.jit
 def store(ptrs, value, mask):
-    """Round fp32 once to the buffer's dtype and store."""
+    """Round fp32 values to the dtype of the pointers and store them."""
     ptrs, mask = tl.broadcast(ptrs, mask)
     ptrs, value = tl.broadcast(ptrs, rounded(value, ptrs.dtype.element_ty))
     tl.store(ptrs, value, mask=mask)
@@ -89,7 +89,7 @@ def store(ptrs, value, mask):
 
 @triton.jit
 def rounded(value, dtype: tl.constexpr):
-    """fp32 to dtype, to nearest even; the interpreter's own conversion to bf16 truncates, so there it is bit work."""
+    """Return fp32 values rounded to dtype, to nearest even; the interpreter truncates to bf16, so bits are computed."""
     if INTERPRET and dtype == tl.bfloat16:
         bits = tl.where(value == value, value.to(tl.uint32, bitcast=True), 0x7FC00000)
         bits = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
@@ -104,10 +104,10 @@ def _levels(size):
 
 
 @triton.jit
-def summed(x, BEFORE: tl.constexpr, SIZE: tl.constexpr, AFTER: tl.constexpr):
-    """Return the sums [BEFORE, AFTER] over the middle of x, seen as [BEFORE, SIZE, AFTER], by halves.
+def sum_by_halves(x, BEFORE: tl.constexpr, SIZE: tl.constexpr, AFTER: tl.constexpr):
+    """Return x, viewed as [BEFORE, SIZE, AFTER], summed over SIZE: the first half plus the second, and so on.
 
-    A sum of two has one order. So the bits depend neither on warps nor on the rest of a block.
+    Such a tree has one order of additions, so the bits depend neither on warps nor on the rest of a block.
     """
     for level in tl.static_range(_levels(SIZE)):
         x = tl.sum(tl.reshape(x, [BEFORE, 2, (SIZE >> level + 1) * AFTER]), axis=1)
@@ -115,9 +115,12 @@ def summed(x, BEFORE: tl.constexpr, SIZE: tl.constexpr, AFTER: tl.constexpr):
 
 
 @triton.jit
-def placed(pid, P, M, N, BLOCK_M, BLOCK_N, GROUP_M, GROUP_N, SWIZZLE: tl.constexpr):
-    """Return the first core (p, q) of block `pid`, its first row and column there; neighbours in time share tiles."""
-    # a program is GROUP_M x GROUP_N cores, or a block of one core
+def block_position(pid, P, M, N, BLOCK_M, BLOCK_N, GROUP_M, GROUP_N, SWIZZLE: tl.constexpr):
+    """Return the first core (p, q) of block `pid` of a product, and the block's first row and column in its tile.
+
+    The grid of blocks is swizzled, SWIZZLE rows at a time, so that programs which run at the same time share tiles.
+    """
+    # a block covers GROUP_M x GROUP_N cores, or a part of one core
     blocks_m = (M + BLOCK_M - 1) // BLOCK_M if GROUP_M == 1 else 1
     blocks_n = (N + BLOCK_N - 1) // BLOCK_N if GROUP_N == 1 else 1
     all_m, all_n = P // GROUP_M * blocks_m, P // GROUP_N * blocks_n
@@ -130,25 +133,22 @@ def placed(pid, P, M, N, BLOCK_M, BLOCK_N, GROUP_M, GROUP_N, SWIZZLE: tl.constex
 
 
 def block(size: int, cap: int = MAX_BLOCK, floor: int = 1) -> int:
-    """Return the power of two that covers `size`, between `floor` and `cap`."""
+    """Return the smallest power of two that is at least `size`, limited to `floor` from below and `cap` from above."""
     return max(floor, min(cap, triton.next_power_of_2(max(size, 1))))
 
 
 def warps(elements: int) -> int:
-    """Return warps for a block: two for 2,048 elements or more, else one; small programs are faster than large ones."""
+    """Return the number of warps for a block: two from 2,048 elements on, else one; small programs are faster."""
     return 2 if elements >= 2048 else 1
 
 
 def target() -> GPUTarget | None:
-    """Return what Triton compiles for on the current GPU, None under the interpreter.
-
-    BackendError if Triton cannot start.
-    """
+    """Return Triton's target on the current GPU; None under the interpreter, BackendError if Triton cannot start."""
     if INTERPRET:
         return None
     try:
         return triton.runtime.driver.active.get_current_target()
-    except Exception as error:  # a kind for each of no compiler, no headers, no libcuda
+    except Exception as error:  # of another type for a missing compiler, header or libcuda
         reason = " ".join(str(error).split())[:200]
         raise BackendError(
             f"Triton cannot start on this GPU ({type(error).__name__}: {reason}); install gcc and Python's headers, or "
@@ -163,25 +163,25 @@ def on_hopper() -> bool:
 
 
 def load_kernel(kernel: Any, gpu: int) -> None:
-    """Load a compiled kernel on a GPU, for which Triton 3.6 compiles a launcher in C."""
+    """Load a compiled kernel on a GPU, for which Triton also compiles a launcher in C."""
     with torch.cuda.device(gpu):
         kernel._init_handles()
 
 
-def resident(kernel: Any, device: torch.device) -> int:
-    """Return how many programs of a compiled kernel the driver says a GPU holds at once.
+def resident_programs(kernel: Any, device: torch.device) -> int:
+    """Return how many programs of a compiled kernel a GPU holds at once, by its driver.
 
-    0 without a CUDA driver, and with a UserWarning where it does not launch programs that wait for each other.
+    0 without a CUDA driver; 0 with a UserWarning if the driver does not say, or has no cooperative launches.
     """
     if INTERPRET or device.type != "cuda" or torch.version.cuda is None:
         return 0
-    kernel._init_handles()  # loads the binary, and lets it use its shared memory
+    kernel._init_handles()  # loads the binary, with the shared memory that it needs
     has, (gpu, cooperative, programs) = torch.cuda.get_device_properties(device), (ctypes.c_int() for _ in range(3))
     threads = kernel.metadata.num_warps * has.warp_size
     driver = ctypes.CDLL("libcuda.so.1")  # torch's own CUDA calls end there
     failed = (
         driver.cuCtxGetDevice(ctypes.byref(gpu))
-        or driver.cuDeviceGetAttribute(ctypes.byref(cooperative), COOPERATIVE, gpu)
+        or driver.cuDeviceGetAttribute(ctypes.byref(cooperative), COOPERATIVE_LAUNCH, gpu)
         or driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(
             ctypes.byref(programs), ctypes.c_void_p(kernel.function), threads, ctypes.c_size_t(kernel.metadata.shared)
         )
@@ -198,10 +198,10 @@ def resident(kernel: Any, device: torch.device) -> int:
 
 
 def constants(values: Mapping[str, Any]) -> Any:
-    """Return values that are constants of a kernel, by name."""
+    """Return values as one constexpr argument of a kernel, P, whose fields they are by name: P.BLOCK_M."""
     return _named(tuple(values))(*map(tl.constexpr, values.values()))
 
 
 @cache
 def _named(names: tuple[str, ...]) -> Any:
-    return namedtuple("Sizes", names)  # the names are each kernel's own
+    return namedtuple("Sizes", names)  # other fields for each kernel

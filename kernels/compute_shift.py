@@ -1,10 +1,9 @@
 """MeshGEMM's compute-shift rounds (WaferLLM, OSDI'25, section 5), with explicit exchange.
 
-In a round each core multiplies the tiles in its slots. As they pass through its registers, it copies them into the
-second slots of its neighbours. A launch runs one round; or all rounds, on a mesh that the GPU holds at once: sums then
-stay in registers, and programs hand tiles on by the flags of `tests/helpers/protocol.py`.
-
-The round rule: a round reads one slot and writes the other, so the order of programs within it cannot matter.
+In a round each core multiplies the tiles in its slots, and while they are in registers copies them into its
+neighbours' other slots. As a round reads one slot and writes the other, the order of programs cannot matter. A launch
+runs one round; or all rounds, if the GPU holds the whole mesh at once: sums then stay in registers, and programs
+synchronize by flags, whose protocol is in `tests/helpers/protocol.py`.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ import triton.language as tl
 from torch import Tensor
 
 from wafer_triton import kernels
-from wafer_triton.kernels._common import Operand, compiling, constants, resident, start, store, tile_ptr
+from wafer_triton.kernels._common import Operand, compiling, constants, resident_programs, start, store, tile_ptr
 from wafer_triton.kernels.fused import MAX_PROGRAMS
-from wafer_triton.kernels.gemm import accumulate, begun, plan, product
+from wafer_triton.kernels.gemm import accumulate, initial_sums, plan, product
 from wafer_triton.kernels.waiting import Alarm, wait
 
 FLAGS = tl.constexpr(kernels.FLAGS)
-# A tile that is passed on has a second user, for which Triton (3.6, 3.7) makes one shared buffer too few: with two
-# stages the copy of the next tile overwrites the one that the tensor cores still read. One stage or three are safe.
+# A tile is both multiplied and sent, for which Triton 3.6 and 3.7 allocate one shared buffer too few: with two stages
+# the copy of the next tile overwrites one that the tensor cores still read. One stage or three are safe.
 STAGES = 1
 
 
@@ -41,7 +40,7 @@ def _round_kernel(c, a, b, next_a, next_b, send_a_ptr, send_b_ptr, cores_ptr, co
 
 @triton.jit
 def _slot_ptr(x, spare, slot, core):
-    """Return the core's tile in slot 0 (x) or 1 (spare); both lie alike."""
+    """Return a pointer to the core's tile in slot 0 (x) or 1 (spare), which have the same offset and stride."""
     return tl.where(slot == 0, x.tensor, spare.tensor) + x.offset + core.to(tl.int64) * x.stride
 
 
@@ -56,14 +55,14 @@ def _rounds_kernel(
     # [BLOCK_M, BLOCK_N]
     offs_c = offs_m[:, None] * P.N + offs_n[None, :]
     mask_c = (offs_m < P.M)[:, None] & (offs_n < P.N)[None, :]
-    total = begun(tile_ptr(c, core) + offs_c, mask_c, P)
+    total = initial_sums(tile_ptr(c, core) + offs_c, mask_c, P)
 
     here = 0
     for number in range(rounds):
-        if number > 0:  # both tiles are here, and both neighbours have room
+        if number > 0:  # until both tiles have arrived, and both receivers have a free slot
             wait(counters_ptr + here * cores + core, FLAGS, alarm_ptr, launch, core, number)
-        # .cg, from L2: another SM wrote it. One arrival each: a tile for those who receive, a credit for those who
-        # send; all go on while this core multiplies. None in the last round, so that a launch leaves zeros
+        # .cg: read from L2, as another SM wrote the tile. Each of the four neighbours gets one arrival, the receivers
+        # for the tile, the senders as a credit. None in the last round, so that a launch leaves the counters at zero
         total = accumulate(
             total,
             _slot_ptr(a, spare_a, here, core), _slot_ptr(b, spare_b, here, core),
@@ -81,9 +80,9 @@ def one_round(
     c: Operand, a: Operand, b: Operand, next_a: Operand, next_b: Operand,
     send_a: Tensor | None, send_b: Tensor | None, cores: Tensor, **params: Any,
 ) -> None:  # fmt: skip
-    """c (+)= a @ b on every core; core i's tile of a goes to slot next_a of core send_a[i], and so b.
+    """Compute c (+)= a @ b on every core, and copy core i's tile of a to next_a of core send_a[i]; b likewise.
 
-    The tables are int32 [cores]; None sends nothing.
+    `send_a` and `send_b` are int32 [cores]; None sends nothing.
     """
     sizes, options = plan(a, b, **params)
     loops = -(-cores.numel() // MAX_PROGRAMS)
@@ -97,11 +96,11 @@ def all_rounds(
     c: Operand, out: Operand, a: tuple[Operand, Operand], b: tuple[Operand, Operand],
     neighbours: Tensor, counters: Tensor, cores: Tensor, alarm: Alarm, *, rounds: int, **params: Any,
 ) -> Any:  # fmt: skip
-    """`rounds` compute-shift rounds in one launch, from the first slots of a and b; as many one by one give these bits.
+    """Run `rounds` compute-shift rounds in one launch, from the first slots of a and b, with the bits of `one_round`.
 
-    `neighbours` int32 [cores, 4]: the receivers of core i's a and of its b, then the senders of them. `counters` int32
-    [2, cores] is 0 before and after. All programs must be on the GPU at once; a launch of more is refused. Returns the
-    kernel where it is compiled alone.
+    `neighbours` int32 [cores, 4]: to whom core i sends a and b, then from whom it receives a and b. `counters` int32
+    [2, cores] is 0 before and after. All programs must be on the GPU at once; CUDA refuses a launch of more. Returns
+    the compiled kernel.
     """
     sizes, options = plan(a[0], b[0], **params)
     # a tile must not be fetched before its round: no pipelining over rounds
@@ -114,9 +113,9 @@ def all_rounds(
 def residency(
     c: Operand, out: Operand, a: tuple[Operand, Operand], b: tuple[Operand, Operand], *rest: Any, **params: Any
 ) -> int:
-    """Return how many programs of `all_rounds` this GPU holds at once, by its driver; 0 where it cannot run.
+    """Return how many programs of `all_rounds` this GPU holds at once, by its driver; 0 if it cannot run the product.
 
-    It keeps one block of sums, and both slots of an operand must be alike in their tensors.
+    A core's sums must be one block, and both slots of an operand at the same offset and stride in their tensors.
     """
     sizes, _ = plan(a[0], b[0], **params)
     alike = all(one.offset == two.offset and one.stride == two.stride for one, two in (a, b))
@@ -125,4 +124,4 @@ def residency(
         return 0
     with compiling():
         kernel = all_rounds(c, out, a, b, *rest, rounds=1, **params)
-    return resident(kernel, c.tensor.device)
+    return resident_programs(kernel, c.tensor.device)

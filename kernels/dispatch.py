@@ -1,4 +1,4 @@
-"""Kernels of `wafer_triton.local.dispatch`, of one core each: ids to slots of regions, rows to messages, and back."""
+"""Kernels of `wafer_triton.local.dispatch`: expert ids to slots of regions, rows to messages to regions, and back."""
 
 from __future__ import annotations
 

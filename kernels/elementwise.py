@@ -1,9 +1,8 @@
 """Kernels of local operations that compute each element of a tile alone; `local/elementwise.py` defines them.
 
 A body `f(args, core, offs, mask, P)` computes the elements `offs` of the tile of one `core`. `args` are the operands,
-outputs first. P holds constants known when the kernel is compiled, by name in capitals: the operation's parameters,
-such as P.LIMIT, and the block size (see `kernels/fused.py`). `elementwise` makes a launcher of any device function of
-one to three values.
+outputs first. P has the operation's parameters as constexpr, such as P.LIMIT, and the block size (`kernels/fused.py`).
+`elementwise` makes a launcher of any device function of one to three values.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import triton.language as tl
 
 from wafer_triton.errors import ScheduleError
 from wafer_triton.kernels._common import Operand, load, store, tile_ptr
-from wafer_triton.kernels.fused import KERNELS, FusedOp, LocalKernel, _each, each, flat, planned
+from wafer_triton.kernels.fused import KERNELS, FusedOp, LocalKernel, _each, each, flat, make_op
 
 
 @triton.jit
@@ -28,7 +27,7 @@ def max_values(a, b):
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
-COMBINE = {"add": add_values, "maximum": max_values}  # how a reduce tree can combine its messages
+COMBINE = {"add": add_values, "maximum": max_values}  # the operations that a reduce tree can combine messages by
 
 
 @triton.jit
@@ -60,7 +59,7 @@ def elementwise(fn: triton.KernelInterface) -> LocalKernel:
                 f"under `@each(lambda size, {', '.join(others)}: size)` of wafer_triton.kernels"
             )
         own = {"BODY": _elementwise, "FN": fn, "INPUTS": len(ins), **flat(size, 2048)}
-        return planned(_each, (*outs, *ins), {}, own)
+        return make_op(_each, (*outs, *ins), {}, own)
 
     return LocalKernel(fused)
 

@@ -1,9 +1,9 @@
 """MeshGEMM with its exchange elided: all compute-shift rounds in one launch, each tile read from where it lies.
 
-Follow the tile of A that core (p, q) multiplies in round t, positions counted along the rings. It began p rows down at
-position q - t. So all tiles that meet there, of A and of B, carry one label, p + q - t (mod P). A core's sums
-run through the labels downwards from p + q. A program is a block of one core. Its loop runs over the rounds and the
-blocks of k at once, so that tiles are fetched ahead.
+Count positions along the rings. The tile of A that core (p, q) multiplies in round t started on row p at position
+q - t, the tile of B on column q at position p - t. Both have the label p + q - t (mod P), so a core's sums run through
+the labels downwards from p + q. A program is a block of one core. Its one loop is over rounds and blocks of k, so that
+loads are pipelined over the tiles' ends.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from wafer_triton.kernels._common import Operand, constants, on_hopper, placed, start, store
+from wafer_triton.kernels._common import Operand, block_position, constants, on_hopper, start, store
 from wafer_triton.kernels.fused import MAX_PROGRAMS
-from wafer_triton.kernels.gemm import begun, multiplied, plan, read, row_sums
+from wafer_triton.kernels.gemm import initial_sums, load_block, multiply_add, plan, row_sums
 
 
 class Labels(NamedTuple):
-    """The rows of one operand's tiles: label l of position p is in row `first[p] + table[p * step + l]`; all int32.
+    """Where one operand's tiles lie: position p's with label l is in row `first[p] + table[p * step + l]`; all int32.
 
-    `step` 0: one table serves all positions, as where tiles are in place; only then can cores share a program.
+    With `step` 0 all positions share one table, as they do if tiles are in place; only then can cores share a program.
     """
 
     first: Tensor
@@ -31,8 +31,8 @@ class Labels(NamedTuple):
 
 
 @triton.jit
-def _tile_of(x, labels, position, label):
-    """Pointer to the tile of operand x that a position multiplies under a label."""
+def _tile_ptr(x, labels, position, label):
+    """Return a pointer to the tile of operand x with this label for this position."""
     row = tl.load(labels.first + position) + tl.load(labels.table + position * labels.step + label)
     return x.tensor + x.offset + row.to(tl.int64) * x.stride
 
@@ -45,33 +45,33 @@ def _elided_kernel(
     EVEN_B: tl.constexpr = P.K % P.BLOCK_K == 0 and P.N % P.BLOCK_N == 0
     first = tl.program_id(0) * LOOPS
     for pid in tl.range(first, first + 1 if LOOPS == 1 else min(first + LOOPS, programs), num_stages=1):
-        p, q, begin_m, begin_n = placed(pid, SIDE, P.M, P.N, P.BLOCK_M, P.BLOCK_N, 1, 1, 8)
+        p, q, begin_m, begin_n = block_position(pid, SIDE, P.M, P.N, P.BLOCK_M, P.BLOCK_N, 1, 1, 8)
         offs_m, offs_n = begin_m + tl.arange(0, P.BLOCK_M), begin_n + tl.arange(0, P.BLOCK_N)
         offs_k = tl.arange(0, P.BLOCK_K)
         core = (tl.load(rows_ptr + p) * SIDE + tl.load(cols_ptr + q)).to(tl.int64)
         # [BLOCK_M, BLOCK_N]
         offs_c = offs_m[:, None] * P.N + offs_n[None, :]
         mask_c = (offs_m < P.M)[:, None] & (offs_n < P.N)[None, :]
-        total = begun(c.tensor + c.offset + core * c.stride + offs_c, mask_c, P)
+        total = initial_sums(c.tensor + c.offset + core * c.stride + offs_c, mask_c, P)
         if P.MODE == "rows":
             for number in range(SIDE):
                 label = (p + q - number + SIDE) % SIDE
-                a_ptr, b_ptr = _tile_of(a, a_labels, p, label), _tile_of(b, b_labels, q, label)
+                a_ptr, b_ptr = _tile_ptr(a, a_labels, p, label), _tile_ptr(b, b_labels, q, label)
                 total += tl.reshape(row_sums(a_ptr, b_ptr, begin_m, begin_n, P), [P.BLOCK_M, P.BLOCK_N])
         else:
             label = (p + q) % SIDE
-            a_ptr, b_ptr = _tile_of(a, a_labels, p, label), _tile_of(b, b_labels, q, label)
+            a_ptr, b_ptr = _tile_ptr(a, a_labels, p, label), _tile_ptr(b, b_labels, q, label)
             for step in range(SIDE * STEPS):
                 start_k = step % STEPS * P.BLOCK_K
                 mask_k = start_k + offs_k < P.K
                 a_ptrs = a_ptr + offs_m[:, None] * P.K + (start_k + offs_k)[None, :]
                 b_ptrs = b_ptr + (start_k + offs_k)[:, None] * P.N + offs_n[None, :]
-                x = read(a_ptrs, (offs_m < P.M)[:, None] & mask_k[None, :], EVEN_A, "")
-                y = read(b_ptrs, mask_k[:, None] & (offs_n < P.N)[None, :], EVEN_B, "")
-                total = multiplied(total, x, y, P.MODE)
-                # a step finds the tiles of the next: an address that waited for a load would come too late
+                x = load_block(a_ptrs, (offs_m < P.M)[:, None] & mask_k[None, :], EVEN_A, "")
+                y = load_block(b_ptrs, mask_k[:, None] & (offs_n < P.N)[None, :], EVEN_B, "")
+                total = multiply_add(total, x, y, P.MODE)
+                # the addresses of the next step, so that its loads do not have to wait for those of the tables
                 label = (p + q - (step + 1) // STEPS + SIDE) % SIDE
-                a_ptr, b_ptr = _tile_of(a, a_labels, p, label), _tile_of(b, b_labels, q, label)
+                a_ptr, b_ptr = _tile_ptr(a, a_labels, p, label), _tile_ptr(b, b_labels, q, label)
         store(out.tensor + out.offset + core * out.stride + offs_c, total, mask_c)
 
 
@@ -79,17 +79,20 @@ def elided(
     c: Operand, out: Operand, a: Operand, b: Operand, rows: Tensor, cols: Tensor, a_labels: Labels, b_labels: Labels,
     **params: Any,
 ) -> None:  # fmt: skip
-    """out = (c +) the sum over all rounds of a @ b, on every core of a square mesh; parameters of `local.gemm_torch`.
+    """Compute out = (c +) the sum of a @ b over all rounds, on each core of P x P; `params` are of `local.gemm_torch`.
 
-    `rows`, `cols` int32 [P]: the mesh's rows and columns in ring order. On Hopper warp groups multiply what they can,
-    to the same bits.
+    `rows`, `cols` int32 [P]: the mesh's rows and columns in ring order. On Hopper `warp_groups` does it for sizes that
+    it can, with the same bits.
     """
     chosen, options = plan(a, b, **params)
     side = rows.numel()
     if on_hopper() and chosen["MODE"] == "dot" and not chosen["ADD"]:
-        from wafer_triton.kernels.warp_groups import cut, warp_groups  # Gluon is experimental: nobody else imports it
+        from wafer_triton.kernels.warp_groups import (
+            choose_blocks,
+            warp_groups,
+        )  # Gluon is experimental: nobody else imports it
 
-        if blocks := cut(out, a, b, side, a_labels.step == b_labels.step == 0, chosen):
+        if blocks := choose_blocks(out, a, b, side, a_labels.step == b_labels.step == 0, chosen):
             warp_groups(out, a, b, rows, cols, a_labels, b_labels, chosen | blocks)
             return
     programs = side**2 * -(-chosen["M"] // chosen["BLOCK_M"]) * -(-chosen["N"] // chosen["BLOCK_N"])

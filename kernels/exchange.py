@@ -1,7 +1,7 @@
-"""Exchange: programs copy the tiles of a round's messages into their receivers' mailboxes.
+"""Exchange: programs copy tiles from senders to receivers.
 
-Senders and receivers are computed from the exchange's own arrays, which are per axis and per mesh row or column. A
-program carries one message, or several where tiles are small.
+Senders and receivers are computed from positions along an axis, as an exchange has them, so tables stay small. A
+program copies one message, or several if tiles are small.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from wafer_triton.kernels._common import Operand, block, start, tile_ptr, warps
 
 
 class Copies(NamedTuple):
-    """Copy tiles of src, bit for bit, to tiles of dst: `number` messages on each of `count` mesh rows or columns.
+    """Messages that copy tiles of src to tiles of dst, `number` on each of `count` lines (mesh rows or columns).
 
-    `send` and `recv`, int32, are positions along the axis: [number] for all lines, or [count, number] (`step` =
-    `number`, else 0), -1 for none. `lines` int32 [count] says which lines, None: all. The core at position i of line
-    j has the number j * `line_step` + i * `position_step`.
+    `send` and `recv`, int32, are positions on a line: [number] for all lines and `step` 0, or [count, number] and
+    `step` = `number`; -1 is no message. `lines` int32 [count] are the lines, None: all. The core at position i of line
+    j is j * `line_step` + i * `position_step`.
     """
 
     dst: Operand
@@ -37,9 +37,9 @@ class Copies(NamedTuple):
 
 
 @triton.jit
-def _carry(moves, pid, SIZE: tl.constexpr, BLOCK: tl.constexpr, TOGETHER: tl.constexpr):
-    # [TOGETHER, 1]
-    message = (pid * TOGETHER + tl.arange(0, TOGETHER))[:, None]
+def _carry(moves, pid, SIZE: tl.constexpr, BLOCK: tl.constexpr, MESSAGES: tl.constexpr):
+    # [MESSAGES, 1]
+    message = (pid * MESSAGES + tl.arange(0, MESSAGES))[:, None]
     there = message < moves.number * moves.count
     line = message // moves.number
     at = line * moves.step + message % moves.number
@@ -49,22 +49,22 @@ def _carry(moves, pid, SIZE: tl.constexpr, BLOCK: tl.constexpr, TOGETHER: tl.con
     there = recv >= 0
     dst_ptr = tile_ptr(moves.dst, tl.where(there, line * moves.line_step + recv * moves.position_step, 0))
     src_ptr = tile_ptr(moves.src, tl.where(there, line * moves.line_step + send * moves.position_step, 0))
-    for begun in range(0, SIZE, BLOCK):
-        # [TOGETHER, BLOCK]
-        offs = begun + tl.arange(0, BLOCK)[None, :]
+    for begin in range(0, SIZE, BLOCK):
+        # [MESSAGES, BLOCK]
+        offs = begin + tl.arange(0, BLOCK)[None, :]
         mask = there & (offs < SIZE)
         tl.store(dst_ptr + offs, tl.load(src_ptr + offs, mask=mask), mask=mask)
 
 
 @triton.jit
-def _exchange_kernel(moves, SIZES: tl.constexpr, BLOCKS: tl.constexpr, TOGETHER: tl.constexpr):
+def _exchange_kernel(moves, SIZES: tl.constexpr, BLOCKS: tl.constexpr, MESSAGES: tl.constexpr):
     for kind in tl.static_range(len(SIZES)):
         if tl.program_id(1) == kind:
-            _carry(moves[kind], tl.program_id(0), SIZES[kind], BLOCKS[kind], TOGETHER[kind])
+            _carry(moves[kind], tl.program_id(0), SIZES[kind], BLOCKS[kind], MESSAGES[kind])
 
 
 def exchange(moves: Sequence[Copies], sizes: Sequence[int]) -> None:
-    """Carry out all moves of a round in one launch: tiles of sizes[i] elements by moves[i]."""
+    """Copy all messages of `moves` in one launch; the tiles of moves[i] have sizes[i] elements."""
     assert all(one.dst.tensor.dtype == one.src.tensor.dtype for one in moves), "a message keeps its dtype"
     blocks = [block(size) for size in sizes]
     together = [max(1, min(64, 1024 // wide)) for wide in blocks]
@@ -72,5 +72,5 @@ def exchange(moves: Sequence[Copies], sizes: Sequence[int]) -> None:
     held = max(wide * several for wide, several in zip(blocks, together, strict=True))
     start(
         _exchange_kernel, (max(programs), len(moves)), tuple(moves), SIZES=tuple(sizes), BLOCKS=tuple(blocks),
-        TOGETHER=tuple(together), num_warps=4 if held > 2048 else warps(held),
+        MESSAGES=tuple(together), num_warps=4 if held > 2048 else warps(held),
     )  # fmt: skip

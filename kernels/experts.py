@@ -1,6 +1,6 @@
-"""Mixtures of experts on one core: the choice of each token's experts, and products with the tiles of those chosen.
+"""Mixtures of experts on one core: the choice of each token's experts, and products with the chosen experts' tiles.
 
-Tokens go one by one, as each has experts of its own; a tile of weights streams through at load speed.
+A kernel loops over tokens, as each has other experts, so a product runs at the speed at which weights are loaded.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from wafer_triton.kernels._common import Operand, block, load, store, summed, tile_ptr
+from wafer_triton.kernels._common import Operand, block, load, store, sum_by_halves, tile_ptr
 from wafer_triton.kernels.fused import local_kernel
 
 
@@ -34,7 +34,7 @@ def top_k(args, core, P):
         picked = mask_e & (ahead < P.K)
         powers = tl.exp(own - tl.max(own, axis=0))
         over = tl.where(picked, powers, 0.0) if P.NORMALIZED else tl.where(mask_e, powers, 0.0)
-        share = powers / tl.reshape(summed(over, 1, P.BLOCK, 1), [1])
+        share = powers / tl.reshape(sum_by_halves(over, 1, P.BLOCK, 1), [1])
         offs = token * (P.K + P.SHARED) + tl.cumsum(picked.to(tl.int32), axis=0) - 1
         picked = picked & (offs < token * (P.K + P.SHARED) + P.K)  # NaN is ahead of nothing, so there may be more
         tl.store(tile_ptr(expert_ids, core) + offs, offs_e.to(tl.float32), mask=picked)
@@ -53,7 +53,7 @@ def _blocks(
     most = 1024 if ins[1].tensor.dtype == torch.float32 else 2048  # products in registers
     rows, each, times = (m, per_token, 1) if summed else (m * per_token, 1, per_token)
     return {
-        "ROWS": rows, "EACH": each, "TIMES": times, "SUMMED": summed, "FP16": fp16, "rounds": fp16,
+        "ROWS": rows, "EACH": each, "TIMES": times, "SUMMED": summed, "FP16": fp16, "no_fma": fp16,
         "BLOCK_K": 1 if fp16 else block(k, max(1, most // block_n)), "BLOCK_N": block_n,
     }  # fmt: skip
 
@@ -94,5 +94,5 @@ def _expert_product(args, core, P):
                     else:
                         products += vector[:, None] * matrix
                 if not P.FP16:
-                    total += tl.reshape(summed(products, 1, P.BLOCK_K, P.BLOCK_N), [P.BLOCK_N])
+                    total += tl.reshape(sum_by_halves(products, 1, P.BLOCK_K, P.BLOCK_N), [P.BLOCK_N])
             store(c_ptrs, total, mask_n)

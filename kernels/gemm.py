@@ -1,10 +1,9 @@
 """GEMM on one core, any tile size: C (+)= A B and C (+)= A B^T; MeshGEMM's kernels share `accumulate` with it.
 
-One kernel serves both. The differences are constexpr: the strides (`TRANSPOSED`), and how a block is summed.
-`MODE` is one of
+One kernel serves both, with constexpr strides (`TRANSPOSED`) and one of three ways to sum a block, `MODE`:
 - "dot": blocks of at least 16 on tensor cores (fp32: in full precision on FMA units);
-- "rows": for up to four rows, where a dot would be mostly padding, of all heads and of several cores at once: tiles are
-  streamed whole, in the order of their rows, and row k of b goes into sum k % BLOCK_K;
+- "rows": for up to four rows of A, where a dot would be mostly padding, for all heads and several cores at once: tiles
+  are loaded row by row, and row k of b is added to partial sum k % BLOCK_K;
 - "fp16": one k at a time, every multiply-add rounded to fp16, as WSE-2 software does.
 """
 
@@ -17,16 +16,16 @@ import torch
 import triton
 import triton.language as tl
 
-from wafer_triton.kernels._common import INTERPRET, Operand, block, constants, load, store, summed, tile_ptr
+from wafer_triton.kernels._common import INTERPRET, Operand, block, constants, load, store, sum_by_halves, tile_ptr
 from wafer_triton.kernels.fused import KERNELS, FusedOp, LocalKernel
 
-LANES = 4  # sums into which rows of a tile go in turn, where a dot would be mostly padding
-AT_ONCE = 1024  # elements of a tile that such a program of one warp holds at once
+ROWS_SUMS = 4  # of mode "rows": partial sums, BLOCK_K
+ROWS_ELEMENTS = 1024  # of mode "rows": elements of a tile that a program of one warp loads at once
 
 
 @triton.jit
-def read(ptrs, mask, EVEN: tl.constexpr, CACHE: tl.constexpr):
-    """Load a block, without its mask where it is EVEN."""
+def load_block(ptrs, mask, EVEN: tl.constexpr, CACHE: tl.constexpr):
+    """Load a block, without its mask if it is EVEN, which means that blocks divide the tile."""
     if EVEN:
         return tl.load(ptrs, cache_modifier=CACHE)
     else:
@@ -34,8 +33,8 @@ def read(ptrs, mask, EVEN: tl.constexpr, CACHE: tl.constexpr):
 
 
 @triton.jit
-def multiplied(total, a, b, MODE: tl.constexpr):
-    """total + a @ b of two blocks, for "dot" and "fp16"."""
+def multiply_add(total, a, b, MODE: tl.constexpr):
+    """Return total + a @ b for two blocks, by "dot" or "fp16"."""
     # the interpreter's dot multiplies the raw bits of bf16
     if MODE != "dot" or a.dtype != b.dtype or INTERPRET:
         a, b = a.to(tl.float32), b.to(tl.float32)
@@ -49,10 +48,10 @@ def multiplied(total, a, b, MODE: tl.constexpr):
 def accumulate(
     total, a_ptr, b_ptr, next_a_ptr, next_b_ptr, passed_ptrs, arrivals, start_m, start_n, CACHE: tl.constexpr, P
 ):
-    """total + a @ b for one block of C of one head; a next_*_ptr that is not None receives a copy of the tile.
+    """Return total + a @ b for the block of C at (start_m, start_n) of one head, and send the tiles on meanwhile.
 
-    Only the first block of a row or column of blocks copies, so that a tile goes out once. Once both tiles are read and
-    passed on, before the last product, `arrivals` are added to counters at `passed_ptrs`, if any.
+    Unless they are None, next_a_ptr and next_b_ptr receive copies of the tiles, of each block of a tile once. When both
+    are sent, before the last product, `arrivals` are added to the counters at `passed_ptrs`, if any.
     """
     stride_am: tl.constexpr = P.HEADS * P.K if P.TRANSPOSED else P.K
     stride_bk: tl.constexpr = 1 if P.TRANSPOSED else P.KV_HEADS * P.N
@@ -69,7 +68,7 @@ def accumulate(
         # [BLOCK_K, BLOCK_N]
         offs_b = offs_k[:, None] * stride_bk + offs_n[None, :] * stride_bn
         mask_b = (offs_k < P.K)[:, None] & (offs_n < P.N)[None, :]
-        a, b = read(a_ptr + offs_a, mask_a, EVEN_A, CACHE), read(b_ptr + offs_b, mask_b, EVEN_B, CACHE)
+        a, b = load_block(a_ptr + offs_a, mask_a, EVEN_A, CACHE), load_block(b_ptr + offs_b, mask_b, EVEN_B, CACHE)
 
         if next_a_ptr is not None:
             if EVEN_A and P.BLOCK_N >= P.N:
@@ -86,15 +85,15 @@ def accumulate(
             if start_k + P.BLOCK_K >= P.K:
                 tl.debug_barrier()
                 tl.atomic_add(passed_ptrs, arrivals, sem="release", scope="gpu")
-        total = multiplied(total, a, b, P.MODE)
+        total = multiply_add(total, a, b, P.MODE)
     return total
 
 
 @triton.jit
 def row_sums(a_ptr, b_ptr, start_m, start_n, P):
-    """Return a block of a @ b on P.CORES cores, whose tiles the pointers give; its rows are rows of heads.
+    """Return a block [1, CORES, BLOCK_M, BLOCK_N] of a @ b on P.CORES cores; `head_rows` says which rows it has.
 
-    P.UNROLL blocks of rows are loaded before the first is added, which changes no bit. `head_rows` gives the rows.
+    P.UNROLL blocks of k are loaded before the first is added, which changes no bit.
     """
     head, offs_m, mask_m = head_rows(start_m, P)
     stride_ah: tl.constexpr = P.K if P.TRANSPOSED else P.M * P.K
@@ -108,7 +107,7 @@ def row_sums(a_ptr, b_ptr, start_m, start_n, P):
     if P.HEADS > 1:
         offs_b += head // (P.HEADS // P.KV_HEADS) * stride_bh
         mask_b = mask_b & mask_m
-    # k comes first, as Triton gives lanes to the later dimensions: a thread alone adds up several k of one core
+    # k is the first dimension, as Triton spreads a warp over the later ones: each thread sums over k by itself
     products = tl.zeros([P.BLOCK_K, P.CORES, P.BLOCK_M, P.BLOCK_N], tl.float32)
     # [BLOCK_K, 1, 1, 1]
     offs_k = tl.expand_dims(tl.arange(0, P.BLOCK_K), (1, 2, 3))
@@ -126,28 +125,28 @@ def row_sums(a_ptr, b_ptr, start_m, start_n, P):
             x += (load(a_ptr + head * stride_ah + offs_m * stride_am + at_k, mask_m & (at_k < P.K)),)
         for number in tl.static_range(P.UNROLL):
             products += x[number] * y[number]
-    total = summed(products, 1, P.BLOCK_K, P.CORES * P.BLOCK_M * P.BLOCK_N)
+    total = sum_by_halves(products, 1, P.BLOCK_K, P.CORES * P.BLOCK_M * P.BLOCK_N)
     return tl.reshape(total, [1, P.CORES, P.BLOCK_M, P.BLOCK_N])
 
 
 @triton.jit
 def head_rows(start_m, P):
-    """Return the head and the row of each row of a block, and its mask: [1, 1, BLOCK_M, 1]."""
+    """Return, for each of the rows [1, 1, BLOCK_M, 1] of a block, its head, its row in the head and its mask."""
     rows = start_m + tl.expand_dims(tl.arange(0, P.BLOCK_M), (0, 1, 3))
     return rows // P.M, rows % P.M, rows < P.HEADS * P.M
 
 
 @triton.jit
 def _copy(to_ptr, from_ptr, SIZE: tl.constexpr, BLOCK: tl.constexpr):
-    for begun in range(0, SIZE, BLOCK):
+    for begin in range(0, SIZE, BLOCK):
         # [BLOCK]
-        offs = begun + tl.arange(0, BLOCK)
+        offs = begin + tl.arange(0, BLOCK)
         tl.store(to_ptr + offs, tl.load(from_ptr + offs, mask=offs < SIZE), mask=offs < SIZE)
 
 
 @triton.jit
 def product(c_ptr, a_ptr, b_ptr, next_a_ptr, next_b_ptr, P):
-    """c (+)= a @ b for tiles at the given pointers; a next_*_ptr that is not None receives a copy of that tile."""
+    """Compute c (+)= a @ b for tiles at these pointers; next_a_ptr and next_b_ptr, unless None, receive copies."""
     # c [m, heads, n], a [heads, m, k], b [k, kv_heads, n]
     # transposed: c [heads, m, n], a [m, heads, k], b [n, kv_heads, k]
     stride_ch: tl.constexpr = P.M * P.N if P.TRANSPOSED else P.N
@@ -177,8 +176,8 @@ def product(c_ptr, a_ptr, b_ptr, next_a_ptr, next_b_ptr, P):
                     # [BLOCK_M, BLOCK_N]
                     offs_c = head * stride_ch + offs_m[:, None] * stride_cm + offs_n[None, :]
                     mask_c = (offs_m < P.M)[:, None] & (offs_n < P.N)[None, :]
-                    # sums go on from C, so that a launch per round, or one for all, adds in the same order
-                    total = begun(c_ptr + offs_c, mask_c, P)
+                    # sums start from C, so that a launch a round adds in the order of one launch for all
+                    total = initial_sums(c_ptr + offs_c, mask_c, P)
                     total = accumulate(
                         total, a_ptr + offs_ah, b_ptr + offs_bh,
                         next_a_ptr + offs_ah if next_a_ptr is not None else None,
@@ -188,8 +187,8 @@ def product(c_ptr, a_ptr, b_ptr, next_a_ptr, next_b_ptr, P):
 
 
 @triton.jit
-def begun(c_ptrs, mask, P):
-    """Return the sums that a block of C begins with: its values, or zeros."""
+def initial_sums(c_ptrs, mask, P):
+    """Return what a block of C is added to: its values in memory with P.ADD, else zeros."""
     if P.ADD:
         return load(c_ptrs, mask)
     else:
@@ -203,7 +202,7 @@ def _gemm(args, core, P):
 
 
 def _dot_block(size: int) -> int:
-    """Return 64 where that covers a dimension or divides it; 32 for other long ones: less padding, fewer registers."""
+    """Return a block size of 16 to 64 for a dimension; 32 where 64 leaves a rest, to save padding and registers."""
     return block(size, 64 if size <= 64 or size % 64 == 0 else 32, 16)
 
 
@@ -211,7 +210,7 @@ def plan(
     a: Operand, b: Operand, *, m: int, k: int, n: int, heads: int = 1, kv_heads: int = 1,
     add: bool = False, accumulate: str = "fp32", transposed: bool = False,
 ) -> tuple[dict[str, Any], dict[str, Any]]:  # fmt: skip
-    """Return the sizes P and the launch options of `product` for these parameters."""
+    """Return the sizes P and the launch options of `product`; parameters as of `local.gemm_torch`."""
     wide, unroll = torch.float32 in (a.tensor.dtype, b.tensor.dtype), 1
     if accumulate == "fp16":
         mode, blocks = "fp16", (block(m, 32), 1, block(n, 64))
@@ -222,20 +221,20 @@ def plan(
         mode, blocks = "rows", (block(heads * m, 2048 // (block_k * block_n)), block_k, block_n)
         num_warps = blocks[0] * blocks[1] * blocks[2] // (512 if wide else 1024)
     elif m <= 4:
-        block_m, block_k = block(m), block(k, LANES)
-        block_n = block(n, AT_ONCE // (block_m * LANES))
-        unroll = block(k, AT_ONCE // (block_m * LANES * block_n) * LANES) // block_k
+        block_m, block_k = block(m), block(k, ROWS_SUMS)
+        block_n = block(n, ROWS_ELEMENTS // (block_m * ROWS_SUMS))
+        unroll = block(k, ROWS_ELEMENTS // (block_m * ROWS_SUMS * block_n) * ROWS_SUMS) // block_k
         mode, blocks, num_warps = "rows", (block_m, block_k, block_n), 1
     else:
-        # fp32 goes through FMA units, operands in registers: little depth and twice the warps, or it spills
-        depth = 16 if not INTERPRET.value else block(k, floor=16)  # an interpreted step takes long, whatever its size
+        # fp32 uses FMA units, with operands in registers: a small BLOCK_K and twice the warps, or it spills
+        depth = 16 if not INTERPRET.value else block(k, floor=16)  # interpreted, a large block takes no longer
         mode, blocks = "dot", (_dot_block(m), depth if wide else _dot_block(k), _dot_block(n))
         num_warps = min(8, blocks[0] * blocks[2] // 256) if wide else min(4, blocks[0] * blocks[2] // 512)
     sizes = {
         "M": m, "K": k, "N": n, "HEADS": heads, "KV_HEADS": kv_heads, "TRANSPOSED": transposed, "ADD": add,
         "MODE": mode, "BLOCK_M": blocks[0], "BLOCK_K": blocks[1], "BLOCK_N": blocks[2], "UNROLL": unroll, "CORES": 1,
     }  # fmt: skip
-    # a fused multiply-add would skip the rounding of the fp32 product that the definition makes
+    # the definition rounds the fp32 product, which a fused multiply-add would not
     fused = mode != "fp16"
     return sizes, {"num_warps": max(1, num_warps), "num_stages": 1 if wide else 2, "enable_fp_fusion": fused}
 
@@ -243,16 +242,16 @@ def plan(
 def _fused(outs: tuple[Operand, ...], ins: tuple[Operand, ...], **params: Any) -> FusedOp:
     chosen, options = plan(*ins, **params)
     few = chosen["MODE"] == "rows"
-    # with four warps, blocks of 64 rows are added by other instructions
-    sums = chosen["MODE"] == "dot" and chosen["BLOCK_M"] >= 64
+    # blocks of 64 rows use other instructions with four warps, which add in another order
+    warp_dependent = chosen["MODE"] == "dot" and chosen["BLOCK_M"] >= 64
     together = few and (chosen["HEADS"] == 1 or chosen["M"] == 1)
     elements = chosen["BLOCK_M"] * chosen["BLOCK_K"] * chosen["BLOCK_N"] if together else 0
-    facts = {"sums": sums, "rounds": not options["enable_fp_fusion"], "elements": elements}
+    facts = {"warp_dependent": warp_dependent, "no_fma": not options["enable_fp_fusion"], "elements": elements}
     facts["num_stages"] = options["num_stages"]
     op = FusedOp(_gemm, (*outs, *ins), constants(chosen), options["num_warps"], **facts)
-    # one vector takes whole rows of a tile at once
+    # for one vector a block may be twice as wide
     whole = few and chosen["HEADS"] == chosen["M"] == 1 and chosen["N"] > chosen["BLOCK_N"]
-    return op.sized(BLOCK_N=2 * chosen["BLOCK_N"]) if whole else op
+    return op.with_sizes(BLOCK_N=2 * chosen["BLOCK_N"]) if whole else op
 
 
 KERNELS |= {"gemm": LocalKernel(_fused), "gemm_t": LocalKernel(partial(_fused, transposed=True))}

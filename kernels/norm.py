@@ -1,16 +1,16 @@
-"""RMSNorm in two local steps: a core's share of each row's sum of squares, and, after the all-reduce, the scaling."""
+"""RMSNorm in two local operations: a core's part of each row's sum of squares; after the all-reduce, the scaling."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from wafer_triton.kernels._common import block, load, store, summed, tile_ptr
+from wafer_triton.kernels._common import block, load, store, sum_by_halves, tile_ptr
 from wafer_triton.kernels.fused import each, local_kernel
 
 
 @local_kernel(
-    lambda ins, m, n: {"BLOCK_N": block(n, 1024), "BLOCK_M": block(m, 1024 // block(n, 1024)), "together": True}
+    lambda ins, m, n: {"BLOCK_N": block(n, 1024), "BLOCK_M": block(m, 1024 // block(n, 1024)), "multi_core": True}
 )
 @triton.jit
 def sum_squares(args, core, P):
@@ -24,8 +24,8 @@ def sum_squares(args, core, P):
             offs_n = start_n + tl.arange(0, P.BLOCK_N)
             mask = (offs_m < P.M)[:, None] & (offs_n < P.N)[None, :]
             value = load(x_ptr + offs_m[:, None] * P.N + offs_n[None, :], mask)
-            squares = tl.fma(value, value, squares)  # said, or it depends on the warps whether a sum takes a square in
-        total = summed(squares, P.CORES * P.BLOCK_M, P.BLOCK_N, 1)
+            squares = tl.fma(value, value, squares)  # else the number of warps decides if the compiler fuses this
+        total = sum_by_halves(squares, P.CORES * P.BLOCK_M, P.BLOCK_N, 1)
         total = tl.reshape(total, [1, P.CORES, P.BLOCK_M, 1])
         store(tile_ptr(s, core) + offs_m[:, None], total, (offs_m < P.M)[:, None])
 
@@ -62,5 +62,5 @@ def mean_squares(args, core, P):
             value = load(x_ptr + offs, offs < size)
             squares = tl.fma(value, value, squares)  # as in `sum_squares`
         width = tl.where(keys == 1, P.KV_WIDTH, P.WIDTH)
-        total = tl.reshape(summed(squares, 1, P.BLOCK, 1), [1])
+        total = tl.reshape(sum_by_halves(squares, 1, P.BLOCK, 1), [1])
         tl.store(tile_ptr(s, core) + row + tl.arange(0, 1), total / width)

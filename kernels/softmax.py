@@ -1,6 +1,6 @@
-"""Softmax over a row that several cores share: the row's maximum, its exponentials and their sum, the division.
+"""Softmax of rows that lie over several cores: a core's maximum of a row, its exponentials and their sum, the division.
 
-Rows are (head, query) pairs, `row = head * m + query`; a query's bias [n] (-inf where masked) is shared by its heads.
+Rows are (head, query) pairs, `row = head * m + query`. All heads of a query have one bias [n], -inf where masked.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from wafer_triton.kernels._common import block, load, store, summed, tile_ptr
+from wafer_triton.kernels._common import block, load, store, sum_by_halves, tile_ptr
 from wafer_triton.kernels.fused import each, local_kernel
 
 
 def _rows(ins: Any, *, heads: int, m: int, n: int, **_: Any) -> dict[str, Any]:
     block_n = block(n, 1024)
     block_m = block(heads * m, 1024 // block_n)
-    return {"BLOCK_M": block_m, "BLOCK_N": block_n, "together": True}
+    return {"BLOCK_M": block_m, "BLOCK_N": block_n, "multi_core": True}
 
 
 @triton.jit
 def _biased(s, bias, core, offs_row, offs_n, mask, SCALE, M: tl.constexpr, N: tl.constexpr):
-    """scale * s + bias of the block [rows, n]; -inf where masked off."""
+    """Return scale * s + bias for a block [rows, n]; -inf where masked off."""
     score = load(tile_ptr(s, core) + offs_row[:, None] * N + offs_n[None, :], mask)
     bias = load(tile_ptr(bias, core) + (offs_row % M)[:, None] * N + offs_n[None, :], mask)
     return tl.where(mask, score * SCALE + bias, float("-inf"))
@@ -66,7 +66,7 @@ def exp_sum(args, core, P):
             mask = mask_row[:, None] & (offs_n < P.N)[None, :]
             e = tl.exp(_biased(s, bias, core, offs_row, offs_n, mask, P.SCALE, P.M, P.N) - highest)
             store(tile_ptr(p, core) + offs_row[:, None] * P.N + offs_n[None, :], e, mask)
-            over_n = summed(e, P.CORES * P.BLOCK_M, P.BLOCK_N, 1)
+            over_n = sum_by_halves(e, P.CORES * P.BLOCK_M, P.BLOCK_N, 1)
             total += tl.reshape(over_n, [1, P.CORES, P.BLOCK_M, 1])
         store(tile_ptr(z, core) + offs_row[:, None], total, mask_row[:, None])
 

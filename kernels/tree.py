@@ -1,12 +1,12 @@
-"""A reduce tree in one launch: cores compute alone, sums go up to the roots, which may broadcast them.
+"""A reduce tree in one launch: cores run local operations, sums go up to the roots, and these may broadcast them.
 
-A program is one core, or a few of one height. Programs are numbered children before parents, and each waits only for
-lower numbers. A GPU starts programs in order, so an awaited program is running or done and a wait ends at any mesh
-size; the interpreter runs one program after another, so it never waits at all.
+A program is one core, or a few that send in the same round. Programs are numbered children before parents, and each
+waits only for lower numbers. A GPU starts programs in order, so an awaited program is running or done, and a wait ends
+at any mesh size; the interpreter runs one program after another, so it never waits at all.
 
-With elided exchange, intermediate partial sums are unobservable, so one program may fold the parts of a tree. A `fold`
-adds in the order of the tree, and rounds each sum to the buffer's dtype: the result is bit-identical to messages hop by
-hop. All loads are in flight before the first part is added. The order is known when the kernel is compiled.
+With elided exchange nobody can observe partial sums on their way, so one program may `fold` all parts of a tree. It
+adds in the order of the tree and rounds each sum to the buffer's dtype, so the bits are those of messages hop by hop.
+The order is constexpr, and all parts are loaded before the first is added.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from wafer_triton.kernels.elementwise import COMBINE
 from wafer_triton.kernels.fused import FusedOp, Grid
 from wafer_triton.kernels.waiting import Alarm, wait
 
-MAX_PARTS = 128  # parts that are added in one go
-MAX_COLUMNS = 128  # columns at once, one a thread
+MAX_PARTS = 128  # of a tree that is folded
+MAX_COLUMNS = 128  # of a tile that a program folds at once, one a thread
 
 
 class TreeTables(NamedTuple):
-    """A reduction by `op` of acc [size]: afterwards every core's acc holds the sum of its subtree, a root's of all.
+    """A reduction by `op` of acc [size]: afterwards every core's acc is the sum of its subtree, a root's of its tree.
 
-    `order` int32 [cores] lists the cores, children before parents, in blocks of `grid.together`. Of the tables, all
-    int32 [cores]: core i takes its `children[i]` messages in ascending slots, each sum rounded to acc's dtype; it puts
-    its own into slot `slot[i]` of core `parent[i]` (-1: a root), which is in block `block_of_parent[i]`. A core's tile
-    of `mailbox` is [slots, size]. By block, int32: the messages `awaited`, and `arrived`, zero before and after.
+    Tables are int32. `order` [cores] lists the cores, children before parents, in blocks of `Grid.cores_per_block`.
+    [cores]: core i combines `children[i]` messages, in ascending slots, and rounds each sum to acc's dtype. It sends
+    its sum to slot `slot[i]` of core `parent[i]` (-1: none, a root), which is in block `block_of_parent[i]`. [blocks]:
+    messages `awaited`, and the counter `arrived`, zero before and after. A core's tile of `mailbox` is [slots, size].
     """
 
     acc: Operand
@@ -53,7 +53,7 @@ class TreeTables(NamedTuple):
 
 
 class Receivers(NamedTuple):
-    """The cores that receive a root's tile of `sums`: `number[i]` from `first[i]` on, `step` apart; int32 [cores]."""
+    """To whom core i sends its tile of `sums`: `number[i]` cores from `first[i]` on, `step` apart; int32 [cores]."""
 
     sums: Operand
     first: Tensor
@@ -63,21 +63,21 @@ class Receivers(NamedTuple):
 
 @triton.jit
 def _reduce(acc, mailbox, tables, number, P):
-    """Add the children's messages, and send the sums to the parents."""
+    """Combine the children's messages on the cores of block `number`, and send the sums to the parents."""
     order_ptr, children_ptr, parent_ptr, slot_ptr, block_of_parent_ptr, _, arrived_ptr = tables
     # [CORES, 1]
     core = tl.load(order_ptr + number * P.CORES + tl.arange(0, P.CORES))[:, None]
     children, parent = tl.load(children_ptr + core), tl.load(parent_ptr + core)
     acc_ptr = tile_ptr(acc, core)
     out_ptr = tile_ptr(mailbox, tl.maximum(parent, 0)) + tl.load(slot_ptr + core) * P.SIZE
-    for begun in range(0, P.SIZE, P.BLOCK):
+    for begin in range(0, P.SIZE, P.BLOCK):
         # [CORES, BLOCK]
-        offs = begun + tl.arange(0, P.BLOCK)[None, :]
+        offs = begin + tl.arange(0, P.BLOCK)[None, :]
         mask = offs < P.SIZE
         total = load(acc_ptr + offs, mask)
         for slot in range(P.SLOTS):
             there = slot < children
-            # from L2: another SM wrote it
+            # .cg: read from L2, as another SM wrote the message
             message_ptr = tile_ptr(mailbox, core) + slot * P.SIZE
             message = tl.load(message_ptr + offs, mask=mask & there, other=0.0, cache_modifier=".cg").to(tl.float32)
             combined = rounded(P.COMBINE(total, message), acc.tensor.dtype.element_ty).to(tl.float32)
@@ -91,12 +91,12 @@ def _reduce(acc, mailbox, tables, number, P):
 
 @triton.jit
 def _send(x, receivers, core, P):
-    """Write the core's tile to the memory of its receivers, a few of them at once."""
+    """Write the core's tile of x to its receivers' tiles, a few of them at once."""
     first_ptr, number_ptr, step = receivers
     first, count = tl.load(first_ptr + core), tl.load(number_ptr + core)
-    for begun in range(0, count, P.AT_ONCE):
+    for begin in range(0, count, P.AT_ONCE):
         # [AT_ONCE, 1]
-        near = begun + tl.arange(0, P.AT_ONCE)[:, None]
+        near = begin + tl.arange(0, P.AT_ONCE)[:, None]
         rows = (first + near * step).to(tl.int64) * x.stride
         for start_n in range(0, P.SIZE, P.SENT_BLOCK):
             # [AT_ONCE, SENT_BLOCK]
@@ -126,7 +126,7 @@ def _tree_kernel(
     acc, mailbox, tables, args, sizes, sums, receivers, blocks, alarm_ptr, launch, P, BODIES: tl.constexpr,
     SOURCE: tl.constexpr, LOOPS: tl.constexpr,
 ):  # fmt: skip
-    # one axis, as its programs begin in order everywhere
+    # a grid of one axis, as only there programs certainly start in order
     pid = tl.program_id(0)
     if LOOPS == 1:  # a loop costs registers
         _block(acc, mailbox, tables, args, sizes, sums, receivers, pid, alarm_ptr, launch, BODIES, P)
@@ -140,26 +140,33 @@ def reduce_tree(
     tree: TreeTables, ops: Sequence[FusedOp], alarm: Alarm, receivers: Receivers | None = None,
     all_ops: Sequence[FusedOp] = (), grid: Grid = Grid(),  # noqa: B008  a value
 ) -> None:  # fmt: skip
-    """Run `ops` on every core, reduce, then write the roots' sums to their `receivers`, if any.
+    """Run `ops` on every core, reduce by the tree, then send the roots' sums to their `receivers`, if any.
 
-    `all_ops` as in `fused.options`. Raises BackendError for an operation that does not combine.
+    `all_ops` as in `fused.options`. Raises BackendError if a tree cannot combine by `tree.op`.
     """
     if tree.op not in COMBINE:
         raise BackendError(f"a reduce tree combines by one of {', '.join(COMBINE)}, not {tree.op!r}")
     cores = tree.order.numel()
-    wide = block(tree.size, max(128, 1024 // grid.together))
+    wide = block(tree.size, max(128, 1024 // grid.cores_per_block))
     sent_block = block(tree.size, 1024)
-    chosen = fused.options(ops, warps(wide * grid.together), all_ops)
+    chosen = fused.options(ops, warps(wide * grid.cores_per_block), all_ops)
     known = {
-        "SLOTS": tree.slots, "SIZE": tree.size, "BLOCK": wide, "COMBINE": COMBINE[tree.op], "CORES": grid.together,
-        "SENDS": receivers is not None, "SENT_BLOCK": sent_block,
+        "SLOTS": tree.slots, "SIZE": tree.size, "BLOCK": wide, "COMBINE": COMBINE[tree.op],
+        "CORES": grid.cores_per_block, "SENDS": receivers is not None, "SENT_BLOCK": sent_block,
         "AT_ONCE": max(1, 1024 * chosen["num_warps"] // sent_block),
     }  # fmt: skip
     sent = (receivers.sums, tuple(receivers[1:])) if receivers else (tree.acc, ())
-    operands = tree.acc, tree.mailbox, tuple(tree[2:9]), *fused.given(ops, grid), *sent, cores // grid.together
+    operands = (
+        tree.acc,
+        tree.mailbox,
+        tuple(tree[2:9]),
+        *fused.kernel_args(ops, grid),
+        *sent,
+        cores // grid.cores_per_block,
+    )
     start(
         _tree_kernel, grid.programs(cores), *operands, alarm.word, alarm.launch, constants(known),
-        BODIES=tuple(op.body for op in ops), SOURCE=fused.source(ops), LOOPS=grid.loops, **chosen,
+        BODIES=tuple(op.body for op in ops), SOURCE=fused.source_key(ops), LOOPS=grid.loops, **chosen,
     )  # fmt: skip
 
 
@@ -169,12 +176,12 @@ def _combined(one, other, DTYPE: tl.constexpr, COMBINE: tl.constexpr):
 
 
 @triton.jit
-def _columns(args, tree, begun, end, P):
-    """Fold P.BLOCK columns from `begun` on."""
+def _columns(args, tree, begin, end, P):
+    """Combine all parts of a tree, for columns `begin` to `begin` + P.BLOCK, into its root's tile of total."""
     total, tiles, first_ptr, roots_ptr, _, _ = args
     dtype: tl.constexpr = total.tensor.dtype.element_ty
     # [BLOCK]
-    offs = begun + tl.arange(0, P.BLOCK)
+    offs = begin + tl.arange(0, P.BLOCK)
     mask = offs < end
     parts_ptr, values = tile_ptr(tiles, tl.load(first_ptr + tree)), ()
     for number in tl.static_range(P.NUMBER):
@@ -186,25 +193,25 @@ def _columns(args, tree, begun, end, P):
 
 @triton.jit
 def _fold(args, core, P):
-    if P.CORES > 1:  # all of one tree
+    if P.CORES > 1:  # the cores of a block are of one tree
         core = tl.max(tl.reshape(core, [P.CORES]), axis=0)
     tree = tl.load(args[4] + core)
     first = tl.load(args[5] + core) * P.STEP if P.STEP < P.SIZE else 0
     end = min(first + P.STEP, P.SIZE)
-    for begun in range(first, end, P.BLOCK):
-        _columns(args, tree, begun, end, P)
+    for begin in range(first, end, P.BLOCK):
+        _columns(args, tree, begin, end, P)
 
 
 def fold(
     total: Operand, tiles: Operand, first: Tensor, roots: Tensor, tree_of: Tensor, number: Tensor, *,
     order: Sequence[int], pairs: Sequence[tuple[int, int]], size: int, op: str, step: int | None = None,
 ) -> FusedOp:  # fmt: skip
-    """Return the sums by `op` of tiles [size] of every tree, into their roots' totals.
+    """Return a fused op that combines the tiles [size] of every tree by `op` into `total` of its root.
 
-    Part i is of the core that follows the `first` of its tree by order[i] cores. Each of the `pairs` of numbers is
-    combined to a value of the next number, the last one the sum. Int32 are `first` and `roots` [trees], and `tree_of`
-    and `number` [cores]: the tree of a core, and its number there. By default each core folds the whole tile; with a
-    `step` core number i of a tree folds columns from i * step to (i + 1) * step.
+    Value i is the tile of core `first` + order[i] of a tree. Each of `pairs` combines two values to the next one, the
+    last of which is the sum. Tables are int32: `first` and `roots` [trees] are cores, `tree_of` [cores] is a core's
+    tree, `number` [cores] its number there. By default each core combines whole tiles; with `step` core number i of a
+    tree does columns i * step to (i + 1) * step.
     """
     step = size if step is None else step
     wide = block(step, MAX_COLUMNS)

@@ -1,8 +1,8 @@
-"""Waiting of programs for each other, with a bound: a core that waits too long reports it, and nothing hangs.
+"""How programs wait for each other, with a bound: a core that waits too long reports it, and nothing hangs.
 
-Counters are zero between launches. A core that gives up writes its launch, core and round once, to a word that all
-launches of an executor share, and goes on. From then on no wait is long, so all queued launches end soon, with void
-results. The host reads the word before it returns results.
+A core waits on a counter, which is zero between launches. If it gives up, it writes its launch, core and round to a
+word that all launches of an executor share, unless another has, and goes on. From then on a core gives up at once where
+it would wait, so queued launches end soon, with void results. The host reads the word before it returns results.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from torch import Tensor
 from wafer_triton.errors import BackendError
 from wafer_triton.kernels._common import INTERPRET
 
-# A wait ends within one launch, which takes milliseconds; a poll takes about a microsecond.
-PATIENCE = tl.constexpr(2_048 if INTERPRET else 10_000_000)
-POLLS = tl.constexpr(1024)  # polls of a counter between two of the word
+# A core gives up after this many polls, of about a microsecond each; a launch takes milliseconds.
+MAX_POLLS = tl.constexpr(2_048 if INTERPRET else 10_000_000)
+POLLS_PER_CHECK = tl.constexpr(1024)  # polls of the counter between two looks at the word
 CORE_BITS, ROUND_BITS = tl.constexpr(24), tl.constexpr(16)
 
 
 @dataclass(frozen=True, eq=False)
 class Alarm:
-    """The word, int64 [1], in which the cores of a launch give up, and the launch's number, from 1 on.
+    """Where the cores of a launch report that they gave up: `word` int64 [1], and the launch's number, from 1 on.
 
+    For the message: `what` is launched, on a mesh of `cols` columns, with `counters` to reset;
     `round_of(core, number)` is the round of the schedule that the kernel calls `number`.
     """
 
@@ -43,12 +44,12 @@ class Alarm:
 
 @triton.jit
 def wait(counter_ptr, awaited, alarm_ptr, launch, core, round_):
-    """Wait until the counter is `awaited` and take it down to 0 in the same instruction, or give up."""
+    """Wait until the counter is `awaited`, then set it to 0 in the same atomic; or give up after `MAX_POLLS`."""
     seen = tl.atomic_cas(counter_ptr, awaited, 0, sem="acquire", scope="gpu")
     polls = seen * 0
     while (seen != awaited) & (polls >= 0):
-        if polls % POLLS == 0:
-            late = polls >= PATIENCE
+        if polls % POLLS_PER_CHECK == 0:
+            late = polls >= MAX_POLLS
             if late:
                 where = (tl.cast(launch, tl.int64) << ROUND_BITS) + round_
                 where = (where << CORE_BITS) + core
@@ -60,7 +61,7 @@ def wait(counter_ptr, awaited, alarm_ptr, launch, core, round_):
 
 
 class Watch:
-    """The alarms of an executor's launches whose programs wait, as long as there are any."""
+    """The alarms of an executor's launches whose programs wait; an alarm lives as long as its launch."""
 
     def __init__(self, device: str) -> None:
         self.word = torch.zeros(1, dtype=torch.int64, device=device)
@@ -68,13 +69,13 @@ class Watch:
         self._numbers = count(1)
 
     def alarm(self, what: str, cols: int, counters: Sequence[Tensor], round_of: Callable[[int, int], int]) -> Alarm:
-        """Return the alarm of a launch that waits at `counters`, on a mesh of `cols` columns."""
+        """Return a new `Alarm` for a launch; see there."""
         alarm = Alarm(self.word, next(self._numbers), what, cols, counters, round_of)
         self._alarms[alarm.launch] = alarm
         return alarm
 
     def check(self) -> None:
-        """Raise BackendError if a core gave up; all counters are zero again then, so that programs can run anew."""
+        """Raise BackendError if a core gave up, after resetting all counters so that programs can run again."""
         number, core = divmod(int(self.word.item()), 2**CORE_BITS.value)
         launch, number = divmod(number, 2**ROUND_BITS.value)
         if launch == 0:

@@ -1,14 +1,14 @@
-"""MeshGEMM with its exchange elided, on Hopper: one warp fetches tiles into a ring, two groups of four multiply them.
+"""MeshGEMM with its exchange elided, on Hopper: one warp loads tiles into a ring, two warp groups multiply them.
 
-A slot of the ring holds BOX values of k: two boxes of A, one a group, and a row of boxes of B for both. TMA fills it,
-and counts its bytes at the slot's barrier `full`. Each group arrives at its barrier `free` once it has read the slot.
-A program stays for several blocks, so that the next block's tiles come while the groups write this one's sums. It is in
-Gluon because plain Triton, 3.6.0 and 3.7.1, takes `warp_specialize` for Hopper and leaves all warps alike.
+A slot of the ring holds BOX values of k: two boxes of A, one for each group, and a row of boxes of B for both. TMA
+fills it, and counts its bytes at the slot's barrier `full`. Each group arrives at its barrier `free` once it has read
+the slot. Programs are persistent, so that tiles of the next block are loaded while the groups store this one's sums.
+It is in Gluon because plain Triton, 3.6.0 and 3.7.1, accepts `warp_specialize` for Hopper but does not specialize.
 
-Each core adds the products that it adds in `elided`, in the same order. A group serves one row of cores, as
-GROUP_M is 1 or 2. Where cores share a program, not all columns multiply in the first and last labels: their boxes of B
-lie outside the matrix, which TMA fills with zeros. Those columns differ from group to group, so there each group has
-slots of its own, and lets the other's pass.
+Each core adds the products that it adds in `elided`, in the same order. A group serves one row of cores, as GROUP_M is
+1 or 2. Where cores share a program, their labels start and end at different times, so in the first and last labels some
+columns must not multiply: their boxes of B are read from outside the matrix, where TMA fills in zeros. As those columns
+differ between the groups, each group then has slots of its own, and skips the other's.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from wafer_triton.kernels import _common
-from wafer_triton.kernels._common import Operand, constants, placed, start
+from wafer_triton.kernels._common import Operand, block_position, constants, start
 
 BOX = gl.constexpr(_common.BOX)
-# A thread's registers: BLOCK_N / 2 sums and addresses; and addresses alone. The first group, whose registers Triton
-# computes from the rest of 64 Ki, has as many as the second.
-MULTIPLIES, FETCHES = gl.constexpr(240), gl.constexpr(24)
-RING = 192 * 1024  # bytes of shared memory for boxes
-ENOUGH = 64  # programs: with 32 blocks of 128 x 256 an H100 takes 18.2 us, with 64 of 128 x 128 11.5 us
+# Registers of a thread, for BLOCK_N / 2 sums and addresses, and for addresses alone. They are set for the second group
+# and the loading warp; the first group gets as many as the second, from the rest of 64 Ki.
+MULTIPLY_REGISTERS, FETCH_REGISTERS = gl.constexpr(240), gl.constexpr(24)
+RING_BYTES = 192 * 1024  # of shared memory
+MIN_PROGRAMS = 64  # else blocks are smaller: an H100 takes 18.2 us with 32 of 128 x 256, 11.5 us with 64 of 128 x 128
 
 
 @gluon.jit
@@ -39,9 +39,9 @@ def _fetch(
     turn, first, end, p, q, begin_m, begin_n, a, b, a_labels, b_labels, ring, P, S,
     EACH: gl.constexpr, EDGE: gl.constexpr,
 ):  # fmt: skip
-    """Fill the ring for labels `first` to `end`: EACH slots a step, 2 if each group has its own.
+    """Load the tiles of labels `first` to `end` into the ring, in EACH slots a step: 2 if each group has its own.
 
-    At an EDGE the columns of cores whose round it is not are zero.
+    `turn` counts slots and is returned. At an EDGE the columns of cores that do not have this label are zero.
     """
     ring_a, ring_b, full, free = ring
     STEPS: gl.constexpr = S.K // BOX
@@ -83,7 +83,10 @@ def _column(box: gl.constexpr, begin_n, S):
 
 @gluon.jit
 def _multiply(total, turn, held, labels, ring, S, GROUP: gl.constexpr, EACH: gl.constexpr):
-    """total + the products of `labels` labels; `held` is the slot that the last still reads; EACH as in `_fetch`."""
+    """Return total + the products of `labels` labels; EACH as in `_fetch`.
+
+    `held` is the slot that the last product, still running, reads; -1 is none. It and `turn` are returned too.
+    """
     ring_a, ring_b, full, free = ring
     for _ in range(labels * (S.K // BOX)):
         for part in gl.static_range(EACH):
@@ -91,7 +94,7 @@ def _multiply(total, turn, held, labels, ring, S, GROUP: gl.constexpr, EACH: gl.
             mbarrier.wait(full.index(slot), turn // S.DEPTH % 2)
             if EACH == 1 or part == GROUP:
                 a, b = ring_a.index(slot * 2 + GROUP), ring_b.index(slot)
-                # the matrix units go on with this product while the slot of the last is given back
+                # this product runs on while the slot of the last one is released
                 total = hopper.warpgroup_mma_wait(1, deps=[hopper.warpgroup_mma(a, b, total, is_async=True)])
                 mbarrier.arrive(free.index(gl.maximum(held, 0)), pred=held >= 0)
                 held = slot
@@ -102,22 +105,22 @@ def _multiply(total, turn, held, labels, ring, S, GROUP: gl.constexpr, EACH: gl.
 
 
 @gluon.jit
-def _cut(block, NUMBER: gl.constexpr):
-    """Return the blocks of columns that make up a block."""
+def _column_blocks(block, NUMBER: gl.constexpr):
+    """Return a tuple of the NUMBER equal parts into which the columns of a block are cut."""
     if NUMBER == 1:
         return (block,)
     else:
         halves = gl.reshape(block, (block.shape[0], 2, block.shape[1] // 2))
         low, high = gl.split(gl.permute(halves, (0, 2, 1)))
-        return _cut(low, NUMBER // 2) + _cut(high, NUMBER // 2)
+        return _column_blocks(low, NUMBER // 2) + _column_blocks(high, NUMBER // 2)
 
 
 @gluon.jit
-def _fetching(a, b, a_labels, b_labels, ring, P, programs, S):
-    """Fetch all tiles, by one warp."""
+def _fetch_worker(a, b, a_labels, b_labels, ring, P, programs, S):
+    """Load the tiles of all blocks of a program; the code of one warp."""
     turn = gl.to_tensor(0)
     for pid in range(gl.program_id(0), programs, gl.num_programs(0)):
-        p, q, begin_m, begin_n = placed(pid, P, S.M, S.N, 2 * BOX, S.BLOCK_N, S.GROUP_M, S.GROUP_N, S.SWIZZLE)
+        p, q, begin_m, begin_n = block_position(pid, P, S.M, S.N, 2 * BOX, S.BLOCK_N, S.GROUP_M, S.GROUP_N, S.SWIZZLE)
         for phase in gl.static_range(3):  # as in `elided`
             turn = _fetch(
                 turn, (0, S.SPREAD, P)[phase], (S.SPREAD, P, P + S.SPREAD)[phase], p, q, begin_m, begin_n, a, b,
@@ -126,13 +129,16 @@ def _fetching(a, b, a_labels, b_labels, ring, P, programs, S):
 
 
 @gluon.jit
-def _multiplying(out, rows_ptr, cols_ptr, ring, staged, P, programs, S, GROUP: gl.constexpr):
-    """Multiply by a group of warps; `staged` are boxes of sums that are being stored, two a group."""
+def _multiply_worker(out, rows_ptr, cols_ptr, ring, staged, P, programs, S, GROUP: gl.constexpr):
+    """Multiply and store all blocks of a program; the code of warp group GROUP.
+
+    `staged` is shared memory from which sums are stored, two boxes for each group.
+    """
     BOXES: gl.constexpr = S.BLOCK_N // BOX
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, S.BLOCK_N, 16])
     turn = gl.to_tensor(0)
     for pid in range(gl.program_id(0), programs, gl.num_programs(0)):
-        p, q, begin_m, begin_n = placed(pid, P, S.M, S.N, 2 * BOX, S.BLOCK_N, S.GROUP_M, S.GROUP_N, S.SWIZZLE)
+        p, q, begin_m, begin_n = block_position(pid, P, S.M, S.N, 2 * BOX, S.BLOCK_N, S.GROUP_M, S.GROUP_N, S.SWIZZLE)
         total, held = gl.full([BOX, S.BLOCK_N], 0.0, gl.float32, layout), gl.to_tensor(-1)
         for phase in gl.static_range(3):
             total, turn, held = _multiply(
@@ -141,10 +147,10 @@ def _multiplying(out, rows_ptr, cols_ptr, ring, staged, P, programs, S, GROUP: g
             )  # fmt: skip
         total = hopper.warpgroup_mma_wait(0, deps=[total])
         mbarrier.arrive(ring[3].index(held))
-        sums = _cut(total, BOXES)
+        sums = _column_blocks(total, BOXES)
         row_core = gl.load(rows_ptr + p + GROUP * (S.GROUP_M - 1)) * P
         for box in gl.static_range(BOXES):
-            tma.store_wait(1)  # the copy before the last has read its box
+            tma.store_wait(1)  # until the copy before the last has read its box
             at = staged.index(GROUP * 2 + box % 2)
             at.store(sums[box].to(out.dtype))
             hopper.fence_async_shared()
@@ -169,26 +175,28 @@ def _groups_kernel(out, a, b, rows_ptr, cols_ptr, a_labels, b_labels, P, program
     ring = (ring_a, ring_b, full, free)
     gl.warp_specialize(
         [
-            (_multiplying, (out, rows_ptr, cols_ptr, ring, staged, P, programs, S, 0)),
-            (_multiplying, (out, rows_ptr, cols_ptr, ring, staged, P, programs, S, 1)),
-            (_fetching, (a, b, a_labels, b_labels, ring, P, programs, S)),
+            (_multiply_worker, (out, rows_ptr, cols_ptr, ring, staged, P, programs, S, 0)),
+            (_multiply_worker, (out, rows_ptr, cols_ptr, ring, staged, P, programs, S, 1)),
+            (_fetch_worker, (a, b, a_labels, b_labels, ring, P, programs, S)),
         ],
         [4, 1],
-        [MULTIPLIES, FETCHES],
+        [MULTIPLY_REGISTERS, FETCH_REGISTERS],
     )
 
 
-def cut(out: Operand, a: Operand, b: Operand, side: int, shared: bool, sizes: dict[str, Any]) -> dict[str, int] | None:
-    """Return how programs cut a product of these sizes of `gemm.plan` on side x side cores, None if they cannot.
+def choose_blocks(
+    out: Operand, a: Operand, b: Operand, side: int, shared: bool, sizes: dict[str, Any]
+) -> dict[str, int] | None:
+    """Return block sizes for a product of `sizes`, as of `gemm.plan`, on side x side cores; None if it cannot run here.
 
-    A program is a block of 128 x 256 of C: of GROUP_M x GROUP_N cores if tiles are smaller, which takes one table of
-    labels `shared` by all positions. Of 128 x 128 if few programs would be left.
+    A program computes 128 x 256 of C, or 128 x 128 if that leaves few programs. If tiles are smaller, these are of
+    GROUP_M x GROUP_N cores, which requires one table of labels `shared` by all positions.
     """
     m, k, n = (sizes[size] for size in "MKN")
     dtypes = {x.tensor.dtype for x in (a, b, out)}
     if m % _common.BOX or n % _common.BOX or k % _common.BOX or len(dtypes) > 1 or torch.float32 in dtypes:
         return None
-    if not all(map(_copied, (a, b, out), (m * k, k * n, m * n))):
+    if not all(map(_tma_ready, (a, b, out), (m * k, k * n, m * n))):
         return None
     found = None
     for block_n in (256, 128):
@@ -200,16 +208,16 @@ def cut(out: Operand, a: Operand, b: Operand, side: int, shared: bool, sizes: di
         if whole and (shared or group == (1, 1)) and sum(group) - 2 < side:
             found = {
                 "GROUP_M": group[0], "GROUP_N": group[1], "BLOCK_M": 128, "BLOCK_N": block_n, "SWIZZLE": 8,
-                "DEPTH": RING // (_common.BOX * (128 + block_n) * a.tensor.itemsize),
+                "DEPTH": RING_BYTES // (_common.BOX * (128 + block_n) * a.tensor.itemsize),
                 "PROGRAMS": side**2 * m * n // (128 * block_n),
             }  # fmt: skip
-            if found["PROGRAMS"] >= ENOUGH:
+            if found["PROGRAMS"] >= MIN_PROGRAMS:
                 break
     return found
 
 
-def _copied(x: Operand, numel: int) -> bool:
-    """Return whether the tiles of an operand lie one after another, on 16 bytes, as TMA asks."""
+def _tma_ready(x: Operand, numel: int) -> bool:
+    """Return whether an operand's tiles lie one after another and start at 16 bytes, as TMA requires."""
     return x.stride == numel and x.tensor[x.offset :].data_ptr() % 16 == 0
 
 
@@ -217,7 +225,7 @@ def warp_groups(
     out: Operand, a: Operand, b: Operand, rows: Tensor, cols: Tensor, a_labels: Any, b_labels: Any,
     chosen: dict[str, Any],
 ) -> None:  # fmt: skip
-    """out = the sum over all rounds of a @ b, as in `elided`; `chosen`: its sizes and its `cut`."""
+    """Compute out = the sum of a @ b over all rounds, as `elided` does; `chosen` are its sizes and `choose_blocks`."""
     lie = gl.NVMMASharedLayout(128, 16, 2)
 
     def boxes(x: Operand, cols: int) -> TensorDescriptor:

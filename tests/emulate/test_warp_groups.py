@@ -12,7 +12,7 @@ from wafer_triton.kernels import Operand, _common, warp_groups
 from wafer_triton.kernels import elided as elided_
 from wafer_triton.kernels.elided import Labels, elided
 from wafer_triton.kernels.gemm import plan
-from wafer_triton.kernels.warp_groups import cut
+from wafer_triton.kernels.warp_groups import choose_blocks
 
 CASES = {  # cores a side, tile, cores a program, whether one table of labels serves all positions
     "2 x 4 cores": (8, (64, 64, 64), (2, 4), True),
@@ -44,7 +44,7 @@ def machine(monkeypatch):
 
         monkeypatch.setattr(warp_groups, "_groups_kernel", Kernel())
         monkeypatch.setattr(elided_, "on_hopper", lambda: True)
-        monkeypatch.setattr(warp_groups, "ENOUGH", 64 if group == (2, 2) else 1)
+        monkeypatch.setattr(warp_groups, "MIN_PROGRAMS", 64 if group == (2, 2) else 1)
 
     return start
 
@@ -83,7 +83,7 @@ def test_the_bits_equal_the_plain_kernel_s(case, machine):
 def test_how_a_product_is_cut():
     def found(m=64, k=64, n=64, side=64, shared=True, dtype=torch.bfloat16, out=None) -> tuple[int, ...] | None:
         a, b, c = (Operand(torch.empty(64, dtype=dtype), 0, numel) for numel in (m * k, k * n, m * n))
-        blocks = cut(out or c, a, b, side, shared, plan(a, b, m=m, k=k, n=n)[0])
+        blocks = choose_blocks(out or c, a, b, side, shared, plan(a, b, m=m, k=k, n=n)[0])
         return blocks and tuple(blocks[name] for name in ("GROUP_M", "GROUP_N", "BLOCK_N", "DEPTH", "PROGRAMS"))
 
     assert found() == (2, 4, 256, 4, 512), "cores a program, columns, slots in 192 KiB"

@@ -70,7 +70,7 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
 
     from wafer_triton.algorithms.reduce import all_reduce
     from wafer_triton.device.mesh import Mesh
-    from wafer_triton.emulate.fuse import folded
+    from wafer_triton.emulate.fuse import as_fold
     from wafer_triton.emulate.segments import segments
     from wafer_triton.kernels import Copies, Operand, compute_shift, find
     from wafer_triton.kernels import elided as elided_
@@ -97,7 +97,7 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
         b = Builder(Mesh(1, side), "sum")
         b.buffer("x", (1,), "fp32", "output")
         all_reduce(b, "x", "x")
-        return folded(segments(b.build())[0], 1)
+        return as_fold(segments(b.build())[0], 1)
 
     def record(case: str, bound: int, call, *args, **params) -> None:
         figures[case] = compiled(call, *args, **params) | {"shared_bound": bound}

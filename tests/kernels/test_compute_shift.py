@@ -24,7 +24,7 @@ from wafer_triton.emulate.segments import segments
 from wafer_triton.errors import BackendError
 from wafer_triton.kernels import Operand, _common, compute_shift
 from wafer_triton.kernels.compute_shift import all_rounds, one_round, residency
-from wafer_triton.kernels.waiting import PATIENCE, Alarm, Watch
+from wafer_triton.kernels.waiting import MAX_POLLS, Alarm, Watch
 
 SIDE = 3
 TURNS = 3_000  # ten times as many as a run takes
@@ -186,7 +186,7 @@ def test_after_one_core_gives_up_no_core_waits_long(monkeypatch):
     watch = Watch("cpu")
     alarm = watch.alarm("MeshGEMM", 2, [], lambda core, round_: round_)
     alone(2, alarm)
-    assert len(looks) > PATIENCE.value
+    assert len(looks) > MAX_POLLS.value
     looks.clear()
     alone(9, alarm)
     assert len(looks) == 2 * 8, "in each round that waits, one poll and one more after the flag is read as raised"
@@ -258,8 +258,8 @@ def test_the_driver_says_how_many_programs_a_gpu_holds(gpu):
     metadata = SimpleNamespace(num_warps=4, shared=16384)
     kernel = SimpleNamespace(name="rounds", _init_handles=lambda: None, function=0xABC, metadata=metadata)
     asked = gpu(5)
-    assert _common.resident(kernel, torch.device("cuda")) == 5 * 132 and asked == [(0xABC, 128, 16384)]
-    assert _common.resident(kernel, torch.device("cpu")) == 0
+    assert _common.resident_programs(kernel, torch.device("cuda")) == 5 * 132 and asked == [(0xABC, 128, 16384)]
+    assert _common.resident_programs(kernel, torch.device("cpu")) == 0
     for answer, why in (
         ({"failure": 400}, r"does not say what it holds at once \(CUDA error 400\)"),
         ({"cooperative": 0}, "has no cooperative launches"),
@@ -269,7 +269,7 @@ def test_the_driver_says_how_many_programs_a_gpu_holds(gpu):
             f"^the driver of Some GPU {why}: each round of explicit MeshGEMM is a launch of its own, .* exchange='elid"
         )
         with pytest.warns(UserWarning, match=words):
-            assert _common.resident(kernel, torch.device("cuda")) == 0
+            assert _common.resident_programs(kernel, torch.device("cuda")) == 0
 
 
 def test_a_launch_of_all_rounds_is_cooperative(monkeypatch):

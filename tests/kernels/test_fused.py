@@ -169,7 +169,7 @@ def test_functions_of_one_name_are_distinguished_by_their_source(tmp_path):
 import sys, torch
 from wafer_triton.kernels import Operand, find
 from wafer_triton.kernels.elementwise import elementwise
-from wafer_triton.kernels.fused import source
+from wafer_triton.kernels.fused import source_key
 
 x = Operand(torch.zeros(4), 0, 4)
 gemm = find("gemm").fused((x,), (x, x), m=2, k=2, n=2)
@@ -177,7 +177,7 @@ for folder in sys.argv[1:]:
     sys.path.insert(0, folder)
     sys.modules.pop("user", None)
     import user
-    print(source([elementwise(user.clip).fused((x,), (x,), size=4), gemm]))
+    print(source_key([elementwise(user.clip).fused((x,), (x,), size=4), gemm]))
 """
     env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, "-P", "-c", script, str(tmp_path / "1"), str(tmp_path / "6")]

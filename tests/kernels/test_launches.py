@@ -224,7 +224,7 @@ def by_executor(stub, compute_shift, since) -> dict[str, list[dict]]:
     from wafer_triton.kernels import _common
 
     executor.INTERPRET = SimpleNamespace(value=True)  # the executor needs a GPU, or the interpreter
-    compute_shift.resident = lambda kernel, device: _common.resident(kernel, torch.device("cuda"))
+    compute_shift.resident_programs = lambda kernel, device: _common.resident_programs(kernel, torch.device("cuda"))
     torch.version.cuda = "13.0"
     schedule = recipe("gemm", Mesh(4, 4), "bf16", ((64, 64), (64, 64)), ()).schedule
     done = {}

@@ -204,7 +204,7 @@ class TritonExecutor(Executor):
         acc = self._operand(memory, TileMap(Slot(tree.acc)))
         mailbox = torch.full((cores * slots * numel,), self.unwritten, dtype=acc.tensor.dtype, device=self.device)
         grid = grid_of(ops, cores, np.bincount(tree.send_round).tolist())
-        order, number, above, awaited = group.tree.blocks(self._order(cores), grid.together)
+        order, number, above, awaited = group.tree.blocks(self._order(cores), grid.cores_per_block)
         arrived = torch.zeros(len(awaited), dtype=torch.int32, device=self.device)
         tables = TreeTables(
             acc, Operand(mailbox, 0, slots * numel), put(order), put(tree.children), put(tree.parent), put(tree.slot),
