@@ -22,7 +22,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from wafer_triton.device.dtype import torch_dtype
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.ranks.executor import DistributedExecutor
-from wafer_triton.emulate.ranks.group import blaming
+from wafer_triton.emulate.ranks.group import naming_lost_rank
 from wafer_triton.errors import BackendError
 from wafer_triton.place.need import param_shapes
 from wafer_triton.shape.decoder import DecoderShape
@@ -85,7 +85,7 @@ class PipelineStage:
         if self.everyone is None:
             return value
         values = [value]
-        with blaming(self.everyone, [0]):
+        with naming_lost_rank(self.everyone, [0]):
             dist.broadcast_object_list(values, group=self.everyone, group_src=0)
         return values[0]
 
@@ -94,7 +94,7 @@ class PipelineStage:
         if self.group is None:
             return [value]
         values: list[Any] = [None] * self.count
-        with blaming(self.group):
+        with naming_lost_rank(self.group):
             dist.all_gather_object(values, value, group=self.group)
         return values
 
@@ -121,7 +121,7 @@ class PipelineStage:
             return logits
         if logits is None:
             logits = torch.empty(tokens, self.shape.vocab_size, dtype=dtype, device=self.executor.device)
-        with blaming(self.group, [self.count - 1]):
+        with naming_lost_rank(self.group, [self.count - 1]):
             dist.broadcast(logits := logits.contiguous(), group=self.group, group_src=self.count - 1)
         return logits
 
@@ -168,9 +168,9 @@ class PipelineStage:
         """Send without waiting; at most as many earlier messages are pending as there are stages."""
         assert self.group is not None
         while len(self._under_way) > self.count:
-            with blaming(self.group, [stage]):
+            with naming_lost_rank(self.group, [stage]):
                 self._under_way.popleft()[0].wait()
-        with blaming(self.group, [stage]):
+        with naming_lost_rank(self.group, [stage]):
             work = dist.isend(x := x.contiguous(), group=self.group, group_dst=stage)
         assert work is not None
         self._under_way.append((work, x))
@@ -178,7 +178,7 @@ class PipelineStage:
     def _receive(self, tokens: int, stage: int) -> torch.Tensor:
         assert self.group is not None
         x = torch.empty(tokens, self.shape.hidden_size, dtype=torch_dtype(self.dtype), device=self.executor.device)
-        with blaming(self.group, [stage]):
+        with naming_lost_rank(self.group, [stage]):
             dist.recv(x, group=self.group, group_src=stage)
         return x
 

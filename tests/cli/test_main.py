@@ -26,7 +26,7 @@ def test_a_rank_without_peers_prints_the_error_itself(capsys, monkeypatch):
 
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
-    monkeypatch.setattr("wafer_triton.emulate.ranks.group.first", gone)
+    monkeypatch.setattr("wafer_triton.emulate.ranks.group.set_once", gone)
     assert main(["fly"]) == 2
     assert 'Unknown command "fly"' in capsys.readouterr().err
 

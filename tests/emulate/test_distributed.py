@@ -98,7 +98,7 @@ def test_a_mesh_is_cut_where_the_fewest_cores_are(mesh, ranks, grid):
     for rank in range(ranks):
         share = Shard(cut, rank)
         assert (cut.owner[share.cores] == rank).all() and share.mesh.cores == sizes[rank]
-        assert (cut.number[share.cores] == np.arange(sizes[rank])).all()
+        assert (cut.local_number[share.cores] == np.arange(sizes[rank])).all()
 
 
 def test_logical_cores_of_a_core_stay_together():

@@ -42,7 +42,7 @@ def of_first(work: Callable[[], T]) -> T:
         return work()
     import torch.distributed as dist
 
-    from wafer_triton.emulate.ranks.group import blaming
+    from wafer_triton.emulate.ranks.group import naming_lost_rank
 
     everyone = dist.group.WORLD
     assert everyone is not None
@@ -52,7 +52,7 @@ def of_first(work: Callable[[], T]) -> T:
             answer[0] = work()
         except (WaferError, ImportError) as error:
             answer[1] = error
-    with blaming(everyone, [0]):
+    with naming_lost_rank(everyone, [0]):
         dist.broadcast_object_list(answer, group=everyone, group_src=0)
     if answer[1] is not None:
         raise answer[1]
@@ -68,9 +68,9 @@ def first_to_say(message: str) -> bool:
     if distributed is None or not distributed.is_initialized():
         return number() == 0
     with suppress(RuntimeError):  # the store may be gone with its rank
-        from wafer_triton.emulate.ranks.group import first
+        from wafer_triton.emulate.ranks.group import set_once
 
-        return first("said", message, str(number())) == str(number())
+        return set_once("said", message, str(number())) == str(number())
     return True
 
 

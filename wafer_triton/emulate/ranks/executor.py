@@ -1,9 +1,9 @@
 """The distributed executor: every rank of a process group holds a rectangle of the mesh's cores.
 
 Each rank plans the whole schedule and runs the part of its own cores, by another executor on its rectangle. Tiles that
-stay on a rank are copied there. Others are packed to one message for each pair of ranks and round. It is under
-way while the rank runs operations that do not read it. With elided exchange a rank fetches the tiles of others that its
-cores read. For compute-shift rounds it fetches all of them before the first.
+stay on a rank are copied there. Others are packed into one message for each pair of ranks and round. The transfer
+overlaps local operations that do not depend on it. With elided exchange a rank fetches the tiles of other ranks that
+its cores read; for compute-shift rounds all of them before the first round.
 
 The operations and their order are as in one process, and so are the bits.
 """
@@ -25,22 +25,22 @@ from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.executor import Executor, checked_tiles
 from wafer_triton.emulate.parts import Cut, Launch, Memory, Products, Segment, Step, TileMap
 from wafer_triton.emulate.plan import by_slots
-from wafer_triton.emulate.ranks.group import OPERAND, agree, blaming, digest
+from wafer_triton.emulate.ranks.group import OPERAND, agree, digest, naming_lost_rank
 from wafer_triton.emulate.ranks.shards import Shard, partition
 from wafer_triton.emulate.ranks.transfers import SendRecv, Transfer, route
 from wafer_triton.errors import BackendError
 from wafer_triton.schedule.rounds import HIDDEN, Buffer, Exchange, Index, Local, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 
-_Way = tuple[SendRecv, torch.Tensor, torch.Tensor]
+_Route = tuple[SendRecv, torch.Tensor, torch.Tensor]
 
 
 class DistributedExecutor(Executor):
-    """Runs schedules on the ranks of `group` (default: all), of which each has an executor `inside` its rectangle.
+    """Runs schedules on the ranks of `group` (default: all); executor `inside` runs this rank's rectangle of cores.
 
-    `shards` = (rows, columns) says into how many rectangles a mesh is cut; by default as few cores as can be lie at the
-    cuts. All ranks make the same calls with the same values; tensors are given, and read, for all cores. Raises
-    BackendError without a process group, and where the ranks do not agree.
+    `shards` = (rows, columns) says into how many rectangles a mesh is cut; by default the cut with the fewest cores at
+    its borders. All ranks make the same calls with the same values; tensors are given, and read, for all cores. Raises
+    BackendError without a process group, and if ranks differ in their options, schedules or operands.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class DistributedExecutor(Executor):
         self.inside.check()
 
     def shard(self, mesh: Mesh) -> Shard:
-        """Return the shard of a mesh; MeshError for a mesh with too few cores, BackendError for wrong `shards`."""
+        """Return this rank's shard of a mesh; MeshError for too few cores, BackendError for a wrong `shards`."""
         if mesh not in self._shards:
             if self.shards is not None and self.shards[0] * self.shards[1] != self.ranks:
                 sides = "x".join(map(str, self.shards))
@@ -78,7 +78,7 @@ class DistributedExecutor(Executor):
 
     def check_allocation(self, schedule: Schedule, fresh: list[Buffer]) -> None:
         self.agree_on_schedule(schedule)
-        self.inside.check_allocation(self._here(schedule), fresh)
+        self.inside.check_allocation(self._local_schedule(schedule), fresh)
 
     def agree_on_operand(self, name: str, given: torch.Tensor) -> None:
         agree({f"{OPERAND}{name}": digest(given)}, self.group)
@@ -89,11 +89,11 @@ class DistributedExecutor(Executor):
         return super().store(schedule, buffer, given)
 
     def allocate(self, schedule: Schedule, buffer: Buffer) -> torch.Tensor:
-        return self.inside.allocate(self._here(schedule), buffer)
+        return self.inside.allocate(self._local_schedule(schedule), buffer)
 
     def local_tiles(self, schedule: Schedule, buffer: Buffer, given: torch.Tensor) -> torch.Tensor:
-        """Return the share, as `Executor` does; tiles of the rank's own rectangle alone are taken too."""
-        here = self._here(schedule)
+        """Return the tiles of the rank's own cores; `given` may also be of these cores alone."""
+        here = self._local_schedule(schedule)
         if isinstance(given, torch.Tensor) and given.shape[:2] == here.mesh.shape:
             return checked_tiles(here, buffer, given)
         return checked_tiles(schedule, buffer, given)[self.rectangle(schedule.mesh)]
@@ -116,12 +116,12 @@ class DistributedExecutor(Executor):
         return self.shard(mesh).rectangle
 
     def all_gather(self, mesh: Mesh, held: torch.Tensor) -> torch.Tensor:
-        """Return the values of all ranks, on every rank."""
+        """Return the values of all cores, on every rank."""
         shard = self.shard(mesh)
         tiles = held.new_empty(*mesh.shape, *held.shape[2:])
         parts = [tiles[shard.partition.rectangle(rank)].contiguous() for rank in range(self.ranks)]
         parts[self.rank] = held.contiguous()
-        with blaming(self.group):
+        with naming_lost_rank(self.group):
             sent = [
                 dist.broadcast(part, group=self.group, group_src=at, async_op=True) for at, part in enumerate(parts)
             ]
@@ -133,32 +133,35 @@ class DistributedExecutor(Executor):
 
     def gather_tiles(self, mesh: Mesh, held: torch.Tensor, source: torch.Tensor, out: torch.Tensor) -> None:
         shard, homes, every = self.shard(mesh), source.numpy(), np.arange(mesh.cores)
-        number = shard.partition.number
+        number = shard.partition.local_number
         found = route(shard, homes, every, number[homes], number)
         for step in self._transfer([(found, held.flatten(0, 1), out.flatten(0, 1))]):
             step()
 
     def round(self, memory: Memory, round_: Round) -> list[Step]:
-        ways = [self._way(memory, exchanges, TileMap(exchanges[0].src)) for exchanges in by_slots(round_)]
-        moves = self._transfer(ways)
+        routes = [self._route(memory, exchanges, TileMap(exchanges[0].src)) for exchanges in by_slots(round_)]
+        moves = self._transfer(routes)
         computes = [step for op in round_.locals for step in self.compute(memory, op, tuple(map(TileMap, op.ins)))]
         return [*moves[:1], *computes, *moves[1:]] if round_.overlaps else [*moves, *computes]
 
     def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> list[Step]:
-        self._written(memory, exchanges[0].dst.buffer)
-        return self._transfer([self._way(memory, exchanges, src)])
+        self._drop_halos(memory, exchanges[0].dst.buffer)
+        return self._transfer([self._route(memory, exchanges, src)])
 
     def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> list[Step]:
         shard, steps = self.shard(memory.mesh), list[Step]()
         cores = np.arange(memory.mesh.cores) if op.where is None else op.where.flat(memory.mesh)
-        reads = tuple(self._reads(memory, place, cores, number, steps) for number, place in enumerate(ins))
+        reads = tuple(self._local_map(memory, place, cores, number, steps) for number, place in enumerate(ins))
         for out in op.outs:
-            self._written(memory, out.buffer)
+            self._drop_halos(memory, out.buffer)
         here = shard.local(op)
-        return steps if here is None else steps + self.inside.compute(self._local(memory), here, reads)
+        return steps if here is None else steps + self.inside.compute(self._local_memory(memory), here, reads)
 
     def segment(self, memory: Memory, segment: Segment, ins: tuple[TileMap, ...] = ()) -> list[Step] | None:
-        """Fetch the tiles that the rank's cores read in any of the products, before the first of them."""
+        """Return steps that fetch all tiles of other ranks that these products read, then run the products.
+
+        None to run other segments, or without tile maps, round by round.
+        """
         if not isinstance(segment, Products) or not ins or any(memory.buffers[x.slot.buffer].slots > 1 for x in ins):
             return None
         owner, steps = self.shard(memory.mesh).partition.owner, list[Step]()
@@ -176,44 +179,44 @@ class DistributedExecutor(Executor):
         return steps + [step for round_ in segment.rounds[segment.count :] for step in self.round(memory, round_)]
 
     def fuse_steps(self, memory: Memory, steps: list[Step]) -> list[Step]:
-        local, result = self._local(memory), list[Step]()
+        local, result = self._local_memory(memory), list[Step]()
         for apart, group in groupby(steps, lambda step: isinstance(step, Launch) and not step.what):
             stretch = list(group)
             result += stretch if apart else self.inside.fuse_steps(local, stretch)
         return result
 
-    def _here(self, schedule: Schedule) -> Schedule:
+    def _local_schedule(self, schedule: Schedule) -> Schedule:
         return replace(schedule, mesh=self.shard(schedule.mesh).mesh)
 
-    def _local(self, memory: Memory) -> Memory:
+    def _local_memory(self, memory: Memory) -> Memory:
         return Memory(self.shard(memory.mesh).mesh, memory.buffers, memory.tensors, memory.workspace)
 
-    def _way(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> _Way:
-        """Return the way of some exchanges from one slot to one."""
+    def _route(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> _Route:
+        """Return the send/recv plan of exchanges that share two slots, and the memory of source and target by rows."""
         shard, dst, rows = self.shard(memory.mesh), exchanges[0].dst, list[Index]()
         ends = (each.moves.ends(memory.mesh) for each in exchanges)
         senders, receivers = map(np.concatenate, zip(*ends, strict=True))
         homes = src.homes(memory.mesh)[senders]
         for slot, cores in ((src.slot, homes), (dst, receivers)):
-            before = cores - shard.partition.number[cores]  # a rank counts its own cores alone
+            before = cores - shard.partition.local_number[cores]  # rows of memory are of the rank's own cores
             slots = 1 if slot.index is None else memory.buffers[slot.buffer].slots
             rows.append(memory.row_numbers(slot, cores) - before * slots)
         return route(shard, homes, receivers, *rows), memory.rows(src.slot), memory.rows(dst)
 
-    def _transfer(self, ways: Sequence[_Way]) -> list[Step]:
-        """Return the steps that send, and copy tiles of the rank itself, and that receive; none if no tile moves."""
-        if not any(found.crossing or len(found.sent) for found, _, _ in ways):
+    def _transfer(self, routes: Sequence[_Route]) -> list[Step]:
+        """Return two steps, which start and finish the transfer of all tiles; none if no tile moves."""
+        if not any(found.crossing or len(found.local_src) for found, _, _ in routes):
             return []
-        transfer = Transfer(ways, self.group)
+        transfer = Transfer(routes, self.group)
         return [Launch("", transfer.start, transfer.bytes), Launch("", transfer.finish)]
 
-    def _reads(self, memory: Memory, place: TileMap, cores: Index, number: int, steps: list[Step]) -> TileMap:
-        """Return where these cores find input `number` on this rank; `steps` fetch it from others first, if need be."""
+    def _local_map(self, memory: Memory, place: TileMap, cores: Index, number: int, steps: list[Step]) -> TileMap:
+        """Return where the rank's own `cores` read input `number`, and append fetches from other ranks to `steps`."""
         shard, homes = self.shard(memory.mesh), np.arange(memory.mesh.cores)
         if place.base is None:
             return TileMap(shard.slot(place.slot))
         homes[cores] = place.homes(memory.mesh)[cores]
-        owner, slot, rows = shard.partition.owner, place.slot, shard.partition.number
+        owner, slot, rows = shard.partition.owner, place.slot, shard.partition.local_number
         if (owner[homes[cores]] != owner[cores]).any():
             reads = np.zeros((self.ranks, memory.mesh.cores), bool)
             reads[owner[cores], homes[cores]] = True
@@ -221,10 +224,10 @@ class DistributedExecutor(Executor):
         return TileMap(slot, rows[homes[shard.cores]])
 
     def _halo(self, memory: Memory, name: str, number: int, reads: Index, steps: list[Step]) -> tuple[Slot, Index]:
-        """Return a slot of the tiles of a buffer that the rank reads, and [cores] the row of each there.
+        """Return a slot with all tiles of buffer `name` that the rank reads, and [cores] their rows in it.
 
-        `reads` [ranks, cores] are the cores whose tiles are read. `steps` fetch them, unless they are held already for
-        input `number` of an operation.
+        `reads` [ranks, cores] says whose tiles each rank reads, as input `number` of an operation. Steps that fetch
+        them are added to `steps`, unless an earlier step has fetched them for this input.
         """
         shard, held, halo = self.shard(memory.mesh), self._fetched.setdefault(memory, {}), f"{name}{HIDDEN}halo{number}"
         fetched = held.get((name, number))
@@ -237,12 +240,12 @@ class DistributedExecutor(Executor):
             owner, (ranks, homes) = shard.partition.owner, np.nonzero(reads)
             first = np.array([np.argmax(owner == rank) for rank in range(self.ranks)])  # a core that stands for a rank
             there = np.cumsum(reads[self.rank]) - 1
-            found = route(shard, homes, first[ranks], shard.partition.number[homes], there[homes])
+            found = route(shard, homes, first[ranks], shard.partition.local_number[homes], there[homes])
             steps += self._transfer([(found, memory.rows(Slot(name)), memory.rows(Slot(halo)))])
         return Slot(halo), np.cumsum(fetched[self.rank]) - 1
 
-    def _written(self, memory: Memory, name: str) -> None:
-        """Mark the fetched tiles of a buffer as old."""
+    def _drop_halos(self, memory: Memory, name: str) -> None:
+        """Forget the fetched tiles of a buffer, which is about to be written."""
         held = self._fetched.get(memory, {})
         for key in [key for key in held if key[0] == name]:
             del held[key]

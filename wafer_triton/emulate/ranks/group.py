@@ -1,4 +1,4 @@
-"""Messages between ranks besides tiles: agreement on options, and lost ranks."""
+"""What ranks tell each other besides tiles: that their options agree, and which rank is lost."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import torch.distributed as dist
 
 from wafer_triton.errors import BackendError
 
-OPERAND = "operand "  # names of options that stand for values begin so
+OPERAND = "operand "  # prefix of the options that are hashes of operands, for another error message
 
 
 def agree(options: dict[str, object], group: dist.ProcessGroup) -> None:
-    """Raise BackendError on all ranks if their options differ; it names the first option that differs."""
+    """Raise BackendError on all ranks if their options differ; it names the first that does."""
     every: list[dict[str, object] | None] = [None] * group.size()
-    with blaming(group):
+    with naming_lost_rank(group):
         dist.all_gather_object(every, options, group=group)
     for rank, theirs in enumerate(every):
         assert theirs is not None and every[0] is not None
@@ -39,22 +39,22 @@ def digest(values: torch.Tensor) -> str:
 
 
 @contextmanager
-def blaming(group: dist.ProcessGroup, peers: Sequence[int] = ()) -> Iterator[None]:
-    """Turn an error of torch.distributed into one line that names the first lost rank."""
+def naming_lost_rank(group: dist.ProcessGroup, peers: Sequence[int] = ()) -> Iterator[None]:
+    """Turn an error of torch.distributed into a BackendError that names the first lost rank, or one of `peers`."""
     try:
         yield
     except RuntimeError as error:
         who = f"rank {dist.get_global_rank(group, peers[0])}" if peers else "a rank"
         how = "has not answered for too long" if "imed out" in str(error) else "is gone"
         with suppress(RuntimeError):  # the store may be gone with its rank
-            who, how = first("lost", "rank", f"{who}\n{how}").split("\n")
+            who, how = set_once("lost", "rank", f"{who}\n{how}").split("\n")
         raise BackendError(
             f"{who} of {dist.get_world_size()} {how}, so the others cannot go on; see its output, and start all again"
         ) from None
 
 
-def first(kind: str, name: str, value: str) -> str:
-    """Return the value that the first rank gave to a name, from the store of the process group."""
+def set_once(kind: str, name: str, value: str) -> str:
+    """Set a name in the process group's store unless another rank has, and return its value there."""
     store = dist.distributed_c10d._get_default_store()
     kept: bytes = store.compare_set(f"wafer_triton/{kind}/{name}", "", value)
     return kept.decode()

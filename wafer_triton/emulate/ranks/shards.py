@@ -14,9 +14,9 @@ from wafer_triton.schedule.rounds import Cores, Index, Local, Slot
 
 @dataclass(frozen=True)
 class Partition:
-    """A partition of `mesh` into `grid` = (rows, columns) of rectangles, which belong to ranks row by row.
+    """A partition of `mesh` into `grid` = (rows, columns) of rectangles, one for each rank, row by row.
 
-    The sides of rectangles differ by one core at most; the logical cores of one core of a folded mesh stay together.
+    The sides of rectangles differ by one core at most. On a folded mesh no physical core's logical cores are split.
     """
 
     mesh: Mesh
@@ -42,8 +42,8 @@ class Partition:
         return owner.ravel()
 
     @cached_property
-    def number(self) -> Index:
-        """[cores]: the number of each core within its rectangle."""
+    def local_number(self) -> Index:
+        """[cores]: the number of each core among those of its rank."""
         number = np.empty(self.mesh.shape, np.int64)
         for rank in range(self.grid[0] * self.grid[1]):
             here = number[self.rectangle(rank)]
@@ -53,7 +53,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class Shard:
-    """The rectangle of cores that `rank` holds, with its slots and local operations in coordinates of the rectangle."""
+    """The rectangle of cores of `rank`; methods translate slots and local operations to its own coordinates."""
 
     partition: Partition
     rank: int
@@ -72,7 +72,7 @@ class Shard:
 
     @cached_property
     def cores(self) -> Index:
-        """Its cores by their numbers on the whole mesh, in the order of the rectangle."""
+        """The numbers of its cores on the whole mesh, row by row."""
         return np.arange(self.partition.mesh.cores).reshape(self.partition.mesh.shape)[self.rectangle].ravel()
 
     def _range(self, axis: str) -> slice:
@@ -105,7 +105,7 @@ class Shard:
 
 @lru_cache(maxsize=64)
 def partition(mesh: Mesh, ranks: int, shards: tuple[int, int] | None = None) -> Partition:
-    """Return a mesh over `ranks` ranks, in `shards` = (rows, columns) of rectangles, or with the fewest border cores.
+    """Return a partition of a mesh over ranks, into `shards` = (rows, columns) or with the fewest cores at its cuts.
 
     Raises MeshError for more ranks than cores, and for a mesh whose sides have too few cores for every such cut.
     """
