@@ -181,7 +181,7 @@ def segment_gemm(
 ) -> None:
     """C = A B within every segment, for A on the ring of `blocks` and B row by row, in P rounds after B's alignment.
 
-    Local tiles are a [heads, m, k] in `blocks.turning` slots, w [k, kv_heads, n], c [m, heads, n]. B stays
+    Local tiles are a [heads, m, k] in `blocks.rotating_slots` slots, w [k, kv_heads, n], c [m, heads, n]. B stays
     skewed. Columns left over do nothing.
     """
     size, slots = side(b), blocks.rotating_slots

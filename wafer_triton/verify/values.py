@@ -57,11 +57,11 @@ def values(schedule: Schedule, intent: Intent) -> list[Finding]:
     from wafer_triton.emulate.reference import Reference
 
     work = max(1, _work(schedule))
-    held = sum(buffer.numel * buffer.slots for buffer in schedule.buffers.values()) * schedule.mesh.cores
-    if held > MOST_ELEMENTS:
-        raise ScheduleError(f"{schedule.name}: {held:,} elements are too many to compute; check smaller tiles")
-    more = max(RUNS, intent.runs, min(MOST_RUNS, SMALL_WORK // work))
-    runs = int(max(1, min(more, MOST_WORK // work, MOST_ELEMENTS // held)))
+    elements = sum(buffer.numel * buffer.slots for buffer in schedule.buffers.values()) * schedule.mesh.cores
+    if elements > MOST_ELEMENTS:
+        raise ScheduleError(f"{schedule.name}: {elements:,} elements are too many to compute; check smaller tiles")
+    wanted_runs = max(RUNS, intent.runs, min(MOST_RUNS, SMALL_WORK // work))
+    runs = int(max(1, min(wanted_runs, MOST_WORK // work, MOST_ELEMENTS // elements)))
     tiles = draw_tiles(schedule, intent, runs, seed=0)
     compared = _compared_slots(schedule, intent, share=min(1.0, MOST_WORK / work))
     wanted = expected_results(schedule, intent, tiles, runs)
