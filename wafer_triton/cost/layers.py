@@ -250,8 +250,8 @@ def prefill_head_group_choices(block: Block, tokens: int, c: Constants, count: i
     """Return a prefill block with `count` head groups, or with as many as there are columns.
 
     None takes two numbers and then one group. The two have the fewest predicted cycles of products with `tokens` tokens
-    on a row, the best first. Groups of more than `WIDEST_GROUP` columns are left out: few models have that few heads, and
-    pricing takes long, as every column has sums of its own. Raises MeshError for a count that does not fit.
+    on a row, the best first. Groups of more than `WIDEST_GROUP` columns are left out: few models have that few heads,
+    and pricing takes long, as every column has sums of its own. Raises MeshError for a count that does not fit.
     """
     choices = prefill.head_group_blocks(block, count)
     if count is not None:
