@@ -57,12 +57,11 @@ def _families(out: Sequence[Path], json: bool) -> int:
     from wafer_triton.draw.progress import Progress
 
     with Progress() as progress:
-        families = validation.families(progress)
-        page = validation.markdown(families, paper.cells(progress=progress), paper.derived())
+        families, cells = validation.families(progress), paper.cells(progress=progress)
     for file in out:
         if file.suffix.lower() == PAGE:
             with writing(file):
-                file.write_text(page, encoding="utf-8")
+                file.write_text(validation.markdown(families, cells, paper.derived()), encoding="utf-8")
         else:
             draw.validation(file)
     answer = {
@@ -73,7 +72,9 @@ def _families(out: Sequence[Path], json: bool) -> int:
         }
         for family in families
     }
-    return tell(json, {"families": answer}, page.rstrip(), *(f"written: {file}" for file in out))
+    shown = Table.rows(validation.KINDS, validation.kind_rows([*validation.measured(), *cells]), title=SUMMED)
+    written = [f"written: {file}" for file in out] or [EXPLAINED]
+    return tell(json, {"families": answer}, validation.counted(cells), shown, *written)
 
 
 def _tables(table: str, json: bool) -> int:
@@ -105,6 +106,7 @@ def _tables(table: str, json: bool) -> int:
 
 REPRODUCED = "WaferLLM (OSDI'25) beside the predictions of its program"
 SUMMED = "errors are of cells that are held out"
+EXPLAINED = "--table all prints every cell; --out FILE.md writes a page on what was fitted, and why cells are missed"
 DERIVED = "numbers that follow from other published ones, and so are no evidence"
 FOLLOWING = ("quantity", "model or product", "system", "published", "follows")
 

@@ -71,9 +71,9 @@ def measured() -> list[Cell]:
 
 TITLE = "# Predicted against measured"
 PAGE = """
-How far are predictions from silicon, on numbers that no constant was fitted on? `wafer-triton validate` prints this
-page; the last column of the first table names the command that prints the cells of a row. An error is predicted over
-measured, less 1.
+How far are predictions from silicon, on numbers that no constant was fitted on? `wafer-triton validate --out FILE.md`
+writes this page; the last column of the first table names the command that prints the cells of a row. An error is
+predicted over measured, less 1.
 
 ## Fitted and held out
 
@@ -201,7 +201,7 @@ def markdown(of: Sequence[Family], cells: Sequence[Cell], derived: Sequence[Deri
     body = PAGE.format(
         top=_marked((*KINDS, "printed by"), top),
         requests=_and(map(_both, missed["2"])),
-        counted=_counted(cells),
+        counted=counted(cells),
         elsewhere=_and(cell.note.rpartition(" by ")[2] for cell in missed["2"]),
         cache=_and(map(_both, missed["5"])),
         layers=missed["5"][0].note,
@@ -227,7 +227,7 @@ def markdown(of: Sequence[Family], cells: Sequence[Cell], derived: Sequence[Deri
     return f"{TITLE}\n{body}"
 
 
-def _counted(cells: Sequence[Cell]) -> str:
+def counted(cells: Sequence[Cell]) -> str:
     """Return the sentence on all cells of the paper."""
     kinds = summaries(cells)
     every, fitted, held_out, within, missed = (
