@@ -168,11 +168,11 @@ class _Elision:
         if name in self.maps and self.has_own_tiles(self.maps[name], cores):
             self.settle(name)
 
-    def has_own_tiles(self, each: TileMap, cores: Index | None) -> bool:
+    def has_own_tiles(self, tile_map: TileMap, cores: Index | None) -> bool:
         """Return whether the tile of any of these cores (None: all) lies in the mapped buffer itself, base[i] = -1."""
-        if each.base is None:
+        if tile_map.base is None:
             return False
-        return bool(((each.base if cores is None else each.base[cores]) < 0).any())
+        return bool(((tile_map.base if cores is None else tile_map.base[cores]) < 0).any())
 
     def move(self, exchange: Exchange) -> None:
         """Plan an exchange that copies its tiles."""
@@ -209,11 +209,11 @@ class _Elision:
         for buffer, each in moves:
             self.copy(buffer, replace(each, slot=Slot(f"{buffer}{HIDDEN}settled")), in_place=True)
 
-    def copy(self, name: str, each: TileMap, in_place: bool = False) -> None:
+    def copy(self, name: str, tile_map: TileMap, in_place: bool = False) -> None:
         """Copy the tiles of a map into buffer `name`; `in_place`: from core i of the map's slot to core i."""
         mesh, where = self.memory.mesh, None
-        if self.has_own_tiles(each, None):
+        if self.has_own_tiles(tile_map, None):
             at = np.arange(mesh.shape[1])
-            where = Cores("x", np.where(each.homes(mesh).reshape(mesh.shape) < 0, -1, at))
-        op = Local("copy", (Slot(name),), (each.slot,), {"size": self.memory.buffers[name].numel}, where)
-        self.steps += self.planner.compute(self.memory, op, (TileMap(each.slot) if in_place else each,))
+            where = Cores("x", np.where(tile_map.homes(mesh).reshape(mesh.shape) < 0, -1, at))
+        op = Local("copy", (Slot(name),), (tile_map.slot,), {"size": self.memory.buffers[name].numel}, where)
+        self.steps += self.planner.compute(self.memory, op, (TileMap(tile_map.slot) if in_place else tile_map,))

@@ -140,14 +140,14 @@ class Executor(Planner):
     def agree_on_schedule(self, schedule: Schedule) -> None:
         """Raise BackendError if ranks run different schedules."""
 
-    def agree_on_operand(self, name: str, given: torch.Tensor) -> None:
+    def agree_on_operand(self, name: str, values: torch.Tensor) -> None:
         """Raise BackendError if ranks have different values for the operand `name`."""
 
     @torch.inference_mode(False)
-    def store(self, schedule: Schedule, buffer: Buffer, given: torch.Tensor) -> torch.Tensor:
-        """Return new memory [rows, cols, slots * numel] of a buffer with the given values, rounded to its dtype."""
-        values = self.local_tiles(schedule, buffer, given)
-        return torch.empty(values.shape, dtype=torch_dtype(buffer.dtype), device=self.device).copy_(values.detach())
+    def store(self, schedule: Schedule, buffer: Buffer, values: torch.Tensor) -> torch.Tensor:
+        """Return new memory [rows, cols, slots * numel] of a buffer with these values, rounded to its dtype."""
+        tiles = self.local_tiles(schedule, buffer, values)
+        return torch.empty(tiles.shape, dtype=torch_dtype(buffer.dtype), device=self.device).copy_(tiles.detach())
 
     @torch.inference_mode(False)
     def allocate(self, schedule: Schedule, buffer: Buffer) -> torch.Tensor:
@@ -161,8 +161,8 @@ class Executor(Planner):
         self.check_allocation(schedule, buffers)
         return {buffer.name: self.allocate(schedule, buffer) for buffer in buffers}
 
-    def local_tiles(self, schedule: Schedule, buffer: Buffer, given: torch.Tensor) -> torch.Tensor:
-        return checked_tiles(schedule, buffer, given)
+    def local_tiles(self, schedule: Schedule, buffer: Buffer, values: torch.Tensor) -> torch.Tensor:
+        return checked_tiles(schedule, buffer, values)
 
     def plan_scatter(
         self, schedule: Schedule, name: str, memory: torch.Tensor, cut: Cut
@@ -176,9 +176,9 @@ class Executor(Planner):
         """Return the mesh rows and columns whose cores this executor holds."""
         return slice(0, mesh.shape[0]), slice(0, mesh.shape[1])
 
-    def gather_tiles(self, mesh: Mesh, held: torch.Tensor, source: torch.Tensor, out: torch.Tensor) -> None:
-        """Copy tile source[i] of `held` to tile i of `out`, for every core i; both are [rows, cols, numel]."""
-        torch.index_select(held.flatten(0, 1), 0, _index_on(source, held.device), out=out.flatten(0, 1))
+    def gather_tiles(self, mesh: Mesh, tiles: torch.Tensor, source: torch.Tensor, out: torch.Tensor) -> None:
+        """Copy tile source[i] of `tiles` to tile i of `out`, for every core i; both are [rows, cols, numel]."""
+        torch.index_select(tiles.flatten(0, 1), 0, _index_on(source, tiles.device), out=out.flatten(0, 1))
 
     def precompile(self, steps: Iterable[Step], progress: Callable[[int, int], object] | None = None) -> int:
         """Compile the kernels of planned steps in parallel, without running them, and return how many there are.
@@ -200,23 +200,23 @@ def free_bytes(device: str) -> int:
     return torch.cuda.mem_get_info(device)[0] + reserved
 
 
-def checked_tiles(schedule: Schedule, buffer: Buffer, given: Any) -> torch.Tensor:
+def checked_tiles(schedule: Schedule, buffer: Buffer, values: Any) -> torch.Tensor:
     """Return values of a buffer as [rows, cols, slots * numel]; ShapeError or DtypeError if they are not its tiles."""
     shape = (*schedule.mesh.shape, buffer.slots * buffer.numel)
-    if not isinstance(given, torch.Tensor) or given.layout != torch.strided:
+    if not isinstance(values, torch.Tensor) or values.layout != torch.strided:
         raise ShapeError(
-            f"{schedule.name}: buffer {buffer.name!r} is given {article(type(given).__name__)}; give a dense torch "
+            f"{schedule.name}: buffer {buffer.name!r} is given {article(type(values).__name__)}; give a dense torch "
             f"tensor [rows, cols, *tile], such as torch.from_numpy makes of an array"
         )
-    if given.is_complex() or given.is_meta:
-        fault = f"of {given.dtype}; give its real part" if given.is_complex() else WITHOUT_VALUES
+    if values.is_complex() or values.is_meta:
+        fault = f"of {values.dtype}; give its real part" if values.is_complex() else WITHOUT_VALUES
         raise DtypeError(f"{schedule.name}: buffer {buffer.name!r} is given a tensor {fault}")
-    if given.shape[:2] != shape[:2] or given.shape[2:].numel() != shape[2]:
+    if values.shape[:2] != shape[:2] or values.shape[2:].numel() != shape[2]:
         raise ShapeError(
             f"{schedule.name}: buffer {buffer.name!r} is {list(buffer.tile)} x {buffer.slots} on "
-            f"{shape[0]} x {shape[1]} cores, the tensor given is {list(given.shape)}"
+            f"{shape[0]} x {shape[1]} cores, the tensor given is {list(values.shape)}"
         )
-    return given.reshape(shape)
+    return values.reshape(shape)
 
 
 class Graph:

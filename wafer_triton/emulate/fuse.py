@@ -172,22 +172,22 @@ def group_steps(steps: Sequence[Step]) -> list[Fusing]:
     return groups
 
 
-def line_positions(one: Exchange, every: tuple[int, int] | None) -> tuple[Index, Index, Index | None]:
+def line_positions(exchange: Exchange, shape: tuple[int, int] | None) -> tuple[Index, Index, Index | None]:
     """Return the positions that send and that receive, of one shape, and the mesh rows or columns (None: all).
 
-    With `every` = (number of lines, of positions) the arrays have that shape, padded with -1, so that tables have room
+    With `shape` = (number of lines, of positions) the arrays have that shape, padded with -1, so that tables have room
     for other schedules, which may send more.
     """
-    send, recv, lines = one.moves.table
-    if every is None:
+    send, recv, lines = exchange.moves.table
+    if shape is None:
         return send, recv, lines
-    whole = np.full((2, *every), -1)
-    whole[:, slice(None) if lines is None else lines, : send.shape[-1]] = np.stack(np.atleast_2d(send, recv))
-    return whole[0], whole[1], None
+    padded = np.full((2, *shape), -1)
+    padded[:, slice(None) if lines is None else lines, : send.shape[-1]] = np.stack(np.atleast_2d(send, recv))
+    return padded[0], padded[1], None
 
 
-def _same_cores(one: Index | None, other: Index | None) -> bool:
-    return one is other or (one is not None and other is not None and np.array_equal(one, other))
+def _same_cores(a: Index | None, b: Index | None) -> bool:
+    return a is b or (a is not None and b is not None and np.array_equal(a, b))
 
 
 def head_folds(group: Group, mesh: Mesh) -> tuple[list[Fold], Grid | None]:

@@ -57,10 +57,10 @@ class Planner(ABC):
         return [step for steps in (*moves, *computes) for step in steps]
 
     @abstractmethod
-    def local_tiles(self, schedule: Schedule, buffer: Buffer, given: torch.Tensor) -> torch.Tensor:
+    def local_tiles(self, schedule: Schedule, buffer: Buffer, values: torch.Tensor) -> torch.Tensor:
         """Return the tiles of this executor's own cores as [rows, cols, slots * numel].
 
-        `given` are a buffer's values [rows, cols, *tile] of all cores. Raises ShapeError for another shape, DtypeError
+        `values` are a buffer's [rows, cols, *tile] of all cores. Raises ShapeError for another shape, DtypeError
         for complex values.
         """
 
@@ -74,9 +74,9 @@ class Planner(ABC):
     ) -> Callable[[torch.Tensor], object]:
         """Return a function that cuts a tensor into tiles, in the memory of buffer `name`."""
 
-    def all_gather(self, mesh: Mesh, held: torch.Tensor) -> torch.Tensor:
-        """Return the values [rows, cols, ...] of all cores; `held` are those of this executor's own cores."""
-        return held
+    def all_gather(self, mesh: Mesh, local: torch.Tensor) -> torch.Tensor:
+        """Return the values [rows, cols, ...] of all cores; `local` are those of this executor's own cores."""
+        return local
 
     def on_device(self) -> AbstractContextManager[object]:
         """Return a context for planning and running: on the executor's GPU, without autocast or inference mode."""

@@ -127,24 +127,24 @@ class TorchExecutor(Executor):
         before, after = list[Step](), list[Step]()
         memory.workspace.begin()
 
-        def tiles(each: TileMap, out: int | None = None) -> torch.Tensor:
+        def tiles(tile_map: TileMap, out: int | None = None) -> torch.Tensor:
             """Return the tiles of a map as a view, or as a copy that a step `before` gathers.
 
             For output number `out` a step `after` scatters the copy back.
             """
-            homes, flat = each.homes(memory.mesh)[cores], memory.rows(each.slot)
-            if box is not None and (view := _view(memory, each.slot, homes.reshape(box.shape))) is not None:
+            homes, flat = tile_map.homes(memory.mesh)[cores], memory.rows(tile_map.slot)
+            if box is not None and (view := _view(memory, tile_map.slot, homes.reshape(box.shape))) is not None:
                 return view
-            held, hold = (
-                self._row_index(memory, each.slot, homes),
+            rows, copy = (
+                self._row_index(memory, tile_map.slot, homes),
                 memory.workspace.take(homes.size * flat.shape[1], flat.dtype),
             )
-            hold = hold.view(len(cores), -1)
+            copy = copy.view(len(cores), -1)
             if out is None or definition.keeps(op.params, flat.shape[1], out):
-                before.append(lambda: torch.index_select(flat, 0, held[0], out=hold))
+                before.append(lambda: torch.index_select(flat, 0, rows[0], out=copy))
             if out is not None:
-                after.append(lambda: flat.index_copy_(0, held[0], hold))
-            return hold if box is None else hold.view(*box.shape, -1)
+                after.append(lambda: flat.index_copy_(0, rows[0], copy))
+            return copy if box is None else copy.view(*box.shape, -1)
 
         outs, reads = [tiles(TileMap(out), number) for number, out in enumerate(op.outs)], [tiles(each) for each in ins]
         return [*before, *self._run_on(memory, definition, op.params, outs, reads), *after]

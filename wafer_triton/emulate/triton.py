@@ -184,17 +184,31 @@ class TritonExecutor(Executor):
         cores = self._cores(memory) if cores is None else cores
         return [*alone, Launch(replace(group, folds=heads).what, partial(launch, ops, cores, all_ops, grid))]
 
-    def _fold_op(self, memory: Memory, one: Fold, step: int | None = None) -> FusedOp:
-        total, parts = (self._operand(memory, TileMap(Slot(name))) for name in (one.tree.sums, one.tree.acc))
-        tables = (self._table(memory, each) for each in (one.first, one.roots, one.tree_of, one.number))
-        return fold(total, parts, *tables, order=one.order, pairs=one.pairs, size=one.size, op=one.tree.op, step=step)
+    def _fold_op(self, memory: Memory, fold_step: Fold, step: int | None = None) -> FusedOp:
+        total, parts = (
+            self._operand(memory, TileMap(Slot(name))) for name in (fold_step.tree.sums, fold_step.tree.acc)
+        )
+        tables = (
+            self._table(memory, each)
+            for each in (fold_step.first, fold_step.roots, fold_step.tree_of, fold_step.number)
+        )
+        return fold(
+            total,
+            parts,
+            *tables,
+            order=fold_step.order,
+            pairs=fold_step.pairs,
+            size=fold_step.size,
+            op=fold_step.tree.op,
+            step=step,
+        )
 
-    def _fold_launch(self, memory: Memory, one: Fold) -> Step:
+    def _fold_launch(self, memory: Memory, fold_step: Fold) -> Step:
         """Return a launch that folds alone; the first cores of each tree fold a multiple of 32 columns each."""
-        step = 32 * -(-one.size // (32 * len(one.order)))
-        folding = np.flatnonzero(one.number < -(-one.size // step))
+        step = 32 * -(-fold_step.size // (32 * len(fold_step.order)))
+        folding = np.flatnonzero(fold_step.number < -(-fold_step.size // step))
         cores = self._table(memory, folding[self._order(len(folding))])
-        return Launch("fold", partial(launch, [self._fold_op(memory, one, step)], cores, (), Grid()))
+        return Launch("fold", partial(launch, [self._fold_op(memory, fold_step, step)], cores, (), Grid()))
 
     def _tree_launch(self, memory: Memory, group: Group, ops: Sequence[FusedOp], all_ops: Sequence[FusedOp]) -> Step:
         """Return the launch of a reduce tree, with the operations of the group before it."""
@@ -274,15 +288,15 @@ class TritonExecutor(Executor):
         run = partial(one_round, out, a, b, *ends, self._cores(memory), **op.params)
         return [Launch("compute-shift, 1 round in a launch", run)]
 
-    def _operand(self, memory: Memory, each: TileMap) -> Operand:
-        buffer, tensor = memory.buffers[each.slot.buffer], memory.tensors[each.slot.buffer]
+    def _operand(self, memory: Memory, tile_map: TileMap) -> Operand:
+        buffer, tensor = memory.buffers[tile_map.slot.buffer], memory.tensors[tile_map.slot.buffer]
         whole = buffer.slots * buffer.numel
-        varies = memory.tables is not None and buffer.slots > 1 and each.slot.index is not None
-        if each.slot.is_fixed and not varies:
-            index = None if each.base is None else self._table(memory, each.base)
-            return Operand(tensor, int(each.slot.index or 0) * buffer.numel, whole, index)
-        assert each.base is None, "slots that differ between cores are never elided"
-        rows = memory.row_numbers(each.slot, np.arange(memory.mesh.cores))
+        varies = memory.tables is not None and buffer.slots > 1 and tile_map.slot.index is not None
+        if tile_map.slot.is_fixed and not varies:
+            index = None if tile_map.base is None else self._table(memory, tile_map.base)
+            return Operand(tensor, int(tile_map.slot.index or 0) * buffer.numel, whole, index)
+        assert tile_map.base is None, "slots that differ between cores are never elided"
+        rows = memory.row_numbers(tile_map.slot, np.arange(memory.mesh.cores))
         return Operand(tensor, 0, buffer.numel, self._table(memory, rows))
 
     def _cores(self, memory: Memory, where: Index | None = None) -> torch.Tensor:

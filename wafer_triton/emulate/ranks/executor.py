@@ -80,23 +80,23 @@ class DistributedExecutor(Executor):
         self.agree_on_schedule(schedule)
         self.inside.check_allocation(self._local_schedule(schedule), fresh)
 
-    def agree_on_operand(self, name: str, given: torch.Tensor) -> None:
-        agree({f"{OPERAND}{name}": digest(given)}, self.group)
+    def agree_on_operand(self, name: str, values: torch.Tensor) -> None:
+        agree({f"{OPERAND}{name}": digest(values)}, self.group)
 
-    def store(self, schedule: Schedule, buffer: Buffer, given: torch.Tensor) -> torch.Tensor:
-        if isinstance(given, torch.Tensor) and given.shape[:2] == schedule.mesh.shape:
-            self.agree_on_operand(buffer.name, given)
-        return super().store(schedule, buffer, given)
+    def store(self, schedule: Schedule, buffer: Buffer, values: torch.Tensor) -> torch.Tensor:
+        if isinstance(values, torch.Tensor) and values.shape[:2] == schedule.mesh.shape:
+            self.agree_on_operand(buffer.name, values)
+        return super().store(schedule, buffer, values)
 
     def allocate(self, schedule: Schedule, buffer: Buffer) -> torch.Tensor:
         return self.inside.allocate(self._local_schedule(schedule), buffer)
 
-    def local_tiles(self, schedule: Schedule, buffer: Buffer, given: torch.Tensor) -> torch.Tensor:
-        """Return the tiles of the rank's own cores; `given` may also be of these cores alone."""
+    def local_tiles(self, schedule: Schedule, buffer: Buffer, values: torch.Tensor) -> torch.Tensor:
+        """Return the tiles of the rank's own cores; `values` may also be of these cores alone."""
         here = self._local_schedule(schedule)
-        if isinstance(given, torch.Tensor) and given.shape[:2] == here.mesh.shape:
-            return checked_tiles(here, buffer, given)
-        return checked_tiles(schedule, buffer, given)[self.rectangle(schedule.mesh)]
+        if isinstance(values, torch.Tensor) and values.shape[:2] == here.mesh.shape:
+            return checked_tiles(here, buffer, values)
+        return checked_tiles(schedule, buffer, values)[self.rectangle(schedule.mesh)]
 
     def plan_scatter(
         self, schedule: Schedule, name: str, memory: torch.Tensor, cut: Cut
@@ -115,12 +115,12 @@ class DistributedExecutor(Executor):
     def rectangle(self, mesh: Mesh) -> tuple[slice, slice]:
         return self.shard(mesh).rectangle
 
-    def all_gather(self, mesh: Mesh, held: torch.Tensor) -> torch.Tensor:
+    def all_gather(self, mesh: Mesh, local: torch.Tensor) -> torch.Tensor:
         """Return the values of all cores, on every rank."""
         shard = self.shard(mesh)
-        tiles = held.new_empty(*mesh.shape, *held.shape[2:])
+        tiles = local.new_empty(*mesh.shape, *local.shape[2:])
         parts = [tiles[shard.partition.rectangle(rank)].contiguous() for rank in range(self.ranks)]
-        parts[self.rank] = held.contiguous()
+        parts[self.rank] = local.contiguous()
         with naming_lost_rank(self.group):
             sent = [
                 dist.broadcast(part, group=self.group, group_src=at, async_op=True) for at, part in enumerate(parts)
@@ -131,11 +131,11 @@ class DistributedExecutor(Executor):
             tiles[shard.partition.rectangle(rank)] = part
         return tiles
 
-    def gather_tiles(self, mesh: Mesh, held: torch.Tensor, source: torch.Tensor, out: torch.Tensor) -> None:
+    def gather_tiles(self, mesh: Mesh, tiles: torch.Tensor, source: torch.Tensor, out: torch.Tensor) -> None:
         shard, homes, every = self.shard(mesh), source.numpy(), np.arange(mesh.cores)
         number = shard.partition.local_number
         found = route(shard, homes, every, number[homes], number)
-        for step in self._transfer([(found, held.flatten(0, 1), out.flatten(0, 1))]):
+        for step in self._transfer([(found, tiles.flatten(0, 1), out.flatten(0, 1))]):
             step()
 
     def round(self, memory: Memory, round_: Round) -> list[Step]:
