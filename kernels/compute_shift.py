@@ -57,21 +57,21 @@ def _rounds_kernel(
     mask_c = (offs_m < P.M)[:, None] & (offs_n < P.N)[None, :]
     total = initial_sums(tile_ptr(c, core) + offs_c, mask_c, P)
 
-    here = 0
+    slot = 0
     for number in range(rounds):
         if number > 0:  # until both tiles have arrived, and both receivers have a free slot
-            wait(counters_ptr + here * cores + core, FLAGS, alarm_ptr, launch, core, number)
+            wait(counters_ptr + slot * cores + core, FLAGS, alarm_ptr, launch, core, number)
         # .cg: read from L2, as another SM wrote the tile. Each of the four neighbours gets one arrival, the receivers
         # for the tile, the senders as a credit. None in the last round, so that a launch leaves the counters at zero
         total = accumulate(
             total,
-            _slot_ptr(a, spare_a, here, core), _slot_ptr(b, spare_b, here, core),
-            _slot_ptr(a, spare_a, 1 - here, tl.load(neighbours_ptr)),
-            _slot_ptr(b, spare_b, 1 - here, tl.load(neighbours_ptr + 1)),
-            counters_ptr + (1 - here) * cores + tl.load(neighbours_ptr + tl.arange(0, FLAGS)),
+            _slot_ptr(a, spare_a, slot, core), _slot_ptr(b, spare_b, slot, core),
+            _slot_ptr(a, spare_a, 1 - slot, tl.load(neighbours_ptr)),
+            _slot_ptr(b, spare_b, 1 - slot, tl.load(neighbours_ptr + 1)),
+            counters_ptr + (1 - slot) * cores + tl.load(neighbours_ptr + tl.arange(0, FLAGS)),
             (number < rounds - 1).to(tl.int32), 0, 0, ".cg", P,
         )  # fmt: skip
-        here = 1 - here
+        slot = 1 - slot
 
     store(tile_ptr(out, core) + offs_c, total, mask_c)
 
@@ -118,9 +118,9 @@ def residency(
     A core's sums must be one block, and both slots of an operand at the same offset and stride in their tensors.
     """
     sizes, _ = plan(a[0], b[0], **params)
-    alike = all(one.offset == two.offset and one.stride == two.stride for one, two in (a, b))
+    same_layout = all(x.offset == y.offset and x.stride == y.stride for x, y in (a, b))
     one_block = sizes["HEADS"] == 1 and sizes["M"] <= sizes["BLOCK_M"] and sizes["N"] <= sizes["BLOCK_N"]
-    if sizes["MODE"] == "rows" or not alike or not one_block:
+    if sizes["MODE"] == "rows" or not same_layout or not one_block:
         return 0
     with compiling():
         kernel = all_rounds(c, out, a, b, *rest, rounds=1, **params)

@@ -40,19 +40,19 @@ class Copies(NamedTuple):
 def _carry(moves, pid, SIZE: tl.constexpr, BLOCK: tl.constexpr, MESSAGES: tl.constexpr):
     # [MESSAGES, 1]
     message = (pid * MESSAGES + tl.arange(0, MESSAGES))[:, None]
-    there = message < moves.number * moves.count
+    valid = message < moves.number * moves.count
     line = message // moves.number
     at = line * moves.step + message % moves.number
-    recv, send = tl.load(moves.recv + at, mask=there, other=-1), tl.load(moves.send + at, mask=there, other=-1)
+    recv, send = tl.load(moves.recv + at, mask=valid, other=-1), tl.load(moves.send + at, mask=valid, other=-1)
     if moves.lines is not None:
-        line = tl.load(moves.lines + line, mask=there, other=0)
-    there = recv >= 0
-    dst_ptr = tile_ptr(moves.dst, tl.where(there, line * moves.line_step + recv * moves.position_step, 0))
-    src_ptr = tile_ptr(moves.src, tl.where(there, line * moves.line_step + send * moves.position_step, 0))
+        line = tl.load(moves.lines + line, mask=valid, other=0)
+    valid = recv >= 0
+    dst_ptr = tile_ptr(moves.dst, tl.where(valid, line * moves.line_step + recv * moves.position_step, 0))
+    src_ptr = tile_ptr(moves.src, tl.where(valid, line * moves.line_step + send * moves.position_step, 0))
     for begin in range(0, SIZE, BLOCK):
         # [MESSAGES, BLOCK]
         offs = begin + tl.arange(0, BLOCK)[None, :]
-        mask = there & (offs < SIZE)
+        mask = valid & (offs < SIZE)
         tl.store(dst_ptr + offs, tl.load(src_ptr + offs, mask=mask), mask=mask)
 
 
@@ -67,10 +67,10 @@ def exchange(moves: Sequence[Copies], sizes: Sequence[int]) -> None:
     """Copy all messages of `moves` in one launch; the tiles of moves[i] have sizes[i] elements."""
     assert all(one.dst.tensor.dtype == one.src.tensor.dtype for one in moves), "a message keeps its dtype"
     blocks = [block(size) for size in sizes]
-    together = [max(1, min(64, 1024 // wide)) for wide in blocks]
-    programs = [-(-one.number * one.count // several) for one, several in zip(moves, together, strict=True)]
-    held = max(wide * several for wide, several in zip(blocks, together, strict=True))
+    messages = [max(1, min(64, 1024 // wide)) for wide in blocks]
+    programs = [-(-one.number * one.count // many) for one, many in zip(moves, messages, strict=True)]
+    elements = max(wide * many for wide, many in zip(blocks, messages, strict=True))
     start(
         _exchange_kernel, (max(programs), len(moves)), tuple(moves), SIZES=tuple(sizes), BLOCKS=tuple(blocks),
-        MESSAGES=tuple(together), num_warps=4 if held > 2048 else warps(held),
+        MESSAGES=tuple(messages), num_warps=4 if elements > 2048 else warps(elements),
     )  # fmt: skip

@@ -26,13 +26,13 @@ def top_k(args, core, P):
     mask_e = offs_e < P.EXPERTS
     for token in range(P.M):
         logits_ptr = tile_ptr(logits, core) + token * P.WIDTH
-        own = tl.load(logits_ptr + offs_e, mask=mask_e, other=float("-inf"))
+        logit = tl.load(logits_ptr + offs_e, mask=mask_e, other=float("-inf"))
         ahead = tl.zeros([P.BLOCK], tl.int32)
         for other in range(P.EXPERTS):
-            value = tl.load(logits_ptr + other)
-            ahead += ((value > own) | ((value == own) & (other < offs_e))).to(tl.int32)
+            other_logit = tl.load(logits_ptr + other)
+            ahead += ((other_logit > logit) | ((other_logit == logit) & (other < offs_e))).to(tl.int32)
         picked = mask_e & (ahead < P.K)
-        powers = tl.exp(own - tl.max(own, axis=0))
+        powers = tl.exp(logit - tl.max(logit, axis=0))
         over = tl.where(picked, powers, 0.0) if P.NORMALIZED else tl.where(mask_e, powers, 0.0)
         share = powers / tl.reshape(sum_by_halves(over, 1, P.BLOCK, 1), [1])
         offs = token * (P.K + P.SHARED) + tl.cumsum(picked.to(tl.int32), axis=0) - 1
@@ -48,12 +48,13 @@ def top_k(args, core, P):
 def _blocks(
     ins: tuple[Operand, ...], *, m: int, per_token: int, k: int, n: int, accumulate: str, **_: Any
 ) -> dict[str, Any]:  # fmt: skip
-    summed, fp16 = len(ins) == 4, accumulate == "fp16"
+    summed, fp16 = len(ins) == 4, accumulate == "fp16"  # expert_sum has the shares as a fourth input
     block_n = block(n, 256)
     most = 1024 if ins[1].tensor.dtype == torch.float32 else 2048  # products in registers
-    rows, each, times = (m, per_token, 1) if summed else (m * per_token, 1, per_token)
+    # rows of c, choices that are summed in each, and choices that multiply each row of a
+    rows, of_c, of_a = (m, per_token, 1) if summed else (m * per_token, 1, per_token)
     return {
-        "ROWS": rows, "EACH": each, "TIMES": times, "SUMMED": summed, "FP16": fp16, "no_fma": fp16,
+        "ROWS": rows, "C_CHOICES": of_c, "A_CHOICES": of_a, "SUMMED": summed, "FP16": fp16, "no_fma": fp16,
         "BLOCK_K": 1 if fp16 else block(k, max(1, most // block_n)), "BLOCK_N": block_n,
     }  # fmt: skip
 
@@ -73,10 +74,10 @@ def _expert_product(args, core, P):
                 total = load(c_ptrs, mask_n)
             else:
                 total = tl.zeros([P.BLOCK_N], tl.float32)
-            for number in range(P.EACH):
-                choice = row * P.EACH + number
+            for number in range(P.C_CHOICES):
+                choice = row * P.C_CHOICES + number
                 expert = tl.load(tile_ptr(expert_ids, core) + choice).to(tl.int32)
-                a_ptr = tile_ptr(a, core) + choice // P.TIMES * P.K
+                a_ptr = tile_ptr(a, core) + choice // P.A_CHOICES * P.K
                 w_ptr = tile_ptr(w, core) + expert * P.K * P.N
                 products = tl.zeros([P.BLOCK_K, P.BLOCK_N], tl.float32)
                 for start_k in range(0, P.K, P.BLOCK_K):

@@ -76,12 +76,12 @@ def _reduce(acc, mailbox, tables, number, P):
         mask = offs < P.SIZE
         total = load(acc_ptr + offs, mask)
         for slot in range(P.SLOTS):
-            there = slot < children
+            sent = slot < children
             # .cg: read from L2, as another SM wrote the message
             message_ptr = tile_ptr(mailbox, core) + slot * P.SIZE
-            message = tl.load(message_ptr + offs, mask=mask & there, other=0.0, cache_modifier=".cg").to(tl.float32)
+            message = tl.load(message_ptr + offs, mask=mask & sent, other=0.0, cache_modifier=".cg").to(tl.float32)
             combined = rounded(P.COMBINE(total, message), acc.tensor.dtype.element_ty).to(tl.float32)
-            total = tl.where(there, combined, total)
+            total = tl.where(sent, combined, total)
         store(acc_ptr + offs, total, mask)
         store(out_ptr + offs, total, mask & (parent >= 0))
     tl.debug_barrier()
@@ -96,14 +96,14 @@ def _send(x, receivers, core, P):
     first, count = tl.load(first_ptr + core), tl.load(number_ptr + core)
     for begin in range(0, count, P.AT_ONCE):
         # [AT_ONCE, 1]
-        near = begin + tl.arange(0, P.AT_ONCE)[:, None]
-        rows = (first + near * step).to(tl.int64) * x.stride
+        receiver = begin + tl.arange(0, P.AT_ONCE)[:, None]
+        rows = (first + receiver * step).to(tl.int64) * x.stride
         for start_n in range(0, P.SIZE, P.SENT_BLOCK):
             # [AT_ONCE, SENT_BLOCK]
             offs = start_n + tl.arange(0, P.SENT_BLOCK)[None, :]
             tile = tl.load(tile_ptr(x, core) + offs, mask=offs < P.SIZE)
             tiles = tl.broadcast_to(tile, [P.AT_ONCE, P.SENT_BLOCK])
-            tl.store(x.tensor + x.offset + rows + offs, tiles, mask=(near < count) & (offs < P.SIZE))
+            tl.store(x.tensor + x.offset + rows + offs, tiles, mask=(receiver < count) & (offs < P.SIZE))
 
 
 @triton.jit
@@ -171,8 +171,8 @@ def reduce_tree(
 
 
 @triton.jit
-def _combined(one, other, DTYPE: tl.constexpr, COMBINE: tl.constexpr):
-    return rounded(COMBINE(one, other), DTYPE).to(tl.float32)
+def _combined(a, b, DTYPE: tl.constexpr, COMBINE: tl.constexpr):
+    return rounded(COMBINE(a, b), DTYPE).to(tl.float32)
 
 
 @triton.jit

@@ -61,10 +61,10 @@ def _fetch(
                 row = tile * S.M + begin_m + half * (2 - S.GROUP_M) * BOX
                 tma.async_copy_global_to_shared(a, [row, start_k], full.index(slot), ring_a.index(slot * 2 + half))
             for box in gl.static_range(BOXES):
-                col, other = _column(box, begin_n, S)
-                row = (gl.load(b_labels.first + q + other) + row_b) * S.K + start_k
+                col, core_offset = _column(box, begin_n, S)
+                row = (gl.load(b_labels.first + q + core_offset) + row_b) * S.K + start_k
                 if EDGE:
-                    number = step // STEPS - S.SPREAD + part + other  # the round of the cores of this row
+                    number = step // STEPS - S.SPREAD + part + core_offset  # the round of the cores of this row
                     row = gl.where((number >= 0) & (number < P), row, -BOX)
                 to = ring_b.index(slot).slice(box * BOX, BOX, dim=1)
                 tma.async_copy_global_to_shared(b, [row, col], full.index(slot), to)
@@ -82,10 +82,10 @@ def _column(box: gl.constexpr, begin_n, S):
 
 
 @gluon.jit
-def _multiply(total, turn, held, labels, ring, S, GROUP: gl.constexpr, EACH: gl.constexpr):
+def _multiply(total, turn, pending, labels, ring, S, GROUP: gl.constexpr, EACH: gl.constexpr):
     """Return total + the products of `labels` labels; EACH as in `_fetch`.
 
-    `held` is the slot that the last product, still running, reads; -1 is none. It and `turn` are returned too.
+    `pending` is the slot that the last product, still running, reads; -1 is none. It and `turn` are returned too.
     """
     ring_a, ring_b, full, free = ring
     for _ in range(labels * (S.K // BOX)):
@@ -96,12 +96,12 @@ def _multiply(total, turn, held, labels, ring, S, GROUP: gl.constexpr, EACH: gl.
                 a, b = ring_a.index(slot * 2 + GROUP), ring_b.index(slot)
                 # this product runs on while the slot of the last one is released
                 total = hopper.warpgroup_mma_wait(1, deps=[hopper.warpgroup_mma(a, b, total, is_async=True)])
-                mbarrier.arrive(free.index(gl.maximum(held, 0)), pred=held >= 0)
-                held = slot
+                mbarrier.arrive(free.index(gl.maximum(pending, 0)), pred=pending >= 0)
+                pending = slot
             else:
                 mbarrier.arrive(free.index(slot))
             turn += 1
-    return total, turn, held
+    return total, turn, pending
 
 
 @gluon.jit
@@ -139,14 +139,14 @@ def _multiply_worker(out, rows_ptr, cols_ptr, ring, staged, P, programs, S, GROU
     turn = gl.to_tensor(0)
     for pid in range(gl.program_id(0), programs, gl.num_programs(0)):
         p, q, begin_m, begin_n = block_position(pid, P, S.M, S.N, 2 * BOX, S.BLOCK_N, S.GROUP_M, S.GROUP_N, S.SWIZZLE)
-        total, held = gl.full([BOX, S.BLOCK_N], 0.0, gl.float32, layout), gl.to_tensor(-1)
+        total, pending = gl.full([BOX, S.BLOCK_N], 0.0, gl.float32, layout), gl.to_tensor(-1)
         for phase in gl.static_range(3):
-            total, turn, held = _multiply(
-                total, turn, held, (S.SPREAD, P - S.SPREAD, S.SPREAD)[phase], ring, S, GROUP,
+            total, turn, pending = _multiply(
+                total, turn, pending, (S.SPREAD, P - S.SPREAD, S.SPREAD)[phase], ring, S, GROUP,
                 1 if phase == 1 else S.GROUP_M,
             )  # fmt: skip
         total = hopper.warpgroup_mma_wait(0, deps=[total])
-        mbarrier.arrive(ring[3].index(held))
+        mbarrier.arrive(ring[3].index(pending))
         sums = _column_blocks(total, BOXES)
         row_core = gl.load(rows_ptr + p + GROUP * (S.GROUP_M - 1)) * P
         for box in gl.static_range(BOXES):
@@ -154,18 +154,18 @@ def _multiply_worker(out, rows_ptr, cols_ptr, ring, staged, P, programs, S, GROU
             at = staged.index(GROUP * 2 + box % 2)
             at.store(sums[box].to(out.dtype))
             hopper.fence_async_shared()
-            col, other = _column(box, begin_n, S)
-            row = (row_core + gl.load(cols_ptr + q + other)) * S.M + begin_m + GROUP * (2 - S.GROUP_M) * BOX
+            col, core_offset = _column(box, begin_n, S)
+            row = (row_core + gl.load(cols_ptr + q + core_offset)) * S.M + begin_m + GROUP * (2 - S.GROUP_M) * BOX
             tma.async_copy_shared_to_global(out, [row, col], at)
     tma.store_wait(0)
 
 
 @gluon.jit
 def _groups_kernel(out, a, b, rows_ptr, cols_ptr, a_labels, b_labels, P, programs, S):
-    lie: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
-    ring_a = gl.allocate_shared_memory(a.dtype, [S.DEPTH * 2, BOX, BOX], lie)
-    ring_b = gl.allocate_shared_memory(b.dtype, [S.DEPTH, BOX, S.BLOCK_N], lie)
-    staged = gl.allocate_shared_memory(out.dtype, [4, BOX, BOX], lie)
+    layout: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
+    ring_a = gl.allocate_shared_memory(a.dtype, [S.DEPTH * 2, BOX, BOX], layout)
+    ring_b = gl.allocate_shared_memory(b.dtype, [S.DEPTH, BOX, S.BLOCK_N], layout)
+    staged = gl.allocate_shared_memory(out.dtype, [4, BOX, BOX], layout)
     full = gl.allocate_shared_memory(gl.int64, [S.DEPTH, 1], mbarrier.MBarrierLayout())
     free = gl.allocate_shared_memory(gl.int64, [S.DEPTH, 1], mbarrier.MBarrierLayout())
     for slot in gl.static_range(S.DEPTH):
@@ -226,11 +226,11 @@ def warp_groups(
     chosen: dict[str, Any],
 ) -> None:  # fmt: skip
     """Compute out = the sum of a @ b over all rounds, as `elided` does; `chosen` are its sizes and `choose_blocks`."""
-    lie = gl.NVMMASharedLayout(128, 16, 2)
+    layout = gl.NVMMASharedLayout(128, 16, 2)
 
     def boxes(x: Operand, cols: int) -> TensorDescriptor:
         rows = (x.tensor.numel() - x.offset) // cols
-        return TensorDescriptor(x.tensor[x.offset :], [rows, cols], [cols, 1], [_common.BOX] * 2, lie)
+        return TensorDescriptor(x.tensor[x.offset :], [rows, cols], [cols, 1], [_common.BOX] * 2, layout)
 
     stay = programs = chosen["PROGRAMS"]
     if a.tensor.device.type == "cuda":  # one program a multiprocessor, as the ring leaves no room for two

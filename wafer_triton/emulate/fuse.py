@@ -136,9 +136,9 @@ class Group:
         ):
             return False
         written = {name for task in self.tasks for name in task.outs}
-        held = {name for task in self.tasks for name, _ in task.remote_reads}
-        held |= {name for fold in self.folds for name in (fold.tree.acc, fold.tree.sums)}
-        if not written.isdisjoint(dict(step.remote_reads)) or not held.isdisjoint(step.outs):
+        read = {name for task in self.tasks for name, _ in task.remote_reads}
+        read |= {name for fold in self.folds for name in (fold.tree.acc, fold.tree.sums)}
+        if not written.isdisjoint(dict(step.remote_reads)) or not read.isdisjoint(step.outs):
             return False
         if isinstance(step, TreeStep):
             self.tree = step
@@ -193,21 +193,21 @@ def _same_cores(a: Index | None, b: Index | None) -> bool:
 def head_folds(group: Group, mesh: Mesh) -> tuple[list[Fold], Grid | None]:
     """Return the folds at the head of a launch, which every program repeats, and the launch's grid (None: as usual)."""
     ops = [task.op for task in group.tasks]
-    found = [fold for fold in group.folds if _reads_own_sums(fold, group)]
-    found = [fold for fold in found if np.array_equal(fold.tree_of, found[0].tree_of)]
-    if not ops or not found or group.tree is not None or any(task.cores is not None for task in group.tasks):
+    folds = [fold for fold in group.folds if _reads_own_sums(fold, group)]
+    folds = [fold for fold in folds if np.array_equal(fold.tree_of, folds[0].tree_of)]
+    if not ops or not folds or group.tree is not None or any(task.cores is not None for task in group.tasks):
         return [], None
-    length, together = len(found[0].order), 1
+    length, together = len(folds[0].order), 1
     while length % (2 * together) == 0 and mesh.cores // (2 * together) >= MIN_PROGRAMS:
         if any(op.is_product or op.elements == 0 or together * op.elements > MAX_ELEMENTS for op in ops):
             break
         together *= 2
-    small = [
+    repeated = [
         fold
-        for fold in found
+        for fold in folds
         if length * fold.size <= FOLD_READS and mesh.cores * (length // together) * fold.size <= LAUNCH_FOLD_READS
     ]
-    return small, Grid(together) if small else None
+    return repeated, Grid(together) if repeated else None
 
 
 def _reads_own_sums(fold: Fold, group: Group) -> bool:

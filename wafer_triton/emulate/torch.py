@@ -76,26 +76,26 @@ class TorchExecutor(Executor):
             return None
         side = run.count
         cores = run.rings[0][:, None] * side + run.rings[1]  # by their positions on the rings
-        around = torch.from_numpy(b.homes(memory.mesh)[np.concatenate([cores[1:], cores])].ravel())
-        begun, home = a.homes(memory.mesh)[cores], torch.from_numpy(cores.ravel())
-        rows = [torch.from_numpy(np.roll(begun, number, axis=1).ravel()) for number in range(side)]
+        ring_order = torch.from_numpy(b.homes(memory.mesh)[np.concatenate([cores[1:], cores])].ravel())
+        first_a, core_order = a.homes(memory.mesh)[cores], torch.from_numpy(cores.ravel())
+        rows = [torch.from_numpy(np.roll(first_a, number, axis=1).ravel()) for number in range(side)]
         memory.workspace.begin()
         tiles_a, tiles_b, c = (memory.rows(slot) for slot in (a.slot, b.slot, Slot(run.c)))
-        passing, held, total = (
+        ring_b, round_a, total = (
             memory.workspace.take(number * side * tiles.shape[1], torch.float32).view(-1, tiles.shape[1])
             for number, tiles in ((2 * side - 1, tiles_b), (side, tiles_a), (side, c))
         )
-        steps: list[Step] = [partial(torch.index_select, tiles_b, 0, around, out=passing)]
+        steps: list[Step] = [partial(torch.index_select, tiles_b, 0, ring_order, out=ring_b)]
         if run.add:
-            steps.append(partial(torch.index_select, c, 0, home, out=total))
+            steps.append(partial(torch.index_select, c, 0, core_order, out=total))
         for number, index in enumerate(rows):
-            window = passing[(side - 1 - number) * side : (2 * side - 1 - number) * side]
-            steps.append(partial(torch.index_select, tiles_a, 0, index, out=held))
-            steps.append(form(find("gemm")).plan(total, held, window, **run.params, add=run.add or number > 0))
+            window = ring_b[(side - 1 - number) * side : (2 * side - 1 - number) * side]
+            steps.append(partial(torch.index_select, tiles_a, 0, index, out=round_a))
+            steps.append(form(find("gemm")).plan(total, round_a, window, **run.params, add=run.add or number > 0))
         out = memory.rows(Slot(run.out))
         if out.dtype == total.dtype:  # a gather is quicker than a scatter
-            return [*steps, partial(torch.index_select, total, 0, home.argsort(), out=out)]
-        return [*steps, lambda: out.index_copy_(0, home, total.to(out.dtype))]
+            return [*steps, partial(torch.index_select, total, 0, core_order.argsort(), out=out)]
+        return [*steps, lambda: out.index_copy_(0, core_order, total.to(out.dtype))]
 
     def _combine(self, memory: Memory, exchange: Exchange, op: str) -> Step | None:
         """Return a step that combines messages with the receivers' tiles, without a mailbox.
@@ -156,22 +156,22 @@ class TorchExecutor(Executor):
             return [fast.plan(*outs, *reads, **params)]
         keeps = any(op.keeps(params, out.shape[-1], number) for number, out in enumerate(outs))
         steps = list[Step]()
-        rooms: list[torch.Tensor] = []
-        for ends in _slices([*outs, *reads]):
-            if not rooms:  # the first part is the largest
-                rooms = [
-                    memory.workspace.take(0 if end.dtype == torch.float32 else end.numel(), torch.float32)
-                    for end in ends
+        buffers: list[torch.Tensor] = []
+        for slices in _slices([*outs, *reads]):
+            if not buffers:  # the first part is the largest
+                buffers = [
+                    memory.workspace.take(0 if tensor.dtype == torch.float32 else tensor.numel(), torch.float32)
+                    for tensor in slices
                 ]
             wide = [
-                end if end.dtype == torch.float32 else room[: end.numel()].view(end.shape)
-                for end, room in zip(ends, rooms, strict=True)
+                tensor if tensor.dtype == torch.float32 else buffer[: tensor.numel()].view(tensor.shape)
+                for tensor, buffer in zip(slices, buffers, strict=True)
             ]
-            pairs = [(fp32, end) for fp32, end in zip(wide, ends, strict=True)]
-            given = pairs if keeps else pairs[len(outs) :]
-            steps += [partial(fp32.copy_, end) for fp32, end in given if fp32 is not end]
+            pairs = [(fp32, tensor) for fp32, tensor in zip(wide, slices, strict=True)]
+            copied = pairs if keeps else pairs[len(outs) :]
+            steps += [partial(fp32.copy_, tensor) for fp32, tensor in copied if fp32 is not tensor]
             steps.append(fast.plan(*wide, **params))
-            steps += [partial(end.copy_, fp32) for fp32, end in pairs[: len(outs)] if fp32 is not end]
+            steps += [partial(tensor.copy_, fp32) for fp32, tensor in pairs[: len(outs)] if fp32 is not tensor]
         return steps
 
     def _row_index(self, memory: Memory, slot: Slot, cores: Index) -> list[torch.Tensor]:

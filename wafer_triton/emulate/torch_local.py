@@ -77,19 +77,19 @@ def _product(out: Tensor, a: Tensor, b: Tensor, add: bool, accumulate: str) -> S
         return partial(out.view(-1, *out.shape[-2:]).baddbmm_, left, right, beta=int(add))
     if accumulate == "fp32":
 
-        def through() -> None:
-            held = out.contiguous()  # so that BLAS takes the same routine for any strides, with the same bits
+        def by_copy() -> None:
+            dense = out.contiguous()  # so that BLAS takes the same routine for any strides, with the same bits
             left, right = _batch(a), _batch(b)
-            held.view(-1, *out.shape[-2:]).baddbmm_(left, right, beta=int(add))
-            if held is not out:
-                out.copy_(held)
+            dense.view(-1, *out.shape[-2:]).baddbmm_(left, right, beta=int(add))
+            if dense is not out:
+                out.copy_(dense)
 
-        return through
+        return by_copy
     steps = [(a[..., :, k, None], b[..., k, None, :]) for k in range(a.shape[-1])]
-    alike = out.dtype == a.dtype == b.dtype and out.itemsize == 2  # torch computes each in fp32 and rounds it once
+    same_dtype = out.dtype == a.dtype == b.dtype and out.itemsize == 2  # torch computes each in fp32 and rounds it once
 
     def step() -> None:
-        if alike:
+        if same_dtype:
             if not add:
                 out.zero_()
             for column, row in steps:
