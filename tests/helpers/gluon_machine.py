@@ -33,8 +33,8 @@ class Machine:
         self.pid = self.programs = 0
         names = dict(vars(warp_groups))
         names |= {
-            "BOX": _common.BOX, "placed": FunctionType(_common.placed.fn.__code__, {}), "gl": self.language(),
-            "mbarrier": self.barriers(), "tma": self.copies(), "hopper": self.hopper(),
+            "BOX": _common.BOX, "block_position": FunctionType(_common.block_position.fn.__code__, {}),
+            "gl": self.language(), "mbarrier": self.barriers(), "tma": self.copies(), "hopper": self.hopper(),
         }  # fmt: skip
         for name, value in vars(warp_groups).items():
             if isinstance(value, GluonJITFunction):
