@@ -112,7 +112,7 @@ def run(m: int, k: int, n: int, seed: int) -> tuple[Tensor, Tensor]:
     torch.manual_seed(0)
     mesh = Mesh(SIDE, SIDE)
     schedule = recipe("gemm", mesh, "bf16", ((m * SIDE, k * SIDE), (k * SIDE, n * SIDE)), ()).schedule
-    to_a, to_b = map(torch.from_numpy, next(one for one in segments(schedule) if isinstance(one, Products)).to)
+    to_a, to_b = map(torch.from_numpy, next(one for one in segments(schedule) if isinstance(one, Products)).receivers)
     a, b = (torch.randn(SIDE, SIDE, size).bfloat16() for size in (m * k, k * n))
     nan = lambda size, dtype: operand(torch.full((SIDE, SIDE, size), float("nan"), dtype=dtype))  # noqa: E731
     sizes = {"m": m, "k": k, "n": n}
