@@ -2,6 +2,7 @@
 PYTHON ?= python3
 WORKERS ?= 2
 BENCH ?= local
+SEEDS ?= 2001 2002 2003
 RANKS ?= 2
 EMULATE_ON ?= auto
 BASE ?= ../base
@@ -14,7 +15,7 @@ export PYTHONSAFEPATH := 1
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test small-tests all coverage quick lint typecheck wheel-test bench bench-models bench-paired bench-ranks gpu rehearse pictures screenshot docs browser clean
+.PHONY: help demo test small-tests all coverage quick lint typecheck wheel-test mutants bench bench-models bench-paired bench-ranks gpu rehearse pictures screenshot docs browser clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -56,6 +57,9 @@ typecheck: .venv/.installed  ## mypy alone
 
 wheel-test: .venv/.installed  ## build a wheel and try it outside the repository
 	$(BIN)/pytest tests/test_packaging.py
+
+mutants: .venv/.installed  ## 5,000 mutants of all schedules, healthy ones on 35 meshes: does the checker tell them apart?
+	OMP_NUM_THREADS=1 PYTHONPATH=tests/helpers $(BIN)/python tests/helpers/mutants.py 5000 $(SEEDS)
 
 bench: .venv/.installed  ## time the emulation; writes bench/results/$(BENCH).json
 	@mkdir -p bench/results

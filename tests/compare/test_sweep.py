@@ -73,19 +73,6 @@ def test_a_parameter_that_no_figure_depends_on_is_named():
     assert not unmoved([{"a": 1, "b": 3.0}, {"a": 2, REASON: "too large"}], ["a"])
 
 
-def test_points_that_differ_in_rates_build_no_schedule(monkeypatch):
-    built = []
-    build = blocks.Builder.build
-    monkeypatch.setattr(blocks.Builder, "build", lambda *args, **more: built.append(1) or build(*args, **more))
-    sweep("decode", {"mesh": [43, 59]}, **DECODE)
-    first = len(built)
-    rows = sweep("decode", {"mesh": [43, 59], "hop_cycles": [0.5, 2, 4]}, device="wse3", **DECODE)
-    assert len(feasible(rows)) == 6 and len(built) <= first, "the same head groups are chosen"
-    again = len(built)
-    sweep("decode", {"mesh": [43, 59], "link_bytes_per_cycle": [2, 4, 8]}, device="wse3", **DECODE)
-    assert len(built) == again
-
-
 def test_counts_of_a_block_are_the_same_on_every_device():
     shape = shape_of("smollm2-135m")
     own_blocks = [

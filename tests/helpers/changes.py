@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import groupby
 
 import numpy as np
 from numpy.random import Generator
@@ -25,6 +26,11 @@ def drop_round(schedule: Schedule, rng: Generator) -> Schedule:
     return edited(schedule, pick(rng, schedule.rounds))
 
 
+def duplicate_round(schedule: Schedule, rng: Generator) -> Schedule:
+    number = pick(rng, schedule.rounds)
+    return edited(schedule, number, *[schedule.rounds[number]] * 2)
+
+
 def swap_rounds(schedule: Schedule, rng: Generator) -> Schedule | None:
     if len(schedule.rounds) < 2:
         return None
@@ -32,6 +38,22 @@ def swap_rounds(schedule: Schedule, rng: Generator) -> Schedule | None:
     first, second = rng.choice(len(rounds), 2, replace=False)
     rounds[first], rounds[second] = rounds[second], rounds[first]
     return replace(schedule, rounds=tuple(rounds))
+
+
+def drop_step(schedule: Schedule, rng: Generator) -> Schedule | None:
+    """Leave out rounds that follow one another and have the same label."""
+    steps = [list(own) for _, own in groupby(range(len(schedule.rounds)), lambda n: schedule.rounds[n].label)]
+    gone = steps[pick(rng, steps)]
+    return replace(schedule, rounds=schedule.rounds[: gone[0]] + schedule.rounds[gone[-1] + 1 :])
+
+
+def drop_half(schedule: Schedule, rng: Generator) -> Schedule | None:
+    """Leave out a run of up to half of all rounds, such as a pass."""
+    if len(schedule.rounds) < 4:
+        return None
+    count = int(rng.integers(2, len(schedule.rounds) // 2 + 1))
+    first = int(rng.integers(len(schedule.rounds) - count + 1))
+    return replace(schedule, rounds=schedule.rounds[:first] + schedule.rounds[first + count :])
 
 
 def pick(rng: Generator, items: Sequence[object]) -> int:
@@ -84,6 +106,13 @@ def drop_message(exchange: Exchange, schedule: Schedule, rng: Generator) -> tupl
     return (moving(exchange, send=send, recv=recv, lines=lines),)
 
 
+def drop_line(exchange: Exchange, schedule: Schedule, rng: Generator) -> tuple[Exchange, ...]:
+    *ends, lines = line_by_line(exchange, schedule)
+    gone = pick(rng, lines)
+    send, recv = (np.delete(at, gone, 0) for at in ends)
+    return (moving(exchange, send=send, recv=recv, lines=np.delete(lines, gone)),) if len(lines) > 1 else ()
+
+
 def drop_exchange(exchange: Exchange, schedule: Schedule, rng: Generator) -> tuple[Exchange, ...]:
     return ()
 
@@ -107,6 +136,16 @@ def turn_around(exchange: Exchange, schedule: Schedule, rng: Generator) -> tuple
     """Exchange senders and receivers: every tile moves in the opposite direction."""
     send, recv, _ = exchange.moves.table
     return (moving(exchange, send=recv, recv=send),)
+
+
+def turn_tile_around(exchange: Exchange, schedule: Schedule, rng: Generator) -> tuple[Exchange, ...]:
+    """Exchange send and receive, slots included: the tile that was to arrive is sent."""
+    (turned,) = turn_around(exchange, schedule, rng)
+    return (replace(turned, src=exchange.dst, dst=exchange.src),)
+
+
+def flip_axis(exchange: Exchange, schedule: Schedule, rng: Generator) -> tuple[Exchange, ...]:
+    return (moving(exchange, axis="yx"["xy".index(exchange.axis)]),)
 
 
 Other = Callable[[Slot, Schedule, Generator], Slot | None]
@@ -155,6 +194,10 @@ def drop_local(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local, ..
     return ()
 
 
+def duplicate_local(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local, ...]:
+    return (op, op)
+
+
 def change_where(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local, ...]:
     """Take one core less, one position less, all cores, or cores moved on by one."""
     kind, mesh = rng.integers(4 if op.where else 2), schedule.mesh
@@ -165,6 +208,11 @@ def change_where(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local, 
         return (replace(op, where=Cores.of(rows, (cols + 1) % mesh.shape[1], paired=True)),)
     keep = np.arange(len(rows)) != pick(rng, rows) if kind == 0 else cols != cols[pick(rng, cols)]
     return (replace(op, where=Cores.of(rows[keep], cols[keep], paired=True)),) if keep.any() else ()
+
+
+def flip_where(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local, ...] | None:
+    where = op.where
+    return None if where is None else (replace(op, where=Cores.of(where.cols, where.rows, where.paired)),)
 
 
 OTHER_OP = {"add": "maximum", "maximum": "add", "gemm": "gemm_t", "gemm_t": "gemm"}
@@ -250,16 +298,24 @@ def swap_operands(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local,
 
 CHANGES: dict[str, Change] = {
     "drop a round": drop_round,
+    "duplicate a round": duplicate_round,
     "swap two rounds": swap_rounds,
+    "drop a step": drop_step,
+    "drop many rounds": drop_half,
     "drop a message": of_an_exchange(drop_message),
+    "drop a line": of_an_exchange(drop_line),
     "drop an exchange": of_an_exchange(drop_exchange),
     "another sender": of_an_exchange(change_end("send")),
     "another receiver": of_an_exchange(change_end("recv")),
     "send and receive exchanged": of_an_exchange(turn_around),
+    "source and target exchanged": of_an_exchange(turn_tile_around),
+    "another axis": of_an_exchange(flip_axis),
     "another slot sent": of_an_exchange(change_ends_slot(other_slot)),
     "another buffer sent": of_an_exchange(change_ends_slot(other_buffer)),
     "drop an operation": of_a_local(drop_local),
+    "duplicate an operation": of_a_local(duplicate_local),
     "other cores": of_a_local(change_where),
+    "another axis of cores": of_a_local(flip_where),
     "another operation": of_a_local(change_op),
     "another add flag": of_a_local(flip_add),
     "another parameter": of_a_local(change_parameter),

@@ -1,8 +1,11 @@
 """Mutants of healthy schedules, one random change each, whose values are compared with the checker's findings.
 
 A mutant has wrong values if its outputs differ from the healthy schedule's on random tiles, or if it cannot run at all.
+Run as a program, it makes many mutants and prints a table by schedule and by kind of change.
 """
 
+import sys
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +15,7 @@ import torch
 from torch import Tensor
 
 from changes import CHANGES, pick
-from healthy import Case
+from healthy import Case, cases, on_mesh
 from wafer_triton.emulate.reference import Reference
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.verify.faults import check
@@ -103,3 +106,52 @@ def mutant(seed: int, number: int, healthy: list[Healthy]) -> Mutant:
         name = list(CHANGES)[pick(rng, CHANGES)]
         changed = CHANGES[name](base.case.schedule, rng)
     return Mutant(base.case.name, name, number, base.is_wrong(changed), check(changed, base.case.intent).names)
+
+
+def table(tested: list[Mutant], key: str) -> str:
+    """Return a table by schedule or by change: mutants, those with wrong values, found ones, and false alarms."""
+    lines = [f"{key:40} mutants  wrong  found  false alarms"]
+    counts = {
+        "": Counter(getattr(each, key) for each in tested),
+        "wrong": Counter(getattr(each, key) for each in tested if each.wrong),
+        "found": Counter(getattr(each, key) for each in tested if each.wrong and each.verdicts),
+        "false": Counter(getattr(each, key) for each in tested if not each.wrong and each.verdicts),
+    }
+    lines += [
+        f"{name:40} {counts[''][name]:7} {counts['wrong'][name]:6} {counts['found'][name]:6} {counts['false'][name]:13}"
+        for name in sorted(counts[""])
+    ]
+    totals = [counts[kind].total() for kind in counts]
+    return "\n".join([*lines, f"{'all':40} {totals[0]:7} {totals[1]:6} {totals[2]:6} {totals[3]:13}"])
+
+
+def alarms_of(mesh: str) -> list[str]:
+    """Return the checker's false alarms at healthy schedules of every kind on a mesh."""
+    verdicts = {case.name: check(case.schedule, case.intent) for case in on_mesh(mesh)}
+    return [f"alarm: {name} on {mesh}: {verdict}" for name, verdict in verdicts.items() if not verdict.ok]
+
+
+def main(count: int, seeds: list[int], meshes: Iterable[str] = ()) -> int:
+    """Print tables of `count` mutants over the seeds; 1 if one with wrong values is missed, or an alarm unexplained.
+
+    An alarm at a healthy schedule on one of the meshes is a failure too.
+    """
+    healthy = [Healthy(case) for case in cases()]
+    alarms = [alarm for mesh in meshes for alarm in alarms_of(mesh)]
+    print("\n".join(alarms), end="\n" * bool(alarms))
+    tested, failures = [], len(alarms)
+    for place, seed in enumerate(seeds):
+        for each in mutants(seed, len(range(place, count, len(seeds))), healthy):
+            tested.append(each)
+            if not each.verdicts if each.wrong else not each.verdicts <= EXPLAINED.keys():
+                failures += 1
+                print(f"{'missed' if each.wrong else 'not explained'}: seed {seed}, {each}", flush=True)
+    false = Counter((name, each.change) for each in tested if not each.wrong for name in each.verdicts)
+    lines = (f"{number:6} {name}: {change}" for (name, change), number in false.most_common())
+    print(table(tested, "schedule"), table(tested, "change"), "\n".join(["false alarms", *lines]), sep="\n\n")
+    return int(failures > 0)
+
+
+if __name__ == "__main__":
+    every = [f"{rows}x{cols}" for rows in range(1, 8) for cols in range(1, 6)]
+    sys.exit(main(int(sys.argv[1]), [int(seed) for seed in sys.argv[2:]], every))
