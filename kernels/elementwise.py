@@ -58,8 +58,8 @@ def elementwise(fn: triton.KernelInterface) -> LocalKernel:
                 f"elementwise: {fn.__name__} gets {', '.join(others)} beside size; a kernel with parameters is a body "
                 f"under `@each(lambda size, {', '.join(others)}: size)` of wafer_triton.kernels"
             )
-        own = {"BODY": _elementwise, "FN": fn, "INPUTS": len(ins), **flat(size, 2048)}
-        return make_op(_each, (*outs, *ins), {}, own)
+        sizes = {"BODY": _elementwise, "FN": fn, "INPUTS": len(ins), **flat(size, 2048)}
+        return make_op(_each, (*outs, *ins), {}, sizes)
 
     return LocalKernel(fused)
 

@@ -87,10 +87,8 @@ def elided(
     chosen, options = plan(a, b, **params)
     side = rows.numel()
     if on_hopper() and chosen["MODE"] == "dot" and not chosen["ADD"]:
-        from wafer_triton.kernels.warp_groups import (
-            choose_blocks,
-            warp_groups,
-        )  # Gluon is experimental: nobody else imports it
+        # Gluon is experimental: nobody else imports it
+        from wafer_triton.kernels.warp_groups import choose_blocks, warp_groups
 
         if blocks := choose_blocks(out, a, b, side, a_labels.step == b_labels.step == 0, chosen):
             warp_groups(out, a, b, rows, cols, a_labels, b_labels, chosen | blocks)

@@ -159,10 +159,10 @@ class LocalKernel:
 KERNELS: dict[str, Callable[..., None]] = {}
 
 
-def local_kernel(chosen: Callable[..., Mapping[str, Any]], *names: str, body: Any = None) -> Callable[[Any], Any]:
+def local_kernel(choose: Callable[..., Mapping[str, Any]], *names: str, body: Any = None) -> Callable[[Any], Any]:
     """Register the decorated `body(args, core, P)` as the kernel of local operations `names`, by default of its own.
 
-    P has the operation's parameters in capitals. `chosen(ins, **params)` returns block sizes and more constants for P,
+    P has the operation's parameters in capitals. `choose(ins, **params)` returns block sizes and more constants for P,
     in capitals; its names in small letters are fields of `FusedOp`, or "multi_core", if the body can take several
     cores at once. With `body` that function is the kernel, and the decorated one its P.BODY.
     """
@@ -170,8 +170,8 @@ def local_kernel(chosen: Callable[..., Mapping[str, Any]], *names: str, body: An
     def register(function: Any) -> Any:
         def fused(name: str, outs: tuple[Operand, ...], ins: tuple[Operand, ...], **given: Any) -> FusedOp:
             params = find(name).filled(given)
-            own = {"BODY": function} if body else {}
-            return make_op(body or function, (*outs, *ins), params, {**own, **chosen(ins, **params)})
+            body_size = {"BODY": function} if body else {}
+            return make_op(body or function, (*outs, *ins), params, {**body_size, **choose(ins, **params)})
 
         KERNELS.update({name: LocalKernel(partial(fused, name)) for name in names or (function.__name__,)})
         return function

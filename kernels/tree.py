@@ -150,7 +150,7 @@ def reduce_tree(
     wide = block(tree.size, max(128, 1024 // grid.cores_per_block))
     sent_block = block(tree.size, 1024)
     chosen = fused.options(ops, warps(wide * grid.cores_per_block), all_ops)
-    known = {
+    sizes = {
         "SLOTS": tree.slots, "SIZE": tree.size, "BLOCK": wide, "COMBINE": COMBINE[tree.op],
         "CORES": grid.cores_per_block, "SENDS": receivers is not None, "SENT_BLOCK": sent_block,
         "AT_ONCE": max(1, 1024 * chosen["num_warps"] // sent_block),
@@ -165,7 +165,7 @@ def reduce_tree(
         cores // grid.cores_per_block,
     )
     start(
-        _tree_kernel, grid.programs(cores), *operands, alarm.word, alarm.launch, constants(known),
+        _tree_kernel, grid.programs(cores), *operands, alarm.word, alarm.launch, constants(sizes),
         BODIES=tuple(op.body for op in ops), SOURCE=fused.source_key(ops), LOOPS=grid.loops, **chosen,
     )  # fmt: skip
 

@@ -74,10 +74,10 @@ class Executor(Planner):
                 f"{schedule.name}: no buffer {unknown[0]!r} to give a tensor to; it has {', '.join(schedule.buffers)}"
             )
         memory, pool = dict(shared or {}), {} if scratch is None else scratch
-        held = schedule.buffers.items()
-        fresh = [buffer for name, buffer in held if name in tensors or (name not in memory and buffer not in pool)]
+        buffers = schedule.buffers.items()
+        fresh = [buffer for name, buffer in buffers if name in tensors or (name not in memory and buffer not in pool)]
         self.check_allocation(schedule, fresh)
-        for name, buffer in held:
+        for name, buffer in buffers:
             if name in tensors:
                 memory[name] = self.store(schedule, buffer, tensors[name])
             elif name not in memory and buffer.given:

@@ -211,8 +211,8 @@ class Program:
         copy = self._cut_copies.get((name, cut, False))
         if copy is None:
             copy = self._cut_copies[name, cut, False] = self.executor.plan_gather(self.schedule, self.memory[name], cut)
-        found: torch.Tensor = copy()
-        return found
+        tensor: torch.Tensor = copy()
+        return tensor
 
     def _buffer(self, name: str) -> Buffer:
         of = self.schedule
@@ -223,11 +223,12 @@ class Program:
 
 def _fills(round_: Round, buffer: Buffer, mesh: Mesh) -> bool:
     """Return whether a round overwrites the whole buffer on every core without reading it."""
-    name, came = buffer.name, [one.moves.ends(mesh)[1] for one in round_.exchanges if one.dst.buffer == buffer.name]
+    name = buffer.name
+    receivers = [one.moves.ends(mesh)[1] for one in round_.exchanges if one.dst.buffer == name]
     if buffer.slots > 1 or any(one.src.buffer == name for one in round_.exchanges):
         return False
-    if came:
-        return sum(map(len, came)) == mesh.cores  # a core receives one tile a round in a slot
+    if receivers:
+        return sum(map(len, receivers)) == mesh.cores  # a core receives one tile a round in a slot
     op = next(op for op in round_.locals if any(slot.buffer == name for slot in (*op.outs, *op.ins)))
     if op.where is not None or any(slot.buffer == name for slot in op.ins):
         return False

@@ -44,11 +44,11 @@ class Reference:
             shape = (*self.runs, self.mesh.cores * buffer.slots, buffer.numel)
             if name not in tensors and buffer.given:
                 raise ShapeError(f"{schedule.name}: no tensor given for {buffer.role} buffer {name!r}")
-            held = torch.float64 if exact else dtype
+            stored = torch.float64 if exact else dtype
             if name in tensors:  # given values are rounded in any case
-                self.memory[name] = tensors[name].to("cpu", dtype).reshape(shape).to(held, copy=True)
+                self.memory[name] = tensors[name].to("cpu", dtype).reshape(shape).to(stored, copy=True)
             else:
-                self.memory[name] = torch.full(shape, float("nan") if poison else 0.0, dtype=held)
+                self.memory[name] = torch.full(shape, float("nan") if poison else 0.0, dtype=stored)
 
     @plain()
     def run(self, until: int | None = None) -> None:

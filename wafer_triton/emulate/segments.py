@@ -40,25 +40,25 @@ def mailboxes(schedule: Schedule) -> frozenset[str]:
 
 
 def _segments(schedule: Schedule) -> Iterator[Segment]:
-    at, plain, left = 0, list[Round](), deque(steps.in_order(schedule.rounds.steps))
-    while left:
-        step = left.popleft()
+    start, single, pending = 0, list[Round](), deque(steps.in_order(schedule.rounds.steps))
+    while pending:
+        step = pending.popleft()
         rounds = (step,) if isinstance(step, Round) else step.rounds
-        after = left[0] if left and isinstance(left[0], Round) else None
-        found = _fused_segments(schedule, at, step, after)
-        if not found:
-            plain += rounds
-            at += len(rounds)
+        after = pending[0] if pending and isinstance(pending[0], Round) else None
+        fused = _fused_segments(schedule, start, step, after)
+        if not fused:
+            single += rounds
+            start += len(rounds)
             continue
-        if plain:
-            yield Segment(schedule.mesh, at - len(plain), tuple(plain))
-            plain = []
-        yield from found
-        at += len(found[0].all_rounds)
-        if len(found[0].all_rounds) > len(rounds):
-            left.popleft()
-    if plain:
-        yield Segment(schedule.mesh, at - len(plain), tuple(plain))
+        if single:
+            yield Segment(schedule.mesh, start - len(single), tuple(single))
+            single = []
+        yield from fused
+        start += len(fused[0].all_rounds)
+        if len(fused[0].all_rounds) > len(rounds):
+            pending.popleft()
+    if single:
+        yield Segment(schedule.mesh, start - len(single), tuple(single))
 
 
 def _fused_segments(

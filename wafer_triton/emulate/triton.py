@@ -126,15 +126,15 @@ class TritonExecutor(Executor):
         kernel = table.find(op.op)
         where = None if op.where is None else op.where.flat(memory.mesh)
         # an operation on some cores, or whose programs share tables, has a table of its own
-        own = where is not None or memory.tables is not None or not isinstance(kernel, LocalKernel)
-        cores = self._cores(memory, where) if own else None
+        own_table = where is not None or memory.tables is not None or not isinstance(kernel, LocalKernel)
+        cores = self._cores(memory, where) if own_table else None
         outs = tuple(self._operand(memory, TileMap(out)) for out in op.outs)
         reads = tuple(self._operand(memory, each) for each in ins)
         if not isinstance(kernel, LocalKernel):
             return [Launch(op.op, partial(kernel, outs, reads, cores, **op.params))]
-        far = [(each.slot.buffer, each.homes(memory.mesh)) for each in ins if each.base is not None]
+        remote = [(each.slot.buffer, each.homes(memory.mesh)) for each in ins if each.base is not None]
         written = tuple(out.buffer for out in op.outs)
-        return [LocalStep(op.op, kernel.fused(outs, reads, **op.params), written, tuple(far), where, cores)]
+        return [LocalStep(op.op, kernel.fused(outs, reads, **op.params), written, tuple(remote), where, cores)]
 
     def segment(self, memory: Memory, segment: Segment, ins: tuple[TileMap, ...] = ()) -> list[Step] | None:
         if isinstance(segment, Products):
@@ -142,13 +142,13 @@ class TritonExecutor(Executor):
         return self._tree(memory, segment) if isinstance(segment, Reduction) else None
 
     def _tree(self, memory: Memory, tree: Reduction) -> list[Step]:
-        alone = memory.buffers[tree.acc].slots == 1  # a tile map has the tiles of one slot
-        if self.exchange == "elided" and tree.broadcast is not None and memory.tables is None and alone:
-            found = fuse.as_fold(tree, memory.buffers[tree.acc].numel)
-            if found is not None:
+        one_slot = memory.buffers[tree.acc].slots == 1  # a tile map has the tiles of one slot
+        if self.exchange == "elided" and tree.broadcast is not None and memory.tables is None and one_slot:
+            fold_step = fuse.as_fold(tree, memory.buffers[tree.acc].numel)
+            if fold_step is not None:
                 memory.scratch_like(tree.acc, tree.sums).fill_(self.unwritten)
                 memory.separate_sums.add(tree)
-                return [found]
+                return [fold_step]
         if self.exchange == "elided" or tree.broadcast is None:
             return [TreeStep(tree, broadcasts=False)]
         if fuse.tree_spans(tree.roots) is None:
@@ -170,19 +170,19 @@ class TritonExecutor(Executor):
     def _launches(self, memory: Memory, group: Group, all_ops: Sequence[FusedOp]) -> list[Step]:
         """Return the launches of a group: of each fold that is not at the head, then of the local steps and tree."""
         heads, grid = fuse.head_folds(group, memory.mesh)
-        alone = [self._fold_launch(memory, one) for one in group.folds if one not in heads]
+        fold_launches = [self._fold_launch(memory, one) for one in group.folds if one not in heads]
         ops = [task.op for task in group.tasks]
         if group.tree is not None:
-            return [*alone, self._tree_launch(memory, group, ops, all_ops)]
+            return [*fold_launches, self._tree_launch(memory, group, ops, all_ops)]
         if not ops:
-            return alone
+            return fold_launches
         cores = group.tasks[0].table
         if heads:
             ops = [self._fold_op(memory, one) for one in heads] + ops
             order = self._order(memory.mesh.cores)
             cores = self._table(memory, order[np.argsort(heads[0].tree_of[order], kind="stable")])
         cores = self._cores(memory) if cores is None else cores
-        return [*alone, Launch(replace(group, folds=heads).what, partial(launch, ops, cores, all_ops, grid))]
+        return [*fold_launches, Launch(replace(group, folds=heads).what, partial(launch, ops, cores, all_ops, grid))]
 
     def _fold_op(self, memory: Memory, fold_step: Fold, step: int | None = None) -> FusedOp:
         total, parts = (
@@ -239,15 +239,17 @@ class TritonExecutor(Executor):
     def _products(self, memory: Memory, run: Products) -> list[Step] | None:
         """Return one launch of all rounds; None (a launch a round) if the GPU cannot hold the whole mesh at once."""
         mesh, (to_a, to_b) = memory.mesh, run.receivers
-        c, out, *hands = (self._operand(memory, TileMap(slot)) for slot in (Slot(run.c), Slot(run.out), *run.a, *run.b))
+        c, out, a0, a1, b0, b1 = (
+            self._operand(memory, TileMap(slot)) for slot in (Slot(run.c), Slot(run.out), *run.a, *run.b)
+        )
         neighbours = self._table(memory, np.stack([to_a, to_b, np.argsort(to_a), np.argsort(to_b)], axis=1))
         counters = torch.zeros(SLOTS, mesh.cores, dtype=torch.int32, device=self.device)
         alarm = self.watch.alarm("compute-shift", mesh.shape[1], [counters], lambda _, round_: run.start + round_)
-        shared = (c, out, (hands[0], hands[1]), (hands[2], hands[3]), neighbours, counters, self._cores(memory), alarm)
-        alone: dict[str, Any] = {**run.params, "add": run.add}
-        if residency(*shared, **alone) < mesh.cores:
+        operands = (c, out, (a0, a1), (b0, b1), neighbours, counters, self._cores(memory), alarm)
+        options: dict[str, Any] = {**run.params, "add": run.add}
+        if residency(*operands, **options) < mesh.cores:
             return None
-        launched = partial(all_rounds, *shared, rounds=run.count, **alone)
+        launched = partial(all_rounds, *operands, rounds=run.count, **options)
         return [Launch(f"compute-shift, {run.count} rounds in a launch", launched)]
 
     def _elided(self, memory: Memory, run: Products, a: TileMap, b: TileMap) -> list[Step] | None:
@@ -268,11 +270,11 @@ class TritonExecutor(Executor):
         launched = partial(elided, c, out, x, y, *tables, *labels, add=run.add, **run.params)
         return [Launch(f"MeshGEMM, {run.count} rounds in a launch", launched)]
 
-    def _labels(self, memory: Memory, lie: Index) -> Labels:
-        first, table_ = lie[:, 0] - lie[0, 0], lie[0]
-        if (first[:, None] + table_ == lie).all():
-            return Labels(self._table(memory, first), self._table(memory, table_), 0)
-        return Labels(self._table(memory, np.zeros_like(first)), self._table(memory, lie), len(lie))
+    def _labels(self, memory: Memory, rows: Index) -> Labels:
+        first, one_row = rows[:, 0] - rows[0, 0], rows[0]
+        if (first[:, None] + one_row == rows).all():
+            return Labels(self._table(memory, first), self._table(memory, one_row), 0)
+        return Labels(self._table(memory, np.zeros_like(first)), self._table(memory, rows), len(rows))
 
     def round(self, memory: Memory, round_: Round) -> list[Step]:
         sends = shifts(round_, memory.mesh)
@@ -290,11 +292,11 @@ class TritonExecutor(Executor):
 
     def _operand(self, memory: Memory, tile_map: TileMap) -> Operand:
         buffer, tensor = memory.buffers[tile_map.slot.buffer], memory.tensors[tile_map.slot.buffer]
-        whole = buffer.slots * buffer.numel
+        stride = buffer.slots * buffer.numel
         varies = memory.tables is not None and buffer.slots > 1 and tile_map.slot.index is not None
         if tile_map.slot.is_fixed and not varies:
             index = None if tile_map.base is None else self._table(memory, tile_map.base)
-            return Operand(tensor, int(tile_map.slot.index or 0) * buffer.numel, whole, index)
+            return Operand(tensor, int(tile_map.slot.index or 0) * buffer.numel, stride, index)
         assert tile_map.base is None, "slots that differ between cores are never elided"
         rows = memory.row_numbers(tile_map.slot, np.arange(memory.mesh.cores))
         return Operand(tensor, 0, buffer.numel, self._table(memory, rows))
@@ -312,5 +314,5 @@ class TritonExecutor(Executor):
         return np.arange(size) if self._random is None else self._random.permutation(size)
 
     def _table(self, memory: Memory, values: Index) -> torch.Tensor:
-        made = torch.from_numpy(np.ascontiguousarray(values, dtype=np.int32))
-        return made.to(self.device) if memory.tables is None else memory.tables.put(made, self.device)
+        tensor = torch.from_numpy(np.ascontiguousarray(values, dtype=np.int32))
+        return tensor.to(self.device) if memory.tables is None else memory.tables.put(tensor, self.device)

@@ -93,9 +93,9 @@ class DistributedExecutor(Executor):
 
     def local_tiles(self, schedule: Schedule, buffer: Buffer, values: torch.Tensor) -> torch.Tensor:
         """Return the tiles of the rank's own cores; `values` may also be of these cores alone."""
-        here = self._local_schedule(schedule)
-        if isinstance(values, torch.Tensor) and values.shape[:2] == here.mesh.shape:
-            return checked_tiles(here, buffer, values)
+        local = self._local_schedule(schedule)
+        if isinstance(values, torch.Tensor) and values.shape[:2] == local.mesh.shape:
+            return checked_tiles(local, buffer, values)
         return checked_tiles(schedule, buffer, values)[self.rectangle(schedule.mesh)]
 
     def plan_scatter(
@@ -134,8 +134,8 @@ class DistributedExecutor(Executor):
     def gather_tiles(self, mesh: Mesh, tiles: torch.Tensor, source: torch.Tensor, out: torch.Tensor) -> None:
         shard, homes, every = self.shard(mesh), source.numpy(), np.arange(mesh.cores)
         number = shard.partition.local_number
-        found = route(shard, homes, every, number[homes], number)
-        for step in self._transfer([(found, tiles.flatten(0, 1), out.flatten(0, 1))]):
+        plan = route(shard, homes, every, number[homes], number)
+        for step in self._transfer([(plan, tiles.flatten(0, 1), out.flatten(0, 1))]):
             step()
 
     def round(self, memory: Memory, round_: Round) -> list[Step]:
@@ -151,11 +151,11 @@ class DistributedExecutor(Executor):
     def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> list[Step]:
         shard, steps = self.shard(memory.mesh), list[Step]()
         cores = np.arange(memory.mesh.cores) if op.where is None else op.where.flat(memory.mesh)
-        reads = tuple(self._local_map(memory, place, cores, number, steps) for number, place in enumerate(ins))
+        reads = tuple(self._local_map(memory, tile_map, cores, number, steps) for number, tile_map in enumerate(ins))
         for out in op.outs:
             self._drop_halos(memory, out.buffer)
-        here = shard.local(op)
-        return steps if here is None else steps + self.inside.compute(self._local_memory(memory), here, reads)
+        local_op = shard.local(op)
+        return steps if local_op is None else steps + self.inside.compute(self._local_memory(memory), local_op, reads)
 
     def segment(self, memory: Memory, segment: Segment, ins: tuple[TileMap, ...] = ()) -> list[Step] | None:
         """Return steps that fetch all tiles of other ranks that these products read, then run the products.
@@ -166,12 +166,12 @@ class DistributedExecutor(Executor):
             return None
         owner, steps = self.shard(memory.mesh).partition.owner, list[Step]()
         passed = [(x.homes(memory.mesh), np.argsort(to)) for x, to in zip(ins, segment.receivers, strict=True)]
-        for number, (place, (homes, gives)) in enumerate(zip(ins, passed, strict=True)):
+        for number, (tile_map, (homes, gives)) in enumerate(zip(ins, passed, strict=True)):
             reads = np.zeros((self.ranks, memory.mesh.cores), bool)
             for _ in range(segment.count):
                 reads[owner, homes] = True
                 homes = homes[gives]
-            self._halo(memory, place.slot.buffer, number, reads, steps)
+            self._halo(memory, tile_map.slot.buffer, number, reads, steps)
         for round_ in segment.rounds[: segment.count]:
             maps = tuple(TileMap(x.slot, homes) for x, (homes, _) in zip(ins, passed, strict=True))
             steps += self.fuse_steps(memory, self.compute(memory, round_.locals[0], maps))
@@ -180,9 +180,9 @@ class DistributedExecutor(Executor):
 
     def fuse_steps(self, memory: Memory, steps: list[Step]) -> list[Step]:
         local, result = self._local_memory(memory), list[Step]()
-        for apart, group in groupby(steps, lambda step: isinstance(step, Launch) and not step.what):
-            stretch = list(group)
-            result += stretch if apart else self.inside.fuse_steps(local, stretch)
+        for transfers, group in groupby(steps, lambda step: isinstance(step, Launch) and not step.what):
+            consecutive = list(group)
+            result += consecutive if transfers else self.inside.fuse_steps(local, consecutive)
         return result
 
     def _local_schedule(self, schedule: Schedule) -> Schedule:
@@ -210,13 +210,13 @@ class DistributedExecutor(Executor):
         transfer = Transfer(routes, self.group)
         return [Launch("", transfer.start, transfer.bytes), Launch("", transfer.finish)]
 
-    def _local_map(self, memory: Memory, place: TileMap, cores: Index, number: int, steps: list[Step]) -> TileMap:
+    def _local_map(self, memory: Memory, tile_map: TileMap, cores: Index, number: int, steps: list[Step]) -> TileMap:
         """Return where the rank's own `cores` read input `number`, and append fetches from other ranks to `steps`."""
         shard, homes = self.shard(memory.mesh), np.arange(memory.mesh.cores)
-        if place.base is None:
-            return TileMap(shard.slot(place.slot))
-        homes[cores] = place.homes(memory.mesh)[cores]
-        owner, slot, rows = shard.partition.owner, place.slot, shard.partition.local_number
+        if tile_map.base is None:
+            return TileMap(shard.slot(tile_map.slot))
+        homes[cores] = tile_map.homes(memory.mesh)[cores]
+        owner, slot, rows = shard.partition.owner, tile_map.slot, shard.partition.local_number
         if (owner[homes[cores]] != owner[cores]).any():
             reads = np.zeros((self.ranks, memory.mesh.cores), bool)
             reads[owner[cores], homes[cores]] = True
@@ -229,23 +229,24 @@ class DistributedExecutor(Executor):
         `reads` [ranks, cores] says whose tiles each rank reads, as input `number` of an operation. Steps that fetch
         them are added to `steps`, unless an earlier step has fetched them for this input.
         """
-        shard, held, halo = self.shard(memory.mesh), self._fetched.setdefault(memory, {}), f"{name}{HIDDEN}halo{number}"
-        fetched = held.get((name, number))
+        shard, halo = self.shard(memory.mesh), f"{name}{HIDDEN}halo{number}"
+        cached = self._fetched.setdefault(memory, {})
+        fetched = cached.get((name, number))
         if fetched is None or (reads & ~fetched).any():
-            held[name, number] = fetched = reads
+            cached[name, number] = fetched = reads
             memory.buffers[halo] = replace(memory.buffers[name], name=halo, slots=1, role="scratch")
             count = int(reads[self.rank].sum())
             if halo not in memory.tensors or memory.tensors[halo].shape[1] < count:
                 memory.tensors[halo] = memory.tensors[name].new_zeros(1, count, memory.buffers[name].numel)
             owner, (ranks, homes) = shard.partition.owner, np.nonzero(reads)
             first = np.array([np.argmax(owner == rank) for rank in range(self.ranks)])  # a core that stands for a rank
-            there = np.cumsum(reads[self.rank]) - 1
-            found = route(shard, homes, first[ranks], shard.partition.local_number[homes], there[homes])
-            steps += self._transfer([(found, memory.rows(Slot(name)), memory.rows(Slot(halo)))])
+            halo_rows = np.cumsum(reads[self.rank]) - 1
+            plan = route(shard, homes, first[ranks], shard.partition.local_number[homes], halo_rows[homes])
+            steps += self._transfer([(plan, memory.rows(Slot(name)), memory.rows(Slot(halo)))])
         return Slot(halo), np.cumsum(fetched[self.rank]) - 1
 
     def _drop_halos(self, memory: Memory, name: str) -> None:
         """Forget the fetched tiles of a buffer, which is about to be written."""
-        held = self._fetched.get(memory, {})
-        for key in [key for key in held if key[0] == name]:
-            del held[key]
+        cached = self._fetched.get(memory, {})
+        for key in [key for key in cached if key[0] == name]:
+            del cached[key]
