@@ -61,7 +61,7 @@ class _Elision:
                 del self.maps[name]
 
     def products(self, run: Products) -> bool:
-        """Plan compute-shift rounds as one step, if the planner has one."""
+        """Plan compute-shift rounds at once, and return whether the planner could."""
         for name in {run.c, run.out}:  # first, as tiles of a or b may lie there
             self.before_write(name, keep=name == run.c and run.add)
         maps = tuple(self.maps.get(slot.buffer, TileMap(slot)) for slot in (run.a[0], run.b[0]))
@@ -76,7 +76,7 @@ class _Elision:
         return True
 
     def tree(self, tree: Reduction) -> bool:
-        """Plan a reduce tree as one step, if the planner has one; its broadcast becomes a tile map."""
+        """Plan a reduce tree at once, and return whether the planner could; its broadcast becomes a tile map."""
         self.before_write(tree.acc, keep=True)
         self.before_write(tree.sums, keep=False)
         steps = self.planner.segment(self.memory, tree)
@@ -108,13 +108,14 @@ class _Elision:
         return tuple(self.maps.get(slot.buffer, TileMap(slot)) for slot in op.ins)
 
     def exchanges(self, round_: Round) -> None:
+        """Make tile maps of the exchanges of a round, and plan copies for those that have none."""
         into: dict[str, list[Exchange]] = {}
         for exchange in round_.exchanges:
             into.setdefault(exchange.dst.buffer, []).append(exchange)
-        renamed = {name: self.map_after_exchanges(name, many) for name, many in into.items()}
-        self.maps.update({name: each for name, each in renamed.items() if each is not None})
+        maps = {name: self.map_after_exchanges(name, many) for name, many in into.items()}
+        self.maps.update({name: each for name, each in maps.items() if each is not None})
         for exchange in round_.exchanges:  # after the maps are made, as copies may settle buffers
-            if renamed[exchange.dst.buffer] is None:
+            if maps[exchange.dst.buffer] is None:
                 self.move(exchange)
 
     def map_after_exchanges(self, name: str, exchanges: list[Exchange]) -> TileMap | None:
