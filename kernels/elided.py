@@ -87,7 +87,7 @@ def elided(
     chosen, options = plan(a, b, **params)
     side = rows.numel()
     if on_hopper() and chosen["MODE"] == "dot" and not chosen["ADD"]:
-        # Gluon is experimental: nobody else imports it
+        # imported here alone: if a Triton release breaks Gluon, which is experimental, only Hopper notices
         from wafer_triton.kernels.warp_groups import choose_blocks, warp_groups
 
         if blocks := choose_blocks(out, a, b, side, a_labels.step == b_labels.step == 0, chosen):

@@ -25,7 +25,7 @@ ROWS_ELEMENTS = 1024  # of mode "rows": elements of a tile that a program of one
 
 @triton.jit
 def load_block(ptrs, mask, EVEN: tl.constexpr, CACHE: tl.constexpr):
-    """Load a block, without its mask if it is EVEN, which means that blocks divide the tile."""
+    """Load a block of a tile. EVEN: blocks divide the tile, so no mask is needed."""
     if EVEN:
         return tl.load(ptrs, cache_modifier=CACHE)
     else:
@@ -131,7 +131,7 @@ def row_sums(a_ptr, b_ptr, start_m, start_n, P):
 
 @triton.jit
 def head_rows(start_m, P):
-    """Return, for each of the rows [1, 1, BLOCK_M, 1] of a block, its head, its row in the head and its mask."""
+    """Return three [1, 1, BLOCK_M, 1] for the rows of a block: the head, the row within the head, whether it exists."""
     rows = start_m + tl.expand_dims(tl.arange(0, P.BLOCK_M), (0, 1, 3))
     return rows // P.M, rows % P.M, rows < P.HEADS * P.M
 

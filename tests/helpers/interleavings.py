@@ -61,7 +61,7 @@ def explore(protocol: Protocol, *, resident: int | None = None) -> tuple[int, st
 def _step(
     state: _State, number: int, step: Instruction, reads: Counter[tuple[Location, int]]
 ) -> tuple[_State, str | None]:
-    """Return the state after a step of program `number`, and its fault."""
+    """Return the state after program `number` takes a step, and the name of the fault if the step makes one."""
     done = (*state.done[:number], state.done[number] + 1, *state.done[number + 1 :])
     up, tiles, location, fault = state.up, state.tiles, step.location, None
     if step.action == "wait":

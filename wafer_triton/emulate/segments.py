@@ -64,9 +64,10 @@ def _segments(schedule: Schedule) -> Iterator[Segment]:
 def _fused_segments(
     schedule: Schedule, at: int, step: Round | steps.Ring | steps.Tree, after: Round | None
 ) -> list[Segment]:
-    """Return a step, whose first round has number `at`, as segments; none if it must run round by round.
+    """Return the segments of a step that an executor may run at once; [] if it must run round by round.
 
-    The round `after` the step is part of them if it rounds the sums, or broadcasts them.
+    `at` is the number of the step's first round. The round `after` it joins the last segment if it rounds the sums, or
+    broadcasts them.
     """
     if isinstance(step, steps.Ring):
         return _products(schedule, at, step, after)

@@ -181,7 +181,7 @@ def _dimension_ends(
 
 
 def _held_elements(cut: Parameter, dim: int, cores: int) -> tuple[Index, Index]:
-    """Return the core and the index of each element of a dimension that a parameter's tiles hold, without padding."""
+    """Return [n] each: the core that holds an element of a parameter along `dim`, and its index; padding left out."""
     rows = cut.rows if cut.rows is not None and cut.dim == dim else None
     elements = np.arange(cut.shape[dim]) if rows is None else rows.reshape(-1)
     experts = cut.sizes.get("s", 1)  # several experts of a common width, one after the other
