@@ -239,6 +239,7 @@ CALLS = [
     (lambda: Slot("x", torch.ones(2)), ScheduleError, "slot of 'x': index tensor([1., 1.])"),
     (lambda: Slot("x", [True, False]), ScheduleError, "slot of 'x': index [True, False]"),
     (lambda: Slot("x", [[0], [0, 1]]), ScheduleError, "slot of 'x': index [[0], [0, 1]]"),
+    (lambda: Slot("x", [0, 2**40]), ScheduleError, "slot of 'x': index [0, 1099511627776] has numbers of more"),
     (lambda: Builder(as_mesh(2), "t").buffer("", (1,), "fp32"), ScheduleError, "t: buffer '' has no name"),
     (lambda: replace(PRESETS["wse2"], name=None), DeviceError, "device None has no name"),
     (lambda: recipe("conv", as_mesh(4), "fp32", ((4, 4), (4, 4)), ()), ShapeError, "recipe 'conv'"),
