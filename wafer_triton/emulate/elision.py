@@ -8,26 +8,29 @@ their order stay the same, and so do the bits.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from wafer_triton.emulate.parts import Memory, Products, Reduction, Step, TileMap
-from wafer_triton.emulate.plan import Planner
 from wafer_triton.emulate.segments import mailboxes, segments
 from wafer_triton.local import find
 from wafer_triton.schedule.rounds import HIDDEN, Cores, Exchange, Index, Local, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 
+if TYPE_CHECKING:
+    from wafer_triton.emulate.executor import Executor
 
-def elided(planner: Planner, schedule: Schedule, memory: Memory) -> list[Step]:
+
+def elided(planner: Executor, schedule: Schedule, memory: Memory) -> list[Step]:
     """Return the steps of a schedule whose tiles stay in place as far as possible."""
-    return planner.fuse_steps(memory, _Elision(planner, schedule, memory).plan())
+    return _Elision(planner, schedule, memory).plan()
 
 
 class _Elision:
     """Plans a schedule round by round; `maps` has the tile map of each buffer whose tiles lie elsewhere by now."""
 
-    def __init__(self, planner: Planner, schedule: Schedule, memory: Memory) -> None:
+    def __init__(self, planner: Executor, schedule: Schedule, memory: Memory) -> None:
         self.planner = planner
         self.schedule = schedule
         self.memory = memory

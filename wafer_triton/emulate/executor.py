@@ -1,13 +1,14 @@
 """Executors: `Executor` binds schedules to memory and plans them; subclasses are for torch, Triton and ranks.
 
-With `explicit` exchange tiles move round by round (`plan.explicit`). With `elided` exchange they stay in place, and a
-core reads a tile where a tile map says that it lies (`elision`).
+A schedule becomes a list of steps over memory. With "explicit" exchange every move of a tile is a step. With "elided"
+exchange tiles stay in place, and a core reads a tile where a tile map says that it lies (`elision`).
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property, lru_cache
 from threading import Lock
@@ -18,23 +19,24 @@ import torch
 from wafer_triton.device.dtype import torch_dtype
 from wafer_triton.device.layout import sharding
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.device.modes import WITHOUT_VALUES
+from wafer_triton.device.modes import UNCHANGED, WITHOUT_VALUES, as_planned
 from wafer_triton.emulate.elision import elided
-from wafer_triton.emulate.parts import Cut, Memory, Step, Tables, Workspace
-from wafer_triton.emulate.plan import Planner, explicit
+from wafer_triton.emulate.parts import Cut, Memory, Segment, Step, Tables, TileMap, Workspace
 from wafer_triton.emulate.program import POOL, Program
+from wafer_triton.emulate.segments import segments
 from wafer_triton.errors import BackendError, DtypeError, ShapeError, WaferError, article, shown
 from wafer_triton.schedule import rules
-from wafer_triton.schedule.rounds import Buffer
+from wafer_triton.schedule.rounds import Buffer, Exchange, Local, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 
-EXCHANGES: Mapping[str, Callable[[Planner, Schedule, Memory], list[Step]]] = {"explicit": explicit, "elided": elided}
+EXCHANGES = ("explicit", "elided")
 
 
-class Executor(Planner):
+class Executor(ABC):
     """Runs schedules, with all memory on the torch `device`.
 
     `exchange` is "explicit" or "elided"; `poison` fills memory with NaN, but for given buffers, to reveal early reads.
+    Subclasses say how moves and local operations become steps.
     """
 
     graphs = False  # whether `capture` records CUDA graphs
@@ -43,7 +45,7 @@ class Executor(Planner):
         if exchange not in EXCHANGES:
             raise BackendError(f"exchange {shown(exchange)}: choose one of {', '.join(EXCHANGES)}")
         self.device, self.exchange, self.poison = device, exchange, poison
-        self.unwritten = float("nan") if poison else 0.0
+        self.unwritten = float("nan") if poison else 0.0  # what memory holds before it is written
 
     @property
     def on_gpu(self) -> bool:
@@ -114,13 +116,73 @@ class Executor(Planner):
             )
 
     def plan(self, schedule: Schedule, memory: Memory) -> list[Step]:
+        """Return steps that run the whole schedule on memory."""
         if memory.tables is not None:
             memory.tables.begin(schedule.name)
         with self.on_device():
-            steps = EXCHANGES[self.exchange](self, schedule, memory)
+            steps = self.explicit(schedule, memory) if self.exchange == "explicit" else elided(self, schedule, memory)
+            fused = self.fuse_steps(memory, steps)
         if memory.tables is not None:
             memory.tables.schedule = schedule
+        return fused
+
+    def explicit(self, schedule: Schedule, memory: Memory) -> list[Step]:
+        """Return the steps of a schedule, in which every exchange copies its tiles."""
+        planned: dict[Round, list[Step]] = {}
+        steps: list[Step] = []
+        for segment in segments(schedule):
+            fused = self.segment(memory, segment)
+            if fused is not None:
+                steps += fused
+                continue
+            for round_ in segment.all_rounds:
+                if round_ not in planned:
+                    planned[round_] = self.round(memory, round_)
+                steps += planned[round_]
         return steps
+
+    def segment(self, memory: Memory, segment: Segment, ins: tuple[TileMap, ...] = ()) -> list[Step] | None:
+        """Return steps that run a segment at once, or None to have it run round by round.
+
+        With elided exchange `ins` says where the tiles of a and b lie before the first of `Products`, and the broadcast
+        of a `Reduction` is not to be run, since it becomes a tile map.
+        """
+        return None
+
+    def round(self, memory: Memory, round_: Round) -> list[Step]:
+        """Return the steps of one round: its moves, then its local operations."""
+        moves = (self.move(memory, exchanges, TileMap(exchanges[0].src)) for exchanges in by_slots(round_))
+        computes = (self.compute(memory, op, tuple(map(TileMap, op.ins))) for op in round_.locals)
+        return [step for steps in (*moves, *computes) for step in steps]
+
+    @abstractmethod
+    def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> list[Step]:
+        """Return steps for exchanges that share a source and a target slot; `src` says where senders' tiles lie."""
+
+    @abstractmethod
+    def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> list[Step]:
+        """Return steps that run a local operation on its cores; `ins` says where their input tiles lie."""
+
+    def fuse_steps(self, memory: Memory, steps: list[Step]) -> list[Step]:
+        """Return the steps of a program with consecutive ones merged where one launch can run them."""
+        return steps
+
+    def on_device(self) -> AbstractContextManager[object]:
+        """Return a context for planning and running: on the executor's GPU, without autocast or inference mode."""
+        if self.device == "cpu" and not (torch.is_autocast_enabled("cpu") or torch.is_inference_mode_enabled()):
+            return UNCHANGED
+        return as_planned(self.device)
+
+    def check(self) -> None:  # noqa: B027  most have nothing to check
+        """Raise BackendError if a program failed on the device; called before results are read."""
+
+    def capture(self, run: Step, compiled: bool = False) -> Step:
+        """Return `run`, or on a GPU a step that records its launches as a CUDA graph and then replays them.
+
+        The second call records, or the first if `compiled` says that all kernels are compiled. A graph repeats the
+        launches, not what the host writes to memory between them.
+        """
+        return run
 
     def check_allocation(self, schedule: Schedule, fresh: list[Buffer]) -> None:
         """Raise BackendError if the device cannot hold the buffers `fresh`, which are about to be allocated."""
@@ -137,10 +199,10 @@ class Executor(Planner):
                 f"{self.device} has {free:,} B free; use a smaller mesh or smaller tiles"
             )
 
-    def agree_on_schedule(self, schedule: Schedule) -> None:
+    def agree_on_schedule(self, schedule: Schedule) -> None:  # noqa: B027  one process has nothing to compare
         """Raise BackendError if ranks run different schedules."""
 
-    def agree_on_operand(self, name: str, values: torch.Tensor) -> None:
+    def agree_on_operand(self, name: str, values: torch.Tensor) -> None:  # noqa: B027
         """Raise BackendError if ranks have different values for the operand `name`."""
 
     @torch.inference_mode(False)
@@ -162,15 +224,26 @@ class Executor(Planner):
         return {buffer.name: self.allocate(schedule, buffer) for buffer in buffers}
 
     def local_tiles(self, schedule: Schedule, buffer: Buffer, values: torch.Tensor) -> torch.Tensor:
+        """Return the tiles of this executor's own cores as [rows, cols, slots * numel].
+
+        `values` are a buffer's [rows, cols, *tile] of all cores. Raises ShapeError for another shape, DtypeError
+        for complex values.
+        """
         return checked_tiles(schedule, buffer, values)
 
     def plan_scatter(
         self, schedule: Schedule, name: str, memory: torch.Tensor, cut: Cut
     ) -> Callable[[torch.Tensor], object]:
+        """Return a function that cuts a tensor into tiles, in the memory of buffer `name`."""
         return sharding(*cut, schedule.mesh.shape).plan_scatter(memory)
 
     def plan_gather(self, schedule: Schedule, memory: torch.Tensor, cut: Cut) -> Callable[[], torch.Tensor]:
+        """Return a function that gathers the tiles in a buffer's memory into one tensor."""
         return sharding(*cut, schedule.mesh.shape).plan_gather(memory)
+
+    def all_gather(self, mesh: Mesh, local: torch.Tensor) -> torch.Tensor:
+        """Return the values [rows, cols, ...] of all cores; `local` are those of this executor's own cores."""
+        return local
 
     def rectangle(self, mesh: Mesh) -> tuple[slice, slice]:
         """Return the mesh rows and columns whose cores this executor holds."""
@@ -186,6 +259,14 @@ class Executor(Planner):
         `progress(done, count)` is called after each.
         """
         return 0
+
+
+def by_slots(round_: Round) -> list[list[Exchange]]:
+    """Return the exchanges of a round in groups that share a source and a target slot."""
+    groups: dict[tuple[Slot, Slot], list[Exchange]] = {}
+    for exchange in round_.exchanges:
+        groups.setdefault((exchange.src, exchange.dst), []).append(exchange)
+    return list(groups.values())
 
 
 @lru_cache(maxsize=64)

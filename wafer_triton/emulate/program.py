@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from threading import Lock
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import torch
 
@@ -20,11 +20,13 @@ from wafer_triton.cost.price import Prediction, price
 from wafer_triton.device.layout import check_cut
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.parts import Cut, Launch, Memory, Step, Tables, Workspace
-from wafer_triton.emulate.plan import Planner
 from wafer_triton.errors import BackendError, MeshError, ScheduleError, ShapeError, shown
 from wafer_triton.local import find
 from wafer_triton.schedule.rounds import Buffer, Round
 from wafer_triton.schedule.schedule import Schedule
+
+if TYPE_CHECKING:
+    from wafer_triton.emulate.executor import Executor
 
 
 @dataclass(eq=False)
@@ -37,7 +39,7 @@ class Program:
 
     schedule: Schedule
     memory: dict[str, torch.Tensor]
-    executor: Planner
+    executor: Executor
     workspace: Workspace
     tables: Tables | None = None
     stream: torch.cuda.Stream | None = None  # on a GPU, of a program from the pool: the stream of all its calls
@@ -122,7 +124,7 @@ class Program:
 
     @cached_property
     def captured(self) -> Step:
-        """`execute` as a function that on a GPU replays one CUDA graph (see `Planner.capture`)."""
+        """`execute` as a function that on a GPU replays one CUDA graph (see `Executor.capture`)."""
         return self.executor.capture(self.execute)
 
     def refill(self) -> None:
@@ -235,7 +237,7 @@ def _fills(round_: Round, buffer: Buffer, mesh: Mesh) -> bool:
     return not find(op.op).keeps(op.params, buffer.numel, [slot.buffer for slot in op.outs].index(name))
 
 
-Key = tuple[Planner, Schedule, torch.cuda.Stream | None]
+Key: TypeAlias = "tuple[Executor, Schedule, torch.cuda.Stream | None]"
 
 
 class Pool:

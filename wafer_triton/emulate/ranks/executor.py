@@ -22,9 +22,8 @@ import torch.distributed as dist
 
 from wafer_triton.device.layout import scatter, sharding
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.emulate.executor import Executor, checked_tiles
+from wafer_triton.emulate.executor import Executor, by_slots, checked_tiles
 from wafer_triton.emulate.parts import Cut, Launch, Memory, Products, Segment, Step, TileMap
-from wafer_triton.emulate.plan import by_slots
 from wafer_triton.emulate.ranks.group import OPERAND, agree, digest, naming_lost_rank
 from wafer_triton.emulate.ranks.shards import Shard, partition
 from wafer_triton.emulate.ranks.transfers import SendRecv, Transfer, route
