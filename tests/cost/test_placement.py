@@ -9,8 +9,10 @@ from wafer_triton.cli import main as cli
 from wafer_triton.cost import layers, search
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.placement import placed
-from wafer_triton.device.mesh import as_mesh
+from wafer_triton.device import PRESETS
+from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.errors import ConfigError, MeshError
+from wafer_triton.place.regions import place_prefill
 from wafer_triton.shape.read import shape_of
 
 OLMOE = shape_of("olmoe-1b-7b")
@@ -18,7 +20,7 @@ C = constants(as_mesh(96).device)
 
 
 def olmoe(side: int) -> layers.Block:
-    return layers.prefill_block(OLMOE, as_mesh(side), C)
+    return layers.prefill_block(OLMOE, Mesh(side, side, PRESETS["wse2"].unbounded()), C)
 
 
 def cycles(block: layers.Block, tokens: int) -> float:
@@ -26,14 +28,15 @@ def cycles(block: layers.Block, tokens: int) -> float:
 
 
 @pytest.mark.parametrize("tokens", [1, 12])
-def test_the_faster_way_is_taken_first(tokens):
+def test_the_faster_way_is_taken_if_both_fit(tokens):
     """Few tokens a row leave most rows of a message empty; many share a product with an expert's tile."""
     (spread,), regions = (placed([olmoe(96)], tokens, C, where) for where in ("spread", "regions"))
     assert spread.expert_regions is None and all(block.expert_regions for block in regions)
-    best = placed([olmoe(96)], tokens, C, None)
-    assert {block.expert_regions for block in best} == {None, regions[0].expert_regions}
-    assert cycles(best[0], tokens) == min(cycles(spread, tokens), cycles(regions[0], tokens))
-    assert (best[0].expert_regions is None) == (tokens == 1)
+    both, last = placed([olmoe(96)], tokens, C, None), layers.decode_block(OLMOE, olmoe(96).mesh, 1, C)
+    assert [block.expert_regions for block in both] == [None, regions[0].expert_regions]
+    best = place_prefill(both, last, 96 * tokens, price=layers.prefill_price(C)).block
+    assert cycles(best, tokens) == min(cycles(spread, tokens), cycles(regions[0], tokens))
+    assert (best.expert_regions is None) == (tokens == 1)
 
 
 def test_an_estimate_says_where_experts_live():

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from wafer_triton.cost.constants import Constants
-from wafer_triton.cost.layers import prefill_steps, total
 from wafer_triton.cost.phases import region_products
 from wafer_triton.cost.price import sum_cycles
 from wafer_triton.decoder.block import Block
@@ -31,11 +30,11 @@ def checked(experts: Placement, shape: DecoderShape) -> None:
 
 
 def placed(choices: Sequence[Block], tokens: int, c: Constants, experts: Placement) -> list[Block]:
-    """Return blocks of prefill with the placement `experts`, for `tokens` tokens a row, the best first.
+    """Return blocks of prefill with the placement `experts`, for `tokens` tokens a row.
 
     "spread" has each expert over the whole mesh. "regions" has the regions whose products are predicted to take the
-    fewest cycles. None takes the faster of the two, then the other. Raises MeshError for a mesh that cannot be cut into
-    regions, ConfigError as `checked`.
+    fewest cycles first. None has "spread", then the first of "regions", if the mesh has any: `place_prefill` takes the
+    faster. Raises MeshError for a mesh that cannot be cut into regions, ConfigError as `checked`.
     """
     checked(experts, choices[0].shape)
     ways = _ways(choices[0], tokens, c, experts)
@@ -57,9 +56,7 @@ def _ways(block: Block, tokens: int, c: Constants, experts: Placement) -> tuple[
                 f"divisor from 2 to {MOST} whose square is at most {count}; take another mesh"
             )
         return tuple(tried)
-    ways = [None, *tried[:1]]
-    cycles = {way: total(prefill_steps(replace(block, expert_regions=way), tokens, c)).cycles for way in ways}
-    return tuple(sorted(ways, key=lambda way: cycles[way]))
+    return (None, *tried[:1])
 
 
 def _tried(block: Block, tokens: int, c: Constants) -> list[ExpertRegions]:

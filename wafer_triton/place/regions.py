@@ -131,8 +131,9 @@ def place_prefill(
     """Return prefill on cores of its own, which keep all keys and values; embedding and head are as in block `last`.
 
     A row takes all its tokens at once if they fit: with the first of the `choices` that fits, and a second buffer of
-    partial sums if there is room for it. Else it takes the fewest equal chunks that fit, or one size smaller, with the
-    choice of the lowest `price(block, rows, at_once)`. Raises the errors of `decode_regions`.
+    partial sums if there is room for it. If experts fit both over the whole mesh and in regions, the first choices of
+    both are compared. Else a row takes the fewest equal chunks that fit, or one size smaller. Of choices that are
+    compared, that of the lowest `price(block, rows, at_once)` is taken. Raises the errors of `decode_regions`.
     """
     check_total_weights(choices[0])
     return _prefill(last, choices, prompt, layout, price, alone=True)
@@ -174,6 +175,9 @@ def _prefill(
         nonlocal reason
         fits = list[PrefillPlacement]()
         for choice in choices:
+            in_regions = choice.expert_regions is not None
+            if tokens == rows and any(in_regions == (fit.block.expert_regions is not None) for fit in fits):
+                continue
             best: PrefillPlacement | None = None
             # a second buffer of partial sums is for speed: it may cost regions of prefill alone, but none of decode
             for overlap in (alone, not alone) if choice.overlap else (False,):
@@ -191,20 +195,20 @@ def _prefill(
                     best = PrefillPlacement(block, tokens, regions)
             if best is not None:
                 fits.append(best)
-                if tokens == rows:
-                    break
         return fits
 
     whole, *sizes = _sizes(rows, choices[0])
-    if fits := fitting(whole):
+    fits = fitting(whole)
+    if not fits:
+        # a smaller chunk needs less
+        number = bisect_left(sizes, True, key=lambda tokens: bool(fitting(tokens)))
+        if number == len(sizes):
+            assert reason is not None, "a prompt has a token"
+            raise reason
+        # one chunk more may have room for the second buffer, and be faster
+        fits = [placed for tokens in sizes[number : number + 2] for placed in fitting(tokens)]
+    if len(fits) == 1:
         return fits[0]
-    # a smaller chunk needs less
-    number = bisect_left(sizes, True, key=lambda tokens: bool(fitting(tokens)))
-    if number == len(sizes):
-        assert reason is not None, "a prompt has a token"
-        raise reason
-    # one chunk more may have room for the second buffer, and be faster
-    fits = [placed for tokens in sizes[number : number + 2] for placed in fitting(tokens)]
     return min(fits, key=lambda placed: price(placed.block, rows, placed.chunk_tokens))
 
 
