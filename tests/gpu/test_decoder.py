@@ -21,15 +21,16 @@ OTHERS = [[2, 7, 1, 8, 2], [8, 1]]
 def test_steps_equal_the_torch_executor_s(exchange, device, size):
     """More steps than rows, so that appends with and without a shift, and at every slot, go through one record."""
     batch = len(PROMPTS)
-    side, steps = size((4, 13), (2, 3))
+    side, steps, layers = size((4, 13, 2), (2, 3, 1))
+    shape = SHAPE | {"num_hidden_layers": layers}
     models = [
-        WaferForCausalLM.from_config(SHAPE, mesh=side, dtype="fp32", seed=1, max_length=20, batch=batch, executor=on)
+        WaferForCausalLM.from_config(shape, mesh=side, dtype="fp32", seed=1, max_length=20, batch=batch, executor=on)
         for on in (TorchExecutor(exchange=exchange), TritonExecutor(device=device, exchange=exchange))
     ]
     logits = []
     for model in models:
         found = []
-        for prompts in (PROMPTS, OTHERS):  # of the same lengths, whose prefill is recorded by then
+        for prompts in size((PROMPTS, OTHERS), (PROMPTS,)):  # of the same lengths, whose prefill is recorded by then
             model.reset()
             found += [model.prefill(prompts[number], sequence=number) for number in range(batch)]
             for number in range(steps):
