@@ -91,7 +91,7 @@ def ran(made: Schedule, given: dict[str, torch.Tensor], **options) -> list[torch
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", range(9))
 def test_any_schedule_has_the_bits_of_every_hop(seed, monkeypatch):
     made = at_random(seed)
     torch.manual_seed(seed)

@@ -37,11 +37,11 @@ FAULTS = {
     "schedule": Fault(
         "wafer_triton/algorithms/align.py", 'align(b, src, "x", by=(-position) % size)',
         'align(b, src, "x", by=position)',
-        "tests/schedule/test_steps.py tests/algorithms/test_gemm.py",
+        "tests/algorithms/test_gemm.py",
     ),
     "local": Fault(
         "wafer_triton/local/softmax.py", "cut(top, heads, m, 1).clamp_min(LOWEST)", "cut(top, heads, m, 1)",
-        "tests/local",
+        "tests/local/test_definitions.py",
     ),
     "kernels": Fault(
         "kernels/softmax.py", 'highest = tl.where(nans > 0, float("nan"), highest)', "highest = highest + 0 * nans",
@@ -70,7 +70,7 @@ FAULTS = {
     ),
     "count": Fault(
         "wafer_triton/count/spans.py", "for farthest in (np.minimum, np.maximum))",
-        "for farthest in (np.minimum, np.minimum))", "tests/count",
+        "for farthest in (np.minimum, np.minimum))", "tests/count/test_traffic.py",
     ),
     "cost": Fault(
         "wafer_triton/cost/price.py", "exposed = max(0.0, transfer - compute) if phase.overlaps else transfer",
@@ -79,7 +79,7 @@ FAULTS = {
     ),
     "place": Fault(
         "wafer_triton/place/regions.py", "resident + more + max(workspace, most) <= limit",
-        "resident + more + most <= limit", "tests/place tests/cost",
+        "resident + more + most <= limit", "tests/place/test_regions.py",
     ),
     "verify": Fault(
         "wafer_triton/verify/values.py", "wrong = ~((got == want) |", "wrong = ~((got >= want) |",
@@ -87,7 +87,7 @@ FAULTS = {
     ),
     "models": Fault(
         "models/generate.py", "torch.where(before < self.top_p, odds, 0.0)",
-        "torch.where(before + odds < self.top_p, odds, 0.0)", "tests/models tests/parity/test_generate.py",
+        "torch.where(before + odds < self.top_p, odds, 0.0)", "tests/parity/test_generate.py",
     ),
     "draw": Fault(
         "wafer_triton/draw/trace_events.py", "(4, each.start, cost.link_cycles)",

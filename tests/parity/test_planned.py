@@ -47,11 +47,11 @@ def sides(model: WaferForCausalLM) -> tuple[int, int]:
     return decode.rows, prefill.rows
 
 
-FEW = replace(SMALL, rows=6, cols=7, sram_bytes=12 * 1024)
+FEW = replace(SMALL, rows=4, cols=5, sram_bytes=12 * 1024)
 
 
 def test_the_fastest_meshes_that_hold_the_model():
-    few, plans = FEW, {}
+    few, plans = replace(FEW, rows=6, cols=7), {}
     for decode, prefill in product(range(1, 7), repeat=2):
         try:
             placed(device=few, mesh=decode, prefill_mesh=prefill)
@@ -80,8 +80,8 @@ def test_a_planned_model_is_the_model_on_those_meshes():
 
 
 def test_given_options_override_the_plan():
-    model = placed(device=FEW, prefill_mesh=5, groups=(2,), prefill_groups=(1,))
-    assert sides(model)[1] == 5
+    model = placed(device=FEW, prefill_mesh=3, groups=(2,), prefill_groups=(1,))
+    assert sides(model)[1] == 3
     assert (model.placement.decode.groups, model.placement.prefill.groups) == ((2,), (1,))
     assert placed(mesh=8).block.groups is None, "about the root of 8"
     chains, trees = placed(mesh=8, groups=()), placed(mesh=8)
@@ -116,14 +116,14 @@ def test_decode_fits_but_no_prefill():
         "prefill of 14 tokens, attention on mesh 2x2: every core .* over the 5,120 B"
     )
     with pytest.raises(MeshError, match=message):
-        placed(device=replace(SMALL, sram_bytes=5 * 1024), prefill_mesh=2)
+        placed(device=replace(SMALL, rows=4, cols=13, sram_bytes=5 * 1024), prefill_mesh=2)
 
 
 def test_a_prompt_that_only_fits_in_chunks_has_a_place():
-    few = replace(SMALL, rows=4, cols=5, sram_bytes=16 * 1024)
+    few = replace(SMALL, rows=3, cols=3, sram_bytes=20 * 1024)
     config = DecoderConfig(48, 40, 2, 1, 1, 4, 31, 4096)
-    model = WaferForCausalLM.from_config(config, device=few, max_length=400, max_prompt=1400)
-    assert sides(model) == (4, 4) and model.placement.chunk_tokens < 400 // 4
+    model = WaferForCausalLM.from_config(config, device=few, max_length=200, max_prompt=700)
+    assert sides(model) == (3, 3) and model.placement.chunk_tokens < 200 // 3
 
 
 def test_a_prompt_without_a_plan_is_refused_by_its_placement():

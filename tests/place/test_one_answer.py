@@ -18,13 +18,17 @@ from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.random import RandomWeights, config_of
 from wafer_triton.place import moves
 from wafer_triton.place.regions import FullError
-from wafer_triton.shape.published import MODELS
 
 pytestmark = pytest.mark.slow
 EVERY = list(cases())
+# One model of each make: many or few heads of keys, biases, head norms, shared tables, and four kinds of mixtures.
+MAKES = (
+    "smollm2-135m", "llama2-13b", "llama3.2-1b", "qwen2.5-0.5b", "qwen2-72b", "qwen3-8b", "mixtral-8x7b", "olmoe-1b-7b",
+    "qwen1.5-moe-a2.7b", "qwen3-30b-a3b",
+)  # fmt: skip
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", MAKES)
 def test_an_estimate_and_a_run_find_the_same_place(model):
     """Check for the same regions, buffers and bytes of a core, or the same refusal, on a case of the product."""
     assert difference(Random(0).choice([case for case in EVERY if case.model == model])) is None
@@ -36,7 +40,7 @@ def test_a_plan_and_a_request_find_the_same_place():
 
 @pytest.mark.parametrize(
     ("model", "chip", "smallest"),
-    [("smollm2-135m", "wse2", 14), ("llama3.2-1b", "wse3", 60), ("olmoe-1b-7b", "wse2", 187)],
+    [("smollm2-135m", "wse2", 14), ("olmoe-1b-7b", "wse2", 187)],
 )
 def test_estimates_plans_and_runs_have_the_same_smallest_mesh(model, chip, smallest):
     config, on = config_of(model), device(chip)
@@ -61,7 +65,7 @@ CONFIG = DecoderConfig(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("mesh", "other"), [(3, 3), (3, 5), (4, 3), ("3x4", "3x4")])
+@pytest.mark.parametrize(("mesh", "other"), [(3, 5), (4, 3), ("3x4", "3x4")])
 def test_moves_of_a_run_take_the_cycles_of_its_estimate(mesh, other):
     model = WaferForCausalLM.from_weights(
         CONFIG, RandomWeights(CONFIG), mesh=mesh, prefill_mesh=other, device=SMALL, dtype="fp16", accumulate="fp16",
@@ -81,7 +85,7 @@ def test_moves_of_a_run_take_the_cycles_of_its_estimate(mesh, other):
     assert priced(model.hand_off).cycles == pytest.approx(handed, rel=1e-9) and (handed > 0) == (mesh != 4)
 
 
-@pytest.mark.parametrize("output", [1, 2, 8])
+@pytest.mark.parametrize("output", [1, 8])
 def test_a_generated_text_takes_the_time_of_its_request(output):
     """Prefill makes the first token, each step another; for one token nothing moves to decode."""
     model = WaferForCausalLM.from_weights(

@@ -20,7 +20,6 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize(
     ("decode", "prefill", "reason"),
     [
-        (420, 420, "prefill of 2,048 tokens"),
         (420, 660, "decode with 4,200 tokens of cache"),
         (360, 660, "prefill of 2,048 tokens"),
     ],
@@ -51,7 +50,6 @@ def refused(place, *args):
         ("llama3-8b", 720, [True, True, False]),  # one head group has the most padding
         ("llama3-8b", 420, [False, False, False]),
         ("olmoe-1b-7b", 144, [False, False, False, True, True, True]),  # experts over the whole mesh, then in regions
-        ("olmoe-1b-7b", 560, [False] * 6),
     ],
 )
 def test_weights_are_refused_alone_if_and_only_if_no_choice_of_prefill_holds_them(model, side, hold):
