@@ -42,7 +42,7 @@ class Sampling:
                 continue
             if not isinstance(value, kind) or isinstance(value, bool):
                 raise ShapeError(f"{name} = {shown(value)} must be {'a whole' if kind is Integral else 'a'} number")
-        if not (self.temperature == 0 or 1e-300 <= self.temperature <= 1e300):  # which a division of fp64 takes
+        if not (self.temperature == 0 or 1e-300 <= float(self.temperature) <= 1e300):  # which a division of fp64 takes
             raise ShapeError(f"temperature = {self.temperature} must be 0 (greedy) or a positive number up to 1e300")
         if self.seed is not None and not -(2**62) <= self.seed < 2**62:
             raise ShapeError(f"seed = {self.seed} must lie between -2**62 and 2**62")

@@ -16,10 +16,14 @@ _LONGEST = 400  # characters of a word, as a path may have
 
 
 class WaferError(Exception):
-    """Base of all errors that wafer_triton raises for a user's mistake; a message is one line, long words are cut."""
+    """Base of all errors that wafer_triton raises for a user's mistake; a message is one line, long words are cut.
 
-    def __init__(self, message: str = "") -> None:
-        words = printable(" ".join(message.split()))
+    A `remedy` is told after the message, which an error with a remedy of its own may quote without it.
+    """
+
+    def __init__(self, message: str = "", remedy: str = "") -> None:
+        self.message = message
+        words = printable(" ".join((f"{message}; {remedy}" if remedy else message).split()))
         super().__init__(re.sub(rf"\S{{{_LONGEST},}}", lambda word: f"{word[0][:_WORDS]}...", words))
 
 

@@ -16,7 +16,7 @@ from wafer_triton.errors import CheckpointError, DtypeError, article, shown
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.experts import by_expert, sources, stored_shape
 from wafer_triton.place.need import param_shapes
-from wafer_triton.text.files import parse_json, read_text
+from wafer_triton.text.files import fetched_in_place, parse_json, read_text
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _MODEL, _TABLE, _HEAD = "model.", "model.embed_tokens.weight", "lm_head.weight"
@@ -137,11 +137,7 @@ def _in_place_of(path: Path) -> str:
     if path.is_dir():
         return "a folder"
     with suppress(OSError), path.open("rb") as file:
-        head = file.read(512).lstrip().lower()
-        if head.startswith(b"version https://git-lfs"):
-            return "a Git LFS pointer (`git lfs pull` fetches the file)"
-        if head.startswith((b"<!doctype html", b"<html")):
-            return "an HTML page, such as a login or an error"
+        return fetched_in_place(file.read(512).decode("latin-1"))
     return ""
 
 

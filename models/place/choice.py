@@ -86,7 +86,10 @@ def place(config: DecoderConfig, o: PlaceOptions, progress: Progress = silent) -
             reason = error
             if isinstance(error, SramError) and other != side:  # too much for its cores, on any mesh of decode
                 failed.append(other)
-    raise MeshError(f"no mesh that was tried on {chip.name} holds {config.name}; take a larger device ({reason})")
+    assert reason is not None, "a plan is tried"
+    raise MeshError(
+        f"no mesh that was tried on {chip.name} holds {config.name}; take a larger device ({reason.message})"
+    )
 
 
 def _beside(prefill_mesh: Any, mesh: Mesh) -> Mesh:
@@ -127,7 +130,8 @@ def _plans(
             continue
         sides.append(side)
     if not sides:
-        raise MeshError(f"no mesh of {device.name} holds {config.name}; take a larger device ({reason})")
+        assert reason is not None, "a side is tried"
+        raise MeshError(f"no mesh of {device.name} holds {config.name}; take a larger device ({reason.message})")
     plans: Sequence[Plan] = ()
     with suppress(WaferError):
         plans = plan(

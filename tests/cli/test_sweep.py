@@ -47,6 +47,12 @@ def test_two_parameters_and_two_devices_make_a_grid(run):
         assert row["tokens_per_second"] == alone.tokens_per_second
 
 
+def test_two_devices_of_one_name_are_refused_as_their_rows_would_look_alike(run):
+    Path("own.toml").write_text('like = "wse2"\nname = "wse2"\nclock_hz = 2.2e9\n')
+    code, out, err = run(f"{DECODE} --set mesh=32 --over device=wse2,own.toml")
+    assert (code, out) == (2, "") and "--over device: two devices have one name" in err
+
+
 def test_a_failing_value_is_a_row_with_its_reason(run):
     code, out, _ = run(f"{GEMV} --over mesh=8,900,16 --out x.csv")
     assert code == 0 and "no figures at mesh 900: mesh 900 x 900 at (0, 0) leaves device wse2" in out

@@ -148,7 +148,7 @@ LINES = {
         (f"{OPEN} --context 10", "no request is served: "),
         (f"{OPEN} --at-once 8", "--at-once 8: a group has no more sequences than --batch 4"),
         (f"{OPEN} --chunk 0", 'Invalid value "0" for --chunk'),
-        (f"{LENGTHS} --rate 9999 --count 99", "requests come faster than they are served, at most "),
+        (f"{LENGTHS} --rate 9999 --count 99", "rate 9,999: requests come faster than they are served, at most "),
         (f"{LENGTHS} --rate -1", 'Invalid value "-1.0" for --rate'),
         (f"{LENGTHS} --rate 1 --count 10000000", "more than the 1,000,000 requests"),
         ("--input 1.5 --output 3 --rate 1", "length '1.5': write 512 or 64:1024"),

@@ -4,7 +4,7 @@ import pytest
 
 from wafer_triton import estimate
 from wafer_triton.algorithms.product import recipe
-from wafer_triton.compare.grid import REASON, feasible, masked, parsed, points, size, write_csv
+from wafer_triton.compare.grid import MOST_POINTS, REASON, feasible, masked, parsed, points, size, write_csv
 from wafer_triton.compare.sweep import KINDS, own, sweep, unmoved
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.layers import decode_block, decode_phases
@@ -24,6 +24,19 @@ def test_a_grid_is_every_combination_with_the_last_parameter_first():
     over = {"a": [1, 2], "b": "xyz"}
     assert points(over) == [{"a": a, "b": b} for a in (1, 2) for b in "xyz"]
     assert size(over) == "2 x 3 = 6 points" and size({"a": [1]}) == "1 point"
+
+
+def test_values_without_end_are_too_many():
+    taken = []
+
+    def endless():
+        for value in range(20 * MOST_POINTS):
+            taken.append(value)
+            yield value
+
+    with pytest.raises(ShapeError, match="at most 10,000 are taken"):
+        sweep("decode", {"context": endless()}, model="smollm2-135m", mesh=8)
+    assert len(taken) <= MOST_POINTS + 1
 
 
 def test_only_errors_of_the_user_mask_a_point():

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 WSE2 = device("wse2")
 SHAPE = DecoderShape(96, 160, 6, 4, 2, 24, 200, name="small")
-ASK = r"; smallest_mesh\(...\) and what_fits\(...\) search what fits$"
+ASK = r"; `wafer-triton plan` searches meshes that fit, in Python smallest_mesh\(...\) and what_fits\(...\) do$"
 
 
 def wafer(cores: int, sram_bytes: int) -> object:

@@ -163,3 +163,20 @@ def test_a_further_run_goes_on_from_resident_tiles_where_the_last_one_left_them(
         held["w"] = machine.read("w")
         for name in ("w", "y"):
             assert program.read(name).flatten().tolist() == machine.read(name).flatten().tolist() == turned
+
+
+def test_a_second_run_on_an_overwritten_output_with_values_is_refused():
+    b = Builder(Mesh(1, 2), "sum")
+    b.buffer("x", (1,), "fp32", "output")
+    b.buffer("mail", (1,), "fp32")
+    b.round(b.exchange("x", "x", "mail", [0, 1], [1, 0]))
+    b.round(b.local("add", "x", ("x", "mail"), size=1))
+    x = torch.tensor([1.0, 2]).view(1, 2, 1)
+    for begin in (lambda program: program.run(), lambda program: program.run(until=2), lambda p: next(p.rounds())):
+        program = executor("torch").bind(b.build(), {"x": x})
+        begin(program)
+        with pytest.raises(ScheduleError, match="have overwritten x; give new values by `write`"):
+            program.run()
+        program.write("x", x)
+        program.run()
+        assert program.read("x").flatten().tolist() == [3, 3]

@@ -50,6 +50,17 @@ def test_a_schedule_s_own_file_is_not_written_over(wrong, tmp_path):
     assert (tmp_path / "own.py").read_text() == "def f(): pass\n"
 
 
+@pytest.mark.parametrize("link", [os.link, os.symlink])
+@pytest.mark.parametrize(
+    "given", ["--over mesh=4,8 --set model=own.json", "--over model=own.json,smollm2-135m --set mesh=4"]
+)
+def test_a_swept_model_s_file_is_not_written_over_by_another_name(wrong, tmp_path, link, given):
+    (tmp_path / "own.json").write_text(json.dumps(CONFIG))
+    link("own.json", "out.csv")
+    assert "out.csv: is read as --" in wrong(f"sweep decode {given} --set context=8 --out out.csv")
+    assert json.loads((tmp_path / "own.json").read_text()) == CONFIG
+
+
 def test_a_table_may_begin_with_a_spreadsheet_s_mark(capsys, tmp_path):
     (tmp_path / "own.csv").write_text("\ufeff" + HEAD + ROW, encoding="utf-8")
     assert main(shlex.split(f"validate {tmp_path}/own.csv")) == 0

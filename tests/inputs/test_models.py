@@ -266,6 +266,17 @@ def test_a_file_in_place_of_weights_is_named(wrong, early, tmp_path, text, messa
     assert message in wrong(GENERATE.format(folder))
 
 
+@pytest.mark.parametrize(
+    "text", ["version https://git-lfs.github.com/spec/v1\n", "<!DOCTYPE html>\n<html>sign in</html>"]
+)
+@pytest.mark.parametrize("line", [ESTIMATE, GENERATE], ids=["estimate", "generate"])
+def test_a_file_in_place_of_a_config_is_named(wrong, tmp_path, text, line):
+    folder = checkpoint(tmp_path / "pointer")
+    (folder / "config.json").write_text(text)
+    said = wrong(line.format(folder))
+    assert f"{folder}/config.json: is a" in said and ("Git LFS pointer" in said or "HTML page" in said)
+
+
 def test_a_prefix_of_all_names_is_named(wrong, early, tmp_path):
     folder = checkpoint(tmp_path / "prefix")
     weights = load_file(folder / "model.safetensors")

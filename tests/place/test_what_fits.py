@@ -82,7 +82,17 @@ def test_a_model_that_fits_has_all_layers_and_the_tokens_of_its_cache() -> None:
     ],
     ids=lambda line: " ".join(line.split()[:2]),
 )
-def test_a_refusal_names_both_functions_in_its_one_line(line, capsys) -> None:
+def test_a_refusal_names_what_a_command_can_ask_in_its_one_line(line, capsys) -> None:
     assert cli.main(line.split()) == 2
     *_, said = capsys.readouterr().err.splitlines()
-    assert "smallest_mesh(...) and what_fits(...)" in said
+    asks = "mixtral-8x7b,layers=...), dtype int8" if "mixtral" in line else "`wafer-triton plan` searches meshes"
+    assert asks in said
+
+
+@pytest.mark.parametrize("command", ["plan", "estimate decode"])
+def test_plan_does_not_send_to_itself(command, capsys) -> None:
+    sizes = "dim=2048,ffn=8192,heads=32,layers=40,vocab=9"
+    rest = "--input 8 --output 8 --step 8" if command == "plan" else "--mesh 16 --context 16"
+    assert cli.main(f"{command} --model {sizes} {rest} --device wse2,rows=16,cols=16".split()) == 2
+    *_, said = capsys.readouterr().err.splitlines()
+    assert "SRAM" in said and ("wafer-triton plan" in said) is (command != "plan")

@@ -55,6 +55,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sweep": ("sweep:sweep", "estimates over one or two parameters, devices and models"),
     "plan": ("estimate:plan", "search the best meshes for a request"),
 }
+# The word of a command that may be left out, or be several; cyclopts calls every such word ARGS.
+WORD = {"check": "[SCHEDULE]", "cap": "RUNS...", "devices": "[NAME]", "validate": "[DATA]"}
 GROUPS = {"estimate": "predict cycles, tokens per second or capacity; --explain says why"}  # of commands of two words
 # What a user writes for an option, and what it means; a shell completes files where it may be a path, too.
 WORDS: dict[str, tuple[Any, str]] = {
@@ -300,14 +302,17 @@ def _read(asked: Mapping[str, Any]) -> dict[str, Path]:
     from wafer_triton.text.files import listed
 
     found = {}
-    model = asked.get("model")
-    if model and (path := Path(model)).is_file():
-        found["--model"] = path
-    elif model and path.is_dir():
-        held = (file for pattern in CHECKPOINT_FILES for file in path.glob(pattern))
-        found |= {f"{file.name} of --model": file for file in held}
-    if (chip := Path(listed(asked.get("device") or "")[0])).is_file():
-        found["--device"] = chip
+    named = [(f"--{name}", name, asked.get(name)) for name in ("model", "device")]
+    for option in ("over", "set"):  # of a sweep
+        parts = (text.partition("=") for text in asked.get(option) or ())
+        named += [(f"--{option} {name}={value}", name.strip("-"), value) for name, _, value in parts]
+    for flag, name, value in named:
+        for path in map(Path, listed(value) if value and name in ("model", "device") else ()):
+            if path.is_file():
+                found[flag] = path
+            elif name == "model" and path.is_dir():
+                held = (file for pattern in CHECKPOINT_FILES for file in path.glob(pattern))
+                found |= {f"{file.name} of {flag}": file for file in held}
     found |= {_flag(name): asked[name] for name in ("requests", "data") if asked.get(name)}
     for name in ("kind", "subject"):
         file, colon, _ = (asked.get(name) or "").rpartition(":")
@@ -332,7 +337,9 @@ def app() -> App:
         whole.command(group)
     for name, (where, about) in COMMANDS.items():
         *group_name, leaf = name.split()
-        (groups[group_name[0]] if group_name else whole).command(f"wafer_triton.cli.{where}", name=leaf, help=about)
+        usage = f"Usage: wafer-triton {name} [OPTIONS] {WORD[name]}" if name in WORD else None
+        group = groups[group_name[0]] if group_name else whole
+        group.command(f"wafer_triton.cli.{where}", name=leaf, help=about, usage=usage)
     whole.register_install_completion_command(
         help="install completion for the shell that you are in: bash, zsh or fish"
     )

@@ -35,7 +35,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "--against": ("sweep", "the CSV of a sweep has all columns"),
     "--as-if": (
         "estimate decode, estimate prefill, estimate request",
-        "a model that does not fit has no time; smallest_mesh(...) and what_fits(...) search what fits",
+        "a model that does not fit has no time; `wafer-triton plan` searches meshes that fit",
     ),
     "--cache": ("serve", "it could reserve room for an answer of known length; caches always grow and preempt now"),
     "--copies": (

@@ -60,7 +60,7 @@ def _serve(
         run = simulate(workload, times, scheduling, progress=progress)
         found = report(run, times.pool, chip, times.block.dtype, limits)
         if not overload:
-            check_rate(workload, times, scheduling, found, progress)
+            check_rate(workload, times, scheduling, found, progress, rate)
     refused = [one.refused for one in run.served if one.refused]
     notes = [f"refused: {len(refused):,} requests; of the first: {refused[0]}"] if refused else []
     for file in out:
@@ -132,8 +132,13 @@ def prompts_and_chunks(requests: list[Request], policy: Policy) -> int:
     return count
 
 
-def check_rate(requests: list[Request], times: Priced, policy: Policy, found: Report, progress: Any) -> None:
-    """Raise ConfigError where requests come faster than they are served, with the rate that can be served."""
+def check_rate(
+    requests: list[Request], times: Priced, policy: Policy, found: Report, progress: Any, rate: float | None
+) -> None:
+    """Raise ConfigError where requests come faster than they are served, with the rate that can be served.
+
+    The error names the `rate` that was given (None: of a trace as it is).
+    """
     from dataclasses import replace
 
     from wafer_triton.serve.simulate import simulate
@@ -147,8 +152,8 @@ def check_rate(requests: list[Request], times: Priced, policy: Policy, found: Re
     asked = (len(requests) - 1) / span if span else math.inf
     if asked > most:
         raise ConfigError(
-            f"rate {digits(asked)}: requests come faster than they are served, at most {digits(most)} a second by "
-            f"policy {policy.organisation.name}; lower --rate, change the policy or --batch, or give --overload"
+            f"rate {digits(rate or asked)}: requests come faster than they are served, at most {digits(most)} a second "
+            f"by policy {policy.organisation.name}; lower --rate, change the policy or --batch, or give --overload"
         )
 
 

@@ -94,7 +94,9 @@ def over_of(texts: Sequence[str]) -> Over:
             raise ConfigError(f"--over {text}: {name} is swept already; give its values once")
         over[name] = values
     if "device" in over:
-        over["device"] = [find_device(name) for name in over["device"]]
+        chips = over["device"] = [find_device(name) for name in over["device"]]
+        if len({chip.name for chip in chips}) < len(set(chips)):
+            raise ConfigError("--over device: two devices have one name; give one of them another `name` in its file")
     return over
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from inspect import Parameter, signature
+from itertools import islice
 from math import inf, prod
 from numbers import Real
 from pathlib import Path
@@ -177,7 +178,10 @@ def estimates(
     run = _estimate(kind)
     arguments = {name: one for name, one in signature(run).parameters.items() if name != "device"}
     _check_names(kind if isinstance(kind, str) else "an own schedule", arguments, over, fixed)
-    over = {name: list(given) if isinstance(given, Iterator) else given for name, given in over.items()}
+    over = {
+        name: list(islice(given, MOST_POINTS + 1)) if isinstance(given, Iterator) else given
+        for name, given in over.items()
+    }
     check_size(over)
     values = {name: [_value(name, value, arguments) for value in given] for name, given in over.items()}
     fixed = {name: value if name == "device" else _value(name, value, arguments) for name, value in fixed.items()}

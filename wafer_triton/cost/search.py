@@ -130,7 +130,10 @@ def _each(
             last = error
         progress(f"meshes of {phase}", number, len(sides))
     if last is not None and not found:
-        raise type(last)(f"no mesh that was tried on {device.name} holds {phase}; of the last: {last}")
+        raise type(last)(
+            f"no mesh that was tried on {device.name} holds {phase}; of the last: {last.message}; take fewer tokens or "
+            f"layers, dtype int8 or fp8, another step or a larger device"
+        )
     return found
 
 
@@ -189,9 +192,10 @@ class _Asked:
             except WaferError as error:  # each phase fits alone
                 reason = error
         if not found:
+            assert reason is not None, "a pair is tried"
             raise MeshError(
-                f"no two meshes that were tried on {self.device.name} hold both phases; of the last: {reason}; give "
-                f"shorter prompts and answers, or a larger device"
+                f"no two meshes that were tried on {self.device.name} hold both phases; of the last: {reason.message}; "
+                f"give shorter prompts and answers, or a larger device"
             )
         return sorted(found, key=lambda one: -one[2].tokens_per_second)[:count]
 

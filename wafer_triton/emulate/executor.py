@@ -88,7 +88,7 @@ class Executor(ABC):
                 if buffer not in pool:
                     pool[buffer] = self.allocate(schedule, buffer)
                 memory[name] = pool[buffer]
-        return Program(schedule, memory, self, workspace or self.workspace, tables)
+        return Program(schedule, memory, self, workspace or self.workspace, tables, given=frozenset(tensors))
 
     def borrow(self, schedule: Schedule) -> Program:
         """Return a program of this schedule from the pool, or a new one; `Program.give_back` returns it.

@@ -43,6 +43,7 @@ class Program:
     workspace: Workspace
     tables: Tables | None = None
     stream: torch.cuda.Stream | None = None  # on a GPU, of a program from the pool: the stream of all its calls
+    given: frozenset[str] = frozenset()  # buffers with values of the caller, an output among them
     steps: list[Step] = field(init=False)
     _cut_copies: dict[tuple[str, Cut, bool], Callable[..., Any]] = field(init=False, default_factory=dict)
     _stale: frozenset[str] = field(init=False, default=frozenset())  # inputs that rounds have overwritten
@@ -107,9 +108,11 @@ class Program:
 
     @cached_property
     def _overwritten(self) -> frozenset[str]:
-        """The inputs that rounds overwrite."""
+        """The inputs that rounds overwrite, and outputs with values at the start."""
         written = {name for one in self.schedule.rounds.distinct() for name in one.round.written}
-        return frozenset(name for name in written if self.schedule.buffers[name].role == "input")
+        stay = ("weight", "cache", "state")
+        given = {name for name in self.given if self.schedule.buffers[name].role not in stay}
+        return frozenset(name for name in written if name in given or self.schedule.buffers[name].role == "input")
 
     def rebind(self, schedule: Schedule) -> None:
         """Run `schedule` from now on, which must differ from the bound one in indices alone.

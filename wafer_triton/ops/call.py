@@ -313,10 +313,13 @@ def _option(name: str, key: str, value: Any) -> Any:
 
 def _agree(name: str, tensors: list[Tensor]) -> str:
     """Return the one dtype of tensors on one device."""
-    dtype = dtype_name(tensors[0].dtype)
-    for tensor in tensors[1:]:
+    for number, tensor in enumerate(tensors, 1):
+        try:
+            dtype = dtype_name(tensor.dtype)
+        except DtypeError as error:
+            raise DtypeError(f"{name}: operand {number}: {error}; operand.float() is in fp32") from None
         if tensor.dtype != tensors[0].dtype:
-            mixed = f"{dtype} and {dtype_name(tensor.dtype)}"
+            mixed = f"{dtype_name(tensors[0].dtype)} and {dtype}"
             raise DtypeError(f"{name}: operands mix {mixed}; convert them to one dtype")
         if tensor.device != tensors[0].device:
             raise DtypeError(

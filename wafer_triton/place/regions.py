@@ -287,7 +287,7 @@ def _pack_regions(what: str, kinds: Needs, mesh: Mesh, head: Block, layout: str)
     meshes = [on for on, _ in packed]
     laid = lay_out(meshes, layout)
     if len(laid) < len(meshes):
-        raise FullError(_full_message(what, mesh.device, packed, len(laid), layout))
+        raise FullError(_full_message(what, mesh.device, packed, len(laid), layout), sram.ASK)
     regions = []
     for (_, names), placed in zip(packed, laid, strict=True):
         buffers = sram.total(needs[name.split()[-1]] for name in names)
@@ -304,7 +304,7 @@ def _full_message(what: str, device: Device, packed: list[tuple[Mesh, list[str]]
     room = f"{laid:,} {'region' if laid == 1 else 'regions'} of {packed[max(laid - 1, 0)][0]}"
     return (
         f"{what} does not fit {device.name}: its {every:,} blocks take {len(packed):,} regions, {wanted:,} cores, and "
-        f"there are {cores:,}; {how}, {room} find room, with {blocks:,} of the blocks; {sram.ASK}"
+        f"there are {cores:,}; {how}, {room} find room, with {blocks:,} of the blocks"
     )
 
 
@@ -315,5 +315,6 @@ def check_total_weights(block: Block) -> None:
     if shape.experts is not None and weights > held:
         raise FullError(
             f"{shape.name} does not fit {device.name}: its {shape.parameters:,} weights take {weights:,} B in "
-            f"{block.weight_dtype}, and all cores together hold {held:,} B; {sram.ASK}"
+            f"{block.weight_dtype}, and all cores together hold {held:,} B",
+            f"take fewer layers ({shape.name},layers=...), dtype int8 or fp8, or a larger device",
         )

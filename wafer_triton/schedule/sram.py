@@ -12,7 +12,7 @@ from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.steps import uses
 
 # The end of the error of a model that does not fit.
-ASK = "smallest_mesh(...) and what_fits(...) search what fits"
+ASK = "`wafer-triton plan` searches meshes that fit, in Python smallest_mesh(...) and what_fits(...) do"
 
 
 @dataclass(frozen=True)
@@ -127,5 +127,6 @@ def demand(what: str, mesh: Mesh, held: dict[str, int]) -> None:
         largest = max(held, key=lambda name: held[name])
         raise SramError(
             f"{what} on mesh {mesh}: every core needs {size:,} B, {size - limit:,} B over the {limit:,} B of SRAM on "
-            f"{mesh.device.name}; the largest buffer is {largest} with {held[largest]:,} B; {ASK}"
+            f"{mesh.device.name}; the largest buffer is {largest} with {held[largest]:,} B",
+            ASK,
         )

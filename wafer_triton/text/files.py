@@ -84,7 +84,19 @@ def parse_json(text: str, where: object, error: type[WaferError] = ConfigError, 
     except WaferError:
         raise
     except (ValueError, RecursionError) as found:
+        if what := fetched_in_place(text):
+            raise error(f"{where}: is {what}, not JSON; put the file itself there") from None
         raise error(f"{where}: not valid JSON ({found}); {remedy}") from None
+
+
+def fetched_in_place(text: str) -> str:
+    """Return what a file is by its first characters, where something was fetched in its place; "" if unknown."""
+    head = text[:512].lstrip().lower()
+    if head.startswith("version https://git-lfs"):
+        return "a Git LFS pointer (`git lfs pull` fetches the file)"
+    if head.startswith(("<!doctype html", "<html")):
+        return "an HTML page, such as a login or an error"
+    return ""
 
 
 def parse_toml(text: str, where: object, error: type[WaferError] = ConfigError) -> dict[str, Any]:
@@ -102,10 +114,12 @@ def writable(written: Mapping[str, Path], read: Mapping[str, Path]) -> None:
 
     ConfigError where two are one file, or one is a file that is read; OSError for a folder, or one that is not there.
     """
-    seen: dict[str, str] = {}
+    seen: dict[object, str] = {}
     for name, path in {**read, **written}.items():
         with writing(path):  # where the working directory is gone, nothing is
-            where = os.path.realpath(path)
+            where: object = os.path.realpath(path)
+        if path.exists():  # under several names, where it has hard links
+            where = path.stat().st_dev, path.stat().st_ino
         if name in written and where in seen and not path.is_char_device():
             verb = "is read as" if seen[where] in read else "is written as"
             raise ConfigError(f"{name} {path}: {verb} {seen[where]} already; give each a file of its own")
