@@ -113,7 +113,8 @@ class DecoderConfig(DecoderShape):
         for bad in (min(tokens, default=0), max(tokens, default=0)):
             if not 0 <= bad < self.vocab_size:
                 raise ShapeError(
-                    f"token {bad} is outside the vocabulary of {self.vocab_size}; give ids of this model's tokenizer"
+                    f"token {bad} is outside the vocabulary of {self.vocab_size}; give ids, or text and a "
+                    f"tokenizer, of this model"
                 )
 
     def inv_freq(self, length: int | None = None) -> tuple[torch.Tensor, float]:

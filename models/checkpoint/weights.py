@@ -162,9 +162,12 @@ def _weight_map(folder: Path) -> dict[str, str]:
 def _other_weights(folder: Path) -> str:
     """Return the kind of weights in a folder without safetensors, and a remedy."""
     for name in (_SINGLE, _INDEX):
-        if (folder / name).is_dir() or (folder / name).is_symlink():
-            kind = "a folder" if (folder / name).is_dir() else "a link to no file"
+        path = folder / name
+        if path.exists() or path.is_symlink():
+            kind = "a folder" if path.is_dir() else "no regular file" if path.exists() else "a link to no file"
             return f"; {name} is {kind}; put the file itself there"
+    if others := sorted(path.name for path in folder.glob("*.safetensors")):
+        return f"; {others[0]} alone is no model: an adapter is to be merged into its model, and a shard needs {_INDEX}"
     if gguf := sorted(path.name for path in folder.glob("*.gguf")):
         return f"; {gguf[0]} is in GGUF, which is not read: convert it to safetensors"
     pickles = sorted(path.name for suffix in ("bin", "pth", "pt") for path in folder.glob(f"*.{suffix}"))

@@ -8,7 +8,8 @@ from commands import refused
 from tiny import MIXTURE, checkpoint
 from wafer_triton.cli.main import main
 
-RUN = '{"cap": {"decode": {"tokens_per_second": 9}}, "predicted": {"decode": {}}, "device": "wse2"}'
+RUN = """{"cap": {"decode": {"tokens_per_second": 9, "s_mbu": 0.5}}, "device": "wse2",
+"predicted": {"decode": {"joules_per_token": 2}}}""".replace("\n", "")
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +69,22 @@ def test_records_of_runs_have_passes_and_are_compared(runs, capsys):
         ),
         ('{"cap": 1, "cap": 2}', "key 'cap' is given twice; give it once"),
         ('{"experts": [[[1, 3]]]}', "no record of a run"),
-        *((RUN.replace("9", speed), "no record of a run") for speed in ("0", "-3", "null", '"9"', "Infinity")),
+        *((RUN.replace("9", speed), "no record of a run") for speed in ("0", "-3", "null", '"9"', "Infinity", "1e308")),
+        *(
+            (RUN.replace("0.5", share), "no record of a run")
+            for share in ("-3", '"x"', "NaN", "1e308", "1" + "0" * 400)
+        ),
+        (RUN.replace("2}", "1" + "0" * 400 + "}"), "no record of a run"),
     ],
+    ids=range(15),
 )
 def test_what_is_no_record_is_refused(text, fact, tmp_path, capsys):
     (tmp_path / "run").write_text(text)
     assert fact in refused(f"cap {tmp_path}/run", capsys)
+
+
+def test_what_is_a_record_is_shown(tmp_path, capsys):
+    (tmp_path / "run").write_text(RUN)
+    assert main(["cap", f"{tmp_path}/run", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out.splitlines()[-1])["runs"]
+    assert (row["tokens_per_second"], row["s_mbu"], row["joules_per_token"]) == (9, 0.5, 2)

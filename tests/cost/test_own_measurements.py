@@ -61,10 +61,10 @@ def test_on_a_preset_the_calibration_rows_count_too(tmp_path: Path, capsys: pyte
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "own.csv: its columns are none; give all of one of these lists: mesh,tile_m"),
+        ("", "own.csv: its columns are none; give those of one of these lists, with commas between them: mesh,tile_m"),
         (
             "a,b\n1,2\n",
-            "own.csv: its columns are a,b; give all of one of these lists: mesh,tile_m,tile_k,tile_n,cycles",
+            "own.csv: its columns are a,b; give those of one of these lists, with commas between them: mesh,tile_m,",
         ),
         (GEMV, "own.csv: 0 rows; give from 1 to 1,000"),
         (GEMV.replace("cycles", "cycles,cycles"), "own.csv: column cycles stands twice; leave one out"),

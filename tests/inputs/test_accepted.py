@@ -62,6 +62,12 @@ def built(mesh, whole, dtype):
     return made.mesh, made.buffers["x"], made.buffers["y"], made.rounds.steps
 
 
+def run_until(number):
+    program = executor("torch").bind(SCHEDULE, {name: torch.ones(2, 2, 3, 3) for name in "ab"})
+    program.run(until=number)
+    return program.read("c").tolist()
+
+
 # Each a call of a conversion: `whole` of a whole number, `number` of another one, `dtype` of a dtype by its name.
 CALLS = {
     "mesh": lambda whole, number, dtype: (as_mesh([whole(4), whole(2)]), Mesh(whole(4), whole(4), "wse3")),
@@ -77,6 +83,7 @@ CALLS = {
         convert(nn.Sequential(nn.Linear(6, 6)), mesh=whole(2), dtype=dtype("fp16"), accumulate=dtype("fp32"))[0].dtype
     ),
     "schedule": lambda whole, number, dtype: built(whole(2), whole, dtype("fp16")),
+    "until": lambda whole, number, dtype: run_until(whole(3)),
     "links": lambda whole, number, dtype: {way: load.tolist() for way, load in link_loads(SCHEDULE, whole(2)).items()},
     "estimate.gemm": lambda whole, number, dtype: estimate.gemm(
         mesh=whole(32), m=whole(100), k=whole(100), n=whole(100), dtype=dtype("fp16")

@@ -91,7 +91,7 @@ def test_another_package_s_error_about_a_file_is_one_line():
     exec("def read():\n    raise KeyError('added_tokens')", scope)
     with pytest.raises(KeyError) as caught:
         scope["read"]()
-    said = "wafer-triton: error: transformers cannot read the given file: KeyError: 'added_tokens'; give another file"
+    said = "wafer-triton: error: transformers cannot read a file or a setting: KeyError: 'added_tokens'; give another"
     assert judge(caught.value) == (2, said)
 
 

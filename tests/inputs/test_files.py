@@ -110,7 +110,7 @@ def test_a_token_outside_of_the_vocabulary_is_refused_before_weights_are_placed(
     tokenizer["added_tokens"] = [{"id": 300, "content": "<x>", "special": True, **flags}]
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     said = wrong(f"generate --prompt '<x>' --model {folder} --mesh 2")
-    assert "is outside the vocabulary of 256; give ids of this model's tokenizer" in said
+    assert "is outside the vocabulary of 256; give ids, or text and a tokenizer, of this model" in said
 
 
 @pytest.mark.parametrize(
@@ -118,6 +118,15 @@ def test_a_token_outside_of_the_vocabulary_is_refused_before_weights_are_placed(
     [
         (lambda file: file.mkdir(), "; model.safetensors is a folder; put the file itself there"),
         (lambda file: file.symlink_to("none"), "; model.safetensors is a link to no file; put the file itself there"),
+        (os.mkfifo, "; model.safetensors is no regular file; put the file itself there"),
+        (
+            lambda file: file.with_name("adapter_model.safetensors").touch(),
+            "; adapter_model.safetensors alone is",
+        ),
+        (
+            lambda file: file.with_name("model-00001-of-00002.safetensors").touch(),
+            "and a shard needs model.safetensors.i",
+        ),
         (lambda file: file.with_suffix(".gguf").touch(), "; model.gguf is in GGUF, which is not read: convert it"),
     ],
 )

@@ -53,6 +53,12 @@ def test_a_trace_has_dates_or_seconds_as_csv_or_json_lines(tmp_path):
         ("arrival,input,output\n1e18,2,3\n", "line 2: arrival '1e18': give 0 to 10,000,000,000 seconds"),
         ("arrival,arrival,input,output\n1,2,3,4\n", "column arrival stands twice; leave one out"),
         ("arrival,input,output\nsoon,2,3\n", "line 2: arrival 'soon': give seconds, or a date such as 2023-11-16"),
+        (
+            "arrival,input,output\n2024-01-01T00:00:00+02:00,2,3\n2024-01-01T00:00:01,2,3\n",
+            "arrival '2024-01-01T00:00:01': dates with an offset from UTC and dates without an offset are mixed",
+        ),
+        ("arrival,input,output\n2024-01-01,2,3\n5,2,3\n", "dates without an offset and seconds are mixed"),
+        ("arrival;input;output\n1;2;3\n", "columns arrival;input;output; give arrival, input, output, or TIMESTAMP"),
         ("arrival,input,output\n1,0,3\n", "line 2: input '0': give a whole number of tokens, 1 to 10,000,000"),
         ("arrival,input,output\n1,2,2.5\n", "line 2: output '2.5': give a whole number of tokens"),
     ],

@@ -15,6 +15,7 @@ from wafer_triton.text.quantity import unit
 
 SHOWN = ("tokens_per_second", "seconds_per_pass", "s_mbu", "mbu", "s_mfu", "mfu", "distinct_experts")
 OWN = {"accuracy": unit("")}
+MOST = 1e30  # of any figure of a record
 AXES = ("performance", "cost", "accuracy")
 
 
@@ -52,9 +53,11 @@ def _row(run: Path, watts: float | None) -> dict[str, Any]:
     try:
         measures, predicted = record["cap"]["decode"], record["predicted"]["decode"]
         row = {"run": run.stem, "device": record["device"], **{name: measures.get(name) for name in SHOWN}}
-        if not 0 < row["tokens_per_second"] < math.inf:
+        if not row["tokens_per_second"] > 0:
             raise ValueError
         row["joules_per_token"] = predicted["joules_per_token"] if watts is None else watts / row["tokens_per_second"]
+        if not all(0 <= row[name] < MOST for name in (*SHOWN, "joules_per_token") if row[name] is not None):
+            raise ValueError
     except (AttributeError, LookupError, TypeError, ValueError):
         raise ConfigError(
             f"{run}: no record of a run with tokens of decode; give the last line of `generate --json`"

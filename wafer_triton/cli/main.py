@@ -117,7 +117,7 @@ def _said(error: Exception) -> str | None:
         return f"{error.filename or 'this machine'}: {error.strerror or error}; {remedy}"
     if package := _reader(error):
         reason = shorten(f"{type(error).__name__}: {error}", 200, placeholder=" ...")
-        return f"{package} cannot read the given file: {reason}; give another file"
+        return f"{package} cannot read a file or a setting: {reason}; give another"
     return None
 
 

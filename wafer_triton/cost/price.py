@@ -65,6 +65,7 @@ class Cost(Result, Counts):
         Transfers beside compute count where they take longer: `links` for words in a row, `hops` for routers in a row.
         """
         links = self.communication_cycles - self.hop_cycles - self.set_up_cycles
+        links *= links > 1e-12 * self.cycles  # else nothing, but for rounding
         return {"compute": self.compute_cycles, "links": links, "hops": self.hop_cycles, "set-up": self.set_up_cycles}
 
 

@@ -20,7 +20,7 @@ from wafer_triton.cost.price import Prediction, price
 from wafer_triton.device.layout import check_cut
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.parts import Cut, Launch, Memory, Step, Tables, Workspace
-from wafer_triton.errors import BackendError, MeshError, ScheduleError, ShapeError, shown
+from wafer_triton.errors import BackendError, MeshError, ScheduleError, ShapeError, plain, shown
 from wafer_triton.local import find
 from wafer_triton.schedule.rounds import Buffer, Round
 from wafer_triton.schedule.schedule import Schedule
@@ -320,7 +320,7 @@ def rounds_before(schedule: Schedule, until: int | str) -> int:
 
     Raises ScheduleError if there is no such round.
     """
-    count = len(schedule.rounds)
+    count, until = len(schedule.rounds), plain(until)
     if isinstance(until, str):
         labels = [round_.label for round_ in schedule.rounds]
         if until not in labels:

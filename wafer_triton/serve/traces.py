@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,12 @@ def read_trace(path: str | Path) -> list[Request]:
     text = read_text(path)
     rows = _json_lines(path, text) if path.suffix.lower() in (".jsonl", ".json") else _csv_rows(path, text)
     found: list[tuple[float, int, int]] = []
-    dated: bool | None = None  # whether arrivals are dates, as the first one is
+    kind: str | None = None  # of arrivals, as the first one is
     for line, (arrival, *lengths) in rows:
         where = f"{path}, line {line}"
-        if dated not in (None, is_date := _is_date(arrival)):
-            raise ConfigError(f"{where}: arrival {arrival!r}: seconds and dates are mixed; give one kind")
-        dated = is_date
+        if kind not in (None, another := _kind(arrival)):
+            raise ConfigError(f"{where}: arrival {arrival!r}: {kind} and {another} are mixed; give one kind")
+        kind = another
         input, output = (_tokens(where, name, value) for name, value in zip(OWN[1:], lengths, strict=True))
         found.append((_arrival(where, arrival), input, output))
     if not found:
@@ -53,7 +54,10 @@ def _csv_rows(path: Path, text: str) -> Rows:
     head = [name.strip() for name in table[0]] if table else []
     columns = next((names for names in (OWN, AZURE) if set(names) <= set(head)), None)
     if columns is None:
-        raise ConfigError(f"{path}: columns {', '.join(head) or 'none'}; give {', '.join(OWN)}, or {', '.join(AZURE)}")
+        raise ConfigError(
+            f"{path}: columns {', '.join(head) or 'none'}; give {', '.join(OWN)}, or {', '.join(AZURE)}, with commas "
+            f"between them"
+        )
     places = [head.index(name) for name in columns]
     if twice := [name for name in columns if head.count(name) > 1]:
         raise ConfigError(f"{path}: column {twice[0]} stands twice; leave one out")
@@ -77,12 +81,15 @@ def _json_lines(path: Path, text: str) -> Rows:
         yield number, tuple(values[name] for name in OWN)
 
 
-def _is_date(arrival: Any) -> bool:
+def _kind(arrival: Any) -> str:
     try:
         float(arrival)
     except (TypeError, ValueError):
-        return True
-    return False
+        with suppress(ValueError):
+            if datetime.fromisoformat(str(arrival)).tzinfo:
+                return "dates with an offset from UTC"
+        return "dates without an offset"
+    return "seconds"
 
 
 def _arrival(where: str, value: Any) -> float:

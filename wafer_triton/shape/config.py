@@ -121,7 +121,10 @@ def features(name: str, values: Mapping[str, Any]) -> tuple[float, RopeScaling |
         if mixture and key in EXPERTS:
             continue
         if values.get(key) is not None and values[key] not in harmless:
-            raise ConfigError(f"{name}: {key} = {short(values[key])} is not computed here; only models without it")
+            only = (
+                "price it without, by dtype int8 or fp8" if key == "quantization_config" else "only models without it"
+            )
+            raise ConfigError(f"{name}: {key} = {short(values[key])} is not computed here; {only}")
     theta, scaling = _rope(name, values)
     _refuse_sliding_window(name, values.get("model_type", "llama"), values, context(name, values, scaling))
     return theta, scaling

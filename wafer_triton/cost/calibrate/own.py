@@ -72,7 +72,8 @@ def read(path: Path, on: Device | None = None) -> list[OwnFamily]:
     if not kinds:
         known = "; ".join(dict.fromkeys(",".join(columns) for columns in COLUMNS.values()))
         raise ConfigError(
-            f"{path}: its columns are {','.join(names)[:200] or 'none'}; give all of one of these lists: {known}"
+            f"{path}: its columns are {','.join(names)[:200] or 'none'}; give those of one of these lists, "
+            f"with commas between them: {known}"
         )
     if not records or len(records) > MOST_ROWS:
         raise ConfigError(f"{path}: {len(records):,} rows; give from 1 to {MOST_ROWS:,}")
