@@ -20,6 +20,7 @@ from wafer_triton.kernels._common import INTERPRET, Operand, block, constants, l
 from wafer_triton.kernels.fused import KERNELS, FusedOp, LocalKernel
 
 ROWS_SUMS = 4  # of mode "rows": partial sums, BLOCK_K
+ROWS_HEADS = 32  # of mode "rows": rows of all heads in a block
 ROWS_ELEMENTS = 1024  # of mode "rows": elements of a tile that a program of one warp loads at once
 
 
@@ -215,13 +216,8 @@ def plan(
     if accumulate == "fp16":
         mode, blocks = "fp16", (block(m, 32), 1, block(n, 64))
         num_warps = min(4, blocks[0] * blocks[2] // 512)
-    elif m <= 4 and heads > 1:
-        block_n = block(n, 256)
-        block_k = block(k, 2048 // block_n)
-        mode, blocks = "rows", (block(heads * m, 2048 // (block_k * block_n)), block_k, block_n)
-        num_warps = blocks[0] * blocks[1] * blocks[2] // (512 if wide else 1024)
     elif m <= 4:
-        block_m, block_k = block(m), block(k, ROWS_SUMS)
+        block_m, block_k = block(heads * m, ROWS_HEADS), block(k, ROWS_SUMS)
         block_n = block(n, ROWS_ELEMENTS // (block_m * ROWS_SUMS))
         unroll = block(k, ROWS_ELEMENTS // (block_m * ROWS_SUMS * block_n) * ROWS_SUMS) // block_k
         mode, blocks, num_warps = "rows", (block_m, block_k, block_n), 1

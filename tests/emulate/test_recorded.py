@@ -145,15 +145,16 @@ LARGE = 300  # side of a mesh with more cores than a launch may have programs
 PARTS = ("projections", "kv append", "attention", "output projection", "feed-forward")
 
 
-@pytest.mark.parametrize(("exchange", "number"), [("explicit", (3, 2, 5, 2, 4)), ("elided", (3, 2, 4, 2, 5))])
+@pytest.mark.parametrize(("exchange", "number"), [("explicit", (3, 2, 5, 2, 4)), ("elided", (4, 2, 5, 2, 5))])
 def test_a_decode_layer_is_a_few_launches(exchange, number):
-    """Check Llama-3-8B on 64 x 64 cores with 4,095 tokens in the cache: at most 20 explicit launches, 16 elided."""
+    """Check Llama-3-8B on 64 x 64 cores, 4,095 tokens in the cache; no product there folds sums for itself."""
     block = Block(LAYER, Mesh(64, 64, ROOMY), "bf16", entries=64)
     words = {part.title: bound(part, block, given, exchange).launches for part, given in decode.layer(block, 4095)}
     counts = tuple(len(words[name if name == "kv append" else f"decode {name}"]) for name in PARTS)
-    assert counts == number and sum(number) <= (20 if exchange == "explicit" else 16), words
-    trees = str(words).count("reduce tree"), str(words).count("fold")
-    assert trees == ((10, 0) if exchange == "explicit" else (1, 9)), "the scores alone have large tiles"
+    assert counts == number, words
+    assert not any("fold" in launch and "gemm" in launch for launches in words.values() for launch in launches)
+    trees = str(words).count("reduce tree")
+    assert trees == (10 if exchange == "explicit" else 1), "the scores alone have large tiles"
 
 
 @pytest.mark.parametrize("exchange", EXCHANGES)

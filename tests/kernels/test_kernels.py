@@ -95,15 +95,6 @@ def test_agrees_with_definition(case, dtype):
     assert_rounds_alike(*run(case, *draw(case, dtype, integers=False)))
 
 
-def test_heads_of_a_decode_step_share_a_block():
-    """Llama-3-8B on 64 x 64 cores, 4,096 entries: no head waits for the loads of another."""
-    operands = memory(torch.zeros(CORES, 64).bfloat16()), memory(torch.zeros(CORES, 1024).bfloat16())
-    for op, k, n in (("gemm_t", 2, 64), ("gemm", 64, 2)):
-        product = find(op).fused((memory(torch.zeros(CORES, 2048)),), operands, m=1, k=k, n=n, heads=32, kv_heads=8)
-        blocks = [getattr(product.sizes, f"BLOCK_{size}").value for size in "MKN"]
-        assert blocks == [16, k, n] and product.num_warps == 2 and product.elements == 2048
-
-
 @pytest.mark.parametrize("case", [matmul("gemm", 1, 36, 20, add=True), matmul("gemm_t", 6, 20, 7, add=True)], ids=str)
 def test_operands_may_differ_in_dtype(case):
     (a, b), (c,) = draw(case, torch.float32, integers=False)

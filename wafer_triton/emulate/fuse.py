@@ -23,7 +23,7 @@ from wafer_triton.kernels.tree import MAX_PARTS
 from wafer_triton.schedule.rounds import Exchange, Index
 
 FOLD_READS = 8192  # elements of parts that one program may read for a fold at the head of a launch,
-LAUNCH_FOLD_READS = 2**24  # and all programs of the launch: at some 8 TB/s from the L2 it takes as long as two launches
+LAUNCH_FOLD_LOADS = 2**17  # and all warps of the launch, a load each: with twice as many an H100 took 14 us more
 MAX_FOLD_TILE = 1024  # elements of a tile; the hops of larger ones take little time beside their bytes
 MIN_PROGRAMS = 256  # a launch with folds gives a program several cores only while this many programs are left
 
@@ -205,7 +205,8 @@ def head_folds(group: Group, mesh: Mesh) -> tuple[list[Fold], Grid | None]:
     repeated = [
         fold
         for fold in folds
-        if length * fold.size <= FOLD_READS and mesh.cores * (length // together) * fold.size <= LAUNCH_FOLD_READS
+        if length * fold.size <= FOLD_READS
+        and mesh.cores // together * length * -(-fold.size // 32) <= LAUNCH_FOLD_LOADS
     ]
     return repeated, Grid(together) if repeated else None
 
