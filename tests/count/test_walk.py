@@ -166,7 +166,8 @@ def turning(mesh: Mesh, seed: int) -> list[str]:
         lines = np.sort(random.permutation(side)[: random.integers(1, side + 1)])
         ends = random.integers(0, side, (2, len(lines), 2) if random.random() < 0.4 else (2, 2))
         spans = [b.exchange("x", name, name, ends[0], ends[1], lines) for name in "ab"[: random.integers(1, 3)]]
-        b.round(*spans, b.exchange("y", "a", "b", [0, 1], [1, side - 1]))
+        apart = b.exchange("y", "b", "a", [[0, 1], [1, -1]], [[1, side - 1], [0, -1]], [0, 1])
+        b.round(*spans, b.exchange("y", "a", "b", [0, 1], [1, side - 1]), apart)
     body, flat = b.rounds, []
     for times in range(4):
         for more in range(7):

@@ -317,3 +317,10 @@ def test_another_sequence_s_query_is_found():
     other = replace(scores, locals=(replace(product, ins=(Slot("q", 0), product.ins[1])),))
     (finding,) = check(replace(made, rounds=(other, *rest)), intent).findings
     assert finding.verdict == "wrong-values" and "att[1]" in finding.message
+
+
+def test_a_verdict_says_of_how_many_tiles_some_are_copies():
+    halves = {"x": {"r": "y", "k": np.array([[0, 0, 1, 1]] * 2)}}
+    verdict = check(a_sum(), Intent(halves, {}, reference=summed))
+    assert verdict.ok and verdict.copied == {"x": (8, 4)} and "x: 8 tiles, 4 different" in str(verdict)
+    assert check(a_sum(), Intent({"x": CUT}, {}, reference=summed)).copied == {}

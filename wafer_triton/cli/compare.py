@@ -173,9 +173,7 @@ def _check_own(reference: str, json: bool) -> int:
     own = load(reference, drafts=True)
     judged, mesh = check(own.schedule, own.intent), own.schedule.mesh
     subject = f"{own.schedule.name} on mesh {mesh} of {mesh.device.name}"
-    faults = len(judged.findings)
-    said = "nothing found" if judged.ok else f"{faults:,} finding{'s' * (faults > 1)}"
-    texts: list[Table | str] = [f"{subject}: {said}", *map(str, judged.findings)]
+    texts: list[Table | str] = [f"{subject}: {judged.summary}", *map(str, judged.findings)]
     if not judged.intended:
         texts.append("no intent: the results were not judged; return (Schedule, Intent) for that")
     counted: Table | list[Any] = []

@@ -24,8 +24,8 @@ A schedule is read up to three times, the last only if no fault but sram and rou
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,10 +38,11 @@ from wafer_triton.schedule import sram
 from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Slot
 from wafer_triton.schedule.rules import Finding, findings, title
 from wafer_triton.schedule.schedule import Schedule
+from wafer_triton.text.quantity import numbered
 from wafer_triton.text.table import Table
 from wafer_triton.verify.intent import Intent
 from wafer_triton.verify.state import core_finding, given_buffers
-from wafer_triton.verify.values import values
+from wafer_triton.verify.values import copied_tiles, values
 
 __all__ = ["Finding", "Intent", "Verdict", "check"]
 
@@ -50,11 +51,15 @@ UNWRITTEN, WRITTEN, ARRIVED = range(3)
 
 @dataclass(frozen=True, repr=False)
 class Verdict:
-    """The checker's findings, in order of rounds; `intended` says whether an intent was given."""
+    """The checker's findings, in order of rounds; `intended` says whether an intent was given.
+
+    `copied` has the numbers of tiles and of different tiles of each given buffer of which the intent calls some copies.
+    """
 
     schedule: str
     findings: tuple[Finding, ...]
     intended: bool
+    copied: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -67,15 +72,26 @@ class Verdict:
         return frozenset(finding.verdict for finding in self.findings)
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.findings)) or f"{self.schedule}: nothing found"
+        return "\n".join(map(str, self.findings)) or f"{self.schedule}: {self.summary}"
+
+    @property
+    def summary(self) -> str:
+        """The number of findings; of a check without any also how many tiles differed, where not all did."""
+        if self.findings:
+            return numbered(len(self.findings), "findings")
+        copies = ", ".join(
+            f"{name}: {tiles:,} tiles, {many:,} different" for name, (tiles, many) in self.copied.items()
+        )
+        return f"nothing found ({copies})" if copies else "nothing found"
 
     def __repr__(self) -> str:
         return str(self)
 
     def _repr_html_(self) -> str:
-        said = "nothing found" if self.ok else f"{len(self.findings)} found"
         rows = ((finding.verdict, finding.round, finding.core, finding.message) for finding in self.findings)
-        return Table.rows(("fault", "round", "core", "what"), rows, title=f"{self.schedule}: {said}")._repr_html_()
+        return Table.rows(
+            ("fault", "round", "core", "what"), rows, title=f"{self.schedule}: {self.summary}"
+        )._repr_html_()
 
     def demand(self) -> None:
         """Raise ScheduleError for findings, with the first of them and the number of the others."""
@@ -91,7 +107,7 @@ def check(schedule: Schedule, intent: Intent | None = None) -> Verdict:
     After a malformed, off-mesh or deadlocked round the later readings are left out: they would be guesswork. Raises
     ScheduleError for an intent that does not fit the schedule.
     """
-    faults = list(findings(schedule))
+    faults, copied = list(findings(schedule)), dict[str, tuple[int, int]]()
     broken = {finding.round for finding in faults if finding.verdict == "overwritten"}
     faults += [circle for number in broken if number is not None for circle in _circle(schedule, number)]
     faults += _overflow(schedule)
@@ -102,7 +118,9 @@ def check(schedule: Schedule, intent: Intent | None = None) -> Verdict:
         if intent is not None and not any(finding.verdict not in ("sram", "routes") for finding in faults):
             with host():
                 faults += values(schedule, intent)
-    return Verdict(schedule.name, tuple(sorted(faults, key=lambda finding: finding.round or 0)), intent is not None)
+                copied = copied_tiles(schedule, intent)
+    in_order = tuple(sorted(faults, key=lambda finding: finding.round or 0))
+    return Verdict(schedule.name, in_order, intent is not None, copied)
 
 
 def _overflow(schedule: Schedule) -> list[Finding]:

@@ -22,8 +22,10 @@ class Intent:
 
     A partition spec gives the index of each letter in a core's tile. It is an einops pattern of the whole tensor, such
     as "(y m) (x k)", or a mapping from letters to "y", "x", "slot", a number, or an array [rows, cols]. Tiles of one
-    buffer with equal indices are copies of each other. The specs of the results say which operation it is: a sum over
-    the letters that they lack. `on` limits a result to some cores (a reduction's root); else all cores must have it.
+    buffer with equal indices are copies of each other, so `check` draws them equal: a spec that calls different tiles
+    equal hides faults, and the verdict says how many tiles differed. Otherwise specs are not compared with `reference`.
+    Those of the results say which operation it is: a sum over the letters that they lack. `on` limits a result to some
+    cores (a reduction's root); else all cores must have it.
 
     `reference` computes the results plainly, from the given tiles to the resulting tiles: both go by buffer
     name, [rows, cols, *tile], or [rows, cols, slots, *tile] of several slots, in fp64. Its NaN elements are not

@@ -130,11 +130,7 @@ def draw_tiles(schedule: Schedule, intent: Intent, runs: int, seed: int) -> dict
     generator = torch.Generator().manual_seed(seed)
     tiles = {}
     for name in sorted(given_buffers(schedule, intent.given)):
-        buffer = schedule.buffers[name]
-        copies = np.arange(schedule.mesh.cores * buffer.slots)
-        if name in intent.given:  # slots of the same indices hold the same tile
-            letters = indices(intent.given[name], schedule.mesh, buffer.slots).values()
-            copies = np.unique([at.ravel() for at in letters] or [0 * copies], axis=1, return_inverse=True)[1].ravel()
+        buffer, copies = schedule.buffers[name], _copies(schedule, intent, name)
         shape = (runs, int(copies.max()) + 1, buffer.numel)
         size = torch.randint(1, 8, shape, generator=generator, dtype=torch.int8)
         sign = torch.randint(0, 2, shape, generator=generator, dtype=torch.int8)
@@ -142,6 +138,22 @@ def draw_tiles(schedule: Schedule, intent: Intent, runs: int, seed: int) -> dict
         quarters[1::2] *= 8
         tiles[name] = quarters[:, torch.from_numpy(copies)].view(runs, *tiles_shape(schedule, name))
     return tiles if intent.draw is None else _with_draws(schedule, tiles, intent.draw)
+
+
+def _copies(schedule: Schedule, intent: Intent, name: str) -> NDArray[np.int64]:
+    """Return the number of the tile that each slot of a given buffer holds: slots of the same indices share it."""
+    slots = schedule.buffers[name].slots
+    every = np.arange(schedule.mesh.cores * slots)
+    if name not in intent.given:
+        return every
+    letters = indices(intent.given[name], schedule.mesh, slots).values()
+    return np.unique([at.ravel() for at in letters] or [0 * every], axis=1, return_inverse=True)[1].ravel()
+
+
+def copied_tiles(schedule: Schedule, intent: Intent) -> dict[str, tuple[int, int]]:
+    """Return the numbers of tiles and of different tiles of each given buffer whose spec makes some of them copies."""
+    counted = {name: _copies(schedule, intent, name) for name in intent.given}
+    return {name: (of.size, int(of.max()) + 1) for name, of in counted.items() if int(of.max()) + 1 < of.size}
 
 
 def _with_draws(
