@@ -173,7 +173,8 @@ def farthest(schedule: Schedule, run: list[Round]) -> int:
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_hops_follow_the_data_that_goes_farthest(schedule):
     for run in runs(schedule):
-        assert Traffic(schedule).hops(run) == farthest(schedule, run)
+        counted, walked = Traffic(schedule).hops(run), farthest(schedule, run)
+        assert counted == walked, f"run of {len(run)} ({run[0].label}): hops: counted {counted}, walked {walked}"
 
 
 def test_rows_that_are_summed_to_cores_of_their_own_take_turns():

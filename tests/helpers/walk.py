@@ -1,16 +1,18 @@
 """An independent count: every message of every round walks core by core, with nothing grouped and nothing kept."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import groupby, product
+from operator import itemgetter
 
 import numpy as np
 
 from wafer_triton.count.account import account, link_loads, round_account
 from wafer_triton.count.routes import colours, routes
-from wafer_triton.count.runs import RoundRun, axes, runs
+from wafer_triton.count.runs import RoundRun, axes, distinct_runs, runs
 from wafer_triton.count.traffic import Traffic
+from wafer_triton.device.mesh import as_mesh
 from wafer_triton.schedule.rounds import Exchange, Round
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.steps import Loop, Rounds
@@ -97,34 +99,53 @@ MOST = 3  # differences of a schedule that are listed
 
 
 def differences(schedule: Schedule) -> list[str]:
-    """Return a line for each difference between the counts and the walk.
+    """Return a line for each difference between the counts and the walk, with the function that counted.
 
-    The first level that differs is listed: exchanges, rounds, runs, steps with all their times, all rounds, routes.
+    The first level that differs is listed, and which others agree: a count of all steps, say, that differs where every
+    run agrees loses some runs.
     """
-    walk = Walk(schedule)
-    levels = (_exchanges, _rounds, _runs, _steps, _whole, _routes)
-    return next((found for level in levels if (found := [*level(schedule, walk)])), [])
+    walk, agree = Walk(schedule), list[str]()
+    for level in (_exchanges, _rounds, _runs, _steps, _whole, _routes):
+        if found := [*level(schedule, walk)]:
+            before = f"each of the {', '.join(agree)} agrees; " if agree else ""
+            return [f"{before}{line}" for line in found]
+        agree.append(level.__name__.strip("_"))
+    return []
 
 
 def tally(found: Mapping[tuple[str, str], list[str]]) -> str:
-    """Return how many schedules (kind, on which mesh) differ from the walk, and how each does; "" if all agree."""
-    if not any(found.values()):
+    """Return how many schedules (kind, on which mesh) differ from the walk, and how the first of each kind does.
+
+    "" if all agree.
+    """
+    wrong = {name: own for name, own in found.items() if own}
+    if not wrong:
         return ""
-    all_, agree = (Counter(kind for kind, on in found if not (bad and found[kind, on])) for bad in (False, True))
-    lines = [
-        f"{all_.total() - agree.total()} of {all_.total()} schedules differ from the walk; those that agree: "
-        + ", ".join(f"{agree[kind]} of {of} {kind}" for kind, of in all_.items())
-    ]
-    for (kind, on), own in found.items():
-        lines += [f"{kind} on {on}: {line}" for line in own[:MOST]]
-        lines += [f"{kind} on {on}: and {len(own) - MOST} more"] * (len(own) > MOST)
+
+    def share(of: Callable[[tuple[str, str]], str]) -> str:
+        """Return how many of each sort differ, but for those that all agree."""
+        bad = Counter(map(of, wrong))
+        return ", ".join(f"{bad[sort]} of {many} {sort}" for sort, many in Counter(map(of, found)).items() if bad[sort])
+
+    lines = [f"{len(wrong)} of {len(found)} schedules differ from the walk: {share(_sort)}; {share(itemgetter(0))}"]
+    for kind in dict.fromkeys(kind for kind, _ in wrong):
+        (first, own), *others = [(on, own) for (each, on), own in wrong.items() if each == kind]
+        lines += [f"{kind} on {first}: {line}" for line in own[:MOST]]
+        lines += [f"{kind} on {first}: and {len(own) - MOST} more"] * (len(own) > MOST)
+        lines += [f"{kind} differs on {'; '.join(on for on, _ in others)} as well"] * bool(others)
     return "\n".join(lines)
 
 
-def _against(where: str, counted: dict[str, int], walked: dict[str, int]) -> Iterator[str]:
+def _sort(name: tuple[str, str]) -> str:
+    """Return whether a schedule's mesh is square or oblong, on which logical and physical cores differ."""
+    mesh = as_mesh(name[1].partition(",")[0])
+    return "square" if mesh.rows == mesh.cols else "oblong"
+
+
+def _against(where: str, by: Callable[..., object], counted: dict[str, int], walked: dict[str, int]) -> Iterator[str]:
     for name, number in walked.items():
         if counted[name] != number:
-            yield f"{where}: {name}: counted {counted[name]:,}, walked {number:,}"
+            yield f"{where}: {name}: counted {counted[name]:,} by {by.__name__}, walked {number:,}"
 
 
 def _links(where: str, schedule: Schedule, sizes: Counter[Link]) -> Iterator[str]:
@@ -141,7 +162,7 @@ def _links(where: str, schedule: Schedule, sizes: Counter[Link]) -> Iterator[str
     for (way, at, count, walked), lines in alike.items():
         along, across = ("row", "column") if way in ("east", "west") else ("column", "row")
         on = f"{along}{'s' * (len(lines) > 1)} {', '.join(map(str, lines))}"
-        yield f"{where}: {on}, {way} of {across} {at}: counted {count:,} B, walked {walked:,} B"
+        yield f"{where}: {on}, {way} of {across} {at}: counted {count:,} B by link_loads, walked {walked:,} B"
 
 
 def of_round(walk: Walk, round_: Round) -> dict[str, int]:
@@ -160,7 +181,11 @@ def _numbered(schedule: Schedule) -> Iterator[tuple[str, Round]]:
     for number, round_ in enumerate(schedule.rounds):
         if round_ not in seen:
             seen.add(round_)
-            yield f"round {number} ({round_.label})", round_
+            yield f"round {number}{_named(round_)}", round_
+
+
+def _named(round_: Round) -> str:
+    return f" ({round_.label})" if round_.label else ""
 
 
 def _exchanges(schedule: Schedule, walk: Walk) -> Iterator[str]:
@@ -169,22 +194,25 @@ def _exchanges(schedule: Schedule, walk: Walk) -> Iterator[str]:
             here = f"{where}, exchange {number} along {one.axis} of {one.src} to {one.dst}"
             alone = replace(schedule, rounds=Rounds([Round((one,))]))
             yield from _links(here, alone, walk.loads(alone.rounds)[0])
-            yield from _against(here, vars(round_account(schedule, alone.rounds[0])), of_round(walk, alone.rounds[0]))
+            counted = vars(round_account(schedule, alone.rounds[0]))
+            yield from _against(here, round_account, counted, of_round(walk, alone.rounds[0]))
 
 
 def _rounds(schedule: Schedule, walk: Walk) -> Iterator[str]:
     for where, round_ in _numbered(schedule):
-        yield from _against(where, vars(round_account(schedule, round_)), of_round(walk, round_))
+        yield from _against(where, round_account, vars(round_account(schedule, round_)), of_round(walk, round_))
 
 
 def _runs(schedule: Schedule, walk: Walk) -> Iterator[str]:
-    traffic, first = Traffic(schedule), 0
+    traffic, first, rounds = Traffic(schedule), 0, {"rounds": len(schedule.rounds)}
+    for by, each in ((runs, [(run, 1) for run in runs(schedule)]), (distinct_runs, distinct_runs(schedule))):
+        yield from _against("all runs", by, {"rounds": sum(len(run) * times for run, times in each)}, rounds)
     for run in runs(schedule):
         found, sizes = traffic.run(run), walk.loads(run)[0]
         counted, walked = vars(found), {"hops": walk.path(run), "link_bytes": sizes.total()}
         if all(schedule.buffers[one.src.buffer].dtype == "fp32" for round_ in run for one in round_.exchanges):
             walked["busiest_words"] = max(sizes.values(), default=0) // 4
-        yield from _against(f"run of {len(run)} from round {first} ({run[0].label})", counted, walked)
+        yield from _against(f"run of {len(run)} from round {first}{_named(run[0])}", traffic.run, counted, walked)
         first += len(run)
 
 
@@ -194,7 +222,7 @@ def _steps(schedule: Schedule, walk: Walk) -> Iterator[str]:
         each = f"{step.times} x {step.each}" if isinstance(step, Loop) else len(alone.rounds)
         where = f"step {number}, a {type(step).__name__} of {each} rounds"
         yield from _links(where, alone, walk.loads(alone.rounds)[0])
-        yield from _against(where, vars(account(alone)), of_all(alone, walk))
+        yield from _against(where, account, vars(account(alone)), of_all(alone, walk))
 
 
 def of_all(schedule: Schedule, walk: Walk) -> dict[str, int]:
@@ -216,7 +244,7 @@ def _whole(schedule: Schedule, walk: Walk) -> Iterator[str]:
 def of_loops(schedule: Schedule, flat: Schedule, walk: Walk) -> Iterator[str]:
     """Yield where counts of a schedule differ from the walk over the rounds of `flat`."""
     yield from _links("all rounds", schedule, walk.loads(flat.rounds)[0])
-    yield from _against("all rounds", vars(account(schedule)), of_all(flat, walk))
+    yield from _against("all rounds", account, vars(account(schedule)), of_all(flat, walk))
 
 
 def _routes(schedule: Schedule, walk: Walk) -> Iterator[str]:

@@ -64,8 +64,8 @@ class Executor(ABC):
     ) -> Program:  # fmt: skip
         """Plan a schedule over memory; `tensors` by buffer name are copied in and rounded to the buffers' dtypes.
 
-        A tensor is [rows, cols, *tile], with several slots [rows, cols, slots, *tile]; a tile may be flat. The program
-        is run by `run()`, and `read(name)` returns a buffer's tiles.
+        A tensor is [rows, cols, *tile], with several slots [rows, cols, slots, *tile]; its tiles, or the buffer's, may
+        be flat. The program is run by `run()`, and `read(name)` returns a buffer's tiles.
 
         `shared` is memory by buffer name, such as another program's, that is used in place. `scratch` holds memory of
         buffers by their values: missing ones are added, so programs that are given the same dict share it. `tables`
@@ -297,7 +297,7 @@ def checked_tiles(schedule: Schedule, buffer: Buffer, values: Any) -> torch.Tens
         raise DtypeError(f"{schedule.name}: buffer {buffer.name!r} is given a tensor {fault}")
     slots, tile = buffer.slots, values.shape[2:]
     fits = tile in (shape[2:], (slots, buffer.numel), (slots, *buffer.tile)) or (slots, *tile) == (1, *buffer.tile)
-    if values.shape[:2] != shape[:2] or not fits:
+    if values.shape[:2] != shape[:2] or tile.numel() != shape[2] or not (fits or len(buffer.tile) == 1):
         raise ShapeError(
             f"{schedule.name}: buffer {buffer.name!r} is {list(buffer.tile)} x {buffer.slots} on "
             f"{shape[0]} x {shape[1]} cores, the tensor given is {list(values.shape)}"
