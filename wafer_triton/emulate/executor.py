@@ -295,14 +295,23 @@ def checked_tiles(schedule: Schedule, buffer: Buffer, values: Any) -> torch.Tens
     if values.is_complex() or values.is_meta:
         fault = f"of {values.dtype}; give its real part" if values.is_complex() else WITHOUT_VALUES
         raise DtypeError(f"{schedule.name}: buffer {buffer.name!r} is given a tensor {fault}")
-    slots, tile = buffer.slots, values.shape[2:]
-    fits = tile in (shape[2:], (slots, buffer.numel), (slots, *buffer.tile)) or (slots, *tile) == (1, *buffer.tile)
-    if values.shape[:2] != shape[:2] or tile.numel() != shape[2] or not (fits or len(buffer.tile) == 1):
+    given = values.shape[2:]
+    fits = given.numel() == shape[2] and (given == buffer.tile or _same_form(buffer, given))
+    if values.shape[:2] != shape[:2] or not fits:
         raise ShapeError(
             f"{schedule.name}: buffer {buffer.name!r} is {list(buffer.tile)} x {buffer.slots} on "
             f"{shape[0]} x {shape[1]} cores, the tensor given is {list(values.shape)}"
         )
     return values.reshape(shape)
+
+
+def _same_form(buffer: Buffer, given: Sequence[int]) -> bool:
+    """Return whether sizes that hold all slots of a buffer are its own; [1, 4] is [4], and either may be flat."""
+    if len(buffer.tile) == 1:
+        return True
+    forms = ((buffer.slots * buffer.numel,), (buffer.slots, buffer.numel), (buffer.slots, *buffer.tile), given)
+    *fits, tile = ([size for size in form if size > 1] for form in forms)
+    return tile in fits
 
 
 class Graph:
