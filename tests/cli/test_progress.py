@@ -2,6 +2,7 @@
 
 import sys
 
+from wafer_triton.cli.main import main
 from wafer_triton.draw.progress import Progress
 
 
@@ -47,3 +48,11 @@ def test_a_terminal_has_a_bar_for_each_task_and_is_clean_on_exit(capsys, monkeyp
         tasks = [(task.description, task.completed, task.total) for task in bars.tasks]
     assert tasks == [("windows", 4, 4), ("prefill", 2, 3)] and not bars.live.is_started
     assert "windows: " not in capsys.readouterr().err
+
+
+def test_values_that_are_asked_for_are_reported_in_a_pipe(capsys):
+    line = "compare gemv --k 8 --n 8 --mesh 2"
+    assert main([*line.split(), "--values"]) == 0
+    assert lines(capsys)[-1] == "values: 5 of 5"
+    assert main(line.split()) == 0
+    assert lines(capsys) == []

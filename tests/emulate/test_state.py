@@ -129,6 +129,12 @@ def test_a_program_that_is_not_looked_at_plans_nothing_more(monkeypatch):
     assert program.read("out").isfinite().all()
 
 
+def test_a_program_and_its_states_are_shown_without_their_memory():
+    program = executor("torch").bind(KINDS["gemm"], given(KINDS["gemm"]))
+    state = next(program.rounds())
+    assert repr(KINDS["gemm"]) in repr(program) and len(repr(program)) < 200 > len(repr(state))
+
+
 def test_a_second_run_on_overwritten_inputs_is_refused():
     schedule = recipe("gemm", Mesh(3, 3), "fp32", ((3, 3), (3, 3)), ()).schedule
     tensors = {"a": torch.arange(9.0).view(3, 3, 1, 1), "b": torch.eye(3).view(3, 3, 1, 1)}

@@ -47,7 +47,7 @@ def _compare(
         refuse("beside --time the product is always computed, for its error", values=values is not None)
         return _time(subject, mesh, sizes, options | timed | {"seconds": time}, json)
     refuse("only for --time, which times one algorithm", **timed)
-    with Progress(brief=True) as progress:
+    with Progress(brief=not values) as progress:
         shown = {"values": values, "progress": progress}
         rows = getattr(algorithms, f"compare_{subject}")(mesh, *sizes, **options, **shown)
     return _tell_rows({"mesh": mesh, "device": device or "wse2"}, rows, json)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from wafer_triton.emulate.executor import Executor
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Program:
     """A schedule bound to memory. `run` executes it; before another run, `write` the inputs that rounds overwrite.
 
@@ -51,6 +51,9 @@ class Program:
 
     def __post_init__(self) -> None:
         self.steps = self.executor.plan(self.schedule, self._memory(self.schedule))
+
+    def __repr__(self) -> str:
+        return f"Program of {self.schedule!r}, {self.bytes:,} B of memory"
 
     def __deepcopy__(self, memo: object) -> NoReturn:
         raise BackendError(f"{self.schedule.name}: a program is not copied; bind the schedule again for another")
@@ -307,7 +310,7 @@ class State:
 
     round: int
     label: str
-    _of: Program
+    _of: Program = field(repr=False)
 
     def __getitem__(self, name: str) -> Held:
         if self._of._state is not self:
