@@ -287,7 +287,7 @@ def _pack_regions(what: str, kinds: Needs, mesh: Mesh, head: Block, layout: str)
     meshes = [on for on, _ in packed]
     laid = lay_out(meshes, layout)
     if len(laid) < len(meshes):
-        raise FullError(_full_message(what, mesh.device, packed, len(laid), layout), sram.ASK)
+        raise FullError(_full_message(what, mesh.device, packed, len(laid), layout), _remedy(head))
     regions = []
     for (_, names), placed in zip(packed, laid, strict=True):
         buffers = sram.total(needs[name.split()[-1]] for name in names)
@@ -311,10 +311,24 @@ def _full_message(what: str, device: Device, packed: list[tuple[Mesh, list[str]]
 def check_total_weights(block: Block) -> None:
     """Raise FullError if a model with experts has more weights than all cores of the device hold together."""
     shape, device = block.shape, block.mesh.device
-    weights, held = shape.parameters * BYTES[block.weight_dtype], device.cores * device.sram_bytes
+    weights, held = _weights(block)
     if shape.experts is not None and weights > held:
         raise FullError(
             f"{shape.name} does not fit {device.name}: its {shape.parameters:,} weights take {weights:,} B in "
             f"{block.weight_dtype}, and all cores together hold {held:,} B",
-            f"take fewer layers ({shape.name},layers=...), dtype int8 or fp8, or a larger device",
+            _remedy(block),
         )
+
+
+def _weights(block: Block) -> tuple[int, int]:
+    """Return the bytes of a model's weights, and those that all cores of its device hold together."""
+    shape, device = block.shape, block.mesh.device
+    return shape.parameters * BYTES[block.weight_dtype], device.cores * device.sram_bytes
+
+
+def _remedy(block: Block) -> str:
+    """Return what helps a model that does not fit: another mesh if the device has the room, else less of it."""
+    weights, held = _weights(block)
+    if weights <= held:
+        return sram.ASK
+    return f"take fewer layers ({block.shape.name},layers=...), dtype int8 or fp8, or a larger device"
