@@ -196,7 +196,7 @@ def imports(path: Path, *, lazy: bool = True) -> frozenset[str]:
     """Return modules that a file imports, outside `if TYPE_CHECKING`; with `lazy` also inside functions."""
     tree = ast.parse(path.read_text())
     skipped = {
-        node for top in ast.walk(tree) if isinstance(top, ast.If) and "TYPE_CHECKING" in ast.unparse(top.test)
+        node for top in ast.walk(tree) if isinstance(top, ast.If) and getattr(top.test, "id", "") == "TYPE_CHECKING"
         for node in ast.walk(top)
     }  # fmt: skip
     if not lazy:

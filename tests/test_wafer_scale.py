@@ -9,7 +9,7 @@ import bench_decode
 import cases
 from wafer_triton import check
 from wafer_triton.algorithms.product import recipe
-from wafer_triton.compare.algorithms import compare_gemm, compare_gemv
+from wafer_triton.compare.algorithms import compare_gemv
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.models.random import config_of
@@ -60,7 +60,6 @@ def test_a_schedule_is_checked():
 
 
 @pytest.mark.slow
-def test_all_algorithms_are_compared():
-    assert len(compare_gemm(240, 1920, 1920, 1920)) == 4
+def test_all_reductions_are_compared():
     rows = {row.algorithm: row for row in compare_gemv(720, 5760, 5760)}
     assert rows["ktree"].verdict == dict.fromkeys("PLMR", True)

@@ -44,7 +44,7 @@ def block_hops(schedule):
     return account(schedule).link_bytes / BYTES
 
 
-@pytest.mark.parametrize("size", range(2, 17))
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 8, 9, 16])
 def test_the_relay_takes_n_minus_1_rounds_of_one_hop_in_both_directions(size):
     mesh = Mesh(1, size)
     dies = groups(mesh, "relay", 1, size)
@@ -80,7 +80,7 @@ def test_block_hops_of_the_relay_and_the_three_rings(kind, shape, published, lon
     assert account(schedule).flows == 1
 
 
-@pytest.mark.parametrize("moves", [make(size) for size in range(1, 33) for make in (relay, circle)])
+@pytest.mark.parametrize("moves", [make(size) for size in (1, 2, 3, 4, 5, 8, 9, 31, 32) for make in (relay, circle)])
 def test_every_position_has_every_block_once(moves):
     size, half = moves.size, moves.size // 2
     assert all(sorted(row) == list(range(size)) for row in moves.order)
@@ -120,7 +120,7 @@ def test_a_gather_stream_delivers_every_block_and_a_reduce_stream_sums_every_par
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "size"), [("relay", 4), ("relay", 5), ("interleaved", 4)])
+@pytest.mark.parametrize(("kind", "size"), [("relay", 4), ("interleaved", 4)])
 @pytest.mark.parametrize("direction", [gathered, reduced])
 def test_the_checker_finds_every_lost_or_misdirected_message(kind, size, direction):
     mesh = Mesh(1, size)

@@ -100,7 +100,7 @@ def test_the_mesh_of_prefill_is_named_where_it_is_another(run):
     assert made["mesh"] == made["prefill_mesh"] == "2x3"
 
 
-SMALL = "wse2,rows=4,cols=5,sram_kib=1464"  # a device on which a search of meshes is short
+SMALL = "wse2,rows=2,cols=3,sram_kib=1464"  # a device on which a search of meshes is short
 
 
 def test_meshes_from_the_plan(run, folder):

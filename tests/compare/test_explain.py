@@ -25,7 +25,7 @@ CASES = [
     ("decode", SMALL | {"mesh": 16, "context": 64, "program": "paper-benchmark"}),
     ("prefill", SMALL | {"mesh": 16, "tokens": 102}),
     ("request", SMALL | {"prefill_mesh": 16, "decode_mesh": 16, "input": 64, "output": 16}),
-    ("decode", SMALL | {"mesh": 16, "context": 51, "batch": 4}),
+    ("decode", SMALL | {"mesh": 16, "context": 51, "batch": 2}),
     ("decode", SMALL | {"mesh": 16, "context": 51, "batch": 2, "routing": "uniform"}),
 ]
 
@@ -36,7 +36,7 @@ def named(case):
 
 @pytest.mark.parametrize(("kind", "arguments"), CASES, ids=named)
 def test_the_shares_are_of_the_whole_time(kind, arguments):
-    for chip in (WSE2, OWN, RULED) if "batch" not in arguments else (OWN,):
+    for chip in (WSE2, OWN, RULED) if kind in ("gemm", "gemv", "prefill") else (OWN,):
         found = bounds(kind, device=chip, **arguments)
         assert sum(found.shares.values()) == pytest.approx(1) and min(found.shares.values()) >= 0
 

@@ -16,7 +16,6 @@ from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.read import shape_of
 
 C = constants(device("wse2"))
-PAPER = ("llama3-8b", "llama2-13b", "codellama-34b", "qwen2-72b")
 MANY = replace(device("wse2"), name="many", rows=10_000, cols=10_000)  # cores enough for each of them
 
 
@@ -35,7 +34,7 @@ def test_the_choice_is_nearly_the_fastest_of_all(model, side, context):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("model", "side"), list(zip(PAPER, (360, 540, 720, 540), strict=True)))
+@pytest.mark.parametrize(("model", "side"), [("llama3-8b", 360), ("qwen2-72b", 540)])
 def test_head_groups_beat_the_single_head_of_the_paper(model, side):
     best, measured, one = (
         estimate.decode(model=model, mesh=side, context=4096, device=MANY, **more)
@@ -46,7 +45,7 @@ def test_head_groups_beat_the_single_head_of_the_paper(model, side):
     assert best.head_groups > 1 == measured.head_groups == one.head_groups
 
 
-@pytest.mark.parametrize("model", PAPER)
+@pytest.mark.parametrize("model", ["llama3-8b", "qwen2-72b"])
 @pytest.mark.slow
 def test_prefill_in_groups_beats_the_single_head_of_the_paper(model):
     best, measured, one = (

@@ -1,4 +1,4 @@
-"""What README.md and CONTRIBUTING.md name exists, README's numbers are of today, and so are the pictures."""
+"""What README.md and CONTRIBUTING.md name exists, and pictures are of today; test_smollm2.py has the demo's lines."""
 
 import re
 import runpy
@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 
 from wafer_triton.draw.figure import numbers_of
-from wafer_triton.models import demo
-from wafer_triton.models.decoder import WaferForCausalLM
 
 ROOT = Path(__file__).resolve().parents[2]
 README, CONTRIBUTING, CONCEPTS = (ROOT / name for name in ("README.md", "CONTRIBUTING.md", "docs/concepts.md"))
@@ -23,22 +21,6 @@ PAGES = {page.name: page.read_text(encoding="utf-8") for page in (README, CONTRI
 
 def blocks(page, language):
     return re.findall(rf"^```{language}\n(.*?)^```$", PAGES[page], re.MULTILINE | re.DOTALL)
-
-
-@pytest.mark.slow
-def test_the_lines_of_the_demo_are_of_today():
-    """Count and price its first prompt, of 5 tokens, without a checkpoint: neither depends on the weights."""
-    tokens, _, counts, predicted = re.search(r"^```text\n(All .*?)```$", PAGES["README.md"], re.M | re.S)[
-        1
-    ].splitlines()
-    new = int(re.search(r"\d+", tokens)[0])
-    model = WaferForCausalLM.from_config("smollm2-135m", mesh=demo.MESH, random_weights=False, max_length=64)
-    model.prefill([0] * 5)
-    for _ in range(new - 1):
-        model.step(0)
-    account = model.account()
-    assert counts == f"{account.rounds:,} rounds, {account.hops:,} hops, {account.link_bytes:,} bytes over links."
-    assert predicted == demo.predicted_line(model)
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -235,7 +235,7 @@ def resident_bytes(model: WaferForCausalLM) -> int:
 def smollm2(rank: int, folder: str, ids: list[int], count: int) -> tuple[list[int], int]:
     """Return SmolLM2's tokens after a prompt, and the bytes that a rank holds of it."""
     model = WaferForCausalLM.from_pretrained(
-        folder, mesh=demo.MESH, dtype="fp32", max_length=80, executor=DistributedExecutor(TorchExecutor())
+        folder, mesh=demo.MESH, dtype="fp32", max_length=64, executor=DistributedExecutor(TorchExecutor())
     )
     return list(model.generate(ids, count)), resident_bytes(model)
 

@@ -45,7 +45,6 @@ class Family:
 
 FAMILIES = [
     Family("llama2", more={"num_key_value_heads": 6}),
-    Family("codellama", rope={"rope_theta": 1000000.0}),
     Family("llama3", rope={"rope_theta": 500000.0}),
     Family("llama3.1-llama3-rope", rope=LLAMA3 | {"original_max_position_embeddings": 16}),
     Family("llama3.2-tied", tied=True, rope=LLAMA3 | {"factor": 32.0, "original_max_position_embeddings": 16}),
@@ -150,7 +149,7 @@ def test_both_spellings_are_one_config(family, folders):
 @families
 def test_logits_and_tokens_equal_transformers(family, folders, roomy):
     tokens, wanted = judged(family)
-    count = len(tokens) if family.name == "dynamic-rope" else PROMPT + 24  # its angles change past 64 positions
+    count = len(tokens) if family.name == "dynamic-rope" else PROMPT + 12  # its angles change past 64 positions
     decoder = wafer(folders(family), device=roomy)
     got, wanted = logits_of(decoder, tokens[:count]), wanted[: count - PROMPT + 1]
     assert ((got - wanted).norm(dim=-1) <= 1e-4 * wanted.norm(dim=-1)).all()

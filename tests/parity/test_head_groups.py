@@ -28,7 +28,6 @@ MODELS = {
     "qwen3": ("qwen3", {"num_attention_heads": 8, "num_key_value_heads": 2}),
 }
 TOKENS, PROMPT = 20, 11
-models = pytest.mark.parametrize("model", MODELS)
 
 
 @cache
@@ -73,11 +72,10 @@ NAMES = ("one", "two", "odd", "key-value heads", "between", "query heads")
 # Each number on the model with most heads, and some on the others.
 CASES = [("llama-mha", name, "3x12", "explicit") for name in NAMES if name != "key-value heads"]
 CASES += [
-    ("llama", "one", "3x12", "explicit"),
     ("qwen2", "between", "3x12", "explicit"),
     ("qwen3", "key-value heads", "3x12", "explicit"),
 ]
-CASES += [(model, name, "2x23", "elided") for model in ("llama", "qwen3") for name in ("odd", "query heads")]
+CASES += [("llama", "odd", "2x23", "elided"), ("qwen3", "query heads", "2x23", "elided")]
 
 
 @pytest.mark.parametrize(("model", "name", "mesh", "exchange"), CASES)
@@ -88,13 +86,12 @@ def test_every_number_of_head_groups_equals_the_model(model, name, mesh, exchang
     check(decoder, model)
 
 
+def test_on_forty_columns(roomy):
+    for number in {counts("qwen3")["key-value heads"], counts("qwen3")["query heads"]}:
+        check(wafer("qwen3", "1x40", roomy, head_groups=number, prefill_mesh="3"), "qwen3")
+
+
 @pytest.mark.parametrize("model", ["llama-mha", "qwen3"])
-def test_on_forty_columns(model, roomy):
-    for number in {counts(model)["key-value heads"], counts(model)["query heads"]}:
-        check(wafer(model, "1x40", roomy, head_groups=number, prefill_mesh="3"), model)
-
-
-@models
 def test_without_a_number_the_fastest_is_taken(model, roomy):
     decoder = wafer(model, "3x13", roomy)
     assert decoder.block.head_groups > 1
@@ -110,7 +107,7 @@ def test_prefill_and_decode_on_meshes_of_their_own(mesh, other, exchange, roomy)
     check(decoder, "qwen3")
 
 
-@pytest.mark.parametrize(("model", "exchange"), [("llama", "explicit"), ("qwen2", "elided"), ("qwen3", "explicit")])
+@pytest.mark.parametrize(("model", "exchange"), [("qwen2", "elided"), ("qwen3", "explicit")])
 def test_each_sequence_of_a_batch_equals_itself_alone(model, exchange, roomy):
     decoder = wafer(model, "3x14", roomy, head_groups=4, batch=2, executor=TorchExecutor(exchange=exchange))
     texts = [judged(model, seed)[0] for seed in (3, 7)]
@@ -122,7 +119,7 @@ def test_each_sequence_of_a_batch_equals_itself_alone(model, exchange, roomy):
         assert (logits[number] - wanted).norm() <= 1e-4 * wanted.norm()
 
 
-@pytest.mark.parametrize(("model", "dtype"), [("llama", "fp32"), ("qwen2", "bf16"), ("qwen3", "fp16")])
+@pytest.mark.parametrize(("model", "dtype"), [("llama", "bf16"), ("qwen3", "fp16")])
 def test_explicit_and_elided_are_the_same_bits(model, dtype, roomy):
     tokens, _ = judged(model)
     texts = []
@@ -133,7 +130,7 @@ def test_explicit_and_elided_are_the_same_bits(model, dtype, roomy):
     assert torch.equal(*texts)
 
 
-@pytest.mark.parametrize(("model", "number"), [("llama", 5), ("llama-mha", 6), ("qwen2", 6), ("qwen3", 5)])
+@pytest.mark.parametrize(("model", "number"), [("llama-mha", 6), ("qwen2", 6), ("qwen3", 5)])
 def test_parameters_are_put_together_from_the_groups(model, number, roomy):
     decoder, wanted = wafer(model, "2x13", roomy, head_groups=number), judge(model).state_dict()
     state = decoder.state_dict()

@@ -68,9 +68,7 @@ def test_chunks_take_every_token_once_and_in_order(side, count, tokens):
     assert all(part.count == side * tokens for part in parts[:-1]), "only the last is smaller"
 
 
-@pytest.mark.parametrize(
-    ("size", "exchange"), in_turn([("2", 1), ("2x3", 2), ("2", 3), ("5", 1)], ("explicit", "elided"))
-)
+@pytest.mark.parametrize(("size", "exchange"), in_turn([("2", 3), ("2x3", 2)], ("explicit", "elided")))
 def test_prefill_in_chunks_equals_one_prefill(size, exchange, monkeypatch):
     mesh, tokens = size
     model = decoder(mesh, executor=TorchExecutor(exchange=exchange))
@@ -129,7 +127,7 @@ def test_a_block_needs_the_sram_of_its_schedule(mesh, tokens, past, overlap):
 
 @pytest.mark.parametrize(
     ("meshes", "exchange"),
-    in_turn([("3", "5"), ("5", "3"), ("2x3", "4"), ("3", "2x3"), ("4x2", "3x1"), ("3", "3")], ("explicit", "elided")),
+    in_turn([("3", "5"), ("2x3", "4"), ("4x2", "3x1"), ("3", "3")], ("explicit", "elided")),
 )
 def test_a_prefill_mesh_of_its_own_says_the_same(meshes, exchange):
     mesh, other = meshes

@@ -1,6 +1,8 @@
 """A real checkpoint on the mesh gives transformers' tokens, in fp32, for a prompt of every kind."""
 
+import re
 from math import prod
+from pathlib import Path
 
 import pytest
 import torch
@@ -25,7 +27,7 @@ def models():
     torch.set_num_threads(1)
     folder = resolve("smollm2-135m")
     judge = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    model = WaferForCausalLM.from_pretrained(folder, mesh=demo.MESH, dtype="fp32", max_length=80)
+    model = WaferForCausalLM.from_pretrained(folder, mesh=demo.MESH, dtype="fp32", max_length=64)
     yield model, judge, AutoTokenizer.from_pretrained(folder)
     torch.set_num_threads(threads)
 
@@ -33,10 +35,10 @@ def models():
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", PROMPTS)
 def test_tokens_equal_transformers(models, kind):
-    """Generate longer than the mesh for one prompt; differences between the other kinds show in a few tokens."""
+    """Generate as README's demo for one prompt, longer than the mesh; differences of the others show in few tokens."""
     model, judge, tokenizer = models
     ids = tokenizer(PROMPTS[kind])["input_ids"]
-    count = demo.MESH + 2 if kind == "one" else 5
+    count = demo.NEW_TOKENS if kind == "one" else 5
     comparison = demo.compare(model, judge, ids, count)
     assert comparison.tokens == comparison.expected
     assert comparison.difference < 1e-3
@@ -44,6 +46,12 @@ def test_tokens_equal_transformers(models, kind):
     assert len(comparison.tokens) == count or comparison.tokens[-1] in model.config.eos_token_ids
     if kind == "one":
         assert tokenizer.decode(comparison.tokens).startswith(" Paris")
+        account, readme = model.account(), Path(__file__).parents[2] / "README.md"
+        shown = re.search(r"^```text\n(All .*?)```$", readme.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)[1]
+        equal, _, counts, predicted = shown.splitlines()
+        assert equal == f"All {len(comparison.tokens)} tokens equal transformers'."
+        assert counts == f"{account.rounds:,} rounds, {account.hops:,} hops, {account.link_bytes:,} bytes over links."
+        assert predicted == demo.predicted_line(model)
     if kind == "longer-than-the-mesh":
         assert len(ids) > demo.MESH
 

@@ -51,9 +51,9 @@ def test_no_mesh_holds_a_model_larger_than_the_device() -> None:
 
 
 def test_the_most_layers_fit_and_one_more_does_not() -> None:
-    deep = replace(SHAPE, num_hidden_layers=60)
+    deep = replace(SHAPE, num_hidden_layers=30)
     found = what_fits(deep, device=SMALL, mesh=12, context=64)
-    assert 0 < found.layers < 60 and found.tokens == 0
+    assert 0 < found.layers < 30 and found.tokens == 0
     fits = replace(deep, num_hidden_layers=found.layers)
     assert estimate.decode(device=SMALL, model=fits, mesh=12, context=64).layers == found.layers
     with pytest.raises(WaferError):
