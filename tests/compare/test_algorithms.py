@@ -168,6 +168,7 @@ def test_an_intent_with_arrays_is_refused_in_a_short_line():
     with pytest.raises(ScheduleError) as refused:
         understood(b.build(), Intent({"x": {"i": at, "j": at}}, {"x": {"i": at}}))
     assert str(refused.value).startswith("arrays: give ") and len(str(refused.value)) < 500
+    assert "{'i': 'an array', 'j': 'an array'}" in str(refused.value)
 
 
 @pytest.mark.parametrize(("slots", "spec", "size"), [(8, {"c": "slot"}, 128), (8, {}, 16), (1, {}, 16)])

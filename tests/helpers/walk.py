@@ -1,7 +1,7 @@
 """An independent count: every message of every round walks core by core, with nothing grouped and nothing kept."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, product
 from operator import itemgetter
@@ -107,7 +107,7 @@ def differences(schedule: Schedule) -> list[str]:
     walk, agree = Walk(schedule), list[str]()
     for level in (_exchanges, _rounds, _runs, _steps, _whole, _routes):
         if found := [*level(schedule, walk)]:
-            before = f"each of the {', '.join(agree)} agrees; " if agree else ""
+            before = f"{', '.join(agree)} agree; " if agree else ""
             return [f"{before}{line}" for line in found]
         agree.append(level.__name__.strip("_"))
     return []
@@ -153,16 +153,22 @@ def _links(where: str, schedule: Schedule, sizes: Counter[Link]) -> Iterator[str
     counted = Counter[Link]()
     for way, load in link_loads(schedule).items():
         counted.update({(way, int(row), int(col)): int(load[row, col]) for row, col in np.argwhere(load)})
-    alike = defaultdict(list)  # the mesh lines on which links at one position differ by the same numbers
+    lines, ats = defaultdict(list), defaultdict(list)  # of links that differ by the same numbers
     for way, row, col in sorted(sizes.keys() | counted.keys()):
         numbers = counted[way, row, col], sizes[way, row, col]
         if numbers[0] != numbers[1]:
             line, at = (row, col) if way in ("east", "west") else (col, row)
-            alike[way, at, *numbers].append(line)
-    for (way, at, count, walked), lines in alike.items():
+            lines[way, at, *numbers].append(line)
+    for (way, at, *numbers), on in lines.items():
+        ats[way, tuple(on), *numbers].append(at)
+    for (way, on, count, walked), at in ats.items():
         along, across = ("row", "column") if way in ("east", "west") else ("column", "row")
-        on = f"{along}{'s' * (len(lines) > 1)} {', '.join(map(str, lines))}"
-        yield f"{where}: {on}, {way} of {across} {at}: counted {count:,} B by link_loads, walked {walked:,} B"
+        place = f"{_several(along, on)}, {way} of {_several(across, at)}"
+        yield f"{where}: {place}: counted {count:,} B by link_loads, walked {walked:,} B"
+
+
+def _several(noun: str, numbers: Sequence[int]) -> str:
+    return f"{noun}{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
 
 
 def of_round(walk: Walk, round_: Round) -> dict[str, int]:

@@ -57,6 +57,10 @@ def recipe(
 ) -> Recipe:
     """Return the recipe of an operation: "gemm", "gemv", "all_reduce", "all_to_all", "rms_norm" or "softmax".
 
+    `shapes` are those of the operands, as of `mesh_gemm` and so on; of an all-reduce or an all-to-all they are those of
+    the tiles [rows, cols, ...]. `options` are pairs, such as (("algorithm", "cannon"), ("transposed", True)); the error
+    for an unknown one names all. `recipe(...).schedule` is the schedule.
+
     Raises MeshError or ShapeError for wrong options or sizes, SramError where a core does not hold the buffers.
     """
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import prod
@@ -16,6 +16,7 @@ from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError, ShapeError, SramError, check_counts, plain, shown
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.verify.intent import Intent
+from wafer_triton.verify.specs import PartitionSpec
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -114,9 +115,19 @@ def understood(schedule: Schedule, intent: Intent | None) -> tuple[Recipe, Compa
         raise ScheduleError(
             f"{schedule.name}: give partition specs of a product, such as '(y m) (x k)' and '(y k) (x n)' -> "
             f"'(y m) (x n)', or 'm (y k)' and '(y k) (x n)' -> 'm (x n)', or of a sum, such as {{'i': 'y', 'j': 'x'}} "
-            f"-> {{'i': 'y'}}; `sweep` and `draw --beside` put other algorithms of your own beside each other; no "
-            f"operation follows from {shown(dict(intent.given))} -> {shown(dict(intent.result))}"
+            f"-> {{'i': 'y'}}, not arrays; `sweep` and `draw --beside` put other algorithms of your own beside each "
+            f"other; no operation follows from {_said(intent.given)} -> {_said(intent.result)}"
         ) from None
+
+
+def _said(specs: Mapping[str, PartitionSpec]) -> str:
+    """Return partition specs as text, without the numbers of arrays."""
+    return shown({
+        name: spec if isinstance(spec, str) else {
+            letter: at if isinstance(at, str | int) else "an array" for letter, at in spec.items()
+        }
+        for name, spec in specs.items()
+    })  # fmt: skip
 
 
 def _product(schedule: Schedule, intent: Intent) -> tuple[Recipe, Compared]:

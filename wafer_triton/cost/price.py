@@ -26,13 +26,17 @@ from wafer_triton.device.mesh import Mesh
 from wafer_triton.place.transfers import ScheduleRuns
 from wafer_triton.schedule import rules, sram
 from wafer_triton.schedule.schedule import Schedule, once
-from wafer_triton.text.quantity import as_in, named, unit
+from wafer_triton.text.quantity import as_in, digits, named, unit
 from wafer_triton.text.table import Result
 
 
 @dataclass(frozen=True, repr=False)
 class Cost(Result, Counts):
     """Counts and the cycles that are predicted for them; they add up as `Additive` says.
+
+    `bounds` has the parts that add up to `cycles`: compute, words on links, hops and set-up. `link_cycles` (words over
+    the busiest link) and `latency_cycles` (set-ups and hops of the longest paths) count what compute hides as well, so
+    they are no parts. `hop_cycles` is 0 where words in a row take longer than routers in a row, however many `hops`.
 
     `relayed` means that a schedule, or one of several, needs more routes than a router holds and goes core by core.
     """
@@ -53,6 +57,10 @@ class Cost(Result, Counts):
     # set-ups and hops of the longest paths, beside compute or not
     latency_cycles: float = field(default=0.0, metadata=unit("cycles"))
 
+    def __str__(self) -> str:
+        parts = ", ".join(f"{digits(cycles)} {cause}" for cause, cycles in self.bounds.items())
+        return f"{self.table()}\ncycles: {parts}; link and latency cycles also count what compute hides"
+
     @property
     def communication_cycles(self) -> float:
         """Cycles in which cores wait for data or set exchanges up, not hidden by compute."""
@@ -72,7 +80,8 @@ class Cost(Result, Counts):
 def price(schedule: Schedule, using: Constants | None = None) -> Cost:
     """Return the predicted cost of a schedule on its mesh's device, without the start of its program (`kernel_cycles`).
 
-    `using` takes the place of the device's constants; either way the constants of the schedule's family count.
+    Another device is that of another mesh: `as_mesh("4x4", "wse3")`. `using` takes the place of the device's constants;
+    either way the constants of the schedule's family count.
     """
     with rules.reading(schedule):
         return price_on(schedule, schedule.mesh.device, constants(schedule.mesh.device) if using is None else using)

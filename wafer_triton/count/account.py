@@ -42,7 +42,12 @@ def _fuller(own: dict[str, int], other: dict[str, int]) -> dict[str, int]:
 
 @dataclass(frozen=True, repr=False)
 class Account(Counts):
-    """The counts of a schedule and of its single links; they add up as `Additive` says."""
+    """The counts of a schedule and of its single links; they add up as `Additive` says.
+
+    `hops` and `serial_bytes` are of the critical path: the links of the longest paths, and the bytes on the busiest
+    link of each round. `link_bytes` are of the whole mesh: bytes times links crossed. `flows` are the most messages on
+    one link in a round, `launches` the kernel launches of an emulation on a GPU (of a schedule alone there are none).
+    """
 
     # tiles sent; a tile that a core sends along one axis in one round counts once, to however many receivers
     messages: int = field(default=0, metadata=unit("messages"))
@@ -100,7 +105,7 @@ class LinkDistribution:
 
 
 def account(schedule: Schedule) -> Account:
-    """Count a schedule."""
+    """Return the counts of a schedule: rounds, stages, hops, messages, bytes over links, multiply-adds and SRAM."""
     with rules.reading(schedule):
         reader, held, runs = _Reader(schedule), sram.account(schedule), distinct_runs(schedule)
         added = Account()

@@ -104,7 +104,8 @@ def moving(schedule: Schedule) -> dict[str, str]:
 def inspect(schedule: Schedule, round: int = -1, buffer: str | None = None) -> str:
     """Return a mesh as text: at each core, where the tile that it holds after a round began, as row.column.
 
-    `round` -1 is the start; `buffer` None takes the first whose tiles move. Raises DrawError for a round or a buffer
+    It follows the tiles that began in `buffer` (None: in the first whose tiles move), in whatever buffer they lie now,
+    so a buffer that only receives has none. `round` -1 is the start. Raises DrawError for a round or a buffer
     that is not there, and for a mesh too large to print.
     """
     rows, cols = schedule.mesh.shape
@@ -118,7 +119,7 @@ def inspect(schedule: Schedule, round: int = -1, buffer: str | None = None) -> s
     ]
     label = f" ({schedule.rounds[round].label})" if round >= 0 else ""
     when = f"after round {round}{label}" if round >= 0 else "at the start"
-    return "\n".join([f"{schedule.name}: tiles of {name} {when}, by the core (row.column) where they began", *lines])
+    return "\n".join([f"{schedule.name}: tiles that began in {name}, {when}, by the core (row.column) where", *lines])
 
 
 def chosen(schedule: Schedule, buffer: str | None) -> str:

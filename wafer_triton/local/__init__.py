@@ -6,6 +6,9 @@ dimensions. Operands carry any leading core dimensions (`...`), so one call comp
 arithmetic is fp32: an executor widens operands and rounds results to the buffer's dtype, as a core does.
 With `accumulate="fp16"` every multiply-add rounds to fp16 as well, as WSE-2 software does.
 
+A function `gemm_torch(c, a, b, *, m, k, n, add=False, ...)` defines the operation "gemm" with one output. A schedule
+calls it as `b.local("gemm", "c", ("a", "b"), m=4, k=2, n=3, add=True)`; `add` keeps what c holds and adds the product.
+
 Importing this package imports no torch: schedules are checked and priced where there is none.
 """
 

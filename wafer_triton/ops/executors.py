@@ -28,7 +28,14 @@ def executor(
 ) -> Executor:
     """Return the executor on a torch device or "auto", a GPU where there is one; triton on a GPU, torch on a CPU.
 
-    `backend` chooses otherwise. Raises BackendError if the backend or the device is unknown or cannot run here.
+    `backend` "torch" or "triton" chooses otherwise, `exchange` is "explicit" (tiles are copied) or "elided" (read where
+    they lie), and `options` has `poison=True` to fill memory with NaN. `Executor.bind` makes a program:
+
+        >>> program = executor("torch").bind(schedule, {"a": tiles})  # [rows, cols, *tile]
+        >>> program.run()
+        >>> program.read("c")
+
+    Raises BackendError if the backend or the device is unknown or cannot run here.
     """
     device = emulation_device(emulate_on)
     try:

@@ -63,7 +63,8 @@ class Builder:
 
     `family` is as in `Schedule`.
 
-    A step is a round, a loop of steps, a ring or a tree (see `wafer_triton.schedule.steps`).
+    A step is a round, a loop of steps, a ring or a tree (see `wafer_triton.schedule.steps`). `steps` is the list of
+    those so far: `round` and `loop` add to it, and `b.steps.append(Ring(...))` does for a ring or a tree of your own.
     """
 
     def __init__(self, mesh: MeshLike, name: str, family: str = "kernel") -> None:
@@ -88,9 +89,9 @@ class Builder:
     ) -> str:  # fmt: skip
         """Declare a buffer of `slots` tiles of shape `tile` and return its name; the same buffer may be declared again.
 
-        `dtype` is as in `storage_name`, other arguments are as in `Buffer`. Raises ScheduleError for sizes that are not
-        positive whole numbers, an unknown role, or a name that stands for a different buffer; DtypeError for an unknown
-        dtype.
+        `dtype` is "fp32", "bf16" or "fp16", or "int8" or "fp8" for stored weights; other arguments are as in `Buffer`.
+        Raises ScheduleError for sizes that are not positive whole numbers, an unknown role, or a name that stands for a
+        different buffer; DtypeError for an unknown dtype.
         """
         if not name:
             raise ScheduleError(f"{self.name}: buffer {shown(name)} has no name; give a text of one character or more")
@@ -129,7 +130,12 @@ class Builder:
         recv: ArrayLike,
         lines: ArrayLike | None = None,
     ) -> Exchange:
-        """Return an exchange for `round`, from positions `send` to positions `recv` (see `Exchange`).
+        """Return an exchange for `round`, along `axis` from positions `send` to positions `recv`.
+
+        Both are [n], the same on each of `lines` (None: all), or [lines, n] with -1 for none. `send` has one sender for
+        each receiver, or one for all. A core whose tile only changes buffer sends to itself, which counts as a message:
+
+            >>> b.exchange("x", "a", "a.next", send=[[0, 1], [1, 0]], recv=[[0, 1], [0, 1]])  # row 1 swaps, row 0 stays
 
         Raises ScheduleError for positions that are not whole numbers, or not as many senders as receivers.
         """
@@ -156,7 +162,10 @@ class Builder:
         where: Cores | None = None,
         **params: Any,
     ) -> Local:
-        """Return a local operation for `round` on the cores `where` (None: all); `wafer_triton.local` names `params`.
+        """Return a local operation for `round` on the cores `where` (None: all).
+
+        `gemm_torch(c, a, b, *, m, k, n, ...)` of `wafer_triton.local` defines the operation "gemm", whose outputs come
+        first: `b.local("gemm", "c", ("a", "b"), m=4, k=2, n=3)`.
 
         Raises ScheduleError when `where` is something else.
         """

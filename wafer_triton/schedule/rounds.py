@@ -309,14 +309,15 @@ def _index(buffer: str, index: Any) -> int | SlotIndex:
 
 @dataclass(frozen=True, eq=False, init=False)
 class Cores(Value):
-    """Each of `rows` with each of `cols` (None: all), ascending; if `paired`, row i with column i.
+    """The cores at positions `at` along `axis`, on the given `lines` (None: all) of that axis.
 
-    `Cores(axis, at, lines)` are the cores at positions `at` along `axis`, on the given `lines` (None: all) of that
-    axis. `at` is [n], the same on each line, or [lines, n] with -1 for none.
+    `at` is [n], the same on each line, or [lines, n] with -1 for none.
 
         >>> Cores("x", [0, 2])  # columns 0 and 2
         >>> Cores("y", [1], [0])  # row 1 of column 0
         >>> Cores("x", [[0], [2]])  # column 0 of row 0, and column 2 of row 1
+
+    They are kept as each of `rows` with each of `cols` (None: all), ascending, or if `paired` as row i with column i.
     """
 
     rows: Index | None
@@ -464,7 +465,7 @@ class Moves(Value):
 class Exchange(Value):
     """Tiles in slot `src` of the senders of `moves` go to slot `dst` of their receivers.
 
-    A sender with several receivers multicasts: its tile crosses each link once.
+    A sender with several receivers multicasts: its tile crosses each link once. `Moves` has the positions.
     """
 
     moves: Moves

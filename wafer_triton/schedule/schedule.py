@@ -21,6 +21,8 @@ T = TypeVar("T")
 class Schedule:
     """Rounds on a mesh over named buffers, built and checked by `Builder.build`; any sequence of rounds may be given.
 
+    `rounds` are read one by one, `rounds.steps` has the steps that define them (see `Rounds`).
+
     `family` names the measurements whose constants price it: "kernel", or "decode" for the steps of a decode layer.
     """
 

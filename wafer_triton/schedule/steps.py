@@ -85,7 +85,7 @@ class Ring(Value):
     """`count` times a local `product`, while its operands circle; each time is a round.
 
     Product t takes slot hands[i][t % 2] in place of hands[i][0], and beside it `shifts[i]` sends that slot to the other
-    of the two. Product 0 adds to the sums if `product` says so, later ones always.
+    of the two, in the last round as well. Product 0 adds to the sums if `product` says so, later ones always.
     """
 
     product: Local
@@ -351,7 +351,10 @@ def _each(steps: Iterable[Step], number: int, times: int) -> Iterator[tuple[int,
 
 
 class Rounds(Sequence[Round]):
-    """The rounds of some `steps` in order; nothing but their number is worked out before they are read."""
+    """The rounds of some `steps` in order; nothing but their number is worked out before they are read.
+
+    A step is a `Round`, or a `Loop`, `Ring` or `Tree`, whose `rounds` are its own in order.
+    """
 
     def __init__(self, steps: Iterable[Step]) -> None:
         self.steps = tuple(steps)
@@ -365,7 +368,8 @@ class Rounds(Sequence[Round]):
         """Return the different rounds, each with the number of its first time and how often it comes.
 
         A product A B^T on 720 x 720 cores has 519,121 rounds, of which 1,443 differ. If a loop moves the rows of a
-        round, it is the one of the first time.
+        round, it is the one of the first time, so only what does not depend on the row (columns, moves along y, bytes)
+        may be multiplied by `times`.
         """
         return distinct(self.steps)
 
