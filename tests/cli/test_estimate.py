@@ -34,8 +34,6 @@ def run(capsys, tmp_path, monkeypatch):
         "estimate product --mesh 96x48 --k 720 --n 720 --groups 4",
         DECODE,
         "estimate prefill --model smollm2-135m --mesh 64 --tokens 512",
-        "estimate request --model smollm2-135m --prefill-mesh 64 --decode-mesh 64 --input 1024 --output 12",
-        "estimate decode --model smollm2-135m --mesh 64",
     ],
     ids=lambda line: line.split()[1],
 )
@@ -89,25 +87,6 @@ def test_head_groups_may_be_asked_for(run):
     assert json.loads(prefill.splitlines()[-1])["head_groups"] == 4
     code, out, _ = run("check --model smollm2-135m --mesh 24 --head-groups 3 --json")
     assert code == 0 and json.loads(out.splitlines()[-1])["head_groups"] == 3
-
-
-@pytest.mark.slow
-def test_plans_have_units(run):
-    code, found, out = run("plan --model smollm2-135m --input 64 --output 8 --step 350 --best 2 --json")
-    out = out[out.index("plans, the best first") :]
-    title, head, _, *rows, best, constants, band, outside, layout = out.splitlines()
-    assert code == 0 and len(rows) == 2 and json.loads(found)["best"] == json.loads(found)["plans"][0]
-    assert (best, constants.split()) == ("the best of them", ["constants", "fitted:", "wse2"])
-    assert layout.split() == ["layout", "rectangles"]
-    assert re.fullmatch(r"error band +\+-[\d.]+ %", band) and "width 576 is 0.14 of the smallest" in outside
-    assert title.startswith("plans, the best first, predicted on the wafer: model smollm2-135m")
-    assert re.split("  +", head.strip()) == [
-        "prefill mesh", "decode mesh", "groups", "head groups", "regions", "tokens per second", "prefill time",
-        "decode time", "KV cache",
-    ]  # fmt: skip
-    meshes, times = r" *\d+ x \d+ cores +\d+ x \d+ cores +\d+ +\d+ +\d+", rf"{NUMBER} ms +{NUMBER} ms"
-    pattern = rf"{meshes} +{NUMBER} tokens/s +{times} +{NUMBER} tokens"
-    assert all(re.fullmatch(pattern, row) for row in rows)
 
 
 def test_a_sweep_has_units_for_people_and_full_numbers_in_its_csv(run, tmp_path):

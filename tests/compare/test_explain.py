@@ -25,7 +25,7 @@ CASES = [
     ("decode", SMALL | {"mesh": 16, "context": 64, "program": "paper-benchmark"}),
     ("prefill", SMALL | {"mesh": 16, "tokens": 102}),
     ("request", SMALL | {"prefill_mesh": 16, "decode_mesh": 16, "input": 64, "output": 16}),
-    ("decode", SMALL | {"mesh": 16, "context": 51, "batch": 2}),
+    ("decode", SMALL | {"mesh": 16, "context": 51, "batch": 2, "at_once": 1}),
     ("decode", SMALL | {"mesh": 16, "context": 51, "batch": 2, "routing": "uniform"}),
 ]
 

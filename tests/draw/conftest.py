@@ -1,4 +1,4 @@
-"""Fixtures of pages: one browser a file, and pages that are shown by their names."""
+"""Fixtures of pages: one browser, and pages that are shown by their names."""
 
 import pytest
 
@@ -6,7 +6,7 @@ import browser as chromium
 from pages import written
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser(tmp_path_factory):
     one = chromium.Browser(tmp_path_factory.mktemp("chromium"))
     yield one

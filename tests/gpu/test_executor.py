@@ -46,7 +46,7 @@ def each_case(large: bool) -> list:
 
 
 cases = pytest.mark.parametrize("case", each_case(large=False))
-dtypes = pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+dtypes = pytest.mark.parametrize("dtype", ["bf16", pytest.param("fp16", marks=pytest.mark.gpu_alone), "fp32"])
 exchanges = pytest.mark.parametrize("exchange", ["explicit", "elided"])
 
 
@@ -152,7 +152,7 @@ def test_every_kind_of_launch_is_the_same_bits(case, dtype, made, operands):
     assert same(plain, run(what, given, launch_a_round()).gather())
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.gpu_alone)])
 @exchanges
 @cases
 def test_order_of_cores_and_poison_change_nothing(case, exchange, seed, made, operands):
