@@ -134,7 +134,7 @@ def test_every_kind_of_estimate_can_be_swept():
 def test_decode_answers_what_its_options_ask_for():
     decode, whole = KINDS["decode"], {"mesh": 16, **DECODE}
     assert decode(**whole, groups=2) == estimate.decode(**whole, groups=2)
-    assert decode(**whole, batch=2) == batch(**whole, batch=2)
+    assert decode(**whole, batch=2, at_once=1) == batch(**whole, batch=2, at_once=1)
     measures = estimate.cap(**whole, batch=2, routing="uniform")
     assert decode(**whole, batch=2, routing="uniform") == measures and measures.s_mbu > 0
     assert decode(model="smollm2-135m", mesh=16) == estimate.kv(model="smollm2-135m", mesh=16)

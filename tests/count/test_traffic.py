@@ -131,19 +131,12 @@ def blocks(mesh: Mesh) -> Iterator[tuple[str, Schedule]]:
         yield f"prefill {adds.title}", built(adds, replace(block, mesh=mesh.square()), *args)
 
 
-MESHES = [Mesh(*sides, ROOMY) for sides in ((1, 1), (1, 5), (4, 4), (5, 5), (4, 6), (3, 2))]
+MESHES = [Mesh(*sides, ROOMY) for sides in ((1, 5), (4, 4), (5, 5), (4, 6))]
 SCHEDULES = [
     pytest.param(schedule, id=f"{mesh}-{name}")
     for mesh in MESHES
-    for name, schedule in (*products(mesh), *(blocks(mesh) if mesh in MESHES[2::2] else ()))
+    for name, schedule in (*products(mesh), *(blocks(mesh) if mesh in MESHES[1::2] else ()))
 ]
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_counts_and_prices_agree_in_hops_and_bytes(schedule):
-    counted, priced = account(schedule), price(schedule)
-    assert counted.hops == priced.hops
-    assert counted.link_bytes == priced.link_bytes == sum(phase.link_bytes * phase.times for phase in phases(schedule))
 
 
 def farthest(schedule: Schedule, run: list[Round]) -> int:
@@ -171,7 +164,10 @@ def farthest(schedule: Schedule, run: list[Round]) -> int:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_hops_follow_the_data_that_goes_farthest(schedule):
+def test_counts_and_prices_agree_and_hops_follow_the_data_that_goes_farthest(schedule):
+    counted, priced = account(schedule), price(schedule)
+    assert counted.hops == priced.hops
+    assert counted.link_bytes == priced.link_bytes == sum(phase.link_bytes * phase.times for phase in phases(schedule))
     for run in runs(schedule):
         counted, walked = Traffic(schedule).hops(run), farthest(schedule, run)
         assert counted == walked, f"run of {len(run)} ({run[0].label}): hops: counted {counted}, walked {walked}"

@@ -20,6 +20,7 @@ def small(tmp_path, monkeypatch):
     torch.set_num_threads(threads)
 
 
+@pytest.mark.slow  # with the import of transformers' model
 def test_the_demo_passes_if_every_token_equals_transformers(small, capsys):
     assert demo.main(["--emulate-on", "cpu"]) == 0
     printed = capsys.readouterr().out
@@ -32,6 +33,7 @@ def test_the_demo_passes_if_every_token_equals_transformers(small, capsys):
     assert "\n\nPassed, in " in printed
 
 
+@pytest.mark.slow
 def test_the_demo_fails_where_transformers_continues_with_another_token(small, capsys, monkeypatch):
     from transformers import AutoModelForCausalLM
 
