@@ -5,7 +5,6 @@ from statistics import fmean
 import pytest
 
 from wafer_triton.cost.bands import bands
-from wafer_triton.cost.calibrate import validation
 from wafer_triton.cost.calibrate.fit import STAGES, Stage
 from wafer_triton.cost.constants import constants
 from wafer_triton.device import device
@@ -39,8 +38,3 @@ def test_errors_on_groups_left_out(name: str) -> None:
         errors = [abs(error) for error in left_out.values()]
         assert fmean(errors) <= 2 * mean, key
         assert max(errors) <= 2 * worst, key
-
-
-def test_a_group_that_determines_the_constants_has_no_error_without_it() -> None:
-    assert validation._spread(None) == "-"
-    assert validation._spread([0.1, -0.3]) == "20.00 % / 30.00 %"

@@ -282,8 +282,8 @@ def test_moved_decode_tiles_equal_the_tiles_for_prefill(mesh, head_groups):
         assert all(torch.equal(moved[name], tiles) for name, tiles in cut.items())
 
 
-@pytest.mark.parametrize("number", [1, 2, 3])
-@pytest.mark.parametrize("head_groups", [2, 3, 4])
+@pytest.mark.parametrize("number", [1, 3])
+@pytest.mark.parametrize("head_groups", [2, 4])
 @pytest.mark.parametrize(("mesh", "other"), [("4", "4"), ("5x6", "3"), ("3x13", "2x3")])
 def test_heads_go_along_x_to_the_columns_of_prefill(mesh, other, head_groups, number):
     """Check that every pair of every head reaches its column of prefill, and every copy of a key head."""
