@@ -182,7 +182,7 @@ class _OnMesh(nn.Module):
     def _executor(self, x: Tensor) -> Executor:
         """Return the executor on the chosen device; for "auto" the GPU of x, if x is on one."""
         on = self.how["emulate_on"]
-        device = str(x.device) if on == "auto" and x.is_cuda else on
+        device = x.device if on == "auto" and x.is_cuda else on
         return shared_executor(self.how["backend"], self.how["exchange"], device)
 
 

@@ -24,7 +24,7 @@ from wafer_triton.algorithms.gemv import meshgemv
 from wafer_triton.algorithms.norm import rms_norm as rms_norm_rounds
 from wafer_triton.algorithms.norm import softmax_parts
 from wafer_triton.device.dtype import accumulator, tile_dtype
-from wafer_triton.device.mesh import Mesh
+from wafer_triton.device.mesh import Mesh, MeshLike, as_mesh
 from wafer_triton.errors import ArgumentError, ShapeError, WaferError, article, shown
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.schedule import Schedule
@@ -53,7 +53,7 @@ class Recipe:
 
 
 def recipe(
-    name: str, mesh: Mesh, dtype: str, shapes: tuple[Shape, ...], options: tuple[tuple[str, Any], ...] = ()
+    name: str, mesh: MeshLike | None, dtype: str, shapes: tuple[Shape, ...], options: tuple[tuple[str, Any], ...] = ()
 ) -> Recipe:
     """Return the recipe of an operation: "gemm", "gemv", "all_reduce", "all_to_all", "rms_norm" or "softmax".
 
@@ -63,6 +63,7 @@ def recipe(
 
     Raises MeshError or ShapeError for wrong options or sizes, SramError where a core does not hold the buffers.
     """
+    mesh = mesh if type(mesh) is int else as_mesh(mesh)  # a side is soon found again
     try:
         return _recipe(name, mesh, dtype, shapes, options)
     except TypeError as error:  # a list has no hash
@@ -90,7 +91,7 @@ def _as_tuples(value: Any) -> Any:
 
 @lru_cache(maxsize=16)  # 200 calls of mesh_gemm on 8 x 8 cores build once; one of 720 x 720 cores takes 3 to 21 MB
 def _recipe(
-    name: str, mesh: Mesh, dtype: str, shapes: tuple[Shape, ...], options: tuple[tuple[str, Any], ...]
+    name: str, mesh: Mesh | int, dtype: str, shapes: tuple[Shape, ...], options: tuple[tuple[str, Any], ...]
 ) -> Recipe:
     if name not in _RECIPES:
         raise ShapeError(f"recipe {shown(name)}: choose one of {', '.join(_RECIPES)}")
@@ -110,8 +111,9 @@ def _recipe(
     if not all(type(size) is int and size >= 1 for shape in shapes for size in shape):
         given = ", ".join(str(list(shape)) for shape in shapes)
         raise ShapeError(f"{name} of {given}: every size must be a whole number of at least 1")
+    shapes = tuple(map(tuple, shapes))  # torch's sizes are tuples of its own
     _check_inner_sizes(name, shapes, dict(options))
-    return replace(_RECIPES[name](mesh, dtype, *shapes, **dict(options)), shapes=shapes)
+    return replace(_RECIPES[name](as_mesh(mesh), dtype, *shapes, **dict(options)), shapes=shapes)
 
 
 def _check_inner_sizes(name: str, shapes: tuple[Shape, ...], options: Mapping[str, Any]) -> None:

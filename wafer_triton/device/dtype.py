@@ -37,9 +37,9 @@ def dtype_name(dtype: Any) -> str:
 
 def storage_name(dtype: Any, named: Iterable[str] = BYTES) -> str:
     """Return the short name of a dtype of tiles or of stored weights; DtypeError, with the `named`, for any other."""
-    name = getattr(dtype, "__name__", str(dtype)).removeprefix("torch.")  # a type of numpy has a name
+    name = str(getattr(dtype, "__name__", dtype)).removeprefix("torch.")  # a type of numpy has a name
     name = _NAMES.get(name, name)
-    if name not in (*named, *STORED):
+    if name not in named and name not in STORED:
         raise DtypeError(f"dtype {name!s:.80} is not supported; use one of {', '.join(named)}")
     return name
 

@@ -103,21 +103,19 @@ class Sharding:
             if self.padded != self.sizes:
                 whole = tensor.new_zeros(self.padded)
                 whole[tuple(map(slice, self.sizes))] = tensor.reshape(self.sizes)
-            into.copy_(whole.reshape(self.split))
+            into.copy_(whole.reshape(*self.split))
 
         return fill
 
     def plan_gather(self, tiles: torch.Tensor) -> Callable[[], torch.Tensor]:
         """Return a function that makes a tensor of tiles, without the padding; of repeated tiles it takes the first."""
-        import torch
-
         apart = tiles.reshape(*tiles.shape[:2], *self.inner).permute(self.order)[(0,) * self.repeated]
+        copy = apart.clone if apart.is_contiguous() else apart.contiguous
 
         def join() -> torch.Tensor:
-            whole = apart.clone(memory_format=torch.contiguous_format)
             if self.padded == self.sizes:
-                return whole.view(self.shape)
-            return whole.view(self.padded)[tuple(map(slice, self.sizes))].reshape(self.shape)
+                return copy().view(*self.shape)
+            return copy().view(self.padded)[tuple(map(slice, self.sizes))].reshape(self.shape)
 
         return join
 

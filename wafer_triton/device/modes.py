@@ -65,12 +65,18 @@ WITHOUT_VALUES = "on the meta device, without values; make it outside of torch.d
 _TRACERS = {"FakeTensorMode": "FakeTensorMode", "ProxyTorchDispatchMode": "make_fx"}  # modes and their names
 
 
+def transforming() -> bool:
+    """Return whether the call is within a transform of torch, by vmap or forward-mode differentiation."""
+    import torch
+
+    inside = torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0
+    return inside and not torch.compiler.is_compiling()
+
+
 def untransformed(tensor: torch.Tensor) -> str:
     """Return the reason why an operation does not take a tensor within a transform of torch; "" if it takes it."""
     import torch
 
-    if torch.compiler.is_compiling():
-        return ""
     if torch._C._functorch.is_batchedtensor(tensor):
         return "is batched by torch.vmap, which has no rule here; give all rows in one operand, or call it in a loop"
     forward_ad = torch.autograd.forward_ad  # which takes twice as long to import by its name

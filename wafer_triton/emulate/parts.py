@@ -143,7 +143,7 @@ class Workspace:
 
     def exclusive(self, name: str) -> Workspace:
         """Lock the workspace for a `with` block; BackendError if another thread has it. `name`: of the schedule."""
-        if not self._lock.acquire(blocking=False):
+        if not self._lock.acquire(False):
             raise BackendError(
                 f"{name}: another thread runs a program of this executor; programs that one executor bound, and a "
                 f"model, are for one thread at a time: bind with an executor for each thread"

@@ -136,7 +136,7 @@ class Program:
     def refill(self) -> None:
         """Reset buffers to unwritten memory where a run could tell the difference; given ones keep their values."""
         for memory in self._to_refill:
-            memory.fill_(self.executor.unwritten)
+            memory.zero_() if self.executor.unwritten == 0 else memory.fill_(self.executor.unwritten)
 
     @cached_property
     def _to_refill(self) -> list[torch.Tensor]:

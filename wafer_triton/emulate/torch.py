@@ -27,6 +27,7 @@ COMBINE: Mapping[str, Callable[..., torch.Tensor]] = {"add": torch.add, "maximum
 CPU = torch.device("cpu")
 CACHE_LINE = 64  # bytes
 CACHED_ELEMENTS = 2**18  # elements that are widened at once: 1 MiB of fp32, which stays in a processor's cache
+GATHERED_ELEMENTS = 2**15  # elements of a that are gathered at once: small meshes pay by the call, not by the byte
 
 
 class TorchExecutor(Executor):
@@ -45,12 +46,16 @@ class TorchExecutor(Executor):
         if into is not None and (tiles := _view(memory, src.slot, homes.reshape(into.shape[:2]))) is not None:
             return [partial(into.copy_, tiles)]
         send = self._row_index(memory, src.slot, homes)
-        if into is None:
-            recv, target = self._row_index(memory, dst, receivers), memory.rows(dst)
-            return [lambda: target.index_copy_(0, recv[0], flat.index_select(0, send[0]))]
-        if into.is_contiguous() and src.slot.buffer != dst.buffer:
+        if into is not None and into.is_contiguous() and src.slot.buffer != dst.buffer:
             return [partial(torch.index_select, flat, 0, send[0], out=into.view(-1, flat.shape[1]))]
-        return [lambda: into.copy_(flat.index_select(0, send[0]).view(into.shape))]
+        recv, target = self._row_index(memory, dst, receivers), memory.rows(dst)
+        if memory.tables is not None:  # with tables, their number differs from schedule to schedule
+            return [lambda: target.index_copy_(0, recv[0], flat.index_select(0, send[0]))]
+        memory.workspace.begin()
+        held = memory.workspace.take(homes.size * flat.shape[1], flat.dtype).view(-1, flat.shape[1])
+        gather = partial(torch.index_select, flat, 0, send[0], out=held)
+        put = partial(target.index_copy_, 0, recv[0], held) if into is None else partial(into.copy_, held.view_as(into))
+        return [lambda: (gather(), put())]
 
     def segment(self, memory: Memory, segment: Segment, ins: tuple[TileMap, ...] = ()) -> list[Step] | None:
         if isinstance(segment, Reduction):
@@ -78,19 +83,23 @@ class TorchExecutor(Executor):
         cores = run.rings[0][:, None] * side + run.rings[1]  # by their positions on the rings
         ring_order = torch.from_numpy(b.homes(memory.mesh)[np.concatenate([cores[1:], cores])].ravel())
         first_a, core_order = a.homes(memory.mesh)[cores], torch.from_numpy(cores.ravel())
-        rows = [torch.from_numpy(np.roll(first_a, number, axis=1).ravel()) for number in range(side)]
         memory.workspace.begin()
         tiles_a, tiles_b, c = (memory.rows(slot) for slot in (a.slot, b.slot, Slot(run.c)))
-        ring_b, round_a, total = (
+        together = max(1, min(side, GATHERED_ELEMENTS // tiles_a.numel()))  # rounds of a gather
+        ring_b, rounds_a, total = (
             memory.workspace.take(number * side * tiles.shape[1], torch.float32).view(-1, tiles.shape[1])
-            for number, tiles in ((2 * side - 1, tiles_b), (side, tiles_a), (side, c))
+            for number, tiles in ((2 * side - 1, tiles_b), (together * side, tiles_a), (side, c))
         )
         steps: list[Step] = [partial(torch.index_select, tiles_b, 0, ring_order, out=ring_b)]
         if run.add:
             steps.append(partial(torch.index_select, c, 0, core_order, out=total))
-        for number, index in enumerate(rows):
+        for number in range(side):
+            if number % together == 0:
+                shifts = range(number, min(number + together, side))
+                index = torch.from_numpy(np.concatenate([np.roll(first_a, shift, axis=1).ravel() for shift in shifts]))
+                steps.append(partial(torch.index_select, tiles_a, 0, index, out=rounds_a[: len(index)]))
+            round_a = rounds_a[number % together * cores.size :][: cores.size]
             window = ring_b[(side - 1 - number) * side : (2 * side - 1 - number) * side]
-            steps.append(partial(torch.index_select, tiles_a, 0, index, out=round_a))
             steps.append(form(find("gemm")).plan(total, round_a, window, **run.params, add=run.add or number > 0))
         out = memory.rows(Slot(run.out))
         if out.dtype == total.dtype:  # a gather is quicker than a scatter

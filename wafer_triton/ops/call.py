@@ -25,7 +25,7 @@ from wafer_triton.device import Device, device
 from wafer_triton.device.dtype import dtype_name, storage_name
 from wafer_triton.device.layout import MeshTensor
 from wafer_triton.device.mesh import Mesh, MeshLike, as_mesh
-from wafer_triton.device.modes import check_eager, eager, untransformed
+from wafer_triton.device.modes import check_eager, eager, transforming, untransformed
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.program import POOL, Program
 from wafer_triton.errors import (
@@ -42,7 +42,6 @@ from wafer_triton.ops.executors import executor
 from wafer_triton.schedule.schedule import Schedule, once
 
 Operand = Tensor | MeshTensor
-T = TypeVar("T")
 
 
 class How(TypedDict, total=False):
@@ -152,7 +151,7 @@ _KEYWORDS = ("record", *How.__annotations__)
 
 
 @lru_cache(maxsize=64)
-def shared_executor(backend: str | None, exchange: str, device: str) -> Executor:
+def shared_executor(backend: str | None, exchange: str, device: str | torch.device) -> Executor:
     """Return one executor for all calls with the same options, so that they share programs."""
     return executor(backend, exchange, device)
 
@@ -183,13 +182,11 @@ def run(made: Recipe, operands: tuple[Operand, ...], on: Executor) -> MeshTensor
             raise ShapeError(f"{made.schedule.name}: operand {number} is {given}, and its recipe is for {list(shape)}")
     if not isinstance(on, Executor):
         raise BackendError(f"run: executor {shown(on)} is none; give a result of wafer_triton.executor")
-    return _run(made, operands, on, _tiles(made))[0]
+    return _run(made, operands, on, tiles=True)[0]
 
 
-def _run(
-    operation: Recipe, operands: tuple[Operand, ...], runner: Executor, take: Callable[[Program], T]
-) -> tuple[T, Program]:
-    """Return the result that `take` reads once the rounds have run; nothing of it is memory of the program."""
+def _run(operation: Recipe, operands: tuple[Operand, ...], runner: Executor, tiles: bool) -> tuple[Any, Program]:
+    """Return the result, whole or as `tiles`, and the program; nothing of the result is memory of the program."""
     program = runner.borrow(operation.schedule)
     for name, (values, pattern) in operation.constants.items():
         program.scatter_cut(name, (pattern, values.shape), torch.from_numpy(values))
@@ -201,21 +198,14 @@ def _run(
         else:
             program.scatter_cut(name, (pattern, tensor.shape), tensor)
     program.captured()
-    result = take(program)
+    name, pattern, shape = operation.output
+    result: Tensor | MeshTensor
+    if tiles:
+        result = MeshTensor(operation.schedule.mesh, program.read(name), pattern, shape, {})
+    else:
+        result = program.gather_cut(name, (pattern, shape)) if pattern else program.read(name).reshape(shape)
     program.give_back()
     return result, program
-
-
-def _tiles(operation: Recipe) -> Callable[[Program], MeshTensor]:
-    name, pattern, shape = operation.output
-    return lambda program: MeshTensor(operation.schedule.mesh, program.read(name), pattern, shape, {})
-
-
-def _whole(operation: Recipe) -> Callable[[Program], Tensor]:
-    name, pattern, shape = operation.output
-    if not pattern:
-        return lambda program: program.read(name).reshape(shape)
-    return lambda program: program.gather_cut(name, (pattern, shape))
 
 
 # A torch operator takes text, not a Mesh; torch.compile can trace how `_text` builds it.
@@ -245,10 +235,11 @@ _LIBRARY.define(
 def _apply(name: str, operands: list[Tensor], spec: str, backend: str, exchange: str) -> Tensor:
     """Run the one opaque operator for all operations, which torch.compile and fake tensors do not enter."""
     mesh, options = _parsed(spec)
-    shapes = tuple(tuple(operand.shape) for operand in operands)
+    shapes = tuple([operand.shape for operand in operands])
     operation = recipe(name, mesh, dtype_name(operands[0].dtype), shapes, options)
-    runner = shared_executor(backend or None, exchange, str(operands[0].device))
-    return _run(operation, tuple(operands), runner, _whole(operation))[0]
+    runner = shared_executor(backend or None, exchange, operands[0].device)
+    whole: Tensor = _run(operation, tuple(operands), runner, tiles=False)[0]
+    return whole
 
 
 @torch.library.register_fake("wafer_triton::apply", lib=_LIBRARY)
@@ -275,26 +266,25 @@ def call(name: str, operands: tuple[Operand, ...], how: How, record: bool, **opt
             raise BackendError(f"{name}: {key} = {shown(text)} must be a name in quotes")
     if record not in (True, False):
         raise BackendError(f"{name}: record = {shown(record)} must be true or false")
-    mesh = as_mesh(first.mesh if "mesh" not in how and isinstance(first, MeshTensor) else how.get("mesh"))
+    mesh = first.mesh if "mesh" not in how and isinstance(first, MeshTensor) else how.get("mesh")
     tensors = [operand.tiles if isinstance(operand, MeshTensor) else operand for operand in operands]
     dtype = _agree(name, tensors)
-    chosen = tuple((key, _option(name, key, value)) for key, value in options.items())
+    chosen = tuple([(key, _option(name, key, value)) for key, value in options.items()])
     own = how.get("executor")
     if own is not None and not isinstance(own, Executor):
         raise BackendError(f"{name}: executor = {shown(own)} is none; give a result of wafer_triton.executor")
     if own is not None and (both := [key for key in ("backend", "exchange") if key in how]):
         raise BackendError(f"{name}: executor and {both[0]} are given, and an executor has its own; give one of them")
-    cut = any(isinstance(operand, MeshTensor) for operand in operands)
+    cut = MeshTensor in [type(operand) for operand in operands]
     if own is not None or record or cut:
         check_eager(name)
-    elif not (eager() and all(type(tensor) in (Tensor, Parameter) for tensor in tensors)):
-        return torch.ops.wafer_triton.apply(name, tensors, _text(mesh, chosen), backend or "", exchange)
-    operation = recipe(name, mesh, dtype, tuple(tuple(operand.shape) for operand in operands), chosen)
+    elif not (eager() and {Tensor, Parameter}.issuperset(map(type, tensors))):
+        return torch.ops.wafer_triton.apply(name, tensors, _text(as_mesh(mesh), chosen), backend or "", exchange)
+    operation = recipe(name, mesh, dtype, tuple([operand.shape for operand in operands]), chosen)
     if cut:
         _cut_alike(operation, operands)
-    runner = shared_executor(backend, exchange, str(tensors[0].device)) if own is None else own
-    take: Callable[[Program], Any] = _tiles(operation) if isinstance(first, MeshTensor) else _whole(operation)
-    value, program = _run(operation, operands, runner, take)
+    runner = shared_executor(backend, exchange, tensors[0].device) if own is None else own
+    value, program = _run(operation, operands, runner, tiles=isinstance(first, MeshTensor))
     return (value, Record.of(operation.schedule, program.launches, program.rank_bytes)) if record else value
 
 
@@ -344,6 +334,7 @@ def _cut_alike(operation: Recipe, operands: tuple[Operand, ...]) -> None:
 
 def check_tensors(name: str, *operands: Any) -> None:
     """Raise DtypeError unless all operands are dense tensors, or are cut into them."""
+    inside = transforming()
     for number, operand in enumerate(operands, 1):
         tensor = operand.tiles if isinstance(operand, MeshTensor) else operand
         if not isinstance(tensor, Tensor):
@@ -360,5 +351,5 @@ def check_tensors(name: str, *operands: Any) -> None:
             )
         if tensor.layout is not torch.strided:
             raise DtypeError(f"{name}: operand {number} is sparse ({tensor.layout}); give operand.to_dense()")
-        if reason := untransformed(tensor):
+        if inside and (reason := untransformed(tensor)):
             raise DtypeError(f"{name}: operand {number} {reason}")
