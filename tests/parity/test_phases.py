@@ -119,7 +119,7 @@ def test_a_block_needs_the_sram_of_its_schedule(mesh, tokens, past, overlap):
     block = replace(blocks(mesh, mesh)[1], overlap=overlap)
     for kind in CONFIG.layers_of:
         seen = past if kind == "attention" else 0
-        assert prefill_need(block, kind, tokens, past) == sram.need([schedule(SUB_LAYERS[kind], block, tokens, seen)])
+        assert prefill_need(block, kind, tokens, past) == sram.need(schedule(SUB_LAYERS[kind], block, tokens, seen))
 
 
 # --- two meshes ---

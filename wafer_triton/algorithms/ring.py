@@ -8,7 +8,6 @@ its wrap-around crosses the whole line.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 
 import numpy as np
 
@@ -57,11 +56,10 @@ def ring_step(
     return Exchange(Moves(axis, send, recv, lines), as_slot(src), as_slot(dst))
 
 
-@lru_cache(maxsize=16)
 def ring_ends(size: int, step: int, order: Order, times: int = 1) -> tuple[Index, Index]:
     """Return who sends and who receives, both [times * size], in a step on `times` rings side by side along an axis.
 
-    Receivers ascend. Equal steps share the arrays.
+    Receivers ascend.
     """
     if times > 1:
         send, recv = ring_ends(size, step, order)

@@ -14,7 +14,6 @@ them, so only the operand along y is skewed.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from math import lcm
 from typing import Any
@@ -50,27 +49,30 @@ class BlockRing:
         """[width]: the column of a segment at each station, against the ring, so that blocks move along it."""
         return np.roll(ring(self.width)[::-1], 1)
 
-    @cached_property
+    @property
     def station(self) -> Index:
         """[columns]: the station of each column, -1 for a column left over."""
         column = np.arange(self.size)
         whole = column < self.size - self.size % self.width
         return np.where(whole, np.argsort(self.columns)[column % self.width], -1)
 
-    @cached_property
+    @property
     def place_counts(self) -> Index:
         """[columns]: how many places a column has."""
-        return np.where(self.station < 0, 0, np.diff(self.starts)[self.station])
+        station = self.station
+        return np.where(station < 0, 0, np.diff(self.starts)[station])
 
     @property
     def first_places(self) -> Index:
         """[columns]: the first place of a column, 0 for none."""
-        return np.where(self.station < 0, 0, self.starts[self.station])
+        station = self.station
+        return np.where(station < 0, 0, self.starts[station])
 
     @property
     def station_columns(self) -> tuple[Cores, ...]:
         """[width]: the columns at each station, one of each segment."""
-        return tuple(Cores("x", np.flatnonzero(self.station == station)) for station in range(self.width))
+        own = self.station
+        return tuple(Cores("x", np.flatnonzero(own == station)) for station in range(self.width))
 
     @property
     def slots(self) -> int:
@@ -189,11 +191,13 @@ def segment_gemm(
     w_buffers = (w, b.like(f"{w}.next", w))
     params: dict[str, Any] = {"m": m, "k": k, "n": n, "heads": heads, "kv_heads": kv_heads, "accumulate": accumulate}
 
+    shifts = [(ring_step(b, "y", w_buffers[odd], w_buffers[1 - odd]),) if size > 1 else () for odd in (0, 1)]
+    rotations, columns = _rotations(a, blocks), blocks.segment_columns
+
     def iteration(number: int) -> None:
         first, odd = number % slots, number % 2
-        product = b.local("gemm", c, (Slot(a, first), w_buffers[odd]), blocks.segment_columns, add=number > 0, **params)
-        shifts = [ring_step(b, "y", w_buffers[odd], w_buffers[1 - odd])] if size > 1 else []
-        b.round(*shifts, *_rotation(a, blocks, first), product, label=label)
+        product = b.local("gemm", c, (Slot(a, first), w_buffers[odd]), columns, add=number > 0, **params)
+        b.round(*shifts[odd], *rotations[first], product, label=label)
 
     iteration(0)
     period = lcm(slots, 2)
@@ -205,11 +209,14 @@ def segment_gemm(
         iteration(number)
 
 
-def _rotation(a: str, blocks: BlockRing, first: int) -> list[Exchange]:
-    """Return the exchange that sends every column's block in slot `first` one ring step on, behind the blocks there."""
+def _rotations(a: str, blocks: BlockRing) -> list[tuple[Exchange, ...]]:
+    """Return, by slot, the exchange that sends every column's block there one ring step on, behind the blocks there."""
     if blocks.width == 1:
-        return []
-    (send, recv), behind = blocks.ends, (first + blocks.place_counts) % blocks.rotating_slots
-    one_slot = blocks.size % blocks.width == 0 or np.ptp(blocks.place_counts[recv]) == 0
-    to = Slot(a, int(behind[recv[0]]) if one_slot else behind)
-    return [Exchange(Moves("x", send, recv), Slot(a, first), to)]
+        return [()] * blocks.rotating_slots
+    (send, recv), counts, rotations = blocks.ends, blocks.place_counts, list[tuple[Exchange, ...]]()
+    one_slot, moves = blocks.size % blocks.width == 0 or np.ptp(counts[recv]) == 0, Moves("x", send, recv)
+    for first in range(blocks.rotating_slots):
+        behind = (first + counts) % blocks.rotating_slots
+        to = Slot(a, int(behind[recv[0]]) if one_slot else behind)
+        rotations.append((Exchange(moves, Slot(a, first), to),))
+    return rotations

@@ -184,7 +184,7 @@ def _priced(sub_layer: SubLayer, block: Block, args: tuple[int, ...], c: Constan
     return steps
 
 
-@cached_across_devices
+@cached_across_devices(4096)
 def _read(block: Block, sub_layer: SubLayer, args: tuple[int, ...]) -> tuple[list[Phase], int, int]:
     """Return the phases of a sub-layer, its routes, and the SRAM peak of a core in bytes; none depends on constants."""
     schedule = draft(sub_layer, block, *args)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import product
 from typing import TypeVar
 
@@ -103,12 +102,12 @@ def plan(
 
     pairs = sorted(product(prefills, decodes), key=cycles)
     chosen = asked.best(best, pairs[: MOST * best])
-    decoding, capacity = asked.c.of("decode"), cache(asked.capacity)
+    decoding = asked.c.of("decode")
     plans = [
         Plan(
             first, side, (best_groups(side, decoding) or (1,))[0], request.head_groups, request.decode_regions,
             request.tokens_per_second, request.prefill_seconds, request.decode_seconds,
-            capacity(side, request.head_groups), request.constants, request.error_band, request.outside,
+            asked.capacity(side, request.head_groups), request.constants, request.error_band, request.outside,
             request.experts, *sparse(shape, target, decodes[side].seconds, input + output), request.layout,
         )
         for first, side, request in chosen

@@ -18,7 +18,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -63,7 +63,7 @@ class Lines:
         """All circuits by number."""
         return _circuits(self.codes, self.several, self.sides.along)
 
-    @cached_property
+    @property
     def colour(self) -> Index:
         """The colour of each circuit on each line (-1: it is not there), [circuits, lines]."""
         colour = np.full((len(self.codes), self.sides.across // self.sides.fold_across), -1)

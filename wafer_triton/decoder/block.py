@@ -256,15 +256,21 @@ def without_device(block: Block) -> Block:
     return block if block.shape.variant is not None else replace(block, mesh=replace(block.mesh, device=ANY))
 
 
-def cached_across_devices(function: Callable[Concatenate[Block, P], T]) -> Callable[Concatenate[Block, P], T]:
-    """Cache the results of a function of a block, shared between devices by `without_device`."""
-    cached: Any = lru_cache(maxsize=4096)(function)
+def cached_across_devices(
+    most: int,
+) -> Callable[[Callable[Concatenate[Block, P], T]], Callable[Concatenate[Block, P], T]]:
+    """Cache the last `most` results of a function of a block, shared between devices by `without_device`."""
 
-    @wraps(function)
-    def shared(block: Block, *args: P.args, **more: P.kwargs) -> T:
-        return cached(without_device(block), *args, **more)
+    def kept(function: Callable[Concatenate[Block, P], T]) -> Callable[Concatenate[Block, P], T]:
+        cached: Any = lru_cache(maxsize=most)(function)
 
-    return shared
+        @wraps(function)
+        def shared(block: Block, *args: P.args, **more: P.kwargs) -> T:
+            return cached(without_device(block), *args, **more)
+
+        return shared
+
+    return kept
 
 
 def resolve_variant(layer: SubLayer, block: Block) -> tuple[SubLayer, Block]:

@@ -9,7 +9,6 @@ heads, columns without a group.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -71,7 +70,7 @@ class HeadGroups:
         """Dimensions of each of its heads that a core holds: whole rotary pairs with RoPE."""
         return 2 * self.pairs if self.shape.rotary else -(-self.shape.head_dim // self.columns)
 
-    @cached_property
+    @property
     def heads_of_group(self) -> dict[str, Index]:
         """[groups, heads of a core]: the query ("q") and key-value ("k", "v") heads of each group, -1 for none."""
         total, each = self.shape.num_key_value_heads, self.shape.queries_each

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 
 from wafer_triton.decoder import decode, prefill
-from wafer_triton.decoder.block import Block, cached_across_devices, draft, without_device
+from wafer_triton.decoder.block import Block, SubLayer, SubLayers, cached_across_devices, draft, resolve_variant
 from wafer_triton.device import PRESETS
 from wafer_triton.device.layout import letters
 from wafer_triton.device.layout import sharding as plan_of
@@ -19,13 +18,9 @@ PHASES = ("decode", "prefill")
 ENDS = ("embedding", "head")  # kinds on a mesh of their own, and at rest; a tied model uses one matrix for both
 
 
+@cached_across_devices(32)
 def weights_of(block: Block, kind: str, phase: str) -> dict[str, Buffer]:
     """Return the weight buffers of a kind of block in a phase, as its schedules declare them."""
-    return _weights_of(without_device(block), kind, phase)
-
-
-@lru_cache(maxsize=32)
-def _weights_of(block: Block, kind: str, phase: str) -> dict[str, Buffer]:
     sub_layers = decode.sub_layers_of(block, kind) if phase == "decode" else prefill.sub_layers_of(block, kind, 1, 0)
     weights: dict[str, Buffer] = {}
     for sub_layer, args in sub_layers:
@@ -34,27 +29,36 @@ def _weights_of(block: Block, kind: str, phase: str) -> dict[str, Buffer]:
     return weights
 
 
-@cached_across_devices
 def decode_need(block: Block, kind: str) -> sram.Need:
     """Return the bytes that a kind of block needs on a core in decode: resident buffers and the largest workspace."""
-    return sram.need(draft(sub_layer, block, *args) for sub_layer, args in decode.sub_layers_of(block, kind))
+    return _need(block, decode.sub_layers_of(block, kind))[0]
 
 
-@cached_across_devices
 def prefill_need(block: Block, kind: str, tokens: int, past: int, keep: bool = False) -> sram.Need:
     """Return the need of a core for a block of a kind in prefill on a square mesh, with new and past tokens a row.
 
     With `keep` the keys and values are resident until all layers are done; then decode takes them to its own mesh.
     """
-    sharing = prefill.sub_layers_of(block, kind, tokens, past)
-    sub_layers = tuple(draft(sub_layer, block, *args) for sub_layer, args in sharing)
-    needed = sram.need(sub_layers)
+    needed, kept = _need(block, prefill.sub_layers_of(block, kind, tokens, past))
     if not keep or kind != "attention":
         return needed
-    fold = block.mesh.fold[0] * block.mesh.fold[1]
-    kept = {name: sub_layers[0].buffers[name].bytes * fold for name in prefill.PAST}
     workspace = {name: size for name, size in needed.workspace.items() if name not in kept}
     return sram.Need(needed.resident | kept, workspace)
+
+
+def _need(block: Block, sub_layers: SubLayers) -> tuple[sram.Need, dict[str, int]]:
+    """Return the need of a core for sub-layers in turn, and the bytes of the first one's keys and values."""
+    resolved = ((*resolve_variant(sub_layer, block), args) for sub_layer, args in sub_layers)
+    needs, kept = zip(*(_need_of(own, sub_layer, args) for sub_layer, own, args in resolved), strict=True)
+    return sram.in_turn(needs), kept[0]
+
+
+@cached_across_devices(4096)
+def _need_of(block: Block, sub_layer: SubLayer, args: tuple[int, ...]) -> tuple[sram.Need, dict[str, int]]:
+    """Return the need of a core for a sub-layer, and the bytes of its keys and values."""
+    schedule, fold = draft(sub_layer, block, *args), block.mesh.fold[0] * block.mesh.fold[1]
+    kept = {name: held.bytes * fold for name, held in schedule.buffers.items() if name in prefill.PAST}
+    return sram.need(schedule), kept
 
 
 def need_bytes(need: sram.Need) -> int:

@@ -200,11 +200,10 @@ def _prefill(
     whole, *sizes = _sizes(rows, choices[0])
     fits = fitting(whole)
     if not fits:
-        # a smaller chunk needs less
-        number = bisect_left(sizes, True, key=lambda tokens: bool(fitting(tokens)))
-        if number == len(sizes):
+        if not sizes or not fitting(sizes[-1]):  # a smaller chunk needs less
             assert reason is not None, "a prompt has a token"
             raise reason
+        number = bisect_left(sizes, True, key=lambda tokens: bool(fitting(tokens)))
         # one chunk more may have room for the second buffer, and be faster
         fits = [placed for tokens in sizes[number : number + 2] for placed in fitting(tokens)]
     if len(fits) == 1:

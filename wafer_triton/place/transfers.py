@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -105,7 +104,6 @@ Units = tuple[Index, Index, Index, Index]  # senders, receivers in ascending ord
 Stays = tuple[Index, Index, Index]  # cores, and their slots on both sides
 
 
-@lru_cache(maxsize=2)
 def _plan_units(
     length: int, source: bytes, target: bytes
 ) -> tuple[tuple[int, int], list[tuple[Units | None, Stays | None]]]:
@@ -200,7 +198,6 @@ def grid(like: Mesh, rows: int, cols: int, fold: tuple[int, int]) -> Mesh:
     return Mesh(rows, cols, device, fold=fold)
 
 
-@lru_cache(maxsize=4)
 def transpose_runs(mesh: Mesh, numel: int, dtype: str) -> ScheduleRuns:
     """Return the schedule that moves tiles of `numel` elements across the diagonal, and its number of runs."""
 
@@ -214,7 +211,6 @@ def transpose_runs(mesh: Mesh, numel: int, dtype: str) -> ScheduleRuns:
     return slice_to_fit(mesh, numel, dtype, 3, build)
 
 
-@lru_cache(maxsize=4)
 def skew_runs(mesh: Mesh, numel: int, dtype: str, region: int | None = None) -> ScheduleRuns:
     """Return the schedule that skews weight tiles, in each square of `region` x `region` cores, and its runs."""
 

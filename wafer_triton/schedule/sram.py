@@ -93,18 +93,20 @@ class Need:
         return Need(resident, max(self.workspace, other.workspace, key=lambda live: sum(live.values())))
 
 
-def need(schedules: Iterable[Schedule]) -> Need:
+def need(schedule: Schedule) -> Need:
+    """Return the need of a core for a schedule."""
+    fold = schedule.mesh.fold[0] * schedule.mesh.fold[1]
+    resident = {buffer.name: buffer.bytes * fold for buffer in schedule.buffers.values() if buffer.resident}
+    return Need(resident, {name: size for name, size in account(schedule).by_buffer.items() if name not in resident})
+
+
+def in_turn(needs: Iterable[Need]) -> Need:
     """Return the need of a core for schedules that run one after another and share resident buffers."""
-    built = list(schedules)
-    resident: dict[str, int] = {}
+    every = list(needs)
+    resident = {name: size for each in every for name, size in each.resident.items()}
     workspace: dict[str, int] = {}
-    for schedule in built:
-        fold = schedule.mesh.fold[0] * schedule.mesh.fold[1]
-        for buffer in schedule.buffers.values():
-            if buffer.resident:
-                resident[buffer.name] = buffer.bytes * fold
-    for schedule in built:
-        live = {name: size for name, size in account(schedule).by_buffer.items() if name not in resident}
+    for each in every:
+        live = {name: size for name, size in each.workspace.items() if name not in resident}
         workspace = max(workspace, live, key=lambda sizes: sum(sizes.values()))
     return Need(resident, workspace)
 

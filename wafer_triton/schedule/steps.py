@@ -52,7 +52,7 @@ class Loop(Value):
         """Rounds in all."""
         return self.each * self.times
 
-    @cached_property
+    @property
     def uses(self) -> Uses:
         """The first and the last round that touches each buffer."""
         more = self.each * (self.times - 1)
@@ -94,7 +94,7 @@ class Ring(Value):
     count: int
     label: str = ""
 
-    @cached_property
+    @property
     def rounds(self) -> tuple[Round, ...]:
         """All rounds, of which at most three differ: the first, later ones of odd and of even number."""
         first, *later = (self._round(number) for number in range(min(self.count, 3)))
@@ -119,7 +119,7 @@ class Ring(Value):
         """Its different moves."""
         return frozenset(self.shifts)
 
-    @cached_property
+    @property
     def uses(self) -> Uses:
         """The first and the last round that touches each buffer."""
         return uses(self.rounds)
@@ -145,7 +145,7 @@ class Stages(Value):
         each = [[(way, moves.digest) for way, moves in stage] for stage in self.each]
         return blake2b(repr(each).encode(), digest_size=16).digest()
 
-    @cached_property
+    @property
     def used(self) -> dict[int, tuple[int, int]]:
         """The first and the last stage with messages of each way."""
         found: dict[int, tuple[int, int]] = {}
@@ -228,7 +228,7 @@ class Tree(Value):
                 combined.append(Local(self.op, (acc,), (acc, mail[way]), {"size": size}, moves.receivers))
         return Round(tuple(exchanges), tuple(combined), self.label)
 
-    @cached_property
+    @property
     def uses(self) -> Uses:
         """The first and the last round that touches each buffer."""
         found = {part.acc.buffer: (0, self.count - 1) for part in self.parts}
