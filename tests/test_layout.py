@@ -3,7 +3,7 @@ from math import ceil, prod
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wafer_triton.device.layout import axes, letters, scatter
@@ -34,6 +34,7 @@ def numbered(shape: tuple[int, ...], dtype=torch.float32) -> torch.Tensor:
 
 
 @scattered
+@settings(max_examples=20)
 @given(st.data())
 def test_gather_undoes_scatter(pattern, data):
     sizes, dims = PATTERNS[pattern]

@@ -132,12 +132,13 @@ def test_every_kind_of_estimate_can_be_swept():
 
 
 def test_decode_answers_what_its_options_ask_for():
-    decode, whole = KINDS["decode"], {"mesh": 16, **DECODE}
+    model = "dim=64,ffn=96,heads=4,kv_heads=2,layers=2,vocab=256"
+    decode, whole = KINDS["decode"], {"mesh": 8, "model": model, "context": 64}
     assert decode(**whole, groups=2) == estimate.decode(**whole, groups=2)
     assert decode(**whole, batch=2, at_once=1) == batch(**whole, batch=2, at_once=1)
     measures = estimate.cap(**whole, batch=2, routing="uniform")
     assert decode(**whole, batch=2, routing="uniform") == measures and measures.s_mbu > 0
-    assert decode(model="smollm2-135m", mesh=16) == estimate.kv(model="smollm2-135m", mesh=16)
+    assert decode(model=model, mesh=8) == estimate.kv(model=model, mesh=8)
 
 
 @pytest.mark.parametrize(

@@ -131,14 +131,6 @@ def blocks(mesh: Mesh) -> Iterator[tuple[str, Schedule]]:
         yield f"prefill {adds.title}", built(adds, replace(block, mesh=mesh.square()), *args)
 
 
-MESHES = [Mesh(*sides, ROOMY) for sides in ((1, 5), (4, 4), (5, 5), (4, 6))]
-SCHEDULES = [
-    pytest.param(schedule, id=f"{mesh}-{name}")
-    for mesh in MESHES
-    for name, schedule in (*products(mesh), *(blocks(mesh) if mesh in MESHES[1::2] else ()))
-]
-
-
 def farthest(schedule: Schedule, run: list[Round]) -> int:
     """Return the most hops that any data of a run has travelled, followed core by core from buffer to buffer."""
     mesh = schedule.mesh
@@ -163,14 +155,17 @@ def farthest(schedule: Schedule, run: list[Round]) -> int:
     return max(come.values(), default=0)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_counts_and_prices_agree_and_hops_follow_the_data_that_goes_farthest(schedule):
-    counted, priced = account(schedule), price(schedule)
-    assert counted.hops == priced.hops
-    assert counted.link_bytes == priced.link_bytes == sum(phase.link_bytes * phase.times for phase in phases(schedule))
-    for run in runs(schedule):
-        counted, walked = Traffic(schedule).hops(run), farthest(schedule, run)
-        assert counted == walked, f"run of {len(run)} ({run[0].label}): hops: counted {counted}, walked {walked}"
+@pytest.mark.parametrize("sides", [(1, 5), (4, 4), (5, 5), (4, 6)], ids=str)
+def test_counts_and_prices_agree_and_hops_follow_the_data_that_goes_farthest(sides):
+    mesh = Mesh(*sides, ROOMY)
+    for name, schedule in (*products(mesh), *(blocks(mesh) if sides[0] == 4 else ())):
+        counted, priced = account(schedule), price(schedule)
+        assert counted.hops == priced.hops, name
+        moved = sum(phase.link_bytes * phase.times for phase in phases(schedule))
+        assert counted.link_bytes == priced.link_bytes == moved, name
+        for run in runs(schedule):
+            hops, walked = Traffic(schedule).hops(run), farthest(schedule, run)
+            assert hops == walked, f"{name}, run of {len(run)} ({run[0].label}): hops: counted {hops}, walked {walked}"
 
 
 def test_rows_that_are_summed_to_cores_of_their_own_take_turns():

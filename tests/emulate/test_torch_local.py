@@ -22,7 +22,6 @@ HEADS = [
         (1, 6, 5, 6, 3),  # one token, few columns: all heads at once
         (1, 3, 40, 8, 2),  # one token, many columns
         (4, 4, 3, 4, 4),  # rows of 16 bytes; a narrow product is turned
-        (4, 5, 9, 6, 2),
         (7, 4, 12, 3, 1),
     )
     for add in (False, True)

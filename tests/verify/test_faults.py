@@ -82,9 +82,8 @@ def reduced(root: int | None = None) -> Case:
 SQUARE = Mesh(4, 4, ROOMY)
 
 
-@pytest.mark.parametrize("case", on_mesh("2x3"), ids=lambda case: case.name)
-def test_a_healthy_schedule_raises_nothing_without_an_intent(case):
-    assert check(case.schedule).ok
+def test_healthy_schedules_raise_nothing_without_an_intent():
+    assert [case.name for case in on_mesh("2x3") if not check(case.schedule).ok] == []
 
 
 def transposed() -> Case:
