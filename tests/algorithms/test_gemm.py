@@ -30,7 +30,7 @@ some_sizes = lambda test: settings(max_examples=20)(given(size=st.integers(3, 10
 # --- schedules ---
 
 
-@settings(max_examples=100)  # all of them
+@settings(max_examples=300)  # all of them
 @every_size
 def test_the_ring_is_closed_with_steps_of_at_most_two_hops(size):
     order = ring(size)
@@ -40,7 +40,7 @@ def test_the_ring_is_closed_with_steps_of_at_most_two_hops(size):
     assert (order[ring_position(size)] == np.arange(size)).all()
 
 
-@settings(max_examples=100)
+@settings(max_examples=300)
 @every_size
 def test_core_i_sends_to_i_plus_or_minus_two_and_the_ends_turn_around(size):
     b = Builder(Mesh(size, size), "step")
