@@ -8,7 +8,7 @@ import pytest
 import route_walk
 from route_walk import EAST, colours_of, table, validate_routes
 from wafer_triton.algorithms.product import recipe
-from wafer_triton.count.routes import colours, excess, routes
+from wafer_triton.count.routes import Lines, colours, excess, routes
 from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError
@@ -169,23 +169,36 @@ def test_a_wafer_sized_mesh_is_coloured():
     assert routes(gemv(720, groups=(24,))).colours == 6
 
 
+@pytest.fixture
+def recolour(monkeypatch):
+    """Return a function that gives lines other colours than those that they work out."""
+    own = Lines.colour.fget
+
+    def change(lines, colour):
+        monkeypatch.setattr(Lines, "colour", property(lambda self: colour if self is lines else own(self)))
+
+    return change
+
+
 @pytest.mark.parametrize("axis", ["x", "y"])
-def test_the_walker_finds_routes_that_share_one_colour(axis):
+def test_the_walker_finds_routes_that_share_one_colour(axis, recolour):
     example = gemm(Mesh(4, 4))
     needed = routes(example)
     lines = getattr(needed, axis)
-    lines.colour[lines.colour >= 0] = 0
+    recolour(lines, np.minimum(lines.colour, 0))
     words = r"round \d+ \(align a and b\): colour \d+ from core \(\d, \d\) (meets|reaches)"
     with pytest.raises(ScheduleError, match=words):
         validate_routes(example, needed)
 
 
-def test_the_walker_finds_a_single_swapped_circuit():
+def test_the_walker_finds_a_single_swapped_circuit(recolour):
     example = moves(Mesh(1, 5), [("x", [0, 1, 2, 3], [1, 2, 3, 4])])
     needed = routes(example)
     validate_routes(example, needed)
     second = list(needed.x.circuits).index((1, (2,)))
-    needed.x.colour[second] = needed.x.colour[second - 1]
+    swapped = needed.x.colour
+    swapped[second] = swapped[second - 1]
+    recolour(needed.x, swapped)
     with pytest.raises(ScheduleError, match=r"moves, round 0: colour 0 from core \(0, 0\).*core \(0, 1\)"):
         validate_routes(example, needed)
 
@@ -201,19 +214,19 @@ def test_the_walker_finds_a_router_that_hands_on_to_no_one(monkeypatch):
 
 
 WALKS = {  # changes of the routers' tables of colour 0, and the message
-    "no-colour": (lambda needed, come, go: needed.x.colour.__setitem__(0, 1), "is not one of the 1 assigned"),
-    "off-the-mesh": (lambda needed, come, go: go.__setitem__((0, 3), EAST), r"leaves the mesh at \(0, 4\)"),
+    "no-colour": (lambda needed, go, recolour: recolour(needed.x, needed.x.colour + 1), "is not one of the 1 assigned"),
+    "off-the-mesh": (lambda needed, go, recolour: go.__setitem__((0, 3), EAST), r"leaves the mesh at \(0, 4\)"),
 }
 
 
 @pytest.mark.parametrize(("change", "message"), WALKS.values(), ids=WALKS)
-def test_the_walker_names_a_colour_and_a_core_that_are_not_there(change, message, monkeypatch):
+def test_the_walker_names_a_colour_and_a_core_that_are_not_there(change, message, monkeypatch, recolour):
     example = moves(Mesh(1, 4), [("x", [0], [3])])
     needed = routes(example)
     tables = table(needed, 0)
     monkeypatch.setattr(route_walk, "table", lambda needed, colour: tables)
     validate_routes(example, needed)
-    change(needed, *tables)
+    change(needed, tables[1], recolour)
     with pytest.raises(ScheduleError, match=rf"moves, round 0: colour \d from core \(0, 0\) {message}$"):
         validate_routes(example, needed)
 
