@@ -144,7 +144,7 @@ def test_decode_answers_what_its_options_ask_for():
 @pytest.mark.parametrize(
     ("options", "extra"),
     [
-        ({"context": None, "batch": 2}, "batch beside a full cache"),
+        ({"context": None, "batch": 2}, "batch beside a full cache; give context, or leave batch out"),
         ({"context": None, "routing": "uniform", "at_once": 2}, "at_once, routing beside a full cache"),
         ({"routing": "uniform", "at_once": 2}, "at_once beside a routing"),
         ({"batch": 2, "groups": 2}, "groups beside a batch"),

@@ -9,7 +9,7 @@ from wafer_triton import estimate
 from wafer_triton.compare.algorithms import AlgorithmRow, compare_gemv
 from wafer_triton.cost.results import Kernel, Layered
 from wafer_triton.text.quantity import Legend, unit
-from wafer_triton.text.table import Table, fitted
+from wafer_triton.text.table import Table, filled, fitted
 
 LEGEND = Legend(AlgorithmRow, Layered, Kernel)
 
@@ -85,6 +85,13 @@ def test_a_number_in_a_column_of_texts_stays_beside_its_unit():
     shown = Table.rows(("mesh of a region", "hop", "note"), rows, left=3).within(30)
     assert max(map(len, shown.splitlines())) <= 30
     assert "240 x 240 cores" in shown and "300 x 300 cores" in shown and shown.count("0.5 cycles") == 2
+
+
+def test_a_share_stays_beside_its_sign():
+    shares = "bound by hops 26.62 %, links 1.962 %, waiting 0.8091 %"
+    for width in range(20, len(shares)):
+        lines = filled(shares, width)
+        assert " ".join(lines) == shares and not any(line.startswith("%") for line in lines)
 
 
 def test_columns_that_do_not_fit_go_on_below_beside_the_first():

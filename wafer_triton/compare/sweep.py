@@ -108,8 +108,8 @@ def decode(
         answer, has, what = turn, ("context", "batch", "at_once"), "a batch;"
     else:
         answer, has, what = partial(estimate.decode, program=program), ("context", "groups"), ""
-    if extra := [name for name in given if name not in has]:
-        raise ShapeError(f"decode: {', '.join(extra)} beside {what} leave {'it' if len(extra) == 1 else 'them'} out")
+    if extra := ", ".join(name for name in given if name not in has):
+        raise ShapeError(f"decode: {extra} beside {what} leave {extra} out")
     found: Layered | Batched | Routed | Capacity = answer(**fixed, **given)
     return found
 

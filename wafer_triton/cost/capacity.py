@@ -24,7 +24,7 @@ from wafer_triton.place.regions import FullError
 from wafer_triton.schedule import sram
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.read import Model, shape_of
-from wafer_triton.text.quantity import unit
+from wafer_triton.text.quantity import numbered, unit
 from wafer_triton.text.table import Result
 
 
@@ -79,7 +79,7 @@ def paper_benchmark(mesh: Mesh, shape: DecoderShape) -> Capacity:
     weights, entry = _evenly_cut(shape, mesh)
     regions = max(1, region_count(mesh, "area"))
     each = -(-shape.num_hidden_layers // regions)
-    what = f"{shape.name}, {each} layers on each of {regions} regions"
+    what = f"{shape.name}, {numbered(each, 'layers')} on each of {numbered(regions, 'regions')}"
     sram.demand(what, mesh, {name: size * each for name, size in weights.items()})
     weight_bytes = each * sum(weights.values())
     tokens = (mesh.device.sram_bytes - weight_bytes) // (entry * each)

@@ -190,7 +190,7 @@ def energy_note(of: Device) -> str:
     elif of.power_watts != law:
         texts.append(f"energy at {of.power_watts:,.0f} W as given; cores and clock alone would make it {law:,.0f} W")
     if apart and of.power_watts == law:
-        texts.append(f"power_watts does not follow {', '.join(apart)}; give it where they take more")
+        texts.append(f"power_watts does not follow {', '.join(apart)}; give it if the change takes more power")
     return "; ".join(texts)
 
 

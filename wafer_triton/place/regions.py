@@ -18,6 +18,7 @@ from wafer_triton.errors import MeshError, SramError
 from wafer_triton.place.layouts import LAYOUTS, lay_out
 from wafer_triton.place.need import ENDS, block_names, decode_need, need_bytes, prefill_need, weights_of
 from wafer_triton.schedule import sram
+from wafer_triton.text.quantity import numbered
 from wafer_triton.text.table import Table
 
 Needs = dict[str, sram.Need]  # by the kind of block
@@ -214,7 +215,7 @@ def _prefill(
 def _check_weights(decode: Block, choices: tuple[Block, ...], prompt: int, layout: str) -> None:
     """Raise SramError or FullError if the weights of no choice fit: a quick check, for which one choice often does."""
     shape, mesh = choices[0].shape, choices[0].mesh
-    what = f"{shape.name}, prefill of {prompt:,} tokens"
+    what = f"{shape.name}, prefill of {numbered(prompt, 'tokens')}"
 
     def needs(block: Block) -> Needs:
         held = {kind: weights_of(block, kind, "prefill").values() for kind in shape.layers_of}
@@ -235,7 +236,7 @@ def _prefill_regions(
     decode: Block, block: Block, prompt: int, tokens: int, past: int, layout: str, alone: bool
 ) -> Regions:
     needs = _prefill_needs(decode, block, tokens, past, alone)
-    what = f"{block.shape.name}, {'' if alone else 'decode and '}prefill of {prompt:,} tokens"
+    what = f"{block.shape.name}, {'' if alone else 'decode and '}prefill of {numbered(prompt, 'tokens')}"
     _check_needs(what + f", {tokens:,} a row at once" * bool(past), needs, block.mesh)
     return _pack_regions(what, needs, replace(block.mesh, fold=(1, 1)), _head(decode), layout)
 

@@ -39,15 +39,15 @@ def fitted(stream: TextIO, shown: str | Table) -> str:
 
 
 def filled(text: str, width: int) -> list[str]:
-    """Return the lines of a text, which break between words; those that were too long go on below their first word."""
+    """Return the lines of a text, which break between words, not before "%"; long ones go on below their first word."""
     lines = []
     for line in text.split("\n"):
         indent = " " * (len(line) - len(line.lstrip()))
         lines += [line] if len(line) <= width else textwrap.wrap(
-            line.strip(), width, initial_indent=indent, subsequent_indent=indent, break_long_words=False,
-            break_on_hyphens=False,
+            line.strip().replace(" %", "\xa0%"), width, initial_indent=indent, subsequent_indent=indent,
+            break_long_words=False, break_on_hyphens=False,
         )  # fmt: skip
-    return lines
+    return [line.replace("\xa0%", " %") for line in lines]
 
 
 Record = Mapping[str, Any]
