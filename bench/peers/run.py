@@ -19,9 +19,11 @@ ENVIRONMENTS = {"jax": ("jax",), "tt-lang": ("tt-lang-sim", "torch")}  # besides
 PEERS = {  # its name in the table, its environment
     "elided": ("wafer_triton, elided exchange", None),
     "explicit": ("wafer_triton, explicit exchange", None),
+    "recorded": ("wafer_triton, explicit exchange, with a record", None),
     "by_hand": ("batched PyTorch by hand", None),
     "shard_map": ("JAX shard_map, a device a core", "jax"),
     "tt_lang": ("tt-lang's simulator, tiles from DRAM", "tt-lang"),
+    "interpreted": ("wafer_triton, explicit exchange, Triton interpreter", None),
     "triton_interpreter": ("the Triton interpreter, one file", None),
     "pallas": ("JAX Pallas interpreted, remote copies", "jax"),
 }
