@@ -218,8 +218,9 @@ def plan(
         num_warps = min(4, blocks[0] * blocks[2] // 512)
     elif m <= 4:
         block_m, block_k = block(heads * m, ROWS_HEADS), block(k, ROWS_SUMS)
-        block_n = block(n, ROWS_ELEMENTS // (block_m * ROWS_SUMS))
-        unroll = block(k, ROWS_ELEMENTS // (block_m * ROWS_SUMS * block_n) * ROWS_SUMS) // block_k
+        elements = ROWS_ELEMENTS // 4 if wide and heads > 1 else ROWS_ELEMENTS  # with heads more fp32 spills
+        block_n = block(n, elements // (block_m * ROWS_SUMS))
+        unroll = block(k, elements // (block_m * ROWS_SUMS * block_n) * ROWS_SUMS) // block_k
         mode, blocks, num_warps = "rows", (block_m, block_k, block_n), 1
     else:
         # fp32 uses FMA units, with operands in registers: a small BLOCK_K and twice the warps, or it spills
