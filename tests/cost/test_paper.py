@@ -140,7 +140,8 @@ def test_the_command_prints_a_table_and_its_derived_numbers(capsys: pytest.Captu
 def test_one_table_is_brief(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["validate", "--table", "8", "--json"]) == 0
     out, err = capsys.readouterr()
-    assert "cells: " not in err and json.loads(out)["cells"] == [] and len(json.loads(out)["derived"]) == 10
+    assert "cells: " not in err and "prediction" not in err  # table 8 has numbers alone that follow from others
+    assert json.loads(out)["cells"] == [] and len(json.loads(out)["derived"]) == 10
 
 
 def close(one: str, two: str) -> bool:

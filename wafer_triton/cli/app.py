@@ -44,7 +44,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "devices": (
         "devices:devices",
-        "list the presets of devices, or show one: every number and constant with its source, and its followers",
+        "list the presets of devices, or show one: every number and constant with its source, and what follows from it",
     ),
     "check": ("compare:check", "judge every operation of a decoder layer on a device, or a schedule of your own"),
     "cap": ("cap:cap", "compare cost, accuracy and performance of runs of `generate --json`, in predicted wafer time"),

@@ -89,9 +89,9 @@ def _tables(table: str, json: bool) -> int:
     with Progress(brief=table != "all") as progress:
         cells = paper.cells(chosen, progress)
     derived = paper.derived(chosen)
-    texts: list[str | Table] = [REPRODUCED]
+    texts: list[str | Table] = []
     if cells:
-        texts += [Table.rows(validation.CELLS, map(validation.row_of, cells), left=4)]
+        texts += [REPRODUCED, Table.rows(validation.CELLS, map(validation.row_of, cells), left=4)]
         missed = [cell for cell in cells if cell.verdict == "miss" and cell.note]
         notes = [f"  {', '.join(filter(None, (one.model, one.mesh, one.tokens)))}: {one.note}" for one in missed]
         texts += ["", "notes on the misses", *notes] if notes else []

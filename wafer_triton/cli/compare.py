@@ -106,7 +106,12 @@ def _time(subject: str, mesh: Any, sizes: Sequence[Any], options: dict[str, Any]
 
 
 compare = made(
-    _compare, _compare, words={"dtype": (str, "of tiles (default: fp16; with --time fp32, of the arithmetic here)")}
+    _compare,
+    _compare,
+    words={
+        "m": (int, "rows of the first matrix, of gemm"),
+        "dtype": (str, "of tiles (default: fp16; with --time fp32, of the arithmetic here)"),
+    },
 )
 
 

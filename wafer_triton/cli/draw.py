@@ -73,6 +73,7 @@ draw = made(
     written={"out": (*KINDS, PAGE, TRACE)},
     words={
         "subject": (str | Path, "gemm, gemv, all-reduce or FILE.py:FUNCTION, which returns a schedule"),
+        "m": (int, "rows of the first matrix, of gemm"),
         "values": (bool, "compute, and show the values of tiles in a page"),
     },
 )
