@@ -69,6 +69,7 @@ def _skew_loop(
     return Loop(tuple(rounds), 1)
 
 
+@lru_cache(maxsize=2)
 def _skew_moves(axis: str, times: int, width: int, order: Order, by: bytes) -> list[list[Moves]]:
     """Return the moves of each round of an alignment along `axis`, by `by` ring steps a line (int64 as bytes)."""
     steps, backwards = _skew_steps(width, by)

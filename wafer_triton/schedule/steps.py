@@ -228,7 +228,7 @@ class Tree(Value):
                 combined.append(Local(self.op, (acc,), (acc, mail[way]), {"size": size}, moves.receivers))
         return Round(tuple(exchanges), tuple(combined), self.label)
 
-    @property
+    @cached_property
     def uses(self) -> Uses:
         """The first and the last round that touches each buffer."""
         found = {part.acc.buffer: (0, self.count - 1) for part in self.parts}
