@@ -110,6 +110,21 @@ def test_an_example_prints_the_output_shown(line, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+def test_a_run_of_a_checkpoint_has_the_counts_and_predictions_shown(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    shown = dict(BLOCK.findall(text()))
+    line = next(line for line in shown if line.startswith("generate"))
+    capsys.readouterr()
+    command(f"{line} --emulate-on cpu --json")
+    answer, people = capsys.readouterr()
+    counted, _, predicted = shown[line][shown[line].index("device ") :].split("\n\n", 2)
+    assert counted in people and predicted in people
+    Path("mesh16.json").write_text(answer, encoding="utf-8")
+    rows = [each.split() for each in shown["cap mesh16.json mesh24.json"].splitlines()]
+    assert output("cap mesh16.json").splitlines()[3].split() == rows[3]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("block", re.findall(r"^```python\n(.*?)^```$", text(), re.MULTILINE | re.DOTALL))
 def test_python_runs(block, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

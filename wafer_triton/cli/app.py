@@ -135,7 +135,7 @@ WORDS: dict[str, tuple[Any, str]] = {
         "NAME=A,B,... or NAME=FROM:TO:STEP of a device's number or an option of KIND; at most two and model, device",
     ),
     "set": (list[str], "NAME=VALUE, another option of KIND; repeatable"),
-    "show": (str, "column that is shown and drawn (default: tokens_per_second)"),
+    "show": (str, "column that is shown and drawn (default: tokens_per_second, or the first)"),
     "out": (list[Path], "write the answer to a file, whose ending says how; repeatable"),
     "schedule": (
         str | Path,
