@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from operator import add
 from typing import Any, Self
 
@@ -19,11 +19,11 @@ class Additive:
     def __add__(self, other: Self) -> Self:
         if not isinstance(other, type(self)):
             return NotImplemented
-        joined = zip(fields(self), vars(self).values(), vars(other).values(), strict=True)
+        joined = zip(self.__dataclass_fields__.values(), vars(self).values(), vars(other).values(), strict=True)
         return self._with([each.metadata.get("join", add)(own, more) for each, own, more in joined])
 
     def __mul__(self, times: float) -> Self:
-        scaled = zip(fields(self), vars(self).values(), strict=True)
+        scaled = zip(self.__dataclass_fields__.values(), vars(self).values(), strict=True)
         return self._with([number if "join" in each.metadata else number * times for each, number in scaled])
 
     def _with(self, numbers: list[Any]) -> Self:
