@@ -72,9 +72,9 @@ WORDS: dict[str, tuple[Any, str]] = {
         str | Path,
         "a preset, a folder, its config.json, either with sizes, or sizes: dim=2048,ffn=8192,heads=32,layers=16",
     ),
-    "mesh": (str, "cores of a region, 64 or 48x64"),
-    "prefill_mesh": (str, "cores of a region of prefill, 64 or 48x64"),
-    "decode_mesh": (str, "cores of a region of decode, 64 or 48x64"),
+    "mesh": (str, "rows x columns of cores, 48x64, or 64 for 64x64"),
+    "prefill_mesh": (str, "rows x columns of prefill, 48x64, or 64 for 64x64"),
+    "decode_mesh": (str, "rows x columns of decode, 48x64, or 64 for 64x64"),
     "device": (
         str | Path,
         "a preset, a .toml or .json file, either with numbers: wse2,sram_kib=96; see `wafer-triton devices` "

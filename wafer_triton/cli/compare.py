@@ -134,7 +134,7 @@ check = made(
     _check,
     _check,
     words={
-        "mesh": (str, "cores of a region, 64 or 48x64 (default: 16)"),
+        "mesh": (str, "rows x columns of cores, 48x64, or 64 for 64x64 (default: 16)"),
         "context": (int, "tokens in a sequence's cache (default: 512)"),
         "tokens": (int, "tokens of a prompt, of which prefill is judged as well"),
     },

@@ -153,7 +153,7 @@ generate = made(
     written={"routing_out": (".json",), "profile": (".json",)},
     words={
         "model": (str | Path, "a folder with weights, or smollm2-135m, which is fetched"),
-        "mesh": (str, "cores of a region, 64 or 48x64, or plan: the fastest on the wafer, which is slow here"),
+        "mesh": (str, "rows x columns of cores, 48x64, or 64 for 64x64, or plan: the fastest, slow here"),
     },
 )
 

@@ -78,8 +78,8 @@ serve = made(
     _serve,
     written={"out": (".csv",)},
     words={
-        "prefill_mesh": (str, "cores of a region of prefill, 64 or 48x64 (default: the best)"),
-        "decode_mesh": (str, "cores of a region of decode, 64 or 48x64 (default: the best)"),
+        "prefill_mesh": (str, "rows x columns of prefill, 48x64, or 64 for 64x64 (default: the best)"),
+        "decode_mesh": (str, "rows x columns of decode, 48x64, or 64 for 64x64 (default: the best)"),
         "input": (str, "tokens of the prompt, or 64:1024, at random between them"),
         "output": (str, "tokens of the answer, or 64:1024, at random between them"),
         "batch": (int, "sequences of a step, at most"),
