@@ -94,10 +94,10 @@ docs: .venv/.installed  ## build the site of docs/ into build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "written: build/site/index.html"
 
-browser:  ## install Debian's Chromium, where that may be done; without it the tests of pages are left out
-	@command -v chromium >/dev/null || timeout 180 sh -c \
-		'apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium' >/dev/null 2>&1 \
-		|| echo "no Chromium could be installed: the tests of pages are left out"
+browser:  ## install Debian's Chromium and zsh, where that may be done; without them their tests are left out
+	@command -v chromium >/dev/null && command -v zsh >/dev/null || timeout 180 sh -c \
+		'apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium zsh' >/dev/null 2>&1 \
+		|| echo "no Chromium and zsh could be installed: the tests of pages, or of zsh, are left out"
 
 clean:  ## remove what make made (the checkpoint cache stays)
 	rm -rf .venv build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
