@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from functools import cache
 from operator import add
 from typing import Any, Self
 
@@ -19,12 +21,14 @@ class Additive:
     def __add__(self, other: Self) -> Self:
         if not isinstance(other, type(self)):
             return NotImplemented
-        joined = zip(self.__dataclass_fields__.values(), vars(self).values(), vars(other).values(), strict=True)
-        return self._with([each.metadata.get("join", add)(own, more) for each, own, more in joined])
+        of: Any = type(self)
+        joined = zip(_joins(of), vars(self).values(), vars(other).values(), strict=True)
+        return self._with([join(own, more) for join, own, more in joined])
 
     def __mul__(self, times: float) -> Self:
-        scaled = zip(self.__dataclass_fields__.values(), vars(self).values(), strict=True)
-        return self._with([number if "join" in each.metadata else number * times for each, number in scaled])
+        of: Any = type(self)
+        scaled = zip(_joins(of), vars(self).values(), strict=True)
+        return self._with([number * times if join is add else number for join, number in scaled])
 
     def _with(self, numbers: list[Any]) -> Self:
         """Return an object with other numbers, all set at once: a plan adds tens of thousands of costs."""
@@ -47,3 +51,8 @@ class Counts(Additive):
     link_bytes: int = field(default=0, metadata=unit("B", "over links"))  # bytes times links crossed, whole mesh
     macs: int = field(default=0, metadata=unit("multiply-adds", "multiply-adds"))  # of a core
     sram_peak_bytes: int = field(default=0, metadata=unit("B", "SRAM peak", join=max))  # of a core
+
+
+@cache
+def _joins(of: type[Additive]) -> tuple[Callable[[Any, Any], Any], ...]:
+    return tuple(each.metadata.get("join", add) for each in fields(of))
