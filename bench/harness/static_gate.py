@@ -27,7 +27,7 @@ from wafer_triton.kernels import elided as elided_
 from wafer_triton.kernels.compute_shift import all_rounds, one_round
 from wafer_triton.kernels.elided import Labels, elided
 from wafer_triton.kernels.exchange import exchange
-from wafer_triton.kernels.fused import Grid, launch
+from wafer_triton.kernels.fused import Grid
 from wafer_triton.kernels.tree import TreeTables, reduce_tree
 from wafer_triton.kernels.waiting import Alarm
 
@@ -88,7 +88,6 @@ def rows() -> list[dict[str, object]]:
         y, box = tile(m * n, torch.float32), tile(2 * m * n, torch.float32)
         product = find("gemm").fused((y,), (tile(m * k), tile(k * n)), m=m, k=k, n=n)
         tree = TreeTables(y, box, *[cores] * 7, 2, m * n)
-        add(f"mesh_gemv {shape}, parts", launch, [product], cores)
         add(f"mesh_gemv {shape}, explicit", reduce_tree, tree, [product], alarm, grid=Grid(4, 2) if k == 7 else Grid())
     without_gpu()
     for way in EXCHANGES:

@@ -26,7 +26,6 @@ OURS = ["gemm-mesh", "gemm-t-mesh", "gemm-beside", "gemv-ktree-y", "gemv-ktree-x
         (2, "4x2", None, PRODUCTS, "fp32"),  # folded to 4 x 4 for products of matrices
         (3, "4x4", (3, 1), OURS, "fp32"),
         (4, "3x3", None, [*OURS, *LAYERS], "bf16"),
-        (6, "4x4", (2, 3), OURS, "fp32"),
     ],
 )
 def test_ranks_compute_the_bits_of_one_process(ranks, mesh, shards, names, dtype):

@@ -50,12 +50,10 @@ THREE = {"num_hidden_layers": 3}
                 (QWEN | THREE, "3", None, "explicit"),
                 (LLAMA, "3", None, "elided"),
                 (MIXTURE, "3", None, "elided"),
-                (MIXTURE, "4", None, "explicit", "regions"),
                 (MIXTURE, "4", None, "elided", "regions"),
             ],
         ),
         (4, [(QWEN, "3", None, "explicit")]),  # two stages of two ranks
-        (6, [(LLAMA, "3", None, "elided")]),  # two stages of three ranks
     ],
 )
 def test_models_on_ranks_equal_one_process(ranks, cases):

@@ -51,18 +51,18 @@ FEW = replace(SMALL, rows=4, cols=5, sram_bytes=12 * 1024)
 
 
 def test_the_fastest_meshes_that_hold_the_model():
-    few, plans = replace(FEW, rows=6, cols=7), {}
-    for decode, prefill in product(range(1, 7), repeat=2):
+    plans = {}
+    for decode, prefill in product(range(1, 5), repeat=2):
         try:
-            placed(device=few, mesh=decode, prefill_mesh=prefill)
+            placed(device=FEW, mesh=decode, prefill_mesh=prefill)
         except WaferError:
             continue
         plans[decode, prefill] = estimate.request(
-            device=few, model=CONFIG, prefill_mesh=prefill, decode_mesh=decode, input=14, output=26,
+            device=FEW, model=CONFIG, prefill_mesh=prefill, decode_mesh=decode, input=14, output=26,
         ).seconds  # fmt: skip
     fastest = min(plans, key=lambda pair: plans[pair])
-    planned = placed(device=few)
-    assert sides(planned) == fastest and planned.placement.decode.head_groups in range(2, 5)
+    planned = placed(device=FEW)
+    assert len(plans) > 1 and sides(planned) == fastest and planned.placement.decode.head_groups in range(2, 5)
 
 
 def test_a_planned_model_is_the_model_on_those_meshes():
