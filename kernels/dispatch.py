@@ -1,4 +1,4 @@
-"""Kernels of `wafer_triton.local.dispatch`: expert ids to slots of regions, rows to messages to regions, and back."""
+"""Kernels that send tokens' rows to the regions of their experts and back; see `wafer_triton.local.dispatch`."""
 
 from __future__ import annotations
 

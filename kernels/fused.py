@@ -193,7 +193,7 @@ def flat(size: int, most: int) -> dict[str, Any]:
 
 
 def make_op(body: Any, operands: Sequence[Operand], params: Mapping[str, Any], chosen: Mapping[str, Any]) -> FusedOp:
-    """Return a fused op; see `local_kernel` for `params` and `chosen`. The product of its sizes BLOCK* is its block."""
+    """Return a fused op; see `local_kernel` for `params` and `chosen`. Its block has the product of its BLOCK sizes."""
     sizes = {name.upper(): value for name, value in params.items()} | {"CORES": 1}
     sizes |= {name: value for name, value in chosen.items() if name.isupper()}
     facts = {name: value for name, value in chosen.items() if name.islower()}

@@ -134,7 +134,7 @@ def alarms_of(mesh: str) -> list[str]:
 def main(count: int, seeds: list[int], meshes: Iterable[str] = ()) -> int:
     """Print tables of `count` mutants over the seeds; 1 if one with wrong values is missed, or an alarm unexplained.
 
-    An alarm at a healthy schedule on one of the meshes is a failure too.
+    A finding in a healthy schedule, on any of the meshes, is a failure too.
     """
     healthy = [Healthy(case) for case in cases()]
     alarms = [alarm for mesh in meshes for alarm in alarms_of(mesh)]

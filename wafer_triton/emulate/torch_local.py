@@ -104,7 +104,7 @@ def _product(out: Tensor, a: Tensor, b: Tensor, add: bool, accumulate: str) -> S
 
 
 def _batch(x: Tensor) -> Tensor:
-    """Return matrices [..., m, n] as [batch, m, n]; a copy keeps row or column order, on which BLAS's sums depend."""
+    """Return matrices [..., m, n] as [batch, m, n], in row- or column-major order as before: BLAS sums by it."""
     return x.reshape(-1, *x.shape[-2:]) if x.stride(-1) == 1 else x.mT.reshape(-1, *x.mT.shape[-2:]).mT
 
 

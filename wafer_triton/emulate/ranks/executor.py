@@ -91,7 +91,7 @@ class DistributedExecutor(Executor):
         return self.inside.allocate(self._local_schedule(schedule), buffer)
 
     def local_tiles(self, schedule: Schedule, buffer: Buffer, values: torch.Tensor) -> torch.Tensor:
-        """Return the tiles of the rank's own cores; `values` may also be of these cores alone."""
+        """Return the tiles of this rank's own cores; `values` has the tiles of all cores, or of these alone."""
         local = self._local_schedule(schedule)
         if isinstance(values, torch.Tensor) and values.shape[:2] == local.mesh.shape:
             return checked_tiles(local, buffer, values)
