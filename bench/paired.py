@@ -1,7 +1,8 @@
 """All CPU cases of two checkouts in turns: python bench/paired.py ../other
 
-Each checkout has a process of its own, with one thread. For each case, both run it the same number of times in turns.
-CPU time excludes waiting for other processes; turns expose both checkouts to the same load. A ratio is this checkout's
+Each checkout runs each case in a process of its own, with one thread, so that no case meets what others left in memory:
+a step of a model took up to 1.4 times as long there. For each case, both run it the same number of times in turns. CPU
+time excludes waiting for other processes; turns expose both checkouts to the same load. A ratio is this checkout's
 time over the other's, the median over the turns; below 1 this one is faster. `--peers` compares MeshGEMM and MeshGEMV
 with the hand-written PyTorch code of harness/peers.py, in this checkout alone. Emulation times, never a wafer's.
 """
@@ -33,11 +34,6 @@ MIXTURE = LLAMA | {"model_type": "mixtral", "num_local_experts": 8, "num_experts
 Run = Callable[[], object]
 
 
-def runner(program: Any) -> Run:
-    """Return the function that executes a program on its present values; commit 80873d0 has `run` but no `execute`."""
-    return getattr(program, "execute", program.run)
-
-
 def cases() -> Iterator[tuple[str, Callable[[], Run]]]:
     """Yield each case's name with a function that prepares it; its imports exist in both checkouts."""
     import torch
@@ -47,17 +43,15 @@ def cases() -> Iterator[tuple[str, Callable[[], Run]]]:
     from wafer_triton.algorithms.reduce import all_reduce
     from wafer_triton.algorithms.ring import ring_step
     from wafer_triton.models.decoder import WaferForCausalLM
-    from wafer_triton.schedule import rounds
     from wafer_triton.schedule.builder import Builder
 
     roomy = _roomy()
-    kept = "state" if hasattr(rounds, "GIVEN") else "resident"  # the role's name up to commit 80873d0
 
     def program(op: str, exchange: str, side: int, m: int, k: int, n: int) -> Run:
         made = recipe(op, Mesh(side, side, roomy), "fp32", ((m, k), (k, n)), ())
         pairs = zip(made.inputs, (torch.randn(m, k), torch.randn(k, n)), strict=True)
         tiles = {name: scatter(whole, made.schedule.mesh, pattern).tiles for (name, pattern), whole in pairs}
-        return runner(ops.executor("torch", exchange, "cpu").bind(made.schedule, tiles))
+        return ops.executor("torch", exchange, "cpu").bind(made.schedule, tiles).execute
 
     def call(op: Any, exchange: str, m: int, size: int, side: int) -> Run:
         a, b = torch.randn(m, size), torch.randn(size, size)
@@ -65,19 +59,18 @@ def cases() -> Iterator[tuple[str, Callable[[], Run]]]:
 
     def shifts(side: int, tile: int, exchange: str) -> Run:
         b = Builder(Mesh(side, side, roomy), "shifts")
-        buffers = [b.buffer(name, (tile, tile), "fp32", kept) for name in ("here", "there")]
+        buffers = [b.buffer(name, (tile, tile), "fp32", "resident") for name in ("here", "there")]
         for step in range(8):
             b.round(ring_step(b, "x", buffers[step % 2], buffers[1 - step % 2]))
         tiles = {name: torch.randn(side, side, tile, tile) for name in ("here", "there")}
-        return runner(ops.executor("torch", exchange, "cpu").bind(b.build(), tiles))
+        return ops.executor("torch", exchange, "cpu").bind(b.build(), tiles).execute
 
     def tree(hops: int) -> Run:
         b = Builder(Mesh(64, 2 * hops + 1, roomy), "tree")
-        b.buffer("x", (64,), "fp32", kept)
+        b.buffer("x", (64,), "fp32", "resident")
         all_reduce(b, "x", "x", groups=())
-        return runner(
-            ops.executor("torch", "explicit", "cpu").bind(b.build(), {"x": torch.zeros(64, 2 * hops + 1, 64)})
-        )
+        tiles = {"x": torch.zeros(64, 2 * hops + 1, 64)}
+        return ops.executor("torch", "explicit", "cpu").bind(b.build(), tiles).execute
 
     def model(config: Any, exchange: str, side: int, tokens: int, phase: str, **options: Any) -> Run:
         placed = WaferForCausalLM.from_config(
@@ -137,24 +130,22 @@ def _roomy() -> Any:
     return replace(PRESETS["wse2"], name="wse2 with 64 MiB a core", sram_bytes=64 * 2**20)
 
 
-def work() -> None:
-    """Answer lines of stdin, ["case", runs], with CPU seconds a run; for 0 runs, with the number of runs of a turn."""
+def work(name: str) -> None:
+    """Answer each number of runs of stdin with the CPU seconds of one; 0 with the number of runs of a turn."""
     import torch
 
     torch.set_num_threads(1)
     answers, sys.stdout = sys.stdout, sys.stderr
-    made = dict(cases())
-    ready: tuple[str, Run] | None = None
+    run: Run | None = None
     for line in sys.stdin:
-        name, runs = json.loads(line)
+        runs = int(line)
         try:
-            if ready is None or ready[0] != name:
-                ready = None  # so that its memory is free before the next is made
+            if run is None:
                 torch.manual_seed(0)
-                ready = name, made[name]()
+                run = dict(cases())[name]()
                 for _ in range(2):
-                    ready[1]()
-            run, begun = ready[1], process_time()
+                    run()
+            begun = process_time()
             if not runs:
                 while process_time() - begun < SECONDS:
                     run()
@@ -169,20 +160,20 @@ def work() -> None:
         print(json.dumps(answer), file=answers, flush=True)
 
 
-class Checkout:
-    """A process that runs the cases of a checkout, by the Python of its environment if it has one."""
+class Worker:
+    """A process that runs one case of a checkout, by the Python of its environment if it has one."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, package: Path, name: str) -> None:
         own = root / ".venv" / "bin" / "python"
-        path = {"PYTHONPATH": str(_laid_out(root)), "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
+        path = {"PYTHONPATH": str(package), "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
         self.process = subprocess.Popen(
-            [str(own) if own.exists() else sys.executable, str(Path(__file__).resolve()), "--work"],
+            [str(own) if own.exists() else sys.executable, str(Path(__file__).resolve()), "--work", name],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **path},
         )  # fmt: skip
 
-    def ask(self, name: str, runs: int) -> Any:
+    def ask(self, runs: int) -> Any:
         assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(json.dumps([name, runs]) + "\n")
+        self.process.stdin.write(f"{runs}\n")
         self.process.stdin.flush()
         return json.loads(self.process.stdout.readline())
 
@@ -200,15 +191,15 @@ def _laid_out(root: Path) -> Path:
     return folder
 
 
-def compared(here: Checkout, other: Checkout, name: str) -> str:
+def compared(here: Worker, other: Worker, name: str) -> str:
     """Return a row of the table."""
-    runs = here.ask(name, 0)
+    runs = here.ask(0)
     if not isinstance(runs, int):
         return f"| {name} | {runs} | | |"
     turns = []
     for turn in range(TURNS):
         pair = (here, other) if turn % 2 else (other, here)
-        times = {checkout: checkout.ask(name, runs) for checkout in pair}
+        times = {worker: worker.ask(runs) for worker in pair}
         if not all(isinstance(seconds, float) for seconds in times.values()):
             return f"| {name} | {times[here]} | {times[other]} | |"
         turns.append((times[here], times[other]))
@@ -252,10 +243,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("other", type=Path, nargs="?", help="the other checkout")
     parser.add_argument("--only", default="", help="cases with this in their names")
     parser.add_argument("--peers", action="store_true", help="beside hand-written PyTorch, in this checkout alone")
-    parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--work", metavar="CASE", help=argparse.SUPPRESS)
     args = parser.parse_args(arguments)
     if args.work:
-        work()
+        work(args.work)
         return
     other = "plain PyTorch" if args.peers else "other"
     print(f"| case | here (ms of CPU) | {other} (ms of CPU) | ratio |\n| --- | ---: | ---: | ---: |", flush=True)
@@ -265,10 +256,13 @@ def main(arguments: list[str] | None = None) -> None:
         return
     if args.other is None:
         parser.error("give the folder of the other checkout, or --peers")
-    checkouts = Checkout(ROOT), Checkout(args.other)
+    checkouts = [(root, _laid_out(root)) for root in (ROOT, args.other)]
     for name, _ in cases():
         if args.only in name:
-            print(compared(*checkouts, name), flush=True)
+            here, other = (Worker(root, package, name) for root, package in checkouts)
+            print(compared(here, other, name), flush=True)
+            for worker in (here, other):
+                worker.process.communicate()  # closes its input, at whose end it ends
 
 
 if __name__ == "__main__":
