@@ -38,7 +38,7 @@ small-tests: .venv/.installed
 all: .venv/.installed  ## the rest: planted faults, other machines, whole models, searches, large meshes, ranks, pages, training
 	$(BIN)/python tests/helpers/planted.py
 	$(PYTEST) -m large
-	WAFER_REHEARSE=1 $(PYTEST) tests/gpu
+	WAFER_REHEARSE=1 OMP_NUM_THREADS=1 $(BIN)/pytest tests/gpu
 
 coverage: .venv/.installed  ## lines that neither `make test` nor `make all` reaches, after twice their time
 	@rm -rf build/coverage && mkdir -p build/coverage
@@ -82,7 +82,7 @@ gpu: .venv/.installed  ## on a machine with a GPU: its rows and tests within ten
 
 rehearse: .venv/.installed  ## `make gpu` with small rows on a CPU; its parts are in `make all`
 	$(PYTEST) tests/bench/test_rehearsal.py
-	WAFER_REHEARSE=1 $(PYTEST) tests/gpu
+	WAFER_REHEARSE=1 OMP_NUM_THREADS=1 $(BIN)/pytest tests/gpu
 
 pictures: .venv/.installed  ## draw the pictures of README.md and docs anew, in docs/pictures
 	$(BIN)/python docs/pictures/draw.py

@@ -59,7 +59,7 @@ def cases() -> Iterator[tuple[str, Callable[[], Run]]]:
 
     def shifts(side: int, tile: int, exchange: str) -> Run:
         b = Builder(Mesh(side, side, roomy), "shifts")
-        buffers = [b.buffer(name, (tile, tile), "fp32", "resident") for name in ("here", "there")]
+        buffers = [b.buffer(name, (tile, tile), "fp32", "state") for name in ("here", "there")]
         for step in range(8):
             b.round(ring_step(b, "x", buffers[step % 2], buffers[1 - step % 2]))
         tiles = {name: torch.randn(side, side, tile, tile) for name in ("here", "there")}
@@ -67,7 +67,7 @@ def cases() -> Iterator[tuple[str, Callable[[], Run]]]:
 
     def tree(hops: int) -> Run:
         b = Builder(Mesh(64, 2 * hops + 1, roomy), "tree")
-        b.buffer("x", (64,), "fp32", "resident")
+        b.buffer("x", (64,), "fp32", "state")
         all_reduce(b, "x", "x", groups=())
         tiles = {"x": torch.zeros(64, 2 * hops + 1, 64)}
         return ops.executor("torch", "explicit", "cpu").bind(b.build(), tiles).execute

@@ -37,7 +37,7 @@ FAULTS = {
     "schedule": Fault(
         "wafer_triton/algorithms/align.py", 'align(b, src, "x", by=(-position) % size)',
         'align(b, src, "x", by=position)',
-        "tests/algorithms/test_gemm.py",
+        "tests/algorithms/test_gemm.py::test_rings_bring_every_tile_across_the_diagonal",
     ),
     "local": Fault(
         "wafer_triton/local/softmax.py", "cut(top, heads, m, 1).clamp_min(LOWEST)", "cut(top, heads, m, 1)",
@@ -45,7 +45,7 @@ FAULTS = {
     ),
     "kernels": Fault(
         "kernels/softmax.py", 'highest = tl.where(nans > 0, float("nan"), highest)', "highest = highest + 0 * nans",
-        "tests/kernels/test_kernels.py",
+        "tests/kernels/test_kernels.py::test_nan_is_kept",
     ),
     "emulate": Fault(
         "wafer_triton/emulate/elision.py", "src.homes(self.memory.mesh)[senders]", "src.homes(self.memory.mesh)[cores]",
@@ -70,7 +70,8 @@ FAULTS = {
     ),
     "count": Fault(
         "wafer_triton/count/spans.py", "for farthest in (np.minimum, np.maximum))",
-        "for farthest in (np.minimum, np.minimum))", "tests/count/test_traffic.py",
+        "for farthest in (np.minimum, np.minimum))",
+        "tests/count/test_traffic.py::test_random_runs_on_a_line_agree_with_walking_every_message",
     ),
     "cost": Fault(
         "wafer_triton/cost/price.py", "exposed = max(0.0, transfer - compute) if phase.overlaps else transfer",
@@ -87,7 +88,8 @@ FAULTS = {
     ),
     "models": Fault(
         "models/generate.py", "torch.where(before < self.top_p, odds, 0.0)",
-        "torch.where(before + odds < self.top_p, odds, 0.0)", "tests/parity/test_generate.py",
+        "torch.where(before + odds < self.top_p, odds, 0.0)",
+        "tests/parity/test_generate.py::test_top_k_and_top_p_keep_the_likeliest",
     ),
     "draw": Fault(
         "wafer_triton/draw/trace_events.py", "(4, each.start, cost.link_cycles)",
