@@ -13,7 +13,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from wafer_triton.cli import gone
 from wafer_triton.errors import MOST, ConfigError, WaferError
 
 if TYPE_CHECKING:
@@ -352,7 +351,6 @@ def run(words: Sequence[str]) -> int:
 
     if not words:
         raise UsageError("give a command; see `wafer-triton --help`")
-    _check_gone(words)
     try:
         done = app()(list(words))
     except CycloptsError as error:
@@ -364,15 +362,3 @@ def run(words: Sequence[str]) -> int:
             said += f"No option or argument takes {' '.join(error.unused_tokens)!r}."
         raise UsageError(f"{said or error} See `{f'wafer-triton {page}'.strip()} --help`") from None
     return int(done or 0)
-
-
-def _check_gone(words: Sequence[str]) -> None:
-    """Raise UsageError for a command or an option that went."""
-    typed = [" ".join(words[:count]) for count in (2, 1)]
-    for name in typed:
-        if name in gone.COMMANDS:
-            raise UsageError(f"`{name}` went in 0.2: {gone.COMMANDS[name]}; see `wafer-triton --help`")
-    for word in words:
-        had, instead = gone.OPTIONS.get(word.partition("=")[0], ("", ""))
-        for name in {*typed} & {*had.split(", ")}:
-            raise UsageError(f"`{word}` went in 0.2: {instead}; see `wafer-triton {name} --help`")
