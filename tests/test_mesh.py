@@ -92,3 +92,8 @@ def test_lengths_and_text():
     mesh = Mesh(3, 5)
     assert (mesh.length("x"), mesh.length("y"), str(mesh)) == (5, 3, "3x5")
     assert hash(mesh) == hash(Mesh(3, 5)) and mesh != replace(mesh, origin=(1, 0))
+
+
+def test_a_text_of_a_mesh_is_read_as_the_same_mesh():
+    mesh = Mesh(2, 3, "wse3,sram_kib=64", origin=(1, 4), fold=(3, 2))
+    assert Mesh.from_text(mesh.text) == mesh

@@ -18,7 +18,6 @@ from wafer_triton.device import PRESETS
 from wafer_triton.device.layout import MeshTensor, scatter
 from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.errors import BackendError, DtypeError, MeshError, ShapeError, SramError, WaferError
-from wafer_triton.ops.call import _text
 
 CALLS = {
     "mesh_gemm": ((5, 7), (7, 3)),
@@ -105,8 +104,8 @@ def test_torch_compile_takes_calls_whole_with_their_options_and_a_folded_mesh():
 @pytest.mark.slow
 def test_the_operator_passes_torchs_own_checks():
     a, b = torch.randn(4, 4), torch.randn(4, 4)
-    text = _text(Mesh(2, 2), (("accumulate", "fp32"),))
-    torch.library.opcheck(torch.ops.wafer_triton.apply.default, ("gemm", [a, b], text, "", "explicit"))
+    given = ("gemm", [a, b], Mesh(2, 2).text, "(('accumulate', 'fp32'),)", "", "explicit")
+    torch.library.opcheck(torch.ops.wafer_triton.apply.default, given)
 
 
 @pytest.mark.slow

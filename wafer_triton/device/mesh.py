@@ -7,9 +7,10 @@ a `fold` block of them. Moves inside a block cost no hop; SRAM counts the whole 
 
 from __future__ import annotations
 
+import ast
 import math
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, SupportsIndex
 
 from wafer_triton.device import Device, DeviceLike, device
@@ -85,6 +86,21 @@ class Mesh:
 
     def __str__(self) -> str:
         return f"{self.rows}x{self.cols}"
+
+    @property
+    def text(self) -> str:
+        """The mesh and its device, for `from_text` in this process or another; torch.compile can trace it."""
+        numbers = tuple(getattr(self.device, name) for name in _OF_DEVICE)
+        return repr((self.rows, self.cols, numbers, self.origin, self.fold))
+
+    @classmethod
+    def from_text(cls, text: str) -> Mesh:
+        """Return the mesh of a `text`."""
+        rows, cols, numbers, origin, fold = ast.literal_eval(text)
+        return cls(rows, cols, Device(*numbers), origin, fold)
+
+
+_OF_DEVICE = tuple(one.name for one in fields(Device) if one.compare)
 
 
 MeshLike = Mesh | SupportsIndex | str | tuple[SupportsIndex, SupportsIndex] | list[int]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal, Required, TypedDict, TypeVar
 
@@ -208,45 +208,36 @@ def _run(operation: Recipe, operands: tuple[Operand, ...], runner: Executor, til
     return result, program
 
 
-# A torch operator takes text, not a Mesh; torch.compile can trace how `_text` builds it.
-_DEVICE = tuple(entry.name for entry in fields(Device) if entry.compare)
-
-
-def _text(mesh: Mesh, options: tuple[tuple[str, Any], ...]) -> str:
-    numbers = tuple(getattr(mesh.device, name) for name in _DEVICE)
-    return repr((mesh.rows, mesh.cols, numbers, mesh.origin, mesh.fold, options))
-
-
 @lru_cache(maxsize=64)
-def _parsed(text: str) -> tuple[Mesh, tuple[tuple[str, Any], ...]]:
-    rows, cols, numbers, origin, fold, options = ast.literal_eval(text)
-    return Mesh(rows, cols, Device(*numbers), origin, fold), options
+def _parsed(mesh: str, options: str) -> tuple[Mesh, tuple[tuple[str, Any], ...]]:
+    """Return what the operator takes as texts, as a torch operator takes no Mesh."""
+    return Mesh.from_text(mesh), ast.literal_eval(options)
 
 
 # By hand: `torch.library.custom_op` does the same, and imports torch._dynamo at the first call.
 _LIBRARY = torch.library.Library("wafer_triton", "DEF")
 _LIBRARY.define(
-    "apply(str name, Tensor[] operands, str spec, str backend, str exchange) -> Tensor",
+    "apply(str name, Tensor[] operands, str mesh, str options, str backend, str exchange) -> Tensor",
     tags=(torch.Tag.cudagraph_unsafe, torch.Tag.pt2_compliant_tag),
 )
 
 
 @torch.library.impl(_LIBRARY, "apply", "CompositeExplicitAutograd")
-def _apply(name: str, operands: list[Tensor], spec: str, backend: str, exchange: str) -> Tensor:
+def _apply(name: str, operands: list[Tensor], mesh: str, options: str, backend: str, exchange: str) -> Tensor:
     """Run the one opaque operator for all operations, which torch.compile and fake tensors do not enter."""
-    mesh, options = _parsed(spec)
+    on, chosen = _parsed(mesh, options)
     shapes = tuple([operand.shape for operand in operands])
-    operation = recipe(name, mesh, dtype_name(operands[0].dtype), shapes, options)
+    operation = recipe(name, on, dtype_name(operands[0].dtype), shapes, chosen)
     runner = shared_executor(backend or None, exchange, operands[0].device)
     whole: Tensor = _run(operation, tuple(operands), runner, tiles=False)[0]
     return whole
 
 
 @torch.library.register_fake("wafer_triton::apply", lib=_LIBRARY)
-def _shaped(name: str, operands: list[Tensor], spec: str, backend: str, exchange: str) -> Tensor:
+def _shaped(name: str, operands: list[Tensor], mesh: str, options: str, backend: str, exchange: str) -> Tensor:
     shape: Shape = tuple(operands[0].shape)
     if name in ("gemm", "gemv"):
-        shape = (shape[0], operands[1].shape[0 if ("transposed", True) in _parsed(spec)[1] else 1])
+        shape = (shape[0], operands[1].shape[0 if ("transposed", True) in _parsed(mesh, options)[1] else 1])
     return operands[0].new_empty(shape)
 
 
@@ -279,7 +270,8 @@ def call(name: str, operands: tuple[Operand, ...], how: How, record: bool, **opt
     if own is not None or record or cut:
         check_eager(name)
     elif not (eager() and {Tensor, Parameter}.issuperset(map(type, tensors))):
-        return torch.ops.wafer_triton.apply(name, tensors, _text(as_mesh(mesh), chosen), backend or "", exchange)
+        on = as_mesh(mesh).text
+        return torch.ops.wafer_triton.apply(name, tensors, on, repr(chosen), backend or "", exchange)
     operation = recipe(name, mesh, dtype, tuple([operand.shape for operand in operands]), chosen)
     if cut:
         _cut_alike(operation, operands)
