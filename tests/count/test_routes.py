@@ -15,9 +15,6 @@ from wafer_triton.errors import ScheduleError
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.schedule import Schedule
 
-GEMMS = ("mesh", "cannon", "summa", "allgather")
-REDUCES = ("ktree", "pipeline", "two-phase", "star", "ring")
-
 
 def gemm(mesh: Mesh, algorithm: str = "mesh", transposed: bool = False) -> Schedule:
     side = mesh.square().shape[0]
@@ -81,58 +78,6 @@ def test_moves_inside_a_folded_core_need_no_route():
     assert needed.per_core.tolist() == [[1, 1]], "both logical rows use one route, one after the other"
     assert colours_of(needed, example.rounds[0].exchanges[0]) == [-1] * 4
     validate_routes(example, needed)
-
-
-@pytest.mark.parametrize("side", [1, 2, 5, 8])
-@pytest.mark.parametrize("algorithm", GEMMS)
-@pytest.mark.parametrize("transposed", [False, True], ids=["", "transposed"])
-def test_every_message_of_a_gemm_arrives_by_the_tables(side, algorithm, transposed):
-    example = gemm(Mesh(side, side), algorithm, transposed)
-    needed = routes(example)
-    validate_routes(example, needed)
-    assert needed.colours >= needed.maximum == needed.per_core.max()
-
-
-@pytest.mark.parametrize("mesh", [Mesh(2, 3), Mesh(4, 6), Mesh(1, 5), Mesh(5, 1)], ids=str)
-def test_every_message_of_a_folded_gemm_arrives(mesh):
-    example = gemm(mesh)
-    needed = routes(example)
-    validate_routes(example, needed)
-    assert needed.per_core.shape == (mesh.rows, mesh.cols)
-
-
-@pytest.mark.parametrize("side", [1, 5, 9])
-@pytest.mark.parametrize("algorithm", REDUCES)
-@pytest.mark.parametrize("axis", ["x", "y"])
-def test_every_message_of_a_gemv_arrives_by_the_tables(side, algorithm, axis):
-    example = gemv(side, algorithm, axis)
-    validate_routes(example, routes(example))
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_every_message_of_random_exchanges_arrives_and_no_router_holds_more_than_meet_there(seed):
-    random = np.random.default_rng(seed)
-    mesh = [Mesh(3, 5), Mesh(2, 3).square(), Mesh(1, 6), Mesh(4, 4)][seed % 4]
-    rounds = []
-    for _ in range(3):
-        steps = []
-        for _ in range(random.integers(1, 4)):
-            axis = str(random.choice(["x", "y"]))
-            length, across = mesh.length(axis), mesh.length("y" if axis == "x" else "x")
-            recv = random.permutation(length)[: random.integers(1, length + 1)]
-            send = random.integers(0, length, recv.size)
-            if random.random() < 0.3:
-                keep = random.random((across, recv.size)) < 0.6
-                send, recv = np.where(keep, send, -1), np.where(keep, recv, -1)
-            steps.append((axis, send, recv))
-        rounds.append(steps)
-    example = moves(mesh, *rounds)
-    needed = routes(example)
-    validate_routes(example, needed)
-    used = np.zeros_like(needed.per_core)
-    for colour in range(needed.colours):
-        used += table(needed, colour)[0] > 0
-    assert (used == needed.per_core).all()
 
 
 @pytest.mark.parametrize("algorithm", ["mesh", "cannon"])

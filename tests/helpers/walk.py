@@ -1,10 +1,8 @@
 """An independent count: every message of every round walks core by core, with nothing grouped and nothing kept."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from itertools import groupby, product
-from operator import itemgetter
 
 import numpy as np
 
@@ -12,10 +10,8 @@ from wafer_triton.count.account import account, link_loads, round_account
 from wafer_triton.count.routes import colours, routes
 from wafer_triton.count.runs import RoundRun, axes, distinct_runs, runs
 from wafer_triton.count.traffic import Traffic
-from wafer_triton.device.mesh import as_mesh
 from wafer_triton.schedule.rounds import Exchange, Round
 from wafer_triton.schedule.schedule import Schedule
-from wafer_triton.schedule.steps import Loop, Rounds
 
 Core = tuple[int, int]
 Link = tuple[str, int, int]  # way, row and column of the physical core that sends
@@ -95,80 +91,17 @@ class Walk:
         return touching
 
 
-MOST = 3  # differences of a schedule that are listed
-
-
 def differences(schedule: Schedule) -> list[str]:
-    """Return a line for each difference between the counts and the walk, with the function that counted.
-
-    The first level that differs is listed, and which others agree: a count of all steps, say, that differs where every
-    run agrees loses some runs.
-    """
-    walk, agree = Walk(schedule), list[str]()
-    for level in (_exchanges, _rounds, _runs, _steps, _whole, _routes):
-        if found := [*level(schedule, walk)]:
-            before = f"{', '.join(agree)} agree; " if agree else ""
-            return [f"{before}{line}" for line in found]
-        agree.append(level.__name__.strip("_"))
-    return []
-
-
-def tally(found: Mapping[tuple[str, str], list[str]]) -> str:
-    """Return how many schedules (kind, on which mesh) differ from the walk, and how the first of each kind does.
-
-    "" if all agree.
-    """
-    wrong = {name: own for name, own in found.items() if own}
-    if not wrong:
-        return ""
-
-    def share(of: Callable[[tuple[str, str]], str]) -> str:
-        """Return how many of each sort differ, but for those that all agree."""
-        bad = Counter(map(of, wrong))
-        return ", ".join(f"{bad[sort]} of {many} {sort}" for sort, many in Counter(map(of, found)).items() if bad[sort])
-
-    lines = [f"{len(wrong)} of {len(found)} schedules differ from the walk: {share(_sort)}; {share(itemgetter(0))}"]
-    for kind in dict.fromkeys(kind for kind, _ in wrong):
-        (first, own), *others = [(on, own) for (each, on), own in wrong.items() if each == kind]
-        lines += [f"{kind} on {first}: {line}" for line in own[:MOST]]
-        lines += [f"{kind} on {first}: and {len(own) - MOST} more"] * (len(own) > MOST)
-        lines += [f"{kind} differs on {'; '.join(on for on, _ in others)} as well"] * bool(others)
-    return "\n".join(lines)
-
-
-def _sort(name: tuple[str, str]) -> str:
-    """Return whether a schedule's mesh is square or oblong, on which logical and physical cores differ."""
-    mesh = as_mesh(name[1].partition(",")[0])
-    return "square" if mesh.rows == mesh.cols else "oblong"
+    """Return a line for each difference between the counts and the walk, with the function that counted."""
+    walk = Walk(schedule)
+    found = [*_rounds(schedule, walk), *_runs(schedule, walk), *of_loops(schedule, schedule, walk)]
+    return [*found, *_routes(schedule, walk)]
 
 
 def _against(where: str, by: Callable[..., object], counted: dict[str, int], walked: dict[str, int]) -> Iterator[str]:
     for name, number in walked.items():
         if counted[name] != number:
             yield f"{where}: {name}: counted {counted[name]:,} by {by.__name__}, walked {number:,}"
-
-
-def _links(where: str, schedule: Schedule, sizes: Counter[Link]) -> Iterator[str]:
-    """Yield the links whose bytes differ from the walk's, with their mesh lines."""
-    counted = Counter[Link]()
-    for way, load in link_loads(schedule).items():
-        counted.update({(way, int(row), int(col)): int(load[row, col]) for row, col in np.argwhere(load)})
-    lines, ats = defaultdict(list), defaultdict(list)  # of links that differ by the same numbers
-    for way, row, col in sorted(sizes.keys() | counted.keys()):
-        numbers = counted[way, row, col], sizes[way, row, col]
-        if numbers[0] != numbers[1]:
-            line, at = (row, col) if way in ("east", "west") else (col, row)
-            lines[way, at, *numbers].append(line)
-    for (way, at, *numbers), on in lines.items():
-        ats[way, tuple(on), *numbers].append(at)
-    for (way, on, count, walked), at in ats.items():
-        along, across = ("row", "column") if way in ("east", "west") else ("column", "row")
-        place = f"{_several(along, on)}, {way} of {_several(across, at)}"
-        yield f"{where}: {place}: counted {count:,} B by link_loads, walked {walked:,} B"
-
-
-def _several(noun: str, numbers: Sequence[int]) -> str:
-    return f"{noun}{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
 
 
 def of_round(walk: Walk, round_: Round) -> dict[str, int]:
@@ -181,31 +114,9 @@ def of_round(walk: Walk, round_: Round) -> dict[str, int]:
     }  # fmt: skip
 
 
-def _numbered(schedule: Schedule) -> Iterator[tuple[str, Round]]:
-    """Yield the different rounds with their numbers and labels."""
-    seen = set()
-    for number, round_ in enumerate(schedule.rounds):
-        if round_ not in seen:
-            seen.add(round_)
-            yield f"round {number}{_named(round_)}", round_
-
-
-def _named(round_: Round) -> str:
-    return f" ({round_.label})" if round_.label else ""
-
-
-def _exchanges(schedule: Schedule, walk: Walk) -> Iterator[str]:
-    for where, round_ in _numbered(schedule):
-        for number, one in enumerate(round_.exchanges):
-            here = f"{where}, exchange {number} along {one.axis} of {one.src} to {one.dst}"
-            alone = replace(schedule, rounds=Rounds([Round((one,))]))
-            yield from _links(here, alone, walk.loads(alone.rounds)[0])
-            counted = vars(round_account(schedule, alone.rounds[0]))
-            yield from _against(here, round_account, counted, of_round(walk, alone.rounds[0]))
-
-
 def _rounds(schedule: Schedule, walk: Walk) -> Iterator[str]:
-    for where, round_ in _numbered(schedule):
+    for round_, last in {round_: number for number, round_ in enumerate(schedule.rounds)}.items():
+        where = f"round {last} ({round_.label})"
         yield from _against(where, round_account, vars(round_account(schedule, round_)), of_round(walk, round_))
 
 
@@ -218,55 +129,33 @@ def _runs(schedule: Schedule, walk: Walk) -> Iterator[str]:
         counted, walked = vars(found), {"hops": walk.path(run), "link_bytes": sizes.total()}
         if all(schedule.buffers[one.src.buffer].dtype == "fp32" for round_ in run for one in round_.exchanges):
             walked["busiest_words"] = max(sizes.values(), default=0) // 4
-        yield from _against(f"run of {len(run)} from round {first}{_named(run[0])}", traffic.run, counted, walked)
+        yield from _against(f"run of {len(run)} from round {first} ({run[0].label})", traffic.run, counted, walked)
         first += len(run)
-
-
-def _steps(schedule: Schedule, walk: Walk) -> Iterator[str]:
-    for number, step in enumerate(schedule.rounds.steps):
-        alone = replace(schedule, rounds=Rounds([step]))
-        each = f"{step.times} x {step.each}" if isinstance(step, Loop) else len(alone.rounds)
-        where = f"step {number}, a {type(step).__name__} of {each} rounds"
-        yield from _links(where, alone, walk.loads(alone.rounds)[0])
-        yield from _against(where, account, vars(account(alone)), of_all(alone, walk))
-
-
-def of_all(schedule: Schedule, walk: Walk) -> dict[str, int]:
-    """Return the walk's counts of a schedule, named as in `Account`."""
-    sizes, _, messages = walk.loads(schedule.rounds)
-    each = [of_round(walk, round_) for round_ in schedule.rounds]
-    return {
-        "rounds": len(schedule.rounds), "hops": sum(map(walk.path, runs(schedule))), "messages": messages,
-        "link_bytes": sizes.total(), "busiest_link_bytes": max(sizes.values(), default=0),
-        "serial_bytes": sum(one["serial_bytes"] for one in each),
-        "flows": max((one["flows"] for one in each), default=0),
-    }  # fmt: skip
-
-
-def _whole(schedule: Schedule, walk: Walk) -> Iterator[str]:
-    yield from of_loops(schedule, schedule, walk)
 
 
 def of_loops(schedule: Schedule, flat: Schedule, walk: Walk) -> Iterator[str]:
     """Yield where counts of a schedule differ from the walk over the rounds of `flat`."""
-    yield from _links("all rounds", schedule, walk.loads(flat.rounds)[0])
-    yield from _against("all rounds", account, vars(account(schedule)), of_all(flat, walk))
+    (sizes, _, messages), counted = walk.loads(flat.rounds), Counter[Link]()
+    for way, load in link_loads(schedule).items():
+        counted.update({(way, int(row), int(col)): int(load[row, col]) for row, col in np.argwhere(load)})
+    for link in sorted(sizes.keys() | counted.keys()):
+        if counted[link] != sizes[link]:
+            yield f"link {link}: counted {counted[link]:,} B by link_loads, walked {sizes[link]:,} B"
+    each = [of_round(walk, round_) for round_ in flat.rounds]
+    walked = {
+        "rounds": len(flat.rounds), "hops": sum(map(walk.path, runs(flat))), "messages": messages,
+        "link_bytes": sizes.total(), "busiest_link_bytes": max(sizes.values(), default=0),
+        "serial_bytes": sum(one["serial_bytes"] for one in each),
+        "flows": max((one["flows"] for one in each), default=0),
+    }  # fmt: skip
+    yield from _against("all rounds", account, vars(account(schedule)), walked)
 
 
 def _routes(schedule: Schedule, walk: Walk) -> Iterator[str]:
+    """Yield where a router does not hold one route for each circuit that touches it."""
     needed, touching = routes(schedule), walk.circuits(schedule.rounds)
-    found: dict[Core, set] = {core: set() for core in np.ndindex(*needed.per_core.shape)}
-    for axis, lines in (("x", needed.x), ("y", needed.y)):
-        for line in range(needed.per_core.shape[0 if axis == "x" else 1]):
-            core = (lambda at, line=line: (line, at)) if axis == "x" else (lambda at, line=line: (at, line))
-            for (start, to), colour in zip(lines.circuits, lines.colour[:, line], strict=True):
-                for at in range(min(start, *to), max(start, *to) + 1) if colour >= 0 else ():
-                    found[core(at)].add((axis, core(start), frozenset(map(core, to))))
-    for router, own in found.items():
-        for circuits, says in ((own - touching[router], "counted"), (touching[router] - own, "walked")):
-            for axis, start, to in circuits:
-                yield f"router {router}: only {says}: a circuit along {axis} from {start} to {sorted(to)}"
-        if needed.per_core[router] != len(touching[router]):
-            yield f"router {router}: routes: counted {needed.per_core[router]}, walked {len(touching[router])}"
+    for router, count in np.ndenumerate(needed.per_core):
+        if count != len(touching[router]):
+            yield f"router {router}: routes: counted {count}, walked {len(touching[router])}"
     if not needed.colours == colours(schedule) >= needed.maximum:
         yield f"colours: {needed.colours} in the assignment, {colours(schedule)} counted, {needed.maximum} at a router"
