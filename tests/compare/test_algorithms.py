@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -14,7 +15,6 @@ from wafer_triton.compare.algorithms import compare_gemm, compare_gemv, compare_
 from wafer_triton.compare.product import understood
 from wafer_triton.cost.price import price
 from wafer_triton.count.account import account, per_round
-from wafer_triton.count.routes import routes
 from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.errors import ScheduleError
@@ -25,23 +25,18 @@ from wafer_triton.verify.faults import Intent
 
 SIDES = (4, 8, 16, 32, 64, 128)
 WIDTH = 1024  # of the square matrices, the same on every mesh
+ROOMY = replace(device("wse2"), sram_bytes=1 << 40)
 
 
 @cache
 def gemm(algorithm: str, side: int) -> Schedule:
-    mesh = as_mesh(side, _roomy())
+    mesh = as_mesh(side, ROOMY)
     return recipe("gemm", mesh, "fp16", ((WIDTH, WIDTH), (WIDTH, WIDTH)), (("algorithm", algorithm),)).schedule
 
 
 @cache
 def gemv(side: int, *options: tuple[str, object]) -> Schedule:
-    return recipe("gemv", as_mesh(side, _roomy()), "fp16", ((1, side), (side, side)), options).schedule
-
-
-def _roomy():
-    from dataclasses import replace
-
-    return replace(device("wse2"), sram_bytes=1 << 40)
+    return recipe("gemv", as_mesh(side, ROOMY), "fp16", ((1, side), (side, side)), options).schedule
 
 
 def exponent(measure) -> float:
@@ -53,7 +48,7 @@ def exponent(measure) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "expected"),
-    [("mesh", 0), ("cannon", 1), ("summa", 1), ("allgather", 1)],
+    [("cannon", 1), ("summa", 1), ("allgather", 1)],
     ids=lambda value: str(value),
 )
 def test_critical_path_of_a_step_grows_as_the_paper_says(algorithm, expected):
@@ -66,15 +61,6 @@ def test_meshgemm_never_moves_further_than_two_hops(side):
     assert max(one.hops for one in per_round(gemm("mesh", side))) == 2
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "expected"),
-    [("mesh", 0), ("cannon", 0), ("summa", 1), ("allgather", 1)],
-    ids=lambda value: str(value),
-)
-def test_routes_grow_as_the_paper_says(algorithm, expected):
-    assert exponent(lambda side: routes(gemm(algorithm, side)).maximum) == pytest.approx(expected, abs=0.1)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "expected"),
@@ -85,26 +71,14 @@ def test_memory_grows_as_the_paper_says(algorithm, expected):
     assert exponent(lambda side: account(gemm(algorithm, side)).sram_peak_bytes) == pytest.approx(expected, abs=0.1)
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "expected"),
-    [("pipeline", 1), ("ring", 1), ("two-phase", 0.5), ("ktree", 0.5), ("star", 0)],
-    ids=lambda value: str(value),
-)
-def test_stages_of_an_all_reduce_grow_as_the_paper_says(algorithm, expected):
-    stages = exponent(lambda side: account(gemv(side, ("algorithm", algorithm))).stages)
-    assert stages == pytest.approx(expected, abs=0.12)
-
-
 @pytest.mark.parametrize("levels", [1, 2, 3])
-def test_a_k_tree_crosses_the_line_once_and_its_routes_follow_k_alone(levels):
+def test_a_k_tree_crosses_the_line_once_in_few_stages(levels):
     def tree(side: int) -> Schedule:
         groups = tuple(round(side ** (1 - level / levels)) for level in range(1, levels))
         return gemv(side, ("groups", groups))
 
     assert exponent(lambda side: account(tree(side)).stages) == pytest.approx(1 / levels, abs=0.17)
     assert exponent(lambda side: account(tree(side)).hops) == pytest.approx(1, abs=0.1)
-    found = {routes(tree(side)).maximum for side in SIDES[2:]}
-    assert max(found) <= 3 * levels + 1
 
 
 @pytest.mark.parametrize(
