@@ -11,7 +11,7 @@ from wafer_triton.cli import main as cli
 from wafer_triton.device import NUMBERS, PRESETS, device, power_by_law, sources
 from wafer_triton.device.keys import KEYS, MOST, WHOLE
 from wafer_triton.device.mesh import as_mesh
-from wafer_triton.errors import DeviceError, WaferError
+from wafer_triton.errors import DeviceError
 
 TOML = """name = "wide"
 like = "wse2"
@@ -101,7 +101,6 @@ def test_power_follows_cores_and_clock_so_that_a_faster_clock_saves_no_energy() 
 
 WRONG = [
     ("a.toml", "like = 'wse2'\nhop_cycels = 3", "a.toml: a device has no 'hop_cycels'; did you mean 'hop_cycles'?"),
-    ("a.toml", "like = 'wse2'\nzzz = 3", "a.toml: a device has no 'zzz'; numbers: rows, cols, "),
     ("a.toml", "like = 'wse2'\nhop_ns = 3", "a.toml: hop_ns has no unit that is read here; give hop_cycles"),
     (
         "a.toml",
@@ -111,21 +110,9 @@ WRONG = [
     ("a.toml", "like = 'wse2'\nsram_kib = 1\nsram_bytes = 9", "a.toml: sram_kib and sram_bytes are the same number"),
     (
         "a.toml",
-        "like = 'wse2'\nsram_bytes = true",
-        "a.toml: sram_bytes is of type bool; give a number, its unit in the key (sram_bytes, sram_kib, sram_mib)",
-    ),
-    ("a.toml", "like = 'wse2'\nrows = -1", "a.toml: rows = -1 must be a whole number from 1 to 10,000"),
-    (
-        "a.toml",
         "like = 'wse2'\n[rows]\nvalue = 2",
         "a.toml: rows is of type dict; give a number, its unit in the key (rows)",
     ),
-    (
-        "a.toml",
-        "like = 'wse2'\nclock_ghz = 1979-05-27",
-        "a.toml: clock_ghz is of type date; give a number, its unit in",
-    ),
-    ("a.toml", "like = 'wse2'\nclock_ghz = 0", "a.toml: clock_ghz = 0 must be a number from 1e-18 to 1,000"),
     (
         "a.toml",
         "like = 'wse2'\nclock_mhz = 1e9",
@@ -136,15 +123,10 @@ WRONG = [
         "like = 'wse2'\nroutes = 'some'",
         "routes = 'some' is a text; give a number, its unit in the key (routes), or 'packets'",
     ),
-    ("a.json", '{"like": "wse2", "name": "a\\u0007b"}', "its name has the unprintable character '\\x07'; leave it out"),
     ("a.toml", 'like = "wse2"\nname = "a\\nb"', "its name has the unprintable character '\\n'; leave it out"),
     ("a.toml", "like = 'wse4'", "a.toml: like = 'wse4' is no preset; did you mean 'wse"),
-    ("a.toml", "like = ['wse2']", "like = ['wse2'] is no preset"),
     ("a.toml", "rows = 3", "a.toml: cols, hop_cycles, stage_cycles, sram_bytes"),
-    ("a.toml", "rows = ", "a.toml: not valid TOML"),
-    ("a.json", "{", "a.json: not valid JSON"),
     ("a.json", "[1]", "a.json: holds no device; give a table with some of rows, cols"),
-    ("a.json", '{"model_type": "llama"}', "a.json: a device has no 'model_type'"),
     ("a.json", '{"like": "wse2", "name": ""}', "device '' has no name"),
     ("a.txt", TOML, "a.txt"),
 ]
@@ -160,23 +142,14 @@ def test_a_file_that_holds_no_device_is_refused(tmp_path: Path, monkeypatch, nam
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "folder.toml").mkdir()
-    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe\x00")
-    for name, message in (
-        ("folder.toml", "is no regular file"),
-        ("bytes.toml", "bytes.toml: is not UTF-8 text"),
-        ("no.toml", "No such file"),
-    ):
-        with pytest.raises((WaferError, OSError), match=message):
-            device(str(tmp_path / name))
+    with pytest.raises(OSError, match="No such file"):
+        device(str(tmp_path / "no.toml"))
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("wse2,hop_cycels=3", "a device has no 'hop_cycels'; did you mean 'hop_cycles'?"),
         ("wse2,hop_cycles", "'hop_cycles' is no number; write KEY=VALUE"),
-        ("wse2,hop_cycles=", "'hop_cycles=' is no number; write KEY=VALUE"),
         ("wse2,", "'' is no number; write KEY=VALUE"),
         ("hop_cycles=3", "begins with a number; give a preset or a file first, as wse2,hop_cycles=3"),
         ("wse2;rows=3", "numbers follow after a comma, as wse2,sram_kib=96"),
@@ -187,8 +160,6 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
             "wse2,sram_kib=0.0001",
             "sram_kib = 0.0001 must be a number from 0.0009766 to 1,073,741,824, a whole number of sram_bytes",
         ),
-        ("wse2,clock_ghz=nan", "clock_ghz = nan must be a number from 1e-18 to 1,000"),
-        ("wse2,routes=0", "device 'wse2': routes = 0 must be a whole number from 1 to 1,000,000, or 'packets'"),
         (f"wse2,clock_ghz=1{'0' * 400}", "must be a number from 1e-18 to 1,000"),
         ("wse2,routes=2.5", "device 'wse2': routes = 2.5 must be a whole number from 1 to 1,000,000, or 'packets'"),
     ],

@@ -195,7 +195,6 @@ def test_a_schedule_stands_beside_the_built_in_ones(run, name, algorithms, twin)
         ("compare", "own.py:norm", "no operation follows from {'x': '(y m) (x n)'"),
         ("check", "none.py:f", "none.py: there is no such file"),
         ("check", "own.py", "own.py: give FILE.py:FUNCTION, where the function returns a Schedule, a Recipe or a pair"),
-        ("compare", "own.py", "own.py: give FILE.py:FUNCTION"),
         ("check", "own.py:wohle", "own.py: there is no function 'wohle'; did you mean 'whole'? (functions: butter"),
         ("check", "own.py:draft", "own.py: draft returns a Builder; it must return a Schedule, a Recipe or a pair "
                                   "(Schedule, Intent); end it with .build()"),

@@ -6,7 +6,7 @@ import pytest
 
 from wafer_triton.cli import main as cli
 from wafer_triton.compare.library import MATMUL, bench_gemm, bench_gemv
-from wafer_triton.errors import WaferError
+from wafer_triton.errors import DtypeError, MeshError, ShapeError
 
 pytestmark = pytest.mark.slow
 
@@ -32,31 +32,15 @@ def test_explicit_and_elided_have_the_same_bits_after_many_runs() -> None:
     assert explicit.error == elided.error
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"algorithm": "strassen"}, "gemm algorithm 'strassen': choose one of mesh"),
-        ({"dtype": "int8"}, "dtype int8 is a storage of a model's weights"),
-        ({"dtype": "fp64"}, "dtype fp64 is not supported"),
-        ({"seconds": 0}, "is timed for more than 0 s and at most 600 s, not for 0"),
-        ({"emulate_on": "tpu"}, "torch has no such device here"),
-        ({"backend": "cuda"}, "backend"),
-        ({"device": "wse9"}, "unknown device 'wse9'"),
-    ],
-)
-def test_wrong_options_are_refused(options, message: str) -> None:
-    with pytest.raises(WaferError) as caught:
-        bench_gemm(4, 16, 16, 16, **{**QUICK, **options})
-    assert message in str(caught.value)
-
-
-def test_products_that_are_too_large_are_refused() -> None:
-    with pytest.raises(WaferError, match="numbers are more than the 268,435,456 that are computed here"):
+def test_wrong_options_and_products_that_are_too_large_are_refused() -> None:
+    with pytest.raises(MeshError, match="gemm algorithm 'strassen': choose one of mesh"):
+        bench_gemm(4, 16, 16, 16, **QUICK, algorithm="strassen")
+    with pytest.raises(ShapeError, match="numbers are more than the 268,435,456 that are computed here"):
         bench_gemm(700, 100_000, 100_000, 100_000, **QUICK)
-    with pytest.raises(WaferError, match="SRAM"):
-        bench_gemm(2, 1000, 1000, 1000, **QUICK)
-    with pytest.raises(WaferError, match="must be a whole number of at least 1"):
-        bench_gemv(0, 8, 8, **QUICK)
+    with pytest.raises(DtypeError, match="dtype fp64 is not supported"):
+        bench_gemm(4, 16, 16, 16, **QUICK, dtype="fp64")
+    with pytest.raises(ShapeError, match="is timed for more than 0 s and at most 600 s, not for 0"):
+        bench_gemm(4, 16, 16, 16, **QUICK | {"seconds": 0})
 
 
 @pytest.mark.parametrize("line", ["gemm --m 16 --k 16 --n 16 --mesh 4", "gemv --k 16 --n 16 --mesh 4"])

@@ -10,7 +10,6 @@ from wafer_triton.errors import ConfigError, DeviceError, MeshError, ShapeError,
     "call, error, message",
     [
         (lambda: estimate.decode(model="llama3-9b", mesh=540, context=1), ConfigError, "did you mean 'llama3-8b'"),
-        (lambda: estimate.gemm(device="wse4", mesh=8, m=8, k=8, n=8), DeviceError, "did you mean 'wse"),
         (lambda: estimate.gemm(mesh=8, m=-1, k=8, n=8), ShapeError, "m = -1 must be a whole number of at least 1"),
         (
             lambda: estimate.gemm(mesh=8, m=8, k=8, n=8, algorithm="strassen"),
@@ -24,7 +23,6 @@ from wafer_triton.errors import ConfigError, DeviceError, MeshError, ShapeError,
             "groups = 0 must be a whole number",
         ),
         (lambda: estimate.gemv(mesh=8, k=8, n=8, groups=9), MeshError, "8 cores for 9 groups"),
-        (lambda: estimate.gemv(mesh=8, k=8, n=8, groups="3"), ShapeError, "groups = '3' must be a whole number"),
         (
             lambda: estimate.prefill(model="llama3-8b", mesh="349x353", tokens=128),
             MeshError,
@@ -37,24 +35,9 @@ from wafer_triton.errors import ConfigError, DeviceError, MeshError, ShapeError,
         ),
         (lambda: estimate.decode(model="llama3-8b", mesh=40, context=1), SramError, "the largest buffer is wqkv"),
         (
-            lambda: estimate.decode(model="llama3-8b", mesh=40, context=4096),
-            SramError,
-            "B over the 49,152 B of SRAM on wse2",
-        ),
-        (
-            lambda: estimate.decode(model="llama3-8b", mesh=40, context=4096, head_groups=1),
-            SramError,
-            "B over the 49,152 B of SRAM on wse2",
-        ),
-        (
             lambda: estimate.decode(model="llama3-8b", mesh=360, context=1, head_groups=33),
             MeshError,
             "head_groups = 33, but 32 query heads on 360 columns take a whole number from 1 to 32",
-        ),
-        (
-            lambda: estimate.prefill(model="llama3-8b", mesh=300, tokens=512, head_groups=301),
-            MeshError,
-            "head_groups = 301, but 32 query heads on 300 columns take a whole number from 1 to 32",
         ),
         (
             lambda: estimate.decode(model="llama3-8b", mesh=360, context=1, program="paper-benchmark", head_groups=2),

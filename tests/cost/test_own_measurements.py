@@ -61,7 +61,6 @@ def test_on_a_preset_the_calibration_rows_count_too(tmp_path: Path, capsys: pyte
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "own.csv: its columns are none; give those of one of these lists, with commas between them: mesh,tile_m"),
         (
             "a,b\n1,2\n",
             "own.csv: its columns are a,b; give those of one of these lists, with commas between them: mesh,tile_m,",
@@ -74,17 +73,14 @@ def test_on_a_preset_the_calibration_rows_count_too(tmp_path: Path, capsys: pyte
             "own.csv, line 2: communication_cycles is more than ",
         ),
         (f"{GEMV}16,1,1,2\n", "own.csv, line 2: as many values as there are columns are needed"),
-        (f"{GEMV}16,1,1,2,3,4\n", "own.csv, line 2: as many values as there are columns are needed"),
         (f"{GEMV}16,1,x,2,3\n", "own.csv, line 2: tile_n = 'x' must be a whole number of at least 1"),
         (f"{GEMV}\n16,1,1,2,3\n\n16,1,x,2,3\n", "own.csv, line 5: tile_n = 'x' must be a whole number"),
         (f"{GEMV}16,1,1,2,nan\n", "own.csv, line 2: cycles = 'nan' must be a positive number"),
-        (f"{GEMV}16,1,1,2,-3\n", "own.csv, line 2: cycles = '-3' must be a positive number"),
         (f"{GEMV}9999,1,1,2,3\n", "own.csv, line 2: mesh 9999 x 9999 at (0, 0) leaves device wse3"),
         (
             "phase,model,mesh,tokens,tokens_per_second\nlunch,llama3-8b,420,8,9\n",
             "phase is 'lunch'; write decode or pr",
         ),
-        ("phase,model,mesh,tokens,tokens_per_second\ndecode,llama3,420,8,9\n", "unknown model 'llama3'"),
         ("\ud800", "is not UTF-8 text ("),
     ],
 )
@@ -101,16 +97,12 @@ def test_a_bad_measurement_is_refused_with_its_line(tmp_path, monkeypatch, capsy
         ("validate none.csv", "none.csv: No such file or directory; give another path"),
         ("validate /dev/zero", "/dev/zero: is no regular file"),
         ("validate --device wse2", "--device: only for your own measurements"),
-        ("validate --fit --device wse2", "--device: only for your own measurements"),
         ("validate own.csv --out page.md", "--out: only for the package's measurements"),
-        ("validate own.csv --table 3", "--table: only for the package's measurements"),
         ("validate --table 3 --fit", "--fit: only for all tables"),
         ("validate --table 9", 'Invalid value "9" for --table'),
         ("validate --fit --out page.md", "--out page.md: --fit writes a folder"),
         ("validate --out page", "--out page: --fit writes a folder"),
         ("validate --out config.json", "config.json: does not end in .md"),
-        ("validate own.csv --fit --out mine", "--out: only for the package's measurements"),
-        ("validate own.csv --fit --device wse9", "unknown device 'wse9'"),
         (
             "validate own.csv --fit --device wse2",
             "rows do not determine collective_cycles, stage_cycles; give more rows",

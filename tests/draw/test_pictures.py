@@ -122,8 +122,6 @@ EMPTY = replace(SCHEDULES["square"], rounds=())
     [
         (lambda path: draw.links(SCHEDULES["square"], path / "a.bmp"), r"a.bmp: a picture is one of .png, .svg, .pdf"),
         (lambda path: draw.timeline(EMPTY, path / "a.png"), "a timeline of a schedule without rounds"),
-        (lambda path: draw.curves([], ["mesh"], "cycles", path / "a.png"), "a sweep without figures"),
-        (lambda path: draw.curves(ROWS, ["mesh"], "x", path / "a.png"), "no column 'x'; columns: cycles, hops"),
     ],
 )  # fmt: skip
 def test_a_picture_that_cannot_be_drawn_is_refused(wrong, message, tmp_path):

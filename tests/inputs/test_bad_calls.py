@@ -3,7 +3,6 @@
 import re
 import sys
 import warnings
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -56,7 +55,6 @@ from wafer_triton.errors import (
     MeshError,
     ScheduleError,
     ShapeError,
-    SramError,
     WaferError,
 )
 from wafer_triton.local import LocalOp
@@ -102,14 +100,12 @@ def program():
     return executor().bind(copied(), {"x": torch.ones(2, 2, 4)})
 
 
-def built(send=0, outs="y", where=None, unused=0):
+def built(send=0, where=None):
     """Build one round on a 2 x 2 mesh, where core 0 of each mesh row sends its tile and then all cores copy it."""
     b = Builder(as_mesh(2), "t")
     b.buffer("x", (4,), "fp32", "input")
     b.like("y", "x")
-    if unused:
-        b.buffer("unused", (unused,), "fp16", "input")
-    b.round(b.exchange("x", "x", "y", send, 1), b.local("copy", outs, "x", where=where, size=4))
+    b.round(b.exchange("x", "x", "y", send, 1), b.local("copy", "y", "x", where=where, size=4))
     return b.build()
 
 
@@ -171,11 +167,6 @@ CALLS = [
         "t: beside = 9 is the number of none of 1 scenes",
     ),
     (
-        lambda: draw.curves([{"a": 1, "b": "x"}], ["a"], "b", "x.png"),
-        DrawError,
-        "column 'b' does not hold numbers alone; show another",
-    ),
-    (
         lambda: scatter(A, as_mesh(2), "(y m) (x n)", m=2),
         ShapeError,
         "pattern '(y m) (x n)': m = 2, but 3 of [6, 6] lie on a core",
@@ -186,22 +177,14 @@ CALLS = [
     (lambda: token_rows(torch.zeros(1, 3)), ShapeError, "input_ids of torch.float32"),
     (lambda: rms_norm(A, A[0], mesh=2, eps=-5), ShapeError, "rms_norm: eps = -5.0"),
     (lambda: rms_norm(A, A[0], mesh=2, eps=float("nan")), ShapeError, "rms_norm: eps = nan"),
-    (lambda: softmax(A, mesh=2, scale=float("nan")), ShapeError, "softmax: scale = nan"),
     (lambda: softmax(A, mesh=2, scale="x"), ShapeError, "softmax: scale = 'x'"),
-    (lambda: mesh_gemm(A, A, mesh=(31, 37)), MeshError, "mesh 31x37: products of matrices fold it to the grid of the"),
     (lambda: mesh_gemm(A, A, mesh=2, backend=5), BackendError, "gemm: backend = 5"),
     (lambda: mesh_gemm(A, A, mesh=2, executor=5), BackendError, "gemm: executor = 5 is none"),
     (lambda: as_mesh(4, []), DeviceError, "unknown device []"),
     (lambda: built(send=[[0], [0, 1]]), ScheduleError, "t: send = [[0], [0, 1]]"),
     (lambda: built(send=np.zeros((1, 1, 2), int)), ScheduleError, "t: send = array([[[0, 0]]])"),
-    (lambda: built(where=Cores("q", np.array([0]))), ScheduleError, "Cores: axis 'q'"),
     (lambda: built(where=Cores("x", np.array([True, False]))), ScheduleError, "Cores: at = array([ True, False])"),
-    (lambda: built(where=Cores("x", np.array([1.5]))), ScheduleError, "Cores: at = array([1.5])"),
-    (lambda: built(where=Cores("x", None)), ScheduleError, "Cores: at = None"),
     (lambda: built(where=Cores("x", np.array([1, 1]))), ScheduleError, "t, round 0: copy names core (0, 1) twice"),
-    (lambda: built(unused=2**40), SramError, "t on mesh 2x2: core (0, 0) (and every other) needs"),
-    (lambda: mesh_gemm(A, A, mesh=2, exchange=None), BackendError, "gemm: exchange = None"),
-    (lambda: Mesh("2", 2), MeshError, "mesh '2' x 2: rows"),
     (
         lambda: Intent({"x": "(y r) (x r)"}, {}),
         ScheduleError,
@@ -211,11 +194,6 @@ CALLS = [
         lambda: check(built(), Intent({"x": {"r": -3}}, {}, reference=dict)),
         ScheduleError,
         "partition spec {'r': -3} on mesh 2x2: r",
-    ),
-    (
-        lambda: check(built(), Intent({"x": {"r": 0.5}}, {}, reference=dict)),
-        ScheduleError,
-        "partition spec {'r': 0.5} on mesh 2x2: r",
     ),
     (lambda: link_loads(built(), block=0), ShapeError, "block = 0"),
     (
@@ -229,19 +207,12 @@ CALLS = [
         "mesh gemm [6, 6] x [6, 6]: 1 operands for 2 inputs",
     ),
     (lambda: sweep("gemv", {"k": []}, mesh=4, n=8), ConfigError, "sweep over k: it has no value"),
-    (lambda: sweep("gemv", {"k": ["a"]}, mesh=4, n=8), ShapeError, "k = 'a' must be a whole number of at least 1"),
-    (lambda: sweep("gemv", {"hop_cycles": ["a"]}, mesh=4, n=8, k=8), ShapeError, "hop_cycles = 'a'"),
-    (lambda: sweep("gemv", {"k": [8, 8]}, mesh=4, n=8), ConfigError, "sweep over k: 8 comes twice"),
     (lambda: Slot("x", 0, "z"), ScheduleError, "slot of 'x': axis 'z'"),
     (lambda: Slot("x", 1.0), ScheduleError, "slot of 'x': index 1.0"),
-    (lambda: Slot("x", "2"), ScheduleError, "slot of 'x': index '2'"),
-    (lambda: Slot("x", np.arange(4.0)), ScheduleError, "slot of 'x': index array([0., 1., 2., 3.])"),
-    (lambda: Slot("x", torch.ones(2)), ScheduleError, "slot of 'x': index tensor([1., 1.])"),
     (lambda: Slot("x", [True, False]), ScheduleError, "slot of 'x': index [True, False]"),
     (lambda: Slot("x", [[0], [0, 1]]), ScheduleError, "slot of 'x': index [[0], [0, 1]]"),
     (lambda: Slot("x", [0, 2**40]), ScheduleError, "slot of 'x': index [0, 1099511627776] has numbers of more"),
     (lambda: Builder(as_mesh(2), "t").buffer("", (1,), "fp32"), ScheduleError, "t: buffer '' has no name"),
-    (lambda: replace(PRESETS["wse2"], name=None), DeviceError, "device None has no name"),
     (lambda: recipe("conv", as_mesh(4), "fp32", ((4, 4), (4, 4)), ()), ShapeError, "recipe 'conv'"),
     (lambda: recipe("gemm", as_mesh(4), "fp32", ((64,), (64, 4)), ()), ShapeError, "gemm of [64], [64, 4]"),
     (
@@ -249,17 +220,10 @@ CALLS = [
         ShapeError,
         "gemm of [64, 64] and [63, 64]: the inner sizes are 64 and 63",
     ),
-    (
-        lambda: recipe("gemv", as_mesh(4), "fp32", ((1, 64), (63, 64)), ()),
-        ShapeError,
-        "gemv of [1, 64] and [63, 64]: the inner sizes are 64 and 63",
-    ),
     (lambda: draw.links(built(), None), DrawError, "None is no path of a file"),
     (lambda: draw.perfetto(built(), "/tmp"), DrawError, "/tmp: is a folder"),
     (lambda: draw.page("a.txt", "t", [], PRESETS["wse2"]), DrawError, "a.txt: a page is HTML; end its name with .html"),
     (lambda: estimate.cap(model="olmoe-1b-7b", mesh=360, context=8, routing=[1, 2]), ShapeError, "routing [1, 2]"),
-    (lambda: estimate.cap(model="olmoe-1b-7b", mesh=360, context=8, routing={}), ShapeError, "routing {}"),
-    (lambda: estimate.cap(model="olmoe-1b-7b", mesh=360, context=8, routing=None), ShapeError, "routing None"),
     (
         lambda: mesh_gemm(A, A, mesh=2, executor=executor("torch"), backend="triton"),
         BackendError,
@@ -270,10 +234,7 @@ CALLS = [
         DtypeError,
         "mesh_gemm: operand 1 is nested",
     ),
-    (lambda: mesh_gemm(A.clone().requires_grad_(), A, mesh=2), DtypeError, "mesh_gemm: operand 1 requires a gradient"),
     (lambda: distributed.executor(timeout=float("nan")), BackendError, "timeout = nan"),
-    (lambda: distributed.executor(timeout=-1), BackendError, "timeout = -1"),
-    (lambda: Intent.of(None), ScheduleError, "Intent.of: a NoneType is no recipe;"),
     (
         lambda: executor().bind(built(), {"x": TILES * 1j}),
         DtypeError,
@@ -285,12 +246,6 @@ CALLS = [
         "t: buffer 'x' is [4] x 1 on 2 x 2 cores, the tensor given is",
     ),
     (lambda: executor().bind(built(), {"x": TILES}).write("x", None), ShapeError, "t: buffer 'x' is given a NoneType"),
-    (lambda: estimate.decode(model="smollm2-135m", mesh=64, context="5"), ShapeError, "context = '5'"),
-    (
-        lambda: estimate.decode(model="smollm2-135m", mesh=64, context=5, head_groups="8"),
-        MeshError,
-        "smollm2-135m: head_groups = '8', but 9 query heads on 64",
-    ),
     (
         lambda: estimate.request(model="smollm2-135m", prefill_mesh=64, decode_mesh=64, input=1, output=0),
         ShapeError,
@@ -313,22 +268,9 @@ CALLS = [
         "no mesh of wse2 was tried: its sides have no multiple of 900",
     ),
     (lambda: rms_norm(A[:0], A[0], mesh=2), ShapeError, "rms_norm of [0, 6], [6]: every size"),
-    (lambda: softmax(A[:0], mesh=2), ShapeError, "softmax of [0, 6]: every size"),
-    (
-        lambda: WaferForCausalLM.from_config("smollm2-135m", mesh=64, head_groups="3"),
-        MeshError,
-        "smollm2-135m: head_groups = '3', but 9 query heads on 64",
-    ),
     (lambda: scatter(A, as_mesh(2), "(y m) (h x n)", h=0), ShapeError, "scatter: h = 0"),
     (lambda: scatter(A, as_mesh(2), "(y m) (x n)", q=3), ShapeError, "scatter: q = 3"),
     (lambda: Mesh(2, 2, origin=(1,)), MeshError, "mesh 2 x 2: origin (1,)"),
-    (lambda: Mesh(2, 2, fold=(1,)), MeshError, "mesh 2 x 2: fold (1,)"),
-    (lambda: as_mesh("1_0"), MeshError, "mesh '1_0'"),
-    (
-        lambda: executor("torch", emulate_on="nope"),
-        BackendError,
-        "emulate_on 'nope': torch has no such device here; use 'auto' or",
-    ),
     (lambda: run(None, (A,), executor()), ScheduleError, "run: None of type NoneType is no recipe;"),
     (
         lambda: convert(nn.Linear(2, 2), mesh=4),
@@ -336,30 +278,11 @@ CALLS = [
         "Linear has no Linear, Conv1D or RMSNorm to convert within it",
     ),
     (
-        lambda: convert(convert(nn.Sequential(nn.Linear(2, 2)), mesh=2), mesh=2),
-        ShapeError,
-        "Sequential has no Linear, Conv1D or RMSNorm to convert within",
-    ),
-    (
         lambda: convert(nn.Sequential(poisoned(nn.Linear(2, 2))), mesh=2),
         CheckpointError,
         "convert: the weight of 0 holds NaN or infinity",
     ),
     (lambda: convert(LINEAR, mesh=2, backend="x"), BackendError, "backend 'x'"),
-    (lambda: convert(LINEAR, mesh=2, exchange="x"), BackendError, "exchange 'x'"),
-    (
-        lambda: convert(LINEAR, mesh=2, accumulate="x"),
-        DtypeError,
-        "dtype x is not supported; use one of fp32, fp16",
-    ),
-    (lambda: WaferForCausalLM.from_pretrained(None), CheckpointError, "checkpoint None"),
-    (lambda: WaferForCausalLM.from_config(None), ConfigError, "model None"),
-    (
-        lambda: WaferForCausalLM.from_config("llama3-8b", mesh=16),
-        SramError,
-        "llama3-8b, prefill of 64 tokens, attention on mesh 16x16: every",
-    ),
-    (lambda: drawn(shape_of("olmoe-1b-7b"), -5), ShapeError, "tokens = -5"),
     (lambda: drawn(shape_of("olmoe-1b-7b"), 5, seed=-1), ShapeError, "seed -1: give a whole number of at least 0"),
     (
         lambda: broadcast(Builder(Mesh(4, 4), "own"), "y", "x", 0),
@@ -371,7 +294,6 @@ CALLS = [
     (lambda: norm_of(4), ScheduleError, "own: buffer 'x' has tiles (4,)"),
     (lambda: rms_norm(X, X[0], epsilon=1e-5, mesh=2), ArgumentError, "rms_norm: unknown keyword 'epsilon'"),
     (lambda: distributed.executor(shard="2x2"), BackendError, "distributed.executor: no option 'shard'"),
-    (lambda: executor("torch", exchang="elided"), BackendError, "executor: backend 'torch' has no option 'exchang'"),
     (lambda: as_mesh(2).length("z"), MeshError, "mesh 2x2: axis 'z'"),
     (lambda: sweep("gemm", {"mesh": "24"}, m=8, k=8, n=8), DeviceError, "sweep over mesh: values are of type str"),
     (lambda: bound().run(until=1.5), ScheduleError, "until = 1.5"),
@@ -485,19 +407,6 @@ def test_a_token_that_no_integer_of_torch_holds_is_outside_of_the_vocabulary(tmp
     for token in ("a", 1.5):
         with pytest.raises(WaferError, match=rf"tokens\[0\] = '?{token}'? is of type .*; give a token id"):
             model.embed([token])
-
-
-def test_a_generation_config_that_is_a_folder_is_named(tmp_path):
-    folder = checkpoint(tmp_path / "ok")
-    (folder / "generation_config.json").mkdir()
-    with pytest.raises(WaferError, match="generation_config.json: is no regular file"):
-        WaferForCausalLM.from_pretrained(folder, mesh=2)
-
-
-def test_no_path_is_drawn_to_before_it_is_known_to_be_there():
-    for path in ("/none/x.png", "x" * 400 + ".png"):
-        with pytest.raises((WaferError, OSError), match="make it, or give another path|File name too long"):
-            draw.links(SCHEDULE, path)
 
 
 def test_lists_and_tuples_make_one_recipe():

@@ -35,8 +35,10 @@ def wrong(capsys, tmp_path, monkeypatch):
     return partial(refused, capsys=capsys)
 
 
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json"])
-@pytest.mark.parametrize("option", ["--profile", "--routing-out"])
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [("config.json", "--profile"), ("tokenizer.json", "--routing-out"), ("tokenizer_config.json", "--profile")],
+)
 def test_files_of_a_checkpoint_are_not_written_over(wrong, tiny, name, option):
     before = (tiny / name).read_bytes()
     said = wrong(f"generate --model {tiny} --prompt a --mesh 2 {option} {tiny}/{name}")
@@ -44,15 +46,12 @@ def test_files_of_a_checkpoint_are_not_written_over(wrong, tiny, name, option):
     assert (tiny / name).read_bytes() == before
 
 
-def test_a_schedule_s_own_file_is_not_written_over(wrong, tmp_path):
-    (tmp_path / "own.py").write_text("def f(): pass\n")
-    assert "--out own.py: does not end in" in wrong("draw own.py:f --out own.py")
-    assert (tmp_path / "own.py").read_text() == "def f(): pass\n"
-
-
-@pytest.mark.parametrize("link", [os.link, os.symlink])
 @pytest.mark.parametrize(
-    "given", ["--over mesh=4,8 --set model=own.json", "--over model=own.json,smollm2-135m --set mesh=4"]
+    ("link", "given"),
+    [
+        (os.link, "--over mesh=4,8 --set model=own.json"),
+        (os.symlink, "--over model=own.json,smollm2-135m --set mesh=4"),
+    ],
 )
 def test_a_swept_model_s_file_is_not_written_over_by_another_name(wrong, tmp_path, link, given):
     (tmp_path / "own.json").write_text(json.dumps(CONFIG))
@@ -67,19 +66,10 @@ def test_a_table_may_begin_with_a_spreadsheet_s_mark(capsys, tmp_path):
     assert capsys.readouterr().out.startswith("MeshGEMM on wse3: 1 row\n")
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"like": ["wse2"]}, "like = ['wse2'] is no preset; did you mean 'wse2'?; give one of wse2, wse3"),
-        ({"like": "wse2", "row": 5}, "d.json: a device has no 'row'; did you mean 'rows'?; numbers: rows, cols"),
-        ([], "d.json: holds no device; give a table with some of rows, cols"),
-    ],
-)
-def test_a_table_of_a_device_that_is_none(wrong, tmp_path, values, message):
+def test_a_table_of_a_device_that_is_none(wrong, tmp_path):
     (tmp_path / "own.csv").write_text(HEAD + ROW)
-    (tmp_path / "d.json").write_text(json.dumps(values))
-    assert message in wrong("validate own.csv --device d.json")
-    assert "unknown device ''" in wrong("validate own.csv --device ''")
+    (tmp_path / "d.json").write_text("[]")
+    assert "d.json: holds no device" in wrong("validate own.csv --device d.json")
 
 
 @pytest.mark.slow

@@ -21,6 +21,13 @@ CONFIGS = {
     "tie_word_embeddings": [("no", "must be true or false")],
     "dtype": [("float99", "is no dtype of weights; take one of auto, float64")],
     "head_dim": [([8], "must be a positive integer")],
+    "vocab_size": [(0, "must be a positive integer"), (None, "is missing (null)")],
+    "max_position_embeddings": [(-5, "must be a positive integer")],
+    "architectures": [
+        (["LlamaForSequenceClassification"], "is not computed here; only decoders that end in For"),
+        ([3], "must be a list of words"),
+    ],
+    "model_type": [(None, "is missing (null)")],
 }
 
 
@@ -48,16 +55,15 @@ def wrong(capsys):
 @pytest.mark.parametrize(
     ("key", "value", "message"), [(key, *row) for key, rows in CONFIGS.items() for row in rows], ids=str
 )
-@pytest.mark.parametrize("line", [CHECK, GENERATE], ids=["check", "generate"])
-def test_a_wrong_setting_names_file_and_key(wrong, tmp_path, key, value, message, line):
+def test_a_wrong_setting_names_file_and_key(wrong, tmp_path, key, value, message):
     folder = checkpoint(tmp_path / "wrong", {key: value})
-    said = wrong(line.format(folder))
+    said = wrong(ESTIMATE.format(folder))
     assert f"{folder}/config.json: {key}" in said and message in said
 
 
 READERS = (
     CHECK,
-    "estimate decode --mesh 4 --context 8 --model {}",
+    ESTIMATE,
     "estimate prefill --mesh 4 --tokens 8 --model {}",
     "estimate request --prefill-mesh 4 --decode-mesh 4 --input 4 --output 4 --model {}",
     "estimate decode --mesh 4 --model {}",
@@ -76,10 +82,9 @@ def test_every_command_has_the_same_rule_for_an_unknown_key(wrong, tmp_path, lin
     assert said.endswith("mend its name, or take it out if it changes nothing that a layer computes")
 
 
-@pytest.mark.parametrize("line", READERS)
-def test_a_family_that_is_not_computed_is_named_before_its_own_keys(wrong, tmp_path, line):
+def test_a_family_that_is_not_computed_is_named_before_its_own_keys(wrong, tmp_path):
     folder = checkpoint(tmp_path / "own", {"model_type": "gemma", "use_bidirectional_attention": None})
-    assert f"{folder}/config.json: model_type = 'gemma' is not computed here" in wrong(line.format(folder))
+    assert f"{folder}/config.json: model_type = 'gemma' is not computed here" in wrong(ESTIMATE.format(folder))
 
 
 def test_control_characters_of_a_name_are_printed_as_escapes(capsys, tmp_path):
@@ -91,7 +96,7 @@ def test_control_characters_of_a_name_are_printed_as_escapes(capsys, tmp_path):
     assert "/a\\x1b[31m\\x07b/config.json: not valid JSON" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", "5", "\ufeff{}", "[" * 3000])
+@pytest.mark.parametrize("text", ["", "[]", "\ufeff{}"])
 def test_a_broken_config_is_not_blamed_on_the_tokenizer(wrong, tmp_path, text):
     folder = checkpoint(tmp_path / "broken")
     (folder / "config.json").write_text(text)
@@ -106,19 +111,6 @@ def test_settings_of_rope_and_generation_name_their_file(wrong, tmp_path):
     assert f"{folder}/generation_config.json: eos_token_id = 'x' must be" in wrong(GENERATE.format(folder))
     folder = checkpoint(tmp_path / "begins", {"bos_token_id": "x"})
     assert f"{folder}/config.json: bos_token_id = 'x' must be a token id" in wrong(GENERATE.format(folder))
-
-
-def test_a_config_that_is_a_folder(wrong, tmp_path):
-    (tmp_path / "config.json").mkdir()
-    for path in (tmp_path, tmp_path / "config.json"):
-        assert f"{tmp_path}/config.json: is no regular file" in wrong(f"check --mesh 4 --model {path}")
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_weights_that_are_no_numbers(wrong, tmp_path, value):
-    folder = checkpoint(tmp_path / "nan", weights={"model.norm.weight": torch.full((16,), value)})
-    message = "model.norm.weight holds NaN or infinity as torch.float16; take another checkpoint"
-    assert message in wrong(GENERATE.format(folder))
 
 
 @pytest.fixture
@@ -189,8 +181,7 @@ def test_a_damaged_checkpoint_says_how_to_mend_it(wrong, tmp_path, content):
     ("text", "said"),
     [
         ("{}", 'tokenizer.json: has no "model", the table of a vocabulary; put a whole copy there'),
-        *((text, "tokenizer.json: holds no table; put a whole copy there") for text in ("[]", "null", '"a"')),
-        ("", "tokenizer.json: not valid JSON ("),
+        ("[]", "tokenizer.json: holds no table; put a whole copy there"),
         ('{"model": {}}', "no tokenizer that can be read (tokenizer.json): Exception: "),
         (None, "no tokenizer.json there; give the folder of a whole checkpoint"),
     ],
@@ -204,17 +195,10 @@ def test_a_tokenizer_that_is_none(wrong, tmp_path, text, said):
     assert str(folder) in error and said in error
 
 
-MARK = "begins with a byte order mark, which transformers refuses; save it without"
-
-
 @pytest.mark.parametrize(
     ("name", "held", "said"),
     [
-        ("tokenizer.json", None, MARK),
-        ("tokenizer_config.json", None, MARK),
-        ("special_tokens_map.json", b"[]", "holds no table; put a whole copy there"),
-        ("special_tokens_map.json", b"", "not valid JSON ("),
-        ("added_tokens.json", b"[" * 3000, "not valid JSON ("),
+        ("tokenizer.json", None, "begins with a byte order mark, which transformers refuses; save it without"),
         ("added_tokens.json", "{}".encode("utf-16"), "is not UTF-8 text ("),
         ("chat_template.jinja", b"{{ a }}\n\xe9", "is not UTF-8 text ("),
     ],
@@ -229,27 +213,8 @@ class Stopped(Exception):
     """Raised in place of all that follows the estimate."""
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"vocab_size": 0}, "vocab_size = 0 must be a positive integer"),
-        ({"vocab_size": None}, "vocab_size is missing (null)"),
-        ({"max_position_embeddings": -5}, "max_position_embeddings = -5 must be a positive integer"),
-        ({"max_position_embeddings": "8k"}, "max_position_embeddings = '8k' must be a positive integer"),
-        ({"architectures": ["LlamaForSequenceClassification"]}, "is not computed here; only decoders that end in For"),
-        ({"model_type": None}, "model_type is missing (null)"),
-        ({"architectures": [3]}, "architectures = [3] must be a list of words"),
-        ({"tie_word_embeddings": 1}, "tie_word_embeddings = 1 must be true or false"),
-    ],
-)
-@pytest.mark.parametrize("line", [ESTIMATE, GENERATE], ids=["estimate", "generate"])
-def test_a_checkpoint_that_cannot_run_is_not_priced_either(wrong, tmp_path, change, message, line):
-    assert message in wrong(line.format(checkpoint(tmp_path / "wrong", change)))
-
-
-@pytest.mark.parametrize("value", [None, 0, 4.0, 10**9])
-def test_a_mistake_of_a_mixtral_names_its_own_key(wrong, tmp_path, value):
-    config = {"model_type": "mixtral", "num_experts_per_tok": 2, "num_local_experts": value}
+def test_a_mistake_of_a_mixtral_names_its_own_key(wrong, tmp_path):
+    config = {"model_type": "mixtral", "num_experts_per_tok": 2, "num_local_experts": 0}
     assert "num_local_experts" in wrong(ESTIMATE.format(checkpoint(tmp_path / "mixtral", config)))
 
 
@@ -269,11 +234,10 @@ def test_a_file_in_place_of_weights_is_named(wrong, early, tmp_path, text, messa
 @pytest.mark.parametrize(
     "text", ["version https://git-lfs.github.com/spec/v1\n", "<!DOCTYPE html>\n<html>sign in</html>"]
 )
-@pytest.mark.parametrize("line", [ESTIMATE, GENERATE], ids=["estimate", "generate"])
-def test_a_file_in_place_of_a_config_is_named(wrong, tmp_path, text, line):
+def test_a_file_in_place_of_a_config_is_named(wrong, tmp_path, text):
     folder = checkpoint(tmp_path / "pointer")
     (folder / "config.json").write_text(text)
-    said = wrong(line.format(folder))
+    said = wrong(ESTIMATE.format(folder))
     assert f"{folder}/config.json: is a" in said and ("Git LFS pointer" in said or "HTML page" in said)
 
 
