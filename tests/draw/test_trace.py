@@ -1,13 +1,12 @@
-"""The trace equals the account round by round, and can be read as a table."""
+"""The table of rounds adds up to the account."""
 
-import numpy as np
 import pytest
 
 from wafer_triton import draw
 from wafer_triton.algorithms.product import recipe
 from wafer_triton.count.account import account, per_round
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.draw.trace import trace
+from wafer_triton.draw.trace import held
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.schedule import Schedule
@@ -36,32 +35,32 @@ SCHEDULES = {
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
-def test_a_trace_adds_up_to_the_account(schedule):
-    traced, total = trace(schedule), account(schedule)
-    for name in ("messages", "link_bytes", "macs"):
-        assert traced.counts[name].shape == (len(schedule.rounds),)
-        assert traced.counts[name].sum() == getattr(total, name), name
-    assert traced.counts["hops"].tolist() == [counted.hops for counted in per_round(schedule)]
-    assert traced.counts["busiest_link_bytes"].sum() == total.serial_bytes
-    assert traced.counts["flows"].max() == total.flows
-    assert sum(bool(axes) for axes in traced.axes) == total.stages
+def test_a_table_of_rounds_adds_up_to_the_account(schedule):
+    records, total = draw.rounds(schedule).records, account(schedule)
+    assert [sum(row[name] for row in records) for name in ("messages", "link_bytes")] == [
+        total.messages, total.link_bytes
+    ]  # fmt: skip
+    each = []  # the row of every round
+    for row in records:
+        first, _, last = row["rounds"].partition("-")
+        assert int(first) == len(each)
+        each += [row] * (int(last or first) + 1 - int(first))
+    assert sum(row["macs"] for row in each) == total.macs
+    assert sum(row["busiest_link_bytes"] for row in each) == total.serial_bytes
+    assert [row["hops"] for row in each] == [counted.hops for counted in per_round(schedule)]
+    assert max(row["flows"] for row in each) == total.flows
+    assert sum(row["moves_along"][0] in "xy" for row in each) == total.stages
+    assert max(row["sram_bytes"] for row in each) == total.sram_peak_bytes
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
 def test_sram_over_the_rounds_peaks_where_the_account_says(schedule):
-    traced, held = trace(schedule), sram.account(schedule)
-    assert traced.sram.shape == (len(schedule.rounds), len(schedule.buffers))
-    assert traced.sram.sum(1).max() == held.peak_bytes
-    assert traced.sram.sum(1).argmax() == held.peak_round
-    at_peak = dict(zip(schedule.buffers, traced.sram[held.peak_round].tolist(), strict=True))
-    assert {name: size for name, size in at_peak.items() if size} == held.by_buffer
-
-
-def test_a_trace_has_axes_labels_and_overlap():
-    traced = trace(SCHEDULES["square"])
-    assert traced.labels == ("align a and b",) * 3 + ("gemm",) * 4 + ("sums to fp16",)
-    assert traced.axes == ("xy", "xy", "", "xy", "xy", "xy", "xy", "")
-    assert np.flatnonzero(traced.overlaps).tolist() == [3, 4, 5, 6], "the shifts of MeshGEMM run beside its products"
+    each, peak = held(schedule), sram.account(schedule)
+    assert each.shape == (len(schedule.rounds), len(schedule.buffers))
+    assert each.sum(1).max() == peak.peak_bytes
+    assert each.sum(1).argmax() == peak.peak_round
+    at_peak = dict(zip(schedule.buffers, each[peak.peak_round].tolist(), strict=True))
+    assert {name: size for name, size in at_peak.items() if size} == peak.by_buffer
 
 
 def test_a_table_puts_rounds_alike_in_one_row():

@@ -7,8 +7,8 @@ cores. Many rounds are added up over frames, so that every page stays small.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from operator import itemgetter
 from typing import Any
 
@@ -42,14 +42,6 @@ COUNTED = (
 LEGEND = Legend(Account)
 
 Plain = dict[str, Any]
-
-
-@dataclass(frozen=True, eq=False)
-class Frame:
-    """Rounds `first` to `last`, which share a picture of the links."""
-
-    first: int
-    last: int
 
 
 def scene(schedule: Schedule, name: str = "", values: Values | None = None, fills: Sequence[str] = ()) -> Plain:
@@ -143,25 +135,22 @@ def _once(schedule: Schedule) -> list[Round]:
     return list(dict.fromkeys(schedule.rounds))
 
 
-def frames(schedule: Schedule, cells: int) -> Iterator[Frame]:
-    """Return the rounds of a schedule, cut into as many frames as a page holds, each of `cells` blocks of cores."""
-    count = len(schedule.rounds)
-    size = -(-count // max(8, min(MOST_FRAMES, MOST_NUMBERS // (4 * cells))))
-    return (Frame(start, min(start + size, count) - 1) for start in range(0, count, size))
-
-
 def _frames(schedule: Schedule, block: int) -> list[Plain]:
-    """Return bytes over links by direction in every frame, row by row."""
-    mesh = schedule.mesh
+    """Return bytes over links by direction, row by row, in every frame: in as many successive rounds as a page holds.
+
+    Rounds of a frame share a picture of the links.
+    """
+    mesh, count = schedule.mesh, len(schedule.rounds)
     cells = -(-mesh.rows // block) * -(-mesh.cols // block)
+    size = -(-count // max(8, min(MOST_FRAMES, MOST_NUMBERS // (4 * cells))))
     known: dict[tuple[Round, ...], Plain] = {}
     plain = []
-    for frame in frames(schedule, cells):
-        part = schedule.rounds[frame.first : frame.last + 1]
+    for first in range(0, count, size):
+        part = schedule.rounds[first : first + size]
         if part not in known:
             loads = link_loads(replace(schedule, rounds=Rounds(part)), block)
             known[part] = {way: load.ravel().tolist() for way, load in loads.items() if load.any()}
-        plain.append({"first": frame.first, "last": frame.last, "links": known[part]})
+        plain.append({"first": first, "last": min(first + size, count) - 1, "links": known[part]})
     return plain
 
 

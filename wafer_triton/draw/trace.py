@@ -1,12 +1,12 @@
-"""A schedule round by round: the load of its busiest link and the SRAM of its cores, as arrays and as a table.
+"""A schedule round by round: the load of its busiest link and the SRAM of its cores, as a table.
 
 All of it is counted from the rounds; nothing is run.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import groupby
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,45 +23,26 @@ ADDED = ("messages", "link_bytes")  # counts that add up over rounds
 LEGEND = Legend(Account, {"sram_bytes": as_in(Device, "sram_bytes")})
 
 
-@dataclass(frozen=True, eq=False)
-class Trace:
-    """The counts of every round of a schedule as arrays [rounds]."""
-
-    labels: tuple[str, ...]
-    axes: tuple[str, ...]  # the axes along which tiles move: "", "x", "y" or "xy"
-    overlaps: NDArray[np.bool_]  # whether compute runs beside the exchanges
-    counts: dict[str, NDArray[np.int64]]  # of `EACH` and `ADDED`
-    sram: NDArray[np.int64]  # [rounds, buffers] bytes of a physical core; all cores hold the same
-
-
-def trace(schedule: Schedule) -> Trace:
-    """Return the trace of a schedule."""
-    accounts = per_round(schedule)
-    return Trace(
-        tuple(round_.label for round_ in schedule.rounds),
-        tuple("".join(sorted({exchange.axis for exchange in round_.exchanges})) for round_ in schedule.rounds),
-        np.array(
-            [bool(round_.exchanges) and bool(round_.locals) and round_.overlaps for round_ in schedule.rounds], bool
-        ),
-        {name: np.array([getattr(account, name) for account in accounts], np.int64) for name in EACH + ADDED},
-        held(schedule),
-    )
-
-
 def rounds(schedule: Schedule) -> Table:
     """Return the rounds as a table: successive rounds alike in one row, their messages and bytes added up."""
-    traced, mesh = trace(schedule), schedule.mesh
-    counts = traced.counts | {"sram_bytes": traced.sram.sum(1)}
-    of_a_round = (*EACH, "sram_bytes")
-    alike = list(zip(traced.labels, traced.axes, *(counts[name] for name in of_a_round), strict=True))
+    mesh = schedule.mesh
+    counted = zip(schedule.rounds, per_round(schedule), held(schedule).sum(1).tolist(), strict=True)
+    each = []  # round by round: the texts and counts by which rounds are alike, and those that add up
+    for number, (round_, counts, sram) in enumerate(counted):
+        axes = "".join(sorted({exchange.axis for exchange in round_.exchanges}))
+        alike = round_.label, axes, *(getattr(counts, name) for name in EACH), sram
+        beside = bool(round_.exchanges) and bool(round_.locals) and round_.overlaps
+        each.append((alike, number, beside, [getattr(counts, name) for name in ADDED]))
     rows = []
-    for (step, axes, *each), same in groupby(range(len(alike)), key=alike.__getitem__):
-        numbers = list(same)
-        span = f"{numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else str(numbers[0])
-        beside = " beside compute" if traced.overlaps[numbers].all() else ""
-        values = dict(zip(of_a_round, each, strict=True)) | {name: counts[name][numbers].sum() for name in ADDED}
-        texts = {"rounds": span, "step": step or "-", "moves_along": axes + beside or "-"}
-        rows.append(texts | {name: int(value) for name, value in values.items()})
+    for (step, axes, *values), same in groupby(each, key=itemgetter(0)):
+        _, numbers, beside, added = zip(*same, strict=True)
+        texts = {
+            "rounds": f"{numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else str(numbers[0]),
+            "step": step or "-",
+            "moves_along": axes + " beside compute" * all(beside) or "-",
+        }
+        sums = map(sum, zip(*added, strict=True))
+        rows.append(texts | dict(zip((*EACH, "sram_bytes", *ADDED), (*values, *sums), strict=True)))
     return Table(rows, LEGEND, title=f"{schedule.name} on mesh {mesh} of {mesh.device.name}")
 
 
