@@ -1,10 +1,12 @@
 """Grids of estimates: rows, masks, shared counts; and counts on any device."""
 
+from dataclasses import dataclass
+
 import pytest
 
 from wafer_triton import estimate
 from wafer_triton.algorithms.product import recipe
-from wafer_triton.compare.grid import MOST_POINTS, REASON, feasible, masked, parsed, points, size, write_csv
+from wafer_triton.compare.grid import MOST_POINTS, REASON, feasible, parsed, points, size, write_csv
 from wafer_triton.compare.sweep import KINDS, own, sweep, unmoved
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.layers import decode_block, decode_phases
@@ -39,18 +41,24 @@ def test_values_without_end_are_too_many():
     assert len(taken) <= MOST_POINTS + 1
 
 
-def test_only_errors_of_the_user_mask_a_point():
-    def run(point):
-        if point["a"] == 2:
+@dataclass
+class Figures:
+    a: int
+    c: float = 1.5
+
+
+def test_only_errors_of_the_user_are_reasons():
+    def run(*, device, a):
+        if a == 2:
             raise MeshError("no such mesh")
-        return {"a": 10 * point["a"], "c": 1.5}
+        return Figures(10 // a * a)
 
     seen = []
-    rows = list(masked([{"a": 1}, {"a": 2}], run, lambda *each: seen.append(each)))
+    rows = sweep(run, {"a": [1, 2]}, lambda *each: seen.append(each))
     assert rows == [{"a": 1, "estimated_a": 10, "c": 1.5}, {"a": 2, REASON: "no such mesh"}]
     assert feasible(rows) == rows[:1] and seen == [("points", 1, 2), ("points", 2, 2)]
     with pytest.raises(ZeroDivisionError):
-        list(masked([{"a": 1}], lambda point: 1 / 0))
+        sweep(run, {"a": [0]})
 
 
 def test_a_table_has_a_column_for_every_name_and_reasons_last(tmp_path):

@@ -1,21 +1,19 @@
 """A grid of points: every combination of the values of some parameters, each with figures or with a reason.
 
-A sweep of estimates and a sweep of simulations share it: `points` makes the grid, `masked` runs it, `write_csv` writes
-it. A row is a dictionary: the parameters of its point first, then the figures or, in the column `REASON`, a text.
+A row is a dictionary: the parameters of its point first, then the figures or, in the column `REASON`, a text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from math import isfinite, prod
 from os.path import exists
 from pathlib import Path
 from typing import Any
 
-from wafer_triton.errors import ConfigError, WaferError
+from wafer_triton.errors import ConfigError
 from wafer_triton.text.files import listed
-from wafer_triton.text.progress import Progress, silent
 from wafer_triton.text.table import Table
 
 REASON = "reason"  # the column of a row without figures
@@ -46,23 +44,6 @@ def size(over: Over) -> str:
     counts = [len(values) for values in over.values()]
     each = " x ".join(f"{count:,}" for count in counts)
     return f"{each} = {prod(counts):,} points" if len(counts) > 1 else f"{each} point{'s' * (counts != [1])}"
-
-
-def masked(of: Iterable[Point], run: Callable[[Point], Row], progress: Progress = silent) -> Iterator[Row]:
-    """Yield a row for each point: its parameters, and the figures that `run` returns or the reason that it raises.
-
-    A figure of a parameter's name, such as `routes`, is renamed `estimated_routes`. Only a WaferError is a reason.
-    Reports "points" to `progress`.
-    """
-    every = list(of)
-    for number, point in enumerate(every, 1):
-        try:
-            figures = run(point)
-        except WaferError as error:
-            yield point | {REASON: str(error)}
-        else:
-            yield point | {f"estimated_{name}" if name in point else name: each for name, each in figures.items()}
-        progress("points", number, len(every))
 
 
 def feasible(rows: Iterable[Row]) -> list[Row]:

@@ -55,22 +55,18 @@ def bench_gemm(mesh: Any, m: int, k: int, n: int, **options: Any) -> list[TimedR
     Raises a WaferError for a wrong mesh, size, dtype or algorithm, and for tiles that overflow a core. Raises
     ShapeError for a product of more numbers than are computed here, BackendError for an absent torch device or backend.
     """
-    return _rows("gemm", mesh, ((m, k), (k, n)), {"algorithm": "mesh", **options})
+    return _rows("gemm", mesh, ((m, k), (k, n)), **{"algorithm": "mesh", **options})
 
 
 def bench_gemv(mesh: Any, k: int, n: int, **options: Any) -> list[TimedRow]:
     """Return rows for [1, k] x [k, n], as `bench_gemm`; `algorithm` is "ktree" by default."""
-    return _rows("gemv", mesh, ((1, k), (k, n)), {"algorithm": "ktree", **options})
+    return _rows("gemv", mesh, ((1, k), (k, n)), **{"algorithm": "ktree", **options})
 
 
 Shapes = tuple[tuple[int, int], tuple[int, int]]
 
 
-def _rows(name: str, mesh: Any, shapes: Shapes, options: dict[str, Any]) -> list[TimedRow]:
-    return _measured(name, mesh, shapes, **options)
-
-
-def _measured(
+def _rows(
     name: str, mesh: Any, shapes: Shapes, /, *, algorithm: str, dtype: DtypeLike = "fp32",
     device: DeviceLike = "wse2", emulate_on: str = "auto", backend: str | None = None, seconds: float = 1.0,
     progress: Progress = silent,

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from wafer_triton import estimate
-from wafer_triton.compare.grid import MOST_POINTS, REASON, Over, Point, Row, masked, points, size
+from wafer_triton.compare.grid import MOST_POINTS, REASON, Over, Point, Row, points, size
 from wafer_triton.cost.cap import Routed
 from wafer_triton.cost.price import Cost, Prediction, price
 from wafer_triton.cost.results import ARGUMENTS, Capacity, Energy, Kernel, Layered, RequestCost
@@ -73,7 +73,7 @@ class OwnCost(Result):
 
 
 _RESULTS = Legend(OwnCost, Kernel, Layered, RequestCost, Capacity, Energy, Routed, Batched)
-# of the rows of a sweep: the numbers of a device, arguments of estimates, and results; see `grid.masked`
+# of the rows of a sweep: the numbers of a device, arguments of estimates, and results; see `estimates`
 LEGEND = Legend(
     {f"estimated_{name}": {**entry, "label": ""} for name, entry in _RESULTS.entries.items()},
     Device,
@@ -174,7 +174,10 @@ def sweep(kind: str | Callable[..., Any], over: Over, progress: Progress = silen
 def estimates(
     kind: str | Callable[..., Any], over: Over, progress: Progress = silent, **fixed: Any
 ) -> Iterator[Row]:  # fmt: skip
-    """Yield the rows of `sweep` one by one, and raise as it does."""
+    """Yield the rows of `sweep` one by one, and raise as it does.
+
+    A figure of a parameter's name, such as `routes`, is renamed `estimated_routes`. Reports "points" to `progress`.
+    """
     run = _estimate(kind)
     arguments = {name: one for name, one in signature(run).parameters.items() if name != "device"}
     _check_names(kind if isinstance(kind, str) else "an own schedule", arguments, over, fixed)
@@ -198,21 +201,23 @@ def estimates(
         found = run(device=on, **fixed | given)
         return {name: each for name, each in asdict(found).items() if isinstance(each, int | float)}
 
-    every, some = points(values), False
-    rows = masked(every, figures, progress)
-    while True:
-        row = next(rows, None)
-        if row is None:
-            break
-        some = some or REASON not in row
-        yield row | {name: str(getattr(row[name], "name", row[name])) for name in OVERLAID if name in over}
-    if not some:
-        one = every[len(every) // 2]
+    every, none, reason = points(values), True, WaferError()
+    middle = every[len(every) // 2]
+    for number, point in enumerate(every, 1):
+        named = point | {name: str(getattr(point[name], "name", point[name])) for name in OVERLAID if name in over}
         try:
-            figures(one)
+            found = figures(point)
         except WaferError as error:
-            prefix = f"none of {size(over)} has figures; at {asked(one)}: " if len(every) > 1 else ""
-            raise type(error)(f"{prefix}{error}") from None
+            if point is middle:
+                reason = error
+            yield named | {REASON: str(error)}
+        else:
+            none = False
+            yield named | {f"estimated_{name}" if name in point else name: each for name, each in found.items()}
+        progress("points", number, len(every))
+    if none:
+        prefix = f"none of {size(over)} has figures; at {asked(middle)}: " if len(every) > 1 else ""
+        raise type(reason)(f"{prefix}{reason}") from None
 
 
 def unmoved(rows: Iterable[Row], over: Iterable[str]) -> str:
