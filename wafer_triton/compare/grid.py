@@ -12,6 +12,7 @@ from os.path import exists
 from pathlib import Path
 from typing import Any
 
+from wafer_triton.device.keys import number_of
 from wafer_triton.errors import ConfigError
 from wafer_triton.text.files import listed
 from wafer_triton.text.table import Table
@@ -91,12 +92,7 @@ def _named(given: str) -> list[str]:
 
 def plain(text: str) -> Any:
     """Return a word of the command line as the whole number, the number or the truth value that it stands for."""
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return {"true": True, "false": False}.get(text, text)
+    return {"true": True, "false": False}.get(text, number_of(text))
 
 
 def _is_number(text: str) -> bool:

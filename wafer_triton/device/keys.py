@@ -100,7 +100,7 @@ def in_text(text: str) -> tuple[str, dict[str, Any]]:
             raise DeviceError(f"device {text!r}: {setting!r} is no number; write KEY=VALUE, as sram_kib=96")
         if key in values:
             raise DeviceError(f"device {text!r}: {key} is given twice; give it once")
-        values[key] = value if key == "name" else _read(value)
+        values[key] = value if key == "name" else number_of(value)
     return first, values
 
 
@@ -157,7 +157,8 @@ def _known(where: str, key: str) -> tuple[str, float]:
     raise DeviceError(f"{where}: a device has no {key!r}{nearest(key, KEYS)}; numbers: {', '.join(KEYS)}")
 
 
-def _read(text: str) -> Any:
+def number_of(text: str) -> Any:
+    """Return the whole number or the number that a word stands for, or else the word."""
     for kind in (int, float):
         try:
             return kind(text)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from math import prod
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from wafer_triton.device.mesh import Mesh, MeshLike, as_mesh
@@ -41,7 +40,6 @@ class MeshTensor:
 
     def gather(self) -> torch.Tensor:
         """Return the whole tensor, padding removed; of repeated tiles the first copy is taken."""
-        check_cut(self.pattern, self.shape, self.sizes)
         made = sharding(self.pattern, self.shape, self.mesh.shape, tuple(self.sizes.items()))
         if tuple(self.tiles.shape) != (*self.mesh.shape, *made.tile):
             held, wanted = list(self.tiles.shape), [*self.mesh.shape, *made.tile]
@@ -142,13 +140,6 @@ def dimensions(left: str) -> list[list[str]]:
         kind = "opened" if rest[0] == ")" else "closed"
         raise ShapeError(f"pattern {left.strip()!r}: the parenthesis at {rest!r} is not {kind}; write unnested pairs")
     return [group.strip("()").split() for group in re.findall(r"\([^)]*\)|\S+", left)]
-
-
-def check_cut(pattern: str, shape: tuple[int, ...], sizes: Mapping[str, int] = MappingProxyType({})) -> None:
-    """Raise ShapeError for sizes that are not whole numbers, or that do not fit the pattern."""
-    if not all(isinstance(size, int) for size in (*shape, *sizes.values())):
-        given = f"{shown(shape)} with sizes {shown(dict(sizes))}"
-        raise ShapeError(f"a mesh tensor {given}: every size must be a whole number")
 
 
 @lru_cache(maxsize=1024)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 import torch
 
 from wafer_triton.cost.price import Prediction, price
-from wafer_triton.device.layout import check_cut
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.parts import Cut, Launch, Memory, Step, Tables, Workspace
 from wafer_triton.errors import BackendError, MeshError, ScheduleError, ShapeError, plain, shown
@@ -202,7 +201,6 @@ class Program:
         Of tiles that several cores hold the first is taken.
         """
         self._buffer(name)
-        check_cut(pattern, shape)
         return self.gather_cut(name, (pattern, shape))
 
     def scatter_cut(self, name: str, cut: Cut, tensor: torch.Tensor) -> None:

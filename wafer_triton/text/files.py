@@ -28,17 +28,17 @@ def listed(text: str) -> list[str]:
     return found
 
 
-def read_text(path: Path, error: type[WaferError] = ConfigError, most: int = MOST_BYTES) -> str:
-    """Return the UTF-8 text of a file of at most `most` bytes, without its byte order mark.
+def read_text(path: Path, error: type[WaferError] = ConfigError) -> str:
+    """Return the UTF-8 text of a file of at most `MOST_BYTES`, without its byte order mark.
 
     Raises OSError as `open`, and `error` for a larger file, a folder, a device and another encoding.
     """
     streamed = str(path).startswith(_STREAMS)
     if not streamed and path.exists() and not path.is_file():
         raise error(f"{path}: is no regular file but a folder, a device or a pipe; give a file")
-    held = (_streamed if streamed else _begin)(path, most + 1)
-    if len(held) > most:
-        raise error(f"{path}: has more than the {most:,} B that are read here; give a shorter file")
+    held = (_streamed if streamed else _begin)(path)
+    if len(held) > MOST_BYTES:
+        raise error(f"{path}: has more than the {MOST_BYTES:,} B that are read here; give a shorter file")
     try:
         text = held.decode("utf-8-sig")
     except UnicodeDecodeError as found:
@@ -48,10 +48,10 @@ def read_text(path: Path, error: type[WaferError] = ConfigError, most: int = MOS
     return text
 
 
-def _begin(path: Path, most: int) -> bytes:
-    """Return the first `most` bytes of a file."""
+def _begin(path: Path) -> bytes:
+    """Return the bytes of a file, of a larger one than is read one more than that."""
     with writing(path), path.open("rb") as file:  # an error names the file
-        return file.read(most)
+        return file.read(MOST_BYTES + 1)
 
 
 _streamed = lru_cache(maxsize=4)(_begin)  # a pipe gives its bytes once
