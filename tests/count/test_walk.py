@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from pairs import in_turn
-from route_walk import validate_routes
 from schedules import LAYERS, MIXTURE, MOVES, SHAPE, SUMS, Make, build
 from wafer_triton.algorithms import collectives
 from wafer_triton.algorithms.product import recipe
@@ -80,10 +79,8 @@ def exchanges(seed: int) -> Schedule:
 
 
 def check(schedules: dict[tuple[str, str], Schedule]) -> None:
-    """Compare the counts of schedules (kind, on which mesh) with the walk; their routes must reach the receivers."""
+    """Compare the counts of schedules (kind, on which mesh) with the walk."""
     assert {name: found for name, schedule in schedules.items() if (found := differences(schedule))} == {}
-    for schedule in schedules.values():
-        validate_routes(schedule, routes(schedule))
 
 
 @pytest.mark.slow

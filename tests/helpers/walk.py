@@ -152,10 +152,25 @@ def of_loops(schedule: Schedule, flat: Schedule, walk: Walk) -> Iterator[str]:
 
 
 def _routes(schedule: Schedule, walk: Walk) -> Iterator[str]:
-    """Yield where a router does not hold one route for each circuit that touches it."""
+    """Yield where the circuits of a router are not the walk's, or two of them have one colour.
+
+    With a colour of its own at every router, a word of a circuit comes to its receivers and to no other core.
+    """
     needed, touching = routes(schedule), walk.circuits(schedule.rounds)
-    for router, count in np.ndenumerate(needed.per_core):
-        if count != len(touching[router]):
-            yield f"router {router}: routes: counted {count}, walked {len(touching[router])}"
+    found: dict[Core, dict] = {core: {} for core in np.ndindex(*needed.per_core.shape)}  # circuits and their colours
+    for axis, lines in (("x", needed.x), ("y", needed.y)):
+        for line in range(needed.per_core.shape[0 if axis == "x" else 1]):
+            core = (lambda at, line=line: (line, at)) if axis == "x" else (lambda at, line=line: (at, line))
+            for (start, to), colour in zip(lines.circuits, lines.colour[:, line].tolist(), strict=True):
+                for at in range(min(start, *to), max(start, *to) + 1) if colour >= 0 else ():
+                    circuit = axis, core(start), frozenset(map(core, to))
+                    found[core(at)][circuit] = colour if axis == "x" else needed.colours - 1 - colour
+    for router, own in found.items():
+        if own.keys() != touching[router]:
+            yield f"router {router}: circuits: counted {sorted(own)}, walked {sorted(touching[router])}"
+        if needed.per_core[router] != len(touching[router]):
+            yield f"router {router}: routes: counted {needed.per_core[router]}, walked {len(touching[router])}"
+        if len({*own.values()} & {*range(needed.colours)}) < len(own):
+            yield f"router {router}: its circuits have the colours {sorted(own.values())} of {needed.colours}"
     if not needed.colours == colours(schedule) >= needed.maximum:
         yield f"colours: {needed.colours} in the assignment, {colours(schedule)} counted, {needed.maximum} at a router"
