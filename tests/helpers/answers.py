@@ -1,12 +1,6 @@
-"""The answers of a run, an estimate and a plan on where a model lies.
+"""The answers of a run, an estimate and a plan on where a model lies."""
 
-The whole product is every published model on both wafers: square meshes of 200 to 720 cores a side, each with two
-meshes of prefill, and rectangles; up to five contexts, of which half is the prompt.
-"""
-
-from collections.abc import Callable, Iterator
-from itertools import product
-from random import Random
+from collections.abc import Callable
 from typing import NamedTuple
 
 from wafer_triton import estimate
@@ -19,38 +13,16 @@ from wafer_triton.models.options import PlaceOptions
 from wafer_triton.models.place import choice
 from wafer_triton.models.random import config_of
 from wafer_triton.place.regions import Placement
-from wafer_triton.shape.published import MODELS
-
-CHIPS = ("wse2", "wse3")
-SIDES = range(200, 721, 40)
-RECTANGLES = ("240x360", "360x240", "320x480", "480x320", "360x720", "400x600", "600x400", "720x480")
-CONTEXTS = (128, 2048, 4096, 32768, 0)  # tokens; 0 stands for the most that the model takes
 
 
 class Case(NamedTuple):
-    """A model on a chip, its meshes of decode and of prefill, and tokens of the prompt and the answer."""
+    """A model on a chip, its meshes of decode and of prefill, and tokens, of which half are the prompt."""
 
     model: str
     chip: str
     decode: str
     prefill: str
     context: int
-
-
-def cases() -> Iterator[Case]:
-    """Yield the cases of every model, chip, pair of meshes and context."""
-    sides = [f"{side}x{side}" for side in SIDES]
-    pairs = [(side, sides[(number + turn) % len(sides)]) for turn in (0, 5) for number, side in enumerate(sides)]
-    pairs += [(sides_, sides_) for sides_ in RECTANGLES]
-    for model, chip in product(MODELS, CHIPS):
-        most = config_of(model).max_position_embeddings
-        contexts = sorted({context or most for context in CONTEXTS if context <= most})
-        yield from (Case(model, chip, *pair, context) for pair, context in product(pairs, contexts))
-
-
-def squares(count: int) -> list[Case]:
-    """Return `count` cases of one square mesh for both phases, drawn by a fixed seed."""
-    return Random(28).sample([case for case in cases() if case.decode == case.prefill not in RECTANGLES], count)
 
 
 def answer(place: Callable[[], Placement]) -> object:
