@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from itertools import chain
 from typing import TypeVar
 
@@ -12,8 +11,9 @@ from wafer_triton.cost import layers, padding, placement
 from wafer_triton.cost.bands import basis_of_all, layer_basis
 from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.placement import Placement as Experts
-from wafer_triton.cost.price import Cost, Groups, price_on, priced
+from wafer_triton.cost.price import Cost, Groups, Reading, priced, read
 from wafer_triton.cost.results import Layered, RequestCost
+from wafer_triton.decoder.block import cached_across_devices
 from wafer_triton.device import ANY
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import WaferError
@@ -132,17 +132,21 @@ def prefill_priced(
 
 
 def between_regions(block: layers.Block, regions: Regions, c: Constants) -> Cost:
-    """Return the cost of the ways of a token of decode from region to region; none where one region holds all.
-
-    Devices that differ in rates share the schedules.
-    """
-    return _handed_on(tuple(region.mesh for region in regions), replace(block, entries=1), c)
+    """Return the cost of the ways of a token of decode from region to region; none where one region holds all."""
+    return sum(costs_of_ways([region.mesh for region in regions], block, c), NOTHING)
 
 
-@lru_cache(maxsize=64)
-def _handed_on(meshes: tuple[Mesh, ...], block: layers.Block, c: Constants) -> Cost:
-    device, anywhere = block.mesh.device, [replace(mesh, device=ANY) for mesh in meshes]
-    return sum((price_on(schedule, device, c) for schedule in moves.hand_overs(anywhere, block)), NOTHING)
+def costs_of_ways(meshes: Iterable[Mesh], block: layers.Block, c: Constants) -> list[Cost]:
+    """Return the cost of each of `moves.ways`."""
+    alike = replace(block, entries=1)
+    ways = moves.ways([replace(mesh, device=ANY) for mesh in meshes], block)
+    return [_read(alike, *way).cost(block.mesh.device, c) for way in ways]
+
+
+@cached_across_devices(256)
+def _read(block: layers.Block, source: Mesh, target: Mesh) -> Reading:
+    """Return the reading of the schedule of a way."""
+    return read(moves.hand_over(source, target, block.shape.hidden_size, block.batch, block.dtype))
 
 
 def ends(block: layers.Block, tokens: int, c: Constants) -> tuple[layers.Steps, layers.Steps]:

@@ -12,16 +12,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from wafer_triton.cost.constants import Constants
-from wafer_triton.cost.phases import Phase, phases, prefill_products
-from wafer_triton.cost.price import Cost, Groups, best_groups, phase_cost, relayed, sum_cycles, tree_for
-from wafer_triton.count.routes import colours
+from wafer_triton.cost.phases import Phase, prefill_products
+from wafer_triton.cost.price import Cost, Groups, Reading, best_groups, phase_cost, read, relayed, sum_cycles, tree_for
 from wafer_triton.decoder import decode, prefill
 from wafer_triton.decoder.block import Block, SubLayer, cached_across_devices, draft, resolve_variant
 from wafer_triton.decoder.heads import HeadGroups, distinct_head_groups
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ShapeError, shown
 from wafer_triton.place.need import decode_need
-from wafer_triton.schedule import sram
 from wafer_triton.shape.decoder import DecoderShape
 
 PROGRAMS = ("full", "paper-benchmark")
@@ -175,20 +173,18 @@ def _sub_layer(sub_layer: SubLayer, block: Block, args: tuple[int, ...], c: Cons
 
 
 def _priced(sub_layer: SubLayer, block: Block, args: tuple[int, ...], c: Constants) -> Steps:
-    demands, needed, peak = _read(block, sub_layer, args)
-    own, over = c.of(sub_layer.family), relayed(needed, block.mesh.device)
-    steps: Steps = {}
-    for phase in demands:
-        before = steps.get(phase.label, Cost(routes=needed, sram_peak_bytes=peak, relayed=over))
-        steps[phase.label] = before + phase_cost(phase, own, over)
+    found = _read(block, sub_layer, args)
+    own, over = c.of(sub_layer.family), relayed(found.routes, block.mesh.device)
+    steps, whole = Steps(), Cost(routes=found.routes, sram_peak_bytes=found.sram_peak_bytes, relayed=over)
+    for phase in found.phases:
+        steps[phase.label] = steps.get(phase.label, whole) + phase_cost(phase, own, over)
     return steps
 
 
 @cached_across_devices(4096)
-def _read(block: Block, sub_layer: SubLayer, args: tuple[int, ...]) -> tuple[list[Phase], int, int]:
-    """Return the phases of a sub-layer, its routes, and the SRAM peak of a core in bytes; none depends on constants."""
-    schedule = draft(sub_layer, block, *args)
-    return phases(schedule), colours(schedule), sram.account(schedule).peak_bytes
+def _read(block: Block, sub_layer: SubLayer, args: tuple[int, ...]) -> Reading:
+    """Return the reading of a sub-layer."""
+    return read(draft(sub_layer, block, *args))
 
 
 PhasesOf = dict[str, list[Phase]]  # by the kind of block
@@ -208,7 +204,7 @@ def _by_kind(block: Block, sub_layers: KindsAndSubLayers) -> PhasesOf:
     found: PhasesOf = {kind: [] for kind in block.shape.layers_of}
     for kind, sub_layer, args in sub_layers:
         own, plain = resolve_variant(sub_layer, block)
-        found[kind] += _read(plain, own, args)[0]
+        found[kind] += _read(plain, own, args).phases
     return found
 
 

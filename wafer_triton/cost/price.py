@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from math import ceil
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,15 +85,8 @@ def price(schedule: Schedule, using: Constants | None = None) -> Cost:
     either way the constants of the schedule's family count.
     """
     with rules.reading(schedule):
-        return price_on(schedule, schedule.mesh.device, constants(schedule.mesh.device) if using is None else using)
-
-
-def price_on(schedule: Schedule, device: Device, using: Constants) -> Cost:
-    """Return the cost of a schedule on a device with the same cores, which may hold other numbers of routes."""
-    demands, needed, peak = _read(schedule)
-    chosen, over = using.of(schedule.family), relayed(needed, device)
-    whole = Cost(routes=needed, sram_peak_bytes=peak, relayed=over)
-    return sum((phase_cost(phase, chosen, over) for phase in demands), whole)
+        device = schedule.mesh.device
+        return read(schedule).cost(device, constants(device) if using is None else using)
 
 
 def priced(runs: Iterable[ScheduleRuns], using: Constants | None = None) -> Cost:
@@ -133,10 +127,25 @@ def intervals(schedule: Schedule, using: Constants | None = None) -> tuple[Inter
     return tuple(placed)
 
 
+class Reading(NamedTuple):
+    """All that a price needs of a schedule; none of it depends on the rates of a device."""
+
+    family: str
+    phases: list[Phase]
+    routes: int
+    sram_peak_bytes: int
+
+    def cost(self, device: Device, using: Constants) -> Cost:
+        """Return the cost on a device with the same cores, which may hold another number of routes."""
+        chosen, over = using.of(self.family), relayed(self.routes, device)
+        whole = Cost(routes=self.routes, sram_peak_bytes=self.sram_peak_bytes, relayed=over)
+        return sum((phase_cost(phase, chosen, over) for phase in self.phases), whole)
+
+
 @once  # a fit prices the same schedules with many constants
-def _read(schedule: Schedule) -> tuple[list[Phase], int, int]:
-    """Return phases, routes and SRAM peak of a schedule."""
-    return phases(schedule), colours(schedule), sram.account(schedule).peak_bytes
+def read(schedule: Schedule) -> Reading:
+    """Return the reading of a schedule."""
+    return Reading(schedule.family, phases(schedule), colours(schedule), sram.account(schedule).peak_bytes)
 
 
 def relayed(colours: int, device: Device) -> bool:

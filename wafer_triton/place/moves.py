@@ -280,16 +280,19 @@ def prompt_rows(side: int, count: int, tokens: int) -> Index:
     return np.concatenate(rows)
 
 
-def hand_overs(meshes: Sequence[Mesh], block: Block) -> tuple[Schedule, ...]:
-    """Return the schedules that move the activation through the meshes of all regions in one decode step.
+def ways(meshes: Sequence[Mesh], block: Block) -> list[tuple[Mesh, Mesh]]:
+    """Return from where to where the activation of one decode step moves through the meshes of all regions.
 
-    In a tied model it starts at the embedding, which lies with the head in the last region.
+    In a tied model it starts at the embedding, which lies with the head in the last region. Pairs are as `from_corner`
+    returns them.
     """
-    ways: Iterable[tuple[Mesh, Mesh]] = pairwise(
-        [meshes[-1], *meshes] if block.shape.tie_word_embeddings and len(meshes) > 1 else meshes
-    )
-    size = block.shape.hidden_size
-    return tuple(hand_over(*from_corner(here, there), size, block.batch, block.dtype) for here, there in ways)
+    tied = block.shape.tie_word_embeddings and len(meshes) > 1
+    return [from_corner(*pair) for pair in pairwise([meshes[-1], *meshes] if tied else meshes)]
+
+
+def hand_overs(meshes: Sequence[Mesh], block: Block) -> tuple[Schedule, ...]:
+    """Return the schedules of all `ways`."""
+    return tuple(hand_over(*way, block.shape.hidden_size, block.batch, block.dtype) for way in ways(meshes, block))
 
 
 def all_shifts(placement: Placement, input: int) -> tuple[Shift, ...]:

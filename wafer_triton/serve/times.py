@@ -18,6 +18,7 @@ from wafer_triton.algorithms.kv_cache import KvCache
 from wafer_triton.cost import layers
 from wafer_triton.cost.cap import kv_bytes, weight_bytes
 from wafer_triton.cost.constants import constants
+from wafer_triton.cost.inference import costs_of_ways
 from wafer_triton.cost.price import priced
 from wafer_triton.decoder import decode as decode_parts
 from wafer_triton.errors import ShapeError, check_counts
@@ -107,8 +108,7 @@ class Priced:
         kinds = self._decode(count, 1) | self._ends(count)
         block = replace(self.block, batch=count)
         meshes = [region.mesh for region in self.place.regions]
-        handing = [priced([(one, 1)], self.c).cycles / self.device.clock_hz
-                   for one in moves.hand_overs(meshes, block)]  # fmt: skip
+        handing = [cost.cycles / self.device.clock_hz for cost in costs_of_ways(meshes, block, self.c)]
         handing = [0.0] * (len(self.regions) - len(handing)) + handing  # without a tied head nothing comes to the first
         return [come + _seconds(held, kinds, block.shape.tie_word_embeddings)
                 for come, held in zip(handing, self.regions, strict=True)]  # fmt: skip
