@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
 import torch
 from typing_extensions import Unpack
 
-from wafer_triton.errors import ArgumentError, CacheError, DtypeError, ShapeError, plain, shown
+from wafer_triton.errors import CacheError, DtypeError, ShapeError, plain, shown
 from wafer_triton.text.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -254,8 +254,6 @@ def stream(
     max_new_tokens = plain(max_new_tokens)
     if type(max_new_tokens) is not int or max_new_tokens < 0:
         raise ShapeError(f"max_new_tokens = {shown(max_new_tokens)} must be a whole number, 0 or more")
-    if unknown := sorted(options.keys() - SamplingOptions.__annotations__):
-        raise ArgumentError(f"generate: no option {unknown[0]!r}; it has {', '.join(SamplingOptions.__annotations__)}")
     given = _plain(prompts, "prompts")
     given = list(given) if _is_list(given) else given  # a generator gives its items once
     single = not _is_list(given) or (len(given) > 0 and not any(map(_is_list, given)))

@@ -10,7 +10,7 @@ import torch
 
 from wafer_triton.cost.placement import Placement as Experts
 from wafer_triton.emulate.executor import Executor
-from wafer_triton.errors import ArgumentError, BackendError, shown
+from wafer_triton.errors import BackendError, shown
 from wafer_triton.ops import described
 from wafer_triton.ops import executor as executor_of
 from wafer_triton.place.regions import Placement
@@ -89,10 +89,6 @@ class RunOptions:
 def split(options: dict[str, Any]) -> tuple[PlaceOptions, RunOptions]:
     """Return options by name as both kinds; TypeError for a name that neither has."""
     run = {one.name for one in fields(RunOptions)}
-    known = run | {one.name for one in fields(PlaceOptions)}
-    for name in options:
-        if name not in known:
-            raise ArgumentError(f"a model has no option {name!r}; options: {', '.join(sorted(known))}")
     return (
         PlaceOptions(**{name: value for name, value in options.items() if name not in run}),
         RunOptions(**{name: value for name, value in options.items() if name in run}),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp
 
@@ -24,20 +24,6 @@ def windows(ids: Sequence[int], length: int) -> list[list[int]]:
         raise ShapeError(f"windows of {length} tokens have no token to predict; give at least 2")
     spans = [list(ids[start : start + length]) for start in range(0, len(ids) - 1, length - 1)]
     return [window for window in spans if len(window) > 1]
-
-
-def logits_of(
-    model: WaferForCausalLM, ids: Sequence[int], length: int, progress: Progress = silent
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield, for each window, logits [positions, vocab] in fp32 and the next tokens [positions]."""
-    spans = windows(ids, length)
-    progress("windows", 0, len(spans))
-    outputs: Iterator[torch.Tensor] = (model(torch.tensor([window[:-1]]))[0] for window in spans)
-    if model.pipeline.count > 1:
-        outputs = each_forward(model, (window[:-1] for window in spans))
-    for number, (window, logits) in enumerate(zip(spans, outputs, strict=True)):
-        progress("windows", number + 1, len(spans))
-        yield logits.float().cpu(), torch.tensor(window[1:])
 
 
 @dataclass(frozen=True)
@@ -62,10 +48,14 @@ def perplexity(
     model: WaferForCausalLM, ids: Sequence[int], window: int = 256, progress: Progress = silent
 ) -> Perplexity:
     """Return the perplexity of a text; ShapeError for one of less than two tokens."""
-    nats, tokens = 0.0, 0
-    for logits, following in logits_of(model, ids, window, progress):
-        nats += float(torch.nn.functional.cross_entropy(logits.double(), following, reduction="sum"))
+    nats, tokens, spans = 0.0, 0, windows(ids, window)
+    progress("windows", 0, len(spans))
+    outputs = each_forward(model, (span[:-1] for span in spans))
+    for number, (span, logits) in enumerate(zip(spans, outputs, strict=True), 1):
+        following = torch.tensor(span[1:])
+        nats += float(torch.nn.functional.cross_entropy(logits.float().cpu().double(), following, reduction="sum"))
         tokens += len(following)
+        progress("windows", number, len(spans))
     if not tokens:
         raise ShapeError("the text has no token to predict; give at least 2 tokens")
     return Perplexity(tokens, nats, window)

@@ -56,10 +56,6 @@ class Phases:
         moved, self.phase = phase != self.phase, phase
         return moved
 
-    def move_weights(self) -> Iterator[ScheduleRuns]:
-        """Return the schedules that move all weights from one phase's cores to the other's."""
-        return moves.weights_between_phases(self.placement)
-
     def move_cache(self, parts: Sequence[Chunk], cache: KvCache) -> Iterator[ScheduleRuns]:
         """Return the schedules that move a prompt's keys and values from prefill's cores into the cache of decode."""
         rows = torch.cat([(part.position >= 0).nonzero()[:, 0] for part in parts])

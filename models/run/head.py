@@ -13,7 +13,6 @@ from wafer_triton.emulate.program import Program
 from wafer_triton.models.place.cuts import Tiles, Weights, fill
 from wafer_triton.place.need import weights_of
 from wafer_triton.place.transfers import ScheduleRuns
-from wafer_triton.schedule.rounds import Buffer
 
 
 class End:
@@ -37,13 +36,10 @@ class End:
         buffers = schedule(self.sub_layer, self.block, 1).buffers
         return {name: memory.unflatten(-1, buffers[name].tile) for name, memory in self.memory.items()}
 
-    @property
-    def buffers(self) -> dict[str, Buffer]:
-        """The buffers of the resident weights."""
-        return weights_of(self.block, self.kind, "decode")
-
-    def _fill(self, weights: Weights) -> None:
-        fill(self.tiles, self.buffers, weights, 0, self.block.mesh, self.executor.rectangle(self.block.mesh))
+    def place(self, weights: Weights) -> None:
+        """Write weights into memory, in place of earlier ones."""
+        buffers, mesh = weights_of(self.block, self.kind, "decode"), self.block.mesh
+        fill(self.tiles, buffers, weights, 0, mesh, self.executor.rectangle(mesh))
 
     def runs(self, tokens: int) -> list[ScheduleRuns]:
         """Return the schedule that runs for `tokens` tokens at once."""
@@ -69,10 +65,6 @@ class Head(End):
         super().__init__(block, executor, executor.allocate_all(schedule(self.sub_layer, block, 1), names))
         if weights is not None:
             self.place(weights)
-
-    def place(self, weights: Weights) -> None:
-        """Write weights into memory, in place of earlier ones."""
-        self._fill(weights)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -109,7 +101,7 @@ class Embedding(End):
     def place(self, weights: Weights) -> None:
         """Write a table of its own into memory, in place of an earlier one."""
         if not self.tied:
-            self._fill(weights)
+            super().place(weights)
 
     def run(self, ids: torch.Tensor) -> torch.Tensor:
         """Return rows [tokens, width] of the table."""

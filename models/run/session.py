@@ -26,7 +26,7 @@ from wafer_triton.models.run.ledger import Due, Ledger
 from wafer_triton.models.run.passes import Passes
 from wafer_triton.models.run.pipeline import PipelineStage
 from wafer_triton.models.run.prefill import PrefillRun
-from wafer_triton.place.moves import hand_overs
+from wafer_triton.place.moves import hand_overs, weights_between_phases
 from wafer_triton.place.regions import Placement
 from wafer_triton.place.transfers import ScheduleRuns
 from wafer_triton.text.progress import Progress, silent
@@ -112,7 +112,7 @@ class Session(PlacedModule):
 
     def _enter(self, phase: str) -> None:
         if self.phases.enter(phase):
-            self._count("replacement", self.phases.move_weights)
+            self._count("replacement", partial(weights_between_phases, self.placement))
 
     def prefill(self, tokens: Prompt, progress: Progress = silent, *, sequence: int = 0) -> torch.Tensor:
         """Run a prompt with the empty cache of a sequence; return logits [vocab] of its last token.

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from wafer_triton.device.mesh import as_mesh
-from wafer_triton.errors import ArgumentError, CacheError, ShapeError
+from wafer_triton.errors import CacheError, ShapeError
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.generate import Sampling
@@ -162,7 +162,7 @@ def test_stop_tokens_and_lengths(single):
         single.generate([3, 4], 24)
     with pytest.raises(ShapeError, match="max_new_tokens = -1 must be a whole number, 0"):
         single.generate([3, 4], -1)
-    with pytest.raises(ArgumentError, match="generate: no option 'do_sample'; it has temperature, top_k, top_p, seed"):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'do_sample'"):
         single.generate([1], 2, do_sample=True)
     with pytest.raises(ShapeError, match="max_new_tokens = 1.5 must be a whole number, 0"):
         single.generate([3, 4], 1.5)
@@ -225,7 +225,7 @@ def test_steps_after_forward_begin_with_an_empty_cache():
 )
 def test_values_that_are_no_tokens_are_refused(single, use, message):
     single.reset()
-    with pytest.raises((ShapeError, ArgumentError), match=message):
+    with pytest.raises(ShapeError, match=message):
         use(single)
     assert len(single.prefill([1, 2])) == 31, "and the model goes on"
     single.reset()

@@ -21,7 +21,7 @@ from wafer_triton.decoder.heads import HeadGroups
 from wafer_triton.device import ANY
 from wafer_triton.device.dtype import accumulator
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import MOST, ShapeError, check_counts, shown
+from wafer_triton.errors import check_counts
 from wafer_triton.schedule.builder import Builder, checked
 from wafer_triton.schedule.rounds import Slot
 from wafer_triton.schedule.schedule import Schedule
@@ -286,11 +286,6 @@ def resolve_variant(layer: SubLayer, block: Block) -> tuple[SubLayer, Block]:
 
 def schedule(layer: SubLayer, block: Block, *args: int) -> Schedule:
     """Return the schedule of a sub-layer, built once; raises SramError when it does not fit a core."""
-    for number in args:
-        if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= MOST:
-            raise ShapeError(
-                f"{layer.title}: {shown(number)} tokens or entries; give a whole number from 0 to {MOST:,}"
-            )
     return _schedule(*resolve_variant(layer, block), *args)
 
 
