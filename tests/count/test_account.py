@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from wafer_triton.algorithms.product import recipe
-from wafer_triton.cost.price import price
 from wafer_triton.count.account import Account, account, link_distribution, link_loads, per_round, round_account
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ShapeError
@@ -98,21 +97,6 @@ def test_moves_inside_a_folded_core_cost_no_hop():
     far = account(schedule(mesh, ("y", [0, 1], [2, 1]), work=3))
     assert (far.hops, far.link_bytes) == (1, 4 * 12)
     assert far.macs == 2 * 3, "a core works for all of its fold"
-
-
-@pytest.mark.parametrize("mesh", [Mesh(2, 3), Mesh(4, 2), Mesh(3, 3)], ids=str)
-def test_totals_are_the_sums_of_loads_and_rounds(mesh):
-    example = recipe("gemm", mesh, "fp16", ((12, 12), (12, 12)), ()).schedule
-    totals, loads = account(example), link_loads(example)
-    each = [round_account(example, round_) for round_ in example.rounds]
-    assert totals.link_bytes == sum(int(load.sum()) for load in loads.values()) == sum(one.link_bytes for one in each)
-    assert totals.busiest_link_bytes == max(int(load.max()) for load in loads.values())
-    assert totals.messages == sum(one.messages for one in each)
-    assert max(one.hops for one in each) <= totals.hops <= sum(one.hops for one in each)
-    assert totals.macs == sum(one.macs for one in each) == 12**3 // mesh.cores == price(example).macs
-    assert totals.rounds == len(example.rounds)
-    for way, load in loads.items():
-        assert load.shape == (mesh.rows, mesh.cols), way
 
 
 def test_accounts_add_up_and_repeat():
