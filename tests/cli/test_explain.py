@@ -59,13 +59,6 @@ def test_an_explanation_is_text_and_json(capsys, kind):
     assert re.search(r"\nclock_hz +x 0.5 +x 2\n", text)
 
 
-@pytest.mark.slow
-def test_a_cache_is_explained_by_the_sram_of_a_core(capsys):
-    found, text = answer(capsys, f"estimate {LINES['cache']} --explain")
-    assert found["whole"] == "SRAM of a core" and re.search(r"\nshare of the SRAM of a core\n +weights ", text)
-    assert re.search(rf"\nhead groups +{found['head_groups']}\n", text)
-
-
 def test_effects_on_a_time_are_given_for_its_speed(capsys):
     assert main(["estimate", "product", "--mesh", "60", "--k", "600", "--n", "600", "--explain"]) == 0
     printed = capsys.readouterr().out

@@ -167,13 +167,14 @@ def test_derived_constants_are_reported_as_not_calibrated():
 
 
 def test_a_request_has_the_larger_band_and_says_which_phase_lies_outside():
-    estimated = estimate.request(model="llama3-8b", prefill_mesh=300, decode_mesh=360, input=512, output=3584)
+    model = "llama3-8b,layers=2"
+    estimated = estimate.request(model=model, prefill_mesh=300, decode_mesh=360, input=512, output=3584)
     assert estimated.outside == (
         "a model's own program was not measured; prefill: mesh 300 is 0.62 of the smallest measured, 480; "
         "prefill: tokens 512 is 0.12 of the smallest measured, 4,096; "
         "decode: mesh 360 is 0.86 of the smallest measured, 420"
     )
-    assert estimated.error_band == estimate.prefill(model="llama3-8b", mesh=300, tokens=512).error_band
+    assert estimated.error_band == estimate.prefill(model=model, mesh=300, tokens=512).error_band
     fitted, derived = basis(device("wse2"), "gemm", {}), basis(DERIVED, "gemm", {})
     assert basis_of_all({"prefill": fitted, "decode": derived}).error_band == fitted.error_band
 

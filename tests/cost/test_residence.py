@@ -191,14 +191,6 @@ def test_plans_hold_the_model():
         assert plan.constants == "fitted: wse2" and plan.error_band > 0
 
 
-@pytest.mark.parametrize("algorithm, relayed", [("mesh", False), ("cannon", False), ("summa", True)])
-def test_a_relayed_product_is_reported_as_relayed(algorithm, relayed, capsys):
-    line = f"estimate product --mesh 32 --m 64 --k 64 --n 64 --algorithm {algorithm}"
-    assert cli.main(line.split()) == 0
-    assert re.search(rf"relayed core by core +{'yes' if relayed else 'no'}\n", capsys.readouterr().out)
-    assert estimate.gemm(mesh=32, m=64, k=64, n=64, algorithm=algorithm).relayed is relayed
-
-
 def test_a_layer_that_is_relayed_says_so():
     few = replace(WSE2, routes=4)
     for of, relayed in (("wse2", False), (few, True)):

@@ -35,8 +35,8 @@ def test_prompts_wait_in_the_regions_of_prefill_until_the_weights_move():
 
 
 def test_the_most_caches_that_fit_are_taken_up_to_the_batch():
-    small = replace(CHIP, name="small", rows=250, cols=250)
-    few = priced("shared", SHAPE, small, Load(64, 2000, 500, 60), Given("50", "50"))
+    small, shape = replace(CHIP, name="small", rows=100, cols=100), shape_of("smollm2-135m,layers=4")
+    few = priced("shared", shape, small, Load(64, 2000, 500, 60), Given("50", "50"))
     assert 1 < few.block.batch < 64 and few.pool == few.block.batch * few.block.entries
     many = priced("shared", SHAPE, CHIP, LOAD, SMALL)
     assert many.block.batch == 8
