@@ -26,7 +26,8 @@ from wafer_triton.algorithms.norm import softmax_parts
 from wafer_triton.device.dtype import accumulator, tile_dtype
 from wafer_triton.device.mesh import Mesh, MeshLike, as_mesh
 from wafer_triton.errors import ArgumentError, ShapeError, WaferError, article, shown
-from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule import sram
+from wafer_triton.schedule.builder import Builder, drafting
 from wafer_triton.schedule.schedule import Schedule
 
 Shape = tuple[int, ...]
@@ -113,7 +114,10 @@ def _recipe(
         raise ShapeError(f"{name} of {given}: every size must be a whole number of at least 1")
     shapes = tuple(map(tuple, shapes))  # torch's sizes are tuples of its own
     _check_inner_sizes(name, shapes, dict(options))
-    return replace(_RECIPES[name](as_mesh(mesh), dtype, *shapes, **dict(options)), shapes=shapes)
+    with drafting():  # a program checks the rules before it runs; an estimate would take twice as long with them
+        made = replace(_RECIPES[name](as_mesh(mesh), dtype, *shapes, **dict(options)), shapes=shapes)
+    sram.check(made.schedule)
+    return made
 
 
 def _check_inner_sizes(name: str, shapes: tuple[Shape, ...], options: Mapping[str, Any]) -> None:

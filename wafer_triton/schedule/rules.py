@@ -1,4 +1,4 @@
-"""The rules that every schedule must obey, checked when it is built.
+"""The rules that every schedule must obey, checked when it is built by hand, and before it runs.
 
 - Every buffer and slot exists, and every position is on the mesh.
 - Every message has a sender and a receiver.
