@@ -222,15 +222,6 @@ def test_local_operations(make, message):
     refused(b, make(b), message=message)
 
 
-def test_an_unknown_operation_lists_the_known():
-    b = builder()
-    b.round(b.local("conv", "a", "b"))
-    with pytest.raises(
-        ScheduleError, match="operation 'conv' is not registered; known: .*add, .*clip, combine, copy, "
-    ):
-        b.build()
-
-
 @pytest.mark.parametrize(
     ("out", "read", "op", "more", "params"),
     [

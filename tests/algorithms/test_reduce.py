@@ -194,12 +194,6 @@ def test_a_maximum_keeps_nan():
     assert got[0].isnan().all() and got[1].eq(0).all()
 
 
-@pytest.mark.parametrize("root", [-1, 5])
-def test_a_root_off_the_line(root):
-    with pytest.raises(MeshError, match=f"root {root} is off the line"):
-        ktree(5, (), root)
-
-
 @pytest.mark.parametrize("roots", [[0, 1], [0, 1, 2, 3], [[0, 1, 2]], [0.5, 1.5, 2.5]], ids=str)
 def test_roots_are_one_whole_number_for_each_line(roots):
     with pytest.raises(MeshError, match="are not one whole number for each of 3 lines"):
@@ -265,25 +259,11 @@ def test_buffers_reduced_together_have_the_sums_of_single_reductions(exchange):
         ({"segment": 9}, "line: a segment of 9 cores on a line of 8; give from 1 to 8"),
         ({"segment": 0}, "a segment of 0 cores on a line of 8"),
         ({"segment": 4, "algorithm": "ring"}, "'ring' takes whole lines, no segments; use a tree"),
-        ({"segment": 4, "algorithm": "star"}, "'star' takes whole lines, no segments; use a tree"),
-        ({"segment": 4, "groups": (5,)}, "K-tree over 4 cores: level 1 has 4 cores for 5 groups"),
     ],
 )
 def test_wrong_segments_are_refused(arguments, message):
     with pytest.raises(MeshError, match=message):
         all_reduce(line(8), "acc", "x", **arguments)
-
-
-def test_different_roots_with_segments_are_refused():
-    with pytest.raises(MeshError, match="reached by chains, without groups or segments"):
-        reduce(line(8, 2), "acc", "x", root=[1, 2], segment=4)
-
-
-def test_a_ring_takes_one_buffer():
-    with pytest.raises(MeshError, match="takes the first slot of a buffer; use a tree"):
-        all_reduce(line(8), ("acc",), "x", algorithm="ring")
-    with pytest.raises(MeshError, match="takes the first slot of a buffer; use a tree"):
-        all_reduce(line(8), Slot("acc", None), "x", algorithm="star")
 
 
 @pytest.mark.parametrize(
@@ -292,7 +272,9 @@ def test_a_ring_takes_one_buffer():
         (lambda b: reduce(b, "x", "x", algorithm="pipeline", groups=(2,)), "'pipeline' takes no groups; use 'kt"),
         (lambda b: all_reduce(b, "x", "x", algorithm="star", groups=(2,)), "'star' takes no groups; use 'ktree'"),
         (lambda b: all_reduce(b, Slot("x", None), "x", algorithm="ring"), "'ring' takes the first slot of a b"),
+        (lambda b: all_reduce(b, ("x",), "x", algorithm="ring"), "'ring' takes the first slot of a buffer; use a tree"),
         (lambda b: reduce(b, "x", "x", root=[0, 1, 2], groups=(2,)), "reached by chains, without groups"),
+        (lambda b: reduce(b, "x", "x", root=[0, 1, 2], segment=4), "reached by chains, without groups or segments"),
         (lambda b: transpose(b, "x", "turned"), "only a square mesh can be transposed, not 3 x 4"),
     ],
 )

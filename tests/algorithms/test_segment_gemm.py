@@ -7,7 +7,6 @@ from wafer_triton.algorithms.segment_gemm import BlockRing, segment_gemm, segmen
 from wafer_triton.count.account import round_account
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.torch import TorchExecutor
-from wafer_triton.errors import MeshError
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.schedule import Schedule
 
@@ -69,11 +68,3 @@ def test_a_round_of_the_ring_moves_one_block_a_column_by_two_hops_at_most(size, 
         assert round_account(schedule, round_).hops <= 2
         columns = list(range(size - size % width))
         assert sorted(along.moves.send.tolist()) == sorted(along.moves.recv.tolist()) == columns
-
-
-def test_a_grid_that_is_not_square_is_refused():
-    b = Builder(Mesh(2, 3), "oblong")
-    for name in "qks":
-        b.buffer(name, (1,), "fp32")
-    with pytest.raises(MeshError, match="oblong: compute-shift needs a square grid, not 2 x 3; use mesh.square()"):
-        segment_gemm_t(b, "q", "k", "s", BlockRing(3, 3), m=1, k=1, n=1)

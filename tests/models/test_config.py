@@ -106,6 +106,10 @@ REFUSED = {
     "rope-per-layer": (LLAMA | {"rope_parameters": {"full_attention": {}}}, "one flat table for all layers"),
     "rope-factor": (LLAMA | {"rope_scaling": {"type": "linear"}}, "rope 'linear': factor is missing"),
     "rope-negative": (LLAMA | {"rope_scaling": {"type": "linear", "factor": -1}}, "factor = -1 must be a positive"),
+    "rope-beta": (
+        LLAMA | {"rope_scaling": {"type": "yarn", "factor": 4.0, "beta_fast": "32"}},
+        "beta_fast = '32' must be a positive number",
+    ),
     "rope-order": (LLAMA | {"rope_scaling": LLAMA3 | {"low_freq_factor": 9.0}}, "low_freq_factor = 9.0 must be below"),
     "window": (MISTRAL | {"sliding_window": 127}, "sliding_window = 127 is not computed here"),
     "window-absent": (
@@ -345,17 +349,3 @@ def test_parameters_equal_transformers(kind, tied):
         model = AutoModelForCausalLM.from_config(theirs)
     shapes = {name: tuple(weight.shape) for name, weight in model.named_parameters()}
     assert param_shapes(DecoderConfig.from_dict(theirs.to_dict())) == shapes
-
-
-@pytest.mark.parametrize(
-    ("rope", "message"),
-    [
-        ({"rope_type": "yarn"}, "rope 'yarn': factor is missing"),
-        (YARN | {"factor": -1.0}, "factor = -1.0 must be a positive number"),
-        (YARN | {"beta_fast": "32"}, "beta_fast = '32' must be a positive number"),
-        (LLAMA3 | {"high_freq_factor": 1.0}, "low_freq_factor = 1.0 must be below high_freq_factor = 1.0"),
-    ],
-)
-def test_refuses_rope_settings_that_cannot_be(rope, message):
-    with pytest.raises(ConfigError, match=message):
-        DecoderConfig.from_dict(LLAMA | {"rope_scaling": rope})

@@ -1,7 +1,7 @@
-"""Every family and option against transformers, from folders of small random checkpoints in both config spellings."""
+"""Every family and option against transformers, from folders of small random checkpoints."""
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -12,7 +12,6 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from pairs import in_turn
 from tiny import draw_norms_and_biases
 from wafer_triton.emulate.torch import TorchExecutor
-from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.ops.testing import assert_close
 from wafer_triton.shape.read import shape_of
@@ -85,22 +84,12 @@ def judge(family: Family, dtype: str = "fp32"):
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory):
-    """Return a function that saves a family's checkpoint once and returns its folder; config.json has a spelling."""
+    """Return a function that saves a family's checkpoint once and returns its folder."""
 
     @cache
-    def folder(family: Family, spelling: int = 5, dtype: str = "fp32") -> Path:
+    def folder(family: Family, dtype: str = "fp32") -> Path:
         path = tmp_path_factory.mktemp(family.name)
         judge(family, dtype).save_pretrained(path)
-        if spelling == 4:
-            values = json.loads((path / "config.json").read_text())
-            rope = values.pop("rope_parameters")
-            values |= {"rope_theta": rope.pop("rope_theta"), "torch_dtype": values.pop("dtype")}
-            kind = rope.pop("rope_type")
-            values["rope_scaling"] = None if kind == "default" else {"type": kind, **rope}
-            values.pop("layer_types", None)
-            if family.kind.startswith("qwen"):
-                values |= {"sliding_window": 4096, "use_sliding_window": False}
-            (path / "config.json").write_text(json.dumps(values))
         return path
 
     return folder
@@ -141,12 +130,6 @@ def wafer(folder: Path, mesh: str = "3", **options) -> WaferForCausalLM:
 
 
 @families
-def test_both_spellings_are_one_config(family, folders):
-    old, new = (DecoderConfig.from_folder(folders(family, spelling)) for spelling in (4, 5))
-    assert replace(old, name="") == replace(new, name="")
-
-
-@families
 def test_logits_and_tokens_equal_transformers(family, folders, roomy):
     tokens, wanted = judged(family)
     count = len(tokens) if family.name == "dynamic-rope" else PROMPT + 12  # its angles change past 64 positions
@@ -170,7 +153,7 @@ def test_errors_are_at_most_twice_transformers(family, dtype, folders, roomy):
     steps = STEPS if (family, dtype) in ((BIASED, "bf16"), (NORMED, "fp16")) else 8
     tokens, plain = judged(family, dtype, DTYPES[dtype], steps)
     reference = judged(family, dtype, torch.float64, steps)[1]
-    decoder = wafer(folders(family, 5, dtype), device=roomy, dtype=dtype)
+    decoder = wafer(folders(family, dtype), device=roomy, dtype=dtype)
     assert_close(logits_of(decoder, tokens), reference, dtype, plain=plain)
 
 

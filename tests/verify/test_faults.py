@@ -237,12 +237,6 @@ def test_a_result_may_be_limited_to_some_cores():
     assert everywhere.names == {"wrong-values"}
 
 
-def test_an_intent_must_fit_its_schedule():
-    schedule, _ = all_reduce()
-    with pytest.raises(ScheduleError, match="planted: the intent names undeclared buffers: y"):
-        check(schedule, Intent({"x": TILES}, {"y": {}}))
-
-
 def test_a_verdict_is_sorted_and_records_whether_an_intent_was_given():
     case = in_place(with_exchange(gemm(), 0, lambda one: moving(one, recv=one.moves.recv[:-1])))
     found = check(*case)
