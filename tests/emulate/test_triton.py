@@ -1,4 +1,4 @@
-"""The Triton executor against the torch executor: runs again, rounds beside a product, reductions; errors of GPUs.
+"""The Triton executor: a program runs again; errors of GPUs.
 
 Run by Triton's interpreter on the CPU; with TRITON_INTERPRET=0 on a machine with CUDA the compiled kernels are judged.
 """
@@ -9,7 +9,6 @@ os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from contextlib import nullcontext
 
-import numpy as np
 import pytest
 import torch
 from triton.backends.compiler import GPUTarget
@@ -24,15 +23,11 @@ from wafer_triton.errors import BackendError
 from wafer_triton.kernels import _common
 from wafer_triton.ops import run
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.rounds import Cores, Slot
-from wafer_triton.schedule.schedule import Schedule
 
 pytestmark = pytest.mark.slow
 
-exchanges = pytest.mark.parametrize("exchange", ["explicit", "elided"])
 
-
-@exchanges
+@pytest.mark.parametrize("exchange", ["explicit", "elided"])
 def test_a_program_runs_again_on_new_inputs(exchange):
     schedule = recipe("gemm", Mesh(3, 3), "fp32", ((6, 6), (6, 6)), ()).schedule
     given = [{name: torch.randint(-3, 4, (3, 3, 2, 2)).float() for name in "ab"} for _ in range(2)]
@@ -44,95 +39,6 @@ def test_a_program_runs_again_on_new_inputs(exchange):
         fresh = TorchExecutor().bind(schedule, tiles)
         fresh.run()
         assert torch.equal(program.read("out").cpu(), fresh.read("out"))
-
-
-# --- rounds that only look like a compute-shift ---
-
-
-def beside_a_product(kind: str) -> Schedule:
-    b = Builder(Mesh(1, 3), kind)
-    for name in ("a", "w"):
-        b.buffer(name, (2, 2), "fp32", "state", 2 if kind == "another-slot" else 1)
-    b.buffer("next", (2, 2), "fp32", "output")
-    b.buffer("c", (2, 2), "fp32", "output")
-    ring, here = [2, 0, 1], [0, 1, 2]
-    product = b.local("gemm", "c", ("a", "w"), m=2, k=2, n=2)
-    moves = {
-        "ring": b.exchange("x", "a", "next", ring, here),
-        "multicast": b.exchange("x", "a", "next", 0, here),
-        "another-slot": b.exchange("x", Slot("a", 1), "next", ring, here),
-        "into-an-input": b.exchange("x", "a", "w", ring, here),
-        "some": b.exchange("x", "a", "next", [0], [1]),
-        "output": b.exchange("x", "next", "a", ring, here),
-    }
-    if kind == "output":
-        b.buffer("other", (2, 2), "fp32", "output")
-        moves[kind] = b.exchange("x", "next", "other", ring, here)
-    b.round(moves[kind], product)
-    return b.build()
-
-
-@exchanges
-@pytest.mark.parametrize("kind", ["ring", "multicast", "another-slot", "into-an-input", "some", "output"])
-def test_rounds_beside_a_product(kind, exchange):
-    schedule = beside_a_product(kind)
-    given = {name: torch.randint(-3, 4, (1, 3, schedule.buffers[name].slots * 4)).float() for name in ("a", "w")}
-    found = []
-    for executor in (TorchExecutor(), TritonExecutor(exchange=exchange)):
-        program = executor.bind(schedule, given)
-        program.run()
-        found.append({name: program.read(name).cpu() for name in schedule.buffers})
-    for name, value in found[0].items():
-        assert torch.equal(value, found[1][name]), name
-
-
-def test_reductions_that_one_launch_cannot_do_take_several():
-    """Build a core that receives again after it has sent, and a second reduction of another buffer."""
-    b = Builder(Mesh(1, 5), "several")
-    for name in ("s", "t"):
-        b.buffer(name, (2,), "fp32", "state")
-        b.like(f"{name}.up", name)
-
-    def add(name, send, recv):
-        exchange = b.exchange("x", name, f"{name}.up", send, recv)
-        b.round(exchange, b.local("add", name, (name, f"{name}.up"), Cores("x", exchange.moves.recv), size=2))
-
-    add("s", [0, 2], [1, 3])
-    add("s", [1], [3])
-    add("s", [3], [0])  # 0 has sent already
-    add("t", [3, 4], [2, 0])  # trees whose cores are not equally far apart
-    add("s", [0], [2])
-    schedule = b.build()
-    given = {name: torch.randint(-9, 10, (1, 5, 2)).float() for name in "st"}
-    found = []
-    for executor in (TorchExecutor(), TritonExecutor(shuffle=3), TritonExecutor(exchange="elided")):
-        program = executor.bind(schedule, given)
-        program.run()
-        found.append({name: program.read(name).cpu() for name in "st"})
-    for other in found[1:]:
-        assert all(torch.equal(found[0][name], other[name]) for name in "st")
-
-
-@exchanges
-@pytest.mark.parametrize("role", ["scratch", "output"])
-def test_tiles_received_by_a_reduction_may_be_read_later(role, exchange):
-    """Build an exclusive prefix sum, in which every core keeps the arrival from its left."""
-    b = Builder(Mesh(1, 3), "scan")
-    b.buffer("s", (1,), "fp32", "state")
-    b.buffer("inbox", (1,), "fp32", role)
-    b.buffer("out", (1,), "fp32", "output")
-    for core in (0, 1):
-        arrival = b.exchange("x", "s", "inbox", [core], [core + 1])
-        b.round(arrival, b.local("add", "s", ("s", "inbox"), Cores("x", arrival.moves.recv), size=1))
-    if role == "scratch":
-        b.round(b.local("copy", "out", "inbox", Cores("x", np.array([1, 2])), size=1))
-    program = TritonExecutor(exchange=exchange).bind(b.build(), {"s": torch.tensor([1.0, 2, 4]).view(1, 3, 1)})
-    program.run()
-    assert program.read("s").flatten().tolist() == [1, 3, 7]
-    assert program.read("out" if role == "scratch" else "inbox").flatten().tolist() == [0, 1, 3]
-
-
-# --- errors ---
 
 
 def test_a_cpu_needs_the_interpreter(monkeypatch):
