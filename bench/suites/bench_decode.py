@@ -1,10 +1,9 @@
-"""Decode: the layers of a Llama on one token, beside plain PyTorch; and SmolLM2-135M beside transformers."""
+"""Decode: the layers of a Llama on one token, beside plain PyTorch."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import median
 
-import pytest
 import torch
 from torch.nn import functional as F
 
@@ -19,16 +18,12 @@ from wafer_triton.device import Device
 from wafer_triton.device.dtype import torch_dtype
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.program import Program
-from wafer_triton.emulate.torch import TorchExecutor
-from wafer_triton.models.checkpoint.fetch import resolve
 from wafer_triton.models.config import DecoderConfig
-from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.run.decode import Decode
 from wafer_triton.models.run.head import Head
 from wafer_triton.place.need import param_shapes
 from work import Row, Work, exchanged_bytes, record, shares
 
-STEPS = 24
 SMALL = DecoderConfig(
     hidden_size=96, intermediate_size=256, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2,
     head_dim=24, vocab_size=16, max_position_embeddings=512, rms_norm_eps=1e-5, name="small llama",
@@ -205,53 +200,3 @@ def time_step(shape: Step, row: str, device: str) -> Row:
 
 def test_row(records, shape, row):
     records.append(time_step(shape, row, "cpu"))
-
-
-# --- a whole small model on the CPU ---
-
-
-@pytest.fixture(scope="module")
-def judge():
-    from transformers import AutoModelForCausalLM
-
-    folder = resolve("smollm2-135m")
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
-
-
-@pytest.fixture(scope="module")
-def prompt():
-    from transformers import AutoTokenizer
-
-    from wafer_triton.models import demo
-
-    return AutoTokenizer.from_pretrained(resolve("smollm2-135m"))(demo.PROMPTS[0])["input_ids"]
-
-
-@pytest.mark.parametrize("exchange", ["explicit", "elided"])
-@pytest.mark.parametrize(("side", "dtype"), [(24, "fp32"), (16, "fp16")])
-def test_decode_step(benchmark, note, judge, prompt, side, dtype, exchange):
-    from wafer_triton.models import demo
-
-    model = WaferForCausalLM.from_pretrained(
-        resolve("smollm2-135m"), mesh=side, dtype=dtype, max_length=64, executor=TorchExecutor(exchange=exchange)
-    )
-    comparison = demo.compare(model, judge, prompt, 4)
-    assert comparison.tokens == comparison.expected
-
-    model.reset()
-    token = int(model.step(int(model.prefill(prompt).argmax())).argmax())  # the first step also re-places the weights
-    before = model.account().rounds
-    model.step(token)
-    facts = {"mesh": f"{side}x{side}", "dtype": dtype, "exchange": exchange}
-    note(what="SmolLM2-135M decode step", rounds=model.account().rounds - before, **facts)
-    benchmark.pedantic(model.step, args=(token,), rounds=STEPS, warmup_rounds=2)
-
-
-def test_transformers_step(benchmark, note, judge, prompt):
-    note(what="the same in transformers, eager", dtype="fp32")
-    ids = torch.tensor([prompt])
-    with torch.no_grad():
-        state = judge(ids, use_cache=True)
-        token = state.logits[:, -1:].argmax(-1)
-        step = lambda: judge(token, past_key_values=state.past_key_values, use_cache=True)  # noqa: E731
-        benchmark.pedantic(step, rounds=STEPS, warmup_rounds=2)

@@ -5,17 +5,11 @@ import gzip
 import json
 import re
 import shlex
-from dataclasses import replace
 
 import pytest
 
 from wafer_triton.cli.main import main
-from wafer_triton.count.account import Account
-from wafer_triton.device import NUMBERS, device
-from wafer_triton.device.mesh import Mesh
 from wafer_triton.draw.figure import numbers_of
-from wafer_triton.draw.generation import Generation
-from wafer_triton.place.regions import Region
 
 GEMM = "gemm --m 16 --k 16 --n 16 --mesh 4"
 OWN = """
@@ -41,8 +35,6 @@ def folder(tmp_path, monkeypatch):
     ("line", "shown"),
     [
         (f"{GEMM} --picture links", "bytes to the east"),
-        (f"{GEMM} --picture timeline --algorithm cannon", "cycles of gemm"),
-        ("gemv --k 16 --n 16 --mesh 4x2", "bytes to the south"),
         ("own.py:sums", "bytes to the east"),
     ],
 )
@@ -83,15 +75,3 @@ def test_own_schedules_stand_beside_each_other_in_the_page_and_in_the_trace(fold
     data = shown(folder / "page.html")
     assert [scene["name"] for scene in data["scenes"]] == ["sums", "sums"] and data["beside"] == 1
     assert [*json.loads((folder / "t.json").read_text())["otherData"]["processes"]] == ["sums", "sums 2"]
-
-
-def test_a_record_holds_the_numbers_of_a_device_that_is_no_preset():
-    mesh = Mesh(4, 4)
-    said = Generation(
-        text="", tokens=[], prompt_tokens=2, steps=0, settings={}, mesh=mesh, prefill_mesh=mesh, head_groups=1,
-        regions=[Region(mesh, ("head",), 40_000, {})], account=Account(), load_seconds=1.0, prefill_seconds=0.5,
-        decode_seconds=0.0,
-    )  # fmt: skip
-    assert "device_numbers" not in said.as_json()
-    own = replace(said, mesh=Mesh(4, 4, device("wse2,hop_cycles=3"))).as_json()
-    assert own["device_numbers"]["hop_cycles"] == 3 and set(own["device_numbers"]) == set(NUMBERS)

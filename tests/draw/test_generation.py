@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from wafer_triton.count.account import account
+from wafer_triton.device import NUMBERS, device
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.draw.generation import Generation, generation_tables, regions_table
 from wafer_triton.place.regions import Region
@@ -75,6 +76,12 @@ def test_without_a_prediction_there_is_no_table_of_it(generation):
 
 def test_json_holds_predictions_in_full(generation):
     assert replace(generation, predicted=PREDICTED).as_json()["predicted"] == PREDICTED
+
+
+def test_a_record_holds_the_numbers_of_a_device_that_is_no_preset(generation):
+    assert "device_numbers" not in generation.as_json()
+    own = replace(generation, mesh=Mesh(2, 2, device("wse2,hop_cycles=3"))).as_json()
+    assert own["device_numbers"]["hop_cycles"] == 3 and set(own["device_numbers"]) == set(NUMBERS)
 
 
 def test_regions(generation):

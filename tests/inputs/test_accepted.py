@@ -128,8 +128,7 @@ CALLS = {
 NUMPY = {"fp32": np.float32, "fp16": np.dtype("float16"), "int8": np.int8}
 TORCH = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "int8": torch.int8}
 KINDS = {
-    "numpy": (np.int64, np.float32, lambda name: NUMPY.get(name, name)),
-    "numpy, small": (np.uint8, np.float64, lambda name: name),
+    "numpy": (np.uint8, np.float32, lambda name: NUMPY.get(name, name)),
     "torch": (torch.tensor, float, TORCH.get),
     "words of torch": (int, float, {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int8"}.get),
 }
