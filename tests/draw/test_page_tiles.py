@@ -12,7 +12,7 @@ from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
 
 pytestmark = IN_CHROMIUM
-PAGES = EXAMPLES | {"reduce": "all-reduce --size 4 --mesh 8 --beside pipeline"}
+PAGES = EXAMPLES
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -114,12 +114,3 @@ def test_rows_of_a_cache_are_coloured_by_their_entries(show):
         colours = [evaluate(browser, f"amount({count} / 7).join(',')") for count in entries]
         assert all(painted.get(colour, 0) > 200 for colour in colours), canvas
     assert "no entry" in browser.text("#maps .scale") and "all 7 slots filled" in browser.text("#maps .scale")
-
-
-def test_an_all_reduce_is_shown_by_the_parts_of_its_sums(show):
-    browser = show("reduce")
-    assert browser.value("document.querySelector('#show').value") == "parts x"
-    assert browser.text("#headline").startswith("ktree 12 hops, pipeline 14;")
-    browser.key("End")
-    assert evaluate(browser, "[...new Set(page.scenes[0].parts[0])]") == [8]
-    assert "tile of x" in evaluate(browser, "page.maps[0].said(page.maps[0].canvas.clientWidth / 2, 100)")

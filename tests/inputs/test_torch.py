@@ -130,7 +130,7 @@ def test_an_operation_on_tensors_is_traced_as_one_operator(name):
     call, x = OPERATIONS[name]
     for trace in (torch.jit.trace(call, (x,)), make_fx(call)(x), torch.func.functionalize(call)):
         assert torch.equal(trace(x + 1), call(x + 1))
-    assert faked(call, x).shape == on_meta(call, x).shape == call(x).shape
+    assert on_meta(call, x).shape == call(x).shape
     assert torch.equal(on_meta(call, x), call(x)), "torch's default device is not the operands'"
 
 
