@@ -102,18 +102,30 @@ def gather(cut: Parameter, tiles: torch.Tensor, mesh: Mesh) -> torch.Tensor:
 
 def picked(values: torch.Tensor, rows: Index, dim: int) -> torch.Tensor:
     """Return the values at `rows` along a dimension, one after the other; zeros where a row is -1, for padding."""
-    flat = rows.reshape(-1)
-    taken = values.index_select(dim, torch.from_numpy(flat.clip(0)).to(values.device))
-    padding = flat < 0
-    if not padding.any():
-        return taken
-    return taken.masked_fill_(torch.from_numpy(padding).to(values.device).view(-1, *[1] * (values.ndim - 1 - dim)), 0)
+    return picker(rows, dim, values.device)(values)
+
+
+def picker(rows: Index, dim: int, device: torch.device | str) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return `picked` for values on a device, whose tables go there once."""
+    flat = torch.from_numpy(rows.reshape(-1))
+    index, padding = flat.clamp(0).to(device), (flat < 0).to(device) if (flat < 0).any() else None
+
+    def pick(values: torch.Tensor) -> torch.Tensor:
+        taken = values.index_select(dim, index)
+        return taken if padding is None else taken.masked_fill_(padding.view(-1, *[1] * (values.ndim - 1 - dim)), 0)
+
+    return pick
 
 
 def unpicked(values: torch.Tensor, rows: Index, dim: int) -> torch.Tensor:
     """Return the argument of `picked` from its result; if a row occurs several times, the first counts."""
+    return picked(values, first_places(rows), dim)
+
+
+def first_places(rows: Index) -> Index:
+    """Return where each row, in order, comes first among `rows`."""
     number, first = np.unique(rows, return_index=True)
-    return values.index_select(dim, torch.from_numpy(first[number >= 0]).to(values.device))
+    return first[number >= 0]
 
 
 def is_repeated(buffer: Buffer) -> bool:

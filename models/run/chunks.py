@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,7 +14,7 @@ from wafer_triton.algorithms.kv_cache import KvCache
 from wafer_triton.decoder import prefill
 from wafer_triton.decoder.block import Block
 from wafer_triton.device.layout import MeshTensor, scatter
-from wafer_triton.models.place.cuts import Tiles, picked, unpicked
+from wafer_triton.models.place.cuts import Tiles, first_places, picked, picker
 
 
 @dataclass(frozen=True)
@@ -102,9 +102,17 @@ class ChunkTiles:
             masks = torch.where(seen, 0.0, float("-inf")).transpose(1, 2)
             yield masks[rows.view(-1, *[1] * (held.ndim - 1)), held]
 
-    def gather(self, entries: list[torch.Tensor], parts: Sequence[Chunk]) -> torch.Tensor:
-        """Return keys or values [count, key heads, head_dim] from the tiles of all chunks."""
-        pattern = "y x m g n -> (y m) (x g n)"
-        rows = [rearrange(tiles, pattern)[part.index] for tiles, part in zip(entries, parts, strict=True)]
-        whole = unpicked(torch.cat(rows), self.block.layout.rows("k"), 1)
-        return whole.unflatten(1, (-1, self.block.shape.head_dim))
+    def gatherer(self, parts: Sequence[Chunk], device: str) -> Callable[[Sequence[torch.Tensor]], torch.Tensor]:
+        """Return the function that makes keys or values [count, key heads, head_dim] of the tiles of all chunks.
+
+        Its tables go to the device once, for all layers.
+        """
+        tokens = [part.index.to(device) for part in parts]
+        heads = picker(first_places(self.block.layout.rows("k")), 1, device)
+
+        def gather(entries: Sequence[torch.Tensor]) -> torch.Tensor:
+            each = zip(entries, tokens, strict=True)
+            rows = [rearrange(tiles, "y x m g n -> (y m) (x g n)")[index] for tiles, index in each]
+            return heads(torch.cat(rows)).unflatten(1, (-1, self.block.shape.head_dim))
+
+        return gather

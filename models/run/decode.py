@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,7 +15,7 @@ from wafer_triton.device.layout import scatter
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.parts import Step, Tables
 from wafer_triton.emulate.program import Program
-from wafer_triton.models.place.cuts import Tiles, Weights, fill, held_tile, is_repeated, picked
+from wafer_triton.models.place.cuts import Tiles, Weights, fill, held_tile, is_repeated, picked, picker
 from wafer_triton.models.run.head import Embedding, Head
 from wafer_triton.place.need import weights_of
 from wafer_triton.place.transfers import ScheduleRuns
@@ -223,17 +223,26 @@ class Decode:
         """Write x [batch, width] to the input of the first layer."""
         self.layers[0].project.write(blocks.HIDDEN, scatter(x, self.block.mesh, blocks.HIDDEN_SPEC).tiles)
 
-    def fill(self, layer: int, sequence: int, cache: KvCache, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Put a prompt's keys and values [count, key heads, head_dim] into a layer's cache, row by row in order."""
-        block, count = self.block, len(k)
-        rows, (down, along) = block.layout.rows("k"), self.executor.rectangle(block.mesh)
+    def filler(self, sequence: int, cache: KvCache, count: int) -> Callable[[int, torch.Tensor, torch.Tensor], None]:
+        """Return the function that puts keys and values of a prompt into a layer's cache, row by row in order.
+
+        It takes the number of the layer, and both [count, key heads, head_dim]. Its tables go to the device once.
+        """
+        block, device = self.block, self.executor.device
+        down, along = self.executor.rectangle(block.mesh)
+        rows = block.layout.rows("k")[along]
         row, slot = torch.from_numpy(cache.row_of(count)), torch.arange(count) % cache.slots
-        here = (row >= down.start) & (row < down.stop)
-        for which, values in (("k", k), ("v", v)):
-            cut = picked(values.flatten(1), rows, 1).unflatten(1, rows.shape)
-            memory = self.layers[layer - self.numbers.start].project.memory[blocks.cache_name(which, sequence)]
-            own = cut[here, along].to(memory.dtype)
-            memory.unflatten(-1, (block.slots, -1))[row[here] - down.start, :, slot[here]] = own
+        here = ((row >= down.start) & (row < down.stop)).nonzero().flatten()
+        tokens, row, slot = (each.to(device) for each in (here, row[here] - down.start, slot[here]))
+        columns = picker(rows, 1, device)
+
+        def fill(layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
+            for which, values in (("k", k), ("v", v)):
+                memory = self.layers[layer - self.numbers.start].project.memory[blocks.cache_name(which, sequence)]
+                own = columns(values.flatten(1)[tokens]).unflatten(1, rows.shape).to(memory.dtype)
+                memory.unflatten(-1, (block.slots, -1))[row, :, slot] = own
+
+        return fill
 
     def _room(self, schedule: Schedule, kind: str) -> Tiles:
         """Return memory for the weights of a block."""

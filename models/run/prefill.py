@@ -28,7 +28,7 @@ from wafer_triton.schedule.rounds import Buffer
 from wafer_triton.text.progress import Progress, silent
 
 Programs = Mapping[str, Program]  # programs of a chunk, by the kind of block
-Fill = Callable[[int, torch.Tensor, torch.Tensor], None]
+Fill = Callable[[int, list[torch.Tensor], list[torch.Tensor]], None]  # of a layer, with tiles of all chunks
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,8 @@ class PrefillRun:
         inputs = list(self.tiles.inputs(x, rotary, parts))
         # with regions, the host counts the passes between the launches
         through = self._recorded if self.executor.graphs and regions is None else self._launched
-        out = through(every, inputs, parts, fill, progress)
+        gather = self.tiles.gatherer(parts, self.executor.device)
+        out = through(every, inputs, parts, lambda layer, k, v: fill(layer, gather(k), gather(v)), progress)
         return torch.cat([self.tiles.whole(tiles, part) for tiles, part in zip(out, parts, strict=True)])
 
     def forget(self) -> None:
@@ -235,10 +236,7 @@ class PrefillRun:
         if experts is not None and (taken := [one.expert_ids for one in kept if one.expert_ids is not None]):
             rows = [tiles[:, 0].flatten(0, 1)[part.index] for tiles, part in zip(taken, parts, strict=True)]
             self.expert_ids.append(torch.cat(rows)[:, : experts.top_k].long().cpu())
-        fill(
-            layer,
-            *(self.tiles.gather(list(each), parts) for each in zip(*((one.k, one.v) for one in kept), strict=True)),
-        )
+        fill(layer, [one.k for one in kept], [one.v for one in kept])
 
     def _send(self, routing: Program, number: int, part: Chunk, regions: ExpertRegions) -> None:
         """Run the passes that bring a chunk's tokens to their experts, after the routing."""

@@ -228,7 +228,7 @@ class Session(PlacedModule):
                 x,
                 self.config.angles(torch.arange(count), count),
                 parts,
-                lambda layer, k, v: self.layers.fill(layer, sequence, cache, k, v),
+                self.layers.filler(sequence, cache, count),
                 progress,
             )
             self.pipeline.leave(x)
