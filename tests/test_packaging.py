@@ -80,7 +80,6 @@ def installed(folder, *what):
     return python
 
 
-@pytest.mark.slow
 def test_the_wheel_holds_every_source_file_under_one_name(wheel):
     found = set(zipfile.ZipFile(wheel).namelist())
     expected = {
@@ -94,14 +93,12 @@ def test_the_wheel_holds_every_source_file_under_one_name(wheel):
     assert any(name.endswith("licenses/LICENSE") for name in found)
 
 
-@pytest.mark.slow
 def test_the_wheel_works_outside_the_repository(wheel, tmp_path):
     python = installed(tmp_path / "venv", wheel)
     run(python, "-c", SMOKE, cwd=tmp_path)
     assert "wse2" in run(python.with_name("wafer-triton"), "devices", cwd=tmp_path)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("editable", [False, True], ids=["wheel", "editable"])
 def test_type_checkers_find_the_mistakes_of_a_user(source, wheel, editable, tmp_path):
     python = installed(tmp_path / "venv", *(("-e", source) if editable else (wheel,)))

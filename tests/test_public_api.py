@@ -57,7 +57,6 @@ def test_only_draw_is_a_public_name_and_a_module():
     assert set(wafer_triton.__all__) & modules == {"draw"}
 
 
-@pytest.mark.slow
 def test_a_name_does_not_depend_on_earlier_imports():
     found = "*[n for n in w.__all__ if type(getattr(w, n)).__name__ == 'module']"
     assert set(python(f"from wafer_triton import *; import wafer_triton as w; print({found})").split()) == MODULES
@@ -117,7 +116,6 @@ def test_importing_the_package_and_reading_a_schedule_are_light():
     assert loaded(f"import wafer_triton, wafer_triton.local; {names}") == [set()]
 
 
-@pytest.mark.slow
 def test_ops_need_no_triton_and_no_transformers():
     operations, models = loaded("from wafer_triton import mesh_gemm", "import wafer_triton.models.decoder")
     assert operations <= {"torch", "einops"} and models <= {"torch", "einops", "safetensors"}
@@ -246,25 +244,21 @@ def circle(files: Files) -> tuple[str, ...]:
     return next((ring for module in sorted(files) if (ring := follow(module, ()))), ())
 
 
-@pytest.mark.slow
 def test_imports_point_left():
     files = modules()
     assert [f"{at} imports {name}" for at in files for name in internal(at, files) if layer(name) > layer(at)] == []
 
 
-@pytest.mark.slow
 def test_no_imports_go_in_a_circle():
     assert circle(modules()) == ()
 
 
-@pytest.mark.slow
 def test_planning_imports_neither_torch_nor_triton():
     planning = [f"wafer_triton.{name}" for name in modules() if within(name, PLAIN)]
     assert len(planning) > 50
     python(f"{BLOCKED}import {', '.join(planning)}")
 
 
-@pytest.mark.slow
 def test_transformers_computes_nothing():
     """Check imports of transformers: configs and tokenizers, and in the demo the model to compare with."""
     readers = {"AutoConfig", "AutoTokenizer", "PreTrainedConfig", "PreTrainedTokenizerFast"}
@@ -273,7 +267,6 @@ def test_transformers_computes_nothing():
         assert name == "models.demo" or taken <= readers, name
 
 
-@pytest.mark.slow
 def test_kernels_import_no_schedule():
     for name, path in modules().items():
         if name.startswith("kernels."):

@@ -25,7 +25,6 @@ def product(
     return run(made, (a, b), TorchExecutor(exchange=exchange)).gather(), a, b
 
 
-@pytest.mark.slow
 def test_gemm():
     """More rounds than a small mesh has; a matrix that leaves some cores with padding alone."""
     size = 357
@@ -33,7 +32,6 @@ def test_gemm():
     assert torch.equal(got, a @ b)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("side", "exchange", "batch"), [(660, "explicit", 1), (660, "elided", 3), (720, "explicit", 3), (720, "elided", 1)]
 )
@@ -44,7 +42,6 @@ def test_gemv(side, exchange, batch):
     assert torch.equal(got, a @ b)
 
 
-@pytest.mark.slow
 def test_a_decode_layer_of_the_shape_of_llama3_2_1b():
     """2000 tokens in the cache, bf16, against the layer in fp64."""
     layer = replace(config_of("llama3.2-1b"), num_hidden_layers=1)
@@ -54,12 +51,10 @@ def test_a_decode_layer_of_the_shape_of_llama3_2_1b():
     cases.close(got, given.plain(torch.float64), given.plain(torch.bfloat16), str(step))
 
 
-@pytest.mark.slow
 def test_a_schedule_is_checked():
     assert check(recipe("gemm", Mesh(360, 360), "fp16", ((360, 360), (360, 360)), ()).schedule).ok
 
 
-@pytest.mark.slow
 def test_all_reductions_are_compared():
     rows = {row.algorithm: row for row in compare_gemv(720, 5760, 5760)}
     assert rows["ktree"].verdict == dict.fromkeys("PLMR", True)

@@ -12,8 +12,6 @@ from wafer_triton.models.checkpoint.checkpoint import Checkpoint
 from wafer_triton.models.checkpoint.text import tokenizer_of
 from wafer_triton.models.decoder import WaferForCausalLM
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
@@ -111,7 +109,6 @@ def test_meshes_from_the_plan(run, folder):
     assert made["mesh"] == str(model.block.mesh) and len(made["tokens"]) == 6
 
 
-@pytest.mark.slow
 def test_triton_prints_the_same_text(run, monkeypatch):
     if not torch.cuda.is_available():
         monkeypatch.setenv("TRITON_INTERPRET", "1")

@@ -45,7 +45,6 @@ def exponent(measure) -> float:
     return float(np.polyfit(np.log(sides), np.log([measure(side) for side in sides]), 1)[0])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "expected"),
     [("cannon", 1), ("summa", 1), ("allgather", 1)],
@@ -61,7 +60,6 @@ def test_meshgemm_never_moves_further_than_two_hops(side):
     assert max(one.hops for one in per_round(gemm("mesh", side))) == 2
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "expected"),
     [("mesh", -2), ("cannon", -2), ("summa", -2), ("allgather", -1)],
@@ -98,7 +96,6 @@ def test_rounds_are_the_depth_of_the_closed_forms(algorithm, rounds, side):
     assert made.stages == rounds(side) + (algorithm != "ring")
 
 
-@pytest.mark.slow
 def test_gemm_verdicts_letter_by_letter():
     rows = {row.algorithm: row for row in compare_gemm(256, 1792, 1792, 1792, values=False)}
     verdicts = {name: "".join(letter for letter, kept in row.verdict.items() if kept) for name, row in rows.items()}
@@ -112,7 +109,6 @@ def test_gemv_rows_carry_their_error():
     assert all(row.error is not None and 0 < row.error < 1e-5 for row in rows)
 
 
-@pytest.mark.slow
 def test_small_operands_leave_cores_without_work():
     assert not compare_gemm(64, 8, 8, 8, values=False)[0].verdict["P"]
 

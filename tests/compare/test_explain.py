@@ -11,8 +11,6 @@ from wafer_triton.device import device
 from wafer_triton.errors import DeviceError, MeshError
 from wafer_triton.shape.decoder import DecoderShape
 
-pytestmark = pytest.mark.slow
-
 WSE2 = device("wse2")
 OWN = device("wse2,hop_cycles=0.5,stage_cycles=30,link_bytes_per_cycle=2")
 RULED = replace(WSE2, name="ruled", like=None)

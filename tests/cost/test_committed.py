@@ -16,8 +16,6 @@ from wafer_triton.cost.calibrate.cells import TABLES
 from wafer_triton.cost.constants import constants
 from wafer_triton.device import device, spec
 
-pytestmark = pytest.mark.slow
-
 PAGE = Path(__file__).parents[2] / "docs" / "validation.md"
 
 

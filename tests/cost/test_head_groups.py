@@ -24,7 +24,6 @@ def cycles(shape: DecoderShape, mesh: Mesh, context: int, number: int | None) ->
     return layers.total(layers.decode_steps(block, context, C)).cycles
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("model", "side", "context"), [("smollm2-135m", 24, 512), ("qwen2.5-7b", 90, 2048)])
 def test_the_choice_is_nearly_the_fastest_of_all(model, side, context):
     """Only the narrowest tiles are priced, so it need not be the very fastest."""
@@ -33,7 +32,6 @@ def test_the_choice_is_nearly_the_fastest_of_all(model, side, context):
     assert min(every) <= cycles(shape, mesh, context, None) <= 1.01 * min(every)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("model", "side"), [("llama3-8b", 360), ("qwen2-72b", 540)])
 def test_head_groups_beat_the_single_head_of_the_paper(model, side):
     best, measured, one = (
@@ -46,7 +44,6 @@ def test_head_groups_beat_the_single_head_of_the_paper(model, side):
 
 
 @pytest.mark.parametrize("model", ["llama3-8b", "qwen2-72b"])
-@pytest.mark.slow
 def test_prefill_in_groups_beats_the_single_head_of_the_paper(model):
     best, measured, one = (
         estimate.prefill(model=model, mesh=540, tokens=4096, device=MANY, **more)
@@ -57,7 +54,6 @@ def test_prefill_in_groups_beats_the_single_head_of_the_paper(model):
     assert best.head_groups > 1 == measured.head_groups == one.head_groups
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("model", "side", "tokens"), [("smollm2-135m", 24, 256), ("qwen2.5-7b", 90, 1024)])
 def test_the_choice_for_prefill_is_nearly_the_fastest_of_all(model, side, tokens):
     """Compare a choice by products alone, which hide the moves beside them, with the fastest number of groups."""
@@ -72,7 +68,6 @@ def test_the_choice_for_prefill_is_nearly_the_fastest_of_all(model, side, tokens
     assert min(every.values()) <= every[chosen] <= 1.01 * min(every.values())
 
 
-@pytest.mark.slow
 def test_one_token_of_a_request_has_the_groups_of_the_last():
     asked = {"model": "smollm2-135m", "prefill_mesh": 64, "decode_mesh": 64, "input": 355, "output": 12}
     made, last = estimate.request(**asked), estimate.decode(model="smollm2-135m", mesh=64, context=367)

@@ -283,7 +283,6 @@ def test_a_stream_is_hidden_beside_the_next_product_alone() -> None:
     assert priced[True] < priced[False]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("length", [5, 12, 37])
 def test_best_groups_are_the_best(length: int) -> None:
     c = constants(device("wse3"))

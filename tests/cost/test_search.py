@@ -13,7 +13,6 @@ from wafer_triton.errors import MeshError, ShapeError, SramError
 from wafer_triton.shape.read import shape_of
 
 
-@pytest.mark.slow
 def test_a_plan_is_the_best_of_its_sides() -> None:
     sides = (60, 90)
     plans = search.plan(model="smollm2-135m", input=512, output=64, sides=sides)

@@ -66,7 +66,6 @@ for tile, multiply in (((32, 32, 32), True), ((16, 32, 16), True), ((16, 32, 16)
 """
 
 
-@pytest.mark.slow
 def test_it_compiles_for_a_gpu_and_needs_nothing_of_this_library():
     env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     script = [sys.executable, "-P", "-c", COMPILE, ROOT / "bench" / "harness", ROOT / "docs" / "examples"]

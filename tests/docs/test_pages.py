@@ -108,7 +108,6 @@ def cut(printed, shown):
     return "".join(printed.splitlines(keepends=True)[: shown.count("\n") - 1]) + MORE
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_shows_the_outputs_of_today(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

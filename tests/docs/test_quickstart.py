@@ -5,12 +5,9 @@ from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
 
-import pytest
-
 PAGE = Path(__file__).resolve().parents[2] / "docs/quickstart.ipynb"
 
 
-@pytest.mark.slow
 def test_the_notebook_prints_what_it_shows(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names, shown = {"__name__": "quickstart"}, []

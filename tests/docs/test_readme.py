@@ -56,7 +56,6 @@ def test_pictures_are_shown_and_light():
     assert all(10_000 < size < 150_000 for size in pictures.values())
 
 
-@pytest.mark.slow
 def test_pictures_show_the_numbers_of_today(tmp_path):
     """Allow a number to be a tenth of a per cent off, which is invisible in a picture."""
     pytest.importorskip("matplotlib")

@@ -102,14 +102,12 @@ def test_an_example_parses_and_shows_something(line):
     assert dict(BLOCK.findall(text()))[line].strip()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("line", [line for line in examples() if not timed(line) and line not in FITTED])
 def test_an_example_prints_the_output_shown(line, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert output(line) == dict(BLOCK.findall(text()))[line]
 
 
-@pytest.mark.slow
 def test_a_run_of_a_checkpoint_has_the_counts_and_predictions_shown(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     shown = dict(BLOCK.findall(text()))
@@ -124,7 +122,6 @@ def test_a_run_of_a_checkpoint_has_the_counts_and_predictions_shown(tmp_path, mo
     assert output("cap mesh16.json").splitlines()[3].split() == rows[3]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("block", re.findall(r"^```python\n(.*?)^```$", text(), re.MULTILINE | re.DOTALL))
 def test_python_runs(block, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

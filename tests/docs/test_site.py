@@ -14,7 +14,6 @@ import browser as chromium
 import wafer_triton
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

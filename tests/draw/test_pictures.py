@@ -21,8 +21,6 @@ from wafer_triton.draw.figure import COLUMN, DOTS, REST, coloured, numbers_of
 from wafer_triton.errors import BackendError, DrawError
 from wafer_triton.schedule.schedule import Schedule
 
-MESH = Mesh(3, 4)
-
 
 def gemm(mesh: Mesh, algorithm: str = "mesh") -> Schedule:
     return recipe("gemm", mesh, "fp16", ((12, 12), (12, 12)), (("algorithm", algorithm),)).schedule
@@ -37,7 +35,6 @@ ROWS = [{"mesh": 8, "cycles": 20.0, "hops": 3}, {"mesh": 16, "cycles": 15.0, "ho
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
-@pytest.mark.slow
 def test_a_timeline_shows_the_cycles_of_the_price(schedule, tmp_path):
     draw.timeline(schedule, tmp_path / "picture.png")
     shown = numbers_of(tmp_path / "picture.png")

@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 from itertools import pairwise
 from numbers import Real
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +17,6 @@ from wafer_triton.draw.trace_events import TRACKS, bounded
 from wafer_triton.draw.trace_file import MEANING
 from wafer_triton.errors import DrawError, ShapeError
 
-ROOT = Path(__file__).parents[2]
 SCHEDULES = {
     **{
         algorithm: recipe("gemm", Mesh(4, 4), "fp16", ((16, 16), (16, 16)), (("algorithm", algorithm),)).schedule

@@ -8,10 +8,7 @@ import pytest
 import browser as chromium
 from wafer_triton.cli.main import main
 
-IN_CHROMIUM = [
-    pytest.mark.slow,
-    pytest.mark.skipif(chromium.PROGRAM is None, reason="there is no Chromium; `make browser` installs it"),
-]
+IN_CHROMIUM = pytest.mark.skipif(chromium.PROGRAM is None, reason="there is no Chromium; `make browser` installs it")
 OWN = f"{Path(__file__).parents[2] / 'docs' / 'examples' / 'own_all_reduce.py'}:two_sided"
 SIDE = 8
 EXAMPLES = {  # pages by their names

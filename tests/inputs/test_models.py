@@ -209,10 +209,6 @@ def test_the_file_of_a_tokenizer_that_is_at_fault_is_named(wrong, tmp_path, name
     assert f"{folder / name}: {said}" in wrong(GENERATE.format(folder))
 
 
-class Stopped(Exception):
-    """Raised in place of all that follows the estimate."""
-
-
 def test_a_mistake_of_a_mixtral_names_its_own_key(wrong, tmp_path):
     config = {"model_type": "mixtral", "num_experts_per_tok": 2, "num_local_experts": 0}
     assert "num_local_experts" in wrong(ESTIMATE.format(checkpoint(tmp_path / "mixtral", config)))

@@ -14,12 +14,9 @@ from wafer_triton.serve.sizes import priced
 from wafer_triton.serve.traces import read_trace
 from wafer_triton.serve.workload import (
     Request,
-    both,
-    fixed,
 )
 
 ONE = [Request(0, 0.0, 8, 4)]
-LENGTHS = both(fixed(6), fixed(4))
 LOAD = Load(4, 128, 64, 16)
 
 

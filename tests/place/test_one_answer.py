@@ -18,7 +18,6 @@ from wafer_triton.models.random import RandomWeights, config_of
 from wafer_triton.place import moves
 from wafer_triton.place.regions import FullError
 
-pytestmark = pytest.mark.slow
 # One model of each make: many or few heads of keys, biases, head norms, shared tables, and four kinds of mixtures.
 MAKES = [
     Case("smollm2-135m", "wse3", "720x720", "240x240", 2048), Case("llama2-13b", "wse2", "360x720", "360x720", 4096),

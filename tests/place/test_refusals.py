@@ -14,8 +14,6 @@ from wafer_triton.models.random import config_of
 from wafer_triton.place import regions
 from wafer_triton.place.regions import FullError
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.mark.parametrize(
     ("decode", "prefill", "reason"),

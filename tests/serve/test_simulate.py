@@ -17,7 +17,6 @@ from wafer_triton.serve.workload import Request, both, fixed, poisson, uniform
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.slow
 def test_waiting_times_of_one_server_equal_queueing_theory():
     """Check M/D/1: the mean wait is rho D / (2 (1 - rho)), for load rho and service time D (Pollaczek, Khinchine)."""
     load, count = 0.5, 20_000

@@ -155,7 +155,6 @@ def test_gpt3_175b_fits_48_dies_and_not_32_at_16_bytes_a_parameter():
     assert placed.bytes <= 72e9 and placed.held["states"] == pytest.approx(16 * 96 * 12 * 12288**2 / 48, rel=1e-6)
 
 
-@pytest.mark.slow
 def test_the_plan_of_llama2_7b_is_at_least_as_fast_as_every_baseline():
     work, device = workload("llama2-7b"), wafer("wafer-32")
     planned = plan(work, device)
