@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -92,15 +91,8 @@ def opened(browser, page):
     browser.problems.clear()
     browser.requests.clear()
     browser.ask("Page.navigate", url=page.as_uri())
-    _until(browser, f"document.readyState === 'complete' && location.href === {page.as_uri()!r}")
+    browser.until(f"document.readyState === 'complete' && location.href === {page.as_uri()!r}")
     return browser
-
-
-def _until(browser, condition):
-    end = time.monotonic() + chromium.WITHIN
-    while not browser.value(condition) and time.monotonic() < end:
-        time.sleep(0.05)
-    assert browser.value(condition), condition
 
 
 def test_search_finds_pages_from_disk(site, browser):
@@ -110,7 +102,7 @@ def test_search_finds_pages_from_disk(site, browser):
         "field.dispatchEvent(new Event(kind, {bubbles: true})); })"
         "(document.querySelector('[data-md-component=search-query]'))"
     )
-    _until(browser, "document.querySelectorAll('.md-search-result__item').length > 0")
+    browser.until("document.querySelectorAll('.md-search-result__item').length > 0")
     found = browser.value("[...document.querySelectorAll('.md-search-result__link')].map((link) => link.href)")
     assert any("concepts.html" in link for link in found)
     assert all(address.startswith(("file:", "data:")) for address in browser.requests)

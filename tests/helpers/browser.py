@@ -94,8 +94,13 @@ class Browser:
         self.problems.clear()
         self.requests.clear()
         self.ask("Page.navigate", url=path.as_uri())
+        self.until("document.documentElement?.dataset.ready")
+
+    def until(self, condition: str) -> None:
+        """Wait until an expression of the page's script is true."""
         end = time.monotonic() + WITHIN
-        while not self.value("document.documentElement?.dataset.ready") and time.monotonic() < end:
+        while not self.value(condition):
+            assert time.monotonic() < end, condition
             time.sleep(0.02)
 
     def value(self, expression: str):

@@ -1,6 +1,6 @@
 """Pages of `wafer-triton draw` in a browser: written by commands, read by pixels and legends, with checks."""
 
-import time
+import json
 from pathlib import Path
 
 import pytest
@@ -80,7 +80,4 @@ def cells(browser, selector):
 
 def settled(browser, said):
     """Wait until the status line has the text `said`: an animation may not have ended."""
-    end = time.monotonic() + chromium.WITHIN
-    while said not in browser.text("#status") and time.monotonic() < end:
-        time.sleep(0.02)
-    assert said in browser.text("#status")
+    browser.until(f"document.querySelector('#status').textContent.includes({json.dumps(said)})")
