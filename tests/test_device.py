@@ -1,6 +1,5 @@
 from dataclasses import FrozenInstanceError, replace
 
-import numpy as np
 import pytest
 
 from wafer_triton import price
@@ -91,11 +90,6 @@ def test_no_number_is_absurd(field):
     for value in (2 * int(MOST[field]), float("inf")):
         with pytest.raises(DeviceError, match=rf"{field} = {value!r} must be a .*number from .* to {MOST[field]:,.0f}"):
             replace(device("wse2"), name="bad", **{field: value})
-
-
-def test_numbers_of_numpy_are_taken():
-    mine = replace(device("wse2"), rows=np.int64(500), hop_cycles=np.float32(2), clock_hz=np.float64(1e9))
-    assert repr((mine.rows, mine.hop_cycles, mine.clock_hz)) == "(500, 2.0, 1000000000.0)"
 
 
 def test_the_preset_that_each_device_is_like():

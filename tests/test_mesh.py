@@ -1,7 +1,6 @@
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from wafer_triton import estimate
@@ -45,10 +44,6 @@ def test_as_mesh_refuses_other_values(spec):
 def test_an_empty_side(spec):
     with pytest.raises(MeshError, match="rows must be a whole number of at least 1"):
         as_mesh(spec)
-
-
-def test_sides_may_be_numbers_of_numpy():
-    assert as_mesh(np.int64(4)) == as_mesh(4) and as_mesh((np.int32(2), 3)) == as_mesh("2x3")
 
 
 @pytest.mark.parametrize("spec", [(3, 0), "3x-1", (3, 2.0), (3, "4"), (3, True)], ids=repr)
