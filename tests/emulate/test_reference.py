@@ -119,13 +119,15 @@ def assert_same(schedule: Schedule, machine: Reference, tensors: dict[str, Tenso
 
 
 def assert_as_good(schedule: Schedule, machine: Reference, tensors: dict[str, Tensor], *executors: Executor) -> None:
-    """Assert that the executors' values are as near to exact values as the reference's are."""
-    exact = ran(schedule, tensors, exact=True)
-    for executor in executors:
-        program = executor.bind(schedule, tensors)
+    """Assert that the executors' values have the same bits, and are as near to exact values as the reference's are."""
+    exact, programs = ran(schedule, tensors, exact=True), [executor.bind(schedule, tensors) for executor in executors]
+    for program in programs:
         program.run()
-        for name in results(schedule):
-            assert_close(program.read(name), exact.read(name), schedule.buffers[name].dtype, machine.read(name), name)
+    for name in results(schedule):
+        one, *others = (program.read(name).cpu() for program in programs)
+        assert_close(one, exact.read(name), schedule.buffers[name].dtype, machine.read(name), name)
+        for other in others:
+            identical(other, one, name)
 
 
 def both() -> list[Executor]:
@@ -200,14 +202,6 @@ SMALL = [kind for kind in LAYERS if not kind.startswith("prefill-attention")]
 def test_triton_is_as_good_as_the_reference_in_any_order_of_cores(kind):
     schedule = build(LAYERS[kind], "2", "bf16")
     tensors = given(schedule)
-    machine, exact = ran(schedule, tensors), ran(schedule, tensors, exact=True)
-    programs = [
-        TritonExecutor(exchange=exchange, poison=True, shuffle=seed).bind(schedule, tensors)
-        for exchange, seed in zip(EXCHANGES, (None, 1), strict=True)
-    ]
-    for program in programs:
-        program.run()
-    for name in results(schedule):
-        one, other = (program.read(name).cpu() for program in programs)
-        assert_close(one, exact.read(name), schedule.buffers[name].dtype, machine.read(name), name)
-        identical(other, one, name)
+    orders = zip(EXCHANGES, (None, 1), strict=True)
+    executors = (TritonExecutor(exchange=exchange, poison=True, shuffle=seed) for exchange, seed in orders)
+    assert_as_good(schedule, ran(schedule, tensors), tensors, *executors)

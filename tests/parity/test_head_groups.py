@@ -4,9 +4,9 @@ from functools import cache
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import PreTrainedModel
 
-from tiny import draw_norms_and_biases
+from judge import logits_of, near, random_model
 from wafer_triton.device.mesh import as_mesh
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import MeshError
@@ -17,8 +17,7 @@ pytestmark = pytest.mark.slow
 
 SIZES = {
     "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 6,
-    "num_key_value_heads": 2, "head_dim": 10, "vocab_size": 61, "max_position_embeddings": 80, "rms_norm_eps": 1e-5,
-    "initializer_range": 0.3, "eos_token_id": None, "bos_token_id": None, "pad_token_id": None,
+    "num_key_value_heads": 2, "head_dim": 10, "vocab_size": 61, "max_position_embeddings": 80, "initializer_range": 0.3,
     "rope_parameters": {"rope_theta": 1000.0, "rope_type": "default"},
 }  # fmt: skip
 MODELS = {
@@ -31,14 +30,9 @@ TOKENS, PROMPT = 20, 11
 
 
 @cache
-def judge(model: str):
-    """Return transformers' model in fp32, its norms and biases drawn too."""
+def judge(model: str) -> PreTrainedModel:
     kind, more = MODELS[model]
-    torch.manual_seed(4)
-    config = AutoConfig.for_model(kind, **SIZES | more)
-    decoder = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
-    draw_norms_and_biases(decoder)
-    return decoder
+    return random_model(kind, **SIZES | more)
 
 
 @cache
@@ -57,8 +51,7 @@ def wafer(model: str, mesh: str, device, **options) -> WaferForCausalLM:
 
 def check(decoder: WaferForCausalLM, model: str) -> None:
     tokens, wanted = judged(model)
-    got = torch.stack([decoder.prefill(tokens[:PROMPT]), *(decoder.step(token) for token in tokens[PROMPT:])])
-    assert ((got - wanted).norm(dim=-1) <= 1e-4 * wanted.norm(dim=-1)).all()
+    assert near(logits_of(decoder, tokens, PROMPT), wanted)
 
 
 def counts(model: str) -> dict[str, int]:
@@ -114,20 +107,7 @@ def test_each_sequence_of_a_batch_equals_itself_alone(model, exchange, roomy):
     logits = torch.stack([decoder.prefill(text[:PROMPT], sequence=number) for number, text in enumerate(texts)])
     for step in range(PROMPT, TOKENS):
         logits = decoder.advance([text[step] for text in texts])
-    for number, seed in enumerate((3, 7)):
-        wanted = judged(model, seed)[1][-1]
-        assert (logits[number] - wanted).norm() <= 1e-4 * wanted.norm()
-
-
-@pytest.mark.parametrize(("model", "dtype"), [("llama", "bf16"), ("qwen3", "fp16")])
-def test_explicit_and_elided_are_the_same_bits(model, dtype, roomy):
-    tokens, _ = judged(model)
-    texts = []
-    for exchange in ("explicit", "elided"):
-        executor = TorchExecutor(exchange=exchange)
-        decoder = wafer(model, "3x13", roomy, dtype=dtype, head_groups=3, executor=executor)
-        texts.append(torch.stack([decoder.prefill(tokens[:5]), *(decoder.step(token) for token in tokens[5:12])]))
-    assert torch.equal(*texts)
+    assert near(logits, torch.stack([judged(model, seed)[1][-1] for seed in (3, 7)]))
 
 
 @pytest.mark.parametrize(("model", "number"), [("llama-mha", 6), ("qwen2", 6), ("qwen3", 5)])
