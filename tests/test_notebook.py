@@ -13,9 +13,9 @@ from wafer_triton.compare.algorithms import compare_gemv
 from wafer_triton.compare.explain import explain
 from wafer_triton.compare.sweep import own
 from wafer_triton.cost.constants import constants
-from wafer_triton.cost.layers import decode_block
+from wafer_triton.cost.layers import decode_block, prefill_price
 from wafer_triton.cost.search import plan
-from wafer_triton.place.regions import Placement
+from wafer_triton.place.regions import place_model
 from wafer_triton.shape.read import shape_of
 from wafer_triton.text.table import Table
 from wafer_triton.train.dies import wafer
@@ -69,8 +69,9 @@ def test_a_verdict_shows_its_findings():
 
 def test_a_placement_shows_its_regions():
     mesh = Mesh(64, 64)
-    block = decode_block(shape_of("smollm2-135m"), mesh, 128, constants(mesh.device), head_groups=1)
-    placed = Placement.make(block, replace(block, head_groups=1), 8)
+    c = constants(mesh.device)
+    block = decode_block(shape_of("smollm2-135m"), mesh, 128, c, head_groups=1)
+    placed = place_model(block, [block], 8, prefill_price(c))
     shown = rows(placed._repr_html_())
     assert len(shown) == 1 + len(placed.regions) and shown[1][:2] == ["(0, 0)", "64x64"]
 

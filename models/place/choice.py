@@ -65,7 +65,7 @@ def place(config: DecoderConfig, o: PlaceOptions, progress: Progress = silent) -
         own = replace(decode, mesh=apart, groups=prefill_groups, batch=1, head_groups=1, head_tree=None)
         tokens = -(-prompt // apart.shape[0])
         choices = with_experts(prefill_head_group_choices(own, tokens, c, count), tokens, c, o.experts)
-        return place_blocks(finish(decode), list(map(finish, choices)), prompt, price=prefill_price(c))
+        return place_blocks(finish(decode), list(map(finish, choices)), prompt, prefill_price(c))
 
     if o.mesh is not None:
         return placed(o.mesh, o.prefill_mesh)

@@ -34,7 +34,7 @@ def test_the_faster_way_is_taken_if_both_fit(tokens):
     assert spread.expert_regions is None and all(block.expert_regions for block in regions)
     both, last = placed([olmoe(96)], tokens, C, None), layers.decode_block(OLMOE, olmoe(96).mesh, 1, C)
     assert [block.expert_regions for block in both] == [None, regions[0].expert_regions]
-    best = place_prefill(both, last, 96 * tokens, price=layers.prefill_price(C)).block
+    best = place_prefill(both, last, 96 * tokens, layers.prefill_price(C)).block
     assert cycles(best, tokens) == min(cycles(spread, tokens), cycles(regions[0], tokens))
     assert (best.expert_regions is None) == (tokens == 1)
 

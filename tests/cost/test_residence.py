@@ -163,7 +163,7 @@ def test_a_longer_prompt_is_never_faster():
 def test_a_prompt_that_does_not_fit_at_once_goes_in_chunks():
     shape, on, c = shape_of("llama3-8b"), Mesh(260, 260), constants(device("wse2"))
     last = layers.decode_block(shape, on, 1, c)
-    own = place_prefill([layers.prefill_block(shape, on, c)], last, 2048, "area")
+    own = place_prefill([layers.prefill_block(shape, on, c)], last, 2048, layers.prefill_price(c), "area")
     block, at_once = own.block, own.chunk_tokens
     rows = -(-2048 // 260)
     assert 1 <= at_once < rows
@@ -174,7 +174,7 @@ def test_a_prompt_that_does_not_fit_at_once_goes_in_chunks():
                   for chunk in chunks]  # fmt: skip
     assert layers.total(steps).cycles == pytest.approx(sum(cost.cycles for cost in one_by_one), rel=1e-12)
     assert layers.total(steps).cycles > layers.total(layers.prefill_steps(block, rows, c)).cycles
-    small = place_prefill([layers.prefill_block(shape, on, c)], last, 260, "area")
+    small = place_prefill([layers.prefill_block(shape, on, c)], last, 260, layers.prefill_price(c), "area")
     assert small.chunk_tokens == 1, "one token a row is no chunk"
 
 

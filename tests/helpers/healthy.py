@@ -179,7 +179,7 @@ def re_placements(mesh: Mesh) -> list[Case]:
 
     cases = [Case("redistribute", units, Intent({"from": TILES | {"s": "slot"}}, {}, reference=moved_on))]
     if rows == cols:
-        turned, skewed = (make(mesh, 3, "fp32")[0] for make in (transfers.transpose_runs, transfers.skew_runs))
+        turned, skewed = (transfers.Relayout(mesh, 3, "fp32", skew).schedule_runs[0] for skew in (None, rows))
         across = Intent(
             {"w": TILES}, {"t": {"i": "x", "j": "y"}}, reference=lambda tiles: {"t": tiles["w"].transpose(0, 1)}
         )

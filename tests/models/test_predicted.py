@@ -108,8 +108,8 @@ def re_placed(model: WaferForCausalLM, prompts: list[list[int]], changes: int) -
     for region in placement.prefill_regions:  # whose blocks go together
         for kind in model.config.layers_of:
             count = sum(name.endswith(kind) for name in region.blocks)
-            steps = moves.weight_schedules(*plain, kind, together=count).values() if count else ()
-            weights += [step for each in steps for step in each]
+            steps = moves.weight_moves(*plain, kind, together=count).values() if count else ()
+            weights += [step.schedule_runs for each in steps for step in each]
     caches: list[moves.ScheduleRuns] = []
     for prompt in prompts:
         rows = moves.prompt_rows(prefill.mesh.shape[0], len(prompt), placement.chunk(len(prompt)))

@@ -22,7 +22,7 @@ from wafer_triton.models.place.cuts import prefill_tiles
 from wafer_triton.models.run.chunks import chunks
 from wafer_triton.place import moves
 from wafer_triton.place.need import param_shapes, prefill_need
-from wafer_triton.place.transfers import owners, redistribute, skew_runs, transpose_runs
+from wafer_triton.place.transfers import Relayout, owners, redistribute
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.rounds import Parameter
 
@@ -227,11 +227,9 @@ def blocks(mesh, other, device="wse2", dtype="fp32"):
 def moving(name: str, decode: Block, prefill: Block) -> list[Cost]:
     """Return the cost of every step that takes a buffer to its place in prefill."""
     found = {
-        name: steps
-        for kind in CONFIG.layers_of
-        for name, steps in moves.weight_schedules(decode, prefill, kind).items()
+        name: steps for kind in CONFIG.layers_of for name, steps in moves.weight_moves(decode, prefill, kind).items()
     }
-    return [priced([step]) for step in found[name]]
+    return [priced([step.schedule_runs]) for step in found[name]]
 
 
 def test_on_one_square_mesh_only_turning_and_skewing_cost():
@@ -335,10 +333,9 @@ def test_the_schedules_put_tiles_where_prefill_finds_them(mesh, name):
     kind = "ffn" if name == "wdown" else "attention"
     tiles = model.weights.layers[0][kind][name]
     numel, square = tiles[0, 0].numel(), model.placement.prefill.mesh
-    steps = [skew_runs(square, numel, "fp32")[0]]
-    if name in ("wo", "wdown"):
-        steps.insert(0, transpose_runs(square, numel, "fp32")[0])
-    for step in steps:
+    skews = (None, square.shape[0]) if name in ("wo", "wdown") else (square.shape[0],)
+    for skew in skews:
+        step, _ = Relayout(square, numel, "fp32", skew).schedule_runs
         program = TorchExecutor(poison=True).bind(step, {"w": tiles})
         program.run()
         tiles = program.read("t" if "t" in step.buffers else "w").view(tiles.shape)

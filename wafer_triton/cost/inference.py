@@ -103,7 +103,7 @@ def prefill_placed(
     """
     choices = prefill_choices(mesh, shape, tokens, c, program, head_groups, experts)
     last = layers.decode_block(shape, replace(choices[0].mesh, fold=(1, 1)), 1, c, None, program, 1)
-    return place_prefill(choices, last, tokens, layout_of(program), layers.prefill_price(c)), last
+    return place_prefill(choices, last, tokens, layers.prefill_price(c), layout_of(program)), last
 
 
 def prefill_on(
@@ -171,7 +171,7 @@ def request_placed(
     """
     choices = prefill_choices(prefill_mesh, shape, input, c, program, head_groups, experts)
     return first(
-        lambda block: place_model(block, choices, input, layout_of(program), layers.prefill_price(c)),
+        lambda block: place_model(block, choices, input, layers.prefill_price(c), layout_of(program)),
         layers.decode_blocks(shape, decode_mesh, input + output, c, groups, program, head_groups),
     )
 
@@ -203,8 +203,7 @@ def request_on(place: Placement, input: int, output: int, c: Constants, program:
 
 def replacement_cycles(place: Placement, input: int, c: Constants) -> float:
     """Return cycles of the moves of all weights and a prompt's keys and values from prefill's cores to decode's."""
-    turns = moves.layer_relayouts(place.decode, place.prefill, place.prefill_regions)
-    return priced(chain(turns, moves.schedules_of(moves.all_shifts(place, input))), c).cycles
+    return priced(chain(moves.weights_between_phases(place), moves.prompt_schedules(place, input)), c).cycles
 
 
 def answer_steps(output: int) -> int:

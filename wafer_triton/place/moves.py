@@ -22,8 +22,8 @@ from wafer_triton.decoder.block import Block
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.place.hand_over import from_corner, hand_over
 from wafer_triton.place.need import ENDS, cut_along, needs_transpose, tile_shape, weights_of
-from wafer_triton.place.regions import Placement, Region
-from wafer_triton.place.transfers import Relayout, ScheduleRuns, Shift, covering_shape, grid, owners
+from wafer_triton.place.regions import Placement
+from wafer_triton.place.transfers import Relayout, ScheduleRuns, Shift, grid, owners
 from wafer_triton.schedule.rounds import Buffer, Index, Parameter
 from wafer_triton.schedule.schedule import Schedule
 
@@ -34,34 +34,32 @@ Offset = tuple[int, int]  # rows and columns
 
 def weights_between_phases(placement: Placement) -> Steps:
     """Return the schedules that move all weights between decode's cores and prefill's; both ways cost the same."""
-    relayouts = layer_relayouts(placement.decode, placement.prefill, placement.prefill_regions)
-    return chain(relayouts, schedules_of(weight_shifts(placement)))
+    return chain(_layer_relayouts(placement), schedules_of(_weight_shifts(placement)))
 
 
-def weight_shifts(placement: Placement) -> tuple[Shift, ...]:
-    """Return the moves of all weights from region to region; blocks that share both regions move together."""
+def _weight_shifts(placement: Placement) -> Iterator[Shift]:
+    """Yield the moves of all weights from region to region; blocks that share both regions move together."""
     blocks = _for_weights_only(placement.decode), _for_weights_only(placement.prefill)
     ends = _for_weights_only(placement.head), _for_weights_only(placement.prefill_head)
     prefill_meshes = {name: region.mesh for region in placement.prefill_regions for name in region.blocks}
     counts: Counter[tuple[Mesh, Mesh, str]] = Counter()
     for region in placement.regions:
         counts.update((region.mesh, prefill_meshes[name], name.split()[-1]) for name in region.blocks)
-    shifts = list[Shift]()
     for (source, target, kind), count in counts.items():
         offset = source.origin[0] - target.origin[0], source.origin[1] - target.origin[1]
         pair, phase = (ends, "decode") if kind in ENDS else (blocks, "prefill")
-        for moves in _weight_moves(*pair, kind, phase, count, offset).values():
-            shifts += (move for move in moves if isinstance(move, Shift))
-    return tuple(shifts)
+        for moves in weight_moves(*pair, kind, phase, count, offset).values():
+            yield from (move for move in moves if isinstance(move, Shift))
 
 
-def layer_relayouts(decode: Block, prefill: Block, regions: Sequence[Region]) -> Steps:
+def _layer_relayouts(placement: Placement) -> Steps:
     """Yield the schedules that transpose and skew the weights of all layers on prefill's cores, region by region."""
+    regions = placement.prefill_regions
     kinds = (Counter(name.split()[-1] for name in region.blocks if name not in ENDS) for region in regions)
-    blocks = _for_weights_only(decode), _for_weights_only(prefill)
+    blocks = _for_weights_only(placement.decode), _for_weights_only(placement.prefill)
     for in_region, times in Counter(tuple(sorted(each.items())) for each in kinds if each).items():
         for kind, count in in_region:
-            for moves in _weight_moves(*blocks, kind, "prefill", count, (0, 0)).values():
+            for moves in weight_moves(*blocks, kind, together=count).values():
                 relayouts = schedules_of(move for move in moves if isinstance(move, Relayout))
                 yield from ((schedule, number * times) for schedule, number in relayouts)
 
@@ -71,27 +69,14 @@ def _for_weights_only(block: Block) -> Block:
     return replace(block, entries=1, policy="shift", groups=None, batch=1, overlap=True, head_tree=None)
 
 
-def weight_schedules(
+def weight_moves(
     decode: Block, prefill: Block, kind: str, phase: str = "prefill", together: int = 1, offset: Offset = (0, 0)
-) -> dict[str, tuple[ScheduleRuns, ...]]:
+) -> dict[str, tuple[Move, ...]]:
     """Return the moves of `together` blocks' weights from decode's cores to other cores, by buffer.
 
     The other cores are prefill's, or decode's on another mesh. Decode's region lies `offset` rows and columns from the
     other. A weight is moved first, then transposed and skewed. The reverse moves take the same cycles.
     """
-    every = _weight_moves(decode, prefill, kind, phase, together, offset)
-    return {name: tuple(schedules_of(moves)) for name, moves in every.items()}
-
-
-def schedules_of(moves: Iterable[Move]) -> Steps:
-    """Yield the schedule of each move and its number of runs."""
-    return (move.schedule_runs for move in moves)
-
-
-def _weight_moves(
-    decode: Block, prefill: Block, kind: str, phase: str, together: int, offset: Offset
-) -> dict[str, tuple[Move, ...]]:
-    """Return the moves of `weight_schedules`, by buffer."""
     in_decode = {cut.name: (held, cut) for held in weights_of(decode, kind, "decode").values() for cut in held.holds}
     moves: dict[str, tuple[Move, ...]] = {}
     for buffer in weights_of(prefill, kind, phase).values():
@@ -101,6 +86,11 @@ def _weight_moves(
         move = _region_moves if in_regions else _matrix_moves
         moves[buffer.name] = tuple(move(decode, prefill, decode_buffer, buffer, pairs, together, offset))
     return moves
+
+
+def schedules_of(moves: Iterable[Move]) -> Steps:
+    """Yield the schedule of each move and its number of runs."""
+    return (move.schedule_runs for move in moves)
 
 
 def _matrix_moves(
@@ -232,21 +222,25 @@ def _region_moves(
 
 
 def cache_schedules(placement: Placement, source: Index, target: Index, right: int = 0) -> Steps:
-    """Return the schedules of `cache_shifts`."""
-    return schedules_of(cache_shifts(placement, source, target, right))
-
-
-def cache_shifts(placement: Placement, source: Index, target: Index, right: int = 0) -> tuple[Shift, ...]:
-    """Return the moves of a prompt's keys and values from rows `source` of prefill to rows `target` of decode.
+    """Return the schedules that move keys and values from rows `source` of prefill to rows `target` of decode.
 
     Caches of the layers in one of prefill's regions move together. Decode's first column is `right` columns from
     prefill's.
     """
     counts = Counter(sum(name.endswith("attention") for name in region.blocks) for region in placement.prefill_regions)
     phases = placement.decode, placement.prefill, source, target
-    return tuple(
+    return schedules_of(
         shift for each, times in counts.items() if each for shift in _cache_shifts(*phases, 2 * each, right, times)
     )
+
+
+def prompt_schedules(placement: Placement, tokens: int, right: int = 0) -> Steps:
+    """Return the `cache_schedules` of a prompt of `tokens` tokens."""
+    decode, prefill = placement.decode, placement.prefill
+    rows = decode.mesh.shape[0]
+    cache = KvCache(rows, max(decode.entries, -(-tokens // rows)), "shift", tokens)
+    source = prompt_rows(prefill.mesh.shape[0], tokens, placement.chunk_tokens)
+    return cache_schedules(placement, source, cache.row_of(tokens), right)
 
 
 def _cache_shifts(
@@ -254,7 +248,8 @@ def _cache_shifts(
 ) -> tuple[Shift, ...]:
     """Return the moves of `together` caches from rows of prefill to rows of decode, `times` times."""
     mesh, decode_mesh = prefill.mesh, decode.mesh
-    (down, cols), (f_rows, f_cols) = covering_shape(mesh, decode_mesh), mesh.fold
+    down, cols = max(mesh.rows, decode_mesh.rows), max(mesh.cols, decode_mesh.cols)
+    f_rows, f_cols = mesh.fold
     steps = list[Shift]()
     if decode.layout != prefill.layout or right:
         c = decode.shape
@@ -293,11 +288,3 @@ def ways(meshes: Sequence[Mesh], block: Block) -> list[tuple[Mesh, Mesh]]:
 def hand_overs(meshes: Sequence[Mesh], block: Block) -> tuple[Schedule, ...]:
     """Return the schedules of all `ways`."""
     return tuple(hand_over(*way, block.shape.hidden_size, block.batch, block.dtype) for way in ways(meshes, block))
-
-
-def all_shifts(placement: Placement, input: int) -> tuple[Shift, ...]:
-    """Return the moves of all weights, and of the keys and values of a prompt, from prefill's cores to decode's."""
-    decode, prefill = placement.decode, placement.prefill
-    cache = KvCache(decode.mesh.shape[0], max(decode.entries, -(-input // decode.mesh.shape[0])), "shift", input)
-    rows = prompt_rows(prefill.mesh.shape[0], input, placement.chunk_tokens)
-    return (*weight_shifts(placement), *cache_shifts(placement, rows, cache.row_of(input)))

@@ -14,7 +14,6 @@ from wafer_triton.schedule import sram
 from wafer_triton.schedule.rounds import Buffer, Parameter
 from wafer_triton.shape.decoder import DecoderShape
 
-PHASES = ("decode", "prefill")
 ENDS = ("embedding", "head")  # kinds on a mesh of their own, and at rest; a tied model uses one matrix for both
 
 

@@ -25,10 +25,6 @@ Needs = dict[str, sram.Need]  # by the kind of block
 Price = Callable[[Block, int, int], float]  # of a block, a row's tokens, and how many of them it takes at once
 
 
-def _no_preference(block: Block, tokens: int, at_once: int) -> float:
-    return 0.0
-
-
 class FullError(MeshError):
     """A device has too few cores for all regions of a model."""
 
@@ -63,11 +59,6 @@ class Placement:
     prefill_regions: Regions
     chunk_tokens: int
     layout: str
-
-    @classmethod
-    def make(cls, decode: Block, prefill: Block, max_prompt: int, layout: str = LAYOUTS[0]) -> Placement:
-        """Return the placement of `place_model` for one block of prefill."""
-        return place_model(decode, (prefill,), max_prompt, layout)
 
     def _repr_html_(self) -> str:
         rows = [
@@ -127,7 +118,7 @@ class PrefillPlacement:
 
 
 def place_prefill(
-    choices: Sequence[Block], last: Block, prompt: int, layout: str = LAYOUTS[0], price: Price = _no_preference
+    choices: Sequence[Block], last: Block, prompt: int, price: Price, layout: str = LAYOUTS[0]
 ) -> PrefillPlacement:
     """Return prefill on cores of its own, which keep all keys and values; embedding and head are as in block `last`.
 
@@ -141,7 +132,7 @@ def place_prefill(
 
 
 def place_model(
-    decode: Block, choices: Sequence[Block], prompt: int, layout: str = LAYOUTS[0], price: Price = _no_preference
+    decode: Block, choices: Sequence[Block], prompt: int, price: Price, layout: str = LAYOUTS[0]
 ) -> Placement:
     """Return decode, and prefill of up to `prompt` tokens by one of the `choices`, see `place_prefill`.
 
@@ -155,7 +146,7 @@ def place_model(
         regions = decode_regions(decode, layout)
         mesh = replace(choices[0].mesh, fold=(1, 1))
         last = replace(decode, mesh=mesh, entries=1, batch=1, groups=None, head_groups=1, head_tree=None)
-        alone = place_prefill(choices, last, prompt, layout, price)
+        alone = place_prefill(choices, last, prompt, price, layout)
         return Placement(decode, alone.block, head, _head(last), regions, alone.regions, alone.chunk_tokens, layout)
     both = _prefill(decode, choices, prompt, layout, price, alone=False)
     return Placement(decode, both.block, head, head, both.regions, both.regions, both.chunk_tokens, layout)

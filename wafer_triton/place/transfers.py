@@ -39,20 +39,25 @@ class Shift:
     @property
     def schedule_runs(self) -> ScheduleRuns:
         """The schedule and its number of runs; SramError if a core does not hold even one element."""
-        unit, ends = self._bundles
-        schedule, slices = _redistribution_runs(self.mesh, self.axis, ends.tobytes(), self.numel * unit, self.dtype)
+        unit, source, target = self._bundles
+        most = sum(int(np.bincount(cores).max()) for cores in (source, target))
+
+        def build(part: int) -> Schedule:
+            return redistribute(self.mesh, self.axis, source, target, part, self.dtype)
+
+        schedule, slices = slice_to_fit(self.mesh, self.numel * unit, self.dtype, most, build)
         return schedule, slices * self.times
 
     @property
-    def _bundles(self) -> tuple[int, Index]:
-        """How many adjacent units move as one, and the cores [2, such bundles] that send and receive them.
+    def _bundles(self) -> tuple[int, Index, Index]:
+        """How many adjacent units move as one, and the cores that send and that receive such bundles.
 
         It is the largest number such that all units of a bundle have the same sender and the same receiver.
         """
         source, target = self.source, self.target
         runs = np.diff(np.flatnonzero(np.diff(source) | np.diff(target)) + 1, prepend=0, append=len(source))
         unit = int(np.gcd.reduce(runs))
-        return unit, np.stack([source[::unit], target[::unit]]).astype(np.int64)
+        return unit, source[::unit], target[::unit]
 
 
 @dataclass(frozen=True)
@@ -70,10 +75,19 @@ class Relayout:
     @property
     def schedule_runs(self) -> ScheduleRuns:
         """The schedule and its number of runs; SramError if a core does not hold even one element."""
-        own = self.mesh, self.numel, self.dtype
+        return slice_to_fit(self.mesh, self.numel, self.dtype, 3 if self.skew is None else 2, self._schedule)
+
+    def _schedule(self, numel: int) -> Schedule:
+        """Return the schedule for tiles of `numel` elements."""
         if self.skew is None:
-            return transpose_runs(*own)
-        return skew_runs(*own, None if self.skew == self.mesh.shape[0] else self.skew)
+            b = Builder(self.mesh, "transpose weights")
+            w, t = b.buffer("w", (numel,), self.dtype, "input"), b.buffer("t", (numel,), self.dtype, "output")
+            transpose_by_rings(b, w, t)
+        else:
+            b = Builder(self.mesh, "skew weights")
+            region = None if self.skew == self.mesh.shape[0] else self.skew
+            align(b, b.buffer("w", (numel,), self.dtype, "weight"), "y", region=region)
+        return b.build(draft=True)
 
 
 def redistribute(mesh: Mesh, axis: str, source: Index, target: Index, numel: int, dtype: str) -> Schedule:
@@ -83,7 +97,7 @@ def redistribute(mesh: Mesh, axis: str, source: Index, target: Index, numel: int
     one unit and receives at most one.
     """
     b = Builder(mesh, f"redistribute along {axis}")
-    slots, rounds = _plan_units(mesh.length(axis), source.tobytes(), target.tobytes())
+    slots, rounds = _plan_units(mesh.length(axis), source, target)
     size = {"size": numel}
     for name, role, number in zip(("from", "to"), ("input", "output"), slots, strict=True):
         b.buffer(name, (numel,), dtype, role, number)
@@ -105,13 +119,12 @@ Stays = tuple[Index, Index, Index]  # cores, and their slots on both sides
 
 
 def _plan_units(
-    length: int, source: bytes, target: bytes
+    length: int, senders: Index, receivers: Index
 ) -> tuple[tuple[int, int], list[tuple[Units | None, Stays | None]]]:
     """Return the slots of "from" and of "to", and for each round the units that move and those that stay on their core.
 
-    Unit u moves from core source[u] to core target[u]; units of any size share the plan.
+    Unit u moves from core senders[u] to core receivers[u].
     """
-    senders, receivers = np.frombuffer(source, np.int64), np.frombuffer(target, np.int64)
     rounds, ranks = _rounds(senders, receivers), (ranks_of(senders), ranks_of(receivers))
     moving = (senders != receivers).astype(np.int64)
     slots = np.zeros((2, 2, int(rounds.max()) + 1, length), np.int64)  # for resident and moving units, on both sides
@@ -175,18 +188,6 @@ def owners(size: int, cores: int) -> Index:
     return np.arange(size) // -(-size // cores)
 
 
-def _redistribution_runs(grid: Mesh, axis: str, ends: bytes, numel: int, dtype: str) -> ScheduleRuns:
-    """Return the schedule of `redistribute` in slices, and its number of runs; `ends` are source, then target."""
-    source, target = np.frombuffer(ends, np.int64).reshape(2, -1)
-    most = sum(int(np.bincount(cores).max()) for cores in (source, target))
-    return slice_to_fit(grid, numel, dtype, most, lambda part: redistribute(grid, axis, source, target, part, dtype))
-
-
-def covering_shape(mesh: Mesh, other: Mesh) -> tuple[int, int]:
-    """Return (rows, columns) of the smallest mesh that covers both meshes, which share a corner."""
-    return max(mesh.rows, other.rows), max(mesh.cols, other.cols)
-
-
 def grid(like: Mesh, rows: int, cols: int, fold: tuple[int, int]) -> Mesh:
     """Return a mesh of `rows` x `cols` cores on the device of `like`, which is enlarged if it is smaller.
 
@@ -196,30 +197,6 @@ def grid(like: Mesh, rows: int, cols: int, fold: tuple[int, int]) -> Mesh:
     if rows > device.rows or cols > device.cols:
         device = replace(device, rows=max(rows, device.rows), cols=max(cols, device.cols))
     return Mesh(rows, cols, device, fold=fold)
-
-
-def transpose_runs(mesh: Mesh, numel: int, dtype: str) -> ScheduleRuns:
-    """Return the schedule that moves tiles of `numel` elements across the diagonal, and its number of runs."""
-
-    def build(part: int) -> Schedule:
-        b = Builder(mesh, "transpose weights")
-        b.buffer("w", (part,), dtype, "input")
-        b.buffer("t", (part,), dtype, "output")
-        transpose_by_rings(b, "w", "t")
-        return b.build(draft=True)
-
-    return slice_to_fit(mesh, numel, dtype, 3, build)
-
-
-def skew_runs(mesh: Mesh, numel: int, dtype: str, region: int | None = None) -> ScheduleRuns:
-    """Return the schedule that skews weight tiles, in each square of `region` x `region` cores, and its runs."""
-
-    def build(part: int) -> Schedule:
-        b = Builder(mesh, "skew weights")
-        align(b, b.buffer("w", (part,), dtype, "weight"), "y", region=region)
-        return b.build(draft=True)
-
-    return slice_to_fit(mesh, numel, dtype, 2, build)
 
 
 def slice_to_fit(mesh: Mesh, numel: int, dtype: str, tiles: int, build: Callable[[int], Schedule]) -> ScheduleRuns:

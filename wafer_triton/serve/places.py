@@ -137,7 +137,7 @@ def together(
     def prefilled(tokens: int) -> Callable[[int], Placement]:
         choices = inference.prefill_choices(first, shape, load.context, c, "full", None, given.where(shape))
         return lambda caches: inference.first(
-            lambda one: place_model(replace(one, batch=caches), choices, tokens, price=layers.prefill_price(c)), blocks
+            lambda one: place_model(replace(one, batch=caches), choices, tokens, layers.prefill_price(c)), blocks
         )  # fmt: skip
 
     if not alone:

@@ -14,7 +14,6 @@ from dataclasses import replace
 from functools import cache, cached_property
 from math import inf
 
-from wafer_triton.algorithms.kv_cache import KvCache
 from wafer_triton.cost import layers
 from wafer_triton.cost.cap import kv_bytes, weight_bytes
 from wafer_triton.cost.constants import constants
@@ -177,10 +176,7 @@ class Priced:
 
     def hand_over_exactly(self, tokens: int) -> float:
         """Return seconds to move the keys and values of a prompt to decode, priced for exactly these tokens."""
-        cache = KvCache(self.rows, max(self.block.entries, -(-tokens // self.rows)), "shift", tokens)
-        rows = moves.prompt_rows(self.side, tokens, self.place.chunk_tokens)
-        steps = moves.cache_schedules(self.place, rows, cache.row_of(tokens), self.right or 0)
-        return priced(steps, self.c).cycles / self.device.clock_hz
+        return priced(moves.prompt_schedules(self.place, tokens, self.right or 0), self.c).cycles / self.device.clock_hz
 
     def switch(self) -> float:
         """See `pipeline.Times`; the return route is the forward route reversed, and takes as long."""
