@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from wafer_triton.algorithms.product import recipe
-from wafer_triton.count.account import Account, account, link_distribution, link_loads, per_round, round_account
+from wafer_triton.count.account import Account, account, link_loads, per_round, round_account
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import ShapeError
 from wafer_triton.ops import mesh_gemm
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.schedule import Schedule
@@ -180,27 +179,6 @@ def test_every_round_has_its_account():
     totals = account(example)
     assert totals.serial_bytes == sum(one.busiest_link_bytes for one in per_round(example))
     assert totals.flows == max(one.flows for one in per_round(example))
-
-
-def test_the_distribution_counts_links_that_are_there():
-    totals = link_distribution(
-        schedule(Mesh(2, 4), ("x", [0], [2], [1]), ("y", [1], [0])), percentiles=(0, 50, 100), bins=2
-    )
-    assert totals.keys() == {"east", "north"}
-    east = totals["east"]
-    assert (east.links, east.idle, east.mean) == (6, 4, 4.0)
-    assert east.percentiles == {0.0: 0.0, 50.0: 0.0, 100.0: 12.0}
-    assert (east.histogram[0].tolist(), east.histogram[1].tolist()) == ([4, 2], [0.0, 6.0, 12.0])
-    assert (totals["north"].links, totals["north"].idle) == (4, 0)
-
-
-@pytest.mark.parametrize(
-    ("asked", "message"),
-    [({"bins": 0}, "bins = 0 must be"), ({"percentiles": (101,)}, "percentile 101 is not a number")],
-)
-def test_a_distribution_without_bins_or_beyond_a_hundred_is_refused(asked, message):
-    with pytest.raises(ShapeError, match=message):
-        link_distribution(schedule(Mesh(1, 3), ("x", [0], [2])), **asked)
 
 
 def test_loads_beyond_the_whole_numbers_of_a_float_are_exact():

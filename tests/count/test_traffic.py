@@ -11,7 +11,7 @@ from wafer_triton.algorithms.product import recipe
 from wafer_triton.algorithms.reduce import all_reduce
 from wafer_triton.cost.price import price
 from wafer_triton.count.account import account, per_round
-from wafer_triton.count.runs import kind, runs
+from wafer_triton.count.runs import RoundRun, kind, runs
 from wafer_triton.count.traffic import RunTraffic, Traffic
 from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh
@@ -31,7 +31,7 @@ def builder(rows: int, cols: int, words: int = 1) -> Builder:
 
 def traffic(b: Builder) -> RunTraffic:
     """Return the traffic of all rounds as one run."""
-    return Traffic(b).run(b.rounds)
+    return Traffic(b).run(RoundRun(tuple(b.rounds)))
 
 
 def test_a_path_goes_on_from_where_data_arrived():

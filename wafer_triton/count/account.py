@@ -7,12 +7,12 @@ physical cores.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from itertools import product
 from operator import itemgetter
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,11 +27,10 @@ from wafer_triton.errors import MOST, ShapeError, check_counts, shown
 from wafer_triton.schedule import rules, sram
 from wafer_triton.schedule.rounds import Exchange, Index, Local, Moves, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
-from wafer_triton.text.quantity import Legend, unit
+from wafer_triton.text.quantity import Legend, numbered, unit
 from wafer_triton.text.table import Table
 
-Array = NDArray[np.int64]
-Loads = dict[str, Array]
+Loads = dict[str, Index]
 WAYS = {"x": ("east", "west"), "y": ("south", "north")}
 _BUFFERS = 6  # the text of an account names six buffers and sums the others
 
@@ -67,13 +66,13 @@ class Account(Counts):
         held = [f"{name} {size:,} B" for name, size in buffers[:_BUFFERS]]
         if buffers[_BUFFERS:]:
             rest = sum(size for _, size in buffers[_BUFFERS:])
-            held.append(f"{_number(len(buffers) - _BUFFERS, 'smaller buffer')} {rest:,} B")
+            held.append(f"{numbered(len(buffers) - _BUFFERS, 'smaller buffers')} {rest:,} B")
         lines = {
-            "critical path": f"{_number(self.rounds, 'round')}, {_number(self.stages, 'routing stage')}, "
-            f"{_number(self.hops, 'hop')}, {self.serial_bytes:,} B over the busiest link of each round",
-            "whole mesh": f"{_number(self.messages, 'message')}, {self.link_bytes:,} B summed over all links",
-            "busiest link": f"{self.busiest_link_bytes:,} B, at most {_number(self.flows, 'message')} in a round",
-            "busiest core": f"{_number(self.macs, 'multiply-add')}, SRAM peak {self.sram_peak_bytes:,} B"
+            "critical path": f"{numbered(self.rounds, 'rounds')}, {numbered(self.stages, 'routing stages')}, "
+            f"{numbered(self.hops, 'hops')}, {self.serial_bytes:,} B over the busiest link of each round",
+            "whole mesh": f"{numbered(self.messages, 'messages')}, {self.link_bytes:,} B summed over all links",
+            "busiest link": f"{self.busiest_link_bytes:,} B, at most {numbered(self.flows, 'messages')} in a round",
+            "busiest core": f"{numbered(self.macs, 'multiply-adds')}, SRAM peak {self.sram_peak_bytes:,} B"
             + (f": {', '.join(held)}" if held else ""),
         }
         if self.launches:
@@ -91,17 +90,6 @@ class Account(Counts):
         if type(times) is not int or not 0 <= times <= MOST:
             raise ShapeError(f"an account {shown(times)} times: give a whole number from 0 to {MOST:,}")
         return super().__mul__(times)
-
-
-@dataclass(frozen=True)
-class LinkDistribution:
-    """The spread of bytes over the directed links of one direction in a whole run."""
-
-    links: int
-    idle: int
-    mean: float
-    percentiles: dict[float, float]
-    histogram: tuple[Array, NDArray[np.float64]]  # links per bin, and the edges of the bins
 
 
 def account(schedule: Schedule) -> Account:
@@ -158,31 +146,6 @@ def _loads(schedule: Schedule, reader: _Reader) -> Loads:
         physical = logical.reshape(2, sides.along + 1, -1, sides.fold_across).sum(3).cumsum(1)[:, :-1]
         loads.update(zip(WAYS[axis], physical.transpose(0, 2, 1) if axis == "x" else physical, strict=True))
     return loads
-
-
-def link_distribution(
-    schedule: Schedule, percentiles: Iterable[float] = (0, 25, 50, 75, 90, 99, 100), bins: int = 10
-) -> dict[str, LinkDistribution]:
-    """Return for each direction in use the spread of the whole run's bytes over its links.
-
-    Raises ShapeError for `bins` that are not a positive whole number, or a percentile outside 0 to 100.
-    """
-    (bins,) = check_counts(bins=bins)
-    percentiles = tuple(percentiles)
-    for point in percentiles:
-        if not 0 <= point <= 100:
-            raise ShapeError(f"link_distribution: percentile {shown(point)} is not a number from 0 to 100")
-    inside: dict[str, Any] = {"east": np.s_[:, :-1], "west": np.s_[:, 1:], "south": np.s_[:-1], "north": np.s_[1:]}
-    distribution = {}
-    for way, load in link_loads(schedule).items():
-        if not load.any():
-            continue
-        links = load[inside[way]]  # the last core of a line has no link outwards
-        points = {float(point): float(np.percentile(links, point)) for point in percentiles}
-        histogram = np.histogram(links, bins=bins, range=(0, max(1, int(links.max()))))
-        idle = int((links == 0).sum())
-        distribution[way] = LinkDistribution(links.size, idle, float(links.mean()), points, histogram)
-    return distribution
 
 
 class _Reader:
@@ -330,11 +293,7 @@ def multiply_adds(op: Local) -> int:
     return int(local.find(op.op).work(**op.params)[0])
 
 
-def _number(count: int, noun: str, plural: str = "") -> str:
-    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
-
-
-def _blocks(counts: Array, block: int) -> Array:
+def _blocks(counts: Index, block: int) -> Index:
     """Return the counts, added up over `block` neighbours along every axis."""
     for axis, size in enumerate(counts.shape if block > 1 else ()):
         counts = np.add.reduceat(counts, np.arange(0, size, block), axis)

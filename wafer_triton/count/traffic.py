@@ -68,13 +68,13 @@ class Traffic:
         self.mesh = schedule.mesh
         self.crossed = Crossed(schedule.mesh)
 
-    def run(self, run: Sequence[Round]) -> RunTraffic:
+    def run(self, run: RoundRun) -> RunTraffic:
         """Return the traffic of a run.
 
         If all tiles that move along an axis are equally large, the loads of its links are in proportion to that size.
         Then the run is walked once, for tiles of one word.
         """
-        tree = run.tree if isinstance(run, RoundRun) else None
+        tree = run.tree
         sizes: dict[str, set[int]] = {}
         for one in _exchanges(run) if tree is None else tree.ends[0].exchanges:
             sizes.setdefault(one.axis, set()).add(self._size(one))
