@@ -132,17 +132,15 @@ class Constants:
 
     def of(self, family: str) -> Constants:
         """Return the constants for schedules of a family, "kernel" or "decode" (see `Schedule`)."""
-        return self if family == "kernel" else _of_decode(self)
-
-
-def _of_decode(c: Constants) -> Constants:
-    own = replace(
-        c,
-        stage_cycles=c.decode_stage_cycles or c.stage_cycles,
-        collective_cycles=c.collective_cycles + c.decode_step_cycles,
-        control_cycles=c.decode_work_cycles,
-    )
-    return replace(own, gemv_lanes=1, gemv_group_cycles=c.decode_mac_cycles) if c.decode_mac_cycles else own
+        if family == "kernel":
+            return self
+        own = replace(
+            self,
+            stage_cycles=self.decode_stage_cycles or self.stage_cycles,
+            collective_cycles=self.collective_cycles + self.decode_step_cycles,
+            control_cycles=self.decode_work_cycles,
+        )
+        return replace(own, gemv_lanes=1, gemv_group_cycles=self.decode_mac_cycles) if self.decode_mac_cycles else own
 
 
 NAMES = tuple(Legend(Constants).entries)  # of all constants that a spec may hold
@@ -156,7 +154,7 @@ def constants(of: Device) -> Constants:
     """
     if of.like is None:
         return ruled(of)
-    base = _of_preset(of.like)
+    base = ruled(PRESETS[of.like], **{name: entry.value for name, entry in read(of.like).constants.items()})
     numbers = scaled(of)
     own = {
         name: getattr(base, name) * (getattr(of, number) / getattr(PRESETS[of.like], number)) ** exponent
@@ -195,10 +193,6 @@ def ruled(of: Device, **held: Any) -> Constants:
     lanes = {name: held.get(f"{name[:4]}_lanes", 1) for name in RULES}
     own: dict[str, Any] = {name: rule(of, lanes[name]) for name, (rule, *_) in RULES.items()}
     return Constants(**own | held)
-
-
-def _of_preset(name: str) -> Constants:
-    return ruled(PRESETS[name], **{key: entry.value for key, entry in read(name).constants.items()})
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ def prefill_placed(
     Raises SramError or FullError if it does not fit.
     """
     choices = prefill_choices(mesh, shape, tokens, c, program, head_groups, experts)
-    last = layers.decode_block(shape, replace(choices[0].mesh, fold=(1, 1)), 1, c, None, program, 1)
+    last = last_block(choices[0], c, program)
     return place_prefill(choices, last, tokens, layers.prefill_price(c), layout_of(program)), last
 
 

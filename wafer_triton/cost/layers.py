@@ -168,11 +168,8 @@ def _steps(sub_layers: Iterable[tuple[Block, SubLayer, tuple[int, ...], Constant
 
 
 def _sub_layer(sub_layer: SubLayer, block: Block, args: tuple[int, ...], c: Constants) -> Steps:
-    """Return the cost of a sub-layer by step; read only."""
-    return _priced(*resolve_variant(sub_layer, block), args, c)
-
-
-def _priced(sub_layer: SubLayer, block: Block, args: tuple[int, ...], c: Constants) -> Steps:
+    """Return the cost of a sub-layer by step."""
+    sub_layer, block = resolve_variant(sub_layer, block)
     found = _read(block, sub_layer, args)
     own, over = c.of(sub_layer.family), relayed(found.routes, block.mesh.device)
     steps, whole = Steps(), Cost(routes=found.routes, sram_peak_bytes=found.sram_peak_bytes, relayed=over)
@@ -195,7 +192,7 @@ def decode_phases(block: Block, context: int) -> PhasesOf:
     return _by_kind(block, decode_sub_layers(block, context))
 
 
-def prefill_phases(block: Block, tokens: int, at_once: int | None = None) -> PhasesOf:
+def prefill_phases(block: Block, tokens: int, at_once: int) -> PhasesOf:
     """Return the phases of a prompt through each kind of block of prefill layers, as `prefill_steps`."""
     return _by_kind(block, _prefill_sub_layers(block, tokens, at_once))
 

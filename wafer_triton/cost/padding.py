@@ -12,8 +12,7 @@ from wafer_triton.decoder.block import Block
 
 def decode_ratio(block: Block, context: int) -> float:
     """Return the padding of all layers for one token of decode, with `context` tokens in the cache."""
-    model_macs = block.shape.decode_macs(context)
-    return _all_layers(block, _decode_macs(block, context)) / _all_layers(block, model_macs)
+    return _macs(block, layers.decode_phases(block, context)) / _all_layers(block, block.shape.decode_macs(context))
 
 
 def prefill_ratio(block: Block, tokens: int, at_once: int) -> float:
@@ -23,7 +22,7 @@ def prefill_ratio(block: Block, tokens: int, at_once: int) -> float:
     """
     rows = -(-tokens // block.mesh.shape[0])  # tokens of a mesh row
     model_macs = tokens * _all_layers(block, block.shape.decode_macs(tokens))
-    return _all_layers(block, _prefill_macs(block, rows, at_once)) / model_macs
+    return _macs(block, layers.prefill_phases(block, rows, at_once)) / model_macs
 
 
 def _all_layers(block: Block, counts: dict[str, int]) -> int:
@@ -31,15 +30,7 @@ def _all_layers(block: Block, counts: dict[str, int]) -> int:
     return sum(count * block.shape.layers_of[kind] for kind, count in counts.items())
 
 
-def _decode_macs(block: layers.Block, context: int) -> dict[str, int]:
-    """Return the multiply-adds on the whole mesh for one token of decode, for each kind of block."""
-    return _macs(block, layers.decode_phases(block, context))
-
-
-def _prefill_macs(block: layers.Block, tokens: int, at_once: int | None = None) -> dict[str, int]:
-    """Return the multiply-adds on the whole mesh for a prompt, for each kind of block; see `layers.prefill_steps`."""
-    return _macs(block, layers.prefill_phases(block, tokens, at_once))
-
-
-def _macs(block: layers.Block, phases_: layers.PhasesOf) -> dict[str, int]:
-    return {kind: block.mesh.cores * sum(one.macs * one.times for one in each) for kind, each in phases_.items()}
+def _macs(block: Block, phases: layers.PhasesOf) -> int:
+    """Return the multiply-adds of all layers on the whole mesh."""
+    on_core = {kind: sum(phase.macs * phase.times for phase in each) for kind, each in phases.items()}
+    return block.mesh.cores * _all_layers(block, on_core)

@@ -17,7 +17,7 @@ from math import inf
 from wafer_triton.cost import layers
 from wafer_triton.cost.cap import kv_bytes, weight_bytes
 from wafer_triton.cost.constants import constants
-from wafer_triton.cost.inference import costs_of_ways
+from wafer_triton.cost.inference import costs_of_ways, last_block
 from wafer_triton.cost.price import priced
 from wafer_triton.decoder import decode as decode_parts
 from wafer_triton.errors import ShapeError, check_counts
@@ -73,14 +73,11 @@ class Priced:
         """See `pipeline.Times`."""
         found = self._attend.get(entries)
         if found is None:
-            found = self._attend[entries] = self.attention(1, entries) - self.attention(1, 1)
+            found = self._attend[entries] = self._decode(1, entries)["attention"] - self._decode(1, 1)["attention"]
         return found
 
-    def attention(self, count: int, entries: int) -> float:
-        """Return seconds of an attention block with `count` sequences, each of `entries` entries a row."""
-        return self._decode(count, entries)["attention"]
-
     def _decode(self, count: int, entries: int) -> dict[str, float]:
+        """Return seconds of each kind of block with `count` sequences, each of `entries` entries a row."""
         block = replace(self.block, batch=count, entries=entries)
         costs = layers.decode_costs(block, entries * self.rows, self.c)
         return {kind: cost.cycles / self.device.clock_hz for kind, cost in costs.items()}
@@ -143,8 +140,7 @@ class Priced:
     @cached_property
     def _own(self) -> layers.Block:
         """The block of prefill's embedding and head."""
-        mesh = replace(self.place.prefill.mesh, fold=(1, 1))
-        return layers.decode_block(self.block.shape, mesh, 1, self.c, None, "full", 1)
+        return last_block(self.place.prefill, self.c, "full")
 
     @cached_property
     def _embedding_of(self) -> Callable[[int], float]:

@@ -6,7 +6,7 @@ import csv
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from wafer_triton.algorithms.product import recipe
+from wafer_triton.algorithms.product import Recipe, recipe
 from wafer_triton.cost import layers
 from wafer_triton.cost.bands import FOLDER, Sizes, layer_sizes, product_sizes
 from wafer_triton.cost.constants import Constants
@@ -52,14 +52,8 @@ def _meshgemm(record: Record, on: Device) -> list[Measurement]:
     side, m, k, n = (int(record[key]) for key in ("mesh", "tile_m", "tile_k", "tile_n"))
     sizes = ((side * m, side * k), (side * k, side * n))
     product = recipe("gemm", Mesh(side, side, on), "fp16", sizes, _MEASURED)
-
-    def predict(c: Constants) -> float:
-        return c.kernel_cycles + price(product.schedule, c).cycles
-
-    name = f"{side}, {m} x {k} x {n}"
     groups = {"mesh": str(side), "tile": f"{m} x {k} x {n}"}
-    spans = product_sizes(Mesh(side, side), m, k, n)
-    return [Measurement("MeshGEMM", name, float(record["cycles"]), "cycles", predict, groups, spans)]
+    return [_of_product("MeshGEMM", f"{side}, {m} x {k} x {n}", record, product, groups, (m, k, n))]
 
 
 def _meshgemv(record: Record, on: Device) -> list[Measurement]:
@@ -67,14 +61,18 @@ def _meshgemv(record: Record, on: Device) -> list[Measurement]:
     sizes = ((1, side * k), (side * k, side * n))
     options = (("groups", (count,)), ("sums", "fp16"))
     product = recipe("gemv", Mesh(side, side, on), "fp16", sizes, options)
+    groups = {"mesh": str(side), "tile": f"{k} x {n}", "group_num": str(count)}
+    return [_of_product("MeshGEMV", f"{side}, {k} x {n}, {count} groups", record, product, groups, (k, n))]
 
+
+def _of_product(
+    family: str, name: str, record: Record, product: Recipe, groups: dict[str, str], tile: tuple[int, ...]
+) -> Measurement:  # fmt: skip
     def predict(c: Constants) -> float:
         return c.kernel_cycles + price(product.schedule, c).cycles
 
-    name = f"{side}, {k} x {n}, {count} groups"
-    groups = {"mesh": str(side), "tile": f"{k} x {n}", "group_num": str(count)}
-    spans = product_sizes(Mesh(side, side), k, n)
-    return [Measurement("MeshGEMV", name, float(record["cycles"]), "cycles", predict, groups, spans)]
+    spans = product_sizes(product.schedule.mesh, *tile)
+    return Measurement(family, name, float(record["cycles"]), "cycles", predict, groups, spans)
 
 
 def _decode_layer(record: Record, on: Device) -> list[Measurement]:
