@@ -10,7 +10,7 @@ from typing import TypeVar
 from wafer_triton import estimate
 from wafer_triton.cost import inference
 from wafer_triton.cost.cap import Cap, sparse
-from wafer_triton.cost.constants import Constants, constants
+from wafer_triton.cost.constants import constants
 from wafer_triton.cost.placement import Placement, checked
 from wafer_triton.cost.price import best_groups
 from wafer_triton.cost.results import Layered, RequestCost
@@ -20,7 +20,6 @@ from wafer_triton.device import device as find_device
 from wafer_triton.device.dtype import DtypeLike
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import MeshError, ShapeError, WaferError, check_counts
-from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.read import Model, shape_of
 from wafer_triton.text.progress import Progress, silent
 from wafer_triton.text.quantity import PREDICTED, as_in, unit
@@ -91,26 +90,46 @@ def plan(
     if head_groups is not None and sides:
         HeadGroups(shape, max(sides), head_groups)  # checks
     checked(experts, shape)
-    asked = _Asked(shape, target, input, output, constants(target), head_groups, experts)
-    prefills = _each(sides, asked.prefill, "prefill", target, step, progress)
-    decodes = _each(sides, asked.tokens, "decode", target, step, progress)
+    c = constants(target)
 
-    def cycles(pair: tuple[int, int]) -> tuple[float, float]:
-        """Return the cycles of a request; where its answer is one token, a token of decode breaks the tie."""
+    def mesh(side: int) -> Mesh:
+        return Mesh(side, side, target)
+
+    def prefill(side: int) -> float:
+        """Return the seconds of prefill alone."""
+        return inference.prefill_on(mesh(side), shape, input, c, head_groups=head_groups, experts=experts).seconds
+
+    def token(side: int) -> tuple[float, float]:
+        """Return the seconds of the fastest and the slowest token: of the first and the last, with the last one's groups."""
+        late = inference.decode_on(mesh(side), shape, input + output, c, head_groups=head_groups)
+        early = inference.decode_on(mesh(side), shape, input + 1, c, head_groups=late.head_groups)
+        return min(early.seconds, late.seconds), max(early.seconds, late.seconds)
+
+    def request(first: int, side: int) -> RequestCost:
+        place = inference.request_placed(
+            mesh(first), mesh(side), shape, input, output, c, head_groups=head_groups, experts=experts
+        )
+        return inference.request_on(place, input, output, c)
+
+    prefills = _each(sides, prefill, "prefill", target, step, progress)
+    decodes = _each(sides, token, "decode", target, step, progress)
+
+    def seconds(pair: tuple[int, int]) -> tuple[float, float]:
+        """Return the seconds of a request; where its answer is one token, a token of decode breaks the tie."""
         first, side = pair
-        return prefills[first] + inference.answer_steps(output) * decodes[side].fast, decodes[side].fast
+        fast, _ = decodes[side]
+        return prefills[first] + inference.answer_steps(output) * fast, fast
 
-    pairs = sorted(product(prefills, decodes), key=cycles)
-    chosen = asked.best(best, pairs[: MOST * best])
-    decoding = asked.c.of("decode")
+    pairs = sorted(product(prefills, decodes), key=seconds)
     plans = [
         Plan(
-            first, side, (best_groups(side, decoding) or (1,))[0], request.head_groups, request.decode_regions,
-            request.tokens_per_second, request.prefill_seconds, request.decode_seconds,
-            asked.capacity(side, request.head_groups), request.constants, request.error_band, request.outside,
-            request.experts, *sparse(shape, target, decodes[side].seconds, input + output), request.layout,
+            first, side, (best_groups(side, c.of("decode")) or (1,))[0], cost.head_groups, cost.decode_regions,
+            cost.tokens_per_second, cost.prefill_seconds, cost.decode_seconds,
+            estimate.kv(device=target, model=shape, mesh=mesh(side), head_groups=cost.head_groups).shift_tokens,
+            cost.constants, cost.error_band, cost.outside, cost.experts,
+            *sparse(shape, target, decodes[side][1], input + output), cost.layout,
         )
-        for first, side, request in chosen
+        for first, side, cost in _fastest(pairs[: MOST * best], request, target)[:best]
     ]  # fmt: skip
     return Results(plans, Table.of(plans, *Plan.main, title=f"Plans, {PREDICTED}"))
 
@@ -136,70 +155,23 @@ def _each(
     return found
 
 
-@dataclass(frozen=True)
-class _Tokens:
-    """The seconds of the slowest and of the fastest token of an answer."""
+def _fastest(
+    pairs: Sequence[tuple[int, int]], price: Callable[[int, int], RequestCost], device: Device
+) -> list[tuple[int, int, RequestCost]]:  # fmt: skip
+    """Return pairs of meshes with the price of a request, the fastest first.
 
-    seconds: float
-    fast: float
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """A request to a model on a device, predicted on square meshes."""
-
-    shape: DecoderShape
-    device: Device
-    input: int
-    output: int
-    c: Constants
-    head_groups: int | None
-    experts: Placement
-
-    def mesh(self, side: int) -> Mesh:
-        """Return a square mesh."""
-        return Mesh(side, side, self.device)
-
-    def prefill(self, side: int) -> float:
-        """Return the seconds of prefill alone."""
-        own = inference.prefill_on(
-            self.mesh(side), self.shape, self.input, self.c, head_groups=self.head_groups, experts=self.experts
+    Raises MeshError, with the last pair's reason, if no pair holds both phases.
+    """
+    found, reason = list[tuple[int, int, RequestCost]](), None
+    for first, side in pairs:
+        try:
+            found.append((first, side, price(first, side)))
+        except WaferError as error:  # each phase fits alone
+            reason = error
+    if not found:
+        assert reason is not None, "a pair is tried"
+        raise MeshError(
+            f"no two meshes that were tried on {device.name} hold both phases; of the last: {reason.message}; "
+            f"give shorter prompts and answers, or a larger device"
         )
-        return own.seconds
-
-    def tokens(self, side: int) -> _Tokens:
-        """Estimate a step with one token of the answer in the cache, and with all, whose head groups are best."""
-        mesh, last = self.mesh(side), self.input + self.output
-        late = inference.decode_on(mesh, self.shape, last, self.c, head_groups=self.head_groups)
-        early = inference.decode_on(mesh, self.shape, self.input + 1, self.c, head_groups=late.head_groups)
-        return _Tokens(*sorted((early.seconds, late.seconds))[::-1])
-
-    def best(self, count: int, pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int, RequestCost]]:
-        """Return the fastest requests of pairs of meshes, the fastest first.
-
-        Raises MeshError, with the last pair's reason, if no pair holds both phases.
-        """
-        found, reason = list[tuple[int, int, RequestCost]](), None
-        for first, side in pairs:
-            try:
-                place = inference.request_placed(
-                    self.mesh(first), self.mesh(side), self.shape, self.input, self.output, self.c,
-                    head_groups=self.head_groups, experts=self.experts,
-                )  # fmt: skip
-                request = inference.request_on(place, self.input, self.output, self.c)
-                found.append((first, side, request))
-            except WaferError as error:  # each phase fits alone
-                reason = error
-        if not found:
-            assert reason is not None, "a pair is tried"
-            raise MeshError(
-                f"no two meshes that were tried on {self.device.name} hold both phases; of the last: {reason.message}; "
-                f"give shorter prompts and answers, or a larger device"
-            )
-        return sorted(found, key=lambda one: -one[2].tokens_per_second)[:count]
-
-    def capacity(self, side: int, head_groups: int) -> int:
-        """Return tokens of the KV cache in decode."""
-        return estimate.kv(
-            device=self.device, model=self.shape, mesh=self.mesh(side), head_groups=head_groups
-        ).shift_tokens
+    return sorted(found, key=lambda one: -one[2].tokens_per_second)
