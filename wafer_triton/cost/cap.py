@@ -107,7 +107,7 @@ class Cap(Result):
 
 def weight_bytes(shape: DecoderShape, dtype: str, experts: Sequence[Hits] | None = None) -> int:
     """Return bytes of the weights of all layers; given `experts`, only experts with a token count."""
-    numbers, layers = shape.decode_elements(0), shape.layers_of
+    numbers, layers = shape.weights_of, shape.layers_of
     held, stored = sum(numbers[kind] * count for kind, count in layers.items()), shape.matrices
     e = shape.experts
     if e is not None:
@@ -125,10 +125,7 @@ def kv_bytes(shape: DecoderShape, dtype: str, tokens: int) -> int:
 
 def operations(shape: DecoderShape, tokens: int, pairs: int, every: bool = False) -> int:
     """Return operations (two a multiply-add) of tokens in all layers, with the experts they take or `every` one."""
-    macs, e = shape.decode_macs(0), shape.experts
-    if e is not None and every:
-        macs["experts"] += 3 * shape.hidden_size * (e.count - e.top_k) * e.width
-    through = sum(number * shape.layers_of[kind] for kind, number in macs.items())
+    through = sum(number * shape.layers_of[kind] for kind, number in shape.decode_macs(0, every).items())
     return 2 * (tokens * through + 2 * shape.q_width * shape.num_hidden_layers * pairs)
 
 

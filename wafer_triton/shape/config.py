@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -84,13 +84,10 @@ class RopeScaling:
 
     def __post_init__(self) -> None:
         check_supported("rope_scaling", "rope_type", self.kind)
-        for key in ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings", "beta_fast",
-                    "beta_slow", "attention_factor", "mscale", "mscale_all_dim"):  # fmt: skip
-            value = getattr(self, key)
-            if value is None and key in ("attention_factor", "mscale", "mscale_all_dim"):
-                continue
-            if type(value) not in (int, float) or not 0 < value < math.inf:
-                raise ConfigError(f"rope_scaling: {key} = {value!r} must be a positive number")
+        for number in fields(self):
+            value = getattr(self, number.name)
+            if number.name not in ("kind", "truncate") and (value is not None or number.default is not None):
+                check_positive("rope_scaling", number.name, value)
         if not self.low_freq_factor < self.high_freq_factor:
             raise ConfigError(
                 f"rope_scaling: low_freq_factor = {self.low_freq_factor} must be below "

@@ -86,8 +86,11 @@ class DecoderShape:
         counts = {"attention": self.num_hidden_layers, "ffn": self.num_hidden_layers - sparse, "experts": sparse}
         return {kind: count for kind, count in counts.items() if count}
 
-    def decode_macs(self, context: int) -> dict[str, int]:
-        """Return multiply-adds of one token by kind of block, with `context` tokens in the cache."""
+    def decode_macs(self, context: int, every: bool = False) -> dict[str, int]:
+        """Return multiply-adds of one token by kind of block, with `context` tokens in the cache.
+
+        A token passes the experts that it takes or, with `every`, all of them.
+        """
         projections = 2 * self.hidden_size * (self.q_width + self.kv_width)
         macs = {
             "attention": projections + 2 * self.q_width * context,
@@ -95,16 +98,18 @@ class DecoderShape:
         }
         if self.experts is not None:
             e = self.experts
-            macs["experts"] = self.hidden_size * (e.logits + 3 * (e.top_k * e.width + e.shared_width))
+            taken = e.count if every else e.top_k
+            macs["experts"] = self.hidden_size * (e.logits + 3 * (taken * e.width + e.shared_width))
         return {kind: macs[kind] for kind in self.layers_of}
 
-    def decode_elements(self, context: int) -> dict[str, int]:
-        """Return stored elements by kind of block: weights, and the keys and values of `context` tokens."""
+    @property
+    def weights_of(self) -> dict[str, int]:
+        """The number of weights of each kind of block."""
         heads = self.q_width + self.kv_width if self.qk_norm_whole else 2 * self.head_dim
         norms = self.hidden_size, heads * self.qk_norm
         bias = (self.q_width + 2 * self.kv_width) * self.qkv_bias
         projections = 2 * self.hidden_size * (self.q_width + self.kv_width)
-        attention = sum(norms) + bias + projections + 2 * self.kv_width * context
+        attention = sum(norms) + bias + projections
         numbers = {"attention": attention, "ffn": self.hidden_size * (1 + 3 * self.intermediate_size)}
         if self.experts is not None:
             e = self.experts
@@ -114,15 +119,12 @@ class DecoderShape:
     @property
     def matrices(self) -> int:
         """Elements of the matrices of all layers."""
-        numbers, e = self.decode_macs(0), self.experts
-        if e is not None:
-            numbers["experts"] += 3 * self.hidden_size * (e.count - e.top_k) * e.width
-        return sum(number * self.layers_of[kind] for kind, number in numbers.items())
+        return sum(number * self.layers_of[kind] for kind, number in self.decode_macs(0, every=True).items())
 
     @property
     def parameters(self) -> int:
         """Weights of the whole model, embedding and head included."""
-        layers = sum(self.decode_elements(0)[kind] * count for kind, count in self.layers_of.items())
+        layers = sum(self.weights_of[kind] * count for kind, count in self.layers_of.items())
         tables = (1 if self.tie_word_embeddings else 2) * self.vocab_size * self.hidden_size
         return layers + tables + self.hidden_size * bool(self.vocab_size)
 

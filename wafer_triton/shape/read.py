@@ -52,9 +52,7 @@ def shape_values(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     if "num_key_value_heads" not in values and model_type not in ("llama", "olmoe"):
         required(name, values, "num_key_value_heads")
     return {
-        "hidden_size": required(name, values, "hidden_size"),
-        "intermediate_size": required(name, values, "intermediate_size"),
-        "num_hidden_layers": required(name, values, "num_hidden_layers"),
+        **{key: required(name, values, key) for key in ("hidden_size", "intermediate_size", "num_hidden_layers")},
         "num_attention_heads": heads,
         "num_key_value_heads": heads if kv_heads is None else kv_heads,
         "head_dim": _head_dim(name, model_type, values),

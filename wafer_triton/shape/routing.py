@@ -19,19 +19,17 @@ DRAWN = 64  # tokens of a trace that is drawn, at least
 MOST_SKEW = 10.0
 
 
-def drawn(shape: DecoderShape, tokens: int, skew: float = 0.0, seed: int = 0) -> Trace:
+def drawn(shape: DecoderShape, tokens: int, skew: float = 0.0) -> Trace:
     """Return a trace of `tokens` tokens, each of which takes k experts without replacement.
 
-    With skew s the n-th most popular expert of a layer has weight n**-s (Zipf), with 0 all are alike. The same seed
-    gives the same trace. Raises ConfigError for a model without experts, ShapeError for another number.
+    With skew s the n-th most popular expert of a layer has weight n**-s (Zipf), with 0 all are alike. The same
+    arguments give the same trace. Raises ConfigError for a model without experts, ShapeError for another number.
     """
     e, layers = of_experts(shape), shape.layers_of["experts"]
     (tokens,) = check_counts(tokens=tokens)
-    if seed < 0:
-        raise ShapeError(f"seed {seed}: give a whole number of at least 0")
     if not 0 <= skew <= MOST_SKEW:
         raise ShapeError(f"skew {shown(skew)}: give a number from 0, where all experts are alike, to {MOST_SKEW:g}")
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     weights = -skew * np.log(np.arange(1, e.count + 1))
     trace = []
     for _ in range(layers):
