@@ -100,7 +100,7 @@ def plan(
         return inference.prefill_on(mesh(side), shape, input, c, head_groups=head_groups, experts=experts).seconds
 
     def token(side: int) -> tuple[float, float]:
-        """Return the seconds of the fastest and the slowest token: of the first and the last, with the last one's groups."""
+        """Return the seconds of an answer's fastest and slowest token, with the head groups that its last one takes."""
         late = inference.decode_on(mesh(side), shape, input + output, c, head_groups=head_groups)
         early = inference.decode_on(mesh(side), shape, input + 1, c, head_groups=late.head_groups)
         return min(early.seconds, late.seconds), max(early.seconds, late.seconds)
