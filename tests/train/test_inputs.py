@@ -16,7 +16,7 @@ from wafer_triton.train.dies import wafer
 from wafer_triton.train.flows import Flow, bisection_bytes
 from wafer_triton.train.mapping import construct, dimension_ordered, permute, route
 from wafer_triton.train.options import Case
-from wafer_triton.train.placement import fixed, groups_of, placements
+from wafer_triton.train.placement import groups_of, placements
 from wafer_triton.train.planner import Strategy, plan
 from wafer_triton.train.workload import Rules, workload
 
@@ -46,7 +46,6 @@ def test_recompute_takes_a_tuple_of_its_kinds_alone():
         (lambda: permute(WAFER, [[]]), MeshError, r"\[\] is no ring; give a list of one die at least"),
         (lambda: bisection_bytes(2, 2, -1), ShapeError, "bisection_bytes: size = -1 must be a positive number"),
         (lambda: placements(WAFER, (5, 7)), MeshError, r"sizes = \(5, 7\): give 4 of them, of data, tensor, context"),
-        (lambda: fixed(WAFER, (4, 8, 1, 1), (0, 1)), MeshError, "give the numbers 0 to 3 once each"),
         (lambda: groups_of(WAFER, PLACED, 5), MeshError, "axis 5: choose from 0 to 3, of data, tensor"),
         (lambda: groups_of(LARGER, PLACED, 0), MeshError, "is no rectangular one of the 6 x 8 dies of wafer-48; give"),
         (

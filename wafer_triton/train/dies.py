@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from wafer_triton.device import Device
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import DeviceError, ShapeError, nearest, shown
+from wafer_triton.errors import DeviceError, nearest, shown
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -129,13 +129,10 @@ class Wafer:
 
         The time of the bytes on the busiest link counts once with forwarding "cut", and once for each hop with "store".
         """
-        for name, value in (("hops", hops), ("size", size), ("share", share)):
-            if not 0 <= value <= 1e300:
-                raise ShapeError(f"transfer_seconds: {name} = {shown(value)} must be a finite number, 0 or more")
         if not hops:
             return 0.0
         link = size * share / self.link_bytes_per_second
-        return hops * self.link_seconds + (link if self.forwarding == "cut" else max(hops, 1) * link)
+        return hops * self.link_seconds + (link if self.forwarding == "cut" else hops * link)
 
 
 def _links(rows: int, cols: int) -> nx.DiGraph:

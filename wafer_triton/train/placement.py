@@ -22,6 +22,7 @@ from wafer_triton.train.flows import ring_flows
 from wafer_triton.train.mapping import dimension_ordered, route
 
 AXES = ("data", "tensor", "context", "stream")
+NESTED = (1, 3, 2, 0)  # axes of the fixed placement, from neighbouring dies outwards
 REROUTES = 8  # without gain, after which the mapping of a step ends
 RINGS = ("cycle", "interleaved", "wrap")
 
@@ -105,18 +106,16 @@ def _placements(wafer: Wafer, sizes: tuple[int, ...], prune: bool) -> tuple[Grou
     return tuple(kept)
 
 
-def fixed(wafer: Wafer, sizes: tuple[int, ...], order: Sequence[int] = (1, 3, 2, 0)) -> GroupPlacement:
-    """Return dies numbered row by row, axes nested in `order`, rings in the order of numbers.
+def fixed(wafer: Wafer, sizes: tuple[int, ...]) -> GroupPlacement:
+    """Return dies numbered row by row, axes nested as in `NESTED`, rings in the order of numbers.
 
-    Raises MeshError unless four sizes multiply to the wafer's dies, and `order` has each axis once.
+    Raises MeshError unless four sizes multiply to the wafer's dies.
     """
     _demand(wafer, sizes)
-    if list(order) not in map(list, permutations(range(len(AXES)))):
-        raise MeshError(f"order = {shown(order)}: give the numbers 0 to 3 once each, of {', '.join(AXES)}")
     dies = [(row, col) for row in range(wafer.rows) for col in range(wafer.cols)]
     steps = [IDLE] * 4
     stride = 1
-    for axis in order:
+    for axis in NESTED:
         size = sizes[axis]
         if size > 1:
             starts = [start for start in range(len(dies)) if start // stride % size == 0]

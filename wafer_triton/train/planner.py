@@ -305,8 +305,7 @@ def _planned(case: Case, strategy: Strategy, wafers: int, mix: Mix, recompute: t
             totals = sent.setdefault(own.placed, [0.0] * 4)
             for axis, size in enumerate(own.sent):
                 totals[axis] += size * count
-    apart = len(mix.kinds) > 1 and mix.kinds[0].chosen[-1].gives != mix.kinds[1].chosen[0].takes
-    parts["re-sharding"] += case.reshard_seconds * apart
+    parts["re-sharding"] += case.reshard_seconds * mix.reshards
     head = 6 * work.vocab * work.width * work.tokens
     parts["compute"] += head / wafers / wafer.dies / wafer.flops
     if wafers > 1:

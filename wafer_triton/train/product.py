@@ -78,7 +78,6 @@ def product(team: Team, moving: str, which: str, m: int, k: int, n: int, dtype: 
 class _Product:
     def __init__(self, b: Builder, team: Team, sizes: tuple[int, int, int], dtype: str) -> None:
         self.b, self.team, self.sizes, self.dtype = b, team, sizes, dtype
-        self.m, self.k, self.n = sizes
 
     def add(self, moving: str, which: str) -> None:
         getattr(self, f"{moving}_{which}")()
@@ -110,9 +109,9 @@ class _Product:
         m, k, n = self.sizes
         return self.b.local("gemm", dw, [xt, dy], where, m=k, k=m, n=n, add=add)
 
-    def transposed(self, name: str, x: str | Slot, where: Cores | None = None) -> tuple[str, Local]:
+    def transposed(self, x: str | Slot, where: Cores | None = None) -> tuple[str, Local]:
         m, k, _ = self.sizes
-        xt = self.b.buffer(name, (k, m), self.dtype)
+        xt = self.b.buffer("xt", (k, m), self.dtype)
         return xt, self.b.local("swap", xt, x, where, rows=m, cols=k, size=1)
 
     # --- W moves ---
@@ -127,7 +126,7 @@ class _Product:
 
     def w_dw(self) -> None:
         x, dy, dw = self.tile("x", "input"), self.tile("dy", "input", self.team.size), self.tile("dw", "output")
-        xt, swap = self.transposed("xt", x)
+        xt, swap = self.transposed(x)
         self.b.round(swap, label="transpose")
         self.reduce(dw, lambda t, part, where: [self.times_x(part, xt, Slot(dy, t), where, False)])
 
@@ -143,7 +142,7 @@ class _Product:
 
     def x_dw(self) -> None:
         x, dy, dw = self.tile("x", "input"), self.tile("dy", "input", self.team.size), self.tile("dw", "output")
-        xt, swap = self.transposed("xt", x)
+        xt, swap = self.transposed(x)
         self.b.round(swap, label="transpose")
         self.gather(xt, lambda t, block, where: [self.times_x(dw, block, Slot(dy, t), where, t > 0)])
 
@@ -158,7 +157,7 @@ class _Product:
         dy, dx, dw = self.tile("dy", "input"), self.tile("dx", "output", self.team.size), self.tile("dw", "output")
 
         def step(t: int, block: str, where: Cores | None) -> Sequence[Local]:
-            xt, swap = self.transposed("xt", Slot(x, t), where)
+            xt, swap = self.transposed(Slot(x, t), where)
             return [
                 self.times_w(Slot(dx, t), block, w, where, False),
                 swap,

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from wafer_triton.train.options import Option
 
@@ -29,12 +30,15 @@ class Label:
     traffic: float = 0.0
 
 
-def front(labels: Iterable[Label]) -> list[Label]:
-    """Return the Pareto front of labels in seconds and bytes, the fastest first."""
-    kept: list[Label] = []
-    for label in sorted(labels, key=lambda label: (label.seconds, label.bytes, label.traffic)):
-        if not kept or label.bytes < kept[-1].bytes:
-            kept.append(label)
+One = TypeVar("One", Label, Option)
+
+
+def front(of: Iterable[One]) -> list[One]:
+    """Return the Pareto front of labels or options in seconds and bytes, the fastest first."""
+    kept: list[One] = []
+    for one in sorted(of, key=lambda one: (one.seconds, one.bytes, one.traffic)):
+        if not kept or one.bytes < kept[-1].bytes:
+            kept.append(one)
     return kept
 
 
@@ -59,14 +63,7 @@ def _undominated(options: Sequence[Option]) -> list[Option]:
     by_layouts: dict[tuple[object, object], list[Option]] = defaultdict(list)
     for option in options:
         by_layouts[option.takes, option.gives].append(option)
-    kept = []
-    for own in by_layouts.values():
-        least = float("inf")
-        for option in sorted(own, key=lambda option: (option.seconds, option.bytes, option.traffic)):
-            if option.bytes < least:
-                kept.append(option)
-                least = option.bytes
-    return kept
+    return [option for own in by_layouts.values() for option in front(own)]
 
 
 def _without_reshards(options: Sequence[Sequence[Option]]) -> dict[object, list[Label]]:
@@ -149,6 +146,11 @@ class Mix:
         return sum(label.seconds * count for label, count in zip(self.kinds, self.counts, strict=True))
 
     @property
+    def reshards(self) -> bool:
+        """Return whether an activation changes its layout between the two kinds."""
+        return len(self.kinds) > 1 and self.kinds[0].chosen[-1].gives != self.kinds[1].chosen[0].takes
+
+    @property
     def bytes(self) -> float:
         """Return bytes of all layers on a die."""
         return sum(label.bytes * count for label, count in zip(self.kinds, self.counts, strict=True))
@@ -172,8 +174,7 @@ def layers(labels: Sequence[Label], count: int, limit: float, switch: float) -> 
                 continue
             if mix is None or mix.bytes > limit:
                 continue
-            apart = len(mix.kinds) > 1 and fast.chosen[-1].gives != small.chosen[0].takes
-            seconds = mix.seconds + switch * apart
+            seconds = mix.seconds + switch * mix.reshards
             if best is None or seconds < best[0]:
                 best = seconds, mix
     return None if best is None else best[1]
