@@ -11,7 +11,7 @@ from wafer_triton.errors import ConfigError, HbmError, MeshError, ShapeError
 from wafer_triton.train.cost import die_cost
 from wafer_triton.train.dies import wafer
 from wafer_triton.train.options import Case, ParallelSizes, option, splits
-from wafer_triton.train.placement import fixed, placements
+from wafer_triton.train.placement import fixed, groups_of, placements
 from wafer_triton.train.planner import BASELINES, PLANNED, Strategy, demand, plan
 from wafer_triton.train.product import Team, product
 from wafer_triton.train.solve import layer, layers
@@ -221,6 +221,16 @@ def test_a_wrap_costs_its_hops_with_store_and_forward_alone():
         seconds[mode] = [plan(work, device, each).parts["exposed communication"] for each in (tensor, ours)]
     assert seconds["store"][0] == pytest.approx(7 * seconds["cut"][0])  # a wrap of seven hops
     assert seconds["store"][1] == pytest.approx(2 * seconds["cut"][1])  # interleaved: two
+
+
+@pytest.mark.parametrize("strategy", BASELINES, ids=lambda one: one.name)
+def test_a_ring_of_odd_by_odd_dies_is_a_snake_whose_links_are_counted(strategy):
+    device = on(3, 3)
+    (ring,) = groups_of(device, placements(device, (9, 1, 1, 1))[0], 0)
+    ways = [abs(one[0] - two[0]) + abs(one[1] - two[1]) for one, two in zip(ring, [*ring[1:], ring[0]], strict=True)]
+    assert len(set(ring)) == 9 and ways == [1] * 8 + [4]
+    best = plan(replace(SMALL, heads=9, kv_heads=9, width=288, hidden=1152, batch=9), device, strategy)
+    assert sum(best.loads.values()) == pytest.approx(0 if "fixed" in strategy.name else best.link_bytes)
 
 
 def test_traffic_of_a_failed_link_takes_a_longer_route():

@@ -189,13 +189,13 @@ def _step(wafer: Wafer, rows: int, cols: int, down: int, right: int, stream: boo
         except MeshError:
             continue
         found.append(_measured(wafer, kind, rings))
-    if not found:  # an odd by odd rectangle has no ring of neighbours: a snake, closed by a longer way
-        found.append(_measured(wafer, "wrap", _rings(wafer, "relay", rows, cols, down, right), "wrap"))
+    if not found:  # an odd by odd rectangle has no ring of neighbours: the relay's snake, closed by a longer way
+        found.append(_measured(wafer, "snake", _rings(wafer, "snake", rows, cols, down, right)))
     return min(found, key=lambda step: (step.hops * step.load, step.hops, step.links))
 
 
 def _rings(wafer: Wafer, kind: str, rows: int, cols: int, down: int, right: int) -> tuple[tuple[Die, ...], ...]:
-    inner = path(kind, rows, cols)
+    inner = path("relay" if kind == "snake" else kind, rows, cols)
     return tuple(
         tuple((top + row * down, left + col * right) for row, col in inner)
         for top in range(wafer.rows)
@@ -204,7 +204,7 @@ def _rings(wafer: Wafer, kind: str, rows: int, cols: int, down: int, right: int)
     )
 
 
-def _measured(wafer: Wafer, kind: str, rings: tuple[tuple[Die, ...], ...], name: str = "", mapped: bool = True) -> Step:
+def _measured(wafer: Wafer, kind: str, rings: tuple[tuple[Die, ...], ...], mapped: bool = True) -> Step:
     """Return a step of rings, routed; a relay takes its links both ways, N (3 N / 2 - 2) block-hops in all."""
     if kind == "relay":
         lines = [*rings, *(tuple(reversed(ring)) for ring in rings)]
@@ -217,4 +217,4 @@ def _measured(wafer: Wafer, kind: str, rings: tuple[tuple[Die, ...], ...], name:
     hops = max(len(tree) for tree in routing.trees)
     load = round(max(routing.loads.values()))
     mean = sum(map(len, routing.trees)) / len(routing.trees)
-    return Step(name or kind, hops, load, mean * each)
+    return Step(kind, hops, load, mean * each)
