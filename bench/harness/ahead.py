@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from sass import disassembled, loads_in_flight
+from sass import cuobjdump, loads_in_flight
 
 # a ring of shared buffers that a loop fills ahead of time; barriers are i64
 RING = re.compile(r"local_alloc :.*memdesc<(\d+)x\d+x\d+x(?!i64).*mutable")
@@ -45,7 +41,7 @@ def recorder(backend: str, arch: str, warp_size: str, machine_code: bool = False
 
 def of_machine_code(kernel: Any) -> dict[str, Any]:
     """16-byte loads that a compiled kernel has in flight, and whether some of its warps have other registers."""
-    sass = disassembled(kernel.asm["cubin"])
+    sass = cuobjdump(kernel.asm["cubin"], "-sass")
     return {"loads_in_flight": loads_in_flight(sass), "specialised": "USETMAXREG" in sass}
 
 
@@ -59,7 +55,8 @@ def describe(kernel: Any) -> dict[str, Any]:
         spills = number("vgpr_spill_count") + number("private_segment_fixed_size")
     else:
         code = kernel.asm["ptx"]
-        usage = resource_usage(kernel.asm["cubin"])
+        sizes = re.findall(r"(REG|STACK|LOCAL):(\d+)", cuobjdump(kernel.asm["cubin"], "--dump-resource-usage"))
+        usage = {key: int(value) for key, value in sizes}
         registers, spills, matrix = usage["REG"], usage["STACK"] + usage["LOCAL"], r"(?:wgmma|mma)\.[\w.]+"
     products = re.search(matrix, code)
     widths = [int(v or 1) * int(b) for v, b in re.findall(r"(?:ld|st)\.global\S*?(?:\.v(\d))?\.b(\d+)", code)]
@@ -89,18 +86,6 @@ def iterations_ahead(ttgir: str) -> int:
     """
     left = max(map(int, re.findall(r"async_wait .*\{num = (\d+)", ttgir)), default=0)
     return -(-left // max(len(RING.findall(ttgir)), 1))
-
-
-def resource_usage(cubin: bytes) -> dict[str, int]:
-    """Return the output of cuobjdump, which comes with Triton, for the binary."""
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        text = subprocess.run(
-            [tool, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True
-        ).stdout
-    return {key: int(value) for key, value in re.findall(r"(REG|STACK|LOCAL):(\d+)", text)}
 
 
 class NoDevice:

@@ -14,13 +14,13 @@ LOAD = re.compile(r"LDG\.E\.(?:\w+\.)*128")
 WIDTH = 4  # registers that a 16-byte load fills
 
 
-def disassembled(cubin: bytes) -> str:
-    """Return the machine code as text, by the tool that comes with Triton."""
+def cuobjdump(cubin: bytes, option: str) -> str:
+    """Return what a tool that comes with Triton says of a binary, such as its machine code by "-sass"."""
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        return subprocess.run([tool, "-sass", file.name], capture_output=True, text=True, check=True).stdout
+        return subprocess.run([tool, option, file.name], capture_output=True, text=True, check=True).stdout
 
 
 def loads_in_flight(sass: str) -> int:

@@ -1,6 +1,5 @@
 """The cost model equals HPDC'24's closed forms, and prices the schedules that run."""
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -358,10 +357,3 @@ def test_a_price_does_not_depend_on_labels(ring: bool) -> None:
             b.round(*moves, label=label.format(step))
         priced.add(price(b.build()).cycles)
     assert len(priced) == 1
-
-
-def test_a_printed_cost_ends_with_parts_that_add_up():
-    cost = price(recipe("gemm", Mesh(4, 4), "fp16", ((64, 64), (64, 64)), ()).schedule)
-    parts = re.findall(r"([\d,.]+) (?:compute|links|hops|set-up)", str(cost).splitlines()[-1])
-    assert sum(float(part.replace(",", "")) for part in parts) == pytest.approx(cost.cycles, rel=1e-3)
-    assert cost.compute_cycles + cost.link_cycles + cost.hop_cycles + cost.set_up_cycles > cost.cycles
