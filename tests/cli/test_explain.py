@@ -57,10 +57,3 @@ def test_an_explanation_is_text_and_json(capsys, kind):
     assert sum(found["shares"].values()) == pytest.approx(1)
     assert found["effects"]["clock_hz"]["doubled"] == pytest.approx(2)
     assert re.search(r"\nclock_hz +x 0.5 +x 2\n", text)
-
-
-def test_effects_on_a_time_are_given_for_its_speed(capsys):
-    assert main(["estimate", "product", "--mesh", "60", "--k", "600", "--n", "600", "--explain"]) == 0
-    printed = capsys.readouterr().out
-    clock = next(line for line in printed.splitlines() if line.startswith("clock_hz "))
-    assert "\nspeed\n" in printed and clock.split() == ["clock_hz", "x", "0.5", "x", "2"]

@@ -72,6 +72,7 @@ def test_a_table_has_a_column_for_every_name_and_reasons_last(tmp_path):
         ("mesh=8,16", ("mesh", [8, 16])),
         ("--hop-cycles=0.5:2:0.5", ("hop_cycles", [0.5, 1.0, 1.5, 2.0])),
         ("mesh=8:16:4", ("mesh", [8, 12, 16])),
+        ("mesh=8:8:4", ("mesh", [8])),
         ("algorithm=mesh,cannon", ("algorithm", ["mesh", "cannon"])),
         ("flag=true,false", ("flag", [True, False])),
         ("mesh=48x64,64x64", ("mesh", ["48x64", "64x64"])),

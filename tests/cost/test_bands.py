@@ -1,14 +1,12 @@
 """Error bands: how they are made, that they hold rows left out of the fit, and the band of an own estimate."""
 
-import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import pairwise
 from math import inf, sqrt
 
 import pytest
 
 from wafer_triton import estimate
-from wafer_triton.cli import main as cli
 from wafer_triton.cost.bands import SHARE, band, bands, basis, basis_of_all
 from wafer_triton.cost.calibrate import FAMILIES, fit, rows
 from wafer_triton.cost.constants import constants
@@ -182,16 +180,3 @@ def test_a_request_has_the_larger_band_and_says_which_phase_lies_outside():
 def test_the_paper_s_decode_lies_inside():
     estimated = estimate.decode(model="llama3-8b", mesh=540, context=4096, program="paper-benchmark")
     assert (estimated.outside, estimated.error_band) == (None, bands()["WSE-2 decode"]["error_band"])
-
-
-def test_the_command_line_prints_it(capsys: pytest.CaptureFixture[str]):
-    line = "estimate product --device wse3 --mesh 600 --m 600 --k 600 --n 600"
-    assert cli.main([*line.split(), "--json"]) == 0
-    out, err = capsys.readouterr()
-    estimated = estimate.gemm(device="wse3", mesh=600, m=600, k=600, n=600)
-    answer = json.loads(out)
-    assert {key: answer[key] for key in ("constants", "error_band", "outside")} == {
-        key: asdict(estimated)[key] for key in ("constants", "error_band", "outside")
-    }
-    for text in ("fitted: wse3\n", "+-5.45", "mesh 600 is 1.5 times the largest measured"):
-        assert text in err

@@ -46,10 +46,6 @@ class Regions:
 @pytest.mark.parametrize(
     ("seconds", "sizes", "turn"),
     [
-        ((2.0, 2.0, 2.0), [1], 6.0),  # one group waits for itself: the sum of all regions
-        ((2.0, 2.0, 2.0), [1, 1, 1], 6.0),  # as many groups as equal regions: each region is always busy
-        ((2.0, 2.0, 2.0), [1] * 5, 10.0),  # more groups than regions: five times the time of a region
-        ((1.0, 4.0, 1.0), [1], 6.0),
         ((1.0, 4.0, 1.0), [1, 1], 8.0),  # the region of 4 s has two groups, which is more than the latency of 6 s
         ((1.0, 4.0, 1.0), [2, 2, 1], 20.0),  # five sequences in the region of 4 s
         (
