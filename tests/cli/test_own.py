@@ -72,10 +72,6 @@ def draft():
     return butterfly(3)
 
 
-def number():
-    return 3
-
-
 def needs(mesh):
     return bare()
 
@@ -90,10 +86,6 @@ def leaves():
 
 def wrong_cut():
     return bare(), Intent(given={"x": 5}, result={"x": "y"})
-
-
-def wrong_axis():
-    return bare(), Intent(given={"x": {"r": "z"}}, result={"x": {"r": "y"}}, reference=summed)
 
 
 def no_tensor():
@@ -193,13 +185,10 @@ def test_a_schedule_stands_beside_the_built_in_ones(run, name, algorithms, twin)
         ("check", "own.py:wohle", "own.py: there is no function 'wohle'; did you mean 'whole'? (functions: butter"),
         ("check", "own.py:draft", "own.py: draft returns a Builder; it must return a Schedule, a Recipe or a pair "
                                   "(Schedule, Intent); end it with .build()"),
-        ("check", "own.py:number", "own.py: number returns an int; it must return a Schedule"),
         ("check", "own.py:needs", "needs is called without arguments (missing a required argument: 'mesh')"),
         ("check", "own.py:raises", f"own.py, line {FILE[: FILE.index('1 / 0')].count(chr(10)) + 1}: ZeroDivisionError"),
         ("check", "own.py:leaves", "SystemExit: bye"),
-        ("compare", "own.py:misspelt", "ScheduleError: misspelt, round 0: local operation 'nonsense'"),
         ("check", "own.py:wrong_cut", "Intent: the partition spec of 'x' is 5; give a pattern such as '(y m) (x k)'"),
-        ("check", "own.py:wrong_axis", "partition spec {'r': 'z'} on mesh 4x8: r is neither 'y', 'x', 'slot', a "),
         ("check", "own.py:no_tensor", "butterfly: the reference must give tensors by the names of buffers (Could not "),
         ("check", "own.py:wrong_reference",
          f"own.py, line {FILE[: FILE.index('lambda tiles: tiles[')].count(chr(10)) + 1}); mend it, or leave it out"),

@@ -59,12 +59,6 @@ def test_answers_under_continuous_batching_equal_answers_of_single_requests(name
     assert together >= 2, "sequences decode together"
     if pool is not None:
         assert sum(one.preempted for one in run.served) > 0 and run.peak_entries == pool
-    if policy.organisation == Replacing():  # all answers of a batch end before the next prompts join
-        joins = [number for number, (what, *_) in enumerate(run.actions) if what == "join"]
-        long = [one.request.number for one in run.served if one.request.output > 1]  # others end with prefill
-        ends = [number for number, (what, who, *_) in enumerate(run.actions) if what == "end" and who in long]
-        batches = [sum(end < join for end in ends) for join in joins]
-        assert all(done == batches.index(done) for done in batches) and len(set(batches)) > 1
     if policy.chunk is not None:
         assert any(what == "prefill" and about[1] > 0 for what, *about in run.actions), "a prompt goes in chunks"
 
