@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache, wraps
+from functools import cached_property, lru_cache, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from wafer_triton.algorithms.kv_cache import KvCache
@@ -22,7 +22,8 @@ from wafer_triton.device import ANY
 from wafer_triton.device.dtype import accumulator
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import check_counts
-from wafer_triton.schedule.builder import Builder, checked
+from wafer_triton.schedule import sram
+from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Slot
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.shape.decoder import DecoderShape
@@ -82,7 +83,7 @@ class Block:
         """The dtype in which weight matrices are stored and moved; all else has `dtype`."""
         return self.shape.weights or self.dtype
 
-    @property
+    @cached_property
     def layout(self) -> HeadGroups:
         """Which heads, and which rotary pairs of them, a column holds."""
         return HeadGroups(self.shape, self.mesh.shape[1], self.head_groups)
@@ -291,7 +292,9 @@ def schedule(layer: SubLayer, block: Block, *args: int) -> Schedule:
 
 @lru_cache(maxsize=256)
 def _schedule(layer: SubLayer, block: Block, *args: int) -> Schedule:
-    return checked(_draft(layer, block, *args))
+    made = _draft(layer, block, *args)
+    sram.check(made)
+    return made
 
 
 def draft(layer: SubLayer, block: Block, *args: int) -> Schedule:

@@ -9,6 +9,7 @@ heads, columns without a group.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -70,7 +71,7 @@ class HeadGroups:
         """Dimensions of each of its heads that a core holds: whole rotary pairs with RoPE."""
         return 2 * self.pairs if self.shape.rotary else -(-self.shape.head_dim // self.columns)
 
-    @property
+    @cached_property
     def heads_of_group(self) -> dict[str, Index]:
         """[groups, heads of a core]: the query ("q") and key-value ("k", "v") heads of each group, -1 for none."""
         total, each = self.shape.num_key_value_heads, self.shape.queries_each
@@ -85,13 +86,13 @@ class HeadGroups:
             q = np.where((kv < 0) | (own < 0), -1, kv * each + own)
         return {"q": q, "k": kv, "v": kv}
 
-    @property
+    @cached_property
     def group_of(self) -> Index:
         """[columns]: the group of each column, -1 for one without heads."""
         group = np.arange(self.columns) // self.width
         return np.where(group < int((self.heads_of_group["q"] >= 0).any(1).sum()), group, -1)
 
-    @property
+    @cached_property
     def pair_of(self) -> Index:
         """[columns, pairs]: the rotary pairs that a column holds, -1 for none."""
         inside = np.arange(self.columns)[:, None] % self.width
