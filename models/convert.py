@@ -72,17 +72,12 @@ def convert(
     layers = [(parent, name, layer) for parent in model.modules() for name, child in parent._modules.items()
               if child is not None and (layer := made.get(child)) is not None]  # fmt: skip
     if not layers:
-        remedy = "give a model that holds some, such as torch.nn.Sequential(layer) of one layer"
-        if any(isinstance(layer, _OnMesh) for layer in model.modules()):
-            remedy = "it is converted already, so build it anew for another mesh"
-        elif any(isinstance(layer, nn.Linear) for layer in model.modules() if layer is not model):
-            remedy = (
-                "layers with hooks or a forward of their own are not converted, nor are those of torch's "
-                "MultiheadAttention and TransformerEncoderLayer"
-            )
-        elif any(type(layer).__name__.endswith("RMSNorm") for layer in model.modules() if layer is not model):
-            remedy = "an RMSNorm must be x / rms(x) * weight over the last dimension, with a weight"
-        raise ShapeError(f"{type(model).__name__} has no Linear, Conv1D or RMSNorm to convert within it; {remedy}")
+        raise ShapeError(
+            f"{type(model).__name__} has no Linear, Conv1D or RMSNorm to convert within it; give a model that holds "
+            f"some, such as torch.nn.Sequential(layer) of one layer; a model is converted once, layers with hooks or a "
+            f"forward of their own are not, nor are those of torch's MultiheadAttention and TransformerEncoderLayer, "
+            f"nor a norm but x / rms(x) * weight over the last dimension"
+        )
     for _, name, layer in layers:
         if not layer.weight.is_meta and not is_finite(layer.weight):
             raise CheckpointError(f"convert: the weight of {name} holds NaN or infinity; give the model other weights")

@@ -289,9 +289,7 @@ def test_a_weight_without_values_is_refused_until_it_has_some(roomy):
 
 @pytest.mark.parametrize("norm", [nn.RMSNorm(6, elementwise_affine=False), nn.RMSNorm((2, 6))], ids=["bare", "wide"])
 def test_a_norm_of_another_kind_alone_is_refused_with_the_kind_that_is_taken(norm):
-    with pytest.raises(
-        ShapeError, match=r"to convert within it; an RMSNorm must be x / rms\(x\) \* weight over the last"
-    ):
+    with pytest.raises(ShapeError, match=r"to convert within it; .* x / rms\(x\) \* weight over the last"):
         convert(nn.Sequential(norm), mesh=2)
 
 
