@@ -41,21 +41,10 @@ def test_a_point_without_an_error_band_is_shaded_by_none():
     assert {x for path in shade.get_paths() for x, _ in path.vertices} == {8, 16}
 
 
-@pytest.mark.parametrize(
-    ("reasons", "label"),
-    [
-        (
-            ["llama does not fit wse2: 3 regions", "every core needs 9 B, 1 B over the 8 B of SRAM on wse2"],
-            "does not fit",
-        ),
-        (["mesh 900 x 900 at (0, 0) leaves device wse2, which has 750 x 994 cores"], "does not fit"),
-        (["it does not fit", "head_groups = 9, but there are 8"], "no figures, see CSV"),
-    ],
-)
-def test_points_without_figures_are_named_by_their_reasons(reasons, label, tmp_path):
-    rows = [{"mesh": 8, "cycles": 20}, *({"mesh": 9 + n, "reason": reason} for n, reason in enumerate(reasons))]
+def test_points_without_figures_are_named(tmp_path):
+    rows = [{"mesh": 8, "cycles": 20}, {"mesh": 9, "reason": "it does not fit"}]
     draw.curves(rows, ["mesh"], "cycles", tmp_path / "a.svg")
-    assert f">{label}<" in (tmp_path / "a.svg").read_text()
+    assert ">no figures, see CSV<" in (tmp_path / "a.svg").read_text()
 
 
 def test_long_names_keep_the_axes_wide(tmp_path):

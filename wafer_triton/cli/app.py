@@ -190,20 +190,20 @@ class UsageError(WaferError):
 
 def made(
     run: Callable[..., int],
-    answer: Callable[..., Any],
+    answer: Callable[..., Any] | None = None,
     *,
     but: Collection[str] = (),
     flags: Sequence[str] = (),
     written: Mapping[str, Sequence[str]] = MappingProxyType({}),
     words: Mapping[str, tuple[Any, str]] = MappingProxyType({}),
 ) -> Callable[..., int]:
-    """Return a command that calls `run` with the options of `answer`, but for some, and with flags.
+    """Return a command that calls `run` with the options of `answer` (None: its own), but for some, and with flags.
 
     Options that name files which are `written` have the endings of these files. `words` are of options that take more
     here than in other commands.
     """
     kind = inspect.Parameter
-    held = [each for name, each in inspect.signature(answer).parameters.items() if name not in but]
+    held = [each for name, each in inspect.signature(answer or run).parameters.items() if name not in but]
     rank = {name: number for number, name in enumerate(FIRST)}
     held.sort(key=lambda each: (each.kind, rank.get(each.name, len(FIRST))))
     held += [kind(name, kind.KEYWORD_ONLY, default=False) for name in flags]

@@ -43,7 +43,6 @@ def _validate(
 
 validate = made(
     _validate,
-    _validate,
     written={"out": (PAGE, *KINDS, FOLDER)},
     words={"device": (str | Path, "of your own measurements: a preset or a file (default: of their family)")},
 )

@@ -82,4 +82,4 @@ def _scaled(rows: list[dict[str, Any]]) -> list[dict[str, float]]:
     return scaled
 
 
-cap = made(_cap, _cap)
+cap = made(_cap)

@@ -107,7 +107,6 @@ def _time(subject: str, mesh: Any, sizes: Sequence[Any], options: dict[str, Any]
 
 compare = made(
     _compare,
-    _compare,
     words={
         "m": (int, "rows of the first matrix, of gemm"),
         "dtype": (str, "of tiles (default: fp16; with --time fp32, of the arithmetic here)"),
@@ -131,7 +130,6 @@ def _check(
 
 
 check = made(
-    _check,
     _check,
     words={
         "mesh": (str, "rows x columns of cores, 48x64, or 64 for 64x64 (default: 16)"),

@@ -127,4 +127,4 @@ def _value(value: Any) -> str:
     return "packets" if value is None else f"{value:,}" if isinstance(value, int) else digits(value)
 
 
-devices = made(_devices, _devices)
+devices = made(_devices)

@@ -69,7 +69,6 @@ def _draw(
 
 draw = made(
     _draw,
-    _draw,
     written={"out": (*KINDS, PAGE, TRACE)},
     words={
         "subject": (str | Path, "gemm, gemv, all-reduce or FILE.py:FUNCTION, which returns a schedule"),

@@ -149,7 +149,6 @@ def _generate(
 
 generate = made(
     _generate,
-    _generate,
     written={"routing_out": (".json",), "profile": (".json",)},
     words={
         "model": (str | Path, "a folder with weights, or smollm2-135m, which is fetched"),

@@ -75,7 +75,6 @@ def _serve(
 
 serve = made(
     _serve,
-    _serve,
     written={"out": (".csv",)},
     words={
         "prefill_mesh": (str, "rows x columns of prefill, 48x64, or 64 for 64x64 (default: the best)"),

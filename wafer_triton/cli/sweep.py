@@ -80,7 +80,7 @@ def _sweep(
     return cut_short(f"after {len(rows)} of {len(grid.points(swept))} points") if interrupted else code
 
 
-sweep = made(_sweep, _sweep, written={"out": (".csv", *KINDS)})
+sweep = made(_sweep, written={"out": (".csv", *KINDS)})
 
 
 def over_of(texts: Sequence[str]) -> Over:

@@ -69,9 +69,7 @@ def _plan_training(
     return tell(json, answer, *spaced[1:])
 
 
-plan_training = made(
-    _plan_training, _plan_training, words={"batch": (int, "sequences of a step (default: the workload's)")}
-)
+plan_training = made(_plan_training, words={"batch": (int, "sequences of a step (default: the workload's)")})
 
 
 def wafer_of(name: str, forwarding: str | None, link_rate: float | None, failed: Sequence[str]) -> Wafer:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 Rows = Sequence[Row]
 MOST_SERIES = len(COLOURS)  # of one picture
 _WIDE = 42  # letters of a name above the axes
-_UNFIT = ("does not fit", "B of SRAM on", "leaves device")  # of a reason that something is too large
 
 
 def curves(rows: Rows, over: Sequence[str], shown: str, out: Out, *, title: str = "") -> Figure:
@@ -50,7 +49,7 @@ def curves(rows: Rows, over: Sequence[str], shown: str, out: Out, *, title: str 
             axes.plot(absent, [0.02 + 0.03 * number] * len(absent), "x", ms=3, mew=0.8, color=colour,
                       transform=axes.get_xaxis_transform(), clip_on=False)  # fmt: skip
         if any(REASON in row for row in rows):
-            axes.plot([], [], "x", ms=3, color=REST, label=_absent(rows))
+            axes.plot([], [], "x", ms=3, color=REST, label="no figures, see CSV")
         axes.set(xlabel=LEGEND.head(across), ylabel=LEGEND.head(shown))
         axes.margins(y=0.12)
         _named_ticks(axes.xaxis, places)
@@ -69,12 +68,6 @@ def _legend(axes: Any) -> None:
     axes.legend(
         handles, short, loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, borderaxespad=0.2, columnspacing=1
     )
-
-
-def _absent(rows: Rows) -> str:
-    """Return the label of points without figures: none of them fits, or the table has the reasons."""
-    fits = all(any(said in row[REASON] for said in _UNFIT) for row in rows if REASON in row)
-    return "does not fit" if fits else "no figures, see CSV"
 
 
 def _check(rows: Rows, over: Sequence[str], shown: str) -> None:
