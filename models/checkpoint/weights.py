@@ -24,16 +24,6 @@ _FILE_DTYPES = ("F64", "F32", "F16", "BF16")
 _DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
-def load_weights(
-    folder: str | Path, config: DecoderConfig, dtype: torch.dtype = torch.float32
-) -> dict[str, torch.Tensor]:
-    """Return every parameter of `param_shapes(config)` by its Hugging Face name, as `dtype` on the CPU, all at once.
-
-    Raises `CheckpointError`.
-    """
-    return dict(StoredWeights(folder, config, dtype))
-
-
 def complete(weights: Mapping[str, torch.Tensor], config: DecoderConfig) -> Mapping[str, torch.Tensor]:
     """Return weights in either layout of experts by the names of `param_shapes`; CheckpointError if one is missing."""
     named = by_expert(weights, config)

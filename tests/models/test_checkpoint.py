@@ -132,14 +132,14 @@ def test_the_second_of_two_processes_keeps_the_first_s_folder(tmp_path):
 def test_fetches_converts_and_matches_transformers(cache):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from wafer_triton.models.checkpoint.weights import load_weights
+    from wafer_triton.models.checkpoint.weights import StoredWeights
     from wafer_triton.models.config import DecoderConfig
 
     folder = resolve("smollm2-135m")
     assert os.listdir(cache) == [folder.name]
     config = DecoderConfig.from_folder(folder)
     assert (config.hidden_size, config.num_attention_heads, config.num_key_value_heads) == (576, 9, 3)
-    assert sum(weight.numel() for weight in load_weights(folder, config).values()) == 134_515_008
+    assert sum(weight.numel() for weight in StoredWeights(folder, config).values()) == 134_515_008
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
     prompt = tokenizer("The capital of France is", return_tensors="pt")

@@ -6,7 +6,7 @@ import torch
 from safetensors.torch import save_file
 
 from wafer_triton.errors import CheckpointError, DtypeError
-from wafer_triton.models.checkpoint.weights import StoredWeights, load_weights
+from wafer_triton.models.checkpoint.weights import StoredWeights
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.random import RandomWeights
 from wafer_triton.place.need import param_shapes
@@ -48,7 +48,7 @@ def sharded(folder, weights, **moved):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
 def test_loads_every_parameter(tmp_path, weights, save, dtype):
     save(tmp_path, weights)
-    loaded = load_weights(tmp_path, CONFIG, dtype)
+    loaded = StoredWeights(tmp_path, CONFIG, dtype)
     assert list(loaded) == list(param_shapes(CONFIG))
     for name, weight in weights.items():
         assert loaded[name].dtype == dtype
@@ -58,14 +58,14 @@ def test_loads_every_parameter(tmp_path, weights, save, dtype):
 @pytest.mark.parametrize("stored", [torch.float16, torch.bfloat16, torch.float64], ids=str)
 def test_reads_every_stored_float(tmp_path, weights, stored):
     single(tmp_path, {name: weight.to(stored) for name, weight in weights.items()})
-    assert torch.equal(load_weights(str(tmp_path), CONFIG)[Q_PROJ], weights[Q_PROJ].to(stored).float())
+    assert torch.equal(StoredWeights(str(tmp_path), CONFIG)[Q_PROJ], weights[Q_PROJ].to(stored).float())
 
 
 def test_harmless_extra_tensors_are_left_out(tmp_path, weights):
     extra = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(2)}
     extra["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()
     single(tmp_path, weights | extra)
-    assert list(load_weights(tmp_path, CONFIG)) == list(param_shapes(CONFIG))
+    assert list(StoredWeights(tmp_path, CONFIG)) == list(param_shapes(CONFIG))
 
 
 TABLE, NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
@@ -93,7 +93,7 @@ def test_the_index_decides_and_spare_tensors_are_left_out(tmp_path, weights, ten
             held |= {name: weights[of].clone() if of else weights[name] + 1 for name, of in tensors.items()}
         save_file(held, tmp_path / f"model-{number}.safetensors")
     index.write_text(json.dumps({"weight_map": placed | listed}))
-    loaded = load_weights(tmp_path, CONFIG)
+    loaded = StoredWeights(tmp_path, CONFIG)
     assert list(loaded) == list(param_shapes(CONFIG))
     assert all(torch.equal(loaded[name], weight) for name, weight in weights.items())
 
@@ -104,7 +104,7 @@ def test_a_backbone_alone_has_names_without_model(tmp_path, weights, save, tied)
     config = replace(CONFIG, tie_word_embeddings=tied)
     weights |= {} if tied else {HEAD: weights[TABLE] + 1}
     save(tmp_path, {name.removeprefix("model."): weight for name, weight in weights.items()})
-    loaded = load_weights(tmp_path, config)
+    loaded = StoredWeights(tmp_path, config)
     assert all(torch.equal(loaded[name], weight) for name, weight in weights.items())
     assert list(loaded) == list(param_shapes(config))
     part = StoredWeights(tmp_path, config).part(Q_PROJ, (slice(2, 5), slice(1, 3)))
@@ -113,44 +113,44 @@ def test_a_backbone_alone_has_names_without_model(tmp_path, weights, save, tied)
 
 def test_a_tied_head_alone_is_the_embedding(tmp_path, weights):
     single(tmp_path, {HEAD if name == TABLE else name: weight for name, weight in weights.items()})
-    assert torch.equal(load_weights(tmp_path, CONFIG)[TABLE], weights[TABLE])
+    assert torch.equal(StoredWeights(tmp_path, CONFIG)[TABLE], weights[TABLE])
 
 
 def test_a_tied_head_must_be_the_embedding(tmp_path, weights):
     single(tmp_path, weights | {"lm_head.weight": weights["model.embed_tokens.weight"] + 1})
     message = "lm_head.weight differs from model.embed_tokens.weight, though config.json ties them; set tie_word_emb"
     with pytest.raises(CheckpointError, match=message):
-        load_weights(tmp_path, CONFIG)
+        StoredWeights(tmp_path, CONFIG)
 
 
 def test_a_tied_head_may_have_another_dtype_and_be_no_number(tmp_path, weights):
     table = weights["model.embed_tokens.weight"].bfloat16().float()
     single(tmp_path, weights | {"model.embed_tokens.weight": table, "lm_head.weight": table.bfloat16()})
-    load_weights(tmp_path, CONFIG)
+    dict(StoredWeights(tmp_path, CONFIG))
     table[1, 2] = float("nan")
     single(tmp_path, weights | {"model.embed_tokens.weight": table, "lm_head.weight": table.bfloat16()})
     with pytest.raises(CheckpointError, match="model.embed_tokens.weight holds NaN or infinity"):
-        load_weights(tmp_path, CONFIG)
+        dict(StoredWeights(tmp_path, CONFIG))
     single(tmp_path, weights | {"lm_head.weight": table[:-1].clone()})
     with pytest.raises(CheckpointError, match="lm_head.weight differs from model.embed_tokens.weight"):
-        load_weights(tmp_path, CONFIG)
+        StoredWeights(tmp_path, CONFIG)
 
 
 def test_a_missing_folder(tmp_path):
     with pytest.raises(CheckpointError, match="absent: no such folder; give a checkpoint folder"):
-        load_weights(tmp_path / "absent", CONFIG)
+        StoredWeights(tmp_path / "absent", CONFIG)
 
 
 def test_an_empty_folder(tmp_path):
     with pytest.raises(CheckpointError, match="no model.safetensors and no .*; is it a checkpoint folder"):
-        load_weights(tmp_path, CONFIG)
+        StoredWeights(tmp_path, CONFIG)
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "consolidated.00.pth"])
 def test_pickle_files_are_never_opened(tmp_path, name):
     (tmp_path / name).write_bytes(b"not even a pickle")
     with pytest.raises(CheckpointError, match=f"{name} is a pickle file, and those are never unpickled: convert"):
-        load_weights(tmp_path, CONFIG)
+        StoredWeights(tmp_path, CONFIG)
 
 
 @pytest.mark.parametrize("kept", [0, 5, 200, -1], ids=["empty", "no-header", "half-header", "last-byte-gone"])
@@ -159,13 +159,13 @@ def test_a_truncated_file(tmp_path, weights, kept):
     path = tmp_path / "model.safetensors"
     path.write_bytes(path.read_bytes()[:kept])
     with pytest.raises(CheckpointError, match=r"model.safetensors \([\d,]+ bytes\): truncated, damaged or not"):
-        load_weights(tmp_path, CONFIG)
+        StoredWeights(tmp_path, CONFIG)
 
 
 def test_a_file_of_something_else(tmp_path):
     (tmp_path / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
     with pytest.raises(CheckpointError, match="is a Git LFS pointer .*, not the weights"):
-        load_weights(tmp_path, CONFIG)
+        StoredWeights(tmp_path, CONFIG)
 
 
 def test_a_missing_shard(tmp_path, weights):
@@ -174,20 +174,20 @@ def test_a_missing_shard(tmp_path, weights):
     with pytest.raises(
         CheckpointError, match=r"model-1.safetensors: missing, though model.safetensors.index.json lists"
     ):
-        load_weights(tmp_path, CONFIG)
+        StoredWeights(tmp_path, CONFIG)
 
 
 def test_an_index_that_disagrees_with_its_shards(tmp_path, weights):
     sharded(tmp_path, weights, to="model-0.safetensors")
     with pytest.raises(CheckpointError, match=r"model-0.safetensors: has no model\..* though .* places it there"):
-        load_weights(tmp_path, CONFIG)
+        StoredWeights(tmp_path, CONFIG)
 
 
 @pytest.mark.parametrize("shard", ["../model-0.safetensors", "/etc/model.safetensors", "..", "", "a\\b.safetensors"])
 def test_an_index_cannot_leave_the_folder(tmp_path, weights, shard):
     sharded(tmp_path, weights, to=shard)
     with pytest.raises(CheckpointError, match="points outside the folder, at .*; refused"):
-        load_weights(tmp_path, CONFIG)
+        StoredWeights(tmp_path, CONFIG)
 
 
 @pytest.mark.parametrize(
@@ -204,36 +204,36 @@ def test_an_index_cannot_leave_the_folder(tmp_path, weights, shard):
 def test_a_broken_index(tmp_path, text, said):
     (tmp_path / "model.safetensors.index.json").write_text(text)
     with pytest.raises(CheckpointError, match=f"index.json: {said}"):
-        load_weights(tmp_path, CONFIG)
+        StoredWeights(tmp_path, CONFIG)
 
 
 def test_a_wrong_shape(tmp_path, weights):
     single(tmp_path, weights | {Q_PROJ: torch.ones(8, 7)})
     with pytest.raises(CheckpointError, match=rf"{Q_PROJ} has shape \(8, 7\), config.json asks for \(8, 8\)"):
-        load_weights(tmp_path, CONFIG)
+        StoredWeights(tmp_path, CONFIG)
 
 
 def test_missing_parameters(tmp_path, weights):
     single(tmp_path, {name: weight for name, weight in weights.items() if "layers.1." not in name})
     with pytest.raises(CheckpointError, match=r"9 of 20 parameters missing: model.layers.1.input.* and 5 more"):
-        load_weights(tmp_path, CONFIG)
+        StoredWeights(tmp_path, CONFIG)
 
 
 def test_unexpected_tensors(tmp_path, weights):
     single(tmp_path, weights | {"model.layers.0.self_attn.q_proj.bias": torch.ones(8)})
     with pytest.raises(CheckpointError, match=r"1 tensor that a llama decoder of 2 layers does not have: .*bias; does"):
-        load_weights(tmp_path, CONFIG)
+        StoredWeights(tmp_path, CONFIG)
 
 
 def test_an_integer_tensor(tmp_path, weights):
     single(tmp_path, weights | {Q_PROJ: torch.ones(8, 8, dtype=torch.int8)})
     with pytest.raises(CheckpointError, match=rf"{Q_PROJ} is stored as I8; supported: F64, F32, F16, BF16"):
-        load_weights(tmp_path, CONFIG)
+        StoredWeights(tmp_path, CONFIG)
 
 
 def test_an_unsupported_target(tmp_path):
     with pytest.raises(DtypeError, match="cannot be loaded as torch.int8; choose one of torch.float64"):
-        load_weights(tmp_path, CONFIG, torch.int8)
+        StoredWeights(tmp_path, CONFIG, torch.int8)
 
 
 @pytest.mark.parametrize(
@@ -244,10 +244,10 @@ def test_values_that_are_not_finite(tmp_path, weights, value, dtype):
     single(tmp_path, weights)
     remedy = "take another checkpoint" if value != value else "take dtype='bf16' or 'fp32'"
     with pytest.raises(CheckpointError, match=rf"{Q_PROJ} holds NaN or infinity as {dtype}; {remedy}"):
-        load_weights(tmp_path, CONFIG, dtype)
+        dict(StoredWeights(tmp_path, CONFIG, dtype))
     weights[Q_PROJ][3, 1] = 1.0
     single(tmp_path, weights)
-    load_weights(tmp_path, CONFIG, dtype)
+    dict(StoredWeights(tmp_path, CONFIG, dtype))
 
 
 def test_weights_have_the_names_and_the_number_of_the_parameters(tmp_path, weights):
