@@ -85,102 +85,86 @@ def _attention(layout: HeadGroups, axis: str) -> Held:
 
 def ffn(b: Builder, block: Block, axis: str) -> None:
     """Declare a feed-forward block's weights, gate and up as the projections of `attention`."""
-    d, f = block.share(block.shape.hidden_size, axis), block.share(block.shape.intermediate_size, "x")
-    held, skew = _ffn(block.shape, axis), _skew(block, axis)
-    b.buffer("norm", (d,), block.dtype, "weight", holds=held["norm"])
-    for name, width in (("wg", f), ("wu", f)) if block.unfused and skew else (("wgu", 2 * f),):
-        b.buffer(name, (d, width), block.weight_dtype, "weight", holds=held[name], skew=skew)
-    b.buffer("wdown", (f, d), block.weight_dtype, "weight", holds=held["wdown"], skew=skew)
+    c, skew = block.shape, _skew(block, axis)
+    d, f = block.share(c.hidden_size, axis), block.share(c.intermediate_size, "x")
+    gate, up, down = _gated(c.hidden_size, c.intermediate_size, axis, "mlp.")
+    b.buffer("norm", (d,), block.dtype, "weight", holds=(_second_norm(c, axis),))
+    for name, held in {"wg": (gate,), "wu": (up,)}.items() if block.unfused and skew else [("wgu", (gate, up))]:
+        b.buffer(name, (d, len(held) * f), block.weight_dtype, "weight", holds=held, skew=skew)
+    b.buffer("wdown", (f, d), block.weight_dtype, "weight", holds=(down,), skew=skew)
 
 
-def _ffn(c: DecoderShape, axis: str) -> Held:
-    width, inner, across = c.hidden_size, c.intermediate_size, _across(axis)
+def _gated(width: int, inner: int, axis: str, names: str) -> tuple[Parameter, Parameter, Parameter]:
+    """Return gate, up and down projection of a dense block, whose parameters' names begin with `names`."""
     gate, up = (
-        Parameter(f"{LAYER}mlp.{part}_proj.weight", (inner, width), "(x f) (y d) -> d f") for part in ("gate", "up")
+        Parameter(f"{LAYER}{names}{part}_proj.weight", (inner, width), "(x f) (y d) -> d f") for part in ("gate", "up")
     )
-    return {
-        "norm": (_second_norm(c, axis),),
-        "wgu": (gate, up),
-        "wg": (gate,),
-        "wu": (up,),
-        "wdown": (
-            Parameter(f"{LAYER}mlp.down_proj.weight", (width, inner), f"({axis} d) ({across} f) -> f d"),
-        ),
-    }  # fmt: skip
+    cut = f"({axis} d) ({_across(axis)} f) -> f d"
+    return gate, up, Parameter(f"{LAYER}{names}down_proj.weight", (width, inner), cut)
 
 
 def experts(b: Builder, block: Block, axis: str) -> None:
     """Declare the weights of a block of experts, a tile of each; the shared expert is last, padded to whole experts."""
     e, skew = block.shape.experts, _skew(block, axis)
     assert e is not None, "a block of experts is one of a model that has some"
-    d, f, held = block.share(block.shape.hidden_size, axis), block.share(e.width, "x"), _experts(block.shape, axis)
+    d, f = block.share(block.shape.hidden_size, axis), block.share(e.width, "x")
+    ups, downs = _experts(block.shape, axis, shared=e.shared > 0)
     router(b, block, axis)
-    b.buffer("wgu", (e.tiles, d, 2 * f), block.weight_dtype, "weight", holds=held["wgu"], skew=skew)
-    b.buffer("wdown", (e.tiles, f, d), block.weight_dtype, "weight", holds=held["wdown"], skew=skew)
+    b.buffer("wgu", (e.tiles, d, 2 * f), block.weight_dtype, "weight", holds=ups, skew=skew)
+    b.buffer("wdown", (e.tiles, f, d), block.weight_dtype, "weight", holds=downs, skew=skew)
 
 
 def router(b: Builder, block: Block, axis: str) -> None:
     """Declare the norm before a block of experts, and the weights of its router."""
-    e, d = block.shape.experts, block.share(block.shape.hidden_size, axis)
+    c, e = block.shape, block.shape.experts
     assert e is not None, "a router is one of a model that has experts"
-    held = _experts(block.shape, axis)
-    b.buffer("norm", (d,), block.dtype, "weight", holds=held["norm"])
-    b.buffer("router", (d, e.logits), block.dtype, "weight", holds=held["router"])
+    width, d, cut = c.hidden_size, block.share(c.hidden_size, axis), f"e ({axis} d) -> d e"
+    held = [Parameter(LAYER + names_of(c).router, (e.count, width), cut)]
+    if e.shared:
+        held.append(Parameter(LAYER + SHARED_GATE, (1, width), cut))
+    b.buffer("norm", (d,), block.dtype, "weight", holds=(_second_norm(c, axis),))
+    b.buffer("router", (d, e.logits), block.dtype, "weight", holds=held)
 
 
 def experts_in_regions(b: Builder, block: Block) -> None:
     """Declare the weights of the experts of a core's region, a tile of each; patterns cut over a region's cores."""
     e, regions = block.shape.experts, block.expert_regions
     assert e is not None and regions is not None, "a block whose experts have regions"
-    held, d, size = regions.held(e), regions.side * block.share(block.shape.hidden_size, "x"), _region(block)
-    f, own = -(-e.width // size), _experts(block.shape, "x", True)
-    b.buffer("wgu", (held, d, 2 * f), block.weight_dtype, "weight", holds=own["wgu"], skew=size)
-    b.buffer("wdown", (held, f, d), block.weight_dtype, "weight", holds=own["wdown"], skew=size)
+    held, d = regions.held(e), regions.side * block.share(block.shape.hidden_size, "x")
+    size = block.mesh.shape[0] // regions.side
+    f, (ups, downs) = -(-e.width // size), _experts(block.shape, "x", shared=False)
+    b.buffer("wgu", (held, d, 2 * f), block.weight_dtype, "weight", holds=ups, skew=size)
+    b.buffer("wdown", (held, f, d), block.weight_dtype, "weight", holds=downs, skew=size)
 
 
 def shared_expert(b: Builder, block: Block) -> None:
     """Declare the weights of a shared expert that lies over the whole mesh, as a dense block does."""
-    e = block.shape.experts
+    e, width = block.shape.experts, block.shape.hidden_size
     assert e is not None and e.shared, "a shared expert"
-    d, f, width = block.share(block.shape.hidden_size, "x"), block.share(e.shared_width, "x"), block.shape.hidden_size
-    up = tuple(
-        Parameter(f"{LAYER}{SHARED}{part}_proj.weight", (e.shared_width, width), "(x f) (y d) -> d f")
-        for part in ("gate", "up")
-    )
-    down = Parameter(f"{LAYER}{SHARED}down_proj.weight", (width, e.shared_width), "(x d) (y f) -> f d")
-    skew = _skew(block, "x")
+    d, f, skew = block.share(width, "x"), block.share(e.shared_width, "x"), _skew(block, "x")
+    *up, down = _gated(width, e.shared_width, "x", SHARED)
     b.buffer("wgu.shared", (d, 2 * f), block.weight_dtype, "weight", holds=up, skew=skew)
     b.buffer("wdown.shared", (f, d), block.weight_dtype, "weight", holds=(down,), skew=skew)
 
 
-def _experts(c: DecoderShape, axis: str, in_regions: bool = False) -> Held:
-    e, names, width, across = c.experts, names_of(c), c.hidden_size, _across(axis)
+def _experts(c: DecoderShape, axis: str, shared: bool) -> tuple[list[Parameter], list[Parameter]]:
+    """Return the gate and up projections of all experts, and the down projections; the `shared` expert is last."""
+    e, names, width = c.experts, names_of(c), c.hidden_size
     assert e is not None, "a block of experts is one of a model that has some"
-    up, down = "(s x f) (y d) -> s d f", f"({axis} d) (s {across} f) -> s f d"
-    gates, downs = [], []
+    up, down = "(s x f) (y d) -> s d f", f"({axis} d) (s {_across(axis)} f) -> s f d"
+    ups, downs = [], []
     for number in range(e.count):
         *both, last = (LAYER + name for name in names.expert(number))
         own, sizes = (number, number + 1), {"s": 1}
-        gates += [Parameter(name, (e.width, width), up, experts=own, sizes=sizes) for name in both]
+        ups += [Parameter(name, (e.width, width), up, experts=own, sizes=sizes) for name in both]
         downs.append(Parameter(last, (width, e.width), down, experts=own, sizes=sizes))
-    routers = [Parameter(LAYER + names.router, (e.count, width), f"e ({axis} d) -> d e")]
-    if e.shared:
+    if shared:
         rows = np.arange(e.shared * e.width)
         rows, own, sizes = np.where(rows < e.shared_width, rows, -1), (e.count, e.tiles), {"s": e.shared}
-        shared = f"{LAYER}{SHARED}"
-        if not in_regions:
-            gates += [
-                Parameter(f"{shared}{part}_proj.weight", (e.shared_width, width), up, rows, 0, own, sizes)
-                for part in ("gate", "up")
-            ]
-            downs.append(Parameter(f"{shared}down_proj.weight", (width, e.shared_width), down, rows, 1, own, sizes))
-        routers.append(Parameter(LAYER + SHARED_GATE, (1, width), f"e ({axis} d) -> d e"))
-    return {
-        "norm": (_second_norm(c, axis),),
-        "router": tuple(routers),
-        "wgu": tuple(gates),
-        "wdown": tuple(downs),
-    }
+        *both, last = (f"{LAYER}{SHARED}{part}_proj.weight" for part in ("gate", "up", "down"))
+        ups += [Parameter(name, (e.shared_width, width), up, rows, 0, own, sizes) for name in both]
+        downs.append(Parameter(last, (width, e.shared_width), down, rows, 1, own, sizes))
+    return ups, downs
 
 
 def table(b: Builder, block: Block, embedding: bool) -> None:
@@ -210,8 +194,3 @@ def _across(axis: str) -> str:
 def _skew(block: Block, axis: str) -> int:
     """Return the side of the squares in which the matrices of prefill are skewed; 0 in decode."""
     return block.mesh.shape[0] if axis == "x" else 0
-
-
-def _region(block: Block) -> int:
-    assert block.expert_regions is not None
-    return block.mesh.shape[0] // block.expert_regions.side

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,19 @@ def perfetto(subject: Schedule | Mapping[str, Schedule], path: str | Path, *, mo
     """
     check_counts(most=most)
     path = path_of(path)
-    about, every = _of_schedules(subject, most)
+    named = subject if isinstance(subject, Mapping) else {getattr(subject, "name", ""): subject}
+    if not named:
+        raise DrawError("perfetto: no schedule is given, and a trace of none shows nothing; give one or more")
+    about: dict[str, Any] = {}
+    every: list[Event] = []
+    for number, (name, schedule) in enumerate(named.items(), 1):
+        if not schedule.rounds:
+            raise DrawError(f"{schedule.name}: a trace of a schedule without rounds has nothing to show; add a round")
+        mesh = schedule.mesh
+        about[name] = {
+            "schedule": schedule.name, "cycles": price(schedule).cycles, "device": mesh.device.name, "mesh": str(mesh)
+        }  # fmt: skip
+        every += (event | {"pid": number} for event in events(schedule, name, most))
     whole = {
         "traceEvents": every,
         "displayTimeUnit": "ns",
@@ -34,23 +46,3 @@ def perfetto(subject: Schedule | Mapping[str, Schedule], path: str | Path, *, mo
     }
     with writing(path):
         path.write_text(json.dumps(whole), encoding="utf-8")
-
-
-def _of_schedules(subject: Schedule | Mapping[str, Schedule], most: int) -> tuple[dict[str, Any], list[Event]]:
-    named = subject if isinstance(subject, Mapping) else {getattr(subject, "name", ""): subject}
-    if not named:
-        raise DrawError("perfetto: no schedule is given, and a trace of none shows nothing; give one or more")
-    for schedule in named.values():
-        if not schedule.rounds:
-            raise DrawError(f"{schedule.name}: a trace of a schedule without rounds has nothing to show; add a round")
-    about = {
-        name: {"schedule": each.name, "cycles": price(each).cycles, "device": each.mesh.device.name}
-        | {"mesh": str(each.mesh)}
-        for name, each in named.items()
-    }
-    return about, list(_numbered(events(schedule, name, most) for name, schedule in named.items()))
-
-
-def _numbered(processes: Iterable[Iterable[Event]]) -> Iterable[Event]:
-    """Yield the events of processes, which are numbered from 1 on."""
-    return (event | {"pid": number} for number, events in enumerate(processes, 1) for event in events)
