@@ -32,7 +32,6 @@ class DecoderConfig(DecoderShape):
     max_position_embeddings: int
     rope_theta: float = field(default=10000.0, kw_only=True)
     rope_scaling: RopeScaling | None = field(default=None, kw_only=True)
-    bos_token_id: int | None = field(default=None, kw_only=True)
     eos_token_ids: tuple[int, ...] = field(default=(), kw_only=True)
     model_type: str = field(default="llama", kw_only=True)
     hidden_act: str = field(default="silu", kw_only=True)
@@ -66,7 +65,7 @@ class DecoderConfig(DecoderShape):
         values, beside = read_json(path), path.with_name("generation_config.json")
         source = beside if beside.exists() else path
         generation = read_json(source)
-        _token_ids(str(source), "eos_token_id", generation)
+        _eos_token_ids(str(source), generation)
         if generation.get("eos_token_id") is not None:
             values = {**values, "eos_token_id": generation["eos_token_id"]}
         if ignored := [key for key, neutral in _CHANGE_TOKENS.items() if generation.get(key) not in (None, neutral)]:
@@ -88,8 +87,7 @@ class DecoderConfig(DecoderShape):
             max_position_embeddings=given_or_absent(values, "max_position_embeddings"),
             rope_theta=theta,
             rope_scaling=scaling,
-            bos_token_id=next(iter(_token_ids(name, "bos_token_id", values)), None),
-            eos_token_ids=_token_ids(name, "eos_token_id", values),
+            eos_token_ids=_eos_token_ids(name, values),
             model_type=model_type,
             hidden_act=values.get("hidden_act", "silu"),
         )
@@ -139,9 +137,9 @@ _CHANGE_TOKENS: Mapping[str, Any] = {
 }  # fmt: skip
 
 
-def _token_ids(name: str, key: str, values: Mapping[str, Any]) -> tuple[int, ...]:
-    ids = values.get(key)
+def _eos_token_ids(name: str, values: Mapping[str, Any]) -> tuple[int, ...]:
+    ids = values.get("eos_token_id")
     listed = [] if ids is None else ids if isinstance(ids, list) else [ids]
     if not all(type(token) is int for token in listed):
-        raise ConfigError(f"{name}: {key} = {short(ids)} must be a token id or a list of them")
+        raise ConfigError(f"{name}: eos_token_id = {short(ids)} must be a token id or a list of them")
     return tuple(listed)

@@ -256,26 +256,19 @@ class PlacedWeights(Mapping[str, torch.Tensor]):
 
     def __init__(
         self, block: Block, layers: dict[int, dict[str, Tiles]], head_block: Block, head: Tiles, embedding: Tiles,
-        together: Callable[[Mesh, torch.Tensor], torch.Tensor] = lambda mesh, held: held,
+        together: Callable[[Mesh, torch.Tensor], torch.Tensor],
     ) -> None:  # fmt: skip
-        self.block, self.head_block = block, head_block
-        self.layers, self.head, self.embedding = layers, head, embedding
-        self.together = together
+        self.layers, self.together = layers, together
+        blocks = [(head_block, 0, {"head": head, "embedding": embedding})]
+        blocks += [(block, layer, kinds) for layer, kinds in layers.items()]
         places: dict[str, tuple[torch.Tensor, Buffer, Parameter, Mesh]] = {}
-        for kind, tiles in (("head", head), ("embedding", embedding)):
-            self._lay(places, weights_of(head_block, kind, "decode"), tiles, 0, head_block.mesh)
-        for layer, kinds in layers.items():
-            for kind, tiles in kinds.items():
-                self._lay(places, weights_of(block, kind, "decode"), tiles, layer, block.mesh)
+        for own, layer, kinds in blocks:
+            for kind, held in kinds.items():
+                for name, buffer in weights_of(own, kind, "decode").items():
+                    if name in held:
+                        places |= {cut.of(layer): (held[name], buffer, cut, own.mesh) for cut in buffer.holds}
         self.places = {name: places[name] for name in param_shapes(block.shape) if name in places}
         self.shapes = {name: cut.shape for name, (_, _, cut, _) in self.places.items()}
-
-    @staticmethod
-    def _lay(places: dict[str, Any], buffers: Mapping[str, Buffer], tiles: Tiles, layer: int, mesh: Mesh) -> None:
-        """Add the parameters of the buffers that have tiles."""
-        for name, buffer in buffers.items():
-            if name in tiles:
-                places.update({cut.of(layer): (tiles[name], buffer, cut, mesh) for cut in buffer.holds})
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.shapes)
@@ -284,15 +277,10 @@ class PlacedWeights(Mapping[str, torch.Tensor]):
         return len(self.shapes)
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        tiles, cut, mesh = self.find(name)
-        return gather(cut, self.together(mesh, tiles), mesh)
-
-    def find(self, name: str) -> tuple[torch.Tensor, Parameter, Mesh]:
-        """Return the tiles of a parameter (a view of its buffer's), its cut and mesh."""
         tiles, buffer, cut, mesh = self.places[name]
         beside = [other for other in buffer.holds if other.experts == cut.experts]
         widths = [tile_shape(other, mesh)[-1] for other in beside]
         number = beside.index(cut)
         start = sum(widths[:number])
         tiles = tiles if cut.experts is None else tiles[:, :, slice(*cut.experts)]
-        return tiles[..., start : start + widths[number]], cut, mesh
+        return gather(cut, self.together(mesh, tiles[..., start : start + widths[number]]), mesh)

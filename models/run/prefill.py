@@ -110,7 +110,8 @@ class PrefillRun:
             self.forget()
         known, regions = set(self.programs), self.block.expert_regions
         every = [
-            {kind: self._program(kind, part.tokens, part.past if kind == "attention" else 0)
+            {kind: self._bound(prefill_blocks.first_sub_layer(self.block, kind), kind, part.tokens,
+                               part.past if kind == "attention" else 0)
              for kind in self.block.shape.layers_of}
             for part in parts
         ]  # fmt: skip
@@ -245,9 +246,6 @@ class PrefillRun:
             self._bound(prefill_pass, "experts", part.tokens, 0, each).run()
         self.passes[number] += passes
         self.overflow += int((routing.read(prefill_blocks.RANKS)[:, 0] >= regions.capacity).sum())
-
-    def _program(self, kind: str, tokens: int, past: int) -> Program:
-        return self._bound(prefill_blocks.first_sub_layer(self.block, kind), kind, tokens, past)
 
     def _bound(self, adds: SubLayer, kind: str, *args: int) -> Program:
         key = (adds, args)

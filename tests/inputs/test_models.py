@@ -109,8 +109,8 @@ def test_settings_of_rope_and_generation_name_their_file(wrong, tmp_path):
     folder = checkpoint(tmp_path / "ends")
     (folder / "generation_config.json").write_text('{"eos_token_id": "x"}')
     assert f"{folder}/generation_config.json: eos_token_id = 'x' must be" in wrong(GENERATE.format(folder))
-    folder = checkpoint(tmp_path / "begins", {"bos_token_id": "x"})
-    assert f"{folder}/config.json: bos_token_id = 'x' must be a token id" in wrong(GENERATE.format(folder))
+    folder = checkpoint(tmp_path / "own", {"eos_token_id": "x"})
+    assert f"{folder}/config.json: eos_token_id = 'x' must be a token id" in wrong(GENERATE.format(folder))
 
 
 @pytest.fixture

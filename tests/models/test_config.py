@@ -39,7 +39,7 @@ def without(values, key):
 def test_reads_the_transformers_4_spelling():
     config = DecoderConfig.from_dict(LLAMA | {"torch_dtype": "bfloat16", "rope_scaling": None}, name="tiny")
     assert (config.name, config.head_dim, config.rope_theta, config.rope_scaling) == ("tiny", 8, 5000.0, None)
-    assert config.eos_token_ids == (2,) and config.bos_token_id is None and not config.tie_word_embeddings
+    assert config.eos_token_ids == (2,) and not config.tie_word_embeddings
 
 
 def test_reads_the_transformers_5_spelling():
@@ -130,7 +130,6 @@ REFUSED = {
     "layers-number": (LLAMA | {"layer_types": 5}, "layer_types = 5 must be a list of words"),
     "layers-lists": (LLAMA | {"layer_types": [["a"]]}, "layer_types = .* must be a list of words"),
     "eos": (LLAMA | {"eos_token_id": "</s>"}, "eos_token_id = '</s>' must be a token id"),
-    "bos": (LLAMA | {"bos_token_id": "x"}, "bos_token_id = 'x' must be a token id"),
     "no-type": (LLAMA | {"model_type": ["llama"]}, r"model_type = \['llama'\] is not computed here"),
     "rope-text": (LLAMA | {"rope_scaling": "linear"}, "rope settings 'linear' must be one flat table"),
     "rope-nan": (LLAMA | {"rope_scaling": {"type": "linear", "factor": float("nan")}}, "factor = nan must be a pos"),

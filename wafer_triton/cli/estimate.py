@@ -35,7 +35,7 @@ def _estimate(kind: str, *, explain: bool, json: bool, **options: Any) -> int:
         brief = kind in ("product", "decode") and options.get("batch") is None
         with Progress(brief=brief) as progress:
             said = why.explain(kind, progress=progress, **options)
-        return tell(json, said.as_json(), *_reasons(said), *_notes(options))
+        return tell(json, asdict(said), *_reasons(said), *_notes(options))
     found = KINDS[kind](**options)
     rests, notes = why.bounds(kind, **options), _notes(options)
     if any("joules" in name for name in vars(found)):

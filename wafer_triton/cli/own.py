@@ -26,12 +26,11 @@ RESULTS = "a Schedule, a Recipe or a pair (Schedule, Intent)"
 
 @dataclass(frozen=True)
 class OwnSchedule:
-    """The result of a user's function: a schedule, and if given its intent and recipe."""
+    """The result of a user's function: a schedule, and its intent if there is one."""
 
     function: str
     schedule: Schedule
     intent: Intent | None
-    recipe: Recipe | None
 
     def demand(self) -> None:
         """Raise ScheduleError for a fault, by which the schedule could read memory or name cores that are not there.
@@ -87,11 +86,11 @@ def function_of(reference: str, drafts: bool = False) -> tuple[Callable[..., Own
 def _own(result: Any, path: Path, name: str) -> OwnSchedule:
     match result:
         case Schedule():
-            return OwnSchedule(name, result, None, None)
+            return OwnSchedule(name, result, None)
         case Recipe():
-            return OwnSchedule(name, result.schedule, Intent.of(result), result)
+            return OwnSchedule(name, result.schedule, Intent.of(result))
         case (Schedule() as schedule, Intent() as intent):
-            return OwnSchedule(name, schedule, intent, None)
+            return OwnSchedule(name, schedule, intent)
     hint = "; end it with .build()" if hasattr(result, "build") else ""
     raise ScheduleError(f"{path}: {name} returns {article(type(result).__name__)}; it must return {RESULTS}{hint}")
 

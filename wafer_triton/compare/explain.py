@@ -8,7 +8,7 @@ and all choices made again.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from wafer_triton.compare.sweep import KINDS, LEGEND, asked
@@ -111,10 +111,6 @@ class Explanation(Result):
         bound = Bounds(self.figure, self.shares, self.whole)
         title = f"{self.title}: {self.label} {quantity(self.value, self.unit)}, {bound}; speed by number"
         return Table(rows, Legend(dict.fromkeys(("halved", "doubled"), unit("x"))), title=title)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return all fields as plain values."""
-        return asdict(self)
 
 
 def bounds(kind: str, *, device: DeviceLike = "wse2", **arguments: Any) -> Bounds:
