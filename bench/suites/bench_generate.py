@@ -22,6 +22,7 @@ from wafer_triton import ops
 from wafer_triton.compare.timing import RunTimes
 from wafer_triton.device.dtype import torch_dtype
 from wafer_triton.models.decoder import WaferForCausalLM
+from wafer_triton.shape.published import MODELS
 from work import Row, record
 
 KINDS = {"prefill": "prefill of {} tokens", "step": "decode step", "first": "first generate of 8 tokens"}
@@ -29,12 +30,7 @@ TINY = {
     "model_type": "llama", "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "vocab_size": 97,
     "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
 }  # fmt: skip
-SMOLLM2 = {
-    "model_type": "llama", "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "vocab_size": 49152,
-    "num_attention_heads": 9, "num_key_value_heads": 3, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5,
-    "tie_word_embeddings": True,
-}  # fmt: skip
-SIZES = {"tiny": TINY, "SmolLM2": SMOLLM2}
+SIZES = {"tiny": TINY, "SmolLM2": MODELS["smollm2-135m"]}
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,6 @@ from wafer_triton.shape.decoder import DecoderShape
 A = torch.arange(36.0).view(6, 6)
 GEMM = recipe("gemm", as_mesh(2), "fp32", ((6, 6), (6, 6)), ())
 CUTS = {"x": "(y r)"}, {"y": "(y r)"}
-LINEAR = nn.Sequential(nn.Linear(2, 2))
 X = torch.ones(4, 4)
 PRODUCT = recipe("gemm", as_mesh(2), "fp32", ((4, 4), (4, 4)), ())
 SCHEDULE = PRODUCT.schedule
@@ -280,7 +279,6 @@ CALLS = [
         CheckpointError,
         "convert: the weight of 0 holds NaN or infinity",
     ),
-    (lambda: convert(LINEAR, mesh=2, backend="x"), BackendError, "backend 'x'"),
     (
         lambda: broadcast(Builder(Mesh(4, 4), "own"), "y", "x", 0),
         ScheduleError,
