@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wafer_triton import estimate
+from wafer_triton.cost.calibrate import fit
 from wafer_triton.cost.constants import NAMES, RULES, SCALES, Constants, constants, described, scaled
 from wafer_triton.count.account import Account
 from wafer_triton.count.verdict import latency
-from wafer_triton.device import NUMBERS, PRESETS, Device, device, sources
+from wafer_triton.device import MEASURED, NUMBERS, PRESETS, Device, device, sources
 from wafer_triton.device.spec import KINDS, read
 from wafer_triton.errors import ConfigError
 from wafer_triton.shape.decoder import DecoderShape
@@ -197,3 +198,18 @@ def test_judged_by_the_numbers_that_price(name):
 def test_a_constant_is_a_number_of_at_least_zero(value):
     with pytest.raises(ConfigError, match="constant hop_cycles = .* must be a number of 0 or more"):
         Constants(hop_cycles=value, word_cycles=1.0, stage_cycles=16.0)
+
+
+def test_fitted_and_carried_over_constants_say_so():
+    for name in MEASURED:
+        kinds = {key: entry.kind for key, entry in described(device(name)).items()}
+        own = {key for stage in fit.STAGES if stage.device == name for key in stage.names}
+        taken = {key for stage in fit.STAGES if stage.device != name for key in stage.hands_on}
+        assert {key for key, kind in kinds.items() if kind == "fitted"} == own
+        assert taken <= {key for key, kind in kinds.items() if kind == "carried over"}
+
+
+def test_generations_do_not_share_hops_and_links():
+    two, three = constants(device("wse2")), constants(device("wse3"))
+    assert (two.hop_cycles, two.word_cycles) == (1, 1)
+    assert (three.hop_cycles, three.word_cycles) == (2, 1.125)
