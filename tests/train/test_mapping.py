@@ -10,7 +10,6 @@ from random import Random
 import networkx as nx
 import pytest
 
-from wafer_triton.errors import MeshError
 from wafer_triton.train.dies import wafer as wafer_named
 from wafer_triton.train.flows import Flow, all_gather, all_to_all, bisection_bytes, merge, ring_flows
 from wafer_triton.train.mapping import construct, dimension_ordered, permute, route
@@ -136,8 +135,3 @@ def test_a_ring_of_16_dies_is_permuted_too():
     before = dimension_ordered(wafer, ring_flows([ring], 1.0)).objective
     (after,), routing = permute(wafer, [ring])
     assert sorted(after) == sorted(ring) and routing.objective < before
-
-
-def test_a_flow_to_a_die_that_the_wafer_lacks_is_refused():
-    with pytest.raises(MeshError, match=r"flow from \(0, 0\): wafer 2x2 has no die \(5, 5\)"):
-        route(wafer_of(2, 2), [Flow((0, 0), frozenset([(5, 5)]), 1.0)])
