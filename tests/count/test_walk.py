@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pairs import in_turn
-from schedules import LAYERS, MIXTURE, MOVES, SHAPE, SUMS, Make, build
+from schedules import LAYERS, MOVES, SUMS, Make, build
 from wafer_triton.algorithms import collectives
 from wafer_triton.algorithms.product import recipe
 from wafer_triton.algorithms.stream import groups, stream
@@ -16,10 +16,6 @@ from wafer_triton.count.account import account, link_loads
 from wafer_triton.count.routes import colours, routes
 from wafer_triton.count.runs import runs
 from wafer_triton.count.traffic import Traffic
-from wafer_triton.decoder import expert_regions, prefill
-from wafer_triton.decoder.block import Block
-from wafer_triton.decoder.block import schedule as built
-from wafer_triton.decoder.expert_places import ExpertRegions
 from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Slot
@@ -98,18 +94,6 @@ def gemm(mesh: Mesh, algorithm: str, transposed: bool = False) -> Schedule:
     return recipe("gemm", mesh, "fp16", ((side, side), (side, side)), options).schedule
 
 
-@pytest.mark.parametrize(
-    ("mesh", "hops"),
-    [
-        (Mesh(2, 3), [28, 23, 29]), (Mesh(3, 2), [28, 23, 29]), (Mesh(3, 4), [82, 72, 92]),
-        (Mesh(4, 6), [126, 107, 137]), (Mesh(4, 8), [109, 87, 107]), (Mesh(6, 8), [351, 305, 401]),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_hops_of_a_transposed_product_on_a_rectangle_are_those_of_its_longest_line(mesh, hops):
-    assert [account(gemm(mesh, algorithm, True)).hops for algorithm in ("cannon", "summa", "allgather")] == hops
-
-
 def test_a_line_in_fewer_rounds_may_have_the_longer_path():
     schedule = relay(Mesh(3, 3), "fp32", "fp32")
     (stream,) = (run for run in runs(schedule) if run[0].exchanges)
@@ -125,26 +109,6 @@ def test_a_line_in_fewer_rounds_may_have_the_longer_path():
 def test_logical_cores_of_one_physical_core_have_circuits_of_their_own(mesh, transposed, most):
     schedule = gemm(mesh, "mesh", transposed)
     assert colours(schedule) == routes(schedule).colours == most
-
-
-@pytest.mark.parametrize(("mesh", "most"), [(Mesh(2, 3), 8), (Mesh(4, 6), 12), (Mesh(4, 8), 16)], ids=str)
-def test_equal_circuits_of_logical_cores_are_one_route_in_prefill_attention(mesh, most):
-    schedule = built(prefill.attention, Block(SHAPE, mesh.square()), 2, 0)
-    assert colours(schedule) == routes(schedule).colours == most
-
-
-@pytest.mark.parametrize(("mesh", "most"), [(Mesh(4, 6), 14), (Mesh(6, 8), 15)], ids=str)
-def test_equal_circuits_of_logical_cores_are_one_route_in_regions_of_experts(mesh, most):
-    block = Block(MIXTURE, mesh.square(), expert_regions=ExpertRegions(2, 2))
-    schedule = built(expert_regions.prefill_experts_in_regions, block, 2, 0, 2)
-    assert colours(schedule) == routes(schedule).colours == most
-
-
-def test_logical_lines_of_one_physical_line_add_their_words():
-    # tiles of 2 x 3 and 3 x 5 words: five of the latter cross one link on the way to the skew of six positions
-    schedule = build(SUMS["gemm-mesh"], "2x3", "fp32")
-    align = next(run for run in runs(schedule) if run[0].label.startswith("align"))
-    assert Traffic(schedule).run(align).busiest_words == 5 * 15 == max(Walk(schedule).loads(align)[0].values()) // 4
 
 
 def turning(mesh: Mesh, seed: int) -> list[str]:
@@ -204,24 +168,6 @@ def test_a_multicast_is_one_message_however_it_is_spelled(spelling):
     )
     found = account(b.build())
     assert (found.messages, found.link_bytes, found.flows) == (2, 2 * 3 * 12, 1)
-
-
-def test_a_panel_of_summa_is_one_message():
-    assert account(gemm(Mesh(4, 4), "summa")).messages == 4 * (4 + 4)
-
-
-@pytest.mark.parametrize("mesh", [Mesh(4, 4), Mesh(4, 6), Mesh(3, 2), Mesh(2, 8)], ids=str)
-def test_bytes_over_the_borders_of_quadrants_are_read_from_links(mesh):
-    schedule, row, col = gemm(mesh, "mesh", True), mesh.rows // 2, mesh.cols // 2
-    loads, crossed = link_loads(schedule), 0
-    read = loads["east"][:, col - 1].sum() + loads["west"][:, col].sum()
-    read += loads["south"][row - 1].sum() + loads["north"][row].sum()
-    walk = Walk(schedule)
-    for one in (one for round_ in schedule.rounds for one in round_.exchanges):
-        for sender, receivers in walk.sent(one):
-            quadrants = {(at[0] >= row, at[1] >= col) for at in map(walk.home, [sender, *receivers])}
-            crossed += (len(quadrants) - 1) * schedule.buffers[one.src.buffer].slot_bytes(one.src)
-    assert read == crossed > 0, f"borders of quadrants: counted {read:,} B by link_loads, walked {crossed:,} B"
 
 
 def test_no_count_makes_the_rounds_of_loops():
