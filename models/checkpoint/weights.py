@@ -104,7 +104,12 @@ def _open_all(folder: Path) -> dict[Path, Any]:
     elif (folder / _INDEX).is_file():
         paths = sorted({folder / shard for shard in _weight_map(folder).values()})
     else:
-        raise CheckpointError(f"{folder}: no {_SINGLE} and no {_INDEX}{_other_weights(folder)}")
+        held = {path.name for path in folder.iterdir() if path.suffix != ".json"}
+        raise CheckpointError(
+            f"{folder}: no file {_SINGLE} and no file {_INDEX}, but {_some(held) or 'no weights'}; give a whole model "
+            f"in safetensors, as transformers' model.save_pretrained(folder) writes it: an adapter, a shard or GGUF "
+            f"alone is not read, and a pickle file never opened"
+        )
     return {path: _open(path) for path in paths}
 
 
@@ -149,26 +154,6 @@ def _weight_map(folder: Path) -> dict[str, str]:
     return shards
 
 
-def _other_weights(folder: Path) -> str:
-    """Return the kind of weights in a folder without safetensors, and a remedy."""
-    for name in (_SINGLE, _INDEX):
-        path = folder / name
-        if path.exists() or path.is_symlink():
-            kind = "a folder" if path.is_dir() else "no regular file" if path.exists() else "a link to no file"
-            return f"; {name} is {kind}; put the file itself there"
-    if others := sorted(path.name for path in folder.glob("*.safetensors")):
-        return f"; {others[0]} alone is no model: an adapter is to be merged into its model, and a shard needs {_INDEX}"
-    if gguf := sorted(path.name for path in folder.glob("*.gguf")):
-        return f"; {gguf[0]} is in GGUF, which is not read: convert it to safetensors"
-    pickles = sorted(path.name for suffix in ("bin", "pth", "pt") for path in folder.glob(f"*.{suffix}"))
-    if not pickles:
-        return "; is it a checkpoint folder?"
-    return (
-        f"; {pickles[0]} is a pickle file, and those are never unpickled: convert it where you trust it, "
-        f"with transformers' model.save_pretrained(folder), which writes safetensors"
-    )
-
-
 def _locate(folder: Path, files: dict[Path, Any], config: DecoderConfig) -> dict[str, Path]:
     """Return the file that holds each tensor: of several, the one that the index names.
 
@@ -193,13 +178,9 @@ def _is_spare(name: str, config: DecoderConfig) -> bool:
 def _check_names(folder: Path, names: Iterable[str], config: DecoderConfig) -> None:
     stored, expected = set(names), set(param_shapes(config))
     if missing := expected - stored:
-        if (prefix := _prefix(expected, stored)) is not None:
-            raise CheckpointError(
-                f"{folder}: the names of parameters begin with {prefix!r}, as {prefix}{min(missing)}; take it off them"
-            )
         raise CheckpointError(
-            f"{folder}: {len(missing)} of {len(expected)} parameters missing: {_some(missing)}; does config.json "
-            f"belong to it?"
+            f"{folder}: {len(missing)} of {len(expected)} parameters missing: {_some(missing)}; stored are "
+            f"{_some(stored)}; does config.json belong to it?"
         )
     if unexpected := {name for name in stored - expected if not _is_spare(name, config)}:
         kind = article(config.model_type)
@@ -207,14 +188,6 @@ def _check_names(folder: Path, names: Iterable[str], config: DecoderConfig) -> N
             f"{folder}: {len(unexpected)} tensor{'s' * (len(unexpected) > 1)} that {kind} decoder of "
             f"{config.num_hidden_layers} layers does not have: {_some(unexpected)}; does config.json belong to it?"
         )
-
-
-def _prefix(expected: set[str], stored: set[str]) -> str | None:
-    """Return the common prefix that the missing parameters have in the stored names, else None."""
-    missing = expected - stored
-    first = min(missing)
-    fronts = {name.removesuffix(first) for name in stored if name.endswith(first)}
-    return next((front for front in sorted(fronts) if all(front + name in stored for name in missing)), None)
 
 
 def _check_tensor(path: Path, file: Any, name: str, expected: tuple[int, ...]) -> None:
