@@ -13,7 +13,6 @@ A text is a preset or a file, and then numbers: "wse2,sram_kib=96,hop_cycles=0.5
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from os import PathLike, fspath
 from os.path import isfile
@@ -89,10 +88,7 @@ def in_text(text: str) -> tuple[str, dict[str, Any]]:
     """
     first, *settings = listed(text)
     if "=" in first and not isfile(first):
-        preset = next((name for name in NAMES if first.startswith(name)), None)
-        if preset is not None:
-            raise DeviceError(f"device {text!r}: numbers follow after a comma, as {preset},sram_kib=96")
-        raise DeviceError(f"device {text!r}: begins with a number; give a preset or a file first, as wse2,{text}")
+        raise DeviceError(f"device {text!r}: begins with a number; give a preset or a file first, as wse2,sram_kib=96")
     values: dict[str, Any] = {}
     for setting in settings:
         key, sign, value = (word.strip() for word in setting.partition("="))
@@ -151,9 +147,6 @@ def _known(where: str, key: str) -> tuple[str, float]:
     """Return the field of a key and the factor of its unit."""
     if key in KEYS:
         return KEYS[key]
-    units = [known for known in KEYS if known.split("_")[0] == key.split("_")[0]]
-    if units and not difflib.get_close_matches(key, KEYS, n=1, cutoff=0.75):
-        raise DeviceError(f"{where}: {key} has no unit that is read here; give {' or '.join(units)}")
     raise DeviceError(f"{where}: a device has no {key!r}{nearest(key, KEYS)}; numbers: {', '.join(KEYS)}")
 
 
