@@ -1,8 +1,8 @@
-"""A checkpoint, opened once: configuration, weights and tokenizer, each read on first use."""
+"""A checkpoint: configuration, weights and tokenizer of its folder, each read when it is asked for."""
 
 from __future__ import annotations
 
-from functools import cached_property, lru_cache
+from functools import cached_property
 from os import PathLike
 from typing import Any
 
@@ -19,7 +19,6 @@ class Checkpoint:
 
     def __init__(self, name_or_path: str | PathLike[str]) -> None:
         self.folder = resolve(name_or_path)
-        self._weights = lru_cache(maxsize=1)(self._opened)
 
     @cached_property
     def config(self) -> DecoderConfig:
@@ -28,12 +27,9 @@ class Checkpoint:
 
     def weights(self, dtype: torch.dtype = torch.float32) -> StoredWeights:
         """Return the parameters by name, each read as `dtype` on access; raises as `StoredWeights`."""
-        return self._weights(dtype)
+        return StoredWeights(self.folder, self.config, dtype)
 
     @property
     def tokenizer(self) -> Any:
         """The tokenizer; CheckpointError without one."""
         return tokenizer_of(self.folder)
-
-    def _opened(self, dtype: torch.dtype) -> StoredWeights:
-        return StoredWeights(self.folder, self.config, dtype)

@@ -167,14 +167,12 @@ def _checkpoint(model: str, mesh: Mesh | None, head_groups: int | None, dtype: s
     from wafer_triton.models.checkpoint.checkpoint import Checkpoint
 
     checkpoint = Checkpoint(model)
-    weights = checkpoint.weights(torch_dtype(dtype))
+    checkpoint.weights(torch_dtype(dtype))
     checkpoint.config.room(tokens)
     if mesh is not None:
         mesh.square()  # of prefill
         if head_groups is not None:
             HeadGroups(checkpoint.config, mesh.cols, head_groups)
-    for name in weights if ranks.count() == 1 else ():  # of several each reads its own
-        weights[name]  # which has no NaN
     return checkpoint
 
 
