@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Any
 
 from wafer_triton.algorithms import gemm, trees
@@ -40,7 +39,7 @@ class Compared:
         object.__setattr__(self, "shapes", tuple(tuple(map(plain, shape)) for shape in self.shapes))
         if self.name == "all_reduce":
             return
-        (m, k), n = self.shapes[0], self.shapes[1][0 if self.transposed else 1]
+        m, k, n = self.sizes
         m, k, n = check_counts(m=m, k=k, n=n)
         if max(m * k, k * n, m * n) > MOST_SIZES:
             raise ShapeError(
@@ -54,9 +53,10 @@ class Compared:
         return ("transposed", True) in self.options
 
     @property
-    def macs(self) -> int:
-        """Multiply-adds of a product, of all cores together."""
-        return prod(self.shapes[0]) * self.shapes[1][0 if self.transposed else 1]
+    def sizes(self) -> tuple[int, int, int]:
+        """m, k and n of a product."""
+        m, k = self.shapes[0]
+        return m, k, self.shapes[1][0 if self.transposed else 1]
 
     @property
     def algorithms(self) -> tuple[str, ...]:
@@ -77,7 +77,7 @@ class Compared:
             if wanted:
                 dtype_name(self.dtype)  # raises
             return False
-        (m, k), n = self.shapes[0], self.shapes[1][0 if self.transposed else 1]
+        m, k, n = self.sizes
         numbers = m * k + k * n + m * n
         if wanted and numbers > MOST_NUMBERS:
             raise ShapeError(
@@ -85,7 +85,7 @@ class Compared:
                 f"{MOST_NUMBERS:,} that are computed here; leave out --values, or take smaller sizes"
             )
         grid = self.mesh.square() if self.name == "gemm" else self.mesh
-        small = grid.cores <= MOST_VALUES and self.macs <= MOST_MACS and numbers <= MOST_NUMBERS
+        small = grid.cores <= MOST_VALUES and m * k * n <= MOST_MACS and numbers <= MOST_NUMBERS
         return small if wanted is None else wanted
 
 
