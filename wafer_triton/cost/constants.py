@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import singledispatch
+from functools import cached_property, singledispatch
 from typing import Any
 
 from wafer_triton.count.traffic import WORD_BYTES
@@ -132,8 +132,10 @@ class Constants:
 
     def of(self, family: str) -> Constants:
         """Return the constants for schedules of a family, "kernel" or "decode" (see `Schedule`)."""
-        if family == "kernel":
-            return self
+        return self if family == "kernel" else self._decode
+
+    @cached_property
+    def _decode(self) -> Constants:
         own = replace(
             self,
             stage_cycles=self.decode_stage_cycles or self.stage_cycles,

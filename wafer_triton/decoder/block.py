@@ -84,6 +84,14 @@ class Block:
         return self.shape.weights or self.dtype
 
     @cached_property
+    def anywhere(self) -> Block:
+        """The block on `ANY` device: counts do not depend on its numbers, so devices can share cached counts.
+
+        A variant keeps its device, as its parts may read it.
+        """
+        return self if self.shape.variant is not None else replace(self, mesh=replace(self.mesh, device=ANY))
+
+    @cached_property
     def layout(self) -> HeadGroups:
         """Which heads, and which rotary pairs of them, a column holds."""
         return HeadGroups(self.shape, self.mesh.shape[1], self.head_groups)
@@ -249,25 +257,17 @@ class Variant:
     sub_layers: Mapping[SubLayer, SubLayer]
 
 
-def without_device(block: Block) -> Block:
-    """Return the block on `ANY` device: counts do not depend on its numbers, so devices can share cached counts.
-
-    A variant keeps its device, as its parts may read it.
-    """
-    return block if block.shape.variant is not None else replace(block, mesh=replace(block.mesh, device=ANY))
-
-
 def cached_across_devices(
     most: int,
 ) -> Callable[[Callable[Concatenate[Block, P], T]], Callable[Concatenate[Block, P], T]]:
-    """Cache the last `most` results of a function of a block, shared between devices by `without_device`."""
+    """Cache the last `most` results of a function of a block, shared between devices by `Block.anywhere`."""
 
     def kept(function: Callable[Concatenate[Block, P], T]) -> Callable[Concatenate[Block, P], T]:
         cached: Any = lru_cache(maxsize=most)(function)
 
         @wraps(function)
         def shared(block: Block, *args: P.args, **more: P.kwargs) -> T:
-            return cached(without_device(block), *args, **more)
+            return cached(block.anywhere, *args, **more)
 
         return shared
 

@@ -14,7 +14,7 @@ from wafer_triton.algorithms.gemv import meshgemv
 from wafer_triton.algorithms.norm import softmax_parts
 from wafer_triton.algorithms.reduce import all_reduce
 from wafer_triton.decoder import weights
-from wafer_triton.decoder.block import HEADS, HIDDEN_SPECS, Block, SubLayer, SubLayers, draft, sub_layer, without_device
+from wafer_triton.decoder.block import HEADS, HIDDEN_SPECS, Block, SubLayer, SubLayers, draft, sub_layer
 from wafer_triton.decoder.experts import decode_experts
 from wafer_triton.errors import MeshError, SramError
 from wafer_triton.schedule import sram
@@ -205,7 +205,7 @@ def batches(end: SubLayer, block: Block, tokens: int) -> dict[int, int]:
 
 
 def _fits(end: SubLayer, block: Block, tokens: int) -> bool:
-    return sram.account(draft(end, without_device(block), tokens)).peak_bytes <= block.mesh.device.sram_bytes
+    return sram.account(draft(end, block.anywhere, tokens)).peak_bytes <= block.mesh.device.sram_bytes
 
 
 FEED_FORWARD = {"ffn": ffn, "experts": decode_experts}  # by the kind of block
