@@ -93,10 +93,6 @@ def copied():
     return b.build()
 
 
-def program():
-    return executor().bind(copied(), {"x": torch.ones(2, 2, 4)})
-
-
 def built(send=0, where=None):
     """Build one round on a 2 x 2 mesh, where core 0 of each mesh row sends its tile and then all cores copy it."""
     b = Builder(as_mesh(2), "t")
@@ -155,9 +151,6 @@ CALLS = [
         "tiles [6, 6] of a tensor [6, 6] cut by '(y m) (x n)'",
     ),
     (lambda: convert(nn.Sequential(nn.Linear(2, 2)), mesh=2)("x"), DtypeError, "MeshLinear: operand 1 is of type str"),
-    (lambda: draw.values(copied(), "x", core=(0, 0)), DrawError, "values: a Schedule holds no values"),
-    (lambda: draw.values(program(), "x", core=5), DrawError, "values: core = 5"),
-    (lambda: draw.page("p.html", "t", ["x"], PRESETS["wse2"]), DrawError, "t: a str is no scene of a page"),
     (
         lambda: draw.page("p.html", "t", [draw.scene(copied())], PRESETS["wse2"], beside=9),
         DrawError,
@@ -217,7 +210,6 @@ CALLS = [
         ShapeError,
         "gemm of [64, 64] and [63, 64]: the inner sizes are 64 and 63",
     ),
-    (lambda: draw.links(built(), None), DrawError, "None is no path of a file"),
     (lambda: draw.perfetto(built(), "/tmp"), DrawError, "/tmp: is a folder"),
     (lambda: draw.page("a.txt", "t", [], PRESETS["wse2"]), DrawError, "a.txt: a page is HTML; end its name with .html"),
     (lambda: estimate.cap(model="olmoe-1b-7b", mesh=360, context=8, routing=[1, 2]), ShapeError, "routing [1, 2]"),

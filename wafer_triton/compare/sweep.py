@@ -256,15 +256,13 @@ def check_size(over: Over) -> None:
 
 
 def _estimate(kind: str | Callable[..., Any]) -> Callable[..., Any]:
-    if isinstance(kind, type):
-        raise DeviceError(f"sweep over {shown(kind)}, a class: give the name of a kind, or a function that `own` makes")
     if callable(kind):
-        if kind not in KINDS.values() and "device" not in signature(kind).parameters:
+        if "device" not in signature(kind).parameters:
             raise DeviceError(
                 f"sweep over {shown(kind)}: an estimate takes a device; give own({getattr(kind, '__name__', 'f')})"
             )
         return kind
-    if not isinstance(kind, str) or kind not in KINDS:
+    if kind not in KINDS:
         raise DeviceError(f"sweep over {shown(kind)}: choose one of {', '.join(KINDS)}")
     return KINDS[kind]
 

@@ -16,7 +16,7 @@ from os import PathLike
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
-from wafer_triton.errors import BackendError, DrawError, shown, writing
+from wafer_triton.errors import BackendError, DrawError, writing
 from wafer_triton.text.quantity import quantity
 
 if TYPE_CHECKING:
@@ -112,10 +112,8 @@ def _lines(text: str, width: float) -> list[str]:
     return [part for line in text.split("\n") for part in textwrap.wrap(line, int(_LETTERS * width))]
 
 
-def path_of(path: Any) -> Path:
-    """Return the path of a file to write; DrawError for another value, a folder, and a folder that is not there."""
-    if not isinstance(path, str | PathLike) or not str(path):
-        raise DrawError(f"{shown(path)} is no path of a file; give a text or a Path")
+def path_of(path: str | PathLike[str]) -> Path:
+    """Return the path of a file to write; DrawError for a folder, and for a folder that is not there."""
     if Path(path).is_dir():
         raise DrawError(f"{path}: is a folder; give the path of a file in it")
     if not Path(path).parent.is_dir():

@@ -11,7 +11,7 @@ import gzip
 import html
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from wafer_triton.device import DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.draw.figure import path_of
 from wafer_triton.draw.scenes import Plain, point_of
-from wafer_triton.errors import DrawError, article, writing
+from wafer_triton.errors import DrawError, writing
 
 SCRIPTS = ("scene.js", "charts.js", "arrows.js", "map.js", "panels.js", "tips.js", "page.js")
 
@@ -39,10 +39,6 @@ def page(
         raise DrawError(f"{path}: a page is HTML; end its name with .html")
     if beside is not None and beside not in range(len(scenes)):
         raise DrawError(f"{title}: beside = {beside!r} is the number of none of {len(scenes)} scenes")
-    for one in scenes:
-        if not isinstance(one, Mapping) or "rounds" not in one:
-            kind = article(type(one).__name__)
-            raise DrawError(f"{title}: {kind} is no scene of a page; give a result of draw.scene")
     if not scenes:
         raise DrawError(f"{title}: a page without a schedule has nothing to show; give one")
     device = find_device(device)

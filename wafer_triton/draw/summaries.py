@@ -5,14 +5,14 @@ Values come from a program that runs round by round, so they are results of the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wafer_triton.errors import DrawError, article
+from wafer_triton.errors import DrawError
 from wafer_triton.schedule.rounds import Round
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text.table import Table
@@ -68,11 +68,6 @@ def values(program: Program, buffer: str, core: tuple[int, int]) -> Table:
 
     `core` is (row, column) of the logical mesh. Raises ShapeError for a buffer, MeshError for a core that is not there.
     """
-    if not hasattr(program, "held"):
-        kind = article(type(program).__name__)
-        raise DrawError(f"values: {kind} holds no values; give a program, as executor().bind makes one")
-    if not isinstance(core, Sequence) or [type(place) for place in core] != [int, int]:
-        raise DrawError(f"values: core = {core!r} must be a pair of whole numbers, row and column")
     rows = [("start", "", *_cells(_figures(program.held(buffer).core(*core))))]
     for state in program.rounds():
         if buffer in written(program.schedule.rounds[state.round]):

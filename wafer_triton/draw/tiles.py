@@ -78,7 +78,7 @@ def rounds(schedule: Schedule) -> Iterator[Where]:
 
 def after(schedule: Schedule, round: int) -> Where:
     """Return where all tiles lie after a round, or before the first with -1; DrawError for an unknown round."""
-    if not isinstance(round, int) or not -1 <= round < len(schedule.rounds):
+    if not -1 <= round < len(schedule.rounds):
         raise DrawError(
             f"{schedule.name}: round {round!r} is not one of its {len(schedule.rounds)} rounds; give 0 to "
             f"{len(schedule.rounds) - 1}, or -1 for the start"
