@@ -48,7 +48,7 @@ def page(
         "headlines": [
             [point_of(own, other) if headline is None else headline for other in (None, *scenes)] for own in scenes
         ],
-        "device": {"name": device.name, "rows": device.rows, "cols": device.cols, "sram": device.sram_bytes},
+        "device": {"name": device.name, "rows": device.rows, "cols": device.cols},
         "scenes": list(scenes),
         "beside": beside,
     }

@@ -21,7 +21,6 @@ from wafer_triton.count.account import Account, account, link_loads, per_round
 from wafer_triton.count.routes import Lines, routes
 from wafer_triton.draw.summaries import FIGURES, Summaries, Values
 from wafer_triton.draw.tiles import moving
-from wafer_triton.draw.trace import ADDED, EACH
 from wafer_triton.draw.trace_events import bounded
 from wafer_triton.errors import DrawError
 from wafer_triton.schedule.rounds import Exchange, Local, Round, Slot
@@ -63,8 +62,7 @@ def scene(schedule: Schedule, name: str = "", values: Values | None = None, fill
         "name": name or schedule.name,
         "schedule": schedule.name,
         "mesh": {"rows": mesh.rows, "cols": mesh.cols, "origin": mesh.origin, "fold": mesh.fold, "text": str(mesh)},
-        "device": {"name": mesh.device.name, "rows": mesh.device.rows, "cols": mesh.device.cols}
-        | {"sram": mesh.device.sram_bytes, "routes": mesh.device.routes},
+        "device": {"name": mesh.device.name, "sram": mesh.device.sram_bytes, "routes": mesh.device.routes},
         "detailed": side <= SIDE,
         "fills": list(fills),
         "block": block,
@@ -76,8 +74,8 @@ def scene(schedule: Schedule, name: str = "", values: Values | None = None, fill
         ],
         "rounds": [kinds[round_] for round_ in schedule.rounds],
         "kinds": [
-            {"label": round_.label, "overlaps": round_.overlaps, "ops": [op.op for op in round_.locals]}
-            | {name: getattr(counts[round_], name) for name in EACH + ADDED}
+            {"label": round_.label}
+            | {name: getattr(counts[round_], name) for name in ("hops", "messages", "link_bytes")}
             for round_ in _once(schedule)
         ],
         "timeline": [

@@ -228,7 +228,7 @@ async function start() {
   window.addEventListener("resize", () => update());
   window.addEventListener("hashchange", recall);
   recall();
-  Object.assign(page, { maps, first, second, remember });
+  page.maps = maps;
   document.documentElement.dataset.ready = "yes";
   return page;
 }
