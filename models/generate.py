@@ -98,8 +98,8 @@ class TokenStream(Iterator[T], Generic[T]):
         max_new_tokens: int,
         sampling: Sampling,
         stop: Collection[int],
-        progress: Progress = silent,
-        single: bool = True,
+        progress: Progress,
+        single: bool,
     ) -> None:
         self.model, self.prompts, self.limit, self.sampling = model, prompts, max_new_tokens, sampling
         self.stop = {*model.config.eos_token_ids, *stop}

@@ -55,7 +55,7 @@ def serve(
 
 
 def answers(
-    model: WaferForCausalLM, prompts: Sequence[Prompt], run: Run, progress: Progress = silent
+    model: WaferForCausalLM, prompts: Sequence[Prompt], run: Run, progress: Progress
 ) -> list[list[int]]:  # fmt: skip
     """Return the greedy answer of each request of a recorded run, by running its actions in their order."""
     model.reset()

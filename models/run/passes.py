@@ -49,9 +49,7 @@ class Passes:
     all ranks ask for them.
     """
 
-    def __init__(
-        self, shape: DecoderShape, dtype: str, device: Device, gather: Callable[[Own], list[Own]] = lambda x: [x]
-    ) -> None:
+    def __init__(self, shape: DecoderShape, dtype: str, device: Device, gather: Callable[[Own], list[Own]]) -> None:
         self.shape, self.dtype, self.device, self.gather = shape, dtype, device, gather
         self.ran: list[Forward] = []
 

@@ -49,9 +49,7 @@ class PipelineStage:
     _under_way: deque[tuple[dist.Work, torch.Tensor]] = field(default_factory=deque)
 
     @classmethod
-    def of_this_rank(
-        cls, shape: DecoderShape, executor: Executor, dtype: str, cached: int = 0, head: int = 0
-    ) -> PipelineStage:
+    def of_this_rank(cls, shape: DecoderShape, executor: Executor, dtype: str, cached: int, head: int) -> PipelineStage:
         """Return the stage of this rank; `cached` and `head` are as in `stage_layers`.
 
         Raises BackendError as `stage_count` for the ranks of `executor`.

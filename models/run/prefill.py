@@ -60,18 +60,16 @@ def _write(program: Program, tiles: Tiles) -> None:
 
 
 class PrefillRun:
-    """Prefill of prompts by the layers `numbers` (None: all) on the square mesh of `block`.
+    """Prefill of prompts by the layers `numbers` on the square mesh of `block`.
 
     `load(layer, kind, memory)` puts a layer's tiles in prefill's layout into memory. It returns tiles to repeat for
     every row of tokens, such as a bias, by buffer.
     """
 
     def __init__(
-        self, block: Block, executor: Executor, load: Callable[[int, str, Tiles], Tiles],
-        numbers: range | None = None,
-    ) -> None:  # fmt: skip
-        self.block, self.executor, self.load = block, executor, load
-        self.numbers = range(block.shape.num_hidden_layers) if numbers is None else numbers
+        self, block: Block, executor: Executor, load: Callable[[int, str, Tiles], Tiles], numbers: range
+    ) -> None:
+        self.block, self.executor, self.load, self.numbers = block, executor, load, numbers
         self.side, self.tiles = block.mesh.shape[0], ChunkTiles(block)
         self.weights: dict[str, Tiles] = {kind: {} for kind in block.shape.layers_of}  # all layers use it in turn
         self.programs: dict[tuple[SubLayer, tuple[int, ...]], Program] = {}

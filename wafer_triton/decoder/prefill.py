@@ -177,8 +177,8 @@ def layer(block: Block, tokens: int, past: int = 0, kind: str = "ffn") -> SubLay
     return sub_layers
 
 
-def head_group_blocks(block: Block, count: int | None = None) -> list[Block]:
-    """Return a prefill block with each number of head groups that is tried, or with `count`."""
+def head_group_blocks(block: Block, count: int | None) -> list[Block]:
+    """Return a prefill block with each number of head groups that is tried (`count` None), or with `count`."""
     columns = block.mesh.shape[1]
     if count is not None:
         count = plain(count)

@@ -98,7 +98,7 @@ def scene(schedule: Schedule, name: str = "", values: Values | None = None, fill
     return plain
 
 
-def point_of(own: Plain, other: Plain | None = None) -> str:
+def point_of(own: Plain, other: Plain | None) -> str:
     """Return the point of a scene, or of its comparison with another one, in one line."""
     if other is None:
         counted = own["account"]

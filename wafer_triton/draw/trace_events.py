@@ -24,7 +24,7 @@ TRACKS = ("steps", "runs of rounds", "compute", "wait or set up", "busiest link"
 Event = dict[str, Any]
 
 
-def events(schedule: Schedule, name: str, most: int = MOST) -> Iterator[Event]:
+def events(schedule: Schedule, name: str, most: int) -> Iterator[Event]:
     """Yield the events of a schedule's trace, whose process is called `name`."""
     yield from heads(name, f"{schedule.mesh}, predicted", enumerate(TRACKS))
     placed, cores = bounded(intervals(schedule), most), schedule.mesh.cores
