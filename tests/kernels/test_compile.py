@@ -7,6 +7,7 @@ to itself, because a process that interprets kernels cannot compile them.
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -31,7 +32,7 @@ def test_every_kernel_compiles_well(target):
     built = json.loads(child.stdout)
 
     between_cores = {"exchange", "one_round", "all_rounds", "elided", "tree", "mesh_gemv", "fold"}
-    assert {case.split()[0] for case in built} >= {*KERNELS, *between_cores}
+    assert {re.match(r"\w+", case)[0] for case in built} >= {*KERNELS, *between_cores}
     planted = {case: built.pop(case) for case in list(built) if case.startswith("planted")}
     assert [fault for case, seen in built.items() for fault in faults(target, case, seen)] == []
     if target == "sm_90":  # there alone products go on while the loop does
@@ -68,6 +69,7 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
     """Compile the kernels of all launchers on typical tiles."""
     import torch
 
+    from local_cases import EXACT, ROUNDED, draw
     from wafer_triton.algorithms.reduce import all_reduce
     from wafer_triton.device.mesh import Mesh
     from wafer_triton.emulate.fuse import as_fold
@@ -83,7 +85,7 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
     from wafer_triton.kernels.waiting import Alarm
     from wafer_triton.schedule.builder import Builder
 
-    figures = {}
+    figures, largest = {}, {case.op: case for case in sorted([*EXACT, *ROUNDED], key=lambda case: max(case.ins))}
     cores, alarm = torch.arange(4, dtype=torch.int32), Alarm(torch.zeros(1, dtype=torch.int64), 1)
 
     def tile(numel: int, dtype: torch.dtype, index=None) -> Operand:
@@ -171,57 +173,14 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
 
         if dtype == torch.float16:
             continue
-        flat = tile(3456, dtype)
-        for call, arity in (("add", 2), ("maximum", 2), ("copy", 1)):
-            record(f"{call} 3456-{name}", scratch, find(call), (flat,), (flat,) * arity, cores, size=3456)
-        m, n, heads, kv_heads = 36, 96, 9, 3
-        rows, scores = tile(heads * m, torch.float32), tile(heads * m * n, dtype)
-        for one in ({"m": m, "n": n}, {"m": 1, "n": 64}):
-            record(f"sum_squares {one['n']}-{name}", scratch, find("sum_squares"), (rows,), (flat,), cores, **one)
-        record(
-            f"rms_scale {name}",
-            scratch, find("rms_scale"), (flat,), (flat, rows, flat), cores, m=m, n=n, width=576, eps=1e-5,
-        )  # fmt: skip
-        record(
-            f"rope {name}",
-            scratch, find("rope"), (scores,) * 3, (scores, flat, flat), cores, m=m, heads=heads, kv_heads=kv_heads, n=n,
-        )  # fmt: skip
-        softmax = {"heads": heads, "m": m, "n": n, "scale": 0.125}
-        record(f"row_max {name}", scratch, find("row_max"), (rows,), (scores, flat), cores, **softmax)
-        record(f"exp_sum {name}", scratch, find("exp_sum"), (scores, rows), (scores, flat, rows), cores, **softmax)
-        record(f"normalize {name}", scratch, find("normalize"), (scores,), (scores, rows), cores, m=m, heads=heads, n=n)
-        record(f"silu_mul {name}", scratch, find("silu_mul"), (flat,), (scores,), cores, m=m, n=n)
-
-        ids = tile(8, torch.float32)
-        record(f"lookup {name}", scratch, find("lookup"), (flat,), (scores, ids), cores, m=8, d=m, v=3072)
-
-        shape = {"rows": 6, "cols": 8, "size": 72}
-        record(f"swap {name}", scratch, find("swap"), (flat,), (flat,), cores, **shape)
-        record(f"clip 3456-{name}", scratch, find("clip"), (flat,), (flat,), cores, size=3456, limit=8.0)
-        squares = {"m": m, "n": n, "heads": heads, "kv_heads": 0, "width": 864, "kv_width": 864}
-        record(f"mean_squares {name}", scratch, find("mean_squares"), (rows,), (scores,), cores, **squares)
-        choice = {"m": 8, "experts": 64, "k": 8, "shared": 4, "normalized": True}
-        wide, picked = tile(8 * 65, torch.float32), tile(8 * 12, torch.float32)
-        record(f"top_k {name}", scratch, find("top_k"), (picked, picked), (wide,), cores, **choice)
-        sizes = {"m": 2, "per_token": 8, "experts": 64, "k": 36, "n": 96}
-        sums, weights = tile(2 * 8 * 96, torch.float32), tile(64 * 36 * 96, dtype)
-        record(f"expert_gemm {name}", blocks, find("expert_gemm"), (sums,), (flat, weights, picked), cores, **sizes)
-        ins = (flat, weights, picked, picked)
-        record(f"expert_sum {name}", blocks, find("expert_sum"), (sums,), ins, cores, **sizes)
-        if name == "bfloat16":  # rows that move alike in every dtype
-            shape = {"regions": 16, "held": 5, "m": 8, "k": 8, "per_token": 12}
-            ends = (picked, picked, tile(1, torch.float32))
-            ins = (picked, tile(8, torch.float32))
-            record(f"enqueue {name}", scratch, find("enqueue"), ends, ins, cores, **shape)
-            sent, size = tile(16 * 4 * 37, dtype), {"n": 36, "capacity": 4}
-            taken = {"m": 8, "k": 8, "regions": 16, "held": 5, "first": 4, **size}
-            record(f"dispatch {name}", scratch, find("dispatch"), (sent,), (flat, picked, picked), cores, **taken)
-            record(f"permute {name}", scratch, find("permute"), (flat, picked), (sent,), cores, sources=4, **size)
-            record(f"unpermute {name}", scratch, find("unpermute"), (flat,), (sums,), cores, sources=4, **size)
-            ins = (sent, picked, picked, picked)
-            record(f"combine {name}", scratch, find("combine"), (sums,), ins, cores, per_token=12, **taken)
-            scaled = {"m": 8, "n": 36, "per_token": 12, "column": 8}
-            record(f"scale_rows {name}", scratch, find("scale_rows"), (sums,), (sums, picked), cores, **scaled)
+        for case in largest.values():
+            ins, outs = draw(case, dtype, integers=False, cores=4)
+            operands = (tuple(Operand(one.flatten(), 0, one.shape[1]) for one in each) for each in (outs, ins))
+            bound = blocks if case.op.startswith("expert") else scratch
+            record(f"{case}-{name}", bound, find(case.op), *operands, cores, **case.params)
+        for m, n in ((36, 96), (1, 64)):
+            squares, x = tile(m, torch.float32), tile(m * n, dtype)
+            record(f"sum_squares {n}-{name}", scratch, find("sum_squares"), (squares,), (x,), cores, m=m, n=n)
 
         for op in ("add",) if covered else ("add", "maximum"):
             record(f"tree {op}-{name}", scratch, reduce_tree, *reduced(tile(288, dtype), 288, op=op))
@@ -247,7 +206,8 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[2] / "bench" / "harness"))
+    root = Path(__file__).parents[2]
+    sys.path[:0] = [str(root / "bench" / "harness"), str(root / "tests" / "helpers")]
     from ahead import recorder
 
     json.dump(compile_all(recorder(*sys.argv[1:]), sys.argv[2]), sys.stdout)

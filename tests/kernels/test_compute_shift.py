@@ -22,14 +22,13 @@ from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.parts import Products
 from wafer_triton.emulate.segments import segments
 from wafer_triton.errors import BackendError
-from wafer_triton.kernels import Operand, _common, compute_shift
+from wafer_triton.kernels import Operand, _common
 from wafer_triton.kernels.compute_shift import all_rounds, one_round, residency
 from wafer_triton.kernels.waiting import MAX_POLLS, Alarm, Watch
 
 SIDE = 3
 TURNS = 3_000  # ten times as many as a run takes
 STEPS = ("create_store", "create_masked_store", "create_atomic_rmw", "create_atomic_cas")
-ROUNDS_KERNEL = compute_shift._rounds_kernel
 fork = multiprocessing.get_context("fork")
 
 
@@ -270,27 +269,6 @@ def test_the_driver_says_how_many_programs_a_gpu_holds(gpu):
         )
         with pytest.warns(UserWarning, match=words):
             assert _common.resident_programs(kernel, torch.device("cuda")) == 0
-
-
-def test_a_launch_of_all_rounds_is_cooperative(monkeypatch):
-    """Check the launch of the kernel: at most one program a core, and all of them at once or not at all."""
-    launched = []
-
-    class Kernel:
-        def __getitem__(self, grid):
-            return lambda *args, **options: launched.append((grid, args, options))
-
-    monkeypatch.setattr(compute_shift, "_rounds_kernel", Kernel())
-    cores, alarm = torch.arange(6, dtype=torch.int32), raised()
-    c, a, b = (operand(torch.zeros(2, 3, 16)) for _ in range(3))
-    counters = torch.zeros(2, 6, dtype=torch.int32)
-    all_rounds(c, c, (a, a), (b, b), counters, counters, cores, alarm, rounds=3, m=4, k=4, n=4)
-    ((grid, args, options),) = launched
-    assert grid == (6,) and options["launch_cooperative_grid"] and options["num_stages"] == 1
-    names = [name for name in ROUNDS_KERNEL.arg_names if name not in options]
-    given = dict(zip(names, args, strict=True))
-    assert given["cores"] == 6 and given["cores_ptr"] is cores and given["counters_ptr"] is counters
-    assert (given["alarm_ptr"], given["launch"], given["rounds"]) == (alarm.word, alarm.launch, 3)
 
 
 def test_a_watch_keeps_no_memory_of_programs_that_are_gone():

@@ -6,10 +6,8 @@ from itertools import pairwise
 
 import pytest
 import torch
-from safetensors.torch import save_file
-from tokenizers import Tokenizer, pre_tokenizers
-from tokenizers import models as tokenizer_models
 
+from tiny import checkpoint
 from wafer_triton import price
 from wafer_triton.cli.main import main
 from wafer_triton.cost.price import Prediction
@@ -174,17 +172,7 @@ def test_the_demo_prints_the_speeds_of_both_phases():
 
 @pytest.fixture(params=CONFIGS)
 def folder(request, tmp_path):
-    """Write a tiny random checkpoint whose tokens are bytes."""
-    values = CONFIGS[request.param] | {"vocab_size": 256}
-    config = DecoderConfig.from_dict(values)
-    save_file(dict(RandomWeights(config)), tmp_path / "model.safetensors")
-    (tmp_path / "config.json").write_text(json.dumps(values))
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(tokenizer_models.BPE({char: number for number, char in enumerate(alphabet)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
-    return tmp_path
+    return checkpoint(tmp_path / "tiny", base=CONFIGS[request.param] | {"vocab_size": 256})
 
 
 @pytest.fixture
