@@ -69,7 +69,7 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
     """Compile the kernels of all launchers on typical tiles."""
     import torch
 
-    from local_cases import EXACT, ROUNDED, draw
+    from local_cases import EXACT, ROUNDED, Case, draw
     from wafer_triton.algorithms.reduce import all_reduce
     from wafer_triton.device.mesh import Mesh
     from wafer_triton.emulate.fuse import as_fold
@@ -86,6 +86,8 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
     from wafer_triton.schedule.builder import Builder
 
     figures, largest = {}, {case.op: case for case in sorted([*EXACT, *ROUNDED], key=lambda case: max(case.ins))}
+    sizes = {"m": 8, "k": 8, "n": 36, "per_token": 12, "regions": 16, "held": 5, "capacity": 4, "first": 4}
+    largest["combine"] = Case("combine", (8 * 36,), (16 * 4 * 36, 64, 64, 96), sizes)  # 9 rows of 1030 numbers spill
     cores, alarm = torch.arange(4, dtype=torch.int32), Alarm(torch.zeros(1, dtype=torch.int64), 1)
 
     def tile(numel: int, dtype: torch.dtype, index=None) -> Operand:
