@@ -67,8 +67,6 @@ A = torch.arange(36.0).view(6, 6)
 GEMM = recipe("gemm", as_mesh(2), "fp32", ((6, 6), (6, 6)), ())
 CUTS = {"x": "(y r)"}, {"y": "(y r)"}
 X = torch.ones(4, 4)
-PRODUCT = recipe("gemm", as_mesh(2), "fp32", ((4, 4), (4, 4)), ())
-SCHEDULE = PRODUCT.schedule
 OPERATIONS = {
     "mesh_gemm": lambda x: mesh_gemm(x, x, mesh=2),
     "mesh_gemm_t": lambda x: mesh_gemm_t(x, x, mesh=2),
@@ -80,17 +78,8 @@ OPERATIONS = {
 TILES = torch.ones(2, 2, 4)
 
 
-def draft() -> Builder:
-    b = Builder(as_mesh(2), "t")
-    b.buffer("x", (4,), "fp32", "input")
-    b.buffer("y", (4,), "fp32", "output")
-    return b
-
-
-def copied():
-    b = draft()
-    b.round(b.local("copy", "y", "x", size=4))
-    return b.build()
+def program():
+    return executor().bind(built(), {"x": TILES})
 
 
 def built(send=0, where=None):
@@ -117,10 +106,6 @@ def norm_of(*tile):
     norm.rms_norm(own_builder(*tile), "x", "g", "o", "x", width=16, eps=1e-5)
 
 
-def bound():
-    return executor("torch").bind(SCHEDULE, {name: torch.zeros(2, 2, 2, 2) for name in "ab"})
-
-
 CALLS = [
     (
         lambda: run(GEMM, (A, A[:5]), executor()),
@@ -129,22 +114,22 @@ CALLS = [
     ),
     (lambda: run(GEMM, (A, A), None), BackendError, "run: executor None is none"),
     (lambda: mesh_gemm(A, A, mesh=2, record="no"), BackendError, "gemm: record = 'no'"),
-    (lambda: account(copied()) * -1, ShapeError, "an account -1 times"),
-    (lambda: account(copied()) * 1.5, ShapeError, "an account 1.5 times"),
-    (lambda: Intent.of(copied()), ScheduleError, "Intent.of: a Schedule is no recipe;"),
+    (lambda: account(built()) * -1, ShapeError, "an account -1 times"),
+    (lambda: account(built()) * 1.5, ShapeError, "an account 1.5 times"),
+    (lambda: Intent.of(built()), ScheduleError, "Intent.of: a Schedule is no recipe;"),
     (
-        lambda: check(copied(), Intent(*CUTS, on={"y": Cores("x", np.array([9]))})),
+        lambda: check(built(), Intent(*CUTS, on={"y": Cores("x", np.array([9]))})),
         ScheduleError,
         "Intent: on['y'] names a core that is off mesh 2x2",
     ),
     (
-        lambda: check(copied(), Intent(*CUTS, on={"y": Cores("x", [-1])})),
+        lambda: check(built(), Intent(*CUTS, on={"y": Cores("x", [-1])})),
         ScheduleError,
         "Intent: on['y'] names a core that is off mesh 2x2",
     ),
     (lambda: Builder(as_mesh(2), ""), ScheduleError, "Builder: the schedule has no name"),
-    (lambda: draft().loop(-1).__enter__(), ScheduleError, "t: loop -1 times"),
-    (lambda: draft().loop(10**12).__enter__(), ScheduleError, "t: loop 1000000000000 times"),
+    (lambda: own_builder(4).loop(-1).__enter__(), ScheduleError, "own: loop -1 times"),
+    (lambda: own_builder(4).loop(10**12).__enter__(), ScheduleError, "own: loop 1000000000000 times"),
     (
         lambda: MeshTensor(as_mesh(2), A, "(y m) (x n)", (6, 6), {}).gather(),
         ShapeError,
@@ -152,7 +137,7 @@ CALLS = [
     ),
     (lambda: convert(nn.Sequential(nn.Linear(2, 2)), mesh=2)("x"), DtypeError, "MeshLinear: operand 1 is of type str"),
     (
-        lambda: draw.page("p.html", "t", [draw.scene(copied())], PRESETS["wse2"], beside=9),
+        lambda: draw.page("p.html", "t", [draw.scene(built())], PRESETS["wse2"], beside=9),
         DrawError,
         "t: beside = 9 is the number of none of 1 scenes",
     ),
@@ -283,8 +268,8 @@ CALLS = [
     (lambda: distributed.executor(shard="2x2"), BackendError, "distributed.executor: no option 'shard'"),
     (lambda: as_mesh(2).length("z"), MeshError, "mesh 2x2: axis 'z'"),
     (lambda: sweep("gemm", {"mesh": "24"}, m=8, k=8, n=8), DeviceError, "sweep over mesh: values are of type str"),
-    (lambda: bound().run(until=1.5), ScheduleError, "until = 1.5"),
-    (lambda: routes(copied(), relayed="no"), ScheduleError, "routes: relayed = 'no'"),
+    (lambda: program().run(until=1.5), ScheduleError, "until = 1.5"),
+    (lambda: routes(built(), relayed="no"), ScheduleError, "routes: relayed = 'no'"),
 ]
 
 
