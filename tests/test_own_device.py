@@ -128,7 +128,6 @@ WRONG = [
     ("a.toml", "rows = 3", "a.toml: cols, hop_cycles, stage_cycles, sram_bytes"),
     ("a.json", "[1]", "a.json: holds no device; give a table with some of rows, cols"),
     ("a.json", '{"like": "wse2", "name": ""}', "device '' has no name"),
-    ("a.txt", TOML, "a.txt"),
 ]
 
 

@@ -1,6 +1,6 @@
 """A schedule has the same counts in `account` and in its price."""
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -51,17 +51,6 @@ def test_products_alone_have_multiply_adds():
     assert (multiply_adds(product), multiply_adds(squares)) == (3 * 4 * 3, 0)
     assert local.find("sum_squares").work(**squares.params) == (0, 3 * 4), "a vector operation has elements"
     assert account(made).macs == price(made).macs == 3 * 4 * 3
-
-
-def test_a_field_of_a_subclass_is_joined_as_its_metadata_says():
-    @dataclass(frozen=True)
-    class Mine(Counts):
-        widest: int = field(default=0, metadata={"join": max})
-        names: tuple[str, ...] = ()
-
-    one, two = Mine(rounds=2, sram_peak_bytes=5, widest=4, names=("a",)), Mine(rounds=1, sram_peak_bytes=3, widest=7)
-    assert one + two == Mine(rounds=3, sram_peak_bytes=5, widest=7, names=("a",))
-    assert one * 2 == Mine(rounds=4, sram_peak_bytes=5, widest=4, names=("a", "a"))
 
 
 def test_schedules_that_repeat_cost_as_often_as_they_run():
