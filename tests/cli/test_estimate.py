@@ -57,13 +57,6 @@ def test_every_number_of_an_estimate_is_short_and_has_a_unit(run, line):
         assert len(number.replace(",", "").replace(".", "").strip("+-0")) <= 4, shown
 
 
-def test_the_title_repeats_the_request(run):
-    title = run(DECODE)[1].splitlines()[0]
-    assert title == "decode, predicted on the wafer: model llama3-8b, mesh 360, device wse2, context 4,096 tokens"
-    sizes = "dim=64,ffn=128,heads=2,layers=1"
-    assert f"model {sizes}" in run(f"estimate decode --model {sizes} --mesh 16")[1]
-
-
 def test_json_holds_full_numbers(run):
     code, out, err = run(f"{DECODE} --json")
     exact = estimate.decode(model="llama3-8b", mesh=360, context=4096)
