@@ -186,16 +186,12 @@ A, B = torch.zeros(4, 6), torch.zeros(6, 5)
 MISTAKES = {
     "gemm-inner": (
         lambda: ops.mesh_gemm(A, A, mesh=2), ShapeError, r"mesh_gemm: a \[4, 6\] has 6 columns, b \[4, 6\] 4 rows"),
-    "gemm-vector": (
-        lambda: ops.mesh_gemm(A[0], B, mesh=2), ShapeError,
-        r"mesh_gemm: the first operand is \[6\]; it must be a matrix that is not empty"),
     "gemm-3d": (lambda: ops.mesh_gemm(A, B[None], mesh=2), ShapeError, r"the second operand is \[1, 6, 5\]"),
     "gemm-empty": (lambda: ops.mesh_gemm(A[:0], B, mesh=2), ShapeError, r"the first operand is \[0, 6\]"),
     "gemm-t-inner": (
         lambda: ops.mesh_gemm_t(A, B, mesh=2), ShapeError, r"mesh_gemm_t: a \[4, 6\] and b \[6, 5\] differ in columns"),
     "gemv-inner": (
         lambda: ops.mesh_gemv(A[:, 0], B, mesh=2), ShapeError, r"mesh_gemv: x has 4 elements, w \[6, 5\] 6 rows"),
-    "gemv-empty": (lambda: ops.mesh_gemv(A[0, :0], B[:0], mesh=2), ShapeError, r"the first operand is \[1, 0\]"),
     "gemv-axis": (lambda: ops.mesh_gemv(A[0], B, mesh=2, axis="z"), MeshError, "axis 'z' is neither 'x' .across"),
     "gemv-scalar": (lambda: ops.mesh_gemv(A[0, 0], B, mesh=2), ShapeError, r"the first operand is \[\]"),
     "rms-weight": (
@@ -206,12 +202,10 @@ MISTAKES = {
     "all-reduce-shape": (
         lambda: ops.all_reduce(A, axis="x", mesh=(4, 5)), ShapeError,
         r"all_reduce: x \[4, 6\] must begin with the mesh's \[4, 5\]"),
-    "all-reduce-axis": (lambda: ops.all_reduce(A, axis="rows", mesh=(4, 6)), MeshError, "axis 'rows' is neither"),
     "all-reduce-op": (
         lambda: ops.all_reduce(A, axis="x", op="mean", mesh=(4, 6)), ShapeError, "op 'mean' is neither 'add' nor 'max"),
     "mixed-dtypes": (
         lambda: ops.mesh_gemm(A, B.half(), mesh=2), DtypeError, "gemm: operands mix fp32 and fp16"),
-    "fp64": (lambda: ops.softmax(A.double(), mesh=2), DtypeError, "softmax: operand 1: dtype float64 is not "),
     "integers": (lambda: ops.mesh_gemm(A, B.int(), mesh=2), DtypeError, "gemm: operand 2: dtype int32 is not"),
     "mixed-devices": (
         lambda: ops.mesh_gemm(A, B.to("meta"), mesh=2), DtypeError,
