@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from commands import refused
+from commands import answer, refused
 from tiny import MIXTURE, checkpoint
 from wafer_triton.cli.main import main
 
@@ -45,19 +45,16 @@ def test_records_of_runs_have_passes_and_are_compared(runs, capsys):
     assert (len(trace), len(trace[0])) == (1, 8) and {len(taken) for taken in trace[0]} == {2}
     assert trace == json.loads((home / "trace3.json").read_text())["experts"], "the mesh does not change the expert ids"
 
-    files = [str(home / f"run{mesh}.json") for mesh in ("2", "3")]
-    judged = ["--accuracy", "0.5", "--accuracy", "0.4"]
-    assert main(["cap", *files, *judged, "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out.splitlines()[-1])
-    first, second = answer["runs"]
+    line = f"cap {home}/run2.json {home}/run3.json"
+    found, _ = answer(f"{line} --accuracy 0.5 --accuracy 0.4", capsys)
+    first, second = found["runs"]
     faster = first["tokens_per_second"] > second["tokens_per_second"]
-    assert [place["performance"] for place in answer["scaled"]] == [float(faster), float(not faster)]
-    assert [place["accuracy"] for place in answer["scaled"]] == [1.0, 0.0]
+    assert [place["performance"] for place in found["scaled"]] == [float(faster), float(not faster)]
+    assert [place["accuracy"] for place in found["scaled"]] == [1.0, 0.0]
     seconds = 1 / first["tokens_per_second"]
     cheaper = first["joules_per_token"] < second["joules_per_token"]
-    assert [place["cost"] for place in answer["scaled"]] == [float(cheaper), float(not cheaper)]
-    assert main(["cap", *files, "--watts", "9", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])["runs"][0]["joules_per_token"] == 9 * seconds
+    assert [place["cost"] for place in found["scaled"]] == [float(cheaper), float(not cheaper)]
+    assert answer(f"{line} --watts 9", capsys)[0]["runs"][0]["joules_per_token"] == 9 * seconds
 
 
 @pytest.mark.parametrize(
@@ -85,6 +82,5 @@ def test_what_is_no_record_is_refused(text, fact, tmp_path, capsys):
 
 def test_what_is_a_record_is_shown(tmp_path, capsys):
     (tmp_path / "run").write_text(RUN)
-    assert main(["cap", f"{tmp_path}/run", "--json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out.splitlines()[-1])["runs"]
+    (row,) = answer(f"cap {tmp_path}/run", capsys)[0]["runs"]
     assert (row["tokens_per_second"], row["s_mbu"], row["joules_per_token"]) == (9, 0.5, 2)

@@ -8,6 +8,7 @@ import shlex
 
 import pytest
 
+from commands import answer
 from wafer_triton.cli.main import main
 from wafer_triton.draw.figure import numbers_of
 
@@ -46,8 +47,8 @@ def test_a_picture_is_drawn_and_named(line, shown, folder, capsys):
 
 
 def test_a_trace_goes_with_a_picture(folder, capsys):
-    assert main(shlex.split(f"draw {GEMM} --picture timeline --out picture.png --out t.json --json")) == 0
-    assert json.loads(capsys.readouterr().out) == {"files": ["picture.png", "t.json"]}
+    found, _ = answer(f"draw {GEMM} --picture timeline --out picture.png --out t.json", capsys)
+    assert found == {"files": ["picture.png", "t.json"]}
     assert json.loads((folder / "t.json").read_text())["traceEvents"]
 
 
@@ -57,8 +58,8 @@ def shown(path):
 
 
 def test_a_page_of_a_product_and_a_second_algorithm(folder, capsys):
-    assert main(shlex.split(f"draw {GEMM} --beside cannon --values --out p.html --out t.json --json")) == 0
-    assert json.loads(capsys.readouterr().out) == {"files": ["p.html", "t.json"]}
+    found, _ = answer(f"draw {GEMM} --beside cannon --values --out p.html --out t.json", capsys)
+    assert found == {"files": ["p.html", "t.json"]}
     data = shown(folder / "p.html")
     assert [scene["name"] for scene in data["scenes"]] == ["mesh", "cannon"] and data["beside"] == 1
     assert all(scene["values"]["rounds"] for scene in data["scenes"])

@@ -1,12 +1,12 @@
 """The output of `estimate`, `plan` and `sweep`: units for people, full numbers for programs; and their errors."""
 
 import csv
-import json
 import re
 import shlex
 
 import pytest
 
+from commands import answer
 from wafer_triton.cli.main import main
 from wafer_triton.cost import estimate
 
@@ -57,25 +57,22 @@ def test_every_number_of_an_estimate_is_short_and_has_a_unit(run, line):
         assert len(number.replace(",", "").replace(".", "").strip("+-0")) <= 4, shown
 
 
-def test_json_holds_full_numbers(run):
-    code, out, err = run(f"{DECODE} --json")
+def test_json_holds_full_numbers(capsys):
+    found, text = answer(DECODE, capsys)
     exact = estimate.decode(model="llama3-8b", mesh=360, context=4096)
-    assert (code, out.count("\n")) == (0, 1) and "tokens/s" in err
-    assert json.loads(out)["cycles_per_layer"] == exact.cycles_per_layer
+    assert found["cycles_per_layer"] == exact.cycles_per_layer and "tokens/s" in text
 
 
-def test_head_groups_may_be_asked_for(run):
-    best, forced = (json.loads(run(f"{DECODE} {more} --json")[1].splitlines()[-1]) for more in ("", "--head-groups 8"))
+def test_head_groups_may_be_asked_for(capsys):
+    (best, _), (forced, shown) = (answer(f"{DECODE} {more}", capsys) for more in ("", "--head-groups 8"))
     assert best["head_groups"] == 16 and forced["head_groups"] == 8
     assert best["cycles_per_layer"] < forced["cycles_per_layer"] and best["padding"] <= forced["padding"]
-    shown = run(f"{DECODE} --head-groups 8")[1]
     assert shown.splitlines()[0].endswith("context 4,096 tokens, head groups 8")
     assert re.search(r"^head groups +8$", shown, re.MULTILINE)
     assert re.search(r"^multiply-adds over the model's +1\.\d+ x$", shown, re.MULTILINE)
-    prefill = run("estimate prefill --model smollm2-135m --mesh 100 --tokens 64 --head-groups 4 --json")[1]
-    assert json.loads(prefill.splitlines()[-1])["head_groups"] == 4
-    code, out, _ = run("check --model smollm2-135m --mesh 24 --head-groups 3 --json")
-    assert code == 0 and json.loads(out.splitlines()[-1])["head_groups"] == 3
+    prefill = "estimate prefill --model smollm2-135m --mesh 100 --tokens 64"
+    for line, number in ((prefill, 4), ("check --model smollm2-135m --mesh 24", 3)):
+        assert answer(f"{line} --head-groups {number}", capsys)[0]["head_groups"] == number
 
 
 def test_a_sweep_has_units_for_people_and_full_numbers_in_its_csv(run, tmp_path):

@@ -1,11 +1,10 @@
 """`wafer-triton estimate --explain`, and the line of bounds under every estimate."""
 
-import json
 import re
 
 import pytest
 
-from wafer_triton.cli.main import main
+from commands import answer
 from wafer_triton.compare.sweep import LEGEND
 
 SHAPE = "--model dim=64,ffn=128,heads=4,layers=2"
@@ -31,15 +30,9 @@ KEYS = {  # figures that an answer has, and whose labels its table has
 }
 
 
-def answer(capsys, line):
-    assert main([*line.split(), "--json"]) == 0
-    shown = capsys.readouterr()
-    return json.loads(shown.out.splitlines()[-1]), shown.err
-
-
 @pytest.mark.parametrize("kind", sorted(LINES))
 def test_every_estimate_has_its_figures_and_a_line_of_its_bounds(capsys, kind):
-    found, text = answer(capsys, f"estimate {LINES[kind]}")
+    found, text = answer(f"estimate {LINES[kind]}", capsys)
     keys = KEYS.get(kind, KEYS["product"] if kind == "vector" else "").split()
     assert "predicted on the wafer" in text and found.keys() >= set(keys)
     assert all(LEGEND.label(key) in text for key in keys)
@@ -53,7 +46,7 @@ def test_every_estimate_has_its_figures_and_a_line_of_its_bounds(capsys, kind):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["product", "decode"])
 def test_an_explanation_is_text_and_json(capsys, kind):
-    found, text = answer(capsys, f"estimate {LINES[kind]} --explain")
+    found, text = answer(f"estimate {LINES[kind]} --explain", capsys)
     assert sum(found["shares"].values()) == pytest.approx(1)
     assert found["effects"]["clock_hz"]["doubled"] == pytest.approx(2)
     assert re.search(r"\nclock_hz +x 0.5 +x 2\n", text)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from commands import answer
 from wafer_triton import estimate
 from wafer_triton.cli import sweep as command
 from wafer_triton.cli.main import main
@@ -31,14 +32,8 @@ def run(capsys, tmp_path, monkeypatch):
     return command
 
 
-def answer(run, line):
-    code, out, _ = run(f"{line} --json")
-    assert code == 0
-    return json.loads(out.splitlines()[-1])
-
-
-def test_two_parameters_and_two_devices_make_a_grid(run):
-    found = answer(run, f"{DECODE} --over mesh=32,64 --over hop_cycles=1,2 --over device=wse2,wse3")
+def test_two_parameters_and_two_devices_make_a_grid(run, capsys):
+    found = answer(f"{DECODE} --over mesh=32,64 --over hop_cycles=1,2 --over device=wse2,wse3", capsys)[0]
     points = [(row["mesh"], row["hop_cycles"], row["device"]) for row in found["rows"]]
     assert points == [(mesh, hop, chip) for mesh in (32, 64) for hop in (1, 2) for chip in ("wse2", "wse3")]
     for row in found["rows"]:
@@ -76,23 +71,23 @@ def test_a_table_has_the_main_columns_and_the_csv_all(run):
         assert {"compute_cycles", "link_bytes", "routes"} <= set(next(csv.reader(lines)))
 
 
-def test_a_sweep_over_the_context_does_not_stop_where_the_cache_is_full(run):
-    found = answer(run, "sweep decode --over context=360,400000,720 --set model=llama3-8b --set mesh=360")
+def test_a_sweep_over_the_context_does_not_stop_where_the_cache_is_full(run, capsys):
+    found = answer("sweep decode --over context=360,400000,720 --set model=llama3-8b --set mesh=360", capsys)[0]
     assert ["reason" in row for row in found["rows"]] == [False, True, False]
 
 
-def test_words_are_swept(run):
-    found = answer(run, "sweep gemv --over algorithm=ktree,ring,star --set k=48 --set n=48 --set mesh=8")
+def test_words_are_swept(run, capsys):
+    found = answer("sweep gemv --over algorithm=ktree,ring,star --set k=48 --set n=48 --set mesh=8", capsys)[0]
     assert [row["algorithm"] for row in found["rows"]] == ["ktree", "ring", "star"]
-    models = answer(run, "sweep decode --over model=smollm2-135m,llama3.2-1b --set mesh=300")
+    models = answer("sweep decode --over model=smollm2-135m,llama3.2-1b --set mesh=300", capsys)[0]
     assert [row["model"] for row in models["rows"]] == ["smollm2-135m", "llama3.2-1b"]
-    kinds = answer(run, "sweep gemm --over dtype=fp16,fp32 --set mesh=8 --set m=8 --set k=8 --set n=8")
+    kinds = answer("sweep gemm --over dtype=fp16,fp32 --set mesh=8 --set m=8 --set k=8 --set n=8", capsys)[0]
     assert kinds["rows"][0]["cycles"] < kinds["rows"][1]["cycles"] and kinds["files"] == []
 
 
-def test_a_picture_is_drawn_beside_the_csv(run):
+def test_a_picture_is_drawn_beside_the_csv(run, capsys):
     line = f"{DECODE} --over sram_kib=4:16:4 --over mesh=16,32,48,64"
-    assert answer(run, f"{line} --out few.csv --out few.png")["files"] == ["few.csv", "few.png"]
+    assert answer(f"{line} --out few.csv --out few.png", capsys)[0]["files"] == ["few.csv", "few.png"]
     shown = numbers_of("few.png")
     assert len([name for name in shown if name.endswith("without figures")]) == 4 and any(shown.values())
 
@@ -117,8 +112,8 @@ def test_a_large_table_is_left_to_the_csv(run, monkeypatch):
     assert code == 0 and "4 points, 4 with figures" in out and "points: 4 of 4" in err
 
 
-def test_own_schedules_are_swept_or_refused_in_one_line(run):
-    found = answer(run, f"sweep {OWN} --over side=4,8 --over hop_cycles=1,3 --set tile=16 --device wse3")
+def test_own_schedules_are_swept_or_refused_in_one_line(run, capsys):
+    found = answer(f"sweep {OWN} --over side=4,8 --over hop_cycles=1,3 --set tile=16 --device wse3", capsys)[0]
     assert len({row["cycles"] for row in found["rows"]}) == 4
     for line, message in (
         ("--over width=4", "cannot sweep 'width'; parameters: side, tile, device"),

@@ -1,6 +1,5 @@
 """The comparison of algorithms, and the paper's complexity table by measurement."""
 
-import json
 import math
 from dataclasses import replace
 from functools import cache
@@ -8,9 +7,9 @@ from functools import cache
 import numpy as np
 import pytest
 
+from commands import answer
 from wafer_triton.algorithms.product import recipe
 from wafer_triton.algorithms.reduce import all_reduce
-from wafer_triton.cli.main import main
 from wafer_triton.compare.algorithms import compare_gemm, compare_gemv, compare_own
 from wafer_triton.compare.product import understood
 from wafer_triton.cost.price import price
@@ -114,9 +113,8 @@ def test_small_operands_leave_cores_without_work():
 
 
 def test_command_line(capsys):
-    assert main(["compare", "gemm", "--m", "20", "--k", "30", "--n", "10", "--mesh", "4x6", "--json"]) == 0
-    out, err = capsys.readouterr()
-    rows = json.loads(out.splitlines()[-1])["rows"]
+    found, err = answer("compare gemm --m 20 --k 30 --n 10 --mesh 4x6", capsys)
+    rows = found["rows"]
     assert [row["algorithm"] for row in rows] == ["mesh", "cannon", "summa", "allgather"]
     # 12 products on the 12 x 12 grid, folded: two logical hops are at most one physical. Of the 6 steps that a tile
     # takes before, one is between the two positions of the last core of its line.

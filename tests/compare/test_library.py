@@ -1,10 +1,8 @@
 """`compare --time`: the rows of a product beside torch.matmul, and refusals. Times themselves have no bound here."""
 
-import json
-
 import pytest
 
-from wafer_triton.cli import main as cli
+from commands import answer
 from wafer_triton.compare.library import MATMUL, bench_gemm, bench_gemv
 from wafer_triton.errors import DtypeError, MeshError, ShapeError
 
@@ -45,9 +43,8 @@ def test_wrong_options_and_products_that_are_too_large_are_refused() -> None:
 
 @pytest.mark.parametrize("line", ["gemm --m 16 --k 16 --n 16 --mesh 4", "gemv --k 16 --n 16 --mesh 4"])
 def test_the_command_prints_times_of_this_machine_alone(line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["compare", *line.split(), "--time", "0.01", "--emulate-on", "cpu", "--json"]) == 0
-    out, err = capsys.readouterr()
-    assert [row["name"] for row in json.loads(out)["rows"]] == ["explicit", "elided", MATMUL]
+    found, err = answer(f"compare {line} --time 0.01 --emulate-on cpu", capsys)
+    assert [row["name"] for row in found["rows"]] == ["explicit", "elided", MATMUL]
     table, notes = err.split("on the CPU by torch")
     assert "emulated on this machine" in table and "cycles" not in table and "predicted" not in table
     assert "no time of a wafer" in notes

@@ -1,12 +1,11 @@
 """The PLMR verdict of every operation of a decoder layer."""
 
-import json
 from dataclasses import replace
 
 import pytest
 
+from commands import answer
 from wafer_triton import estimate
-from wafer_triton.cli.main import main
 from wafer_triton.compare.operations import decoder_layer as layer
 from wafer_triton.decoder.block import Block
 from wafer_triton.device import device
@@ -28,9 +27,9 @@ def test_a_layer_of_smollm2_keeps_all_letters_on_16_x_16_cores():
 
 @pytest.mark.parametrize(("model", "mesh"), [("smollm2-135m", 64), ("llama3.2-1b", 250)])
 def test_check_and_estimate_give_a_layer_and_its_ends_one_price(model, mesh, capsys):
-    assert main(["check", "--model", model, "--mesh", str(mesh), "--context", "333", "--json"]) == 0
+    checked, _ = answer(f"check --model {model} --mesh {mesh} --context 333", capsys)
     cycles = dict.fromkeys(("decode", "embedding", "head"), 0.0)
-    for one in json.loads(capsys.readouterr().out)["operations"]:
+    for one in checked["operations"]:
         cycles[one["phase"]] += one["cycles"]
     found = estimate.decode(model=model, mesh=mesh, context=333)
     assert list(cycles.values()) == pytest.approx([found.cycles_per_layer, found.embedding_cycles, found.head_cycles])
@@ -49,14 +48,16 @@ def test_each_letter_can_be_lost():
 
 
 def test_command_line(capsys):
-    assert main(["check", "--model", "smollm2-135m", "--mesh", "16", "--tokens", "16", "--json"]) == 0
-    out, err = capsys.readouterr()
-    found = json.loads(out.splitlines()[-1])["operations"]
-    assert {one["phase"] for one in found} == {"embedding", "decode", "head", "prefill"} and "gate and up" in err
+    found, err = answer("check --model smollm2-135m --mesh 16 --tokens 16", capsys)
+    assert {one["phase"] for one in found["operations"]} == {
+        "embedding",
+        "decode",
+        "head",
+        "prefill",
+    } and "gate and up" in err
     assert all(fact in err for fact in ("wse2", "16x16", "512 tokens", "48x48")), "what was judged, and where"
 
 
 def test_a_decoder_without_a_vocabulary_has_layers_alone(capsys):
-    assert main(["check", "--model", "dim=64,ffn=128,heads=4,layers=2", "--mesh", "4", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])["operations"]
-    assert {one["phase"] for one in found} == {"decode"}
+    found, _ = answer("check --model dim=64,ffn=128,heads=4,layers=2 --mesh 4", capsys)
+    assert {one["phase"] for one in found["operations"]} == {"decode"}

@@ -1,12 +1,11 @@
 """A user's own measurements: errors of predictions, a fit with them, and refused files."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from commands import refused
+from commands import answer, refused
 from wafer_triton.cli import main as cli
 from wafer_triton.cost.bands import FOLDER
 from wafer_triton.cost.calibrate import FAMILIES, own, rows
@@ -51,8 +50,7 @@ def test_a_fit_finds_the_constants_that_measurements_were_made_with(tmp_path: Pa
 def test_on_a_preset_the_calibration_rows_count_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "one.csv"
     path.write_text(f"{GEMV}100,4,4,4,500\n")
-    assert cli.main(["validate", str(path), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["families"]["MeshGEMV"]
+    found = answer(f"validate {path}", capsys)[0]["families"]["MeshGEMV"]
     (row,) = found["rows"]
     assert row["measured"] == 500 and row["error"] == pytest.approx(row["predicted"] / 500 - 1)
     assert found["device"] == "wse3" and found["within_band"] == 0 and found["worst_error"] == abs(row["error"])

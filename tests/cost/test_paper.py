@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from commands import answer
 from wafer_triton import draw, estimate
 from wafer_triton.cli import main as cli
 from wafer_triton.cost.calibrate import FAMILIES, fit, paper, validation
@@ -133,10 +134,9 @@ def test_prefill_on_660_has_the_tiles_of_600_and_is_slower() -> None:
 
 
 def test_one_table_is_brief(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["validate", "--table", "8", "--json"]) == 0
-    out, err = capsys.readouterr()
-    assert "cells: " not in err and "prediction" not in err  # table 8 has numbers alone that follow from others
-    assert json.loads(out)["cells"] == [] and len(json.loads(out)["derived"]) == 10
+    found, text = answer("validate --table 8", capsys)
+    assert "cells: " not in text and "prediction" not in text  # table 8 has numbers alone that follow from others
+    assert found["cells"] == [] and len(found["derived"]) == 10
 
 
 def close(one: str, two: str) -> bool:

@@ -1,11 +1,9 @@
 """The price of a placement of experts in prefill: the way taken, and errors."""
 
-import json
-
 import pytest
 
+from commands import answer
 from wafer_triton import ExpertRegions, estimate
-from wafer_triton.cli import main as cli
 from wafer_triton.cost import layers, search
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.placement import placed
@@ -70,7 +68,5 @@ def test_a_placement_of_experts_that_cannot_be_is_refused():
 
 
 def test_the_command_line_places_experts(capsys):
-    asked = ["estimate", "prefill", "--model", "olmoe-1b-7b", "--mesh", "360", "--tokens", "360", "--json"]
-    assert cli.main([*asked, "--experts", "regions"]) == 0
-    out = capsys.readouterr()
-    assert "regions" in json.loads(out.out.splitlines()[-1])["experts"] and "experts in prefill" in out.err
+    found, text = answer("estimate prefill --model olmoe-1b-7b --mesh 360 --tokens 360 --experts regions", capsys)
+    assert "regions" in found["experts"] and "experts in prefill" in text

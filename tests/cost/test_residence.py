@@ -1,14 +1,13 @@
 """Whether a model fits a device: regions and their SRAM, refusals that say what is missing."""
 
-import json
 import re
 from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 
+from commands import answer
 from wafer_triton import estimate
-from wafer_triton.cli import main as cli
 from wafer_triton.cost import layers
 from wafer_triton.cost.constants import constants
 from wafer_triton.decoder import prefill
@@ -173,13 +172,10 @@ def test_a_prompt_that_does_not_fit_at_once_goes_in_chunks():
 
 def test_a_layer_in_two_regions_is_half_a_layer_a_region(capsys):
     line = "estimate decode --model dim=64,ffn=96,heads=4,kv_heads=2,layers=4,vocab=256 --mesh 1"
-    assert cli.main([*line.split(), "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert answer["layers_per_region"] == 0.5
-    assert cli.main(line.split()) == 0
-    assert re.search(r"\nlayers per region +0.5 layers\n", capsys.readouterr().out)
+    found, text = answer(line, capsys)
+    assert found["layers_per_region"] == 0.5 and re.search(r"\nlayers per region +0.5 layers\n", text)
     shape = DecoderShape(64, 96, 4, 4, 2, 16, 256)
-    block = layers.decode_block(shape, as_mesh(1), answer["shift_tokens"], constants(WSE2))
+    block = layers.decode_block(shape, as_mesh(1), found["shift_tokens"], constants(WSE2))
     parts = [region.blocks for region in decode_regions(block)]
     assert parts[1:3] == [("layer 0 attention",), ("layer 0 ffn",)], "the regions of one layer"
     whole = estimate.kv(model="llama3-8b", mesh=360).layers_per_region

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from commands import answer
 from wafer_triton import Device
 from wafer_triton.cli import main as cli
 from wafer_triton.cost.bands import bands, fits
@@ -64,15 +65,12 @@ def test_the_assumption_of_energies(of: Device, note: str) -> None:
 
 
 def test_the_command_line_shows_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["devices", OWN, "--json"]) == 0
-    out, err = capsys.readouterr()
-    answer = json.loads(out)
-    assert (
-        answer["numbers"]["sram_bytes"]["value"] == 2**17 and answer["numbers"]["rows"]["origin"] == "inherited: wse2"
-    )
-    assert answer["constants"]["hop_cycles"]["value"] == 3 == described(device(OWN))["hop_cycles"].value
-    assert answer["followers"]["hop_cycles"]["fitted_at"] == 1
-    assert answer["fits"] == json.loads(json.dumps(fits(device(OWN))))
+    found, err = answer(f"devices {OWN}", capsys)
+    numbers = found["numbers"]
+    assert numbers["sram_bytes"]["value"] == 2**17 and numbers["rows"]["origin"] == "inherited: wse2"
+    assert found["constants"]["hop_cycles"]["value"] == 3 == described(device(OWN))["hop_cycles"].value
+    assert found["followers"]["hop_cycles"]["fitted_at"] == 1
+    assert found["fits"] == json.loads(json.dumps(fits(device(OWN))))
     for text in (
         "inherited: wse2", "given by the user", "fitted at", "1 (here x 3)", "constants in proportion: hop_cycles",
         "mesh 420 to 660", "for gemm, gemv, decode, prefill: no error band, as", "energy at 30,000 W",

@@ -1,5 +1,6 @@
 """The commands and their options, as tests read them."""
 
+import json
 import shlex
 
 from wafer_triton.cli import app
@@ -22,6 +23,13 @@ def options():
 def parse(words):
     """Parse the words of a command line; raise an error where they form no command."""
     assert callable(app.app().parse_args(list(words))[0])
+
+
+def answer(line, capsys):
+    """Return the JSON with which a command answers, and what it prints for people."""
+    assert main([*shlex.split(line), "--json"]) == 0, line
+    out, err = capsys.readouterr()
+    return json.loads(out), err
 
 
 def refused(line, capsys):

@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from commands import refused
+from commands import answer, refused
 from tiny import CONFIG, checkpoint
 from wafer_triton.cli.main import main
 from wafer_triton.compare.grid import parsed
@@ -177,11 +177,10 @@ def test_a_list_of_devices_has_files_with_commas_and_numbers(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     for name in ("a,b.toml", "x=1.toml"):
         (tmp_path / name).write_text('like = "wse2"\nsram_kib = 96\n')
-    line = "sweep gemv --over device={} --set mesh=4 --set k=8 --set n=8 --json"
+    line = "sweep gemv --over device={} --set mesh=4 --set k=8 --set n=8"
 
     def devices(given: str) -> list[str]:
-        assert main(line.format(given).split()) == 0
-        return [row["device"] for row in json.loads(capsys.readouterr().out.splitlines()[-1])["rows"]]
+        return [row["device"] for row in answer(line.format(given), capsys)[0]["rows"]]
 
     assert devices("a,b.toml") == ["a,b"]
     assert devices("wse2,a,b.toml,wse3") == ["wse2", "a,b", "wse3"]
