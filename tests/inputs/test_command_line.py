@@ -11,7 +11,6 @@ import pytest
 from commands import refused
 from wafer_triton.cli.main import judged as judge
 from wafer_triton.cli.main import main
-from wafer_triton.errors import ConfigError
 
 
 def test_a_pipe_that_nothing_writes_is_not_waited_for(capsys, tmp_path):
@@ -21,7 +20,7 @@ def test_a_pipe_that_nothing_writes_is_not_waited_for(capsys, tmp_path):
 
 
 def test_the_size_of_a_read_file_is_bounded(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr("wafer_triton.text.files.read_text.__defaults__", (ConfigError, 100))
+    monkeypatch.setattr("wafer_triton.text.files.MOST_BYTES", 100)
     (tmp_path / "config.json").write_text(" " * 101)
     assert "has more than the 100 B that are read here; give a shorter file" in refused(
         f"check --model {tmp_path}", capsys
