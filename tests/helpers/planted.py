@@ -96,7 +96,7 @@ FAULTS = {
         "(4, each.start, cost.compute_cycles)", "tests/draw/test_trace_events.py",
     ),
     "train": Fault(
-        "wafer_triton/train/dies.py", "max(hops, 1) * link", "link", "tests/train/test_dies.py",
+        "wafer_triton/train/dies.py", "else hops * link)", "else link)", "tests/train/test_dies.py",
     ),
 }  # fmt: skip
 
