@@ -21,7 +21,7 @@ from wafer_triton.decoder.block import Block, SubLayer, schedule
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.steps import Rounds, distinct, flat, uses
-from wafer_triton.text.progress import Progress
+from wafer_triton.text.progress import Progress, silent
 from wafer_triton.text.quantity import as_in, named, unit
 
 if TYPE_CHECKING:
@@ -48,7 +48,9 @@ class Operation:
         return all(self.verdict.values())
 
 
-def decoder_layer(block: Block, tokens: int, head_groups: int | None, progress: Progress) -> list[Operation]:
+def decoder_layer(
+    block: Block, tokens: int = 0, head_groups: int | None = None, progress: Progress = silent
+) -> list[Operation]:
     """Return the operations of one decode layer with a full cache, of embedding and head, and of one prefill layer.
 
     A row of the prefill layer has `tokens` tokens; with 0 there is no such layer. It has `head_groups`, or the best
