@@ -13,7 +13,6 @@ from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import MeshError, ShapeError
 from wafer_triton.ops import executor, run
 from wafer_triton.train.flows import bisection_bytes
-from wafer_triton.verify.faults import Intent, check
 
 pytestmark = pytest.mark.slow
 
@@ -56,15 +55,6 @@ def test_in_both_orders_of_axes_links_are_busy_nearly_as_long_as_the_bound(mesh)
 
 def test_two_routes_an_axis_serve_all_cores():
     assert [routes(made(*mesh).schedule).colours for mesh in ((3, 4), (6, 8))] == [8, 8]
-
-
-@pytest.mark.parametrize("mesh", [(1, 2), (3, 4), (4, 2)], ids=str)
-def test_it_is_checked(mesh):
-    exchange = made(*mesh, 2)
-    assert check(exchange.schedule, Intent.of(exchange)).ok
-    wrong = replace(exchange, reference=lambda tiles: tiles)
-    (finding,) = check(exchange.schedule, Intent.of(wrong)).findings
-    assert finding.verdict == "wrong-values"
 
 
 def test_faulty_sizes_are_refused():

@@ -34,11 +34,6 @@ def reduced(mesh, moves, dies):
     return b.build()
 
 
-def on_strip(kind, size, moves=None):
-    mesh = Mesh(1, size)
-    return gathered(mesh, moves or stream(kind, size), groups(mesh, kind, 1, size))
-
-
 def block_hops(schedule):
     """Return bytes over all links, in blocks of one hop."""
     return account(schedule).link_bytes / BYTES

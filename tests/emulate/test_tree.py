@@ -22,21 +22,20 @@ ORDER = [6, 0, 5, 2, 3, 4, 1]
 
 
 def run_tree(
-    acc: Operand, size: int, times: int = 1, ops=(), together: int = 1, loops: int = 1, broadcast: bool = False, **more
+    acc: Operand, size: int, times: int = 1, ops=(), loops: int = 1, broadcast: bool = False, **more
 ) -> Tensor:
     """Reduce over the tree above, in a NaN-filled mailbox; every core's final vector [cores, size]."""
     children = [sum(parent == core for parent in PARENT) for core in range(7)]
     mailbox = memory(torch.full((7, 3 * size), float("nan"), dtype=acc.tensor.dtype))
-    block = [ORDER.index(core) // together for core in range(7)]
-    above = [0 if parent < 0 else block[parent] for parent in PARENT]
-    awaited = [sum(children[core] for core in range(7) if block[core] == number) for number in range(7 // together)]
+    above = [0 if parent < 0 else ORDER.index(parent) for parent in PARENT]
+    awaited = [children[core] for core in ORDER]
     arrived = table([0] * len(awaited))
     tables = map(table, (ORDER, children, PARENT, [max(slot, 0) for slot in SLOT], above, awaited))
     tree = TreeTables(acc, mailbox, *tables, arrived, slots=3, size=size, **more)
     alarm = Alarm(torch.zeros(1, dtype=torch.int64, device=DEVICE), 1)
     receivers = Receivers(acc, table([0] * 7), table([7 * (core == 1) for core in range(7)]), 1) if broadcast else None
     for _ in range(times):
-        reduce_tree(tree, ops, alarm, receivers, grid=Grid(together, loops))
+        reduce_tree(tree, ops, alarm, receivers, grid=Grid(1, loops))
     assert not arrived.any() and not alarm.word.any()
     return tiles(acc, size, 7)
 

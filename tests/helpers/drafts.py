@@ -83,12 +83,12 @@ def with_operation(case: Case, old: str, new: str) -> Case:
     return replace(case[0], rounds=tuple(rounds)), case[1]
 
 
-def relabelled(case: Case, number: int, old: int, new: int) -> Case:
-    """Return a shift along x whose receiver `old` becomes `new`."""
+def relabelled(case: Case, number: int, new: int) -> Case:
+    """Return a shift along x whose receiver 0 becomes `new`."""
 
     def changed(one: Exchange) -> Exchange:
         recv = one.moves.table[1]
-        return moving(one, recv=np.where(recv == old, new, recv))
+        return moving(one, recv=np.where(recv == 0, new, recv))
 
     return with_exchange(case, number, changed)
 

@@ -91,7 +91,6 @@ def moved(name: str, mesh: Mesh, add: Callable[[Builder], object], intent: Inten
 def moves(mesh: Mesh) -> list[Case]:
     """Return collectives, and reductions to one core of every mesh row or column."""
     rows, cols = mesh.shape
-    size = cols if cols > 1 else 1
     middle = cols // 2
     behind = np.tile((np.arange(cols) - 1) % cols, (rows, 1))
     whole = (ring_position(cols) + 1) % cols  # the slot that ends whole on each core
@@ -99,12 +98,10 @@ def moves(mesh: Mesh) -> list[Case]:
     summed = lambda tiles: {"x": tiles["x"].sum(1, True).expand_as(tiles["x"])}  # noqa: E731
 
     def lines(tiles: Tiles) -> Tiles:
-        everything = tiles["x"][:, None].expand(-1, cols, -1, -1)
-        return {"line": everything if cols > 1 else tiles["x"]}
+        return {"line": tiles["x"][:, None].expand(-1, cols, -1, -1)}
 
     def scattered(tiles: Tiles) -> Tiles:
-        slots = tiles["x"] if cols > 1 else tiles["x"][:, :, None]
-        return {"out": slots.sum(1)[:, whole] if cols > 1 else tiles["x"]}
+        return {"out": tiles["x"].sum(1)[:, whole]}
 
     def scatter(b: Builder) -> None:
         collectives.reduce_scatter(b, "x", "x")
@@ -114,11 +111,6 @@ def moves(mesh: Mesh) -> list[Case]:
         moved("broadcast", mesh, lambda b: collectives.broadcast(b, "x", "x", middle),
               Intent({"x": TILES}, {"x": {"i": "y", "j": middle}},
                      reference=lambda tiles: {"x": tiles["x"][:, middle : middle + 1].expand_as(tiles["x"])})),
-        moved("all-gather", mesh, lambda b: collectives.all_gather(b, "x", "line", "x"),
-              Intent({"x": TILES}, {"line": {"i": "y", "j": "slot"}}, reference=lines)),
-        moved("reduce-scatter", mesh, scatter,
-              Intent({"x": TILES | {"s": "slot"}}, {"out": {"i": "y", "s": np.tile(whole, (rows, 1))}},
-                     reference=scattered), slots=size),
         moved("shift", mesh, lambda b: collectives.shift(b, "x", "out", "x", wrap=True),
               Intent({"x": TILES}, {"out": {"i": "y", "j": behind}},
                      reference=lambda tiles: {"out": tiles["x"].roll(1, 1)})),
@@ -127,6 +119,14 @@ def moves(mesh: Mesh) -> list[Case]:
         moved("reduce by lines", mesh, lambda b: reduce.reduce(b, "x", "x", root=ends),
               Intent({"x": TILES}, {"x": {"i": "y"}}, {"x": Cores("x", ends[:, None], np.arange(rows))}, summed)),
     ]  # fmt: skip
+    if cols > 1:
+        schedules[1:1] = [
+            moved("all-gather", mesh, lambda b: collectives.all_gather(b, "x", "line", "x"),
+                  Intent({"x": TILES}, {"line": {"i": "y", "j": "slot"}}, reference=lines)),
+            moved("reduce-scatter", mesh, scatter,
+                  Intent({"x": TILES | {"s": "slot"}}, {"out": {"i": "y", "s": np.tile(whole, (rows, 1))}},
+                         reference=scattered), slots=cols),
+        ]  # fmt: skip
     if rows == cols:
         turned = Intent({"x": TILES}, {"out": {"i": "x", "j": "y"}},
                         reference=lambda tiles: {"out": tiles["x"].transpose(0, 1)})  # fmt: skip

@@ -90,8 +90,8 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
     largest["combine"] = Case("combine", (8 * 36,), (16 * 4 * 36, 64, 64, 96), sizes)  # 9 rows of 1030 numbers spill
     cores, alarm = torch.arange(4, dtype=torch.int32), Alarm(torch.zeros(1, dtype=torch.int64), 1)
 
-    def tile(numel: int, dtype: torch.dtype, index=None) -> Operand:
-        return Operand(torch.empty(4 * numel, dtype=dtype), 0, numel, index)
+    def tile(numel: int, dtype: torch.dtype) -> Operand:
+        return Operand(torch.empty(4 * numel, dtype=dtype), 0, numel)
 
     def reduced(acc: Operand, size: int, *ops, op: str = "add", grid=None) -> tuple:
         tree = TreeTables(acc, tile(2 * size, acc.tensor.dtype), *[cores] * 7, 2, size, op)
@@ -120,14 +120,11 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
         "gemm 64x64x64-float32-float16", blocks, find("gemm"), acc, (tile(4096, torch.float32), ins[1]), cores, **cube
     )
 
-    def passed_on(case: str, side: int) -> None:
-        c, tiles = tile(side * side, torch.float32), [tile(side * side, torch.bfloat16) for _ in range(4)]
-        sizes = {"m": side, "k": side, "n": side}
-        record(case, blocks, one_round, c, *tiles, cores, cores, cores, **sizes, add=True)
-
-    passed_on("one_round 128x128x128-bfloat16", 128)
-    with mock.patch.object(compute_shift, "STAGES", 2):
-        passed_on("planted: one_round with two stages", 128)
+    tiles, large = [tile(128 * 128, torch.bfloat16) for _ in range(4)], {"m": 128, "k": 128, "n": 128, "add": True}
+    for case, stages in (("", compute_shift.STAGES), ("planted: ", 2)):
+        with mock.patch.object(compute_shift, "STAGES", stages):
+            c = tile(128 * 128, torch.float32)
+            record(f"{case}one_round 128x128x128-bfloat16", blocks, one_round, c, *tiles, cores, cores, cores, **large)
 
     for dtype in (torch.float32, torch.bfloat16, torch.float16) if target == "90" else (torch.bfloat16,):
         name = str(dtype).removeprefix("torch.")

@@ -73,9 +73,9 @@ def raised() -> Alarm:
     return Alarm(torch.zeros(1, dtype=torch.int64).share_memory_(), 1)
 
 
-def operand(values: Tensor, index: Tensor | None = None) -> Operand:
+def operand(values: Tensor) -> Operand:
     values = values.flatten(0, 1).contiguous().share_memory_()
-    return Operand(values, 0, values.shape[1], index)
+    return Operand(values, 0, values.shape[1])
 
 
 def one_core(core: int, turns: Turns, tensors, sizes) -> None:
@@ -152,14 +152,13 @@ def test_rounds_of_ragged_tiles():
     assert torch.equal(got.view(torch.int16), want.view(torch.int16)) and not got.isnan().any()
 
 
-def alone(rounds: int, alarm: Alarm, m: int = 1, k: int = 1, n: int = 1):
+def alone(rounds: int, alarm: Alarm):
     """Run a core of a larger mesh without its neighbours: its tiles, and the counters of all four."""
-    hands = [[operand(torch.ones(1, 1, size).bfloat16()) for _ in range(2)] for size in (m * k, k * n)]
-    c, counters = operand(torch.zeros(1, 1, m * n)), torch.zeros(2, 4, dtype=torch.int32)
+    hands = [[operand(torch.ones(1, 1, 1).bfloat16()) for _ in range(2)] for _ in "ab"]
+    c, counters = operand(torch.zeros(1, 1, 1)), torch.zeros(2, 4, dtype=torch.int32)
     neighbours = torch.tensor([[1, 2, 3, 1]], dtype=torch.int32)
     core = torch.zeros(1, dtype=torch.int32)
-    sizes = {"m": m, "k": k, "n": n}
-    all_rounds(c, c, *hands, neighbours, counters, core, alarm, rounds=rounds, **sizes)
+    all_rounds(c, c, *hands, neighbours, counters, core, alarm, rounds=rounds, m=1, k=1, n=1)
     return hands, counters
 
 

@@ -25,15 +25,15 @@ def models(shape=SHAPE, mesh=2, exchange="explicit", **options):
     return [WaferForCausalLM.from_config(shape, mesh=mesh, max_length=20, seed=3, executor=on, **options) for on in ons]
 
 
-def said(model, prompt, steps=3):
-    """Return logits of a prompt and of some steps after it, and the records and replays of either."""
+def said(model, prompt):
+    """Return logits of a prompt and of three steps after it, and the records and replays of either."""
     model.reset()
     log = getattr(model.executor, "log", [])
     log.clear()
     rows = [model.prefill(prompt)]
     prefill = [*log]
     log.clear()
-    rows += [model.step(7 + number) for number in range(steps)]
+    rows += [model.step(7 + number) for number in range(3)]
     return torch.stack(rows), prefill, [*log]
 
 

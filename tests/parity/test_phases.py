@@ -181,13 +181,13 @@ def test_a_prompt_whose_rows_stay_moves_no_cache():
 # --- schedules of re-placement ---
 
 
-def run_redistribution(mesh, axis, source, target, numel=3):
+def run_redistribution(mesh, axis, source, target):
     """Return tiles of numbered units before and after."""
-    redistribution = redistribute(mesh, axis, source, target, numel, "fp32")
+    redistribution = redistribute(mesh, axis, source, target, 3, "fp32")
     lines = mesh.length("y" if axis == "x" else "x")
-    values = torch.randn(lines, len(source), numel)
-    start = torch.full((*mesh.shape, *(redistribution.buffers["from"].slots, numel)), float("nan"))
-    wanted = torch.full((*mesh.shape, *(redistribution.buffers["to"].slots, numel)), float("nan"))
+    values = torch.randn(lines, len(source), 3)
+    start = torch.full((*mesh.shape, *(redistribution.buffers["from"].slots, 3)), float("nan"))
+    wanted = torch.full((*mesh.shape, *(redistribution.buffers["to"].slots, 3)), float("nan"))
     for tiles, cores in ((start, source), (wanted, target)):
         taken = np.zeros(mesh.length(axis), int)
         for unit, core in enumerate(cores):
@@ -219,8 +219,8 @@ def test_redistribution_costs_the_way_of_each_unit():
     assert account(redistribution).link_bytes == 2 * 12 * (2 + 1)
 
 
-def blocks(mesh, other, device="wse2", dtype="fp32"):
-    decode = Block(CONFIG, as_mesh(mesh, device), dtype, entries=9)
+def blocks(mesh, other, device="wse2"):
+    decode = Block(CONFIG, as_mesh(mesh, device), "fp32", entries=9)
     return decode, replace(decode, mesh=as_mesh(other, device).square())
 
 
