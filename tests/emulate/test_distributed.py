@@ -11,6 +11,7 @@ from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.emulate.ranks.executor import DistributedExecutor
 from wafer_triton.emulate.ranks.shards import Shard, partition
 from wafer_triton.emulate.torch import TorchExecutor
+from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.errors import BackendError, MeshError
 
 pytestmark = pytest.mark.slow
@@ -21,19 +22,16 @@ OURS = ["gemm-mesh", "gemm-t-mesh", "gemm-beside", "gemv-ktree-y", "gemv-ktree-x
 
 
 @pytest.mark.parametrize(
-    ("ranks", "mesh", "shards", "names", "dtype"),
+    ("ranks", "mesh", "shards", "names", "dtype", "executor"),
     [
-        (2, "4x2", None, PRODUCTS, "fp32"),  # folded to 4 x 4 for products of matrices
-        (3, "4x4", (3, 1), OURS, "fp32"),
-        (4, "3x3", None, [*OURS, *LAYERS], "bf16"),
+        (2, "4x2", None, PRODUCTS, "fp32", TorchExecutor),  # folded to 4 x 4 for products of matrices
+        (3, "4x4", (3, 1), OURS, "fp32", TorchExecutor),
+        (4, "3x3", None, [*OURS, *LAYERS], "bf16", TorchExecutor),
+        (2, "2x2", None, ["gemm-mesh", "gemv-ktree-y", "rms-norm"], "fp32", TritonExecutor),
     ],
 )
-def test_ranks_compute_the_bits_of_one_process(ranks, mesh, shards, names, dtype):
-    assert ranked.on_ranks(ranks, ranked.wrong, mesh, shards, names, dtype) == [[]] * ranks
-
-
-def test_each_rank_may_run_triton():
-    assert ranked.on_ranks(2, ranked.triton_wrong) == [[]] * 2
+def test_ranks_compute_the_bits_of_one_process(ranks, mesh, shards, names, dtype, executor):
+    assert ranked.on_ranks(ranks, ranked.wrong, mesh, shards, names, dtype, executor) == [[]] * ranks
 
 
 def test_the_record_has_the_bytes_that_crossed():

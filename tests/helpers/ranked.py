@@ -20,8 +20,10 @@ import schedules
 import tiny
 from wafer_triton import distributed, mesh_gemm
 from wafer_triton.cli.main import main
+from wafer_triton.emulate.executor import EXCHANGES
 from wafer_triton.emulate.ranks.executor import DistributedExecutor
 from wafer_triton.emulate.torch import TorchExecutor
+from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.errors import WaferError
 from wafer_triton.models import demo
 from wafer_triton.models.decoder import WaferForCausalLM
@@ -34,7 +36,6 @@ PRELOADED = [
     "wafer_triton.ops.distributed",
     "transformers.models.auto.tokenization_auto",
 ]
-EXCHANGES = ("explicit", "elided")
 
 
 def on_ranks(count: int, work: Callable[..., Any], *args: Any) -> list[Any]:
@@ -92,12 +93,15 @@ def results(program: Any) -> dict[str, torch.Tensor]:
     return {name: program.read(name).view(torch.uint8) for name in kept}
 
 
-def wrong(rank: int, mesh: str, shards: tuple[int, int] | None, names: list[str], dtype: str) -> list[str]:
+def wrong(
+    rank: int, mesh: str, shards: tuple[int, int] | None, names: list[str], dtype: str,
+    executor: type[TorchExecutor | TritonExecutor] = TorchExecutor,
+) -> list[str]:  # fmt: skip
     """Return the names of the schedules whose bits on ranks differ from one process."""
     known, failed = schedules.SUMS | schedules.MOVES | schedules.LAYERS, []
     for exchange in EXCHANGES:
-        one = TorchExecutor(exchange=exchange, poison=True)
-        ranks = DistributedExecutor(TorchExecutor(exchange=exchange, poison=True), shards=shards)
+        one, inside = (executor(device="cpu", exchange=exchange, poison=True) for _ in range(2))
+        ranks = DistributedExecutor(inside, shards=shards)
         for name in names:
             schedule = schedules.build(known[name], mesh, dtype)
             tiles = given(schedule)
@@ -124,23 +128,6 @@ def product(rank: int) -> tuple[torch.Tensor, Any]:
     torch.manual_seed(0)
     a, b = torch.randn(7, 5), torch.randn(5, 6)
     return mesh_gemm(a, b, mesh="2x3", executor=distributed.executor(shards="1x2"), record=True)
-
-
-def triton_wrong(rank: int) -> list[str]:
-    """Return the names of schedules with wrong bits, as `wrong`, with the Triton executor on each rank's rectangle."""
-    from wafer_triton.emulate.triton import TritonExecutor
-
-    failed = []
-    for exchange in EXCHANGES:
-        ranks = DistributedExecutor(TritonExecutor(device="cpu", exchange=exchange, poison=True))
-        for name in ("gemm-mesh", "gemv-ktree-y", "rms-norm"):
-            schedule = schedules.build((schedules.SUMS | schedules.LAYERS)[name], "2x2", "fp32")
-            tiles = given(schedule)
-            got = results(ranks.bind(schedule, tiles))
-            one = TritonExecutor(device="cpu", exchange=exchange, poison=True)
-            want = results(one.bind(schedule, tiles)) if rank == 0 else got
-            failed += [f"{exchange} {name}" for buffer in want if not torch.equal(got[buffer], want[buffer])]
-    return failed
 
 
 def disagreements(rank: int) -> list[str]:
