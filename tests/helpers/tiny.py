@@ -31,16 +31,19 @@ MIXTURE = CONFIG | {
 }  # fmt: skip
 
 
+def drawn(config: DecoderConfig, scale: float = 1.0) -> dict[str, torch.Tensor]:
+    """Return random weights, the same ones in every call."""
+    random = torch.Generator().manual_seed(0)
+    return {name: scale * torch.randn(*shape, generator=random) for name, shape in param_shapes(config).items()}
+
+
 def checkpoint(
     path: Path, config: dict[str, Any] | None = None, weights: dict[str, torch.Tensor] | None = None,
     base: dict[str, Any] = CONFIG,
 ) -> Path:  # fmt: skip
     """Write a random checkpoint of `base` into a folder, with other settings and weights where they are given."""
     path.mkdir(exist_ok=True)
-    random = torch.Generator().manual_seed(0)
-    shapes = param_shapes(DecoderConfig.from_dict(base))
-    drawn = {name: torch.randn(*shape, generator=random) for name, shape in shapes.items()}
-    save_file(drawn | (weights or {}), path / "model.safetensors")
+    save_file(drawn(DecoderConfig.from_dict(base)) | (weights or {}), path / "model.safetensors")
     (path / "config.json").write_text(json.dumps(base | (config or {})))
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({char: number for number, char in enumerate(alphabet)}, []))

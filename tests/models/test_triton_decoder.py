@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tiny import drawn
 from wafer_triton import ExpertRegions
 from wafer_triton.device.mesh import as_mesh
 from wafer_triton.emulate.torch import TorchExecutor
@@ -12,7 +13,6 @@ from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.ops.testing import assert_close
-from wafer_triton.place.need import param_shapes
 from wafer_triton.shape.moe import Experts
 
 pytestmark = pytest.mark.slow
@@ -34,10 +34,7 @@ def bits(tensor: torch.Tensor) -> bytes:
 
 
 def logits(executor, mesh: str, dtype: str = "fp32", prompt: int = 5, config=CONFIG, **options) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(1)
-    weights = {
-        name: torch.randn(shape, generator=generator).to(DTYPES[dtype]) for name, shape in param_shapes(config).items()
-    }
+    weights = {name: weight.to(DTYPES[dtype]) for name, weight in drawn(config).items()}
     model = WaferForCausalLM.from_weights(
         config, weights, mesh=as_mesh(mesh), dtype=dtype, max_length=10, executor=executor, **options
     )

@@ -5,6 +5,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from tiny import drawn
 from wafer_triton.errors import CheckpointError, DtypeError
 from wafer_triton.models.checkpoint.weights import StoredWeights
 from wafer_triton.models.config import DecoderConfig
@@ -27,8 +28,7 @@ Q_PROJ = "model.layers.1.self_attn.q_proj.weight"
 
 @pytest.fixture
 def weights():
-    generator = torch.Generator().manual_seed(0)
-    return {name: torch.randn(shape, generator=generator) for name, shape in param_shapes(CONFIG).items()}
+    return drawn(CONFIG)
 
 
 def single(folder, weights):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tiny import drawn
 from wafer_triton.count.account import Account
 from wafer_triton.device import PRESETS
 from wafer_triton.device.mesh import Mesh, as_mesh
@@ -30,14 +31,9 @@ CONFIG = DecoderConfig(
 DECODE_CALLS, PREFILL_CALLS = 285, 1000  # operations of torch a layer, on 8 x 8 cores
 
 
-def weights(config: DecoderConfig) -> dict[str, torch.Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    return {name: torch.randn(shape, generator=generator) for name, shape in param_shapes(config).items()}
-
-
 def decoder(config: DecoderConfig = CONFIG, mesh: Mesh | str = "2x3", **options) -> WaferForCausalLM:
     options = {"max_length": 20} | options
-    return WaferForCausalLM.from_weights(config, weights(config), mesh=as_mesh(mesh), **options)
+    return WaferForCausalLM.from_weights(config, drawn(config), mesh=as_mesh(mesh), **options)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from pairs import in_turn
+from tiny import drawn
 from wafer_triton.algorithms.kv_cache import KvCache
 from wafer_triton.cost.price import Cost, priced
 from wafer_triton.count.account import account
@@ -21,7 +22,7 @@ from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.place.cuts import prefill_tiles
 from wafer_triton.models.run.chunks import chunks
 from wafer_triton.place import moves
-from wafer_triton.place.need import param_shapes, prefill_need
+from wafer_triton.place.need import prefill_need
 from wafer_triton.place.transfers import Relayout, owners, redistribute
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.rounds import Parameter
@@ -36,14 +37,9 @@ SMALL = replace(PRESETS["wse2"], name="small", sram_bytes=13 * 1024)
 TOKENS = torch.randint(31, (40,), generator=torch.Generator().manual_seed(1)).tolist()
 
 
-def weights() -> dict[str, torch.Tensor]:
-    generator = torch.Generator().manual_seed(2)
-    return {name: torch.randn(shape, generator=generator) * 0.3 for name, shape in param_shapes(CONFIG).items()}
-
-
 def decoder(mesh, device="wse2", **options) -> WaferForCausalLM:
     return WaferForCausalLM.from_weights(
-        CONFIG, weights(), mesh=as_mesh(mesh, device), **({"max_length": 64} | options)
+        CONFIG, drawn(CONFIG, 0.3), mesh=as_mesh(mesh, device), **({"max_length": 64} | options)
     )
 
 
@@ -275,7 +271,7 @@ def filled(model: WaferForCausalLM, layer: int, kind: str, like: dict[str, torch
 def test_moved_decode_tiles_equal_the_tiles_for_prefill(mesh, head_groups):
     model = decoder(mesh, head_groups=head_groups)
     for kind in CONFIG.kinds(1):
-        cut = prefill_tiles(weights(), 1, model.placement.prefill, kind)
+        cut = prefill_tiles(drawn(CONFIG, 0.3), 1, model.placement.prefill, kind)
         moved = filled(model, 1, kind, cut)
         assert all(torch.equal(moved[name], tiles) for name, tiles in cut.items())
 

@@ -6,6 +6,7 @@ from itertools import product
 import pytest
 import torch
 
+from tiny import drawn
 from wafer_triton import estimate
 from wafer_triton.device import PRESETS
 from wafer_triton.device.mesh import Mesh
@@ -19,7 +20,6 @@ from wafer_triton.errors import (
 )
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
-from wafer_triton.place.need import param_shapes
 
 pytestmark = pytest.mark.slow
 
@@ -32,13 +32,8 @@ TOKENS = torch.randint(31, (20,), generator=torch.Generator().manual_seed(1)).to
 LENGTHS = {"max_prompt": 14, "max_length": 40}
 
 
-def weights() -> dict[str, torch.Tensor]:
-    generator = torch.Generator().manual_seed(2)
-    return {name: torch.randn(shape, generator=generator) * 0.3 for name, shape in param_shapes(CONFIG).items()}
-
-
 def placed(**options) -> WaferForCausalLM:
-    return WaferForCausalLM.from_weights(CONFIG, weights(), **({"device": SMALL} | LENGTHS | options))
+    return WaferForCausalLM.from_weights(CONFIG, drawn(CONFIG, 0.3), **({"device": SMALL} | LENGTHS | options))
 
 
 def sides(model: WaferForCausalLM) -> tuple[int, int]:
