@@ -170,11 +170,6 @@ def test_the_demo_prints_the_speeds_of_both_phases():
     assert demo.predicted_line(model) == line
 
 
-@pytest.fixture(params=CONFIGS)
-def folder(request, tmp_path):
-    return checkpoint(tmp_path / "tiny", base=CONFIGS[request.param] | {"vocab_size": 256})
-
-
 @pytest.fixture
 def own_threads():
     """Restore the number of torch's threads, which the command line sets."""
@@ -185,8 +180,16 @@ def own_threads():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("own_threads")
-def test_generate_prints_the_price_of_its_schedules(folder, runs, capsys):
-    command = ["generate", "--model", str(folder), "--prompt", "a text of 20 letters", "--mesh", "3"]
+def test_generate_prints_the_price_of_its_schedules(tmp_path, runs, capsys):
+    command = [
+        "generate",
+        "--model",
+        str(checkpoint(tmp_path / "tiny", base=LLAMA)),
+        "--prompt",
+        "a text of 20 letters",
+        "--mesh",
+        "3",
+    ]
     assert main([*command, "--max-new-tokens", "9", "--exchange", "explicit", "--json"]) == 0
     predicted = json.loads(capsys.readouterr().out.splitlines()[-1])["predicted"]
     assert (runs.tokens["prefill"], runs.tokens["decode"]) == (20, 8)
