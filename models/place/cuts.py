@@ -5,7 +5,6 @@ Buffers name their parameters and the partition specs of these (see `decoder.wei
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -20,7 +19,7 @@ import torch
 from wafer_triton.algorithms.ring import alignment_sources
 from wafer_triton.decoder.block import Block
 from wafer_triton.device.dtype import STORED
-from wafer_triton.device.layout import MeshTensor, scatter
+from wafer_triton.device.layout import MESH_AXES, MeshTensor, dimensions, scatter
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.models.checkpoint.weights import StoredWeights
 from wafer_triton.models.place.storage import converted, magnitude
@@ -59,7 +58,7 @@ def each(
 
 def _axes(cut: Parameter) -> list[str]:
     """Return the axis of the mesh that cuts each dimension, "" for a dimension with any other spec."""
-    return re.findall(r"\(([yx]) \w+\)|\S+", cut.pattern.partition("->")[0])
+    return [group[0] if len(group) == 2 and group[0] in MESH_AXES else "" for group in _groups(cut)]
 
 
 def _read(cut: Parameter, weights: Weights, name: str, mesh: Mesh, part: Part) -> torch.Tensor:
@@ -209,11 +208,11 @@ def region_tiles(weights: Weights, layer: int, block: Block, buffer: Buffer) -> 
 
 def _width_dim(cut: Parameter) -> int:
     """Return the dimension of an expert's projection with the model's width, cut by a plain group of the pattern."""
-    return next(dim for dim, axis in enumerate(_groups(cut.pattern)) if len(axis) == 2)
+    return next(dim for dim, axis in enumerate(_groups(cut)) if len(axis) == 2)
 
 
-def _groups(pattern: str) -> list[list[str]]:
-    return [group.strip("()").split() for group in re.findall(r"\([^)]*\)|\S+", pattern.partition("->")[0])]
+def _groups(cut: Parameter) -> list[list[str]]:
+    return dimensions(cut.pattern.partition("->")[0])
 
 
 def skewed(buffer: Buffer, tile: torch.Tensor, mesh: Mesh) -> torch.Tensor:
