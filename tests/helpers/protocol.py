@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import NamedTuple
 
 from wafer_triton.kernels import SLOTS
@@ -40,28 +39,18 @@ class Location(NamedTuple):
     slot: int
     block: int = 0
 
-    def __str__(self) -> str:
-        return f"{self.kind}[operand {self.operand}, slot {self.slot}] of core {self.core}"
-
 
 class Instruction(NamedTuple):
     """One atomic step of a core: "wait" for flags and lower them, "raise" one, "write" or "read" payload.
 
     `tile` distinguishes payloads of one location: the payload written, or the payload that is expected. A wait is for
-    `location` and for all of `also`, at once.
+    all of its `flags` at once.
     """
 
     action: str
-    location: Location
-    core: int
-    round: int
+    location: Location | None
     tile: int = 0
-    also: tuple[Location, ...] = ()
-
-    @property
-    def flags(self) -> tuple[Location, ...]:
-        """The flags of a wait."""
-        return (self.location, *self.also)
+    flags: tuple[Location, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -101,17 +90,15 @@ def _shifting(core: int, to: Sequence[int], rounds: int, slots: int, blocks: int
         tiles = [Location("full", core, operand, here) for operand in operands]
         room = [Location("credit", to[operand], operand, there) for operand in operands]
         if number > 0:
-            program.append(Instruction("wait", tiles[0], core, number, also=(*tiles[1:], *room)))
+            program.append(Instruction("wait", None, flags=(*tiles, *room)))
         for block in range(blocks):
             for operand in operands:
-                program.append(Instruction("read", Location("tile", core, operand, here, block), core, number, number))
-                program.append(
-                    Instruction("write", Location("tile", to[operand], operand, there, block), core, number, number + 1)
-                )
+                program.append(Instruction("read", Location("tile", core, operand, here, block), number))
+                program.append(Instruction("write", Location("tile", to[operand], operand, there, block), number + 1))
         if number < rounds - 1:
             passed = [Location("full", to[operand], operand, there) for operand in operands]
             freed = [Location("credit", core, operand, here) for operand in operands]
-            program += [Instruction("raise", flag, core, number) for flag in (*passed, *freed)]
+            program += [Instruction("raise", flag) for flag in (*passed, *freed)]
     return tuple(program)
 
 
@@ -122,25 +109,22 @@ def reduce_tree(parent: Sequence[int], order: Sequence[int], *, blocks: int = 1)
     """
     children: dict[int, list[int]] = {core: [] for core in order}
     trees = {core: [core] for core in order}
-    height: dict[int, int] = {}
     programs = []
     for core in order:
         if parent[core] >= 0:
             children[parent[core]].append(core)
             trees[parent[core]] += trees[core]
     for core in order:
-        height[core] = 1 + max((height.get(child, -1) for child in children[core]), default=-1)
-        step = partial(Instruction, core=core, round=height[core])
-        full = [Location("full", core, 0, slot) for slot in range(len(children[core]))]
-        program = [step("wait", full[0], also=tuple(full[1:]))] if full else []
+        full = tuple(Location("full", core, 0, slot) for slot in range(len(children[core])))
+        program = [Instruction("wait", None, flags=full)] if full else []
         for block in range(blocks):
-            program += [step("read", Location("tile", core, 0, slot, block), tile=1) for slot in range(len(full))]
+            program += [Instruction("read", Location("tile", core, 0, slot, block), 1) for slot in range(len(full))]
             if parent[core] >= 0:
                 slot = children[parent[core]].index(core)
-                program.append(step("write", Location("tile", parent[core], 0, slot, block), tile=1))
+                program.append(Instruction("write", Location("tile", parent[core], 0, slot, block), 1))
         if parent[core] >= 0:
-            program.append(step("raise", Location("full", parent[core], 0, slot)))
+            program.append(Instruction("raise", Location("full", parent[core], 0, slot)))
         else:
-            program += [step("write", Location("tile", one, 1, 0), tile=1) for one in trees[core]]
+            program += [Instruction("write", Location("tile", one, 1, 0), 1) for one in trees[core]]
         programs.append(tuple(program))
     return Protocol(tuple(programs), {}, frozenset(), frozenset())
