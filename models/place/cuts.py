@@ -181,8 +181,7 @@ def prefill_tiles(weights: Weights, layer: int, block: Block, kind: str) -> Tile
 
 def region_tiles(weights: Weights, layer: int, block: Block, buffer: Buffer) -> torch.Tensor:
     """Return the tiles [rows, cols, experts of a region, ...] of a layer's experts."""
-    e, regions, mesh = block.shape.experts, block.expert_regions, block.mesh
-    assert e is not None and regions is not None, "a block whose experts have regions"
+    (e, regions), mesh = block.experts_in_regions, block.mesh
     size, held = mesh.shape[0] // regions.side, regions.held(e)
     square = replace(mesh, rows=size, cols=size, origin=(0, 0), fold=(1, 1))
     model, width = block.shape.hidden_size, mesh.shape[0] * block.share(block.shape.hidden_size, "x")

@@ -27,6 +27,7 @@ from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Slot
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.shape.decoder import DecoderShape
+from wafer_triton.shape.moe import Experts
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -161,10 +162,21 @@ class Block:
         """Query and key-value heads of a core, as local operations name them."""
         return {"heads": self.query_heads, "kv_heads": self.kv_heads}
 
+    @property
+    def experts(self) -> Experts:
+        """The experts of a model that has some."""
+        assert self.shape.experts is not None, "a model that has experts"
+        return self.shape.experts
+
+    @property
+    def experts_in_regions(self) -> tuple[Experts, ExpertRegions]:
+        """The experts of a model, and the regions where they live."""
+        assert self.expert_regions is not None, "a block whose experts have regions"
+        return self.experts, self.expert_regions
+
     def expected_passes(self, tokens: int) -> int:
         """Return the passes that take `tokens` tokens a row to experts in regions, if all are equally likely."""
-        e, regions = self.shape.experts, self.expert_regions
-        assert e is not None and regions is not None, "a block whose experts have regions"
+        e, regions = self.experts_in_regions
         return regions.expected_passes(e.top_k, tokens, self.mesh.shape[0])
 
     def norm(self, b: Builder, axis: str) -> None:

@@ -17,10 +17,8 @@ from wafer_triton.algorithms.gemm import compute_shift, meshgemm
 from wafer_triton.algorithms.reduce import all_reduce
 from wafer_triton.decoder import weights
 from wafer_triton.decoder.block import HEADS, HIDDEN_SPECS, Block, sub_layer
-from wafer_triton.decoder.expert_places import ExpertRegions
 from wafer_triton.decoder.experts import add_router
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.shape.moe import Experts
 
 
 @sub_layer("prefill routing", ignores=HEADS)
@@ -47,14 +45,9 @@ def prefill_experts_in_regions(b: Builder, block: Block, tokens: int, past: int,
         _pass(b, block, tokens, number)
 
 
-def _regions(block: Block) -> tuple[Experts, ExpertRegions]:
-    assert block.shape.experts is not None and block.expert_regions is not None, "a block whose experts have regions"
-    return block.shape.experts, block.expert_regions
-
-
 def _queues(b: Builder, block: Block, m: int, role: str) -> None:
     """Declare the buffers of routing that the passes need."""
-    e, _ = _regions(block)
+    e = block.experts
     for name, ends in (("x", "state"), ("h", role)):
         b.buffer(name, (m, block.share(block.shape.hidden_size, "x")), block.dtype, ends, pattern=HIDDEN_SPECS["x"])
     for name, width in (("shares", e.per_token), ("slots", e.top_k), ("ranks", e.top_k)):
@@ -62,7 +55,7 @@ def _queues(b: Builder, block: Block, m: int, role: str) -> None:
 
 
 def _routing(b: Builder, block: Block, m: int, role: str) -> None:
-    e, regions = _regions(block)
+    e, regions = block.experts_in_regions
     regions.check(e, block.mesh)
     _queues(b, block, m, role)
     weights.router(b, block, "x")
@@ -79,7 +72,7 @@ def _routing(b: Builder, block: Block, m: int, role: str) -> None:
 
 def _shared(b: Builder, block: Block, m: int) -> None:
     """Add to x the shared expert's output times the token's share of it; it is a dense block over the whole mesh."""
-    e, _ = _regions(block)
+    e = block.experts
     d, f = block.share(block.shape.hidden_size, "x"), block.share(e.shared_width, "x")
     weights.shared_expert(b, block)
     b.buffer("h.shared", (m, d), block.dtype)
@@ -99,7 +92,7 @@ def _shared(b: Builder, block: Block, m: int) -> None:
 
 
 def _pass(b: Builder, block: Block, m: int, number: int) -> None:
-    e, regions = _regions(block)
+    e, regions = block.experts_in_regions
     side, capacity, held = regions.side, regions.capacity, regions.held(e)
     size, d = block.mesh.shape[0] // side, block.share(block.shape.hidden_size, "x")
     f, rows, whole = -(-e.width // size), side * capacity, side * d

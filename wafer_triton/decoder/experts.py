@@ -53,8 +53,7 @@ def _experts(b: Builder, block: Block, axis: str, m: int, add_product: Callable[
     `add_product(product, w, y, axis, label)` adds the rounds of a local product with weights w into buffer y: of h, its
     width cut along y, or of act along x.
     """
-    c, e = block.shape, block.shape.experts
-    assert e is not None, "a block of experts is one of a model that has some"
+    c, e = block.shape, block.experts
     d, f, per_token = block.share(c.hidden_size, axis), block.share(e.width, "x"), e.per_token
     b.buffer("x", (m, d), block.dtype, "state", pattern=HIDDEN_SPECS[axis])
     weights.experts(b, block, axis)
@@ -80,8 +79,7 @@ def _experts(b: Builder, block: Block, axis: str, m: int, add_product: Callable[
 
 def add_router(b: Builder, block: Block, axis: str, m: int) -> None:
     """Add the norm h of x and the router, in fp32: expert_ids and shares of m tokens a core."""
-    e = block.shape.experts
-    assert e is not None, "a router is one of a model that has experts"
+    e = block.experts
     d = block.share(block.shape.hidden_size, axis)
     # fp32 for any dtype of other sums
     b.buffer("logits", (m, e.logits), "fp32")

@@ -105,10 +105,9 @@ def _gated(width: int, inner: int, axis: str, names: str) -> tuple[Parameter, Pa
 
 def experts(b: Builder, block: Block, axis: str) -> None:
     """Declare the weights of a block of experts, a tile of each; the shared expert is last, padded to whole experts."""
-    e, skew = block.shape.experts, _skew(block, axis)
-    assert e is not None, "a block of experts is one of a model that has some"
+    e, skew = block.experts, _skew(block, axis)
     d, f = block.share(block.shape.hidden_size, axis), block.share(e.width, "x")
-    ups, downs = _experts(block.shape, axis, shared=e.shared > 0)
+    ups, downs = _experts(block, axis, shared=e.shared > 0)
     router(b, block, axis)
     b.buffer("wgu", (e.tiles, d, 2 * f), block.weight_dtype, "weight", holds=ups, skew=skew)
     b.buffer("wdown", (e.tiles, f, d), block.weight_dtype, "weight", holds=downs, skew=skew)
@@ -116,8 +115,7 @@ def experts(b: Builder, block: Block, axis: str) -> None:
 
 def router(b: Builder, block: Block, axis: str) -> None:
     """Declare the norm before a block of experts, and the weights of its router."""
-    c, e = block.shape, block.shape.experts
-    assert e is not None, "a router is one of a model that has experts"
+    c, e = block.shape, block.experts
     width, d, cut = c.hidden_size, block.share(c.hidden_size, axis), f"e ({axis} d) -> d e"
     held = [Parameter(LAYER + names_of(c).router, (e.count, width), cut)]
     if e.shared:
@@ -128,29 +126,26 @@ def router(b: Builder, block: Block, axis: str) -> None:
 
 def experts_in_regions(b: Builder, block: Block) -> None:
     """Declare the weights of the experts of a core's region, a tile of each; patterns cut over a region's cores."""
-    e, regions = block.shape.experts, block.expert_regions
-    assert e is not None and regions is not None, "a block whose experts have regions"
+    e, regions = block.experts_in_regions
     held, d = regions.held(e), regions.side * block.share(block.shape.hidden_size, "x")
     size = block.mesh.shape[0] // regions.side
-    f, (ups, downs) = -(-e.width // size), _experts(block.shape, "x", shared=False)
+    f, (ups, downs) = -(-e.width // size), _experts(block, "x", shared=False)
     b.buffer("wgu", (held, d, 2 * f), block.weight_dtype, "weight", holds=ups, skew=size)
     b.buffer("wdown", (held, f, d), block.weight_dtype, "weight", holds=downs, skew=size)
 
 
 def shared_expert(b: Builder, block: Block) -> None:
     """Declare the weights of a shared expert that lies over the whole mesh, as a dense block does."""
-    e, width = block.shape.experts, block.shape.hidden_size
-    assert e is not None and e.shared, "a shared expert"
+    e, width = block.experts, block.shape.hidden_size
     d, f, skew = block.share(width, "x"), block.share(e.shared_width, "x"), _skew(block, "x")
     *up, down = _gated(width, e.shared_width, "x", SHARED)
     b.buffer("wgu.shared", (d, 2 * f), block.weight_dtype, "weight", holds=up, skew=skew)
     b.buffer("wdown.shared", (f, d), block.weight_dtype, "weight", holds=(down,), skew=skew)
 
 
-def _experts(c: DecoderShape, axis: str, shared: bool) -> tuple[list[Parameter], list[Parameter]]:
+def _experts(block: Block, axis: str, shared: bool) -> tuple[list[Parameter], list[Parameter]]:
     """Return the gate and up projections of all experts, and the down projections; the `shared` expert is last."""
-    e, names, width = c.experts, names_of(c), c.hidden_size
-    assert e is not None, "a block of experts is one of a model that has some"
+    e, names, width = block.experts, names_of(block.shape), block.shape.hidden_size
     up, down = "(s x f) (y d) -> s d f", f"({axis} d) (s {_across(axis)} f) -> s f d"
     ups, downs = [], []
     for number in range(e.count):
