@@ -4,38 +4,26 @@ import pytest
 import torch
 
 from pairs import pairs
-from tiles import DEVICE
+from tiles import DEVICE, ring_labels
 from wafer_triton.algorithms.product import recipe
-from wafer_triton.algorithms.ring import ring
 from wafer_triton.device.layout import scatter
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.kernels import Operand
-from wafer_triton.kernels.elided import Labels, elided
+from wafer_triton.kernels.elided import elided
 
 SIDE = 4
 
 
-def ring_product(m: int, k: int, n: int, dtype: torch.dtype, shared: bool = True):
-    """Return the product of random integers from -3 to 3 on a 4 x 4 mesh, and its exact value: both [4, 4, m, n]."""
+def ring_product(a: torch.Tensor, b: torch.Tensor, shared: bool = True) -> torch.Tensor:
+    """Return the product [4, 4, m, n] of tiles a [4, 4, m, k] and b [4, 4, k, n] on a 4 x 4 mesh."""
+    (m, k), n = a.shape[2:], b.shape[-1]
     with torch.device(DEVICE):
-        return _ring_product(m, k, n, dtype, shared)
-
-
-def _ring_product(m, k, n, dtype, shared):
-    order = torch.tensor(ring(SIDE).tolist(), dtype=torch.int32)
-    a, b = torch.randint(-3, 4, (SIDE, SIDE, m, k)).to(dtype), torch.randint(-3, 4, (SIDE, SIDE, k, n)).to(dtype)
-    none, rows = torch.zeros(SIDE, dtype=torch.int32), order * SIDE
-    if shared:
-        labels = Labels(rows, order, 0), Labels(order, rows, 0)
-    else:
-        along, down = rows[:, None] + order, rows[None, :] + order[:, None]
-        labels = Labels(none, along.flatten(), SIDE), Labels(none, down.flatten(), SIDE)
-    out = Operand(torch.full((SIDE * SIDE * m * n,), float("nan")), 0, m * n)
-    operands = Operand(a.flatten(), 0, m * k), Operand(b.flatten(), 0, k * n)
-    elided(out, out, *operands, order, order, *labels, m=m, k=k, n=n)
-    want = torch.einsum("ipmk,pjkn->ijmn", a.double(), b.double())
-    return out.tensor.view(SIDE, SIDE, m, n).double(), want
+        out = Operand(torch.full((SIDE * SIDE * m * n,), float("nan")), 0, m * n)
+        labels = ring_labels(SIDE, shared)
+    operands = Operand(a.flatten().to(DEVICE), 0, m * k), Operand(b.flatten().to(DEVICE), 0, k * n)
+    elided(out, out, *operands, *labels, m=m, k=k, n=n)
+    return out.tensor.view(SIDE, SIDE, m, n).cpu()
 
 
 @pytest.mark.slow
@@ -44,25 +32,19 @@ def _ring_product(m, k, n, dtype, shared):
     pairs([(2, 3, 5), (33, 20, 70), (64, 80, 128)], [torch.float32, torch.bfloat16], [True, False]),
 )
 def test_tiles_of_any_size_wherever_they_lie(sizes, dtype, shared):
-    got, want = ring_product(*sizes, dtype, shared)
-    assert torch.equal(got, want)
+    m, k, n = sizes
+    a, b = (torch.randint(-3, 4, (SIDE, SIDE, *size)).to(dtype) for size in ((m, k), (k, n)))
+    want = torch.einsum("ipmk,pjkn->ijmn", a.double(), b.double())
+    assert torch.equal(ring_product(a, b, shared).double(), want)
 
 
 def test_infinity_stays_in_its_row():
     """Check that infinity in row 5 of a tile of mesh row 2 reaches row 5 of the products of that mesh row alone."""
-    with torch.device(DEVICE):
-        order = torch.tensor(ring(SIDE).tolist(), dtype=torch.int32)
-        a = torch.ones(SIDE, SIDE, 64, 16, dtype=torch.bfloat16)
-        a[2, 3, 5, 0] = float("inf")
-        b = torch.ones(SIDE, SIDE, 16, 64, dtype=torch.bfloat16)
-        out = Operand(torch.zeros(SIDE * SIDE * 64 * 64), 0, 64 * 64)
-        operands = Operand(a.flatten(), 0, 64 * 16), Operand(b.flatten(), 0, 16 * 64)
-        labels = Labels(order * SIDE, order, 0), Labels(order, order * SIDE, 0)
-    elided(out, out, *operands, order, order, *labels, m=64, k=16, n=64)
-    got = out.tensor.view(SIDE, SIDE, 64, 64)
-    want = torch.full_like(got, SIDE * 16.0)
+    a, b = (torch.ones(SIDE, SIDE, *size, dtype=torch.bfloat16) for size in ((64, 16), (16, 64)))
+    a[2, 3, 5, 0] = float("inf")
+    want = torch.full((SIDE, SIDE, 64, 64), SIDE * 16.0)
     want[2, :, 5] = float("inf")
-    assert torch.equal(got, want)
+    assert torch.equal(ring_product(a, b), want)
 
 
 @pytest.mark.slow

@@ -7,10 +7,10 @@ import torch
 import triton
 
 from gluon_machine import At, Machine, Matrix
-from wafer_triton.algorithms.ring import ring
+from tiles import ring_labels
 from wafer_triton.kernels import Operand, _common, warp_groups
 from wafer_triton.kernels import elided as elided_
-from wafer_triton.kernels.elided import Labels, elided
+from wafer_triton.kernels.elided import elided
 from wafer_triton.kernels.gemm import plan
 from wafer_triton.kernels.warp_groups import choose_blocks
 
@@ -54,16 +54,10 @@ def operands(side: int, m: int, k: int, n: int, shared: bool):
 
     Of products of 2^24 and of 1, some of the large ones cancel: how many small ones are left depends on when.
     """
-    order = torch.tensor(ring(side).tolist(), dtype=torch.int32)
-    none, rows = torch.zeros(side, dtype=torch.int32), order * side
-    labels = Labels(rows, order, 0), Labels(order, rows, 0)
-    if not shared:
-        along, down = rows[:, None] + order, rows[None, :] + order[:, None]
-        labels = Labels(none, along.flatten(), side), Labels(none, down.flatten(), side)
     a, b = (torch.randint(0, 2, (side * side, *size)) * 2 - 1 for size in ((m, k), (k, n)))
     a = torch.where(torch.rand(a.shape) < 0.5, a, a * 2**24) * (torch.arange(k) % _common.BOX == 5)
     given = [Operand(one.bfloat16().flatten(), 0, one[0].numel()) for one in (a, b)]
-    return given, (order, order, *labels)
+    return given, ring_labels(side, shared)
 
 
 @pytest.mark.slow

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from wafer_triton.algorithms.ring import ring
+from tiles import ring_labels
 from wafer_triton.kernels import Operand
 from wafer_triton.kernels import elided as elided_
-from wafer_triton.kernels.elided import Labels, elided
+from wafer_triton.kernels.elided import elided
 
 SHAPES = {  # side of the mesh, tile
     "64": (32, (64, 64, 64)),
@@ -24,8 +24,7 @@ REHEARSED = {"64": (4, (64, 16, 64)), "256": (3, (128, 16, 128))}
 def test_both_launches_have_the_same_bits(shape, dtype, device, size, monkeypatch):
     side, (m, k, n) = size(SHAPES[shape], REHEARSED.get(shape))
     with torch.device(device):
-        order = torch.tensor(ring(side).tolist(), dtype=torch.int32)
-        labels = Labels(order * side, order, 0), Labels(order, order * side, 0)
+        labels = ring_labels(side)
         a, b = (Operand(torch.randn(side * side * one).to(dtype), 0, one) for one in (m * k, k * n))
         out = Operand(torch.empty(side * side * m * n, dtype=dtype), 0, m * n)
     first, hopper = None, elided_.on_hopper()
@@ -33,7 +32,7 @@ def test_both_launches_have_the_same_bits(shape, dtype, device, size, monkeypatc
     for by_groups in (False, *[hopper] * size(20, 1)):
         monkeypatch.setattr(elided_, "on_hopper", lambda by_groups=by_groups: by_groups)
         out.tensor.fill_(float("nan"))
-        elided(out, out, a, b, order, order, *labels, m=m, k=k, n=n)
+        elided(out, out, a, b, *labels, m=m, k=k, n=n)
         found = out.tensor.clone()
         first = found if first is None else first
         assert torch.equal(found.view(torch.int16), first.view(torch.int16))

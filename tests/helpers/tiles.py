@@ -6,7 +6,9 @@ import torch
 import triton
 from torch import Tensor
 
+from wafer_triton.algorithms.ring import ring
 from wafer_triton.kernels import Operand
+from wafer_triton.kernels.elided import Labels
 
 DEVICE = "cpu" if triton.knobs.runtime.interpret else "cuda"
 CORES = 5
@@ -24,6 +26,19 @@ def memory(values: Tensor, index: Sequence[int] | None = None) -> Operand:
 
 def table(entries: Sequence[int]) -> Tensor:
     return torch.tensor(entries, dtype=torch.int32, device=DEVICE)
+
+
+def ring_labels(side: int, shared: bool = True) -> tuple[Tensor, Tensor, Labels, Labels]:
+    """Return the rings of rows and of columns and the labels of a and b that elided MeshGEMM takes.
+
+    One table of labels serves all positions if it is `shared`, else each position has its own.
+    """
+    order = torch.tensor(ring(side).tolist(), dtype=torch.int32)
+    rows = order * side
+    if shared:
+        return order, order, Labels(rows, order, 0), Labels(order, rows, 0)
+    none, along, down = torch.zeros_like(order), rows[:, None] + order, rows[None, :] + order[:, None]
+    return order, order, Labels(none, along.flatten(), side), Labels(none, down.flatten(), side)
 
 
 def tiles(operand: Operand, numel: int, cores: int = CORES) -> Tensor:
