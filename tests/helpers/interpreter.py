@@ -2,8 +2,8 @@
 
 Triton's interpreter patches `triton.language` anew for every function that a kernel calls, although the launch has
 patched it already. It checks every sum of integers for overflow, by the same sum in 64 bits. To look up a dtype it
-makes a table of dtypes, and for every tensor a new type and a new shape. It converts and broadcasts operands that are
-of one type already. This file saves these costs.
+makes a table of dtypes, and for every tensor a new type and a new shape. It converts operands that are of one type
+already. This file saves these costs.
 """
 
 import inspect
@@ -57,15 +57,6 @@ class Semantic(TritonSemantic):
         if found[1 - tensors[0]] is tensor:
             known[key] = found[tensors[0]]
         return found
-
-    def broadcast_impl_value(self, lhs: Any, rhs: Any) -> tuple[Any, Any]:
-        ours, theirs = lhs.type, rhs.type
-        if ours.is_block() and theirs.is_block() and ours.shape.values == theirs.shape.values:
-            return lhs, rhs
-        return super().broadcast_impl_value(lhs, rhs)
-
-    def cast(self, input: Any, dst_ty: tl.dtype, fp_downcast_rounding: str | None = None) -> Any:
-        return input if input.dtype is dst_ty.scalar else super().cast(input, dst_ty, fp_downcast_rounding)
 
 
 def _share_types() -> None:
