@@ -161,8 +161,6 @@ def prefills(model: WaferForCausalLM, prompts: Iterable[Prompt], progress: Progr
 
     On several ranks prompts follow one another through the stages.
     """
-    if model.pipeline.count == 1:
-        return (model.prefill(prompt, progress, sequence=number) for number, prompt in enumerate(prompts))
 
     def run(each: tuple[int, torch.Tensor]) -> Callable[[], torch.Tensor]:
         return model.logits(model.prompt(each[1], progress, each[0])[-1:])

@@ -195,7 +195,7 @@ def test_a_bug_is_raised_unchanged(run, monkeypatch):
     def fail(*args, **options):
         raise AssertionError("ours")
 
-    monkeypatch.setattr(WaferForCausalLM, "prefill", fail)
+    monkeypatch.setattr(WaferForCausalLM, "prompt", fail)
     with pytest.raises(AssertionError, match="ours"):
         run()
 

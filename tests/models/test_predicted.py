@@ -42,7 +42,8 @@ class Runs:
         self.schedules: dict[str, list[Schedule]] = {"prefill": [], "decode": []}
         self.steps, self.tokens = 0, {"prefill": 0, "decode": 0}
         running: list[tuple[str, Executor]] = []
-        run, prefill, advance = Program.run, WaferForCausalLM.prefill, WaferForCausalLM.advance
+        run, advance = Program.run, WaferForCausalLM.advance
+        prompt, logits = WaferForCausalLM.prompt, WaferForCausalLM.logits
 
         def watched_run(program):
             # where tiles come from on a skewed mesh is found out on the host, by another executor
@@ -58,15 +59,19 @@ class Runs:
             finally:
                 running.pop()
 
-        def watched_prefill(model, tokens, *args, **kwargs):
-            return during("prefill", model, len(tokens), prefill, tokens, *args, **kwargs)
+        def watched_prompt(model, ids, *args):
+            return during("prefill", model, len(ids), prompt, ids, *args)
+
+        def watched_logits(model, x):
+            return during("prefill", model, 0, logits, x)
 
         def watched_advance(model, tokens):
             self.steps += 1
             return during("decode", model, sum(token is not None for token in tokens), advance, tokens)
 
         monkeypatch.setattr(Program, "run", watched_run)
-        monkeypatch.setattr(WaferForCausalLM, "prefill", watched_prefill)
+        monkeypatch.setattr(WaferForCausalLM, "prompt", watched_prompt)
+        monkeypatch.setattr(WaferForCausalLM, "logits", watched_logits)
         monkeypatch.setattr(WaferForCausalLM, "advance", watched_advance)
 
     def forget(self) -> None:
