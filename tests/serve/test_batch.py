@@ -8,6 +8,7 @@ from tiny import CONFIG
 from wafer_triton import estimate
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.inference import batch_placed
+from wafer_triton.cost.layers import decode_blocks
 from wafer_triton.cost.price import priced
 from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh
@@ -15,8 +16,8 @@ from wafer_triton.errors import ShapeError, SramError
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.place import moves
 from wafer_triton.place.regions import decode_regions
-from wafer_triton.serve.batch import Batched, batch, group_sizes, sizes_of
-from wafer_triton.serve.pipeline import period
+from wafer_triton.serve.batch import Batched, batch, sizes_of
+from wafer_triton.serve.pipeline import group_sizes, period
 from wafer_triton.shape.read import shape_of
 
 pytestmark = pytest.mark.slow
@@ -69,7 +70,7 @@ def test_decode_takes_the_time_of_a_request_of_two_tokens_in_the_same_regions():
 def test_one_sequence_takes_the_token_of_the_estimate():
     alone = estimate.decode(**LLAMA)
     found = batch(**LLAMA)
-    block = batch_placed(Mesh(100, 100, WSE2), shape_of("llama3.2-1b"), 1024, constants(WSE2), 1)
+    block = batch_placed(decode_blocks(shape_of("llama3.2-1b"), Mesh(100, 100, WSE2), 1024, constants(WSE2)), 1)
     meshes = [region.mesh for region in decode_regions(block)]
     handing = priced(((step, 1) for step in moves.hand_overs(meshes, block)), constants(WSE2))
     assert alone.between_regions_cycles == pytest.approx(handing.cycles) and handing.cycles > 0
@@ -100,7 +101,7 @@ def test_fewer_sequences_take_no_longer_than_more():
 
 
 def test_groups_are_as_equal_as_they_can_be():
-    assert group_sizes(7, 3) == [3, 2, 2] and group_sizes(4, 4) == [4] and group_sizes(5, 1) == [1] * 5
+    assert group_sizes(7, 3) == [3, 2, 2] and group_sizes(4, 1) == [4] and group_sizes(5, 5) == [1] * 5
     assert sizes_of(1) == [1] and sizes_of(8) == [1, 2, 4, 8] and sizes_of(12) == [1, 2, 4, 8, 12]
 
 

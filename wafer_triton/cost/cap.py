@@ -17,7 +17,7 @@ from typing import Any
 from wafer_triton.cost.bands import SEVERAL, layer_basis
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.inference import batch_placed, between_regions
-from wafer_triton.cost.layers import decode_steps, embedding_steps, head_steps, total
+from wafer_triton.cost.layers import decode_blocks, decode_steps, embedding_steps, head_steps, total
 from wafer_triton.cost.price import Prediction
 from wafer_triton.cost.results import Layered
 from wafer_triton.device import Device, DeviceLike
@@ -214,7 +214,7 @@ def cap(
         of_experts(shape)  # raises
 
     c = constants(on.device)
-    own = batch_placed(on, shape, context, c, batch, head_groups)
+    own = batch_placed(decode_blocks(shape, on, context, c, head_groups=head_groups), batch)
     hits = [] if shape.experts is None else steps(_trace(routing, shape, batch), batch)
     whole = total(decode_steps(own, context, c)) * shape.num_hidden_layers
     if shape.vocab_size:

@@ -41,11 +41,8 @@ def decode_placed(
     )
 
 
-def batch_placed(
-    mesh: Mesh, shape: DecoderShape, context: int, c: Constants, batch: int, head_groups: int | None = None
-) -> layers.Block:
-    """Return the first block of decode whose regions hold `batch` caches of `context` tokens, as `decode_placed`."""
-    blocks = layers.decode_blocks(shape, mesh, context, c, None, "full", head_groups)
+def batch_placed(blocks: Sequence[layers.Block], batch: int) -> layers.Block:
+    """Return the first of some blocks of decode whose regions hold `batch` of its caches, as `decode_placed`."""
     return first(lambda block: (decode_regions(block), block)[1], [replace(block, batch=batch) for block in blocks])
 
 

@@ -23,7 +23,7 @@ from wafer_triton.device.mesh import as_mesh
 from wafer_triton.errors import ShapeError, WaferError, check_counts
 from wafer_triton.place.layouts import LAYOUTS
 from wafer_triton.place.regions import Placement, decode_regions
-from wafer_triton.serve.pipeline import period
+from wafer_triton.serve.pipeline import group_sizes, period
 from wafer_triton.serve.times import Priced
 from wafer_triton.shape.read import Model, shape_of
 from wafer_triton.text.quantity import as_in, digits, unit
@@ -91,10 +91,11 @@ def batch(
     c = constants(on.device)
     sizes = sizes_of(batch)
     tried = [at_once] if at_once else sizes
-    placements = [times_of(batch_placed(on, shape, context, c, batch, head_groups), context)]
+    blocks = layers.decode_blocks(shape, on, context, c, head_groups=head_groups)
+    placements = [times_of(batch_placed(blocks, batch), context)]
     with suppress(WaferError):  # until no more caches fit
         for shift in range(batch.bit_length(), MOST_BATCH.bit_length() if batch > 1 else 0):
-            placements.append(times_of(batch_placed(on, shape, context, c, 1 << shift, head_groups), context))
+            placements.append(times_of(batch_placed(blocks, 1 << shift), context))
     times = min(placements, key=lambda each: min(turn(each, batch, size) for size in tried))
     block = times.block
     turns = {size: turn(times, batch, size) for size in tried}
@@ -112,7 +113,7 @@ def batch(
         user_tokens_per_second=1 / turns[chosen],
         seconds=turns[chosen],
         latency_seconds=latency,
-        busiest_seconds=sum(times.slowest(size, size * times.attend(entries)) for size in group_sizes(batch, chosen)),
+        busiest_seconds=sum(times.slowest(size, size * times.attend(entries)) for size in group_sizes(batch, groups)),
         one_group_tokens_per_second=batch / together[batch],
         one_group_user_tokens_per_second=1 / together[batch],
         joules_per_token=turns[chosen] * chip.power_watts / batch,
@@ -136,16 +137,10 @@ def sizes_of(batch: int) -> list[int]:
     return [*(1 << shift for shift in range((batch - 1).bit_length())), batch]
 
 
-def group_sizes(batch: int, at_once: int) -> list[int]:
-    """Return the sizes of as few groups as `at_once` allows, as equal as they can be."""
-    groups = -(-batch // at_once)
-    return [batch // groups + (number < batch % groups) for number in range(groups)]
-
-
 def turn(times: Priced, batch: int, at_once: int) -> float:
     """Return the seconds of a turn of `batch` sequences with full caches, in groups of at most `at_once`."""
     entries = -(-times.longest // times.rows)
-    return period(times, [[entries] * size for size in group_sizes(batch, at_once)])
+    return period(times, [[entries] * size for size in group_sizes(batch, -(-batch // at_once))])
 
 
 def falls(block: Block, context: int, fewer: int, more: int, c: Constants) -> str:

@@ -230,6 +230,11 @@ class Pipeline:
         return kind, one
 
 
+def group_sizes(sequences: int, groups: int) -> list[int]:
+    """Return how many of some sequences are in each of as many groups, as equal as they can be."""
+    return [sequences // groups + (number < sequences % groups) for number in range(groups)]
+
+
 def period(times: Times, groups: Iterable[Iterable[int]]) -> float:
     """Return the seconds of a turn of groups of sequences, by the cache entries a row of each."""
     held = [(len(list_), sum(map(times.attend, list_))) for list_ in map(list, groups)]

@@ -93,13 +93,8 @@ def fastest_decode(
     entries_of = load.input + load.output // 2
     for mesh in meshes:
         blocks = layers.decode_blocks(shape, mesh, load.context, c)
-
-        def place(caches: int, blocks: Sequence[Block] = blocks) -> Block:
-            return inference.first(lambda block: (decode_regions(block), block)[1],
-                                   [replace(block, batch=caches) for block in blocks])  # fmt: skip
-
         try:
-            block = with_caches(place, shape, mesh.device, load, given)
+            block = with_caches(partial(inference.batch_placed, blocks), shape, mesh.device, load, given)
         except WaferError as error:
             reason = nearer(reason, error)
             continue

@@ -223,7 +223,7 @@ class Simulation:
         if self.ready and (concurrent or (not self.to_prefill and not self.moving)):
             while self.ready:
                 self.join(self.ready.pop(0))
-        if not concurrent and not self.moving and self.wants_prefill() != self.to_prefill:
+        if not self.moving and self.wants_prefill() != self.to_prefill:
             self.to_prefill, self.moving = not self.to_prefill, True
             if self.to_prefill:
                 self.pipeline.advance(self.clock)

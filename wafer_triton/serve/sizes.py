@@ -13,7 +13,7 @@ from wafer_triton.device.mesh import as_mesh
 from wafer_triton.errors import MeshError, WaferError
 from wafer_triton.serve import places
 from wafer_triton.serve.load import LEFT_TO_PRICES, Given, Load
-from wafer_triton.serve.pipeline import period
+from wafer_triton.serve.pipeline import group_sizes, period
 from wafer_triton.serve.policies import organisation
 from wafer_triton.serve.times import Priced
 from wafer_triton.shape.decoder import DecoderShape
@@ -72,8 +72,7 @@ def rate(times: Priced, load: Load) -> float:
     sequences = min(times.batch, max(1, times.pool * times.rows // (load.input + load.output)))
     entries = min(-(-(load.input + load.output // 2) // times.rows), times.pool)
     groups = min(sequences, -(-times.batch // times.at_once))
-    sizes = [sequences // groups + (number < sequences % groups) for number in range(groups)]
-    turn = period(times, [[entries] * size for size in sizes])
+    turn = period(times, [[entries] * size for size in group_sizes(sequences, groups)])
     answers = answer_steps(load.output) * turn / sequences
     if times.right is not None:
         return 1 / max(max(stages), answers)

@@ -28,7 +28,10 @@ class Request:
     output: int
 
     def __post_init__(self) -> None:
-        _check_seconds(f"request {self.number}: arrival", self.arrival)
+        if not 0 <= self.arrival <= LATEST:
+            raise ShapeError(
+                f"request {self.number}: arrival = {shown(self.arrival)} must be 0 to {LATEST:,.0f} seconds"
+            )
         for name, tokens in (("input", self.input), ("output", self.output)):
             object.__setattr__(self, name, *check_counts(**{name: tokens}))
         object.__setattr__(self, "number", plain(self.number))
@@ -42,22 +45,10 @@ def _within(name: str, value: float, span: tuple[float, float]) -> None:
         raise ShapeError(f"{name} = {shown(value)} must be a number from {low:g} to {high:g}")
 
 
-def _check_seconds(name: str, value: float) -> None:
-    if not 0 <= value <= LATEST:
-        raise ShapeError(f"{name} = {shown(value)} must be 0 to {LATEST:,.0f} seconds")
-
-
 def check_requests(what: str, requests: Sequence[Request]) -> None:
     """Raise ShapeError unless there is a list of requests."""
     if not all(isinstance(one, Request) for one in requests):
         raise ShapeError(f"{what}: {type(requests).__name__} is no list of Request; read_trace and poisson make one")
-
-
-def _check_count(count: int) -> None:
-    """Raise ShapeError for a count of requests that cannot be drawn."""
-    check_counts(count=count)
-    if count > MOST_REQUESTS:
-        raise ShapeError(f"count = {count:,} is more than the {MOST_REQUESTS:,} requests of one simulation; give fewer")
 
 
 def _lengths(draw: Lengths, source: random.Random) -> tuple[int, int]:
@@ -97,19 +88,15 @@ def length_of(text: str) -> Length:
 
     Raises ConfigError for another text, ShapeError for a number that makes no sense.
     """
-    try:
-        return _length(text)
-    except ShapeError as error:
-        raise ShapeError(f"length {text!r}: {error}") from None
-
-
-def _length(text: str) -> Length:
     numbers = text.split(":")
     try:
         least, most = map(int, numbers if len(numbers) == 2 else numbers * 2)
     except ValueError:
         raise ConfigError(f"length {text!r}: write 512 or 64:1024") from None
-    return uniform(least, most)
+    try:
+        return uniform(least, most)
+    except ShapeError as error:
+        raise ShapeError(f"length {text!r}: {error}") from None
 
 
 def poisson(rate: float, count: int, lengths: Lengths, seed: int = 0) -> list[Request]:
@@ -117,7 +104,9 @@ def poisson(rate: float, count: int, lengths: Lengths, seed: int = 0) -> list[Re
 
     Raises ShapeError for a rate that is not positive.
     """
-    _check_count(count)
+    check_counts(count=count)
+    if count > MOST_REQUESTS:
+        raise ShapeError(f"count = {count:,} is more than the {MOST_REQUESTS:,} requests of one simulation; give fewer")
     _within("rate", rate, RATES)
     source = random.Random(plain(seed))
     arrivals = list(accumulate(source.gammavariate(1.0, 1 / float(rate)) for _ in range(count)))
