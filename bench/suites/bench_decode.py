@@ -11,7 +11,7 @@ from cases import EXCHANGES, ROOMY, close, executor, ways
 from peers import layer
 from timing import elapsed, measure, sets
 from wafer_triton.cost.constants import constants
-from wafer_triton.cost.layers import with_head_groups
+from wafer_triton.cost.layers import head_group_choices
 from wafer_triton.decoder.block import Block
 from wafer_triton.decoder.decode import head_block
 from wafer_triton.device import Device
@@ -69,7 +69,7 @@ class Step:
         block = Block(
             self.config, Mesh(self.side, self.side, self.emulated), self.dtype, entries=-(-(self.held + 1) // self.side)
         )
-        return with_head_groups(block, constants(self.emulated), None)
+        return head_group_choices(block, constants(self.emulated))[0]
 
 
 SHAPES = [

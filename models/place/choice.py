@@ -10,7 +10,7 @@ from typing import Any
 from wafer_triton.algorithms.trees import as_groups
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.inference import first
-from wafer_triton.cost.layers import head_group_choices, prefill_head_group_choices, prefill_price, with_head_groups
+from wafer_triton.cost.layers import head_group_choices, prefill_head_group_choices, prefill_price
 from wafer_triton.cost.placement import Placement as Experts
 from wafer_triton.cost.placement import checked as check_experts
 from wafer_triton.cost.placement import placed as with_experts
@@ -51,7 +51,7 @@ def place(config: DecoderConfig, o: PlaceOptions, progress: Progress = silent) -
         entries = -(-o.max_length // corner.rows)
         block = Block(config, corner, o.dtype, o.accumulate, entries, groups=groups, batch=o.batch)
         c = constants(corner.device)
-        return head_group_choices(block, c) if o.head_groups is None else (with_head_groups(block, c, o.head_groups),)
+        return head_group_choices(block, c, o.head_groups)
 
     def placed(mesh: Any, other: Any, finish: Callable[[Block], Block] = lambda block: block) -> Placement:
         def apart(decode: Block) -> Mesh:

@@ -16,8 +16,8 @@ from typing import Any
 
 from wafer_triton.cost.bands import SEVERAL, layer_basis
 from wafer_triton.cost.constants import constants
-from wafer_triton.cost.inference import batch_placed, between_regions
-from wafer_triton.cost.layers import decode_blocks, decode_steps, embedding_steps, head_steps, total
+from wafer_triton.cost.inference import batch_placed, between_regions, ends
+from wafer_triton.cost.layers import decode_blocks, decode_steps, total
 from wafer_triton.cost.price import Prediction
 from wafer_triton.cost.results import Layered
 from wafer_triton.device import Device, DeviceLike
@@ -217,9 +217,8 @@ def cap(
     own = batch_placed(decode_blocks(shape, on, context, c, head_groups=head_groups), batch)
     hits = [] if shape.experts is None else steps(_trace(routing, shape, batch), batch)
     whole = total(decode_steps(own, context, c)) * shape.num_hidden_layers
-    if shape.vocab_size:
-        for end in (embedding_steps(own, batch, c), head_steps(own, batch, c)):
-            whole += total(end)
+    for end in ends(own, batch, c, batch):
+        whole += total(end)
     whole += between_regions(own, decode_regions(own), c)
     seconds = whole.cycles / on.device.clock_hz
     passes = [Pass.decode([context] * batch, seconds, each) for each in hits or [[]]]

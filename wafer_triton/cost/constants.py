@@ -39,15 +39,9 @@ RULES: dict[str, tuple[Callable[[Device, int], float], str, str]] = {
     "word_cycles": (lambda of, _: WORD_BYTES / of.link_bytes_per_cycle, "derived", "4 B over link_bytes_per_cycle"),
     "stage_cycles": (lambda of, _: of.stage_cycles, "derived", "stage_cycles"),
     "round_cycles": (lambda of, _: of.stage_cycles, "derived", "stage_cycles: a set-up is taken as one routing stage"),
-    "gemm_group_cycles": (
-        lambda of, lanes: lanes / of.macs_per_cycle_fp16,
-        "derived",
-        "lanes over macs_per_cycle_fp16",
-    ),
-    "gemv_group_cycles": (
-        lambda of, lanes: lanes / of.macs_per_cycle_fp16,
-        "derived",
-        "lanes over macs_per_cycle_fp16",
+    **dict.fromkeys(
+        ("gemm_group_cycles", "gemv_group_cycles"),
+        (lambda of, lanes: lanes / of.macs_per_cycle_fp16, "derived", "lanes over macs_per_cycle_fp16"),
     ),
     "mac_cycles_fp32": (lambda of, _: 1 / of.macs_per_cycle_fp32, "derived", "1 over macs_per_cycle_fp32"),
     "element_cycles": (lambda of, _: 1 / 32, "assumed", "a vector unit takes 32 elements a cycle"),

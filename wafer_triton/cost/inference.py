@@ -146,11 +146,11 @@ def _read(block: layers.Block, source: Mesh, target: Mesh) -> Reading:
     return read(moves.hand_over(source, target, block.shape.hidden_size, block.batch, block.dtype))
 
 
-def ends(block: layers.Block, tokens: int, c: Constants) -> tuple[layers.Steps, layers.Steps]:
-    """Return the steps of the embedding of `tokens` tokens, and of the head of the last; none without a vocabulary."""
+def ends(block: layers.Block, tokens: int, c: Constants, last: int = 1) -> tuple[layers.Steps, layers.Steps]:
+    """Return the steps of the embedding of `tokens` tokens and of the head of `last`; none without a vocabulary."""
     if not block.shape.vocab_size:
         return {}, {}
-    return layers.embedding_steps(block, tokens, c), layers.head_steps(block, 1, c)
+    return layers.embedding_steps(block, tokens, c), layers.head_steps(block, last, c)
 
 
 def last_block(prefill: layers.Block, c: Constants, program: str) -> layers.Block:

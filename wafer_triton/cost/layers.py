@@ -49,7 +49,7 @@ def decode_blocks(
         one = 1 if head_groups is None else head_groups
         return (Block(shape.paper_benchmark(), mesh, "fp16", "fp16", entries, None, tree, head_groups=one),)
     block = Block(shape, mesh, "fp16", "fp16", entries, "shift", tree)
-    return head_group_choices(block, c) if head_groups is None else (with_head_groups(block, c, head_groups),)
+    return head_group_choices(block, c, head_groups)
 
 
 def prefill_block(shape: DecoderShape, mesh: Mesh, c: Constants, program: str = "full") -> Block:
@@ -205,20 +205,15 @@ def _by_kind(block: Block, sub_layers: KindsAndSubLayers) -> PhasesOf:
     return found
 
 
-def with_head_groups(block: Block, c: Constants, count: int | None = None) -> Block:
-    """Return a decode block with `count` head groups (None: the best choice) and the fastest K-tree over their columns.
+def head_group_choices(block: Block, c: Constants, count: int | None = None) -> tuple[Block, ...]:
+    """Return a decode block with `count` head groups, or blocks in numbers of head groups that a core holds.
 
-    Raises MeshError for a count that does not fit the model or the mesh.
+    The one that is predicted to be the fastest is first. If a core holds none, the one that needs the least SRAM is
+    alone. The prediction is for a cache whose entries a row are rounded up to a power of two. Raises MeshError for a
+    count that does not fit the model or the mesh.
     """
-    return _grouped(block, count, c) if count is not None else head_group_choices(block, c)[0]
-
-
-def head_group_choices(block: Block, c: Constants) -> tuple[Block, ...]:
-    """Return decode blocks in numbers of head groups that a core holds, the one predicted to be the fastest first.
-
-    If a core holds none, the one that needs the least SRAM is alone. The prediction is for a cache whose entries a row
-    are rounded up to a power of two.
-    """
+    if count is not None:
+        return (_grouped(block, count, c),)
     alike = replace(block, entries=1 << (block.entries - 1).bit_length(), policy=block.policy and "shift")
     choices = [_grouped(block, count, c) for count in _fastest(alike, c)]
     limit = block.mesh.device.sram_bytes
@@ -226,6 +221,7 @@ def head_group_choices(block: Block, c: Constants) -> tuple[Block, ...]:
 
 
 def _grouped(block: Block, count: int, c: Constants) -> Block:
+    """Return a decode block with `count` head groups and the fastest K-tree over the columns of one."""
     count = HeadGroups(block.shape, block.mesh.shape[1], count).count  # raises for a count that does not fit
     tree = None if count == 1 else best_groups(block.mesh.shape[1] // count, c.of("decode"))
     return replace(block, head_groups=count, head_tree=tree)

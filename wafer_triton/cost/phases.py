@@ -164,26 +164,22 @@ def _work(schedule: Schedule, round_: Round) -> tuple[tuple[Product, ...], int, 
 
 def prefill_products(block: Block, tokens: int) -> list[Product]:
     """Return one local product of each kind of a prefill layer; a core of P x P cores does P of each."""
-    return [product for each in products_by_kind(block, tokens).values() for product in each]
-
-
-def products_by_kind(block: Block, tokens: int) -> dict[str, list[Product]]:
-    """Return the products of a prefill layer by kind of block; "pairs" has the products of tokens in attention."""
     heads, head, d = block.query_heads, block.head_width, block.share(block.shape.hidden_size, "x")
-    sizes = {
-        "attention": [(tokens, d, block.qkv_width, 1)],
-        "pairs": [(tokens, head, tokens, heads), (tokens, tokens, head, heads)],
-        "out": [(tokens, heads * head, d, 1)],
-    }
+    sizes = [
+        (tokens, d, block.qkv_width, 1),
+        (tokens, head, tokens, heads),  # queries by keys
+        (tokens, tokens, head, heads),  # scores by values
+        (tokens, heads * head, d, 1),
+    ]
     if "ffn" in block.shape.layers_of:
         f = block.share(block.shape.intermediate_size, "x")
-        sizes["ffn"] = [(tokens, d, 2 * f, 1), (tokens, f, d, 1)]
+        sizes += [(tokens, d, 2 * f, 1), (tokens, f, d, 1)]
     e, product = block.shape.experts, local.find("expert_gemm").product
     if e is not None and product is not None:
         f = block.share(e.width, "x")
         run = {"m": tokens, "per_token": e.per_token, "experts": e.tiles}
-        sizes["experts"] = [product(**run, k=k, n=n) for k, n in ((d, 2 * f), (f, d))]
-    return {kind: [Product(*size, block.dtype) for size in each] for kind, each in sizes.items()}
+        sizes += [product(**run, k=k, n=n) for k, n in ((d, 2 * f), (f, d))]
+    return [Product(*size, block.dtype) for size in sizes]
 
 
 def region_products(block: Block) -> list[Product]:

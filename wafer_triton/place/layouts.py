@@ -55,7 +55,7 @@ def unbounded_cores(device: Device) -> Device:
     return replace(device, rows=int(MOST["rows"]), cols=int(MOST["cols"]))
 
 
-def region_count(mesh: Mesh, layout: str = LAYOUTS[0]) -> int:
+def region_count(mesh: Mesh, layout: str) -> int:
     """Return how many regions of the size of a mesh its device has."""
     device = mesh.device
     if layout == "area":

@@ -116,7 +116,7 @@ class MeanInterval:
     s_mbu: float = field(metadata=as_in(Cap, "s_mbu"))
 
 
-def course(run: Run, pool: int, device: Device, dtype: str = "fp16") -> list[MeanInterval]:
+def course(run: Run, pool: int, device: Device, dtype: str) -> list[MeanInterval]:
     """Return the means of a run in `INTERVALS` intervals of equal length; the caches hold `pool` entries a row.
 
     Energy is the power of the device by time, as in all estimates.

@@ -17,7 +17,7 @@ from math import inf
 from wafer_triton.cost import layers
 from wafer_triton.cost.cap import kv_bytes, weight_bytes
 from wafer_triton.cost.constants import constants
-from wafer_triton.cost.inference import costs_of_ways, last_block
+from wafer_triton.cost.inference import costs_of_ways, ends, last_block
 from wafer_triton.cost.price import priced
 from wafer_triton.decoder import decode as decode_parts
 from wafer_triton.errors import ShapeError, check_counts
@@ -101,19 +101,16 @@ class Priced:
 
     def stages_of_decode(self, count: int) -> list[float]:
         """Return seconds of a group in each region, with one entry a row: its blocks, and the hand-over to it."""
-        kinds = self._decode(count, 1) | self._ends(count)
+        steps = dict(zip(ENDS, ends(self.block, count, self.c, count), strict=True))
+        kinds = self._decode(count, 1) | {
+            end: layers.total(each).cycles / self.device.clock_hz for end, each in steps.items()
+        }
         block = replace(self.block, batch=count)
         meshes = [region.mesh for region in self.place.regions]
         handing = [cost.cycles / self.device.clock_hz for cost in costs_of_ways(meshes, block, self.c)]
         handing = [0.0] * (len(self.regions) - len(handing)) + handing  # without a tied head nothing comes to the first
         return [come + _seconds(held, kinds, block.shape.tie_word_embeddings)
                 for come, held in zip(handing, self.regions, strict=True)]  # fmt: skip
-
-    def _ends(self, count: int) -> dict[str, float]:
-        if not self.block.shape.vocab_size:
-            return {}
-        steps = layers.embedding_steps(self.block, count, self.c), layers.head_steps(self.block, count, self.c)
-        return {end: layers.total(each).cycles / self.device.clock_hz for end, each in zip(ENDS, steps, strict=True)}
 
     # --- prefill ---
 
