@@ -30,11 +30,8 @@ def hand_over(source: Mesh, target: Mesh, width: int, tokens: int, dtype: str) -
     r moves in column r, so in a square region no two tiles take the same link. It is then multicast along x to all
     columns.
     """
-    ends = [
-        (mesh.origin[0], mesh.origin[1], mesh.origin[0] + mesh.rows, mesh.origin[1] + mesh.cols)
-        for mesh in (source, target)
-    ]
-    rows, cols = (max(end[2 + side] for end in ends) for side in (0, 1))
+    rows = max(mesh.origin[0] + mesh.rows for mesh in (source, target))
+    cols = max(mesh.origin[1] + mesh.cols for mesh in (source, target))
     b = Builder(Mesh(rows, cols, source.device), "hand over", "decode")
     shares = [-(-width // mesh.rows) for mesh in (source, target)]
     unit = gcd(*shares)
@@ -42,25 +39,25 @@ def hand_over(source: Mesh, target: Mesh, width: int, tokens: int, dtype: str) -
     b.buffer("from", (tokens * unit,), dtype, "input", slots[0])
     b.buffer("to", (tokens * unit,), dtype, "output", slots[1])
     units = np.arange(-(-width // unit))
-    source_rows, target_rows = (end[0] + units // each for end, each in zip(ends, slots, strict=True))
+    source_rows, target_rows = source.origin[0] + units // slots[0], target.origin[0] + units // slots[1]
     along_y = bool((source_rows != target_rows).any())
     for number in range(max(slots)):
         chosen = units[units % max(slots) == number]
         _hand_over(
-            b, source, ends, source_rows[chosen], target_rows[chosen], chosen % slots[0], chosen % slots[1], along_y
+            b, source, target, source_rows[chosen], target_rows[chosen], chosen % slots[0], chosen % slots[1], along_y
         )
     return b.build(draft=True)
 
 
 def _hand_over(
-    b: Builder, source: Mesh, ends: list[tuple[int, int, int, int]], source_rows: Index, target_rows: Index,
-    source_slots: Index, target_slots: Index, along_y: bool,
+    b: Builder, source: Mesh, target: Mesh, source_rows: Index, target_rows: Index, source_slots: Index,
+    target_slots: Index, along_y: bool,
 ) -> None:  # fmt: skip
     """Add the rounds of units: each goes from its source row and slot to its target row and slot.
 
     A row of cores sends one unit at most, and receives one. With `along_y` some units change rows.
     """
-    (_, left, _, right), (_, first, _, last) = ends
+    (left, right), (first, last) = ((mesh.origin[1], mesh.origin[1] + mesh.cols) for mesh in (source, target))
     numel, label = b.buffers["to"].numel, "hand over"
     src, dst = (
         Slot(name, at_cores(b.mesh.length("y"), cores, slots), "y")

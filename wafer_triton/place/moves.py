@@ -99,23 +99,21 @@ def _matrix_moves(
 ) -> list[Move]:  # fmt: skip
     """Return the moves of a buffer's parameters to their tiles in prefill, over the whole mesh."""
     (f_rows, f_cols), mesh, square = prefill.mesh.fold, decode.mesh, replace(prefill.mesh, origin=(0, 0))
+    down_by, right_by, rows, cols = _covering(mesh, square, offset)
     steps, axes = list[Move](), cut_along(pairs[0][0])
     tile = together * sum(prod(tile_shape(cut, prefill.mesh)) for _, cut in pairs)
     down = pairs[0][0].shape[axes["y"]] if "y" in axes else 1
-    down_by, right_by = ((max(0, shift), max(0, -shift)) for shift in offset)  # of decode's mesh, of the other
-    rows = max(mesh.rows + down_by[0], prefill.mesh.rows + down_by[1])
-    cols = max(mesh.cols + right_by[0], prefill.mesh.cols + right_by[1])
     if "x" in axes:
         decode_cuts, prefill_cuts = zip(*pairs, strict=True)
         source, target = _buffer_ends(decode_cuts, prefill_cuts, axes["x"], mesh, prefill.mesh)
-        source, target = _scaled(source, right_by[0], f_cols), _scaled(target, right_by[1] * f_cols, 1)
+        source, target = (source + right_by[0]) * f_cols, target + right_by[1] * f_cols
         if (source != target).any():
             line = grid(mesh, mesh.rows, cols, (1, f_cols))
             steps.append(Shift(line, "x", source, target, together * -(-down // mesh.rows), prefill_buffer.dtype))
     if "y" in axes:
         lines = (
-            _scaled(owners(down, mesh.rows), down_by[0], f_rows),
-            _scaled(owners(down, prefill.mesh.shape[0]), down_by[1] * f_rows, 1),
+            (owners(down, mesh.rows) + down_by[0]) * f_rows,
+            owners(down, prefill.mesh.shape[0]) + down_by[1] * f_rows,
         )
         if (lines[0] != lines[1]).any():
             numel = tile // -(-down // prefill.mesh.shape[0])
@@ -126,9 +124,11 @@ def _matrix_moves(
     return [*steps, Relayout(square, tile, prefill_buffer.dtype, square.shape[0])] if prefill_buffer.skew else steps
 
 
-def _scaled(cores: Index, by: int, fold: int) -> Index:
-    """Return (cores + by) * fold; the same array where nothing changes, as a search holds many of them."""
-    return cores if by == 0 and fold == 1 else (cores + by) * fold
+def _covering(mesh: Mesh, other: Mesh, offset: Offset) -> tuple[tuple[int, int], tuple[int, int], int, int]:
+    """Return the rows above each mesh and the columns left of it in the smallest grid with both, and its sides."""
+    down_by, right_by = ((max(0, shift), max(0, -shift)) for shift in offset)
+    rows = max(mesh.rows + down_by[0], other.rows + down_by[1])
+    return down_by, right_by, rows, max(mesh.cols + right_by[0], other.cols + right_by[1])
 
 
 def _buffer_ends(
@@ -194,9 +194,7 @@ def _region_moves(
     assert e is not None and regions is not None, "a block whose experts have regions"
     mesh, square = decode.mesh, replace(prefill.mesh, origin=(0, 0))
     f_rows, f_cols = square.fold
-    down_by, right_by = ((max(0, shift), max(0, -shift)) for shift in offset)  # of decode's mesh, of the other
-    rows = max(mesh.rows + down_by[0], square.rows + down_by[1])
-    cols = max(mesh.cols + right_by[0], square.cols + right_by[1])
+    down_by, right_by, rows, cols = _covering(mesh, square, offset)
     size, held = square.shape[0] // regions.side, regions.held(e)
     f, share = -(-e.width // size), prefill.share(decode.shape.hidden_size, "x")
     parts = together * len([cut for cut in prefill_buffer.holds if cut.experts == prefill_buffer.holds[0].experts])
