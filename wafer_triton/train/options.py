@@ -197,20 +197,16 @@ class _Priced:
         states = rules.state_bytes(self.weights / split.stream, split.sharded, over)
         update = 2 * self.weights / split.stream / (over if split.sharded else 1) * rules.states
         rows = (self.placed.sides, self.placed.strides, self.placed.fixed, split.sizes, split.sequence)
-        cols = (*rows, split.moving, "columns")
-        takes = {"in": rows, "out": self._inner(rows, cols), "attention": self._inner(rows, cols)}[self.op.side]
-        gives = {"in": self._inner(rows, cols), "out": rows, "attention": self._inner(rows, cols)}[self.op.side]
+        # between the products of a pair: columns if heads are cut
+        inner = (*rows, split.moving, "columns") if split.moving == "xy" or split.tensor > 1 else rows
         return Option(
-            split, self.placed, takes, gives, compute * micro, exposed * micro + sync,
+            split, self.placed, rows if self.op.side == "in" else inner, rows if self.op.side == "out" else inner,
+            compute * micro, exposed * micro + sync,
             late * micro + update / self.wafer.hbm_bytes_per_second,
             states, kept * case.in_flight,
             tuple(each * micro + once for each, once in zip(self.sent, self.once, strict=True)),
             (hbm_bytes * micro + update) * dies,
         )  # fmt: skip
-
-    def _inner(self, rows: tuple[object, ...], cols: tuple[object, ...]) -> tuple[object, ...]:
-        """Return the layout between the products of a pair: columns if heads are cut, else rows."""
-        return cols if self.split.moving == "xy" or self.split.tensor > 1 else rows
 
     # --- traffic: seconds not hidden, forward and backward ---
 
