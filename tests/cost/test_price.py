@@ -331,7 +331,7 @@ def test_bounds_add_up_to_the_cycles_and_follow_the_constants(algorithm: str) ->
     cost = price(schedule, c)
     assert sum(cost.bounds.values()) == pytest.approx(cost.cycles)
     assert cost.bounds["compute"] == cost.compute_cycles
-    parts = [each.cost.bounds["links"] for each in intervals(schedule, c)]
+    parts = [each.cost.bounds["links"] for each in intervals(schedule)]
     assert all(part == 0 or part > 1e-6 for part in parts), "no rounding of a difference"
     free = price(schedule, replace(c, round_cycles=0.0, stage_cycles=0.0, packed_cycles=0.0, collective_cycles=0.0))
     assert free.bounds["set-up"] == 0 < cost.bounds["set-up"]

@@ -115,9 +115,9 @@ class Interval:
         return self.start + self.cost.cycles
 
 
-def intervals(schedule: Schedule, using: Constants | None = None) -> tuple[Interval, ...]:
+def intervals(schedule: Schedule) -> tuple[Interval, ...]:
     """Return the intervals of a schedule's runs in predicted cycles; the last ends at the cycles of `price`."""
-    chosen = (constants(schedule.mesh.device) if using is None else using).of(schedule.family)
+    chosen = constants(schedule.mesh.device).of(schedule.family)
     over = relayed(colours(schedule), schedule.mesh.device)
     placed: list[Interval] = []
     for run, phase in phases_in_order(schedule):

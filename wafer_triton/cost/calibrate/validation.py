@@ -9,7 +9,7 @@ from statistics import fmean
 from wafer_triton.cost.bands import FOLDER, bands
 from wafer_triton.cost.calibrate import FAMILIES, Measurement, own, rows
 from wafer_triton.cost.calibrate.cells import Cell, summaries
-from wafer_triton.cost.calibrate.fit import STAGES, leave_one_out
+from wafer_triton.cost.calibrate.fit import STAGES, Stage, leave_one_out
 from wafer_triton.cost.calibrate.paper import SIZES, Derived, over_rival
 from wafer_triton.cost.constants import constants
 from wafer_triton.device import device
@@ -18,19 +18,21 @@ from wafer_triton.text.progress import Progress, silent
 
 @dataclass(frozen=True)
 class Family:
-    """One family's rows with predictions; errors are predicted over measured, less 1."""
+    """The family of a stage of the fit, its rows with predictions; errors are predicted over measured, less 1."""
 
-    name: str
-    device: str
+    stage: Stage
     rows: tuple[tuple[Measurement, float], ...]
     left_out: dict[str, list[float] | None]  # errors on groups that the constants were not fitted on
-    fitted: tuple[str, ...]  # constants fitted on it
+
+    @property
+    def name(self) -> str:
+        """The name of the family."""
+        return self.stage.family
 
     @property
     def errors(self) -> list[float]:
         """Return the relative errors of all rows that the family's stage is fitted on: MeshGEMV from 80 x 80 on."""
-        (stage,) = (stage for stage in STAGES if stage.family == self.name)
-        return [predicted / row.measured - 1 for row, predicted in self.rows if stage.takes(row)]
+        return [predicted / row.measured - 1 for row, predicted in self.rows if self.stage.takes(row)]
 
 
 def families(progress: Progress = silent) -> list[Family]:
@@ -43,7 +45,7 @@ def families(progress: Progress = silent) -> list[Family]:
             key: None if rest is None else [prediction / row.measured - 1 for row, prediction in rest]
             for key, rest in leave_one_out(stage, c).items()
         }
-        predictions.append(Family(stage.family, stage.device, predicted, left_out, stage.names))
+        predictions.append(Family(stage, predicted, left_out))
         progress("families", number, len(STAGES))
     return sorted(predictions, key=lambda family: list(FAMILIES).index(family.name))
 
@@ -304,7 +306,7 @@ def _derived(of: Sequence[Derived]) -> Iterable[tuple[str, ...]]:
 
 
 def _fit(family: Family) -> tuple[str, ...]:
-    names = ", ".join(f"`{name}`" for name in family.fitted)
+    names = ", ".join(f"`{name}`" for name in family.stage.names)
     left = "; ".join(f"{key}: {_spread(errors)}" for key, errors in family.left_out.items())
     return family.name, str(len(family.rows)), names, *_spread(family.errors).split(" / "), left
 
