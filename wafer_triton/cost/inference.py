@@ -93,14 +93,11 @@ def prefill_choices(
 def prefill_placed(
     mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str, head_groups: int | None,
     experts: Experts = None,
-) -> tuple[PrefillPlacement, layers.Block]:  # fmt: skip
-    """Return prefill on cores of its own, and the block of the head, which takes the last token alone.
-
-    Raises SramError or FullError if it does not fit.
-    """
+) -> PrefillPlacement:  # fmt: skip
+    """Return prefill on cores of its own; SramError or FullError if it does not fit."""
     choices = prefill_choices(mesh, shape, tokens, c, program, head_groups, experts)
     last = last_block(choices[0], c, program)
-    return place_prefill(choices, last, tokens, layers.prefill_price(c), layout_of(program)), last
+    return place_prefill(choices, last, tokens, layers.prefill_price(c), layout_of(program))
 
 
 def prefill_on(
@@ -108,19 +105,17 @@ def prefill_on(
     experts: Experts = None,
 ) -> Layered:  # fmt: skip
     """Return the cost of `prefill`, and raise as `prefill_placed`."""
-    own, last = prefill_placed(mesh, shape, tokens, c, program, head_groups, experts)
-    whole = prefill_priced(own.block, own.chunk_tokens, last, tokens, c, program)
+    own = prefill_placed(mesh, shape, tokens, c, program, head_groups, experts)
+    whole = prefill_priced(own.block, own.chunk_tokens, tokens, c, program)
     peak = max(region.sram_peak_bytes for region in own.regions)
     return replace(whole, regions=len(own.regions), layout=layout_of(program), sram_peak_bytes=peak)
 
 
-def prefill_priced(
-    block: layers.Block, at_once: int, last: layers.Block, tokens: int, c: Constants, program: str
-) -> Layered:  # fmt: skip
-    """Return the cost of prefill in chunks of `at_once` tokens a row, with embedding and head as in block `last`."""
+def prefill_priced(block: layers.Block, at_once: int, tokens: int, c: Constants, program: str) -> Layered:
+    """Return the cost of prefill in chunks of `at_once` tokens a row."""
     rows = -(-tokens // block.mesh.shape[0])  # tokens of a mesh row
     steps = layers.prefill_steps(block, rows, c, at_once)
-    whole = _layered("prefill", block, steps, ends(last, tokens, c), tokens, c, program)
+    whole = _layered("prefill", block, steps, ends(last_block(block, c, program), tokens, c), tokens, c, program)
     padded = padding.prefill_ratio(block, tokens, at_once)
     return replace(
         whole, head_groups=block.head_groups, padding=padded, chunks=-(-rows // at_once),
@@ -177,7 +172,7 @@ def request_on(place: Placement, input: int, output: int, c: Constants, program:
     """Return the cost of `request` for a placed model."""
     decode, prefill, device = place.decode, place.prefill, place.decode.mesh.device
     shape, last = decode.shape, input + output
-    prefilled = prefill_priced(prefill, place.chunk_tokens, last_block(prefill, c, program), input, c, program)
+    prefilled = prefill_priced(prefill, place.chunk_tokens, input, c, program)
     handing_on = between_regions(decode, place.regions, c).cycles
     cycles, over = decoding_cycles(decode, input, output, c, handing_on)
     replacing = replacement_cycles(place, input, c) if answer_steps(output) else 0.0

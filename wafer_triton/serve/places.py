@@ -168,7 +168,7 @@ def split(shape: DecoderShape, device: Device, load: Load, given: Given, columns
     _, block = fastest_decode(list(meshes(right, given.decode_mesh)), shape, load, given)
 
     def prefilled(mesh: Mesh) -> PrefillPlacement:
-        return inference.prefill_placed(mesh, shape, load.context, c, "full", None, given.where(shape))[0]
+        return inference.prefill_placed(mesh, shape, load.context, c, "full", None, given.where(shape))
 
     prefills = fastest_prefill(list(meshes(left, given.prefill_mesh)), shape, load, given)
     own = first_of(partial(prefilled, mesh) for mesh in prefills)
