@@ -53,7 +53,7 @@ def best_trees(wafer: Wafer, flows: tuple[Flow, ...]) -> RoutedFlows | None:
 
     if not descend(0, 0.0, 0.0, {}):
         return None
-    return RoutedFlows(wafer, flows, best[0][1], proved=True, history=())
+    return RoutedFlows(wafer, flows, best[0][1], proved=True)
 
 
 @lru_cache(maxsize=4096)

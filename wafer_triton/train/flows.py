@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from numbers import Integral
 
 from wafer_triton.errors import MeshError, check_counts, check_positive, shown
@@ -44,13 +44,12 @@ class Flow:
 
 @dataclass(frozen=True)
 class RoutedFlows:
-    """Flows with a tree for each; `history` has the objective after each accepted change, and never rises."""
+    """Flows with a tree for each, of which `proved` says that no other trees are better."""
 
     wafer: Wafer
     flows: tuple[Flow, ...]
     trees: tuple[Tree, ...]
     proved: bool = False
-    history: tuple[tuple[float, float], ...] = field(default=(), compare=False)
 
     @property
     def loads(self) -> dict[Link, float]:

@@ -74,7 +74,7 @@ def _improved(start: RoutedFlows, tries: int) -> RoutedFlows:
     """Reroute flows of the busiest links; steps are judged by `_key`, and the best objective on the path is kept."""
     wafer, flows, trees = start.wafer, start.flows, list(start.trees)
     loads: dict[Link, float] = defaultdict(float, start.loads)
-    best, history, kept = _key(loads), [start.objective], tuple(trees)
+    best, least, kept = _key(loads), start.objective, tuple(trees)
     tabu: dict[int, int] = {}
     failed, iteration = 0, 0
     while failed < tries:
@@ -99,9 +99,8 @@ def _improved(start: RoutedFlows, tries: int) -> RoutedFlows:
         if key < best:
             best, trees[number], failed = key, new, 0
             objective = (key[0] / wafer.link_bytes_per_second, sum(loads.values()))
-            if objective < history[-1]:
-                history.append(objective)
-                kept = tuple(trees)
+            if objective < least:
+                least, kept = objective, tuple(trees)
         else:
             for link in new:
                 loads[link] -= flow.size
@@ -109,7 +108,7 @@ def _improved(start: RoutedFlows, tries: int) -> RoutedFlows:
                 loads[link] += flow.size
             tabu[number] = iteration + isqrt(len(flows))
             failed += 1
-    return replace(start, trees=kept, history=tuple(history))
+    return replace(start, trees=kept)
 
 
 def _key(loads: dict[Link, float]) -> tuple[float, int, float]:
