@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wafer_triton.count.account import multiply_adds, per_round
+from wafer_triton.count.runs import combines
 from wafer_triton.schedule.rounds import Round
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.train.dies import Wafer
@@ -39,7 +40,7 @@ def die_cost(schedule: Schedule, on: Wafer) -> DieCost:
         macs = on_dies(schedule, round_)
         products = 2 * float(macs.max()) / on.flops
         transfer = on.transfer_seconds(counts.hops, counts.busiest_link_bytes)
-        seconds += max(products, transfer) if _hides(round_) else products + transfer
+        seconds += products + transfer if combines(round_) else max(products, transfer)
         compute += products
         link += transfer
         flops += 2 * float(macs.sum())
@@ -60,9 +61,3 @@ def on_dies(schedule: Schedule, round_: Round) -> np.ndarray:
         dies = slice(None) if op.where is None else op.where.flat(schedule.mesh)
         macs[dies] += multiply_adds(op)
     return macs
-
-
-def _hides(round_: Round) -> bool:
-    """Return whether the transfers of a round overlap its operations, which then read no tile that arrives in it."""
-    arriving = {exchange.dst.buffer for exchange in round_.exchanges}
-    return not any(slot.buffer in arriving for op in round_.locals for slot in op.ins)
