@@ -54,11 +54,13 @@ def _weight_shifts(placement: Placement) -> Iterator[Shift]:
 
 def _layer_relayouts(placement: Placement) -> Steps:
     """Yield the schedules that transpose and skew the weights of all layers on prefill's cores, region by region."""
-    regions = placement.prefill_regions
-    kinds = (Counter(name.split()[-1] for name in region.blocks if name not in ENDS) for region in regions)
     blocks = _for_weights_only(placement.decode), _for_weights_only(placement.prefill)
-    for in_region, times in Counter(tuple(sorted(each.items())) for each in kinds if each).items():
-        for kind, count in in_region:
+    mixes = Counter(
+        tuple(sorted((kind, count) for kind, count in region.kinds.items() if kind not in ENDS))
+        for region in placement.prefill_regions
+    )
+    for mix, times in mixes.items():
+        for kind, count in mix:
             for moves in weight_moves(*blocks, kind, together=count).values():
                 relayouts = schedules_of(move for move in moves if isinstance(move, Relayout))
                 yield from ((schedule, number * times) for schedule, number in relayouts)
@@ -225,7 +227,7 @@ def cache_schedules(placement: Placement, source: Index, target: Index, right: i
     Caches of the layers in one of prefill's regions move together. Decode's first column is `right` columns from
     prefill's.
     """
-    counts = Counter(sum(name.endswith("attention") for name in region.blocks) for region in placement.prefill_regions)
+    counts = Counter(region.kinds["attention"] for region in placement.prefill_regions)
     phases = placement.decode, placement.prefill, source, target
     return schedules_of(
         shift for each, times in counts.items() if each for shift in _cache_shifts(*phases, 2 * each, right, times)

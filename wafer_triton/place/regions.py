@@ -6,6 +6,7 @@ A region takes as many consecutive blocks as its SRAM holds; `place.layouts` giv
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -37,6 +38,11 @@ class Region:
     blocks: tuple[str, ...]
     sram_peak_bytes: int
     sram_by_buffer: dict[str, int]
+
+    @property
+    def kinds(self) -> Counter[str]:
+        """How many blocks of each kind it holds."""
+        return Counter(name.split()[-1] for name in self.blocks)
 
 
 Regions = tuple[Region, ...]
@@ -87,8 +93,7 @@ class Placement:
         needs = _prefill_needs(
             self.decode, self.prefill, tokens, past, not phases_share_cores(self.decode, self.prefill)
         )
-        regions = [[name for name in region.blocks if name not in ENDS] for region in self.prefill_regions]
-        mixes = {tuple(name.split()[-1] for name in names) for names in regions}
+        mixes = {tuple(kind for kind in each.kinds.elements() if kind not in ENDS) for each in self.prefill_regions}
         held = max((sram.total(needs[kind] for kind in mix) for mix in mixes), key=lambda sizes: sum(sizes.values()))
         peak = sum(held.values())
         buffers = ", ".join(f"{name} {size:,} B" for name, size in held.items())

@@ -23,10 +23,9 @@ from wafer_triton.decoder import decode as decode_parts
 from wafer_triton.errors import ShapeError, check_counts
 from wafer_triton.place import moves
 from wafer_triton.place.need import ENDS
-from wafer_triton.place.regions import Placement, Region, phases_share_cores
+from wafer_triton.place.regions import Placement, phases_share_cores
 
 STRIDE = 256  # tokens between two prices of keys and values
-Kinds = dict[str, int]  # blocks of a region by kind
 
 
 class Priced:
@@ -59,8 +58,8 @@ class Priced:
         apart = right is None and not phases_share_cores(block, place.prefill)
         self.held = inf if not apart else longest if held is None else held
         self.side = place.prefill.mesh.shape[0]
-        self.regions = [_kinds(region) for region in place.regions]
-        self.prefill_regions = [_kinds(region) for region in place.prefill_regions]
+        self.regions = [region.kinds for region in place.regions]
+        self.prefill_regions = [region.kinds for region in place.prefill_regions]
         self._attend: dict[int, float] = {}
         self._bases: dict[int, tuple[float, tuple[tuple[float, int], ...]]] = {}
         self._read: dict[int, float] = {}
@@ -200,11 +199,7 @@ class Priced:
         return float(kv_bytes(self.block.shape, self.block.dtype, tokens))
 
 
-def _kinds(region: Region) -> Kinds:
-    return dict(Counter(name.split()[-1] for name in region.blocks))
-
-
-def _seconds(held: Kinds, kinds: dict[str, float], tied: bool) -> float:
+def _seconds(held: Counter[str], kinds: dict[str, float], tied: bool) -> float:
     """Return seconds of a region's blocks; a tied head has the embedding with it."""
     whole = sum(count * kinds[kind] for kind, count in held.items())
     return whole + kinds["embedding"] if tied and "head" in held else whole
