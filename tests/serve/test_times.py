@@ -59,7 +59,7 @@ def test_a_group_takes_its_base_time_and_the_attention_of_each_sequence(priced, 
             layers.total(layers.decode_steps(block, entries * priced.rows, C)).cycles * block.shape.num_hidden_layers
         )
         apart = priced.latency(count, count * priced.attend(entries)) - priced.latency(count, 0.0)
-        ends = sum(priced._ends(count).values())
+        ends = sum(layers.total(each).cycles for each in inference.ends(priced.block, count, C, count)) / CHIP.clock_hz
         base = layers.total(layers.decode_steps(replace(block, entries=1), priced.rows, C)).cycles
         assert apart * CHIP.clock_hz == pytest.approx(whole - base * block.shape.num_hidden_layers)
         assert priced.latency(count, 0.0) == pytest.approx(
