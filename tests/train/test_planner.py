@@ -103,7 +103,7 @@ def test_a_stream_s_seconds_follow_its_schedule(name, moving, which, flops):
     priced = _Priced(case, op, split, placed, "none")
     exposed, _ = priced._product()
     team, operand = (
-        Team(device.mesh(), placed.step(3).kind, 2, 4),
+        Team(device.mesh(), placed.steps[3].kind, 2, 4),
         {"w": "w", "xy": "x" if op.side == "in" else "y"}[moving],
     )
     m = work.sequence // 8
@@ -245,9 +245,9 @@ def test_a_ring_of_odd_by_odd_dies_is_a_snake_whose_links_are_counted(strategy):
 def test_traffic_of_a_failed_link_takes_a_longer_route():
     whole, broken = on(2, 4), on(2, 4, failed=frozenset({((0, 0), (0, 1))}))
     sizes = (1, 8, 1, 1)
-    before, after = (placements(each, sizes)[0].step(1) for each in (whole, broken))
+    before, after = (placements(each, sizes)[0].steps[1] for each in (whole, broken))
     assert (before.hops, before.load) == (1, 1) and (after.hops, after.load) > (1, 1)
-    blind = fixed(broken, sizes).step(1)
+    blind = fixed(broken, sizes).steps[1]
     assert after.hops * after.load <= blind.hops * blind.load
     assert plan(SMALL, broken).seconds >= plan(SMALL, whole).seconds
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from functools import lru_cache
 from itertools import pairwise
 from math import prod
 
@@ -56,7 +55,6 @@ def best_trees(wafer: Wafer, flows: tuple[Flow, ...]) -> RoutedFlows | None:
     return RoutedFlows(wafer, flows, best[0][1], proved=True)
 
 
-@lru_cache(maxsize=4096)
 def trees(wafer: Wafer, flow: Flow) -> tuple[Tree, ...]:
     """Return every tree from the source whose leaves are targets, fewest links first."""
     found: set[Tree] = set()

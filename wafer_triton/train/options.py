@@ -134,7 +134,7 @@ class Option:
     @cached_property
     def traffic(self) -> float:
         """Return bytes times links of a die, in a step."""
-        return sum(size * self.placed.step(axis).links for axis, size in enumerate(self.sent))
+        return sum(size * step.links for step, size in zip(self.placed.steps, self.sent, strict=True))
 
     @cached_property
     def bytes(self) -> float:
@@ -212,7 +212,7 @@ class _Priced:
 
     def _ring(self, axis: int, count: float, size: float, hidden: float = 0.0, once: bool = False) -> float:
         """Return exposed seconds of `count` steps with blocks of `size` bytes; `hidden` seconds of each are hidden."""
-        step = self.placed.step(axis)
+        step = self.placed.steps[axis]
         if step is IDLE or count <= 0:
             return 0.0
         (self.once if once else self.sent)[axis] += count * size

@@ -48,18 +48,18 @@ IDLE = Step("none", 0, 0, 0.0)
 class GroupPlacement:
     """The rectangle (rows, columns) and stride (rows, columns) of every axis, or `fixed`; and their fastest steps.
 
-    `steps[axis]` are a ring's, `streams[axis]` a stream's, which may be a relay.
+    `steps[axis]` is a ring's; on the axis of the stream it may be a relay's, if that is the fastest.
     """
 
     sides: tuple[tuple[int, int], ...]
     strides: tuple[tuple[int, int], ...]
     steps: tuple[Step, ...]
-    streams: tuple[Step, ...]
     fixed: bool = False
 
-    def step(self, axis: int) -> Step:
-        """Return the step of an axis; on the axis of the stream it may be a relay's, if that is the fastest."""
-        return self.streams[axis] if axis == 3 else self.steps[axis]
+    @property
+    def links(self) -> float:
+        """Return the links that a block crosses on average in a step, summed over the axes."""
+        return sum(step.links for step in self.steps)
 
     def __str__(self) -> str:
         if self.fixed:
@@ -93,14 +93,15 @@ def _placements(wafer: Wafer, sizes: tuple[int, ...], prune: bool) -> tuple[Grou
                 rectangles[axis] = rows, cols
                 strides[axis] = down if rows > 1 else 1, right if cols > 1 else 1
                 down, right = down * rows, right * cols
-            steps = [_step(wafer, *rectangles[axis], *strides[axis], False) for axis in range(4)]
-            streams = [_step(wafer, *rectangles[axis], *strides[axis], True) for axis in range(4)]
-            placed = GroupPlacement(tuple(rectangles), tuple(strides), tuple(steps), tuple(streams))
+            steps = [
+                _step(wafer, *rectangles[axis], *strides[axis], name == "stream") for axis, name in enumerate(AXES)
+            ]
+            placed = GroupPlacement(tuple(rectangles), tuple(strides), tuple(steps))
             found.setdefault((placed.sides, placed.strides), placed)
     if not prune:
         return tuple(found.values())
     kept: list[GroupPlacement] = []
-    for placed in sorted(found.values(), key=lambda placed: (_numbers(placed), _links(placed))):
+    for placed in sorted(found.values(), key=lambda placed: (_numbers(placed), placed.links)):
         if not any(all(a <= b for a, b in zip(_numbers(other), _numbers(placed), strict=True)) for other in kept):
             kept.append(placed)
     return tuple(kept)
@@ -122,7 +123,7 @@ def fixed(wafer: Wafer, sizes: tuple[int, ...]) -> GroupPlacement:
             rings = [tuple(dies[start + number * stride] for number in range(size)) for start in starts]
             steps[axis] = _measured(wafer, "wrap", tuple(rings), mapped=False)
         stride *= size
-    return GroupPlacement(((0, 0),) * 4, ((0, 0),) * 4, tuple(steps), tuple(steps), fixed=True)
+    return GroupPlacement(((0, 0),) * 4, ((0, 0),) * 4, tuple(steps), fixed=True)
 
 
 def groups_of(wafer: Wafer, placed: GroupPlacement, axis: int) -> list[tuple[Die, ...]]:
@@ -138,7 +139,7 @@ def groups_of(wafer: Wafer, placed: GroupPlacement, axis: int) -> list[tuple[Die
             f"groups_of: the placement ({placed}) is no rectangular one of the {wafer.rows} x {wafer.cols} dies of "
             f"{wafer.name}; give one that `placements` returns for this wafer"
         )
-    step = placed.step(axis)
+    step = placed.steps[axis]
     if step is IDLE:
         return []
     return list(_rings(wafer, step.kind, *placed.sides[axis], *placed.strides[axis]))
@@ -170,11 +171,7 @@ def _sides(sizes: Sequence[int], rows: int, cols: int) -> Iterator[tuple[tuple[i
 
 def _numbers(placed: GroupPlacement) -> tuple[float, ...]:
     """Return the numbers by which placements are compared: seconds grow with each of them."""
-    return tuple(number for axis in range(4) for number in (placed.step(axis).hops, placed.step(axis).load))
-
-
-def _links(placed: GroupPlacement) -> float:
-    return sum(placed.step(axis).links for axis in range(4))
+    return tuple(number for step in placed.steps for number in (step.hops, step.load))
 
 
 @lru_cache(maxsize=8192)

@@ -56,7 +56,7 @@ def _row_by_row(wafer: Wafer, split: ParallelSizes) -> tuple[GroupPlacement, ...
 def _blind(wafer: Wafer, split: ParallelSizes) -> tuple[GroupPlacement, ...]:
     """Return the rectangular placements with the shortest steps, whatever the loads of their links."""
     every = placements(wafer, split.sizes, prune=False)
-    return every and (min(every, key=lambda placed: sum(placed.step(axis).links for axis in range(4))),)
+    return every and (min(every, key=lambda placed: placed.links),)
 
 
 def _megatron(split: ParallelSizes) -> bool:
@@ -312,9 +312,9 @@ def _planned(case: Case, strategy: Strategy, wafers: int, mix: Mix, recompute: t
         handed = case.tokens * work.width * case.rules.element / BETWEEN_WAFERS
         parts["bubbles"] = (wafers - 1) * (sum(parts.values()) / micro + 2 * handed)
     link_bytes = sum(
-        size * placed.step(axis).links * wafer.dies
+        size * step.links * wafer.dies
         for placed, totals in sent.items()
-        for axis, size in enumerate(totals)
+        for step, size in zip(placed.steps, totals, strict=True)
     )
     flops = sum(
         own.compute * count * wafer.flops * wafer.dies
