@@ -47,7 +47,7 @@ class Operator:
 
     Of a product the weights are [k, n]. `side` is "in" for the first of a pair of products, "out" for the second, else
     "attention". `common` bytes are on every die of plain tensor parallelism, `split` bytes are cut, and selective
-    recompute drops the `scores` bytes. `width` are the elements of its input.
+    recompute drops the `scores` bytes.
     """
 
     name: str
@@ -58,7 +58,6 @@ class Operator:
     common: float
     split: float
     scores: float
-    width: int
 
     @property
     def weights(self) -> int:
@@ -108,14 +107,14 @@ class Workload:
         scores = (2 if self.gated else 5) * self.heads * s
         return (
             self._product("qkv", "in", h, h + 2 * kv, 4 * h, 0),
-            Operator("attention", "attention", 0, 0, 4 * s * h, 0, 2 * (h + 2 * kv), scores, h + 2 * kv),
+            Operator("attention", "attention", 0, 0, 4 * s * h, 0, 2 * (h + 2 * kv), scores),
             self._product("o", "out", h, h, drop, 2 * h),
             self._product("inner", "in", h, inner, 4 * h, 2 * inner),
             self._product("out", "out", f, h, drop, 2 * f),
         )
 
     def _product(self, name: str, side: str, k: int, n: int, common: float, split: float) -> Operator:
-        return Operator(name, side, k, n, 2 * k * n, common, split, 0, k)
+        return Operator(name, side, k, n, 2 * k * n, common, split, 0)
 
 
 # Sizes: GPT-3 6.7B and 175B of Brown et al. 2020, table 2.1; 76B of Narayanan et al. 2021, table 1; OPT of Zhang et al.
