@@ -162,8 +162,7 @@ def test_a_prompt_that_does_not_fit_at_once_goes_in_chunks():
     chunks = [(min(at_once, rows - past), past) for past in range(0, rows, at_once)]
     assert len(chunks) > 1 and sum(tokens for tokens, _ in chunks) == rows
     steps = layers.prefill_steps(block, rows, c, at_once)
-    one_by_one = [layers.total(layers._steps((block, part, args, c) for part, args in prefill.layer(block, *chunk)))
-                  for chunk in chunks]  # fmt: skip
+    one_by_one = [layers.total(layers._steps(block, prefill.layer(block, *chunk), c)) for chunk in chunks]
     assert layers.total(steps).cycles == pytest.approx(sum(cost.cycles for cost in one_by_one), rel=1e-12)
     assert layers.total(steps).cycles > layers.total(layers.prefill_steps(block, rows, c)).cycles
     small = place_prefill([layers.prefill_block(shape, on, c)], last, 260, layers.prefill_price(c), "area")

@@ -145,14 +145,14 @@ def _add(steps: Steps, more: Steps) -> None:
 
 def head_steps(block: Block, tokens: int, c: Constants) -> Steps:
     """Return the costs of the final norm and the LM head for `tokens`; MeshError if the device does not hold them."""
-    return _steps([(decode.head_block(block), decode.head, (tokens,), c)])
+    return _sub_layer(decode.head, decode.head_block(block), (tokens,), c)
 
 
 def embedding_steps(block: Block, tokens: int, c: Constants) -> Steps:
     """Return the costs of embedding `tokens` on the mesh of the head; MeshError if the device does not hold it."""
     home = decode.head_block(block)
     sizes = decode.batches(decode.embed, home, tokens)
-    return _steps((home, decode.embed, (size,), c) for size, times in sizes.items() for _ in range(times))
+    return _steps(home, ((decode.embed, (size,)) for size, times in sizes.items() for _ in range(times)), c)
 
 
 def total(steps: Steps) -> Cost:
@@ -160,9 +160,9 @@ def total(steps: Steps) -> Cost:
     return sum(steps.values(), Cost())
 
 
-def _steps(sub_layers: Iterable[tuple[Block, SubLayer, tuple[int, ...], Constants]]) -> Steps:
+def _steps(block: Block, sub_layers: Iterable[tuple[SubLayer, tuple[int, ...]]], c: Constants) -> Steps:
     steps: Steps = {}
-    for block, sub_layer, args, c in sub_layers:
+    for sub_layer, args in sub_layers:
         _add(steps, _sub_layer(sub_layer, block, args, c))
     return steps
 
@@ -263,7 +263,7 @@ def _fastest(block: Block, c: Constants) -> tuple[int, ...]:
 
 def _attention_cycles(block: Block, c: Constants) -> float:
     sub_layers = decode.layer(block, block.mesh.shape[0] * block.entries)[:-1]
-    return total(_steps((block, sub_layer, args, c) for sub_layer, args in sub_layers)).cycles
+    return total(_steps(block, sub_layers, c)).cycles
 
 
 def is_paper_benchmark(program: str) -> bool:
