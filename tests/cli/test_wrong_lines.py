@@ -161,6 +161,7 @@ LINES = {
     "plan-training": [
         ("--workload gpt5", "unknown training workload 'gpt5'"),
         ("--workload llama2-7b --config x", "--workload llama2-7b: --config x stands in its place; give one of them"),
+        ("--failed 0,0-2,2", "is not between neighbouring dies"),
         ("--failed 0,0", "give two neighbouring dies by row and column, such as 0,0-0,1"),
         ("--link-rate -1", 'Invalid value "-1.0" for --link-rate'),
     ],

@@ -125,6 +125,7 @@ def test_a_function_that_returns_a_schedule_is_swept():
         ({"mesh": [8]}, {"mesh": 8}, DeviceError, "mesh is swept and given; leave one out"),
         ({"context": [1.5]}, {"mesh": 8}, ShapeError, "context = 1.5 must be a whole number of at least 1"),
         ({"hop_cycles": [float("nan")]}, {"mesh": 8}, ShapeError, "hop_cycles = nan must be a finite number"),
+        ({"hop_cycles": ["a"]}, {"mesh": 8}, ShapeError, "hop_cycles = 'a' must be a finite number"),
         ({"mesh": [4]}, {}, SramError, "every core needs"),
     ],
 )
