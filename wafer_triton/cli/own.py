@@ -48,17 +48,17 @@ def load(reference: str, drafts: bool = False) -> OwnSchedule:
 
     Raises ConfigError for a function that needs arguments, and as `function_of`.
     """
-    called, path = function_of(reference, drafts)
+    called = function_of(reference, drafts)
     try:
         inspect.signature(called).bind()
     except TypeError as error:
-        name = reference.rpartition(":")[2]
-        raise ConfigError(f"{path}: {name} is called without arguments ({error}); give them defaults") from None
+        file, _, name = reference.rpartition(":")
+        raise ConfigError(f"{file}: {name} is called without arguments ({error}); give them defaults") from None
     return called()
 
 
-def function_of(reference: str, drafts: bool = False) -> tuple[Callable[..., OwnSchedule], Path]:
-    """Return the function of FILE.py:FUNCTION, with its own parameters and `OwnSchedule` as its result, and the file.
+def function_of(reference: str, drafts: bool = False) -> Callable[..., OwnSchedule]:
+    """Return the function of FILE.py:FUNCTION, with its own parameters and `OwnSchedule` as its result.
 
     Raises ConfigError without such a file or function, ScheduleError if the file or the function raises, or if the
     function returns anything else. The output of both goes to stderr.
@@ -80,7 +80,7 @@ def function_of(reference: str, drafts: bool = False) -> tuple[Callable[..., Own
             result = function(*args, **arguments)
         return _own(result, path, name)
 
-    return called, path
+    return called
 
 
 def _own(result: Any, path: Path, name: str) -> OwnSchedule:

@@ -107,7 +107,7 @@ def kind_of(name: str) -> str | Callable[..., Any]:
     from wafer_triton.cli.own import function_of
     from wafer_triton.compare.sweep import own
 
-    called, _ = function_of(name)
+    called = function_of(name)
 
     def schedule(**arguments: Any) -> Any:
         return called(**arguments).schedule
