@@ -8,6 +8,7 @@ import pytest
 
 from pairs import in_turn
 from schedules import LAYERS, MOVES, SUMS, Make, build
+from wafer_triton import price
 from wafer_triton.algorithms import collectives
 from wafer_triton.algorithms.product import recipe
 from wafer_triton.algorithms.stream import groups, stream
@@ -139,6 +140,8 @@ def turning(mesh: Mesh, seed: int) -> list[str]:
     found = [*of_loops(nested, plain, Walk(plain))]
     if colours(nested) != colours(plain) or (routes(nested).per_core != routes(plain).per_core).any():
         found.append(f"routes of the loops are not those of their rounds: {colours(nested)} and {colours(plain)}")
+    if (cycles := price(nested).cycles) != pytest.approx(price(plain).cycles):
+        found.append(f"the price of the loops is not that of their rounds: {cycles} and {price(plain).cycles} cycles")
     return found
 
 

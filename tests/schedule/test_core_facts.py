@@ -10,7 +10,7 @@ import torch
 
 import wafer_triton
 from tiny import checkpoint
-from wafer_triton import Builder, Mesh, Schedule, WaferForCausalLM, account, convert, link_loads, price
+from wafer_triton import Builder, Mesh, Schedule, WaferForCausalLM, convert
 from wafer_triton.algorithms.collectives import shift
 from wafer_triton.algorithms.product import recipe
 from wafer_triton.algorithms.reduce import all_reduce
@@ -175,46 +175,6 @@ def test_an_index_array_may_change_after_it_is_given():
     assert program.read("o").flatten().tolist()[1:] == [1, 6]
 
 
-SIDE = 6
-
-
-def repeated(kind: str) -> Schedule:
-    """Row t sends one tile from its first to its last core in round t, in three spellings of the same moves."""
-    b = Builder(Mesh(SIDE, SIDE), kind)
-    b.buffer("a", (1,), "fp32", "input")
-    b.buffer("b", (1,), "fp32", "output")
-
-    def lined() -> None:
-        b.round(b.exchange("x", "a", "b", [0], [SIDE - 1], lines=[0]))
-
-    def spelled_out() -> None:
-        send, recv = np.full((SIDE, 1), -1), np.full((SIDE, 1), -1)
-        send[0], recv[0] = 0, SIDE - 1
-        b.round(b.exchange("x", "a", "b", send, recv))
-
-    def turn(by: int) -> np.ndarray:
-        return np.roll(np.arange(SIDE), -by)
-
-    if kind == "nested":
-        with b.loop(3, turn(2)), b.loop(2, turn(1)):
-            lined()
-    else:
-        with b.loop(SIDE, turn(1)):
-            (lined if kind == "lines" else spelled_out)()
-    return b.build()
-
-
-@pytest.mark.parametrize("kind", ["lines", "spelled out", "nested"])
-def test_a_repetition_counts_as_its_rounds(kind):
-    built = repeated(kind)
-    flat = Schedule("flat", built.mesh, built.buffers, tuple(built.rounds))
-    one, two, lined = account(built), account(flat), account(repeated("lines"))
-    assert one.busiest_link_bytes == two.busiest_link_bytes == 4
-    assert one.hops == two.hops == lined.hops and one.link_bytes == two.link_bytes == 4 * SIDE * (SIDE - 1)
-    assert price(built).cycles == pytest.approx(price(flat).cycles) == price(repeated("lines")).cycles
-    assert (link_loads(built)["east"][:, :-1] == 4).all()
-
-
 def test_a_model_is_for_one_thread_at_a_time(tmp_path):
     model = WaferForCausalLM.from_pretrained(checkpoint(tmp_path / "tiny"), mesh=2, max_length=8)
     inside, done, said = Event(), Event(), []
@@ -231,18 +191,6 @@ def test_a_model_is_for_one_thread_at_a_time(tmp_path):
         done.set()
     thread.join()
     assert model.count == 1 and len(said) == 1
-
-
-def test_a_run_that_spans_a_repetition_of_turning_rows_counts_as_its_rounds():
-    b = Builder(Mesh(4, 4), "spanning")
-    b.buffer("a", (1,), "fp32", "input")
-    b.buffer("c", (1,), "fp32", "output")
-    with b.loop(8, rows=[1, 2, 3, 0]):
-        b.round(b.exchange("x", "a", "c", [0, 1], [1, 2], [0]))
-    built = b.build()
-    flat = Schedule("flat", built.mesh, built.buffers, tuple(built.rounds))
-    assert account(built).hops == account(flat).hops
-    assert price(built).cycles == pytest.approx(price(flat).cycles)
 
 
 @pytest.mark.parametrize(
