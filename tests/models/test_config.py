@@ -244,13 +244,11 @@ def test_from_folder(tmp_path):
 @pytest.mark.parametrize(
     ("file", "more", "named"),
     [
-        ({"repetition_penalty": 1.05, "num_beams": 1, "top_p": 0.8, "temperature": 0.7}, {}, ["repetition_penalty"]),
         ({"bad_words_ids": [[3]], "num_beams": 4, "max_length": 9}, {}, ["bad_words_ids", "num_beams"]),
         ({"penalty_alpha": 0.6, "stop_strings": ["."]}, {}, ["penalty_alpha", "stop_strings"]),
         ({"forced_eos_token_id": 0}, {"repetition_penalty": 1.2}, ["forced_eos_token_id"]),
         (None, {"repetition_penalty": 1.2, "min_length": 0}, ["repetition_penalty"]),
         ({}, {"repetition_penalty": 1.2}, []),
-        ({"repetition_penalty": 1, "min_length": 0, "suppress_tokens": None, "do_sample": True}, {}, []),
     ],
 )
 def test_settings_of_generation_that_are_not_obeyed_are_named_once(tmp_path, file, more, named):
