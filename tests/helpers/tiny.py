@@ -31,6 +31,13 @@ MIXTURE = CONFIG | {
 }  # fmt: skip
 
 
+# As narrow, with all that projections may have beside their products.
+BIASED = DecoderConfig(
+    hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=6,
+    vocab_size=31, max_position_embeddings=64, tie_word_embeddings=True, qkv_bias=True, qk_norm=True,
+)  # fmt: skip
+
+
 def drawn(config: DecoderConfig, scale: float = 1.0) -> dict[str, torch.Tensor]:
     """Return random weights, the same ones in every call."""
     random = torch.Generator().manual_seed(0)

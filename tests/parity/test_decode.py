@@ -3,16 +3,11 @@
 import pytest
 import torch
 
+from tiny import BIASED
 from wafer_triton.emulate.torch import TorchExecutor
-from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 
 pytestmark = pytest.mark.slow
-
-CONFIG = DecoderConfig(
-    hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=6,
-    vocab_size=31, max_position_embeddings=64, tie_word_embeddings=True, qkv_bias=True, qk_norm=True,
-)  # fmt: skip
 
 
 class Replayed(TorchExecutor):
@@ -43,7 +38,7 @@ def test_steps_of_changing_sequences_keep_their_results_apart():
     """Check that a graph is recorded for each set of unfinished sequences, and that the graphs take turns."""
     texts = []
     for executor in (TorchExecutor(), Replayed()):
-        model = WaferForCausalLM.from_config(CONFIG, mesh=4, batch=2, executor=executor, max_length=24, seed=1)
+        model = WaferForCausalLM.from_config(BIASED, mesh=4, batch=2, executor=executor, max_length=24, seed=1)
         if isinstance(executor, Replayed):
             executor.results = model.layers.results
         logits = []

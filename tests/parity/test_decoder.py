@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tiny import drawn
+from tiny import BIASED, drawn
 from wafer_triton.count.account import Account
 from wafer_triton.device import PRESETS
 from wafer_triton.device.mesh import Mesh, as_mesh
@@ -22,10 +22,7 @@ from wafer_triton.place.need import param_shapes
 
 pytestmark = pytest.mark.slow
 
-CONFIG = DecoderConfig(
-    hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=6,
-    vocab_size=31, max_position_embeddings=64, tie_word_embeddings=True,
-)  # fmt: skip
+CONFIG = replace(BIASED, qkv_bias=False, qk_norm=False)
 
 
 DECODE_CALLS, PREFILL_CALLS = 285, 1000  # operations of torch a layer, on 8 x 8 cores

@@ -7,31 +7,19 @@ from collections import Counter
 import pytest
 import torch
 
-from wafer_triton.device.mesh import as_mesh
+from tiny import BIASED, drawn
 from wafer_triton.errors import CacheError, ShapeError
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.generate import Sampling
-from wafer_triton.models.random import RandomWeights
 
 pytestmark = pytest.mark.slow
 
-CONFIG = DecoderConfig(
-    hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=6,
-    vocab_size=31, max_position_embeddings=64, tie_word_embeddings=True, qkv_bias=True, qk_norm=True,
-)  # fmt: skip
 PROMPTS = [[3, 4, 5, 6, 7, 8, 9], [1], [30, 2, 2]]
 
 
-class Weights(RandomWeights):
-    """Large enough to make logits differ."""
-
-    def __getitem__(self, name):
-        return super().__getitem__(name) * (1 if name.endswith("norm.weight") else 15)
-
-
-def decoder(mesh="2x3", **options) -> WaferForCausalLM:
-    return WaferForCausalLM.from_weights(CONFIG, Weights(CONFIG), mesh=as_mesh(mesh), **({"max_length": 24} | options))
+def decoder(**options) -> WaferForCausalLM:
+    return WaferForCausalLM.from_weights(BIASED, drawn(BIASED, 0.3), mesh="2x3", **({"max_length": 24} | options))
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +93,7 @@ def test_a_temperature_near_zero_is_greedy(single):
 LOGITS = torch.tensor([0.4, 0.1, 0.3, 0.2]).log()
 
 
-def drawn(sampling: Sampling) -> Counter:
+def draws(sampling: Sampling) -> Counter:
     source = sampling.generator(0)
     return Counter(sampling.choose(LOGITS, source) for _ in range(600))
 
@@ -120,17 +108,17 @@ def drawn(sampling: Sampling) -> Counter:
     ids=str,
 )  # fmt: skip
 def test_top_k_and_top_p_keep_the_likeliest(how, kept):
-    assert set(drawn(Sampling(temperature=1.0, seed=0, **how))) == kept
+    assert set(draws(Sampling(temperature=1.0, seed=0, **how))) == kept
 
 
 def test_the_coldest_draw_is_the_likeliest():
-    assert set(drawn(Sampling(temperature=1e-45, seed=0))) == {0}
+    assert set(draws(Sampling(temperature=1e-45, seed=0))) == {0}
 
 
 def test_draws_follow_the_probabilities():
     # 0.4 of 600 has a standard deviation of 12
-    assert abs(drawn(Sampling(temperature=1.0, seed=0))[0] - 240) < 60
-    assert drawn(Sampling(temperature=0.25, seed=0))[0] > 350, "colder is more certain: 0.4^4 of the sum is 0.72"
+    assert abs(draws(Sampling(temperature=1.0, seed=0))[0] - 240) < 60
+    assert draws(Sampling(temperature=0.25, seed=0))[0] > 350, "colder is more certain: 0.4^4 of the sum is 0.72"
 
 
 @pytest.mark.parametrize(

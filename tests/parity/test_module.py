@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tiny import BIASED
 from wafer_triton.errors import CacheError, CheckpointError, ConfigError, DtypeError, ShapeError
-from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.random import RandomWeights, config_of
 from wafer_triton.place.need import param_shapes
@@ -17,15 +17,10 @@ from wafer_triton.shape.published import MODELS
 
 pytestmark = pytest.mark.slow
 
-CONFIG = DecoderConfig(
-    hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=6,
-    vocab_size=31, max_position_embeddings=64, tie_word_embeddings=True, qkv_bias=True, qk_norm=True,
-)  # fmt: skip
-
 
 @pytest.fixture(scope="module")
 def single():
-    return WaferForCausalLM.from_config(CONFIG, mesh="2x3", max_length=24)
+    return WaferForCausalLM.from_config(BIASED, mesh="2x3", max_length=24)
 
 
 def test_every_weight_is_read_once():
@@ -39,7 +34,7 @@ def test_every_weight_is_read_once():
 
     for tied in (True, False):
         read.clear()
-        config = replace(CONFIG, tie_word_embeddings=tied)
+        config = replace(BIASED, tie_word_embeddings=tied)
         WaferForCausalLM.from_weights(config, Counted(config), mesh=2, max_length=24)
         assert set(read) == set(param_shapes(config)) and set(read.values()) == {1}
 
@@ -76,7 +71,7 @@ def test_state_dicts_that_do_not_fit(single):
     with pytest.raises(CheckpointError, match="lm_head.weight differs from model.embed_tokens.weight, but this model"):
         single.load_state_dict(state | {"lm_head.weight": state["lm_head.weight"] + 1})
     with pytest.raises(CheckpointError, match="decoder: 30 weights are missing, the first is model.emb"):
-        WaferForCausalLM.from_weights(CONFIG, {}, mesh=2)
+        WaferForCausalLM.from_weights(BIASED, {}, mesh=2)
 
 
 NAME = "model.layers.0.mlp.up_proj.weight"
@@ -163,10 +158,10 @@ def test_torch_modes_around_a_model_change_nothing(single):
 
 
 def test_random_weights_depend_on_the_seed_alone():
-    state, same, other = (WaferForCausalLM.from_config(CONFIG, mesh=3, seed=seed).state_dict() for seed in (0, 0, 1))
+    state, same, other = (WaferForCausalLM.from_config(BIASED, mesh=3, seed=seed).state_dict() for seed in (0, 0, 1))
     key = "model.layers.1.mlp.up_proj.weight"
     assert state[key].equal(same[key]) and not state[key].equal(other[key])
-    zeros = WaferForCausalLM.from_config(CONFIG, mesh=3, random_weights=False)
+    zeros = WaferForCausalLM.from_config(BIASED, mesh=3, random_weights=False)
     assert zeros.prefill([1, 2]).eq(0).all()
 
 
