@@ -2,8 +2,9 @@
 
 A block whose first line is `# file: NAME` is written to that file. All other Python of a page runs in one namespace,
 and a `text` block right below has its output. A `console` block is a command and its output, each line of a `bash`
-block a command; those that install, make, or start other processes do not run here. An output that ends with "..." goes
-on like that. A `diff` block changes a copy of the library, with which scripts of the page run.
+block a command; those that install, make, or start other processes do not run here, nor examples that run a checkpoint,
+time or fit. An output that ends with "..." goes on like that. A `diff` block changes a copy of the library, with which
+scripts of the page run.
 
 Run as a program, it writes the outputs of all pages anew, or of those that are named, and README's table of cells.
 """
@@ -29,7 +30,7 @@ from wafer_triton.local import registry
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-NAMES = ("concepts", "how-it-works", "predict", "serve", "temp", "tutorial")
+NAMES = ("concepts", "how-it-works", "predict", "reference", "serve", "temp", "tutorial")
 PAGES = {"README": ROOT / "README.md"} | {name: DOCS / f"{name}.md" for name in NAMES}
 BLOCK = re.compile(
     r"^```(python|toml|bash|console|diff)\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL
@@ -91,6 +92,8 @@ def renewed(page):
             return match[0] if shown is None else f"```bash\n{body}```\n\n```text\n{cut(printed, shown)}```"
         if kind == "console":
             line, _, shown = body.partition("\n")
+            if left_as_shown(line):
+                return match[0]
             return f"```console\n{line}\n{cut(printed_by(command, line.removeprefix('$ ')), shown)}```"
         if kind == "python":
             printed = printed_by(exec, compile(body, f"docs/{page}.md", "exec"), names)
@@ -99,6 +102,12 @@ def renewed(page):
 
     cells = CELLS.search((DOCS / "validation.md").read_text(encoding="utf-8"))[0]
     return CELLS.sub(cells, BLOCK.sub(block, PAGES[page].read_text(encoding="utf-8")))
+
+
+def left_as_shown(line):
+    """Return whether an example runs a checkpoint, needs such a run, times, or fits (which tests/cost does)."""
+    words = line.removeprefix("$ wafer-triton ").split()
+    return words[0] in ("generate", "cap") or "--time" in words or words == ["validate"] or "--fit" in words
 
 
 def cut(printed, shown):
