@@ -107,10 +107,10 @@ def routes(schedule: Schedule, relayed: bool = False) -> Routes:
     """Return the routes of a schedule; with `relayed` each message goes from core to core in software."""
     if relayed not in (True, False):  # a text would count as true
         raise ScheduleError(f"routes: relayed = {shown(relayed)} must be true or false")
-    mesh, moved = schedule.mesh, dict[str, set[tuple[Moves, Turns]]](x=set(), y=set())
+    mesh, moved = schedule.mesh, dict[str, list[tuple[Moves, Turns]]](x=[], y=[])
     for turns, every in _moved(schedule).items():
         for one in every:
-            moved[one.axis].add((one, turns))
+            moved[one.axis].append((one, turns))
     x, y = (_lines(mesh, axis, own, relayed) for axis, own in moved.items())
     per_core, top = x.routers + y.routers.transpose(0, 2, 1)
     return Routes(mesh, x, y, per_core, int(top.max()))
@@ -131,9 +131,9 @@ def colours(schedule: Schedule) -> int:
 _COLOURS: dict[tuple[tuple[int, int], tuple[int, int], bytes], int] = {}
 
 
-def _moved(schedule: Schedule) -> dict[Turns, set[Moves]]:
-    """Return the different moves of a schedule by the turns of the rows."""
-    found = dict[Turns, set[Moves]]()
+def _moved(schedule: Schedule) -> dict[Turns, dict[Moves, None]]:
+    """Return the different moves of a schedule, in order, by the turns of the rows."""
+    found = dict[Turns, dict[Moves, None]]()
 
     def collect(steps: Iterable[Step], turns: Turns) -> None:
         for step in steps:
@@ -141,7 +141,7 @@ def _moved(schedule: Schedule) -> dict[Turns, set[Moves]]:
                 turned = turns if step.rows is None else (Turn(step.rows.tobytes(), step.times), *turns)
                 collect(step.body, turned)
             else:
-                found.setdefault(turns, set()).update(step.moves)
+                found.setdefault(turns, {}).update(dict.fromkeys(step.moves))
 
     collect(schedule.rounds.steps, ())
     return found

@@ -518,9 +518,9 @@ class Round(Value):
         return self, self
 
     @cached_property
-    def moves(self) -> frozenset[Moves]:
-        """Its different moves."""
-        return frozenset(exchange.moves for exchange in self.exchanges)
+    def moves(self) -> tuple[Moves, ...]:
+        """The moves of its exchanges."""
+        return tuple(exchange.moves for exchange in self.exchanges)
 
     @cached_property
     def touched(self) -> frozenset[str]:

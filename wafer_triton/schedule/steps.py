@@ -115,9 +115,9 @@ class Ring(Value):
         )
 
     @property
-    def moves(self) -> frozenset[Moves]:
-        """Its different moves."""
-        return frozenset(self.shifts)
+    def moves(self) -> tuple[Moves, ...]:
+        """The moves of its shifts."""
+        return self.shifts
 
     @property
     def uses(self) -> Uses:
@@ -135,9 +135,9 @@ class Stages(Value):
     each: tuple[tuple[tuple[int, Moves], ...], ...]
 
     @cached_property
-    def moves(self) -> frozenset[Moves]:
+    def moves(self) -> tuple[Moves, ...]:
         """The different messages."""
-        return frozenset(moves for stage in self.each for _, moves in stage)
+        return tuple(dict.fromkeys(moves for stage in self.each for _, moves in stage))
 
     @cached_property
     def digest(self) -> bytes:
@@ -200,7 +200,7 @@ class Tree(Value):
         return len(self.stages.each)
 
     @property
-    def moves(self) -> frozenset[Moves]:
+    def moves(self) -> tuple[Moves, ...]:
         """Its different moves."""
         return self.stages.moves
 
