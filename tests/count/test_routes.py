@@ -93,7 +93,8 @@ def test_summa_and_all_gather_need_routes_in_proportion_to_the_side(algorithm):
 def test_circuits_are_numbered_in_the_order_of_rounds():
     """Round t of SUMMA multicasts from column t; in an order by hash the numbers differed from process to process."""
     schedule = recipe("gemm", Mesh(8, 8), "fp16", ((8, 8), (8, 8)), (("algorithm", "summa"),)).schedule
-    assert [start for start, _ in routes(schedule).x.several] == list(range(8))
+    starts = [start for start, _ in routes(schedule).x.several]  # a column in the middle sends both ways
+    assert len(starts) == 12 and starts == sorted(starts)
 
 
 @pytest.mark.parametrize("levels", [1, 2, 3, 4])
