@@ -131,10 +131,7 @@ def _plan_units(
     for side, (cores, rank) in enumerate(zip((senders, receivers), ranks, strict=True)):
         slots[moving, side, rounds, cores] = rank
     kinds = 2 * rounds + moving
-    if (np.diff(receivers) >= 0).all() and kinds.max() < 2**15:  # as in most moves; small numbers are sorted sooner
-        order = np.argsort(kinds.astype(np.int16), kind="stable")
-    else:
-        order = np.lexsort((receivers, kinds))
+    order = np.lexsort((receivers, kinds))
     senders, receivers, kinds = senders[order], receivers[order], kinds[order]
     edges = [0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), len(kinds)]
     planned: list[list[Any]] = [[None, None] for _ in range(slots.shape[2])]
