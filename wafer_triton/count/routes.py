@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wafer_triton.count.spans import Sides, different, on_lines, spans, starts
+from wafer_triton.count.spans import Sides, on_lines, spans, starts
 from wafer_triton.count.times import Turn, Turns, in_order
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError, shown
@@ -166,9 +166,9 @@ def _lines(mesh: Mesh, axis: str, moved: Iterable[tuple[Moves, Turns]], relayed:
             apart.append(np.stack([line // sides.fold_across, own]))
     line, own = np.concatenate(apart, 1)
     most = sides.along**2 + len(several)
-    line, own = np.divmod(different(line * most + own), most)
+    line, own = np.divmod(np.unique(line * most + own), most)
     each = np.split(own, np.searchsorted(line, np.arange(1, across)))
-    used = different(np.concatenate([own, *codes]))
+    used = np.unique(np.concatenate([own, *codes]))
     low, high = np.sort(np.divmod(used, sides.along), axis=0)
     for (start, to), number in zip(several, np.searchsorted(used, [*several.values()]), strict=True):
         receivers = np.frombuffer(to, np.int64)
@@ -179,7 +179,7 @@ def _lines(mesh: Mesh, axis: str, moved: Iterable[tuple[Moves, Turns]], relayed:
     kinds = list[Kind]()
     for (patterns, _), lines in members.items():
         here = [each[lines[0]], *(codes[number] for number in np.flatnonzero(np.frombuffer(patterns, bool)))]
-        numbers = np.searchsorted(used, different(np.concatenate(here)))
+        numbers = np.searchsorted(used, np.unique(np.concatenate(here)))
         numbers = numbers[np.lexsort((high[numbers], low[numbers]))]
         kinds.append(Kind(np.array(lines), numbers, *_first_fit(low[numbers], high[numbers], sides.along)))
     return Lines(used, several, kinds, sides)

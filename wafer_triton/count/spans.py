@@ -116,12 +116,6 @@ def starts(ordered: Index) -> Index:
     return begins.nonzero()[0]
 
 
-def different(numbers: Index) -> Index:
-    """Return the different ones of some numbers, ascending."""
-    ordered = np.sort(numbers)  # which is sooner done than `np.unique`
-    return ordered[starts(ordered)]
-
-
 def lines_of(moves: Moves, mesh: Mesh) -> int:
     """Return how many lines have the spans of some moves."""
     if moves.paired:
