@@ -18,8 +18,8 @@ from wafer_triton.algorithms.ring import ring_position
 from wafer_triton.algorithms.trees import two_level_costs
 from wafer_triton.cost import layers
 from wafer_triton.cost.constants import Constants, constants
-from wafer_triton.cost.phases import Phase, phases
-from wafer_triton.cost.price import Cost, Prediction, intervals, phase_cost, price
+from wafer_triton.cost.phases import Phase, Product, phases, prefill_products
+from wafer_triton.cost.price import Cost, Prediction, intervals, phase_cost, price, product_cycles
 from wafer_triton.count.routes import routes
 from wafer_triton.decoder import decode, prefill
 from wafer_triton.decoder.block import Block, schedule
@@ -61,6 +61,20 @@ def test_compute_hides_the_hops_of_a_transfer_beside_it(elements: int, exposed: 
     beside = Phase("product", hops=10, elements=elements, overlaps=True)
     assert phase_cost(beside, c).hop_cycles == exposed
     assert phase_cost(replace(beside, overlaps=False), c).hop_cycles == 10
+
+
+def test_a_product_of_fp32_is_a_loop_over_k_or_for_a_resident_matrix_one_instruction() -> None:
+    c = replace(HPDC, mac_cycles_fp32=3, k_step_cycles=5, row_cycles=7)
+    assert product_cycles(Product(m=4, k=2, n=6, heads=10, dtype="fp32"), c, True) == 10 * 2 * (5 + 6 * (7 + 4 * 3))
+    assert product_cycles(Product(m=1, k=2, n=6, heads=10, dtype="fp32"), c, False) == 10 * 2 * 6 * 3
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+def test_the_products_by_which_head_groups_are_chosen_are_those_of_a_layer(groups: int) -> None:
+    shape, side, c = DecoderShape(36, 50, 2, 6, 2, 8, 97), 6, constants(ROOMY)
+    block = replace(layers.prefill_block(shape, Mesh(side, side, ROOMY), c), head_groups=groups)
+    counted = sum(one.macs * one.times for kind in layers.prefill_phases(block, 3, 3).values() for one in kind)
+    assert side * sum(one.m * one.k * one.n * one.heads for one in prefill_products(block, 3)) == counted
 
 
 @pytest.mark.parametrize("cores, words", SIZES)

@@ -176,6 +176,7 @@ def test_serial_bytes_add_up_over_rounds_and_flows_do_not():
 def test_every_round_has_its_account():
     example = recipe("gemm", Mesh(3, 3), "fp16", ((9, 9), (9, 9)), ()).schedule
     assert per_round(example) == tuple(round_account(example, round_) for round_ in example.rounds)
+    assert [one.stages for one in per_round(example)] == [bool(round_.exchanges) for round_ in example.rounds]
     totals = account(example)
     assert totals.serial_bytes == sum(one.busiest_link_bytes for one in per_round(example))
     assert totals.flows == max(one.flows for one in per_round(example))
