@@ -128,7 +128,7 @@ def _phase(schedule: Schedule, run: RoundRun, traffic: RunTraffic) -> Phase:
         packed=sum(buffer.numel > 1 and BYTES[buffer.dtype] < WORD_BYTES for buffer in buffers)
         if common in ("tiles", "product")
         else 0,
-        fold=mesh.fold[0] * mesh.fold[1],
+        fold=mesh.per_core,
         overlaps=first.overlaps,
         products=work[0][0],
         macs=macs,

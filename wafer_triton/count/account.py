@@ -172,7 +172,7 @@ class _Reader:
             count = self.apart if any(one.moves.paired for one, _ in moved) else self.alike
             sent, most, together = count(moved, Sides.of(self.mesh, axis), turns if axis == "x" else ())
             messages, busiest, flows = messages + sent, np.maximum(busiest, most), max(flows, together)
-        macs = sum(multiply_adds(op) for op in round_.locals) * self.mesh.fold[0] * self.mesh.fold[1]
+        macs = sum(multiply_adds(op) for op in round_.locals) * self.mesh.per_core
         return Account(
             rounds=times, stages=stages(RoundRun((round_,))) * times, hops=hops * times, link_bytes=link_bytes * times,
             macs=macs * times, messages=messages * times, busiest_link_bytes=int(busiest.max()),

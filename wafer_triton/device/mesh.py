@@ -63,6 +63,11 @@ class Mesh:
         """Logical cores."""
         return self.shape[0] * self.shape[1]
 
+    @property
+    def per_core(self) -> int:
+        """Logical cores of a physical one."""
+        return self.fold[0] * self.fold[1]
+
     def square(self) -> Mesh:
         """Return the mesh folded to the square lcm grid (itself if square already); MeshError for a grid too large."""
         if self.fold != (1, 1) or self.rows == self.cols:

@@ -55,7 +55,7 @@ def _need(block: Block, sub_layers: SubLayers) -> tuple[sram.Need, dict[str, int
 @cached_across_devices(4096)
 def _need_of(block: Block, sub_layer: SubLayer, args: tuple[int, ...]) -> tuple[sram.Need, dict[str, int]]:
     """Return the need of a core for a sub-layer, and the bytes of its keys and values."""
-    schedule, fold = draft(sub_layer, block, *args), block.mesh.fold[0] * block.mesh.fold[1]
+    schedule, fold = draft(sub_layer, block, *args), block.mesh.per_core
     kept = {name: held.bytes * fold for name, held in schedule.buffers.items() if name in prefill.PAST}
     return sram.need(schedule), kept
 

@@ -215,7 +215,7 @@ def _check_weights(decode: Block, choices: tuple[Block, ...], prompt: int, layou
 
     def needs(block: Block) -> Needs:
         held = {kind: weights_of(block, kind, "prefill").values() for kind in shape.layers_of}
-        times = mesh.fold[0] * mesh.fold[1]
+        times = mesh.per_core
         return {kind: sram.Need({one.name: one.bytes * times for one in each}, {}) for kind, each in held.items()}
 
     def check(held: Needs) -> None:

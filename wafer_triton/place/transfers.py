@@ -202,7 +202,7 @@ def slice_to_fit(mesh: Mesh, numel: int, dtype: str, tiles: int, build: Callable
     `build(size)` returns the schedule for tiles of `size` elements; a slice has `numel` over the number of slices.
     Raises SramError if a core does not hold even slices of one element.
     """
-    need = tiles * numel * BYTES[dtype] * mesh.fold[0] * mesh.fold[1]
+    need = tiles * numel * BYTES[dtype] * mesh.per_core
     slices = 1 << (max(1, -(-need // mesh.device.sram_bytes)) - 1).bit_length()
     while True:
         schedule = build(-(-numel // slices))

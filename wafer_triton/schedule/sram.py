@@ -39,7 +39,7 @@ def spans(schedule: Schedule) -> dict[str, Span]:
     Every buffer lives from its first use to its last, a given one from the start, a kept one to the end.
     """
     used = uses(schedule.rounds.steps)
-    fold, rounds = schedule.mesh.fold[0] * schedule.mesh.fold[1], len(schedule.rounds)
+    fold, rounds = schedule.mesh.per_core, len(schedule.rounds)
     living = {}
     for name, buffer in schedule.buffers.items():
         if name in used or buffer.given:
@@ -95,7 +95,7 @@ class Need:
 
 def need(schedule: Schedule) -> Need:
     """Return the need of a core for a schedule."""
-    fold = schedule.mesh.fold[0] * schedule.mesh.fold[1]
+    fold = schedule.mesh.per_core
     resident = {buffer.name: buffer.bytes * fold for buffer in schedule.buffers.values() if buffer.resident}
     return Need(resident, {name: size for name, size in account(schedule).by_buffer.items() if name not in resident})
 

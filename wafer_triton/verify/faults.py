@@ -134,7 +134,7 @@ def _overflow(schedule: Schedule) -> list[Finding]:
         Finding("sram", f"{schedule.name}: no round uses {name}, and its {size:,} B are more than the {limit:,} B of "
                         f"SRAM on {mesh.device.name}; leave it out")
         for name, buffer in schedule.buffers.items()
-        if name not in used and (size := buffer.bytes * mesh.fold[0] * mesh.fold[1]) > limit
+        if name not in used and (size := buffer.bytes * mesh.per_core) > limit
     ]  # fmt: skip
 
 
