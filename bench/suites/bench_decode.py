@@ -123,8 +123,9 @@ class OnMesh:
 
     def fill(self) -> None:
         held = self.inputs.step.held
+        fill = self.decode.filler(0, self.cache, held)
         for number, (keys, values) in enumerate(self.inputs.caches):
-            self.decode.fill(number, 0, self.cache, keys[:held], values[:held])
+            fill(number, keys[:held], values[:held])
 
     def whole(self) -> torch.Tensor:
         """Run the step as the decoder does it: the host's plans and writes, and the replay."""
