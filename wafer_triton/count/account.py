@@ -131,7 +131,7 @@ def link_loads(schedule: Schedule, block: int = 1) -> Loads:
         >>> middle = schedule.mesh.cols // 2  # bytes from the left half to the right one, and back
         >>> loads["east"][:, middle - 1].sum(), loads["west"][:, middle].sum()
     """
-    check_counts(block=block)
+    (block,) = check_counts(block=block)
     return {way: _blocks(load, block) for way, load in _loads(schedule, _Reader(schedule)).items()}
 
 
