@@ -16,7 +16,7 @@ from wafer_triton.place.regions import Placement
 
 
 class Case(NamedTuple):
-    """A model on a chip, its meshes of decode and of prefill, and tokens, of which half are the prompt."""
+    """A request to place: a model, a chip, the meshes of both phases, and a context whose first half is the prompt."""
 
     model: str
     chip: str

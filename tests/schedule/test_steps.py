@@ -220,7 +220,7 @@ def test_schedules_of_a_wafer_are_small(program, head_groups):
 
 @pytest.mark.slow
 def test_estimates_on_many_meshes_keep_little():
-    """Price a model on four meshes, of which the process keeps few schedules and no keys of all their messages."""
+    """Estimates on four meshes may leave a few schedules behind, but no walk kept by all of its messages (14 MB)."""
     tracemalloc.start()
     try:
         for side in range(300, 320, 5):
@@ -229,7 +229,7 @@ def test_estimates_on_many_meshes_keep_little():
         kept = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
-    assert kept < 8 * 2**20  # 14 MB where walks were kept by their moves
+    assert kept < 8 * 2**20
 
 
 @pytest.mark.parametrize("rows", [[0, 0, 1, 2], [0, 1, 2], [1, 2, 3, 4], [-1, 0, 1, 2]])

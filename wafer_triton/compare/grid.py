@@ -48,7 +48,7 @@ def size(over: Over) -> str:
 
 
 def feasible(rows: Iterable[Row]) -> list[Row]:
-    """Return the rows with figures."""
+    """Return the rows that have figures; the others have a reason why there are none."""
     return [row for row in rows if REASON not in row]
 
 

@@ -158,9 +158,9 @@ def _each(
 def _fastest(
     pairs: Sequence[tuple[int, int]], price: Callable[[int, int], RequestCost], device: Device
 ) -> list[tuple[int, int, RequestCost]]:  # fmt: skip
-    """Return pairs of meshes with the price of a request, the fastest first.
+    """Price a request on each pair of meshes; return those that hold both phases, the fastest first.
 
-    Raises MeshError, with the last pair's reason, if no pair holds both phases.
+    If no pair does, raises MeshError, which says why the last one does not.
     """
     found, reason = list[tuple[int, int, RequestCost]](), None
     for first, side in pairs:

@@ -44,7 +44,7 @@ class Flow:
 
 @dataclass(frozen=True)
 class RoutedFlows:
-    """Flows with a tree for each, of which `proved` says that no other trees are better."""
+    """Flows, each routed along a tree of links; `proved` if no other choice of trees has a better objective."""
 
     wafer: Wafer
     flows: tuple[Flow, ...]
