@@ -16,6 +16,7 @@ from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.program import POOL, Pool, Program
 from wafer_triton.emulate.reference import Reference
 from wafer_triton.emulate.torch import TorchExecutor
+from wafer_triton.errors import ScheduleError
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Cores
 from wafer_triton.schedule.schedule import Schedule
@@ -228,3 +229,12 @@ def test_the_least_recently_used_programs_go():
     pool.give(third, programs[2])
     assert pool.take(second) is None and pool.take(first) is programs[0] and pool.take(third) is programs[2]
     assert pool.bytes == 0
+
+
+@pytest.mark.parametrize("take", [TorchExecutor.borrow, lambda executor, made: executor.bind(made, {})])
+def test_a_draft_that_breaks_a_rule_never_runs(take):
+    b = Builder(Mesh(2, 2), "draft")
+    b.buffer("y", (1,), "fp32", "output")
+    b.round(b.exchange("x", "y", "y", send=[0], recv=[5]))
+    with pytest.raises(ScheduleError, match="draft, round 0: receive off the mesh"):
+        take(TorchExecutor(), b.build(draft=True))
