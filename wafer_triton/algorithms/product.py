@@ -114,7 +114,7 @@ def _recipe(
         raise ShapeError(f"{name} of {given}: every size must be a whole number of at least 1")
     shapes = tuple(map(tuple, shapes))  # torch's sizes are tuples of its own
     _check_inner_sizes(name, shapes, dict(options))
-    with drafting():  # a program checks the rules before it runs; an estimate would take twice as long with them
+    with drafting():  # a program checks the rules before it runs; with them an estimate takes 1.35 times as long
         made = replace(_RECIPES[name](as_mesh(mesh), dtype, *shapes, **dict(options)), shapes=shapes)
     sram.check(made.schedule)
     return made
