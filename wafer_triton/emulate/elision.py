@@ -73,9 +73,9 @@ class _Elision:
         steps = self.planner.segment(self.memory, run, maps)
         if steps is None:
             return False
+        self.steps += steps  # which read the tiles where they lie before the ring turns
         for round_ in run.rounds[: run.count]:
             self.exchanges(round_)
-        self.steps += steps
         return True
 
     def tree(self, tree: Reduction) -> bool:
@@ -155,8 +155,8 @@ class _Elision:
             return False
         (out,), (src,) = op.outs, op.ins
         target, source = self.memory.buffers[out.buffer], self.memory.buffers[src.buffer]
-        alike = (target.dtype, target.slots, target.numel) == (source.dtype, 1, op.params["size"])
-        if not alike or source.slots > 1:
+        whole = {target.numel, source.numel} == {op.params["size"]} and target.slots == source.slots == 1
+        if not whole or target.dtype != source.dtype:
             return False
         if self.maps.keys().isdisjoint((src.buffer,) if op.where is None else (src.buffer, out.buffer)):
             return False  # both lie in their own buffers: an ordinary copy

@@ -81,7 +81,8 @@ def _products(schedule: Schedule, start: int, ring: steps.Ring, after: Round | N
         return []
     a, b = (hands[slot] for slot in product.ins)
     c, moving = product.outs[0].buffer, {slot.buffer for slot in (*a, *b)}
-    if c in moving or not all(slot.is_fixed for slot in (*a, *b)) or not _can_stay_in_registers(schedule, product):
+    one_tile = all(slot.is_fixed and schedule.buffers[slot.buffer].slots == 1 for slot in (*a, *b))
+    if c in moving or not one_tile or not _can_stay_in_registers(schedule, product):
         return []
     out = after and _rounding_target(schedule, start + ring.count, after, product.outs[0], moving)
     params = dict(product.params)
@@ -134,7 +135,7 @@ def _rounding_target(schedule: Schedule, at: int, after: Round, c: Slot, moving:
 def _trees(schedule: Schedule, start: int, step: steps.Tree, after: Round | None) -> list[Segment]:
     """Return a reduction for each buffer of a tree; as they share no memory, they may run one after another."""
     mesh, slots = schedule.mesh, {slot for part in step.parts for slot in (part.acc, *part.mail)}
-    if any(slot.index != 0 for slot in slots):
+    if step.op not in ("add", "maximum") or any(slot.index != 0 for slot in slots):
         return []
     if not step.uses.keys() - {part.acc.buffer for part in step.parts} <= mailboxes(schedule):
         return []
