@@ -192,7 +192,7 @@ def draw(
     sums = {"rms_scale": 1, "normalize": 1}.get(case.op)  # this input is a sum of positive numbers
     ins = [values(numel, place == sums) for place, numel in enumerate(case.ins)]
     operation = local.find(case.op)
-    updates = operation.updates(case.params)
+    updates = operation.accumulates(case.params)
     outs = [values(n) if updates else torch.full((cores, n), float("nan"), dtype=dtype) for n in case.outs]
     for place, name in enumerate(operation.operands):
         tiles = outs if place < operation.outs else ins

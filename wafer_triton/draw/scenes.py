@@ -187,7 +187,7 @@ def _summed_from(op: Local) -> str | None:
     """Return where an operation takes its partial results from: all "inputs", the "output" as well, or neither."""
     if op.op in ("add", "maximum"):
         return "inputs"
-    return "output" if local.find(op.op).updates(op.params) else None
+    return "output" if local.find(op.op).accumulates(op.params) else None
 
 
 def _list(lines: Any) -> list[int] | None:

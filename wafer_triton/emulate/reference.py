@@ -63,14 +63,16 @@ class Reference:
             self.rounds_done += 1
 
     def compute(self, op: Local) -> None:
-        """Run a local operation on its cores; outputs are read too, as an operation may add to them or write a part."""
+        """Run a local operation on its cores; outputs are read too, as it may add to them or write a part."""
         cores = np.arange(self.mesh.cores) if op.where is None else op.where.flat(self.mesh)
         wide = torch.float64 if self.exact else torch.float32
         outs, ins = ([self.tiles(slot, cores).to(wide) for slot in slots] for slots in (op.outs, op.ins))
         params = dict(op.params)
         if self.exact and "accumulate" in params:  # the operation itself rounds
             params["accumulate"] = "fp32"
-        find(op.op).run(*outs, *ins, **params)
+        definition = find(op.op)
+        definition.clear(outs, params)
+        definition.run(*outs, *ins, **params)
         for slot, tiles in zip(op.outs, outs, strict=True):
             self.put(slot, cores, tiles)
 

@@ -6,9 +6,9 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
-from math import inf, isfinite, prod
+from math import inf, isfinite, nan, prod
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from wafer_triton.device.dtype import BYTES, TILES
 from wafer_triton.errors import ScheduleError, article, shown
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 Work = Callable[..., tuple[int, int]]
 Tiles = Callable[..., tuple[tuple[int, ...], ...]]
+T = TypeVar("T")
 _KINDS: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
 _WANTED = {
     "int": "a whole number of at least 0",
@@ -44,7 +45,8 @@ class LocalOp:
     products and its vector elements, of one core; `outs` is the number of outputs. Operands have the dtypes that
     `dtypes` names for them, else any dtype of tiles. Of a `partial` operation operands may be longer. An `elementwise`
     operation may write the slot that it reads. Of an input that `reads` names no more elements are read than it says,
-    of others all.
+    of others all. Outputs that `updates` names are read as well, or all of them where a parameter `add` is true; of
+    other outputs all elements are written, and what they held is NaN.
     `product(**params)` gives (m, k, n, heads) of an operation that is a product, by which it is priced. One that is
     `own`, defined outside of this package, is checked more closely. Operands come as flat tiles [..., elements].
     """
@@ -60,6 +62,7 @@ class LocalOp:
     partial: bool = False
     dtypes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     own: bool = False
+    updates: Sequence[str] = ()
 
     def wrong_names(self) -> str | None:
         """Return the fault of an operation's operands, `reads` or `dtypes`; None if there is none."""
@@ -70,6 +73,10 @@ class LocalOp:
             if not isinstance(held, Mapping) or (unknown := [name for name in held if name not in known]):
                 found = shown(unknown[0]) if isinstance(held, Mapping) else article(type(held).__name__)
                 return f"`{part}` has {found}; give a dict by the names {', '.join(known)}"
+        if not isinstance(self.updates, tuple | list) or not set(self.updates) <= set(self.operands[: self.outs]):
+            return (
+                f"`updates` is {shown(self.updates)}; give a tuple of some of {', '.join(self.operands[: self.outs])}"
+            )
         held = [one if isinstance(one, tuple | list | set | frozenset) else [one] for one in self.dtypes.values()]
         unknown = [dtype for dtypes in held for dtype in dtypes if not isinstance(dtype, str) or dtype not in BYTES]
         return f"`dtypes` has {shown(unknown[0])}; give some of {', '.join(BYTES)}" if unknown else None
@@ -90,13 +97,23 @@ class LocalOp:
                 return f"`{part}` returns {shown(found)}; give m, k, n and heads, at least 0"
         return None
 
-    def updates(self, params: Mapping[str, Any]) -> bool:
-        """Return whether the outputs are also read, as accumulators."""
-        return bool(params.get("add", False))
+    def accumulates(self, params: Mapping[str, Any], out: int = 0) -> bool:
+        """Return whether output number `out` is also read."""
+        return bool(params.get("add", False)) or self.operands[out] in self.updates
+
+    def sources(self, params: Mapping[str, Any], outs: Sequence[T], ins: Sequence[T]) -> list[T]:
+        """Return the operands that are read: all inputs, and the outputs that are updated."""
+        return [*ins, *(out for number, out in enumerate(outs) if self.accumulates(params, number))]
+
+    def clear(self, outs: Iterable[Tensor], params: Mapping[str, Any]) -> None:
+        """Fill with NaN the elements of flat tiles `outs` that the operation overwrites without reading them."""
+        for number, (out, dims) in enumerate(zip(outs, self.tiles(**params), strict=False)):
+            if not self.accumulates(params, number):
+                out[..., : prod(dims)] = nan
 
     def keeps(self, params: Mapping[str, Any], numel: int, out: int = 0) -> bool:
         """Return whether output number `out` of `numel` elements keeps old values: it is added to, or longer."""
-        return self.updates(params) or prod(self.tiles(**params)[out]) < numel
+        return self.accumulates(params, out) or prod(self.tiles(**params)[out]) < numel
 
     @cached_property
     def operands(self) -> tuple[str, ...]:
@@ -128,7 +145,8 @@ class LocalOp:
         if missing := [name for name, entry in known.items() if entry.default is entry.empty and name not in params]:
             return f"{self.name} lacks its parameter {missing[0]!r}; {takes}"
         for name, value in params.items():
-            kind = str(known[name].annotation)
+            kind = known[name].annotation  # a text where annotations are not evaluated
+            kind = kind.__name__ if isinstance(kind, type) else kind
             if kind in _KINDS and not _is(value, kind):
                 return f"{self.name}: {name} = {shown(value)} must be {_WANTED[kind]}"
         return None
@@ -194,7 +212,7 @@ def local_op(
     elementwise: bool = False, partial: bool = False,
     reads: Mapping[str, Callable[..., int]] | None = None,
     product: Callable[..., tuple[int, int, int, int]] | None = None,
-    dtypes: Mapping[str, Sequence[str]] | None = None,
+    dtypes: Mapping[str, Sequence[str]] | None = None, updates: Sequence[str] = (),
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:  # fmt: skip
     """Register the decorated torch function as the local operation of its name (without the suffix `_torch`).
 
@@ -214,7 +232,7 @@ def local_op(
             raise ScheduleError(
                 f"local operation {name!r} exists already, in {known.run.__module__}; give the function another name"
             )
-        made = LocalOp(name, run, tiles, work, outs, elementwise, read, product, partial, taken)
+        made = LocalOp(name, run, tiles, work, outs, elementwise, read, product, partial, taken, updates=updates)
         if type(outs) is not int or not 1 <= outs <= len(made.operands):
             raise ScheduleError(
                 f"local operation {name!r}: outs = {shown(outs)} must be the number of operands that it writes, of "
@@ -235,16 +253,21 @@ def _guarded(op: LocalOp) -> Callable[..., None]:
     """Return the definition of an operation, which raises ScheduleError where it writes an input, or no output.
 
     Torch counts all writes but those through numpy or `data`, so values are compared at the first call of each shape.
+    An input that lies where an output does is a copy. Outputs that the operation does not update are NaN before.
     """
     compared: set[tuple[Any, ...]] = set()
 
     @wraps(op.run)
     def run(*tiles: Tensor, **params: Any) -> None:
-        ins = [tile.data for tile in tiles[op.outs :]]  # each with a count of writes of its own, from 0
+        outs = tiles[: op.outs]
+        places = [(tile.data_ptr(), tile.shape) for tile in outs]
+        ins = [  # each with a count of writes of its own, from 0
+            tile.clone() if (tile.data_ptr(), tile.shape) in places else tile.data for tile in tiles[op.outs :]
+        ]
+        op.clear(outs, params)
         shapes = tuple(tile.shape for tile in ins)
         values = [None if shapes in compared else tile.clone() for tile in ins]
-        outs = tiles[: op.outs]
-        before, places = [tile._version for tile in outs], [(tile.data_ptr(), tile.shape) for tile in outs]
+        before = [tile._version for tile in outs]
         result: object = op.run(*outs, *ins, **params)  # type: ignore[func-returns-value]
         if result is not None and [tile._version for tile in outs] == before:
             raise ScheduleError(

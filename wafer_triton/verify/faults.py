@@ -24,8 +24,10 @@ A schedule is read up to three times, the last only if no fault but sram and rou
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -163,12 +165,13 @@ def _circle(schedule: Schedule, number: int) -> Iterator[Finding]:
 
 
 def _user_operation_faults(schedule: Schedule) -> Iterator[Finding]:
-    """Run each operation of a user once, on random tiles of one core; yield a finding for one that writes an input."""
+    """Run each operation of a user on random tiles of one core; yield one that writes an input or reads an output."""
     tried = set[Local]()
     for number, round_ in enumerate(schedule.rounds):
         for op in round_.locals:
             alike = replace(op, where=None)
-            if not local.find(op.op).own or alike in tried:
+            definition = local.find(op.op)
+            if not definition.own or alike in tried:
                 continue
             tried.add(alike)
             import torch
@@ -176,12 +179,24 @@ def _user_operation_faults(schedule: Schedule) -> Iterator[Finding]:
             source = torch.Generator().manual_seed(0)
             held = ((schedule.buffers[slot.buffer], slot) for slot in (*op.outs, *op.ins))
             sizes = [buffer.numel * (buffer.slots if slot.index is None else 1) for buffer, slot in held]
+            tiles = [torch.rand(1, size, generator=source) for size in sizes]
+            zeros = [torch.zeros_like(tile) for tile in tiles[: definition.outs]]
             try:
-                local.find(op.op).run(*(torch.rand(1, size, generator=source) for size in sizes), **op.params)
+                definition.run(*tiles, **op.params)
+                unguarded: Any = inspect.unwrap(definition.run)
+                unguarded(*zeros, *tiles[definition.outs :], **op.params)
             except ScheduleError as error:
                 yield Finding("overwritten", f"{title(schedule, number)}: {error}", number)
+                continue
             except Exception:  # random tiles may be none that the operation takes
                 continue
+            for name, tile, zero in zip(definition.operands, tiles, zeros, strict=False):
+                if (tile.isnan() & ~zero.isnan()).any():
+                    message = (
+                        f"{op.op} reads its output {name}, or leaves a part of it as it was; declare it, as "
+                        f"local_op(..., updates=({name!r},)), or write all of it"
+                    )
+                    yield Finding("unwritten-read", f"{title(schedule, number)}: {message}", number)
 
 
 class _Slots:
@@ -208,8 +223,7 @@ class _Slots:
             for exchange in round_.exchanges:
                 self.arrive(exchange)
             for op in round_.locals:
-                reads = (*op.ins, *op.outs) if local.find(op.op).updates(op.params) else op.ins
-                for slot in reads:
+                for slot in local.find(op.op).sources(op.params, op.outs, op.ins):
                     self.read(slot, op.where, f"reads (by {op.op})")
                 for slot in op.outs:
                     self.state[slot.buffer][self.cells(slot, op.where)] = WRITTEN

@@ -57,11 +57,10 @@ class _SliceBuilder:
             keep |= self.is_needed(slot, cores)
         if not keep.any():
             return None
-        reads = (*op.ins, *op.outs) if local.find(op.op).updates(op.params) else op.ins
         for slot in op.outs:
             if not self.keeps_part(op, slot):
                 self.needed[slot.buffer][self.cells(slot, cores[keep])] = False
-        for slot in reads:
+        for slot in local.find(op.op).sources(op.params, op.outs, op.ins):
             self.mark_needed(slot, cores[keep])
         return replace(op, where=Cores.of(*np.divmod(cores[keep], self.mesh.shape[1]), paired=True))
 
