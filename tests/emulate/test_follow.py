@@ -1,5 +1,7 @@
 """`rebind`: one program appends to a KV cache many times, each time with another slot and other rows that shift."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -77,6 +79,17 @@ def test_a_schedule_that_differs_in_more_than_indices_is_refused():
     words = r"every row: table \d has 6 entries, and 2 in the schedule that was bound; bind this one anew"
     with pytest.raises(ScheduleError, match=words):
         program.rebind(b.build())
+
+
+@pytest.mark.parametrize("on", [TorchExecutor(), TritonExecutor()], ids=["torch", "triton"])
+def test_a_schedule_with_another_operation_is_refused(on):
+    cache = KvCache(3, 4, "concat")
+    program, made = on.bind(append(cache, 2), filled(cache), tables=Tables()), append(cache, 3)
+    (round_,) = made.rounds
+    (put,) = round_.locals
+    added = replace(round_, locals=(replace(put, op="add", ins=put.ins * 2),))
+    with pytest.raises(ScheduleError, match="append: its buffers, operations or .* bind this one anew"):
+        program.rebind(replace(made, rounds=(added,)))
 
 
 def test_planning_that_was_interrupted_is_done_again(monkeypatch):

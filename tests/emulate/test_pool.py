@@ -9,7 +9,7 @@ import torch
 
 import wafer_triton
 from schedules import LAYERS, MOVES, SUMS, build, given
-from wafer_triton.algorithms.product import recipe
+from wafer_triton.algorithms.product import clear_recipes, recipe
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate import executor as executors
 from wafer_triton.emulate.executor import Executor
@@ -52,6 +52,21 @@ def test_a_second_call_plans_nothing(plans):
     assert POOL.bytes == 0
     wafer_triton.mesh_gemm(a, b, mesh=3)
     assert len(plans) == 3
+
+
+def test_a_schedule_that_is_built_again_finds_its_program(plans):
+    a, b = integers(9, 12), integers(12, 10)
+    for _ in range(3):
+        clear_recipes()
+        assert torch.equal(wafer_triton.mesh_gemm(a, b, mesh=3), a @ b)
+    assert len(plans) == 1
+
+
+def test_many_shapes_have_a_program_each(plans):
+    for call in range(60):
+        a, b = integers(8 + call % 20, 9), integers(9, 7)
+        assert torch.equal(wafer_triton.mesh_gemm(a, b, mesh=4), a @ b)
+    assert len(plans) == 20
 
 
 def test_a_warm_product_makes_few_python_calls():

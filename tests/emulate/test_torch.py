@@ -10,6 +10,7 @@ from wafer_triton.emulate.executor import EXCHANGES
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import ShapeError
 from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.rounds import Slot
 
 pytestmark = pytest.mark.slow
 
@@ -76,6 +77,11 @@ def test_tensors_must_be_given_and_fit():
     for shape in ((12, 8), (4, 24), (4, 8, 3)):
         with pytest.raises(ShapeError, match=r"'tall' is \[8, 12\] x 1 on 2 x 3 cores"):
             TorchExecutor().bind(b.build(), {"x": torch.zeros(2, 3, 4), "tall": torch.zeros(2, 3, *shape)})
+    whole = {"x": torch.zeros(2, 3, 4), "tall": torch.zeros(2, 3, 8, 12)}
+    b.buffer("slots", (4,), "fp32", "input", 3)
+    b.round(b.local("copy", Slot("slots", 1), Slot("slots", 0), size=4))
+    with pytest.raises(ShapeError, match=r"'slots' is \[4\] x 3 on 2 x 3 cores, the tensor given is \[2, 3, 4, 3\]"):
+        TorchExecutor().bind(b.build(), {**whole, "slots": torch.zeros(2, 3, 4, 3)})
     with pytest.raises(ShapeError, match="fit: no buffer 'y' to give a tensor to; it has x"):
         TorchExecutor().bind(made, {"x": torch.zeros(2, 3, 4), "y": torch.zeros(2, 3, 4)})
     program = TorchExecutor().bind(made, {"x": torch.zeros(2, 3, 4)})

@@ -18,7 +18,7 @@ import torch.multiprocessing as mp
 
 import schedules
 import tiny
-from wafer_triton import distributed, mesh_gemm
+from wafer_triton import distributed, mesh_gemm, rms_norm
 from wafer_triton.cli.main import main
 from wafer_triton.emulate.executor import EXCHANGES
 from wafer_triton.emulate.ranks.executor import DistributedExecutor
@@ -143,6 +143,9 @@ def disagreements(rank: int) -> list[str]:
         raised(lambda: DistributedExecutor(one).bind(vector, given(vector))),
         raised(lambda: DistributedExecutor(one).bind(small, given(small))),
         raised(lambda: DistributedExecutor(one, shards=(2, 1)).bind(thin, given(thin))),
+        raised(
+            lambda: rms_norm(torch.ones(4, 4), torch.ones(4), eps=1.0 + rank, mesh=2, executor=DistributedExecutor(one))
+        ),
         raised(lambda: mesh_gemm(torch.ones(4, 4), torch.ones(4, 4) + rank, mesh=2, executor=DistributedExecutor(one))),
         raised(
             lambda: mesh_gemm(

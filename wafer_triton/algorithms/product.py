@@ -30,6 +30,7 @@ from wafer_triton.schedule import sram
 from wafer_triton.schedule.builder import Builder, drafting
 from wafer_triton.schedule.schedule import Schedule
 
+SMALL = 64 * 64  # cores
 Shape = tuple[int, ...]
 Groups = tuple[int, ...] | None
 
@@ -65,18 +66,20 @@ def recipe(
     Raises MeshError or ShapeError for wrong options or sizes, SramError where a core does not hold the buffers.
     """
     mesh = mesh if type(mesh) is int else as_mesh(mesh)  # a side is soon found again
+    built = _built[(mesh * mesh if isinstance(mesh, int) else mesh.cores) > SMALL]
     try:
-        return _recipe(name, mesh, dtype, shapes, options)
+        return built(name, mesh, dtype, shapes, options)
     except TypeError as error:  # a list has no hash
         if isinstance(error, WaferError):
             raise
         plain = tuple(_as_tuples(value) for value in (name, mesh, dtype, shapes, options))
-    return _recipe(*plain)
+    return built(*plain)
 
 
 def clear_recipes() -> None:
-    """Empty the cache of recipes."""
-    _recipe.cache_clear()
+    """Empty the caches of recipes."""
+    for built in _built:
+        built.cache_clear()
 
 
 def _as_tuples(value: Any) -> Any:
@@ -90,7 +93,6 @@ def _as_tuples(value: Any) -> Any:
     return value
 
 
-@lru_cache(maxsize=16)  # 200 calls of mesh_gemm on 8 x 8 cores build once; one of 720 x 720 cores takes 3 to 21 MB
 def _recipe(
     name: str, mesh: Mesh | int, dtype: str, shapes: tuple[Shape, ...], options: tuple[tuple[str, Any], ...]
 ) -> Recipe:
@@ -118,6 +120,11 @@ def _recipe(
         made = replace(_RECIPES[name](as_mesh(mesh), dtype, *shapes, **dict(options)), shapes=shapes)
     sram.check(made.schedule)
     return made
+
+
+# A recipe on 64 x 64 cores takes up to 0.3 MB, on 720 x 720 cores 3 to 21. Prompts of many lengths have a recipe each:
+# of 24 shapes in turn a call takes as long as of 10, and 8 times as long if 16 recipes stay.
+_built = lru_cache(maxsize=128)(_recipe), lru_cache(maxsize=16)(_recipe)  # on meshes of up to `SMALL` cores, and others
 
 
 def _check_inner_sizes(name: str, shapes: tuple[Shape, ...], options: Mapping[str, Any]) -> None:

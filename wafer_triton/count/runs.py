@@ -24,17 +24,23 @@ from typing import overload
 
 from wafer_triton import local
 from wafer_triton.schedule.rounds import Round, Value
-from wafer_triton.schedule.schedule import Schedule
+from wafer_triton.schedule.schedule import Schedule, once
 from wafer_triton.schedule.steps import Loop, Ring, Step, Tree, count, flat
 
 
+@once
 def kind(round_: Round) -> str:
     """Return the kind of a round: "local", "product", "tiles", "stream" or "circuit"."""
-    kept = vars(round_)  # kept as by a cached property, which `Round` cannot have: it imports no local operations
-    if "kind" not in kept:
-        kept["kind"] = _kind(round_)
-    known: str = kept["kind"]
-    return known
+    if not round_.exchanges:
+        return "local"
+    if not all(local.find(op.op).elementwise for op in round_.locals):
+        return "product"
+    if any(exchange.moves.passes_on for exchange in round_.exchanges):
+        return "tiles"
+    if combines(round_):
+        return "stream"
+    # a circuit as well; priced as tiles if messages have lines of their own, as in `collectives.transpose`
+    return "tiles" if any(exchange.moves.paired for exchange in round_.exchanges) else "circuit"
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +89,8 @@ def counted_runs(schedule: Schedule) -> list[tuple[RoundRun, int]]:
     """Return the runs of a schedule in order, each with its number of repetitions.
 
     Of a loop only the first time, the second and the last are listed, and the second is counted for all between. All
-    are listed if one run may span them.
+    are listed if one run may span them. On a folded mesh whose rows turn, it depends on the time whose tiles share the
+    links of a physical row; there the first time stands for all.
     """
     return _joined(_pieces(schedule.rounds.steps))
 
@@ -99,33 +106,38 @@ def distinct_runs(schedule: Schedule) -> list[tuple[RoundRun, int]]:
 def _pieces(steps: Iterable[Step]) -> Iterator[tuple[RoundRun, int]]:
     """Yield the runs of each step, not joined with other steps', with their number of repetitions."""
     for step in steps:
-        if isinstance(step, Round | Tree):
+        if isinstance(step, Round) or (isinstance(step, Tree) and _is_one_run(step)):
             yield RoundRun((step,)), 1
+        elif isinstance(step, Tree):
+            yield from ((RoundRun((round_,)), 1) for round_ in step.rounds)
         elif isinstance(step, Ring):
             for number, round_ in enumerate(step.rounds[:3]):
                 yield RoundRun((round_,)), 1 if number == 0 else (step.count - number + 1) // 2
         else:
-            once = _once(step)
-            spans = _goes_on(once[-1][0], once[0][0])  # one run may span the repetitions
+            time = _one_time(step)
+            spans = _goes_on(time[-1][0], time[0][0])  # one run may span the repetitions
             turns = step.rows is not None and any("x" in axes(round_) for round_ in flat(step.body))
             if spans and turns:  # whose data does not go on along the same rows
                 yield from ((RoundRun((round_,)), 1) for round_ in step.rounds)
             elif step.times <= 3 or spans:
                 for _ in range(step.times):
-                    yield from once
+                    yield from time
             else:
-                yield from once
-                yield from ((run, repeats * (step.times - 2)) for run, repeats in once)
-                yield from once
+                yield from time
+                yield from ((run, repeats * (step.times - 2)) for run, repeats in time)
+                yield from time
 
 
-def _once(loop: Loop) -> list[tuple[RoundRun, int]]:
-    """Return the runs of one time of a loop, kept beside it as schedules share loops."""
-    kept = vars(loop)
-    if "runs" not in kept:
-        kept["runs"] = _joined(_pieces(loop.body))
-    known: list[tuple[RoundRun, int]] = kept["runs"]
-    return known
+@once
+def _is_one_run(tree: Tree) -> bool:
+    """Return whether all stages of a tree are one stream; one with an operation of the user's may be none."""
+    return len({moves.axis for moves in tree.moves}) == 1 and {kind(one) for one in tree.different} == {"stream"}
+
+
+@once  # schedules share loops
+def _one_time(loop: Loop) -> list[tuple[RoundRun, int]]:
+    """Return the runs of one time of a loop."""
+    return _joined(_pieces(loop.body))
 
 
 def _joined(pieces: Iterable[tuple[RoundRun, int]]) -> list[tuple[RoundRun, int]]:
@@ -169,19 +181,6 @@ def combines(round_: Round) -> bool:
     """Return whether a local operation reads what arrives in its round."""
     arriving = {exchange.dst.buffer for exchange in round_.exchanges}
     return any(slot.buffer in arriving for op in round_.locals for slot in op.ins)
-
-
-def _kind(round_: Round) -> str:
-    if not round_.exchanges:
-        return "local"
-    if not all(local.find(op.op).elementwise for op in round_.locals):
-        return "product"
-    if any(exchange.moves.passes_on for exchange in round_.exchanges):
-        return "tiles"
-    if combines(round_):
-        return "stream"
-    # a circuit as well; priced as tiles if messages have lines of their own, as in `collectives.transpose`
-    return "tiles" if any(exchange.moves.paired for exchange in round_.exchanges) else "circuit"
 
 
 def _follows(common: str, before: Round, after: Round) -> bool:

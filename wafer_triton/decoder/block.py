@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from wafer_triton import local
 from wafer_triton.algorithms.kv_cache import KvCache
 from wafer_triton.algorithms.norm import rms_norm
 from wafer_triton.algorithms.reduce import all_reduce
@@ -275,11 +276,11 @@ def cached_across_devices(
     """Cache the last `most` results of a function of a block, shared between devices by `Block.anywhere`."""
 
     def kept(function: Callable[Concatenate[Block, P], T]) -> Callable[Concatenate[Block, P], T]:
-        cached: Any = lru_cache(maxsize=most)(function)
+        cached: Any = lru_cache(maxsize=most)(lambda _, *args, **more: function(*args, **more))
 
         @wraps(function)
         def shared(block: Block, *args: P.args, **more: P.kwargs) -> T:
-            return cached(block.anywhere, *args, **more)
+            return cached(local.definitions(), block.anywhere, *args, **more)
 
         return shared
 

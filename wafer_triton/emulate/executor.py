@@ -25,6 +25,7 @@ from wafer_triton.emulate.parts import Cut, Memory, Segment, Step, Tables, TileM
 from wafer_triton.emulate.program import POOL, Program
 from wafer_triton.emulate.segments import segments
 from wafer_triton.errors import BackendError, DtypeError, ShapeError, WaferError, article, shown
+from wafer_triton.local import definitions
 from wafer_triton.schedule import rules
 from wafer_triton.schedule.rounds import Buffer, Exchange, Local, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
@@ -101,14 +102,13 @@ class Executor(ABC):
         self.outside_capture(schedule.name)
         self.agree_on_schedule(schedule)
         stream = torch.cuda.current_stream(self.device) if self.on_gpu else None
-        program = POOL.take((self, schedule, stream))
+        key = self, schedule, stream, definitions()
+        program = POOL.take(key)
         if program is not None:
             program.refill()
             return program
         rules.validate(schedule)
-        return Program(
-            schedule, self.allocate_all(schedule, schedule.buffers), self, Workspace(self.device), stream=stream
-        )
+        return Program(schedule, self.allocate_all(schedule, schedule.buffers), self, Workspace(self.device), key=key)
 
     def outside_capture(self, name: str) -> None:
         """Raise BackendError if the caller is recording a CUDA graph; `name` is the schedule's."""
@@ -307,7 +307,7 @@ def checked_tiles(schedule: Schedule, buffer: Buffer, values: Any) -> torch.Tens
 
 def _same_form(buffer: Buffer, given: Sequence[int]) -> bool:
     """Return whether sizes that hold all slots of a buffer are its own; [1, 4] is [4], and either may be flat."""
-    if len(buffer.tile) == 1:
+    if len(buffer.tile) == 1 and (buffer.slots == 1 or given[0] == buffer.slots):
         return True
     forms = ((buffer.slots * buffer.numel,), (buffer.slots, buffer.numel), (buffer.slots, *buffer.tile), given)
     *fits, tile = ([size for size in form if size > 1] for form in forms)

@@ -22,7 +22,7 @@ from wafer_triton.emulate.parts import Cut, Launch, Memory, Step, Tables, Worksp
 from wafer_triton.errors import BackendError, MeshError, ScheduleError, ShapeError, plain, shown
 from wafer_triton.local import find
 from wafer_triton.schedule.rounds import Buffer, Round
-from wafer_triton.schedule.schedule import Schedule
+from wafer_triton.schedule.schedule import Schedule, once
 
 if TYPE_CHECKING:
     from wafer_triton.emulate.executor import Executor
@@ -41,7 +41,7 @@ class Program:
     executor: Executor
     workspace: Workspace
     tables: Tables | None = None
-    stream: torch.cuda.Stream | None = None  # on a GPU, of a program from the pool: the stream of all its calls
+    key: Key | None = None  # of a program from the pool
     given: frozenset[str] = frozenset()  # buffers with values of the caller, an output among them
     steps: list[Step] = field(init=False)
     _cut_copies: dict[tuple[str, Cut, bool], Callable[..., Any]] = field(init=False, default_factory=dict)
@@ -117,13 +117,19 @@ class Program:
         return frozenset(name for name in written if name in given or self.schedule.buffers[name].role == "input")
 
     def rebind(self, schedule: Schedule) -> None:
-        """Run `schedule` from now on, which must differ from the bound one in indices alone.
+        """Run `schedule` from now on; with `tables` one that differs from the bound one in indices alone.
 
-        With `tables` the recorded CUDA graphs follow, of this program and of all that share the tables.
+        With `tables` the recorded CUDA graphs follow, of this program and of all that share the tables. Raises
+        ScheduleError for another difference.
         """
         if self.tables is None or not self.tables.entries:  # steps hold their indices themselves
             self.steps[:] = self.executor.plan(schedule, self._memory(schedule))
         elif self.tables.schedule is not schedule:  # else a program that shares the tables has rewritten them
+            if _without_indices(schedule) != _without_indices(self.schedule):
+                raise ScheduleError(
+                    f"{schedule.name}: its buffers, operations or operands are not those of {self.schedule.name}, "
+                    f"which was bound; bind this one anew, it differs in more than its indices"
+                )
             self.executor.plan(schedule, self._memory(schedule))
         self.schedule = schedule
 
@@ -149,7 +155,8 @@ class Program:
 
     def give_back(self) -> None:
         """Return a program of `Executor.borrow` to the pool."""
-        POOL.give((self.executor, self.schedule, self.stream), self)
+        assert self.key is not None
+        POOL.give(self.key, self)
 
     @cached_property
     def bytes(self) -> int:
@@ -227,6 +234,19 @@ class Program:
         return of.buffers[name]
 
 
+@once
+def _without_indices(schedule: Schedule) -> tuple[object, ...]:
+    """Return what the schedules of one set of tables have in common."""
+    rounds = [
+        (
+            [(one.axis, one.src.buffer, one.dst.buffer) for one in each.exchanges],
+            [(op.work, [slot.buffer for slot in (*op.outs, *op.ins)]) for op in each.locals],
+        )
+        for each in schedule.rounds
+    ]
+    return schedule.mesh, dict(schedule.buffers), rounds
+
+
 def _fills(round_: Round, buffer: Buffer, mesh: Mesh) -> bool:
     """Return whether a round overwrites the whole buffer on every core without reading it."""
     name = buffer.name
@@ -241,11 +261,11 @@ def _fills(round_: Round, buffer: Buffer, mesh: Mesh) -> bool:
     return not find(op.op).keeps(op.params, buffer.numel, [slot.buffer for slot in op.outs].index(name))
 
 
-Key: TypeAlias = "tuple[Executor, Schedule, torch.cuda.Stream | None]"
+Key: TypeAlias = "tuple[Executor, Schedule, torch.cuda.Stream | None, int]"  # the last: definitions of operations
 
 
 class Pool:
-    """Programs that no call runs, by executor, schedule and CUDA stream. Safe for threads.
+    """Programs that no call runs, by what executor, schedule and CUDA stream say. Safe for threads.
 
     Past `most` bytes the least recently used are dropped. The stream is in the key because work of the last call may
     still run on the GPU: only a later call on the same stream comes after it.

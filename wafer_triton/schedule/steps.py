@@ -183,7 +183,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Tree(Value):
-    """Trees that combine tiles by `op`, "add" or "maximum"; each stage is a round.
+    """Trees that combine tiles by `op`, a local operation as "add" is; each stage is a round.
 
     In a stage tiles of `acc` go to a mailbox, where the receiver combines them with its own. A core sends once, after
     all that it receives.
@@ -387,7 +387,9 @@ class Rounds(Sequence[Round]):
         return self.flat[at]
 
     def __eq__(self, other: object) -> bool:
-        return self.flat == (other.flat if isinstance(other, Rounds) else other)
+        if isinstance(other, Rounds):
+            return self.steps == other.steps or self.flat == other.flat
+        return self.flat == other
 
     def __hash__(self) -> int:
         return hash(self.steps)

@@ -24,7 +24,7 @@ from wafer_triton.device.layout import scatter, sharding
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.executor import Executor, by_slots, checked_tiles
 from wafer_triton.emulate.parts import Cut, Launch, Memory, Products, Segment, Step, TileMap
-from wafer_triton.emulate.ranks.group import OPERAND, agree, digest, naming_lost_rank
+from wafer_triton.emulate.ranks.group import CONTENT, OPERAND, agree, digest, fingerprint, naming_lost_rank
 from wafer_triton.emulate.ranks.shards import Shard, partition
 from wafer_triton.emulate.ranks.transfers import SendRecv, Transfer, route
 from wafer_triton.errors import BackendError
@@ -73,7 +73,8 @@ class DistributedExecutor(Executor):
         return self._shards[mesh]
 
     def agree_on_schedule(self, schedule: Schedule) -> None:
-        agree({"schedule": schedule.name, "mesh": str(schedule.mesh), "rounds": len(schedule.rounds)}, self.group)
+        options = {"schedule": schedule.name, "mesh": str(schedule.mesh), "rounds": len(schedule.rounds)}
+        agree(options | {CONTENT: fingerprint(schedule)}, self.group)
 
     def check_allocation(self, schedule: Schedule, fresh: list[Buffer]) -> None:
         self.agree_on_schedule(schedule)
@@ -161,7 +162,7 @@ class DistributedExecutor(Executor):
 
         None to run other segments, or without tile maps, round by round.
         """
-        if not isinstance(segment, Products) or not ins or any(memory.buffers[x.slot.buffer].slots > 1 for x in ins):
+        if not isinstance(segment, Products) or not ins:
             return None
         owner, steps = self.shard(memory.mesh).partition.owner, list[Step]()
         passed = [(x.homes(memory.mesh), np.argsort(to)) for x, to in zip(ins, segment.receivers, strict=True)]

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
 from wafer_triton.errors import BackendError
+from wafer_triton.schedule.rounds import Value
+from wafer_triton.schedule.schedule import Schedule, once
 
 OPERAND = "operand "  # prefix of the options that are hashes of operands, for another error message
+CONTENT = "content"  # name of the option that is the hash of a schedule
 
 
 def agree(options: dict[str, object], group: dist.ProcessGroup) -> None:
@@ -28,6 +32,9 @@ def agree(options: dict[str, object], group: dist.ProcessGroup) -> None:
                 if name.startswith(OPERAND):
                     words = f"other values of {name} than rank {ranks[0]}; give all ranks the same values"
                     words += ", if random by the same torch.manual_seed"
+                if name == CONTENT:
+                    words = f"other moves, operations or parameters of {theirs['schedule']} than rank {ranks[0]}"
+                    words += "; give all ranks the same options"
                 raise BackendError(f"the ranks do not agree: rank {ranks[1]} has {words}")
 
 
@@ -36,6 +43,32 @@ def digest(values: torch.Tensor) -> str:
     held = values.detach().cpu().contiguous()
     bits = held.flatten().view(torch.uint8).numpy()
     return f"{held.dtype} {list(held.shape)} {hashlib.blake2b(bits.data, digest_size=16).hexdigest()}"
+
+
+@once
+def fingerprint(schedule: Schedule) -> str:
+    """Return a hash of what a schedule does, the same in each process."""
+    hashed = hashlib.blake2b(digest_size=16)
+
+    def add(part: object) -> None:
+        if isinstance(part, np.ndarray):
+            hashed.update(part.tobytes())
+        elif isinstance(part, Mapping):
+            add(tuple(sorted(part.items())))
+        elif isinstance(part, tuple):
+            hashed.update(f"{len(part)} of ".encode())
+            for each in part:
+                add(each)
+        elif isinstance(part, Value):
+            add((type(part).__name__, *(vars(part)[name] for name in part.__match_args__)))
+        else:
+            hashed.update(f"{part!r} ".encode())
+
+    buffers = tuple(
+        (name, buffer.tile, buffer.dtype, buffer.role, buffer.slots) for name, buffer in schedule.buffers.items()
+    )
+    add((schedule.rounds.steps, buffers))
+    return hashed.hexdigest()
 
 
 @contextmanager
