@@ -35,7 +35,9 @@ from .schedule.rounds import Round as Round
 from .schedule.rounds import Slot as Slot
 from .schedule.schedule import Schedule as Schedule
 from .schedule.steps import Loop as Loop
+from .schedule.steps import Part as Part
 from .schedule.steps import Ring as Ring
+from .schedule.steps import Stages as Stages
 from .schedule.steps import Tree as Tree
 from .verify.faults import check as check
 from .verify.intent import Intent as Intent

@@ -16,7 +16,7 @@ from wafer_triton.count.runs import RoundRun, combines, counted_runs, kind, runs
 from wafer_triton.count.traffic import WORD_BYTES, RunTraffic, Traffic
 from wafer_triton.decoder.block import Block
 from wafer_triton.device.dtype import BYTES
-from wafer_triton.schedule.rounds import Round
+from wafer_triton.schedule.rounds import Local, Round
 from wafer_triton.schedule.schedule import Schedule
 
 
@@ -114,7 +114,7 @@ def _phase(schedule: Schedule, run: RoundRun, traffic: RunTraffic) -> Phase:
     # the stages of a stream combine on different cores while data flows, so only the fullest stage counts; cores that
     # combine whole tiles do so in every round
     every = common == "tiles" and combines(first)
-    work = [_work(schedule, round_) for round_ in (run if every else _of_different_work(run))]
+    work = [_work(schedule, round_) for round_ in (run if every else _of_different_work(schedule, run))]
     whole = sum if every else max
     macs, elements, sram_bytes = (whole(column) for column in zip(*(numbers[1:] for numbers in work), strict=True))
     return Phase(
@@ -138,10 +138,14 @@ def _phase(schedule: Schedule, run: RoundRun, traffic: RunTraffic) -> Phase:
     )
 
 
-def _of_different_work(run: RoundRun) -> list[Round]:
-    """Return one round for each kind of work in a run: equal operations with equal parameters."""
+def _of_different_work(schedule: Schedule, run: RoundRun) -> list[Round]:
+    """Return one round for each kind of work in a run: equal operations, parameters, and operands in bytes."""
+
+    def work(op: Local) -> tuple[object, ...]:
+        return op.work, tuple([schedule.buffers[slot.buffer].slot_bytes(slot) for slot in (*op.outs, *op.ins)])
+
     rounds = reversed(run) if run.tree is None else run.tree.different
-    return list({tuple(op.work for op in round_.locals): round_ for round_ in rounds}.values())
+    return list({tuple(map(work, round_.locals)): round_ for round_ in rounds}.values())
 
 
 def _work(schedule: Schedule, round_: Round) -> tuple[tuple[Product, ...], int, int, int]:

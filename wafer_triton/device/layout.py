@@ -126,6 +126,12 @@ def letters(pattern: str) -> dict[str, str]:
     return found
 
 
+def lettered(pattern: str) -> str:
+    """Return a pattern with its tile axes named by their order, as "(y m) (x n)" cuts what "(y m) (x k)" does."""
+    names: dict[str, str] = {axis: axis for axis in MESH_AXES}
+    return re.sub(r"[^\s()]+", lambda name: names.setdefault(name[0], str(len(names))), " ".join(pattern.split()))
+
+
 def axes(pattern: str) -> list[str]:
     """Return the tile's axes in the order of the tensor's dimensions; ShapeError unless every dimension has one."""
     named = [[axis for axis in group if axis not in MESH_AXES] for group in dimensions(pattern)]

@@ -23,7 +23,7 @@ from wafer_triton.cost.price import Cost, Prediction, price
 from wafer_triton.count.account import Account, account
 from wafer_triton.device import Device, device
 from wafer_triton.device.dtype import dtype_name, storage_name
-from wafer_triton.device.layout import MeshTensor
+from wafer_triton.device.layout import MeshTensor, lettered
 from wafer_triton.device.mesh import Mesh, MeshLike, as_mesh
 from wafer_triton.device.modes import check_eager, eager, transforming, untransformed
 from wafer_triton.emulate.executor import Executor
@@ -312,7 +312,7 @@ def _agree(name: str, tensors: list[Tensor]) -> str:
 
 def _cut_alike(operation: Recipe, operands: tuple[Operand, ...]) -> None:
     for (buffer, pattern), operand in zip(operation.inputs, operands, strict=True):
-        if isinstance(operand, MeshTensor) and operand.pattern != pattern:
+        if isinstance(operand, MeshTensor) and lettered(operand.pattern) != lettered(pattern):
             raise ShapeError(
                 f"{operation.schedule.name}: {buffer} must be cut as {pattern!r}, not {operand.pattern!r}; gather it, "
                 f"and give the tensor, or scatter it anew by that pattern"
