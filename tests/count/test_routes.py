@@ -11,7 +11,7 @@ from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.schedule import Schedule
-from walk import differences
+from walk import check, differences
 
 
 def gemm(mesh: Mesh, algorithm: str = "mesh", transposed: bool = False) -> Schedule:
@@ -59,7 +59,7 @@ def test_routes_of_a_line_counted_by_hand(rounds, per_core):
     needed = routes(example)
     assert needed.per_core.tolist() == per_core
     assert needed.colours == needed.maximum == max(per_core[0])
-    assert differences(example) == []
+    check({"moves": example})
 
 
 def test_axes_and_lines_add_up_where_they_cross():
@@ -67,14 +67,14 @@ def test_axes_and_lines_add_up_where_they_cross():
     needed = routes(example)
     assert needed.per_core.tolist() == [[0, 1, 0], [1, 2, 1], [0, 1, 0]]
     assert needed.colours == 2
-    assert differences(example) == []
+    check({"moves": example})
 
 
 def test_moves_inside_a_folded_core_need_no_route():
     example = moves(Mesh(1, 2).square(), [("y", [0, 1], [1, 0])], [("x", [0], [1])])
     needed = routes(example)
     assert needed.per_core.tolist() == [[1, 1]], "both logical rows use one route, one after the other"
-    assert differences(example) == []
+    check({"moves": example})
 
 
 @pytest.mark.parametrize("algorithm", ["mesh", "cannon"])
@@ -122,9 +122,13 @@ def test_a_wafer_sized_mesh_is_coloured():
 def test_circuits_of_one_router_that_share_a_colour_differ_from_the_walk(axis, mesh, monkeypatch):
     example, colour = moves(mesh, [(axis, [0, 1, 2, 3], [1, 2, 3, 4])]), Lines.colour.fget
     monkeypatch.setattr(Lines, "colour", property(lambda lines: np.minimum(colour(lines), 0)))
-    assert [line.partition(" its ")[0] for line in differences(example)] == [
-        f"router {(0, at) if axis == 'x' else (at, 0)}:" for at in (1, 2, 3)
+    assert [line.partition(":")[0] for line in differences(example)] == [
+        f"router {(0, at) if axis == 'x' else (at, 0)}" for at in (1, 2, 3)
     ]
+    with pytest.raises(pytest.fail.Exception) as caught:
+        check({"large": moves(Mesh(6, 6), [(axis, [0, 1], [1, 2])]), "small": example})
+    names = [line.partition(":")[0] for line in str(caught.value).splitlines()]
+    assert names == ["small"] * 3 + ["large"] * 6, "all differences, those of the smallest schedule first"
 
 
 def on(example: Schedule, most: int | None) -> Schedule:

@@ -1,27 +1,47 @@
 """An independent count: every message of every round walks core by core, with nothing grouped and nothing kept."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
-from itertools import groupby, product
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations, groupby, product
+from math import ceil, prod
+from typing import NamedTuple
 
 import numpy as np
+import pytest
 
 from wafer_triton.count.account import account, link_loads, round_account
-from wafer_triton.count.routes import colours, routes
+from wafer_triton.count.routes import colours, excess, routes
 from wafer_triton.count.runs import RoundRun, axes, distinct_runs, runs
-from wafer_triton.count.traffic import Traffic
+from wafer_triton.count.traffic import WORD_BYTES, Traffic
+from wafer_triton.device.dtype import BYTES
+from wafer_triton.schedule import sram
 from wafer_triton.schedule.rounds import Exchange, Round
 from wafer_triton.schedule.schedule import Schedule
+from wafer_triton.schedule.steps import Rounds
 
 Core = tuple[int, int]
 Link = tuple[str, int, int]  # way, row and column of the physical core that sends
+Circuit = tuple[str, Core, frozenset[Core]]  # axis, the sender's physical core, receivers
+ALONG = {"east": "x", "west": "x", "south": "y", "north": "y"}
+
+
+class Loads(NamedTuple):
+    """Bytes, words and messages on every link, words on every link of a logical line, and the messages in all."""
+
+    bytes: Counter[Link]
+    words: Counter[Link]
+    flows: Counter[Link]
+    of_lines: Counter[tuple[int, Link]]
+    messages: int  # a core's tiles along an axis
 
 
 class Walk:
-    """Counts of the rounds and runs of a schedule, and its circuits."""
+    """Counts of the rounds and runs of a schedule, its circuits, and its buffers in SRAM."""
 
     def __init__(self, schedule: Schedule) -> None:
-        self.mesh, self.buffers = schedule.mesh, schedule.buffers
+        self.schedule, self.mesh = schedule, schedule.mesh
+        self.buffers, self.rounds = schedule.buffers, schedule.rounds
 
     def home(self, core: Core) -> Core:
         """Return the physical core of a logical one."""
@@ -50,17 +70,33 @@ class Walk:
                 at = at[0] + down, at[1] + right
         return crossed
 
-    def loads(self, rounds: RoundRun) -> tuple[Counter[Link], Counter[Link], int]:
-        """Return the bytes and the messages on every link, and the messages in all: a core's tiles along an axis."""
-        sizes, flows, messages = Counter(), Counter(), set()
+    def loads(self, rounds: Sequence[Round]) -> Loads:
+        sizes, words, flows, of_lines, messages = Counter(), Counter(), Counter(), Counter(), set()
         for number, exchange in ((number, one) for number, round_ in enumerate(rounds) for one in round_.exchanges):
+            buffer = self.buffers[exchange.src.buffer]
+            size = prod(buffer.tile) * BYTES[buffer.dtype] * (buffer.slots if exchange.src.index is None else 1)
             for sender, receivers in self.sent(exchange):
-                crossed = self.links(sender, receivers)
                 messages.add((number, exchange.axis, exchange.src, sender))
-                flows.update(crossed)
-                for link in crossed:
-                    sizes[link] += self.buffers[exchange.src.buffer].slot_bytes(exchange.src)
-        return sizes, flows, len(messages)
+                for link in self.links(sender, receivers):
+                    flows[link] += 1
+                    sizes[link] += size
+                    words[link] += ceil(size / WORD_BYTES)
+                    of_lines[sender[exchange.axis == "y"], link] += ceil(size / WORD_BYTES)
+        return Loads(sizes, words, flows, of_lines, len(messages))
+
+    def mean_words(self, loads: Loads) -> float:
+        """Return the mean over the links in use of the fullest logical line, times the logical lines of a physical one.
+
+        It is no more than the words on the busiest link of the axis.
+        """
+        of_line, most = defaultdict(list), Counter()
+        for (line, link), words in loads.of_lines.items():
+            of_line[link[0], line].append(words)
+        for link, words in loads.words.items():
+            most[ALONG[link[0]]] = max(most[ALONG[link[0]]], words)
+        fold = {"x": self.mesh.fold[0], "y": self.mesh.fold[1]}
+        means = ((ALONG[way], sum(words) / len(words)) for (way, _), words in of_line.items())
+        return max((min(mean * fold[axis], most[axis]) for axis, mean in means), default=0.0)
 
     def path(self, run: RoundRun) -> int:
         """Return the hops of a run: where it turns to another axis, the longest path so far goes on."""
@@ -77,47 +113,93 @@ class Walk:
             hops += max((far for arrived in come.values() for far in arrived.values()), default=0)
         return hops
 
-    def circuits(self, rounds: RoundRun) -> dict[Core, set[tuple[str, Core, frozenset[Core]]]]:
-        """Return the circuits (axis, sender's physical core, receivers) that touch each router."""
-        touching = defaultdict(set)
-        for exchange in (one for round_ in rounds for one in round_.exchanges):
+    def circuits(self) -> dict[Core, dict[Circuit, int]]:
+        """Return the circuits that touch each router, each with its first round."""
+        touching = defaultdict(dict)
+        for number, exchange in (
+            (number, one) for number, round_ in enumerate(self.rounds) for one in round_.exchanges
+        ):
             for sender, receivers in self.sent(exchange):
                 start = self.home(sender)
                 ends = frozenset(map(self.home, receivers)) - {start}
                 for router in (
                     {start, *ends, *((row, col) for _, row, col in self.links(sender, receivers))} if ends else ()
                 ):
-                    touching[router].add((exchange.axis, start, ends))
+                    touching[router].setdefault((exchange.axis, start, ends), number)
         return touching
 
+    def held(self) -> list[dict[str, int]]:
+        """Return the bytes of each buffer that lives on a physical core in each round, and after the last one."""
+        after, used = len(self.rounds), defaultdict(list)
+        for number, round_ in enumerate(self.rounds):
+            for step in (*round_.exchanges, *round_.locals):
+                slots = (step.src, step.dst) if isinstance(step, Exchange) else (*step.ins, *step.outs)
+                for slot in slots:
+                    used[slot.buffer].append(number)
+        rounds = [dict[str, int]() for _ in range(after + 1)]
+        for name, buffer in self.buffers.items():
+            lives = {*used[name], *[0] * (buffer.role in ("input", "weight", "cache", "state"))}
+            if lives and buffer.role in ("weight", "cache", "state", "output"):
+                lives.add(after)
+            for number in range(min(lives), max(lives) + 1) if lives else ():
+                rounds[number][name] = prod((*buffer.tile, buffer.slots, *self.mesh.fold)) * BYTES[buffer.dtype]
+        return rounds
 
-def differences(schedule: Schedule) -> list[str]:
-    """Return a line for each difference between the counts and the walk, with the function that counted."""
-    walk = Walk(schedule)
-    found = [*_rounds(schedule, walk), *_runs(schedule, walk), *of_loops(schedule, schedule, walk)]
-    return [*found, *_routes(schedule, walk)]
+    def round_name(self, number: int) -> str:
+        if number == len(self.rounds):
+            return "after the last round"
+        label = self.rounds[number].label
+        return f"round {number}" + (f" ({label})" if label else "")
 
 
-def _against(where: str, by: Callable[..., object], counted: dict[str, int], walked: dict[str, int]) -> Iterator[str]:
+def check(schedules: dict[str, Schedule], flat: dict[str, Schedule] | None = None) -> None:
+    """Fail with every difference of named schedules, those of the smallest schedule first."""
+    wrong = {name: lines for name, one in schedules.items() if (lines := differences(one, flat and flat[name]))}
+    lines = []
+    for name in sorted(wrong, key=lambda name: (schedules[name].mesh.cores, len(schedules[name].rounds))):
+        lines += [f"{name}: {schedules[name].name}, mesh {schedules[name].mesh}: {line}" for line in wrong[name]]
+    if lines:
+        pytest.fail("\n".join(lines), pytrace=False)  # which prints all of it
+
+
+def differences(schedule: Schedule, flat: Schedule | None = None) -> list[str]:
+    """Return a line for each difference between the counts and the walk, with the function that counted.
+
+    With `flat` the counts of the steps of a schedule are compared with the walk over the rounds of `flat`.
+    """
+    walk = Walk(flat or schedule)
+    parts = (_loads, _routes, _sram) if flat else (_rounds, _runs, _loads, _routes, _sram)
+    return [line for part in parts for line in part(schedule, walk)]
+
+
+def _against(
+    where: str, by: Callable[..., object], counted: dict[str, float], walked: dict[str, float], most: Link | None = None
+) -> Iterator[str]:
     for name, number in walked.items():
-        if counted[name] != number:
-            yield f"{where}: {name}: counted {counted[name]:,} by {by.__name__}, walked {number:,}"
+        if abs(counted[name] - number) > 1e-9 * number:
+            at = f", most {_named(most)}" if most and "hops" not in name else ""
+            yield f"{where}: {name}: counted {counted[name]:,} by {by.__name__}, walked {number:,}{at}"
 
 
-def of_round(walk: Walk, round_: Round) -> dict[str, int]:
+def _named(link: Link) -> str:
+    way, *core = link
+    return f"along {ALONG[way]}, on the link {way} of core {tuple(core)}"
+
+
+def of_round(loads: Loads, hops: int) -> dict[str, int]:
     """Return the walk's counts of one round alone, named as in `Account`."""
-    sizes, flows, messages = walk.loads([round_])
-    most = max(sizes.values(), default=0)
+    most = max(loads.bytes.values(), default=0)
     return {
-        "messages": messages, "link_bytes": sizes.total(), "busiest_link_bytes": most, "serial_bytes": most,
-        "flows": max(flows.values(), default=0), "hops": walk.path([round_]),
+        "messages": loads.messages, "link_bytes": loads.bytes.total(), "busiest_link_bytes": most,
+        "serial_bytes": most, "flows": max(loads.flows.values(), default=0), "hops": hops,
     }  # fmt: skip
 
 
 def _rounds(schedule: Schedule, walk: Walk) -> Iterator[str]:
     for round_, last in {round_: number for number, round_ in enumerate(schedule.rounds)}.items():
-        where = f"round {last} ({round_.label})"
-        yield from _against(where, round_account, vars(round_account(schedule, round_)), of_round(walk, round_))
+        loads, counted = walk.loads([round_]), vars(round_account(schedule, round_))
+        most = max(loads.bytes, key=lambda link: loads.bytes[link], default=None)
+        yield from _against(walk.round_name(last), round_account, counted, of_round(loads, walk.path([round_])), most)
 
 
 def _runs(schedule: Schedule, walk: Walk) -> Iterator[str]:
@@ -125,38 +207,63 @@ def _runs(schedule: Schedule, walk: Walk) -> Iterator[str]:
     for by, each in ((runs, [(run, 1) for run in runs(schedule)]), (distinct_runs, distinct_runs(schedule))):
         yield from _against("all runs", by, {"rounds": sum(len(run) * times for run, times in each)}, rounds)
     for run in runs(schedule):
-        found, sizes = traffic.run(run), walk.loads(run)[0]
-        counted, walked = vars(found), {"hops": walk.path(run), "link_bytes": sizes.total()}
-        if all(schedule.buffers[one.src.buffer].dtype == "fp32" for round_ in run for one in round_.exchanges):
-            walked["busiest_words"] = max(sizes.values(), default=0) // 4
-        yield from _against(f"run of {len(run)} from round {first} ({run[0].label})", traffic.run, counted, walked)
+        loads, where = walk.loads(run), f"run of {len(run)} from {walk.round_name(first)}"
+        walked = {
+            "hops": walk.path(run), "link_bytes": loads.bytes.total(), "mean_words": walk.mean_words(loads),
+            "busiest_words": max(loads.words.values(), default=0),
+        }  # fmt: skip
+        most = max(loads.words, key=lambda link: loads.words[link], default=None)
+        yield from _against(where, traffic.run, vars(traffic.run(run)), walked, most)
         first += len(run)
 
 
-def of_loops(schedule: Schedule, flat: Schedule, walk: Walk) -> Iterator[str]:
-    """Yield where counts of a schedule differ from the walk over the rounds of `flat`."""
-    (sizes, _, messages), counted = walk.loads(flat.rounds), Counter[Link]()
-    for way, load in link_loads(schedule).items():
-        counted.update({(way, int(row), int(col)): int(load[row, col]) for row, col in np.argwhere(load)})
-    for link in sorted(sizes.keys() | counted.keys()):
-        if counted[link] != sizes[link]:
-            yield f"link {link}: counted {counted[link]:,} B by link_loads, walked {sizes[link]:,} B"
-    each = [of_round(walk, round_) for round_ in flat.rounds]
+def _loads(schedule: Schedule, walk: Walk) -> Iterator[str]:
+    """Yield where the loads of links or the counts of all rounds are not the walk's."""
+    loads, counted = walk.loads(walk.rounds), _counted_loads(schedule)
+    for link in sorted(loads.bytes.keys() | counted.keys()):
+        if counted[link] != loads.bytes[link]:
+            where = f"{_rounds_of(link, schedule, walk)}: {_named(link)}"
+            yield f"{where}: counted {counted[link]:,} B by link_loads, walked {loads.bytes[link]:,} B"
+    each = [of_round(walk.loads([round_]), 0) for round_ in walk.rounds]
     walked = {
-        "rounds": len(flat.rounds), "hops": sum(map(walk.path, runs(flat))), "messages": messages,
-        "link_bytes": sizes.total(), "busiest_link_bytes": max(sizes.values(), default=0),
+        "rounds": len(walk.rounds), "hops": sum(map(walk.path, runs(walk.schedule))), "messages": loads.messages,
+        "link_bytes": loads.bytes.total(), "busiest_link_bytes": max(loads.bytes.values(), default=0),
         "serial_bytes": sum(one["serial_bytes"] for one in each),
         "flows": max((one["flows"] for one in each), default=0),
     }  # fmt: skip
     yield from _against("all rounds", account, vars(account(schedule)), walked)
 
 
+def _counted_loads(schedule: Schedule) -> Counter[Link]:
+    return Counter(
+        {
+            (way, row, col): int(load[row, col])
+            for way, load in link_loads(schedule).items()
+            for row, col in np.argwhere(load).tolist()
+        }
+    )
+
+
+def _rounds_of(link: Link, schedule: Schedule, walk: Walk) -> str:
+    """Return the first round whose load of a link differs by itself, else the first and the last that cross it."""
+    crossing = list[int]()
+    for number, round_ in enumerate(walk.rounds):
+        counted, walked = (
+            _counted_loads(replace(schedule, rounds=Rounds([round_])))[link],
+            walk.loads([round_]).bytes[link],
+        )
+        if counted != walked:
+            return f"{walk.round_name(number)}, alone counted {counted:,} B and walked {walked:,} B"
+        crossing += [number] * (walked > 0)
+    return " to ".join(walk.round_name(number) for number in sorted({*crossing[:1], *crossing[-1:]})) or "no round"
+
+
 def _routes(schedule: Schedule, walk: Walk) -> Iterator[str]:
-    """Yield where the circuits of a router are not the walk's, or two of them have one colour.
+    """Yield where the circuits of a router are not the walk's, two of them have one colour, or `excess` errs.
 
     With a colour of its own at every router, a word of a circuit comes to its receivers and to no other core.
     """
-    needed, touching = routes(schedule), walk.circuits(schedule.rounds)
+    needed, touching = routes(schedule), walk.circuits()
     found: dict[Core, dict] = {core: {} for core in np.ndindex(*needed.per_core.shape)}  # circuits and their colours
     for axis, lines in (("x", needed.x), ("y", needed.y)):
         for line in range(needed.per_core.shape[0 if axis == "x" else 1]):
@@ -165,12 +272,57 @@ def _routes(schedule: Schedule, walk: Walk) -> Iterator[str]:
                 for at in range(min(start, *to), max(start, *to) + 1) if colour >= 0 else ():
                     circuit = axis, core(start), frozenset(map(core, to))
                     found[core(at)][circuit] = colour if axis == "x" else needed.colours - 1 - colour
-    for router, own in found.items():
-        if own.keys() != touching[router]:
-            yield f"router {router}: circuits: counted {sorted(own)}, walked {sorted(touching[router])}"
+
+    def said(circuit: Circuit, router: Core) -> str:
+        axis, start, ends = circuit
+        number = touching[router].get(circuit)
+        where = "no round" if number is None else walk.round_name(number)
+        return f"along {axis} from {start} to {', '.join(map(str, sorted(ends)))} ({where})"
+
+    for router, colour_of in found.items():
+        for circuit in sorted(colour_of.keys() ^ touching[router].keys(), key=str):
+            by = "counted by routes, not walked" if circuit in colour_of else "walked, not counted by routes"
+            yield f"router {router}: the circuit {said(circuit, router)}: {by}"
         if needed.per_core[router] != len(touching[router]):
-            yield f"router {router}: routes: counted {needed.per_core[router]}, walked {len(touching[router])}"
-        if len({*own.values()} & {*range(needed.colours)}) < len(own):
-            yield f"router {router}: its circuits have the colours {sorted(own.values())} of {needed.colours}"
+            yield f"router {router}: counted {needed.per_core[router]} by routes, walked {len(touching[router])}"
+        for one, two in combinations(colour_of, 2):
+            if colour_of[one] == colour_of[two]:
+                both = f"{said(one, router)} and {said(two, router)}"
+                yield f"router {router}: the circuits {both} have colour {colour_of[one]} by routes"
+        if not {*colour_of.values()} <= {*range(needed.colours)}:
+            yield f"router {router}: colours {sorted(colour_of.values())} by routes, of {needed.colours}"
     if not needed.colours == colours(schedule) >= needed.maximum:
-        yield f"colours: {needed.colours} in the assignment, {colours(schedule)} counted, {needed.maximum} at a router"
+        yield f"colours: {needed.colours} by routes, {colours(schedule)} by colours, {needed.maximum} at a router"
+    yield from _excess(schedule, walk, touching, needed.colours)
+
+
+def _excess(schedule: Schedule, walk: Walk, touching: dict[Core, dict[Circuit, int]], needed: int) -> Iterator[str]:
+    """Yield where the core or the round of the first route over a limit is not the walk's."""
+    fullest = min(touching, key=lambda core: (-len(touching[core]), core), default=(0, 0))
+    begun = sorted(touching[fullest].values())
+    for limit in sorted({len(begun) // 2, needed - 1} - {-1, 0}):
+        device = replace(schedule.mesh.device, name="limited", routes=limit)
+        finding = excess(replace(schedule, mesh=replace(schedule.mesh, device=device)))
+        counted = None if finding is None else (finding.core, finding.round)
+        walked = (fullest, begun[min(limit, len(begun) - 1)]) if limit < needed else None
+        if counted != walked:
+            yield f"{limit} routes: counted {counted} (core, round) by excess, walked {walked}"
+
+
+def _sram(schedule: Schedule, walk: Walk) -> Iterator[str]:
+    """Yield where the bytes of a buffer in a round, or the fullest round, are not the walk's."""
+    spans, held, account_ = sram.spans(schedule), walk.held(), sram.account(schedule)
+    for name in schedule.buffers:
+        span = spans.get(name)
+        for number, live in enumerate(held):
+            counted = span.bytes if span is not None and span.start <= number <= span.end else 0
+            if counted != live.get(name, 0):
+                where = f"{walk.round_name(number)}: buffer {name}"
+                yield f"{where}: counted {counted:,} B by sram.spans, walked {live.get(name, 0):,} B"
+                break
+    totals = [sum(live.values()) for live in held]
+    fullest = totals.index(max(totals))
+    walked = max(totals), fullest if max(totals) else 0, held[fullest]
+    counted = account_.peak_bytes, account_.peak_round, account_.by_buffer
+    if counted != walked:
+        yield f"{walk.round_name(fullest)}: counted {counted} (bytes, round, buffers) by sram.account, walked {walked}"
