@@ -55,6 +55,114 @@ def builder(rows: int, cols: int, words: int = 1) -> Builder:
     return b
 
 
+HAND = Constants(
+    hop_cycles=2, word_cycles=3, stage_cycles=5, collective_cycles=7, round_cycles=11, packed_cycles=13,
+    k_step_cycles=17, row_cycles=19, gemm_lanes=4, gemm_group_cycles=23, gemv_lanes=4, gemv_group_cycles=29,
+    mac_cycles_fp32=31, element_cycles=0.5, sram_bytes_per_cycle=2, decode_stage_cycles=37, decode_step_cycles=41,
+    decode_work_cycles=43, decode_mac_cycles=47,
+)  # fmt: skip
+
+
+def relayed_circuits() -> Builder:
+    """Build two multicasts of three words that need two routes on a device with one."""
+    b = Builder(Mesh(1, 3, replace(ROOMY, routes=1)), "relayed")
+    b.buffer("x", (5,), "fp16", "input")
+    for sender in (0, 1):
+        b.round(b.exchange("x", "x", b.like(f"y{sender}", "x"), [sender], [2]))
+    return b
+
+
+def folded_swap() -> Builder:
+    """Build a swap of neighbours along x, with a sum of what arrives: 3 x 2 logical cores on each of 2 x 3."""
+    b = Builder(Mesh(2, 3, ROOMY).square(), "folded")
+    for name in ("x", "sum"):
+        b.buffer(name, (3,), "fp32", "state")
+    b.round(b.exchange("x", "x", b.like("y", "x"), [1, 2], [2, 1]), b.local("add", "sum", ("sum", "y"), size=3))
+    return b
+
+
+def beside_a_product(*between: str) -> Builder:
+    """Build a sum of six words that streams beside a product, or before it if an operation between needs it."""
+    b = Builder(Mesh(1, 3, ROOMY), "beside")
+    b.buffer("p", (11,), "fp16", "state")
+    for name, tile in (("a", (5, 2)), ("w", (2, 3)), ("c", (5, 3))):
+        b.buffer(name, tile, "fp16", "input" if name != "c" else "output")
+    here = Cores("x", np.array([1]))
+    b.round(b.exchange("x", "p", b.like("mail", "p"), [0], [1]), b.local("add", "p", ("p", "mail"), here, size=11))
+    for name in between:
+        b.round(b.local("copy", "w", name, size=6))
+    shift = b.exchange("x", "a", b.like("a.next", "a"), [0, 1, 2], [1, 2, 0])
+    b.round(shift, b.local("gemm", "c", ("a", "w"), m=5, k=2, n=3))
+    return b
+
+
+def tiles_longer_than_a_product() -> Builder:
+    """Build a product of one multiply-add beside 42 words, of which two tiles are packed."""
+    b = Builder(Mesh(1, 3, ROOMY), "long tiles")
+    for name, tile, dtype in (("a", (1,), "fp32"), ("v", (80,), "fp16"), ("u", (3,), "fp16"), ("h", (1,), "fp16")):
+        b.buffer(name, tile, dtype, "input")
+    moves = [b.exchange("x", name, b.like(f"{name}.next", name), [0, 1, 2], [1, 2, 0]) for name in "vuh"]
+    b.round(*moves, b.local("gemm", b.like("c", "a"), ("a", "a"), m=1, k=1, n=1))
+    return b
+
+
+def vector_by_matrix(family: str) -> Builder:
+    """Build x W of 3 by 5 on each core, and a chain of its five sums."""
+    b = Builder(Mesh(1, 3, ROOMY), "vector", family)
+    for name, tile, role in (("x", (3,), "input"), ("w", (3, 5), "weight"), ("y", (5,), "output")):
+        b.buffer(name, tile, "fp16", role)
+    b.round(b.local("gemm", "y", ("x", "w"), m=1, k=3, n=5))
+    reduce(b, "y", "x", algorithm="pipeline")
+    return b
+
+
+# Prices by `HAND`, worked out by hand. Each transfer is the larger of busiest words times 3, and mean words times 3
+# plus hops times 2; a relayed hop takes a stage as well.
+PRICES = {
+    "relayed": (relayed_circuits, {
+        "hop_cycles": 2 * (2 + 5) + 1 * (2 + 5), "set_up_cycles": 5 + 5, "link_cycles": 3 * 3 + 3 * 3,
+        "cycles": 5 + 3 * 3 + 2 * (2 + 5) + 5 + 3 * 3 + 1 * (2 + 5), "latency_cycles": 10 + 3 * (2 + 5),
+        "compute_cycles": 0, "link_bytes": 2 * 10 + 10, "hops": 3, "stages": 2, "rounds": 2, "routes": 2,
+        "sram_peak_bytes": 20,
+    }),
+    "folded": (folded_swap, {  # three rows share a link; a core sets six exchanges up and adds six times, by its SRAM
+        "hop_cycles": 2, "set_up_cycles": 6 * 11, "link_cycles": 3 * 3 * 3, "compute_cycles": 6 * (3 * 12 / 2),
+        "cycles": 6 * 11 + 3 * 3 * 3 + 2 + 6 * 18, "latency_cycles": 6 * 11 + 2, "link_bytes": 2 * 6 * 12, "hops": 1,
+        "sram_bytes": 6 * 3 * 12, "sram_peak_bytes": 6 * 3 * 12, "routes": 2,
+    }),
+    "beside": (beside_a_product, {  # the stream has the most words, the product's tile the mean ones and the hops
+        "hop_cycles": 0, "set_up_cycles": 11 + 13, "link_cycles": 3 * 6, "compute_cycles": 2 * (17 + 3 * (19 + 2 * 23)),
+        "cycles": 24 + 424, "latency_cycles": 24 + 2 * 2, "link_bytes": 22 + 4 * 20, "hops": 1 + 2, "macs": 30,
+        "stages": 2, "sram_bytes": 30 + 20 + 12,
+    }),
+    "before": (lambda: beside_a_product("p"), {  # an operation between makes the product's operand of the sum
+        "hop_cycles": 2, "set_up_cycles": 7 + 5 + 24, "link_cycles": 3 * 6 + 3 * 5,
+        "compute_cycles": (3 * 22 / 2 - (18 + 2)) + (12 + 22) / 2 + 424, "cycles": 36 + 20 + 13 + 17 + 424,
+        "latency_cycles": 12 + 2 + 28, "hops": 3,
+    }),
+    "long tiles": (tiles_longer_than_a_product, {
+        "hop_cycles": (130 + 3 - 67) * 4 / 133, "set_up_cycles": 11 + 2 * 13, "link_cycles": 3 * (40 + 2 + 1),
+        "compute_cycles": 17 + 19 + 31, "cycles": 37 + 133, "latency_cycles": 37 + 4, "macs": 1,
+    }),
+    "vector": (lambda: vector_by_matrix("kernel"), {  # lanes of four; the chain's sums are done as the data flows
+        "hop_cycles": 2 * 2, "set_up_cycles": 7 + 2 * 5, "link_cycles": 3 * 3, "compute_cycles": 3 * 2 * 29 + 2,
+        "cycles": 174 + 17 + 13 + 2, "latency_cycles": 17 + 4, "macs": 15,
+    }),
+    "vector in decode": (lambda: vector_by_matrix("decode"), {  # one lane, and the sums' control beside the rest
+        "hop_cycles": 2 * 2, "set_up_cycles": 7 + 41 + 2 * 37, "link_cycles": 3 * 3,
+        "compute_cycles": 3 * 5 * 47 + 43 + 2, "cycles": 705 + 122 + 13 + 45, "latency_cycles": 122 + 4,
+    }),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PRICES)
+def test_a_price_is_worked_out_by_hand(name: str) -> None:
+    make, expected = PRICES[name]
+    cost = price(make().build(), HAND)
+    assert {field: getattr(cost, field) for field in expected} == pytest.approx(expected)
+    assert cost.relayed == (name == "relayed") and sum(cost.bounds.values()) == pytest.approx(cost.cycles)
+
+
 @pytest.mark.parametrize("elements, exposed", [(0, 10), (4, 6), (100, 0)])
 def test_compute_hides_the_hops_of_a_transfer_beside_it(elements: int, exposed: int) -> None:
     c = replace(HPDC, element_cycles=1)
