@@ -1,15 +1,23 @@
 """A region holds what its blocks keep, and the working memory of one of them at a time."""
 
 from dataclasses import replace
+from itertools import product
 
+import pytest
+
+from schedules import MIXTURE, ROOMY, SHAPE
 from tiny import CONFIG
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.inference import decode_placed
+from wafer_triton.decoder import block, decode, prefill
 from wafer_triton.device import device
-from wafer_triton.device.mesh import Mesh
+from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.errors import WaferError
 from wafer_triton.models.config import DecoderConfig
-from wafer_triton.place.need import decode_need
+from wafer_triton.place.layouts import lay_out, region_count
+from wafer_triton.place.need import decode_need, prefill_need
+from wafer_triton.schedule import sram
+from walk import Walk
 
 TINY = DecoderConfig.from_dict(CONFIG | {"num_hidden_layers": 6})
 
@@ -30,3 +38,56 @@ def test_every_region_fits_the_sram_of_its_cores():
                 kept = sum(sum(need.resident.values()) for need in needs)
                 assert kept + max(sum(need.workspace.values()) for need in needs) <= size, (size, region.blocks)
     assert len(found) > 3, "small cores take more regions"
+
+
+NEEDS = [
+    *product((SHAPE, MIXTURE), ("3", "2x3"), (None,)),
+    *product((SHAPE, MIXTURE), ("3", "2x3"), ((1, 0), (3, 0), (3, 2))),
+]
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize(("shape", "mesh", "tokens"), NEEDS)
+def test_a_block_needs_what_its_sub_layers_hold_in_their_fullest_round(shape, mesh, tokens, overlap):
+    """Of prefill on cores of its own all keys and values are held as well, in every round."""
+    on = as_mesh(mesh, ROOMY) if tokens is None else as_mesh(mesh, ROOMY).square()
+    sizes = block.Block(shape, on, "fp16", entries=5, head_groups=2, overlap=overlap)
+    for kind, keep in product(shape.layers_of, (False,) if tokens is None else (False, True)):
+        if tokens is None:
+            need, sub_layers = decode_need(sizes, kind), decode.sub_layers_of(sizes, kind)
+        else:
+            need, sub_layers = prefill_need(sizes, kind, *tokens, keep), prefill.sub_layers_of(sizes, kind, *tokens)
+        made = [block.schedule(sub_layer, sizes, *args) for sub_layer, args in sub_layers]
+        resident = {
+            one.name: one.bytes * on.per_core
+            for schedule in made
+            for one in schedule.buffers.values()
+            if one.role in ("weight", "cache") or (keep and one.name in ("keys", "values"))
+        }
+        rest = [
+            {name: live[name] for name in live if name not in resident} for one in made for live in Walk(one).held()
+        ]
+        assert need.resident == resident
+        assert sum(need.workspace.values()) == max(sum(live.values()) for live in rest)
+
+
+def test_needs_share_resident_buffers_and_have_the_largest_workspace():
+    first, second = sram.Need({"w": 10}, {"t": 3}), sram.Need({"v": 4}, {"w": 10, "t": 2})
+    assert sram.in_turn([first, second]) == sram.Need({"w": 10, "v": 4}, {"t": 3})
+    assert sram.in_turn([sram.Need({"w": 10}, {}), second]) == sram.Need({"w": 10, "v": 4}, {"t": 2})
+    assert first.beside(sram.Need({"w": 12, "v": 4}, {"u": 2})) == sram.Need({"w": 12, "v": 4}, {"t": 3})
+    assert sram.total([first, first, sram.Need({"w": 1}, {"u": 5})]) == {"w": 21, "u": 5}
+
+
+def test_regions_of_any_size_lie_in_rows_without_a_core_in_common():
+    """Every second row goes from right to left, and a row begins below the highest region of the row above."""
+    chip = replace(device("wse2"), name="small", rows=8, cols=4)
+
+    def origins(*sides: tuple[int, int]) -> list[tuple[int, int]]:
+        return [mesh.origin for mesh in lay_out([Mesh(*side, chip) for side in sides], "rectangles")]
+
+    assert origins((3, 2), (1, 2), (1, 2), (2, 1), (3, 4), (1, 1)) == [(0, 0), (0, 2), (3, 2), (3, 1), (5, 0)]
+    assert region_count(Mesh(3, 3, chip), "rectangles") == 2
+    areas = [mesh.origin for mesh in lay_out([Mesh(3, 3, chip)] * 9, "area")]
+    assert areas == [(0, 3 * number) for number in range(chip.wafer_cores // 9)]
+    assert region_count(Mesh(3, 3, chip), "area") == len(areas)

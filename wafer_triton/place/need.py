@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from wafer_triton.decoder import decode, prefill
 from wafer_triton.decoder.block import Block, SubLayer, SubLayers, cached_across_devices, draft, resolve_variant
@@ -30,7 +31,7 @@ def weights_of(block: Block, kind: str, phase: str) -> dict[str, Buffer]:
 
 def decode_need(block: Block, kind: str) -> sram.Need:
     """Return the bytes that a kind of block needs on a core in decode: resident buffers and the largest workspace."""
-    return _need(block, decode.sub_layers_of(block, kind))[0]
+    return _need(block, decode.sub_layers_of(block, kind))
 
 
 def prefill_need(block: Block, kind: str, tokens: int, past: int, keep: bool = False) -> sram.Need:
@@ -38,26 +39,22 @@ def prefill_need(block: Block, kind: str, tokens: int, past: int, keep: bool = F
 
     With `keep` the keys and values are resident until all layers are done; then decode takes them to its own mesh.
     """
-    needed, kept = _need(block, prefill.sub_layers_of(block, kind, tokens, past))
-    if not keep or kind != "attention":
-        return needed
-    workspace = {name: size for name, size in needed.workspace.items() if name not in kept}
-    return sram.Need(needed.resident | kept, workspace)
+    return _need(block, prefill.sub_layers_of(block, kind, tokens, past), prefill.PAST if keep else ())
 
 
-def _need(block: Block, sub_layers: SubLayers) -> tuple[sram.Need, dict[str, int]]:
-    """Return the need of a core for sub-layers in turn, and the bytes of the first one's keys and values."""
+def _need(block: Block, sub_layers: SubLayers, keep: tuple[str, ...] = ()) -> sram.Need:
+    """Return the need of a core for sub-layers in turn; buffers called `keep` stay as a cache does."""
     resolved = ((*resolve_variant(sub_layer, block), args) for sub_layer, args in sub_layers)
-    needs, kept = zip(*(_need_of(own, sub_layer, args) for sub_layer, own, args in resolved), strict=True)
-    return sram.in_turn(needs), kept[0]
+    return sram.in_turn(_need_of(own, sub_layer, args, keep) for sub_layer, own, args in resolved)
 
 
 @cached_across_devices(4096)
-def _need_of(block: Block, sub_layer: SubLayer, args: tuple[int, ...]) -> tuple[sram.Need, dict[str, int]]:
-    """Return the need of a core for a sub-layer, and the bytes of its keys and values."""
-    schedule, fold = draft(sub_layer, block, *args), block.mesh.per_core
-    kept = {name: held.bytes * fold for name, held in schedule.buffers.items() if name in prefill.PAST}
-    return sram.need(schedule), kept
+def _need_of(block: Block, sub_layer: SubLayer, args: tuple[int, ...], keep: tuple[str, ...]) -> sram.Need:
+    schedule = draft(sub_layer, block, *args)
+    buffers = {
+        name: replace(buffer, role="cache") if name in keep else buffer for name, buffer in schedule.buffers.items()
+    }
+    return sram.need(replace(schedule, buffers=buffers))
 
 
 def need_bytes(need: sram.Need) -> int:
