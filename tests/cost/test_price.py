@@ -116,6 +116,15 @@ def vector_by_matrix(family: str) -> Builder:
     return b
 
 
+def lookup() -> Builder:
+    """Build a look-up of two of seven rows of a table."""
+    b = Builder(Mesh(1, 1, ROOMY), "lookup")
+    for name, tile, dtype in (("ids", (2,), "fp32"), ("table", (7, 3), "fp16"), ("h", (2, 3), "fp16")):
+        b.buffer(name, tile, dtype, "input" if name != "h" else "output")
+    b.round(b.local("lookup", "h", ("table", "ids"), m=2, d=3, v=7))
+    return b
+
+
 # Prices by `HAND`, worked out by hand. Each transfer is the larger of busiest words times 3, and mean words times 3
 # plus hops times 2; a relayed hop takes a stage as well.
 PRICES = {
@@ -151,6 +160,9 @@ PRICES = {
     "vector in decode": (lambda: vector_by_matrix("decode"), {  # one lane, and the sums' control beside the rest
         "hop_cycles": 2 * 2, "set_up_cycles": 7 + 41 + 2 * 37, "link_cycles": 3 * 3,
         "compute_cycles": 3 * 5 * 47 + 43 + 2, "cycles": 705 + 122 + 13 + 45, "latency_cycles": 122 + 4,
+    }),
+    "lookup": (lookup, {  # of the table two rows are read
+        "cycles": (2 * 4 + 2 * 3 * 2 + 2 * 3 * 2) / 2, "sram_bytes": 8 + 12 + 12, "sram_peak_bytes": 8 + 42 + 12,
     }),
 }  # fmt: skip
 

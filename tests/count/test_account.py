@@ -108,6 +108,8 @@ def test_accounts_add_up_and_repeat():
     assert both.sram_peak_bytes == max(one.sram_peak_bytes, two.sram_peak_bytes)
     assert both.sram_by_buffer == max((one, two), key=lambda each: each.sram_peak_bytes).sram_by_buffer
     assert one + Account() == one == Account() + one
+    few, many = Account(sram_by_buffer={"a": 9}), Account(sram_by_buffer={"a": 1, "b": 2})
+    assert (few + many).sram_by_buffer == (many + few).sram_by_buffer == {"a": 9}, "the most bytes, not buffers"
     assert one * 3 == one + one + one
     assert (one * 3).sram_peak_bytes == one.sram_peak_bytes
 

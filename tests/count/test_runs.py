@@ -32,6 +32,10 @@ def test_a_reduction_streams_through_all_its_stages():
     reduce(b, "x", "x", groups=(3,))  # groups of three: one stage; then three roots: one stage
     broadcast(b, "x", "x", 4)
     assert kinds(b) == [("stream", 2), ("circuit", 1)]
+    b = builder(3, 3)
+    for axis in "xy":  # a stream does not turn
+        reduce(b, "x", axis, algorithm="pipeline")
+    assert kinds(b) == [("stream", 2), ("stream", 2)]
 
 
 def test_a_star_is_one_round_of_a_stream():

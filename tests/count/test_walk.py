@@ -124,12 +124,15 @@ def turning(mesh: Mesh, seed: int) -> tuple[Schedule, Schedule]:
     b = Builder(mesh, f"turning {seed}")
     b.buffer("a", (2,), "fp32", "state")
     b.buffer("b", (3,), "fp32", "state")
+    work = [b.local("gemm", b.like("c", "a"), ("b", "b"), m=1, k=1, n=1)] * (
+        seed % 2 and mesh.fold[0] == 1
+    )  # where rows share links, words vary from time to time
     for _ in range(3):
         lines = np.sort(random.permutation(side)[: random.integers(1, side + 1)])
         ends = random.integers(0, side, (2, len(lines), 2) if random.random() < 0.4 else (2, 2))
         spans = [b.exchange("x", name, name, ends[0], ends[1], lines) for name in "ab"[: random.integers(1, 3)]]
         apart = b.exchange("y", "b", "a", [[0, 1], [1, -1]], [[1, side - 1], [0, -1]], [0, 1])
-        b.round(*spans, b.exchange("y", "a", "b", [0, 1], [1, side - 1]), apart)
+        b.round(*spans, b.exchange("y", "a", "b", [0, 1], [1, side - 1]), apart, *work)
     body, flat = b.rounds, []
     for times in range(4):
         for more in range(7):
