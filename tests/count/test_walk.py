@@ -124,9 +124,8 @@ def turning(mesh: Mesh, seed: int) -> tuple[Schedule, Schedule]:
     b = Builder(mesh, f"turning {seed}")
     b.buffer("a", (2,), "fp32", "state")
     b.buffer("b", (3,), "fp32", "state")
-    work = [b.local("gemm", b.like("c", "a"), ("b", "b"), m=1, k=1, n=1)] * (
-        seed % 2 and mesh.fold[0] == 1
-    )  # where rows share links, words vary from time to time
+    # products end a run; where rows share links, the words of the first time would stand for others
+    work = [b.local("gemm", b.like("c", "a"), ("b", "b"), m=1, k=1, n=1)] * (seed % 2 and mesh.fold[0] == 1)
     for _ in range(3):
         lines = np.sort(random.permutation(side)[: random.integers(1, side + 1)])
         ends = random.integers(0, side, (2, len(lines), 2) if random.random() < 0.4 else (2, 2))

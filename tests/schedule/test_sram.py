@@ -38,25 +38,6 @@ def test_buffers_live_from_first_use_to_last():
     assert list(found.by_buffer.items()) == [("w", 512), ("out", 256), ("b", 128)]
 
 
-def test_inputs_live_from_the_start_outputs_to_the_end():
-    b = Builder(Mesh(2, 2), "late")
-    b.buffer("x", (8,), "fp32", "input")  # 32 B: used last
-    b.buffer("y", (16,), "fp32", "output")  # 64 B: used first
-    b.buffer("s", (32,), "fp32")  # 128 B
-    b.round(b.local("copy", "y", "y", size=16))
-    b.round(b.local("copy", "s", "s", size=32))
-    b.round(b.local("copy", "x", "x", size=8))
-    found = sram.account(b.build())
-    assert (found.peak_bytes, found.peak_round) == (32 + 64 + 128, 1)
-
-
-def test_a_folded_core_holds_its_whole_block():
-    one = sram.account(three_rounds(Mesh(2, 3)).build())
-    folded = sram.account(three_rounds(Mesh(2, 3).square()).build())
-    assert folded.peak_bytes == 6 * one.peak_bytes
-    assert folded.by_buffer == {name: 6 * size for name, size in one.by_buffer.items()}
-
-
 def test_the_limit_is_met_exactly():
     assert three_rounds(Mesh(2, 3, small(896))).build()
     with pytest.raises(SramError) as caught:
