@@ -22,7 +22,7 @@ from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Slot
 from wafer_triton.schedule.schedule import Schedule
-from wafer_triton.schedule.steps import Loop, Rounds
+from wafer_triton.schedule.steps import Loop, Rounds, nth
 from walk import Walk, check
 
 
@@ -151,6 +151,9 @@ def test_loops_in_loops_whose_rows_turn_count_as_their_rounds():
     pairs = {f"mesh {mesh}, seed {seed}": turning(as_mesh(mesh), seed) for mesh, seed in product(meshes, range(5))}
     nested, flat = ({name: pair[side] for name, pair in pairs.items()} for side in (0, 1))
     check(nested, flat)
+    for name, one in nested.items():
+        numbers = range(0, len(one.rounds), 5)
+        assert [nth(one.rounds.steps, number) for number in numbers] == list(flat[name].rounds[::5]), name
     assert {name: price(one).cycles for name, one in nested.items()} == pytest.approx(
         {name: price(one).cycles for name, one in flat.items()}
     )

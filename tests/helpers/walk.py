@@ -232,6 +232,8 @@ def _loads(schedule: Schedule, walk: Walk) -> Iterator[str]:
         "flows": max((one["flows"] for one in each), default=0),
     }  # fmt: skip
     yield from _against("all rounds", account, vars(account(schedule)), walked)
+    times = {"rounds": sum(one.times for one in schedule.rounds.distinct())}
+    yield from _against("all rounds", schedule.rounds.distinct, times, {"rounds": len(walk.rounds)})
 
 
 def _counted_loads(schedule: Schedule) -> Counter[Link]:
