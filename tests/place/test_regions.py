@@ -32,6 +32,7 @@ def test_every_region_fits_the_sram_of_its_cores():
             continue
         found.add(len(regions))
         for region in regions:
+            assert region.sram_peak_bytes <= size, (size, region.blocks)
             kinds = [name.split()[-1] for name in region.blocks if name.split()[-1] in TINY.layers_of]
             needs = [decode_need(block, kind) for kind in kinds]
             if len(kinds) == len(region.blocks):
