@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import product
 
+import numpy as np
 import pytest
 
 from schedules import MIXTURE, ROOMY, SHAPE
@@ -16,6 +17,7 @@ from wafer_triton.errors import WaferError
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.place.layouts import lay_out, region_count
 from wafer_triton.place.need import decode_need, prefill_need
+from wafer_triton.place.transfers import Shift
 from wafer_triton.schedule import sram
 from walk import Walk
 
@@ -24,7 +26,7 @@ TINY = DecoderConfig.from_dict(CONFIG | {"num_hidden_layers": 6})
 
 def test_every_region_fits_the_sram_of_its_cores():
     chip, found = device("wse2"), set()
-    for size in range(300, 2400, 20):
+    for size in range(300, 2400, 6):
         on = Mesh(4, 4, replace(chip, name="small", sram_bytes=size))
         try:
             block, regions = decode_placed(on, TINY, 16, constants(chip))
@@ -92,3 +94,10 @@ def test_regions_of_any_size_lie_in_rows_without_a_core_in_common():
     areas = [mesh.origin for mesh in lay_out([Mesh(3, 3, chip)] * 9, "area")]
     assert areas == [(0, 3 * number) for number in range(chip.wafer_cores // 9)]
     assert region_count(Mesh(3, 3, chip), "area") == len(areas)
+
+
+def test_a_shift_runs_for_each_slice_and_each_time():
+    """A core of 100 B sends and receives 50 elements of fp16, 25 at once."""
+    on = Mesh(1, 2, replace(device("wse2"), name="small", sram_bytes=100))
+    schedule, runs = Shift(on, "x", np.array([0, 1]), np.array([1, 0]), 50, "fp16", times=3).schedule_runs
+    assert runs == 3 * 2 and sram.account(schedule).peak_bytes == 2 * 25 * 2
