@@ -87,6 +87,7 @@ LARGE = (
     "place/test_refusals",
     "place/test_what_fits",
     "algorithms/test_stream",
+    "test_inductor",
     "test_packaging",
     "test_public_api",
     "test_wafer_scale",

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch._subclasses import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from wafer_triton import ops
 from wafer_triton.algorithms.product import recipe
@@ -100,11 +101,57 @@ def test_torch_compile_takes_calls_whole_with_their_options_and_a_folded_mesh():
     assert square.shape == (6, 6) and all(map(torch.equal, got, wanted))
 
 
+class Operators(TorchDispatchMode):
+    """The calls of operators within the mode."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        self.calls.append((operator, args))
+        return operator(*args, **(kwargs or {}))
+
+
+@every
+def test_results_are_contiguous_where_the_mesh_divides_no_size(name):
+    got = call(name, *operands(name))
+    assert got.is_contiguous() and got.view(-1).shape == (got.numel(),)
+
+
 @pytest.mark.slow
-def test_the_operator_passes_torchs_own_checks():
-    a, b = torch.randn(4, 4), torch.randn(4, 4)
-    given = ("gemm", [a, b], Mesh(2, 2).text, "(('accumulate', 'fp32'),)", "", "explicit")
-    torch.library.opcheck(torch.ops.wafer_triton.apply.default, given)
+@every
+def test_the_operator_passes_torchs_own_checks(name):
+    with Operators() as seen:
+        call(name, *operands(name))
+    ((operator, args),) = [one for one in seen.calls if one[0] is torch.ops.wafer_triton.apply.default]
+    torch.library.opcheck(operator, args)
+
+
+def test_a_compiled_scale_may_change():
+    torch._dynamo.reset()
+    x, compiled = torch.randn(5, 7), torch.compile(ops.softmax, fullgraph=True, backend="eager", dynamic=True)
+    for scale in (0.5, 0.25):
+        assert torch.equal(compiled(x, mesh=2, scale=scale), ops.softmax(x, mesh=2, scale=scale))
+
+
+def test_a_record_of_a_compiled_function_is_that_of_an_eager_one():
+    torch._dynamo.reset()
+    a, b = operands("mesh_gemm")
+
+    def product(a, b):
+        return ops.mesh_gemm(2 * a, b, mesh=3, record=True)
+
+    (got, record), (wanted, counted) = torch.compile(product, backend="eager")(a, b), product(a, b)
+    assert torch.equal(got, wanted) and record == counted
+
+
+def test_a_mistake_in_a_compiled_graph_has_its_line():
+    torch._dynamo.reset()
+    a = torch.randn(5, 7, requires_grad=True)
+    compiled = torch.compile(lambda a: ops.mesh_gemm(a, a.mT, mesh=3), fullgraph=True, backend="eager")
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="mesh_gemm: operand 1 requires a gradient, which is not"):
+        compiled(a)
 
 
 @pytest.mark.slow

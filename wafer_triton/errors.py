@@ -21,10 +21,16 @@ class WaferError(Exception):
     A `remedy` is told after the message, which an error with a remedy of its own may quote without it.
     """
 
-    def __init__(self, message: str = "", remedy: str = "") -> None:
-        self.message = message
-        words = printable(" ".join((f"{message}; {remedy}" if remedy else message).split()))
-        super().__init__(re.sub(rf"\S{{{_LONGEST},}}", lambda word: f"{word[0][:_WORDS]}...", words))
+    # no constructor, which torch.compile could not follow to the message
+
+    @property
+    def message(self) -> str:
+        """The message without the remedy."""
+        return str(self.args[0])
+
+    def __str__(self) -> str:
+        words = printable(" ".join("; ".join(filter(None, self.args)).split()))
+        return re.sub(rf"\S{{{_LONGEST},}}", lambda word: f"{word[0][:_WORDS]}...", words)
 
 
 class DeviceError(WaferError, ValueError):

@@ -19,9 +19,9 @@ fitted on kernels. A constant that nothing measured follows from the number.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from os import PathLike, path, sep
-from typing import Any
+from typing import Any, ClassVar
 
 from wafer_triton.device import keys
 from wafer_triton.device.keys import MOST, UNBOUNDED_BYTES
@@ -60,6 +60,9 @@ class Device:
     power_watts: float = field(metadata=unit("W", "power"))  # the whole device
     like: str | None = field(default=None, metadata=named("constants fitted on"))
     base: str | None = field(default=None, compare=False, repr=False)  # the preset of the numbers that are not own
+    text: ClassVar[
+        str
+    ]  # all that is compared, for `Mesh.text`: one constant to torch.compile; of an instance, no field
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -75,6 +78,7 @@ class Device:
                 f"device {self.name!r}: like = {shown(self.like)} must be one of {known}, on which constants are "
                 f"fitted, or None, to derive them from the device's own numbers"
             )
+        object.__setattr__(self, "text", repr([getattr(self, one.name) for one in fields(self) if one.compare]))
 
     @property
     def cores(self) -> int:

@@ -113,7 +113,7 @@ class Sharding:
         def join() -> torch.Tensor:
             if self.padded == self.sizes:
                 return copy().view(*self.shape)
-            return copy().view(self.padded)[tuple(map(slice, self.sizes))].reshape(self.shape)
+            return copy().view(self.padded)[tuple(map(slice, self.sizes))].reshape(self.shape).contiguous()
 
         return join
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import ast
 import math
 import re
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
+from operator import index
 from typing import Any, SupportsIndex
 
 from wafer_triton.device import Device, DeviceLike, device
@@ -95,17 +96,14 @@ class Mesh:
     @property
     def text(self) -> str:
         """The mesh and its device, for `from_text` in this process or another; torch.compile can trace it."""
-        numbers = tuple(getattr(self.device, name) for name in _OF_DEVICE)
-        return repr((self.rows, self.cols, numbers, self.origin, self.fold))
+        sides = map(index, (self.rows, self.cols, *self.origin, *self.fold))  # where sizes are symbolic, their values
+        return repr((*sides, self.device.text))
 
     @classmethod
     def from_text(cls, text: str) -> Mesh:
         """Return the mesh of a `text`."""
-        rows, cols, numbers, origin, fold = ast.literal_eval(text)
-        return cls(rows, cols, Device(*numbers), origin, fold)
-
-
-_OF_DEVICE = tuple(one.name for one in fields(Device) if one.compare)
+        rows, cols, row, col, down, across, numbers = ast.literal_eval(text)
+        return cls(rows, cols, Device(*ast.literal_eval(numbers)), (row, col), (down, across))
 
 
 MeshLike = Mesh | SupportsIndex | str | tuple[SupportsIndex, SupportsIndex] | list[int]

@@ -6,9 +6,10 @@ Transforms such as vmap, and modes that trace, are refused: a run in them would 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from wafer_triton.errors import BackendError
 
@@ -98,16 +99,37 @@ def eager() -> bool:
     )
 
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def untraced(function: F) -> F:
+    """Return a function that runs as it is where torch.compile meets it: the graph breaks there."""
+    import torch
+
+    @wraps(function)
+    def outside(*args: Any, **options: Any) -> Any:
+        if torch.compiler.is_dynamo_compiling():
+            from torch import _dynamo
+
+            _dynamo.graph_break(
+                f"{function.__qualname__} runs a mesh, which no graph follows: leave out fullgraph=True"
+            )
+            return _dynamo.disable(function)(*args, **options)
+        return function(*args, **options)
+
+    return outside  # type: ignore[return-value]
+
+
 def check_eager(name: str) -> None:
     """Raise BackendError where torch traces or transforms in place of running: memory that is kept would be no memory.
 
     A plain operation on tensors needs no check, as torch traces it as one operator.
     """
+    if eager():
+        return
     import torch
     from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-    if torch.compiler.is_compiling():
-        return
     around = [_TRACERS.get(type(mode).__name__, "") for mode in _get_current_dispatch_mode_stack()]
     around.append("torch.jit.trace" * torch.jit.is_tracing())
     around.append("a transform of torch.func" * (torch._C._functorch.peek_interpreter_stack() is not None))

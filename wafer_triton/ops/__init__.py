@@ -224,7 +224,7 @@ def _number(name: str, key: str, value: Any) -> float:
         number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         number = math.nan
-    if not math.isfinite(number):
+    if not abs(number) < math.inf:  # math.isfinite takes no symbolic number of torch's
         raise ShapeError(f"{name}: {key} = {shown(value)} must be a finite number")
     return number
 

@@ -25,7 +25,7 @@ from wafer_triton.device import Device, device
 from wafer_triton.device.dtype import dtype_name, storage_name
 from wafer_triton.device.layout import MeshTensor, lettered
 from wafer_triton.device.mesh import Mesh, MeshLike, as_mesh
-from wafer_triton.device.modes import check_eager, eager, transforming, untransformed
+from wafer_triton.device.modes import check_eager, eager, transforming, untraced, untransformed
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.program import POOL, Program
 from wafer_triton.errors import (
@@ -214,19 +214,23 @@ def _parsed(mesh: str, options: str) -> tuple[Mesh, tuple[tuple[str, Any], ...]]
     return Mesh.from_text(mesh), ast.literal_eval(options)
 
 
+_NUMBERS = {"softmax": ("scale",), "rms_norm": ("eps",)}  # options that are no texts
 # By hand: `torch.library.custom_op` does the same, and imports torch._dynamo at the first call.
 _LIBRARY = torch.library.Library("wafer_triton", "DEF")
 _LIBRARY.define(
-    "apply(str name, Tensor[] operands, str mesh, str options, str backend, str exchange) -> Tensor",
+    "apply(str name, Tensor[] operands, str mesh, str options, float[] numbers, str backend, str exchange) -> Tensor",
     tags=(torch.Tag.cudagraph_unsafe, torch.Tag.pt2_compliant_tag),
 )
 
 
 @torch.library.impl(_LIBRARY, "apply", "CompositeExplicitAutograd")
-def _apply(name: str, operands: list[Tensor], mesh: str, options: str, backend: str, exchange: str) -> Tensor:
+def _apply(
+    name: str, operands: list[Tensor], mesh: str, options: str, numbers: list[float], backend: str, exchange: str
+) -> Tensor:
     """Run the one opaque operator for all operations, which torch.compile and fake tensors do not enter."""
     on, chosen = _parsed(mesh, options)
     shapes = tuple([operand.shape for operand in operands])
+    chosen += tuple(zip(_NUMBERS.get(name, ()), numbers, strict=True))
     operation = recipe(name, on, dtype_name(operands[0].dtype), shapes, chosen)
     runner = shared_executor(backend or None, exchange, operands[0].device)
     whole: Tensor = _run(operation, tuple(operands), runner, tiles=False)[0]
@@ -234,7 +238,9 @@ def _apply(name: str, operands: list[Tensor], mesh: str, options: str, backend: 
 
 
 @torch.library.register_fake("wafer_triton::apply", lib=_LIBRARY)
-def _shaped(name: str, operands: list[Tensor], mesh: str, options: str, backend: str, exchange: str) -> Tensor:
+def _shaped(
+    name: str, operands: list[Tensor], mesh: str, options: str, numbers: list[float], backend: str, exchange: str
+) -> Tensor:
     shape: Shape = tuple(operands[0].shape)
     if name in ("gemm", "gemv"):
         shape = (shape[0], operands[1].shape[0 if ("transposed", True) in _parsed(mesh, options)[1] else 1])
@@ -266,17 +272,23 @@ def call(name: str, operands: tuple[Operand, ...], how: How, record: bool, **opt
         raise BackendError(f"{name}: executor = {shown(own)} is none; give a result of wafer_triton.executor")
     if own is not None and (both := [key for key in ("backend", "exchange") if key in how]):
         raise BackendError(f"{name}: executor and {both[0]} are given, and an executor has its own; give one of them")
-    cut = MeshTensor in [type(operand) for operand in operands]
-    if own is not None or record or cut:
-        check_eager(name)
-    elif not (eager() and {Tensor, Parameter}.issuperset(map(type, tensors))):
-        on = as_mesh(mesh).text
-        return torch.ops.wafer_triton.apply(name, tensors, on, repr(chosen), backend or "", exchange)
-    operation = recipe(name, mesh, dtype, tuple([operand.shape for operand in operands]), chosen)
-    if cut:
-        _cut_alike(operation, operands)
-    runner = shared_executor(backend, exchange, tensors[0].device) if own is None else own
-    value, program = _run(operation, operands, runner, tiles=isinstance(first, MeshTensor))
+    whole = own is None and not record and MeshTensor not in [type(operand) for operand in operands]
+    if whole and not (eager() and {Tensor, Parameter}.issuperset(map(type, tensors))):
+        texts = repr(tuple([pair for pair in chosen if not isinstance(pair[1], float)]))
+        numbers = [value for _, value in chosen if isinstance(value, float)]  # may be symbolic
+        return torch.ops.wafer_triton.apply(name, tensors, as_mesh(mesh).text, texts, numbers, backend or "", exchange)
+    on = (backend, exchange, tensors[0].device) if own is None else own
+    return _called(name, (mesh, dtype, tuple([operand.shape for operand in operands]), chosen), operands, on, record)
+
+
+@untraced
+def _called(name: str, form: tuple[Any, ...], operands: tuple[Operand, ...], on: Any, record: bool) -> Any:
+    """Return what `call` does, by an executor or what `shared_executor` takes, for arguments that are checked."""
+    check_eager(name)
+    operation = recipe(name, *form)
+    _cut_alike(operation, operands)
+    runner = on if isinstance(on, Executor) else shared_executor(*on)
+    value, program = _run(operation, operands, runner, tiles=isinstance(operands[0], MeshTensor))
     return (value, Record.of(operation.schedule, program.launches, program.rank_bytes)) if record else value
 
 
