@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from wafer_triton.errors import BackendError
 
@@ -99,25 +98,12 @@ def eager() -> bool:
     )
 
 
-F = TypeVar("F", bound=Callable[..., Any])
+def untraced(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Return the result of a function that torch.compile met: the graph breaks, and the function runs as it is."""
+    from torch import _dynamo
 
-
-def untraced(function: F) -> F:
-    """Return a function that runs as it is where torch.compile meets it: the graph breaks there."""
-    import torch
-
-    @wraps(function)
-    def outside(*args: Any, **options: Any) -> Any:
-        if torch.compiler.is_dynamo_compiling():
-            from torch import _dynamo
-
-            _dynamo.graph_break(
-                f"{function.__qualname__} runs a mesh, which no graph follows: leave out fullgraph=True"
-            )
-            return _dynamo.disable(function)(*args, **options)
-        return function(*args, **options)
-
-    return outside  # type: ignore[return-value]
+    _dynamo.graph_break(f"{function.__qualname__}: no graph follows a run on a mesh; leave out fullgraph=True")
+    return _dynamo.disable(function)(*args, **options)
 
 
 def check_eager(name: str) -> None:
@@ -125,8 +111,6 @@ def check_eager(name: str) -> None:
 
     A plain operation on tensors needs no check, as torch traces it as one operator.
     """
-    if eager():
-        return
     import torch
     from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 

@@ -214,7 +214,7 @@ def _parsed(mesh: str, options: str) -> tuple[Mesh, tuple[tuple[str, Any], ...]]
     return Mesh.from_text(mesh), ast.literal_eval(options)
 
 
-_NUMBERS = {"softmax": ("scale",), "rms_norm": ("eps",)}  # options that are no texts
+_NUMBERS = {"softmax": "scale", "rms_norm": "eps"}  # operations whose one option is a number
 # By hand: `torch.library.custom_op` does the same, and imports torch._dynamo at the first call.
 _LIBRARY = torch.library.Library("wafer_triton", "DEF")
 _LIBRARY.define(
@@ -229,8 +229,9 @@ def _apply(
 ) -> Tensor:
     """Run the one opaque operator for all operations, which torch.compile and fake tensors do not enter."""
     on, chosen = _parsed(mesh, options)
+    if numbers:
+        chosen = ((_NUMBERS[name], numbers[0]),)
     shapes = tuple([operand.shape for operand in operands])
-    chosen += tuple(zip(_NUMBERS.get(name, ()), numbers, strict=True))
     operation = recipe(name, on, dtype_name(operands[0].dtype), shapes, chosen)
     runner = shared_executor(backend or None, exchange, operands[0].device)
     whole: Tensor = _run(operation, tuple(operands), runner, tiles=False)[0]
@@ -272,23 +273,20 @@ def call(name: str, operands: tuple[Operand, ...], how: How, record: bool, **opt
         raise BackendError(f"{name}: executor = {shown(own)} is none; give a result of wafer_triton.executor")
     if own is not None and (both := [key for key in ("backend", "exchange") if key in how]):
         raise BackendError(f"{name}: executor and {both[0]} are given, and an executor has its own; give one of them")
-    whole = own is None and not record and MeshTensor not in [type(operand) for operand in operands]
-    if whole and not (eager() and {Tensor, Parameter}.issuperset(map(type, tensors))):
-        texts = repr(tuple([pair for pair in chosen if not isinstance(pair[1], float)]))
+    cut = MeshTensor in [type(operand) for operand in operands]
+    if own is not None or record or cut:
+        if torch.compiler.is_dynamo_compiling():
+            return untraced(call, name, operands, how, record, **options)
+        check_eager(name)
+    elif not (eager() and {Tensor, Parameter}.issuperset(map(type, tensors))):
         numbers = [value for _, value in chosen if isinstance(value, float)]  # may be symbolic
+        texts = "()" if numbers else repr(chosen)
         return torch.ops.wafer_triton.apply(name, tensors, as_mesh(mesh).text, texts, numbers, backend or "", exchange)
-    on = (backend, exchange, tensors[0].device) if own is None else own
-    return _called(name, (mesh, dtype, tuple([operand.shape for operand in operands]), chosen), operands, on, record)
-
-
-@untraced
-def _called(name: str, form: tuple[Any, ...], operands: tuple[Operand, ...], on: Any, record: bool) -> Any:
-    """Return what `call` does, by an executor or what `shared_executor` takes, for arguments that are checked."""
-    check_eager(name)
-    operation = recipe(name, *form)
-    _cut_alike(operation, operands)
-    runner = on if isinstance(on, Executor) else shared_executor(*on)
-    value, program = _run(operation, operands, runner, tiles=isinstance(operands[0], MeshTensor))
+    operation = recipe(name, mesh, dtype, tuple([operand.shape for operand in operands]), chosen)
+    if cut:
+        _cut_alike(operation, operands)
+    runner = shared_executor(backend, exchange, tensors[0].device) if own is None else own
+    value, program = _run(operation, operands, runner, tiles=isinstance(first, MeshTensor))
     return (value, Record.of(operation.schedule, program.launches, program.rank_bytes)) if record else value
 
 
