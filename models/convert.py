@@ -7,8 +7,8 @@ changes: its state_dict, its forward, its generate.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ from wafer_triton.device import device as find_device
 from wafer_triton.device.dtype import STORED, accumulator, storage_name, tile_dtype, torch_dtype
 from wafer_triton.device.layout import MeshTensor, scatter
 from wafer_triton.device.mesh import Mesh, MeshLike, as_mesh
-from wafer_triton.device.modes import WITHOUT_VALUES, check_eager
+from wafer_triton.device.modes import WITHOUT_VALUES, check_eager, untraced
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.errors import CheckpointError, DtypeError, ShapeError
 from wafer_triton.models.checkpoint.weights import is_finite
@@ -33,7 +33,6 @@ from wafer_triton.ops.call import shared_executor
 from wafer_triton.text.quantity import digits
 
 Model = TypeVar("Model", bound=nn.Module)
-_READERS = (nn.MultiheadAttention.forward, nn.TransformerEncoderLayer.forward)  # of weights of layers beneath them
 
 
 def convert(
@@ -46,12 +45,13 @@ def convert(
     With "int8" or "fp8" the matrices of linear layers are stored in this format, one scale each, and tiles are fp16.
     `emulate_on` is the torch device that computes the layers, on any device of the model ("auto": the GPU of their
     input, else a GPU if there is one). Under autocast products are in its dtype. A norm other than x / rms(x) * weight
-    is not converted, nor is a layer with hooks or a forward of its own, or of torch's MultiheadAttention and
-    TransformerEncoderLayer, which read the weights of their layers and need not call them. Warns (`UserWarning`) of
-    parameters off the mesh, except embeddings. Raises ShapeError if there is nothing to convert, or for a lazy layer
-    before its first run; a layer that does not fit the mesh raises SramError when it first runs. New weights, and
-    changes in place, count from the next run on. Changes through `weight.data` or numpy do not, as torch counts none,
-    until `weight.add_(0)` under `torch.no_grad()`.
+    is not converted, nor is a layer with hooks, parametrizations or a forward of its own. Warns (`UserWarning`) of
+    parameters off the mesh, except embeddings; `account` and `predicted` warn of converted layers that never ran, as
+    their parent may read their weights and not call them. Raises ShapeError if there is nothing to convert, or for a
+    lazy layer before its first run; a layer that does not fit the mesh raises SramError when it first runs, and a
+    backward pass through one DtypeError. torch.compile breaks its graph at each layer. New weights, and changes in
+    place, count from the next run on. Changes through `weight.data` or numpy do not, as torch counts none, until
+    `weight.add_(0)` under `torch.no_grad()`.
     A weight without values, on the meta device, raises CheckpointError at a run.
     """
     for name, weight in model.named_parameters():
@@ -66,17 +66,22 @@ def convert(
     sums = accumulator("fp16", accumulate)
     how = {"accumulate": sums, "exchange": exchange, "backend": backend, "emulate_on": emulate_on}
     # a layer that stands in several places is converted once, and then stands in all of them
-    read = {child for parent in model.modules() if type(parent).forward in _READERS for child in parent.children()}
-    called = [child for child in model.modules() if child is not model and child not in read]
-    made = {child: _converted(child, grid, dtype, how) for child in called}
+    made: dict[nn.Module, _OnMesh] = {}
+    for name, child in model.named_modules():
+        try:
+            on_mesh = _converted(child, grid, dtype, how) if name else None
+        except DtypeError as error:
+            raise DtypeError(f"convert: {name}: {error}") from None
+        if on_mesh is not None:
+            made[child], on_mesh.name = on_mesh, f"{type(on_mesh).__name__} {name}"
     layers = [(parent, name, layer) for parent in model.modules() for name, child in parent._modules.items()
               if child is not None and (layer := made.get(child)) is not None]  # fmt: skip
     if not layers:
         raise ShapeError(
             f"{type(model).__name__} has no Linear, Conv1D or RMSNorm to convert within it; give a model that holds "
-            f"some, such as torch.nn.Sequential(layer) of one layer; a model is converted once, layers with hooks or a "
-            f"forward of their own are not, nor are those of torch's MultiheadAttention and TransformerEncoderLayer, "
-            f"nor a norm but x / rms(x) * weight over the last dimension"
+            f"some, such as torch.nn.Sequential(layer) of one layer; a model is converted once, layers with hooks, "
+            f"parametrizations or a forward of their own are not, nor a norm but x / rms(x) * weight over the last "
+            f"dimension"
         )
     for _, name, layer in layers:
         if not layer.weight.is_meta and not is_finite(layer.weight):
@@ -118,12 +123,41 @@ def predicted(model: nn.Module, device: DeviceLike) -> Prediction:
     return Prediction.of(sum((ledger.cost for ledger in _ledgers(model)), Cost()), find_device(device))
 
 
-def _ledgers(model: nn.Module) -> Iterator[Ledger]:
-    return (layer.ledger for layer in model.modules() if isinstance(layer, _OnMesh))
+def _ledgers(model: nn.Module) -> list[Ledger]:
+    """Return the ledgers of a converted model's layers; warns of layers that never ran although others did."""
+    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, _OnMesh)}
+    idle = [name for name, layer in layers.items() if not layer.ledger.account.rounds]
+    if 0 < len(idle) < len(layers):
+        warnings.warn(
+            f"{type(model).__name__}: {len(idle)} of {len(layers)} converted layers never ran on the mesh, "
+            f"{', '.join(idle[:4])}{', ...' * (len(idle) > 4)}: no account or prediction has them, though torch may "
+            f"have computed with their weights",
+            stacklevel=3,
+        )
+    return [layer.ledger for layer in layers.values()]
+
+
+class _Inference(torch.autograd.Function):
+    """A run of a layer whose backward pass raises an error; beside the layer its arguments are what it reads."""
+
+    @staticmethod
+    def forward(ctx: Any, layer: _OnMesh, x: Tensor, *weights: Tensor | None) -> Tensor:
+        ctx.name = layer.name
+        return layer.compute(x).detach()  # no view, so that what follows may write into it
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> NoReturn:
+        raise DtypeError(
+            f"{ctx.name}: no gradient passes through a converted layer; train the model before `convert`, or call it "
+            f"under torch.no_grad()"
+        )
 
 
 class _OnMesh(nn.Module):
     """A layer with its own parameters and their tiles; `ledger` adds up its runs."""
+
+    name: str  # in the model
+    compute: Callable[[Tensor], Tensor]  # without gradients
 
     def __init__(self, weight: nn.Parameter, mesh: Mesh, dtype: Any, how: dict[str, Any]) -> None:
         nn.Module.__init__(self)
@@ -132,6 +166,13 @@ class _OnMesh(nn.Module):
         self.ledger = Ledger()
         self._cut: dict[tuple[tuple[int, int], str, str], MeshTensor] = {}
         self._cut_from: tuple[Any, ...] = (None,)  # the weight that was cut, its address and its count of writes
+
+    def forward(self, x: Tensor) -> Any:
+        """Return the result for x [..., in]; a backward pass through it raises DtypeError."""
+        if torch.compiler.is_dynamo_compiling():
+            return untraced(self.forward, x)
+        check_eager(self.name)
+        return _Inference.apply(self, x, *self._parameters.values())
 
     def placed(self, mesh: Mesh, pattern: str, weight: Tensor, device: str, dtype: str) -> MeshTensor:
         """Return the weight's tiles on a mesh and a torch device, cut on first use and after each change."""
@@ -156,13 +197,11 @@ class _OnMesh(nn.Module):
 
     def rows(self, x: Tensor, width: int) -> Tensor:
         """Return the rows [m, width] of x [..., width]; raises an error for an input that no run takes."""
-        name = type(self).__name__
-        check_tensors(name, x)
-        check_eager(name)
+        check_tensors(self.name, x)
         if x.is_meta:
-            raise DtypeError(f"{name}: x is {WITHOUT_VALUES}")
+            raise DtypeError(f"{self.name}: x is {WITHOUT_VALUES}")
         if x.shape[-1:] != (width,) or not x.is_floating_point():
-            raise ShapeError(f"{name}: x {list(x.shape)} of {x.dtype} must be [..., {width}] of a floating dtype")
+            raise ShapeError(f"{self.name}: x {list(x.shape)} of {x.dtype} must be [..., {width}] of a floating dtype")
         return x.reshape(-1, width)
 
     def run(self, product: Recipe, x: Tensor, weight: Tensor, dtype: str) -> Tensor:
@@ -193,8 +232,7 @@ class _MeshProduct(_OnMesh):
         self.bias = bias
         self.in_features, self.out_features = weight.shape if self.inputs_first else weight.shape[::-1]
 
-    @torch.no_grad()
-    def forward(self, x: Tensor) -> Tensor:
+    def compute(self, x: Tensor) -> Tensor:
         """Return y [..., out] of x [..., in]; under autocast x, weight and bias have its dtype, as torch has it."""
         rows, dtype = self.rows(x, self.in_features), self.dtype
         bias: Tensor | None = self.bias
@@ -205,8 +243,7 @@ class _MeshProduct(_OnMesh):
             rows, bias = rows.to(cast), None if bias is None else bias.to(cast)
         elif x.dtype not in (self.weight.dtype, torch_dtype(tile_dtype(dtype))):  # torch refuses it as well
             raise DtypeError(
-                f"{type(self).__name__}: x is {x.dtype} and the weight {self.weight.dtype}; give "
-                f"x.to({self.weight.dtype})"
+                f"{self.name}: x is {x.dtype} and the weight {self.weight.dtype}; give x.to({self.weight.dtype})"
             )
         if not len(rows):
             return rows.new_zeros(*x.shape[:-1], self.out_features)
@@ -235,8 +272,7 @@ class MeshRMSNorm(_OnMesh):
         super().__init__(weight, mesh, dtype, how)
         self.eps = eps
 
-    @torch.no_grad()
-    def forward(self, x: Tensor) -> Tensor:
+    def compute(self, x: Tensor) -> Tensor:
         """Return the normed x [..., n]."""
         rows = self.rows(x, len(self.weight))
         if not len(rows):
@@ -248,16 +284,17 @@ class MeshRMSNorm(_OnMesh):
 
 def _converted(layer: nn.Module, mesh: Mesh, dtype: Any, how: dict[str, Any]) -> _OnMesh | None:
     kind = type(layer).__name__
-    weight: Any = getattr(layer, "weight", None)
-    if isinstance(weight, Tensor) and not weight.numel():
+    weight = layer._parameters.get("weight")
+    others = {*layer._parameters, *layer._buffers, *layer._modules} - {"weight", "bias"}  # as of parametrizations
+    if weight is None or not weight.numel() or others:
         return None
     if layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer):  # which may change its results
         return None
     if isinstance(layer, nn.Linear) and type(layer).forward is nn.Linear.forward:
         return MeshLinear(weight, layer.bias, mesh, dtype, how)
-    if kind == "Conv1D" and isinstance(weight, nn.Parameter) and weight.dim() == 2:  # transformers' own, of GPT-2
+    if kind == "Conv1D" and weight.dim() == 2:  # transformers' own, of GPT-2
         return MeshConv1D(weight, getattr(layer, "bias", None), mesh, dtype, how)
-    if kind.endswith("RMSNorm") and isinstance(weight, nn.Parameter) and weight.dim() == 1:
+    if kind.endswith("RMSNorm") and weight.dim() == 1:
         eps = next((getattr(layer, name) for name in ("variance_epsilon", "eps") if hasattr(layer, name)), None)
         if _is_plain(layer, weight, eps):
             return MeshRMSNorm(weight, float(eps), mesh, dtype, how)  # type: ignore[arg-type]

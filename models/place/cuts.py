@@ -21,6 +21,7 @@ from wafer_triton.decoder.block import Block
 from wafer_triton.device.dtype import STORED
 from wafer_triton.device.layout import MESH_AXES, MeshTensor, dimensions, scatter
 from wafer_triton.device.mesh import Mesh
+from wafer_triton.device.modes import check_eager
 from wafer_triton.models.checkpoint.weights import StoredWeights
 from wafer_triton.models.place.storage import converted, magnitude
 from wafer_triton.place.need import needs_transpose, param_shapes, tile_shape, weights_of
@@ -275,6 +276,7 @@ class PlacedWeights(Mapping[str, torch.Tensor]):
         return len(self.shapes)
 
     def __getitem__(self, name: str) -> torch.Tensor:
+        check_eager(f"the parameter {name} of a placed model")
         tiles, buffer, cut, mesh = self.places[name]
         beside = [other for other in buffer.holds if other.experts == cut.experts]
         widths = [tile_shape(other, mesh)[-1] for other in beside]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tiny import BIASED
-from wafer_triton.errors import CacheError, CheckpointError, ConfigError, DtypeError, ShapeError
+from wafer_triton.errors import BackendError, CacheError, CheckpointError, ConfigError, DtypeError, ShapeError
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.random import RandomWeights, config_of
 from wafer_triton.place.need import param_shapes
@@ -21,6 +21,14 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def single():
     return WaferForCausalLM.from_config(BIASED, mesh="2x3", max_length=24)
+
+
+def test_a_compiled_decoder_has_the_logits_of_an_eager_one_and_an_export_is_refused(single):
+    torch._dynamo.reset()
+    ids = torch.arange(6).view(2, 3)
+    assert torch.equal(torch.compile(single, backend="eager")(ids), single(ids))
+    with pytest.raises(BackendError, match="of a placed model: FakeTensorMode does not follow a run; call it outside"):
+        torch.export.export(single, (ids,))
 
 
 def test_every_weight_is_read_once():
