@@ -82,6 +82,14 @@ def test_every_command_has_its_help_and_json(capsys):
         assert "--json" in out and "ARGS" not in out, name
 
 
+def test_help_ends_on_a_terminal_of_two_columns():
+    limits = "import resource as r; r.setrlimit(r.RLIMIT_CPU, (20, 20)); r.setrlimit(r.RLIMIT_AS, (2**33, 2**33)); "
+    code = limits + "from wafer_triton.cli.main import main; main(['plan', '--help'])"
+    environment = {**os.environ, "COLUMNS": "2"}
+    shown = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert "--model" in shown.stdout
+
+
 def test_the_package_is_the_command_line():
     done = subprocess.run([sys.executable, "-m", "wafer_triton", "fly"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith("wafer-triton: error: ")

@@ -42,6 +42,13 @@ def test_reads_the_transformers_4_spelling():
     assert config.eos_token_ids == (2,) and not config.tie_word_embeddings
 
 
+def test_keys_that_may_be_off_change_no_model_where_they_are_not():
+    assert DecoderConfig.from_dict(LLAMA | {"is_causal": True, "use_cache": False}) == DecoderConfig.from_dict(LLAMA)
+    mixture = MOE | {"model_type": "qwen2_moe", "shared_expert_intermediate_size": 24}
+    biased = {bias: DecoderConfig.from_dict(mixture | {"qkv_bias": bias}).qkv_bias for bias in (True, False, None)}
+    assert biased == {True: True, False: False, None: False}
+
+
 def test_reads_the_transformers_5_spelling():
     v5 = without(LLAMA, "rope_theta") | {"dtype": "float32", "rope_parameters": {"rope_theta": 7.0, **LLAMA3}}
     config = DecoderConfig.from_dict(v5)
@@ -132,6 +139,8 @@ REFUSED = {
     "eos": (LLAMA | {"eos_token_id": "</s>"}, "eos_token_id = '</s>' must be a token id"),
     "no-type": (LLAMA | {"model_type": ["llama"]}, r"model_type = \['llama'\] is not computed here"),
     "rope-text": (LLAMA | {"rope_scaling": "linear"}, "rope settings 'linear' must be one flat table"),
+    "bidirectional": (LLAMA | {"is_causal": False}, "is_causal = False is not computed here; only true"),
+    "bidirectional-null": (LLAMA | {"is_causal": None}, "is_causal = None is not computed here; only true"),
     "rope-nan": (LLAMA | {"rope_scaling": {"type": "linear", "factor": float("nan")}}, "factor = nan must be a pos"),
 }
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from shutil import get_terminal_size
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -57,6 +58,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 # The word of a command that may be left out, or be several; cyclopts calls every such word ARGS.
 WORD = {"check": "[SCHEDULE]", "cap": "RUNS...", "devices": "[NAME]", "validate": "[DATA]"}
 GROUPS = {"estimate": "predict cycles, tokens per second or capacity; --explain says why"}  # of commands of two words
+LEAST_WIDTH = 40  # of a page of help, which cyclopts lays out without an end in two columns
 # What a user writes for an option, and what it means; a shell completes files where it may be a path, too.
 WORDS: dict[str, tuple[Any, str]] = {
     "kind": (
@@ -351,8 +353,13 @@ def run(words: Sequence[str]) -> int:
 
     if not words:
         raise UsageError("give a command; see `wafer-triton --help`")
+    console = None
+    if get_terminal_size().columns < LEAST_WIDTH:
+        from rich.console import Console
+
+        console = Console(width=LEAST_WIDTH)
     try:
-        done = app()(list(words))
+        done = app()(list(words), console=console)
     except CycloptsError as error:
         typed = (" ".join(words[:count]) for count in (2, 1))
         page = next((name for name in typed if name in (*COMMANDS, *GROUPS)), "")

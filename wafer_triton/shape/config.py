@@ -122,6 +122,8 @@ def features(name: str, values: Mapping[str, Any]) -> tuple[float, RopeScaling |
                 "price it without, by dtype int8 or fp8" if key == "quantization_config" else "only models without it"
             )
             raise ConfigError(f"{name}: {key} = {short(values[key])} is not computed here; {only}")
+    if not values.get("is_causal", True):  # null, too
+        raise ConfigError(f"{name}: is_causal = {short(values['is_causal'])} is not computed here; only true")
     theta, scaling = _rope(name, values)
     _refuse_sliding_window(name, values.get("model_type", "llama"), values, context(name, values, scaling))
     return theta, scaling

@@ -58,7 +58,7 @@ def shape_values(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
         "head_dim": _head_dim(name, model_type, values),
         "rms_norm_eps": given_or_absent(values, "rms_norm_eps"),
         "tie_word_embeddings": check_flag(name, values, "tie_word_embeddings"),
-        "qkv_bias": model_type == "qwen2" or (model_type == "qwen2_moe" and values.get("qkv_bias") is not False),
+        "qkv_bias": model_type == "qwen2" or (model_type == "qwen2_moe" and bool(values.get("qkv_bias", True))),
         "qk_norm": model_type in ("qwen3", "qwen3_moe", "olmoe"),
         "qk_norm_whole": model_type == "olmoe",
         "clip_qkv": values.get("clip_qkv") if model_type == "olmoe" else None,
@@ -85,7 +85,7 @@ def _head_dim(name: str, model_type: str, values: Mapping[str, Any]) -> Any:
 _HARMLESS = frozenset((
     "add_cross_attention", "architectures", "attention_dropout", "auto_map", "bos_token_id", "chunk_size_feed_forward",
     "cls_token_id", "cross_attention_hidden_size", "decoder_start_token_id", "dtype", "eos_token_id", "finetuning_task",
-    "generation_config", "hidden_act", "id2label", "initializer_range", "is_decoder", "is_encoder_decoder",
+    "generation_config", "hidden_act", "id2label", "initializer_range", "is_causal", "is_decoder", "is_encoder_decoder",
     "is_llama_config", "label2id", "layer_types", "mask_token_id", "max_position_embeddings", "max_window_layers",
     "model_type", "name", "original_max_position_embeddings", "output_attentions", "output_hidden_states",
     "pad_token_id", "prefix", "pretraining_tp", "problem_type", "pruned_heads", "return_dict", "rms_norm_eps",
