@@ -23,7 +23,6 @@ from wafer_triton.device.dtype import STORED, accumulator, storage_name, tile_dt
 from wafer_triton.device.layout import MeshTensor, scatter
 from wafer_triton.device.mesh import Mesh, MeshLike, as_mesh
 from wafer_triton.device.modes import WITHOUT_VALUES, check_eager, untraced
-from wafer_triton.emulate.executor import Executor
 from wafer_triton.errors import CheckpointError, DtypeError, ShapeError
 from wafer_triton.models.checkpoint.weights import is_finite
 from wafer_triton.models.place.storage import converted, magnitude
@@ -46,12 +45,12 @@ def convert(
     `emulate_on` is the torch device that computes the layers, on any device of the model ("auto": the GPU of their
     input, else a GPU if there is one). Under autocast products are in its dtype. A norm other than x / rms(x) * weight
     is not converted, nor is a layer with hooks, parametrizations or a forward of its own. Warns (`UserWarning`) of
-    parameters off the mesh, except embeddings; `account` and `predicted` warn of converted layers that never ran, as
-    their parent may read their weights and not call them. Raises ShapeError if there is nothing to convert, or for a
-    lazy layer before its first run; a layer that does not fit the mesh raises SramError when it first runs, and a
-    backward pass through one DtypeError. torch.compile breaks its graph at each layer. New weights, and changes in
-    place, count from the next run on. Changes through `weight.data` or numpy do not, as torch counts none, until
-    `weight.add_(0)` under `torch.no_grad()`.
+    parameters off the mesh, except embeddings; `account` and `predicted` warn of layers that never ran on the mesh, as
+    their parent may read their weights and not call them, or replace them. torch.compile breaks its graph at each
+    layer. Raises ShapeError if there is nothing to convert, or for a lazy layer before its first run; a layer that does
+    not fit the mesh raises SramError when it first runs, and a backward pass through one DtypeError. New weights, and
+    changes in place, count from the next run on. Changes through `weight.data` or numpy do not, as torch counts none,
+    until `weight.add_(0)` under `torch.no_grad()`.
     A weight without values, on the meta device, raises CheckpointError at a run.
     """
     for name, weight in model.named_parameters():
@@ -66,14 +65,8 @@ def convert(
     sums = accumulator("fp16", accumulate)
     how = {"accumulate": sums, "exchange": exchange, "backend": backend, "emulate_on": emulate_on}
     # a layer that stands in several places is converted once, and then stands in all of them
-    made: dict[nn.Module, _OnMesh] = {}
-    for name, child in model.named_modules():
-        try:
-            on_mesh = _converted(child, grid, dtype, how) if name else None
-        except DtypeError as error:
-            raise DtypeError(f"convert: {name}: {error}") from None
-        if on_mesh is not None:
-            made[child], on_mesh.name = on_mesh, f"{type(on_mesh).__name__} {name}"
+    named = {child: name for name, child in model.named_modules() if name}
+    made = {child: _converted(child, grid, dtype, how | {"name": name}) for child, name in named.items()}
     layers = [(parent, name, layer) for parent in model.modules() for name, child in parent._modules.items()
               if child is not None and (layer := made.get(child)) is not None]  # fmt: skip
     if not layers:
@@ -124,17 +117,18 @@ def predicted(model: nn.Module, device: DeviceLike) -> Prediction:
 
 
 def _ledgers(model: nn.Module) -> list[Ledger]:
-    """Return the ledgers of a converted model's layers; warns of layers that never ran although others did."""
-    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, _OnMesh)}
-    idle = [name for name, layer in layers.items() if not layer.ledger.account.rounds]
+    """Return the ledgers of a converted model's layers; warns of linear layers and norms that never ran on the mesh."""
+    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, _OnMesh | nn.Linear)}
+    ledgers = {name: layer.ledger for name, layer in layers.items() if isinstance(layer, _OnMesh)}
+    idle = [name for name in layers if name not in ledgers or not ledgers[name].account.rounds]
     if 0 < len(idle) < len(layers):
         warnings.warn(
-            f"{type(model).__name__}: {len(idle)} of {len(layers)} converted layers never ran on the mesh, "
+            f"{type(model).__name__}: {len(idle)} of {len(layers)} layers never ran on the mesh, "
             f"{', '.join(idle[:4])}{', ...' * (len(idle) > 4)}: no account or prediction has them, though torch may "
-            f"have computed with their weights",
+            f"have computed with their weights; convert the model again if a layer was replaced",
             stacklevel=3,
         )
-    return [layer.ledger for layer in layers.values()]
+    return list(ledgers.values())
 
 
 class _Inference(torch.autograd.Function):
@@ -156,13 +150,16 @@ class _Inference(torch.autograd.Function):
 class _OnMesh(nn.Module):
     """A layer with its own parameters and their tiles; `ledger` adds up its runs."""
 
-    name: str  # in the model
     compute: Callable[[Tensor], Tensor]  # without gradients
 
     def __init__(self, weight: nn.Parameter, mesh: Mesh, dtype: Any, how: dict[str, Any]) -> None:
         nn.Module.__init__(self)
         self.weight, self.mesh, self.how = weight, mesh, how
-        self.dtype = storage_name(weight.dtype if dtype is None else dtype)
+        self.name = f"{type(self).__name__} {how['name']}"
+        try:
+            self.dtype = storage_name(weight.dtype if dtype is None else dtype)
+        except DtypeError as error:
+            raise DtypeError(f"convert: {how['name']}: {error}") from None
         self.ledger = Ledger()
         self._cut: dict[tuple[tuple[int, int], str, str], MeshTensor] = {}
         self._cut_from: tuple[Any, ...] = (None,)  # the weight that was cut, its address and its count of writes
@@ -206,18 +203,14 @@ class _OnMesh(nn.Module):
 
     def run(self, product: Recipe, x: Tensor, weight: Tensor, dtype: str) -> Tensor:
         """Return the whole result for x [m, k] and a weight in tiles of `dtype`, with the dtype and the device of x."""
-        own = self._executor(x)
+        on = self.how["emulate_on"]
+        device = x.device if on == "auto" and x.is_cuda else on
+        own = shared_executor(self.how["backend"], self.how["exchange"], device)
         tiles = self.placed(product.schedule.mesh, product.inputs[1][1], weight, own.device, dtype)
         with torch.autocast(torch.device(own.device).type, enabled=False):  # it would cast the tiles of each core
             result = run(product, (x.to(torch_dtype(dtype)), tiles), own).gather()
         self.ledger.add([(product.schedule, 1)])
         return result.to(x.device, x.dtype)
-
-    def _executor(self, x: Tensor) -> Executor:
-        """Return the executor on the chosen device; for "auto" the GPU of x, if x is on one."""
-        on = self.how["emulate_on"]
-        device = x.device if on == "auto" and x.is_cuda else on
-        return shared_executor(self.how["backend"], self.how["exchange"], device)
 
 
 class _MeshProduct(_OnMesh):

@@ -18,7 +18,7 @@ import torch
 from typing_extensions import Unpack
 
 from wafer_triton.device.dtype import BYTES, STORED, DtypeLike, storage_name, tile_dtype, torch_dtype
-from wafer_triton.device.modes import check_eager, untraced
+from wafer_triton.device.modes import untraced
 from wafer_triton.models.checkpoint.checkpoint import Checkpoint
 from wafer_triton.models.checkpoint.weights import complete
 from wafer_triton.models.config import DecoderConfig
@@ -137,7 +137,6 @@ class WaferForCausalLM(Session):
         """Return logits [batch, length, vocab] of input_ids [batch, length], by prefill without a cache."""
         if torch.compiler.is_dynamo_compiling():
             return untraced(self.forward, input_ids, progress)
-        check_eager(type(self).__name__)
         return torch.stack(list(each_forward(self, token_rows(input_ids), progress)))
 
     @overload

@@ -107,6 +107,7 @@ def test_a_pattern_that_does_not_fit(shape, pattern, sizes, message):
         ("(y m) (y k)", "names an axis twice"),
         ("(y x) k", "y and x both cut one dimension; give each"),
         ("(y m) (x k) -> m q", "must order the tile's axes m, k"),
+        ("(y m) 4", "'4' is no name of an axis; write letters, sizes by name"),
     ],
 )
 def test_a_pattern_that_makes_no_sense(pattern, message):

@@ -135,7 +135,11 @@ CALLS = [
         ShapeError,
         "tiles [6, 6] of a tensor [6, 6] cut by '(y m) (x n)'",
     ),
-    (lambda: convert(nn.Sequential(nn.Linear(2, 2)), mesh=2)("x"), DtypeError, "MeshLinear: operand 1 is of type str"),
+    (
+        lambda: convert(nn.Sequential(nn.Linear(2, 2)), mesh=2)("x"),
+        DtypeError,
+        "MeshLinear 0: operand 1 is of type str",
+    ),
     (
         lambda: draw.page("p.html", "t", [draw.scene(built())], PRESETS["wse2"], beside=9),
         DrawError,
@@ -305,7 +309,7 @@ def test_a_backend_whose_package_is_not_there(monkeypatch):
 @pytest.mark.parametrize("x", [torch.randn(3, 5), torch.ones(3, 2, dtype=torch.int32)])
 def test_a_converted_layer_refuses_wrong_inputs(x):
     layer = convert(nn.Sequential(nn.Linear(2, 2)), mesh=2)
-    with pytest.raises(WaferError, match=r"MeshLinear: x \[3, .\] of .* must be \[..., 2\] of a floating dtype"):
+    with pytest.raises(WaferError, match=r"MeshLinear 0: x \[3, .\] of .* must be \[..., 2\] of a floating dtype"):
         layer(x)
 
 

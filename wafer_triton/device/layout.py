@@ -145,6 +145,8 @@ def dimensions(left: str) -> list[list[str]]:
     if rest := re.sub(r"^(?:[^()]|\([^()]*\))*", "", left.strip()):
         kind = "opened" if rest[0] == ")" else "closed"
         raise ShapeError(f"pattern {left.strip()!r}: the parenthesis at {rest!r} is not {kind}; write unnested pairs")
+    if odd := re.search(r"\b\d\w*", left):
+        raise ShapeError(f"pattern {left.strip()!r}: {odd[0]!r} is no name of an axis; write letters, sizes by name")
     return [group.strip("()").split() for group in re.findall(r"\([^)]*\)|\S+", left)]
 
 

@@ -239,9 +239,7 @@ def _apply(
 
 
 @torch.library.register_fake("wafer_triton::apply", lib=_LIBRARY)
-def _shaped(
-    name: str, operands: list[Tensor], mesh: str, options: str, numbers: list[float], backend: str, exchange: str
-) -> Tensor:
+def _shaped(name: str, operands: list[Tensor], mesh: str, options: str, *rest: Any) -> Tensor:
     shape: Shape = tuple(operands[0].shape)
     if name in ("gemm", "gemv"):
         shape = (shape[0], operands[1].shape[0 if ("transposed", True) in _parsed(mesh, options)[1] else 1])
