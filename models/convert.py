@@ -65,8 +65,9 @@ def convert(
     sums = accumulator("fp16", accumulate)
     how = {"accumulate": sums, "exchange": exchange, "backend": backend, "emulate_on": emulate_on}
     # a layer that stands in several places is converted once, and then stands in all of them
-    named = {child: name for name, child in model.named_modules() if name}
-    made = {child: _converted(child, grid, dtype, how | {"name": name}) for child, name in named.items()}
+    made = {
+        layer: _converted(layer, grid, dtype, how | {"name": name}) for name, layer in model.named_modules() if name
+    }
     layers = [(parent, name, layer) for parent in model.modules() for name, child in parent._modules.items()
               if child is not None and (layer := made.get(child)) is not None]  # fmt: skip
     if not layers:
