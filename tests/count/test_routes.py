@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from wafer_triton import price
 from wafer_triton.algorithms.product import recipe
 from wafer_triton.count.routes import Lines, colours, excess, routes
 from wafer_triton.device import device
@@ -88,6 +89,16 @@ def test_summa_and_all_gather_need_routes_in_proportion_to_the_side(algorithm):
     assert [routes(gemm(Mesh(side, side), algorithm)).colours for side in (4, 8, 16, 32, 64, 128)] == [
         2 * side + 2 for side in (4, 8, 16, 32, 64, 128)
     ]
+
+
+@pytest.mark.parametrize(
+    ("mesh", "algorithm", "transposed", "fullest"), [(Mesh(4, 6), "summa", True, 24), (Mesh(3, 3), "mesh", False, 8)]
+)
+def test_a_mesh_needs_no_more_colours_than_its_fullest_router(mesh, algorithm, transposed, fullest):
+    """Lines alone took 26 and 12: where colours along x were many, those along y were few."""
+    schedule = gemm(mesh, algorithm, transposed)
+    assert routes(schedule).colours == routes(schedule).maximum == fullest
+    assert not price(schedule).relayed and differences(schedule) == []
 
 
 def test_circuits_are_numbered_in_the_order_of_rounds():

@@ -1,10 +1,12 @@
 """Counts of schedules of every kind, on square and on rectangular meshes, equal a walk of every message."""
 
+import itertools
 from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
+from scipy.optimize import Bounds, LinearConstraint, milp
 
 from pairs import in_turn
 from schedules import LAYERS, MOVES, SUMS, Make, build
@@ -23,7 +25,7 @@ from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Slot
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.steps import Loop, Rounds, nth
-from walk import Walk, check
+from walk import Walk, check, of_routes
 
 
 def transpose(mesh: Mesh, dtype: str, sums: str) -> Schedule:
@@ -48,13 +50,12 @@ MESHES = ("2", "3", "4", "5", "1x4", "3x1", "2x3", "3x2", "2x4", "4x2", "3x4", "
 EACH_TWICE = in_turn([(kind, dtype) for dtype in ("fp32", "fp16") for kind in KINDS], MESHES)
 
 
-def exchanges(seed: int) -> Schedule:
+def exchanges(seed: int, mesh: Mesh) -> Schedule:
     """Build rounds of random exchanges, on all lines, on some, or different from line to line, of tiles that differ.
 
     Tiles have any dtype, and are slots or whole buffers; some of what has arrived is copied in a later round.
     """
     random = np.random.default_rng(seed)
-    mesh = [Mesh(3, 4), Mesh(2, 3).square(), Mesh(1, 5), Mesh(4, 2).square()][seed % 4]
     b, tiles, arrived = Builder(mesh, "random"), {}, list[str]()
     for size, role in enumerate(random.permutation(["input", "weight", "state"]).tolist(), 1):
         tiles[size] = (size,), str(random.choice(list(BYTES))), int(random.integers(1, 3))
@@ -90,7 +91,8 @@ def test_counts_equal_a_walk_of_every_message():
 
 
 def test_counts_of_random_exchanges_equal_a_walk_of_every_message():
-    check({f"seed {seed}": one for seed, one in enumerate(map(exchanges, range(30)))})
+    meshes = [Mesh(3, 4), Mesh(2, 3).square(), Mesh(1, 5), Mesh(4, 2).square()]
+    check({f"seed {seed}": exchanges(seed, meshes[seed % 4]) for seed in range(30)})
 
 
 def gemm(mesh: Mesh, algorithm: str, transposed: bool = False) -> Schedule:
@@ -114,6 +116,47 @@ def test_a_line_in_fewer_rounds_may_have_the_longer_path():
 def test_logical_cores_of_one_physical_core_have_circuits_of_their_own(mesh, transposed, most):
     schedule = gemm(mesh, "mesh", transposed)
     assert colours(schedule) == routes(schedule).colours == most
+
+
+def fewest(schedule: Schedule) -> int:
+    """Return the fewest colours with which no two circuits of a router share one, by an integer programme for each."""
+    touching = [list(circuits) for circuits in Walk(schedule).circuits().values()]
+    numbers = {circuit: number for number, circuit in enumerate({each for circuits in touching for each in circuits})}
+    for most in itertools.count(max(map(len, touching), default=0)):
+        if most == colours(schedule):  # one is there, and there are none with fewer
+            return most
+        fits = np.zeros((len(touching), len(numbers)))
+        for row, circuits in zip(fits, touching, strict=True):
+            row[[numbers[each] for each in circuits]] = 1
+        coloured = LinearConstraint(np.kron(np.eye(len(numbers)), np.ones(most)), 1, 1)
+        apart = LinearConstraint(np.kron(fits, np.eye(most)), 0, 1)
+        size = len(numbers) * most
+        if milp(np.zeros(size), integrality=np.ones(size), bounds=Bounds(0, 1), constraints=[coloured, apart]).success:
+            return most
+    raise AssertionError
+
+
+def test_an_exact_search_finds_no_assignment_with_fewer_colours():
+    meshes = [Mesh(*sides) for sides in product(range(1, 7), repeat=2)]
+    meshes = [*meshes * 5, *(mesh.square() for mesh in meshes if mesh.rows * mesh.cols <= 12)]
+    schedules = [exchanges(seed, mesh) for seed, mesh in enumerate(meshes)]
+    wrong = {seed: found for seed, one in enumerate(schedules) if (found := [*of_routes(one, Walk(one))])}
+    more = {seed: least for seed, one in enumerate(schedules) if (least := fewest(one)) < colours(one)}
+    assert len(schedules) > 200 and not wrong and not more, (wrong, more)
+
+
+def test_a_ring_of_five_circuits_needs_a_colour_more_than_its_routers_have():
+    b = Builder(Mesh(2, 3), "a ring of circuits")
+    b.buffer("a", (1,), "fp32", "input")
+    for name in "bcd":
+        b.like(name, "a")
+    b.round(
+        b.exchange("x", "a", "b", [0, 1], [1, 2], [0]), b.exchange("x", "a", "c", [0], [2], [1]),
+        b.exchange("y", "a", "d", [0], [1], [0, 2]),
+    )  # fmt: skip
+    ring = b.build()
+    assert (routes(ring).colours, routes(ring).maximum, fewest(ring)) == (3, 2, 3)
+    check({"ring": ring})
 
 
 def turning(mesh: Mesh, seed: int) -> tuple[Schedule, Schedule]:

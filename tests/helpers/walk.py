@@ -168,7 +168,7 @@ def differences(schedule: Schedule, flat: Schedule | None = None) -> list[str]:
     With `flat` the counts of the steps of a schedule are compared with the walk over the rounds of `flat`.
     """
     walk = Walk(flat or schedule)
-    parts = (_loads, _routes, _sram) if flat else (_rounds, _runs, _loads, _routes, _sram)
+    parts = (_loads, of_routes, _sram) if flat else (_rounds, _runs, _loads, of_routes, _sram)
     return [line for part in parts for line in part(schedule, walk)]
 
 
@@ -260,7 +260,7 @@ def _rounds_of(link: Link, schedule: Schedule, walk: Walk) -> str:
     return " to ".join(walk.round_name(number) for number in sorted({*crossing[:1], *crossing[-1:]})) or "no round"
 
 
-def _routes(schedule: Schedule, walk: Walk) -> Iterator[str]:
+def of_routes(schedule: Schedule, walk: Walk) -> Iterator[str]:
     """Yield where the circuits of a router are not the walk's, two of them have one colour, or `excess` errs.
 
     With a colour of its own at every router, a word of a circuit comes to its receivers and to no other core.
@@ -273,7 +273,7 @@ def _routes(schedule: Schedule, walk: Walk) -> Iterator[str]:
             for (start, to), colour in zip(lines.circuits, lines.colour[:, line].tolist(), strict=True):
                 for at in range(min(start, *to), max(start, *to) + 1) if colour >= 0 else ():
                     circuit = axis, core(start), frozenset(map(core, to))
-                    found[core(at)][circuit] = colour if axis == "x" else needed.colours - 1 - colour
+                    found[core(at)][circuit] = colour
 
     def said(circuit: Circuit, router: Core) -> str:
         axis, start, ends = circuit

@@ -199,8 +199,7 @@ def _routes(schedule: Schedule) -> Plain:
     needed = routes(schedule)
 
     def plain(lines: Lines) -> list[list[Any]]:
-        ends = ((min(start, *to), max(start, *to)) for start, to in lines.circuits)
-        return [[*span, colours] for span, colours in zip(ends, lines.colour.tolist(), strict=True)]
+        return [list(row) for row in zip(lines.low.tolist(), lines.high.tolist(), lines.colour.tolist(), strict=True)]
 
     return {"colours": needed.colours, "x": plain(needed.x), "y": plain(needed.y)}
 

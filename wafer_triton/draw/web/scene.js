@@ -198,7 +198,7 @@ class Scene {
     const sorted = (numbers) => [...new Set(numbers)].sort((a, b) => a - b);
     return {
       x: sorted(along(this.routes.x, row, column)),
-      y: sorted(along(this.routes.y, column, row).map((colour) => this.routes.colours - 1 - colour)),
+      y: sorted(along(this.routes.y, column, row)),
     };
   }
 
