@@ -14,7 +14,7 @@ from wafer_triton.draw.figure import numbers_of
 
 GEMM = "gemm --m 16 --k 16 --n 16 --mesh 4"
 OWN = """
-from wafer_triton import Builder, Mesh
+from wafer_triton import Builder, Intent, Mesh
 from wafer_triton.algorithms.reduce import all_reduce
 
 def sums():
@@ -22,6 +22,10 @@ def sums():
     b.buffer("x", (4,), "fp32", "state")
     all_reduce(b, "x", "x")
     return b.build()
+
+def judged():
+    summed = lambda tiles: {"x": tiles["x"].sum(1, keepdim=True).expand_as(tiles["x"])}
+    return sums(), Intent({"x": "(y r) (x k)"}, {"x": "(y r)"}, reference=summed)
 """
 
 
@@ -69,6 +73,14 @@ def test_a_page_of_a_schedule_of_ones_own(folder):
     assert main(["draw", "own.py:sums", "--values", "--out", "page.html"]) == 0
     (scene,) = shown(folder / "page.html")["scenes"]
     assert scene["name"] == "sums" and scene["values"]["rounds"][-1]["x"]
+
+
+def test_a_built_in_algorithm_stands_beside_a_schedule_of_ones_own(folder):
+    line = "draw own.py:judged --beside ring --beside own.py:sums --values --out page.html"
+    assert main(shlex.split(line)) == 0
+    scenes = shown(folder / "page.html")["scenes"]
+    assert [scene["name"] for scene in scenes] == ["judged", "ring", "sums"]
+    assert scenes[1]["values"]["rounds"][-1]["x"]
 
 
 def test_own_schedules_stand_beside_each_other_in_the_page_and_in_the_trace(folder):

@@ -111,7 +111,7 @@ LINES = {
         ("summa --out a.png", "draw summa: give gemm, gemv, all-reduce or FILE.py:FUNCTION"),
         ("own.py:nothing --mesh 4 --out a.png", "--mesh: only for gemm, gemv and all-reduce"),
         ("own.py:nothing --picture compare --out a.png", 'Invalid value "compare" for --picture'),
-        ("own.py:nothing --beside mesh --out page.html", "mesh: give FILE.py:FUNCTION, where the function returns"),
+        ("own.py:nothing --beside mesh --out page.html", "only an Intent says; return (Schedule, Intent)"),
     ],
     SERVE: [
         ("", "give --requests FILE, or lengths by --input and --output"),

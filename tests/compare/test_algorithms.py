@@ -144,7 +144,11 @@ def test_rivals_of_an_own_sum_move_all_of_its_slots(slots, spec, size):
     b = Builder(Mesh(4, 8), "bucket")
     b.buffer("x", (16,), "fp32", "output", slots)
     all_reduce(b, Slot("x", None), "x")
-    rows = compare_own("bucket", b.build(), Intent({"x": {"r": "y", "k": "x"} | spec}, {"x": {"r": "y"} | spec}))
+    mapped = Intent({"x": {"r": "y", "k": "x"} | spec}, {"x": {"r": "y"} | spec})
+    text = Intent({"x": "(y r) (x k)" + " (slot c)" * bool(spec)}, {"x": "(y r)" + " (slot c)" * bool(spec)})
+    rows = compare_own("bucket", b.build(), text)
+    assert rows == compare_own("bucket", b.build(), mapped)
+    assert ("the 8 slots of x hold the same tile" in str(rows)) == (slots == 8 and not spec)
     for row in rows[1:]:
         rival = recipe("all_reduce", Mesh(4, 8), "fp32", ((4, 8, size),), (("algorithm", row.algorithm),)).schedule
         assert row.cycles == price(rival).cycles

@@ -172,7 +172,7 @@ CALLS = [
     (
         lambda: check(built(), Intent({"x": {"r": -3}}, {}, reference=dict)),
         ScheduleError,
-        "partition spec {'r': -3} on mesh 2x2: r",
+        "partition spec {'r': -3} of 'x' on mesh 2x2: r",
     ),
     (lambda: link_loads(built(), block=0), ShapeError, "block = 0"),
     (

@@ -1,5 +1,6 @@
 """The check by values: its runs, comparisons, messages and refusals."""
 
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -128,9 +129,100 @@ def test_an_output_that_is_read_first_and_not_given_is_named():
 
 
 def test_a_spec_that_cuts_a_buffer_otherwise_than_the_buffer_says_is_refused():
-    for intent in (Intent({"w": CUT}, {}, reference=summed), Intent({}, {"w": "(x k)"}, reference=summed)):
+    for cuts in (({"w": CUT}, {}), ({"x": CUT}, {"w": "(x k)"})):
+        intent = Intent(*cuts, reference=summed)
         with pytest.raises(ScheduleError, match=r"^weighted: the intent cuts w by .*, and its buffer by '\(y k\)'"):
             check(weighted(), intent)
+
+
+GOOD = "(y r) (x k)"
+WRONG_SPECS = [  # of a buffer `x` and of a result `x`, and the word that is wrong
+    ("(Y r) (x k)", {}, "Y"),
+    ("(z r) (x k)", {}, "z"),
+    ("(y r) (X k)", {}, "X"),
+    ("(rows r) (x k)", {}, "rows"),
+    ("(y r) (cols k)", {}, "cols"),
+    ("(slots s) (y r) (x k)", {}, "slots"),
+    ("(Slot s)", {}, "Slot"),
+    ("(r y) (x k)", {}, "y"),
+    ("(y r) (x k) slot", {}, "slot"),
+    ("(y r) (x k) (s slot)", {}, "slot"),
+    ("y (x k)", {}, "y"),
+    ("(y x k)", {}, "x"),
+    ("(y slot r) (x k)", {}, "slot"),
+    ("(y, r) (x k)", {}, "y,"),
+    ("[y r] (x k)", {}, "[y"),
+    ("(y r) (x k) -> r k", {}, "->"),
+    ("(y 2) (x k)", {}, "2"),
+    ({"r": "Y", "k": "x"}, {}, "Y"),
+    ({"r": "rows"}, {}, "rows"),
+    ({"s": "slots"}, {}, "slots"),
+    ({"y": "r"}, {}, "r"),
+    ({"r": ""}, {}, "''"),
+    (GOOD, {"q": "x"}, "q"),
+    (GOOD, {"r": "y", "q": 0}, "q"),
+    (GOOD, "(y q)", "q"),
+    (GOOD, "(y r) (x n)", "n"),
+    (GOOD, "(Y r)", "Y"),
+    (GOOD, {"r": "z"}, "z"),
+    (GOOD, {"s": "slots"}, "slots"),
+    ({"r": "y", "k": "x"}, "(y r) (slot s)", "s"),
+]
+
+
+@pytest.mark.parametrize(("given", "result", "word"), WRONG_SPECS, ids=str)
+def test_an_axis_or_a_letter_that_a_spec_cannot_have_is_refused_by_its_name(given, result, word):
+    with pytest.raises(ScheduleError) as refused:
+        Intent({"x": given}, {"x": result})
+    spec = str(given if result == {} else result)
+    said = str(refused.value).replace(spec, "")  # what is said of it
+    assert "'x'" in said and re.search(rf"(?<!\w){re.escape(word)}(?!\w)", said.replace("'x'", "", 1))
+
+
+def slotted(*, wrong: int = -1, skipped: int = -1) -> Schedule:
+    """Build a ring all-reduce of 4 slots along x on 2 x 4, with a wrong slot sent or an add left out in a round."""
+    b, line = Builder(Mesh(2, 4), "ring"), np.arange(4)
+    b.buffer("x", (2,), "fp32", "output", 4)
+    for step in range(6):
+        slot, right = (line - step) % 4, (line + 1) % 4
+        sent = slot.copy()
+        sent[1] = (sent[1] + (step == wrong)) % 4
+        inbox = b.buffer(f"inbox {step}", (2,), "fp32")
+        adds = step < 3
+        at = line[line != 2] if step == skipped else line
+        arrived = Slot("x", (slot - 1) % 4, "x")
+        ins = (arrived, inbox) if adds else inbox
+        b.round(
+            b.exchange("x", Slot("x", sent, "x"), inbox, send=line, recv=right),
+            b.local("add" if adds else "copy", arrived, ins, Cores("x", at), size=2),
+        )
+    return b.build()
+
+
+@pytest.mark.parametrize("fault", [
+    *({"wrong": step} for step in range(6)), *({"skipped": step} for step in range(6)), {"wrong": 0, "skipped": 4},
+    {"wrong": 2, "skipped": 5}, {"wrong": 5, "skipped": 0},
+], ids=str)  # fmt: skip
+def test_a_text_with_slots_finds_what_a_mapping_finds(fault):
+    specs = {"text": ("(y r) (x k) (slot s)", "(y r) (slot s)")}
+    specs["mapping"] = ({"r": "y", "k": "x", "s": "slot"}, {"r": "y", "s": "slot"})
+    for given, result in specs.values():
+        intent = Intent({"x": given}, {"x": result}, reference=summed)
+        assert check(slotted(), intent).ok and check(slotted(), intent).copied == {}
+        assert check(slotted(**fault), intent).names == {"wrong-values"}
+
+
+def test_slots_that_a_spec_draws_equal_are_said():
+    equal = check(slotted(), Intent({"x": CUT}, {"x": "(y r)"}, reference=summed))
+    assert equal.ok and equal.equal_slots == {"x": 4} and "all 4 slots of a core equal" in str(equal)
+    assert check(slotted(wrong=1), Intent({"x": CUT}, {"x": "(y r)"}, reference=summed)).equal_slots == {"x": 4}
+    one = check(a_sum(), Intent({"x": "(y r)"}, {}, reference=lambda tiles: {"x": 4 * tiles["x"]}))
+    assert one.copied == {"x": (8, 2)} and one.equal_slots == {}
+
+
+def test_a_result_s_array_must_fit_the_mesh():
+    with pytest.raises(ScheduleError, match="of 'x' on mesh 2x4: k is neither"):
+        check(a_sum(), Intent({"x": CUT}, {"x": {"r": "y", "k": np.arange(3)}}, reference=summed))
 
 
 def test_an_output_that_no_core_writes_is_named():

@@ -12,7 +12,7 @@ from wafer_triton.count.verdict import PLMR
 from wafer_triton.device import dtype as dtypes
 from wafer_triton.errors import ConfigError
 from wafer_triton.text.quantity import EMULATED
-from wafer_triton.text.table import Table
+from wafer_triton.text.table import Results, Table
 
 if TYPE_CHECKING:
     from wafer_triton.compare.algorithms import AlgorithmRow
@@ -76,8 +76,8 @@ def _compare_own(reference: str, values: bool | None, json: bool) -> int:
     return _tell_rows({"schedule": own.schedule.name, "mesh": str(mesh), "device": mesh.device.name}, rows, json)
 
 
-def _tell_rows(about: dict[str, Any], rows: list[AlgorithmRow], json: bool) -> int:
-    table, notes = Table.of(rows), [PLMR]
+def _tell_rows(about: dict[str, Any], rows: Results[AlgorithmRow], json: bool) -> int:
+    table, notes = rows.table, [PLMR]
     if any(row.error is None for row in rows):
         notes.append("largest error -: values were not computed; --values does, for products")
     return tell(json, about | {"rows": table}, table, *notes)

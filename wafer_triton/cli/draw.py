@@ -14,6 +14,7 @@ from wafer_triton.draw.figure import KINDS
 from wafer_triton.errors import ConfigError
 
 if TYPE_CHECKING:
+    from wafer_triton.algorithms.product import Recipe
     from wafer_triton.draw.summaries import Values
     from wafer_triton.schedule.schedule import Schedule
 
@@ -41,7 +42,7 @@ def _draw(
     if is_reference(subject):
         own = {"m": m, "k": k, "n": n, "size": size, "axis": axis, "algorithm": algorithm}
         refuse("only for gemm, gemv and all-reduce; your schedule has its own", **own, **options)
-        subjects = [_own(name) for name in (subject, *beside)]
+        subjects = [_own(subject), *(_own(name) if is_reference(name) else _rival(subject, name) for name in beside)]
     elif subject in BEST:
         if subject == REDUCE:
             need(subject, size=size, mesh=mesh)
@@ -131,6 +132,16 @@ def _own(reference: str) -> Subject:
     return Subject(own.function, shown, tiles)
 
 
+def _rival(reference: str, algorithm: str) -> Subject:
+    """Return the schedule of a built-in algorithm for the operation of FILE.py:FUNCTION."""
+    from wafer_triton.cli.own import load
+    from wafer_triton.compare.product import understood
+
+    own = load(reference)
+    _, operation = understood(own.schedule, own.intent)
+    return _built(algorithm, operation.by(algorithm))
+
+
 def _with_given(schedule: Schedule, given: Collection[str]) -> Schedule:
     """Return a schedule whose buffers with values at the start say so in their role."""
     roles = {"output": "state", "scratch": "input"}
@@ -161,7 +172,11 @@ def _product(
     else:
         *vectors, k, n = sizes
         shapes = ((vectors[0] if vectors else 1, k), (k, n))
-    built = recipe(name, on, dtype_name(dtype), shapes, options)
+    return _built(algorithm, recipe(name, on, dtype_name(dtype), shapes, options))
+
+
+def _built(algorithm: str, built: Recipe) -> Subject:
+    """Return a recipe as a subject with random operands."""
 
     def tiles() -> dict[str, Any]:
         import torch
@@ -169,7 +184,7 @@ def _product(
         from wafer_triton.device.layout import scatter
 
         generator, own = torch.Generator().manual_seed(0), built.schedule.mesh
-        operands = (torch.randn(shape, generator=generator) for shape in shapes)
+        operands = (torch.randn(shape, generator=generator) for shape in built.shapes)
         return {
             name: scatter(operand, own, cut).tiles if cut else operand
             for (name, cut), operand in zip(built.inputs, operands, strict=True)

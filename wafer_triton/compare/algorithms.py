@@ -104,10 +104,18 @@ def compare_own(
     """Return rows for a schedule of the user's own, called `name`, and for the built-in algorithms of its operation.
 
     The operation follows from the intent's partition specs: a product of two matrices, of a vector and a matrix, or a
-    sum over mesh lines. Mesh, sizes and dtype are the schedule's. Raises ScheduleError for any other, or for no intent.
+    sum over mesh lines. Mesh, sizes and dtype are the schedule's. Where a spec has no "slot", the slots of a core hold
+    the same tile and the built-in algorithms have one of them; the title of the table then says so. Raises
+    ScheduleError for any other operation, or for no intent.
     """
     own, product = understood(schedule, intent)
-    return _beside(product, {f"{name} (own)": own}, values, progress)
+    rows = _beside(product, {f"{name} (own)": own}, values, progress)
+    assert intent is not None
+    rows.table.title = "; ".join(
+        f"the {slots} slots of {buffer} hold the same tile, as its spec has no 'slot'; built-in algorithms have one"
+        for buffer, slots in intent.equal_slots(schedule).items()
+    )
+    return rows
 
 
 def _busy(built: Recipe, product: Compared) -> float:

@@ -15,7 +15,7 @@ from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError, ShapeError, SramError, check_counts, plain, shown
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.verify.intent import Intent
-from wafer_triton.verify.specs import PartitionSpec
+from wafer_triton.verify.specs import PartitionSpec, cuts, cuts_slots
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -150,14 +150,14 @@ def _product(schedule: Schedule, intent: Intent) -> tuple[Recipe, Compared]:
 
 def _sum(schedule: Schedule, intent: Intent) -> tuple[Recipe, Compared]:
     ((name, given),) = intent.given.items()
-    specs = [letters(spec) if isinstance(spec, str) else spec for spec in (given, intent.result[name])]
+    specs = [cuts(name, spec) for spec in (given, intent.result[name])]
     ((_, axis),) = ((letter, axis) for letter, axis in specs[0].items() if letter not in specs[1])
     if axis not in MESH_AXES or len(intent.result) != 1:
         raise ValueError
     buffer, mesh = schedule.buffers[name], schedule.mesh
     built = Recipe(schedule, ((name, ""),), (name, "", ()))
     # without a letter of slots all slots of a core hold the same tile
-    slots = (buffer.slots,) if any(str(at) == "slot" for at in specs[0].values()) else ()
+    slots = (buffer.slots,) if cuts_slots(name, given) else ()
     shape = (*mesh.shape, *slots, *buffer.tile)
     return built, Compared("all_reduce", mesh, buffer.dtype, (shape,), (("axis", str(axis)),))
 

@@ -55,13 +55,15 @@ UNWRITTEN, WRITTEN, ARRIVED = range(3)
 class Verdict:
     """The checker's findings, in order of rounds; `intended` says whether an intent was given.
 
-    `copied` has the numbers of tiles and of different tiles of each given buffer of which the intent calls some copies.
+    `copied` has the numbers of tiles and of different tiles of each given buffer of which the intent calls some copies,
+    `equal_slots` the slots of a core of those of which it calls all slots copies.
     """
 
     schedule: str
     findings: tuple[Finding, ...]
     intended: bool
     copied: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    equal_slots: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -82,7 +84,9 @@ class Verdict:
         if self.findings:
             return numbered(len(self.findings), "findings")
         copies = ", ".join(
-            f"{name}: {tiles:,} tiles, {many:,} different" for name, (tiles, many) in self.copied.items()
+            f"{name}: {tiles:,} tiles, {many:,} different"
+            + (f", all {self.equal_slots[name]} slots of a core equal" if name in self.equal_slots else "")
+            for name, (tiles, many) in self.copied.items()
         )
         return f"nothing found ({copies})" if copies else "nothing found"
 
@@ -109,7 +113,7 @@ def check(schedule: Schedule, intent: Intent | None = None) -> Verdict:
     After a malformed, off-mesh or deadlocked round the later readings are left out: they would be guesswork. Raises
     ScheduleError for an intent that does not fit the schedule.
     """
-    faults, copied = list(findings(schedule)), dict[str, tuple[int, int]]()
+    faults, copied, equal = list(findings(schedule)), dict[str, tuple[int, int]](), dict[str, int]()
     broken = {finding.round for finding in faults if finding.verdict == "overwritten"}
     faults += [circle for number in broken if number is not None for circle in _circle(schedule, number)]
     faults += _overflow(schedule)
@@ -120,9 +124,9 @@ def check(schedule: Schedule, intent: Intent | None = None) -> Verdict:
         if intent is not None and not any(finding.verdict not in ("sram", "routes") for finding in faults):
             with host():
                 faults += values(schedule, intent)
-                copied = copied_tiles(schedule, intent)
+                copied, equal = copied_tiles(schedule, intent), intent.equal_slots(schedule)
     in_order = tuple(sorted(faults, key=lambda finding: finding.round or 0))
-    return Verdict(schedule.name, in_order, intent is not None, copied)
+    return Verdict(schedule.name, in_order, intent is not None, copied, equal)
 
 
 def _overflow(schedule: Schedule) -> list[Finding]:

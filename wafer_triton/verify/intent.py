@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from wafer_triton.device.layout import MESH_AXES, dimensions
 from wafer_triton.errors import ScheduleError, article, shown
 from wafer_triton.schedule.rounds import Cores
-from wafer_triton.verify.specs import EVERY_CORE, PartitionSpec, Tiles, whole_reference
+from wafer_triton.verify.specs import AXES, EVERY_CORE, PartitionSpec, Tiles, cuts, cuts_slots, whole_reference
 
 if TYPE_CHECKING:
     from wafer_triton.algorithms.product import Recipe
+    from wafer_triton.schedule.schedule import Schedule
 
 
 @dataclass(frozen=True)
@@ -47,28 +47,21 @@ class Intent:
     def __post_init__(self) -> None:
         if type(self.runs) is not int or self.runs < 1:
             raise ScheduleError(f"Intent: runs = {shown(self.runs)} must be a whole number of at least 1")
-        for name, spec in (*self.given.items(), *self.result.items()):
-            if not isinstance(spec, str | Mapping):
+        named = {letter for name, spec in self.given.items() for letter in cuts(name, spec)}
+        named |= {
+            letter for spec in self.given.values() if isinstance(spec, str) for letter in re.findall(r"\w+", spec)
+        }
+        for name, spec in self.result.items():
+            if unknown := [letter for letter in cuts(name, spec) if letter not in named]:
                 raise ScheduleError(
-                    f"Intent: the partition spec of {name!r} is {shown(spec)}; give a pattern such as '(y m) (x k)', "
-                    f"or a mapping from letters to 'y', 'x', 'slot', a number or an array"
+                    f"Intent: {shown(spec)}, the partition spec of the result {name!r}, has {unknown[0]}, which no "
+                    f"spec of `given` has; letters are {', '.join(sorted(named - {*AXES})) or 'none'}"
                 )
-            if isinstance(spec, str) and not re.fullmatch(r"[^()]*(\([^()]*\)[^()]*)*", spec):
-                raise ScheduleError(
-                    f"Intent: the brackets of {spec!r}, the partition spec of {name!r}, do not match; "
-                    f"write a pattern such as '(y m) (x k)'"
-                )
-            for axes in dimensions(spec) if isinstance(spec, str) else ():
-                if axes and axes[-1] in MESH_AXES:
-                    raise ScheduleError(
-                        f"Intent: {spec!r}, the partition spec of {name!r}, has no letter after {axes[-1]}; write a "
-                        f"pattern such as '(y m) (x k)', or a mapping such as {{'m': '{axes[-1]}'}}"
-                    )
-            words = re.findall(r"\w+", spec) if isinstance(spec, str) else []
-            if len(set(words)) < len(words):
-                raise ScheduleError(
-                    f"Intent: {spec!r}, the partition spec of {name!r}, names an axis twice; give each its own letter"
-                )
+
+    def equal_slots(self, schedule: Schedule) -> dict[str, int]:
+        """Return the slots of each given buffer of which a core holds several, all with the same tile by its spec."""
+        many = {name: schedule.buffers[name].slots for name in self.given if schedule.buffers[name].slots > 1}
+        return {name: slots for name, slots in many.items() if not cuts_slots(name, self.given[name])}
 
     @classmethod
     def of(cls, recipe: Recipe) -> Intent:

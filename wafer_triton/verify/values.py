@@ -112,6 +112,7 @@ def _check_fits(schedule: Schedule, intent: Intent) -> None:
             raise ScheduleError(
                 f"{schedule.name}: the intent cuts {name} by {spec!r}, and its buffer by {cut!r}; change one of them"
             )
+        indices(name, spec, schedule.mesh, schedule.buffers[name].slots)
     for name, cores in intent.on.items():
         for places, sides in zip(cores.grid(schedule.mesh), schedule.mesh.shape, strict=True):
             if places.min(initial=0) < 0 or places.max(initial=-1) >= sides:
@@ -146,7 +147,7 @@ def _copies(schedule: Schedule, intent: Intent, name: str) -> NDArray[np.int64]:
     every = np.arange(schedule.mesh.cores * slots)
     if name not in intent.given:
         return every
-    letters = indices(intent.given[name], schedule.mesh, slots).values()
+    letters = indices(name, intent.given[name], schedule.mesh, slots).values()
     return np.unique([at.ravel() for at in letters] or [0 * every], axis=1, return_inverse=True)[1].ravel()
 
 
