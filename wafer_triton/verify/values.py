@@ -4,7 +4,7 @@ Every given tile is filled with random quarters, from 1/4 to 7/4 and of both sig
 in fp64, no term of a sum is zero, and exponents stay small. Every other run takes eight times these values, so that a
 softmax without its maximum overflows. Tiles that the intent calls copies are equal. All other memory is NaN. Results
 must equal the reference's within the rounding of fp64. A resident buffer that the reference does not name must end
-as it began.
+as it began. Where a result is wrong, `wafer_triton.verify.shares` follows the given tiles to where that began.
 
 A schedule that is too much work is sampled: tiles are compared where some mesh rows and columns cross, and only their
 inputs are computed.
@@ -42,6 +42,7 @@ RUNS = 4  # each on other values, side by side
 MOST_RUNS = 64  # while all are `SMALL_WORK` together: a maximum that misses one of its terms is wrong in few runs
 SMALL_WORK = 1e7
 MOST_WORK = 1e8  # elements moved or computed, about a second
+MOST_TILES = 256  # of which the shares in a wrong result are followed
 MOST_ELEMENTS = 1 << 27  # elements that are held at once, of eight bytes
 TOLERANCE = 1e-10  # of the largest value of a result: the rounding of fp64 in norms, and in exponents of some 10^5
 
@@ -68,6 +69,7 @@ def values(schedule: Schedule, intent: Intent) -> list[Finding]:
     if all(_all_nan(want, compared[name]) for name, want in wanted.items()):
         made = "NaN alone" if wanted else "nothing"
         return [_nothing_compared(schedule, f"the reference makes {made}; let it make the results")]
+    whole = schedule
     if work > MOST_WORK:
         schedule = backward_slice(schedule, {name: compared[name] for name in wanted})
     machine = Reference(schedule, tiles, exact=True, runs=runs)
@@ -82,8 +84,9 @@ def values(schedule: Schedule, intent: Intent) -> list[Finding]:
         if mismatch is not None:
             results = {other: machine.read(other) for other in wanted}
             missing = _missing_piece(schedule, intent, tiles, results, compared)
+            began = "" if missing else _explanation(whole, intent, tiles, name, mismatch)
             unnamed = [given for given in tiles if given not in intent.given] if intent.draw is None else []
-            return [mismatch.finding(schedule, name, missing, unnamed)]
+            return [mismatch.finding(schedule, name, missing, began, unnamed)]
     return []
 
 
@@ -99,6 +102,37 @@ def _missing_piece(
         if all(_first_mismatch(got[other], want, compared[other]) is None for other, want in wanted.items()):
             return name
     return ""
+
+
+def _explanation(
+    schedule: Schedule, intent: Intent, tiles: dict[str, Tensor], name: str, mismatch: _Mismatch
+) -> str:  # fmt: skip
+    """Return which tiles have a wrong share in a result, and where that began; "" where it takes longer than a second.
+
+    Tiles that an intent draws by its own rule cannot be raised one by one.
+    """
+    from wafer_triton.verify.shares import Place, explanation
+
+    copies = {buffer: _copies(schedule, intent, buffer) for buffer in tiles}
+    many = sum(int(numbers.max()) + 1 for numbers in copies.values())
+    if intent.draw is not None or many > MOST_TILES or (2 + many) * _work(schedule) > SMALL_WORK:
+        return ""
+    raised = {
+        buffer: of[mismatch.run].expand(2 + many, *of[mismatch.run].shape).clone() for buffer, of in tiles.items()
+    }
+    names: list[str] = []
+    for buffer, numbers in copies.items():
+        slots, flat = schedule.buffers[buffer].slots, raised[buffer].view(2 + many, len(numbers), -1)
+        for tile in range(int(numbers.max()) + 1):
+            cells = np.flatnonzero(numbers == tile)
+            flat[1 + len(names), cells] += 1
+            core = divmod(int(cells[0]) // slots, schedule.mesh.shape[1])
+            names.append(f"{Slot(buffer, int(cells[0]) % slots)} of core {core}")
+        flat[-1] += 2
+    wanted = expected_results(schedule, intent, raised, 2 + many)
+    cell = (mismatch.core[0] * schedule.mesh.shape[1] + mismatch.core[1]) * schedule.buffers[name].slots + mismatch.slot
+    place = Place(name, cell, mismatch.element)
+    return explanation(schedule, raised, wanted, _compared_slots(schedule, intent, 1), names, place)
 
 
 def _check_fits(schedule: Schedule, intent: Intent) -> None:
@@ -271,17 +305,19 @@ def _compared_slots(schedule: Schedule, intent: Intent, share: float) -> dict[st
 class _Mismatch:
     """The first element that is wrong."""
 
+    run: int
     core: tuple[int, int]
     slot: int
     element: int
     got: float
     want: float
 
-    def finding(self, schedule: Schedule, name: str, missing: str, unnamed: list[str]) -> Finding:
+    def finding(self, schedule: Schedule, name: str, missing: str, began: str, unnamed: list[str]) -> Finding:
         number = _last_write(schedule, name, self)
         place = f"element {self.element} of {Slot(name, self.slot)}"
         message = f"ends with {self.got:.7g} in {place}, not with {self.want:.7g}"
         message += f"; all is as without {missing}" if missing else ""
+        message += f"; {began}" if began else ""
         if unnamed:
             message += f"; `given` of the intent does not name {', '.join(unnamed)}, so tiles of it differ on all cores"
         return core_finding(schedule, "wrong-values", number, self.core, message)
@@ -307,7 +343,7 @@ def _first_mismatch(got: Tensor, want: Tensor, compared: NDArray[np.bool_]) -> _
     place, element = wrong.any(0).nonzero()[0].tolist()
     run = int(wrong[:, place, element].nonzero()[0])
     row, col, slot = mask.nonzero()[place].tolist()
-    return _Mismatch((row, col), slot, element, float(got[run, place, element]), float(want[run, place, element]))
+    return _Mismatch(run, (row, col), slot, element, float(got[run, place, element]), float(want[run, place, element]))
 
 
 def _last_write(schedule: Schedule, name: str, place: _Mismatch) -> int:

@@ -1,0 +1,83 @@
+"""Explanations of wrong results: which shares are wrong, and the core and the round in which that began."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from drafts import with_local
+from healthy import on_mesh
+from rings import ring, summed
+from wafer_triton.algorithms.reduce import all_reduce
+from wafer_triton.device.mesh import Mesh
+from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.rounds import Cores
+from wafer_triton.verify import shares, values
+from wafer_triton.verify.faults import Intent, check
+
+MESH = Mesh(4, 4)
+SUM = Intent({"x": "(y r) (x k) (slot s)"}, {"x": "(y r) (slot s)"}, reference=summed)
+
+
+def explained(verdict):
+    """Return what a finding says behind the result itself: the wrong shares, and where they began."""
+    (finding,) = verdict.findings
+    assert finding.verdict == "wrong-values"
+    return finding.message.partition(", not with ")[2].partition("; ")[2]
+
+
+@pytest.mark.parametrize(
+    ("kind", "number", "core", "kinds"),
+    [
+        ("skipped", 2, (2, 1), "lacks"),
+        ("skipped", 0, (1, 3), "lacks"),
+        ("lost", 1, (2, 1), "lacks"),
+        ("wrong", 1, (2, 1), "should not have"),
+        ("wrong", 4, (3, 3), "should not have"),
+        ("twice", 1, (2, 1), "twice"),
+        ("twice", 2, (0, 3), "twice"),
+        ("late", 1, (2, 1), "should not have"),
+        ("late", 2, (3, 0), "should not have"),
+    ],
+)
+def test_a_mistake_is_explained_by_the_core_and_the_round_that_make_it(kind, number, core, kinds):
+    said = explained(check(ring(MESH, (kind, (number, core))), SUM))
+    began = said.rpartition("; ")[2]
+    assert kinds in said and f"core {core}" in began and re.search(rf"round {number}\b", began), said
+
+
+def test_missing_tiles_are_named():
+    said = explained(check(ring(MESH, ("skipped", (1, (2, 1)))), SUM))
+    assert said.startswith("it lacks x[3] of core (2, 0), x[3] of core (2, 3); ")
+
+
+@pytest.mark.parametrize("algorithm", ["ktree", "pipeline", "two-phase", "star"])
+def test_an_add_that_a_core_leaves_out_is_found_in_built_in_sums(algorithm):
+    b = Builder(Mesh(3, 16), "sum")
+    b.buffer("x", (16,), "fp32", "output")
+    all_reduce(b, "x", "x", algorithm=algorithm)
+    schedule, number = b.build(), 0 if algorithm == "star" else 1
+    rows, cols = np.divmod(schedule.rounds[number].locals[0].where.flat(schedule.mesh), 16)
+    core = (2, int(cols[rows == 2][0]))
+    others = (rows != core[0]) | (cols != core[1])
+    intent = Intent({"x": "(y r) (x k)"}, {"x": "(y r)"}, reference=summed)
+    where = Cores.of(rows[others], cols[others], paired=True)
+    began = explained(check(*with_local((schedule, intent), number, where=where))).rpartition("; ")[2]
+    assert f"of core {core}, which round {number} writes" in began
+
+
+@pytest.mark.slow
+def test_in_healthy_schedules_no_sum_is_called_wrong(monkeypatch):
+    """Trace every schedule that a second suffices for, as if its first result were wrong."""
+    monkeypatch.setattr(values, "_first_mismatch", lambda *_: values._Mismatch(0, (0, 0), 0, 0, 0.0, 0.0))
+    traced, run = [], shares._Trace.run
+
+    def traces(trace):
+        run(trace)
+        traced.append((trace.schedule.name, trace.mixed))
+
+    monkeypatch.setattr(shares._Trace, "run", traces)
+    for case in on_mesh("2x3"):
+        check(case.schedule, replace(case.intent, pieces=None))
+    assert len(traced) > 50 and not [pair for pair in traced if pair[1]]

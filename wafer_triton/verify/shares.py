@@ -1,0 +1,224 @@
+"""Where a wrong result began: the shares that given tiles have in it, followed through the rounds.
+
+Every given tile is raised by one in a run of its own, side by side with a run on the tiles as they are. What a value
+then grows by is the tile's share in it: 1 in a sum, 0 where the tile never came, 2 where it was added twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from wafer_triton import local
+from wafer_triton.emulate.reference import Reference
+from wafer_triton.schedule.rounds import Cores, Index, Local, Slot
+from wafer_triton.schedule.schedule import Schedule
+
+Array = NDArray[np.float64]
+NAMED = 4  # tiles that a message names
+
+
+@dataclass(frozen=True)
+class Place:
+    """An element of a buffer on a core, whose slot is number `cell` of [cores * slots]."""
+
+    buffer: str
+    cell: int
+    element: int
+
+
+@dataclass(frozen=True)
+class _Unused:
+    """A value that no one read: in which slot it lay, the round that wrote it (-1: given) or that overwrote it."""
+
+    buffer: str
+    cell: int
+    written: int
+    overwritten: int | None
+    tiles: frozenset[int]  # that have a share in it
+
+
+def explanation(
+    schedule: Schedule, tiles: Mapping[str, Tensor], wanted: Mapping[str, Tensor],
+    compared: Mapping[str, NDArray[np.bool_]], names: Sequence[str], wrong: Place,
+) -> str:  # fmt: skip
+    """Return whose shares in a `wrong` element are not as `wanted`, and where that began; "" if neither can be told.
+
+    `tiles` and `wanted` are [2 + T, rows, cols, ...]: as they are, with each of the T given tiles of these `names`
+    raised by one, and with all of them raised by two.
+    """
+    trace = _Trace(schedule, tiles, wanted)
+    trace.run()
+    got, want = (
+        _growth(memory.reshape(len(memory), -1, schedule.buffers[wrong.buffer].numel))[:, wrong.cell, wrong.element]
+        for memory in (trace.machine.memory[wrong.buffer].numpy(), wanted[wrong.buffer].numpy())
+    )
+    missing = {*np.flatnonzero(np.isclose(got, 0) & ~np.isclose(want, 0)).tolist()}
+    kinds = {
+        "it lacks": missing,
+        "it has twice": np.flatnonzero(np.isclose(got, 2 * want) & ~np.isclose(want, 0)).tolist(),
+        "it should not have": np.flatnonzero(np.isclose(want, 0) & ~np.isclose(got, 0)).tolist(),
+    }
+    said = [f"{kind} {_listed([names[tile] for tile in sorted(of)])}" for kind, of in kinds.items() if of]
+    began = trace.mixed or trace.lost(missing, compared) or trace.first_wrong(compared)
+    return "; ".join([*said, began] if began else said)
+
+
+class _Trace:
+    """A run of a schedule, in which each slot is known to be read or not since it was written."""
+
+    def __init__(self, schedule: Schedule, tiles: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+        self.schedule, self.mesh, self.wanted = schedule, schedule.mesh, wanted
+        self.machine = Reference(schedule, tiles, exact=True, runs=len(next(iter(tiles.values()))))
+        cells = {name: schedule.mesh.cores * buffer.slots for name, buffer in schedule.buffers.items()}
+        self.read = {name: np.zeros(many, np.bool_) for name, many in cells.items()}
+        self.written = {name: np.full(many, -1) for name, many in cells.items()}
+        self.unused: list[_Unused] = []
+        self.mixed = ""
+        sums = [_sums(self.results(name)) for name in wanted]
+        self.sums = np.unique(np.concatenate(sums, 1), axis=1).T if sums else np.zeros((0, 0))
+
+    def results(self, name: str) -> Array:
+        wanted = self.wanted[name].numpy()
+        return wanted.reshape(len(wanted), -1, self.schedule.buffers[name].numel)
+
+    def run(self) -> None:
+        for number, round_ in enumerate(self.schedule.rounds):
+            for exchange in round_.exchanges:
+                self.reads(exchange.src, exchange.moves.senders)
+            for exchange in round_.exchanges:
+                self.writes(exchange.dst, exchange.moves.receivers, number)
+            for op in round_.locals:
+                for slot in op.ins:
+                    self.reads(slot, op.where)
+                for slot in op.outs:
+                    if self.keeps(op, slot):
+                        self.reads(slot, op.where)
+                    self.writes(slot, op.where, number)
+            self.machine.run(number + 1)
+            if not self.mixed:
+                self.mixed = self.mix(number)
+
+    def keeps(self, op: Local, slot: Slot) -> bool:
+        buffer = self.schedule.buffers[slot.buffer]
+        numel = buffer.numel * (buffer.slots if slot.index is None else 1)
+        return local.find(op.op).keeps(op.params, numel, op.outs.index(slot))
+
+    def cells(self, slot: Slot, cores: Cores | None) -> Index:
+        at = None if cores is None else cores.flat(self.mesh)
+        return slot.cells(self.mesh, self.schedule.buffers[slot.buffer].slots, at).ravel()
+
+    def reads(self, slot: Slot, cores: Cores | None) -> None:
+        self.read[slot.buffer][self.cells(slot, cores)] = True
+
+    def writes(self, slot: Slot, cores: Cores | None, number: int) -> None:
+        name, cells = slot.buffer, self.cells(slot, cores)
+        # the machine has yet to run this round, so it has no value that the round itself wrote
+        self.drop(name, cells[~self.read[name][cells] & (self.written[name][cells] < number)], number)
+        self.read[name][cells], self.written[name][cells] = False, number
+
+    def drop(self, name: str, cells: Index, number: int | None) -> None:
+        """Note values of the machine's memory that no one reads any more."""
+        memory = self.machine.memory[name].numpy()[:, cells]
+        has = (_growth(memory) != 0).any(2)
+        for cell, of in zip(cells.tolist(), has.T, strict=True):
+            if of.any():
+                tiles = frozenset(np.flatnonzero(of).tolist())
+                self.unused.append(_Unused(name, cell, int(self.written[name][cell]), number, tiles))
+
+    def mix(self, number: int) -> str:
+        """Return where a sum was first written that is part of no result; "" if there is none."""
+        for name in self.schedule.buffers:
+            cells = np.flatnonzero(self.written[name] == number)
+            memory = self.machine.memory[name].numpy()[:, cells]
+            shares = _sums(memory, keep=True)
+            for cell, share in zip(cells.tolist(), shares.T, strict=True):
+                if not np.isnan(share).any() and len(self.sums) and not _is_part(share, self.sums):
+                    came = self.arrivals(cell, name, number)
+                    return f"from round {number} on {self.at(name, cell)} cannot become right{came}"
+        return ""
+
+    def arrivals(self, cell: int, name: str, number: int) -> str:
+        """Return what came to the core of a slot in a round, and from where."""
+        core = cell // self.schedule.buffers[name].slots
+        came = []
+        for exchange in self.schedule.rounds[number].exchanges:
+            senders, receivers = exchange.moves.ends(self.mesh)
+            for sender in senders[receivers == core]:
+                (sent,) = self.cells(
+                    exchange.src, Cores.of(*np.divmod(np.array([sender]), self.mesh.shape[1]), paired=True)
+                )
+                came.append(self.at(exchange.src.buffer, int(sent)))
+        return f", where {' and '.join(came)} came" if came else ""
+
+    def lost(self, missing: set[int], compared: Mapping[str, NDArray[np.bool_]]) -> str:
+        """Return where the shares that are `missing` were last, in a value that no one read; "" if nowhere."""
+        for name in self.schedule.buffers:
+            left = ~self.read[name]
+            if name in self.wanted:
+                left &= ~compared[name].ravel()
+            self.drop(name, np.flatnonzero(left), None)
+        held = [value for value in self.unused if missing and value.tiles >= missing]
+        if not held:
+            return ""
+        value = min(held, key=lambda value: (len(value.tiles), value.written))
+        last = f"last seen in {self.at(value.buffer, value.cell)}, which"
+        if value.written >= 0:
+            return f"{last} round {value.written} writes and nothing reads"
+        if value.overwritten is None:
+            return f"{last} nothing reads"
+        return f"{last} round {value.overwritten} overwrites before anything reads it"
+
+    def first_wrong(self, compared: Mapping[str, NDArray[np.bool_]]) -> str:
+        """Return the wrong result that was the first to be written for the last time."""
+        found = []
+        for name in self.wanted:
+            got, want = (memory[0] for memory in (self.machine.memory[name].numpy(), self.results(name)))
+            wrong = compared[name].ravel() & ~(np.isclose(got, want) | np.isnan(want)).all(1)
+            found += [(int(self.written[name][cell]), name, int(cell)) for cell in np.flatnonzero(wrong)]
+        if not found:
+            return ""
+        number, name, cell = min(found)
+        if number < 0:
+            return f"{self.at(name, cell)} is never written"
+        return f"the first wrong one is {self.at(name, cell)}, in round {number}{self.arrivals(cell, name, number)}"
+
+    def at(self, name: str, cell: int) -> str:
+        slots = self.schedule.buffers[name].slots
+        row, col = divmod(cell // slots, self.mesh.shape[1])
+        return f"{Slot(name, cell % slots)} of core ({row}, {col})"
+
+
+def _growth(memory: Array) -> Array:
+    """Return the growth of values [2 + T, cells, elements] by each of T tiles, 0 of unwritten memory."""
+    return np.nan_to_num(memory[1:-1] - memory[0])
+
+
+def _sums(memory: Array, keep: bool = False) -> Array:
+    """Return the shares [T, cells] of T tiles in slots that hold sums of them.
+
+    Other slots, whose elements differ in their shares or do not grow evenly, are left out, or NaN with `keep`.
+    """
+    grown = _growth(memory)
+    even = np.isclose(np.nan_to_num(memory[-1] - memory[0]), 2 * grown.sum(0)).all(1)
+    even &= np.isclose(grown, grown[..., :1]).all((0, 2)) & ~np.isnan(memory[0]).any(1)
+    shares = grown[..., 0]
+    return np.where(even, shares, np.nan) if keep else shares[:, even]
+
+
+def _is_part(share: Array, sums: Array) -> bool:
+    """Return whether shares [T] are part of one of the sums [sums, T], or of a multiple of it."""
+    there = share != 0
+    sums = sums[(sums[:, there] != 0).all(1)][:, there]
+    ratios = share[there] / sums
+    return bool(np.isclose(ratios, ratios[:, :1]).all(1).any())
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return names as a list, the first `NAMED` of them."""
+    more = [f"{len(names) - NAMED} more"] if len(names) > NAMED else []
+    return ", ".join([*names[:NAMED], *more])
