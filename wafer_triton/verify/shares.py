@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from wafer_triton import local
-from wafer_triton.emulate.reference import Reference
 from wafer_triton.schedule.rounds import Cores, Index, Local, Slot
 from wafer_triton.schedule.schedule import Schedule
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Array = NDArray[np.float64]
 NAMED = 4  # tiles that a message names
@@ -72,6 +74,8 @@ class _Trace:
     """A run of a schedule, in which each slot is known to be read or not since it was written."""
 
     def __init__(self, schedule: Schedule, tiles: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+        from wafer_triton.emulate.reference import Reference
+
         self.schedule, self.mesh, self.wanted = schedule, schedule.mesh, wanted
         self.machine = Reference(schedule, tiles, exact=True, runs=len(next(iter(tiles.values()))))
         cells = {name: schedule.mesh.cores * buffer.slots for name, buffer in schedule.buffers.items()}
