@@ -11,6 +11,7 @@ from commands import answer
 from wafer_triton.algorithms.product import recipe
 from wafer_triton.algorithms.reduce import all_reduce
 from wafer_triton.compare.algorithms import compare_gemm, compare_gemv, compare_own
+from wafer_triton.compare.operations import judged
 from wafer_triton.compare.product import understood
 from wafer_triton.cost.price import price
 from wafer_triton.count.account import account, per_round
@@ -18,7 +19,7 @@ from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.errors import ScheduleError
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.rounds import Slot
+from wafer_triton.schedule.rounds import Cores, Slot
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.verify.faults import Intent
 
@@ -137,6 +138,20 @@ def test_an_intent_with_arrays_is_refused_in_a_short_line():
         understood(b.build(), Intent({"x": {"i": at, "j": at}}, {"x": {"i": at}}))
     assert str(refused.value).startswith("arrays: give ") and len(str(refused.value)) < 500
     assert "{'i': 'an array', 'j': 'an array'}" in str(refused.value)
+
+
+@pytest.mark.parametrize("cols", [1, 4])
+@pytest.mark.parametrize("cores", [1, 4])
+def test_check_and_compare_have_one_p_for_a_sum(cols, cores):
+    """On one column there is nothing to do, so no core is left out; of four, one core alone adds."""
+    b = Builder(Mesh(4, cols), "sum")
+    b.buffer("x", (8,), "fp32", "output")
+    if cols > 1:
+        b.round(b.local("add", "x", ("x", "x"), Cores("x", [0], np.arange(cores)), size=8))
+    schedule = b.build()
+    rows = compare_own("sum", schedule, Intent({"x": "(y r) (x k)"}, {"x": "(y r)"}))
+    assert rows[0].verdict["P"] == judged(schedule).verdict["P"] == (cols == 1)
+    assert all(row.verdict["P"] for row in rows[1:])
 
 
 @pytest.mark.parametrize(("slots", "spec", "size"), [(8, {"c": "slot"}, 128), (8, {}, 16), (1, {}, 16)])

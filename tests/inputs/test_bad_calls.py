@@ -219,6 +219,11 @@ CALLS = [
         "t: buffer 'x' is given a tensor of torch.complex64",
     ),
     (
+        lambda: executor().bind(built(), {"x": torch.full((2, 2, 4), 2**24 + 1)}),
+        DtypeError,
+        "t: buffer 'x' of fp32 is given the whole number 16,777,217, which fp32 would round",
+    ),
+    (
         lambda: executor().bind(built(), {"x": TILES}).write("x", A),
         ShapeError,
         "t: buffer 'x' is [4] x 1 on 2 x 2 cores, the tensor given is",

@@ -32,6 +32,13 @@ def three_rounds(mesh: Mesh) -> Builder:
     return b
 
 
+@pytest.mark.parametrize("role", ["input", "output", "state"])
+def test_a_schedule_without_rounds_holds_its_values(role):
+    b = Builder(Mesh(2, 1), "still")
+    b.buffer("x", (16,), "fp32", role)
+    assert sram.account(b.build()).by_buffer == {"x": 64}
+
+
 def test_buffers_live_from_first_use_to_last():
     found = sram.account(three_rounds(Mesh(2, 3)).build())
     assert (found.peak_bytes, found.peak_round) == (512 + 128 + 256, 2)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wafer_triton.algorithms.product import Recipe
-from wafer_triton.compare.product import Compared, understood
+from wafer_triton.compare.product import Compared, taking_part, understood
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.price import Cost, price
 from wafer_triton.count.account import Account, account
@@ -119,9 +119,9 @@ def compare_own(
 
 
 def _busy(built: Recipe, product: Compared) -> float:
-    """Return the share of cores with weights in their tiles, which are cut both ways with padded ends; 1 of a sum."""
+    """Return the share of cores with weights in their tiles, cut both ways with padded ends; of a sum taking part."""
     if product.name == "all_reduce":
-        return 1.0
+        return taking_part(built.schedule)
     tile = built.schedule.buffers[built.inputs[1][0]].tile
     rows, cols = built.schedule.mesh.shape
     used = [-(-size // share) for size, share in zip(product.shapes[1], tile, strict=True)]

@@ -8,9 +8,7 @@ from itertools import groupby, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from wafer_triton.compare.product import sized, unbounded
+from wafer_triton.compare.product import sized, taking_part, unbounded
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.layers import feed_forward, prefill_head_group_choices
 from wafer_triton.cost.price import Cost, price
@@ -92,26 +90,14 @@ def operations(schedule: Schedule) -> list[Operation]:
     steps = list(islice(_steps(schedule), STEPS + 1))
     listed = steps if 1 < len(steps) <= STEPS else []
     return [
-        *(_judged("step", step, schedule.mesh, _taking_part(step)) for step in listed),
+        *(_judged("step", step, schedule.mesh, taking_part(step)) for step in listed),
         judged(schedule),
     ]
 
 
 def judged(schedule: Schedule) -> Operation:
     """Return a whole schedule, counted, priced and judged, standing alone."""
-    return _judged("whole", schedule, schedule.mesh, _taking_part(schedule))
-
-
-def _taking_part(schedule: Schedule) -> float:
-    """Return the share of cores that compute, send or receive anything."""
-    if any(op.where is None for round_ in schedule.rounds for op in round_.locals):
-        return 1.0
-    busy = np.zeros(schedule.mesh.cores, bool)
-    for round_ in schedule.rounds:
-        moving = (side for each in round_.exchanges for side in (each.moves.senders, each.moves.receivers))
-        for cores in (*(op.where for op in round_.locals if op.where is not None), *moving):
-            busy[cores.flat(schedule.mesh)] = True
-    return float(busy.mean())
+    return _judged("whole", schedule, schedule.mesh, taking_part(schedule))
 
 
 def _judged(phase: str, step: Schedule, mesh: Mesh, share: float) -> Operation:

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from wafer_triton.algorithms import gemm, trees
 from wafer_triton.algorithms.product import Recipe, recipe
 from wafer_triton.device.dtype import STORED, dtype_name
@@ -92,6 +94,18 @@ class Compared:
 def unbounded(mesh: Mesh) -> Mesh:
     """Return the mesh with unbounded SRAM: an overflow is a finding here, not an error."""
     return replace(mesh, device=mesh.device.unbounded())
+
+
+def taking_part(schedule: Schedule) -> float:
+    """Return the share of cores that compute, send or receive anything; 1 where nothing is to do."""
+    if not schedule.rounds or any(op.where is None for round_ in schedule.rounds for op in round_.locals):
+        return 1.0
+    busy = np.zeros(schedule.mesh.cores, bool)
+    for round_ in schedule.rounds:
+        moving = (side for each in round_.exchanges for side in (each.moves.senders, each.moves.receivers))
+        for cores in (*(op.where for op in round_.locals if op.where is not None), *moving):
+            busy[cores.flat(schedule.mesh)] = True
+    return float(busy.mean())
 
 
 @contextmanager

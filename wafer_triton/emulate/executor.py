@@ -302,6 +302,13 @@ def checked_tiles(schedule: Schedule, buffer: Buffer, values: Any) -> torch.Tens
             f"{schedule.name}: buffer {buffer.name!r} is {list(buffer.tile)} x {buffer.slots} on "
             f"{shape[0]} x {shape[1]} cores, the tensor given is {list(values.shape)}"
         )
+    if not values.is_floating_point():
+        inexact = values[values.to(torch_dtype(buffer.dtype)).to(values.dtype) != values]
+        if inexact.numel():
+            raise DtypeError(
+                f"{schedule.name}: buffer {buffer.name!r} of {buffer.dtype} is given the whole number "
+                f"{int(inexact[0]):,}, which {buffer.dtype} would round; give the tensor's .double() if it may"
+            )
     return values.reshape(shape)
 
 

@@ -36,13 +36,14 @@ class Span:
 def spans(schedule: Schedule) -> dict[str, Span]:
     """Return the rounds in which each buffer lives; a buffer that is neither used nor given has none.
 
-    Every buffer lives from its first use to its last, a given one from the start, a kept one to the end.
+    Every buffer lives from its first use to its last, a given one from the start, a kept one to the end. Without rounds
+    an output has what it was given.
     """
     used = uses(schedule.rounds.steps)
     fold, rounds = schedule.mesh.per_core, len(schedule.rounds)
     living = {}
     for name, buffer in schedule.buffers.items():
-        if name in used or buffer.given:
+        if name in used or buffer.given or (buffer.kept and not rounds):
             first, last = used.get(name, (0, 0))
             start = 0 if buffer.given else first
             end = rounds if buffer.kept else last
