@@ -12,7 +12,7 @@ from rings import ring, summed
 from wafer_triton.algorithms.reduce import all_reduce
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.rounds import Cores
+from wafer_triton.schedule.rounds import Cores, Slot
 from wafer_triton.verify import shares, values
 from wafer_triton.verify.faults import Intent, check
 
@@ -50,6 +50,16 @@ def test_a_mistake_is_explained_by_the_core_and_the_round_that_make_it(kind, num
 def test_missing_tiles_are_named():
     said = explained(check(ring(MESH, ("skipped", (1, (2, 1)))), SUM))
     assert said.startswith("it lacks x[3] of core (2, 0), x[3] of core (2, 3); ")
+
+
+def test_a_buffer_that_is_sent_whole_is_named():
+    b = Builder(Mesh(1, 2), "pair")
+    b.buffer("x", (2,), "fp32", "output", 2)
+    whole, inbox = Slot("x", None), Slot(b.like("inbox", "x"), None)
+    add = b.local("add", whole, (whole, inbox), Cores("x", [1]), size=4)
+    b.round(b.exchange("x", whole, inbox, [0], [1]), add, add)
+    began = explained(check(b.build(), Intent({"x": "(x k) (slot s)"}, {}, reference=summed)))
+    assert "x[0] of core (0, 0)" in began
 
 
 @pytest.mark.parametrize("algorithm", ["ktree", "pipeline", "two-phase", "star"])

@@ -44,6 +44,7 @@ class _Unused:
     tiles: frozenset[int]  # that have a share in it
 
 
+@np.errstate(invalid="ignore")  # where memory is infinite
 def explanation(
     schedule: Schedule, tiles: Mapping[str, Tensor], wanted: Mapping[str, Tensor],
     compared: Mapping[str, NDArray[np.bool_]], names: Sequence[str], wrong: Place,
@@ -152,11 +153,9 @@ class _Trace:
         came = []
         for exchange in self.schedule.rounds[number].exchanges:
             senders, receivers = exchange.moves.ends(self.mesh)
-            for sender in senders[receivers == core]:
-                (sent,) = self.cells(
-                    exchange.src, Cores.of(*np.divmod(np.array([sender]), self.mesh.shape[1]), paired=True)
-                )
-                came.append(self.at(exchange.src.buffer, int(sent)))
+            sent = exchange.src.cells(self.mesh, self.schedule.buffers[exchange.src.buffer].slots, senders)
+            # of a whole buffer the first slot is named
+            came += [self.at(exchange.src.buffer, int(cell)) for cell in sent[receivers == core].ravel()[:1]]
         return f", where {' and '.join(came)} came" if came else ""
 
     def lost(self, missing: set[int], compared: Mapping[str, NDArray[np.bool_]]) -> str:
@@ -166,10 +165,10 @@ class _Trace:
             if name in self.wanted:
                 left &= ~compared[name].ravel()
             self.drop(name, np.flatnonzero(left), None)
-        held = [value for value in self.unused if missing and value.tiles >= missing]
-        if not held:
+        lost = [value for value in self.unused if missing and value.tiles >= missing]
+        if not lost:
             return ""
-        value = min(held, key=lambda value: (len(value.tiles), value.written))
+        value = min(lost, key=lambda value: (len(value.tiles), value.written))
         last = f"last seen in {self.at(value.buffer, value.cell)}, which"
         if value.written >= 0:
             return f"{last} round {value.written} writes and nothing reads"
@@ -179,14 +178,14 @@ class _Trace:
 
     def first_wrong(self, compared: Mapping[str, NDArray[np.bool_]]) -> str:
         """Return the wrong result that was the first to be written for the last time."""
-        found = []
+        places = []
         for name in self.wanted:
             got, want = (memory[0] for memory in (self.machine.memory[name].numpy(), self.results(name)))
             wrong = compared[name].ravel() & ~(np.isclose(got, want) | np.isnan(want)).all(1)
-            found += [(int(self.written[name][cell]), name, int(cell)) for cell in np.flatnonzero(wrong)]
-        if not found:
+            places += [(int(self.written[name][cell]), name, int(cell)) for cell in np.flatnonzero(wrong)]
+        if not places:
             return ""
-        number, name, cell = min(found)
+        number, name, cell = min(places)
         if number < 0:
             return f"{self.at(name, cell)} is never written"
         return f"the first wrong one is {self.at(name, cell)}, in round {number}{self.arrivals(cell, name, number)}"
