@@ -60,9 +60,8 @@ class Device:
     power_watts: float = field(metadata=unit("W", "power"))  # the whole device
     like: str | None = field(default=None, metadata=named("constants fitted on"))
     base: str | None = field(default=None, compare=False, repr=False)  # the preset of the numbers that are not own
-    text: ClassVar[
-        str
-    ]  # all that is compared, for `Mesh.text`: one constant to torch.compile; of an instance, no field
+    # of an instance, though no field: all that is compared, for `Mesh.text`, as one constant to torch.compile
+    text: ClassVar[str]
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:

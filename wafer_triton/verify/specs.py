@@ -49,13 +49,12 @@ def cuts(name: str, spec: PartitionSpec) -> Mapping[str, ArrayLike]:
         raise ScheduleError(
             f"Intent: the brackets of {spec!r}, the partition spec of {name!r}, do not match; write {pattern}"
         )
-    groups = dimensions(spec)
-    words = [word for group in groups for word in group]
+    words = re.findall(r"[^\s()]+", spec)
     if wrong := [word for word in words if not word.isidentifier()]:
         raise ScheduleError(f"{of} has {wrong[0]!r}, which is no letter; write {pattern}")
     if len(set(words)) < len(words):
         raise ScheduleError(f"{of} names an axis twice; give each its own letter")
-    for group in groups:
+    for group in dimensions(spec):
         axes = [word for word in group if word in AXES]
         if len(group) > 1 and not axes:
             raise ScheduleError(f"{of} cuts {group[-1]} by {group[0]!r}, which is no axis; axes are {', '.join(AXES)}")
@@ -65,7 +64,7 @@ def cuts(name: str, spec: PartitionSpec) -> Mapping[str, ArrayLike]:
             raise ScheduleError(
                 f"{of} has no letter after {axes[0]}; write {pattern}, or a mapping such as {{'m': '{axes[0]}'}}"
             )
-    return {letter: axis for group in groups for axis, letter in pairwise(group) if axis in AXES}
+    return {letter: axis for group in dimensions(spec) for axis, letter in pairwise(group) if axis in AXES}
 
 
 def cuts_slots(name: str, spec: PartitionSpec) -> bool:
