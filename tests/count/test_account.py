@@ -125,7 +125,7 @@ def test_the_text_of_an_account_has_units_and_keeps_the_mesh_from_a_core():
     # two lines: both tiles cross the link from core 1 to core 2, and one of them the link before it
     text = str(account(schedule(Mesh(2, 4), ("x", [0], [2]), ("x", [1], [2]), work=7)))
     assert text.split("\n") == [
-        "critical path  1 round, 1 routing stage, 2 hops, 24 B over the busiest link of each round",
+        "critical path  1 round, 1 routing stage, 2 hops, 6 words over the busiest link of each run",
         "whole mesh     4 messages, 72 B summed over all links",
         "busiest link   24 B, at most 2 messages in a round",
         "busiest core   7 multiply-adds, SRAM peak 96 B: c 28 B, d 28 B, a 12 B, b0 12 B, b1 12 B, e 4 B",
@@ -152,27 +152,37 @@ def test_a_record_does_not_depend_on_exchange_or_values():
 @pytest.mark.parametrize(
     ("moves", "flows", "serial"),
     [
-        ([("x", [0], [2]), ("x", [1], [2])], 2, 24),
-        ([("x", [0], [2]), ("x", [2], [0])], 1, 12),
-        ([("x", [0], [1], [0]), ("x", [0], [1], [1])], 1, 12),
-        ([("x", [0], [1], [0, 1]), ("x", [0], [2], [1])], 2, 24),
-        ([("x", [0], [1]), ("x", [0], [2]), ("x", [[0], [1]], [[3], [3]])], 3, 36),
-        ([("x", 0, [1, 2, 3])], 1, 12),
-        ([("x", [0], [1]), ("y", [0], [1])], 1, 12),
+        ([("x", [0], [2]), ("x", [1], [2])], 2, 6),
+        ([("x", [0], [2]), ("x", [2], [0])], 1, 3),
+        ([("x", [0], [1], [0]), ("x", [0], [1], [1])], 1, 3),
+        ([("x", [0], [2], [0, 1]), ("x", [1], [2], [1])], 2, 6),
+        ([("x", [0], [2]), ("x", [1], [2]), ("x", [[1], [1]], [[3], [3]])], 2, 6),
+        ([("x", 0, [1, 2, 3])], 1, 3),
+        ([("x", [0], [1]), ("x", [0], [2], [1]), ("x", [0], [3])], 1, 3),
+        ([("x", [0], [1]), ("y", [0], [1])], 1, 3),
     ],
-    ids=["shared", "opposite", "other-lines", "some-lines-shared", "per-line", "multicast", "other-axis"],
+    ids=[
+        "shared",
+        "opposite",
+        "other-lines",
+        "some-lines-shared",
+        "per-line",
+        "multicast",
+        "multicast-apart",
+        "other-axis",
+    ],
 )
 def test_flows_on_one_link_pass_one_by_one(moves, flows, serial):
     totals = account(schedule(Mesh(2, 4), *moves))
-    assert (totals.flows, totals.serial_bytes) == (flows, serial)
+    assert (totals.flows, totals.serial_words) == (flows, serial)
 
 
-def test_serial_bytes_add_up_over_rounds_and_flows_do_not():
+def test_serial_words_add_up_over_runs_and_flows_do_not():
     crowded = account(schedule(Mesh(1, 4), ("x", [0], [2]), ("x", [1], [2])))
     free = account(schedule(Mesh(1, 4), ("x", [0], [1])))
     both = crowded + free
-    assert (both.serial_bytes, both.flows) == (24 + 12, 2)
-    assert ((both * 3).serial_bytes, (both * 3).flows) == (3 * 36, 2)
+    assert (both.serial_words, both.flows) == (6 + 3, 2)
+    assert ((both * 3).serial_words, (both * 3).flows) == (3 * 9, 2)
 
 
 def test_every_round_has_its_account():
@@ -180,7 +190,8 @@ def test_every_round_has_its_account():
     assert per_round(example) == tuple(round_account(example, round_) for round_ in example.rounds)
     assert [one.stages for one in per_round(example)] == [bool(round_.exchanges) for round_ in example.rounds]
     totals = account(example)
-    assert totals.serial_bytes == sum(one.busiest_link_bytes for one in per_round(example))
+    # two tiles of nine elements in fp16, each in five words, come over the busiest link of the alignment
+    assert totals.serial_words == sum(one.serial_words for one in per_round(example))
     assert totals.flows == max(one.flows for one in per_round(example))
 
 

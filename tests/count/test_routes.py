@@ -85,9 +85,9 @@ def test_compute_shift_needs_the_same_routes_at_every_size(algorithm):
 
 @pytest.mark.parametrize("algorithm", ["summa", "allgather"])
 def test_summa_and_all_gather_need_routes_in_proportion_to_the_side(algorithm):
-    # on each axis a core meets a multicast of every other core, and the one that is its own goes both ways
+    # on each axis a core meets a multicast of every core, of which its own goes both ways by one route
     assert [routes(gemm(Mesh(side, side), algorithm)).colours for side in (4, 8, 16, 32, 64, 128)] == [
-        2 * side + 2 for side in (4, 8, 16, 32, 64, 128)
+        2 * side for side in (4, 8, 16, 32, 64, 128)
     ]
 
 
@@ -104,8 +104,8 @@ def test_a_mesh_needs_no_more_colours_than_its_fullest_router(mesh, algorithm, t
 def test_circuits_are_numbered_in_the_order_of_rounds():
     """Round t of SUMMA multicasts from column t; in an order by hash the numbers differed from process to process."""
     schedule = recipe("gemm", Mesh(8, 8), "fp16", ((8, 8), (8, 8)), (("algorithm", "summa"),)).schedule
-    starts = [start for start, _ in routes(schedule).x.several]  # a column in the middle sends both ways
-    assert len(starts) == 12 and starts == sorted(starts)
+    starts = [start for start, _ in routes(schedule).x.several]
+    assert starts == [*range(8)]
 
 
 @pytest.mark.parametrize("levels", [1, 2, 3, 4])
@@ -119,14 +119,14 @@ def test_a_k_tree_needs_routes_in_proportion_to_its_levels(levels):
 
 
 def test_star_needs_a_route_for_every_core_and_a_chain_three():
-    assert [routes(gemv(side, "star")).colours for side in (4, 9, 16)] == [5, 10, 17]
+    assert [routes(gemv(side, "star")).colours for side in (4, 9, 16)] == [4, 9, 16]
     assert {routes(gemv(side, "pipeline")).colours for side in (4, 9, 16)} == {3}
 
 
 @pytest.mark.slow
 def test_a_wafer_sized_mesh_is_coloured():
     assert routes(gemm(Mesh(720, 720))).colours == 12
-    assert routes(gemv(720, groups=(24,))).colours == 6
+    assert routes(gemv(720, groups=(24,))).colours == 5
 
 
 @pytest.mark.parametrize(("axis", "mesh"), [("x", Mesh(1, 5)), ("y", Mesh(5, 1))], ids=["x", "y"])

@@ -1,5 +1,7 @@
 """The segmentation of schedules into runs, by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,9 +9,11 @@ from wafer_triton.algorithms import align, gemm
 from wafer_triton.algorithms.collectives import all_gather, broadcast, transpose
 from wafer_triton.algorithms.kv_cache import KvCache
 from wafer_triton.algorithms.reduce import reduce, ring_all_reduce, star
+from wafer_triton.count.account import account
 from wafer_triton.count.runs import kind, runs
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.steps import Rounds
 
 
 def builder(*mesh: int) -> Builder:
@@ -44,10 +48,34 @@ def test_a_star_is_one_round_of_a_stream():
     assert kinds(b) == [("stream", 1)]
 
 
-def test_a_ring_all_reduce_is_cut_after_its_last_addition():
+def test_a_ring_all_reduce_goes_on_after_its_last_addition():
     b = builder(1, 4)
     ring_all_reduce(b, "x", "x")
-    assert kinds(b) == [("local", 1), ("tiles", 3), ("tiles", 3), ("local", 1)]
+    assert kinds(b) == [("local", 1), ("tiles", 6), ("local", 1)]
+    assert account(b.build()).hops == 9, "2, 1, 2, 1, 2 and 1, whichever core a chunk comes from"
+
+
+def test_an_addition_that_is_left_out_changes_no_run():
+    b = builder(1, 4)
+    ring_all_reduce(b, "x", "x")
+    for number in (1, 2, 3):
+        rounds = [*b.rounds]
+        rounds[number] = replace(rounds[number], locals=())
+        without = replace(b.build(draft=True), rounds=Rounds(rounds))
+        assert [len(run) for run in runs(without)] == [1, 6, 1] and account(without).hops == 9
+
+
+@pytest.mark.parametrize("of", ["b", "d"])
+def test_a_round_goes_on_if_its_senders_send_what_came_to_them(of):
+    """What core 3 sends did not come to it, in whichever buffer it lies."""
+    b = builder(1, 5)
+    for name in "abcd":
+        b.buffer(name, (1,), "fp32", "state")
+    b.round(b.exchange("x", "a", "b", [0], [2]))
+    b.round(b.exchange("x", of, "c", [3], [4]))
+    assert kinds(b) == [("circuit", 1)] * 2
+    counts = account(b.build())
+    assert (counts.stages, counts.hops) == (2, 3)
 
 
 def test_a_stream_goes_on_where_a_round_sends_what_the_round_before_combined():

@@ -1,7 +1,7 @@
 """An independent count: every message of every round walks core by core, with nothing grouped and nothing kept."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations, groupby, product
 from math import ceil, prod
@@ -10,15 +10,16 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from wafer_triton import local
 from wafer_triton.count.account import account, link_loads, round_account
 from wafer_triton.count.routes import colours, excess, routes
 from wafer_triton.count.runs import RoundRun, axes, distinct_runs, runs
 from wafer_triton.count.traffic import WORD_BYTES, Traffic
 from wafer_triton.device.dtype import BYTES
 from wafer_triton.schedule import sram
-from wafer_triton.schedule.rounds import Exchange, Round
+from wafer_triton.schedule.rounds import Exchange, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
-from wafer_triton.schedule.steps import Rounds
+from wafer_triton.schedule.steps import Loop, Rounds
 
 Core = tuple[int, int]
 Link = tuple[str, int, int]  # way, row and column of the physical core that sends
@@ -50,6 +51,14 @@ class Walk:
     def hops(self, start: Core, end: Core) -> int:
         return sum(abs(a - b) for a, b in zip(self.home(start), self.home(end), strict=True))
 
+    def messages(self, round_: Round) -> dict[tuple[str, Slot, Core], set[Core]]:
+        """Return the receivers of each tile that a core sends along an axis: of all exchanges that send it."""
+        found = defaultdict(set)
+        for exchange in round_.exchanges:
+            for sender, receivers in self.sent(exchange):
+                found[exchange.axis, exchange.src, sender].update(receivers)
+        return found
+
     def sent(self, exchange: Exchange) -> list[tuple[Core, list[Core]]]:
         """Return each logical sender with its receivers."""
         sent, moves, x = defaultdict(list), exchange.moves, exchange.axis == "x"
@@ -59,7 +68,7 @@ class Walk:
             sent[(line, start) if x else (start, line)].append((line, end) if x else (end, line))
         return list(sent.items())
 
-    def links(self, sender: Core, receivers: list[Core]) -> set[Link]:
+    def links(self, sender: Core, receivers: Iterable[Core]) -> set[Link]:
         """Return the links that a tile crosses, each once."""
         crossed = set()
         for row, col in map(self.home, receivers):
@@ -71,18 +80,17 @@ class Walk:
         return crossed
 
     def loads(self, rounds: Sequence[Round]) -> Loads:
-        sizes, words, flows, of_lines, messages = Counter(), Counter(), Counter(), Counter(), set()
-        for number, exchange in ((number, one) for number, round_ in enumerate(rounds) for one in round_.exchanges):
-            buffer = self.buffers[exchange.src.buffer]
-            size = prod(buffer.tile) * BYTES[buffer.dtype] * (buffer.slots if exchange.src.index is None else 1)
-            for sender, receivers in self.sent(exchange):
-                messages.add((number, exchange.axis, exchange.src, sender))
-                for link in self.links(sender, receivers):
-                    flows[link] += 1
-                    sizes[link] += size
-                    words[link] += ceil(size / WORD_BYTES)
-                    of_lines[sender[exchange.axis == "y"], link] += ceil(size / WORD_BYTES)
-        return Loads(sizes, words, flows, of_lines, len(messages))
+        sizes, words, flows, of_lines, messages = Counter(), Counter(), Counter(), Counter(), 0
+        for (axis, slot, sender), receivers in (each for round_ in rounds for each in self.messages(round_).items()):
+            buffer = self.buffers[slot.buffer]
+            size = prod(buffer.tile) * BYTES[buffer.dtype] * (buffer.slots if slot.index is None else 1)
+            messages += 1
+            for link in self.links(sender, receivers):
+                flows[link] += 1
+                sizes[link] += size
+                words[link] += ceil(size / WORD_BYTES)
+                of_lines[sender[axis == "y"], link] += ceil(size / WORD_BYTES)
+        return Loads(sizes, words, flows, of_lines, messages)
 
     def mean_words(self, loads: Loads) -> float:
         """Return the mean over the links in use of the fullest logical line, times the logical lines of a physical one.
@@ -116,17 +124,83 @@ class Walk:
     def circuits(self) -> dict[Core, dict[Circuit, int]]:
         """Return the circuits that touch each router, each with its first round."""
         touching = defaultdict(dict)
-        for number, exchange in (
-            (number, one) for number, round_ in enumerate(self.rounds) for one in round_.exchanges
-        ):
-            for sender, receivers in self.sent(exchange):
+        for number, round_ in enumerate(self.rounds):
+            for (axis, _, sender), receivers in self.messages(round_).items():
                 start = self.home(sender)
                 ends = frozenset(map(self.home, receivers)) - {start}
-                for router in (
-                    {start, *ends, *((row, col) for _, row, col in self.links(sender, receivers))} if ends else ()
-                ):
-                    touching[router].setdefault((exchange.axis, start, ends), number)
+                crossed = ((row, col) for _, row, col in self.links(sender, receivers))
+                for router in {start, *ends, *crossed} if ends else ():
+                    touching[router].setdefault((axis, start, ends), number)
         return touching
+
+    def kind(self, round_: Round) -> str:
+        """Return the kind of a round, by the definition of `wafer_triton.count.runs`."""
+        ends, moves = (
+            defaultdict(set),
+            defaultdict(lambda: defaultdict(set)),
+        )  # by slots: cores; lines, with their moves
+        for one in round_.exchanges:
+            for sender, receivers in self.sent(one):
+                ends[one.axis, one.src, one.dst].update(
+                    [("sends", sender), *(("receives", core) for core in receivers)]
+                )
+                line, along = sender if one.axis == "x" else sender[::-1]
+                for core in receivers:
+                    moves[one.axis, one.src, one.dst][line].add((along, core[one.axis == "x"]))
+        arrives = {one.dst.buffer for one in round_.exchanges}
+        if not round_.exchanges:
+            return "local"
+        if not all(local.find(op.op).elementwise for op in round_.locals):
+            return "product"
+        if any(("receives", core) in cores for cores in ends.values() for role, core in cores if role == "sends"):
+            return "tiles"
+        if any(slot.buffer in arrives for op in round_.locals for slot in op.ins):
+            return "stream"
+        differ = any(len(set(map(frozenset, of_lines.values()))) > 1 for of_lines in moves.values())
+        return "tiles" if differ else "circuit"
+
+    def cells(self, slot: Slot, core: Core) -> set[tuple[str, int, int, int]]:
+        """Return the buffer, the slots and the core where a slot of a core is."""
+        index, at = slot.index, core[0 if slot.axis == "y" else 1]
+        numbers = (
+            range(self.buffers[slot.buffer].slots) if index is None else [index if slot.is_fixed else int(index[at])]
+        )
+        return {(slot.buffer, number, *core) for number in numbers}
+
+    def runs(self) -> list[RoundRun]:
+        """Return the runs, by the definition of `wafer_triton.count.runs`."""
+        found, sent, came = list[list[Round]](), set(), set()
+        for round_ in self.rounds:
+            kind, last = self.kind(round_), found[-1][-1] if found else None
+            goes_on = last is not None and kind == self.kind(last) and kind not in ("local", "product")
+            if goes_on and kind == "tiles":
+                goes_on = axes(last) == axes(round_)
+            elif goes_on:
+                sends = set().union(*(self.cells(slot, core) for _, slot, core in self.messages(round_)))
+                goes_on = kind == "circuit" or axes(last) == axes(round_)
+                goes_on &= sends <= sent | came and not sends.isdisjoint(came)
+            if goes_on:
+                found[-1].append(round_)
+            else:
+                found.append([round_])
+                sent, came = set(), set()
+            for exchange in round_.exchanges:
+                for sender, _ in self.sent(exchange):
+                    sent.update(self.cells(exchange.src, sender))
+            for exchange in round_.exchanges:
+                for _, receivers in self.sent(exchange):
+                    came.update(*(self.cells(exchange.dst, core) for core in receivers))
+            for op in round_.locals:
+                cores = np.arange(self.mesh.cores) if op.where is None else op.where.flat(self.mesh)
+                for core in (divmod(int(number), self.mesh.shape[1]) for number in cores):
+                    reads = set().union(
+                        *(self.cells(slot, core) for slot in local.find(op.op).sources(op.params, op.outs, op.ins))
+                    )
+                    outs = set().union(*(self.cells(slot, core) for slot in op.outs))
+                    computed = not reads.isdisjoint(came), not reads.isdisjoint(sent)
+                    for cells, has in ((came, computed[0]), (sent, computed[1])):
+                        (cells.update if has else cells.difference_update)(outs)
+        return [RoundRun(tuple(rounds)) for rounds in found]
 
     def held(self) -> list[dict[str, int]]:
         """Return the bytes of each buffer that lives on a physical core in each round, and after the last one."""
@@ -191,7 +265,8 @@ def of_round(loads: Loads, hops: int) -> dict[str, int]:
     most = max(loads.bytes.values(), default=0)
     return {
         "messages": loads.messages, "link_bytes": loads.bytes.total(), "busiest_link_bytes": most,
-        "serial_bytes": most, "flows": max(loads.flows.values(), default=0), "hops": hops,
+        "flows": max(loads.flows.values(), default=0), "serial_words": max(loads.words.values(), default=0),
+        "hops": hops,
     }  # fmt: skip
 
 
@@ -206,7 +281,10 @@ def _runs(schedule: Schedule, walk: Walk) -> Iterator[str]:
     traffic, first, rounds = Traffic(schedule), 0, {"rounds": len(schedule.rounds)}
     for by, each in ((runs, [(run, 1) for run in runs(schedule)]), (distinct_runs, distinct_runs(schedule))):
         yield from _against("all runs", by, {"rounds": sum(len(run) * times for run, times in each)}, rounds)
-    for run in runs(schedule):
+    lengths, defined = list(map(len, runs(schedule))), list(map(len, walk.runs()))
+    if lengths != defined:
+        yield f"rounds of runs: cut into {lengths} by runs, into {defined} by their definition"
+    for run in walk.runs():
         loads, where = walk.loads(run), f"run of {len(run)} from {walk.round_name(first)}"
         walked = {
             "hops": walk.path(run), "link_bytes": loads.bytes.total(), "mean_words": walk.mean_words(loads),
@@ -225,12 +303,15 @@ def _loads(schedule: Schedule, walk: Walk) -> Iterator[str]:
             where = f"{_rounds_of(link, schedule, walk)}: {_named(link)}"
             yield f"{where}: counted {counted[link]:,} B by link_loads, walked {loads.bytes[link]:,} B"
     each = [of_round(walk.loads([round_]), 0) for round_ in walk.rounds]
+    words = [max(walk.loads(run).words.values(), default=0) for run in walk.runs()]
     walked = {
-        "rounds": len(walk.rounds), "hops": sum(map(walk.path, runs(walk.schedule))), "messages": loads.messages,
+        "rounds": len(walk.rounds), "hops": sum(map(walk.path, walk.runs())), "messages": loads.messages,
         "link_bytes": loads.bytes.total(), "busiest_link_bytes": max(loads.bytes.values(), default=0),
-        "serial_bytes": sum(one["serial_bytes"] for one in each),
         "flows": max((one["flows"] for one in each), default=0),
     }  # fmt: skip
+    loops = any(isinstance(step, Loop) for step in schedule.rounds.steps)
+    if walk.mesh.fold[0] == 1 or not loops:  # else the first time of a loop stands for all
+        walked["serial_words"] = sum(words)
     yield from _against("all rounds", account, vars(account(schedule)), walked)
     times = {"rounds": sum(one.times for one in schedule.rounds.distinct())}
     yield from _against("all rounds", schedule.rounds.distinct, times, {"rounds": len(walk.rounds)})

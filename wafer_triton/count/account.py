@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from wafer_triton import local
 from wafer_triton.count.counts import Counts
 from wafer_triton.count.runs import RoundRun, distinct_runs, stages
-from wafer_triton.count.spans import Sides, differences, lines_of
+from wafer_triton.count.spans import Sides, differences, lines_of, senders, sends
 from wafer_triton.count.times import Turn, Turns, all_times, occurrences
 from wafer_triton.count.traffic import Traffic
 from wafer_triton.errors import MOST, ShapeError, check_counts, shown
 from wafer_triton.schedule import rules, sram
-from wafer_triton.schedule.rounds import Exchange, Index, Local, Moves, Round, Slot
+from wafer_triton.schedule.rounds import Index, Local, Moves, Round
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text.quantity import Legend, numbered, unit
 from wafer_triton.text.table import Table
@@ -43,17 +43,18 @@ def _fuller(own: dict[str, int], other: dict[str, int]) -> dict[str, int]:
 class Account(Counts):
     """The counts of a schedule and of its single links; they add up as `Additive` says.
 
-    `hops` and `serial_bytes` are of the critical path: the links of the longest paths, and the bytes on the busiest
-    link of each round. `link_bytes` are of the whole mesh: bytes times links crossed. `flows` are the most messages on
-    one link in a round, `launches` the kernel launches of an emulation on a GPU (of a schedule alone there are none).
+    `hops` and `serial_words` are of the critical path: the links of the longest paths, and the words on the busiest
+    link of each run (see `wafer_triton.count.runs`). `link_bytes` are of the whole mesh: bytes times links crossed.
+    `flows` are the most messages on one link in a round, `launches` the kernel launches of an emulation on a GPU (of a
+    schedule alone there are none).
     """
 
     # tiles sent; a tile that a core sends along one axis in one round counts once, to however many receivers
     messages: int = field(default=0, metadata=unit("messages"))
     # on the directed link that carries most; accounts added up add theirs
     busiest_link_bytes: int = field(default=0, metadata=unit("B", "busiest link"))
-    # critical path: the bytes on the busiest link of each round, which pass one by one
-    serial_bytes: int = field(default=0, metadata=unit("B"))
+    # critical path: the words of 32 bits on the busiest link of each run, which pass one by one
+    serial_words: int = field(default=0, metadata=unit("words"))
     # contention: the most messages on one directed link in one round
     flows: int = field(default=0, metadata=unit("flows", join=max))
     # in the fullest round of the schedule that needs most SRAM; a region holds several blocks
@@ -69,7 +70,7 @@ class Account(Counts):
             held.append(f"{numbered(len(buffers) - _BUFFERS, 'smaller buffers')} {rest:,} B")
         lines = {
             "critical path": f"{numbered(self.rounds, 'rounds')}, {numbered(self.stages, 'routing stages')}, "
-            f"{numbered(self.hops, 'hops')}, {self.serial_bytes:,} B over the busiest link of each round",
+            f"{numbered(self.hops, 'hops')}, {numbered(self.serial_words, 'words')} over the busiest link of each run",
             "whole mesh": f"{numbered(self.messages, 'messages')}, {self.link_bytes:,} B summed over all links",
             "busiest link": f"{self.busiest_link_bytes:,} B, at most {numbered(self.flows, 'messages')} in a round",
             "busiest core": f"{numbered(self.macs, 'multiply-adds')}, SRAM peak {self.sram_peak_bytes:,} B"
@@ -103,6 +104,7 @@ def account(schedule: Schedule) -> Account:
             added,
             stages=sum(stages(run) * times for run, times in runs),
             hops=sum(reader.traffic.hops(run) * times for run, times in runs),
+            serial_words=sum(reader.traffic.run(run).busiest_words * times for run, times in runs),
             busiest_link_bytes=max((int(load.max()) for load in _loads(schedule, reader).values()), default=0),
             sram_peak_bytes=held.peak_bytes,
             sram_by_buffer=held.by_buffer,
@@ -111,12 +113,12 @@ def account(schedule: Schedule) -> Account:
 
 def round_account(schedule: Schedule, round_: Round) -> Account:
     """Return the counts of one round alone, without its SRAM; its hops are the links of its longest move."""
-    return _Reader(schedule).round(round_)
+    return _Reader(schedule).alone(round_)
 
 
 def per_round(schedule: Schedule) -> tuple[Account, ...]:
     """Return the `round_account` of every round in order; equal rounds share it."""
-    counts = cache(_Reader(schedule).round)
+    counts = cache(_Reader(schedule).alone)
     return tuple(map(counts, schedule.rounds))
 
 
@@ -138,8 +140,8 @@ def link_loads(schedule: Schedule, block: int = 1) -> Loads:
 def _loads(schedule: Schedule, reader: _Reader) -> Loads:
     loads, mesh, moved = Loads(), schedule.mesh, dict[str, list[tuple[Moves, Turns, int]]](x=[], y=[])
     for (round_, turns), times in occurrences(schedule.rounds.steps).items():
-        for one in round_.exchanges:
-            moved[one.axis].append((one.moves, turns, schedule.buffers[one.src.buffer].slot_bytes(one.src) * times))
+        for moves, slot in sends(round_, mesh):
+            moved[moves.axis].append((moves, turns, schedule.buffers[slot.buffer].slot_bytes(slot) * times))
     for axis, every in moved.items():
         sides = Sides.of(mesh, axis)
         logical = differences(reader.crossed, axis, every)
@@ -157,80 +159,75 @@ class _Reader:
         self.crossed = self.traffic.crossed
         self.times = cache(Turn.all)
 
+    def alone(self, round_: Round) -> Account:
+        """Return the counts of a round, the words of its critical path among them."""
+        return replace(self.round(round_), serial_words=self.traffic.run(RoundRun((round_,))).busiest_words)
+
     def round(self, round_: Round, turns: Turns = ()) -> Account:
         """Return the counts of a round in all times of its turns."""
-        times, link_bytes, hops = all_times(turns), 0, 0
-        of_axis: dict[str, list[tuple[Exchange, int]]] = {}
-        for exchange in round_.exchanges:
-            moves, size = exchange.moves, self.buffers[exchange.src.buffer].slot_bytes(exchange.src)
-            tiles = self.crossed.of(moves)
+        times, messages, link_bytes, hops = all_times(turns), 0, 0, 0
+        of_axis: dict[str, list[tuple[Moves, int]]] = {}
+        for moves, slot in sends(round_, self.mesh):
+            size, tiles, lines = (
+                self.buffers[slot.buffer].slot_bytes(slot),
+                self.crossed.of(moves),
+                lines_of(moves, self.mesh),
+            )
             hops = max(hops, tiles.hops)
-            link_bytes += size * lines_of(moves, self.mesh) * tiles.crossings
-            of_axis.setdefault(exchange.axis, []).append((exchange, size))
-        messages, busiest, flows = 0, np.zeros(1, np.int64), 0
+            link_bytes += size * lines * tiles.crossings
+            messages += senders(moves, self.mesh) * lines
+            of_axis.setdefault(moves.axis, []).append((moves, size))
+        busiest = flows = 0
         for axis, moved in of_axis.items():
-            count = self.apart if any(one.moves.paired for one, _ in moved) else self.alike
-            sent, most, together = count(moved, Sides.of(self.mesh, axis), turns if axis == "x" else ())
-            messages, busiest, flows = messages + sent, np.maximum(busiest, most), max(flows, together)
+            count = self.apart if any(moves.paired for moves, _ in moved) else self.alike
+            most, together = count(moved, Sides.of(self.mesh, axis), turns if axis == "x" else ())
+            busiest, flows = max(busiest, most), max(flows, together)
         macs = sum(multiply_adds(op) for op in round_.locals) * self.mesh.per_core
         return Account(
             rounds=times, stages=stages(RoundRun((round_,))) * times, hops=hops * times, link_bytes=link_bytes * times,
-            macs=macs * times, messages=messages * times, busiest_link_bytes=int(busiest.max()),
-            serial_bytes=int(busiest.sum()) * (times // busiest.size), flows=flows,
+            macs=macs * times, messages=messages * times, busiest_link_bytes=busiest, flows=flows,
         )  # fmt: skip
 
-    def alike(self, moved: Sequence[tuple[Exchange, int]], sides: Sides, turns: Turns) -> tuple[int, Index, int]:
-        """Return the messages, the bytes on the fullest link at each time, and the most messages on a link.
+    def alike(self, moved: Sequence[tuple[Moves, int]], sides: Sides, turns: Turns) -> tuple[int, int]:
+        """Return the bytes and the messages on the fullest link, given messages with the bytes of their tiles.
 
-        Lines that take part in the same exchanges are counted once. Which of them share a physical line may change with
+        Lines that take part in the same messages are counted once. Which of them share a physical line may change with
         the time.
         """
-        kinds, on = _kinds([one.moves.lines for one, _ in moved], sides.across)
-        sent: dict[Slot, Index] = {}
-        for number, (one, _) in enumerate(moved):
-            sends = np.zeros(sides.along * sides.fold, bool)
-            sends[one.moves.send] = True
-            sends_on = on[:, number, None] & sends
-            sent[one.src] = sent[one.src] | sends_on if one.src in sent else sends_on
-        senders = sum(np.count_nonzero(each, axis=1) for each in sent.values())
-        messages = int(senders @ np.bincount(kinds, minlength=len(on)))
-        links = np.array([self.crossed.of(one.moves).differences for one, _ in moved])
-        sizes, busiest, flows = np.array([size for _, size in moved]), list[Index](), 0
+        kinds, on = _kinds([moves.lines for moves, _ in moved], sides.across)
+        links = np.array([self.crossed.of(moves).differences for moves, _ in moved])
+        sizes, busiest, flows = np.array([size for _, size in moved]), 0, 0
         fold = sides.fold_across
         for when in self.rows(turns) if fold > 1 and len(on) > 1 and turns else (np.arange(sides.across)[None],):
-            physical, counts = _together(kinds[when], len(on), fold)
-            weights = counts @ on
+            weights = _together(kinds[when], len(on), fold) @ on
             count = _fullest(weights, links)
             size = count * sizes[0] if (sizes == sizes[0]).all() else _fullest(weights * sizes, links)
-            busiest.append(size[physical].max(1))
-            flows = max(flows, int(count.max()))
-        return messages, np.concatenate(busiest), flows
+            busiest, flows = max(busiest, int(size.max())), max(flows, int(count.max()))
+        return busiest, flows
 
-    def apart(self, moved: Sequence[tuple[Exchange, int]], sides: Sides, turns: Turns) -> tuple[int, Index, int]:
-        """Return the same as `alike` of exchanges whose messages have lines of their own, link by link in order."""
-        sent: dict[Slot, list[Index]] = {}
+    def apart(self, moved: Sequence[tuple[Moves, int]], sides: Sides, turns: Turns) -> tuple[int, int]:
+        """Return the same as `alike` of messages that have lines of their own, link by link in order."""
         lines, ends, sizes = list[Index](), list[Index](), list[Index]()
-        for one, size in moved:
-            sent.setdefault(one.src, []).append(one.moves.senders.flat(self.mesh))
-            tiles = self.crossed.of(one.moves)
+        for moves, size in moved:
+            tiles = self.crossed.of(moves)
             own = tiles.line
             if own is None:
-                own = (np.arange(sides.across) if one.moves.lines is None else one.moves.lines)[:, None]
+                own = (np.arange(sides.across) if moves.lines is None else moves.lines)[:, None]
             for end, sign in zip(tiles.ends, (1, -1), strict=True):
                 both = np.broadcast_arrays(own, end)
                 lines.append(both[0].ravel())
                 ends.append(both[1].ravel())
                 sizes.append(np.full(ends[-1].size, sign * size))
         line, end, change = map(np.concatenate, (lines, ends, sizes))
-        busiest, flows = list[int](), 0
+        busiest = flows = 0
         for when in self.rows(turns) if sides.fold_across > 1 and turns else (np.arange(sides.across)[None],):
             for rows in when:
                 link = np.argsort(rows)[line] // sides.fold_across * (2 * sides.along + 2) + end
                 order = np.argsort(link, kind="stable")
                 last = np.flatnonzero(np.diff(link[order], append=-1))
-                busiest.append(int(change[order].cumsum()[last].max(initial=0)))
+                busiest = max(busiest, int(change[order].cumsum()[last].max(initial=0)))
                 flows = max(flows, int(np.sign(change[order]).cumsum()[last].max(initial=0)))
-        return sum(np.unique(np.concatenate(each)).size for each in sent.values()), np.array(busiest), flows
+        return busiest, flows
 
     def rows(self, turns: Turns) -> Iterator[Index]:
         """Yield for all times of the innermost turn the rows that did the same in the first time, [times, rows]."""
@@ -260,10 +257,10 @@ def _kinds(lines: Sequence[Index | None], across: int) -> tuple[Index, Index]:
     return kinds, named[:, _one_of_each(kinds)].T
 
 
-def _together(kinds: Index, number: int, fold: int) -> tuple[Index, Index]:
-    """Return the kind of each `fold` neighbours [times, lines], by how many of each kind they are, and how many."""
+def _together(kinds: Index, number: int, fold: int) -> Index:
+    """Return how many of each kind `fold` neighbours are, for all that there are in [times, lines], [., kinds]."""
     if fold == 1:
-        return kinds, np.eye(number, dtype=np.int64)
+        return np.eye(number, dtype=np.int64)
     together: Index = np.zeros((len(kinds), kinds.shape[1] // fold), np.int64)
     counts = list[NDArray[np.int16]]()
     for kind in range(number):
@@ -273,7 +270,7 @@ def _together(kinds: Index, number: int, fold: int) -> tuple[Index, Index]:
         together = _numbered((fold + 1) * together + count)
         counts.append(count)
     one = _one_of_each(together)
-    return together, np.stack([count.ravel()[one] for count in counts], 1).astype(np.int64)
+    return np.stack([count.ravel()[one] for count in counts], 1).astype(np.int64)
 
 
 def _numbered(codes: Index) -> Index:

@@ -30,11 +30,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wafer_triton.count.spans import Sides, on_lines, spans, starts
+from wafer_triton.count.spans import Sides, on_lines, sends, spans, starts
 from wafer_triton.count.times import Turn, Turns, in_order
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError, shown
-from wafer_triton.schedule.rounds import Index, Moves
+from wafer_triton.schedule.rounds import Index, Moves, Round
 from wafer_triton.schedule.rules import Finding, title
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.steps import Loop, Step
@@ -154,7 +154,8 @@ def _moved(schedule: Schedule) -> dict[Turns, dict[Moves, None]]:
                 turned = turns if step.rows is None else (Turn(step.rows.tobytes(), step.times), *turns)
                 collect(step.body, turned)
             else:
-                found.setdefault(turns, {}).update(dict.fromkeys(step.moves))
+                moves = [one for one, _ in sends(step, schedule.mesh)] if isinstance(step, Round) else step.moves
+                found.setdefault(turns, {}).update(dict.fromkeys(moves))
 
     collect(schedule.rounds.steps, ())
     return found
@@ -338,7 +339,7 @@ def _beyond(schedule: Schedule, core: tuple[int, int], limit: int) -> int:
     met, last = set[tuple[str, Circuit]](), 0
     for number, round_, own in in_order(schedule.rounds.steps, rows):
         before = len(met)
-        for moves in (one.moves for one in round_.exchanges):
+        for moves, _ in sends(round_, mesh):
             here = own if moves.axis == "x" else cols
             if moves.paired:
                 met.update((axis, circuit) for line, axis, circuit in touching(moves) if line in here)

@@ -1,31 +1,37 @@
 """The runs of a schedule: successive rounds of one kind that go on, which are counted and priced together.
 
-Every round is of one kind:
+Every round is of one kind, and goes on from the run before it, if that is of the same kind, on a condition:
 
-- "local": no exchange.
-- "product": tiles move while (or before) cores multiply. Each such round waits for all its tiles, so it is its own run.
-- "tiles": cores both send and receive, and none multiplies (alignment, a ring all-reduce). Each sets an exchange of
-  whole tiles up and waits for it, as measured in MeshGEMM, whether it then combines the tile or not.
-- "stream": no core does both, and arriving elements are combined (a tree). A round that sends on what the round before
-  combined continues the stream: elements go on one by one, so the payload of all stages is on the links at once.
-- "circuit": routers alone carry the data, as in a multicast. A round that forwards the tiles of the round before (2-D
-  broadcast) continues the same circuit.
+- local: no exchange. It is a run of its own.
+- product: tiles move while (or before) cores multiply. Each such round waits for all its tiles, so it is its own run.
+- tiles: cores both send and receive, and none multiplies (alignment, a ring all-reduce). Each sets an exchange of whole
+  tiles up and waits for it, as measured in MeshGEMM, whether it then combines the tile or not. Such rounds go on while
+  tiles move along the same axes.
+- stream: no core does both, and arriving elements are combined (a tree). It goes on along one axis, if its senders send
+  on what came to them: elements go on one by one, so the payload of all stages is on the links at once.
+- circuit: routers alone carry the data, as in a multicast. It goes on, as in a 2-D broadcast, if its senders send on
+  what came to them.
 
-So elementwise work on what arrives never makes a round cheaper.
+Senders send on what came to them if each sends data of the run: what came to its slot, or was computed from that; and
+as in a 2-D broadcast some may send what they have sent before, but not all. So elementwise work on what arrives never
+makes a round cheaper, and buffers' names are of no account.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import overload
 
+import numpy as np
+from numpy.typing import NDArray
+
 from wafer_triton import local
-from wafer_triton.schedule.rounds import Round, Value
+from wafer_triton.schedule.rounds import Cores, Index, Moves, Round, Slot, Value
 from wafer_triton.schedule.schedule import Schedule, once
-from wafer_triton.schedule.steps import Loop, Ring, Step, Tree, count, flat
+from wafer_triton.schedule.steps import Ring, Stages, Step, Tree, count, flat
 
 
 @once
@@ -35,12 +41,16 @@ def kind(round_: Round) -> str:
         return "local"
     if not all(local.find(op.op).elementwise for op in round_.locals):
         return "product"
-    if any(exchange.moves.passes_on for exchange in round_.exchanges):
+    between: dict[tuple[str, Slot, Slot], list[Moves]] = {}
+    for one in round_.exchanges:
+        between.setdefault((one.axis, one.src, one.dst), []).append(one.moves)
+    together = [_together(moves) for moves in between.values()]
+    if any(passes_on for passes_on, _ in together):
         return "tiles"
     if combines(round_):
         return "stream"
-    # a circuit as well; priced as tiles if messages have lines of their own, as in `collectives.transpose`
-    return "tiles" if any(exchange.moves.paired for exchange in round_.exchanges) else "circuit"
+    # a circuit as well; priced as tiles if lines have moves of their own, as in `collectives.transpose`
+    return "tiles" if any(differ for _, differ in together) else "circuit"
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +92,7 @@ class RoundRun(Value, Sequence[Round]):
 
 def runs(schedule: Schedule) -> list[RoundRun]:
     """Return the rounds of a schedule cut into runs, in order of time."""
-    return [run for run, _ in _joined((RoundRun((round_,)), 1) for round_ in schedule.rounds)]
+    return [run for run, _ in _Cutter(schedule).joined((RoundRun((round_,)), 1) for round_ in schedule.rounds)]
 
 
 def counted_runs(schedule: Schedule) -> list[tuple[RoundRun, int]]:
@@ -92,7 +102,8 @@ def counted_runs(schedule: Schedule) -> list[tuple[RoundRun, int]]:
     are listed if one run may span them. On a folded mesh whose rows turn, it depends on the time whose tiles share the
     links of a physical row; there the first time stands for all.
     """
-    return _joined(_pieces(schedule.rounds.steps))
+    cutter = _Cutter(schedule)
+    return cutter.joined(cutter.pieces(schedule.rounds.steps))
 
 
 def distinct_runs(schedule: Schedule) -> list[tuple[RoundRun, int]]:
@@ -103,62 +114,136 @@ def distinct_runs(schedule: Schedule) -> list[tuple[RoundRun, int]]:
     return list(found.items())
 
 
-def _pieces(steps: Iterable[Step]) -> Iterator[tuple[RoundRun, int]]:
-    """Yield the runs of each step, not joined with other steps', with their number of repetitions."""
-    for step in steps:
-        if isinstance(step, Round) or (isinstance(step, Tree) and _is_one_run(step)):
-            yield RoundRun((step,)), 1
-        elif isinstance(step, Tree):
-            yield from ((RoundRun((round_,)), 1) for round_ in step.rounds)
-        elif isinstance(step, Ring):
-            for number, round_ in enumerate(step.rounds[:3]):
-                yield RoundRun((round_,)), 1 if number == 0 else (step.count - number + 1) // 2
-        else:
-            time = _one_time(step)
-            spans = _goes_on(time[-1][0], time[0][0])  # one run may span the repetitions
-            turns = step.rows is not None and any("x" in axes(round_) for round_ in flat(step.body))
-            if spans and turns:  # whose data does not go on along the same rows
+SENT, CAME = 1, 2  # a slot's data is that of a run, as it was sent in it, or as it came or was computed from such data
+Cells = dict[str, NDArray[np.int8]]  # of buffers, [cores * slots]: 0, `SENT` or `CAME`
+
+
+@dataclass
+class _Joined:
+    """Runs that are one, how often it comes, and the data of the first `carried` of them."""
+
+    runs: list[RoundRun]
+    repeats: int = 1
+    data: Cells = field(default_factory=Cells)
+    carried: int = 0
+
+
+class _Cutter:
+    """Cuts the rounds of a schedule into runs."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.mesh, self.buffers = schedule.mesh, schedule.buffers
+
+    def pieces(self, steps: Iterable[Step]) -> Iterator[tuple[RoundRun, int]]:
+        """Yield the runs of each step, not joined with other steps', with their number of repetitions."""
+        for step in steps:
+            if isinstance(step, Round) or (isinstance(step, Tree) and _is_one_run(step)):
+                yield RoundRun((step,)), 1
+            elif isinstance(step, Tree):
                 yield from ((RoundRun((round_,)), 1) for round_ in step.rounds)
-            elif step.times <= 3 or spans:
-                for _ in range(step.times):
-                    yield from time
+            elif isinstance(step, Ring):
+                for number, round_ in enumerate(step.rounds[:3]):
+                    yield RoundRun((round_,)), 1 if number == 0 else (step.count - number + 1) // 2
             else:
-                yield from time
-                yield from ((run, repeats * (step.times - 2)) for run, repeats in time)
-                yield from time
+                time = self.joined(self.pieces(step.body))
+                spans = self.goes_on(_Joined([time[-1][0]]), time[0][0])  # one run may span the repetitions
+                turns = step.rows is not None and any("x" in axes(round_) for round_ in flat(step.body))
+                if spans and turns:  # whose data does not go on along the same rows
+                    yield from ((RoundRun((round_,)), 1) for round_ in step.rounds)
+                elif step.times <= 3 or spans:
+                    for _ in range(step.times):
+                        yield from time
+                else:
+                    yield from time
+                    yield from ((run, repeats * (step.times - 2)) for run, repeats in time)
+                    yield from time
+
+    def joined(self, pieces: Iterable[tuple[RoundRun, int]]) -> list[tuple[RoundRun, int]]:
+        """Return runs, each joined with the runs that continue it."""
+        cut: list[_Joined] = []
+        for run, repeats in pieces:
+            if cut and cut[-1].repeats == repeats and self.goes_on(cut[-1], run):
+                cut[-1].runs.append(run)
+            else:
+                cut.append(_Joined([run], repeats))
+        return [
+            (
+                one.runs[0] if len(one.runs) == 1 else RoundRun(tuple(step for run in one.runs for step in run.steps)),
+                one.repeats,
+            )
+            for one in cut
+        ]
+
+    def goes_on(self, before: _Joined, after: RoundRun) -> bool:
+        """Return whether a run continues those before it."""
+        last, first = before.runs[-1].ends[1], after.ends[0]
+        common = kind(last)
+        if common != kind(first) or common in ("local", "product"):
+            return False
+        if common == "tiles":
+            return axes(last) == axes(first)
+        if common == "stream" and len(axes(last) | axes(first)) > 1:
+            return False
+        for run in before.runs[before.carried :]:
+            for round_ in run:
+                self.carry(before.data, round_)
+        before.carried = len(before.runs)
+        sent = [self.of(before.data, one.src, one.moves.senders) for one in first.exchanges]
+        return min(int(own.min()) for own in sent) >= SENT and max(int(own.max()) for own in sent) == CAME
+
+    def carry(self, data: Cells, round_: Round) -> None:
+        """Add the data of a round to that of a run, and take away what it overwrites."""
+        for one in round_.exchanges:
+            before = self.of(data, one.src, one.moves.senders)
+            self.mark(data, one.src, one.moves.senders, np.maximum(before, SENT))
+        for one in round_.exchanges:
+            self.mark(data, one.dst, one.moves.receivers, np.array(CAME))
+        for op in round_.locals:
+            reads = local.find(op.op).sources(op.params, op.outs, op.ins)
+            of = [self.of(data, slot, op.where) for slot in reads]
+            most = np.max([own.max(1) if own.ndim > 1 else own for own in of], axis=0)
+            for slot in op.outs:
+                self.mark(data, slot, op.where, most)
+
+    def of(self, data: Cells, slot: Slot, cores: Cores | None) -> NDArray[np.int8]:
+        """Return what a slot of some cores holds of the run: [cores], or of a whole buffer [cores, slots]."""
+        at = self.cells(slot, cores)
+        return data[slot.buffer][at] if slot.buffer in data else np.zeros(at.shape, np.int8)
+
+    def mark(self, data: Cells, slot: Slot, cores: Cores | None, values: NDArray[np.int8]) -> None:
+        at = self.cells(slot, cores)
+        if slot.buffer not in data:
+            data[slot.buffer] = np.zeros(self.mesh.cores * self.buffers[slot.buffer].slots, np.int8)
+        data[slot.buffer][at] = values if values.ndim == at.ndim else np.reshape(values, (-1, *[1] * (at.ndim - 1)))
+
+    def cells(self, slot: Slot, cores: Cores | None) -> Index:
+        return slot.cells(self.mesh, self.buffers[slot.buffer].slots, None if cores is None else cores.flat(self.mesh))
 
 
 @once
 def _is_one_run(tree: Tree) -> bool:
     """Return whether all stages of a tree are one stream; one with an operation of the user's may be none."""
-    return len({moves.axis for moves in tree.moves}) == 1 and {kind(one) for one in tree.different} == {"stream"}
+    one_kind = len({moves.axis for moves in tree.moves}) == 1 and {kind(one) for one in tree.different} == {"stream"}
+    return one_kind and _passes_on(tree.stages)
 
 
-@once  # schedules share loops
-def _one_time(loop: Loop) -> list[tuple[RoundRun, int]]:
-    """Return the runs of one time of a loop."""
-    return _joined(_pieces(loop.body))
-
-
-def _joined(pieces: Iterable[tuple[RoundRun, int]]) -> list[tuple[RoundRun, int]]:
-    """Return runs, each joined with the runs that continue it."""
-    cut: list[tuple[list[RoundRun], int]] = []
-    for run, repeats in pieces:
-        if cut and cut[-1][1] == repeats and _goes_on(cut[-1][0][-1], run):
-            cut[-1][0].append(run)
-        else:
-            cut.append(([run], repeats))
-    return [
-        (own[0] if len(own) == 1 else RoundRun(tuple(step for run in own for step in run.steps)), repeats)
-        for own, repeats in cut
-    ]
-
-
-def _goes_on(before: RoundRun, after: RoundRun) -> bool:
-    """Return whether two successive runs are one."""
-    last, first = before.ends[1], after.ends[0]
-    own = kind(last)
-    return own == kind(first) and _follows(own, last, first)
+@once  # trees of other buffers share stages
+def _passes_on(stages: Stages) -> bool:
+    """Return whether every core that sends, but for those of the first stage, has received before."""
+    every = [moves for stage in stages.each for _, moves in stage]
+    line = 1 + max((int(moves.lines.max()) for moves in every if moves.lines is not None), default=-1)
+    position = 1 + max(int(max(moves.send.max(), moves.recv.max())) for moves in every)
+    received = np.zeros((line + 1, position), bool)  # the last row stands for all lines that no moves name
+    for number, stage in enumerate(stages.each):
+        ends = [
+            (slice(None) if moves.lines is None else moves.lines if moves.paired else moves.lines[:, None], moves)
+            for _, moves in stage
+        ]
+        if number and not all(received[on, moves.send].all() for on, moves in ends):
+            return False
+        for on, moves in ends:
+            received[on, moves.recv] = True
+    return True
 
 
 def stages(run: RoundRun) -> int:
@@ -177,27 +262,30 @@ def sources(round_: Round) -> set[str]:
     return {exchange.src.buffer for exchange in round_.exchanges}
 
 
+def _together(many: list[Moves]) -> tuple[bool, bool]:
+    """Return whether a core both sends and receives by moves along one axis, and whether they differ from line to line.
+
+    Lines that take no part are of no account.
+    """
+    if len(many) == 1 or any(moves.passes_on for moves in many):
+        return any(moves.passes_on for moves in many), many[0].paired
+    if all(moves.lines is None for moves in many):
+        return bool(
+            np.isin(*(np.concatenate([getattr(one, end) for one in many]) for end in ("send", "recv"))).any()
+        ), False
+    # a row of each line that is named, and one for all others: by receivers, who sends to each
+    named = np.unique(np.concatenate([moves.lines for moves in many if moves.lines is not None]))
+    length = 1 + max(int(end.max()) for moves in many for end in (moves.send, moves.recv))
+    sender, sends = np.full((len(named) + 1, length), -1), np.zeros((len(named) + 1, length), bool)
+    for moves in many:
+        rows = np.arange(len(named) + 1) if moves.lines is None else np.searchsorted(named, moves.lines)
+        rows = rows if moves.paired else rows[:, None]
+        sender[rows, moves.recv], sends[rows, moves.send] = moves.send, True
+    taking_part = sender[(sender >= 0).any(1)]
+    return bool((sends & (sender >= 0)).any()), bool((taking_part != taking_part[0]).any())
+
+
 def combines(round_: Round) -> bool:
     """Return whether a local operation reads what arrives in its round."""
     arriving = {exchange.dst.buffer for exchange in round_.exchanges}
     return any(slot.buffer in arriving for op in round_.locals for slot in op.ins)
-
-
-def _follows(common: str, before: Round, after: Round) -> bool:
-    """Return whether two successive rounds of one kind belong to one run, whatever they are called."""
-    if common in ("local", "product"):
-        return False
-    if common == "tiles":
-        return axes(before) == axes(after) and combines(before) == combines(after)
-    if common == "stream" and len(axes(before) | axes(after)) > 1:
-        return False
-    return sources(after) <= _brought(before)
-
-
-def _brought(round_: Round) -> set[str]:
-    """Return the buffers that have an arrival of a round after it, or a result of one."""
-    brought = {exchange.dst.buffer for exchange in round_.exchanges}
-    for op in round_.locals:
-        if any(slot.buffer in brought for slot in op.ins):
-            brought |= {slot.buffer for slot in op.outs}
-    return brought

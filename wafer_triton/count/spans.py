@@ -17,7 +17,8 @@ import numpy as np
 
 from wafer_triton.count.times import Turns, all_times, spread
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.schedule.rounds import Index, Moves
+from wafer_triton.schedule.rounds import Index, Moves, Round, Slot
+from wafer_triton.schedule.schedule import once
 
 
 class Sides(NamedTuple):
@@ -92,6 +93,68 @@ def spans(moves: Moves, mesh: Mesh) -> Spans:
         np.concatenate([start[up], low[down]]),
         np.concatenate([high[up], start[down]]),
     )
+
+
+def sends(round_: Round, mesh: Mesh) -> list[tuple[Moves, Slot]]:
+    """Return the messages of a round: the moves of each slot that it sends along an axis.
+
+    A message is the tile that a core sends along one axis in one round, to however many receivers. So exchanges that
+    send the same tile are one.
+    """
+    found = []
+    for slot, many, apart in _by_slot(round_):
+        found += [(moves, slot) for moves in (many if apart else [_multicast(many, mesh)])]
+    return found
+
+
+@once  # counts, loads and routes read it
+def _by_slot(round_: Round) -> list[tuple[Slot, list[Moves], bool]]:
+    """Return the moves by which each slot is sent along an axis, and whether no core sends it by two of them."""
+    of_slot: dict[tuple[str, Slot], list[Moves]] = {}
+    for one in round_.exchanges:
+        of_slot.setdefault((one.axis, one.src), []).append(one.moves)
+    return [(slot, many, len(many) == 1 or _apart(many)) for (_, slot), many in of_slot.items()]
+
+
+def senders(moves: Moves, mesh: Mesh) -> int:
+    """Return how many cores send by some moves: on each of their lines, if they are not paired."""
+    first = moves.lines * mesh.length(moves.axis) if moves.paired and moves.lines is not None else 0
+    return int(np.unique(first + moves.send).size)
+
+
+def _apart(many: list[Moves]) -> bool:
+    """Return whether no core sends by two of these moves."""
+    positions = [np.unique(moves.send) for moves in many]
+    named = [moves.lines for moves in many if moves.lines is not None]
+    alone = len(named) == len(many) and not any(moves.paired for moves in many)
+    for one in (positions, named if alone else []):
+        if one and np.unique(together := np.concatenate(one)).size == together.size:
+            return True
+    count = 2 + max((int(lines.max()) for lines in named), default=-1)  # the last stands for all that are not named
+    sends = np.zeros((count, 1 + max(int(at[-1]) for at in positions)), bool)
+    for moves, at in zip(many, positions, strict=True):
+        lines = np.arange(count) if moves.lines is None else moves.lines
+        cores = (lines, moves.send) if moves.paired else (lines[:, None], at)
+        if sends[cores].any():
+            return False
+        sends[cores] = True
+    return True
+
+
+def _multicast(many: list[Moves], mesh: Mesh) -> Moves:
+    """Return moves along one axis as one, each message once."""
+    axis, across = many[0].axis, Sides.of(mesh, many[0].axis).across
+    if all(moves.lines is None for moves in many):
+        pairs = np.concatenate([np.stack([moves.send, moves.recv]) for moves in many], 1)
+        return Moves(axis, *np.unique(pairs, axis=1))
+    ends = []
+    for moves in many:
+        lines, send, recv = np.arange(across) if moves.lines is None else moves.lines, moves.send, moves.recv
+        if not moves.paired:
+            lines, send, recv = np.repeat(lines, send.size), np.tile(send, lines.size), np.tile(recv, lines.size)
+        ends.append(np.stack([lines, send, recv]))
+    lines, send, recv = np.unique(np.concatenate(ends, 1), axis=1)
+    return Moves(axis, send, recv, lines, paired=True)
 
 
 class Crossed(dict[object, Spans]):

@@ -16,17 +16,17 @@ Wafer-Scale Reduce" (HPDC'24).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import groupby
+from itertools import chain, groupby
 from math import ceil
 
 import numpy as np
 
 from wafer_triton.count.runs import RoundRun, axes
-from wafer_triton.count.spans import Crossed, Sides, differences, lines_of
-from wafer_triton.schedule.rounds import Exchange, Moves, Round
+from wafer_triton.count.spans import Crossed, Sides, differences, lines_of, sends
+from wafer_triton.schedule.rounds import Exchange, Moves, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 
 WORD_BYTES = 4
@@ -74,30 +74,32 @@ class Traffic:
         If all tiles that move along an axis are equally large, the loads of its links are in proportion to that size.
         Then the run is walked once, for tiles of one word.
         """
-        tree = run.tree
-        sizes: dict[str, set[int]] = {}
-        for one in _exchanges(run) if tree is None else tree.ends[0].exchanges:
-            sizes.setdefault(one.axis, set()).add(self._size(one))
+        tree, sizes = run.tree, dict[str, set[int]]()
+        # the stages of a tree send the same tiles along one axis, and a core sends in one of them alone
+        sent = [sends(round_, self.mesh) for round_ in (run if tree is None else tree.ends[:1])]
+        for moves, slot in chain(*sent):
+            sizes.setdefault(moves.axis, set()).add(self._size(slot))
         if any(len(size) > 1 for size in sizes.values()):
             return self._walked(run, unit=False).of([WORD_BYTES] * len(sizes))
-        moves = (tree.stages.digest, len(tree.parts)) if tree is not None else tuple(map(_moves, run))
-        key = self.mesh.shape, self.mesh.fold, blake2b(repr(moves).encode(), digest_size=16).digest()
+        each = [[moves.digest for moves, _ in one] for one in sent]
+        moved = each if tree is None else (tree.stages.digest, len(tree.parts))
+        key = self.mesh.shape, self.mesh.fold, blake2b(repr(moved).encode(), digest_size=16).digest()
         if key not in _UNITS:
             if len(_UNITS) >= _MOST:
                 _UNITS.clear()
             _UNITS[key] = self._walked(run, unit=True)
         return _UNITS[key].of([size for _, (size,) in sorted(sizes.items())])
 
-    def _size(self, one: Exchange) -> int:
-        return self.buffers[one.src.buffer].slot_bytes(one.src)
+    def _size(self, slot: Slot) -> int:
+        return self.buffers[slot.buffer].slot_bytes(slot)
 
     def _walked(self, run: Sequence[Round], unit: bool) -> _Walk:
         """Return the walk of a run, with tiles of their buffers' size or, if `unit`, of one word."""
         if len(self.crossed) > 2048:  # spans of one run of an all-to-all may take 30 MB
             self.crossed.clear()
         moved: dict[str, list[tuple[Moves, int]]] = {}
-        for one in _exchanges(run):
-            moved.setdefault(one.axis, []).append((one.moves, WORD_BYTES if unit else self._size(one)))
+        for moves, slot in chain.from_iterable(sends(round_, self.mesh) for round_ in run):
+            moved.setdefault(moves.axis, []).append((moves, WORD_BYTES if unit else self._size(slot)))
         loads = list[tuple[int, float, int]]()
         for axis, own in sorted(moved.items()):
             crossed = (size * lines_of(moves, self.mesh) * self.crossed.of(moves).crossings for moves, size in own)
@@ -177,14 +179,6 @@ class Traffic:
 # Runs of one-word tiles by their moves, half a kilobyte each.
 _UNITS: dict[tuple[tuple[int, int], tuple[int, int], bytes], _Walk] = {}
 _MOST = 4096
-
-
-def _exchanges(run: Sequence[Round]) -> Iterator[Exchange]:
-    return (exchange for round_ in run for exchange in round_.exchanges)
-
-
-def _moves(round_: Round) -> tuple[tuple[int, ...], ...]:
-    return tuple(one.moves.digest for one in round_.exchanges)
 
 
 def _on(moves: Moves, line: int) -> Moves | None:

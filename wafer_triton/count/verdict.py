@@ -2,8 +2,9 @@
 
 - P: at least half of the cores hold elements of the operands, not padding alone.
 - L: the critical path takes at most twice the cycles of a reference. It has hops, routing stages, and the words that
-  pass the busiest link one by one, each in the cycles of its price. The reference is the best algorithm beside it. An
-  operation that stands alone has a message across the mesh, with a stage on every core of a line, and its own words.
+  pass the busiest link of each run one by one, each in the cycles of its price. The reference is the best algorithm
+  beside it. An operation that stands alone has a message across the mesh, with a stage on every core of a line, and its
+  own words.
 - M: a core's buffers fit its SRAM.
 - R: the routes fit the router.
 """
@@ -13,7 +14,6 @@ from __future__ import annotations
 from typing import Protocol
 
 from wafer_triton.count.account import Account
-from wafer_triton.count.traffic import WORD_BYTES
 from wafer_triton.device.mesh import Mesh
 
 LATENCY_RATIO = 2.0
@@ -69,4 +69,4 @@ def _alone(count: Account, mesh: Mesh, c: Latencies) -> float:
 
 
 def _serial(count: Account, c: Latencies) -> float:
-    return count.serial_bytes / WORD_BYTES * c.word_cycles
+    return count.serial_words * c.word_cycles
