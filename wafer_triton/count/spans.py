@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -124,17 +125,15 @@ def senders(moves: Moves, mesh: Mesh) -> int:
 
 def _apart(many: list[Moves]) -> bool:
     """Return whether no core sends by two of these moves."""
-    positions = [np.unique(moves.send) for moves in many]
+    ranges = sorted((int(moves.send.min()), int(moves.send.max())) for moves in many)
+    if all(before[1] < after[0] for before, after in pairwise(ranges)):
+        return True
     named = [moves.lines for moves in many if moves.lines is not None]
-    alone = len(named) == len(many) and not any(moves.paired for moves in many)
-    for one in (positions, named if alone else []):
-        if one and np.unique(together := np.concatenate(one)).size == together.size:
-            return True
     count = 2 + max((int(lines.max()) for lines in named), default=-1)  # the last stands for all that are not named
-    sends = np.zeros((count, 1 + max(int(at[-1]) for at in positions)), bool)
-    for moves, at in zip(many, positions, strict=True):
+    sends = np.zeros((count, 1 + max(most for _, most in ranges)), bool)
+    for moves in many:
         lines = np.arange(count) if moves.lines is None else moves.lines
-        cores = (lines, moves.send) if moves.paired else (lines[:, None], at)
+        cores = (lines, moves.send) if moves.paired else (lines[:, None], np.flatnonzero(np.bincount(moves.send)))
         if sends[cores].any():
             return False
         sends[cores] = True
