@@ -147,17 +147,20 @@ class Walk:
                 line, along = sender if one.axis == "x" else sender[::-1]
                 for core in receivers:
                     moves[one.axis, one.src, one.dst][line].add((along, core[one.axis == "x"]))
-        arrives = {one.dst.buffer for one in round_.exchanges}
         if not round_.exchanges:
             return "local"
         if not all(local.find(op.op).elementwise for op in round_.locals):
             return "product"
         if any(("receives", core) in cores for cores in ends.values() for role, core in cores if role == "sends"):
             return "tiles"
-        if any(slot.buffer in arrives for op in round_.locals for slot in op.ins):
+        if self.combines(round_):
             return "stream"
         differ = any(len(set(map(frozenset, of_lines.values()))) > 1 for of_lines in moves.values())
         return "tiles" if differ else "circuit"
+
+    def combines(self, round_: Round) -> bool:
+        arrives = {one.dst.buffer for one in round_.exchanges}
+        return any(slot.buffer in arrives for op in round_.locals for slot in op.ins)
 
     def cells(self, slot: Slot, core: Core) -> set[tuple[str, int, int, int]]:
         """Return the buffer, the slots and the core where a slot of a core is."""
@@ -174,7 +177,7 @@ class Walk:
             kind, last = self.kind(round_), found[-1][-1] if found else None
             goes_on = last is not None and kind == self.kind(last) and kind not in ("local", "product")
             if goes_on and kind == "tiles":
-                goes_on = axes(last) == axes(round_)
+                goes_on = axes(last) == axes(round_) and self.combines(last) == self.combines(round_)
             elif goes_on:
                 sends = set().union(*(self.cells(slot, core) for _, slot, core in self.messages(round_)))
                 goes_on = kind == "circuit" or axes(last) == axes(round_)

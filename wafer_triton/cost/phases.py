@@ -113,7 +113,7 @@ def _phase(schedule: Schedule, run: RoundRun, traffic: RunTraffic) -> Phase:
     buffers = [schedule.buffers[name] for name in sorted(sources(first))]
     # the stages of a stream combine on different cores while data flows, so only the fullest stage counts; cores that
     # combine whole tiles do so in every round
-    every = common == "tiles" and any(map(combines, run))
+    every = common == "tiles" and combines(first)
     work = [_work(schedule, round_) for round_ in (run if every else _of_different_work(schedule, run))]
     whole = sum if every else max
     macs, elements, sram_bytes = (whole(column) for column in zip(*(numbers[1:] for numbers in work), strict=True))

@@ -6,7 +6,8 @@ Every round is of one kind, and goes on from the run before it, if that is of th
 - product: tiles move while (or before) cores multiply. Each such round waits for all its tiles, so it is its own run.
 - tiles: cores both send and receive, and none multiplies (alignment, a ring all-reduce). Each sets an exchange of whole
   tiles up and waits for it, as measured in MeshGEMM, whether it then combines the tile or not. Such rounds go on while
-  tiles move along the same axes.
+  tiles move along the same axes, and all are combined or none; so the two halves of a ring all-reduce are two runs, as
+  in its closed form (HPDC'24).
 - stream: no core does both, and arriving elements are combined (a tree). It goes on along one axis, if its senders send
   on what came to them: elements go on one by one, so the payload of all stages is on the links at once.
 - circuit: routers alone carry the data, as in a multicast. It goes on, as in a 2-D broadcast, if its senders send on
@@ -181,7 +182,7 @@ class _Cutter:
         if common != kind(first) or common in ("local", "product"):
             return False
         if common == "tiles":
-            return axes(last) == axes(first)
+            return axes(last) == axes(first) and combines(last) == combines(first)
         if common == "stream" and len(axes(last) | axes(first)) > 1:
             return False
         for run in before.runs[before.carried :]:

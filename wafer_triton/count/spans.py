@@ -19,7 +19,6 @@ import numpy as np
 from wafer_triton.count.times import Turns, all_times, spread
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.rounds import Index, Moves, Round, Slot
-from wafer_triton.schedule.schedule import once
 
 
 class Sides(NamedTuple):
@@ -102,19 +101,14 @@ def sends(round_: Round, mesh: Mesh) -> list[tuple[Moves, Slot]]:
     A message is the tile that a core sends along one axis in one round, to however many receivers. So exchanges that
     send the same tile are one.
     """
-    found = []
-    for slot, many, apart in _by_slot(round_):
-        found += [(moves, slot) for moves in (many if apart else [_multicast(many, mesh)])]
-    return found
-
-
-@once  # counts, loads and routes read it
-def _by_slot(round_: Round) -> list[tuple[Slot, list[Moves], bool]]:
-    """Return the moves by which each slot is sent along an axis, and whether no core sends it by two of them."""
     of_slot: dict[tuple[str, Slot], list[Moves]] = {}
     for one in round_.exchanges:
         of_slot.setdefault((one.axis, one.src), []).append(one.moves)
-    return [(slot, many, len(many) == 1 or _apart(many)) for (_, slot), many in of_slot.items()]
+    found = []
+    for (_, slot), many in of_slot.items():
+        apart = len(many) == 1 or _apart(many)
+        found += [(moves, slot) for moves in (many if apart else [_multicast(many, mesh)])]
+    return found
 
 
 def senders(moves: Moves, mesh: Mesh) -> int:
@@ -129,6 +123,8 @@ def _apart(many: list[Moves]) -> bool:
     if all(before[1] < after[0] for before, after in pairwise(ranges)):
         return True
     named = [moves.lines for moves in many if moves.lines is not None]
+    if len(named) == len(many) and np.bincount(np.concatenate(named)).max(initial=0) < 2:
+        return True
     count = 2 + max((int(lines.max()) for lines in named), default=-1)  # the last stands for all that are not named
     sends = np.zeros((count, 1 + max(most for _, most in ranges)), bool)
     for moves in many:

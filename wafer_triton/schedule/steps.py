@@ -387,9 +387,7 @@ class Rounds(Sequence[Round]):
         return self.flat[at]
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, Rounds):
-            return self.steps == other.steps or self.flat == other.flat
-        return self.flat == other
+        return self.steps == other.steps if isinstance(other, Rounds) else self.flat == other
 
     def __hash__(self) -> int:
         return hash(self.steps)
