@@ -288,7 +288,9 @@ def _without_last(meet: NDArray[np.bool_], colour: Index, colours: int) -> Index
         if step % steps == 0:
             drawn = np.array([int(colours * random.random()) for _ in before])
             colour = drawn if step else np.where(before < colours, before, drawn)
-            near = np.stack([meet[:, colour == one].sum(1) for one in range(colours)])  # circuits of a colour met
+            near = np.zeros((colours, colour.size), int)  # circuits of a colour met
+            for one, met in zip(colour.tolist(), meet, strict=True):
+                near[one] += met
             tabu = np.zeros_like(near)  # the step until which a circuit may not have a colour again
         clashes = near[colour, np.arange(colour.size)]
         wrong = np.flatnonzero(clashes)
