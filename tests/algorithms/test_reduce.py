@@ -158,6 +158,17 @@ def test_broadcast_reaches_every_core_both_ways_at_once(root, exchange):
     assert found.link_bytes == 2 * 4 * 12, "a multicast crosses each link once"
 
 
+@executors
+def test_a_slot_that_is_not_the_first_is_summed(exchange):
+    b = Builder(Mesh(2, 5), "line")
+    b.buffer("acc", (3,), "fp32", "state", slots=3)
+    all_reduce(b, Slot("acc", 1), "x")
+    tiles = torch.randint(-9, 10, (2, 5, 3, 3)).float()
+    wanted = tiles.clone()
+    wanted[:, :, 1] = tiles[:, :, 1].sum(1, keepdim=True)
+    assert torch.equal(run(b, tiles, exchange), wanted)
+
+
 @pytest.mark.parametrize("axis", ["x", "y"])
 @pytest.mark.parametrize(
     ("mesh", "algorithm", "op"),

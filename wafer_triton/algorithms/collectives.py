@@ -6,6 +6,7 @@ A multicast crosses each link once; the routes and links of a collective follow 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -55,7 +56,7 @@ def broadcast(
         most = b.mesh.length(axis) - 1
         raise ScheduleError(f"{b.name}: root = {shown(root)} of a broadcast must be a whole number from 0 to {most}")
     names = map(as_slot, name if isinstance(name, list | tuple) else [name])
-    slots = [Slot(b.buffers[slot.buffer].name, None if slot.index is None else 0) for slot in names]
+    slots = [replace(slot, buffer=b.buffers[slot.buffer].name) for slot in names]
     size, times = segment_size_and_count(b, axis, segment)
     ways = _both_ways(axis, size, root, times)
     if exchanges := tuple(Exchange(moves, slot, slot) for slot in slots for moves in ways):

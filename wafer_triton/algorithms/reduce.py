@@ -7,6 +7,7 @@ root differs from line to line takes chains from both ends.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -34,8 +35,8 @@ def reduce(
 ) -> int | Index:
     """Combine the buffer `acc` of every line of `axis` by `op` into `acc` of one core, the root; return its position.
 
-    `acc` is a buffer's name for its first slot, or `Slot(name, None)` for all slots as one tile. Several names are
-    reduced together: in every stage the tiles of their first slots follow one another over the same links. `root` is a
+    `acc` is a buffer's name for its first slot, a `Slot`, or `Slot(name, None)` for all slots as one tile. Several are
+    reduced together: in every stage their tiles follow one another over the same links. `root` is a
     position, or one for each line; None takes the tree's own. A message arrives in a mailbox, `<inbox>.up` from lower
     positions or `<inbox>.down` from higher ones, and is combined before the next stage; `inbox` is `acc` unless given.
     Roots that differ from line to line take chains from both ends, whose routes lead to neighbours and serve any root.
@@ -71,9 +72,9 @@ def reduce(
         up, down = names = (f"{inbox or slot.buffer}.up", f"{inbox or slot.buffer}.down")
         for number in stages.used:
             b.like(names[number], slot.buffer)
-        buffer, index = b.buffers[slot.buffer], None if slot.index is None else 0
-        size = buffer.numel * (buffer.slots if index is None else 1)
-        parts.append(Part(Slot(slot.buffer, index), (Slot(up, index), Slot(down, index)), size))
+        buffer = b.buffers[slot.buffer]
+        size = buffer.numel * (buffer.slots if slot.index is None else 1)
+        parts.append(Part(slot, (replace(slot, buffer=up), replace(slot, buffer=down)), size))
     if stages.each:
         b.steps.append(Tree(op, tuple(parts), stages, label))
     return position
