@@ -36,9 +36,9 @@ def reduce(
     """Combine the buffer `acc` of every line of `axis` by `op` into `acc` of one core, the root; return its position.
 
     `acc` is a buffer's name for its first slot, a `Slot`, or `Slot(name, None)` for all slots as one tile. Several are
-    reduced together: in every stage their tiles follow one another over the same links. `root` is a
-    position, or one for each line; None takes the tree's own. A message arrives in a mailbox, `<inbox>.up` from lower
-    positions or `<inbox>.down` from higher ones, and is combined before the next stage; `inbox` is `acc` unless given.
+    reduced together: in every stage their tiles follow one another over the same links. `root` is a position, or one
+    for each line; None takes the tree's own. A message arrives in a mailbox, `<inbox>.up` from lower positions or
+    `<inbox>.down` from higher ones, and is combined before the next stage; `inbox` is `acc` unless given.
     Roots that differ from line to line take chains from both ends, whose routes lead to neighbours and serve any root.
 
     With `segment` every line is cut into segments of `segment` cores, which are reduced at the same time, each over
