@@ -70,6 +70,19 @@ def test_an_output_that_is_read_and_not_declared_is_nan_and_found(exchange):
     assert program.read("state").isnan().all()
 
 
+@pytest.mark.parametrize("larger", [True, False])
+def test_an_output_that_is_compared_and_not_declared_is_found_though_it_leaves_no_nan(larger):
+    @local_op(**TWO)
+    def extreme_torch(out, a, *, size: int):
+        out.copy_(torch.where(out > a if larger else out < a, out, a))
+
+    b = Builder("1x1", "extremes")
+    b.buffer("x", (8,), "fp32", "input")
+    b.buffer("out", (8,), "fp32", "output")
+    b.round(b.local("copy", "out", "x", size=8), b.local("extreme", "out", "x", size=8))
+    assert check(b.build()).names == {"unwritten-read"}
+
+
 def test_an_output_of_which_a_part_is_left_is_found():
     @local_op(**TWO)
     def some_torch(out, a, *, size: int):

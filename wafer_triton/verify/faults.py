@@ -184,18 +184,21 @@ def _user_operation_faults(schedule: Schedule) -> Iterator[Finding]:
             held = ((schedule.buffers[slot.buffer], slot) for slot in (*op.outs, *op.ins))
             sizes = [buffer.numel * (buffer.slots if slot.index is None else 1) for buffer, slot in held]
             tiles = [torch.rand(1, size, generator=source) for size in sizes]
-            zeros = [torch.zeros_like(tile) for tile in tiles[: definition.outs]]
+            others = [tile.clone() for tile in tiles[: definition.outs]]
             try:
+                definition.clear(others, op.params)
+                for other in others:  # what is not declared differs between the two runs
+                    other.copy_(torch.rand(other.shape, generator=source).where(other.isnan(), other))
                 definition.run(*tiles, **op.params)
                 unguarded: Any = inspect.unwrap(definition.run)
-                unguarded(*zeros, *tiles[definition.outs :], **op.params)
+                unguarded(*others, *tiles[definition.outs :], **op.params)
             except ScheduleError as error:
                 yield Finding("overwritten", f"{title(schedule, number)}: {error}", number)
                 continue
             except Exception:  # random tiles may be none that the operation takes
                 continue
-            for name, tile, zero in zip(definition.operands, tiles, zeros, strict=False):
-                if (tile.isnan() & ~zero.isnan()).any():
+            for name, tile, other in zip(definition.operands, tiles, others, strict=False):
+                if not tile.allclose(other, equal_nan=True):
                     message = (
                         f"{op.op} reads its output {name}, or leaves a part of it as it was; declare it, as "
                         f"local_op(..., updates=({name!r},)), or write all of it"
