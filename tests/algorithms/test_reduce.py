@@ -159,13 +159,15 @@ def test_broadcast_reaches_every_core_both_ways_at_once(root, exchange):
 
 
 @executors
-def test_a_slot_that_is_not_the_first_is_summed(exchange):
+@pytest.mark.parametrize("slots", [[1, 1], [2, 0]])
+def test_slots_that_are_not_the_first_are_summed(slots, exchange):
     b = Builder(Mesh(2, 5), "line")
     b.buffer("acc", (3,), "fp32", "state", slots=3)
-    all_reduce(b, Slot("acc", 1), "x")
+    all_reduce(b, Slot("acc", slots[0] if slots[0] == slots[1] else slots, "y"), "x")
     tiles = torch.randint(-9, 10, (2, 5, 3, 3)).float()
     wanted = tiles.clone()
-    wanted[:, :, 1] = tiles[:, :, 1].sum(1, keepdim=True)
+    for row, slot in enumerate(slots):
+        wanted[row, :, slot] = tiles[row, :, slot].sum(0)
     assert torch.equal(run(b, tiles, exchange), wanted)
 
 

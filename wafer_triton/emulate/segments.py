@@ -135,7 +135,7 @@ def _rounding_target(schedule: Schedule, at: int, after: Round, c: Slot, moving:
 def _trees(schedule: Schedule, start: int, step: steps.Tree, after: Round | None) -> list[Segment]:
     """Return a reduction for each buffer of a tree; as they share no memory, they may run one after another."""
     mesh, slots = schedule.mesh, {slot for part in step.parts for slot in (part.acc, *part.mail)}
-    if step.op not in ("add", "maximum") or any(slot.index != 0 for slot in slots):
+    if step.op not in ("add", "maximum") or any(slot != Slot(slot.buffer) for slot in slots):
         return []
     if not step.uses.keys() - {part.acc.buffer for part in step.parts} <= mailboxes(schedule):
         return []
