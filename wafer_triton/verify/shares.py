@@ -188,7 +188,8 @@ class _Trace:
         number, name, cell = min(places)
         if number < 0:
             return f"{self.at(name, cell)} is never written"
-        return f"the first wrong one is {self.at(name, cell)}, in round {number}{self.arrivals(cell, name, number)}"
+        last = f"the first wrong one is {self.at(name, cell)}, last written in round {number}"
+        return last + self.arrivals(cell, name, number)
 
     def at(self, name: str, cell: int) -> str:
         slots = self.schedule.buffers[name].slots
