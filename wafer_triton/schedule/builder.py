@@ -198,8 +198,9 @@ class Builder:
     def loop(self, times: int, rows: ArrayLike | None = None) -> Iterator[None]:
         """Repeat the steps that a `with` block adds, `times` times in all.
 
-        With `rows` [mesh rows] row rows[i] does in each time what row i did in the time before; exchanges along y must
-        stay the same under that order, see `rules`. Raises ScheduleError for a number of times that is none.
+        With `rows` [mesh rows] row rows[i] does in each time what row i did in the time before. Exchanges along y must
+        keep their moves under that order, see `rules`; slot numbers along y go with the rows. Raises ScheduleError for
+        a number of times that is none.
 
             >>> with b.loop(4, rows=[1, 2, 3, 0]):  # row 0, then row 1, then row 2, then row 3
             ...     b.round(b.exchange("x", "a", "b", send=[0], recv=[3], lines=[0]))

@@ -30,8 +30,8 @@ Uses = dict[str, tuple[int, int]]  # of buffers, the first and the last round th
 class Loop(Value):
     """`times` times the `body`; in each time row rows[i] does what row i did in the time before (None: rows stay).
 
-    `rows` [mesh rows] names each row once, and exchanges along y are the same with it. `Loop(body, 1)` is a group of
-    steps.
+    `rows` [mesh rows] names each row once. Exchanges along y keep their moves under it, but slot numbers along y go
+    with the rows, theirs too. `Loop(body, 1)` is a group of steps.
     """
 
     body: tuple[Step, ...]
