@@ -5,13 +5,12 @@ lines, never core by core, and exchanges that move alike are walked once; so a 7
 mesh that is folded to its lcm grid, links and hops lie between physical cores.
 
 A hop is one link from a core to its neighbour. The hops of a round are the links of its longest move. The hops of a run
-(see `wafer_triton.count.runs`) are the longest path that data can take through its rounds. On that path data continues
-from the core that the round before has brought it to; it need not wait for longer moves of other data. Paths along x
-and y in one round happen at the same time, so the larger counts; distances of rounds along one axis and then the other
-add up. The line with the longest path decides. A line whose moves another line has as well need not be walked, since
-more moves never shorten a path; nor one whose longest moves together are shorter than a path that was found. The hops
-of a schedule are the sum over its runs. These are the hops of the closed forms of Luczynski et al., "Near-Optimal
-Wafer-Scale Reduce" (HPDC'24).
+(see `wafer_triton.count.runs`) are those of its longest chain of moves, each of which leaves a core to which an earlier
+one along the same axis has come; it need not wait for longer moves elsewhere. Chains along x and y in one round happen
+at the same time, so the larger counts; those of rounds along one axis and then the other add up. The line with the
+longest chain decides. A line whose moves another line has as well need not be walked, since more moves never shorten a
+chain; nor one whose longest moves together are shorter than a chain that was found. The hops of a schedule are the sum
+over its runs. These are the hops of the closed forms of Luczynski et al., "Near-Optimal Wafer-Scale Reduce" (HPDC'24).
 """
 
 from __future__ import annotations

@@ -395,9 +395,9 @@ class Moves(Value):
         held["lines"] = frozen(lines) if lines is not None and send.size else None
 
     def ends(self, mesh: Mesh) -> tuple[Index, Index]:
-        """Return the core numbers of the sender and of the receiver of each message, line by line.
+        """Return the core numbers of senders and of their receivers, line by line.
 
-        A multicast has a message to each of its receivers.
+        A multicast has an entry for each of its receivers.
         """
         along, across = (1, mesh.shape[1]) if self.axis == "x" else (mesh.shape[1], 1)
         lines = np.arange(mesh.length("y" if self.axis == "x" else "x")) if self.lines is None else self.lines
