@@ -42,7 +42,7 @@ def _presets() -> Table:
     devices, legend = list(PRESETS.values()), Legend(Device)
     rows = [["cores", *(f"{each.rows} x {each.cols}" for each in devices)]]
     for name in vars(devices[0]):
-        if name not in ("name", "rows", "cols", "base", "text"):
+        if name not in ("name", "rows", "cols", "base"):
             values = [getattr(each, name) for each in devices]
             packets = name == "routes"
             cells = ("packets" if packets and one is None else legend.shown(name, one) for one in values)

@@ -271,9 +271,8 @@ def _together(many: list[Moves]) -> tuple[bool, bool]:
     if len(many) == 1 or any(moves.passes_on for moves in many):
         return any(moves.passes_on for moves in many), many[0].paired
     if all(moves.lines is None for moves in many):
-        return bool(
-            np.isin(*(np.concatenate([getattr(one, end) for one in many]) for end in ("send", "recv"))).any()
-        ), False
+        send, recv = (np.concatenate([getattr(moves, end) for moves in many]) for end in ("send", "recv"))
+        return bool(np.isin(send, recv).any()), False
     # a row of each line that is named, and one for all others: by receivers, who sends to each
     named = np.unique(np.concatenate([moves.lines for moves in many if moves.lines is not None]))
     length = 1 + max(int(end.max()) for moves in many for end in (moves.send, moves.recv))

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 from os import PathLike, path, sep
-from typing import Any, ClassVar
+from typing import Any
 
 from wafer_triton.device import keys
 from wafer_triton.device.keys import MOST, UNBOUNDED_BYTES
@@ -34,8 +34,15 @@ LAW = "in proportion to cores and clock (assumed: the dynamic power of CMOS, a C
 NUMBERS = tuple(MOST)  # the fields of a device that are numbers
 
 
+class _Texted:
+    """All of a device that is compared, beside its fields: for `Mesh.text`, as one constant to torch.compile."""
+
+    __slots__ = ("text",)
+    text: str
+
+
 @dataclass(frozen=True)
-class Device:
+class Device(_Texted):
     """A mesh of small cores; every number is a physical one and says its unit.
 
     `like` names the measured device whose fitted constants a prediction rests on, in proportion to the numbers here;
@@ -60,8 +67,6 @@ class Device:
     power_watts: float = field(metadata=unit("W", "power"))  # the whole device
     like: str | None = field(default=None, metadata=named("constants fitted on"))
     base: str | None = field(default=None, compare=False, repr=False)  # the preset of the numbers that are not own
-    # of an instance, though no field: all that is compared, for `Mesh.text`, as one constant to torch.compile
-    text: ClassVar[str]
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -78,6 +83,10 @@ class Device:
                 f"fitted, or None, to derive them from the device's own numbers"
             )
         object.__setattr__(self, "text", repr([getattr(self, one.name) for one in fields(self) if one.compare]))
+
+    def __reduce__(self) -> tuple[type[Device], tuple[object, ...]]:
+        """Copy or pickle by the fields."""
+        return Device, tuple(getattr(self, one.name) for one in fields(self))
 
     @property
     def cores(self) -> int:
