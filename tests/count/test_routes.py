@@ -156,10 +156,6 @@ def test_one_route_too_many_is_named_with_core_count_and_limit():
     assert found.core == (2, 2) and "core (2, 2) needs 12 routes" in found.message and "mine has 11" in found.message
 
 
-def test_relayed_messages_have_a_route_in_and_out_of_each_neighbour():
-    assert routes(on(gemm(Mesh(8, 8), "cannon"), 11), relayed=True).colours == 8
-
-
 def test_the_cache_of_mesh_rows_is_bounded(monkeypatch):
     schedule, kept = gemv(9, "ktree", "x"), {((number, 0), (1, 1), frozenset()): 0 for number in range(4096)}
     monkeypatch.setattr("wafer_triton.count.routes._COLOURS", kept)

@@ -31,7 +31,6 @@ from wafer_triton import (
     mesh_gemm_t,
     mesh_gemv,
     rms_norm,
-    routes,
     run,
     scatter,
     softmax,
@@ -278,7 +277,6 @@ CALLS = [
     (lambda: as_mesh(2).length("z"), MeshError, "mesh 2x2: axis 'z'"),
     (lambda: sweep("gemm", {"mesh": "24"}, m=8, k=8, n=8), DeviceError, "sweep over mesh: values are of type str"),
     (lambda: program().run(until=1.5), ScheduleError, "until = 1.5"),
-    (lambda: routes(built(), relayed="no"), ScheduleError, "routes: relayed = 'no'"),
 ]
 
 

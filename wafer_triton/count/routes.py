@@ -30,10 +30,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wafer_triton.count.spans import Sides, on_lines, sends, spans, starts
+from wafer_triton.count.spans import Sides, on_lines, sends, starts
 from wafer_triton.count.times import Turn, Turns, in_order
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import ScheduleError, shown
 from wafer_triton.schedule.rounds import Index, Moves, Round
 from wafer_triton.schedule.rules import Finding, title
 from wafer_triton.schedule.schedule import Schedule
@@ -112,15 +111,13 @@ class Routes(Result):
         return int(self.per_core.max())
 
 
-def routes(schedule: Schedule, relayed: bool = False) -> Routes:
-    """Return the routes of a schedule; with `relayed` each message goes from core to core in software."""
-    if relayed not in (True, False):  # a text would count as true
-        raise ScheduleError(f"routes: relayed = {shown(relayed)} must be true or false")
+def routes(schedule: Schedule) -> Routes:
+    """Return the routes of a schedule."""
     mesh, moved = schedule.mesh, dict[str, list[tuple[Moves, Turns]]](x=[], y=[])
     for turns, every in _moved(schedule).items():
         for one in every:
             moved[one.axis].append((one, turns))
-    x, y = (_lines(mesh, axis, own, relayed) for axis, own in moved.items())
+    x, y = (_lines(mesh, axis, own) for axis, own in moved.items())
     per_core, top = x.routers + y.routers.transpose(0, 2, 1)
     most, least = int(top.max()), int(per_core.max())
     y = replace(y, kinds=[kind._replace(colours=most - 1 - kind.colours) for kind in y.kinds])
@@ -161,19 +158,19 @@ def _moved(schedule: Schedule) -> dict[Turns, dict[Moves, None]]:
     return found
 
 
-def _lines(mesh: Mesh, axis: str, moved: Iterable[tuple[Moves, Turns]], relayed: bool) -> Lines:
+def _lines(mesh: Mesh, axis: str, moved: Iterable[tuple[Moves, Turns]]) -> Lines:
     """Return the circuits of moves along an axis; lines with the same moves are coloured once."""
     sides, several, every = Sides.of(mesh, axis), Multicasts(), list(moved)
     across = sides.across // sides.fold_across
     alike = on_lines(sides, ((moves, turns, 1) for moves, turns in every if not moves.paired))
-    codes = [_codes(line, mesh, several, relayed)[1] for line in alike]
+    codes = [_codes(line, mesh, several)[1] for line in alike]
     has = np.zeros((len(codes), across), bool)
     for own, weights in zip(has, alike.values(), strict=True):
         own[:] = weights.reshape(-1, sides.fold_across).any(1)
     apart = [np.zeros((2, 0), np.int64)]  # lines and codes of circuits that lines have for themselves
     for moves, turns in every:
         if moves.paired:
-            line, own = _codes(moves, mesh, several, relayed)
+            line, own = _codes(moves, mesh, several)
             for turn in turns if axis == "x" else ():
                 where = np.argsort(turn.all(), 1)  # each row of the first time is in every time
                 line, own = where[:, line].ravel(), np.tile(own, turn.times)
@@ -199,20 +196,13 @@ def _lines(mesh: Mesh, axis: str, moved: Iterable[tuple[Moves, Turns]], relayed:
     return Lines(used, several, low, high, kinds, sides)
 
 
-def _codes(moves: Moves, mesh: Mesh, several: Multicasts, relayed: bool) -> tuple[Index, Index]:
+def _codes(moves: Moves, mesh: Mesh, several: Multicasts) -> tuple[Index, Index]:
     """Return line (0 if moves are not paired) and code of each circuit: start * along + receiver, or a multicast's own.
 
     A tile that stays in its physical core needs no circuit.
     """
     sides = Sides.of(mesh, moves.axis)
     length = sides.along * sides.fold
-    if relayed:
-        tiles = spans(moves, mesh)
-        links = tiles.high - tiles.low
-        at = np.repeat(tiles.low - links.cumsum() + links, links) + np.arange(links.sum())
-        up, down = at * sides.along + at + 1, (at + 1) * sides.along + at
-        line = np.zeros_like(at) if tiles.line is None else np.repeat(tiles.line, links)
-        return line, np.where(np.repeat(tiles.way, links), down, up)
     sender = moves.send + moves.lines * length if moves.paired and moves.lines is not None else moves.send
     goes = np.flatnonzero(moves.send // sides.fold != moves.recv // sides.fold)
     order = goes[np.argsort(sender[goes], kind="stable")]
@@ -332,7 +322,7 @@ def _beyond(schedule: Schedule, core: tuple[int, int], limit: int) -> int:
 
     @cache
     def touching(moves: Moves) -> list[tuple[int, str, Circuit]]:
-        line, codes = _codes(moves, mesh, several, False)
+        line, codes = _codes(moves, mesh, several)
         circuits = _circuits(codes, several, Sides.of(mesh, moves.axis).along)
         at = core[1] if moves.axis == "x" else core[0]
         every = zip(line.tolist(), circuits, strict=True)

@@ -138,18 +138,16 @@ def _apart(many: list[Moves]) -> bool:
 
 def _multicast(many: list[Moves], mesh: Mesh) -> Moves:
     """Return moves along one axis as one, each message once."""
-    axis, across = many[0].axis, Sides.of(mesh, many[0].axis).across
-    if all(moves.lines is None for moves in many):
-        pairs = np.concatenate([np.stack([moves.send, moves.recv]) for moves in many], 1)
-        return Moves(axis, *np.unique(pairs, axis=1))
-    ends = []
+    axis, across, length = many[0].axis, Sides.of(mesh, many[0].axis).across, mesh.length(many[0].axis)
+    alike, codes = all(moves.lines is None for moves in many), list[Index]()
     for moves in many:
-        lines, send, recv = np.arange(across) if moves.lines is None else moves.lines, moves.send, moves.recv
-        if not moves.paired:
-            lines, send, recv = np.repeat(lines, send.size), np.tile(send, lines.size), np.tile(recv, lines.size)
-        ends.append(np.stack([lines, send, recv]))
-    lines, send, recv = np.unique(np.concatenate(ends, 1), axis=1)
-    return Moves(axis, send, recv, lines, paired=True)
+        pairs = moves.send * length + moves.recv
+        lines = np.arange(across) if moves.lines is None else moves.lines
+        of_line = lines if moves.paired else lines[:, None]
+        codes.append(pairs if alike else (of_line * length**2 + pairs).ravel())
+    line, pair = np.divmod(np.unique(np.concatenate(codes)), length**2)
+    send, recv = np.divmod(pair, length)
+    return Moves(axis, send, recv) if alike else Moves(axis, send, recv, line, paired=True)
 
 
 class Crossed(dict[object, Spans]):
