@@ -80,6 +80,11 @@ class RoundRun(Value, Sequence[Round]):
         """Names of the buffers that its rounds read or write."""
         return frozenset[str]().union(*(step.touched if isinstance(step, Round) else step.uses for step in self.steps))
 
+    @property
+    def written(self) -> frozenset[str]:
+        """Names of the buffers that its rounds write, or of a tree touch."""
+        return frozenset[str]().union(*(step.written if isinstance(step, Round) else step.uses for step in self.steps))
+
     def __len__(self) -> int:
         return count(self.steps)
 
@@ -166,6 +171,8 @@ class _Cutter:
             if cut and cut[-1].repeats == repeats and self.goes_on(cut[-1], run):
                 cut[-1].runs.append(run)
             else:
+                if cut:
+                    cut[-1].data.clear()
                 cut.append(_Joined([run], repeats))
         return [
             (
@@ -185,12 +192,16 @@ class _Cutter:
             return axes(last) == axes(first) and combines(last) == combines(first)
         if common == "stream" and len(axes(last) | axes(first)) > 1:
             return False
+        written = frozenset[str]().union(*(run.written for run in before.runs))
+        if written.isdisjoint(sources(first)):  # as in an all-gather, whose buffers of many slots need not be followed
+            return False
         for run in before.runs[before.carried :]:
             for round_ in run:
                 self.carry(before.data, round_)
         before.carried = len(before.runs)
-        sent = [self.of(before.data, one.src, one.moves.senders) for one in first.exchanges]
-        return min(int(own.min()) for own in sent) >= SENT and max(int(own.max()) for own in sent) == CAME
+        sent = [self.of(before.data, one.src, one.moves.senders).ravel() for one in first.exchanges]
+        held = np.concatenate(sent)
+        return bool(held.size and held.min() >= SENT and held.max() == CAME)
 
     def carry(self, data: Cells, round_: Round) -> None:
         """Add the data of a round to that of a run, and take away what it overwrites."""
@@ -268,6 +279,7 @@ def _together(many: list[Moves]) -> tuple[bool, bool]:
 
     Lines that take no part are of no account.
     """
+    many = [moves for moves in many if moves.send.size] or many[:1]
     if len(many) == 1 or any(moves.passes_on for moves in many):
         return any(moves.passes_on for moves in many), many[0].paired
     if all(moves.lines is None for moves in many):

@@ -103,7 +103,8 @@ def sends(round_: Round, mesh: Mesh) -> list[tuple[Moves, Slot]]:
     """
     of_slot: dict[tuple[str, Slot], list[Moves]] = {}
     for one in round_.exchanges:
-        of_slot.setdefault((one.axis, one.src), []).append(one.moves)
+        if one.moves.send.size:
+            of_slot.setdefault((one.axis, one.src), []).append(one.moves)
     found = []
     for (_, slot), many in of_slot.items():
         apart = len(many) == 1 or _apart(many)
