@@ -77,7 +77,7 @@ def test_ranks_that_do_not_agree_are_refused_with_the_difference():
         "mesh 1x1 has 1 cores for 2 ranks; start no more, or take a larger mesh",
         "mesh 1x3 cannot be cut into 2 rectangles as 2x1, one for each rank: a side has too few cores; start another "
         "number of ranks, or take a larger mesh",
-        "the ranks do not agree: rank 1 has other moves, operations or parameters of rms norm [4, 4] than rank 0; "
+        "the ranks do not agree: rank 1 has other moves, operations or parameters of rms_norm [4, 4] than rank 0; "
         "give all ranks the same options",
         "the ranks do not agree: rank 1 has other values of operand b than rank 0; give all ranks the same values, if "
         "random by the same torch.manual_seed",
