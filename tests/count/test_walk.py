@@ -191,7 +191,7 @@ def turning(mesh: Mesh, seed: int) -> tuple[Schedule, Schedule]:
 @pytest.mark.slow
 def test_loops_in_loops_whose_rows_turn_count_as_their_rounds():
     meshes = ("6", "2x3", "3x2", "2x6", "6x4")
-    pairs = {f"mesh {mesh}, seed {seed}": turning(as_mesh(mesh), seed) for mesh, seed in product(meshes, range(5))}
+    pairs = {f"mesh {mesh}, seed {seed}": turning(as_mesh(mesh), seed) for mesh, seed in product(meshes, range(3))}
     nested, flat = ({name: pair[side] for name, pair in pairs.items()} for side in (0, 1))
     check(nested, flat)
     for name, one in nested.items():

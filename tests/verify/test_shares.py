@@ -77,7 +77,7 @@ def test_an_add_that_a_core_leaves_out_is_found_in_built_in_sums(algorithm):
     assert f"of core {core}, which round {number} writes" in began
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_in_healthy_schedules_no_sum_is_called_wrong(monkeypatch):
     """Trace every schedule that a second suffices for, as if its first result were wrong."""
     monkeypatch.setattr(values, "_first_mismatch", lambda *_: values._Mismatch(0, (0, 0), 0, 0, 0.0, 0.0))
