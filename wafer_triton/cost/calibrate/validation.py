@@ -109,7 +109,8 @@ What is missed, and why:
   not small.
 - **MeshGEMM over SUMMA**: published as 2 to 3 times as fast, predicted as {SUMMA} times for the same
   products. The likely cause is the routes: SUMMA is taken to need a route for each column, more than a core has, so
-  that tiles are relayed core by core. The vendor's SUMMA changes a few routes between steps instead. On a device with
+  that tiles are relayed core by core. The vendor's SUMMA changes a few routes between steps instead; what a
+  change costs is published nowhere, so it is not priced. On a device with
   enough routes (`wse2,routes=100000`) it is {free} times.
 
 ## Five rows that were not fitted
