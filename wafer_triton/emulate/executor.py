@@ -302,7 +302,7 @@ def checked_tiles(schedule: Schedule, buffer: Buffer, values: Any) -> torch.Tens
             f"{schedule.name}: buffer {buffer.name!r} is {list(buffer.tile)} x {buffer.slots} on "
             f"{shape[0]} x {shape[1]} cores, the tensor given is {list(values.shape)}"
         )
-    if not values.is_floating_point():
+    if values.is_cpu and not values.is_floating_point():  # a GPU would have to be waited for
         inexact = values[values.to(torch_dtype(buffer.dtype)).to(values.dtype) != values]
         if inexact.numel():
             raise DtypeError(
