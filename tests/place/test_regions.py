@@ -6,8 +6,8 @@ from itertools import product
 import numpy as np
 import pytest
 
+import tiny
 from schedules import MIXTURE, ROOMY, SHAPE
-from tiny import CONFIG
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.inference import decode_placed
 from wafer_triton.decoder import block, decode, prefill
@@ -21,21 +21,24 @@ from wafer_triton.place.transfers import Shift
 from wafer_triton.schedule import sram
 from walk import Walk
 
-TINY = DecoderConfig.from_dict(CONFIG | {"num_hidden_layers": 6})
+TINY = tiny.CONFIG | {"num_hidden_layers": 6}
+# The largest workspace is that of experts, and a layer without them lies between.
+DENSE_BETWEEN = tiny.MIXTURE | {"num_hidden_layers": 6, "mlp_only_layers": [0, 3]}
 
 
-def test_every_region_fits_the_sram_of_its_cores():
-    chip, found = device("wse2"), set()
+@pytest.mark.parametrize("config", [TINY, DENSE_BETWEEN], ids=["dense", "mixture"])
+def test_every_region_fits_the_sram_of_its_cores(config):
+    chip, shape, found = device("wse2"), DecoderConfig.from_dict(config), set()
     for size in range(300, 2400, 6):
         on = Mesh(4, 4, replace(chip, name="small", sram_bytes=size))
         try:
-            block, regions = decode_placed(on, TINY, 16, constants(chip))
+            block, regions = decode_placed(on, shape, 16, constants(chip))
         except WaferError:
             continue
         found.add(len(regions))
         for region in regions:
             assert region.sram_peak_bytes <= size, (size, region.blocks)
-            kinds = [name.split()[-1] for name in region.blocks if name.split()[-1] in TINY.layers_of]
+            kinds = [name.split()[-1] for name in region.blocks if name.split()[-1] in shape.layers_of]
             needs = [decode_need(block, kind) for kind in kinds]
             if len(kinds) == len(region.blocks):
                 kept = sum(sum(need.resident.values()) for need in needs)
