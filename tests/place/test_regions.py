@@ -5,6 +5,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+import torch
 
 import tiny
 from schedules import MIXTURE, ROOMY, SHAPE
@@ -13,8 +14,10 @@ from wafer_triton.cost.inference import decode_placed
 from wafer_triton.decoder import block, decode, prefill
 from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh, as_mesh
+from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import WaferError
 from wafer_triton.models.config import DecoderConfig
+from wafer_triton.place.hand_over import from_corner, hand_over
 from wafer_triton.place.layouts import lay_out, region_count
 from wafer_triton.place.need import decode_need, prefill_need
 from wafer_triton.place.transfers import Shift
@@ -104,3 +107,28 @@ def test_a_shift_runs_for_each_slice_and_each_time():
     on = Mesh(1, 2, replace(device("wse2"), name="small", sram_bytes=100))
     schedule, runs = Shift(on, "x", np.array([0, 1]), np.array([1, 0]), 50, "fp16", times=3).schedule_runs
     assert runs == 3 * 2 and sram.account(schedule).peak_bytes == 2 * 25 * 2
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        (Mesh(3, 3, ROOMY), Mesh(3, 3, ROOMY, origin=(0, 3))),
+        (Mesh(3, 3, ROOMY), Mesh(3, 2, ROOMY, origin=(0, 1))),
+        (Mesh(3, 3, ROOMY, origin=(2, 1)), Mesh(3, 3, ROOMY, origin=(1, 2))),
+        (Mesh(4, 3, ROOMY), Mesh(2, 5, ROOMY, origin=(4, 0))),
+        (Mesh(2, 5, ROOMY, origin=(4, 2)), Mesh(6, 3, ROOMY, origin=(3, 6))),
+        (Mesh(3, 2, ROOMY, origin=(0, 4)), Mesh(4, 4, ROOMY)),
+    ],
+)
+@pytest.mark.parametrize("width", [12, 11])
+def test_a_hand_over_brings_the_activation_to_every_column_of_the_next_region(source, target, width):
+    meshes = from_corner(source, target)
+    schedule = hand_over(*meshes, width, 1, "fp32")
+    element = torch.arange(width)
+    before, after = (torch.zeros(*schedule.mesh.shape, -(-width // mesh.rows)) for mesh in meshes)
+    for tiles, mesh in zip((before, after), meshes, strict=True):
+        (top, left), share = mesh.origin, tiles.shape[-1]
+        tiles[top + element // share, left : left + mesh.cols, element % share] = 1.0 + element[:, None]
+    program = TorchExecutor(poison=True).bind(schedule, {"from": before})
+    program.run()
+    assert torch.equal(program.read("to").view(after.shape).nan_to_num(), after)
