@@ -11,7 +11,9 @@ import tiny
 from schedules import MIXTURE, ROOMY, SHAPE
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.inference import decode_placed
+from wafer_triton.cost.price import priced
 from wafer_triton.decoder import block, decode, prefill
+from wafer_triton.decoder.expert_places import ExpertRegions
 from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.emulate.torch import TorchExecutor
@@ -19,9 +21,11 @@ from wafer_triton.errors import WaferError
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.place.hand_over import from_corner, hand_over
 from wafer_triton.place.layouts import lay_out, region_count
+from wafer_triton.place.moves import weight_moves
 from wafer_triton.place.need import decode_need, prefill_need
 from wafer_triton.place.transfers import Shift
 from wafer_triton.schedule import sram
+from wafer_triton.shape.moe import Experts
 from walk import Walk
 
 TINY = tiny.CONFIG | {"num_hidden_layers": 6}
@@ -132,3 +136,24 @@ def test_a_hand_over_brings_the_activation_to_every_column_of_the_next_region(so
     program = TorchExecutor(poison=True).bind(schedule, {"from": before})
     program.run()
     assert torch.equal(program.read("to").view(after.shape).nan_to_num(), after)
+
+
+@pytest.mark.parametrize("offset", [(0, 0), (2, 7), (-8, 1), (3, -5)])
+@pytest.mark.parametrize(("mesh", "other"), [("2x3", "6"), ("6", "2x3"), ("3x2", "4")])
+@pytest.mark.parametrize("regions", [None, ExpertRegions(2, 2)])
+def test_each_weight_moves_from_its_core_in_one_region_to_its_core_in_the_other(regions, mesh, other, offset):
+    """The gate and the up matrix, of sizes that the cores divide: by the sum of distances over all elements."""
+    shape = replace(SHAPE, hidden_size=24, intermediate_size=24)
+    if regions:
+        shape = replace(shape, experts=Experts(8, 2, 24))
+    before = block.Block(shape, as_mesh(mesh, ROOMY), "fp32")
+    after = replace(before, mesh=as_mesh(other, ROOMY).square(), expert_regions=regions)
+    steps = weight_moves(before, after, "experts" if regions else "ffn", offset=offset)["wgu"]
+    moved = priced([step.schedule_runs for step in steps if isinstance(step, Shift)])
+    hops, side = 0, regions.side if regions else 1
+    for cores, length, fold, by in zip(before.mesh.shape, after.mesh.shape, after.mesh.fold, offset, strict=True):
+        for region, element in product(range(side), range(24)):
+            core = (region * length // side + element * (length // side) // 24) // fold
+            hops += abs(by + element * cores // 24 - core)
+    matrices = 2 * (8 // side if regions else 1)
+    assert moved.link_bytes == 4 * 24 * matrices * hops
