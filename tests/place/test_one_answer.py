@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from answers import Case, difference, experts_of, planned, run_place
@@ -16,7 +17,9 @@ from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.random import RandomWeights, config_of
 from wafer_triton.place import moves
+from wafer_triton.place.need import ENDS
 from wafer_triton.place.regions import FullError
+from wafer_triton.place.transfers import Shift
 
 # One model of each make: many or few heads of keys, biases, head norms, shared tables, and four kinds of mixtures.
 MAKES = [
@@ -88,6 +91,33 @@ def test_moves_of_a_run_take_the_cycles_of_its_estimate(mesh, other):
     meshes = [region.mesh for region in place.regions]
     handed = sum(price(schedule).cycles for schedule in moves.hand_overs(meshes, place.decode))
     assert priced(model.hand_off).cycles == pytest.approx(handed, rel=1e-9) and (handed > 0) == (mesh != 4)
+
+
+@pytest.mark.parametrize(("mesh", "other"), [(2, 3), (3, 2)])
+def test_weights_move_from_the_region_of_their_block_in_decode_to_its_region_in_prefill(mesh, other):
+    """On a device of few columns, so that the regions of a block differ in rows and in columns."""
+    narrow, deep = replace(SMALL, cols=6), replace(CONFIG, num_hidden_layers=9)
+    place = inference.request_placed(as_mesh(other, narrow), as_mesh(mesh, narrow), deep, 12, 8, constants(narrow))
+    regions = place.regions, place.prefill_regions
+    origins = [{name: region.mesh.origin for region in phase for name in region.blocks} for phase in regions]
+
+    def hops(shifts):
+        """Return the hops of all elements together, on square meshes."""
+        return sum(
+            one.times * one.numel * np.abs(one.source - one.target).sum() * one.mesh.length("yx"[one.axis == "y"])
+            for one in shifts
+            if isinstance(one, Shift)
+        )
+
+    total = 0
+    for name, origin in origins[0].items():
+        offset, kind = np.subtract(origin, origins[1][name]).tolist(), name.split()[-1]
+        if kind in ENDS:
+            moved = moves.weight_moves(place.head, place.prefill_head, kind, "decode", offset=offset)
+        else:
+            moved = moves.weight_moves(place.decode, place.prefill, kind, offset=offset)
+        total += sum(map(hops, moved.values()))
+    assert hops(moves._weight_shifts(place)) == total > 0
 
 
 @pytest.mark.parametrize("output", [1, 8])
