@@ -48,6 +48,7 @@ LARGE = (
     "cli/test_sweep",
     "compare/test_algorithms",
     "compare/test_explain",
+    "count/test_definitions",
     "cost/test_committed",
     "cost/test_head_groups",
     "cost/test_paper",

@@ -3,6 +3,11 @@
 import numpy as np
 from numpy.random import Generator
 
+from wafer_triton import price
+from wafer_triton.cost.constants import constants
+from wafer_triton.count.account import account, link_loads
+from wafer_triton.count.routes import routes
+from wafer_triton.count.verdict import verdict
 from wafer_triton.device import PRESETS
 from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.schedule.builder import Builder
@@ -126,3 +131,13 @@ def stages(mesh: Mesh, rng: Generator, axes: list[str]) -> Stages:
         if stage:
             each.append(tuple(stage))
     return Stages(tuple(each))
+
+
+def facts(made: Schedule) -> dict[str, object]:
+    """Return all counts of a schedule, its price, its loads and routes, and its letters of PLMR."""
+    cost, needed = price(made), routes(made)
+    parts = {f"price: {name}": round(value, 6) for name, value in vars(cost).items()}
+    loads = {way: load.tolist() for way, load in link_loads(made).items()}
+    counts = account(made)
+    letters = verdict(counts, made.mesh, constants(made.mesh.device).of(made.family), needed.colours, 1.0)
+    return vars(counts) | parts | loads | letters | {"routers": needed.per_core.tolist(), "colours": needed.colours}

@@ -1,10 +1,12 @@
 """Random mutants of every schedule: wrong values are found. Healthy schedules raise nothing."""
 
+from dataclasses import replace
+
 import pytest
 
 from healthy import cases, on_mesh
 from mutants import EXPLAINED, Healthy, mutants
-from wafer_triton.verify import values
+from wafer_triton.verify import shares, values
 from wafer_triton.verify.faults import check
 
 pytestmark = pytest.mark.slow
@@ -37,3 +39,18 @@ def test_healthy_schedules_of_every_kind_raise_nothing(mesh, monkeypatch):
     monkeypatch.setattr(values, "SMALL_WORK", 0)
     verdicts = {case.name: check(case.schedule, case.intent) for case in on_mesh(mesh)}
     assert [name for name, verdict in verdicts.items() if not verdict.ok] == []
+
+
+def test_in_healthy_schedules_no_sum_is_called_wrong(monkeypatch):
+    """Trace every schedule that a second suffices for, as if its first result were wrong."""
+    monkeypatch.setattr(values, "_first_mismatch", lambda *_: values._Mismatch(0, (0, 0), 0, 0, 0.0, 0.0))
+    traced, run = [], shares._Trace.run
+
+    def traces(trace):
+        run(trace)
+        traced.append((trace.schedule.name, trace.mixed))
+
+    monkeypatch.setattr(shares._Trace, "run", traces)
+    for case in on_mesh("2x3"):
+        check(case.schedule, replace(case.intent, pieces=None))
+    assert len(traced) > 50 and not [pair for pair in traced if pair[1]]

@@ -1,19 +1,16 @@
 """Explanations of wrong results: which shares are wrong, and the core and the round in which that began."""
 
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from drafts import with_local
-from healthy import on_mesh
 from rings import ring, summed
 from wafer_triton.algorithms.reduce import all_reduce
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Cores, Slot
-from wafer_triton.verify import shares, values
 from wafer_triton.verify.faults import Intent, check
 
 MESH = Mesh(4, 4)
@@ -75,19 +72,3 @@ def test_an_add_that_a_core_leaves_out_is_found_in_built_in_sums(algorithm):
     where = Cores.of(rows[others], cols[others], paired=True)
     began = explained(check(*with_local((schedule, intent), number, where=where))).rpartition("; ")[2]
     assert f"of core {core}, which round {number} writes" in began
-
-
-@pytest.mark.large
-def test_in_healthy_schedules_no_sum_is_called_wrong(monkeypatch):
-    """Trace every schedule that a second suffices for, as if its first result were wrong."""
-    monkeypatch.setattr(values, "_first_mismatch", lambda *_: values._Mismatch(0, (0, 0), 0, 0, 0.0, 0.0))
-    traced, run = [], shares._Trace.run
-
-    def traces(trace):
-        run(trace)
-        traced.append((trace.schedule.name, trace.mixed))
-
-    monkeypatch.setattr(shares._Trace, "run", traces)
-    for case in on_mesh("2x3"):
-        check(case.schedule, replace(case.intent, pieces=None))
-    assert len(traced) > 50 and not [pair for pair in traced if pair[1]]
