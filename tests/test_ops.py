@@ -80,6 +80,7 @@ def test_a_record_on_request(name):
     assert min(record.rounds, record.hops, record.link_bytes, record.messages) > 0
 
 
+@pytest.mark.slow
 @every
 def test_fake_tensors_have_the_shape_of_the_real(name):
     real = call(name, *operands(name, torch.float16))
@@ -128,6 +129,7 @@ def test_the_operator_passes_torchs_own_checks(name):
     torch.library.opcheck(operator, args)
 
 
+@pytest.mark.slow
 def test_a_compiled_scale_may_change():
     torch._dynamo.reset()
     x, compiled = torch.randn(5, 7), torch.compile(ops.softmax, fullgraph=True, backend="eager", dynamic=True)

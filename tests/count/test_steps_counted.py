@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from steps_at_random import facts, schedule
 from wafer_triton.schedule.rules import findings
 from wafer_triton.schedule.schedule import Schedule
@@ -20,6 +22,7 @@ def differing(made: Schedule) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_random_steps_are_counted_and_priced_as_their_rounds():
     made = [schedule(seed) for seed in range(200)]
     wrong = {one.name: found for one in sorted(made, key=lambda one: len(one.rounds)) if (found := differing(one))}

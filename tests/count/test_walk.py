@@ -136,6 +136,7 @@ def fewest(schedule: Schedule) -> int:
     raise AssertionError
 
 
+@pytest.mark.slow
 def test_an_exact_search_finds_no_assignment_with_fewer_colours():
     meshes = [Mesh(*sides) for sides in product(range(1, 7), repeat=2)]
     meshes = [*meshes * 5, *(mesh.square() for mesh in meshes if mesh.rows * mesh.cols <= 12)]

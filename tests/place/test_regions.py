@@ -33,6 +33,7 @@ TINY = tiny.CONFIG | {"num_hidden_layers": 6}
 DENSE_BETWEEN = tiny.MIXTURE | {"num_hidden_layers": 6, "mlp_only_layers": [0, 3]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [TINY, DENSE_BETWEEN], ids=["dense", "mixture"])
 def test_every_region_fits_the_sram_of_its_cores(config):
     chip, shape, found = device("wse2"), DecoderConfig.from_dict(config), set()
