@@ -306,9 +306,12 @@ def _loads(schedule: Schedule, walk: Walk) -> Iterator[str]:
             where = f"{_rounds_of(link, schedule, walk)}: {_named(link)}"
             yield f"{where}: counted {counted[link]:,} B by link_loads, walked {loads.bytes[link]:,} B"
     each = [of_round(walk.loads([round_]), 0) for round_ in walk.rounds]
-    words = [max(walk.loads(run).words.values(), default=0) for run in walk.runs()]
+    cut = walk.runs()
+    words = [max(walk.loads(run).words.values(), default=0) for run in cut]
+    set_ups = [{"local": 0, "circuit": 1}.get(walk.kind(run[0]), len(run)) for run in cut]
     walked = {
-        "rounds": len(walk.rounds), "hops": sum(map(walk.path, walk.runs())), "messages": loads.messages,
+        "rounds": len(walk.rounds), "hops": sum(map(walk.path, cut)), "messages": loads.messages,
+        "stages": sum(set_ups),
         "link_bytes": loads.bytes.total(), "busiest_link_bytes": max(loads.bytes.values(), default=0),
         "flows": max((one["flows"] for one in each), default=0),
     }  # fmt: skip
