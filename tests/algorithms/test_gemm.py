@@ -17,6 +17,7 @@ from wafer_triton.emulate.executor import EXCHANGES
 from wafer_triton.emulate.reference import Reference
 from wafer_triton.errors import MeshError
 from wafer_triton.ops.testing import assert_close
+from wafer_triton.schedule.access import overlaps
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.schedule import Schedule
 
@@ -115,7 +116,7 @@ def test_meshgemm_is_one_two_hop_round_a_core_of_a_side_beside_the_product(size)
     made = product(size)
     shifts = [round_ for round_ in made.rounds if round_.exchanges]
     assert len(shifts) == size and len(made.rounds) == size + size % 2
-    assert all(round_.overlaps for round_ in shifts), "every shift runs beside a product"
+    assert all(overlaps(round_) for round_ in shifts), "every shift runs beside a product"
     assert all(round_account(made, round_).hops == 2 for round_ in shifts)
     total = account(made)
     assert (total.stages, total.hops, total.macs) == (size, 2 * size, 8 * size)

@@ -22,7 +22,7 @@ def builder(*mesh: int) -> Builder:
 
 def kinds(b: Builder) -> list[tuple[str, int]]:
     """Return the kind and the number of rounds of every run."""
-    cut = list(runs(b))
+    cut = runs(b.build(draft=True))
     assert [round_ for run in cut for round_ in run] == list(b.rounds)
     assert all(len({kind(round_) for round_ in run}) == 1 for run in cut)
     return [(kind(run[0]), len(run)) for run in cut]

@@ -9,6 +9,7 @@ from wafer_triton import executor
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import DtypeError, ScheduleError, ShapeError, WaferError
+from wafer_triton.schedule.access import overlaps, touched
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Buffer, Cores, Round, Slot
 
@@ -158,9 +159,9 @@ def test_rounds_have_the_buffers_touched_and_whether_they_overlap():
     b = builder()
     shift = b.exchange("x", "a", "b", RING, ALL)
     beside, after = b.local("copy", "c", "a", size=4), b.local("copy", "c", "b", size=4)
-    assert Round((shift,), (beside,)).touched == {"a", "b", "c"}
-    assert Round((shift,), (beside,)).overlaps
-    assert not Round((shift,), (after,)).overlaps
+    assert touched(Round((shift,), (beside,))) == {"a", "b", "c"}
+    assert overlaps(Round((shift,), (beside,)))
+    assert not overlaps(Round((shift,), (after,)))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Steps: loops, rings and trees count as their rounds one by one, and schedules of large meshes are small."""
 
+import gc
 import pickle
 import tracemalloc
 from collections.abc import Callable
@@ -226,6 +227,7 @@ def test_estimates_on_many_meshes_keep_little():
         for side in range(300, 320, 5):
             on = {"model": "qwen2.5-0.5b", "device": "wse2", "mesh": side}
             estimate.prefill(**on, tokens=2048), estimate.decode(**on, context=2048)
+        gc.collect()
         kept = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()

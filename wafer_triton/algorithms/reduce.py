@@ -73,7 +73,7 @@ def reduce(
         for number in stages.used:
             b.like(names[number], slot.buffer)
         buffer = b.buffers[slot.buffer]
-        size = buffer.numel * (buffer.slots if slot.index is None else 1)
+        size = buffer.slot_numel(slot)
         parts.append(Part(slot, (replace(slot, buffer=up), replace(slot, buffer=down)), size))
     if stages.each:
         b.steps.append(Tree(op, tuple(parts), stages, label))

@@ -16,6 +16,7 @@ from wafer_triton.count.runs import RoundRun, combines, counted_runs, kind, runs
 from wafer_triton.count.traffic import WORD_BYTES, RunTraffic, Traffic
 from wafer_triton.decoder.block import Block
 from wafer_triton.device.dtype import BYTES
+from wafer_triton.schedule.access import overlaps, touched
 from wafer_triton.schedule.rounds import Local, Round
 from wafer_triton.schedule.schedule import Schedule
 
@@ -97,13 +98,13 @@ def _product_beside(cut: Sequence[RoundRun], whole: list[Phase], number: int) ->
     """Return the number of the product's run beside which the stream of run `number` flows, or None."""
     needs = cut[number].touched
     for later in range(number + 1, len(cut)):
-        touched = cut[later].ends[0].touched
+        uses = touched(cut[later].ends[0])
         if whole[later].kind == "product":
-            return None if needs & touched else later
+            return None if needs & uses else later
         if whole[later].kind != "local":
             return None
-        if needs & touched:  # results of the stream do not exist before it
-            needs |= touched
+        if needs & uses:  # results of the stream do not exist before it
+            needs |= uses
     return None
 
 
@@ -129,7 +130,7 @@ def _phase(schedule: Schedule, run: RoundRun, traffic: RunTraffic) -> Phase:
         if common in ("tiles", "product")
         else 0,
         fold=mesh.per_core,
-        overlaps=first.overlaps,
+        overlaps=overlaps(first),
         products=work[0][0],
         macs=macs,
         elements=elements,

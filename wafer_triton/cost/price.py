@@ -26,7 +26,8 @@ from wafer_triton.device import Device
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.place.transfers import ScheduleRuns
 from wafer_triton.schedule import rules, sram
-from wafer_triton.schedule.schedule import Schedule, once
+from wafer_triton.schedule.rounds import once
+from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text.quantity import as_in, digits, named, unit
 from wafer_triton.text.table import Result
 

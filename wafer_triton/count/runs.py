@@ -30,8 +30,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wafer_triton import local
-from wafer_triton.schedule.rounds import Cores, Index, Moves, Round, Slot, Value
-from wafer_triton.schedule.schedule import Schedule, once
+from wafer_triton.schedule.access import Access, acts, touched, written
+from wafer_triton.schedule.rounds import Moves, Round, Slot, Value, once
+from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.steps import Ring, Stages, Step, Tree, count, flat
 
 
@@ -78,12 +79,12 @@ class RoundRun(Value, Sequence[Round]):
     @property
     def touched(self) -> frozenset[str]:
         """Names of the buffers that its rounds read or write."""
-        return frozenset[str]().union(*(step.touched if isinstance(step, Round) else step.uses for step in self.steps))
+        return frozenset[str]().union(*(touched(step) if isinstance(step, Round) else step.uses for step in self.steps))
 
     @property
     def written(self) -> frozenset[str]:
         """Names of the buffers that its rounds write, or of a tree touch."""
-        return frozenset[str]().union(*(step.written if isinstance(step, Round) else step.uses for step in self.steps))
+        return frozenset[str]().union(*(written(step) if isinstance(step, Round) else step.uses for step in self.steps))
 
     def __len__(self) -> int:
         return count(self.steps)
@@ -138,7 +139,7 @@ class _Cutter:
     """Cuts the rounds of a schedule into runs."""
 
     def __init__(self, schedule: Schedule) -> None:
-        self.mesh, self.buffers = schedule.mesh, schedule.buffers
+        self.schedule = schedule
 
     def pieces(self, steps: Iterable[Step]) -> Iterator[tuple[RoundRun, int]]:
         """Yield the runs of each step, not joined with other steps', with their number of repetitions."""
@@ -199,37 +200,33 @@ class _Cutter:
             for round_ in run:
                 self.carry(before.data, round_)
         before.carried = len(before.runs)
-        sent = [self.of(before.data, one.src, one.moves.senders).ravel() for one in first.exchanges]
+        sent = [self.of(before.data, access).ravel() for access in acts(first)[0].reads]
         held = np.concatenate(sent)
         return bool(held.size and held.min() >= SENT and held.max() == CAME)
 
     def carry(self, data: Cells, round_: Round) -> None:
         """Add the data of a round to that of a run, and take away what it overwrites."""
-        for one in round_.exchanges:
-            before = self.of(data, one.src, one.moves.senders)
-            self.mark(data, one.src, one.moves.senders, np.maximum(before, SENT))
-        for one in round_.exchanges:
-            self.mark(data, one.dst, one.moves.receivers, np.array(CAME))
-        for op in round_.locals:
-            reads = local.find(op.op).sources(op.params, op.outs, op.ins)
-            of = [self.of(data, slot, op.where) for slot in reads]
-            most = np.max([own.max(1) if own.ndim > 1 else own for own in of], axis=0)
-            for slot in op.outs:
-                self.mark(data, slot, op.where, most)
+        for op, reads, writes in acts(round_):
+            of = [self.of(data, access) for access in reads]
+            if op is None:
+                for access, before in zip(reads, of, strict=True):
+                    self.mark(data, access, np.maximum(before, SENT))
+                came = np.array(CAME)
+            else:
+                came = np.max([each.max(1) if each.ndim > 1 else each for each in of], axis=0)
+            for access in writes:
+                self.mark(data, access, came)
 
-    def of(self, data: Cells, slot: Slot, cores: Cores | None) -> NDArray[np.int8]:
+    def of(self, data: Cells, access: Access) -> NDArray[np.int8]:
         """Return what a slot of some cores holds of the run: [cores], or of a whole buffer [cores, slots]."""
-        at = self.cells(slot, cores)
-        return data[slot.buffer][at] if slot.buffer in data else np.zeros(at.shape, np.int8)
+        at, name = access.cells(self.schedule), access.slot.buffer
+        return data[name][at] if name in data else np.zeros(at.shape, np.int8)
 
-    def mark(self, data: Cells, slot: Slot, cores: Cores | None, values: NDArray[np.int8]) -> None:
-        at = self.cells(slot, cores)
-        if slot.buffer not in data:
-            data[slot.buffer] = np.zeros(self.mesh.cores * self.buffers[slot.buffer].slots, np.int8)
-        data[slot.buffer][at] = values if values.ndim == at.ndim else np.reshape(values, (-1, *[1] * (at.ndim - 1)))
-
-    def cells(self, slot: Slot, cores: Cores | None) -> Index:
-        return slot.cells(self.mesh, self.buffers[slot.buffer].slots, None if cores is None else cores.flat(self.mesh))
+    def mark(self, data: Cells, access: Access, values: NDArray[np.int8]) -> None:
+        at, name = access.cells(self.schedule), access.slot.buffer
+        if name not in data:
+            data[name] = np.zeros(self.schedule.mesh.cores * self.schedule.buffers[name].slots, np.int8)
+        data[name][at] = values if values.ndim == at.ndim else np.reshape(values, (-1, *[1] * (at.ndim - 1)))
 
 
 @once

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wafer_triton.errors import DrawError
+from wafer_triton.schedule.access import acts
 from wafer_triton.schedule.rounds import Round
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text.table import Table
@@ -37,8 +38,7 @@ class Values:
 
 def written(round_: Round) -> list[str]:
     """Return the buffers that a round writes, in the order in which it does."""
-    slots = [exchange.dst for exchange in round_.exchanges] + [slot for op in round_.locals for slot in op.outs]
-    return list(dict.fromkeys(slot.buffer for slot in slots))
+    return list(dict.fromkeys(access.slot.buffer for act in acts(round_) for access in act.writes))
 
 
 def summaries(program: Program) -> Values:

@@ -48,20 +48,17 @@ class Tiles:
 
     def held(self, slot: Slot, cores: Index) -> tuple[Index, Index]:
         """Return the tiles of some cores in a slot: the numbers of the buffers and of the cores where they began."""
-        cells = self._cells(slot, cores)
+        cells = self.schedule.cells(slot, cores)
         if slot.index is None:  # its first slot stands for the whole buffer
             cells = cells[:, 0]
         return self._born[slot.buffer][cells], self._core[slot.buffer][cells]
-
-    def _cells(self, slot: Slot, cores: Index) -> Index:
-        return slot.cells(self.mesh, self.schedule.buffers[slot.buffer].slots, cores)
 
     def where(self) -> Where:
         """Return where the tiles of every buffer lie now."""
         return {name: cores.reshape(self.mesh.shape).copy() for name, cores in self.last.items()}
 
     def _write(self, slot: Slot, cores: Index, born: Index, began: Index) -> None:
-        cells = self._cells(slot, cores)
+        cells = self.schedule.cells(slot, cores)
         self._born[slot.buffer][cells.T], self._core[slot.buffer][cells.T] = born, began
         for origin in np.unique(born[born >= 0]).tolist():
             mine = born == origin

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from wafer_triton.count.account import Account, per_round
 from wafer_triton.device import Device
+from wafer_triton.schedule.access import overlaps
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.sram import spans
 from wafer_triton.text.quantity import Legend, as_in
@@ -31,7 +32,7 @@ def rounds(schedule: Schedule) -> Table:
     for number, (round_, counts, sram) in enumerate(counted):
         axes = "".join(sorted({exchange.axis for exchange in round_.exchanges}))
         alike = round_.label, axes, *(getattr(counts, name) for name in EACH), sram
-        beside = bool(round_.exchanges) and bool(round_.locals) and round_.overlaps
+        beside = bool(round_.exchanges) and bool(round_.locals) and overlaps(round_)
         each.append((alike, number, beside, [getattr(counts, name) for name in ADDED]))
     rows = []
     for (step, axes, *values), same in groupby(each, key=itemgetter(0)):

@@ -15,6 +15,7 @@ import numpy as np
 from wafer_triton.emulate.parts import Memory, Products, Reduction, Step, TileMap
 from wafer_triton.emulate.segments import mailboxes, segments
 from wafer_triton.local import find
+from wafer_triton.schedule.access import touched
 from wafer_triton.schedule.rounds import HIDDEN, Cores, Exchange, Index, Local, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 
@@ -37,7 +38,7 @@ class _Elision:
         self.maps: dict[str, TileMap] = {}
         self.steps: list[Step] = []
         self.mailboxes = mailboxes(schedule)  # their messages move: combining overwrites where they would lie
-        self.last_use = {name: at for at, round_ in enumerate(schedule.rounds) for name in round_.touched}
+        self.last_use = {name: at for at, round_ in enumerate(schedule.rounds) for name in touched(round_)}
 
     def plan(self) -> list[Step]:
         for segment in segments(self.schedule):

@@ -15,6 +15,7 @@ import torch
 
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import BackendError, ScheduleError
+from wafer_triton.schedule.access import overlaps
 from wafer_triton.schedule.rounds import HIDDEN, Buffer, Exchange, Index, Moves, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 
@@ -105,7 +106,7 @@ def shifts(round_: Round, mesh: Mesh) -> dict[int, tuple[Exchange, Index]]:
     Empty for any other round: it must be one product on all cores, and all that it moves are inputs of the product,
     of which every core sends one and receives one.
     """
-    if len(round_.locals) != 1 or not round_.exchanges or not round_.overlaps:
+    if len(round_.locals) != 1 or not round_.exchanges or not overlaps(round_):
         return {}
     (op,), found = round_.locals, dict[int, tuple[Exchange, Index]]()
     for exchange in round_.exchanges:

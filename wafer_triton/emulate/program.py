@@ -14,15 +14,15 @@ from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
+import numpy as np
 import torch
 
 from wafer_triton.cost.price import Prediction, price
-from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.parts import Cut, Launch, Memory, Step, Tables, Workspace
 from wafer_triton.errors import BackendError, MeshError, ScheduleError, ShapeError, plain, shown
-from wafer_triton.local import find
-from wafer_triton.schedule.rounds import Buffer, Round
-from wafer_triton.schedule.schedule import Schedule, once
+from wafer_triton.schedule.access import acts, touched, written
+from wafer_triton.schedule.rounds import Buffer, Round, once
+from wafer_triton.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
     from wafer_triton.emulate.executor import Executor
@@ -111,10 +111,12 @@ class Program:
     @cached_property
     def _overwritten(self) -> frozenset[str]:
         """The inputs that rounds overwrite, and outputs with values at the start."""
-        written = {name for one in self.schedule.rounds.distinct() for name in one.round.written}
         stay = ("weight", "cache", "state")
-        given = {name for name in self.given if self.schedule.buffers[name].role not in stay}
-        return frozenset(name for name in written if name in given or self.schedule.buffers[name].role == "input")
+        every = frozenset[str]().union(*(written(one.round) for one in self.schedule.rounds.distinct()))
+        roles = {name: self.schedule.buffers[name].role for name in every}
+        return frozenset(
+            name for name in every if roles[name] == "input" or (name in self.given and roles[name] not in stay)
+        )
 
     def rebind(self, schedule: Schedule) -> None:
         """Run `schedule` from now on; with `tables` one that differs from the bound one in indices alone.
@@ -148,8 +150,8 @@ class Program:
         """The memory that `refill` resets: of buffers that are not given, but those that rounds overwrite unread."""
         buffers, first = self.schedule.buffers, dict[str, bool]()
         for one in self.schedule.rounds.distinct():
-            for name in one.round.touched - first.keys():
-                first[name] = _fills(one.round, buffers[name], self.schedule.mesh)
+            for name in touched(one.round) - first.keys():
+                first[name] = _fills(self.schedule, one.round, name)
         kept = (name for name, buffer in buffers.items() if not buffer.given)
         return [self.memory[name] for name in kept if self.executor.unwritten != 0 or not first.get(name)]
 
@@ -195,8 +197,7 @@ class Program:
         """
         self.executor.check()
         buffer = self._buffer(name)
-        dims = (*buffer.tile,) if buffer.slots == 1 else (buffer.slots, *buffer.tile)
-        return self.executor.all_gather(self.schedule.mesh, self.memory[name]).clone().unflatten(-1, dims)
+        return self.executor.all_gather(self.schedule.mesh, self.memory[name]).clone().unflatten(-1, buffer.dims)
 
     def held(self, name: str) -> Held:
         """Return the values of `read`, of which `.core(row, col)` is one core's tile."""
@@ -247,18 +248,18 @@ def _without_indices(schedule: Schedule) -> tuple[object, ...]:
     return schedule.mesh, dict(schedule.buffers), rounds
 
 
-def _fills(round_: Round, buffer: Buffer, mesh: Mesh) -> bool:
-    """Return whether a round overwrites the whole buffer on every core without reading it."""
-    name = buffer.name
-    receivers = [one.moves.ends(mesh)[1] for one in round_.exchanges if one.dst.buffer == name]
-    if buffer.slots > 1 or any(one.src.buffer == name for one in round_.exchanges):
-        return False
-    if receivers:
-        return sum(map(len, receivers)) == mesh.cores  # a core receives one tile a round in a slot
-    op = next(op for op in round_.locals if any(slot.buffer == name for slot in (*op.outs, *op.ins)))
-    if op.where is not None or any(slot.buffer == name for slot in op.ins):
-        return False
-    return not find(op.op).keeps(op.params, buffer.numel, [slot.buffer for slot in op.outs].index(name))
+def _fills(schedule: Schedule, round_: Round, name: str) -> bool:
+    """Return whether the first act of a round that touches a buffer overwrites all of it without reading it."""
+    for act in acts(round_):
+        writes = [access for access in act.writes if access.slot.buffer == name]
+        if any(access.slot.buffer == name for access in act.reads):
+            return False
+        if writes:
+            filled = np.zeros(schedule.mesh.cores * schedule.buffers[name].slots, np.bool_)
+            for access in writes:
+                filled[access.cells(schedule)] |= not access.keeps(schedule)
+            return bool(filled.all())
+    return False
 
 
 Key: TypeAlias = "tuple[Executor, Schedule, torch.cuda.Stream | None, int]"  # the last: definitions of operations

@@ -88,10 +88,9 @@ class Reference:
 
     def cells(self, slot: Slot, cores: Index) -> Index:
         """Return where these cores' tiles lie in memory, [cores] or [cores, slots]."""
-        return slot.cells(self.mesh, self.schedule.buffers[slot.buffer].slots, cores)
+        return self.schedule.cells(slot, cores)
 
     def read(self, name: str) -> Tensor:
         """Return a buffer's values in the form of given ones: [rows, cols, *tile], or [rows, cols, slots, *tile]."""
-        buffer = self.schedule.buffers[name]
-        dims = buffer.tile if buffer.slots == 1 else (buffer.slots, *buffer.tile)
+        dims = self.schedule.buffers[name].dims
         return self.memory[name].clone().view(*self.runs, *self.mesh.shape, *dims)

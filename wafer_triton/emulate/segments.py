@@ -15,8 +15,9 @@ import numpy as np
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.parts import Products, Reduction, Segment, receivers
 from wafer_triton.schedule import steps
-from wafer_triton.schedule.rounds import Index, Local, Moves, Round, Slot
-from wafer_triton.schedule.schedule import Schedule, once
+from wafer_triton.schedule.access import touched
+from wafer_triton.schedule.rounds import Index, Local, Moves, Round, Slot, once
+from wafer_triton.schedule.schedule import Schedule
 
 
 @once
@@ -35,7 +36,7 @@ def mailboxes(schedule: Schedule) -> frozenset[str]:
             mail |= step.uses.keys() - sums
             others |= sums
         else:
-            others |= step.touched if isinstance(step, Round) else step.uses.keys()
+            others |= touched(step) if isinstance(step, Round) else step.uses.keys()
     return frozenset(name for name in mail - others if schedule.buffers[name].role == "scratch")
 
 

@@ -39,7 +39,8 @@ from wafer_triton.errors import (
     shown,
 )
 from wafer_triton.ops.executors import executor
-from wafer_triton.schedule.schedule import Schedule, once
+from wafer_triton.schedule.rounds import once
+from wafer_triton.schedule.schedule import Schedule
 
 Operand = Tensor | MeshTensor
 

@@ -21,6 +21,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from wafer_triton import local
 from wafer_triton.device.dtype import BYTES
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import DtypeError, ScheduleError, shown
@@ -33,6 +34,7 @@ RESIDENT = ("weight", "cache")  # roles that stay on the cores between schedules
 ROLES = (*GIVEN, "output", "scratch")
 FAMILIES = ("kernel", "decode")  # of measurements, see `Schedule`
 HIDDEN = "~"  # in names of memory that executors keep beside the buffers of a schedule
+T = TypeVar("T")
 V = TypeVar("V", bound="Value")
 N = TypeVar("N", bound=NDArray[np.integer[Any]])
 
@@ -123,9 +125,18 @@ class Buffer:
         """Bytes of all slots."""
         return self.tile_bytes * self.slots
 
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """Dimensions of the values on a core: the tile's, after the number of slots if there are several."""
+        return self.tile if self.slots == 1 else (self.slots, *self.tile)
+
+    def slot_numel(self, slot: Slot) -> int:
+        """Return the elements of one of its slots, or of the whole buffer where the slot stands for it."""
+        return self.numel * (self.slots if slot.index is None else 1)
+
     def slot_bytes(self, slot: Slot) -> int:
-        """Return the bytes of one of its slots, or of the whole buffer where the slot stands for it."""
-        return self.bytes if slot.index is None else self.tile_bytes
+        """Return the bytes of as many elements."""
+        return self.slot_numel(slot) * BYTES[self.dtype]
 
 
 class Value:
@@ -162,6 +173,25 @@ class Value:
     def __reduce__(self) -> tuple[Callable[..., Value], tuple[object, ...]]:
         held = [vars(self)[name] for name in self.__match_args__]
         return _made, (type(self), *(dict(each) if isinstance(each, MappingProxyType) else each for each in held))
+
+
+def once(find: Callable[[V], T]) -> Callable[[V], T]:
+    """Return a function of values that finds its result for each of them once, and keeps it beside their fields.
+
+    After a definition of a local operation by a user it is found anew.
+    """
+
+    def found(value: V) -> T:
+        fields, now = vars(value), local.definitions()
+        if "_kept" not in fields:
+            fields["_kept"] = {}
+        kept = fields["_kept"].get(find)
+        if kept is None or kept[0] != now:
+            kept = fields["_kept"][find] = now, find(value)
+        result: T = kept[1]
+        return result
+
+    return found
 
 
 _PLAIN = (str, int, tuple, type(None))  # whose content they are themselves
@@ -521,24 +551,6 @@ class Round(Value):
     def moves(self) -> tuple[Moves, ...]:
         """The moves of its exchanges."""
         return tuple(exchange.moves for exchange in self.exchanges)
-
-    @cached_property
-    def touched(self) -> frozenset[str]:
-        """Names of the buffers that the round reads or writes."""
-        read = [exchange.src.buffer for exchange in self.exchanges]
-        return self.written.union(read, (slot.buffer for op in self.locals for slot in op.ins))
-
-    @property
-    def written(self) -> frozenset[str]:
-        """Names of the buffers that the round writes."""
-        arrived = [exchange.dst.buffer for exchange in self.exchanges]
-        return frozenset([*arrived, *(slot.buffer for op in self.locals for slot in op.outs)])
-
-    @property
-    def overlaps(self) -> bool:
-        """Return whether compute runs beside the exchange: no local operation reads an arrival of this round."""
-        arriving = {exchange.dst.buffer for exchange in self.exchanges}
-        return not any(slot.buffer in arriving for op in self.locals for slot in (*op.ins, *op.outs))
 
 
 def as_slot(slot: str | Slot) -> Slot:

@@ -11,10 +11,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
@@ -22,8 +22,9 @@ from wafer_triton import local
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError, shown
 from wafer_triton.local import SlotOperand
-from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Moves, Round, Slot
-from wafer_triton.schedule.schedule import Schedule, once
+from wafer_triton.schedule.access import Access, acts
+from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Moves, Round, Slot, once
+from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.steps import Loop, Step, Tree, count, distinct, nth
 
 
@@ -229,14 +230,14 @@ class _Check:
                 # element by element, a slot may become itself, but not a part of itself
                 aligned = definition.elementwise and (out.index is None) == (read.index is None)
                 if not aligned and out.buffer == read.buffer:
-                    core = self.meeting(_Access(out, op.where), _Access(read, op.where))
+                    core = self.meeting(Access(out, op, writes=True), Access(read, op))
                     if core is not None:
                         self.fail("overwritten", f"{op.op} writes {out}, which it reads", core)
 
     def operand(self, slot: Slot) -> SlotOperand:
         """Return a slot as an operand of an operation."""
         buffer = self.schedule.buffers[slot.buffer]
-        return SlotOperand(str(slot), buffer.numel * (buffer.slots if slot.index is None else 1), buffer.dtype)
+        return SlotOperand(str(slot), buffer.slot_numel(slot), buffer.dtype)
 
     def conflicts(self) -> None:
         """Demand one sender a slot; no tile that a core sends is overwritten in the same round."""
@@ -248,16 +249,15 @@ class _Check:
             if again.any():
                 twice = self.core(moves, moves.recv, int(again.argmax()))
                 self.fail("two-writers", f"core {twice} receives two tiles in {exchange.dst}", twice)
-        writes = [_Access(exchange.dst, exchange.moves) for exchange in self.round.exchanges]
-        reads = [_Access(exchange.src, exchange.moves, sends=True) for exchange in self.round.exchanges]
+        (_, reads, writes), *computes = acts(self.round)
         for first, second in _pairs(writes, writes):
             self.apart(first, second, "two-writers", "receives two tiles in {}")
         for write, read in _pairs(writes, reads):
             self.apart(write, read, "overwritten", "receives into {}, which it sends")
-        written = {(out, op.where): op.op for op in reversed(self.round.locals) for out in op.outs}
-        outs = [_Access(out, where, op) for (out, where), op in written.items()]
-        for write, read in _pairs(outs, reads):
-            self.apart(write, read, "overwritten", f"overwrites {{}} by {write.op} while it is being sent")
+        outs = {(out.slot, out.cores): out for act in reversed(computes) for out in act.writes}
+        for write, read in _pairs([*outs.values()], reads):
+            assert isinstance(write.by, Local)
+            self.apart(write, read, "overwritten", f"overwrites {{}} by {write.by.op} while it is being sent")
 
     def repeated(self, cores: Cores) -> tuple[int, int] | None:
         """Return a core that `cores` names twice."""
@@ -274,7 +274,7 @@ class _Check:
         )
         return row, col
 
-    def apart(self, first: _Access, second: _Access, verdict: str, message: str) -> None:
+    def apart(self, first: Access, second: Access, verdict: str, message: str) -> None:
         """Fail with the message about the first one's slot if two accesses touch the same slot of the same core."""
         core = self.meeting(first, second)
         if core is not None:
@@ -282,23 +282,19 @@ class _Check:
             slot = first.slot if first.slot.is_fixed else Slot(first.slot.buffer, index)
             self.fail(verdict, f"core {core} {message.format(slot)}", core)
 
-    def meeting(self, first: _Access, second: _Access) -> tuple[int, int] | None:
+    def meeting(self, first: Access, second: Access) -> tuple[int, int] | None:
         """Return the first core of which two accesses of the same buffer touch the same slot."""
-        mesh, slots = self.mesh, self.schedule.buffers[first.slot.buffer].slots
-        if (
-            isinstance(first.by, Moves)
-            and isinstance(second.by, Moves)
-            and first.by.axis == second.by.axis
-            and first.by.lines is not None
-            and second.by.lines is not None
-            and not _common(first.by.lines, second.by.lines, max(mesh.shape)).size
-        ):
-            return None  # as in an alignment
+        mesh = self.mesh
+        if isinstance(first.by, Exchange) and isinstance(second.by, Exchange) and first.by.axis == second.by.axis:
+            lines, others = first.by.moves.lines, second.by.moves.lines
+            if lines is not None and others is not None and not _common(lines, others, max(mesh.shape)).size:
+                return None  # as in an alignment
         one, other = (access.cores or Cores.of(None, None) for access in (first, second))
         if one.paired or other.paired:
+            slots = self.schedule.buffers[first.slot.buffer].slots
             touched = np.zeros(mesh.cores * slots, np.bool_)
-            touched[first.slot.cells(mesh, slots, one.flat(mesh))] = True
-            cells = second.slot.cells(mesh, slots, other.flat(mesh))
+            touched[first.cells(self.schedule)] = True
+            cells = second.cells(self.schedule)
             both = cells[touched[cells]]
             return divmod(int(both.min()) // slots, mesh.shape[1]) if both.size else None
         pairs = ((one.rows, other.rows), (one.cols, other.cols))
@@ -311,28 +307,12 @@ class _Check:
         return int(rows[row]), int(cols[col])
 
 
-class _Access(NamedTuple):
-    """Cores (None: all) that read or write a slot, or those that receive or send by some moves."""
-
-    slot: Slot
-    by: Cores | Moves | None
-    op: str = ""
-    sends: bool = False
-
-    @property
-    def cores(self) -> Cores | None:
-        """The cores, worked out for the few accesses that may meet others."""
-        if isinstance(self.by, Moves):
-            return self.by.senders if self.sends else self.by.receivers
-        return self.by
-
-
-def _pairs(firsts: list[_Access], seconds: list[_Access]) -> Iterator[tuple[_Access, _Access]]:
+def _pairs(firsts: Sequence[Access], seconds: Sequence[Access]) -> Iterator[tuple[Access, Access]]:
     """Yield pairs that may touch the same slot, those of one list once.
 
     The many pairs of different buffers or fixed slots are left out.
     """
-    table: dict[str, dict[int | None, list[_Access]]] = {}
+    table: dict[str, dict[int | None, list[Access]]] = {}
     for second in seconds:
         number = second.slot.index if isinstance(second.slot.index, int) else None
         table.setdefault(second.slot.buffer, {}).setdefault(number, []).append(second)

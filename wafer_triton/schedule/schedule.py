@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TypeVar
 
-from wafer_triton import local
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError, shown
-from wafer_triton.schedule.rounds import FAMILIES, Buffer, Value
+from wafer_triton.schedule.rounds import FAMILIES, Buffer, Cores, Index, Slot, Value
 from wafer_triton.schedule.steps import Rounds
 from wafer_triton.text.table import Table
-
-T = TypeVar("T")
-V = TypeVar("V", bound=Value)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -43,6 +38,11 @@ class Schedule(Value):
         if self.family not in FAMILIES:
             raise ScheduleError(f"{named}: family {shown(self.family)}: choose one of {', '.join(FAMILIES)}")
 
+    def cells(self, slot: Slot, cores: Cores | Index | None = None) -> Index:
+        """Return where the tiles of a slot lie on some cores (None: all), see `Slot.cells`."""
+        at = cores.flat(self.mesh) if isinstance(cores, Cores) else cores
+        return slot.cells(self.mesh, self.buffers[slot.buffer].slots, at)
+
     def __repr__(self) -> str:
         return f"Schedule {self.name!r} on mesh {self.mesh} of {self.mesh.device.name}: {len(self.rounds):,} rounds"
 
@@ -57,22 +57,3 @@ class Schedule(Value):
         )
         buffers = Table.rows(("name", "tile", "role", "bytes"), held, title="buffers")
         return Table.rows(("step", "rounds"), steps.items(), title=title)._repr_html_() + buffers._repr_html_()
-
-
-def once(find: Callable[[V], T]) -> Callable[[V], T]:
-    """Return a function of values that finds its result for each of them once, and keeps it beside their fields.
-
-    After a definition of a local operation by a user it is found anew.
-    """
-
-    def found(value: V) -> T:
-        fields, now = vars(value), local.definitions()
-        if "_kept" not in fields:
-            fields["_kept"] = {}
-        kept = fields["_kept"].get(find)
-        if kept is None or kept[0] != now:
-            kept = fields["_kept"][find] = now, find(value)
-        result: T = kept[1]
-        return result
-
-    return found

@@ -20,6 +20,7 @@ from typing import NamedTuple, TypeAlias, overload
 import numpy as np
 
 from wafer_triton.device.mesh import Mesh
+from wafer_triton.schedule.access import touched
 from wafer_triton.schedule.rounds import Exchange, Index, Local, Moves, Round, Slot, Value, frozen, positions
 
 Step: TypeAlias = "Round | Loop | Ring | Tree"
@@ -274,7 +275,7 @@ def uses(steps: Iterable[Step]) -> Uses:
     number = 0
     for step in steps:
         if isinstance(step, Round):
-            for name in step.touched:
+            for name in touched(step):
                 first.setdefault(name, number)
                 last[name] = number
             number += 1

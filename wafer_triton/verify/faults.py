@@ -37,7 +37,8 @@ from wafer_triton.count.routes import excess
 from wafer_triton.device.modes import host
 from wafer_triton.errors import ScheduleError, SramError
 from wafer_triton.schedule import sram
-from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Slot
+from wafer_triton.schedule.access import Access, acts
+from wafer_triton.schedule.rounds import Exchange, Local
 from wafer_triton.schedule.rules import Finding, findings, title
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text.quantity import numbered
@@ -181,8 +182,7 @@ def _user_operation_faults(schedule: Schedule) -> Iterator[Finding]:
             import torch
 
             source = torch.Generator().manual_seed(0)
-            held = ((schedule.buffers[slot.buffer], slot) for slot in (*op.outs, *op.ins))
-            sizes = [buffer.numel * (buffer.slots if slot.index is None else 1) for buffer, slot in held]
+            sizes = [schedule.buffers[slot.buffer].slot_numel(slot) for slot in (*op.outs, *op.ins)]
             tiles = [torch.rand(1, size, generator=source) for size in sizes]
             others = [tile.clone() for tile in tiles[: definition.outs]]
             try:
@@ -225,15 +225,11 @@ class _Slots:
     def run(self) -> list[Finding]:
         for number, round_ in enumerate(self.schedule.rounds):
             self.number = number
-            for exchange in round_.exchanges:
-                self.read(exchange.src, exchange.moves.senders, "sends")
-            for exchange in round_.exchanges:
-                self.arrive(exchange)
-            for op in round_.locals:
-                for slot in local.find(op.op).sources(op.params, op.outs, op.ins):
-                    self.read(slot, op.where, f"reads (by {op.op})")
-                for slot in op.outs:
-                    self.state[slot.buffer][self.cells(slot, op.where)] = WRITTEN
+            for act in acts(round_):
+                for access in act.reads:
+                    self.read(access)
+                for access in act.writes:
+                    self.write(access)
         self.findings += [
             Finding("unwritten-output", f"{self.schedule.name}: no core writes the output {name}; write it, or drop it")
             for name, buffer in self.schedule.buffers.items()
@@ -241,30 +237,31 @@ class _Slots:
         ]
         return self.findings
 
-    def cells(self, slot: Slot, cores: Cores | None) -> Index:
-        mesh = self.schedule.mesh
-        return slot.cells(mesh, self.schedule.buffers[slot.buffer].slots, None if cores is None else cores.flat(mesh))
-
     def note(self, verdict: str, buffer: str, cell: int, message: str) -> None:
         row, col = divmod(cell // self.schedule.buffers[buffer].slots, self.schedule.mesh.shape[1])
         self.findings.append(core_finding(self.schedule, verdict, self.number, (row, col), message))
 
-    def read(self, slot: Slot, cores: Cores | None, verb: str) -> None:
-        state, cells = self.state[slot.buffer], self.cells(slot, cores)
+    def read(self, access: Access) -> None:
+        slot, by, cells = access.slot, access.by, access.cells(self.schedule)
+        state = self.state[slot.buffer]
         missing = cells[state[cells] == UNWRITTEN]
         if missing.size:
+            verb = "sends" if isinstance(by, Exchange) else f"reads (by {by.op})"
             message = f"{verb} {slot}, to which nothing was written"
             if slot.buffer in self.unnamed:
                 message += f"; if {slot.buffer} has values at the start, name it in the intent's `given`"
             self.note("unwritten-read", slot.buffer, int(missing[0]), message)
         state[cells] = WRITTEN
 
-    def arrive(self, exchange: Exchange) -> None:
-        name, moves = exchange.dst.buffer, exchange.moves
-        state, cells = self.state[name], self.cells(exchange.dst, moves.receivers)
+    def write(self, access: Access) -> None:
+        name, by, cells = access.slot.buffer, access.by, access.cells(self.schedule)
+        state = self.state[name]
+        if isinstance(by, Local):
+            state[cells] = WRITTEN
+            return
         unread = cells[state[cells] == ARRIVED]
         # a full circle carries tiles home whether or not they are needed again: overwriting them loses nothing
-        home = name in self.sent and moves.table[1].shape[-1] == self.schedule.mesh.length(moves.axis)
+        home = name in self.sent and by.moves.table[1].shape[-1] == self.schedule.mesh.length(by.axis)
         if unread.size and not home:
-            self.note("overwritten", name, int(unread[0]), f"gets a tile in {exchange.dst} before it read the last one")
+            self.note("overwritten", name, int(unread[0]), f"gets a tile in {access.slot} before it read the last one")
         state[cells] = ARRIVED

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from wafer_triton import local
-from wafer_triton.schedule.rounds import Cores, Index, Local, Slot
+from wafer_triton.schedule.access import Access, acts
+from wafer_triton.schedule.rounds import Index, Slot
 from wafer_triton.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -93,35 +93,22 @@ class _Trace:
 
     def run(self) -> None:
         for number, round_ in enumerate(self.schedule.rounds):
-            for exchange in round_.exchanges:
-                self.reads(exchange.src, exchange.moves.senders)
-            for exchange in round_.exchanges:
-                self.writes(exchange.dst, exchange.moves.receivers, number)
-            for op in round_.locals:
-                for slot in op.ins:
-                    self.reads(slot, op.where)
-                for slot in op.outs:
-                    if self.keeps(op, slot):
-                        self.reads(slot, op.where)
-                    self.writes(slot, op.where, number)
+            for act in acts(round_):
+                for access in act.reads:
+                    self.reads(access)
+                for access in act.writes:
+                    if access.keeps(self.schedule):
+                        self.reads(access)
+                    self.writes(access, number)
             self.machine.run(number + 1)
             if not self.mixed:
                 self.mixed = self.mix(number)
 
-    def keeps(self, op: Local, slot: Slot) -> bool:
-        buffer = self.schedule.buffers[slot.buffer]
-        numel = buffer.numel * (buffer.slots if slot.index is None else 1)
-        return local.find(op.op).keeps(op.params, numel, op.outs.index(slot))
+    def reads(self, access: Access) -> None:
+        self.read[access.slot.buffer][access.cells(self.schedule)] = True
 
-    def cells(self, slot: Slot, cores: Cores | None) -> Index:
-        at = None if cores is None else cores.flat(self.mesh)
-        return slot.cells(self.mesh, self.schedule.buffers[slot.buffer].slots, at).ravel()
-
-    def reads(self, slot: Slot, cores: Cores | None) -> None:
-        self.read[slot.buffer][self.cells(slot, cores)] = True
-
-    def writes(self, slot: Slot, cores: Cores | None, number: int) -> None:
-        name, cells = slot.buffer, self.cells(slot, cores)
+    def writes(self, access: Access, number: int) -> None:
+        name, cells = access.slot.buffer, access.cells(self.schedule).ravel()
         # the machine has yet to run this round, so it has no value that the round itself wrote
         self.drop(name, cells[~self.read[name][cells] & (self.written[name][cells] < number)], number)
         self.read[name][cells], self.written[name][cells] = False, number
@@ -153,7 +140,7 @@ class _Trace:
         came = []
         for exchange in self.schedule.rounds[number].exchanges:
             senders, receivers = exchange.moves.ends(self.mesh)
-            sent = exchange.src.cells(self.mesh, self.schedule.buffers[exchange.src.buffer].slots, senders)
+            sent = self.schedule.cells(exchange.src, senders)
             # of a whole buffer the first slot is named
             came += [self.at(exchange.src.buffer, int(cell)) for cell in sent[receivers == core].ravel()[:1]]
         return f", where {' and '.join(came)} came" if came else ""

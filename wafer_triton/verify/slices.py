@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from wafer_triton import local
+from wafer_triton.schedule.access import Act, acts
 from wafer_triton.schedule.rounds import Cores, Index, Local, Moves, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.steps import Rounds
@@ -36,11 +36,12 @@ class _SliceBuilder:
     def run(self) -> Schedule:
         rounds: list[Round] = []
         for round_ in reversed(self.schedule.rounds):
-            locals_ = [kept for op in reversed(round_.locals) if (kept := self.local(op)) is not None]
+            computes = acts(round_)[1:]
+            locals_ = [kept for act in reversed(computes) if (kept := self.local(act)) is not None]
             # the tiles that a round sends are read before anything arrives
             keeps = [self.take(exchange.dst, exchange.moves.ends(self.mesh)[1]) for exchange in round_.exchanges]
             for exchange, keep in zip(round_.exchanges, keeps, strict=True):
-                self.mark_needed(exchange.src, exchange.moves.ends(self.mesh)[0][keep])
+                self.mark(exchange.src, exchange.moves.ends(self.mesh)[0][keep], True)
             exchanges = [
                 replace(exchange, moves=self.moves(exchange.moves, keep))
                 for exchange, keep in zip(round_.exchanges, keeps, strict=True)
@@ -49,43 +50,36 @@ class _SliceBuilder:
             rounds.append(Round(tuple(exchanges), tuple(reversed(locals_)), round_.label))
         return replace(self.schedule, rounds=Rounds(reversed(rounds)))
 
-    def local(self, op: Local) -> Local | None:
+    def local(self, act: Act) -> Local | None:
         """Return the operation on the cores where one of its outputs is needed, or None."""
+        op = act.op
+        assert op is not None
         cores = np.arange(self.mesh.cores) if op.where is None else op.where.flat(self.mesh)
         keep = np.zeros(len(cores), np.bool_)
-        for slot in op.outs:
-            keep |= self.is_needed(slot, cores)
+        for out in act.writes:
+            keep |= self.is_needed(out.slot, cores)
         if not keep.any():
             return None
-        for slot in op.outs:
-            if not self.keeps_part(op, slot):
-                self.needed[slot.buffer][self.cells(slot, cores[keep])] = False
-        for slot in local.find(op.op).sources(op.params, op.outs, op.ins):
-            self.mark_needed(slot, cores[keep])
+        for out in act.writes:
+            if not out.keeps(self.schedule):
+                self.mark(out.slot, cores[keep], False)
+        for read in act.reads:
+            self.mark(read.slot, cores[keep], True)
         return replace(op, where=Cores.of(*np.divmod(cores[keep], self.mesh.shape[1]), paired=True))
-
-    def keeps_part(self, op: Local, slot: Slot) -> bool:
-        """Return whether some elements of the slot keep their old value, or are added to."""
-        buffer = self.schedule.buffers[slot.buffer]
-        numel = buffer.numel * (buffer.slots if slot.index is None else 1)
-        return local.find(op.op).keeps(op.params, numel, op.outs.index(slot))
 
     def take(self, slot: Slot, cores: Index) -> NDArray[np.bool_]:
         """Return for each receiving core whether its tile is needed; before the tile arrives the slot is not needed."""
         keep = self.is_needed(slot, cores)
-        self.needed[slot.buffer][self.cells(slot, cores)] = False
+        self.mark(slot, cores, False)
         return keep
 
-    def mark_needed(self, slot: Slot, cores: Index) -> None:
-        self.needed[slot.buffer][self.cells(slot, cores)] = True
+    def mark(self, slot: Slot, cores: Index, needed: bool) -> None:
+        self.needed[slot.buffer][self.schedule.cells(slot, cores)] = needed
 
     def is_needed(self, slot: Slot, cores: Index) -> NDArray[np.bool_]:
         """Return [cores]: whether the slot is needed; for a whole buffer, whether any of its slots is."""
-        needed = self.needed[slot.buffer][self.cells(slot, cores)]
+        needed = self.needed[slot.buffer][self.schedule.cells(slot, cores)]
         return np.asarray(needed.any(1)) if slot.index is None else needed
-
-    def cells(self, slot: Slot, cores: Index) -> Index:
-        return slot.cells(self.mesh, self.schedule.buffers[slot.buffer].slots, cores)
 
     def moves(self, moves: Moves, keep: NDArray[np.bool_]) -> Moves:
         """Return the messages, in the order of `ends`, for which `keep` holds."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from wafer_triton.schedule.access import acts
 from wafer_triton.schedule.rules import Finding, title
 from wafer_triton.schedule.schedule import Schedule
 
@@ -26,8 +27,7 @@ def given_buffers(schedule: Schedule, named: Iterable[str] | None) -> set[str]:
 
 def tiles_shape(schedule: Schedule, name: str) -> tuple[int, ...]:
     """Return the shape of a buffer on all cores: [rows, cols, *tile], with slots [rows, cols, slots, *tile]."""
-    buffer = schedule.buffers[name]
-    return (*schedule.mesh.shape, *((buffer.slots,) if buffer.slots > 1 else ()), *buffer.tile)
+    return (*schedule.mesh.shape, *schedule.buffers[name].dims)
 
 
 def _read_first(schedule: Schedule) -> set[str]:
@@ -35,10 +35,8 @@ def _read_first(schedule: Schedule) -> set[str]:
     written: set[str] = set()
     unwritten: set[str] = set()
     for round_ in schedule.rounds:
-        reads = {exchange.src.buffer for exchange in round_.exchanges}
-        unwritten |= reads - written
-        written |= {exchange.dst.buffer for exchange in round_.exchanges}
-        for op in round_.locals:
-            unwritten |= {slot.buffer for slot in op.ins} - written
-            written |= {slot.buffer for slot in op.outs}
+        for op, reads, writes in acts(round_):
+            ins = [access.slot for access in reads] if op is None else op.ins  # without outputs that are added to
+            unwritten |= {slot.buffer for slot in ins} - written
+            written |= {access.slot.buffer for access in writes}
     return {name for name in unwritten if name in schedule.buffers and schedule.buffers[name].role == "output"}

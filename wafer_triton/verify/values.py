@@ -26,7 +26,8 @@ from wafer_triton import local
 from wafer_triton.device.dtype import torch_dtype
 from wafer_triton.device.layout import letters
 from wafer_triton.errors import ScheduleError
-from wafer_triton.schedule.rounds import Cores, Round, Slot
+from wafer_triton.schedule.access import acts
+from wafer_triton.schedule.rounds import Round, Slot
 from wafer_triton.schedule.rules import Finding, title
 from wafer_triton.verify.intent import Intent
 from wafer_triton.verify.slices import backward_slice
@@ -268,17 +269,12 @@ def _work(schedule: Schedule) -> float:
 def _round_work(schedule: Schedule, round_: Round) -> float:
     mesh, work = schedule.mesh, 0.0
     for exchange in round_.exchanges:
-        work += len(exchange.moves.ends(mesh)[1]) * 2 * _elements(schedule, exchange.src)
+        work += len(exchange.moves.ends(mesh)[1]) * 2 * schedule.buffers[exchange.src.buffer].slot_numel(exchange.src)
     for op in round_.locals:
         cores = mesh.cores if op.where is None else len(op.where.flat(mesh))
-        moved = sum(_elements(schedule, slot) for slot in (*op.ins, *op.outs))
+        moved = sum(schedule.buffers[slot.buffer].slot_numel(slot) for slot in (*op.ins, *op.outs))
         work += cores * (moved + sum(local.find(op.op).work(**op.params)) / 10)
     return work
-
-
-def _elements(schedule: Schedule, slot: Slot) -> int:
-    buffer = schedule.buffers[slot.buffer]
-    return buffer.numel * (buffer.slots if slot.index is None else 1)
 
 
 def _compared_slots(schedule: Schedule, intent: Intent, share: float) -> dict[str, NDArray[np.bool_]]:
@@ -348,17 +344,9 @@ def _first_mismatch(got: Tensor, want: Tensor, compared: NDArray[np.bool_]) -> _
 
 def _last_write(schedule: Schedule, name: str, place: _Mismatch) -> int:
     """Return the last round that writes a slot of a core; the last round of all if none does."""
-    mesh = schedule.mesh
-    core, slots = np.array([place.core[0] * mesh.shape[1] + place.core[1]]), schedule.buffers[name].slots
-
-    def is_there(slot: Slot, cores: Cores | None) -> bool:
-        here = slot.buffer == name and (cores is None or core[0] in cores.flat(mesh))
-        return here and bool((slot.cells(mesh, slots, core) == core * slots + place.slot).any())
-
+    cell = schedule.cells(Slot(name, place.slot), np.array([place.core[0] * schedule.mesh.shape[1] + place.core[1]]))
     for number in reversed(range(len(schedule.rounds))):
-        round_ = schedule.rounds[number]
-        if any(is_there(each.dst, each.moves.receivers) for each in round_.exchanges) or any(
-            is_there(slot, op.where) for op in round_.locals for slot in op.outs
-        ):
+        writes = (access for act in acts(schedule.rounds[number]) for access in act.writes)
+        if any(access.slot.buffer == name and cell in access.cells(schedule) for access in writes):
             return number
     return len(schedule.rounds) - 1

@@ -28,6 +28,7 @@ from wafer_triton.emulate.ranks.group import CONTENT, OPERAND, agree, digest, fi
 from wafer_triton.emulate.ranks.shards import Shard, partition
 from wafer_triton.emulate.ranks.transfers import SendRecv, Transfer, route
 from wafer_triton.errors import BackendError
+from wafer_triton.schedule.access import overlaps
 from wafer_triton.schedule.rounds import HIDDEN, Buffer, Exchange, Index, Local, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 
@@ -142,7 +143,7 @@ class DistributedExecutor(Executor):
         routes = [self._route(memory, exchanges, TileMap(exchanges[0].src)) for exchanges in by_slots(round_)]
         moves = self._transfer(routes)
         computes = [step for op in round_.locals for step in self.compute(memory, op, tuple(map(TileMap, op.ins)))]
-        return [*moves[:1], *computes, *moves[1:]] if round_.overlaps else [*moves, *computes]
+        return [*moves[:1], *computes, *moves[1:]] if overlaps(round_) else [*moves, *computes]
 
     def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> list[Step]:
         self._drop_halos(memory, exchanges[0].dst.buffer)

@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 
 from wafer_triton.errors import BackendError
-from wafer_triton.schedule.rounds import Value
-from wafer_triton.schedule.schedule import Schedule, once
+from wafer_triton.schedule.rounds import Value, once
+from wafer_triton.schedule.schedule import Schedule
 
 OPERAND = "operand "  # prefix of the options that are hashes of operands, for another error message
 CONTENT = "content"  # name of the option that is the hash of a schedule

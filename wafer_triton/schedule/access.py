@@ -1,0 +1,81 @@
+"""What a round reads and writes, said once: which slots, on which cores, in which order.
+
+A round is a few acts. In the first its exchanges read the tiles that they send, then write those that arrive. In each
+further one a local operation reads its inputs, and the outputs that it updates, then writes its outputs. So in an act
+everything is read before anything is written. Rules, checker, counts and executors go by this.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from wafer_triton import local
+from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Slot, once
+
+if TYPE_CHECKING:
+    from wafer_triton.schedule.schedule import Schedule
+
+
+class Access(NamedTuple):
+    """A slot that an exchange or a local operation reads or `writes`; of an output with its `number`."""
+
+    slot: Slot
+    by: Exchange | Local
+    writes: bool = False
+    number: int = 0
+
+    @property
+    def cores(self) -> Cores | None:
+        """The cores of which the slot is accessed (None: all)."""
+        if isinstance(self.by, Local):
+            return self.by.where
+        return self.by.moves.receivers if self.writes else self.by.moves.senders
+
+    def cells(self, schedule: Schedule) -> Index:
+        """Return where the tiles lie, see `Schedule.cells`."""
+        return schedule.cells(self.slot, self.cores)
+
+    def keeps(self, schedule: Schedule) -> bool:
+        """Return whether the slot keeps some of what it held before it is written, or is added to."""
+        if isinstance(self.by, Exchange):
+            return False
+        numel = schedule.buffers[self.slot.buffer].slot_numel(self.slot)
+        return local.find(self.by.op).keeps(self.by.params, numel, self.number)
+
+
+class Act(NamedTuple):
+    """The exchanges of a round (`op` is None), or a local operation."""
+
+    op: Local | None
+    reads: tuple[Access, ...]
+    writes: tuple[Access, ...]
+
+
+def acts(round_: Round) -> list[Act]:
+    """Return the acts of a round in order, the one of its exchanges first."""
+    sent = tuple([Access(one.src, one) for one in round_.exchanges])
+    every = [Act(None, sent, tuple([Access(one.dst, one, True) for one in round_.exchanges]))]
+    for op in round_.locals:
+        reads = local.find(op.op).sources(op.params, op.outs, op.ins)
+        writes = tuple([Access(out, op, True, number) for number, out in enumerate(op.outs)])
+        every.append(Act(op, tuple([Access(slot, op) for slot in reads]), writes))
+    return every
+
+
+@once
+def touched(round_: Round) -> frozenset[str]:
+    """Return the names of the buffers that a round reads or writes."""
+    return written(round_).union(access.slot.buffer for act in acts(round_) for access in act.reads)
+
+
+def written(round_: Round) -> frozenset[str]:
+    """Return the names of the buffers that a round writes."""
+    return frozenset([access.slot.buffer for act in acts(round_) for access in act.writes])
+
+
+@once
+def overlaps(round_: Round) -> bool:
+    """Return whether compute runs beside the exchange: no local operation touches what arrives in the round."""
+    exchanges, *computes = acts(round_)
+    arriving = {access.slot.buffer for access in exchanges.writes}
+    return not any(access.slot.buffer in arriving for act in computes for access in (*act.reads, *act.writes))
