@@ -20,8 +20,8 @@ import triton
 
 from ahead import recorder
 from planned import decode_layer, without_gpu
-from wafer_triton.emulate.executor import EXCHANGES
 from wafer_triton.emulate.parts import Launch
+from wafer_triton.emulate.planner import EXCHANGES
 from wafer_triton.kernels import Copies, Operand, find
 from wafer_triton.kernels import elided as elided_
 from wafer_triton.kernels.compute_shift import all_rounds, one_round
@@ -92,7 +92,7 @@ def rows() -> list[dict[str, object]]:
     without_gpu()
     for way in EXCHANGES:
         for title, program in decode_layer(way).items():
-            for step in program.steps:
+            for step in program.calls:
                 assert isinstance(step, Launch)
                 if "gemm" in step.what:  # the others take little of a step's time
                     add(f"Llama-3-8B, P = 64, {way}: {title}: {step.what}", step)

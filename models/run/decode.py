@@ -13,7 +13,7 @@ from wafer_triton.decoder import decode as blocks
 from wafer_triton.decoder.block import Block, schedule
 from wafer_triton.device.layout import scatter
 from wafer_triton.emulate.executor import Executor
-from wafer_triton.emulate.parts import Step, Tables
+from wafer_triton.emulate.parts import Call, Tables
 from wafer_triton.emulate.program import Program
 from wafer_triton.models.place.cuts import Tiles, Weights, fill, held_tile, is_repeated, picked, picker
 from wafer_triton.models.run.head import Embedding, Head
@@ -103,7 +103,7 @@ class Decode:
         # the slot of an append changes with every step, and is the same in all layers
         first_appends = [schedule(blocks.append, block, sequence, 0, 0) for sequence in sequences]
         tables = [Tables() for _ in sequences]
-        self.steps: dict[tuple[int, ...], Step] = {}
+        self.steps: dict[tuple[int, ...], Call] = {}
         self.results: dict[tuple[int, ...], torch.Tensor] = {}  # by active sequences; the next step overwrites it
         self.layers: list[Layer] = []
         self.compiled = False
@@ -140,7 +140,7 @@ class Decode:
         programs = [program for layer in layers for program in layer.programs]
         ends = [end for end in (self.embedding, self.head) if end is not None]
         programs += [end.program(self.block.batch) for end in ends]
-        steps = [step for program in programs for step in program.steps]
+        steps = [step for program in programs for step in program.calls]
         self.executor.precompile(steps, partial(progress, "compiling kernel"))
         self.compiled = True
 

@@ -19,7 +19,7 @@ from wafer_triton.decoder.expert_places import ExpertRegions
 from wafer_triton.decoder.expert_regions import prefill_pass
 from wafer_triton.device.modes import plain
 from wafer_triton.emulate.executor import Executor
-from wafer_triton.emulate.parts import Step
+from wafer_triton.emulate.parts import Call
 from wafer_triton.emulate.program import Program
 from wafer_triton.models.place.cuts import Tiles, is_repeated
 from wafer_triton.models.run.chunks import Chunk, ChunkTiles
@@ -116,7 +116,7 @@ class PrefillRun:
         if regions is not None:
             for part in parts:  # before weights are loaded into memory
                 self._bound(prefill_pass, "experts", part.tokens, 0, 0)
-        fresh = [step for key, program in self.programs.items() if key not in known for step in program.steps]
+        fresh = [step for key, program in self.programs.items() if key not in known for step in program.calls]
         self.executor.precompile(fresh, partial(progress, "compiling kernel"))
         self.expert_ids, self.passes, self.overflow = [], [0] * len(parts) if regions is not None else [], 0
         inputs = list(self.tiles.inputs(x, rotary, parts))
@@ -128,7 +128,7 @@ class PrefillRun:
 
     def forget(self) -> None:
         """Drop the records of launches, which hold the addresses of weights."""
-        self.steps: dict[tuple[tuple[int, int], ...], Step] = {}
+        self.steps: dict[tuple[tuple[int, int], ...], Call] = {}
         self.results: dict[tuple[tuple[int, int], ...], Result] = {}
 
     def _launched(

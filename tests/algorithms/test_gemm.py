@@ -13,7 +13,7 @@ from wafer_triton.algorithms.gemm import meshgemm, meshgemm_t
 from wafer_triton.algorithms.ring import alignment_sources, ring, ring_position, ring_step
 from wafer_triton.count.account import account, round_account
 from wafer_triton.device.mesh import Mesh, as_mesh
-from wafer_triton.emulate.executor import EXCHANGES
+from wafer_triton.emulate.planner import EXCHANGES
 from wafer_triton.emulate.reference import Reference
 from wafer_triton.errors import MeshError
 from wafer_triton.ops.testing import assert_close

@@ -10,7 +10,7 @@ from wafer_triton import ops
 from wafer_triton.algorithms.trees import default_groups, ktree
 from wafer_triton.device.layout import scatter
 from wafer_triton.device.mesh import as_mesh
-from wafer_triton.emulate.executor import EXCHANGES
+from wafer_triton.emulate.planner import EXCHANGES
 from wafer_triton.errors import MeshError, ShapeError
 from wafer_triton.ops.testing import assert_close
 

@@ -7,8 +7,8 @@ import torch
 
 from wafer_triton.algorithms.kv_cache import KvCache
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.emulate.executor import EXCHANGES
 from wafer_triton.emulate.parts import Tables
+from wafer_triton.emulate.planner import EXCHANGES
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.errors import ScheduleError
@@ -38,7 +38,7 @@ def test_recorded_steps_of_programs_with_shared_tables_are_rebound(policy, excha
     cache = KvCache(3, 4, policy, prefilled=2)
     on, tables = TritonExecutor(exchange=exchange, shuffle=shuffle), Tables()
     programs = [on.bind(append(cache, 2), filled(cache), tables=tables) for _ in range(2)]
-    recorded = [list(program.steps) for program in programs]
+    recorded = [list(program.calls) for program in programs]
     judge = TorchExecutor().bind(append(cache, 2), filled(cache))
     for count in range(2, cache.capacity):
         judge.rebind(append(cache, count))

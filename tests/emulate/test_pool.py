@@ -13,7 +13,8 @@ from wafer_triton.algorithms.product import clear_recipes, recipe
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate import executor as executors
 from wafer_triton.emulate.executor import Executor
-from wafer_triton.emulate.program import POOL, Pool, Program
+from wafer_triton.emulate.pool import POOL, Pool
+from wafer_triton.emulate.program import Program
 from wafer_triton.emulate.reference import Reference
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import ScheduleError
@@ -174,7 +175,7 @@ def test_a_borrowed_program_is_as_a_fresh_one(part, poison):
         fresh.run()
         for name in ("out", "half"):
             assert torch.equal(program.read(name).view(torch.int32), fresh.read(name).view(torch.int32))
-        program.give_back()
+        POOL.give(program)
 
 
 @pytest.mark.parametrize("name", [*SUMS, *LAYERS, *MOVES])
@@ -191,7 +192,7 @@ def test_a_second_run_of_a_borrowed_program_equals_the_first(name):
         runs.append({one: program.read(one) for one in kept})
         for tensor in program.memory.values():
             tensor.fill_(float("nan"))
-        program.give_back()
+        POOL.give(program)
     assert [one for one in kept if not torch.equal(runs[0][one], runs[1][one])] == []
 
 
@@ -224,7 +225,7 @@ def test_a_program_serves_calls_on_one_stream(monkeypatch):
     for stream in ("first", "second", "first", "second"):
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device, stream=stream: stream)
         programs.append(on.borrow(schedule))
-        programs[-1].give_back()
+        POOL.give(programs[-1])
     assert programs[0] is programs[2] is not programs[1] is programs[3]
 
 
@@ -236,12 +237,12 @@ def test_the_least_recently_used_programs_go():
         b.buffer("x", (150,), "fp32", "output")
         b.round(b.local("add", "x", ("x", "x"), size=150))
         programs.append(on.borrow(b.build()))
-    first, second, third = ((on, program.schedule, None) for program in programs)
-    pool.give(first, programs[0])
-    pool.give(second, programs[1])
+    first, second, third = (program.key for program in programs)
+    pool.give(programs[0])
+    pool.give(programs[1])
     assert pool.bytes == 1200 and pool.take(first) is programs[0]
-    pool.give(first, programs[0])
-    pool.give(third, programs[2])
+    pool.give(programs[0])
+    pool.give(programs[2])
     assert pool.take(second) is None and pool.take(first) is programs[0] and pool.take(third) is programs[2]
     assert pool.bytes == 0
 

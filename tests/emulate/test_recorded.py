@@ -13,7 +13,7 @@ from wafer_triton.device import PRESETS
 from wafer_triton.device.layout import MeshTensor, scatter
 from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.emulate import triton as triton_executor
-from wafer_triton.emulate.executor import EXCHANGES
+from wafer_triton.emulate.planner import EXCHANGES
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.errors import BackendError
 from wafer_triton.kernels import compute_shift, fused, tree
@@ -163,7 +163,7 @@ def test_no_launch_of_a_layer_on_a_large_mesh_has_too_many_programs(exchange, mo
     for module in (exchange_kernel, fused, tree):
         monkeypatch.setattr(module, "start", lambda kernel, grid, *_, **__: grids.append(np.prod(grid)))
     for part, given in decode.layer(block, 2000):
-        for step in bound(part, block, given, exchange).steps:
+        for step in bound(part, block, given, exchange).calls:
             step()
     assert len(grids) >= 16 and max(grids) <= 60_000, grids
 
@@ -176,9 +176,9 @@ def test_nor_has_one_of_meshgemm_on_a_large_mesh(exchange, launch_of, monkeypatc
     what = recipe("gemm", Mesh(LARGE, LARGE), "bf16", ((2 * LARGE,) * 2,) * 2, ())
     tiles = {name: torch.zeros(1).bfloat16().expand(LARGE, LARGE, 4) for name in ("a", "b")}
     program = TritonExecutor(exchange=exchange).bind(what.schedule, tiles)
-    for step in program.steps:
+    for step in program.calls:
         step()
-    assert len(program.steps) >= (LARGE if exchange == "explicit" else 1) and max(grids) <= 60_000
+    assert len(program.calls) >= (LARGE if exchange == "explicit" else 1) and max(grids) <= 60_000
 
 
 def test_meshgemm_on_16_x_16_is_a_few_launches(gpu_that_holds):

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from schedules import LAYERS, MOVES, SUMS, build, given
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.emulate.executor import EXCHANGES, Executor
+from wafer_triton.emulate.executor import Executor
+from wafer_triton.emulate.planner import EXCHANGES
 from wafer_triton.emulate.reference import Reference
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor

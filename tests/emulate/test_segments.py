@@ -13,8 +13,8 @@ from wafer_triton.algorithms.gemm import meshgemm
 from wafer_triton.algorithms.product import recipe
 from wafer_triton.algorithms.reduce import all_reduce, reduce
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.emulate.executor import EXCHANGES
 from wafer_triton.emulate.parts import Products, Reduction, Segment
+from wafer_triton.emulate.planner import EXCHANGES
 from wafer_triton.emulate.reference import Reference
 from wafer_triton.emulate.segments import segments
 from wafer_triton.emulate.torch import TorchExecutor

@@ -93,10 +93,10 @@ def test_elided_rounds_cannot_be_looked_at():
 def test_a_program_that_is_not_looked_at_plans_nothing_more(monkeypatch):
     """`run` takes the steps of `bind`, however often it is called: looking is planned when it is asked for."""
     program = executor("torch").bind(KINDS["gemm"], given(KINDS["gemm"]))
-    steps = list(program.steps)
+    steps = list(program.calls)
     monkeypatch.setattr(type(program.executor), "round", None)
     program.run()
-    assert program.steps == steps
+    assert program.calls == steps
     assert program.read("out").isfinite().all()
 
 

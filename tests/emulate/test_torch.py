@@ -6,7 +6,7 @@ import torch
 from wafer_triton.algorithms.product import recipe
 from wafer_triton.cost.price import price
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.emulate.executor import EXCHANGES
+from wafer_triton.emulate.planner import EXCHANGES
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import ShapeError
 from wafer_triton.schedule.builder import Builder

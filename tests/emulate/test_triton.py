@@ -16,7 +16,7 @@ from triton.backends.compiler import GPUTarget
 from wafer_triton.algorithms.product import recipe
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate import triton as triton_executor
-from wafer_triton.emulate.program import POOL
+from wafer_triton.emulate.pool import POOL
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.errors import BackendError

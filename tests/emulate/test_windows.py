@@ -9,7 +9,7 @@ from wafer_triton.algorithms.gemm import meshgemm
 from wafer_triton.algorithms.product import recipe
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate import torch as executor
-from wafer_triton.emulate.executor import EXCHANGES
+from wafer_triton.emulate.planner import EXCHANGES
 from wafer_triton.emulate.program import Program
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.schedule.builder import Builder
@@ -53,7 +53,7 @@ def test_elided_rounds_give_the_bits_of_explicit_rounds(side, dtype, lines):
     schedule = recipe("gemm", Mesh(side, side), dtype, ((19, 36), (36, 16 * side if lines else 21)), ()).schedule
     explicit, elided = (ran(schedule, exchange, 1) for exchange in EXCHANGES)
     if dtype == "fp32" and lines and side % 2 == 0:
-        assert len(elided.steps) == 3 + side, "A, B and the sums are copied once, and each round is a product"
+        assert len(elided.calls) == 3 + side, "A, B and the sums are copied once, and each round is a product"
     (result,) = (name for name, buffer in schedule.buffers.items() if buffer.role == "output")
     assert torch.equal(bits(explicit)[result], bits(elided)[result])
     assert not explicit.read(result).isnan().any()
@@ -64,7 +64,7 @@ def test_a_gather_of_a_serves_several_rounds(rounds, gathers, monkeypatch):
     schedule = recipe("gemm", Mesh(4, 4), "fp32", ((20, 36), (36, 64)), ()).schedule
     monkeypatch.setattr(executor, "GATHERED_ELEMENTS", rounds * 20 * 36)
     explicit, elided = (ran(schedule, exchange, 1) for exchange in EXCHANGES)
-    assert len(elided.steps) == gathers + 2 + 4
+    assert len(elided.calls) == gathers + 2 + 4
     assert torch.equal(bits(explicit)["out"], bits(elided)["out"])
 
 

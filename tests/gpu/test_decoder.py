@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from wafer_triton.emulate.executor import EXCHANGES
+from wafer_triton.emulate.planner import EXCHANGES
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.models.decoder import WaferForCausalLM

@@ -20,7 +20,7 @@ import schedules
 import tiny
 from wafer_triton import distributed, mesh_gemm, rms_norm
 from wafer_triton.cli.main import main
-from wafer_triton.emulate.executor import EXCHANGES
+from wafer_triton.emulate.planner import EXCHANGES
 from wafer_triton.emulate.ranks.executor import DistributedExecutor
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor

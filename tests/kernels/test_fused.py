@@ -11,8 +11,8 @@ import torch
 from wafer_triton.algorithms.collectives import broadcast
 from wafer_triton.algorithms.reduce import all_reduce, reduce
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.emulate.executor import EXCHANGES
 from wafer_triton.emulate.parts import Launch
+from wafer_triton.emulate.planner import EXCHANGES
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.kernels import Operand, find
@@ -107,7 +107,7 @@ def test_an_op_before_a_tree_joins_it_unless_tiles_clash(exchange, overwritten):
         one.run()
     for name in ("x", "y"):
         assert torch.equal(program.read(name), judge.read(name)), name
-    whats = [step.what.split(", reduce")[0] for step in program.steps if isinstance(step, Launch)]
+    whats = [step.what.split(", reduce")[0] for step in program.calls if isinstance(step, Launch)]
     # with elided exchange the tiles of h are in x, and move out before x changes
     before = ["exchange"] if exchange == "explicit" else ["copy"] * overwritten
     assert whats[: len(before) + 1] == [*before, "add, add"]

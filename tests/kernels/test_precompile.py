@@ -102,8 +102,8 @@ def child() -> dict:
     on.graphs = True
     triton.knobs.compilation.listener = listen
     os.cpu_count = lambda: 2
-    number = on.precompile(program.steps, lambda done, of: progress.append((done, of)))
-    again = on.precompile(program.steps)
+    number = on.precompile(program.calls, lambda done, of: progress.append((done, of)))
+    again = on.precompile(program.calls)
     unwritten = all(bool(program.memory[name].isnan().all()) for name in "yz")
     seen = loaded.copy(), gpus.copy()
 

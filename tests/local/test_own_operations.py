@@ -12,7 +12,8 @@ from wafer_triton import Builder, Cores, Intent, account, all_reduce, check, cle
 from wafer_triton.algorithms import reduce
 from wafer_triton.decoder import decode
 from wafer_triton.decoder.block import HEADS, Variant, sub_layer
-from wafer_triton.emulate.executor import EXCHANGES
+from wafer_triton.emulate.planner import EXCHANGES
+from wafer_triton.emulate.pool import POOL
 from wafer_triton.emulate.reference import Reference
 from wafer_triton.errors import ScheduleError
 from wafer_triton.local import local_op, registry
@@ -145,7 +146,7 @@ def test_a_definition_that_comes_anew_is_priced_and_run():
         program = on.borrow(schedule)
         program.write("x", x)
         program.run()
-        program.give_back()
+        POOL.give(program)
         return program.read("y")[0, 7, 0].item()
 
     before = price(schedule).cycles

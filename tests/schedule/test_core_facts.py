@@ -15,7 +15,8 @@ from wafer_triton.algorithms.collectives import shift
 from wafer_triton.algorithms.product import recipe
 from wafer_triton.algorithms.reduce import all_reduce
 from wafer_triton.count.routes import colours, routes
-from wafer_triton.emulate.executor import EXCHANGES, Executor
+from wafer_triton.emulate.executor import Executor
+from wafer_triton.emulate.planner import EXCHANGES
 from wafer_triton.emulate.reference import Reference
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import BackendError, CacheError, ScheduleError
@@ -143,7 +144,7 @@ def test_programs_of_one_executor_are_for_one_thread_at_a_time():
     on, tiles = TorchExecutor(), {name: torch.zeros(4, 4, 4) for name in ("a", "b")}
     first, second = on.bind(schedule, tiles), on.bind(schedule, tiles)
     inside, done = Event(), Event()
-    first.steps.insert(0, lambda: (inside.set(), done.wait(60)))
+    first.calls.insert(0, lambda: (inside.set(), done.wait(60)))
     thread = Thread(target=first.run)
     thread.start()
     assert inside.wait(60)

@@ -8,39 +8,36 @@ their order stay the same, and so do the bits.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wafer_triton.emulate.parts import Memory, Products, Reduction, Step, TileMap
+from wafer_triton.emulate.parts import Memory, Products, Reduction, Task, TileMap
+from wafer_triton.emulate.planner import Planner
 from wafer_triton.emulate.segments import mailboxes, segments
 from wafer_triton.local import find
 from wafer_triton.schedule.access import touched
 from wafer_triton.schedule.rounds import HIDDEN, Cores, Exchange, Index, Local, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 
-if TYPE_CHECKING:
-    from wafer_triton.emulate.executor import Executor
 
-
-def elided(planner: Executor, schedule: Schedule, memory: Memory) -> list[Step]:
-    """Return the steps of a schedule whose tiles stay in place as far as possible."""
+def elided(planner: Planner, schedule: Schedule, memory: Memory) -> list[Task]:
+    """Return the tasks of a schedule whose tiles stay in place as far as possible."""
     return _Elision(planner, schedule, memory).plan()
 
 
 class _Elision:
     """Plans a schedule round by round; `maps` has the tile map of each buffer whose tiles lie elsewhere by now."""
 
-    def __init__(self, planner: Executor, schedule: Schedule, memory: Memory) -> None:
+    def __init__(self, planner: Planner, schedule: Schedule, memory: Memory) -> None:
         self.planner = planner
         self.schedule = schedule
         self.memory = memory
         self.maps: dict[str, TileMap] = {}
-        self.steps: list[Step] = []
+        self.tasks: list[Task] = []
         self.mailboxes = mailboxes(schedule)  # their messages move: combining overwrites where they would lie
         self.last_use = {name: at for at, round_ in enumerate(schedule.rounds) for name in touched(round_)}
 
-    def plan(self) -> list[Step]:
+    def plan(self) -> list[Task]:
         for segment in segments(self.schedule):
             self.forget(segment.start)
             if isinstance(segment, Products):
@@ -56,7 +53,7 @@ class _Elision:
         for name in list(self.maps):
             if self.memory.buffers[name].kept:
                 self.settle(name)
-        return self.steps
+        return self.tasks
 
     def forget(self, done: int) -> None:
         """Drop the maps of scratch buffers that only the first `done` rounds touch: nobody will read their tiles."""
@@ -71,10 +68,10 @@ class _Elision:
         maps = tuple(self.maps.get(slot.buffer, TileMap(slot)) for slot in (run.a[0], run.b[0]))
         if any(self.has_own_tiles(each, None) for each in maps):
             return False
-        steps = self.planner.segment(self.memory, run, maps)
-        if steps is None:
+        tasks = self.planner.segment(self.memory, run, maps)
+        if tasks is None:
             return False
-        self.steps += steps  # which read the tiles where they lie before the ring turns
+        self.tasks += tasks  # which read the tiles where they lie before the ring turns
         for round_ in run.rounds[: run.count]:
             self.exchanges(round_)
         return True
@@ -83,10 +80,10 @@ class _Elision:
         """Plan a reduce tree at once, and return whether the planner could; its broadcast becomes a tile map."""
         self.before_write(tree.acc, keep=True)
         self.before_write(tree.sums, keep=False)
-        steps = self.planner.segment(self.memory, tree)
-        if steps is None:
+        tasks = self.planner.segment(self.memory, tree)
+        if tasks is None:
             return False
-        self.steps += steps
+        self.tasks += tasks
         if tree in self.memory.separate_sums:
             self.maps[tree.acc] = TileMap(Slot(tree.sums), tree.roots)
         elif tree.broadcast is not None:
@@ -98,7 +95,7 @@ class _Elision:
         for op in round_.locals:
             if self.rename_copy(op):
                 continue
-            self.steps += self.planner.compute(self.memory, op, self.prepare(op))
+            self.tasks += self.planner.compute(self.memory, op, self.prepare(op))
 
     def prepare(self, op: Local) -> tuple[TileMap, ...]:
         """Plan the copies that must precede an operation, and return the tile maps of its inputs."""
@@ -184,7 +181,7 @@ class _Elision:
         self.before_write(exchange.dst.buffer, keep=True)
         self.settle_own(exchange.src.buffer, exchange.moves.ends(self.memory.mesh)[0])
         src = self.maps.get(exchange.src.buffer, TileMap(exchange.src))
-        self.steps += self.planner.move(self.memory, [exchange], src)
+        self.tasks += self.planner.move(self.memory, [exchange], src)
 
     def before_write(self, name: str, keep: bool) -> None:
         """Plan the copies before buffer `name` is written: other buffers' tiles leave it, its own return if `keep`."""
@@ -221,4 +218,4 @@ class _Elision:
             at = np.arange(mesh.shape[1])
             where = Cores("x", np.where(tile_map.homes(mesh).reshape(mesh.shape) < 0, -1, at))
         op = Local("copy", (Slot(name),), (tile_map.slot,), {"size": self.memory.buffers[name].numel}, where)
-        self.steps += self.planner.compute(self.memory, op, (TileMap(tile_map.slot) if in_place else tile_map,))
+        self.tasks += self.planner.compute(self.memory, op, (TileMap(tile_map.slot) if in_place else tile_map,))

@@ -1,4 +1,4 @@
-"""Which planned steps share a launch, by the buffers that they read and write.
+"""Which planned tasks share a launch, by the buffers that they read and write.
 
 Local operations on the same cores share a launch until one reads a tile of another core that the launch writes. A
 reduce tree ends a launch. With elided exchange a fold replaces a tree: each root's sum is computed from all parts at
@@ -16,7 +16,7 @@ import numpy as np
 from torch import Tensor
 
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.emulate.parts import Reduction, Step
+from wafer_triton.emulate.parts import Call, LaunchPart, Reduction, Task
 from wafer_triton.kernels.exchange import Copies
 from wafer_triton.kernels.fused import MAX_ELEMENTS, FusedOp, Grid
 from wafer_triton.kernels.tree import MAX_PARTS
@@ -28,16 +28,8 @@ MAX_FOLD_TILE = 1024  # elements of a tile; the hops of larger ones take little 
 MIN_PROGRAMS = 256  # a launch with folds gives a program several cores only while this many programs are left
 
 
-class _LaunchPart:
-    """A planned step that is not called: `TritonExecutor.fuse_steps` makes it part of a launch."""
-
-    def __call__(self) -> None:
-        """Raise AssertionError."""
-        raise AssertionError("such a step is launched as part of a group")
-
-
 @dataclass(frozen=True, eq=False)
-class Messages(_LaunchPart):
+class Messages(LaunchPart):
     """Messages that can go at the same time, as none reads a buffer that another writes.
 
     `moves` are copies with the number of elements of their tiles; `sources` and `targets` name the buffers.
@@ -55,7 +47,7 @@ class Messages(_LaunchPart):
 
 
 @dataclass(frozen=True, eq=False)
-class LocalStep(_LaunchPart):
+class LocalTask(LaunchPart):
     """A local operation on `cores` (None: all), which writes the buffers `outs`.
 
     `remote_reads` are the buffers of which it reads tiles of other cores, each with [cores]: whose tile a core reads.
@@ -70,7 +62,7 @@ class LocalStep(_LaunchPart):
 
 
 @dataclass(frozen=True, eq=False)
-class TreeStep(_LaunchPart):
+class TreeTask(LaunchPart):
     """A reduce tree whose messages are sent; with `broadcasts` the launch sends the roots' sums to all cores too."""
 
     tree: Reduction
@@ -81,7 +73,7 @@ class TreeStep(_LaunchPart):
 
     @property
     def what(self) -> str:
-        """The name of the step in a record."""
+        """The name of the task in a record."""
         return f"reduce tree, {len(self.tree.rounds)} rounds" + ", broadcast" * self.broadcasts
 
     @property
@@ -103,7 +95,7 @@ class TreeStep(_LaunchPart):
 
 
 @dataclass(frozen=True, eq=False)
-class Fold(_LaunchPart):
+class Fold(LaunchPart):
     """A reduce tree, of tiles of `size` elements, as a fold: its fields are arguments of `kernels.tree.fold`."""
 
     tree: Reduction
@@ -121,29 +113,29 @@ class Group:
     """The contents of one launch: folds, then local operations (`tasks`), then a reduce tree."""
 
     folds: list[Fold] = field(default_factory=list)
-    tasks: list[LocalStep] = field(default_factory=list)
-    tree: TreeStep | None = None
+    tasks: list[LocalTask] = field(default_factory=list)
+    tree: TreeTask | None = None
 
-    def try_add(self, step: LocalStep | TreeStep | Fold) -> bool:
-        """Add a step if the launch can run it too, and return whether it did; an empty launch takes any."""
-        if self.tree is not None or (self.tasks and isinstance(step, Fold)):
+    def try_add(self, new: LocalTask | TreeTask | Fold) -> bool:
+        """Add a task if the launch can run it too, and return whether it did; an empty launch takes any."""
+        if self.tree is not None or (self.tasks and isinstance(new, Fold)):
             return False
-        if isinstance(step, Fold):
-            self.folds.append(step)
+        if isinstance(new, Fold):
+            self.folds.append(new)
             return True
-        if (self.folds and isinstance(step, TreeStep)) or (
-            self.tasks and not _same_cores(self.tasks[0].cores, step.cores)
+        if (self.folds and isinstance(new, TreeTask)) or (
+            self.tasks and not _same_cores(self.tasks[0].cores, new.cores)
         ):
             return False
         written = {name for task in self.tasks for name in task.outs}
         read = {name for task in self.tasks for name, _ in task.remote_reads}
         read |= {name for fold in self.folds for name in (fold.tree.acc, fold.tree.sums)}
-        if not written.isdisjoint(dict(step.remote_reads)) or not read.isdisjoint(step.outs):
+        if not written.isdisjoint(dict(new.remote_reads)) or not read.isdisjoint(new.outs):
             return False
-        if isinstance(step, TreeStep):
-            self.tree = step
+        if isinstance(new, TreeTask):
+            self.tree = new
         else:
-            self.tasks.append(step)
+            self.tasks.append(new)
         return True
 
     @property
@@ -153,21 +145,22 @@ class Group:
         return ", ".join(words + ([self.tree.what] if self.tree else []))
 
 
-Fusing: TypeAlias = "Group | Messages | Step"
+Fusing: TypeAlias = "Group | Messages | Call"
 
 
-def group_steps(steps: Sequence[Step]) -> list[Fusing]:
-    """Return the steps in order, consecutive ones in a `Group` or as merged `Messages` if one launch can run them."""
+def group_tasks(tasks: Sequence[Task]) -> list[Fusing]:
+    """Return the tasks in order, consecutive ones in a `Group` or as merged `Messages` if one launch can run them."""
     groups: list[Fusing] = []
-    for step in steps:
+    for task in tasks:
         last = groups[-1] if groups else None
-        if isinstance(step, Messages) and isinstance(last, Messages) and (both := last.merged(step)):
+        if isinstance(task, Messages) and isinstance(last, Messages) and (both := last.merged(task)):
             groups[-1] = both
-        elif not isinstance(step, LocalStep | TreeStep | Fold):
-            groups.append(step)
-        elif not isinstance(last, Group) or not last.try_add(step):
+        elif not isinstance(task, LocalTask | TreeTask | Fold):
+            assert isinstance(task, Messages) or callable(task)
+            groups.append(task)
+        elif not isinstance(last, Group) or not last.try_add(task):
             group = Group()
-            group.try_add(step)
+            group.try_add(task)
             groups.append(group)
     return groups
 

@@ -1,6 +1,7 @@
-"""What plans are made of: segments of a schedule, steps, and the memory that steps read and write.
+"""What plans are made of: segments of a schedule, tasks, and the memory that they read and write.
 
-A step is a function without arguments: it is planned once and runs many times.
+A move or a local operation is planned as tasks. A task is a call, a function without arguments that runs many times, or
+a part of a launch, which becomes one together with its neighbours.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from threading import Lock
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -19,7 +20,14 @@ from wafer_triton.schedule.access import overlaps
 from wafer_triton.schedule.rounds import HIDDEN, Buffer, Exchange, Index, Moves, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 
-Step = Callable[[], object]
+Call = Callable[[], object]
+
+
+class LaunchPart:
+    """A task that is not called: `TritonExecutor.fuse_tasks` makes it part of a launch."""
+
+
+Task: TypeAlias = "Call | LaunchPart"
 Cut = tuple[str, tuple[int, ...]]  # the pattern by which a whole tensor is cut into tiles, and its shape
 
 
@@ -122,7 +130,7 @@ class Launch:
     """A step that a record of a run names `what`; with what = "" it is a transfer of `rank_bytes` between ranks."""
 
     what: str
-    run: Step
+    run: Call
     rank_bytes: int = 0
 
     def __call__(self) -> None:

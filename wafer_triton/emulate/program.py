@@ -1,31 +1,28 @@
 """Programs: a schedule bound to memory, planned once and run many times.
 
-Between calls programs wait in a `Pool`, so that a second call plans nothing. A program also runs round by round and
-shows the tiles of its cores after each: `for state in program.rounds(): state["a"].core(3, 7)`.
+A program also runs round by round and shows the tiles of its cores after each:
+`for state in program.rounds(): state["a"].core(3, 7)`.
 """
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
-from threading import Lock
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 
 from wafer_triton.cost.price import Prediction, price
-from wafer_triton.emulate.parts import Cut, Launch, Memory, Step, Tables, Workspace
+from wafer_triton.emulate.parts import Call, Cut, Launch, Memory, Tables, Workspace
+from wafer_triton.emulate.planner import Key, Planner
 from wafer_triton.errors import BackendError, MeshError, ScheduleError, ShapeError, plain, shown
 from wafer_triton.schedule.access import acts, touched, written
 from wafer_triton.schedule.rounds import Buffer, Round, once
 from wafer_triton.schedule.schedule import Schedule
-
-if TYPE_CHECKING:
-    from wafer_triton.emulate.executor import Executor
 
 
 @dataclass(eq=False, repr=False)
@@ -38,18 +35,18 @@ class Program:
 
     schedule: Schedule
     memory: dict[str, torch.Tensor]
-    executor: Executor
+    executor: Planner
     workspace: Workspace
     tables: Tables | None = None
     key: Key | None = None  # of a program from the pool
     given: frozenset[str] = frozenset()  # buffers with values of the caller, an output among them
-    steps: list[Step] = field(init=False)
+    calls: list[Call] = field(init=False)
     _cut_copies: dict[tuple[str, Cut, bool], Callable[..., Any]] = field(init=False, default_factory=dict)
     _stale: frozenset[str] = field(init=False, default=frozenset())  # inputs that rounds have overwritten
     _state: State | None = field(init=False, default=None)  # what `rounds` gave last, until the program runs on
 
     def __post_init__(self) -> None:
-        self.steps = self.executor.plan(self.schedule, self._memory(self.schedule))
+        self.calls = self.executor.plan(self.schedule, self._memory(self.schedule))
 
     def __repr__(self) -> str:
         return f"Program of {self.schedule!r}, {self.bytes:,} B of memory"
@@ -76,8 +73,8 @@ class Program:
         """Execute every round on whatever the buffers hold, without the check of `run` for stale inputs."""
         self._state = None
         with self.workspace.exclusive(self.schedule.name), self.executor.on_device():
-            for step in self.steps:
-                step()
+            for call in self.calls:
+                call()
 
     def rounds(self) -> Iterator[State]:
         """Execute round by round and yield the state after each; this is slower than `run`, as no rounds are fused.
@@ -89,13 +86,13 @@ class Program:
                 f"{self.schedule.name}: elided exchange moves no tiles, so no round is shown; use exchange='explicit'"
             )
         self._begin()
-        memory, planned = replace(self._memory(self.schedule), tables=None), dict[Round, list[Step]]()
+        memory, planned = replace(self._memory(self.schedule), tables=None), dict[Round, list[Call]]()
         for number, round_ in enumerate(self.schedule.rounds):
             with self.workspace.exclusive(self.schedule.name), self.executor.on_device():
                 if round_ not in planned:
-                    planned[round_] = self.executor.fuse_steps(memory, self.executor.round(memory, round_))
-                for step in planned[round_]:
-                    step()
+                    planned[round_] = self.executor.fuse_tasks(memory, self.executor.round(memory, round_))
+                for call in planned[round_]:
+                    call()
             self._state = State(number, round_.label, self)
             yield self._state
 
@@ -125,7 +122,7 @@ class Program:
         ScheduleError for another difference.
         """
         if self.tables is None or not self.tables.entries:  # steps hold their indices themselves
-            self.steps[:] = self.executor.plan(schedule, self._memory(schedule))
+            self.calls[:] = self.executor.plan(schedule, self._memory(schedule))
         elif self.tables.schedule is not schedule:  # else a program that shares the tables has rewritten them
             if _without_indices(schedule) != _without_indices(self.schedule):
                 raise ScheduleError(
@@ -136,7 +133,7 @@ class Program:
         self.schedule = schedule
 
     @cached_property
-    def captured(self) -> Step:
+    def captured(self) -> Call:
         """`execute` as a function that on a GPU replays one CUDA graph (see `Executor.capture`)."""
         return self.executor.capture(self.execute)
 
@@ -155,11 +152,6 @@ class Program:
         kept = (name for name, buffer in buffers.items() if not buffer.given)
         return [self.memory[name] for name in kept if self.executor.unwritten != 0 or not first.get(name)]
 
-    def give_back(self) -> None:
-        """Return a program of `Executor.borrow` to the pool."""
-        assert self.key is not None
-        POOL.give(self.key, self)
-
     @cached_property
     def bytes(self) -> int:
         """Bytes of its memory."""
@@ -168,7 +160,7 @@ class Program:
     @property
     def launches(self) -> tuple[str, ...]:
         """The kernel launches of one `run`, as "gemm" or "3 x gemm"; empty if the executor launches no kernels."""
-        launches = Counter(step.what for step in self.steps if isinstance(step, Launch) and step.what)
+        launches = Counter(call.what for call in self.calls if isinstance(call, Launch) and call.what)
         return tuple(what if number == 1 else f"{number} x {what}" for what, number in launches.items())
 
     @property
@@ -177,7 +169,7 @@ class Program:
 
         With elided exchange the entry is of the round that reads the tiles.
         """
-        return tuple(step.rank_bytes for step in self.steps if isinstance(step, Launch) and step.rank_bytes)
+        return tuple(call.rank_bytes for call in self.calls if isinstance(call, Launch) and call.rank_bytes)
 
     @property
     def predicted(self) -> Prediction:
@@ -260,52 +252,6 @@ def _fills(schedule: Schedule, round_: Round, name: str) -> bool:
                 filled[access.cells(schedule)] |= not access.keeps(schedule)
             return bool(filled.all())
     return False
-
-
-Key: TypeAlias = "tuple[Executor, Schedule, torch.cuda.Stream | None, int]"  # the last: definitions of operations
-
-
-class Pool:
-    """Programs that no call runs, by what executor, schedule and CUDA stream say. Safe for threads.
-
-    Past `most` bytes the least recently used are dropped. The stream is in the key because work of the last call may
-    still run on the GPU: only a later call on the same stream comes after it.
-    """
-
-    def __init__(self, most: int = 2**31) -> None:
-        self.most, self.bytes = most, 0
-        self._programs: OrderedDict[Key, list[Program]] = OrderedDict()
-        self._lock = Lock()
-
-    def take(self, key: Key) -> Program | None:
-        """Remove a program from the pool and return it; None if there is none."""
-        with self._lock:
-            programs = self._programs.get(key)
-            if not programs:
-                return None
-            program = programs.pop()
-            self.bytes -= program.bytes
-            return program
-
-    def give(self, key: Key, program: Program) -> None:
-        """Add a program, and drop the least recently used if the pool is too large."""
-        with self._lock:
-            self._programs.setdefault(key, []).append(program)
-            self._programs.move_to_end(key)
-            self.bytes += program.bytes
-            while self.bytes > self.most:
-                oldest, programs = next(iter(self._programs.items()))
-                self.bytes -= sum(one.bytes for one in programs)
-                del self._programs[oldest]
-
-    def clear(self) -> None:
-        """Drop all programs."""
-        with self._lock:
-            self._programs.clear()
-            self.bytes = 0
-
-
-POOL = Pool()
 
 
 @dataclass(frozen=True, eq=False)

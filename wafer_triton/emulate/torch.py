@@ -15,7 +15,7 @@ import torch
 
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.executor import Executor
-from wafer_triton.emulate.parts import Memory, Products, Reduction, Segment, Step, TileMap
+from wafer_triton.emulate.parts import Memory, Products, Reduction, Segment, Task, TileMap
 from wafer_triton.emulate.torch_local import Form, form
 from wafer_triton.local import LocalOp, find
 from wafer_triton.schedule.rounds import Exchange, Index, Local, Slot
@@ -36,7 +36,7 @@ class TorchExecutor(Executor):
     def __init__(self, *, device: str = "cpu", exchange: str = "explicit", poison: bool = False) -> None:
         super().__init__(device, exchange=exchange, poison=poison)
 
-    def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> list[Step]:
+    def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> list[Task]:
         dst, flat = exchanges[0].dst, memory.rows(src.slot)
         homes, receivers = _ends(memory, exchanges, src)
         if not receivers.size and memory.tables is None:
@@ -57,7 +57,7 @@ class TorchExecutor(Executor):
         put = partial(target.index_copy_, 0, recv[0], held) if into is None else partial(into.copy_, held.view_as(into))
         return [lambda: (gather(), put())]
 
-    def segment(self, memory: Memory, segment: Segment, ins: tuple[TileMap, ...] = ()) -> list[Step] | None:
+    def segment(self, memory: Memory, segment: Segment, ins: tuple[TileMap, ...] = ()) -> list[Task] | None:
         if isinstance(segment, Reduction):
             messages = [self._combine(memory, one, segment.op) for round_ in segment.rounds for one in round_.exchanges]
             steps = [step for step in messages if step is not None]
@@ -66,7 +66,7 @@ class TorchExecutor(Executor):
             return steps + sent if len(steps) == len(messages) else None
         return self._ring_windows(memory, segment, *ins) if isinstance(segment, Products) and ins else None
 
-    def _ring_windows(self, memory: Memory, run: Products, a: TileMap, b: TileMap) -> list[Step] | None:
+    def _ring_windows(self, memory: Memory, run: Products, a: TileMap, b: TileMap) -> list[Task] | None:
         """Return steps for products whose operands pass whole rings; None if another condition fails.
 
         The tiles of b are copied once, in ring order and nearly twice, so that each round multiplies by a window of
@@ -89,7 +89,7 @@ class TorchExecutor(Executor):
             memory.workspace.take(number * side * tiles.shape[1], torch.float32).view(-1, tiles.shape[1])
             for number, tiles in ((2 * side - 1, tiles_b), (together * side, tiles_a), (side, c))
         )
-        steps: list[Step] = [partial(torch.index_select, tiles_b, 0, ring_order, out=ring_b)]
+        steps: list[Task] = [partial(torch.index_select, tiles_b, 0, ring_order, out=ring_b)]
         if run.add:
             steps.append(partial(torch.index_select, c, 0, core_order, out=total))
         for number in range(side):
@@ -105,7 +105,7 @@ class TorchExecutor(Executor):
             return [*steps, partial(torch.index_select, total, 0, core_order.argsort(), out=out)]
         return [*steps, lambda: out.index_copy_(0, core_order, total.to(out.dtype))]
 
-    def _combine(self, memory: Memory, exchange: Exchange, op: str) -> Step | None:
+    def _combine(self, memory: Memory, exchange: Exchange, op: str) -> Task | None:
         """Return a step that combines messages with the receivers' tiles, without a mailbox.
 
         None unless the tiles are strided views, or the messages are the same on all mesh rows or columns.
@@ -125,14 +125,14 @@ class TorchExecutor(Executor):
         ends = recv, send
         return lambda: tiles.index_copy_(dim, recv, combine(*(tiles.index_select(dim, end) for end in ends)))
 
-    def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> list[Step]:
+    def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> list[Task]:
         definition = find(op.op)
         cores = np.arange(memory.mesh.cores) if op.where is None else op.where.flat(memory.mesh)
         # with tables, slots differ from schedule to schedule
         box = None if memory.tables is not None else _rectangle(cores, memory.mesh)
         if box is not None and any(_view(memory, out, box) is None for out in op.outs):
             box = None
-        before, after = list[Step](), list[Step]()
+        before, after = list[Task](), list[Task]()
         memory.workspace.begin()
 
         def tiles(tile_map: TileMap, out: int | None = None) -> torch.Tensor:
@@ -157,13 +157,13 @@ class TorchExecutor(Executor):
         outs, reads = [tiles(TileMap(out), number) for number, out in enumerate(op.outs)], [tiles(each) for each in ins]
         return [*before, *self._run_on(memory, definition, op.params, outs, reads), *after]
 
-    def _run_on(self, memory: Memory, op: LocalOp, params: Params, outs: Tensors, reads: Any) -> list[Step]:
+    def _run_on(self, memory: Memory, op: LocalOp, params: Params, outs: Tensors, reads: Any) -> list[Task]:
         """Return the steps of an operation on these tensors, which are widened to fp32 slice by slice if need be."""
         fast = form(op)
         if _runs_unwidened(fast, params, outs, reads):
             return [fast.plan(*outs, *reads, **params)]
         keeps = any(op.keeps(params, out.shape[-1], number) for number, out in enumerate(outs))
-        steps = list[Step]()
+        steps = list[Task]()
         buffers: list[torch.Tensor] = []
         for slices in _slices([*outs, *reads]):
             if not buffers:  # the first part is the largest

@@ -19,7 +19,7 @@ from wafer_triton import local
 from wafer_triton.local import LocalOp, cut
 
 Params = Mapping[str, Any]
-Step = Callable[[], object]
+Call = Callable[[], object]
 # A product with fewer columns than this is computed transposed, which is several times as fast.
 _NARROW = 8
 
@@ -32,7 +32,7 @@ class Form:
     that `only_moves` elements takes operands of any dtypes.
     """
 
-    plan: Callable[..., Step]
+    plan: Callable[..., Call]
     takes_16_bits: Callable[[Params], bool] = lambda _: False
     only_moves: bool = False
 
@@ -40,7 +40,7 @@ class Form:
 def gemm(
     c: Tensor, a: Tensor, b: Tensor, *, m: int, k: int, n: int, heads: int = 1, kv_heads: int = 1, add: bool = False,
     accumulate: str = "fp32", transposed: bool = False,
-) -> Step:  # fmt: skip
+) -> Call:  # fmt: skip
     """Plan `local.gemm`, or `local.gemm_t` if `transposed`, as batched products."""
     if heads == kv_heads == 1:
         return _product(cut(c, m, n), cut(a, m, k), cut(b, n, k).mT if transposed else cut(b, k, n), add, accumulate)
@@ -70,7 +70,7 @@ def gemm(
     return _product(c, cut(a, kv_heads, group, m, k), b.unsqueeze(-3), add, accumulate)
 
 
-def _product(out: Tensor, a: Tensor, b: Tensor, add: bool, accumulate: str) -> Step:
+def _product(out: Tensor, a: Tensor, b: Tensor, add: bool, accumulate: str) -> Call:
     """Return the step out (+)= a @ b for a [..., m, k], b [..., k, n]; fp16 accumulation rounds after every k."""
     if accumulate == "fp32" and out.is_contiguous() and a.is_contiguous() and b.is_contiguous():
         left, right = (x.view(-1, *x.shape[-2:]) for x in (a, b))

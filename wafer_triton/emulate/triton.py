@@ -19,8 +19,8 @@ from triton.runtime._async_compile import AsyncCompileMode
 
 from wafer_triton.emulate import fuse
 from wafer_triton.emulate.executor import Executor, Graph
-from wafer_triton.emulate.fuse import Fold, Group, LocalStep, Messages, TreeStep
-from wafer_triton.emulate.parts import Launch, Memory, Products, Reduction, Segment, Step, TileMap, shifts
+from wafer_triton.emulate.fuse import Fold, Group, LocalTask, Messages, TreeTask
+from wafer_triton.emulate.parts import Call, Launch, Memory, Products, Reduction, Segment, Task, TileMap, shifts
 from wafer_triton.errors import BackendError
 from wafer_triton.kernels import SLOTS, table
 from wafer_triton.kernels._common import INTERPRET, Operand, compiling, load_kernel, target
@@ -80,10 +80,10 @@ class TritonExecutor(Executor):
             raise BackendError(f"{schedule.name}: {name} has no bf16 arithmetic; use fp16 or fp32, or backend='torch'")
         super().check_allocation(schedule, fresh)
 
-    def capture(self, run: Step, compiled: bool = False) -> Step:
+    def capture(self, run: Call, compiled: bool = False) -> Call:
         return Graph(run, self.on_device, compiled) if self.graphs else run
 
-    def precompile(self, steps: Iterable[Step], progress: Callable[[int, int], object] | None = None) -> int:
+    def precompile(self, steps: Iterable[Call], progress: Callable[[int, int], object] | None = None) -> int:
         if INTERPRET.value:  # nothing to compile
             return 0
         with ThreadPoolExecutor(os.cpu_count()) as threads, self.on_device(), compiling():
@@ -100,8 +100,8 @@ class TritonExecutor(Executor):
                         progress(done, len(kernels.raw_futures))
             return len(kernels.raw_futures)
 
-    def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> list[Step]:
-        """Return the exchanges as one `Messages`, which `fuse_steps` makes a launch."""
+    def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> list[Task]:
+        """Return the exchanges as one `Messages`, which `fuse_tasks` makes a launch."""
         dst, numel = exchanges[0].dst, memory.rows(exchanges[0].src).shape[1]
         ends = self._operand(memory, TileMap(dst)), self._operand(memory, src)
         moves = tuple((self._copies(memory, one, *ends), numel) for one in exchanges)
@@ -122,7 +122,7 @@ class TritonExecutor(Executor):
             count if lines is None else len(lines), cols if across else 1, 1 if across else cols,
         )  # fmt: skip
 
-    def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> list[Step]:
+    def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> list[Task]:
         kernel = table.find(op.op)
         where = None if op.where is None else op.where.flat(memory.mesh)
         # an operation on some cores, or whose programs share tables, has a table of its own
@@ -134,14 +134,14 @@ class TritonExecutor(Executor):
             return [Launch(op.op, partial(kernel, outs, reads, cores, **op.params))]
         remote = [(each.slot.buffer, each.homes(memory.mesh)) for each in ins if each.base is not None]
         written = tuple(out.buffer for out in op.outs)
-        return [LocalStep(op.op, kernel.fused(outs, reads, **op.params), written, tuple(remote), where, cores)]
+        return [LocalTask(op.op, kernel.fused(outs, reads, **op.params), written, tuple(remote), where, cores)]
 
-    def segment(self, memory: Memory, segment: Segment, ins: tuple[TileMap, ...] = ()) -> list[Step] | None:
+    def segment(self, memory: Memory, segment: Segment, ins: tuple[TileMap, ...] = ()) -> list[Task] | None:
         if isinstance(segment, Products):
             return self._elided(memory, segment, *ins) if ins else self._products(memory, segment)
         return self._tree(memory, segment) if isinstance(segment, Reduction) else None
 
-    def _tree(self, memory: Memory, tree: Reduction) -> list[Step]:
+    def _tree(self, memory: Memory, tree: Reduction) -> list[Task]:
         one_slot = memory.buffers[tree.acc].slots == 1  # a tile map has the tiles of one slot
         if self.exchange == "elided" and tree.broadcast is not None and memory.tables is None and one_slot:
             fold_step = fuse.as_fold(tree, memory.buffers[tree.acc].numel)
@@ -150,15 +150,15 @@ class TritonExecutor(Executor):
                 memory.separate_sums.add(tree)
                 return [fold_step]
         if self.exchange == "elided" or tree.broadcast is None:
-            return [TreeStep(tree, broadcasts=False)]
+            return [TreeTask(tree, broadcasts=False)]
         if fuse.tree_spans(tree.roots) is None:
-            return [TreeStep(tree, broadcasts=False), *self.round(memory, tree.broadcast)]
-        return [TreeStep(tree, broadcasts=True)]
+            return [TreeTask(tree, broadcasts=False), *self.round(memory, tree.broadcast)]
+        return [TreeTask(tree, broadcasts=True)]
 
-    def fuse_steps(self, memory: Memory, steps: list[Step]) -> list[Step]:
-        all_ops = [step.op for step in steps if isinstance(step, LocalStep)]
-        result: list[Step] = []
-        for group in fuse.group_steps(steps):
+    def fuse_tasks(self, memory: Memory, tasks: list[Task]) -> list[Call]:
+        all_ops = [task.op for task in tasks if isinstance(task, LocalTask)]
+        result: list[Call] = []
+        for group in fuse.group_tasks(tasks):
             if isinstance(group, Messages):
                 result.append(Launch("exchange", partial(exchange, *zip(*group.moves, strict=True))))
             elif isinstance(group, Group):
@@ -167,7 +167,7 @@ class TritonExecutor(Executor):
                 result.append(group)
         return result
 
-    def _launches(self, memory: Memory, group: Group, all_ops: Sequence[FusedOp]) -> list[Step]:
+    def _launches(self, memory: Memory, group: Group, all_ops: Sequence[FusedOp]) -> list[Call]:
         """Return the launches of a group: of each fold that is not at the head, then of the local steps and tree."""
         heads, grid = fuse.head_folds(group, memory.mesh)
         fold_launches = [self._fold_launch(memory, one) for one in group.folds if one not in heads]
@@ -203,14 +203,14 @@ class TritonExecutor(Executor):
             step=step,
         )
 
-    def _fold_launch(self, memory: Memory, fold_step: Fold) -> Step:
+    def _fold_launch(self, memory: Memory, fold_step: Fold) -> Call:
         """Return a launch that folds alone; the first cores of each tree fold a multiple of 32 columns each."""
         step = 32 * -(-fold_step.size // (32 * len(fold_step.order)))
         folding = np.flatnonzero(fold_step.number < -(-fold_step.size // step))
         cores = self._table(memory, folding[self._order(len(folding))])
         return Launch("fold", partial(launch, [self._fold_op(memory, fold_step, step)], cores, (), Grid()))
 
-    def _tree_launch(self, memory: Memory, group: Group, ops: Sequence[FusedOp], all_ops: Sequence[FusedOp]) -> Step:
+    def _tree_launch(self, memory: Memory, group: Group, ops: Sequence[FusedOp], all_ops: Sequence[FusedOp]) -> Call:
         """Return the launch of a reduce tree, with the operations of the group before it."""
         assert group.tree is not None
         tree, put = group.tree.tree, partial(self._table, memory)
@@ -236,7 +236,7 @@ class TritonExecutor(Executor):
         run = partial(reduce_tree, tables, ops, alarm, receivers, all_ops, grid)
         return Launch(f"{group.what} in a launch", run)
 
-    def _products(self, memory: Memory, run: Products) -> list[Step] | None:
+    def _products(self, memory: Memory, run: Products) -> list[Task] | None:
         """Return one launch of all rounds; None (a launch a round) if the GPU cannot hold the whole mesh at once."""
         mesh, (to_a, to_b) = memory.mesh, run.receivers
         c, out, a0, a1, b0, b1 = (
@@ -252,7 +252,7 @@ class TritonExecutor(Executor):
         launched = partial(all_rounds, *operands, rounds=run.count, **options)
         return [Launch(f"compute-shift, {run.count} rounds in a launch", launched)]
 
-    def _elided(self, memory: Memory, run: Products, a: TileMap, b: TileMap) -> list[Step] | None:
+    def _elided(self, memory: Memory, run: Products, a: TileMap, b: TileMap) -> list[Task] | None:
         """Return one launch for products whose operands pass whole rings, see `kernels.elided`; else None."""
         if run.rings is None or run.count != memory.mesh.shape[0] or run.params.get("heads", 1) > 1:
             return None
@@ -276,7 +276,7 @@ class TritonExecutor(Executor):
             return Labels(self._table(memory, first), self._table(memory, one_row), 0)
         return Labels(self._table(memory, np.zeros_like(first)), self._table(memory, rows), len(rows))
 
-    def round(self, memory: Memory, round_: Round) -> list[Step]:
+    def round(self, memory: Memory, round_: Round) -> list[Task]:
         sends = shifts(round_, memory.mesh)
         if not sends:
             return super().round(memory, round_)

@@ -27,7 +27,8 @@ from wafer_triton.device.layout import MeshTensor, lettered
 from wafer_triton.device.mesh import Mesh, MeshLike, as_mesh
 from wafer_triton.device.modes import check_eager, eager, transforming, untraced, untransformed
 from wafer_triton.emulate.executor import Executor
-from wafer_triton.emulate.program import POOL, Program
+from wafer_triton.emulate.pool import POOL
+from wafer_triton.emulate.program import Program
 from wafer_triton.errors import (
     ArgumentError,
     BackendError,
@@ -205,7 +206,7 @@ def _run(operation: Recipe, operands: tuple[Operand, ...], runner: Executor, til
         result = MeshTensor(operation.schedule.mesh, program.read(name), pattern, shape, {})
     else:
         result = program.gather_cut(name, (pattern, shape)) if pattern else program.read(name).reshape(shape)
-    program.give_back()
+    POOL.give(program)
     return result, program
 
 

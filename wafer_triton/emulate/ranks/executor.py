@@ -22,8 +22,9 @@ import torch.distributed as dist
 
 from wafer_triton.device.layout import scatter, sharding
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.emulate.executor import Executor, by_slots, checked_tiles
-from wafer_triton.emulate.parts import Cut, Launch, Memory, Products, Segment, Step, TileMap
+from wafer_triton.emulate.executor import Executor
+from wafer_triton.emulate.parts import Call, Cut, Launch, Memory, Products, Segment, Task, TileMap
+from wafer_triton.emulate.planner import by_slots, checked_tiles
 from wafer_triton.emulate.ranks.group import CONTENT, OPERAND, agree, digest, fingerprint, naming_lost_rank
 from wafer_triton.emulate.ranks.shards import Shard, partition
 from wafer_triton.emulate.ranks.transfers import SendRecv, Transfer, route
@@ -136,21 +137,21 @@ class DistributedExecutor(Executor):
         shard, homes, every = self.shard(mesh), source.numpy(), np.arange(mesh.cores)
         number = shard.partition.local_number
         plan = route(shard, homes, every, number[homes], number)
-        for step in self._transfer([(plan, tiles.flatten(0, 1), out.flatten(0, 1))]):
-            step()
+        for launch in self._transfer([(plan, tiles.flatten(0, 1), out.flatten(0, 1))]):
+            launch()
 
-    def round(self, memory: Memory, round_: Round) -> list[Step]:
+    def round(self, memory: Memory, round_: Round) -> list[Task]:
         routes = [self._route(memory, exchanges, TileMap(exchanges[0].src)) for exchanges in by_slots(round_)]
         moves = self._transfer(routes)
         computes = [step for op in round_.locals for step in self.compute(memory, op, tuple(map(TileMap, op.ins)))]
         return [*moves[:1], *computes, *moves[1:]] if overlaps(round_) else [*moves, *computes]
 
-    def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> list[Step]:
+    def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> list[Task]:
         self._drop_halos(memory, exchanges[0].dst.buffer)
-        return self._transfer([self._route(memory, exchanges, src)])
+        return [*self._transfer([self._route(memory, exchanges, src)])]
 
-    def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> list[Step]:
-        shard, steps = self.shard(memory.mesh), list[Step]()
+    def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> list[Task]:
+        shard, steps = self.shard(memory.mesh), list[Task]()
         cores = np.arange(memory.mesh.cores) if op.where is None else op.where.flat(memory.mesh)
         reads = tuple(self._local_map(memory, tile_map, cores, number, steps) for number, tile_map in enumerate(ins))
         for out in op.outs:
@@ -158,14 +159,14 @@ class DistributedExecutor(Executor):
         local_op = shard.local(op)
         return steps if local_op is None else steps + self.inside.compute(self._local_memory(memory), local_op, reads)
 
-    def segment(self, memory: Memory, segment: Segment, ins: tuple[TileMap, ...] = ()) -> list[Step] | None:
+    def segment(self, memory: Memory, segment: Segment, ins: tuple[TileMap, ...] = ()) -> list[Task] | None:
         """Return steps that fetch all tiles of other ranks that these products read, then run the products.
 
         None to run other segments, or without tile maps, round by round.
         """
         if not isinstance(segment, Products) or not ins:
             return None
-        owner, steps = self.shard(memory.mesh).partition.owner, list[Step]()
+        owner, steps = self.shard(memory.mesh).partition.owner, list[Task]()
         passed = [(x.homes(memory.mesh), np.argsort(to)) for x, to in zip(ins, segment.receivers, strict=True)]
         for number, (tile_map, (homes, gives)) in enumerate(zip(ins, passed, strict=True)):
             reads = np.zeros((self.ranks, memory.mesh.cores), bool)
@@ -175,15 +176,17 @@ class DistributedExecutor(Executor):
             self._halo(memory, tile_map.slot.buffer, number, reads, steps)
         for round_ in segment.rounds[: segment.count]:
             maps = tuple(TileMap(x.slot, homes) for x, (homes, _) in zip(ins, passed, strict=True))
-            steps += self.fuse_steps(memory, self.compute(memory, round_.locals[0], maps))
+            steps += self.fuse_tasks(memory, self.compute(memory, round_.locals[0], maps))
             passed = [(homes[gives], gives) for homes, gives in passed]
         return steps + [step for round_ in segment.rounds[segment.count :] for step in self.round(memory, round_)]
 
-    def fuse_steps(self, memory: Memory, steps: list[Step]) -> list[Step]:
-        local, result = self._local_memory(memory), list[Step]()
-        for transfers, group in groupby(steps, lambda step: isinstance(step, Launch) and not step.what):
+    def fuse_tasks(self, memory: Memory, tasks: list[Task]) -> list[Call]:
+        local, result = self._local_memory(memory), list[Call]()
+        for transfers, group in groupby(tasks, lambda task: isinstance(task, Launch) and not task.what):
             consecutive = list(group)
-            result += consecutive if transfers else self.inside.fuse_steps(local, consecutive)
+            result += (
+                super().fuse_tasks(local, consecutive) if transfers else self.inside.fuse_tasks(local, consecutive)
+            )
         return result
 
     def _local_schedule(self, schedule: Schedule) -> Schedule:
@@ -204,14 +207,14 @@ class DistributedExecutor(Executor):
             rows.append(memory.row_numbers(slot, cores) - before * slots)
         return route(shard, homes, receivers, *rows), memory.rows(src.slot), memory.rows(dst)
 
-    def _transfer(self, routes: Sequence[_Route]) -> list[Step]:
-        """Return two steps, which start and finish the transfer of all tiles; none if no tile moves."""
+    def _transfer(self, routes: Sequence[_Route]) -> tuple[Launch, ...]:
+        """Return two launches, which start and finish the transfer of all tiles; none if no tile moves."""
         if not any(found.crossing or len(found.local_src) for found, _, _ in routes):
-            return []
+            return ()
         transfer = Transfer(routes, self.group)
-        return [Launch("", transfer.start, transfer.bytes), Launch("", transfer.finish)]
+        return Launch("", transfer.start, transfer.bytes), Launch("", transfer.finish)
 
-    def _local_map(self, memory: Memory, tile_map: TileMap, cores: Index, number: int, steps: list[Step]) -> TileMap:
+    def _local_map(self, memory: Memory, tile_map: TileMap, cores: Index, number: int, steps: list[Task]) -> TileMap:
         """Return where the rank's own `cores` read input `number`, and append fetches from other ranks to `steps`."""
         shard, homes = self.shard(memory.mesh), np.arange(memory.mesh.cores)
         if tile_map.base is None:
@@ -224,7 +227,7 @@ class DistributedExecutor(Executor):
             slot, rows = self._halo(memory, slot.buffer, number, reads, steps)
         return TileMap(slot, rows[homes[shard.cores]])
 
-    def _halo(self, memory: Memory, name: str, number: int, reads: Index, steps: list[Step]) -> tuple[Slot, Index]:
+    def _halo(self, memory: Memory, name: str, number: int, reads: Index, steps: list[Task]) -> tuple[Slot, Index]:
         """Return a slot with all tiles of buffer `name` that the rank reads, and [cores] their rows in it.
 
         `reads` [ranks, cores] says whose tiles each rank reads, as input `number` of an operation. Steps that fetch
