@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from wafer_triton.cost.placement import Placement as Experts
+from wafer_triton.cost.placement import ExpertPlacement
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.errors import BackendError, shown
 from wafer_triton.ops import described
@@ -51,7 +51,7 @@ class PlaceOptions:
     prefill_groups: Groups = None
     head_groups: int | None = None
     prefill_head_groups: int | None = None
-    experts: Experts = None
+    experts: ExpertPlacement = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from wafer_triton.algorithms.trees import as_groups
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.inference import first
 from wafer_triton.cost.layers import head_group_choices, prefill_head_group_choices, prefill_price
-from wafer_triton.cost.placement import Placement as Experts
+from wafer_triton.cost.placement import ExpertPlacement
 from wafer_triton.cost.placement import checked as check_experts
 from wafer_triton.cost.placement import placed as with_experts
 from wafer_triton.cost.price import best_groups
@@ -111,7 +111,7 @@ def _with_trees(block: Block) -> Block:
 
 def _plans(
     config: DecoderConfig, device: Device, blocks: Callable[[int], tuple[Block, ...]], prompt: int, answer: int,
-    head_groups: int | None, experts: Experts, progress: Progress,
+    head_groups: int | None, experts: ExpertPlacement, progress: Progress,
 ) -> Iterator[tuple[int, int]]:  # fmt: skip
     """Yield sides of the meshes of decode and prefill whose cores hold decode, the fastest plan first.
 

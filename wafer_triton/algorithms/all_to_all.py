@@ -27,7 +27,7 @@ from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Cores, Exchange, Local, Moves, Slot
 
 STAGES = ("begin", "crossed", "turned", "end")
-Steps = Iterator[tuple[Exchange | Local, ...]]
+RoundParts = Iterator[tuple[Exchange | Local, ...]]
 
 
 def all_to_all(
@@ -64,7 +64,9 @@ def all_to_all(
         b.round(*steps, label=label)
 
 
-def _part_rounds(b: Builder, x: Slot, out: Slot, name: str, size: int, first: str, along: dict[str, MeshLine]) -> Steps:
+def _part_rounds(
+    b: Builder, x: Slot, out: Slot, name: str, size: int, first: str, along: dict[str, MeshLine]
+) -> RoundParts:
     """Yield the steps of each round of one part, along the axis `first` and then along the other."""
     rows, cols = along["y"].regions, along["x"].regions
     buffers = []
@@ -88,7 +90,7 @@ def _part_rounds(b: Builder, x: Slot, out: Slot, name: str, size: int, first: st
     yield (b.local("swap", out, whole[end], rows=cols, cols=rows, size=size),)
 
 
-def _line_rounds(b: Builder, src: str, dst: str, name: str, axis: str, line: MeshLine) -> Steps:
+def _line_rounds(b: Builder, src: str, dst: str, name: str, axis: str, line: MeshLine) -> RoundParts:
     """Yield the steps of each round that moves tiles along an axis, from src of their senders to dst of receivers."""
     pairs = line.slots
     own = [core for core in range(line.length) if (core, core) in pairs]

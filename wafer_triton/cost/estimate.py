@@ -25,7 +25,7 @@ from wafer_triton.cost.inference import (
     request_on,
     request_placed,
 )
-from wafer_triton.cost.placement import Placement
+from wafer_triton.cost.placement import ExpertPlacement
 from wafer_triton.cost.price import Cost, best_groups, price
 from wafer_triton.cost.results import Capacity, Energy, Kernel, Layered, RequestCost
 from wafer_triton.decoder.heads import HeadGroups
@@ -34,7 +34,7 @@ from wafer_triton.device import device as find_device
 from wafer_triton.device.dtype import DtypeLike, storage_name, tile_dtype
 from wafer_triton.device.mesh import Mesh, MeshLike, as_mesh
 from wafer_triton.errors import DeviceError, MeshError, ShapeError, check_counts, plain, shown
-from wafer_triton.place.regions import Placement as Placed
+from wafer_triton.place.regions import Placement
 from wafer_triton.shape.read import Model, shape_of
 
 __all__ = [
@@ -133,7 +133,7 @@ def decode(
 
 def prefill(
     *, device: DeviceLike = "wse2", model: Model, mesh: MeshLike, tokens: int, program: str = "full",
-    head_groups: int | None = None, experts: Placement = None, dtype: DtypeLike | None = None,
+    head_groups: int | None = None, experts: ExpertPlacement = None, dtype: DtypeLike | None = None,
 ) -> Layered:  # fmt: skip
     """Return the cost of prefill for `tokens` tokens, in chunks if the device does not hold them at once.
 
@@ -150,7 +150,7 @@ def prefill(
 def request(
     *, device: DeviceLike = "wse2", model: Model, prefill_mesh: MeshLike, decode_mesh: MeshLike, input: int,
     output: int, groups: int | None = None, program: str = "full", head_groups: int | None = None,
-    experts: Placement = None, dtype: DtypeLike | None = None,
+    experts: ExpertPlacement = None, dtype: DtypeLike | None = None,
 ) -> RequestCost:  # fmt: skip
     """Return the cost of a prompt of `input` tokens and an answer of `output` tokens; `groups` is as in `decode`.
 
@@ -168,8 +168,8 @@ def request(
 def request_place(
     *, device: DeviceLike = "wse2", model: Model, prefill_mesh: MeshLike, decode_mesh: MeshLike, input: int,
     output: int, groups: int | None = None, program: str = "full", head_groups: int | None = None,
-    experts: Placement = None, dtype: DtypeLike | None = None,
-) -> Placed:  # fmt: skip
+    experts: ExpertPlacement = None, dtype: DtypeLike | None = None,
+) -> Placement:  # fmt: skip
     """Return the placement of a `request`."""
     decode_mesh, c = _mesh(device, decode_mesh)
     prefill_mesh, shape, tree = as_mesh(prefill_mesh, decode_mesh.device), shape_of(model, dtype), _groups(groups)

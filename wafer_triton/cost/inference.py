@@ -10,7 +10,7 @@ from typing import TypeVar
 from wafer_triton.cost import layers, padding, placement
 from wafer_triton.cost.bands import basis_of_all, layer_basis
 from wafer_triton.cost.constants import Constants
-from wafer_triton.cost.placement import Placement as Experts
+from wafer_triton.cost.placement import ExpertPlacement
 from wafer_triton.cost.price import Cost, Groups, Reading, priced, read
 from wafer_triton.cost.results import Layered, RequestCost
 from wafer_triton.decoder.block import cached_across_devices
@@ -82,7 +82,7 @@ def decode_on(
 
 def prefill_choices(
     mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str, head_groups: int | None,
-    experts: Experts = None,
+    experts: ExpertPlacement = None,
 ) -> list[layers.Block]:  # fmt: skip
     """Return candidate blocks of prefill; MeshError for head groups or regions of experts that do not fit."""
     block = layers.prefill_block(shape, mesh, c, program)
@@ -92,7 +92,7 @@ def prefill_choices(
 
 def prefill_placed(
     mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str, head_groups: int | None,
-    experts: Experts = None,
+    experts: ExpertPlacement = None,
 ) -> PrefillPlacement:  # fmt: skip
     """Return prefill on cores of its own; SramError or FullError if it does not fit."""
     choices = prefill_choices(mesh, shape, tokens, c, program, head_groups, experts)
@@ -102,7 +102,7 @@ def prefill_placed(
 
 def prefill_on(
     mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str = "full", head_groups: int | None = None,
-    experts: Experts = None,
+    experts: ExpertPlacement = None,
 ) -> Layered:  # fmt: skip
     """Return the cost of `prefill`, and raise as `prefill_placed`."""
     own = prefill_placed(mesh, shape, tokens, c, program, head_groups, experts)
@@ -141,7 +141,7 @@ def _read(block: layers.Block, source: Mesh, target: Mesh) -> Reading:
     return read(moves.hand_over(source, target, block.shape.hidden_size, block.batch, block.dtype))
 
 
-def ends(block: layers.Block, tokens: int, c: Constants, last: int = 1) -> tuple[layers.Steps, layers.Steps]:
+def ends(block: layers.Block, tokens: int, c: Constants, last: int = 1) -> tuple[layers.Costs, layers.Costs]:
     """Return the steps of the embedding of `tokens` tokens and of the head of `last`; none without a vocabulary."""
     if not block.shape.vocab_size:
         return {}, {}
@@ -155,7 +155,7 @@ def last_block(prefill: layers.Block, c: Constants, program: str) -> layers.Bloc
 
 def request_placed(
     prefill_mesh: Mesh, decode_mesh: Mesh, shape: DecoderShape, input: int, output: int, c: Constants,
-    groups: Groups = None, program: str = "full", head_groups: int | None = None, experts: Experts = None,
+    groups: Groups = None, program: str = "full", head_groups: int | None = None, experts: ExpertPlacement = None,
 ) -> Placement:  # fmt: skip
     """Return the placement of a request, as in `generate` for the same meshes.
 
@@ -239,7 +239,7 @@ def alike(block: layers.Block, input: int, output: int) -> Iterator[tuple[int, l
 
 
 def _layered(
-    phase: str, block: layers.Block, steps: layers.Steps, ends: tuple[layers.Steps, layers.Steps], tokens: int,
+    phase: str, block: layers.Block, steps: layers.Costs, ends: tuple[layers.Costs, layers.Costs], tokens: int,
     c: Constants, program: str, between: Cost = NOTHING,
 ) -> Layered:  # fmt: skip
     """Return a phase with `tokens` tokens in the cache or the prompt; `between` is the cost between its regions."""

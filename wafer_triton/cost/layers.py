@@ -23,7 +23,7 @@ from wafer_triton.place.need import decode_need
 from wafer_triton.shape.decoder import DecoderShape
 
 PROGRAMS = ("full", "paper-benchmark")
-Steps = dict[str, Cost]  # by the name of a step of the algorithm, in order
+Costs = dict[str, Cost]  # by the name of a step of the algorithm, in order
 
 
 def decode_block(
@@ -62,12 +62,12 @@ def prefill_block(shape: DecoderShape, mesh: Mesh, c: Constants, program: str = 
     return Block(own, square, "fp16", "fp16", groups=tree_for(square, c))
 
 
-def decode_steps(block: Block, context: int, c: Constants) -> Steps:
+def decode_steps(block: Block, context: int, c: Constants) -> Costs:
     """Return the costs of one token in one decode layer; if layers are of two kinds, the mean over all layers."""
     return _mean(block, decode_sub_layers(block, context), c)
 
 
-def prefill_steps(block: Block, tokens: int, c: Constants, at_once: int | None = None) -> Steps:
+def prefill_steps(block: Block, tokens: int, c: Constants, at_once: int | None = None) -> Costs:
     """Return the costs of one prefill layer for `tokens` tokens a row, in chunks of `at_once` (None: all).
 
     If layers are of two kinds, the costs are the mean over all layers.
@@ -112,9 +112,9 @@ def feed_forward(block: Block) -> tuple[str, ...]:
     return tuple(kind for kind in block.shape.layers_of if kind != "attention")
 
 
-def _mean(block: Block, sub_layers: KindsAndSubLayers, c: Constants) -> Steps:
+def _mean(block: Block, sub_layers: KindsAndSubLayers, c: Constants) -> Costs:
     """Return the mean costs of a layer: each sub-layer is weighted by the share of layers with its kind of block."""
-    held, every, steps = block.shape.layers_of, block.shape.num_hidden_layers, Steps()
+    held, every, steps = block.shape.layers_of, block.shape.num_hidden_layers, Costs()
     for kind, sub_layer, args in sub_layers:
         for name, cost in _sub_layer(sub_layer, block, args, c).items():
             steps[name] = steps.get(name, Cost()) + (cost if held[kind] == every else cost * (held[kind] / every))
@@ -132,47 +132,47 @@ def chunk_costs(block: Block, tokens: int, past: int, c: Constants) -> dict[str,
 
 
 def _kinds(block: Block, sub_layers: KindsAndSubLayers, c: Constants) -> dict[str, Cost]:
-    kinds: dict[str, Steps] = {kind: {} for kind in block.shape.layers_of}
+    kinds: dict[str, Costs] = {kind: {} for kind in block.shape.layers_of}
     for kind, sub_layer, args in sub_layers:
         _add(kinds[kind], _sub_layer(sub_layer, block, args, c))
     return {kind: total(steps) for kind, steps in kinds.items()}
 
 
-def _add(steps: Steps, more: Steps) -> None:
+def _add(steps: Costs, more: Costs) -> None:
     for name, cost in more.items():
         steps[name] = steps.get(name, Cost()) + cost
 
 
-def head_steps(block: Block, tokens: int, c: Constants) -> Steps:
+def head_steps(block: Block, tokens: int, c: Constants) -> Costs:
     """Return the costs of the final norm and the LM head for `tokens`; MeshError if the device does not hold them."""
     return _sub_layer(decode.head, decode.head_block(block), (tokens,), c)
 
 
-def embedding_steps(block: Block, tokens: int, c: Constants) -> Steps:
+def embedding_steps(block: Block, tokens: int, c: Constants) -> Costs:
     """Return the costs of embedding `tokens` on the mesh of the head; MeshError if the device does not hold it."""
     home = decode.head_block(block)
     sizes = decode.batches(decode.embed, home, tokens)
     return _steps(home, ((decode.embed, (size,)) for size, times in sizes.items() for _ in range(times)), c)
 
 
-def total(steps: Steps) -> Cost:
+def total(steps: Costs) -> Cost:
     """Return the cost of all steps."""
     return sum(steps.values(), Cost())
 
 
-def _steps(block: Block, sub_layers: Iterable[tuple[SubLayer, tuple[int, ...]]], c: Constants) -> Steps:
-    steps: Steps = {}
+def _steps(block: Block, sub_layers: Iterable[tuple[SubLayer, tuple[int, ...]]], c: Constants) -> Costs:
+    steps: Costs = {}
     for sub_layer, args in sub_layers:
         _add(steps, _sub_layer(sub_layer, block, args, c))
     return steps
 
 
-def _sub_layer(sub_layer: SubLayer, block: Block, args: tuple[int, ...], c: Constants) -> Steps:
+def _sub_layer(sub_layer: SubLayer, block: Block, args: tuple[int, ...], c: Constants) -> Costs:
     """Return the cost of a sub-layer by step."""
     sub_layer, block = resolve_variant(sub_layer, block)
     found = _read(block, sub_layer, args)
     own, over = c.of(sub_layer.family), relayed(found.routes, block.mesh.device)
-    steps, whole = Steps(), Cost(routes=found.routes, sram_peak_bytes=found.sram_peak_bytes, relayed=over)
+    steps, whole = Costs(), Cost(routes=found.routes, sram_peak_bytes=found.sram_peak_bytes, relayed=over)
     for phase in found.phases:
         steps[phase.label] = steps.get(phase.label, whole) + phase_cost(phase, own, over)
     return steps

@@ -17,10 +17,10 @@ PLACEMENTS = ("spread", "regions")
 MOST = 8  # the most regions along an axis that are tried
 PASSES = (1, 2, 3)  # capacities are tried for these expected numbers of passes
 
-Placement = str | ExpertRegions | None
+ExpertPlacement = str | ExpertRegions | None
 
 
-def checked(experts: Placement, shape: DecoderShape) -> None:
+def checked(experts: ExpertPlacement, shape: DecoderShape) -> None:
     """Raise ConfigError unless `experts` is a placement; one other than None needs a model with experts."""
     named = experts is None or (isinstance(experts, str) and experts in PLACEMENTS)
     if not isinstance(experts, ExpertRegions) and not named:
@@ -29,7 +29,7 @@ def checked(experts: Placement, shape: DecoderShape) -> None:
         raise ConfigError(f"{shape.name} has no experts to place; leave experts out")
 
 
-def placed(choices: Sequence[Block], tokens: int, c: Constants, experts: Placement) -> list[Block]:
+def placed(choices: Sequence[Block], tokens: int, c: Constants, experts: ExpertPlacement) -> list[Block]:
     """Return blocks of prefill with the placement `experts`, for `tokens` tokens a row.
 
     "spread" has each expert over the whole mesh. "regions" has the regions whose products are predicted to take the
@@ -41,7 +41,7 @@ def placed(choices: Sequence[Block], tokens: int, c: Constants, experts: Placeme
     return [replace(choice, expert_regions=way) for way in ways for choice in choices]
 
 
-def _ways(block: Block, tokens: int, c: Constants, experts: Placement) -> tuple[ExpertRegions | None, ...]:
+def _ways(block: Block, tokens: int, c: Constants, experts: ExpertPlacement) -> tuple[ExpertRegions | None, ...]:
     if block.shape.experts is None or experts == "spread":
         return (None,)
     if isinstance(experts, ExpertRegions):

@@ -11,7 +11,7 @@ from wafer_triton import estimate
 from wafer_triton.cost import inference
 from wafer_triton.cost.cap import Cap, sparse
 from wafer_triton.cost.constants import constants
-from wafer_triton.cost.placement import Placement, checked
+from wafer_triton.cost.placement import ExpertPlacement, checked
 from wafer_triton.cost.price import best_groups
 from wafer_triton.cost.results import Layered, RequestCost
 from wafer_triton.decoder.heads import HeadGroups
@@ -66,7 +66,7 @@ class Plan(Result):
 def plan(
     *, model: Model, device: DeviceLike = "wse2", input: int, output: int, step: int = 20, best: int = 5,
     sides: Sequence[int] | None = None, head_groups: int | None = None,
-    experts: Placement = None, dtype: DtypeLike | None = None, progress: Progress = silent,
+    experts: ExpertPlacement = None, dtype: DtypeLike | None = None, progress: Progress = silent,
 ) -> Results[Plan]:  # fmt: skip
     """Return the `best` fastest plans for a request, best first, on square meshes of `sides` (None: all of `step`).
 

@@ -27,12 +27,12 @@ from wafer_triton.place.transfers import Relayout, ScheduleRuns, Shift, grid, ow
 from wafer_triton.schedule.rounds import Buffer, Index, Parameter
 from wafer_triton.schedule.schedule import Schedule
 
-Steps = Iterator[ScheduleRuns]  # each is built when it is asked for, so that none is kept to the end
+Schedules = Iterator[ScheduleRuns]  # each is built when it is asked for, so that none is kept to the end
 Move = Shift | Relayout
 Offset = tuple[int, int]  # rows and columns
 
 
-def weights_between_phases(placement: Placement) -> Steps:
+def weights_between_phases(placement: Placement) -> Schedules:
     """Return the schedules that move all weights between decode's cores and prefill's; both ways cost the same."""
     return chain(_layer_relayouts(placement), schedules_of(_weight_shifts(placement)))
 
@@ -52,7 +52,7 @@ def _weight_shifts(placement: Placement) -> Iterator[Shift]:
             yield from (move for move in moves if isinstance(move, Shift))
 
 
-def _layer_relayouts(placement: Placement) -> Steps:
+def _layer_relayouts(placement: Placement) -> Schedules:
     """Yield the schedules that transpose and skew the weights of all layers on prefill's cores, region by region."""
     blocks = _for_weights_only(placement.decode), _for_weights_only(placement.prefill)
     mixes = Counter(
@@ -90,7 +90,7 @@ def weight_moves(
     return moves
 
 
-def schedules_of(moves: Iterable[Move]) -> Steps:
+def schedules_of(moves: Iterable[Move]) -> Schedules:
     """Yield the schedule of each move and its number of runs."""
     return (move.schedule_runs for move in moves)
 
@@ -221,7 +221,7 @@ def _region_moves(
     return [*steps, Relayout(square, numel, prefill_buffer.dtype, size)]
 
 
-def cache_schedules(placement: Placement, source: Index, target: Index, right: int = 0) -> Steps:
+def cache_schedules(placement: Placement, source: Index, target: Index, right: int = 0) -> Schedules:
     """Return the schedules that move keys and values from rows `source` of prefill to rows `target` of decode.
 
     Caches of the layers in one of prefill's regions move together. Decode's first column is `right` columns from
@@ -234,7 +234,7 @@ def cache_schedules(placement: Placement, source: Index, target: Index, right: i
     )
 
 
-def prompt_schedules(placement: Placement, tokens: int, right: int = 0) -> Steps:
+def prompt_schedules(placement: Placement, tokens: int, right: int = 0) -> Schedules:
     """Return the `cache_schedules` of a prompt of `tokens` tokens."""
     decode, prefill = placement.decode, placement.prefill
     rows = decode.mesh.shape[0]

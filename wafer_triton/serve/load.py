@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from wafer_triton.cost.placement import Placement as Experts
+from wafer_triton.cost.placement import ExpertPlacement
 from wafer_triton.errors import ShapeError, check_counts
 from wafer_triton.shape.decoder import DecoderShape
 
@@ -40,13 +40,13 @@ class Given:
     decode_mesh: Any = None
     columns: int | None = None  # of prefill, with policy split
     caches: int | None = None  # sequences of `context` tokens that the caches hold
-    experts: Experts = None  # of a mixture in prefill; None has each on the whole mesh
+    experts: ExpertPlacement = None  # of a mixture in prefill; None has each on the whole mesh
 
     def __post_init__(self) -> None:
         sizes = {"columns": self.columns, "caches": self.caches}
         check_counts(**{name: size for name, size in sizes.items() if size is not None})
 
-    def where(self, shape: DecoderShape) -> Experts:
+    def where(self, shape: DecoderShape) -> ExpertPlacement:
         """Return the placement of a mixture's experts; None for a model without experts."""
         return "spread" if self.experts is None and shape.experts is not None else self.experts
 

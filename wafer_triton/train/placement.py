@@ -28,7 +28,7 @@ RINGS = ("cycle", "interleaved", "wrap")
 
 
 @dataclass(frozen=True)
-class Step:
+class RingStep:
     """One step of all rings of an axis: the most hops of a block, blocks over the busiest link, and the mean hops."""
 
     kind: str
@@ -41,7 +41,7 @@ class Step:
         return wafer.transfer_seconds(self.hops, size, self.load)
 
 
-IDLE = Step("none", 0, 0, 0.0)
+IDLE = RingStep("none", 0, 0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class GroupPlacement:
 
     sides: tuple[tuple[int, int], ...]
     strides: tuple[tuple[int, int], ...]
-    steps: tuple[Step, ...]
+    steps: tuple[RingStep, ...]
     fixed: bool = False
 
     @property
@@ -175,7 +175,7 @@ def _numbers(placed: GroupPlacement) -> tuple[float, ...]:
 
 
 @lru_cache(maxsize=8192)
-def _step(wafer: Wafer, rows: int, cols: int, down: int, right: int, stream: bool) -> Step:
+def _step(wafer: Wafer, rows: int, cols: int, down: int, right: int, stream: bool) -> RingStep:
     """Return the fastest kind for a rectangle at strides: fewest hops, then the least load, then the fewest links."""
     if rows * cols == 1:
         return IDLE
@@ -201,7 +201,7 @@ def _rings(wafer: Wafer, kind: str, rows: int, cols: int, down: int, right: int)
     )
 
 
-def _measured(wafer: Wafer, kind: str, rings: tuple[tuple[Die, ...], ...], mapped: bool = True) -> Step:
+def _measured(wafer: Wafer, kind: str, rings: tuple[tuple[Die, ...], ...], mapped: bool = True) -> RingStep:
     """Return a step of rings, routed; a relay takes its links both ways, N (3 N / 2 - 2) block-hops in all."""
     if kind == "relay":
         lines = [*rings, *(tuple(reversed(ring)) for ring in rings)]
@@ -214,4 +214,4 @@ def _measured(wafer: Wafer, kind: str, rings: tuple[tuple[Die, ...], ...], mappe
     hops = max(len(tree) for tree in routing.trees)
     load = round(max(routing.loads.values()))
     mean = sum(map(len, routing.trees)) / len(routing.trees)
-    return Step(kind, hops, load, mean * each)
+    return RingStep(kind, hops, load, mean * each)
