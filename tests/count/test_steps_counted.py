@@ -2,12 +2,17 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from steps_at_random import facts, schedule
+from wafer_triton.device.mesh import Mesh
+from wafer_triton.local import local_op, registry
+from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.rounds import Moves, Slot
 from wafer_triton.schedule.rules import findings
 from wafer_triton.schedule.schedule import Schedule
-from wafer_triton.schedule.steps import Rounds
+from wafer_triton.schedule.steps import Ring, Rounds
 
 
 def differing(made: Schedule) -> list[str]:
@@ -20,6 +25,23 @@ def differing(made: Schedule) -> list[str]:
         for name in steps
         if steps[name] != rounds[name] and not (name in bound and abs(steps[name] - rounds[name]) < bound[name])
     ]
+
+
+def test_a_ring_of_elementwise_operations_goes_on_as_its_rounds_do(monkeypatch):
+    monkeypatch.setattr(registry, "LOCAL_OPS", dict(registry.LOCAL_OPS))
+
+    @local_op(tiles=lambda *, size, add: ((size,),) * 3, work=lambda *, size, add: (0, 2 * size), elementwise=True)
+    def times_torch(out, a, b, *, size: int, add: bool = False):
+        out.copy_(a * b + (out if add else 0))
+
+    for side in range(2, 7):
+        b, at = Builder(Mesh(side, side), f"ring of {side}"), np.arange(side)
+        for name in ("a", "b", "sums"):
+            b.buffer(name, (4,), "fp32", "state")
+        hands = tuple((Slot(name), Slot(b.like(f"{name}.next", name))) for name in "ab")
+        shifts = tuple(Moves(axis, at, np.roll(at, 1)) for axis in "xy")
+        b.steps.append(Ring(b.local("times", "sums", ("a", "b"), size=4), hands, shifts, side))
+        assert not differing(b.build()), side
 
 
 @pytest.mark.slow

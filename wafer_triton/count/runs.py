@@ -33,7 +33,7 @@ from wafer_triton import local
 from wafer_triton.schedule.access import Access, acts, touched, written
 from wafer_triton.schedule.rounds import Moves, Round, Slot, Value, once
 from wafer_triton.schedule.schedule import Schedule
-from wafer_triton.schedule.steps import Ring, Stages, Step, Tree, count, flat
+from wafer_triton.schedule.steps import Loop, Ring, Stages, Step, Tree, count, flat
 
 
 @once
@@ -146,11 +146,11 @@ class _Cutter:
         for step in steps:
             if isinstance(step, Round) or (isinstance(step, Tree) and _is_one_run(step)):
                 yield RoundRun((step,)), 1
-            elif isinstance(step, Tree):
-                yield from ((RoundRun((round_,)), 1) for round_ in step.rounds)
-            elif isinstance(step, Ring):
+            elif isinstance(step, Ring) and kind(step.ends[0]) == "product":
                 for number, round_ in enumerate(step.rounds[:3]):
                     yield RoundRun((round_,)), 1 if number == 0 else (step.count - number + 1) // 2
+            elif not isinstance(step, Loop):
+                yield from ((RoundRun((round_,)), 1) for round_ in step.rounds)
             else:
                 time = self.joined(self.pieces(step.body))
                 spans = self.goes_on(_Joined([time[-1][0]]), time[0][0])  # one run may span the repetitions

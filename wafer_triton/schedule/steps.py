@@ -343,9 +343,6 @@ def _each(steps: Iterable[Step], number: int, times: int) -> Iterator[tuple[int,
             continue
         if isinstance(step, Loop):
             yield from _each(step.body, number, times * step.times)
-        elif isinstance(step, Ring):
-            for at, round_ in enumerate(step.rounds[:3]):
-                yield number + at, round_, times * (1 if at == 0 else (step.count - at + 1) // 2)
         else:
             yield from ((number + at, round_, times) for at, round_ in enumerate(step.rounds))
         number += step.count
