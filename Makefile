@@ -10,9 +10,12 @@ BASE ?= ../base
 BIN := .venv/bin
 # The repository root must stay off sys.path: its `kernels` folder would pass for another project's package.
 export PYTHONSAFEPATH := 1
+# Else every process compiles all that it imports anew, and pytest rewrites every test anew.
+unexport PYTHONDONTWRITEBYTECODE
 # One thread for each pytest worker, or they fight over the cores. A worker takes whole stretches of tests, which share
-# fixtures, and from the other when it has none left.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal
+# fixtures, and from the other when it has none left. Other plugins, and the rewriting of their asserts, take seconds.
+PLUGINS := --disable-plugin-autoload -p xdist -p _hypothesis_pytestplugin
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest $(PLUGINS) -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test small-tests all coverage quick lint typecheck wheel-test mutants bench bench-models bench-paired bench-ranks gpu rehearse pictures screenshot docs browser clean

@@ -1,8 +1,9 @@
-"""An independent count: every message of every round walks core by core, with nothing grouped and nothing kept."""
+"""An independent count: every message of every round walks core by core, with nothing grouped."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import combinations, groupby, product
 from math import ceil, prod
 from typing import NamedTuple
@@ -43,6 +44,8 @@ class Walk:
     def __init__(self, schedule: Schedule) -> None:
         self.schedule, self.mesh = schedule, schedule.mesh
         self.buffers, self.rounds = schedule.buffers, schedule.rounds
+        for step in (self.messages, self.sent, self.between, self.round_loads, self.kind, self.runs):
+            setattr(self, step.__name__, cache(step))  # so that what rounds share is walked once
 
     def home(self, core: Core) -> Core:
         """Return the physical core of a logical one."""
@@ -70,18 +73,29 @@ class Walk:
 
     def links(self, sender: Core, receivers: Iterable[Core]) -> set[Link]:
         """Return the links that a tile crosses, each once."""
-        crossed = set()
-        for row, col in map(self.home, receivers):
-            at = self.home(sender)
-            while at != (row, col):
-                down, right = (row > at[0]) - (row < at[0]), (col > at[1]) - (col < at[1])
-                crossed.add(({1: "south", -1: "north"}.get(down) or {1: "east", -1: "west"}[right], *at))
-                at = at[0] + down, at[1] + right
+        start = self.home(sender)
+        return {link for end in receivers for link in self.between(start, self.home(end))}
+
+    def between(self, at: Core, end: Core) -> list[Link]:
+        """Return the links from one physical core to another, first along y."""
+        (row, col), crossed = end, []
+        while at != end:
+            down, right = (row > at[0]) - (row < at[0]), (col > at[1]) - (col < at[1])
+            crossed.append(({1: "south", -1: "north"}.get(down) or {1: "east", -1: "west"}[right], *at))
+            at = at[0] + down, at[1] + right
         return crossed
 
     def loads(self, rounds: Sequence[Round]) -> Loads:
+        *counters, messages = Counter(), Counter(), Counter(), Counter(), 0
+        for one in map(self.round_loads, rounds):
+            for total, counted in zip(counters, one[:4], strict=True):
+                total.update(counted)
+            messages += one.messages
+        return Loads(*counters, messages)
+
+    def round_loads(self, round_: Round) -> Loads:
         sizes, words, flows, of_lines, messages = Counter(), Counter(), Counter(), Counter(), 0
-        for (axis, slot, sender), receivers in (each for round_ in rounds for each in self.messages(round_).items()):
+        for (axis, slot, sender), receivers in self.messages(round_).items():
             buffer = self.buffers[slot.buffer]
             size = prod(buffer.tile) * BYTES[buffer.dtype] * (buffer.slots if slot.index is None else 1)
             messages += 1
@@ -187,6 +201,8 @@ class Walk:
             else:
                 found.append([round_])
                 sent, came = set(), set()
+            if kind not in ("stream", "circuit"):
+                continue
             for exchange in round_.exchanges:
                 for sender, _ in self.sent(exchange):
                     sent.update(self.cells(exchange.src, sender))

@@ -120,7 +120,7 @@ def senders(moves: Moves, mesh: Mesh) -> int:
 
 def _apart(many: list[Moves]) -> bool:
     """Return whether no core sends by two of these moves."""
-    ranges = sorted((int(moves.send.min()), int(moves.send.max())) for moves in many)
+    ranges = sorted(moves.reach for moves in many)
     if all(before[1] < after[0] for before, after in pairwise(ranges)):
         return True
     named = [moves.lines for moves in many if moves.lines is not None]

@@ -460,6 +460,11 @@ class Moves(Value):
         return _made(Cores, *((lines, at) if self.axis == "x" else (at, lines)), False)
 
     @cached_property
+    def reach(self) -> tuple[int, int]:
+        """The first position that sends, and the last."""
+        return int(self.send.min()), int(self.send.max())
+
+    @cached_property
     def passes_on(self) -> bool:
         """Whether a core both sends and receives, so that whole tiles move from core to core."""
         size = max(self.send.max(initial=0), self.recv.max(initial=0)) + 1
