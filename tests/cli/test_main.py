@@ -48,8 +48,8 @@ def test_help_and_version_have_exit_code_0(capsys, flag):
 @pytest.mark.slow
 def test_light_commands_import_nothing_heavy():
     lines = (
-        "devices", "devices --json", "estimate decode --model llama3-8b --mesh 360",
-        "estimate request --model smollm2-135m --prefill-mesh 32 --decode-mesh 32 --input 64 --output 8",
+        "devices", "devices --json", "estimate decode --model smollm2-135m --mesh 32",
+        "estimate request --model smollm2-135m,layers=1 --prefill-mesh 32 --decode-mesh 32 --input 64 --output 8",
         "generate --help", "--help",
     )  # fmt: skip
     code = f"""

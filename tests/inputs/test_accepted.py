@@ -37,7 +37,7 @@ from wafer_triton.models.random import config_of
 from wafer_triton.serve.workload import Request, both, fixed, poisson
 from wafer_triton.shape.read import shape_of
 
-A, MODEL = torch.arange(36.0).view(6, 6), "smollm2-135m"
+A, MODEL = torch.arange(36.0).view(6, 6), "smollm2-135m,layers=2"
 SIZES = {"hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": 4}
 LLAMA = LlamaConfig(**SIZES, num_key_value_heads=2, vocab_size=200)
 LENGTHS = both(fixed(6), fixed(4))
@@ -92,17 +92,17 @@ CALLS = {
         mesh=whole(32), k=whole(100), n=whole(100), groups=whole(4), dtype=dtype("fp32")
     ),
     "estimate.decode": lambda whole, number, dtype: estimate.decode(
-        model=MODEL, mesh=whole(64), context=whole(100), groups=whole(8), head_groups=whole(3), dtype=dtype("bf16")
+        model=MODEL, mesh=whole(32), context=whole(100), groups=whole(8), head_groups=whole(3), dtype=dtype("bf16")
     ),
     "estimate.prefill": lambda whole, number, dtype: estimate.prefill(
-        model=MODEL, mesh=whole(64), tokens=whole(100), head_groups=whole(3), dtype=dtype("int8")
+        model=MODEL, mesh=whole(32), tokens=whole(100), head_groups=whole(3), dtype=dtype("int8")
     ),
     "estimate.request": lambda whole, number, dtype: estimate.request(
-        model=MODEL, prefill_mesh=whole(64), decode_mesh=whole(64), input=whole(100), output=whole(100),
+        model=MODEL, prefill_mesh=whole(32), decode_mesh=whole(32), input=whole(100), output=whole(100),
         groups=whole(8), head_groups=whole(3),
     ),
     "estimate.kv": lambda whole, number, dtype: estimate.kv(
-        model=MODEL, mesh=whole(64), head_groups=whole(3), dtype=dtype("fp16")
+        model=MODEL, mesh=whole(32), head_groups=whole(3), dtype=dtype("fp16")
     ),
     "estimate.cap": lambda whole, number, dtype: estimate.cap(
         model="olmoe-1b-7b", mesh=whole(150), context=whole(8), batch=whole(2), dtype=dtype("int8")
@@ -110,12 +110,12 @@ CALLS = {
     "estimate.energy": lambda whole, number, dtype: estimate.energy(
         seconds=number(2.0), against_seconds=number(4.0), gpus=whole(2)
     ),
-    "smallest_mesh": lambda whole, number, dtype: smallest_mesh(MODEL, context=whole(9), dtype=dtype("bf16")),
+    "smallest_mesh": lambda whole, number, dtype: smallest_mesh("smollm2-135m,layers=1", context=whole(9), dtype=dtype("bf16")),
     "what_fits": lambda whole, number, dtype: what_fits(
-        MODEL, mesh=whole(64), context=whole(9), dtype=dtype("fp16")
+        MODEL, mesh=whole(32), context=whole(9), dtype=dtype("fp16")
     ),
     "plan": lambda whole, number, dtype: plan(
-        model=MODEL, input=whole(8), output=whole(8), sides=[whole(100)], best=whole(1), dtype=dtype("fp16")
+        model=MODEL, input=whole(8), output=whole(8), sides=[whole(32)], best=whole(1), dtype=dtype("fp16")
     ),
     "compare": lambda whole, number, dtype: compare_gemm(whole(4), whole(8), whole(8), whole(8), dtype=dtype("fp32")),
     "device": lambda whole, number, dtype: replace(PRESETS["wse2"], rows=whole(70), hop_cycles=number(2.0)),

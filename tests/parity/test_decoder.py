@@ -33,9 +33,15 @@ def decoder(config: DecoderConfig = CONFIG, mesh: Mesh | str = "2x3", **options)
     return WaferForCausalLM.from_weights(config, drawn(config), mesh=as_mesh(mesh), **options)
 
 
-@pytest.fixture
-def model() -> WaferForCausalLM:
+@pytest.fixture(scope="module")
+def one() -> WaferForCausalLM:
     return decoder()
+
+
+@pytest.fixture
+def model(one) -> WaferForCausalLM:
+    one.reset()
+    return one
 
 
 def test_a_prompt_longer_than_the_cache(model):
