@@ -118,7 +118,7 @@ def found(fault: Fault, copy: Path) -> bool:
         with open("output", "w") as output:
             os.dup2(output.fileno(), 1)
             os.dup2(output.fileno(), 2)
-        options = "--disable-plugin-autoload -p _hypothesis_pytestplugin -q -x".split()
+        options = ["--disable-plugin-autoload", "-p", "_hypothesis_pytestplugin", "-q", "-x"]
         os._exit(pytest.main([*options, "-m", "not large", *fault.tests.split()]))
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code not in (0, FAILED):

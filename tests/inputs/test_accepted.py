@@ -110,7 +110,7 @@ CALLS = {
     "estimate.energy": lambda whole, number, dtype: estimate.energy(
         seconds=number(2.0), against_seconds=number(4.0), gpus=whole(2)
     ),
-    "smallest_mesh": lambda whole, number, dtype: smallest_mesh("smollm2-135m,layers=1", context=whole(9), dtype=dtype("bf16")),
+    "smallest_mesh": lambda whole, number, dtype: smallest_mesh(MODEL, context=whole(9), dtype=dtype("bf16")),
     "what_fits": lambda whole, number, dtype: what_fits(
         MODEL, mesh=whole(32), context=whole(9), dtype=dtype("fp16")
     ),
