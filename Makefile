@@ -10,8 +10,6 @@ BASE ?= ../base
 BIN := .venv/bin
 # The repository root must stay off sys.path: its `kernels` folder would pass for another project's package.
 export PYTHONSAFEPATH := 1
-# Else every process compiles all that it imports anew, and pytest rewrites every test anew.
-unexport PYTHONDONTWRITEBYTECODE
 # One thread for each pytest worker, or they fight over the cores. A worker takes whole stretches of tests, which share
 # fixtures, and from the other when it has none left. Other plugins, and the rewriting of their asserts, take seconds.
 PLUGINS := --disable-plugin-autoload -p xdist -p _hypothesis_pytestplugin

@@ -87,6 +87,7 @@ LARGE = (
     "place/test_one_answer",
     "place/test_refusals",
     "place/test_what_fits",
+    "schedule/test_memory",
     "algorithms/test_stream",
     "test_inductor",
     "test_packaging",

@@ -1,8 +1,6 @@
 """Steps: loops, rings and trees count as their rounds one by one, and schedules of large meshes are small."""
 
-import gc
 import pickle
-import tracemalloc
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -10,19 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from wafer_triton import estimate
 from wafer_triton.algorithms.align import align_both, transpose_by_rings
 from wafer_triton.algorithms.gemm import meshgemm, meshgemm_t
 from wafer_triton.algorithms.product import recipe
 from wafer_triton.algorithms.reduce import reduce
 from wafer_triton.algorithms.segment_gemm import BlockRing, segment_gemm, segment_gemm_t
-from wafer_triton.cost import layers
-from wafer_triton.cost.constants import constants
 from wafer_triton.cost.phases import phases
 from wafer_triton.count.account import account, link_loads
 from wafer_triton.count.routes import colours, excess, routes
-from wafer_triton.decoder import decode, prefill
-from wafer_triton.decoder.block import Block, draft
 from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError
@@ -32,7 +25,6 @@ from wafer_triton.schedule.rounds import Cores, Exchange, Moves, Slot
 from wafer_triton.schedule.rules import validate
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.steps import Part, Ring, Stages, Tree
-from wafer_triton.shape.read import shape_of
 
 ROOMY = device("wse2").unbounded()
 SIZES = {"m": 2, "k": 2, "n": 2}
@@ -189,49 +181,6 @@ def test_a_loop_moves_rows_from_time_to_time(moved):
     assert len(looped.steps) == 1 and link_loads(looped.build()).keys() == link_loads(plain.build()).keys()
     for way, loads in link_loads(plain.build()).items():
         np.testing.assert_array_equal(loads, link_loads(looped.build())[way])
-
-
-def sub_layers_of(program: str, side: int, head_groups: int) -> list[tuple]:
-    """Return the parts of decode and prefill of Llama-3-8B with their blocks and arguments."""
-    mesh, shape = Mesh(side, side, ROOMY), shape_of("llama3-8b")
-    shape, c = shape.paper_benchmark() if program == "paper-benchmark" else shape, constants(device("wse2"))
-    tree = layers.tree_for(mesh, c)
-    one = Block(shape, mesh, "fp16", "fp16", -(-4096 // side), None if program == "paper-benchmark" else "shift", tree)
-    many = replace(one, head_groups=head_groups, head_tree=None if head_groups == 1 else ())
-    sub_layers = [(sub_layer, one, args) for sub_layer, args in decode.layer(one, 4096)]
-    return sub_layers + [(sub_layer, many, args) for sub_layer, args in prefill.layer(many, -(-4096 // side))]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("program", "side", "head_groups"), [("paper-benchmark", 360, 1), ("full", 720, 16)])
-def test_schedules_of_a_wafer_are_small(program, side, head_groups):
-    """Return all of decode and prefill of Llama-3-8B on a large mesh, with all that pricing makes of it."""
-    tracemalloc.start()
-    try:
-        held = [draft(sub_layer, block, *args) for sub_layer, block, args in sub_layers_of(program, side, head_groups)]
-        built_alone = tracemalloc.get_traced_memory()[0]
-        for schedule in held:
-            phases(schedule), colours(schedule), sram.account(schedule)
-        with_prices = tracemalloc.get_traced_memory()[0]
-    finally:
-        tracemalloc.stop()
-    assert max(len(schedule.rounds) for schedule in held) > 25_000
-    assert built_alone < 20 * 2**20 and with_prices < 50 * 2**20
-
-
-@pytest.mark.slow
-def test_estimates_on_many_meshes_keep_little():
-    """Estimates on two meshes may leave a few schedules behind, but no walk kept by all of its messages (14 MB)."""
-    tracemalloc.start()
-    try:
-        for side in (300, 305):
-            on = {"model": "qwen2.5-0.5b", "device": "wse2", "mesh": side}
-            estimate.prefill(**on, tokens=2048), estimate.decode(**on, context=2048)
-        gc.collect()
-        kept = tracemalloc.get_traced_memory()[0]
-    finally:
-        tracemalloc.stop()
-    assert kept < 8 * 2**20
 
 
 @pytest.mark.parametrize("rows", [[0, 0, 1, 2], [0, 1, 2], [1, 2, 3, 4], [-1, 0, 1, 2]])
