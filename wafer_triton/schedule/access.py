@@ -64,8 +64,10 @@ def acts(round_: Round) -> list[Act]:
 
 @once
 def touched(round_: Round) -> frozenset[str]:
-    """Return the names of the buffers that a round reads or writes."""
-    return written(round_).union(access.slot.buffer for act in acts(round_) for access in act.reads)
+    """Return the names of the buffers that a round reads or writes, of unknown operations, too."""
+    slots = [slot for one in round_.exchanges for slot in (one.src, one.dst)]
+    slots += [slot for op in round_.locals for slot in (*op.outs, *op.ins)]
+    return frozenset([slot.buffer for slot in slots])
 
 
 def written(round_: Round) -> frozenset[str]:
