@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from wafer_triton import estimate
 from wafer_triton.cost.calibrate import fit
-from wafer_triton.cost.constants import NAMES, RULES, SCALES, Constants, constants, described, scaled
+from wafer_triton.cost.constants import NAMES, RULES, SCALES, TUNED, Constants, constants, described, scaled, tuned
 from wafer_triton.count.account import Account
 from wafer_triton.count.verdict import latency
 from wafer_triton.device import MEASURED, NUMBERS, PRESETS, Device, device, sources
@@ -59,6 +59,15 @@ def devices(draw: st.DrawFn) -> Device:
     base = device(draw(st.sampled_from(("wse2", "wse3"))))
     own = {name: getattr(base, name) * 10 ** draw(st.floats(-1, 1)) for name in NUMBERS if name not in WHOLE}
     return replace(base, name="own", like=draw(st.sampled_from(("wse2", "wse3", None))), routes=24, **(ROOMY | own))
+
+
+@settings(max_examples=20)
+@given(of=devices())
+@pytest.mark.parametrize("family", ["kernel", "decode"])
+def test_tuned_constants_are_a_bound(family, of):
+    least, c = tuned(of).of(family), constants(of).of(family)
+    for name in TUNED:
+        assert getattr(least, name) <= getattr(c, name) / getattr(c, f"{name[:4]}_lanes", 1) * (1 + 1e-9), name
 
 
 def test_every_number_of_a_device_has_a_sign():

@@ -100,7 +100,8 @@ def test_a_picture_begins_with_its_point(tmp_path):
     said = f"The busiest link carries {used.max()} B, {used.max() / used.mean():.2g} times the mean of links in use"
     assert points(lambda path: draw.links(schedule, path), path) == said
     most = max(cost.bounds, key=cost.bounds.get)
-    said = f"{cost.cycles:,.0f} predicted cycles, {100 * cost.bounds[most] / cost.cycles:.0f} % {most}"
+    said = f"{cost.cycles:,.0f} predicted cycles ({cost.tuned_cycles:,.0f} if tuned), "
+    said += f"{100 * cost.bounds[most] / cost.cycles:.0f} % {most}"
     assert points(lambda path: draw.timeline(schedule, path), path) == said
 
 

@@ -11,7 +11,7 @@ from wafer_triton.cli.app import given, is_reference, made, need, refuse
 from wafer_triton.count.verdict import PLMR
 from wafer_triton.device import dtype as dtypes
 from wafer_triton.errors import ConfigError
-from wafer_triton.text.quantity import EMULATED
+from wafer_triton.text.quantity import EMULATED, ENDS
 from wafer_triton.text.table import Results, Table
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _compare_own(reference: str, values: bool | None, json: bool) -> int:
 
 
 def _tell_rows(about: dict[str, Any], rows: Results[AlgorithmRow], json: bool) -> int:
-    table, notes = rows.table, [PLMR]
+    table, notes = rows.table, [PLMR, ENDS]
     if any(row.error is None for row in rows):
         notes.append("largest error -: values were not computed; --values does, for products")
     return tell(json, about | {"rows": table}, table, *notes)
@@ -165,7 +165,7 @@ def _check_model(
         title += f"; embedding and head on mesh {head_block(block).mesh}"
     table = Table.of(operations, title=title)
     answer = {"model": model, "mesh": str(on), "head_groups": block.head_groups, "operations": table}
-    return tell(json, answer, table, PLMR)
+    return tell(json, answer, table, PLMR, ENDS)
 
 
 def _check_own(reference: str, json: bool) -> int:
@@ -184,7 +184,7 @@ def _check_own(reference: str, json: bool) -> int:
         texts.append("not counted and not priced, as its rounds cannot be run")
     else:
         counted = Table.of(operations(own.schedule))
-        texts += [counted, PLMR]
+        texts += [counted, PLMR, ENDS]
     answer = {
         "schedule": own.schedule.name,
         "mesh": str(mesh),

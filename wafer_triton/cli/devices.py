@@ -16,17 +16,21 @@ from wafer_triton.text.table import Table
 WAFER = {"wafer_cores": unit("cores", "cores of the whole wafer")}
 PEAK = (
     "numbers are limits of the hardware, of which shares of a peak are taken; constants are of programs as measured, "
-    "which are priced and judged by them"
+    "which are priced and judged by them; tuned constants give the second end of a price"
 )
 
 
 def _devices(name: str | None = None, /, *, json: bool = False) -> int:
     if name is None:
         return tell(json, [asdict(each) for each in PRESETS.values()], _presets())
-    from wafer_triton.cost.constants import Constants, described
+    from wafer_triton.cost.constants import Constants, described, described_tuned
 
-    shown = device(name)
-    parts = {"numbers": (sources(shown), Legend(Device, WAFER)), "constants": (described(shown), Legend(Constants))}
+    shown, legend = device(name), Legend(Constants)
+    parts = {
+        "numbers": (sources(shown), Legend(Device, WAFER)),
+        "constants": (described(shown), legend),
+        "tuned constants": (described_tuned(shown), legend),
+    }
     texts: list[str | Table] = []
     for part, (entries, legend) in parts.items():
         origins = {name: origin(shown, entry) for name, entry in entries.items()}
@@ -68,9 +72,9 @@ def _sourced(title: str, entries: Mapping[str, Sourced], legend: Legend, origins
 def _sheet(of: Device) -> dict[str, Any]:
     """Return the whole data sheet of a device as plain values."""
     from wafer_triton.cost.bands import fits
-    from wafer_triton.cost.constants import described, followers
+    from wafer_triton.cost.constants import described, described_tuned, followers
 
-    parts = {"numbers": sources(of), "constants": described(of)}
+    parts = {"numbers": sources(of), "constants": described(of), "tuned": described_tuned(of)}
     return {
         "name": of.name,
         "like": of.like,

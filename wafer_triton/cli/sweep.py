@@ -14,7 +14,7 @@ from wafer_triton.device import LAW
 from wafer_triton.device import device as find_device
 from wafer_triton.draw.figure import KINDS
 from wafer_triton.errors import ConfigError, DrawError
-from wafer_triton.text.quantity import PREDICTED
+from wafer_triton.text.quantity import ENDS, PREDICTED
 
 if TYPE_CHECKING:
     from wafer_triton.compare.grid import Over, Row
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MOST_SHOWN = 60  # rows of a table for people; more are in a CSV alone
 # Columns of that table beside the parameters and `--show`, where an estimate has them.
 TABLED = (
-    "tokens_per_second", "user_tokens_per_second", "cycles", "seconds", "joules_per_token", "regions",
+    "tokens_per_second", "user_tokens_per_second", "cycles", "tuned_cycles", "seconds", "joules_per_token", "regions",
     "sram_peak_bytes", "error_band",
 )  # fmt: skip
 MOST_REASONS = 5  # that are printed, the most frequent first
@@ -63,6 +63,7 @@ def _sweep(
     texts = [*_tables(rows, swept, shown, title), *_masked(rows)]
     if any("joules" in name for name in grid.feasible(rows)[0]) and _changes_power(swept, options):
         texts.append(f"power follows {LAW}; give power_watts to change it")
+    texts += [ENDS] if "tuned_cycles" in grid.feasible(rows)[0] else []
     texts += [note] if (note := sweeps.unmoved(rows, swept)) else []
     names = []
     for file in out:

@@ -38,6 +38,7 @@ class AlgorithmRow:
     busiest_link_bytes: int = field(metadata=as_in(Account, "busiest_link_bytes"))
     sram_peak_bytes: int = field(metadata=as_in(Account, "sram_peak_bytes"))
     cycles: float = field(metadata=unit("cycles", "predicted cycles"))
+    tuned_cycles: float = field(metadata=unit("cycles"))
     error: float | None = field(metadata=unit("%", "largest error"))
     verdict: dict[str, bool] = field(metadata=named("PLMR"))
 
@@ -90,6 +91,7 @@ def _beside(
             busiest_link_bytes=counted.busiest_link_bytes,
             sram_peak_bytes=counted.sram_peak_bytes,
             cycles=costs[name].cycles,
+            tuned_cycles=costs[name].tuned_cycles,
             error=errors.get(name),
             verdict=verdict(counted, mesh, c, costs[name].routes, _busy(recipes[name], product), best),
         )

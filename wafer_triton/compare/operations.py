@@ -38,6 +38,7 @@ class Operation:
     routes: int = field(metadata=as_in(Cost, "routes"))
     sram_peak_bytes: int = field(metadata=as_in(Account, "sram_peak_bytes"))
     cycles: float = field(metadata=unit("cycles", "predicted cycles"))
+    tuned_cycles: float = field(metadata=unit("cycles"))
     verdict: dict[str, bool] = field(metadata=named("PLMR"))
 
     @property
@@ -104,7 +105,8 @@ def _judged(phase: str, step: Schedule, mesh: Mesh, share: float) -> Operation:
     counted, cost = account(step), price(step)
     return Operation(
         phase, step.name, counted.rounds, counted.stages, counted.hops, cost.routes, counted.sram_peak_bytes,
-        cost.cycles, verdict(counted, mesh, constants(mesh.device).of(step.family), cost.routes, share),
+        cost.cycles, cost.tuned_cycles,
+        verdict(counted, mesh, constants(mesh.device).of(step.family), cost.routes, share),
     )  # fmt: skip
 
 

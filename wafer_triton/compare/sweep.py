@@ -57,9 +57,10 @@ KEY_UNITS = {
 class OwnCost(Result):
     """A price of a schedule of the user's own; fields are as in `Cost` and `Prediction`."""
 
-    main = ("cycles", "seconds", "compute_cycles", "rounds", "hops", "routes", "sram_peak_bytes")
+    main = ("cycles", "tuned_cycles", "seconds", "compute_cycles", "rounds", "hops", "routes", "sram_peak_bytes")
 
     cycles: float = field(metadata=as_in(Cost, "cycles"))
+    tuned_cycles: float = field(metadata=as_in(Cost, "tuned_cycles"))
     seconds: float = field(metadata=as_in(Prediction, "seconds"))
     compute_cycles: float = field(metadata=as_in(Cost, "compute_cycles"))
     communication_cycles: float = field(metadata=as_in(Prediction, "communication_cycles"))

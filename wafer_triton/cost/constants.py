@@ -48,6 +48,19 @@ RULES: dict[str, tuple[Callable[[Device, int], float], str, str]] = {
     "sram_bytes_per_cycle": (lambda of, _: 64, "assumed", "a core reads and writes 64 bytes a cycle"),
     "decode_stage_cycles": (lambda of, _: of.stage_cycles, "derived", "stage_cycles"),
 }
+HPDC = "Luczynski et al., HPDC'24, on a CS-2: 2 T_R + 1 = 5 on a wse2, T_R = 2; elsewhere in proportion to stage_cycles"
+# The constants of tuned code, in the form of `RULES`: collectives as those of HPDC'24, products at the peak. All others
+# take no time: a word that arrives is added in its cycle.
+TUNED: dict[str, tuple[Callable[[Device, int], float], str, str]] = {
+    **dict.fromkeys(
+        ("stage_cycles", "round_cycles"),
+        (lambda of, _: 5 * of.stage_cycles / PRESETS["wse2"].stage_cycles, "published", HPDC),
+    ),
+    **{
+        name: RULES[name]
+        for name in ("hop_cycles", "word_cycles", "gemm_group_cycles", "gemv_group_cycles", "mac_cycles_fp32")
+    },
+}
 # Followers of each number beside the constants of `SCALES`. The price of a round takes the time of SRAM as unchanged.
 FOLLOWERS: Mapping[str, str] = {
     "rows": "power_watts, wafer_cores; room for regions",
@@ -160,6 +173,12 @@ def constants(of: Device) -> Constants:
     return replace(base, **own)
 
 
+def tuned(of: Device) -> Constants:
+    """Return the constants of a device by `TUNED`: a bound from below of what code may reach there."""
+    values: dict[str, Any] = {name: rule(of, 1) for name, (rule, *_) in TUNED.items()}
+    return Constants(**values)
+
+
 def scaled(of: Device) -> tuple[str, ...]:
     """Return the numbers by which a device scales its constants: all that differ from the device that it is `like`."""
     if of.like is None:
@@ -182,6 +201,11 @@ def described(of: Device) -> dict[str, Sourced]:
         else:
             found[name] = held[name]
     return found
+
+
+def described_tuned(of: Device) -> dict[str, Sourced]:
+    """Return the constants of `tuned` by name, each with its source."""
+    return {name: Sourced(rule(of, 1), kind, source) for name, (rule, kind, source) in TUNED.items()}
 
 
 def ruled(of: Device, **held: Any) -> Constants:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wafer_triton.algorithms.trees import default_groups, two_level_costs
-from wafer_triton.cost.constants import Constants, constants
+from wafer_triton.cost.constants import Constants, constants, tuned
 from wafer_triton.cost.phases import Phase, Product, phases, phases_in_order
 from wafer_triton.count.counts import Counts
 from wafer_triton.count.routes import colours
@@ -40,6 +40,7 @@ class Cost(Result, Counts):
     the busiest link) and `latency_cycles` (set-ups and hops of the longest paths) count what compute hides as well, so
     they are no parts. `hop_cycles` is 0 where words in a row take longer than routers in a row, however many `hops`.
 
+    `tuned_cycles` are those by `constants.tuned`, a bound from below; 0 in prices by other constants than a device's.
     `relayed` means that a schedule, or one of several, needs more routes than a router holds and goes core by core.
     """
 
@@ -58,10 +59,20 @@ class Cost(Result, Counts):
     relayed: bool = field(default=False, metadata=named("relayed core by core", join=max))
     # set-ups and hops of the longest paths, beside compute or not
     latency_cycles: float = field(default=0.0, metadata=unit("cycles"))
+    tuned_cycles: float = field(default=0.0, metadata=unit("cycles"))
 
     def __str__(self) -> str:
         parts = ", ".join(f"{digits(cycles)} {cause}" for cause, cycles in self.bounds.items())
-        return f"{self.table()}\ncycles: {parts}; link and latency cycles also count what compute hides"
+        said = f"cycles: {parts}; link and latency cycles also count what compute hides"
+        return f"{self.table()}\n{said}\n{self.ends}"
+
+    @property
+    def ends(self) -> str:
+        """Return the two predictions in words; what lies between them is not predicted."""
+        return (
+            f"{self.cycles:,.0f} cycles as WaferLLM's kernels are written, {self.tuned_cycles:,.0f} if tuned like "
+            "HPDC'24's collectives"
+        )
 
     @property
     def communication_cycles(self) -> float:
@@ -86,8 +97,10 @@ def price(schedule: Schedule, using: Constants | None = None) -> Cost:
     either way the constants of the schedule's family count.
     """
     with rules.reading(schedule):
-        device = schedule.mesh.device
-        return read(schedule).cost(device, constants(device) if using is None else using)
+        device, found = schedule.mesh.device, read(schedule)
+        if using is not None:
+            return found.cost(device, using)
+        return found.cost(device, constants(device)) + Cost(tuned_cycles=found.cost(device, tuned(device)).cycles)
 
 
 def priced(runs: Iterable[ScheduleRuns], using: Constants | None = None) -> Cost:

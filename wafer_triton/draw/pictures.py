@@ -49,7 +49,8 @@ def _title(schedule: Schedule) -> str:
 def _cycles(cost: Cost) -> str:
     """Return the cycles of a price, with the bound that takes most of them."""
     name, most = max(cost.bounds.items(), key=itemgetter(1))
-    return f"{cost.cycles:,.0f} predicted cycles, {100 * most / max(1e-9, cost.cycles):.0f} % {name}"
+    share = 100 * most / max(1e-9, cost.cycles)
+    return f"{cost.cycles:,.0f} predicted cycles ({cost.tuned_cycles:,.0f} if tuned), {share:.0f} % {name}"
 
 
 def _links(figure: Any, loads: Loads, numbers: Numbers) -> None:

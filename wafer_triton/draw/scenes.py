@@ -87,7 +87,8 @@ def scene(schedule: Schedule, name: str = "", values: Values | None = None, fill
         "frames": _frames(schedule, block),
         "account": {key: value for key, value in asdict(whole).items() if isinstance(value, int)},
         "labels": {key: [LEGEND.label(key), LEGEND.unit(key)] for key in COUNTED},
-        "price": Prediction.of(cost, mesh.device).as_json() | {"routes": cost.routes, "relayed": cost.relayed},
+        "price": Prediction.of(cost, mesh.device).as_json()
+        | {name: getattr(cost, name) for name in ("tuned_cycles", "routes", "relayed")},
         "verdict": operation.verdict,
     }
     if plain["detailed"]:
@@ -104,7 +105,8 @@ def point_of(own: Plain, other: Plain | None) -> str:
         counted = own["account"]
         return (
             f"{own['name']}: {counted['hops']:,} hops, {quantity(counted['link_bytes'], 'B')} over links, "
-            f"{own['price']['cycles']:,.0f} predicted cycles, {_largest(own)}"
+            f"{own['price']['cycles']:,.0f} predicted cycles ({own['price']['tuned_cycles']:,.0f} if tuned), "
+            f"{_largest(own)}"
         )
     hops, sent = ([each["account"][name] for each in (own, other)] for name in ("hops", "link_bytes"))
     cycles = [each["price"]["cycles"] for each in (own, other)]

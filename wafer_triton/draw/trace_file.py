@@ -35,8 +35,10 @@ def perfetto(subject: Schedule | Mapping[str, Schedule], path: str | Path, *, mo
         if not schedule.rounds:
             raise DrawError(f"{schedule.name}: a trace of a schedule without rounds has nothing to show; add a round")
         mesh = schedule.mesh
+        cost = price(schedule)
         about[name] = {
-            "schedule": schedule.name, "cycles": price(schedule).cycles, "device": mesh.device.name, "mesh": str(mesh)
+            "schedule": schedule.name, "cycles": cost.cycles, "tuned_cycles": cost.tuned_cycles,
+            "device": mesh.device.name, "mesh": str(mesh),
         }  # fmt: skip
         every += (event | {"pid": number} for event in events(schedule, name, most))
     whole = {

@@ -13,6 +13,10 @@ from typing import Any
 
 PREDICTED = "predicted on the wafer"
 EMULATED = "emulated on this machine"
+ENDS = (  # of a price: the foot of tables with both
+    "predicted cycles: as WaferLLM's kernels are written; tuned cycles: as HPDC'24's collectives are, with products at "
+    "the peak; nothing in between is predicted"
+)
 
 Metadata = Mapping[str, Any]
 

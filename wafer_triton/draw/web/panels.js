@@ -46,6 +46,7 @@ function numbersPanel(shown) {
   const rows = Object.entries(shown[0].labels).map(([field, [label, unit]]) => [label, ...sizes(field, unit === "B" ? bytes : number)]);
   rows.push(["routes", ...shown.map(({ price }) => number(price.routes) + (price.relayed ? ", relayed" : ""))]);
   rows.push(["predicted cycles", ...shown.map(({ price }) => number(price.cycles))]);
+  rows.push(["if tuned", ...shown.map(({ price }) => number(price.tuned_cycles))]);
   rows.push(["of them compute", ...shown.map(({ price }) => number(price.compute_cycles))]);
   rows.push(["PLMR verdict", ...shown.map(({ verdict }) => Object.entries(verdict).map(([letter, kept]) => (kept ? letter : "-")).join(" "))]);
   by("counts").replaceChildren();
