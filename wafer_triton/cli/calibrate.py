@@ -51,16 +51,17 @@ validate = made(
 def _families(out: Sequence[Path], json: bool) -> int:
     """Compare predictions with the package's measurements; write the page and the picture of both."""
     from wafer_triton import draw
-    from wafer_triton.cost.calibrate import paper, validation
+    from wafer_triton.cost.calibrate import outside, paper, validation
     from wafer_triton.cost.calibrate.own import spread
     from wafer_triton.draw.progress import Progress
 
     with Progress() as progress:
         families, cells = validation.families(progress), paper.cells(progress=progress)
+        points = list(outside.points())
     for file in out:
         if file.suffix.lower() == PAGE:
             with writing(file):
-                file.write_text(validation.markdown(families, cells, paper.derived()), encoding="utf-8")
+                file.write_text(validation.markdown(families, cells, paper.derived(), points), encoding="utf-8")
         else:
             draw.validation(file)
     answer = {
@@ -73,7 +74,7 @@ def _families(out: Sequence[Path], json: bool) -> int:
     }
     shown = Table.rows(validation.KINDS, validation.kind_rows([*validation.measured(), *cells]), title=SUMMED)
     written = [f"written: {file}" for file in out] or [EXPLAINED]
-    return tell(json, {"families": answer}, validation.counted(cells), shown, *written)
+    return tell(json, {"families": answer}, validation.counted(cells), shown, outside.counted(points), *written)
 
 
 def _tables(table: str, json: bool) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from wafer_triton.cost.bands import FOLDER, bands
-from wafer_triton.cost.calibrate import FAMILIES, Measurement, own, rows
+from wafer_triton.cost.calibrate import FAMILIES, Measurement, outside, own, rows
 from wafer_triton.cost.calibrate.cells import Cell, summaries
 from wafer_triton.cost.calibrate.fit import STAGES, Stage, leave_one_out
 from wafer_triton.cost.calibrate.paper import SIZES, Derived, over_rival
@@ -113,9 +113,10 @@ What is missed, and why:
   change costs is published nowhere, so it is not priced. On a device with
   enough routes (`wse2,routes=100000`) it is {free} times.
 
-## Five rows that were not fitted
+## What was not fitted
 
-The worst cell of each kind, with the errors of all held-out cells of that kind.
+The worst cell of each kind, with the errors of all held-out cells of that kind. The last row is of the
+[tuned end](#judged-by-another-groups-collectives) of a price, beside closed forms.
 
 {five}
 
@@ -125,6 +126,46 @@ MeshGEMV on 16 x 16 was left out of the fit, as it runs through before all cores
 side, a request by the meshes of prefill and decode, a row of a WSE-3 by its mesh, tile and groups.
 
 ![Predicted against measured: cycles of a WSE-3, tokens per second of a WSE-2](pictures/validation.png)
+
+## Judged by another group's collectives
+
+What does a schedule of your own take? `price` names two ends: cycles as WaferLLM's kernels are written, by the
+constants of this page, and cycles if it is tuned like the collectives of Luczynski et al. ("Near-Optimal Wafer-Scale
+Reduce", HPDC'24, [arXiv 2404.15888](https://arxiv.org/abs/2404.15888)), by one cycle a word and a hop and
+2 T_R + 1 = 5 a stage and a round. Nothing is claimed between the two, and the tuned end has no error band. Its judges
+are that group's closed forms of P cores and B words, within 4 % of a CS-2 by its own measurements; nothing is fitted on
+them. The price of a run has the form of their T = max(C, E / N + L) + (2 T_R + 1) D, so what is judged is how rounds
+are counted. {exact}
+
+{collectives}
+
+The others:
+
+- **Star of one word**: E / N + L = B P / 2 + P - 1 is more than the contention C = B (P - 1), which the closed form
+  takes alone. From 3 words on C is the larger, and the price exact. A miss: words that follow one another over each
+  link need no more than P - 1 cycles.
+- **Ring of fewer words than cores**: a chunk is B / P words in the closed form, a fraction, and one word here.
+
+The last column is the price of the same rounds by the constants of WaferLLM's kernels, over the closed form: what a
+round costs there is what an all-reduce in many rounds can win by tuning. The forms are of collectives alone. For
+products the tuned end takes the peak of the device, and vector operations as free: there it bounds, and predicts
+nothing. The cycles of a multiply-add in fp32 (2.71, read from the 349.0 TFLOP/s of an SGEMM on a CS-2) are of the first
+end, and that product is no evidence for them.
+
+Closed form in cycles; behind a stroke the price where it differs:
+
+{forms}
+
+A stencil is no collective. These are cycles of an iteration of a 5-point stencil in fp32, as somebody's code takes them
+in the vendor's fabric simulator of a WSE-2 ([Jorineg/cerebras](https://github.com/Jorineg/cerebras), results of
+`r1-stencil` and `tiled-stencil`), not on silicon:
+
+{stencils}
+
+The first row is of code for one value a core, which multiplies and adds the words as they arrive; its 16 cycles lie
+between the ends. All others are misses: this code takes 1.6 to 2.5 times the first end. A vector operation of large
+tiles takes it 1.2 cycles an element; the rate of fp16, 0.34, and the SRAM, 0.5 in fp32, allow less. No measurement of
+silicon has vector operations in fp32, so nothing follows from it here.
 
 ## Derived numbers
 
@@ -189,8 +230,10 @@ CELLS = ("quantity", "model or product", "mesh", "tokens", "published", "predict
 MARKS = {"fitted": " *", "within": "", "miss": ", missed"}
 
 
-def markdown(of: Sequence[Family], cells: Sequence[Cell], derived: Sequence[Derived]) -> str:
-    """Return the page: families of the fit, all cells of the paper, and its derived numbers."""
+def markdown(
+    of: Sequence[Family], cells: Sequence[Cell], derived: Sequence[Derived], points: Sequence[outside.Point]
+) -> str:
+    """Return the page: families of the fit, all cells of the paper, its derived numbers, and the closed forms."""
     every = [*measured(), *cells]
     top = [(*row, f"`{_printed(row[0])}`") for row in kind_rows(every)]
     missed = {name: [cell for cell in cells if cell.verdict == "miss" and cell.table == name] for name in ("2", "5")}
@@ -211,7 +254,11 @@ def markdown(of: Sequence[Family], cells: Sequence[Cell], derived: Sequence[Deri
         sizes=_and(cell.model for cell in text["SUMMA"]),
         **{name: _and(f"{cell.predicted:.3g}" for cell in found) for name, found in text.items()},
         free=_and(f"{over_rival(size, 'SUMMA', ROUTES).predicted:.3g}" for size in SIZES),
-        five=_marked(FIVE, _five(every)),
+        five=_marked(FIVE, [*_five(every), _judged(points)]),
+        exact=outside.counted(points),
+        collectives=_marked(outside.COLUMNS, outside.summary(points), 2),
+        forms=_forms(points),
+        stencils=_marked(outside.STENCIL_COLUMNS, outside.stencils()),
         derived=_marked(("numbers", "cells", "follow from", "largest difference"), _derived(derived)),
         fit=_marked(FIT, map(_fit, of), 3),
         meshes=_by_mesh(every),
@@ -297,6 +344,25 @@ def _five(cells: Sequence[Cell]) -> Iterable[tuple[str, ...]]:
         where += f", {worst.tokens}" * (" in" in worst.tokens)
         both = f"{_published(worst)} {worst.unit}", _digits(worst.predicted)
         yield name, str(len(sizes)), f"{100 * fmean(sizes):.1f} %", f"{100 * max(sizes):.1f} %", where, *both
+
+
+def _judged(of: Sequence[outside.Point]) -> tuple[str, ...]:
+    """Return the row under `FIVE` of the closed forms."""
+    sizes, worst = [abs(point.ratio - 1) for point in of], max(of, key=lambda point: abs(point.ratio - 1))
+    where = f"{worst.collective}, {worst.cores} cores, word of one"
+    errors = f"{100 * fmean(sizes):.1f} %", f"{100 * max(sizes):.1f} %"
+    closed = f"{_digits(worst.closed)} cycles, closed form"
+    return "CS-2: closed forms of HPDC'24's collectives", str(len(sizes)), *errors, where, closed, _digits(worst.tuned)
+
+
+def _forms(of: Sequence[outside.Point]) -> str:
+    """Return the table of all points, a row for each collective on as many cores."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for point in of:
+        cell = _digits(point.closed) + f" / {_digits(point.tuned)}" * (not point.exact)
+        found.setdefault((point.collective, str(point.cores)), []).append(cell)
+    head = ("collective", "P", *(f"B = {words:,}" for words in outside.WORDS))
+    return _marked(head, ((*key, *cells) for key, cells in found.items()))
 
 
 def _derived(of: Sequence[Derived]) -> Iterable[tuple[str, ...]]:
