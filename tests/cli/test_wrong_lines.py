@@ -131,7 +131,7 @@ LINES = {
         ("--rate 1 --input 10000000 --output 2 --chunk 1", "--chunk 1: the prompts go in 10,000,000,000 chunks"),
     ],
     SWEEP: [
-        ("", "Give --over. See"),
+        ("", "sweep gemv: add --over NAME=A,B,..., such as device=wse2,wse3 or hop_cycles=0.5,1,2"),
         ("--over mesh", "--over 'mesh': write NAME=A,B,... or NAME=FROM:TO:STEP"),
         ("--over mesh=20:10:5", "'mesh=20:10:5': FROM:TO:STEP counts upwards, and 20 is more than 10"),
         ("--over mesh=1:2", "'mesh=1:2': write NAME=FROM:TO:STEP with three numbers"),

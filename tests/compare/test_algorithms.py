@@ -149,7 +149,7 @@ def test_check_and_compare_have_one_p_for_a_sum(cols, cores):
     if cols > 1:
         b.round(b.local("add", "x", ("x", "x"), Cores("x", [0], np.arange(cores)), size=8))
     schedule = b.build()
-    rows = compare_own("sum", schedule, Intent({"x": "(y r) (x k)"}, {"x": "(y r)"}))
+    rows = compare_own({"sum": (schedule, Intent({"x": "(y r) (x k)"}, {"x": "(y r)"}))})
     assert rows[0].verdict["P"] == judged(schedule).verdict["P"] == (cols == 1)
     assert all(row.verdict["P"] for row in rows[1:])
 
@@ -161,8 +161,16 @@ def test_rivals_of_an_own_sum_move_all_of_its_slots(slots, spec, size):
     all_reduce(b, Slot("x", None), "x")
     mapped = Intent({"x": {"r": "y", "k": "x"} | spec}, {"x": {"r": "y"} | spec})
     text = Intent({"x": "(y r) (x k)" + " (slot c)" * bool(spec)}, {"x": "(y r)" + " (slot c)" * bool(spec)})
-    rows = compare_own("bucket", b.build(), text)
-    assert rows == compare_own("bucket", b.build(), mapped)
+    rows = compare_own({"bucket": (b.build(), text)})
+    assert rows == compare_own({"bucket": (b.build(), mapped)})
+    several = compare_own({"bucket": (b.build(), text), "other": (b.build(), mapped)})
+    assert [row.algorithm for row in several[:2]] == ["bucket (own)", "other (own)"]
+    assert several[1:] == [replace(rows[0], algorithm="other (own)"), *rows[1:]]
+    half = Builder(Mesh(4, 4), "half")
+    half.buffer("x", (16,), "fp32", "output", slots)
+    all_reduce(half, Slot("x", None), "x")
+    with pytest.raises(ScheduleError, match=r"half and bucket are all_reduce .* on mesh 4x4 of wse2 and all_reduce "):
+        compare_own({"bucket": (b.build(), text), "half": (half.build(), text)})
     assert ("the 8 slots of x hold the same tile" in str(rows)) == (slots == 8 and not spec)
     for row in rows[1:]:
         rival = recipe("all_reduce", Mesh(4, 8), "fp32", ((4, 8, size),), (("algorithm", row.algorithm),)).schedule

@@ -69,9 +69,9 @@ def test_a_full_device_says_how_much_found_room():
     with pytest.raises(MeshError) as caught:
         regions(SHAPE, 64 * 2, sram_bytes)
     assert re.fullmatch(
-        r"small, decode with 8 tokens of cache does not fit mine: its 14 blocks take (\d+) regions, [\d,]+ cores, and "
-        r"there are 128; laid out in rows, 2 regions of 8x8 find room, with (\d+) of the blocks; take fewer layers "
-        r"\(small,layers=...\), dtype int8 or fp8, or a larger device",
+        r"small, decode with 8 tokens of cache on mesh 8x8 does not fit mine: its 14 blocks take (\d+) regions, [\d,]+ "
+        r"cores, and there are 128; laid out in rows, 2 regions of 8x8 find room, with (\d+) of the blocks; take fewer "
+        r"layers \(small,layers=...\), dtype int8 or fp8, or a larger device",
         str(caught.value),
     )
 
@@ -94,11 +94,11 @@ def test_rectangles_may_leave_cores_over_that_areas_count():
         ),
         (
             lambda: estimate.decode(model="llama3-8b", mesh=540, context=4096, head_groups=1), MeshError,
-            r"llama3-8b, decode with 4,320 tokens of cache does not fit wse2: .*" + ASK,
+            r"llama3-8b, decode with 4,320 tokens of cache on mesh 540x540 does not fit wse2: .*" + ASK,
         ),
         (
             lambda: estimate.prefill(model="qwen2-72b", mesh=600, tokens=16_384), MeshError,
-            "qwen2-72b, prefill of 16,384 tokens does not fit wse2: its 162 blocks",
+            "qwen2-72b, prefill of 16,384 tokens on mesh 600x600 does not fit wse2: its 162 blocks",
         ),
         (
             lambda: estimate.decode(
@@ -108,7 +108,7 @@ def test_rectangles_may_leave_cores_over_that_areas_count():
         ),
         (
             lambda: estimate.kv(model="qwen2-72b", mesh=360), MeshError,
-            r"qwen2-72b, decode with 360 tokens of cache does not fit .*; take fewer layers \(qwen2-72b,",
+            r"qwen2-72b, decode with 360 tokens of cache on mesh 360x360 does not fit .*; take fewer layers \(qwen2-",
         ),
     ],
 )  # fmt: skip

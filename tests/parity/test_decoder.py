@@ -220,8 +220,8 @@ def test_a_model_that_does_not_fit_the_device_says_by_how_much():
         decoder(replace(CONFIG, num_hidden_layers=40), Mesh(2, 3, small))
     text = str(caught.value)
     numbers = re.fullmatch(
-        r"decoder, prefill of \d+ tokens does not fit small: its 81 blocks take (\d+) regions, (\d+) cores, "
-        r"and there are 35; laid out in rows, (\d+) regions of 2x3 find room, with (\d+) of the blocks; .*",
+        r"decoder, prefill of \d+ tokens on mesh 2x3 does not fit small: its 81 blocks take (\d+) regions, (\d+) "
+        r"cores, and there are 35; laid out in rows, (\d+) regions of 2x3 find room, with (\d+) of the blocks; .*",
         text,
     )
     count, wanted, after, blocks = map(int, numbers.groups())

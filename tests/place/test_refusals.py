@@ -25,7 +25,7 @@ from wafer_triton.place.regions import FullError
 def test_a_refusal_names_the_phase_that_fails(decode, prefill, reason):
     config = config_of("llama3-8b")
     case = Case("llama3-8b", "wse2", f"{decode}x{decode}", f"{prefill}x{prefill}", 4096)
-    with pytest.raises(FullError, match=f"^llama3-8b, {reason} does not fit wse2") as run:
+    with pytest.raises(FullError, match=rf"^llama3-8b, {reason} on mesh \d+x\d+ does not fit wse2") as run:
         run_place(config, case)
     with pytest.raises(FullError) as estimated:
         estimate.request(**request_of(config, case))

@@ -56,7 +56,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("estimate:plan", "search the best meshes for a request"),
 }
 # The word of a command that may be left out, or be several; cyclopts calls every such word ARGS.
-WORD = {"check": "[SCHEDULE]", "cap": "RUNS...", "devices": "[NAME]", "validate": "[DATA]"}
+WORD = {"check": "[SCHEDULE]", "compare": "SUBJECT...", "cap": "RUNS...", "devices": "[NAME]", "validate": "[DATA]"}
 GROUPS = {"estimate": "predict cycles, tokens per second or capacity; --explain says why"}  # of commands of two words
 LEAST_WIDTH = 40  # of a page of help, which cyclopts lays out without an end in two columns
 # What a user writes for an option, and what it means; a shell completes files where it may be a path, too.

@@ -25,9 +25,10 @@ UNCOUNTABLE = frozenset(("malformed", "off-mesh", "two-writers", "deadlock"))
 
 
 def _compare(
-    subject: str, /, *, m: int | None = None, k: int | None = None, n: int | None = None, mesh: str | None = None,
-    device: str | None = None, dtype: str | None = None, values: bool | None = None, time: float | None = None,
-    algorithm: str | None = None, emulate_on: str | None = None, backend: str | None = None, json: bool = False,
+    subject: str, /, *beside: str, m: int | None = None, k: int | None = None, n: int | None = None,
+    mesh: str | None = None, device: str | None = None, dtype: str | None = None, values: bool | None = None,
+    time: float | None = None, algorithm: str | None = None, emulate_on: str | None = None, backend: str | None = None,
+    json: bool = False,
 ) -> int:  # fmt: skip
     from wafer_triton.compare import algorithms
     from wafer_triton.draw.progress import Progress
@@ -40,7 +41,9 @@ def _compare(
             "only for gemm and gemv; your schedule has its own", m=m, k=k, n=n, mesh=mesh, device=device, dtype=dtype
         )
         refuse("only for gemm and gemv, whose algorithms are timed", time=time, **timed)
-        return _compare_own(subject, values, json)
+        return _compare_own((subject, *beside), values, json)
+    if beside:
+        raise ConfigError(f"compare {subject} {beside[0]}: give {subject} alone, or {REFERENCE} once or more")
     sizes = sizes_of(subject, mesh, m=m, k=k, n=n)
     options = given(device=device, dtype=dtype)
     if time is not None:
@@ -62,18 +65,22 @@ def sizes_of(product: str, mesh: str | None, **given: int | None) -> tuple[int, 
     return tuple(given[name] or 0 for name in PRODUCTS[product])
 
 
-def _compare_own(reference: str, values: bool | None, json: bool) -> int:
+def _compare_own(references: Sequence[str], values: bool | None, json: bool) -> int:
     from wafer_triton.cli.own import load
     from wafer_triton.compare import algorithms
     from wafer_triton.draw.progress import Progress
 
-    own = load(reference)
-    own.demand()
+    every = {}
+    for reference in references:
+        own = load(reference)
+        own.demand()
+        name = own.function if own.function not in every else reference
+        every[name] = own.schedule, own.intent
     with Progress(brief=True) as progress:
-        shown: dict[str, Any] = {"values": values, "progress": progress}
-        rows = algorithms.compare_own(own.function, own.schedule, own.intent, **shown)
-    mesh = own.schedule.mesh
-    return _tell_rows({"schedule": own.schedule.name, "mesh": str(mesh), "device": mesh.device.name}, rows, json)
+        rows = algorithms.compare_own(every, values=values, progress=progress)
+    schedule, _ = next(iter(every.values()))
+    mesh = schedule.mesh
+    return _tell_rows({"schedule": schedule.name, "mesh": str(mesh), "device": mesh.device.name}, rows, json)
 
 
 def _tell_rows(about: dict[str, Any], rows: Results[AlgorithmRow], json: bool) -> int:
@@ -108,6 +115,7 @@ def _time(subject: str, mesh: Any, sizes: Sequence[Any], options: dict[str, Any]
 compare = made(
     _compare,
     words={
+        "beside": (str, "FILE.py:FUNCTION, other schedules of your own for the same operation"),
         "m": (int, "rows of the first matrix, of gemm"),
         "dtype": (str, "of tiles (default: fp16; with --time fp32, of the arithmetic here)"),
     },

@@ -31,14 +31,16 @@ SHORT = 100  # points of a sweep that reports no progress
 
 
 def _sweep(
-    kind: str, /, *, over: list[str], set: Sequence[str] = (), device: str | None = None, show: str | None = None,
-    out: Sequence[Path] = (), json: bool = False,
+    kind: str, /, *, over: Sequence[str] = (), set: Sequence[str] = (), device: str | None = None,
+    show: str | None = None, out: Sequence[Path] = (), json: bool = False,
 ) -> int:  # fmt: skip
     from wafer_triton import draw
     from wafer_triton.compare import grid
     from wafer_triton.compare import sweep as sweeps
     from wafer_triton.draw.progress import Progress
 
+    if not over:
+        raise ConfigError(f"sweep {kind}: add --over NAME=A,B,..., such as device=wse2,wse3 or hop_cycles=0.5,1,2")
     swept = over_of(over)
     options = _settings(set, swept)
     if device is not None:

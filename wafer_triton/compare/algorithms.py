@@ -19,6 +19,7 @@ from wafer_triton.count.verdict import latency, verdict
 from wafer_triton.device import DeviceLike
 from wafer_triton.device.dtype import DtypeLike, storage_name
 from wafer_triton.device.mesh import as_mesh
+from wafer_triton.errors import ScheduleError
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text.progress import Progress, silent
 from wafer_triton.text.quantity import as_in, named, unit
@@ -101,23 +102,35 @@ def _beside(
 
 
 def compare_own(
-    name: str, schedule: Schedule, intent: Intent | None, *, values: bool | None = None, progress: Progress = silent,
+    schedules: Mapping[str, tuple[Schedule, Intent | None]], *, values: bool | None = None, progress: Progress = silent,
 ) -> Results[AlgorithmRow]:  # fmt: skip
-    """Return rows for a schedule of the user's own, called `name`, and for the built-in algorithms of its operation.
+    """Return rows for schedules of the user's own, by name, and for the built-in algorithms of their operation.
 
     The operation follows from the intent's partition specs: a product of two matrices, of a vector and a matrix, or a
     sum over mesh lines. Mesh, sizes and dtype are the schedule's. Where a spec has no "slot", the slots of a core hold
     the same tile and the built-in algorithms have one of them; the title of the table then says so. Raises
-    ScheduleError for any other operation, or for no intent.
+    ScheduleError for any other operation, for several operations, or for no intent.
     """
-    own, product = understood(schedule, intent)
-    rows = _beside(product, {f"{name} (own)": own}, values, progress)
-    assert intent is not None
+    known = {name: understood(schedule, intent) for name, (schedule, intent) in schedules.items()}
+    (first, (_, product)), *others = known.items()
+    for name, (_, operation) in others:
+        if operation != product:
+            raise ScheduleError(
+                f"{name} and {first} are {_said(operation)} and {_said(product)}: compare schedules of one operation"
+            )
+    rows = _beside(product, {f"{name} (own)": own for name, (own, _) in known.items()}, values, progress)
     rows.table.title = "; ".join(
         f"the {slots} slots of {buffer} hold the same tile, as its spec has no 'slot'; built-in algorithms have one"
+        for schedule, intent in schedules.values()
+        if intent is not None
         for buffer, slots in intent.equal_slots(schedule).items()
     )
     return rows
+
+
+def _said(operation: Compared) -> str:
+    shapes = " x ".join(str(list(shape)) for shape in operation.shapes)
+    return f"{operation.name} {shapes} in {operation.dtype} on mesh {operation.mesh} of {operation.mesh.device.name}"
 
 
 def _busy(built: Recipe, product: Compared) -> float:

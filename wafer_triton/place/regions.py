@@ -283,7 +283,7 @@ def _pack_regions(what: str, kinds: Needs, mesh: Mesh, head: Block, layout: str)
     meshes = [on for on, _ in packed]
     laid = lay_out(meshes, layout)
     if len(laid) < len(meshes):
-        raise FullError(_full_message(what, mesh.device, packed, len(laid), layout), _remedy(head))
+        raise FullError(_full_message(f"{what} on mesh {mesh}", mesh.device, packed, len(laid), layout), _remedy(head))
     regions = []
     for (_, names), placed in zip(packed, laid, strict=True):
         buffers = sram.total(needs[name.split()[-1]] for name in names)

@@ -30,11 +30,12 @@ from wafer_triton.text.quantity import PREDICTED, Legend, digits, quantity
 QUANTITY = re.compile(r"[\d.,]+( x \d+)? [\w/]+")  # in a column of texts: 0.5 cycles, 240 x 240 cores
 
 
+WIDTH = 120  # columns of a text or a table that goes to no terminal; programs read JSON and CSV
+
+
 def fitted(stream: TextIO, shown: str | Table) -> str:
-    """Return a text or a table for a stream: within the width of a terminal, of any width elsewhere."""
-    if not stream.isatty():
-        return str(shown)
-    width = get_terminal_size().columns
+    """Return a text or a table for a stream: within the width of a terminal, of `WIDTH` columns elsewhere."""
+    width = get_terminal_size().columns if stream.isatty() else WIDTH
     return shown.within(width) if isinstance(shown, Table) else "\n".join(filled(shown, width))
 
 
