@@ -156,6 +156,7 @@ WORDS: dict[str, tuple[Any, str]] = {
     "caches": (int, "sequences of --context in the cache (default: as many as fit)"),
     "columns": (int, "of policy split: columns of the device for prefill (default: the best)"),
     "slo": (str, "ttft=200ms,tpot=1ms: requests within them are the goodput"),
+    "find_rate": (bool, "search the highest rate at which 9 in 10 requests keep --slo, in place of --rate"),
     "overload": (bool, "report a rate that is too high all the same"),
     "data": (Path, "your own measurements, a CSV, in place of the published ones"),
     "table": (

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wafer_triton.cli.answer import tell
-from wafer_triton.cli.app import given, made, refuse
+from wafer_triton.cli.app import given, made, need, refuse
 from wafer_triton.errors import ConfigError
-from wafer_triton.text.quantity import PREDICTED, Legend, digits, unit
+from wafer_triton.text.quantity import PREDICTED, Legend, digits, quantity, unit
 from wafer_triton.text.table import Table
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def _serve(
     quantum: int | None = None, turns: int | None = None, batch: int = 32, at_once: int = 1,
     context: int | None = None, caches: int | None = None, prefill_mesh: str | None = None,
     decode_mesh: str | None = None, columns: int | None = None, experts: str | None = None, slo: str | None = None,
-    overload: bool = False, out: Sequence[Path] = (), json: bool = False,
+    find_rate: bool = False, overload: bool = False, out: Sequence[Path] = (), json: bool = False,
 ) -> int:  # fmt: skip
     from wafer_triton.device import device as find_device
     from wafer_triton.draw.progress import Progress
@@ -48,7 +48,14 @@ def _serve(
 
     visits = given(quantum=quantum, turns=turns)
     limits = Slo() if slo is None else Slo.of(slo)
-    workload = _requests(requests, rate, input, output, count, seed)
+    if find_rate:
+        refuse("a rate is searched by --find-rate; leave it out", rate=rate, overload=overload, out=out)
+        need("--find-rate", slo=slo)
+
+    def at(rate: float | None) -> list[Request]:
+        return _requests(requests, rate, input, output, count, seed)
+
+    workload = at(1.0 if find_rate else rate)
     if policy != "shared":
         refuse("says when a shared mesh changes its phase: give --policy shared", **visits)
     scheduling = Policy(organisation(policy, **visits), chunk)
@@ -57,6 +64,8 @@ def _serve(
         load = _load(workload, context, batch, at_once)
         placed = Given(prefill_mesh, decode_mesh, columns, caches, experts)
         times = priced(policy, shape_of(model, dtype), chip, load, placed, progress)
+        if find_rate:
+            return _tell_rate(json, slo, at, times, scheduling, limits, seed, progress)
         run = simulate(workload, times, scheduling, progress=progress)
         found = report(run, times.pool, chip, times.block.dtype, limits)
         if not overload:
@@ -140,16 +149,12 @@ def check_rate(
 
     The error names the `rate` that was given (None: of a trace as it is).
     """
-    from dataclasses import replace
-
-    from wafer_triton.serve.simulate import simulate
+    from wafer_triton.serve.rates import most_served
 
     span = requests[-1].arrival - requests[0].arrival
     if found.seconds <= span * (1 + SLACK) or len(requests) < 2 * times.batch:
         return
-    at_once = [replace(one, arrival=0.0) for one in requests]
-    run = simulate(at_once, times, policy, progress=lambda _, *done: progress("requests at once", *done))
-    most = found.finished / max(one.end or 0.0 for one in run.served)
+    most = most_served(requests, times, policy, lambda _, *done: progress("requests at once", *done))
     asked = (len(requests) - 1) / span if span else math.inf
     if asked > most:
         raise ConfigError(
@@ -178,21 +183,44 @@ def named(policy: Policy) -> dict[str, Any]:
     return {"organisation": policy.organisation.name, "chunk": policy.chunk} | asdict(policy.organisation)
 
 
+def _tell_rate(
+    json: bool, slo: str | None, at: Callable[[float], list[Request]], times: Priced, policy: Policy, limits: Any,
+    seed: int, progress: Any,
+) -> int:  # fmt: skip
+    """Search the highest rate that keeps an SLO; print it, its neighbours and what limits it."""
+    from wafer_triton.serve.rates import NEAR, SHARE, highest_rate
+
+    rate, limit, tried = highest_rate(at, times, policy, limits, progress)
+    place = [one.rate for one in tried].index(rate)
+    near = Table.of(tried[max(0, place - 2) : place + 3])
+    said = (
+        f"served: {digits(rate)} requests a second, limited by {limit}; {quantity(SHARE, '%')} of {len(at(rate)):,} "
+        f"requests or more keep the SLO, by arrivals of seed {seed}; within {quantity(NEAR, '%')}"
+    )
+    answer = {"rate": rate, "limit": limit, "tried": Table.of(tried), "seed": seed}
+    return tell(json, answer | {"sizes": sizes(times), "policy": named(policy)}, _head(slo, times, policy), near, said)
+
+
 def texts_of(slo: str | None, times: Priced, policy: Policy, found: Report) -> list[str | Table]:
     """Return the figures for people."""
-    size, legend = sizes(times), Legend(type(found))
-    head = (
-        f"{times.block.shape.name} on {times.device.name}, policy {policy.organisation.name}, {PREDICTED}: prefill on "
-        f"{size['prefill_regions']} x {size['prefill_mesh']} cores, decode on {size['decode_regions']} x "
-        f"{size['decode_mesh']}, up to {times.batch} sequences, {size['cache_tokens']:,} tokens of cache"
-        + (f", SLO {slo}" if slo is not None else "")
-    )
+    legend = Legend(type(found))
     latencies = [{"latency": legend.label(name)} | getattr(found, name) for name in LATENCIES]
     seconds = Legend(dict.fromkeys(latencies[0], unit("s")))
     absent = (*LATENCIES, "course", *(("goodput", "good") if slo is None else ()))
     figures = {name: value for name, value in vars(found).items() if name not in absent}
     tables = Table(latencies, seconds), Table([figures], legend, upright=True), Table.of(found.course)
-    return [head, *(text for table in tables for text in ("", table))]
+    return [_head(slo, times, policy), *(text for table in tables for text in ("", table))]
+
+
+def _head(slo: str | None, times: Priced, policy: Policy) -> str:
+    """Return the sentence on what is simulated."""
+    size = sizes(times)
+    return (
+        f"{times.block.shape.name} on {times.device.name}, policy {policy.organisation.name}, {PREDICTED}: prefill on "
+        f"{size['prefill_regions']} x {size['prefill_mesh']} cores, decode on {size['decode_regions']} x "
+        f"{size['decode_mesh']}, up to {times.batch} sequences, {size['cache_tokens']:,} tokens of cache"
+        + (f", SLO {slo}" if slo is not None else "")
+    )
 
 
 LATENCIES = ("ttft", "tpot", "itl", "e2e")

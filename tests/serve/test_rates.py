@@ -1,0 +1,91 @@
+"""The highest rate that keeps an SLO is that of a scan by another simulator, and follows its bounds."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from commands import answer, refused
+from serving import Given
+from wafer_triton.errors import ConfigError
+from wafer_triton.serve.policies import Policy, Split
+from wafer_triton.serve.rates import NEAR, SHARE, highest_rate
+from wafer_triton.serve.report import Slo, tpot, ttft
+from wafer_triton.serve.simulate import simulate
+from wafer_triton.serve.workload import both, poisson, uniform
+
+TIMES = Given(batch=1, pool=1000, fill=(0.5,), depth=1, handing=0.01)  # one request after the other
+LENGTHS = both(uniform(1, 60), uniform(1, 6))
+
+
+def at(rate, count=400, seed=3):
+    return poisson(rate, count, LENGTHS, seed)
+
+
+def in_turn(requests):
+    """Return TTFT and TPOT of requests that are served one by one, by Lindley's recursion; no TPOT of one token."""
+    free, found = 0.0, []
+    for one in requests:
+        first = max(one.arrival, free) + 0.5 * (1 + one.input / 100)
+        moved = 0.01 * one.input if one.output > 1 else 0.0
+        free = first + moved + (one.output - 1)
+        found.append((first - one.arrival, (free - first) / (one.output - 1) if one.output > 1 else 0.0))
+    return found
+
+
+def kept(rate, slo):
+    every = in_turn(at(rate))
+    return sum(first <= slo.ttft and later <= slo.tpot for first, later in every) / len(every)
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.2, 0.35, 3.0])
+def test_the_simulation_is_that_of_another_simulator(rate):
+    run = simulate(at(rate), TIMES, Policy(Split()))
+    every = [(ttft(one), tpot(one)) for one in run.served]
+    for one, other in zip(every, in_turn(at(rate)), strict=True):
+        assert one == pytest.approx(other, rel=1e-9)
+
+
+@pytest.mark.parametrize("slo", [Slo(ttft=3.0), Slo(ttft=12.0, tpot=1.5), Slo(tpot=1.35), Slo(ttft=2.0, tpot=1.6)])
+def test_the_rate_is_that_of_a_scan(slo):
+    rate, limit, tried = highest_rate(at, TIMES, Policy(Split()), slo)
+    most = max(one.rate for one in tried)
+    step = 1 + NEAR / 4
+    scan = most
+    while kept(scan, slo) < SHARE:
+        scan /= step
+    assert rate <= scan * step and scan <= rate * (1 + NEAR) * step
+    by_rate = {one.rate: one for one in tried}
+    for one in tried:
+        assert one.good == pytest.approx(kept(one.rate, slo))
+    assert by_rate[rate].good >= SHARE and (limit == "throughput") == (rate == most)
+    following = [one.rate for one in tried if one.rate > rate][:1]
+    assert following == [] or following[0] <= rate * (1 + NEAR)
+
+
+def test_longer_bounds_and_faster_cores_never_serve_less():
+    draw = random.Random(5)
+    for _ in range(4):
+        first, later = draw.uniform(1.5, 8), draw.uniform(1.4, 2)
+        cases = (TIMES, 1.0), (TIMES, 1.5), (replace(TIMES, step=0.8), 1.0)
+        rates = [highest_rate(at, each, Policy(Split()), Slo(first * by, later * by))[0] for each, by in cases]
+        assert min(rates[1:]) >= rates[0] / (1 + NEAR)
+
+
+def test_bounds_that_no_rate_keeps_and_few_requests_are_refused():
+    with pytest.raises(ConfigError, match=r"SLO: at .* requests a second 100 % miss TTFT and 0 % TPOT, and no rate is"):
+        highest_rate(at, TIMES, Policy(Split()), Slo(ttft=0.4))
+    with pytest.raises(ConfigError, match="1 requests for batches of 1: give 2 or more"):
+        highest_rate(lambda rate: at(rate, count=1), TIMES, Policy(Split()), Slo(ttft=0.4))
+
+
+def test_the_command_gives_the_goodput_that_the_rate_has(capsys):
+    asked = "serve --model smollm2-135m --prefill-mesh 100 --decode-mesh 100 --batch 4 --input 50:150 --output 1:40"
+    found, shown = answer(f"{asked} --count 60 --slo ttft=20ms,tpot=5ms --find-rate", capsys)
+    assert answer(f"{asked} --count 60 --slo ttft=20ms,tpot=5ms --find-rate", capsys)[0] == found, "the same seed"
+    assert f"limited by {found['limit']}; 90 % of 60 requests or more keep the SLO" in " ".join(shown.split())
+    alone, _ = answer(f"{asked} --count 60 --slo ttft=20ms,tpot=5ms --rate {found['rate']} --overload", capsys)
+    (own,) = (one for one in found["tried"] if one["rate"] == found["rate"])
+    assert (alone["goodput"], alone["good"]) == pytest.approx((own["goodput"], own["good"]), rel=1e-12)
+    assert "give --slo of --find-rate" in refused(f"{asked} --find-rate", capsys)
+    assert "--rate: a rate is searched" in refused(f"{asked} --slo ttft=1s --find-rate --rate 3", capsys)
