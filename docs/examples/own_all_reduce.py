@@ -32,4 +32,4 @@ def two_sided(rows=4, cols=8):
 if __name__ == "__main__":
     schedule, intent = two_sided()
     print(check(schedule, intent))
-    print(f"{account(schedule).hops} hops; {price(schedule).cycles:,.0f} cycles, predicted on the wafer")
+    print(f"{account(schedule).hops} hops; predicted on the wafer: {price(schedule).ends}")

@@ -44,7 +44,7 @@ class Cost(Result, Counts):
     `relayed` means that a schedule, or one of several, needs more routes than a router holds and goes core by core.
     """
 
-    main = ("cycles", "compute_cycles", "link_cycles", "rounds", "hops", "routes", "sram_peak_bytes")
+    main = ("cycles", "tuned_cycles", "compute_cycles", "link_cycles", "rounds", "hops", "routes", "sram_peak_bytes")
 
     cycles: float = field(default=0.0, metadata=unit("cycles"))
     compute_cycles: float = field(default=0.0, metadata=unit("cycles"))  # the part in local operations
@@ -64,7 +64,7 @@ class Cost(Result, Counts):
     def __str__(self) -> str:
         parts = ", ".join(f"{digits(cycles)} {cause}" for cause, cycles in self.bounds.items())
         said = f"cycles: {parts}; link and latency cycles also count what compute hides"
-        return f"{self.table()}\n{said}\n{self.ends}"
+        return f"{self.table()}\n{said}" + f"\n{self.ends}" * bool(self.tuned_cycles)
 
     @property
     def ends(self) -> str:
