@@ -14,6 +14,8 @@ from wafer_triton.serve.report import Slo, tpot, ttft
 from wafer_triton.serve.simulate import simulate
 from wafer_triton.serve.workload import both, poisson, uniform
 
+pytestmark = pytest.mark.slow
+
 TIMES = Given(batch=1, pool=1000, fill=(0.5,), depth=1, handing=0.01)  # one request after the other
 LENGTHS = both(uniform(1, 60), uniform(1, 6))
 
@@ -65,7 +67,7 @@ def test_the_rate_is_that_of_a_scan(slo):
 
 def test_longer_bounds_and_faster_cores_never_serve_less():
     draw = random.Random(5)
-    for _ in range(4):
+    for _ in range(2):
         first, later = draw.uniform(1.5, 8), draw.uniform(1.4, 2)
         cases = (TIMES, 1.0), (TIMES, 1.5), (replace(TIMES, step=0.8), 1.0)
         rates = [highest_rate(at, each, Policy(Split()), Slo(first * by, later * by))[0] for each, by in cases]
