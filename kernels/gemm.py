@@ -1,6 +1,6 @@
-"""GEMM on one core, any tile size: C (+)= A B and C (+)= A B^T; MeshGEMM's kernels share `accumulate` with it.
+"""GEMM on one core, any tile size: C (+)= A B, A B^T and A^T B; MeshGEMM's kernels share `accumulate` with it.
 
-One kernel serves both, with constexpr strides (`TRANSPOSED`) and one of three ways to sum a block, `MODE`:
+One kernel serves all, with constexpr strides (`TRANSPOSED`) and one of three ways to sum a block, `MODE`:
 - "dot": blocks of at least 16 on tensor cores (fp32: in full precision on FMA units);
 - "rows": for up to four rows of A, where a dot would be mostly padding, for all heads and several cores at once: tiles
   are loaded row by row, and row k of b is added to partial sum k % BLOCK_K;
@@ -54,9 +54,10 @@ def accumulate(
     Unless they are None, next_a_ptr and next_b_ptr receive copies of the tiles, of each block of a tile once. When both
     are sent, before the last product, `arrivals` are added to the counters at `passed_ptrs`, if any.
     """
-    stride_am: tl.constexpr = P.HEADS * P.K if P.TRANSPOSED else P.K
-    stride_bk: tl.constexpr = 1 if P.TRANSPOSED else P.KV_HEADS * P.N
-    stride_bn: tl.constexpr = P.KV_HEADS * P.K if P.TRANSPOSED else 1
+    stride_am: tl.constexpr = 1 if P.TRANSPOSED == "a" else P.HEADS * P.K if P.TRANSPOSED == "b" else P.K
+    stride_ak: tl.constexpr = P.M if P.TRANSPOSED == "a" else 1
+    stride_bk: tl.constexpr = 1 if P.TRANSPOSED == "b" else P.KV_HEADS * P.N
+    stride_bn: tl.constexpr = P.KV_HEADS * P.K if P.TRANSPOSED == "b" else 1
     # blocks that divide the tile need no masks
     EVEN_A: tl.constexpr = P.M % P.BLOCK_M == 0 and P.K % P.BLOCK_K == 0
     EVEN_B: tl.constexpr = P.K % P.BLOCK_K == 0 and P.N % P.BLOCK_N == 0
@@ -64,7 +65,7 @@ def accumulate(
     for start_k in range(0, P.K, P.BLOCK_K):
         offs_k = start_k + tl.arange(0, P.BLOCK_K)
         # [BLOCK_M, BLOCK_K]
-        offs_a = offs_m[:, None] * stride_am + offs_k[None, :]
+        offs_a = offs_m[:, None] * stride_am + offs_k[None, :] * stride_ak
         mask_a = (offs_m < P.M)[:, None] & (offs_k < P.K)[None, :]
         # [BLOCK_K, BLOCK_N]
         offs_b = offs_k[:, None] * stride_bk + offs_n[None, :] * stride_bn
@@ -97,11 +98,12 @@ def row_sums(a_ptr, b_ptr, start_m, start_n, P):
     P.UNROLL blocks of k are loaded before the first is added, which changes no bit.
     """
     head, offs_m, mask_m = head_rows(start_m, P)
-    stride_ah: tl.constexpr = P.K if P.TRANSPOSED else P.M * P.K
-    stride_am: tl.constexpr = P.HEADS * P.K if P.TRANSPOSED else P.K
-    stride_bh: tl.constexpr = P.K if P.TRANSPOSED else P.N
-    stride_bk: tl.constexpr = 1 if P.TRANSPOSED else P.KV_HEADS * P.N
-    stride_bn: tl.constexpr = P.KV_HEADS * P.K if P.TRANSPOSED else 1
+    stride_ah: tl.constexpr = P.K if P.TRANSPOSED == "b" else P.M * P.K
+    stride_am: tl.constexpr = 1 if P.TRANSPOSED == "a" else P.HEADS * P.K if P.TRANSPOSED == "b" else P.K
+    stride_ak: tl.constexpr = P.M if P.TRANSPOSED == "a" else 1
+    stride_bh: tl.constexpr = P.K if P.TRANSPOSED == "b" else P.N
+    stride_bk: tl.constexpr = 1 if P.TRANSPOSED == "b" else P.KV_HEADS * P.N
+    stride_bn: tl.constexpr = P.KV_HEADS * P.K if P.TRANSPOSED == "b" else 1
     # [1, 1, 1, BLOCK_N]
     offs_n = start_n + tl.expand_dims(tl.arange(0, P.BLOCK_N), (0, 1, 2))
     offs_b, mask_b = offs_n * stride_bn, offs_n < P.N
@@ -123,7 +125,7 @@ def row_sums(a_ptr, b_ptr, start_m, start_n, P):
                 y += (load(b_ptrs, mask_b),)
             else:
                 y += (load(b_ptrs, mask_b & (at_k < P.K)),)
-            x += (load(a_ptr + head * stride_ah + offs_m * stride_am + at_k, mask_m & (at_k < P.K)),)
+            x += (load(a_ptr + head * stride_ah + offs_m * stride_am + at_k * stride_ak, mask_m & (at_k < P.K)),)
         for number in tl.static_range(P.UNROLL):
             products += x[number] * y[number]
     total = sum_by_halves(products, 1, P.BLOCK_K, P.CORES * P.BLOCK_M * P.BLOCK_N)
@@ -149,9 +151,9 @@ def _copy(to_ptr, from_ptr, SIZE: tl.constexpr, BLOCK: tl.constexpr):
 def product(c_ptr, a_ptr, b_ptr, next_a_ptr, next_b_ptr, P):
     """Compute c (+)= a @ b for tiles at these pointers; next_a_ptr and next_b_ptr, unless None, receive copies."""
     # c [m, heads, n], a [heads, m, k], b [k, kv_heads, n]
-    # transposed: c [heads, m, n], a [m, heads, k], b [n, kv_heads, k]
-    stride_ch: tl.constexpr = P.M * P.N if P.TRANSPOSED else P.N
-    stride_cm: tl.constexpr = P.N if P.TRANSPOSED else P.HEADS * P.N
+    # b transposed: c [heads, m, n], a [m, heads, k], b [n, kv_heads, k]; a transposed: c [m, n], a [k, m], b [k, n]
+    stride_ch: tl.constexpr = P.M * P.N if P.TRANSPOSED == "b" else P.N
+    stride_cm: tl.constexpr = P.N if P.TRANSPOSED == "b" else P.HEADS * P.N
     if P.MODE == "rows":
         for start_m in range(0, P.HEADS * P.M, P.BLOCK_M):
             head, offs_m, mask_m = head_rows(start_m, P)
@@ -168,8 +170,8 @@ def product(c_ptr, a_ptr, b_ptr, next_a_ptr, next_b_ptr, P):
             _copy(next_b_ptr, b_ptr, P.K * P.KV_HEADS * P.N, 1024)
     else:
         for head in range(P.HEADS):
-            offs_ah = head * (P.K if P.TRANSPOSED else P.M * P.K)
-            offs_bh = head // (P.HEADS // P.KV_HEADS) * (P.K if P.TRANSPOSED else P.N)
+            offs_ah = head * (P.K if P.TRANSPOSED == "b" else P.M * P.K)
+            offs_bh = head // (P.HEADS // P.KV_HEADS) * (P.K if P.TRANSPOSED == "b" else P.N)
             for start_m in range(0, P.M, P.BLOCK_M):
                 offs_m = start_m + tl.arange(0, P.BLOCK_M)
                 for start_n in range(0, P.N, P.BLOCK_N):
@@ -209,7 +211,7 @@ def _dot_block(size: int) -> int:
 
 def plan(
     a: Operand, b: Operand, *, m: int, k: int, n: int, heads: int = 1, kv_heads: int = 1,
-    add: bool = False, accumulate: str = "fp32", transposed: bool = False,
+    add: bool = False, accumulate: str = "fp32", transposed: str = "",
 ) -> tuple[dict[str, Any], dict[str, Any]]:  # fmt: skip
     """Return the sizes P and the launch options of `product`; parameters as of `local.gemm_torch`."""
     wide, unroll = torch.float32 in (a.tensor.dtype, b.tensor.dtype), 1
@@ -251,4 +253,5 @@ def _fused(outs: tuple[Operand, ...], ins: tuple[Operand, ...], **params: Any) -
     return op.with_sizes(BLOCK_N=2 * chosen["BLOCK_N"]) if whole else op
 
 
-KERNELS |= {"gemm": LocalKernel(_fused), "gemm_t": LocalKernel(partial(_fused, transposed=True))}
+KERNELS |= {"gemm": LocalKernel(_fused)}
+KERNELS |= {name: LocalKernel(partial(_fused, transposed=by)) for name, by in (("gemm_t", "b"), ("gemm_tn", "a"))}

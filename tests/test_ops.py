@@ -22,6 +22,7 @@ from wafer_triton.errors import BackendError, DtypeError, MeshError, ShapeError,
 CALLS = {
     "mesh_gemm": ((5, 7), (7, 3)),
     "mesh_gemm_t": ((5, 7), (3, 7)),
+    "mesh_gemm_tn": ((7, 5), (7, 3)),
     "mesh_gemv": ((7,), (7, 3)),
     "mesh_gemv-batch": ((2, 7), (7, 3)),
     "all_reduce": ((2, 3, 4),),
@@ -186,6 +187,7 @@ def test_a_record_is_the_callers_own():
 PATTERNS = {
     "mesh_gemm": ("(y m) (x k)", "(y k) (x n)"),
     "mesh_gemm_t": ("(y m) (x k)", "(y n) (x k)"),
+    "mesh_gemm_tn": ("(y k) (x m)", "(y k) (x n)"),
     "mesh_gemv-batch": ("m (y k)", "(y k) (x n)"),
     "rms_norm": ("(y m) (x n)", "(x n)"),
     "softmax": ("(y m) (x n)",),
@@ -239,6 +241,8 @@ MISTAKES = {
     "gemm-empty": (lambda: ops.mesh_gemm(A[:0], B, mesh=2), ShapeError, r"the first operand is \[0, 6\]"),
     "gemm-t-inner": (
         lambda: ops.mesh_gemm_t(A, B, mesh=2), ShapeError, r"mesh_gemm_t: a \[4, 6\] and b \[6, 5\] differ in columns"),
+    "gemm-tn-inner": (
+        lambda: ops.mesh_gemm_tn(A, B, mesh=2), ShapeError, r"mesh_gemm_tn: a \[4, 6\] and b \[6, 5\] differ in rows"),
     "gemv-inner": (
         lambda: ops.mesh_gemv(A[:, 0], B, mesh=2), ShapeError, r"mesh_gemv: x has 4 elements, w \[6, 5\] 6 rows"),
     "gemv-axis": (lambda: ops.mesh_gemv(A[0], B, mesh=2, axis="z"), MeshError, "axis 'z' is neither 'x' .across"),

@@ -38,8 +38,8 @@ def test_all_is_sorted_complete_and_listed():
     assert set(wafer_triton.__all__) <= set(dir(wafer_triton))
     assert set(wafer_triton.__all__) >= MODULES | {
         "Device", "Mesh", "as_mesh", "MeshTensor", "scatter", "Schedule", "Builder", "Account", "mesh_gemm",
-        "mesh_gemm_t", "mesh_gemv", "all_reduce", "rms_norm", "softmax", "WaferError", "account", "price", "check",
-        "Intent", "routes", "executor",
+        "mesh_gemm_t", "mesh_gemm_tn", "mesh_gemv", "all_reduce", "rms_norm", "softmax", "WaferError", "account",
+        "price", "check", "Intent", "routes", "executor",
     }  # fmt: skip
 
 
@@ -87,7 +87,9 @@ def test_an_unknown_name_is_named():
         _ = wafer_triton.meshgemm
 
 
-@pytest.mark.parametrize("name", ["all_reduce", "mesh_gemm", "mesh_gemm_t", "mesh_gemv", "rms_norm", "softmax"])
+@pytest.mark.parametrize(
+    "name", ["all_reduce", "mesh_gemm", "mesh_gemm_t", "mesh_gemm_tn", "mesh_gemv", "rms_norm", "softmax"]
+)
 def test_help_of_an_operation_has_its_keywords(name):
     text = plain(render_doc(getattr(wafer_triton, name)))
     assert all(f"{key}: " in text for key in ("mesh", "exchange", "backend", "executor", "record")), text

@@ -20,6 +20,7 @@ from .ops import all_reduce as all_reduce
 from .ops import distributed as distributed
 from .ops import mesh_gemm as mesh_gemm
 from .ops import mesh_gemm_t as mesh_gemm_t
+from .ops import mesh_gemm_tn as mesh_gemm_tn
 from .ops import mesh_gemv as mesh_gemv
 from .ops import rms_norm as rms_norm
 from .ops import softmax as softmax

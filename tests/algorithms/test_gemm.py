@@ -1,5 +1,7 @@
 """MeshGEMM, GEMM-T and their rivals: the schedules' shape, then values against fp64."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -103,11 +105,11 @@ def test_aligned_is_where_the_rounds_bring_tiles_from(size, region):
     assert reference.read("w").flatten().tolist() == alignment_sources(size, region).tolist()
 
 
-def product(size: int, transposed: bool = False) -> Schedule:
+def product(size: int, axis: str = "") -> Schedule:
     b = Builder(Mesh(size, size), "gemm")
     for name in ("a", "w", "c"):
         b.buffer(name, (2, 2), "fp32", "output" if name == "c" else "state")
-    (meshgemm_t if transposed else meshgemm)(b, "a", "w", "c", m=2, k=2, n=2)
+    (partial(meshgemm_t, axis=axis) if axis else meshgemm)(b, "a", "w", "c", m=2, k=2, n=2)
     return b.build()
 
 
@@ -124,13 +126,22 @@ def test_meshgemm_is_one_two_hop_round_a_core_of_a_side_beside_the_product(size)
 
 
 @pytest.mark.parametrize("size", [2, 3, 8, 13])
-def test_gemm_t_needs_no_alignment_and_two_hop_shifts(size):
-    made = product(size, transposed=True)
-    along_y = [exchange for round_ in made.rounds for exchange in round_.exchanges if exchange.axis == "y"]
-    assert len(along_y) == size
-    assert {exchange.src.buffer for exchange in along_y} == {"w", "w.next"}
-    assert all(np.abs(exchange.moves.send - exchange.moves.recv).max() <= 2 for exchange in along_y)
-    assert sum(op.op == "gemm_t" for round_ in made.rounds for op in round_.locals) == size
+@pytest.mark.parametrize(("axis", "circling", "op"), [("x", "w", "gemm_t"), ("y", "a", "gemm_tn")])
+def test_gemm_t_and_its_mirror_need_no_alignment_and_two_hop_shifts(size, axis, circling, op):
+    made = product(size, axis)
+    shifts = [exchange for round_ in made.rounds for exchange in round_.exchanges if exchange.axis != axis]
+    assert len(shifts) == size
+    assert {exchange.src.buffer for exchange in shifts} == {circling, f"{circling}.next"}
+    assert all(np.abs(exchange.moves.send - exchange.moves.recv).max() <= 2 for exchange in shifts)
+    assert sum(each.op == op for round_ in made.rounds for each in round_.locals) == size
+
+
+@pytest.mark.parametrize("size", [2, 3, 8])
+def test_the_mirror_of_gemm_t_counts_as_gemm_t_does(size):
+    along_x, along_y = (account(product(size, axis)) for axis in "xy")
+    assert (along_x.hops, along_x.stages, along_x.link_bytes, along_x.messages) == (
+        along_y.hops, along_y.stages, along_y.link_bytes, along_y.messages
+    )  # fmt: skip
 
 
 def test_compute_shift_needs_a_square_grid():
@@ -160,21 +171,22 @@ def integers(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 def operands(op: str, m: int, k: int, n: int, dtype: torch.dtype, make) -> tuple[torch.Tensor, torch.Tensor]:
-    return make(m, k, dtype=dtype), make(*((n, k) if op == "mesh_gemm_t" else (k, n)), dtype=dtype)
+    shapes = {"mesh_gemm_t": ((m, k), (n, k)), "mesh_gemm_tn": ((k, m), (k, n))}.get(op, ((m, k), (k, n)))
+    return make(*shapes[0], dtype=dtype), make(*shapes[1], dtype=dtype)
 
 
 def plain(op: str, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return a @ (b.T if op == "mesh_gemm_t" else b)
+    return (a.T if op == "mesh_gemm_tn" else a) @ (b.T if op == "mesh_gemm_t" else b)
 
 
-both = pytest.mark.parametrize("op", ["mesh_gemm", "mesh_gemm_t"])
+every_product = pytest.mark.parametrize("op", ["mesh_gemm", "mesh_gemm_t", "mesh_gemm_tn"])
 sizes = st.integers(1, 17)
 sides = st.integers(1, 5)
 dtypes = st.sampled_from(list(DTYPES.values()))
 
 
 @pytest.mark.slow
-@both
+@every_product
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @settings(max_examples=25)
 @given(
@@ -188,7 +200,7 @@ def test_any_shape_on_any_mesh_is_exact_on_integers(op, algorithm, m, k, n, mesh
 
 
 @pytest.mark.slow
-@both
+@every_product
 @pytest.mark.parametrize(
     ("algorithm", "dtype", "case"),
     pairs(ALGORITHMS, tuple(DTYPES.values()), [("3", 20, 50, 30), ("5x2", 17, 61, 23), ("7", 9, 5, 3)]),
@@ -211,14 +223,14 @@ def sequential_fp16(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return total.half()
 
 
-@both
+@every_product
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("mesh", ["1", "3", "2x4"])
 def test_fp16_accumulation(op, mesh, algorithm):
     a, b = operands(op, 8, 64, 12, torch.float16, torch.randn)
     got = getattr(ops, op)(a, b, mesh=mesh, algorithm=algorithm, accumulate="fp16")
-    turned = b.T if op == "mesh_gemm_t" else b
-    assert_close(got, a.double() @ turned.double(), "fp16", sequential_fp16(a, turned))
+    left, right = (a.T if op == "mesh_gemm_tn" else a), (b.T if op == "mesh_gemm_t" else b)
+    assert_close(got, left.double() @ right.double(), "fp16", sequential_fp16(left, right))
     assert torch.equal(
         got, getattr(ops, op)(a, b, mesh=mesh, algorithm=algorithm, accumulate="fp16", exchange="elided")
     )
@@ -237,14 +249,15 @@ def test_fp16_accumulation_rounds_every_multiply_add():
 def test_the_weights_come_home(mesh):
     square = as_mesh(mesh).square()
     size = square.shape[0]
-    for transposed in (False, True):
-        made = product(size, transposed)
+    for axis in ("", "x", "y"):
+        made = product(size, axis)
         for exchange in EXCHANGES:
             given = {name: integers(size, size, 2, 2) for name in ("a", "w")}
             program = ops.executor(exchange=exchange).bind(made, given)
             program.run()
             once = program.read("c").clone()
             assert torch.equal(program.read("w"), given["w"])
+            assert axis != "y" or torch.equal(program.read("a"), given["a"])
             program.write("a", given["a"])
             program.run()
             assert torch.equal(program.read("c"), once) and once.any()

@@ -56,7 +56,7 @@ def gemm():
 
 
 def gemm_t():
-    own = recipe("gemm", as_mesh(3), "fp32", ((6, 9), (6, 9)), (("transposed", True),))
+    own = recipe("gemm", as_mesh(3), "fp32", ((6, 9), (6, 9)), (("transposed", "b"),))
     return own.schedule, Intent.of(own)
 
 

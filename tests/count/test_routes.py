@@ -15,7 +15,7 @@ from wafer_triton.schedule.schedule import Schedule
 from walk import check, differences
 
 
-def gemm(mesh: Mesh, algorithm: str = "mesh", transposed: bool = False) -> Schedule:
+def gemm(mesh: Mesh, algorithm: str = "mesh", transposed: str = "") -> Schedule:
     side = mesh.square().shape[0]
     options = (("algorithm", algorithm), ("transposed", transposed))
     return recipe("gemm", mesh, "fp16", ((side, side), (side, side)), options).schedule
@@ -92,7 +92,7 @@ def test_summa_and_all_gather_need_routes_in_proportion_to_the_side(algorithm):
 
 
 @pytest.mark.parametrize(
-    ("mesh", "algorithm", "transposed", "fullest"), [(Mesh(4, 6), "summa", True, 24), (Mesh(3, 3), "mesh", False, 8)]
+    ("mesh", "algorithm", "transposed", "fullest"), [(Mesh(4, 6), "summa", "b", 24), (Mesh(3, 3), "mesh", "", 8)]
 )
 def test_a_mesh_needs_no_more_colours_than_its_fullest_router(mesh, algorithm, transposed, fullest):
     """Lines alone took 26 and 12: where colours along x were many, those along y were few."""

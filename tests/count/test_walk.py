@@ -95,7 +95,7 @@ def test_counts_of_random_exchanges_equal_a_walk_of_every_message():
     check({f"seed {seed}": exchanges(seed, meshes[seed % 4]) for seed in range(30)})
 
 
-def gemm(mesh: Mesh, algorithm: str, transposed: bool = False) -> Schedule:
+def gemm(mesh: Mesh, algorithm: str, transposed: str = "") -> Schedule:
     side = mesh.square().shape[0]
     options = (("algorithm", algorithm), ("transposed", transposed))
     return recipe("gemm", mesh, "fp16", ((side, side), (side, side)), options).schedule
@@ -109,8 +109,8 @@ def test_a_line_in_fewer_rounds_may_have_the_longer_path():
 
 @pytest.mark.parametrize(
     ("mesh", "transposed", "most"),
-    [(Mesh(2, 3), False, 6), (Mesh(3, 4), False, 8), (Mesh(6, 8), False, 8), (Mesh(4, 8), False, 10),
-     (Mesh(3, 4), True, 8)],
+    [(Mesh(2, 3), "", 6), (Mesh(3, 4), "", 8), (Mesh(6, 8), "", 8), (Mesh(4, 8), "", 10),
+     (Mesh(3, 4), "b", 8)],
     ids=str,
 )  # fmt: skip
 def test_logical_cores_of_one_physical_core_have_circuits_of_their_own(mesh, transposed, most):
@@ -225,7 +225,7 @@ def test_a_multicast_is_one_message_however_it_is_spelled(spelling):
 
 
 def test_no_count_makes_the_rounds_of_loops():
-    schedule = gemm(Mesh(24, 36), "mesh", True)
+    schedule = gemm(Mesh(24, 36), "mesh", "b")
     total = sum(int(load.sum()) for load in link_loads(schedule).values())
     assert account(schedule).link_bytes == total and colours(schedule) > 0
     assert "flat" not in vars(schedule.rounds)

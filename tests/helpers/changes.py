@@ -223,7 +223,7 @@ def change_op(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local, ...
 
 
 def flip_add(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local, ...] | None:
-    if op.op not in ("gemm", "gemm_t"):
+    if op.op not in ("gemm", "gemm_t", "gemm_tn"):
         return None
     return (replace(op, params={**op.params, "add": not op.params.get("add", False)}),)
 

@@ -49,11 +49,9 @@ def products(mesh: Mesh) -> list[Case]:
     side = mesh.square().shape[0]
     square = ((2 * side, 2 * side), (2 * side, 2 * side))  # a tile may stand for its transpose
     schedules = [
-        product(
-            f"gemm {algorithm}{' transposed' * turned}", mesh, "gemm", square, algorithm=algorithm, transposed=turned
-        )
+        product(f"gemm {algorithm} transposed {turned!r}", mesh, "gemm", square, algorithm=algorithm, transposed=turned)
         for algorithm in gemm.ALGORITHMS
-        for turned in (False, True)
+        for turned in ("", "a", "b")
     ]
     schedules += [
         product(

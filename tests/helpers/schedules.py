@@ -30,13 +30,13 @@ MIXTURE = replace(  # with a shared expert of no whole number of widths
 Make = Callable[[Mesh, str, str], Schedule]  # of a mesh, a dtype of tiles and one of sums
 
 
-def product(algorithm: str, transposed: bool = False) -> Make:
-    """C = A B, or A B^T, by a GEMM algorithm, rounded."""
+def product(algorithm: str, transposed: str = "") -> Make:
+    """C = A B, A B^T or A^T B, by a GEMM algorithm, rounded."""
 
     def make(mesh: Mesh, dtype: str, sums: str) -> Schedule:
         b, (m, k, n) = Builder(mesh.square(), f"{algorithm} gemm"), (2, 3, 5)
-        b.buffer("a", (m, k), dtype, "input")
-        b.buffer("b", (n, k) if transposed else (k, n), dtype, "weight")
+        b.buffer("a", (k, m) if transposed == "a" else (m, k), dtype, "input")
+        b.buffer("b", (n, k) if transposed == "b" else (k, n), dtype, "weight")
         b.buffer("c", (m, n), sums)
         b.buffer("out", (m, n), dtype, "output")
         gemm.matmul(b, "a", "b", "c", algorithm=algorithm, transposed=transposed, m=m, k=k, n=n, accumulate=sums)
@@ -200,7 +200,8 @@ def prefilling(
 
 SUMS: dict[str, Make] = {  # schedules that add integers alone
     **{f"gemm-{algorithm}": product(algorithm) for algorithm in gemm.ALGORITHMS},
-    **{f"gemm-t-{algorithm}": product(algorithm, True) for algorithm in gemm.ALGORITHMS},
+    **{f"gemm-t-{algorithm}": product(algorithm, "b") for algorithm in gemm.ALGORITHMS},
+    **{f"gemm-tn-{algorithm}": product(algorithm, "a") for algorithm in gemm.ALGORITHMS},
     **{f"gemv-{algorithm}-y": vector(algorithm, "y") for algorithm in trees.ALGORITHMS},
     "gemv-ktree-x": vector("ktree", "x"),
     "gemm-beside": beside,

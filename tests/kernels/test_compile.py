@@ -140,7 +140,7 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
         for m, k, n in shapes:
             c, a, b = tile(m * n, torch.float32), tile(m * k, dtype), tile(k * n, dtype)
             shape = {"m": m, "k": k, "n": n}
-            for call, add in (("gemm", False), ("gemm_t", True)):
+            for call, add in (("gemm", False), ("gemm_t", True), ("gemm_tn", True)):
                 record(f"{call} {m}x{k}x{n}-{name}", blocks, find(call), (c,), (a, b), cores, **shape, add=add)
             next_a, next_b, rounded = tile(m * k, dtype), tile(k * n, dtype), tile(m * n, dtype)
             record(

@@ -44,6 +44,11 @@ def test_products(m, k, n, heads, kv_heads):
     close(total, c + wanted)
 
 
+def test_a_product_of_the_transpose():
+    a, b = tile(4, 3), tile(4, 5)
+    close(run("gemm_tn", (15,), a, b, m=3, k=4, n=5)[0], a.mT @ b)
+
+
 def test_fp16_sums_round_after_every_product():
     a, b = torch.randn(7).half(), torch.randn(7).half()
     total = np.float16(0)

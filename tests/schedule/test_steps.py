@@ -48,6 +48,7 @@ def in_segments(width: int) -> Callable[[Builder], None]:
 ALGORITHMS = {
     "meshgemm": product,
     "gemm-t": lambda b: meshgemm_t(b, "a", "w", "c", **SIZES),
+    "gemm-tn": lambda b: meshgemm_t(b, "a", "w", "c", axis="y", m=2, k=2, n=2),
     "gemm-t, no overlap": lambda b: meshgemm_t(b, "a", "w", "c", overlap=False, **SIZES),
     "transpose by rings": lambda b: transpose_by_rings(b, "a", "c"),
     "segments of 1": in_segments(1),

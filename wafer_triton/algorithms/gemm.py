@@ -8,7 +8,8 @@ core's whole row of A and column of B before it multiplies.
 
 The grid is square: `Mesh.square` folds a rectangular mesh to its lcm grid. m, k and n are sizes of local tiles:
 a [heads, m, k], w [k, kv_heads, n], c [m, heads, n]. With op="gemm_t" the tiles of w are [n, k] and lie where tiles
-[k, n] would lie: for A B^T `matmul` first moves tile (j, k) of B to core (k, j). Only `meshgemm_t` needs no such move.
+[k, n] would lie: for A B^T `matmul` first moves tile (j, k) of B to core (k, j), and for A^T B likewise one of A. Only
+`meshgemm_t` needs no such move.
 """
 
 from __future__ import annotations
@@ -42,7 +43,6 @@ def meshgemm(
     accumulate: str = "fp32",
     label: str = "gemm",
     order: Order = ring,
-    op: str = "gemm",
     reuse_a: bool = False,
 ) -> None:
     """Add the rounds of C = A B for aligned A and B (see `align`): P on P x P cores, each a product and both shifts.
@@ -51,7 +51,7 @@ def meshgemm(
     that weights stay in place between uses. With `reuse_a` A is copied back, too.
     """
     params: dict[str, Any] = {"m": m, "k": k, "n": n, "heads": heads, "kv_heads": kv_heads, "accumulate": accumulate}
-    compute_shift(b, a, w, b.local(op, c, (a, w), **params), label=label, order=order, reuse_a=reuse_a)
+    compute_shift(b, a, w, b.local("gemm", c, (a, w), **params), label=label, order=order, reuse_a=reuse_a)
 
 
 def compute_shift(
@@ -85,6 +85,7 @@ def meshgemm_t(
     kv_heads: int = 1,
     accumulate: str = "fp32",
     overlap: bool = True,
+    axis: str = "x",
     label: str = "gemm-t",
 ) -> None:
     """Add the rounds of C = A B^T, without transpose or alignment: B circles along y, products are summed along x.
@@ -93,28 +94,35 @@ def meshgemm_t(
     column k, which owns that block of C. B ends where it began. Local tiles are a [m, heads, k], w [n, kv_heads, k],
     c [heads, m, n]. With `overlap` iterations alternate between two buffers of partial sums, so that the reduction of
     one iteration flows beside the product of the next.
+
+    With `axis` "y" it is the mirror, C = A^T B: A circles along x, products are summed along y, and the sum goes to the
+    core in row k. Local tiles are a [k, m], w [k, n], c [m, n], without heads.
     """
     size = side(b)
-    spare = b.like(f"{w}.next", w)
+    circling, around = (w, "y") if axis == "x" else (a, "x")
+    spare = b.like(f"{circling}.next", circling)
     first = b.like(f"{c}.part", c)
     parts = (first, b.like(f"{c}.part.next", c) if overlap and size > 1 else first)
-    params: dict[str, Any] = {"m": m, "k": k, "n": n, "heads": heads, "kv_heads": kv_heads, "accumulate": accumulate}
-    rows = np.arange(size)
+    params: dict[str, Any] = {"m": m, "k": k, "n": n, "accumulate": accumulate}
+    params |= {"heads": heads, "kv_heads": kv_heads} if axis == "x" else {}
+    lines = np.arange(size)
 
     def iteration(number: int) -> None:
-        (now, following), part = ((w, spare) if number % 2 == 0 else (spare, w)), parts[number % 2]
+        now, following = (circling, spare) if number % 2 == 0 else (spare, circling)
+        operands, part = ((a, now) if axis == "x" else (now, w)), parts[number % 2]
         owner = ring(size)[(ring_position(size) - number) % size]
-        shift = [ring_step(b, "y", now, following)] if size > 1 else []
-        b.round(b.local("gemm_t", part, (a, now), **params), *shift, label=label)
-        reduce(b, part, "x", root=owner, inbox=first, label=label)
-        b.round(b.local("copy", c, part, Cores("x", owner[:, None], rows), size=b.buffers[c].numel), label=label)
+        shift = [ring_step(b, around, now, following)] if size > 1 else []
+        b.round(b.local(PRODUCTS["b" if axis == "x" else "a"], part, operands, **params), *shift, label=label)
+        reduce(b, part, axis, root=owner, inbox=first, label=label)
+        b.round(b.local("copy", c, part, Cores(axis, owner[:, None], lines), size=b.buffers[c].numel), label=label)
 
-    with b.loop(size // 2, ring_rows(size, 2)):  # a row repeats what the row two ring steps behind it did
+    looped = size // 2 if axis == "x" else 0  # a loop turns rows of the mesh, not columns
+    with b.loop(looped, ring_rows(size, 2)):  # a row repeats what the row two ring steps behind it did
         iteration(0)
         iteration(1)
-    if size % 2:
-        iteration(size - 1)
-    copy_back(b, w, spare, label)
+    for number in range(2 * looped, size):
+        iteration(number)
+    copy_back(b, circling, spare, label)
 
 
 def summa(
@@ -155,35 +163,40 @@ def allgather_gemm(
 
 
 def matmul(
-    b: Builder, a: str, w: str, c: str, *, algorithm: str = "mesh", transposed: bool = False, skew: str = "mesh",
+    b: Builder, a: str, w: str, c: str, *, algorithm: str = "mesh", transposed: str = "", skew: str = "mesh",
     m: int, k: int, n: int, accumulate: str = "fp32",
 ) -> None:  # fmt: skip
-    """C = A B, or A B^T with tiles w [n, k], by "mesh", "cannon", "summa" or "allgather", alignment included.
+    """C = A B by "mesh", "cannon", "summa" or "allgather", alignment included.
 
-    "mesh" computes A B^T by GEMM-T; the other algorithms transpose B on the mesh first. With skew="host" the tiles of B
-    are given skewed, so A alone is aligned. Raises MeshError for an unknown algorithm.
+    With `transposed` "b" it is A B^T with tiles w [n, k], with "a" A^T B with tiles a [k, m]: "mesh" computes them by
+    GEMM-T, the other algorithms transpose that operand on the mesh first. With skew="host" the tiles of B are given
+    skewed, so A alone is aligned. Raises MeshError for an unknown algorithm, and another `transposed`.
     """
     if algorithm not in ALGORITHMS:
         raise MeshError(f"{b.name}: algorithm {algorithm!r}: choose one of {', '.join(ALGORITHMS)}")
+    if transposed not in PRODUCTS:
+        raise MeshError(f"{b.name}: transposed {transposed!r}: choose 'a', 'b' or '' for neither")
     sizes: dict[str, Any] = {"m": m, "k": k, "n": n, "accumulate": accumulate}
     if transposed and algorithm == "mesh":
-        meshgemm_t(b, a, w, c, **sizes)
+        meshgemm_t(b, a, w, c, **sizes, axis="x" if transposed == "b" else "y")
         return
     if transposed:
-        turned = b.like(f"{w}.turned", w)
-        transpose(b, w, turned)
-        w, sizes["op"] = turned, "gemm_t"
+        operand = a if transposed == "a" else w
+        turned = b.like(f"{operand}.turned", operand)
+        transpose(b, operand, turned)
+        a, w = (turned, w) if transposed == "a" else (a, turned)
     if algorithm not in RINGS:
-        ALGORITHMS[algorithm](b, a, w, c, **sizes)
+        ALGORITHMS[algorithm](b, a, w, c, op=PRODUCTS[transposed], **sizes)
         return
     order = RINGS[algorithm]
     if skew == "host":
         align(b, a, "x", order)
     else:
         align_both(b, a, w, order)
-    meshgemm(b, a, w, c, order=order, **sizes)
+    compute_shift(b, a, w, b.local(PRODUCTS[transposed], c, (a, w), **sizes), label="gemm", order=order)
 
 
+PRODUCTS = {"": "gemm", "a": "gemm_tn", "b": "gemm_t"}  # local products by the operand that is transposed
 RINGS: dict[str, Order] = {"mesh": ring, "cannon": wrapped_line}  # compute-shift: the ring that tiles circle on
 ALGORITHMS: dict[str, Callable[..., None]] = {
     "mesh": meshgemm,

@@ -60,7 +60,7 @@ def recipe(
     """Return the recipe of an operation: "gemm", "gemv", "all_reduce", "all_to_all", "rms_norm" or "softmax".
 
     `shapes` are those of the operands, as of `mesh_gemm` and so on; of an all-reduce or an all-to-all they are those of
-    the tiles [rows, cols, ...]. `options` are pairs, such as (("algorithm", "cannon"), ("transposed", True)); the error
+    the tiles [rows, cols, ...]. `options` are pairs, such as (("algorithm", "cannon"), ("transposed", "b")); the error
     for an unknown one names all. `recipe(...).schedule` is the schedule.
 
     Raises MeshError or ShapeError for wrong options or sizes, SramError where a core does not hold the buffers.
@@ -130,33 +130,35 @@ _built = lru_cache(maxsize=128)(_recipe), lru_cache(maxsize=16)(_recipe)  # on m
 def _check_inner_sizes(name: str, shapes: tuple[Shape, ...], options: Mapping[str, Any]) -> None:
     """Raise ShapeError if the operands of a product, or the weight of a norm, differ in their common size."""
     if name in ("gemm", "gemv", "rms_norm"):
-        inner = shapes[0][1], shapes[1][1 if name == "gemm" and options.get("transposed") else 0]
+        turned = options.get("transposed")
+        inner = shapes[0][0 if turned == "a" else 1], shapes[1][1 if turned == "b" else 0]
         if inner[0] != inner[1]:
             given = " and ".join(str(list(shape)) for shape in shapes)
             raise ShapeError(f"{name} of {given}: the inner sizes are {inner[0]} and {inner[1]}; give the same")
 
 
 def _gemm(
-    mesh: Mesh, dtype: str, a: Shape, b: Shape, algorithm: str = "mesh", transposed: bool = False,
+    mesh: Mesh, dtype: str, a: Shape, b: Shape, algorithm: str = "mesh", transposed: str = "",
     accumulate: str = "fp32", skew: str = "mesh", sums: str | None = None,
 ) -> Recipe:  # fmt: skip
-    (m, k), n = a, b[0 if transposed else 1]
+    (m, k), n = a[::-1] if transposed == "a" else a, b[0 if transposed == "b" else 1]
     stored, dtype = dtype, tile_dtype(dtype)
     square = mesh.square()
     tm, tk, tn = tile_sizes(square.shape[0], m, k, n)
-    builder = Builder(square, f"{algorithm} gemm [{m}, {k}] x [{', '.join(map(str, b))}]{'^T' if transposed else ''}")
-    builder.buffer("a", (tm, tk), dtype, "input")
-    builder.buffer("b", (tn, tk) if transposed else (tk, tn), stored, "input")
+    named = [f"[{', '.join(map(str, one))}]{'^T' * (transposed == by)}" for by, one in (("a", a), ("b", b))]
+    builder = Builder(square, f"{algorithm} gemm {' x '.join(named)}")
+    builder.buffer("a", (tk, tm) if transposed == "a" else (tm, tk), dtype, "input")
+    builder.buffer("b", (tn, tk) if transposed == "b" else (tk, tn), stored, "input")
     _sums(builder, "c", (tm, tn), dtype, accumulate, sums)
     sizes: dict[str, Any] = {"m": tm, "k": tk, "n": tn, "accumulate": accumulate}
     matmul(builder, "a", "b", "c", algorithm=algorithm, transposed=transposed, skew=skew, **sizes)
-    cut = "(y n) (x k)" if transposed else "(y k) (x n)"
+    cuts = "(y k) (x m)" if transposed == "a" else "(y m) (x k)", "(y n) (x k)" if transposed == "b" else "(y k) (x n)"
     output = _rounded(builder, "c", dtype, sums)
     return Recipe(
         builder.build(),
-        (("a", "(y m) (x k)"), ("b", cut)),
+        (("a", cuts[0]), ("b", cuts[1])),
         (output, "(y m) (x n)", (m, n)),
-        lambda a, b: a @ (b.mT if transposed else b),
+        lambda a, b: (a.mT if transposed == "a" else a) @ (b.mT if transposed == "b" else b),
     )
 
 

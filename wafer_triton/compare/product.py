@@ -52,7 +52,7 @@ class Compared:
     @property
     def transposed(self) -> bool:
         """Whether the second matrix is given transposed."""
-        return ("transposed", True) in self.options
+        return ("transposed", "b") in self.options
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -155,7 +155,7 @@ def _product(schedule: Schedule, intent: Intent) -> tuple[Recipe, Compared]:
     if axes(first[1]) != [m, k] or order not in ([k, n], [n, k]) or (name == "gemv" and order == [n, k]):
         raise ValueError
     shapes = tuple(_whole(schedule, *operand) for operand in (first, second))
-    options: tuple[tuple[str, Any], ...] = (("transposed", True),) if order == [n, k] else ()
+    options: tuple[tuple[str, Any], ...] = (("transposed", "b"),) if order == [n, k] else ()
     if name == "gemv":
         options = (("axis", letters(first[1])[k]),)
     built = Recipe(schedule, (first, second), (out, spec, (shapes[0][0], shapes[1][order.index(n)])))

@@ -39,11 +39,12 @@ class Form:
 
 def gemm(
     c: Tensor, a: Tensor, b: Tensor, *, m: int, k: int, n: int, heads: int = 1, kv_heads: int = 1, add: bool = False,
-    accumulate: str = "fp32", transposed: bool = False,
+    accumulate: str = "fp32", transposed: str = "",
 ) -> Call:  # fmt: skip
-    """Plan `local.gemm`, or `local.gemm_t` if `transposed`, as batched products."""
+    """Plan `local.gemm`, `local.gemm_t` with b `transposed` or `local.gemm_tn` with a, as batched products."""
     if heads == kv_heads == 1:
-        return _product(cut(c, m, n), cut(a, m, k), cut(b, n, k).mT if transposed else cut(b, k, n), add, accumulate)
+        left = cut(a, k, m).mT if transposed == "a" else cut(a, m, k)
+        return _product(cut(c, m, n), left, cut(b, n, k).mT if transposed == "b" else cut(b, k, n), add, accumulate)
     group = heads // kv_heads
     if transposed:
         queries, keys = cut(a, m, heads, k), cut(b, n, kv_heads, k).movedim(-3, -1)
@@ -119,7 +120,8 @@ FORMS: Mapping[Callable[..., None], Form] = {
     local.add_torch: Form(lambda out, a, b, *, size: partial(torch.add, a, b, out=out), lambda _: True),
     local.maximum_torch: Form(lambda out, a, b, *, size: partial(torch.maximum, a, b, out=out), lambda _: True),
     local.gemm_torch: Form(gemm, _in_fp16),
-    local.gemm_t_torch: Form(partial(gemm, transposed=True), _in_fp16),
+    local.gemm_t_torch: Form(partial(gemm, transposed="b"), _in_fp16),
+    local.gemm_tn_torch: Form(partial(gemm, transposed="a"), _in_fp16),
 }
 
 

@@ -22,7 +22,7 @@ from wafer_triton.local.dispatch import (
 )
 from wafer_triton.local.elementwise import add_torch, clip_torch, copy_torch, maximum_torch, silu_mul_torch, swap_torch
 from wafer_triton.local.experts import expert_gemm_torch, expert_sum_torch, top_k_torch
-from wafer_triton.local.gemm import gemm_t_torch, gemm_torch
+from wafer_triton.local.gemm import gemm_t_torch, gemm_tn_torch, gemm_torch
 from wafer_triton.local.lookup import lookup_torch
 from wafer_triton.local.norm import mean_squares_torch, rms_scale_torch, sum_squares_torch
 from wafer_triton.local.registry import LOCAL_OPS, LocalOp, SlotOperand, cut, definitions, find, local_op
@@ -46,6 +46,7 @@ __all__ = [
     "expert_sum_torch",
     "find",
     "gemm_t_torch",
+    "gemm_tn_torch",
     "gemm_torch",
     "local_op",
     "lookup_torch",

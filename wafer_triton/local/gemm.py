@@ -66,6 +66,18 @@ def gemm_t_torch(
     multiply_add(c, a, b, add, accumulate)
 
 
+def _tiles_tn(*, m: int, k: int, n: int, **_: Any) -> tuple[tuple[int, ...], ...]:
+    return (m, n), (k, m), (k, n)
+
+
+@local_op(tiles=_tiles_tn, work=_work, product=_product, dtypes={"b": MATRIX})
+def gemm_tn_torch(
+    c: Tensor, a: Tensor, b: Tensor, *, m: int, k: int, n: int, add: bool = False, accumulate: str = "fp32"
+) -> None:
+    """c [m, n] (+)= a [k, m]^T @ b [k, n]."""
+    multiply_add(cut(c, m, n), cut(a, k, m).mT, cut(b, k, n), add, accumulate)
+
+
 def multiply_add(c: Tensor, a: Tensor, b: Tensor, add: bool, accumulate: str) -> None:
     """c [..., m, n] (+)= a [..., m, k] @ b [..., k, n]; fp16 accumulation rounds after every k."""
     total = c if add else c.new_zeros(c.shape)

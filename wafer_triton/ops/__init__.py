@@ -44,7 +44,7 @@ from wafer_triton.ops.executors import described, emulation_device, executor
 
 __all__ = [
     "How", "Operand", "Record", "all_reduce", "clear_cache", "described", "emulation_device", "executor",
-    "mesh_gemm", "mesh_gemm_t", "mesh_gemv", "rms_norm", "run", "softmax",
+    "mesh_gemm", "mesh_gemm_t", "mesh_gemm_tn", "mesh_gemv", "rms_norm", "run", "softmax",
 ]  # fmt: skip
 
 __getattr__ = lazy_loader.attach(__name__, ["distributed"])[0]
@@ -105,7 +105,35 @@ def mesh_gemm_t(
     _matrices("mesh_gemm_t", a, b)
     if a.shape[1] != b.shape[1]:
         raise ShapeError(f"mesh_gemm_t: a {list(a.shape)} and b {list(b.shape)} differ in columns")
-    return call("gemm", (a, b), how, record, algorithm=algorithm, transposed=True, accumulate=accumulate)
+    return call("gemm", (a, b), how, record, algorithm=algorithm, transposed="b", accumulate=accumulate)
+
+
+@overload
+def mesh_gemm_tn(a: T, b: Operand, *, record: Literal[False] = False, **how: Unpack[HowGemm]) -> T: ...
+
+
+@overload
+def mesh_gemm_tn(a: T, b: Operand, *, record: Literal[True], **how: Unpack[HowGemm]) -> tuple[T, Record]: ...
+
+
+@spelled
+def mesh_gemm_tn(
+    a: Operand,
+    b: Operand,
+    *,
+    algorithm: str = "mesh",
+    accumulate: str | torch.dtype = "fp32",
+    record: bool = False,
+    **how: Unpack[How],
+) -> Any:
+    """Return a [k, m]^T @ b [k, n] -> [m, n] by the mirror of GEMM-T: a circles along x, products are summed along y.
+
+    The algorithms "cannon", "summa" and "allgather" transpose a on the mesh first.
+    """
+    _matrices("mesh_gemm_tn", a, b)
+    if a.shape[0] != b.shape[0]:
+        raise ShapeError(f"mesh_gemm_tn: a {list(a.shape)} and b {list(b.shape)} differ in rows")
+    return call("gemm", (a, b), how, record, algorithm=algorithm, transposed="a", accumulate=accumulate)
 
 
 @overload

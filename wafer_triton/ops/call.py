@@ -244,7 +244,8 @@ def _apply(
 def _shaped(name: str, operands: list[Tensor], mesh: str, options: str, *rest: Any) -> Tensor:
     shape: Shape = tuple(operands[0].shape)
     if name in ("gemm", "gemv"):
-        shape = (shape[0], operands[1].shape[0 if ("transposed", True) in _parsed(mesh, options)[1] else 1])
+        turned = dict(_parsed(mesh, options)[1]).get("transposed")
+        shape = (shape[1 if turned == "a" else 0], operands[1].shape[0 if turned == "b" else 1])
     return operands[0].new_empty(shape)
 
 
