@@ -3,9 +3,9 @@
 import numpy as np
 
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.schedule.access import acts, overlaps, touched, written
+from wafer_triton.schedule.access import acts, overlaps, written
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.rounds import Cores, Slot
+from wafer_triton.schedule.rounds import Cores, Slot, touched
 
 
 def test_exchanges_read_before_they_write_and_operations_follow_in_order():

@@ -9,9 +9,9 @@ from wafer_triton import executor
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import DtypeError, ScheduleError, ShapeError, WaferError
-from wafer_triton.schedule.access import overlaps, touched
+from wafer_triton.schedule.access import overlaps
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.rounds import Buffer, Cores, Round, Slot
+from wafer_triton.schedule.rounds import Buffer, Cores, Round, Slot, touched
 
 ALL = [0, 1, 2]
 RING = [2, 0, 1]

@@ -16,8 +16,8 @@ from wafer_triton.count.runs import RoundRun, combines, counted_runs, kind, runs
 from wafer_triton.count.traffic import WORD_BYTES, RunTraffic, Traffic
 from wafer_triton.decoder.block import Block
 from wafer_triton.device.dtype import BYTES
-from wafer_triton.schedule.access import overlaps, touched
-from wafer_triton.schedule.rounds import Local, Round
+from wafer_triton.schedule.access import overlaps
+from wafer_triton.schedule.rounds import Local, Round, touched
 from wafer_triton.schedule.schedule import Schedule
 
 

@@ -40,7 +40,7 @@ class Cost(Result, Counts):
     the busiest link) and `latency_cycles` (set-ups and hops of the longest paths) count what compute hides as well, so
     they are no parts. `hop_cycles` is 0 where words in a row take longer than routers in a row, however many `hops`.
 
-    `tuned_cycles` are those by `constants.tuned`, a bound from below; 0 in prices by other constants than a device's.
+    `tuned_cycles` are those by `constants.tuned`; 0 in prices by other constants than a device's.
     `relayed` means that a schedule, or one of several, needs more routes than a router holds and goes core by core.
     """
 

@@ -30,8 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wafer_triton import local
-from wafer_triton.schedule.access import Access, acts, touched, written
-from wafer_triton.schedule.rounds import Moves, Round, Slot, Value, once
+from wafer_triton.schedule.access import Access, acts, written
+from wafer_triton.schedule.rounds import Moves, Round, Slot, Value, once, touched
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.steps import Loop, Ring, Stages, Step, Tree, count, flat
 

@@ -15,8 +15,7 @@ from wafer_triton.emulate.parts import Memory, Products, Reduction, Task, TileMa
 from wafer_triton.emulate.planner import Planner
 from wafer_triton.emulate.segments import mailboxes, segments
 from wafer_triton.local import find
-from wafer_triton.schedule.access import touched
-from wafer_triton.schedule.rounds import HIDDEN, Cores, Exchange, Index, Local, Round, Slot
+from wafer_triton.schedule.rounds import HIDDEN, Cores, Exchange, Index, Local, Round, Slot, touched
 from wafer_triton.schedule.schedule import Schedule
 
 

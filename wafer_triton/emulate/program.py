@@ -20,8 +20,8 @@ from wafer_triton.cost.price import Prediction, price
 from wafer_triton.emulate.parts import Call, Cut, Launch, Memory, Tables, Workspace
 from wafer_triton.emulate.planner import Key, Planner
 from wafer_triton.errors import BackendError, MeshError, ScheduleError, ShapeError, plain, shown
-from wafer_triton.schedule.access import acts, touched, written
-from wafer_triton.schedule.rounds import Buffer, Round, once
+from wafer_triton.schedule.access import acts, written
+from wafer_triton.schedule.rounds import Buffer, Round, once, touched
 from wafer_triton.schedule.schedule import Schedule
 
 

@@ -15,8 +15,7 @@ import numpy as np
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.parts import Products, Reduction, Segment, receivers
 from wafer_triton.schedule import steps
-from wafer_triton.schedule.access import touched
-from wafer_triton.schedule.rounds import Index, Local, Moves, Round, Slot, once
+from wafer_triton.schedule.rounds import Index, Local, Moves, Round, Slot, once, touched
 from wafer_triton.schedule.schedule import Schedule
 
 

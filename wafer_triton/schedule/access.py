@@ -7,13 +7,11 @@ everything is read before anything is written. Rules, checker, counts and execut
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from wafer_triton import local
-from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Slot, once
-
-if TYPE_CHECKING:
-    from wafer_triton.schedule.schedule import Schedule
+from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Slot
+from wafer_triton.schedule.schedule import Schedule
 
 
 class Access(NamedTuple):
@@ -62,20 +60,11 @@ def acts(round_: Round) -> list[Act]:
     return every
 
 
-@once
-def touched(round_: Round) -> frozenset[str]:
-    """Return the names of the buffers that a round reads or writes, of unknown operations, too."""
-    slots = [slot for one in round_.exchanges for slot in (one.src, one.dst)]
-    slots += [slot for op in round_.locals for slot in (*op.outs, *op.ins)]
-    return frozenset([slot.buffer for slot in slots])
-
-
 def written(round_: Round) -> frozenset[str]:
     """Return the names of the buffers that a round writes."""
     return frozenset([access.slot.buffer for act in acts(round_) for access in act.writes])
 
 
-@once
 def overlaps(round_: Round) -> bool:
     """Return whether compute runs beside the exchange: no local operation touches what arrives in the round."""
     exchanges, *computes = acts(round_)

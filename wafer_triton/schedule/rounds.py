@@ -558,6 +558,14 @@ class Round(Value):
         return tuple(exchange.moves for exchange in self.exchanges)
 
 
+@once
+def touched(round_: Round) -> frozenset[str]:
+    """Return the names of the buffers that a round reads or writes, of unknown operations, too."""
+    slots = [slot for one in round_.exchanges for slot in (one.src, one.dst)]
+    slots += [slot for op in round_.locals for slot in (*op.outs, *op.ins)]
+    return frozenset([slot.buffer for slot in slots])
+
+
 def as_slot(slot: str | Slot) -> Slot:
     """Return a buffer's name as its slot 0."""
     return slot if isinstance(slot, Slot) else Slot(slot)

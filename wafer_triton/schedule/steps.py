@@ -20,8 +20,7 @@ from typing import NamedTuple, TypeAlias, overload
 import numpy as np
 
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.schedule.access import touched
-from wafer_triton.schedule.rounds import Exchange, Index, Local, Moves, Round, Slot, Value, frozen, positions
+from wafer_triton.schedule.rounds import Exchange, Index, Local, Moves, Round, Slot, Value, frozen, positions, touched
 
 Step: TypeAlias = "Round | Loop | Ring | Tree"
 Uses = dict[str, tuple[int, int]]  # of buffers, the first and the last round that touches them
