@@ -1,6 +1,11 @@
-"""RMSNorm in two local operations: a core's part of each row's sum of squares; after the all-reduce, the scaling."""
+"""RMSNorm in two local operations: a core's part of each row's sum of squares; after the all-reduce, the scaling.
+
+Its gradients take a sum of products of each row as well, and one step on what both sums say.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import triton
 import triton.language as tl
@@ -9,25 +14,63 @@ from wafer_triton.kernels._common import block, load, store, sum_by_halves, tile
 from wafer_triton.kernels.fused import each, local_kernel
 
 
-@local_kernel(
-    lambda ins, m, n: {"BLOCK_N": block(n, 1024), "BLOCK_M": block(m, 1024 // block(n, 1024)), "multi_core": True}
-)
+def _rows(ins: Any, m: int, n: int) -> dict[str, Any]:
+    return {"BLOCK_N": block(n, 1024), "BLOCK_M": block(m, 1024 // block(n, 1024)), "multi_core": True}
+
+
 @triton.jit
-def sum_squares(args, core, P):
-    s, x = args
-    x_ptr = tile_ptr(x, core)
+def _sum(s, a_ptr, b_ptr, core, P):
     for start_m in range(0, P.M, P.BLOCK_M):
         # [BLOCK_M, BLOCK_N]
         offs_m = start_m + tl.arange(0, P.BLOCK_M)
-        squares = tl.zeros([1, P.CORES, P.BLOCK_M, P.BLOCK_N], tl.float32)
+        products = tl.zeros([1, P.CORES, P.BLOCK_M, P.BLOCK_N], tl.float32)
         for start_n in range(0, P.N, P.BLOCK_N):
             offs_n = start_n + tl.arange(0, P.BLOCK_N)
             mask = (offs_m < P.M)[:, None] & (offs_n < P.N)[None, :]
-            value = load(x_ptr + offs_m[:, None] * P.N + offs_n[None, :], mask)
-            squares = tl.fma(value, value, squares)  # else the number of warps decides if the compiler fuses this
-        total = sum_by_halves(squares, P.CORES * P.BLOCK_M, P.BLOCK_N, 1)
+            offs = offs_m[:, None] * P.N + offs_n[None, :]
+            # without fma the number of warps decides if the compiler fuses this
+            products = tl.fma(load(a_ptr + offs, mask), load(b_ptr + offs, mask), products)
+        total = sum_by_halves(products, P.CORES * P.BLOCK_M, P.BLOCK_N, 1)
         total = tl.reshape(total, [1, P.CORES, P.BLOCK_M, 1])
         store(tile_ptr(s, core) + offs_m[:, None], total, (offs_m < P.M)[:, None])
+
+
+@local_kernel(_rows)
+@triton.jit
+def sum_squares(args, core, P):
+    s, x = args
+    _sum(s, tile_ptr(x, core), tile_ptr(x, core), core, P)
+
+
+@local_kernel(_rows)
+@triton.jit
+def sum_products(args, core, P):
+    s, a, b = args
+    _sum(s, tile_ptr(a, core), tile_ptr(b, core), core, P)
+
+
+@each(lambda m, n, **_: m * n)
+@triton.jit
+def rms_dx(args, core, offs, mask, P):
+    dx, dy, x, weight, squares, products = args
+    row = offs // P.N
+    scale = tl.rsqrt(load(tile_ptr(squares, core) + row, mask) / P.WIDTH + P.EPS)
+    along = load(tile_ptr(dy, core) + offs, mask) * load(tile_ptr(weight, core) + offs % P.N, mask) * scale
+    share = load(tile_ptr(products, core) + row, mask) / P.WIDTH * scale * scale
+    store(tile_ptr(dx, core) + offs, along - load(tile_ptr(x, core) + offs, mask) * share, mask)
+
+
+@each(lambda n, **_: n)
+@triton.jit
+def rms_dw(args, core, offs, mask, P):
+    dw, dy, x, squares = args
+    total = tl.zeros_like(offs).to(tl.float32)
+    for row in range(P.M):
+        square = load(tile_ptr(squares, core) + row + offs * 0, mask)
+        scale = tl.where(square == 0, 0.0, tl.rsqrt(square / P.WIDTH + P.EPS))  # rows of padding, for eps = 0
+        at = row * P.N + offs
+        total += load(tile_ptr(dy, core) + at, mask) * (load(tile_ptr(x, core) + at, mask) * scale)
+    store(tile_ptr(dw, core) + offs, total, mask)
 
 
 @each(lambda m, groups, n, **_: m * groups * n)
@@ -60,7 +103,7 @@ def mean_squares(args, core, P):
             # [BLOCK]
             offs = start + tl.arange(0, P.BLOCK)
             value = load(x_ptr + offs, offs < size)
-            squares = tl.fma(value, value, squares)  # as in `sum_squares`
+            squares = tl.fma(value, value, squares)  # as in `_sum`
         width = tl.where(keys == 1, P.KV_WIDTH, P.WIDTH)
         total = tl.reshape(sum_by_halves(squares, 1, P.BLOCK, 1), [1])
         tl.store(tile_ptr(s, core) + row + tl.arange(0, 1), total / width)

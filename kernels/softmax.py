@@ -71,6 +71,14 @@ def exp_sum(args, core, P):
         store(tile_ptr(z, core) + offs_row[:, None], total, mask_row[:, None])
 
 
+@each(lambda m, n, **_: m * n)
+@triton.jit
+def softmax_dx(args, core, offs, mask, P):
+    dx, y, dy, products = args
+    around = load(tile_ptr(dy, core) + offs, mask) - load(tile_ptr(products, core) + offs // P.N, mask)
+    store(tile_ptr(dx, core) + offs, load(tile_ptr(y, core) + offs, mask) * around * P.SCALE, mask)
+
+
 @each(lambda heads, m, n: heads * m * n)
 @triton.jit
 def normalize(args, core, offs, mask, P):

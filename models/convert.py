@@ -26,9 +26,9 @@ from wafer_triton.device.modes import WITHOUT_VALUES, check_eager, untraced
 from wafer_triton.errors import CheckpointError, DtypeError, ShapeError
 from wafer_triton.models.checkpoint.weights import is_finite
 from wafer_triton.models.place.storage import converted, magnitude
-from wafer_triton.models.run.ledger import Ledger
 from wafer_triton.ops import check_tensors, executor, run
 from wafer_triton.ops.call import shared_executor
+from wafer_triton.ops.recording import Ledger
 from wafer_triton.text.quantity import digits
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -114,7 +114,7 @@ def account(model: nn.Module) -> Account:
 
 def predicted(model: nn.Module, device: DeviceLike) -> Prediction:
     """Return the predicted time and energy on a device of all runs of a converted model's layers."""
-    return Prediction.of(sum((ledger.cost for ledger in _ledgers(model)), Cost()), find_device(device))
+    return Prediction.of(sum((ledger.record.cost for ledger in _ledgers(model)), Cost()), find_device(device))
 
 
 def _ledgers(model: nn.Module) -> list[Ledger]:
@@ -210,7 +210,7 @@ class _OnMesh(nn.Module):
         tiles = self.placed(product.schedule.mesh, product.inputs[1][1], weight, own.device, dtype)
         with torch.autocast(torch.device(own.device).type, enabled=False):  # it would cast the tiles of each core
             result = run(product, (x.to(torch_dtype(dtype)), tiles), own).gather()
-        self.ledger.add([(product.schedule, 1)])
+        self.ledger.add(product.schedule)
         return result.to(x.device, x.dtype)
 
 

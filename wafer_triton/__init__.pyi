@@ -22,6 +22,7 @@ from .ops import mesh_gemm as mesh_gemm
 from .ops import mesh_gemm_t as mesh_gemm_t
 from .ops import mesh_gemm_tn as mesh_gemm_tn
 from .ops import mesh_gemv as mesh_gemv
+from .ops import recording as recording
 from .ops import rms_norm as rms_norm
 from .ops import softmax as softmax
 from .ops.call import clear_cache as clear_cache

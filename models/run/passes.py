@@ -10,7 +10,7 @@ import torch
 
 from wafer_triton.cost import cap
 from wafer_triton.device import Device
-from wafer_triton.models.run.ledger import Due, cycles_of
+from wafer_triton.ops.recording import Due, counted
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.routing import hits
 
@@ -33,7 +33,8 @@ class Forward:
 
     def measured(self, device: Device) -> cap.Pass:
         """Return the pass in the form of MoE-CAP."""
-        seconds = sum(cycles_of(entry()) for entry in self.due) / device.clock_hz
+        runs = [run for entry in self.due for run in entry()]
+        seconds = sum(counted(schedule).cost.cycles * times for schedule, times in runs) / device.clock_hz
         taken = [hits(layer.tolist()) for layer in self.expert_ids]
         if self.mode == "prefill":
             passes, overflow = self.sent or (None, None)

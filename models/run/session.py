@@ -22,10 +22,10 @@ from wafer_triton.models.place.moves import Phases
 from wafer_triton.models.run.chunks import chunks
 from wafer_triton.models.run.decode import Decode
 from wafer_triton.models.run.head import Embedding, Head
-from wafer_triton.models.run.ledger import Due, Ledger
 from wafer_triton.models.run.passes import Passes
 from wafer_triton.models.run.pipeline import PipelineStage
 from wafer_triton.models.run.prefill import PrefillRun
+from wafer_triton.ops.recording import Due, Ledger, open_recordings
 from wafer_triton.place.moves import hand_overs, weights_between_phases
 from wafer_triton.place.regions import Placement
 from wafer_triton.place.transfers import ScheduleRuns
@@ -97,7 +97,7 @@ class Session(PlacedModule):
         device = self.block.mesh.device
         return {
             phase: Prediction.of(cost, device, self.ran[phase])
-            for phase, cost in ((phase, ledger.cost) for phase, ledger in self.ledgers.items())
+            for phase, cost in ((phase, ledger.record.cost) for phase, ledger in self.ledgers.items())
             if cost.rounds
         }
 
@@ -107,7 +107,8 @@ class Session(PlacedModule):
 
     def _count(self, phase: str, *due: Due, tokens: int = 0) -> None:
         for entry in due:
-            self.ledgers[phase].enter(entry)
+            for ledger in (self.ledgers[phase], *open_recordings()):
+                ledger.enter(entry)
         self.ran[phase] += tokens
 
     def _enter(self, phase: str) -> None:

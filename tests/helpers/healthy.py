@@ -72,8 +72,16 @@ def products(mesh: Mesh) -> list[Case]:
         product(f"all-to-all in {parts}", mesh, "all_to_all", ((rows, cols, parts, rows, cols, 2),))
         for parts in (1, 2)
     ]  # fmt: skip
-    schedules.append(product("rms norm", mesh, "rms_norm", (sizes, sizes[1:]), eps=1e-5))
-    return [*schedules, product("softmax", mesh, "softmax", (sizes,), scale=0.7)]
+    return [
+        *schedules,
+        product("rms norm", mesh, "rms_norm", (sizes, sizes[1:]), eps=1e-5),
+        product("rms norm dx", mesh, "rms_norm_dx", (sizes, sizes[1:], sizes, sizes), eps=1e-5),
+        product("rms norm dw", mesh, "rms_norm_dw", (sizes, sizes), eps=1e-5),
+        product("softmax", mesh, "softmax", (sizes,), scale=0.7),
+        product("softmax dx", mesh, "softmax_dx", (sizes, sizes), scale=0.7),
+        product("outer", mesh, "outer", ((2, 2 * cols), (2, 7)), axis="x"),
+        product("gemv transposed", mesh, "gemv", ((2, 7), (2 * cols, 7)), axis="y", transposed="b"),
+    ]
 
 
 def moved(name: str, mesh: Mesh, add: Callable[[Builder], object], intent: Intent, slots: int = 1) -> Case:

@@ -96,12 +96,25 @@ EXACT = [
         Case("unpermute", (a * a * c * n,), (a * a * c * n,), {"sources": a, "capacity": c, "n": n})
         for a, c, n in ((1, 1, 1), (3, 2, 7), (2, 5, 300))
     ),
-    *(Case("sum_squares", (m,), (m * n,), {"m": m, "n": n}) for m, n in ((1, 1), (1, 1030), (33, 36), (5, 7))),
+    *(
+        Case(op, (m,), (m * n,) * operands, {"m": m, "n": n})
+        for m, n in ((1, 1), (1, 1030), (33, 36), (5, 7))
+        for op, operands in (("sum_squares", 1), ("sum_products", 2))
+    ),
 ]
 ROUNDED = [
     *(
-        Case("rms_scale", (m * n,), (m * n, m, n), {"m": m, "n": n, "width": 3 * n, "eps": 1e-5})
+        Case(op, outs, ins, {"m": m, "n": n, "width": 3 * n, "eps": 1e-5})
         for m, n in ((1, 1), (1, 36), (5, 7), (33, 35))
+        for op, outs, ins in (
+            ("rms_scale", (m * n,), (m * n, m, n)),
+            ("rms_dx", (m * n,), (m * n, m * n, n, m, m)),
+            ("rms_dw", (n,), (m * n, m * n, m)),
+        )
+    ),
+    *(
+        Case("softmax_dx", (m * n,), (m * n, m * n, m), {"m": m, "n": n, "scale": 0.375})
+        for m, n in ((1, 1), (5, 7), (3, 1030))
     ),
     *(
         Case(
@@ -190,7 +203,9 @@ def draw(
         x = torch.randint(-4, 5, (cores, numel)).float() if integers else torch.randn(cores, numel)
         return (x.abs() + 1 if positive else x).to(dtype)
 
-    sums = {"rms_scale": 1, "normalize": 1}.get(case.op)  # this input is a sum of positive numbers
+    sums = {"rms_scale": 1, "normalize": 1, "rms_dx": 3, "rms_dw": 2}.get(
+        case.op
+    )  # this input is a sum of positive numbers
     ins = [values(numel, place == sums) for place, numel in enumerate(case.ins)]
     operation = local.find(case.op)
     updates = operation.accumulates(case.params)

@@ -130,6 +130,24 @@ def rms_norm(mesh: Mesh, dtype: str, sums: str) -> Schedule:
     return b.build()
 
 
+def gradient(name: str) -> Make:
+    """Return a maker of a gradient of RMSNorm or softmax, for rows that are cut along x."""
+
+    def make(mesh: Mesh, dtype: str, sums: str) -> Schedule:
+        b, names = Builder(mesh, name), {"rms_norm_dx": ("x", "weight", "y", "dy"), "rms_norm_dw": ("x", "dy")}
+        into = names.get(name, ("y", "dy"))
+        for one in (*into, "out"):
+            wide = one == "weight" or (one, name) == ("out", "rms_norm_dw")
+            b.buffer(
+                one, (5,) if wide else (3, 5), sums if one == "out" else dtype, "output" if one == "out" else "input"
+            )
+        more = {"scale": 0.3} if name == "softmax_dx" else {"width": 5 * mesh.length("x"), "eps": 1e-5}
+        getattr(norm, name)(b, *into, "out", "x", **more)
+        return b.build()
+
+    return make
+
+
 def softmax(mesh: Mesh, dtype: str, sums: str) -> Schedule:
     """Softmax of rows that are cut along y."""
     b = Builder(mesh, "softmax")
@@ -219,6 +237,7 @@ MOVES: dict[str, Make] = {  # schedules with one order of sums
 LAYERS: dict[str, Make] = {
     "rms-norm": rms_norm,
     "softmax": softmax,
+    **{name: gradient(name) for name in ("rms_norm_dx", "rms_norm_dw", "softmax_dx")},
     "decode-project": decoding(decode.project),
     "decode-append": decoding(decode.append, 1, 2, 0),
     "decode-attend": decoding(decode.attend, 1),

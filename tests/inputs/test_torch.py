@@ -105,7 +105,7 @@ TRANSFORMS = {
     "vmap": (lambda call, x: torch.vmap(call)(torch.stack([x, x])), ROWS),
     "jvp": (lambda call, x: torch.func.jvp(call, (x,), (x,)), TANGENT),
     "dual": (dual, TANGENT),
-    "grad": (lambda call, x: torch.func.grad(lambda own: call(own).sum())(x), "requires a gradient, which is not "),
+    "grad": (lambda call, x: torch.func.grad(lambda own: call(own).sum())(x), "is tracked by torch.func, "),
 }
 OUTSIDE = "does not follow a run; call it outside, or call an operation on tensors alone, without record and executor"
 TRACES = {

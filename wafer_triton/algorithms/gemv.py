@@ -24,11 +24,13 @@ def meshgemv(
     algorithm: str = "ktree",
     groups: tuple[int, ...] | None = None,
     accumulate: str = "fp32",
+    transposed: bool = False,
     label: str = "gemv",
 ) -> None:
     """Add y [m, n] = x [m, k] @ w [k, n] for m vectors cut along `axis`, with the sum on every core along `axis`.
 
-    m, k and n are sizes of local tiles; `algorithm` and `groups` are as in `all_reduce`.
+    m, k and n are sizes of local tiles; `algorithm` and `groups` are as in `all_reduce`. With `transposed` tiles of w
+    are [n, k], and it is x @ w^T.
     """
-    b.round(b.local("gemm", y, (x, w), m=m, k=k, n=n, accumulate=accumulate), label=label)
+    b.round(b.local("gemm_t" if transposed else "gemm", y, (x, w), m=m, k=k, n=n, accumulate=accumulate), label=label)
     all_reduce(b, y, axis, algorithm=algorithm, groups=groups, label=label)

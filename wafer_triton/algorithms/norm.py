@@ -32,6 +32,40 @@ def rms_norm(
     b.round(b.local("rms_scale", out, (x, s, weight), m=m, n=n, width=width, eps=eps), label=label)
 
 
+def rms_norm_dx(
+    b: Builder, x: str, weight: str, y: str, dy: str, out: str, axis: str, *, width: int, eps: float,
+    label: str = "rms norm dx",
+) -> None:  # fmt: skip
+    """out [m, n] = the gradient of y = `rms_norm` with respect to x, for dy [m, n]; one all-reduce, as forward has."""
+    m, n = _tile(b, x, "m n")
+    squares, products = (b.buffer(f"{out}.{name}", (m,), "fp32") for name in ("squares", "products"))
+    sums = b.local("sum_squares", squares, x, m=m, n=n), b.local("sum_products", products, (dy, y), m=m, n=n)
+    b.round(*sums, label=label)
+    all_reduce(b, (squares, products), axis, label=label)
+    b.round(b.local("rms_dx", out, (dy, x, weight, squares, products), m=m, n=n, width=width, eps=eps), label=label)
+
+
+def rms_norm_dw(
+    b: Builder, x: str, dy: str, out: str, axis: str, *, width: int, eps: float, label: str = "rms norm dw"
+) -> None:
+    """out [n] = the gradient of `rms_norm` with respect to the weight: dy x / rms, summed over all rows."""
+    m, n = _tile(b, x, "m n")
+    squares = b.buffer(f"{out}.squares", (m,), "fp32")
+    b.round(b.local("sum_squares", squares, x, m=m, n=n), label=label)
+    all_reduce(b, squares, axis, label=label)
+    b.round(b.local("rms_dw", out, (dy, x, squares), m=m, n=n, width=width, eps=eps), label=label)
+    all_reduce(b, out, "y" if axis == "x" else "x", label=label)
+
+
+def softmax_dx(b: Builder, y: str, dy: str, out: str, axis: str, *, scale: float, label: str = "softmax dx") -> None:
+    """out [m, n] = scale y (dy - sum of dy y), the gradient of y = softmax(scale x) for rows cut along `axis`."""
+    m, n = _tile(b, y, "m n")
+    products = b.buffer(f"{out}.products", (m,), "fp32")
+    b.round(b.local("sum_products", products, (dy, y), m=m, n=n), label=label)
+    all_reduce(b, products, axis, label=label)
+    b.round(b.local("softmax_dx", out, (y, dy, products), m=m, n=n, scale=scale), label=label)
+
+
 def softmax_parts(
     b: Builder,
     s: str,

@@ -17,12 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wafer_triton.algorithms import norm as norms
 from wafer_triton.algorithms import reduce as reduce_schedules
 from wafer_triton.algorithms.all_to_all import all_to_all
 from wafer_triton.algorithms.gemm import matmul
 from wafer_triton.algorithms.gemv import meshgemv
-from wafer_triton.algorithms.norm import rms_norm as rms_norm_rounds
-from wafer_triton.algorithms.norm import softmax_parts
 from wafer_triton.device.dtype import accumulator, tile_dtype
 from wafer_triton.device.mesh import Mesh, MeshLike, as_mesh
 from wafer_triton.errors import ArgumentError, ShapeError, WaferError, article, shown
@@ -59,6 +58,7 @@ def recipe(
 ) -> Recipe:
     """Return the recipe of an operation: "gemm", "gemv", "all_reduce", "all_to_all", "rms_norm" or "softmax".
 
+    Backward passes add "outer" (the gradient of a GEMV's matrix), "rms_norm_dx", "rms_norm_dw" and "softmax_dx".
     `shapes` are those of the operands, as of `mesh_gemm` and so on; of an all-reduce or an all-to-all they are those of
     the tiles [rows, cols, ...]. `options` are pairs, such as (("algorithm", "cannon"), ("transposed", "b")); the error
     for an unknown one names all. `recipe(...).schedule` is the schedule.
@@ -128,8 +128,12 @@ _built = lru_cache(maxsize=128)(_recipe), lru_cache(maxsize=16)(_recipe)  # on m
 
 
 def _check_inner_sizes(name: str, shapes: tuple[Shape, ...], options: Mapping[str, Any]) -> None:
-    """Raise ShapeError if the operands of a product, or the weight of a norm, differ in their common size."""
-    if name in ("gemm", "gemv", "rms_norm"):
+    """Raise ShapeError if operands differ in a common size: of a product, of a norm's weight, or of a gradient."""
+    if name in _GRADIENTS and len({shape for shape in shapes if len(shape) == 2}) > 1:
+        raise ShapeError(f"{name} of {', '.join(str(list(shape)) for shape in shapes)}: give matrices of one shape")
+    if name == "outer" and shapes[0][0] != shapes[1][0]:
+        raise ShapeError(f"outer of {list(shapes[0])} and {list(shapes[1])}: they differ in rows; give the same")
+    if name in ("gemm", "gemv", "rms_norm", "rms_norm_dx"):
         turned = options.get("transposed")
         inner = shapes[0][0 if turned == "a" else 1], shapes[1][1 if turned == "b" else 0]
         if inner[0] != inner[1]:
@@ -164,23 +168,46 @@ def _gemm(
 
 def _gemv(
     mesh: Mesh, dtype: str, x: Shape, w: Shape, axis: str = "y", algorithm: str = "ktree", groups: Groups = None,
-    accumulate: str = "fp32", sums: str | None = None,
+    accumulate: str = "fp32", sums: str | None = None, transposed: str = "",
 ) -> Recipe:  # fmt: skip
-    (m, k), n = x, w[1]
+    turned = transposed == "b"
+    (m, k), n = x, w[0 if turned else 1]
     stored, dtype = dtype, tile_dtype(dtype)
     across = "x" if axis == "y" else "y"
     (tk,), (tn,) = tile_sizes(mesh.length(axis), k), tile_sizes(mesh.length(across), n)
-    builder = Builder(mesh, f"{algorithm} gemv [{m}, {k}] x [{k}, {n}]")
+    builder = Builder(mesh, f"{algorithm} gemv [{m}, {k}] x {list(w)}{'^T' * turned}")
     builder.buffer("x", (m, tk), dtype, "input")
-    builder.buffer("w", (tk, tn), stored, "input")
+    builder.buffer("w", (tn, tk) if turned else (tk, tn), stored, "input")
     _sums(builder, "y", (m, tn), dtype, accumulate, sums)
-    meshgemv(builder, "x", "w", "y", axis, m=m, k=tk, n=tn, groups=groups, algorithm=algorithm, accumulate=accumulate)
+    tree: dict[str, Any] = {"groups": groups, "algorithm": algorithm, "accumulate": accumulate}
+    meshgemv(builder, "x", "w", "y", axis, m=m, k=tk, n=tn, transposed=turned, **tree)
     output = _rounded(builder, "y", dtype, sums)
     return Recipe(
         builder.build(),
-        (("x", f"m ({axis} k)"), ("w", f"({axis} k) ({across} n)")),
+        (("x", f"m ({axis} k)"), ("w", f"({across} n) ({axis} k)" if turned else f"({axis} k) ({across} n)")),
         (output, f"m ({across} n)", (m, n)),
-        lambda x, w: x @ w,
+        lambda x, w: x @ (w.mT if turned else w),
+    )
+
+
+def _outer(
+    mesh: Mesh, dtype: str, x: Shape, y: Shape, axis: str = "y", accumulate: str = "fp32", sums: str | None = None
+) -> Recipe:
+    """x [m, k]^T @ y [m, n], both as `_gemv` has them, x cut along `axis` and y along the other: no core sends."""
+    (m, k), n = x, y[1]
+    across = "x" if axis == "y" else "y"
+    (tk,), (tn,) = tile_sizes(mesh.length(axis), k), tile_sizes(mesh.length(across), n)
+    builder = Builder(mesh, f"outer [{m}, {k}]^T x [{m}, {n}]")
+    for name, size in (("x", tk), ("y", tn)):
+        builder.buffer(name, (m, size), dtype, "input")
+    _sums(builder, "w", (tk, tn), dtype, accumulate, sums)
+    builder.round(builder.local("gemm_tn", "w", ("x", "y"), m=tk, k=m, n=tn, accumulate=accumulate), label="outer")
+    output = _rounded(builder, "w", dtype, sums)
+    return Recipe(
+        builder.build(),
+        (("x", f"m ({axis} k)"), ("y", f"m ({across} n)")),
+        (output, f"({axis} k) ({across} n)", (k, n)),
+        lambda x, y: x.mT @ y,
     )
 
 
@@ -216,20 +243,68 @@ def _all_to_all(mesh: Mesh, dtype: str, x: Shape) -> Recipe:
 
 
 def _rms_norm(mesh: Mesh, dtype: str, x: Shape, weight: Shape, eps: float = 1e-6) -> Recipe:
-    m, n = x
-    (tm,), (tn,) = tile_sizes(mesh.shape[0], m), tile_sizes(mesh.shape[1], n)
-    builder = Builder(mesh, f"rms_norm [{m}, {n}]")
-    builder.buffer("x", (tm, tn), dtype, "input")
-    builder.buffer("weight", (tn,), dtype, "input")
-    builder.buffer("out", (tm, tn), dtype, "output")
-    rms_norm_rounds(builder, "x", "weight", "out", "x", width=n, eps=eps)
-    cut = "(y m) (x n)"
+    builder, width = _on_rows(mesh, dtype, f"rms_norm {list(x)}", x, "x", "weight"), x[1]
+    norms.rms_norm(builder, "x", "weight", "out", "x", width=width, eps=eps)
     return Recipe(
         builder.build(),
-        (("x", cut), ("weight", "(x n)")),
-        ("out", cut, x),
-        lambda x, weight: x * (x.square().sum(-1, True) / n + eps).rsqrt() * weight,
+        (("x", _ROWS), ("weight", "(x n)")),
+        ("out", _ROWS, x),
+        lambda x, weight: x * _inverse_rms(x, width, eps) * weight,
     )
+
+
+def _rms_norm_dx(mesh: Mesh, dtype: str, x: Shape, weight: Shape, y: Shape, dy: Shape, eps: float = 1e-6) -> Recipe:
+    builder, width = _on_rows(mesh, dtype, f"rms_norm dx {list(x)}", x, "x", "weight", "y", "dy"), x[1]
+    norms.rms_norm_dx(builder, "x", "weight", "y", "dy", "out", "x", width=width, eps=eps)
+
+    def reference(x: Any, weight: Any, y: Any, dy: Any) -> Any:
+        scale = _inverse_rms(x, width, eps)
+        return scale * (dy * weight - x * scale * (dy * y).sum(-1, True) / width)
+
+    cuts = ("x", _ROWS), ("weight", "(x n)"), ("y", _ROWS), ("dy", _ROWS)
+    return Recipe(builder.build(), cuts, ("out", _ROWS, x), reference)
+
+
+def _rms_norm_dw(mesh: Mesh, dtype: str, x: Shape, dy: Shape, eps: float = 1e-6) -> Recipe:
+    builder, width = _on_rows(mesh, dtype, f"rms_norm dw {list(x)}", x, "x", "dy", output=False), x[1]
+    builder.buffer("dw", (builder.buffers["x"].tile[1],), "fp32")
+    norms.rms_norm_dw(builder, "x", "dy", "dw", "x", width=width, eps=eps)
+    output = _rounded(builder, "dw", dtype, None)
+    return Recipe(
+        builder.build(),
+        (("x", _ROWS), ("dy", _ROWS)),
+        (output, "(x n)", (width,)),
+        lambda x, dy: (dy * x * _inverse_rms(x, width, eps)).sum(0),
+    )
+
+
+def _softmax_dx(mesh: Mesh, dtype: str, y: Shape, dy: Shape, scale: float = 1.0) -> Recipe:
+    builder = _on_rows(mesh, dtype, f"softmax dx {list(y)}", y, "y", "dy")
+    norms.softmax_dx(builder, "y", "dy", "out", "x", scale=scale)
+    return Recipe(
+        builder.build(),
+        (("y", _ROWS), ("dy", _ROWS)),
+        ("out", _ROWS, y),
+        lambda y, dy: scale * y * (dy - (dy * y).sum(-1, True)),
+    )
+
+
+def _inverse_rms(x: Any, width: int, eps: float) -> Any:
+    return (x.square().sum(-1, True) / width + eps).rsqrt()
+
+
+_ROWS = "(y m) (x n)"  # how a matrix is cut whose rows lie along x
+
+
+def _on_rows(mesh: Mesh, dtype: str, title: str, shape: Shape, *names: str, output: bool = True) -> Builder:
+    """Return a builder with an input of each name, cut as `_ROWS` (the weight as their columns), and the output."""
+    builder = Builder(mesh, title)
+    tile = tuple(-(-size // cores) for size, cores in zip(shape, mesh.shape, strict=True))
+    for name in names:
+        builder.buffer(name, tile[1:] if name == "weight" else tile, dtype, "input")
+    if output:
+        builder.buffer("out", tile, dtype, "output")
+    return builder
 
 
 def _softmax(mesh: Mesh, dtype: str, x: Shape, scale: float = 1.0) -> Recipe:
@@ -240,7 +315,7 @@ def _softmax(mesh: Mesh, dtype: str, x: Shape, scale: float = 1.0) -> Recipe:
     builder.buffer("bias", (tm, tn), "fp32", "input")
     builder.buffer("p", (1, tm, tn), "fp32")
     builder.buffer("out", (tm, tn), dtype, "output")
-    z = softmax_parts(builder, "x", "bias", "p", "x", scale=scale)
+    z = norms.softmax_parts(builder, "x", "bias", "p", "x", scale=scale)
     builder.round(builder.local("normalize", "out", ("p", z), m=tm, heads=1, n=tn), label="softmax")
     # columns of padding must not count
     bias = np.zeros((m, tn * mesh.shape[1]), np.float32)
@@ -274,12 +349,20 @@ def tile_sizes(length: int, *sizes: int) -> tuple[int, ...]:
     return tuple(-(-size // length) for size in sizes)
 
 
-_RANKS = {"gemm": (2, 2), "gemv": (2, 2), "rms_norm": (2, 1), "softmax": (2,)}  # of all shapes
+_RANKS = {
+    "gemm": (2, 2), "gemv": (2, 2), "outer": (2, 2), "rms_norm": (2, 1), "rms_norm_dx": (2, 1, 2, 2),
+    "rms_norm_dw": (2, 2), "softmax": (2,), "softmax_dx": (2, 2),
+}  # of all shapes  # fmt: skip
+_GRADIENTS = ("rms_norm_dx", "rms_norm_dw", "softmax_dx")
 _RECIPES: dict[str, Callable[..., Recipe]] = {
     "gemm": _gemm,
     "gemv": _gemv,
+    "outer": _outer,
     "all_reduce": _all_reduce,
     "all_to_all": _all_to_all,
     "rms_norm": _rms_norm,
+    "rms_norm_dx": _rms_norm_dx,
+    "rms_norm_dw": _rms_norm_dw,
     "softmax": _softmax,
+    "softmax_dx": _softmax_dx,
 }

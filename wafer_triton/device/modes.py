@@ -82,6 +82,8 @@ def untransformed(tensor: torch.Tensor) -> str:
     forward_ad = torch.autograd.forward_ad  # which takes twice as long to import by its name
     if forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None:
         return "has a tangent of forward-mode differentiation, which is not computed here; give operand.detach()"
+    if torch._C._functorch.is_gradtrackingtensor(tensor):
+        return "is tracked by torch.func, whose gradients pass no mesh; use torch.autograd.grad or loss.backward()"
     return ""
 
 

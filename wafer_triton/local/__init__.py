@@ -24,10 +24,17 @@ from wafer_triton.local.elementwise import add_torch, clip_torch, copy_torch, ma
 from wafer_triton.local.experts import expert_gemm_torch, expert_sum_torch, top_k_torch
 from wafer_triton.local.gemm import gemm_t_torch, gemm_tn_torch, gemm_torch
 from wafer_triton.local.lookup import lookup_torch
-from wafer_triton.local.norm import mean_squares_torch, rms_scale_torch, sum_squares_torch
+from wafer_triton.local.norm import (
+    mean_squares_torch,
+    rms_dw_torch,
+    rms_dx_torch,
+    rms_scale_torch,
+    sum_products_torch,
+    sum_squares_torch,
+)
 from wafer_triton.local.registry import LOCAL_OPS, LocalOp, SlotOperand, cut, definitions, find, local_op
 from wafer_triton.local.rope import rope_torch
-from wafer_triton.local.softmax import exp_sum_torch, normalize_torch, row_max_torch
+from wafer_triton.local.softmax import exp_sum_torch, normalize_torch, row_max_torch, softmax_dx_torch
 
 __all__ = [
     "LOCAL_OPS",
@@ -54,11 +61,15 @@ __all__ = [
     "mean_squares_torch",
     "normalize_torch",
     "permute_torch",
+    "rms_dw_torch",
+    "rms_dx_torch",
     "rms_scale_torch",
     "rope_torch",
     "row_max_torch",
     "scale_rows_torch",
     "silu_mul_torch",
+    "softmax_dx_torch",
+    "sum_products_torch",
     "sum_squares_torch",
     "swap_torch",
     "top_k_torch",

@@ -1,4 +1,7 @@
-"""RMS norm's two halves: the squares of a core's part of a row, and the scaling by the squares of the whole row."""
+"""RMS norm's two halves: the squares of a core's part of a row, and the scaling by the squares of the whole row.
+
+Its gradients, for y = x r weight with r = 1 / sqrt(mean of x^2 + eps), need the row's sum of dy y besides.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,44 @@ if TYPE_CHECKING:
 def sum_squares_torch(s: Tensor, x: Tensor, *, m: int, n: int) -> None:
     """s [m] = sum over n of x [m, n] squared."""
     s.copy_(cut(x, m, n).square().sum(-1))
+
+
+@local_op(tiles=lambda *, m, n: ((m,), (m, n), (m, n)), work=lambda *, m, n: (0, m * n))
+def sum_products_torch(s: Tensor, a: Tensor, b: Tensor, *, m: int, n: int) -> None:
+    """s [m] = sum over n of a [m, n] times b [m, n]."""
+    s.copy_((cut(a, m, n) * cut(b, m, n)).sum(-1))
+
+
+@local_op(
+    tiles=lambda *, m, n, **_: ((m, n), (m, n), (m, n), (n,), (m,), (m,)),
+    work=lambda *, m, n, **_: (0, 4 * m * n),
+    elementwise=True,
+)
+def rms_dx_torch(
+    dx: Tensor,
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    squares: Tensor,
+    products: Tensor,
+    *,
+    m: int,
+    n: int,
+    width: int,
+    eps: float,
+) -> None:
+    """dx [m, n] = dy weight r - x r^2 mean of dy y; squares (of x) and products (dy y), [m], are sums of whole rows."""
+    scale = (cut(squares, m, 1) / width + eps).rsqrt()
+    along = cut(dy, m, n) * cut(weight, 1, n) * scale
+    cut(dx, m, n).copy_(along - cut(x, m, n) * (cut(products, m, 1) / width * scale * scale))
+
+
+@local_op(tiles=lambda *, m, n, **_: ((n,), (m, n), (m, n), (m,)), work=lambda *, m, n, **_: (0, 2 * m * n))
+def rms_dw_torch(dw: Tensor, dy: Tensor, x: Tensor, squares: Tensor, *, m: int, n: int, width: int, eps: float) -> None:
+    """dw [n] = sum over m of dy [m, n] x r; squares [m] are sums of whole rows. A row of zeros adds nothing."""
+    total = cut(squares, m, 1)
+    scale = (total / width + eps).rsqrt().where(total != 0, 0.0)
+    dw.copy_((cut(dy, m, n) * (cut(x, m, n) * scale)).sum(-2))
 
 
 @local_op(

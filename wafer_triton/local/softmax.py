@@ -41,6 +41,16 @@ def exp_sum_torch(
 
 
 @local_op(
+    tiles=lambda *, m, n, scale: ((m, n), (m, n), (m, n), (m,)),
+    work=lambda *, m, n, scale: (0, 3 * m * n),
+    elementwise=True,
+)
+def softmax_dx_torch(dx: Tensor, y: Tensor, dy: Tensor, products: Tensor, *, m: int, n: int, scale: float) -> None:
+    """dx [m, n] = scale y (dy - products), the gradient of softmax(scale x); products [m] are rows' sums of dy y."""
+    cut(dx, m, n).copy_(cut(y, m, n) * (cut(dy, m, n) - cut(products, m, 1)) * scale)
+
+
+@local_op(
     tiles=lambda *, m, heads, n: ((m, heads, n), (m, heads, n), (heads, m)),
     work=lambda *, m, heads, n: (0, m * heads * n),
     elementwise=True,

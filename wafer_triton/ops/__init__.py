@@ -33,7 +33,6 @@ from wafer_triton.ops.call import (
     HowReduce,
     HowSoftmax,
     Operand,
-    Record,
     call,
     check_tensors,
     clear_cache,
@@ -41,10 +40,11 @@ from wafer_triton.ops.call import (
     spelled,
 )
 from wafer_triton.ops.executors import described, emulation_device, executor
+from wafer_triton.ops.recording import Record, recording
 
 __all__ = [
     "How", "Operand", "Record", "all_reduce", "clear_cache", "described", "emulation_device", "executor",
-    "mesh_gemm", "mesh_gemm_t", "mesh_gemm_tn", "mesh_gemv", "rms_norm", "run", "softmax",
+    "mesh_gemm", "mesh_gemm_t", "mesh_gemm_tn", "mesh_gemv", "recording", "rms_norm", "run", "softmax",
 ]  # fmt: skip
 
 __getattr__ = lazy_loader.attach(__name__, ["distributed"])[0]

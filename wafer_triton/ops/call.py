@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Literal, Required, TypedDict, TypeVar
 
@@ -19,16 +19,12 @@ from torch.nn import Parameter
 
 from wafer_triton.algorithms.product import Recipe, Shape, clear_recipes, recipe
 from wafer_triton.algorithms.trees import as_groups
-from wafer_triton.cost.price import Cost, Prediction, price
-from wafer_triton.count.account import Account, account
-from wafer_triton.device import Device, device
 from wafer_triton.device.dtype import dtype_name, storage_name
 from wafer_triton.device.layout import MeshTensor, lettered
 from wafer_triton.device.mesh import Mesh, MeshLike, as_mesh
 from wafer_triton.device.modes import check_eager, eager, transforming, untraced, untransformed
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.pool import POOL
-from wafer_triton.emulate.program import Program
 from wafer_triton.errors import (
     ArgumentError,
     BackendError,
@@ -40,8 +36,8 @@ from wafer_triton.errors import (
     shown,
 )
 from wafer_triton.ops.executors import executor
-from wafer_triton.schedule.rounds import once
-from wafer_triton.schedule.schedule import Schedule
+from wafer_triton.ops.gradients import gradients, to_save
+from wafer_triton.ops.recording import open_recordings, recording
 
 Operand = Tensor | MeshTensor
 
@@ -113,42 +109,6 @@ def spelled(operation: F) -> F:
     return operation
 
 
-@dataclass(frozen=True, repr=False)
-class Record(Account):
-    """The account of a run and the predicted cost of its rounds on the wafer; `+` and `*` act on both.
-
-    `rank_bytes` are the bytes that each round sent between ranks, where several emulate the mesh.
-    """
-
-    cost: Cost = field(default_factory=Cost)
-    device: Device = field(default_factory=lambda: device("wse2"), metadata={"join": lambda own, other: own})
-    rank_bytes: tuple[int, ...] = ()
-
-    @staticmethod
-    def of(schedule: Schedule, launches: tuple[str, ...] = (), rank_bytes: tuple[int, ...] = ()) -> Record:
-        """Return the record of one run of a schedule by these kernel launches and messages between ranks."""
-        counted = _counted(schedule)
-        by_buffer = dict(counted.sram_by_buffer)  # the caller may change it
-        return replace(counted, sram_by_buffer=by_buffer, launches=launches, rank_bytes=rank_bytes)
-
-    @property
-    def predicted(self) -> Prediction:
-        """Cycles and seconds on the wafer."""
-        return Prediction.of(self.cost, self.device)
-
-    def _repr_html_(self) -> str:
-        return super()._repr_html_() + self.predicted._repr_html_()
-
-    def __str__(self) -> str:
-        sent = f"{'between ranks':<15}{sum(self.rank_bytes):,} B in {len(self.rank_bytes)} rounds\n"
-        return f"{super().__str__()}\n{sent if self.rank_bytes else ''}{self.predicted}"
-
-
-@once  # counting takes several times as long as a small run
-def _counted(schedule: Schedule) -> Record:
-    return Record(**vars(account(schedule)), cost=price(schedule), device=schedule.mesh.device)
-
-
 _KEYWORDS = ("record", *How.__annotations__)
 
 
@@ -184,11 +144,13 @@ def run(made: Recipe, operands: tuple[Operand, ...], on: Executor) -> MeshTensor
             raise ShapeError(f"{made.schedule.name}: operand {number} is {given}, and its recipe is for {list(shape)}")
     if not isinstance(on, Executor):
         raise BackendError(f"run: executor {shown(on)} is none; give a result of wafer_triton.executor")
-    return _run(made, operands, on, tiles=True)[0]
+    _check_plain(made.schedule.name, operands, "run")
+    result: MeshTensor = _run(made, operands, on, tiles=True)
+    return result
 
 
-def _run(operation: Recipe, operands: tuple[Operand, ...], runner: Executor, tiles: bool) -> tuple[Any, Program]:
-    """Return the result, whole or as `tiles`, and the program; nothing of the result is memory of the program."""
+def _run(operation: Recipe, operands: tuple[Operand, ...], runner: Executor, tiles: bool) -> Any:
+    """Return the result, whole or as `tiles`; nothing of it is memory of the program."""
     program = runner.borrow(operation.schedule)
     for name, (values, pattern) in operation.constants.items():
         program.scatter_cut(name, (pattern, values.shape), torch.from_numpy(values))
@@ -206,8 +168,10 @@ def _run(operation: Recipe, operands: tuple[Operand, ...], runner: Executor, til
         result = MeshTensor(operation.schedule.mesh, program.read(name), pattern, shape, {})
     else:
         result = program.gather_cut(name, (pattern, shape)) if pattern else program.read(name).reshape(shape)
+    for ledger in open_recordings():
+        ledger.add(operation.schedule, program.launches, program.rank_bytes)
     POOL.give(program)
-    return result, program
+    return result
 
 
 @lru_cache(maxsize=64)
@@ -217,26 +181,34 @@ def _parsed(mesh: str, options: str) -> tuple[Mesh, tuple[tuple[str, Any], ...]]
 
 
 _NUMBERS = {"softmax": "scale", "rms_norm": "eps"}  # operations whose one option is a number
+_NUMBERS |= {"softmax_dx": "scale", "rms_norm_dx": "eps", "rms_norm_dw": "eps"}
 # By hand: `torch.library.custom_op` does the same, and imports torch._dynamo at the first call.
 _LIBRARY = torch.library.Library("wafer_triton", "DEF")
 _LIBRARY.define(
-    "apply(str name, Tensor[] operands, str mesh, str options, float[] numbers, str backend, str exchange) -> Tensor",
+    "apply(str name, Tensor[] operands, str mesh, str options, float number, str backend, str exchange) -> Tensor",
     tags=(torch.Tag.cudagraph_unsafe, torch.Tag.pt2_compliant_tag),
 )
 
 
+def _apply(name: str, operands: list[Tensor], options: Mapping[str, Any], mesh: str, *how: str) -> Tensor:
+    """Call the one opaque operator for all operations, which torch.compile and fake tensors do not enter."""
+    number = options.get(_NUMBERS.get(name, ""), 0.0)  # may be symbolic
+    texts = "()" if name in _NUMBERS else repr(tuple(options.items()))
+    result: Tensor = torch.ops.wafer_triton.apply(name, operands, mesh, texts, number, *how)
+    return result
+
+
 @torch.library.impl(_LIBRARY, "apply", "CompositeExplicitAutograd")
-def _apply(
-    name: str, operands: list[Tensor], mesh: str, options: str, numbers: list[float], backend: str, exchange: str
+def _applied(
+    name: str, operands: list[Tensor], mesh: str, options: str, number: float, backend: str, exchange: str
 ) -> Tensor:
-    """Run the one opaque operator for all operations, which torch.compile and fake tensors do not enter."""
     on, chosen = _parsed(mesh, options)
-    if numbers:
-        chosen = ((_NUMBERS[name], numbers[0]),)
+    if name in _NUMBERS:
+        chosen = ((_NUMBERS[name], number),)
     shapes = tuple([operand.shape for operand in operands])
     operation = recipe(name, on, dtype_name(operands[0].dtype), shapes, chosen)
     runner = shared_executor(backend or None, exchange, operands[0].device)
-    whole: Tensor = _run(operation, tuple(operands), runner, tiles=False)[0]
+    whole: Tensor = _run(operation, tuple(operands), runner, tiles=False)
     return whole
 
 
@@ -246,7 +218,27 @@ def _shaped(name: str, operands: list[Tensor], mesh: str, options: str, *rest: A
     if name in ("gemm", "gemv"):
         turned = dict(_parsed(mesh, options)[1]).get("transposed")
         shape = (shape[1 if turned == "a" else 0], operands[1].shape[0 if turned == "b" else 1])
+    elif name == "outer":
+        shape = (shape[1], operands[1].shape[1])
+    elif name == "rms_norm_dw":
+        shape = shape[1:]
     return operands[0].new_empty(shape)
+
+
+def _saved(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    name, operands, mesh, options, number, *how = inputs
+    chosen = {_NUMBERS[name]: number} if name in _NUMBERS else dict(_parsed(mesh, options)[1])
+    ctx.call = name, chosen, (mesh, *how)
+    ctx.save_for_backward(*to_save(name, operands, output))
+
+
+def _backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
+    name, options, how = ctx.call
+    found = gradients(name, ctx.saved_tensors, dy, options, ctx.needs_input_grad[1])
+    return None, [None if one is None else _apply(*one, *how) for one in found], None, None, None, None, None
+
+
+torch.library.register_autograd("wafer_triton::apply", _backward, setup_context=_saved, lib=_LIBRARY)
 
 
 def call(name: str, operands: tuple[Operand, ...], how: How, record: bool, **options: Any) -> Any:
@@ -265,6 +257,13 @@ def call(name: str, operands: tuple[Operand, ...], how: How, record: bool, **opt
             raise BackendError(f"{name}: {key} = {shown(text)} must be a name in quotes")
     if record not in (True, False):
         raise BackendError(f"{name}: record = {shown(record)} must be true or false")
+    if record:
+        if torch.compiler.is_dynamo_compiling():
+            return untraced(call, name, operands, how, record, **options)
+        check_eager(name)
+        with recording() as recorded:
+            value = call(name, operands, how, False, **options)
+        return value, recorded
     mesh = first.mesh if "mesh" not in how and isinstance(first, MeshTensor) else how.get("mesh")
     tensors = [operand.tiles if isinstance(operand, MeshTensor) else operand for operand in operands]
     dtype = _agree(name, tensors)
@@ -275,20 +274,31 @@ def call(name: str, operands: tuple[Operand, ...], how: How, record: bool, **opt
     if own is not None and (both := [key for key in ("backend", "exchange") if key in how]):
         raise BackendError(f"{name}: executor and {both[0]} are given, and an executor has its own; give one of them")
     cut = MeshTensor in [type(operand) for operand in operands]
-    if own is not None or record or cut:
+    if own is not None or cut:
         if torch.compiler.is_dynamo_compiling():
             return untraced(call, name, operands, how, record, **options)
         check_eager(name)
-    elif not (eager() and {Tensor, Parameter}.issuperset(map(type, tensors))):
-        numbers = [value for _, value in chosen if isinstance(value, float)]  # may be symbolic
-        texts = "()" if numbers else repr(chosen)
-        return torch.ops.wafer_triton.apply(name, tensors, as_mesh(mesh).text, texts, numbers, backend or "", exchange)
+        _check_plain(name, operands, "a MeshTensor" if cut else "an executor of one's own")
+    elif (True in [tensor.requires_grad for tensor in tensors] and torch.is_grad_enabled()) or not (
+        eager() and {Tensor, Parameter}.issuperset(map(type, tensors))
+    ):
+        return _apply(name, tensors, dict(chosen), as_mesh(mesh).text, backend or "", exchange)
     operation = recipe(name, mesh, dtype, tuple([operand.shape for operand in operands]), chosen)
     if cut:
         _cut_alike(operation, operands)
     runner = shared_executor(backend, exchange, tensors[0].device) if own is None else own
-    value, program = _run(operation, operands, runner, tiles=isinstance(first, MeshTensor))
-    return (value, Record.of(operation.schedule, program.launches, program.rank_bytes)) if record else value
+    return _run(operation, operands, runner, tiles=isinstance(first, MeshTensor))
+
+
+def _check_plain(name: str, operands: Sequence[Operand], by: str) -> None:
+    """Raise DtypeError for an operand that requires a gradient, as none is computed of what is called `by` this."""
+    for number, operand in enumerate(operands, 1):
+        tensor = operand.tiles if isinstance(operand, MeshTensor) else operand
+        if tensor.requires_grad and torch.is_grad_enabled():
+            raise DtypeError(
+                f"{name}: operand {number} requires a gradient, which is not computed of {by}; give operand.detach(), "
+                f"or tensors alone, without an executor"
+            )
 
 
 def _option(name: str, key: str, value: Any) -> Any:
@@ -347,11 +357,6 @@ def check_tensors(name: str, *operands: Any) -> None:
             )
         if tensor.is_nested:
             raise DtypeError(f"{name}: operand {number} is nested; give a dense tensor, by to_padded_tensor or unbind")
-        if tensor.requires_grad and torch.is_grad_enabled():
-            raise DtypeError(
-                f"{name}: operand {number} requires a gradient, which is not computed here; give operand.detach(), or "
-                f"call it under torch.no_grad()"
-            )
         if tensor.layout is not torch.strided:
             raise DtypeError(f"{name}: operand {number} is sparse ({tensor.layout}); give operand.to_dense()")
         if inside and (reason := untransformed(tensor)):
