@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn.parameter import is_lazy
 
-from wafer_triton.algorithms.product import Recipe, recipe
+from wafer_triton.algorithms.product import recipe
 from wafer_triton.cost.price import Cost, Prediction
 from wafer_triton.count.account import Account
 from wafer_triton.device import DeviceLike
@@ -23,11 +24,13 @@ from wafer_triton.device.dtype import STORED, accumulator, storage_name, tile_dt
 from wafer_triton.device.layout import MeshTensor, scatter
 from wafer_triton.device.mesh import Mesh, MeshLike, as_mesh
 from wafer_triton.device.modes import WITHOUT_VALUES, check_eager, untraced
+from wafer_triton.emulate.executor import Executor
 from wafer_triton.errors import CheckpointError, DtypeError, ShapeError
 from wafer_triton.models.checkpoint.weights import is_finite
 from wafer_triton.models.place.storage import converted, magnitude
 from wafer_triton.ops import check_tensors, executor, run
 from wafer_triton.ops.call import shared_executor
+from wafer_triton.ops.gradients import gradients, to_save
 from wafer_triton.ops.recording import Ledger
 from wafer_triton.text.quantity import digits
 
@@ -38,7 +41,7 @@ def convert(
     model: Model, *, mesh: MeshLike, device: DeviceLike | None = None, dtype: Any = None, accumulate: str = "fp32",
     exchange: str = "explicit", backend: str | None = None, emulate_on: str | torch.device = "auto",
 ) -> Model:  # fmt: skip
-    """Return `model` itself, with Linear layers, GPT-2's Conv1D and RMSNorms computed on the mesh, without gradients.
+    """Return `model` itself, with Linear layers, GPT-2's Conv1D and RMSNorms on the mesh, forward and backward.
 
     One vector is multiplied by MeshGEMV, several by MeshGEMM. `dtype` is the dtype of tiles (None: the weight's own).
     With "int8" or "fp8" the matrices of linear layers are stored in this format, one scale each, and tiles are fp16.
@@ -48,8 +51,9 @@ def convert(
     parameters off the mesh, except embeddings; `account` and `predicted` warn of layers that never ran on the mesh, as
     their parent may read their weights and not call them, or replace them. torch.compile breaks its graph at each
     layer. Raises ShapeError if there is nothing to convert, or for a lazy layer before its first run; a layer that does
-    not fit the mesh raises SramError when it first runs, and a backward pass through one DtypeError. New weights, and
-    changes in place, count from the next run on. Changes through `weight.data` or numpy do not, as torch counts none,
+    not fit the mesh raises SramError when it first runs. Gradients have the shapes, dtypes and places of the weights;
+    through weights stored as int8 or fp8 none passes: DtypeError. New weights, and changes in place, as by an
+    optimizer, count from the next run on. Changes through `weight.data` or numpy do not, as torch counts none,
     until `weight.add_(0)` under `torch.no_grad()`.
     A weight without values, on the meta device, raises CheckpointError at a run.
     """
@@ -132,26 +136,38 @@ def _ledgers(model: nn.Module) -> list[Ledger]:
     return list(ledgers.values())
 
 
-class _Inference(torch.autograd.Function):
-    """A run of a layer whose backward pass raises an error; beside the layer its arguments are what it reads."""
+class _Run(torch.autograd.Function):
+    """A layer's operation on rows [m, n] in the dtype of tiles; its gradients are operations on the mesh as well."""
 
     @staticmethod
-    def forward(ctx: Any, layer: _OnMesh, x: Tensor, *weights: Tensor | None) -> Tensor:
-        ctx.name = layer.name
-        return layer.compute(x).detach()  # no view, so that what follows may write into it
+    def forward(ctx: Any, layer: _OnMesh, on: Executor, dtype: str, x: Tensor, weight: nn.Parameter) -> Tensor:
+        name, options = layer.operation(len(x))
+        y = layer.run(name, [x, weight], options, weight, on, dtype)
+        ctx.of = layer, on, dtype
+        ctx.save_for_backward(*to_save(name, (x, weight), y))
+        return y.detach()  # no view, so that what follows may write into it
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> NoReturn:
-        raise DtypeError(
-            f"{ctx.name}: no gradient passes through a converted layer; train the model before `convert`, or call it "
-            f"under torch.no_grad()"
-        )
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
+        (layer, on, dtype), saved = ctx.of, ctx.saved_tensors
+        if dtype in STORED:
+            raise DtypeError(
+                f"{layer.name}: no gradient passes a weight that is stored as {dtype}; convert a model that trains "
+                f"with another dtype, or call it under torch.no_grad()"
+            )
+        x, weight = saved[:2]
+        name, options = layer.operation(len(x))
+        found = gradients(name, saved, dy, options, ctx.needs_input_grad[3:])
+        dx, dw = (None if one is None else layer.run(*one, weight, on, dtype) for one in found)
+        return None, None, None, dx, None if dw is None else layer.turned(dw).to(weight.device, weight.dtype)
 
 
 class _OnMesh(nn.Module):
     """A layer with its own parameters and their tiles; `ledger` adds up its runs."""
 
-    compute: Callable[[Tensor], Tensor]  # without gradients
+    compute: Callable[[Tensor], Tensor]
+    operation: Callable[[int], tuple[str, dict[str, Any]]]  # its name and its options, for a number of rows
 
     def __init__(self, weight: nn.Parameter, mesh: Mesh, dtype: Any, how: dict[str, Any]) -> None:
         nn.Module.__init__(self)
@@ -166,17 +182,21 @@ class _OnMesh(nn.Module):
         self._cut_from: tuple[Any, ...] = (None,)  # the weight that was cut, its address and its count of writes
 
     def forward(self, x: Tensor) -> Any:
-        """Return the result for x [..., in]; a backward pass through it raises DtypeError."""
+        """Return the result for x [..., in]."""
         if torch.compiler.is_dynamo_compiling():
             return untraced(self.forward, x)
         check_eager(self.name)
-        return _Inference.apply(self, x, *self._parameters.values())
+        return self.compute(x)
 
-    def placed(self, mesh: Mesh, pattern: str, weight: Tensor, device: str, dtype: str) -> MeshTensor:
+    def turned(self, weight: Tensor) -> Tensor:
+        """Return a weight as the mesh has it, or one of the mesh as the layer has it."""
+        return weight
+
+    def placed(self, weight: Tensor, mesh: Mesh, pattern: str, device: str, dtype: str) -> MeshTensor:
         """Return the weight's tiles on a mesh and a torch device, cut on first use and after each change."""
-        self._follow(self.weight)
+        self._follow(weight)
         if (mesh.shape, device, dtype) not in self._cut:
-            cut = weight.detach().to(device, torch_dtype(dtype))
+            cut = self.turned(weight.detach()).to(device, torch_dtype(dtype))
             if dtype in STORED and cut.ndim == 2:
                 cut = converted(cut, dtype, magnitude(cut))
             self._cut[mesh.shape, device, dtype] = scatter(cut, mesh, pattern)
@@ -202,29 +222,44 @@ class _OnMesh(nn.Module):
             raise ShapeError(f"{self.name}: x {list(x.shape)} of {x.dtype} must be [..., {width}] of a floating dtype")
         return x.reshape(-1, width)
 
-    def run(self, product: Recipe, x: Tensor, weight: Tensor, dtype: str) -> Tensor:
-        """Return the whole result for x [m, k] and a weight in tiles of `dtype`, with the dtype and the device of x."""
-        on = self.how["emulate_on"]
-        device = x.device if on == "auto" and x.is_cuda else on
-        own = shared_executor(self.how["backend"], self.how["exchange"], device)
-        tiles = self.placed(product.schedule.mesh, product.inputs[1][1], weight, own.device, dtype)
-        with torch.autocast(torch.device(own.device).type, enabled=False):  # it would cast the tiles of each core
-            result = run(product, (x.to(torch_dtype(dtype)), tiles), own).gather()
-        self.ledger.add(product.schedule)
-        return result.to(x.device, x.dtype)
+    def result(self, rows: Tensor, dtype: str) -> Tensor:
+        """Return the result for rows [m, k] with tiles of `dtype`, with the dtype and the device of the rows."""
+        device = self.how["emulate_on"]
+        if device == "auto" and rows.is_cuda:
+            device = rows.device
+        on = shared_executor(self.how["backend"], self.how["exchange"], device)
+        y: Tensor = _Run.apply(self, on, dtype, rows.to(on.device, torch_dtype(tile_dtype(dtype))), self.weight)
+        return y.to(rows.device, rows.dtype)
+
+    def run(
+        self, name: str, operands: list[Tensor], options: dict[str, Any], weight: Tensor, on: Executor, dtype: str
+    ) -> Tensor:
+        """Return the whole result of an operation, with the tiles of `weight` where it is an operand."""
+        own = [operand is weight for operand in operands]
+        shapes = tuple(tuple((self.turned(one) if is_own else one).shape)
+                       for is_own, one in zip(own, operands, strict=True))  # fmt: skip
+        made = recipe(name, self.mesh, dtype, shapes, tuple(options.items()))
+        tiles = [self.placed(weight, made.schedule.mesh, pattern, on.device, dtype) if is_own else one
+                 for is_own, one, (_, pattern) in zip(own, operands, made.inputs, strict=True)]  # fmt: skip
+        with torch.autocast(torch.device(on.device).type, enabled=False):  # it would cast the tiles of each core
+            result = run(made, tuple(tiles), on).gather()
+        self.ledger.add(made.schedule)
+        return result
 
 
 class _MeshProduct(_OnMesh):
     """A product with a weight on the mesh, and the bias beside it."""
-
-    inputs_first = False  # whether the weight is [in, out]
 
     def __init__(
         self, weight: nn.Parameter, bias: nn.Parameter | None, mesh: Mesh, dtype: Any, how: dict[str, Any]
     ) -> None:
         super().__init__(weight, mesh, dtype, how)
         self.bias = bias
-        self.in_features, self.out_features = weight.shape if self.inputs_first else weight.shape[::-1]
+        self.in_features, self.out_features = self.turned(weight).shape
+
+    def operation(self, rows: int) -> tuple[str, dict[str, Any]]:
+        sums = {"accumulate": self.how["accumulate"]}
+        return ("gemv", {"axis": "y", **sums}) if rows == 1 else ("gemm", sums)
 
     def compute(self, x: Tensor) -> Tensor:
         """Return y [..., out] of x [..., in]; under autocast x, weight and bias have its dtype, as torch has it."""
@@ -239,12 +274,7 @@ class _MeshProduct(_OnMesh):
             raise DtypeError(
                 f"{self.name}: x is {x.dtype} and the weight {self.weight.dtype}; give x.to({self.weight.dtype})"
             )
-        if not len(rows):
-            return rows.new_zeros(*x.shape[:-1], self.out_features)
-        shapes = (tuple(rows.shape), (self.in_features, self.out_features))
-        name = "gemv" if len(rows) == 1 else "gemm"
-        product = recipe(name, self.mesh, dtype, shapes, (("accumulate", self.how["accumulate"]),))
-        y = self.run(product, rows, self.weight if self.inputs_first else self.weight.mT, dtype)
+        y = self.result(rows, dtype) if len(rows) else rows @ self.turned(self.weight).to(rows.dtype)
         y = y.reshape(*x.shape[:-1], self.out_features)
         return y if bias is None else y + bias
 
@@ -252,11 +282,12 @@ class _MeshProduct(_OnMesh):
 class MeshLinear(_MeshProduct, nn.Linear):  # type: ignore[misc]  # torch types its weight and bias otherwise
     """y = x W^T + bias for W [out, in]."""
 
+    def turned(self, weight: Tensor) -> Tensor:
+        return weight.mT
+
 
 class MeshConv1D(_MeshProduct):
     """y = x W + bias for GPT-2's W [in, out]."""
-
-    inputs_first = True
 
 
 class MeshRMSNorm(_OnMesh):
@@ -266,14 +297,15 @@ class MeshRMSNorm(_OnMesh):
         super().__init__(weight, mesh, dtype, how)
         self.eps = eps
 
+    def operation(self, rows: int) -> tuple[str, dict[str, Any]]:
+        return "rms_norm", {"eps": self.eps}
+
     def compute(self, x: Tensor) -> Tensor:
         """Return the normed x [..., n]."""
         rows = self.rows(x, len(self.weight))
         if not len(rows):
-            return x
-        shapes = (tuple(rows.shape), tuple(self.weight.shape))
-        norm = recipe("rms_norm", self.mesh, tile_dtype(self.dtype), shapes, (("eps", self.eps),))
-        return self.run(norm, rows, self.weight, self.dtype).reshape(x.shape)
+            return (x * self.weight).to(x.dtype)
+        return self.result(rows, tile_dtype(self.dtype)).reshape(x.shape)
 
 
 def _converted(layer: nn.Module, mesh: Mesh, dtype: Any, how: dict[str, Any]) -> _OnMesh | None:

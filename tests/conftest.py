@@ -84,6 +84,7 @@ LARGE = (
     "parity/test_planned",
     "parity/test_smollm2",
     "parity/test_storage",
+    "parity/test_training",
     "place/test_one_answer",
     "place/test_refusals",
     "place/test_what_fits",

@@ -11,7 +11,7 @@ from transformers.models.wavlm.modeling_wavlm import WavLMAttention
 from transformers.pytorch_utils import Conv1D
 
 from pairs import pairs
-from wafer_triton import convert
+from wafer_triton import convert, recording
 from wafer_triton.device import PRESETS
 from wafer_triton.errors import BackendError, CheckpointError, DtypeError, ShapeError, SramError
 from wafer_triton.models.convert import MeshConv1D, MeshLinear, MeshRMSNorm, account, off_mesh, predicted
@@ -156,17 +156,62 @@ class Residual(nn.Module):
         return x + self.f(x)
 
 
-@pytest.mark.parametrize("kind", [lambda: nn.Linear(16, 16), lambda: Conv1D(16, 16), lambda: nn.RMSNorm(16, eps=1e-6)])
-@pytest.mark.parametrize("compiled", [False, True])
-def test_a_backward_pass_through_a_converted_layer_is_refused_by_its_name(kind, compiled, roomy):
+LAYER_KINDS = [lambda: nn.Linear(16, 16), lambda: Conv1D(16, 16), lambda: nn.RMSNorm(16, eps=1e-6)]
+
+
+def gradients_of(called, model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    """Gradients of x and of all parameters, for a loss that weighs all results differently."""
+    y = called(x)
+    loss = (y * torch.arange(y.numel()).view(y.shape).sin()).sum()
+    return list(torch.autograd.grad(loss, [x, *model.parameters()]))
+
+
+@pytest.mark.parametrize("kind", LAYER_KINDS)
+@pytest.mark.parametrize(
+    ("compiled", "shape"), [(False, (2, 3, 16)), (False, (16,)), (True, (4, 16)), (False, (0, 16))]
+)
+def test_gradients_of_a_converted_layer_are_those_of_the_layer(kind, compiled, shape, roomy):
     torch._dynamo.reset()
-    model = convert(Residual(kind()), mesh=3, device=roomy)
+    plain = Residual(kind())
+    model = convert(copy.deepcopy(plain), mesh="2x3", device=roomy)
+    x = torch.randn(shape, requires_grad=True)
     called = torch.compile(model, backend="eager") if compiled else model
-    for x in (torch.randn(4, 16, requires_grad=True), torch.randn(4, 16)):
-        with pytest.raises(
-            DtypeError, match=r"Mesh\w+ f: no gradient passes through a converted layer; train the model"
-        ):
-            called(x).sum().backward()
+    for got, wanted in zip(gradients_of(called, model, x), gradients_of(plain, plain, x), strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", LAYER_KINDS)
+def test_tiles_of_another_dtype_give_gradients_in_the_dtypes_of_the_layer(kind, roomy):
+    plain = Residual(kind())
+    model = convert(copy.deepcopy(plain), mesh=3, device=roomy, dtype="bf16")
+    x = torch.randn(4, 16, requires_grad=True)
+    for got, wanted in zip(gradients_of(model, model, x), gradients_of(plain, plain, x), strict=True):
+        assert got.dtype == torch.float32
+        torch.testing.assert_close(got, wanted, rtol=0.03, atol=0.03 * float(wanted.abs().max()))
+
+
+def test_a_frozen_weight_costs_no_product_and_one_that_changed_is_torchs_error(roomy):
+    model = convert(nn.Sequential(nn.Linear(16, 8), nn.Linear(8, 4)), mesh=2, device=roomy)
+    x = torch.randn(3, 16)
+    model[0].requires_grad_(False)
+    y = model(x)
+    forward = account(model[:1])
+    with recording() as backward:
+        y.sum().backward()
+    assert model[0].weight.grad is None and account(model[:1]) == forward
+    assert backward.rounds == account(model[1:]).rounds - forward.rounds > 0  # both products have as many
+    y = model(x)
+    with torch.no_grad():
+        model[1].weight.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+@pytest.mark.parametrize("dtype", ["int8", "fp8"])
+def test_no_gradient_passes_a_stored_weight(dtype, roomy):
+    model = convert(nn.Sequential(nn.Linear(16, 8).half()), mesh=2, device=roomy, dtype=dtype)
+    with pytest.raises(DtypeError, match=f"MeshLinear 0: no gradient passes a weight that is stored as {dtype}; conv"):
+        model(torch.randn(3, 16).half()).sum().backward()
 
 
 def test_a_converted_layer_may_be_followed_by_a_write_in_place(roomy):
@@ -248,7 +293,7 @@ def test_a_plain_call_needs_no_context_of_its_own(roomy):
     model = convert(torch.nn.Sequential(layer), mesh=2, device=roomy)
     y = model(x)
     torch.testing.assert_close(y, layer(x), rtol=1e-5, atol=1e-5)
-    assert y.requires_grad, "as torch's, so that a backward pass is refused"
+    assert y.requires_grad
 
 
 class Twice(nn.Module):
