@@ -1,4 +1,4 @@
-"""Schedules of random steps: loops in loops whose rows turn, rings, and trees of several buffers along both axes."""
+"""Schedules of random steps: loops in loops whose lines turn, rings, and trees of several buffers along both axes."""
 
 import numpy as np
 from numpy.random import Generator
@@ -34,15 +34,15 @@ def schedule(seed: int) -> Schedule:
         b.buffer(matrix, (SIDE, SIDE), "fp32", "state")
         b.like(f"{matrix}.next", matrix)
     for _ in range(rng.integers(1, 5)):
-        add_step(b, rng, depth=0, rows=None)
+        add_step(b, rng, depth=0, fixed="")
     return b.build(draft=True)
 
 
-def add_step(b: Builder, rng: Generator, depth: int, rows: np.ndarray | None) -> None:
-    """Add a random step; in a loop that turns by `rows`, exchanges along y stay the same with it."""
+def add_step(b: Builder, rng: Generator, depth: int, fixed: str) -> None:
+    """Add a random step; in loops that turn lines exchanges along the other axis, one of `fixed`, stay the same."""
     kind = rng.choice(["round", "round", "ring", "tree", "loop", "loop"][: 6 if depth < 2 else 4])
     if kind == "round":
-        moves = [exchange(b, rng, rows) for _ in range(rng.integers(0, 3))]
+        moves = [exchange(b, rng, fixed) for _ in range(rng.integers(0, 3))]
         b.round(*moves, *local(b, rng), label=str(rng.choice(["", "label"])))
     elif kind == "ring":
         hands = tuple((Slot(name), Slot(f"{name}.next")) for name in "pq")
@@ -52,17 +52,19 @@ def add_step(b: Builder, rng: Generator, depth: int, rows: np.ndarray | None) ->
     elif kind == "tree":
         names = rng.permutation(list(BUFFERS))[: rng.integers(1, 3)].tolist()
         parts = tuple(part(b, rng, name) for name in names)
-        if (made := stages(b.mesh, rng, ["x"] if rows is not None else ["x", "y"])).each:
+        axes = [axis for axis in "xy" if axis not in fixed]
+        if axes and (made := stages(b.mesh, rng, axes)).each:
             b.steps.append(Tree(str(rng.choice(["add", "maximum"])), parts, made, "tree"))
     else:
-        turned = turning(b.mesh.shape[0], rng) if rows is None and rng.random() < 0.6 else None
-        with b.loop(int(rng.integers(1, 6)), turned):
+        kind, other, count = (("rows", "y", b.mesh.shape[0]), ("cols", "x", b.mesh.shape[1]))[rng.integers(2)]
+        turns = other not in fixed and rng.random() < 0.6
+        with b.loop(int(rng.integers(1, 6)), **({kind: turning(count, rng)} if turns else {})):
             for _ in range(rng.integers(1, 4)):
-                add_step(b, rng, depth + 1, rows if turned is None else turned)
+                add_step(b, rng, depth + 1, fixed + other * turns)
 
 
 def turning(count: int, rng: Generator) -> np.ndarray:
-    """Return an order of the rows, by which whole circles along y stay the same."""
+    """Return an order of the lines, by which whole circles along them stay the same."""
     return np.roll(np.arange(count), int(rng.integers(count)))
 
 
@@ -72,12 +74,12 @@ def turn(mesh: Mesh, axis: str, rng: Generator) -> Moves:
     return Moves(axis, np.arange(length), np.roll(np.arange(length), -int(rng.integers(length))))
 
 
-def exchange(b: Builder, rng: Generator, rows: np.ndarray | None) -> Exchange:
+def exchange(b: Builder, rng: Generator, fixed: str) -> Exchange:
     src = rng.choice(list(BUFFERS))
     slots, axis = BUFFERS[src][2], str(rng.choice(["x", "y"]))
     index = int(rng.integers(slots)) if rng.random() < 0.8 else None
     ends = Slot(str(src), index), Slot(f"{src}.{rng.choice(['up', 'down'])}", index)
-    if axis == "y" and rows is not None:
+    if axis in fixed:
         return Exchange(turn(b.mesh, axis, rng), *ends)
     length, across = b.mesh.length(axis), b.mesh.length("y" if axis == "x" else "x")
     lines = None if rng.random() < 0.4 else np.sort(rng.permutation(across)[: rng.integers(1, across + 1)])

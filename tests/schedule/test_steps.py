@@ -153,17 +153,18 @@ def test_a_core_of_a_tree_sends_once_after_all_that_it_receives(stages, fault):
         b.build()
 
 
+@pytest.mark.parametrize("axis", ["x", "y"])
 @pytest.mark.parametrize("moved", [[1, 2, 3, 0], [2, 3, 0, 1], [1, 0, 3, 2]])
-def test_a_loop_moves_rows_from_time_to_time(moved):
-    """Check a loop around a ring, a tree and a round with slots by row, against the same rounds, row by row."""
-    mesh, rows = Mesh(4, 4), np.array(moved)
+def test_a_loop_moves_lines_from_time_to_time(moved, axis):
+    """Check a loop around a ring, a tree and a round with slots by line, against the same rounds, line by line."""
+    mesh, lines, other = Mesh(4, 4), np.array(moved), "y" if axis == "x" else "x"
 
     def once(b: Builder, to: np.ndarray) -> None:
-        by_row = np.empty(4, int)
-        by_row[to] = [0, 1, 2, 3]
-        b.round(b.exchange("x", Slot("s", by_row, "y"), "d", [0], [3], lines=to[[0, 2]]))
-        b.round(b.local("copy", "d", "a", Cores("x", [1], to[[3]]), size=4))
-        reduce(b, "a", "x", root=(to.argsort() + 1) % 4)
+        by_line = np.empty(4, int)
+        by_line[to] = [0, 1, 2, 3]
+        b.round(b.exchange(axis, Slot("s", by_line, other), "d", [0], [3], lines=to[[0, 2]]))
+        b.round(b.local("copy", "d", "a", Cores(axis, [1], to[[3]]), size=4))
+        reduce(b, "a", axis, root=(to.argsort() + 1) % 4)
 
     def declared() -> Builder:
         b = Builder(mesh, "rows")
@@ -173,11 +174,11 @@ def test_a_loop_moves_rows_from_time_to_time(moved):
         return b
 
     looped, plain, to = declared(), declared(), np.arange(4)
-    with looped.loop(5, rows):
+    with looped.loop(5, **{"rows" if axis == "x" else "cols": lines}):
         once(looped, to)
     for _ in range(5):
         once(plain, to)
-        to = rows[to]
+        to = lines[to]
     assert looped.build().rounds.flat == plain.build().rounds.flat
     assert len(looped.steps) == 1 and link_loads(looped.build()).keys() == link_loads(plain.build()).keys()
     for way, loads in link_loads(plain.build()).items():
@@ -224,15 +225,27 @@ def test_a_broken_rule_in_loops_is_named_without_making_all_rounds(broken):
     assert "flat" not in vars(draft.rounds)
 
 
+@pytest.mark.parametrize(("kind", "along"), [("rows", "y"), ("cols", "x")])
 @pytest.mark.parametrize("outer", [False, True])
-def test_rows_of_a_loop_do_not_change_moves_along_y(outer):
+def test_lines_of_a_loop_do_not_change_moves_along_the_other_axis(outer, kind, along):
     b = Builder(Mesh(4, 4), "mine")
     for name in ("a", "b"):
         b.buffer(name, (4,), "fp32", "state")
-    with b.loop(4, rows=[1, 2, 3, 0]), b.loop(2) if outer else nullcontext():
-        b.round(b.exchange("y", "a", "b", [0], [1]))
-    with pytest.raises(ScheduleError, match=r"mine, round 0: rows of a loop change an exchange along y from .*0.* to"):
+    with b.loop(4, **{kind: [1, 2, 3, 0]}), b.loop(2) if outer else nullcontext():
+        b.round(b.exchange(along, "a", "b", [0], [1]))
+    with pytest.raises(
+        ScheduleError, match=rf"mine, round 0: {kind[:3]}\w* of a loop change an exchange along {along} from .*0.* to"
+    ):
         b.build()
+
+
+def test_a_loop_turns_rows_or_columns():
+    b = Builder(Mesh(4, 4), "mine")
+    with (
+        pytest.raises(ScheduleError, match="mine: a loop turns rows or columns; put one in another"),
+        b.loop(2, rows=[1, 2, 3, 0], cols=[1, 2, 3, 0]),
+    ):
+        pass
 
 
 @pytest.mark.parametrize("name", ["gemm", "gemv", "rms_norm", "softmax"])

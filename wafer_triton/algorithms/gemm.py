@@ -116,12 +116,12 @@ def meshgemm_t(
         reduce(b, part, axis, root=owner, inbox=first, label=label)
         b.round(b.local("copy", c, part, Cores(axis, owner[:, None], lines), size=b.buffers[c].numel), label=label)
 
-    looped = size // 2 if axis == "x" else 0  # a loop turns rows of the mesh, not columns
-    with b.loop(looped, ring_rows(size, 2)):  # a row repeats what the row two ring steps behind it did
+    lines_turn = {"rows" if axis == "x" else "cols": ring_rows(size, 2)}
+    with b.loop(size // 2, **lines_turn):  # a line repeats what the line two ring steps behind it did
         iteration(0)
         iteration(1)
-    for number in range(2 * looped, size):
-        iteration(number)
+    if size % 2:
+        iteration(size - 1)
     copy_back(b, circling, spare, label)
 
 

@@ -21,7 +21,7 @@ from wafer_triton import local
 from wafer_triton.count.counts import Counts
 from wafer_triton.count.runs import RoundRun, distinct_runs, stages
 from wafer_triton.count.spans import Sides, differences, lines_of, senders, sends
-from wafer_triton.count.times import Turn, Turns, all_times, occurrences
+from wafer_triton.count.times import Turn, Turns, all_times, along, occurrences
 from wafer_triton.count.traffic import Traffic
 from wafer_triton.errors import MOST, ShapeError, check_counts, shown
 from wafer_triton.schedule import rules, sram
@@ -180,7 +180,7 @@ class _Reader:
         busiest = flows = 0
         for axis, moved in of_axis.items():
             count = self.apart if any(moves.paired for moves, _ in moved) else self.alike
-            most, together = count(moved, Sides.of(self.mesh, axis), turns if axis == "x" else ())
+            most, together = count(moved, Sides.of(self.mesh, axis), along(axis, turns)[0])
             busiest, flows = max(busiest, most), max(flows, together)
         macs = sum(multiply_adds(op) for op in round_.locals) * self.mesh.per_core
         return Account(

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wafer_triton.count.spans import Sides, on_lines, sends, starts
-from wafer_triton.count.times import Turn, Turns, in_order
+from wafer_triton.count.times import Turn, Turns, along, in_order
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.rounds import Index, Moves, Round
 from wafer_triton.schedule.rules import Finding, title
@@ -142,14 +142,13 @@ _COLOURS: dict[tuple[tuple[int, int], tuple[int, int], bytes], int] = {}
 
 
 def _moved(schedule: Schedule) -> dict[Turns, dict[Moves, None]]:
-    """Return the different moves of a schedule, in order, by the turns of the rows."""
+    """Return the different moves of a schedule, in order, by the turns of the lines."""
     found = dict[Turns, dict[Moves, None]]()
 
     def collect(steps: Iterable[Step], turns: Turns) -> None:
         for step in steps:
             if isinstance(step, Loop):
-                turned = turns if step.rows is None else (Turn(step.rows.tobytes(), step.times), *turns)
-                collect(step.body, turned)
+                collect(step.body, Turn.of(step, turns))
             else:
                 moves = [one for one, _ in sends(step, schedule.mesh)] if isinstance(step, Round) else step.moves
                 found.setdefault(turns, {}).update(dict.fromkeys(moves))
@@ -171,8 +170,8 @@ def _lines(mesh: Mesh, axis: str, moved: Iterable[tuple[Moves, Turns]]) -> Lines
     for moves, turns in every:
         if moves.paired:
             line, own = _codes(moves, mesh, several)
-            for turn in turns if axis == "x" else ():
-                where = np.argsort(turn.all(), 1)  # each row of the first time is in every time
+            for turn in along(axis, turns)[0]:
+                where = np.argsort(turn.all(), 1)  # each line of the first time is in every time
                 line, own = where[:, line].ravel(), np.tile(own, turn.times)
             apart.append(np.stack([line // sides.fold_across, own]))
     line, own = np.concatenate(apart, 1)
@@ -318,7 +317,7 @@ def excess(schedule: Schedule) -> Finding | None:
 def _beyond(schedule: Schedule, core: tuple[int, int], limit: int) -> int:
     """Return the round that brings a core its first route over the limit, or else its last one."""
     mesh, several = schedule.mesh, Multicasts()
-    rows, cols = (np.arange(fold * at, fold * at + fold) for fold, at in zip(mesh.fold, core, strict=True))
+    lines = {axis: np.arange(fold * at, fold * at + fold) for axis, fold, at in zip("xy", mesh.fold, core, strict=True)}
 
     @cache
     def touching(moves: Moves) -> list[tuple[int, str, Circuit]]:
@@ -329,10 +328,10 @@ def _beyond(schedule: Schedule, core: tuple[int, int], limit: int) -> int:
         return [(line, moves.axis, (of, to)) for line, (of, to) in every if min(of, *to) <= at <= max(of, *to)]
 
     met, last = set[tuple[str, Circuit]](), 0
-    for number, round_, own in in_order(schedule.rounds.steps, rows):
+    for number, round_, own in in_order(schedule.rounds.steps, lines):
         before = len(met)
         for moves, _ in sends(round_, mesh):
-            here = own if moves.axis == "x" else cols
+            here = own[moves.axis]
             if moves.paired:
                 met.update((axis, circuit) for line, axis, circuit in touching(moves) if line in here)
             elif moves.lines is None or np.isin(moves.lines, here).any():

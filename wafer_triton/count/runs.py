@@ -106,8 +106,8 @@ def counted_runs(schedule: Schedule) -> list[tuple[RoundRun, int]]:
     """Return the runs of a schedule in order, each with its number of repetitions.
 
     Of a loop only the first time, the second and the last are listed, and the second is counted for all between. All
-    are listed if one run may span them. On a folded mesh whose rows turn, it depends on the time whose tiles share the
-    links of a physical row; there the first time stands for all.
+    are listed if one run may span them. On a folded mesh whose lines turn, it depends on the time whose tiles share the
+    links of a physical line; there the first time stands for all.
     """
     cutter = _Cutter(schedule)
     return cutter.joined(cutter.pieces(schedule.rounds.steps))
@@ -154,8 +154,8 @@ class _Cutter:
             else:
                 time = self.joined(self.pieces(step.body))
                 spans = self.goes_on(_Joined([time[-1][0]]), time[0][0])  # one run may span the repetitions
-                turns = step.rows is not None and any("x" in axes(round_) for round_ in flat(step.body))
-                if spans and turns:  # whose data does not go on along the same rows
+                turns = step.lines is not None and any(step.axis in axes(round_) for round_ in flat(step.body))
+                if spans and turns:  # whose data does not go on along the same lines
                     yield from ((RoundRun((round_,)), 1) for round_ in step.rounds)
                 elif step.times <= 3 or spans:
                     for _ in range(step.times):

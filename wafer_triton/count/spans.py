@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wafer_triton.count.times import Turns, all_times, spread
+from wafer_triton.count.times import Turns, along, spread
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.rounds import Index, Moves, Round, Slot
 
@@ -183,12 +183,12 @@ def lines_of(moves: Moves, mesh: Mesh) -> int:
 def on_lines(sides: Sides, moved: Iterable[tuple[Moves, Turns, int]]) -> dict[Moves, Index]:
     """Return the different moves of a line, and for each the sum of its weights on every logical line over all times.
 
-    The moves are along one axis, and not paired. Mesh rows turn, so only lines along x do.
+    The moves are along one axis, and not paired.
     """
     in_turn = defaultdict[Turns, dict[object, tuple[Moves, Index]]](dict)
     for moves, turns, weight in moved:
-        if turns and moves.axis == "y":
-            turns, weight = (), weight * all_times(turns)
+        turns, times = along(moves.axis, turns)
+        weight *= times
         own, ends = in_turn[turns], moves.content[1:3]
         if ends not in own:
             own[ends] = moves.line, np.zeros(sides.across, np.int64)
@@ -215,12 +215,11 @@ def differences(crossed: Crossed, axis: str, moved: Iterable[tuple[Moves, Turns,
     in_turn = defaultdict[Turns, Index](lambda: np.zeros_like(whole), {(): whole})
     for moves, turns, weight in every:
         if moves.paired:
-            if axis == "y":
-                turns, weight = (), weight * all_times(turns)
+            turns, times = along(axis, turns)
             tiles = crossed.of(moves)
             assert tiles.line is not None
             for end, sign in zip(tiles.ends, (1, -1), strict=True):
-                np.add.at(in_turn[turns], (end, tiles.line), sign * weight)
+                np.add.at(in_turn[turns], (end, tiles.line), sign * weight * times)
     for turns, apart in in_turn.items():
         if turns:
             whole += spread(turns, apart.T).T

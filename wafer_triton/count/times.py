@@ -1,4 +1,4 @@
-"""How often the rounds of a schedule come, and on which mesh rows: what a count reads of its steps."""
+"""How often the rounds of a schedule come, and on which lines: what a count reads of its steps."""
 
 from __future__ import annotations
 
@@ -14,18 +14,27 @@ from wafer_triton.schedule.steps import Loop, Step
 
 
 class Turn(NamedTuple):
-    """In each of `times` times mesh row rows[i] does what row i did in the time before; `rows` as bytes, to compare."""
+    """In each of `times` times line lines[i] of an axis does what line i did in the time before.
 
-    rows: bytes
+    `lines` are bytes, to compare.
+    """
+
+    lines: bytes
     times: int
+    axis: str
+
+    @staticmethod
+    def of(loop: Loop, turns: Turns) -> Turns:
+        """Return the turns of a loop's body, where `turns` are those of the loop."""
+        return turns if loop.lines is None else (Turn(loop.lines.tobytes(), loop.times, loop.axis), *turns)
 
     @property
     def before(self) -> Index:
-        """[rows]: the row that did in the time before what each row does."""
-        return np.argsort(np.frombuffer(self.rows, np.int64))
+        """[lines]: the line that did in the time before what each line does."""
+        return np.argsort(np.frombuffer(self.lines, np.int64))
 
     def all(self) -> Index:
-        """Return for each time the row of the first time that did the same as each row, [times, rows]."""
+        """Return for each time the line of the first time that did the same as each line, [times, lines]."""
         before = self.before
         found = [np.arange(len(before))]
         for _ in range(self.times - 1):
@@ -44,11 +53,11 @@ def occurrences(steps: Iterable[Step], turns: Turns = ()) -> Counter[tuple[Round
             found[step, turns] += 1
         elif not isinstance(step, Loop):
             found.update((round_, turns) for round_ in step.rounds)
-        elif step.rows is None:
+        elif step.lines is None:
             for each, times in occurrences(step.body, turns).items():
                 found[each] += times * step.times
         else:
-            found.update(occurrences(step.body, (Turn(step.rows.tobytes(), step.times), *turns)))
+            found.update(occurrences(step.body, Turn.of(step, turns)))
     return found
 
 
@@ -57,8 +66,14 @@ def all_times(turns: Turns) -> int:
     return prod(turn.times for turn in turns)
 
 
+def along(axis: str, turns: Turns) -> tuple[Turns, int]:
+    """Return the turns that move the lines of an axis, and how often a round comes in the others."""
+    own = tuple(turn for turn in turns if turn.axis == axis)
+    return own, all_times(turns) // all_times(own)
+
+
 def spread(turns: Turns, weights: Index) -> Index:
-    """Return the sum over all times of weights [rows, ...] that move with the mesh rows, by doubling the times."""
+    """Return the sum over all times of weights [lines, ...] that move with the lines, by doubling the times."""
     for turn in turns:
         before, back, total = turn.before, np.arange(len(weights)), np.zeros_like(weights)
         for bit in f"{turn.times:b}":
@@ -69,16 +84,18 @@ def spread(turns: Turns, weights: Index) -> Index:
     return weights
 
 
-def in_order(steps: Iterable[Step], rows: Index, number: int = 0) -> Iterator[tuple[int, Round, Index]]:
-    """Yield all rounds of the first time of loops with their numbers, and the rows that do there what `rows` do."""
+def in_order(
+    steps: Iterable[Step], lines: dict[str, Index], number: int = 0
+) -> Iterator[tuple[int, Round, dict[str, Index]]]:
+    """Yield all rounds of the first time of loops with their numbers, and the lines that do there what `lines` do."""
     for step in steps:
         if isinstance(step, Loop):
-            now = rows
+            now = lines
             for _ in range(step.times):
                 yield from in_order(step.body, now, number)
                 number += step.each
-                now = now if step.rows is None else np.argsort(step.rows)[now]
+                now = now if step.lines is None else now | {step.axis: np.argsort(step.lines)[now[step.axis]]}
         else:
             rounds = (step,) if isinstance(step, Round) else step.rounds
-            yield from ((number + more, round_, rows) for more, round_ in enumerate(rounds))
+            yield from ((number + more, round_, lines) for more, round_ in enumerate(rounds))
             number += len(rounds)

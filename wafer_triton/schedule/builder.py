@@ -195,12 +195,12 @@ class Builder:
         return made
 
     @contextmanager
-    def loop(self, times: int, rows: ArrayLike | None = None) -> Iterator[None]:
+    def loop(self, times: int, rows: ArrayLike | None = None, cols: ArrayLike | None = None) -> Iterator[None]:
         """Repeat the steps that a `with` block adds, `times` times in all.
 
         With `rows` [mesh rows] row rows[i] does in each time what row i did in the time before. Exchanges along y must
-        keep their moves under that order, see `rules`; slot numbers along y go with the rows. Raises ScheduleError for
-        a number of times that is none.
+        keep their moves under that order, see `rules`; slot numbers along y go with the rows. `cols` are the same for
+        columns and x. Raises ScheduleError for a number of times that is none, and for both.
 
             >>> with b.loop(4, rows=[1, 2, 3, 0]):  # row 0, then row 1, then row 2, then row 3
             ...     b.round(b.exchange("x", "a", "b", send=[0], recv=[3], lines=[0]))
@@ -208,11 +208,14 @@ class Builder:
         times = plain(times)
         if type(times) is not int or not 0 <= times <= MOST_TIMES:
             raise ScheduleError(f"{self.name}: loop {shown(times)} times: give a number from 0 to {MOST_TIMES:,}")
-        turned = None if rows is None else positions(f"{self.name}: rows of loop", rows)
+        if rows is not None and cols is not None:
+            raise ScheduleError(f"{self.name}: a loop turns rows or columns; put one in another for both")
+        axis, kind, lines = ("x", "rows", rows) if cols is None else ("y", "columns", cols)
+        turned = None if lines is None else positions(f"{self.name}: {kind} of loop", lines)
         start = len(self.steps)
         yield
         body = tuple(self.steps[start:])
-        repeated = [Loop(body, times, turned)] if times and body else []
+        repeated = [Loop(body, times, turned, axis)] if times and body else []
         self.steps[start:] = body if times == 1 else repeated
 
     def build(self, draft: bool = False) -> Schedule:

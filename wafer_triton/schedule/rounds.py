@@ -384,9 +384,11 @@ class Cores(Value):
         rows, cols = self.grid(mesh)
         return (rows * mesh.shape[1] + cols).ravel()
 
-    def moved(self, rows: Index) -> Cores:
-        """Return the cores with mesh row `rows[i]` in place of row i."""
-        return self if self.rows is None else Cores.of(rows[self.rows], self.cols, self.paired)
+    def moved(self, lines: Index, axis: str) -> Cores:
+        """Return the cores with line `lines[i]` of an axis in place of line i."""
+        rows, cols = (own if own is None or along != axis else lines[own]
+                      for own, along in ((self.rows, "x"), (self.cols, "y")))  # fmt: skip
+        return Cores.of(rows, cols, self.paired)
 
 
 @dataclass(frozen=True, eq=False)
@@ -474,9 +476,9 @@ class Moves(Value):
         sends[-1] = False  # -1: none
         return bool(sends[first + self.recv].any())
 
-    def moved(self, rows: Index) -> Moves:
-        """Return the moves with mesh row `rows[i]` in place of row i, which leaves moves along y as they are."""
-        return self if self.axis == "y" or self.lines is None else replace(self, lines=rows[self.lines])
+    def moved(self, lines: Index, axis: str) -> Moves:
+        """Return the moves with line `lines[i]` of an axis in place of line i; moves along the other one stay."""
+        return self if self.axis != axis or self.lines is None else replace(self, lines=lines[self.lines])
 
     @property
     def line(self) -> Moves:

@@ -83,9 +83,9 @@ def _of_steps(schedule: Schedule, steps: Iterable[Step], number: int) -> Iterato
     mesh = schedule.mesh
     for step in steps:
         if isinstance(step, Loop):
-            wrong = None if step.rows is None else _wrong_rows(step, step.rows, mesh)
+            wrong = None if step.lines is None else _wrong_lines(step, step.lines, mesh)
             if wrong:
-                yield Finding("malformed", f"{title(schedule, number)}: rows of a loop {wrong}", number)
+                yield Finding("malformed", f"{title(schedule, number)}: {wrong}", number)
             yield from _of_steps(schedule, step.body, number)
         fault = step.stages.fault(mesh) if isinstance(step, Tree) else None
         if fault is not None:
@@ -95,16 +95,18 @@ def _of_steps(schedule: Schedule, steps: Iterable[Step], number: int) -> Iterato
         number += count((step,))
 
 
-def _wrong_rows(loop: Loop, rows: Index, mesh: Mesh) -> str:
-    """Return why rows do not turn a loop: they must name each row once, and leave exchanges along y as they are."""
-    if not np.array_equal(np.sort(rows), np.arange(mesh.shape[0])):
-        return f"{rows.tolist()} do not name each of {mesh.shape[0]} rows once"
+def _wrong_lines(loop: Loop, lines: Index, mesh: Mesh) -> str:
+    """Return why lines do not turn a loop: each must be named once, and exchanges along the other axis stay."""
+    kind, other, size = ("rows", "y", mesh.shape[0]) if loop.axis == "x" else ("columns", "x", mesh.shape[1])
+    if not np.array_equal(np.sort(lines), np.arange(size)):
+        return f"{kind} of a loop {lines.tolist()} do not name each of {size} {kind} once"
     for moves in {exchange.moves for one in distinct(loop.body) for exchange in one.round.exchanges}:
-        if moves.axis == "y" and (
-            moves.paired or replace(moves, send=rows[moves.send], recv=rows[moves.recv]) != moves
+        if moves.axis == other and (
+            moves.paired or replace(moves, send=lines[moves.send], recv=lines[moves.recv]) != moves
         ):
             return (
-                f"change an exchange along y from {shown(moves.send)} to {shown(moves.recv)}, which must stay the same"
+                f"{kind} of a loop change an exchange along {other} from {shown(moves.send)} to {shown(moves.recv)}, "
+                f"which must stay the same"
             )
     return ""
 

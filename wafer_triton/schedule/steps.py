@@ -3,7 +3,7 @@
 So the schedule of a 720 x 720 mesh is small, and is counted, priced and checked without all of its rounds. `Rounds` is
 the same steps round by round, for those who run, draw or change a schedule.
 
-    Loop(body, 3, rows=[1, 2, 0])  # the body; with row 1 in place of row 0, 2 of 1 and 0 of 2; and once more
+    Loop(body, 3, [1, 2, 0], "x")  # the body; with row 1 in place of row 0, 2 of 1 and 0 of 2; and once more
     Ring(c += a w, ((a, a.next), (w, w.next)), (one step along x, one along y), 3)  # three products
     Tree("add", parts of x, [0 -> 1 and 2 -> 1])  # both neighbours send their x to core 1, which adds them
 """
@@ -28,19 +28,20 @@ Uses = dict[str, tuple[int, int]]  # of buffers, the first and the last round th
 
 @dataclass(frozen=True, eq=False)
 class Loop(Value):
-    """`times` times the `body`; in each time row rows[i] does what row i did in the time before (None: rows stay).
+    """`times` times the `body`; in each time line lines[i] does what line i did in the time before (None: lines stay).
 
-    `rows` [mesh rows] names each row once. Exchanges along y keep their moves under it, but slot numbers along y go
-    with the rows, theirs too. `Loop(body, 1)` is a group of steps.
+    Lines of axis "x" are mesh rows, of "y" columns; `lines` names each once. Exchanges along the other axis keep their
+    moves under it, but slot numbers by line go with the lines, theirs too. `Loop(body, 1)` is a group of steps.
     """
 
     body: tuple[Step, ...]
     times: int
-    rows: Index | None = None
+    lines: Index | None = None
+    axis: str = "x"
 
     def __post_init__(self) -> None:
-        if self.rows is not None:
-            vars(self)["rows"] = frozen(positions("Loop: rows", self.rows))
+        if self.lines is not None:
+            vars(self)["lines"] = frozen(positions("Loop: lines", self.lines))
 
     @property
     def each(self) -> int:
@@ -61,7 +62,7 @@ class Loop(Value):
     @property
     def rounds(self) -> tuple[Round, ...]:
         """All rounds; a round that does not change from time to time is one object."""
-        if self.rows is None:
+        if self.lines is None:
             return flat(self.body) * self.times
         return tuple(round_ for time in range(self.times) for round_ in flat(self.at(time)))
 
@@ -72,12 +73,12 @@ class Loop(Value):
 
     def at(self, time: int) -> tuple[Step, ...]:
         """Return the steps of one time, from 0 on."""
-        if self.rows is None or not time:
+        if self.lines is None or not time:
             return self.body
-        rows = np.arange(len(self.rows))
+        lines = np.arange(len(self.lines))
         for _ in range(time):
-            rows = self.rows[rows]
-        return tuple(moved(step, rows) for step in self.body)
+            lines = self.lines[lines]
+        return tuple(moved(step, lines, self.axis) for step in self.body)
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,9 +155,9 @@ class Stages(Value):
                 found[way] = found.get(way, (number, 0))[0], number
         return found
 
-    def moved(self, rows: Index) -> Stages:
-        """Return the stages with mesh row `rows[i]` in place of row i."""
-        return Stages(tuple(tuple((way, moves.moved(rows)) for way, moves in stage) for stage in self.each))
+    def moved(self, lines: Index, axis: str) -> Stages:
+        """Return the stages with line `lines[i]` of an axis in place of line i."""
+        return Stages(tuple(tuple((way, moves.moved(lines, axis)) for way, moves in stage) for stage in self.each))
 
     def fault(self, mesh: Mesh) -> tuple[int, str] | None:
         """Return a core that sends twice, or receives after it has sent or in the same stage, and that; else None."""
@@ -235,29 +236,29 @@ class Tree(Value):
         return found | {part.mail[way].buffer: used for part in self.parts for way, used in self.stages.used.items()}
 
 
-def moved(step: Step, rows: Index) -> Step:
-    """Return a step with mesh row `rows[i]` in place of row i; itself if nothing changes."""
+def moved(step: Step, lines: Index, axis: str) -> Step:
+    """Return a step with line `lines[i]` of an axis in place of line i; itself if nothing changes."""
     if isinstance(step, Tree):
-        return replace(step, stages=step.stages.moved(rows))
+        return replace(step, stages=step.stages.moved(lines, axis))
     if isinstance(step, Ring):
-        return Loop(tuple(moved(round_, rows) for round_ in step.rounds), 1)
+        return Loop(tuple(moved(round_, lines, axis) for round_ in step.rounds), 1)
     if isinstance(step, Loop):
-        turned = step.rows
-        if turned is not None:
-            turned = np.empty_like(rows)
-            turned[rows] = rows[step.rows]
-        return Loop(tuple(moved(each, rows) for each in step.body), step.times, turned)
+        turned = step.lines
+        if turned is not None and step.axis == axis:
+            turned = np.empty_like(lines)
+            turned[lines] = lines[step.lines]
+        return Loop(tuple(moved(each, lines, axis) for each in step.body), step.times, turned, step.axis)
 
     def slot(one: Slot) -> Slot:
-        if isinstance(one.index, np.ndarray) and one.axis == "y":
-            return replace(one, index=one.index[np.argsort(rows)])
+        if isinstance(one.index, np.ndarray) and one.axis != axis:
+            return replace(one, index=one.index[np.argsort(lines)])
         return one
 
     def local(one: Local) -> Local:
-        where = None if one.where is None else one.where.moved(rows)
+        where = None if one.where is None else one.where.moved(lines, axis)
         return replace(one, outs=tuple(map(slot, one.outs)), ins=tuple(map(slot, one.ins)), where=where)
 
-    exchanges = tuple(Exchange(one.moves.moved(rows), slot(one.src), slot(one.dst)) for one in step.exchanges)
+    exchanges = tuple(Exchange(one.moves.moved(lines, axis), slot(one.src), slot(one.dst)) for one in step.exchanges)
     changed = replace(step, exchanges=exchanges, locals=tuple(map(local, step.locals)))
     return step if changed == step else changed
 
@@ -326,7 +327,7 @@ class Occurrence(NamedTuple):
 
 
 def distinct(steps: Iterable[Step]) -> list[Occurrence]:
-    """Return the different rounds in order; a round whose rows a loop moves is the one of the first time."""
+    """Return the different rounds in order; a round whose lines a loop moves is the one of the first time."""
     found: dict[Round, tuple[int, int]] = {}
     for number, round_, times in _each(steps, 0, 1):
         first, before = found.get(round_, (number, 0))
@@ -364,9 +365,9 @@ class Rounds(Sequence[Round]):
     def distinct(self) -> list[Occurrence]:
         """Return the different rounds, each with the number of its first time and how often it comes.
 
-        A product A B^T on 720 x 720 cores has 519,121 rounds, of which 1,443 differ. If a loop moves the rows of a
-        round, it is the one of the first time, so only what does not depend on the row (columns, moves along y, bytes)
-        may be multiplied by `times`.
+        A product A B^T on 720 x 720 cores has 519,121 rounds, of which 1,443 differ. If a loop moves the lines of
+        a round, it is the one of the first time, so only what does not depend on the line (moves along the other axis,
+        bytes, and for rows columns) may be multiplied by `times`.
         """
         return distinct(self.steps)
 
