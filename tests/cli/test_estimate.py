@@ -13,7 +13,16 @@ from wafer_triton.cost import estimate
 DECODE = "estimate decode --model llama3-8b --mesh 360 --context 4096"
 SWEEP = "sweep gemv --set k=48 --set n=48"
 NUMBER = r"(?:\+-|-)?\d[\d,]*(?:\.\d+)?(?:e[+-]\d+)?"
-COUNTED = ("cycles", "rounds", "hops", "routes", "layers", "groups", "regions")  # units that end the name of a figure
+COUNTED = (
+    "cycles",
+    "rounds",
+    "hops",
+    "routes",
+    "layers",
+    "groups",
+    "regions",
+    "products",
+)  # units that end the name of a figure
 
 
 @pytest.fixture
@@ -34,6 +43,7 @@ def run(capsys, tmp_path, monkeypatch):
         "estimate product --mesh 96x48 --k 720 --n 720 --groups 4",
         DECODE,
         "estimate prefill --model smollm2-135m --mesh 64 --tokens 512",
+        "estimate training --model smollm2-135m --mesh 120 --tokens 128",
     ],
     ids=lambda line: line.split()[1],
 )

@@ -22,6 +22,7 @@ CASES = [
     ("decode", SMALL | {"mesh": 16, "context": 409}),
     ("decode", SMALL | {"mesh": 16, "context": 64, "program": "paper-benchmark"}),
     ("prefill", SMALL | {"mesh": 16, "tokens": 102}),
+    ("training", {"model": DecoderShape(48, 80, 2, 6, 2, 8, 97), "mesh": 6, "tokens": 8}),
     ("request", SMALL | {"prefill_mesh": 16, "decode_mesh": 16, "input": 64, "output": 16}),
     ("decode", SMALL | {"mesh": 16, "context": 51, "batch": 2, "at_once": 1}),
     ("decode", SMALL | {"mesh": 16, "context": 51, "batch": 2, "routing": "uniform"}),

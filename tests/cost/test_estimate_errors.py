@@ -33,6 +33,11 @@ from wafer_triton.errors import ConfigError, DeviceError, MeshError, ShapeError,
             SramError,
             "B over the 49,152 B of SRAM on wse2; the largest buffer is ",
         ),
+        (
+            lambda: estimate.training(model="mixtral-8x7b", mesh=40, tokens=8),
+            ShapeError,
+            "training of mixtral-8x7b: its experts take tokens by a router",
+        ),
         (lambda: estimate.decode(model="llama3-8b", mesh=40, context=1), SramError, "the largest buffer is wqkv"),
         (
             lambda: estimate.decode(model="llama3-8b", mesh=360, context=1, head_groups=33),

@@ -7,8 +7,9 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from wafer_triton import convert, recording
-from wafer_triton.models.convert import account
+from wafer_triton import convert, estimate, recording
+from wafer_triton.models.convert import MeshLinear, account
+from wafer_triton.shape.decoder import DecoderShape
 
 SIZES = {
     "llama": {"hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 6,
@@ -63,3 +64,19 @@ def test_a_step_is_counted_forward_and_backward(roomy):
     # of a product two more of its size, by other tiles; of a norm's weight and input one each
     assert 1.9 * forward.macs < backward.macs < 2.1 * forward.macs
     assert backward.predicted.cycles > forward.predicted.cycles > 0
+
+
+def test_an_estimate_of_training_is_the_price_of_the_products_that_ran(roomy):
+    model = models("llama", "2x4", roomy)[1]
+    model(IDS, labels=IDS).loss.backward()
+    ran = [layer.ledger.record for layer in model.modules() if isinstance(layer, MeshLinear)]
+    shape = DecoderShape(48, 80, 2, 6, 2, 8, 97)
+    said = estimate.training(device=roomy, model=shape, mesh="2x4", tokens=IDS.numel(), dtype="fp32")
+    assert said.products == 3 * len(ran)
+    assert said.cycles == pytest.approx(sum(one.cost.cycles for one in ran), rel=1e-12)
+    assert (said.hops, said.link_bytes) == tuple(
+        sum(getattr(one, key) for one in ran) for key in ("hops", "link_bytes")
+    )
+    parts = said.forward_cycles, said.input_gradient_cycles, said.weight_gradient_cycles
+    assert sum(parts) == pytest.approx(said.cycles) and len(set(parts)) == 3
+    assert "no backward pass was measured" in said.outside

@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "estimate prefill": ("estimate:prefill", "a prompt"),
     "estimate request": ("estimate:request", "a prompt and its answer"),
+    "estimate training": ("estimate:training", "the products of a training step, forward and backward"),
     "compare": (
         "compare:compare",
         "compare the algorithms of a product, a schedule of your own beside them; --time times one beside torch.matmul",
@@ -63,7 +64,8 @@ LEAST_WIDTH = 40  # of a page of help, which cyclopts lays out without an end in
 WORDS: dict[str, tuple[Any, str]] = {
     "kind": (
         str | Path,
-        "product, decode, prefill or request, as `estimate` has them, or FILE.py:FUNCTION, which returns a Schedule",
+        "product, decode, prefill, request or training, as `estimate` has them, or FILE.py:FUNCTION, which returns a "
+        "Schedule",
     ),
     "subject": (
         str | Path,

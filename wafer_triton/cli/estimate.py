@@ -105,5 +105,5 @@ def _of(kind: str) -> Any:
     return made(partial(_estimate, kind), KINDS[kind], but=("program",), flags=("explain", "json"))
 
 
-product, decode, prefill, request = map(_of, ("product", "decode", "prefill", "request"))
+product, decode, prefill, request, training = map(_of, ("product", "decode", "prefill", "request", "training"))
 plan = made(_plan, search.plan, but=("sides", "progress"), flags=("json",))

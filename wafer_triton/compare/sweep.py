@@ -21,7 +21,7 @@ from wafer_triton import estimate
 from wafer_triton.compare.grid import MOST_POINTS, REASON, Over, Point, Row, points, size
 from wafer_triton.cost.cap import Routed
 from wafer_triton.cost.price import Cost, Prediction, price
-from wafer_triton.cost.results import ARGUMENTS, Capacity, Energy, Kernel, Layered, RequestCost
+from wafer_triton.cost.results import ARGUMENTS, Capacity, Energy, Kernel, Layered, RequestCost, Trained
 from wafer_triton.device import Device, DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.device.dtype import DtypeLike
@@ -73,7 +73,7 @@ class OwnCost(Result):
     relayed: bool = field(metadata=as_in(Cost, "relayed"))
 
 
-_RESULTS = Legend(OwnCost, Kernel, Layered, RequestCost, Capacity, Energy, Routed, Batched)
+_RESULTS = Legend(OwnCost, Kernel, Trained, Layered, RequestCost, Capacity, Energy, Routed, Batched)
 # of the rows of a sweep: the numbers of a device, arguments of estimates, and results; see `estimates`
 LEGEND = Legend(
     {f"estimated_{name}": {**entry, "label": ""} for name, entry in _RESULTS.entries.items()},
@@ -122,6 +122,7 @@ KINDS: dict[str, Callable[..., Any]] = {
     "decode": decode,
     "prefill": estimate.prefill,
     "request": estimate.request,
+    "training": estimate.training,
 }
 
 

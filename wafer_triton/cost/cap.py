@@ -131,10 +131,9 @@ def operations(shape: DecoderShape, tokens: int, pairs: int, every: bool = False
 
 def peaks(device: Device, dtype: str) -> tuple[float, float]:
     """Return bytes and operations a second of all cores of a device."""
-    macs = device.macs_per_cycle_fp32 if dtype == "fp32" else device.macs_per_cycle_fp16
     c = constants(device)
     cycles = device.cores * device.clock_hz
-    return cycles * c.sram_bytes_per_cycle, 2 * cycles * macs
+    return cycles * c.sram_bytes_per_cycle, 2 * cycles * device.macs_per_cycle(dtype)
 
 
 def measured(shape: DecoderShape, dtype: str, device: Device, passes: Sequence[Pass]) -> Cap:

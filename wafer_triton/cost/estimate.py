@@ -12,6 +12,8 @@ All functions raise a WaferError of one line for a user's mistake.
 
 from __future__ import annotations
 
+from collections import Counter
+
 from wafer_triton.algorithms import gemm as gemm_schedules
 from wafer_triton.algorithms.product import recipe, tile_sizes
 from wafer_triton.algorithms.trees import ALGORITHMS as REDUCTIONS
@@ -27,19 +29,20 @@ from wafer_triton.cost.inference import (
 )
 from wafer_triton.cost.placement import ExpertPlacement
 from wafer_triton.cost.price import Cost, best_groups, price
-from wafer_triton.cost.results import Capacity, Energy, Kernel, Layered, RequestCost
+from wafer_triton.cost.results import Capacity, Energy, Kernel, Layered, RequestCost, Trained
 from wafer_triton.decoder.heads import HeadGroups
 from wafer_triton.device import DeviceLike
 from wafer_triton.device import device as find_device
-from wafer_triton.device.dtype import DtypeLike, storage_name, tile_dtype
+from wafer_triton.device.dtype import TILES, DtypeLike, storage_name, tile_dtype
 from wafer_triton.device.mesh import Mesh, MeshLike, as_mesh
 from wafer_triton.errors import DeviceError, MeshError, ShapeError, check_counts, plain, shown
+from wafer_triton.place.need import param_shapes
 from wafer_triton.place.regions import Placement
 from wafer_triton.shape.read import Model, shape_of
 
 __all__ = [
-    "GPU_WATTS", "Capacity", "Energy", "Kernel", "Layered", "RequestCost", "Routed", "cap",
-    "decode", "energy", "gemm", "gemv", "kv", "prefill", "request",
+    "GPU_WATTS", "Capacity", "Energy", "Kernel", "Layered", "RequestCost", "Routed", "Trained", "cap",
+    "decode", "energy", "gemm", "gemv", "kv", "prefill", "request", "training",
 ]  # fmt: skip
 
 SECONDS = 1e-15, 1e15  # the range of a task's time, far beyond any task
@@ -195,6 +198,48 @@ def kv(
     return capacity.full(mesh, shape, c, program, head_groups)
 
 
+def training(
+    *, device: DeviceLike = "wse2", model: Model, mesh: MeshLike, tokens: int, dtype: DtypeLike = "fp16"
+) -> Trained:
+    """Return the cost of the products of a model's linear layers in a step of training on `tokens` tokens.
+
+    Each is MeshGEMM forward, GEMM-T for the gradient of its input and GEMM-T's mirror for that of its weight, with sums
+    in fp32, as `convert` runs them. Attention, norms, the embedding, the optimizer and the placement of weights and
+    activations are not in it. Raises ShapeError for a mixture of experts, whose tokens are cut by a router, and
+    SramError where a core does not hold the tiles of a product.
+    """
+    mesh, c = _mesh(device, mesh)
+    shape, name = shape_of(model), storage_name(dtype, TILES)
+    (tokens,) = check_counts(tokens=tokens)
+    if shape.experts is not None:
+        raise ShapeError(f"training of {shape.name}: its experts take tokens by a router; give a model without experts")
+    matrices = [size for key, size in param_shapes(shape).items() if len(size) == 2 and "embed" not in key]
+    matrices += [(shape.vocab_size, shape.hidden_size)] if shape.tie_word_embeddings else []
+    costs, tiles = [Cost(), Cost(), Cost()], set[int]()
+    for (n, k), count in Counter(matrices).items():
+        x, w, y = (tokens, k), (k, n), (tokens, n)
+        for number, (shapes, turned) in enumerate((((x, w), ""), ((y, w), "b"), ((x, y), "a"))):
+            options = (("transposed", turned),) if turned else ()
+            costs[number] += price(recipe("gemm", mesh, name, shapes, options).schedule, c) * count
+        tiles |= {*tile_sizes(mesh.square().shape[0], tokens, k, n)}
+    whole = sum(costs, Cost())
+    absent = ["no backward pass was measured", *unmeasured(name, "mesh", "mesh", whole.relayed)]
+    return Trained(
+        products=3 * len(matrices),
+        cycles=whole.cycles,
+        forward_cycles=costs[0].cycles,
+        input_gradient_cycles=costs[1].cycles,
+        weight_gradient_cycles=costs[2].cycles,
+        hops=whole.hops,
+        link_bytes=whole.link_bytes,
+        sram_peak_bytes=whole.sram_peak_bytes,
+        seconds=whole.cycles / mesh.device.clock_hz,
+        mac_utilisation=whole.macs / (whole.cycles * mesh.device.macs_per_cycle(name)),
+        relayed=whole.relayed,
+        **basis(mesh.device, "gemm", product_sizes(mesh, *tiles), absent).fields(),
+    )
+
+
 def energy(
     *, device: DeviceLike = "wse2", seconds: float, against: str = "a100", against_seconds: float, gpus: int = 1
 ) -> Energy:
@@ -221,7 +266,6 @@ def _groups(count: int | None) -> tuple[int, ...] | None:
 
 def _kernel(mesh: Mesh, cost: Cost, c: Constants, dtype: str, rests_on: Basis) -> Kernel:
     whole = cost + Cost(cycles=c.kernel_cycles)
-    peak = mesh.device.macs_per_cycle_fp32 if dtype == "fp32" else mesh.device.macs_per_cycle_fp16
     return Kernel(
         cycles=whole.cycles,
         compute_cycles=whole.compute_cycles,
@@ -234,7 +278,7 @@ def _kernel(mesh: Mesh, cost: Cost, c: Constants, dtype: str, rests_on: Basis) -
         link_bytes=whole.link_bytes,
         sram_peak_bytes=whole.sram_peak_bytes,
         seconds=whole.cycles / mesh.device.clock_hz,
-        mac_utilisation=whole.macs / (whole.cycles * peak),
+        mac_utilisation=whole.macs / (whole.cycles * mesh.device.macs_per_cycle(dtype)),
         sram_bandwidth_utilisation=whole.sram_bytes / (whole.cycles * c.sram_bytes_per_cycle),
         relayed=whole.relayed,
         **rests_on.fields(),

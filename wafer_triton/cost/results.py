@@ -45,6 +45,28 @@ class Kernel(Result):
 
 
 @dataclass(frozen=True, repr=False)
+class Trained(Result):
+    """The predicted products of the linear layers in a step of training: y = x W, dx = dy W^T and dW = x^T dy."""
+
+    main = ("seconds", "cycles", "hops", "sram_peak_bytes", "error_band")
+
+    products: int = field(metadata=unit("products"))
+    cycles: float = field(metadata=as_in(Cost, "cycles"))
+    forward_cycles: float = field(metadata=unit("cycles", "cycles of y = x W"))
+    input_gradient_cycles: float = field(metadata=unit("cycles", "cycles of dx = dy W^T"))
+    weight_gradient_cycles: float = field(metadata=unit("cycles", "cycles of dW = x^T dy"))
+    hops: int = field(metadata=as_in(Cost, "hops"))
+    link_bytes: int = field(metadata=as_in(Cost, "link_bytes"))
+    sram_peak_bytes: int = field(metadata=as_in(Cost, "sram_peak_bytes"))
+    seconds: float = field(metadata=as_in(Prediction, "seconds"))
+    mac_utilisation: float = field(metadata=as_in(Kernel, "mac_utilisation"))
+    relayed: bool = field(metadata=as_in(Cost, "relayed"))
+    constants: str
+    error_band: float | None = field(metadata=as_in(Kernel, "error_band"))
+    outside: str | None = field(metadata=as_in(Kernel, "outside"))
+
+
+@dataclass(frozen=True, repr=False)
 class Layered(Result):
     """A predicted phase of inference: all layers and, in the full program, the embedding and the head."""
 

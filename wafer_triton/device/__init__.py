@@ -126,6 +126,10 @@ class Device(_Texted):
         made = replace(self, name=name, base=base, **numbers)
         return made if "power_watts" in numbers else replace(made, power_watts=power_by_law(made, self))
 
+    def macs_per_cycle(self, dtype: str) -> float:
+        """Return the multiply-adds a cycle of one core for tiles of a dtype."""
+        return self.macs_per_cycle_fp32 if dtype == "fp32" else self.macs_per_cycle_fp16
+
     def unbounded(self) -> Device:
         """Return the same device with SRAM for anything, for tests and counts: no buffer overflows it.
 
