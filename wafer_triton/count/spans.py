@@ -18,7 +18,7 @@ import numpy as np
 
 from wafer_triton.count.times import Turns, along, spread
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.schedule.rounds import Index, Moves, Round, Slot
+from wafer_triton.schedule.rounds import Index, Moves, Round, Slot, once
 
 
 class Sides(NamedTuple):
@@ -101,15 +101,21 @@ def sends(round_: Round, mesh: Mesh) -> list[tuple[Moves, Slot]]:
     A message is the tile that a core sends along one axis in one round, to however many receivers. So exchanges that
     send the same tile are one.
     """
+    return [
+        (moves, slot)
+        for slot, many, apart in _of_slots(round_)
+        for moves in (many if apart else [_multicast(many, mesh)])
+    ]
+
+
+@once  # a price reads each round for its words and for its routes, and layers share the rounds of alignments
+def _of_slots(round_: Round) -> list[tuple[Slot, list[Moves], bool]]:
+    """Return the moves along an axis of each slot that a round sends, and whether no core sends by two of them."""
     of_slot: dict[tuple[str, Slot], list[Moves]] = {}
     for one in round_.exchanges:
         if one.moves.send.size:
             of_slot.setdefault((one.axis, one.src), []).append(one.moves)
-    found = []
-    for (_, slot), many in of_slot.items():
-        apart = len(many) == 1 or _apart(many)
-        found += [(moves, slot) for moves in (many if apart else [_multicast(many, mesh)])]
-    return found
+    return [(slot, many, len(many) == 1 or _apart(many)) for (_, slot), many in of_slot.items()]
 
 
 def senders(moves: Moves, mesh: Mesh) -> int:
