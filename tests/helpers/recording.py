@@ -38,7 +38,7 @@ class Recorder(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.done, self.before = [], {}
-        self.known = early() | addresses()
+        self.known = addresses() | early()  # a set, which grows in place
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
