@@ -95,6 +95,7 @@ LARGE = (
     "test_public_api",
     "test_wafer_scale",
     "train/test_inputs",
+    "train/test_layers",
     "train/test_planner",
     "verify/test_model_intents",
     "verify/test_mutants",
