@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from wafer_triton import mesh_gemm
+from wafer_triton import mesh_gemm, mesh_gemm_t, recording
 from wafer_triton.algorithms.product import recipe
 from wafer_triton.device import PRESETS
 from wafer_triton.device.dtype import torch_dtype
@@ -254,3 +254,19 @@ def test_a_mesh_beyond_the_gpus_memory_is_refused_with_the_bytes():
     tiles = {"x": torch.zeros(720, 720, 1, 1), "w": torch.zeros(1).expand(720, 720, 1, words)}
     with pytest.raises(BackendError, match=r"take [\d,]+ B of memory, cuda has [\d,]+ B free"):
         TritonExecutor().bind(what.schedule, tiles)
+
+
+def test_gradients_and_their_recording_where_torch_runs_backward_on_a_thread_of_its_own(device, size):
+    side = size(16, 2)
+    a, b = (torch.randn(2 * side + 1, 3 * side, device=device).requires_grad_() for _ in range(2))
+    wanted = torch.autograd.grad((a @ b.mT).square().sum(), (a, b))
+    found = []
+    for exchange in ("explicit", "elided"):
+        with recording() as forward:
+            loss = mesh_gemm_t(a, b, mesh=side, exchange=exchange, backend="triton").square().sum()
+        with recording() as backward:
+            found.append(torch.autograd.grad(loss, (a, b)))
+        assert backward.macs == 2 * forward.macs > 0
+    assert all(torch.equal(bits(one), bits(other)) for one, other in zip(*found, strict=True))
+    for got, exact in zip(found[0], wanted, strict=True):
+        torch.testing.assert_close(got, exact, rtol=1e-4, atol=1e-4 * float(exact.abs().max()))
