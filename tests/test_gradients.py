@@ -211,5 +211,7 @@ def test_an_operand_that_changed_before_backward_is_torchs_error():
     [("softmax_dx", ((2, 3), (3, 2))), ("outer", ((2, 3), (3, 3))), ("rms_norm_dx", ((2, 3), (3,), (2, 3), (2, 4)))],
 )
 def test_shapes_of_a_gradient_agree(name, shapes):
-    with pytest.raises(WaferError, match=f"{name} of .*: (give matrices of one shape|they differ in rows)"):
+    with pytest.raises(WaferError, match="transposed = True must be 'a', 'b' or ''"):
+        recipe("gemm", 2, "fp32", ((4, 4), (4, 4)), (("transposed", True),))
+    with pytest.raises(WaferError, match=f"{name} of .*: [mn] is . and .; give shapes"):
         recipe(name, 2, "fp32", shapes)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from inspect import signature
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -107,15 +108,12 @@ def _recipe(
     if unknown := [key for key, _ in options if key not in known]:
         others = ", ".join(known[2 + len(shapes) :]) or "none"
         raise ShapeError(f"recipe {name!r}: no option {unknown[0]!r}; options: {others}")
-    ranks = _RANKS.get(name)
-    if ranks is not None and tuple(map(len, shapes)) != ranks:
-        given = ", ".join(str(list(shape)) for shape in shapes)
-        raise ShapeError(f"{name} of {given}: give {len(ranks)} shapes of {' and '.join(map(str, ranks))} dimensions")
+    given = " and ".join(str(list(shape)) for shape in shapes)
     if not all(type(size) is int and size >= 1 for shape in shapes for size in shape):
-        given = ", ".join(str(list(shape)) for shape in shapes)
         raise ShapeError(f"{name} of {given}: every size must be a whole number of at least 1")
     shapes = tuple(map(tuple, shapes))  # torch's sizes are tuples of its own
-    _check_inner_sizes(name, shapes, dict(options))
+    if name in _OPERANDS:
+        _check_sizes(f"{name} of {given}", shapes, _OPERANDS[name], dict(options).get("transposed", ""))
     with drafting():  # a program checks the rules before it runs; with them an estimate takes 1.35 times as long
         made = replace(_RECIPES[name](as_mesh(mesh), dtype, *shapes, **dict(options)), shapes=shapes)
     sram.check(made.schedule)
@@ -127,18 +125,20 @@ def _recipe(
 _built = lru_cache(maxsize=128)(_recipe), lru_cache(maxsize=16)(_recipe)  # on meshes of up to `SMALL` cores, and others
 
 
-def _check_inner_sizes(name: str, shapes: tuple[Shape, ...], options: Mapping[str, Any]) -> None:
-    """Raise ShapeError if operands differ in a common size: of a product, of a norm's weight, or of a gradient."""
-    if name in _GRADIENTS and len({shape for shape in shapes if len(shape) == 2}) > 1:
-        raise ShapeError(f"{name} of {', '.join(str(list(shape)) for shape in shapes)}: give matrices of one shape")
-    if name == "outer" and shapes[0][0] != shapes[1][0]:
-        raise ShapeError(f"outer of {list(shapes[0])} and {list(shapes[1])}: they differ in rows; give the same")
-    if name in ("gemm", "gemv", "rms_norm", "rms_norm_dx"):
-        turned = options.get("transposed")
-        inner = shapes[0][0 if turned == "a" else 1], shapes[1][1 if turned == "b" else 0]
-        if inner[0] != inner[1]:
-            given = " and ".join(str(list(shape)) for shape in shapes)
-            raise ShapeError(f"{name} of {given}: the inner sizes are {inner[0]} and {inner[1]}; give the same")
+def _check_sizes(title: str, shapes: tuple[Shape, ...], operands: str, transposed: Any) -> None:
+    """Raise ShapeError if operands have other dimensions, or sizes of one letter that differ; one may be transposed."""
+    wanted = [one.split() for one in operands.split(", ")]
+    if transposed not in ("", "a", "b"):
+        raise ShapeError(f"{title}: transposed = {shown(transposed)} must be 'a', 'b' or ''")
+    if transposed:
+        wanted["ab".index(transposed)].reverse()
+    said = " and ".join(f"[{', '.join(letters)}]" for letters in wanted)
+    if list(map(len, shapes)) != list(map(len, wanted)):
+        raise ShapeError(f"{title}: give shapes {said}")
+    sizes = dict[str, int]()
+    for letter, size in zip(chain(*wanted), chain(*shapes), strict=True):
+        if sizes.setdefault(letter, size) != size:
+            raise ShapeError(f"{title}: {letter} is {sizes[letter]} and {size}; give shapes {said}")
 
 
 def _gemm(
@@ -349,11 +349,10 @@ def tile_sizes(length: int, *sizes: int) -> tuple[int, ...]:
     return tuple(-(-size // length) for size in sizes)
 
 
-_RANKS = {
-    "gemm": (2, 2), "gemv": (2, 2), "outer": (2, 2), "rms_norm": (2, 1), "rms_norm_dx": (2, 1, 2, 2),
-    "rms_norm_dw": (2, 2), "softmax": (2,), "softmax_dx": (2, 2),
-}  # of all shapes  # fmt: skip
-_GRADIENTS = ("rms_norm_dx", "rms_norm_dw", "softmax_dx")
+_OPERANDS = {
+    "gemm": "m k, k n", "gemv": "m k, k n", "outer": "m k, m n", "rms_norm": "m n, n", "softmax": "m n",
+    "rms_norm_dx": "m n, n, m n, m n", "rms_norm_dw": "m n, m n", "softmax_dx": "m n, m n",
+}  # fmt: skip
 _RECIPES: dict[str, Callable[..., Recipe]] = {
     "gemm": _gemm,
     "gemv": _gemv,
