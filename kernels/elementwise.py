@@ -94,14 +94,14 @@ def swap(args, core, offs, mask, P):
     store(tile_ptr(out, core) + offs, value, mask)
 
 
-@each(lambda m, d, v: m * d)
+@each(lambda m, d, v, add: m * d)
 @triton.jit
 def lookup(args, core, offs, mask, P):
-    out, table, ids = args
-    number = load(tile_ptr(ids, core) + offs // P.D, mask)
+    out, table, ids, first = args
+    number = load(tile_ptr(ids, core) + offs // P.D, mask) - load(tile_ptr(first, core) + offs * 0, mask)
     inside = (number >= 0) & (number < P.V)
     value = load(tile_ptr(table, core) + offs % P.D * P.V + number.to(tl.int32), mask & inside)
-    store(tile_ptr(out, core) + offs, value, mask)
+    store(tile_ptr(out, core) + offs, value, mask & inside if P.ADD else mask)
 
 
 @each(lambda m, heads, kv_heads, n: m * (heads + 2 * kv_heads) * (n // 2), most=512)

@@ -118,10 +118,10 @@ class Embedding(End):
 
     def give(self, ids: torch.Tensor) -> None:
         """Write the ids [tokens], at most `most_tokens`, to every core."""
-        mesh, share = self.block.mesh, self.block.share(self.block.shape.vocab_size, "x")
-        own = ids - torch.arange(mesh.cols)[:, None] * share  # [cols, tokens], counted from a column's first
-        own = torch.where((own >= 0) & (own < share), own, -1).float()
-        self.program(len(ids)).write(blocks.IDS, own.expand(mesh.rows, -1, -1))
+        (rows, cols), share = self.block.mesh.shape, self.block.share(self.block.shape.vocab_size, "x")
+        program = self.program(len(ids))
+        program.write(blocks.IDS, ids.float().expand(rows, cols, -1))
+        program.write(blocks.FIRST_ID, (torch.arange(cols)[:, None] * share).float().expand(rows, -1, -1))
 
     def look_up(self, tokens: int) -> torch.Tensor:
         """Return the rows [tokens, width] of the table for the tokens that were given."""

@@ -51,7 +51,7 @@ TYPED = {
         "row_max: scale = nan must be a finite number"),
     "a-string": ("gemm", "a", ("b", "c"), GEMM | {"accumulate": 16}, "gemm: accumulate = 16 must be a string"),
     "dtype": (
-        "lookup", "a", ("b", "half"), {"m": 4, "d": 1, "v": 4},
+        "lookup", "a", ("b", "half", "b"), {"m": 4, "d": 1, "v": 4},
         "lookup: operand ids is half[0] in fp16, but it must be in fp32"),
 }  # fmt: skip
 
@@ -228,7 +228,7 @@ def test_local_operations(make, message):
         (0, np.array([0, 1, 1]), "gemm", ("a",), GEMM),
         (np.array([0, 1, 1]), 0, "gemm", ("a",), GEMM),
         (np.array([0, 1, 0]), np.array([1, 1, 1]), "gemm", ("a",), GEMM),
-        (None, 1, "lookup", ("ids",), {"m": 2, "d": 4, "v": 1}),
+        (None, 1, "lookup", ("ids", "first"), {"m": 2, "d": 4, "v": 1}),
         (1, None, "silu_mul", (), {"m": 2, "n": 2}),
     ],
     ids=["slot-and-slots", "slots-and-slot", "slots-and-slots", "whole-and-slot", "slot-and-whole"],
@@ -236,6 +236,7 @@ def test_local_operations(make, message):
 def test_a_slot_that_some_core_reads_is_not_written(out, read, op, more, params):
     b = builder()
     b.buffer("ids", (2,), "fp32")
+    b.buffer("first", (1,), "fp32")
     b.round(b.local(op, Slot("two", out), (Slot("two", read), *more), **params))
     with pytest.raises(ScheduleError, match=rf"{op} writes two.*, which it reads"):
         b.build()

@@ -86,10 +86,11 @@ def test_only_where_torch_rounds_like_a_core_may_tiles_be_narrow():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_a_pure_move_takes_tiles_of_two_dtypes(dtype):
     table, ids = torch.randn(5, 12).to(dtype), torch.tensor([[0.0, 2.0, -1.0]]).expand(5, -1)
+    first = torch.zeros(5, 1)
     got, wanted = torch.empty(5, 12, dtype=dtype), torch.empty(5, 12)
     assert form(local.find("lookup")).only_moves
-    form(local.find("lookup")).plan(got, table, ids, m=3, d=4, v=3)()
-    local.find("lookup").run(wanted, table.float(), ids, m=3, d=4, v=3)
+    form(local.find("lookup")).plan(got, table, ids, first, m=3, d=4, v=3)()
+    local.find("lookup").run(wanted, table.float(), ids, first, m=3, d=4, v=3)
     assert torch.equal(got.float(), wanted)
 
 

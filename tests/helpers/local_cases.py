@@ -73,8 +73,8 @@ EXACT = [
     *(Case(op, (n,), (n, n), {"size": n}) for op in ("add", "maximum") for n in (1, 35, 4100)),
     *(Case("copy", (n,), (n,), {"size": n}) for n in (1, 35, 4100)),
     *(
-        Case("lookup", (m * d,), (d * v, m), {"m": m, "d": d, "v": v})
-        for m, d, v in ((1, 1, 1), (3, 5, 4), (2, 1030, 3))
+        Case("lookup", (m * d,), (d * v, m, 1), {"m": m, "d": d, "v": v, "add": add})
+        for m, d, v, add in ((1, 1, 1, False), (3, 5, 4, False), (3, 5, 4, True), (2, 1030, 3, False))
     ),
     *(
         Case("swap", (rows * cols * size,), (rows * cols * size,), {"rows": rows, "cols": cols, "size": size})
@@ -215,7 +215,7 @@ def draw(
         place -= 0 if place < operation.outs else operation.outs
         if name == "expert_ids" and tiles is ins:
             tiles[place] = torch.randint(case.params.get("experts", 10), tiles[place].shape)
-        if name in operation.dtypes and case.op != "lookup":
+        if name in operation.dtypes and name != "table":
             tiles[place] = tiles[place].float()
     if "slots" in operation.operands[operation.outs :]:
         m, k = case.params["m"], case.params["k"]

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from wafer_triton.algorithms import collectives, gemm, gemv, norm, reduce, trees
 from wafer_triton.algorithms.all_to_all import all_to_all
+from wafer_triton.algorithms.gather import gather
 from wafer_triton.algorithms.kv_cache import KvCache
 from wafer_triton.decoder import block, decode, expert_places, expert_regions, experts, prefill
 from wafer_triton.device import PRESETS
@@ -173,6 +174,21 @@ def exchanged(parts: int) -> Make:
     return make
 
 
+def looked_up(algorithm: str, axis: str) -> Make:
+    """Return a maker of a gather of two rows of a table, of which a core has three."""
+
+    def make(mesh: Mesh, dtype: str, sums: str) -> Schedule:
+        b = Builder(mesh, f"gather {algorithm}")
+        b.buffer("table", (5, 3), dtype, "weight")
+        for name, tile in (("ids", (2,)), ("first", (1,))):
+            b.buffer(name, tile, "fp32", "input")
+        b.buffer("out", (2, 5), dtype, "output")
+        gather(b, "table", "ids", "first", "out", axis, algorithm=algorithm)
+        return b.build()
+
+    return make
+
+
 def kv_append(policy: str) -> Make:
     """Return a maker of an append to a KV cache that holds three entries more than there are rows."""
 
@@ -231,6 +247,8 @@ MOVES: dict[str, Make] = {  # schedules with one order of sums
     "all-reduce-segments-y": segments("y"),
     "collectives": moves,
     "all-to-all": exchanged(2),
+    "gather-sum-x": looked_up("sum", "x"),
+    "gather-ring-y": looked_up("ring", "y"),
     "kv-shift": kv_append("shift"),
     "kv-concat": kv_append("concat"),
 }

@@ -89,8 +89,9 @@ def test_softmax():
 
 
 def test_lookup():
-    table, ids = tile(4, 6), torch.tensor([5.0, -1.0, 0.0, 6.0, 2.0]).expand(*CORES, 5)
-    (got,) = run("lookup", (20,), table, ids, m=5, d=4, v=6)
+    table, ids = tile(4, 6), torch.tensor([15.0, 9.0, 10.0, 16.0, 12.0]).expand(*CORES, 5)
+    first = torch.tensor([10.0]).expand(*CORES, 1)
+    (got,) = run("lookup", (20,), table, ids, first, m=5, d=4, v=6)
     rows = got.view(*CORES, 5, 4)
     assert torch.equal(rows[..., [0, 2, 4], :], table.view(*CORES, 4, 6)[..., [5, 0, 2]].mT)
     assert rows[..., [1, 3], :].eq(0).all(), "an id that is another core's"

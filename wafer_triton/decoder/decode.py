@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from wafer_triton.algorithms.gather import gather
 from wafer_triton.algorithms.gemv import meshgemv
 from wafer_triton.algorithms.norm import softmax_parts
 from wafer_triton.algorithms.reduce import all_reduce
@@ -21,12 +22,13 @@ from wafer_triton.schedule import sram
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Slot
 
-# buffers that a model writes and reads: the activation [tokens, width] and its cut, ids, logits, the angles of
-# rotary embedding, the mask of scores, the experts chosen
-HIDDEN, HIDDEN_SPEC, IDS, LOGITS, ANGLES, MASK, EXPERT_IDS = (
+# buffers that a model writes and reads: the activation [tokens, width] and its cut, ids and a shard's first,
+# logits, the angles of rotary embedding, the mask of scores, the experts chosen
+HIDDEN, HIDDEN_SPEC, IDS, FIRST_ID, LOGITS, ANGLES, MASK, EXPERT_IDS = (
     "x",
     HIDDEN_SPECS["y"],
     "ids",
+    "first_id",
     "logits",
     ("cos", "sin"),
     "bias",
@@ -151,16 +153,15 @@ def ffn(b: Builder, block: Block) -> None:
 def embed(b: Builder, block: Block, tokens: int) -> None:
     """Set x to the rows of the table for the ids of `tokens` tokens; the table is cut as the head's.
 
-    Each core gets ids relative to its vocabulary shard, -1 if the id is in another shard. Exactly one mesh column
-    contributes to a token, so the sum is exact.
+    `first_id` is the first row of a core's vocabulary shard.
     """
     c = block.shape
-    d, v = block.share(c.hidden_size, "y"), block.share(c.vocab_size, "x")
-    b.buffer("ids", (tokens,), "fp32", "input", pattern="(x t)")
+    d = block.share(c.hidden_size, "y")
+    b.buffer("ids", (tokens,), "fp32", "input", pattern="t")
+    b.buffer("first_id", (1,), "fp32", "input", pattern="(x first)")
     weights.table(b, block, embedding=True)
     b.buffer("x", (tokens, d), block.dtype, "output", pattern=HIDDEN_SPEC)
-    b.round(b.local("lookup", "x", ("table", "ids"), m=tokens, d=d, v=v), label="embedding")
-    all_reduce(b, "x", "x", groups=block.groups, label="embedding")
+    gather(b, "table", "ids", "first_id", "x", "x", groups=block.groups, label="embedding")
 
 
 @sub_layer("head", "decode", HEADS)

@@ -1,4 +1,4 @@
-"""Looking rows up in a core's share of a table, by numbers that the core is given."""
+"""Looking rows up in a core's share of a table, by their numbers in the whole table."""
 
 from __future__ import annotations
 
@@ -12,12 +12,19 @@ if TYPE_CHECKING:
 
 # 16 bits hold few whole numbers
 @local_op(
-    tiles=lambda *, m, d, v: ((m, d), (d, v), (m,)), work=lambda *, m, d, v: (0, m * d),
-    reads={"table": lambda *, m, d, v: m * d}, dtypes={"ids": ("fp32",), "table": MATRIX},
+    tiles=lambda *, m, d, v, add=False: ((m, d), (d, v), (m,), (1,)), work=lambda *, m, d, v, add=False: (0, m * d),
+    reads={"table": lambda *, m, d, v, add=False: m * d},
+    dtypes={"ids": ("fp32",), "first": ("fp32",), "table": MATRIX},
 )  # fmt: skip
-def lookup_torch(out: Tensor, table: Tensor, ids: Tensor, *, m: int, d: int, v: int) -> None:
-    """out [m, d] = the columns ids [m] of table [d, v]; zeros for an id outside it, whose column another core has."""
-    ids = cut(ids, m, 1)
+def lookup_torch(
+    out: Tensor, table: Tensor, ids: Tensor, first: Tensor, *, m: int, d: int, v: int, add: bool = False
+) -> None:
+    """out [m, d] = the columns ids [m] - first [1] of table [d, v].
+
+    For an id outside of the table, whose column another core has, zeros; with `add` what was there.
+    """
+    ids = cut(ids, m, 1) - cut(first, 1, 1)
     inside = (ids >= 0) & (ids < v)
     columns = cut(table, d, v).gather(-1, ids.where(inside, 0).long().mT.expand(*ids.shape[:-2], d, m))
-    cut(out, m, d).copy_(columns.mT.where(inside, 0))
+    out = cut(out, m, d)
+    out.copy_(columns.mT.where(inside, out if add else 0))

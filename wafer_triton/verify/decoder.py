@@ -138,10 +138,10 @@ def _ffn(block: Block, /, x: Tensor, norm: Tensor, wgu: Tensor, wdown: Tensor) -
     return {"x": x + swiglu(rms_norm(block, x, norm) @ wgu, block.share(block.shape.intermediate_size, "x")) @ wdown}
 
 
-def _embed(block: Block, tokens: int, /, ids: Tensor, table: Tensor) -> Tiles:
+def _embed(block: Block, tokens: int, /, ids: Tensor, first_id: Tensor, table: Tensor) -> Tiles:
     columns = table.unflatten(-1, (-1, block.share(block.shape.vocab_size, "x")))  # [width, columns, rows]
     numbers = ids.new_tensor(range(columns.shape[-1]))
-    chosen = (ids.floor().view(-1, tokens, 1) == numbers).to(table.dtype)
+    chosen = ((ids - first_id[:, None]).floor()[..., None] == numbers).to(table.dtype)  # [columns, tokens, rows]
     return {"x": (columns.transpose(0, 1) @ chosen.mT).sum(0).mT}
 
 
