@@ -60,6 +60,7 @@ LARGE = (
     "docs/test_quickstart",
     "docs/test_readme",
     "docs/test_reference",
+    "docs/test_replay",
     "docs/test_site",
     "draw/test_page",
     "draw/test_page_tiles",

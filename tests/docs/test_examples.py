@@ -1,13 +1,12 @@
 """The scripts of docs/examples run, print the promised output, and are named in the documents."""
 
 import runpy
-from pathlib import Path
 
 import pytest
 
+from examples import FOLDER, with_names_of_operations
 from wafer_triton.cli.main import main
 
-FOLDER = Path(__file__).resolve().parents[2] / "docs" / "examples"
 SAID = {
     "own_device": "slower: ",
     "own_all_reduce": "nothing found",
@@ -17,6 +16,7 @@ SAID = {
     "sweep_with_a_plot": "written: hops.svg",
     "skewed_routing": "skew 1.6: 24.9 of 64 experts a layer",
     "converted_qwen": "the same tokens on 4 x 4 cores",
+    "replay": "collected what was inserted",
 }
 
 
@@ -25,7 +25,8 @@ SAID = {
 def test_an_example_runs(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", [name])
-    runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
+    with with_names_of_operations():
+        runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
     assert SAID[name] in capsys.readouterr().out
 
 

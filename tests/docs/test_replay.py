@@ -1,0 +1,179 @@
+"""The replay of docs/examples equals a buffer in numpy, bit by bit, and `check` finds wrong replays."""
+
+import runpy
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from examples import FOLDER, with_names_of_operations
+from healthy import Case
+from mutants import Healthy, mutants
+from wafer_triton import Intent, WaferError, check
+from wafer_triton.errors import SramError
+from wafer_triton.verify.specs import from_tiles
+
+pytestmark = pytest.mark.slow
+COLUMNS = {"observations": 7, "reward": 1}
+
+
+@pytest.fixture(scope="module")
+def replay_of():
+    with with_names_of_operations():
+        yield runpy.run_path(str(FOLDER / "replay.py"))["Replay"]
+
+
+class Buffer:
+    """The same ring of slots in numpy."""
+
+    def __init__(self, capacity):
+        self.weights, self.next, self.filled = np.zeros(capacity, np.float32), 0, 0
+        self.columns = {name: np.zeros((capacity, width), np.float32) for name, width in COLUMNS.items()}
+
+    def insert(self, weights, columns):
+        ids = (self.next + np.arange(len(weights))) % len(self.weights)
+        self.weights[ids] = weights
+        for name, rows in columns.items():
+            self.columns[name][ids] = rows
+        self.next = (self.next + len(ids)) % len(self.weights)
+        self.filled = min(self.filled + len(ids), len(self.weights))
+
+    def select(self, kind, n, numbers):
+        if kind == "uniform":
+            return np.floor(numbers * self.filled)
+        if kind == "weighted":
+            ends = self.weights.cumsum()
+            return np.searchsorted(ends, numbers * ends[-1], side="right")
+        keys = self.weights if kind == "top" else np.divide(self.weights, numbers)
+        return np.lexsort((np.arange(len(keys)), -keys))[:n]
+
+
+@pytest.mark.parametrize(("mesh", "capacity"), [("1x4", 5), ("3x3", 9), ("2x5", 11), ("5x2", 23)])
+def test_300_operations_equal_those_on_a_buffer_in_numpy(replay_of, mesh, capacity):
+    """Weights are few whole numbers, so that sums are exact and ties and zeros are common."""
+    replay, buffer, random = replay_of(mesh, capacity, COLUMNS), Buffer(capacity), np.random.default_rng(0)
+    seen = dict.fromkeys(["uniform", "weighted", "distinct", "top", "all", "row"], 0)
+    for step in range(300):
+        n = int(random.integers(1, 5))
+        if step == 0 or random.random() < 0.4:
+            weights = random.integers(0, 4, n).astype(np.float32)
+            columns = {name: random.standard_normal((n, width), np.float32) for name, width in COLUMNS.items()}
+            replay.insert(weights, **{name: torch.from_numpy(rows) for name, rows in columns.items()})
+            buffer.insert(weights, columns)
+            continue
+        kind, to = random.choice(["uniform", "weighted", "distinct", "top"]), random.choice(["all", "row"])
+        numbers = random.integers(0, 1024, n).astype(np.float32) / 1024
+        if kind == "distinct":
+            numbers = random.exponential(size=capacity).astype(np.float32)
+        positive, filled = (buffer.weights > 0).sum(), buffer.filled
+        if {"uniform": 0, "weighted": 1, "distinct": n, "top": 0}[kind] > positive or (kind == "top" and n > filled):
+            with pytest.raises(WaferError):
+                replay.select(kind, n, torch.from_numpy(numbers))
+            continue
+        ids = replay.select(kind, n, torch.from_numpy(numbers))
+        assert ids.tolist() == buffer.select(kind, n, numbers).tolist()
+        for name, rows in replay.collect(ids, to).items():
+            assert np.array_equal(rows.numpy(), buffer.columns[name][ids.numpy()])
+        seen[kind] += 1
+        seen[to] += 1
+    assert min(seen.values()) > 0, seen
+
+
+def test_slots_are_drawn_as_often_as_their_weights_say(replay_of):
+    """Of 1,024 numbers that are evenly spaced each slot gets its weight, to the last slot."""
+    replay, weights = replay_of("3x2", 12, {"reward": 1}), torch.randint(0, 200, (12,))
+    weights[4], weights[-1] = 0, 3
+    weights[5] += 1024 - weights.sum()
+    replay.insert(weights, reward=torch.zeros(12, 1))
+    ids = torch.cat([replay.select("weighted", 64, u) for u in (torch.arange(1024) / 1024).view(16, 64)])
+    assert torch.equal(ids.bincount(minlength=12), weights)
+
+
+def test_bad_input_is_refused_and_nothing_is_lost(replay_of):
+    replay, rewards = replay_of("2x2", 4, {"reward": 1}), torch.arange(3.0)[:, None]
+    with pytest.raises(WaferError, match="select: 1 of 0 trajectories; insert more, or select fewer"):
+        replay.select("top", 1)
+    replay.insert([0, 0, 0], reward=rewards)
+    for call, message in (
+        (lambda: replay.insert([1, -2], reward=rewards[:2]), "insert: weight -2.0; give numbers of at least 0"),
+        (lambda: replay.insert([1] * 5, reward=rewards), "insert: 5 trajectories for 4 slots; insert at most so many"),
+        (lambda: replay.insert([1], reward=rewards), r"insert: column 'reward' is \(3, 1\); give \[1, 1\] numbers"),
+        (lambda: replay.select("weighted", 2, torch.zeros(2)), "select: all weights are 0; insert one above 0, or"),
+        (lambda: replay.select("distinct", 2, torch.ones(4)), "select: 2 distinct of 0 trajectories with a weight"),
+        (lambda: replay.select("top", 4), "select: 4 of 3 trajectories; insert more, or select fewer"),
+        (lambda: replay.select("uniform", 1, torch.ones(1)), "select: numbers must be at least 0 and below 1"),
+        (lambda: replay.select("best", 1), "select: 'best'; choose one of uniform, weighted, distinct, top"),
+        (lambda: replay.collect(torch.tensor([0, 3])), "collect: slot 3; give slots from 0 to 2, which are filled"),
+    ):
+        with pytest.raises(WaferError, match=message):
+            call()
+    with pytest.raises(SramError, match="weights"):
+        replay_of("2x2", 4, {"reward": 2**16})
+    assert torch.equal(replay.collect(torch.arange(3))["reward"], rewards)
+
+
+def cases(replay_of) -> list[Case]:
+    """Return each schedule of replays on three meshes, with an intent."""
+    found = []
+    for mesh, capacity in (("2x3", 6), ("3x2", 9), ("4x1", 8)):
+        replay, n = replay_of(mesh, capacity, {"reward": 4}), 3
+        schedules = [replay.insertion(n), replay.collection(n, "all")[0]]
+        schedules += [replay.selection(kind, n) for kind in ("weighted", "distinct", "top")]
+        found += [Case(f"{made.name} on {mesh}", made, intent(replay, made, n)) for made in schedules]
+    return found
+
+
+def intent(replay, schedule, n) -> Intent:
+    """Return what a schedule is for: tiles of a batch differ from row to row before it is handed down."""
+    given = {b.name: b.pattern for b in schedule.buffers.values() if b.given and "new" not in b.name}
+    shape, slots = schedule.mesh.shape, replay.slots * replay.rows
+    if "insert" in schedule.name:
+        del given["ids"]
+
+    def draw(tiles, run):
+        random = torch.Generator().manual_seed(run)
+        ids = torch.stack([torch.randperm(slots, generator=random)[:n] for _ in range(shape[0])])
+        whole = torch.randint(0, 4, (shape[0], replay.slots), generator=random)
+        whole[run % shape[0], -1] = 3
+        drawn = {
+            "first": (torch.arange(shape[0]) * replay.slots).double().view(-1, 1, 1).expand(*shape, 1),
+            "weights": whole.double()[:, None].expand(*shape, -1),
+            "ids": (ids if "insert" in schedule.name else ids[:1]).double()[:, None].expand(*shape, n),
+            "u": (torch.randint(0, 1024, (n,), generator=random) / 1024).double().expand(*shape, n),
+            "times": torch.rand(shape[0], 1, replay.slots, generator=random).double().add(0.1).expand(*shape, -1),
+        }
+        return {name: tile for name, tile in drawn.items() if name in given or (name == "ids" and name in tiles)}
+
+    def wanted(tiles) -> dict[str, Tensor]:
+        whole = {name: from_tiles(tiles[name], spec) for name, spec in given.items()}
+        weights, ids = whole["weights"][0], tiles["ids"][0, 0].long() if "ids" in tiles else None
+        every = lambda value: value.expand(*shape, *value.shape)  # noqa: E731
+        if "insert" in schedule.name:
+            results = {}
+            for name in ("reward", "weights"):
+                new = tiles[f"new {name}"][0].mT  # of the first row of cores: [cols, d, n]
+                table = tiles[name].movedim(0, -2).flatten(-2)  # [cols, d, all slots]
+                table[..., ids] = new
+                results[name] = table.unflatten(-1, (shape[0], -1)).movedim(-2, 0)
+            return results
+        if "collect" in schedule.name:
+            rows = tiles["reward"].movedim(0, -2).flatten(-2)[..., ids].mT
+            return {"reward out": rows.expand(shape[0], *rows.shape)}
+        if "weighted" in schedule.name:
+            ends = weights.cumsum(0)
+            picked = torch.searchsorted(ends, whole["u"] * ends[-1], right=True).double()
+            return {"ids": every(picked), "sums": every(weights.view(shape[0], -1).sum(1))}
+        keys = weights if "top" in schedule.name else weights / whole["times"][0]
+        keys, at = keys.sort(descending=True, stable=True)
+        return {"best": every(torch.stack([keys[:n], at[:n].double()]))}
+
+    return Intent(given, {}, reference=wanted, draw=draw, runs=6)
+
+
+def test_every_mutant_with_wrong_values_is_found(replay_of):
+    healthy = [Healthy(case) for case in cases(replay_of)]
+    assert all(check(each.case.schedule, each.case.intent).ok for each in healthy)
+    tested = [mutant for mutant in mutants(5, 400, healthy) if mutant.wrong][:200]
+    assert len(tested) == 200
+    assert not [str(mutant) for mutant in tested if not mutant.verdicts]
