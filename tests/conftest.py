@@ -55,6 +55,7 @@ LARGE = (
     "cost/test_placement",
     "cost/test_residence",
     "cost/test_search",
+    "docs/test_graph",
     "docs/test_one_file",
     "docs/test_pages",
     "docs/test_quickstart",

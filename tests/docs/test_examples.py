@@ -17,6 +17,7 @@ SAID = {
     "skewed_routing": "skew 1.6: 24.9 of 64 experts a layer",
     "converted_qwen": "the same tokens on 4 x 4 cores",
     "replay": "collected what was inserted",
+    "graph": "the same classes by 4 placements",
 }
 
 
