@@ -91,6 +91,7 @@ LARGE = (
     "place/test_refusals",
     "place/test_what_fits",
     "schedule/test_memory",
+    "algorithms/test_gather_kernels",
     "algorithms/test_stream",
     "test_inductor",
     "test_packaging",
