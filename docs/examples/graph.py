@@ -323,12 +323,12 @@ def table(starts, edges, sizes=(602, 64, 41), fanouts=(10, 5), side=64, batches=
                 schedules = sage.sampling(), sage.serving(1), sage.serving(2)
                 break
         counts = [account(schedule) for schedule in schedules]
-        costs = [(price(schedule).cycles, each.link_bytes) for schedule, each in zip(schedules, counts, strict=True)]
-        cycles, link_bytes = np.array([1, 2 - passes, passes - 1]) @ costs
+        costs = [(price(one).cycles, each.hops, each.link_bytes) for one, each in zip(schedules, counts, strict=True)]
+        cycles, hops, link_bytes = np.array([1, 2 - passes, passes - 1]) @ costs
         sram = max(each.sram_peak_bytes for each in counts)
         share = f"{hot} ({1 - cold.sum() / (read >= 0).sum():.0%})"
         yield (
-            f"{share:>12}{group:7}{graph_rows:7}{k:5}{passes:8.2f}{costs[0][0]:10,.0f}{cycles:9,.0f}"
+            f"{share:>12}{group:7}{graph_rows:7}{k:5}{passes:8.2f}{costs[0][0]:10,.0f}{cycles:9,.0f}{hops:7,.0f}"
             f"{link_bytes / 1e6:9,.0f}{sram:8,}"
         )
 
@@ -343,5 +343,5 @@ if __name__ == "__main__":
         answers.append(sage.serve(targets, u_near, np.transpose([*u_far, u_near]))[0])
     assert all(torch.equal(answer, answers[0]) for answer in answers)
     print("the same classes by 4 placements; 64 requests for 12,800 nodes on 64 x 64 cores, predicted:")
-    print("   hot nodes  group  graph  ids  passes  sampling   cycles  link MB    SRAM")
+    print("   hot nodes  group  graph  ids  passes  sampling   cycles   hops  link MB    SRAM")
     print(*table(*power_law(12_800, 113_728)), sep="\n")

@@ -15,7 +15,7 @@ from wafer_triton.algorithms.gather import gather
 from wafer_triton.algorithms.reduce import all_reduce, reduce
 from wafer_triton.local import cut, local_op
 
-HEAD = f"{'':34}rounds  hops   link bytes  cycles"
+HEAD = f"{'':34}rounds  hops   link bytes  cycles    SRAM"
 
 
 @local_op(
@@ -241,7 +241,8 @@ def table(replay, n):
     }  # fmt: skip
     for name, schedule in schedules.items():
         counts = account(schedule)
-        yield f"{name:34}{counts.rounds:6}{counts.hops:6}{counts.link_bytes:13,}{price(schedule).cycles:8,.0f}"
+        line = f"{name:34}{counts.rounds:6}{counts.hops:6}{counts.link_bytes:13,}{price(schedule).cycles:8,.0f}"
+        yield f"{line}{counts.sram_peak_bytes:8,}"
 
 
 if __name__ == "__main__":

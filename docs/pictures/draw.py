@@ -7,16 +7,19 @@ can compare them with newly computed ones.
 
 from __future__ import annotations
 
+import runpy
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
+from itertools import product as product_of
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from wafer_triton import Mesh, Schedule, draw, estimate
+from wafer_triton import Builder, Mesh, Schedule, draw, estimate, price
+from wafer_triton.algorithms.gather import gather
 from wafer_triton.algorithms.product import recipe
 from wafer_triton.count.runs import kind
 from wafer_triton.draw.figure import COLOURS, picture, whole_ticks
@@ -96,11 +99,48 @@ def _moves(axes: Any, name: str, schedule: Schedule, dark: bool) -> int:
     return longest
 
 
+def gathers(path: Path) -> None:
+    """Draw the cycles of rows of four numbers a core, gathered for each line of 16 cores, by sum and by ring."""
+    rows = []
+    for words, algorithm in product_of((4, 8, 16, 32, 64, 128), ("sum", "ring")):
+        b, size = Builder(SIDE, "gather"), words // 4 * (SIDE if algorithm == "sum" else 1)
+        b.buffer("table", (4, 16), "fp32", "weight")
+        b.buffer("ids", (size,), "fp32", "input")
+        b.buffer("first", (1,), "fp32", "input")
+        b.buffer("rows", (size, 4), "fp32", "output")
+        gather(b, "table", "ids", "first", "rows", "x", algorithm=algorithm)
+        rows.append({"words a core": words, "algorithm": algorithm, "cycles": price(b.build(draft=True)).cycles})
+    draw.curves(rows, ["words a core", "algorithm"], "cycles", path, title=f"gather on {SIDE} x {SIDE} cores")
+
+
+def example(name: str) -> dict[str, Any]:
+    """Return the names that a script of docs/examples defines."""
+    return runpy.run_path(str(Path(__file__).parents[1] / "examples" / f"{name}.py"))
+
+
+def replay(path: Path) -> None:
+    """Draw the timeline of a weighted selection of 32 of 2,048 trajectories."""
+    draw.timeline(example("replay")["Replay"](64, 2048, {"numbers": 64}).selection("weighted", 32), path)
+
+
+def graph(path: Path) -> None:
+    """Draw the cycles of 64 requests over the rows of cores that share a copy of all features."""
+    sage, rows = example("graph")["Sage"], []
+    for group in (8, 16, 32, 64):
+        made = sage(64, 12_800, 227_456, (602, 64, 41), (10, 5), group=group, graph_rows=2, dtype="fp16")
+        cycles = price(made.sampling()).cycles + price(made.serving(1)).cycles
+        rows.append({"rows that share a copy": group, "cycles": cycles})
+    draw.curves(rows, ["rows that share a copy"], "cycles", path, title="64 requests on 64 x 64 cores")
+
+
 PICTURES: dict[str, Callable[[Path], None]] = {
     "meshgemm.png": meshgemm,
     "meshgemm-dark.png": lambda path: meshgemm(path, dark=True),
     "validation.png": draw.validation,
     "links.png": lambda path: draw.links(summed("star"), path),
+    "gather.png": gathers,
+    "replay.png": replay,
+    "graph.png": graph,
     "timeline.png": lambda path: draw.timeline(product("mesh", 8), path),
 }
 

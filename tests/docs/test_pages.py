@@ -30,7 +30,7 @@ from wafer_triton.local import registry
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-NAMES = ("concepts", "how-it-works", "predict", "reference", "serve", "temp", "tutorial")
+NAMES = ("beyond-decoders", "concepts", "how-it-works", "predict", "reference", "serve", "temp", "tutorial")
 PAGES = {"README": ROOT / "README.md"} | {name: DOCS / f"{name}.md" for name in NAMES}
 BLOCK = re.compile(
     r"^```(python|toml|bash|console|diff)\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL

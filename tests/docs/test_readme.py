@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from examples import with_names_of_operations
 from wafer_triton.draw.figure import numbers_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,7 +63,8 @@ def test_pictures_show_the_numbers_of_today(tmp_path):
     pictures = runpy.run_path(str(PICTURES / "draw.py"))["PICTURES"]
     assert {*pictures, SCREENSHOT} == {path.name for path in PICTURES.glob("*.png")}
     for name in pictures.keys() - {VALIDATION}:
-        pictures[name](tmp_path / name)
+        with with_names_of_operations():
+            pictures[name](tmp_path / name)
         today, kept = numbers_of(tmp_path / name), numbers_of(PICTURES / name)
         assert today.keys() == kept.keys() and today, name
         for key, values in today.items():

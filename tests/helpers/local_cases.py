@@ -74,7 +74,7 @@ EXACT = [
     *(Case("copy", (n,), (n,), {"size": n}) for n in (1, 35, 4100)),
     *(
         Case("lookup", (m * d,), (d * v, m, 1), {"m": m, "d": d, "v": v, "add": add})
-        for m, d, v, add in ((1, 1, 1, False), (3, 5, 4, False), (3, 5, 4, True), (2, 1030, 3, False))
+        for m, d, v, add in ((1, 1, 1, False), (3, 5, 4, False), (3, 5, 4, True), (2, 1030, 3, True))
     ),
     *(
         Case("swap", (rows * cols * size,), (rows * cols * size,), {"rows": rows, "cols": cols, "size": size})
