@@ -40,9 +40,7 @@ def ids_a_pass(cold, rows, misses=0.05):
     return max(1, next(k for k in range(max(cold) + 1) if rows * np.mean(np.asarray(cold) > k) <= misses))
 
 
-@local_op(
-    tiles=lambda *, m, k: ((m * k,), (m, 2), (m,)), work=lambda *, m, k: (0, 4 * m * k)
-)  # fmt: skip
+@local_op(tiles=lambda *, m, k: ((m * k,), (m, 2), (m,)), work=lambda *, m, k: (0, 4 * m * k))
 def draw_torch(at, spans, u, *, m, k):
     """at [m, k] = places, from 1, of k different edges of each node, all of them if it has fewer, then 0 for none.
 
@@ -53,9 +51,7 @@ def draw_torch(at, spans, u, *, m, k):
     cut(at, m, k).copy_(torch.where(number < degree, start + number + 1, 0))
 
 
-@local_op(
-    tiles=lambda *, m, k: ((m, 1 + k), (m,), (m, k)), work=lambda *, m, k: (0, m * (1 + k))
-)  # fmt: skip
+@local_op(tiles=lambda *, m, k: ((m, 1 + k), (m,), (m, k)), work=lambda *, m, k: (0, m * (1 + k)))
 def beside_torch(out, nodes, near, *, m, k):
     """out [m, 1 + k] = each node and its neighbours."""
     cut(out, m, 1 + k).copy_(torch.cat([cut(nodes, m, 1), cut(near, m, k)], -1))

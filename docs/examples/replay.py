@@ -18,9 +18,7 @@ from wafer_triton.local import cut, local_op
 HEAD = f"{'':34}rounds  hops   link bytes  cycles    SRAM"
 
 
-@local_op(
-    tiles=lambda *, n, d, v: ((d, v), (n, d), (n,), (1,)), work=lambda *, n, d, v: (0, n * d), updates=("table",)
-)  # fmt: skip
+@local_op(tiles=lambda *, n, d, v: ((d, v), (n, d), (n,), (1,)), work=lambda *, n, d, v: (0, n * d), updates=("table",))
 def put_torch(table, rows, ids, first, *, n, d, v):
     """Columns ids [n] - first [1] of table [d, v] = rows [n, d]; an id outside of the table is another core's."""
     at = ids - first
@@ -29,9 +27,7 @@ def put_torch(table, rows, ids, first, *, n, d, v):
     table.copy_(torch.cat([table, table[..., :1]], -1).scatter(-1, at, rows)[..., :v])
 
 
-@local_op(
-    tiles=lambda *, v, rows: ((rows,), (v,), (1,)), work=lambda *, v, rows: (0, v + rows)
-)  # fmt: skip
+@local_op(tiles=lambda *, v, rows: ((rows,), (v,), (1,)), work=lambda *, v, rows: (0, v + rows))
 def share_torch(sums, weights, first, *, v, rows):
     """The sum of weights [v] in sums [rows], at the place of the core's row; zeros elsewhere."""
     sums.zero_().scatter_(-1, (first / v).long(), weights.sum(-1, True))
@@ -60,9 +56,7 @@ def race_torch(keys, weights, times, *, size):
     keys.copy_(torch.where(weights > 0, weights / times, 0))
 
 
-@local_op(
-    tiles=lambda *, n, v: ((2, n), (v,), (1,)), work=lambda *, n, v: (0, v * v.bit_length())
-)  # fmt: skip
+@local_op(tiles=lambda *, n, v: ((2, n), (v,), (1,)), work=lambda *, n, v: (0, v * v.bit_length()))
 def best_torch(best, keys, first, *, n, v):
     """best [2, n] = the largest keys [v] and their slots, lower slots first; keys of -1 if there are fewer."""
     at = keys.argsort(stable=True, dim=-1, descending=True)[..., :n]
@@ -107,10 +101,8 @@ class Replay:
 
     def insertion(self, n):
         """Return the schedule that hands n trajectories down from the first row of cores; each keeps what is its."""
-        b, new = (
-            self._builder(f"insert {n}", self.columns),
-            {"weights": "new weights"} | {c: f"new {c}" for c in self.columns},
-        )
+        b = self._builder(f"insert {n}", self.columns)
+        new = {column: f"new {column}" for column in ("weights", *self.columns)}
         b.buffer("ids", (n,), "fp32", "input", pattern="n")
         for column, rows in new.items():
             cut_by = "n (x d)" if column != "weights" else "n d"
@@ -183,8 +175,8 @@ class Replay:
         weights, n = torch.as_tensor(weights, dtype=torch.float32), len(weights)
         if n > self.capacity:
             raise WaferError(f"insert: {n} trajectories for {self.capacity} slots; insert at most so many at once")
-        if not (weights >= 0).all() or weights.isinf().any():
-            raise WaferError(f"insert: weight {float(weights[~(weights >= 0)][:1].sum())}; give numbers of at least 0")
+        if len(wrong := weights[~((weights >= 0) & weights.isfinite())]):
+            raise WaferError(f"insert: weight {float(wrong[0])}; give numbers of at least 0")
         for name, width in self.columns.items():
             shape = tuple(columns[name].shape) if name in columns else None
             if shape != (n, width):
@@ -206,6 +198,8 @@ class Replay:
             raise WaferError(f"select: {n} of {self.filled} trajectories; insert more, or select fewer")
         if kind in ("uniform", "weighted") and not ((numbers >= 0) & (numbers < 1)).all():
             raise WaferError("select: numbers must be at least 0 and below 1")
+        if kind == "distinct" and not (numbers > 0).all():
+            raise WaferError("select: numbers must be exponential ones, above 0")
         if kind == "uniform":
             return (numbers * self.filled).long()
         if kind == "weighted":

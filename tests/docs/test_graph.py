@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import pad
 
+import walk
 from examples import FOLDER, with_names_of_operations
 from healthy import Case
 from mutants import Healthy, mutants
@@ -209,6 +210,10 @@ def intent(graph, sage, schedule) -> Intent:
 
     given = {name: {"row": "y", "column": "x"} for name, buffer in schedule.buffers.items() if buffer.given}
     return Intent(given, {}, reference=wanted, draw=draw, runs=6)
+
+
+def test_counts_equal_the_walk(graph):
+    walk.check({case.name: case.schedule for case in cases(graph)})
 
 
 def test_every_mutant_with_wrong_values_is_found(graph):

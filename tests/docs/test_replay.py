@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import walk
 from examples import FOLDER, with_names_of_operations
 from healthy import Case
 from mutants import Healthy, mutants
@@ -97,12 +98,14 @@ def test_bad_input_is_refused_and_nothing_is_lost(replay_of):
     replay.insert([0, 0, 0], reward=rewards)
     for call, message in (
         (lambda: replay.insert([1, -2], reward=rewards[:2]), "insert: weight -2.0; give numbers of at least 0"),
+        (lambda: replay.insert([1, float("inf")], reward=rewards[:2]), "insert: weight inf; give numbers of at least"),
         (lambda: replay.insert([1] * 5, reward=rewards), "insert: 5 trajectories for 4 slots; insert at most so many"),
         (lambda: replay.insert([1], reward=rewards), r"insert: column 'reward' is \(3, 1\); give \[1, 1\] numbers"),
         (lambda: replay.select("weighted", 2, torch.zeros(2)), "select: all weights are 0; insert one above 0, or"),
         (lambda: replay.select("distinct", 2, torch.ones(4)), "select: 2 distinct of 0 trajectories with a weight"),
         (lambda: replay.select("top", 4), "select: 4 of 3 trajectories; insert more, or select fewer"),
         (lambda: replay.select("uniform", 1, torch.ones(1)), "select: numbers must be at least 0 and below 1"),
+        (lambda: replay.select("distinct", 1, torch.zeros(4)), "select: numbers must be exponential ones, above 0"),
         (lambda: replay.select("best", 1), "select: 'best'; choose one of uniform, weighted, distinct, top"),
         (lambda: replay.collect(torch.tensor([0, 3])), "collect: slot 3; give slots from 0 to 2, which are filled"),
     ):
@@ -169,6 +172,10 @@ def intent(replay, schedule, n) -> Intent:
         return {"best": every(torch.stack([keys[:n], at[:n].double()]))}
 
     return Intent(given, {}, reference=wanted, draw=draw, runs=6)
+
+
+def test_counts_equal_the_walk(replay_of):
+    walk.check({case.name: case.schedule for case in cases(replay_of)})
 
 
 def test_every_mutant_with_wrong_values_is_found(replay_of):
