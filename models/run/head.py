@@ -118,10 +118,15 @@ class Embedding(End):
 
     def give(self, ids: torch.Tensor) -> None:
         """Write the ids [tokens], at most `most_tokens`, to every core."""
-        (rows, cols), share = self.block.mesh.shape, self.block.share(self.block.shape.vocab_size, "x")
-        program = self.program(len(ids))
-        program.write(blocks.IDS, ids.float().expand(rows, cols, -1))
-        program.write(blocks.FIRST_ID, (torch.arange(cols)[:, None] * share).float().expand(rows, -1, -1))
+        self.program(len(ids)).write(blocks.IDS, ids.float().expand(*self.block.mesh.shape, -1))
+
+    def program(self, tokens: int) -> Program:
+        """Return the program for `tokens` tokens at once, in whose memory each core's first row of the table is."""
+        fresh, program = tokens not in self.programs, super().program(tokens)
+        if fresh:
+            (rows, cols), share = self.block.mesh.shape, self.block.share(self.block.shape.vocab_size, "x")
+            program.write(blocks.FIRST_ID, (torch.arange(cols)[:, None] * share).float().expand(rows, -1, -1))
+        return program
 
     def look_up(self, tokens: int) -> torch.Tensor:
         """Return the rows [tokens, width] of the table for the tokens that were given."""
