@@ -134,8 +134,11 @@ def test_a_wrong_sweep_is_refused(over, fixed, error, message):
         sweep("decode", over, **({} if "context" in over else {"context": 64}), model="smollm2-135m", **fixed)
 
 
-def test_every_kind_of_estimate_can_be_swept():
-    assert set(KINDS) == {"product", "gemm", "gemv", "decode", "prefill", "request"}
+def test_a_training_step_is_swept_as_it_is_estimated():
+    given = {"model": "dim=64,ffn=96,heads=4,kv_heads=2,layers=2,vocab=256", "mesh": 8}
+    found = {row["tokens"]: row["cycles"] for row in sweep("training", {"tokens": [16, 64]}, **given)}
+    assert found == {tokens: estimate.training(tokens=tokens, **given).cycles for tokens in (16, 64)}
+    assert found[16] < found[64]
 
 
 def test_decode_answers_what_its_options_ask_for():
