@@ -51,14 +51,19 @@ def lighten() -> None:
 
 
 class Semantic(TritonSemantic):
-    """Operations without a conversion of operands of equal type; a number converted to a type is kept for the type."""
+    """Operations without a conversion of operands of equal type, which numpy broadcasts.
+
+    A number converted to a type is kept for the type.
+    """
 
     def binary_op_type_checking_impl(self, lhs: Any, rhs: Any, *rules: bool) -> tuple[Any, Any]:
         tensors = isinstance(lhs, tl.tensor), isinstance(rhs, tl.tensor)
         if tensors[0] == tensors[1]:
             # a third rule is of division
-            alike = tensors[0] and lhs.type is rhs.type and len(rules) < 3 and not lhs.dtype.is_ptr()
-            return (lhs, rhs) if alike else super().binary_op_type_checking_impl(lhs, rhs, *rules)
+            alike = tensors[0] and lhs.dtype is rhs.dtype and len(rules) < 3 and not lhs.dtype.is_ptr()
+            if alike:
+                return (lhs, rhs) if lhs.type is rhs.type else self.broadcast_impl_value(lhs, rhs)
+            return super().binary_op_type_checking_impl(lhs, rhs, *rules)
         tensor, number = (lhs, rhs) if tensors[0] else (rhs, lhs)
         known = vars(tensor.type).setdefault("numbers", {})
         key = type(number), number, rules, tensors[0]
@@ -68,6 +73,19 @@ class Semantic(TritonSemantic):
         if found[1 - tensors[0]] is tensor:
             known[key] = found[tensors[0]]
         return found
+
+    def broadcast_impl_value(self, lhs: Any, rhs: Any) -> tuple[Any, Any]:
+        if not (lhs.type.is_block() or rhs.type.is_block()):
+            return lhs, rhs
+        shape = np.broadcast(lhs.handle.data, rhs.handle.data).shape
+        return self._spread(lhs, shape), self._spread(rhs, shape)
+
+    def _spread(self, of: Any, shape: tuple[int, ...]) -> Any:
+        if of.handle.data.shape == shape and of.type.is_block():
+            return of
+        data = np.empty(shape, of.handle.data.dtype)
+        data[...] = of.handle.data  # sooner than `np.broadcast_to` makes a view of small blocks
+        return self.tensor(interpreter.TensorHandle(data, of.dtype), core.block_type(of.dtype, shape))
 
 
 def _share_types() -> None:
