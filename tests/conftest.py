@@ -16,10 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-import torch
-import triton
 
-from interpreter import lighten
 from wafer_triton.device import PRESETS, Device
 
 if find_spec("hypothesis"):  # which tests/gpu do without, where it may be missing
@@ -30,8 +27,6 @@ if find_spec("hypothesis"):  # which tests/gpu do without, where it may be missi
         "wafer", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, max_examples=50
     )
     settings.load_profile("wafer")
-if triton.knobs.runtime.interpret:
-    lighten()
 # Schedules that are kept for other tests are walked by every collection, so that there are few of them.
 gc.set_threshold(30_000, 20)
 
@@ -106,6 +101,17 @@ LARGE = (
 )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Lighten Triton's interpreter where tests run, which is not in the process that hands them to workers."""
+    if config.getoption("numprocesses", None) is None:
+        import triton
+
+        from interpreter import lighten
+
+        if triton.knobs.runtime.interpret:
+            lighten()
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Return True for a file without a test of `make test`, `make quick` or `make all`: importing is slow."""
     expression = config.option.markexpr
@@ -139,6 +145,8 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     """Seed every test alike, so that it draws the same numbers alone or after others."""
+    import torch
+
     if torch.cuda.is_available():
         torch.manual_seed(0)
     else:  # which would note for later where the seed of GPUs was set

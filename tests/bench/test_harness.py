@@ -14,7 +14,6 @@ import work
 from wafer_triton.algorithms.product import recipe
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.torch import TorchExecutor
-from wafer_triton.models.random import config_of
 
 # --- limits ---
 
@@ -74,32 +73,6 @@ def test_a_peer_equals_the_torch_executor(op, shapes, side, dtype, way, monkeypa
         results.append(program.read("out"))
     assert torch.equal(*results) and results[0].any()
     assert sum(emulation.chosen.values()) >= 2, "the product and the moves"
-
-
-def test_the_plain_layer_equals_transformers():
-    from transformers import LlamaConfig
-    from transformers.models.llama.modeling_llama import LlamaModel
-
-    made = LlamaConfig(
-        hidden_size=24, intermediate_size=40, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2,
-        head_dim=6, vocab_size=9, rms_norm_eps=1e-5, attn_implementation="eager",
-    )  # fmt: skip
-    model = LlamaModel(made).double().eval()
-    ours = config_of({**made.to_dict(), "model_type": "llama"})
-    weights = {f"model.{name}": one.detach() for name, one in model.named_parameters() if "layers.0" in name}
-    ids = torch.tensor([[1, 5, 2, 7]])
-    kept = {}
-    hook = model.layers[0].register_forward_hook(lambda _, given, out: kept.update(x=given[0], out=out))
-    with torch.no_grad():
-        cache = model(ids, use_cache=True).past_key_values.layers[0]
-    hook.remove()
-    angle = torch.tensor([[3.0]]) * ours.inv_freq()[0]
-    held = [one[0].transpose(0, 1).clone() for one in (cache.keys, cache.values)]
-    for one in held:
-        one[3] = float("nan")  # to be written
-    out = peers.layer(kept["x"][0, 3:], weights, ours, *held, (angle.cos().double(), angle.sin().double()))
-    want = kept["out"][0] if isinstance(kept["out"], tuple) else kept["out"]
-    torch.testing.assert_close(out, want.view(4, -1)[3:], rtol=1e-6, atol=1e-6)
 
 
 # --- counts of a case ---

@@ -6,7 +6,6 @@ from itertools import product
 
 import numpy as np
 import pytest
-from scipy.optimize import Bounds, LinearConstraint, milp
 
 from pairs import in_turn
 from schedules import LAYERS, MOVES, SUMS, Make, build
@@ -120,6 +119,8 @@ def test_logical_cores_of_one_physical_core_have_circuits_of_their_own(mesh, tra
 
 def fewest(schedule: Schedule) -> int:
     """Return the fewest colours with which no two circuits of a router share one, by an integer programme for each."""
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
     touching = [list(circuits) for circuits in Walk(schedule).circuits().values()]
     numbers = {circuit: number for number, circuit in enumerate({each for circuits in touching for each in circuits})}
     for most in itertools.count(max(map(len, touching), default=0)):

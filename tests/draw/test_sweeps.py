@@ -3,7 +3,6 @@
 import re
 
 import pytest
-from matplotlib.figure import Figure
 from PIL import Image
 
 from wafer_triton import draw
@@ -36,6 +35,8 @@ def test_curves_show_every_figure_and_mark_missing_ones(rows, tmp_path):
 
 
 def test_a_point_without_an_error_band_is_shaded_by_none():
+    from matplotlib.figure import Figure
+
     rows = [{"mesh": x, "cycles": 10.0, "error_band": band} for x, band in ((8, 0.5), (16, 0.5), (32, None))]
     (shade,) = draw.curves(rows, ["mesh"], "cycles", Figure().subplots()).axes[0].collections
     assert {x for path in shade.get_paths() for x, _ in path.vertices} == {8, 16}

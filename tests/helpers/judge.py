@@ -1,14 +1,15 @@
 """Small random models of transformers, which judge decoders."""
 
 import torch
-from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from torch import Tensor, nn
 
 from wafer_triton.models.decoder import WaferForCausalLM
 
 
-def random_model(kind: str, **settings: object) -> PreTrainedModel:
+def random_model(kind: str, **settings: object) -> nn.Module:
     """Return a model whose norms and biases are drawn too, as transformers sets them to one and zero."""
+    from transformers import AutoConfig, AutoModelForCausalLM  # two seconds, in the workers that need them
+
     torch.manual_seed(5)
     ends = dict.fromkeys(("eos_token_id", "bos_token_id", "pad_token_id"))
     config = AutoConfig.for_model(kind, **{"rms_norm_eps": 1e-5} | ends | settings)

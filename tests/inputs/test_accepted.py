@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from transformers import LlamaConfig
 
 from tiny import CONFIG, checkpoint
 from wafer_triton import (
@@ -39,7 +38,6 @@ from wafer_triton.shape.read import shape_of
 
 A, MODEL = torch.arange(36.0).view(6, 6), "smollm2-135m,layers=2"
 SIZES = {"hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": 4}
-LLAMA = LlamaConfig(**SIZES, num_key_value_heads=2, vocab_size=200)
 LENGTHS = both(fixed(6), fixed(4))
 SCHEDULE = recipe("gemm", as_mesh(2), "fp32", ((6, 6), (6, 6)), ()).schedule
 
@@ -152,14 +150,17 @@ def test_a_device_of_torch_is_the_one_of_its_name(tmp_path):
 
 
 def test_a_configuration_of_transformers_is_a_model(tmp_path):
-    LLAMA.save_pretrained(tmp_path)
+    from transformers import LlamaConfig
+
+    llama = LlamaConfig(**SIZES, num_key_value_heads=2, vocab_size=200)
+    llama.save_pretrained(tmp_path)
     want = replace(shape_of(tmp_path), name="config")
-    assert shape_of(LLAMA) == shape_of(LLAMA.to_dict()) == want
-    assert config_of(LLAMA) == replace(config_of(tmp_path), name="config")
-    assert smallest_mesh(LLAMA, context=8) == smallest_mesh(tmp_path, context=8)
-    found, same = (estimate.decode(model=model, mesh=8, context=8) for model in (LLAMA, tmp_path))
+    assert shape_of(llama) == shape_of(llama.to_dict()) == want
+    assert config_of(llama) == replace(config_of(tmp_path), name="config")
+    assert smallest_mesh(llama, context=8) == smallest_mesh(tmp_path, context=8)
+    found, same = (estimate.decode(model=model, mesh=8, context=8) for model in (llama, tmp_path))
     assert found.tokens_per_second == same.tokens_per_second
-    model = WaferForCausalLM.from_config(LLAMA, mesh=4, max_length=16, max_prompt=8)
+    model = WaferForCausalLM.from_config(llama, mesh=4, max_length=16, max_prompt=8)
     assert model.config.vocab_size == 200
 
 

@@ -6,9 +6,6 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM
-from transformers.models.wavlm.modeling_wavlm import WavLMAttention
-from transformers.pytorch_utils import Conv1D
 
 from pairs import pairs
 from wafer_triton import convert, recording
@@ -32,6 +29,8 @@ IDS = torch.arange(14).view(2, 7)
 
 
 def model_of(kind: str) -> nn.Module:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
     torch.manual_seed(0)
     ends = {"eos_token_id": None, "bos_token_id": None, "pad_token_id": None}
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **MODELS[kind], **ends)).eval()
@@ -135,6 +134,8 @@ def test_layers_whose_parent_reads_their_weight_are_named_as_never_run(roomy):
 
 @torch.no_grad()
 def test_projections_that_an_attention_of_transformers_reads_are_named_as_never_run(roomy):
+    from transformers.models.wavlm.modeling_wavlm import WavLMAttention
+
     attention = WavLMAttention(embed_dim=16, num_heads=2, has_relative_position_bias=True).eval()
     model, x = nn.ModuleDict({"attention": attention}), torch.randn(2, 5, 16)
     wanted = attention(x)[0]
@@ -156,7 +157,13 @@ class Residual(nn.Module):
         return x + self.f(x)
 
 
-LAYER_KINDS = [lambda: nn.Linear(16, 16), lambda: Conv1D(16, 16), lambda: nn.RMSNorm(16, eps=1e-6)]
+def conv1d() -> nn.Module:
+    from transformers.pytorch_utils import Conv1D
+
+    return Conv1D(16, 16)
+
+
+LAYER_KINDS = [lambda: nn.Linear(16, 16), conv1d, lambda: nn.RMSNorm(16, eps=1e-6)]
 
 
 def gradients_of(called, model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:

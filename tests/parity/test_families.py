@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM
 
 from judge import logits_of, near, random_model
 from wafer_triton.models.decoder import WaferForCausalLM
@@ -60,7 +60,7 @@ NORMED = next(family for family in FAMILIES if family.name == "qwen3")
 
 
 @cache
-def judge(family: Family, dtype: str = "fp32") -> PreTrainedModel:
+def judge(family: Family, dtype: str = "fp32") -> torch.nn.Module:
     """Return transformers' model in fp32; its weights are numbers of `dtype`."""
     settings = SIZES | {"tie_word_embeddings": family.tied, "rope_parameters": {"rope_theta": 5000.0, **family.rope}}
     model = random_model(family.kind, **settings | family.more)

@@ -4,7 +4,6 @@ from functools import cache
 
 import pytest
 import torch
-from transformers import PreTrainedModel
 
 from judge import logits_of, near, random_model
 from wafer_triton.device.mesh import as_mesh
@@ -30,7 +29,7 @@ TOKENS, PROMPT = 20, 11
 
 
 @cache
-def judge(model: str) -> PreTrainedModel:
+def judge(model: str) -> torch.nn.Module:
     kind, more = MODELS[model]
     return random_model(kind, **SIZES | more)
 

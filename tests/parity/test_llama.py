@@ -4,13 +4,14 @@ from functools import cache
 
 import pytest
 import torch
-from transformers import PreTrainedModel
 
+import peers
 from judge import logits_of, near, random_model
 from wafer_triton.device.mesh import as_mesh
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
+from wafer_triton.models.random import config_of
 from wafer_triton.ops.testing import assert_close
 
 pytestmark = pytest.mark.slow
@@ -46,7 +47,7 @@ PROMPTS = [
 
 
 @cache
-def judge(llama: str, dtype: str = "fp32") -> PreTrainedModel:
+def judge(llama: str, dtype: str = "fp32") -> torch.nn.Module:
     """Return transformers' model in fp32; its weights are numbers of `dtype`."""
     model = random_model("llama", **SIZES | MODELS[llama])
     for weight in model.parameters():
@@ -123,3 +124,29 @@ def test_a_second_prompt_does_not_depend_on_the_first(mesh, exchange, roomy):
 def test_hundreds_of_steps_round_the_cache_fill_it_to_the_last_entry(roomy):
     tokens, decoder = some_tokens(230), wafer("one-layer", "5x2", roomy, max_length=230)
     assert near(logits_of(decoder, tokens, 8), judged("one-layer", tokens, 8)) and decoder.count == 230
+
+
+def test_the_plain_layer_of_the_bench_equals_transformers():
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaModel
+
+    made = LlamaConfig(
+        hidden_size=24, intermediate_size=40, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=6, vocab_size=9, rms_norm_eps=1e-5, attn_implementation="eager",
+    )  # fmt: skip
+    model = LlamaModel(made).double().eval()
+    ours = config_of({**made.to_dict(), "model_type": "llama"})
+    weights = {f"model.{name}": one.detach() for name, one in model.named_parameters() if "layers.0" in name}
+    ids = torch.tensor([[1, 5, 2, 7]])
+    kept = {}
+    hook = model.layers[0].register_forward_hook(lambda _, given, out: kept.update(x=given[0], out=out))
+    with torch.no_grad():
+        cache = model(ids, use_cache=True).past_key_values.layers[0]
+    hook.remove()
+    angle = torch.tensor([[3.0]]) * ours.inv_freq()[0]
+    held = [one[0].transpose(0, 1).clone() for one in (cache.keys, cache.values)]
+    for one in held:
+        one[3] = float("nan")  # to be written
+    out = peers.layer(kept["x"][0, 3:], weights, ours, *held, (angle.cos().double(), angle.sin().double()))
+    want = kept["out"][0] if isinstance(kept["out"], tuple) else kept["out"]
+    torch.testing.assert_close(out, want.view(4, -1)[3:], rtol=1e-6, atol=1e-6)

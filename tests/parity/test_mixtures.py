@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import PreTrainedModel
 
 from judge import near, random_model
 from wafer_triton import ExpertRegions
@@ -55,7 +54,7 @@ SHARED = MIXTURES[3]
 
 
 @cache
-def judge(mixture: Mixture) -> PreTrainedModel:
+def judge(mixture: Mixture) -> torch.nn.Module:
     return random_model(mixture.kind, **SIZES | mixture.more)
 
 

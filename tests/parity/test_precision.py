@@ -4,7 +4,6 @@ from math import exp, log
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
 from judge import random_model
 from wafer_triton.errors import ShapeError
@@ -39,6 +38,8 @@ def test_windows_of_one_judge_nothing():
 @pytest.mark.parametrize("window", [16, 64])
 @torch.no_grad()
 def test_perplexity_equals_transformers(folder, window):
+    from transformers import AutoModelForCausalLM
+
     model = AutoModelForCausalLM.from_pretrained(folder)
     wanted = sum(
         float(model(torch.tensor([part]), labels=torch.tensor([part])).loss) * (len(part) - 1)
