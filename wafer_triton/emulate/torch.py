@@ -22,6 +22,7 @@ from wafer_triton.schedule.rounds import Exchange, Index, Local, Slot
 
 Params = Mapping[str, Any]
 Tensors: TypeAlias = "list[torch.Tensor]"
+Shape = tuple[int, int]
 
 COMBINE: Mapping[str, Callable[..., torch.Tensor]] = {"add": torch.add, "maximum": torch.maximum}
 CPU = torch.device("cpu")
@@ -130,7 +131,8 @@ class TorchExecutor(Executor):
         cores = np.arange(memory.mesh.cores) if op.where is None else op.where.flat(memory.mesh)
         # with tables, slots differ from schedule to schedule
         box = None if memory.tables is not None else _rectangle(cores, memory.mesh)
-        if box is not None and any(_view(memory, out, box) is None for out in op.outs):
+        steps = None if box is None else _strides(box)
+        if steps is None or not all(out.is_fixed for out in op.outs):
             box = None
         before, after = list[Task](), list[Task]()
         memory.workspace.begin()
@@ -140,11 +142,14 @@ class TorchExecutor(Executor):
 
             For output number `out` a step `after` scatters the copy back.
             """
-            homes, flat = tile_map.homes(memory.mesh)[cores], memory.rows(tile_map.slot)
-            if box is not None and (view := _view(memory, tile_map.slot, homes.reshape(box.shape))) is not None:
-                return view
+            slot, base, flat = tile_map.slot, tile_map.base, memory.rows(tile_map.slot)
+            homes = cores if base is None else base[cores]
+            if box is not None and slot.is_fixed:
+                at = steps if base is None else _strides(homes.reshape(box.shape))
+                if at is not None:
+                    return _strided(memory, slot, *at)
             rows, copy = (
-                self._row_index(memory, tile_map.slot, homes),
+                self._row_index(memory, slot, homes),
                 memory.workspace.take(homes.size * flat.shape[1], flat.dtype),
             )
             copy = copy.view(len(cores), -1)
@@ -212,18 +217,28 @@ def _tiles(memory: Memory, slot: Slot) -> torch.Tensor:
 
 def _view(memory: Memory, slot: Slot, cores: Index) -> torch.Tensor | None:
     """Return a strided view [rows, cols, numel] of the tiles of `cores` [rows, cols]; None if there is none."""
-    if not slot.is_fixed:
-        return None
-    tiles, (rows, cols), first = _tiles(memory, slot), cores.shape, int(cores[0, 0])
+    at = _strides(cores) if slot.is_fixed else None
+    return None if at is None else _strided(memory, slot, *at)
+
+
+def _strides(cores: Index) -> tuple[Shape, Shape, int] | None:
+    """Return rows and columns of `cores`, the steps down and right, and the first core; None if these vary."""
+    (rows, cols), first = cores.shape, int(cores[0, 0])
     down, right = (int(along[1]) - first if len(along) > 1 else 0 for along in (cores[:, 0], cores[0]))
     if (
         min(first, down, right) < 0
         or (cores != first + down * np.arange(rows)[:, None] + right * np.arange(cols)).any()
     ):
         return None
-    core = tiles.stride(1)
-    start = tiles.storage_offset() + first * core
-    return tiles.as_strided((rows, cols, tiles.shape[-1]), (down * core, right * core, 1), start)
+    return (rows, cols), (down, right), first
+
+
+def _strided(memory: Memory, slot: Slot, sides: Shape, steps: Shape, first: int) -> torch.Tensor:
+    """Return a view [rows, cols, numel] of a slot, the same on all cores, of the cores that `_strides` describes."""
+    tiles = _tiles(memory, slot)
+    core, start = tiles.stride(1), tiles.storage_offset()
+    strides = (steps[0] * core, steps[1] * core, 1)
+    return tiles.as_strided((*sides, tiles.shape[-1]), strides, start + first * core)
 
 
 def _runs_unwidened(fast: Form, params: Params, outs: Tensors, reads: Tensors) -> bool:
