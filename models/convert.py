@@ -160,7 +160,10 @@ class _Run(torch.autograd.Function):
         name, options = layer.operation(len(x))
         found = gradients(name, saved, dy, options, ctx.needs_input_grad[3:])
         dx, dw = (None if one is None else layer.run(*one, weight, on, dtype) for one in found)
-        return None, None, None, dx, None if dw is None else layer.turned(dw).to(weight.device, weight.dtype)
+        if dw is None:
+            return None, None, None, dx, None
+        layer.drop_tiles()
+        return None, None, None, dx, layer.turned(dw).to(weight.device, weight.dtype)
 
 
 class _OnMesh(nn.Module):
@@ -195,12 +198,17 @@ class _OnMesh(nn.Module):
     def placed(self, weight: Tensor, mesh: Mesh, pattern: str, device: str, dtype: str) -> MeshTensor:
         """Return the weight's tiles on a mesh and a torch device, cut on first use and after each change."""
         self._follow(weight)
-        if (mesh.shape, device, dtype) not in self._cut:
+        tiles = self._cut.get((mesh.shape, device, dtype))
+        if tiles is None:
             cut = self.turned(weight.detach()).to(device, torch_dtype(dtype))
             if dtype in STORED and cut.ndim == 2:
                 cut = converted(cut, dtype, magnitude(cut))
-            self._cut[mesh.shape, device, dtype] = scatter(cut, mesh, pattern)
-        return self._cut[mesh.shape, device, dtype]
+            tiles = self._cut[mesh.shape, device, dtype] = scatter(cut, mesh, pattern)
+        return tiles
+
+    def drop_tiles(self) -> None:
+        """Cut the weight anew at the next run: torch does not count the writes of a fused optimizer."""
+        self._cut, self._cut_from = {}, (None,)
 
     def _follow(self, weight: Tensor) -> None:
         """Drop the tiles if they are of another weight, or were cut before it changed."""
@@ -210,8 +218,10 @@ class _OnMesh(nn.Module):
                 "load_state_dict(..., assign=True)"
             )
         state = weight.data_ptr(), None if weight.is_inference() else weight._version
-        if self._cut_from[0] is not weight or self._cut_from[1:] != state or weight.is_inference():
-            self._cut, self._cut_from = {}, (weight, *state)  # of tensors of inference mode no writes are counted
+        if self._cut_from[0] is not weight or self._cut_from[1:] != state:
+            self._cut, self._cut_from = {}, (weight, *state)
+        if weight.is_inference() or weight.grad is not None:  # writes are not counted, or an optimizer may write
+            self.drop_tiles()
 
     def rows(self, x: Tensor, width: int) -> Tensor:
         """Return the rows [m, width] of x [..., width]; raises an error for an input that no run takes."""

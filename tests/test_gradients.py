@@ -93,6 +93,15 @@ def test_gradients_of_the_triton_executor(name):
     assert_near(got, torch.autograd.grad(plain(*exact).square().sum(), exact))
 
 
+@pytest.mark.parametrize("name", [name for name in CASES if "norm" not in name and "softmax" not in name])
+def test_a_result_may_be_written_into(name):
+    call, plain, _ = CASES[name]
+    operands = values(name, "2x4")
+    exact = wide(operands)
+    got = torch.autograd.grad(call(*operands, mesh="2x4").mul_(2).sum(), operands)
+    assert_near(got, torch.autograd.grad((2 * plain(*exact)).sum(), exact))
+
+
 def test_only_gradients_that_are_asked_for_are_computed():
     a, b = values("mesh_gemm", "2x4")
     with ops.recording() as record:

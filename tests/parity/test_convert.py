@@ -214,6 +214,23 @@ def test_a_frozen_weight_costs_no_product_and_one_that_changed_is_torchs_error(r
         y.sum().backward()
 
 
+@pytest.mark.parametrize("how", [{"fused": True}, {"foreach": True}, {}])
+@pytest.mark.parametrize("kept", [False, True])
+def test_every_step_of_an_optimizer_is_seen(how, kept, roomy):
+    plain, x = nn.Sequential(nn.Linear(6, 4)), torch.randn(3, 6)
+    model, results = convert(copy.deepcopy(plain), mesh=2, device=roomy), []
+    for one in (plain, model):
+        optimizer = torch.optim.SGD(one.parameters(), lr=0.5, **how)
+        for _ in range(2):
+            one(x).square().sum().backward()
+            if kept:  # a second pass cuts tiles between the gradients and the step
+                one(x)
+            optimizer.step()
+            optimizer.zero_grad()
+        results.append(one(x))
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", ["int8", "fp8"])
 def test_no_gradient_passes_a_stored_weight(dtype, roomy):
     model = convert(nn.Sequential(nn.Linear(16, 8).half()), mesh=2, device=roomy, dtype=dtype)

@@ -209,7 +209,7 @@ def _applied(
     operation = recipe(name, on, dtype_name(operands[0].dtype), shapes, chosen)
     runner = shared_executor(backend or None, exchange, operands[0].device)
     whole: Tensor = _run(operation, tuple(operands), runner, tiles=False)
-    return whole
+    return whole.detach()  # no view, so that what follows may write into it
 
 
 @torch.library.register_fake("wafer_triton::apply", lib=_LIBRARY)
