@@ -113,6 +113,12 @@ def test_a_stream_s_seconds_follow_its_schedule(name, moving, which, flops):
     assert (exposed > 0) == (flops > 1e12)
 
 
+def test_key_value_heads_are_not_cut_below_one():
+    work = replace(SMALL, kv_heads=2)
+    cuts = {split.tensor * (split.stream if split.moving == "xy" else 1) for split in splits(Case(on(2, 4), work))}
+    assert cuts == {1, 2}
+
+
 def test_bytes_of_optimizer_states_equal_the_published_ones():
     rules = Rules()
     assert rules.state_bytes(7.5e9, 0, 1) == 120e9

@@ -154,8 +154,8 @@ def splits(case: Case) -> Iterator[ParallelSizes]:
             for tensor in _divisors(dies // data // context):
                 stream = dies // data // context // tensor
                 for moving in ("w", "xy") if stream > 1 else ("",):
-                    heads = tensor * (stream if moving == "xy" else 1)
-                    if work.heads % heads or work.hidden % heads:
+                    cut = tensor * (stream if moving == "xy" else 1)
+                    if work.kv_heads % cut or work.hidden % cut:
                         continue
                     for sharded in (0, 1, 3) if data * context > 1 else (0,):
                         for sequence in (False, True) if tensor > 1 else (False,):
