@@ -95,6 +95,7 @@ LARGE = (
     "test_wafer_scale",
     "train/test_inputs",
     "train/test_planner",
+    "train/test_price",
     "verify/test_model_intents",
     "verify/test_mutants",
     "verify/test_protocol",
