@@ -209,11 +209,10 @@ class Pairs:
         links = np.array([[(step.links, step.most) for step in placed.steps] for _, placed in pairs])
         self.links, self.most = np.tile(links.transpose(2, 1, 0), (1, 2, 1))  # [8, pairs], as `GroupPlacement.loads`
         self.rings = [self._transfers([placed.steps[axis].transfers for _, placed in pairs]) for axis in range(4)]
-        layouts: dict[object, list[int]] = {}
-        for number, pair in enumerate(pairs):
-            layouts.setdefault(_layout(*pair), []).append(number)
-        self.by_layout = np.concatenate([*layouts.values()])
-        self.layouts = np.cumsum([0, *map(len, layouts.values())])[:-1]  # where each begins in it
+        numbers: dict[object, int] = {}  # of layouts
+        self.layouts = np.array([[numbers.setdefault(one, len(numbers)) for one in layouts(*pair)] for pair in pairs]).T
+        self.by_layout = np.argsort(self.layouts[0], kind="stable")
+        self.starts = np.flatnonzero(np.diff(self.layouts[0][self.by_layout], prepend=-1))  # of each in this order
         lanes = np.array([LANES.get(placed.steps[STREAM].kind, 2) for _, placed in pairs])
         alike = np.array([lanes, links[:, STREAM, 0], *np.concatenate(self.rings[STREAM])])
         self.stream_of = np.unique(alike, axis=1, return_inverse=True)[1]  # a number of pairs with like streams
@@ -307,10 +306,8 @@ class Priced:
         """Return the option of a pair."""
         split, placed = self.columns.pairs[number]
         split = split if self.op.weights else replace(split, sharded=0)
-        layout = _layout(split, placed)
-        # between the products of a pair: columns if heads are cut
-        inner = (*layout, split.moving, "columns") if split.moving == "xy" or split.tensor > 1 else layout
-        takes, gives = (layout if self.op.side == side else inner for side in ("in", "out"))
+        rows, columns = layouts(split, placed)
+        takes, gives = (rows if self.op.side == side else columns for side in ("in", "out"))
         figures = (
             self.compute, self.exposed, self.hbm, self.joules, self.state_bytes, self.kept_bytes, self.work_bytes
         )  # fmt: skip
@@ -401,9 +398,10 @@ class Priced:
         return (written + scores) * self.case.in_flight, gathered
 
 
-def _layout(split: ParallelSizes, placed: GroupPlacement) -> tuple[object, ...]:
-    """Return the layout of rows."""
-    return placed.sides, placed.strides, placed.fixed, split.sizes, split.sequence
+def layouts(split: ParallelSizes, placed: GroupPlacement) -> tuple[tuple[object, ...], tuple[object, ...]]:
+    """Return the layout of a pair of products outside, and between them: columns if heads are cut."""
+    rows = (placed.sides, placed.strides, placed.fixed, split.sizes, split.sequence)
+    return rows, (*rows, split.moving) if split.moving == "xy" or split.tensor > 1 else rows
 
 
 def _divisors(number: int) -> list[int]:

@@ -231,9 +231,9 @@ class Search:
         self.passes = [pairs.passes(case, op) if op.weights else [] for op in case.work.operators]
         columns = np.array([_columns(self._priced(kind)) for kind in kinds])  # [kinds, 4, operators, pairs]
         cost, size, work, _ = (columns.sum(2).min(2) if uniform else columns.min(3).sum(2)).min(0)
-        self.least_bytes, self.least_work = case.layers * size + work, work
-        self.price, self.least_layer = (0.0, float(cost)) if uniform else self._multiplier(columns[:, 0], columns[:, 1])
-        self.bound = self._score(case.layers * self.least_layer - self.price * (self.room - work))
+        self.least_bytes = case.layers * size + work
+        self.price, self.least_layer = (0.0, float(cost)) if uniform else self._multiplier(*columns.swapaxes(0, 1)[:3])
+        self.bound = self._score(case.layers * self.least_layer - self.price * self.room)
 
     def labels(self, score: float) -> Iterator[tuple[float, list[Label]]]:
         """Yield labels that layers may combine to a score below `score`, after a bound of it, the least first."""
@@ -271,21 +271,35 @@ class Search:
             return case.wafers * cost + case.head_flops / case.wafer.flops_per_joule
         return (cost + case.head_seconds) * (1 + (case.wafers - 1) / case.micro_batches)
 
-    def _multiplier(self, cost: np.ndarray, size: np.ndarray) -> tuple[float, float]:
-        """Return the price of a byte, and the least cost of a layer with its bytes.
+    def _multiplier(self, cost: np.ndarray, size: np.ndarray, work: np.ndarray) -> tuple[float, float]:
+        """Return the price of a byte, and the least cost of a layer with its bytes and its share of working memory.
 
-        Cost and bytes are [kinds, operators, pairs]. Without re-sharding all operators of a layer share a layout.
+        Cost, bytes and working memory are [kinds, operators, pairs].
         """
-        count, room = self.case.layers, self.room - self.least_work
+        count = self.case.layers
         best, price, step = (-inf, 0.0, 0.0), 0.0, cost.min(2).sum(1).min() * count / self.case.wafer.hbm_bytes
         for _ in range(16):
-            weighed = cost + price * size
-            alike = np.minimum.reduceat(weighed[..., self.pairs.by_layout], self.pairs.layouts, axis=2)
-            least = float(min(alike.sum(1).min(), weighed.min(2).sum(1).min() + self.reshard[0]))
-            reached = count * least - price * room
+            least = min(map(self._least, cost + price * (size + work / count)))
+            reached = count * least - price * self.room
             step = 2 * step if reached > best[0] else -step / 2
-            best, price = max(best, (reached, price, least)), max(0.0, price + step)
+            best = max(best, (reached, price, least))
+            price = max(0.0, best[1] + step)
         return best[1:]
+
+    def _least(self, cost: np.ndarray) -> float:
+        """Return the least sum of a closed chain with costs [operators, pairs], as the solver's without any label."""
+        columns, operators = self.pairs, self.case.work.operators
+        least = float(np.minimum.reduceat(cost[:, columns.by_layout], columns.starts, axis=1).sum(0).min())
+        for first in range(len(cost) if cost.min(1).sum() + self.reshard[0] < least else 0):
+            labels, every = np.full(columns.layouts.max() + 1, inf), self.reshard[0]
+            for number in (*range(first, len(cost)), *range(first)):
+                takes, gives = (columns.layouts[int(operators[number].side != side)] for side in ("in", "out"))
+                sums = np.minimum(labels[takes], every) + cost[number]
+                labels = np.full(len(labels), inf)
+                np.minimum.at(labels, gives, sums)
+                every = labels.min() + self.reshard[0]
+            least = min(least, float(labels.min()))
+        return least
 
     def _priced(self, kind: str) -> list[Priced]:
         return [
@@ -306,7 +320,8 @@ class Search:
         """Return the front of layers that cost up to `most` with their bytes, which includes `chains`."""
         priced = self._priced(kind)
         columns = _columns(priced)[:3]
-        columns = np.concatenate([columns, columns[:1] + self.price * columns[1:2]])
+        prices = 1.0, self.price, self.price / self.case.layers
+        columns = np.concatenate([columns, np.tensordot(prices, columns, 1)[None]])
         least = columns.min(2)
         bounds = columns + (least.sum(1, keepdims=True) - least)[:, :, None]  # with the best of the others
         figures = np.array([(one.cost, one.bytes, one.work) for one in chains]).reshape(-1, 3, 1, 1)
@@ -314,7 +329,7 @@ class Search:
         options = [
             [one.option(int(number)) for number in np.flatnonzero(own)] for one, own in zip(priced, useful, strict=True)
         ]
-        return layer(options, self.reshard, self.case.objective, chains, self.price, most)
+        return layer(options, self.reshard, self.case.objective, chains, prices, most)
 
 
 def _columns(priced: Sequence[Priced]) -> np.ndarray:

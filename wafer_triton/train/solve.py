@@ -55,16 +55,16 @@ def front(labels: Iterable[Label]) -> list[Label]:
 
 def layer(
     options: Sequence[Sequence[Option]], reshard: tuple[float, float] = (0.0, 0.0), objective: str = "time",
-    known: Sequence[Label] = (), price: float = 0.0, most: float = inf,
+    known: Sequence[Label] = (), prices: tuple[float, float, float] = (1.0, 0.0, 0.0), most: float = inf,
 ) -> list[Label]:  # fmt: skip
     """Return the front of all closed chains of one option for every operator, and of chains that are `known`.
 
     A change of layout costs `reshard`: its cost, and the other of seconds and joules. Chains with a re-sharding whose
-    cost, with bytes at a `price`, is above `most` are left out.
+    cost, bytes and working memory at `prices` are above `most` are left out.
     """
 
     def weighed(one: Label) -> float:
-        return one.cost + price * one.bytes
+        return sum(price * own for price, own in zip(prices, (one.cost, one.bytes, one.work), strict=True))
 
     change = Label(cost=reshard[0], tie=reshard[1], reshards=1)
     kept = [_undominated([label_of(option, objective) for option in own]) for own in options]
@@ -77,7 +77,7 @@ def layer(
         for own in kept
     ]
     for first in range(len(kept)):  # a chain with a re-sharding before operator `first`
-        turned = _open([*kept[first:], *kept[:first]], change, best, [*least[first:], *least[:first]], price, most)
+        turned = _open([*kept[first:], *kept[:first]], change, best, [*least[first:], *least[:first]], prices, most)
         back = len(kept) - first
         best = front([*best, *(replace(one, chosen=one.chosen[back:] + one.chosen[:back]) for one in turned)])
     return best
@@ -112,14 +112,14 @@ def _without_reshards(options: Sequence[Sequence[Label]]) -> Iterable[list[Label
 
 def _open(
     options: Sequence[Sequence[Label]], change: Label, best: Sequence[Label], least: Sequence[Sequence[float]],
-    price: float, most: float,
+    prices: tuple[float, float, float], most: float,
 ) -> list[Label]:  # fmt: skip
     """Return the front of open chains after one re-sharding; labels that cannot beat `best` are left out."""
     every, labels = [change], dict[object, list[Label]]()
 
     def useful(both: Label, rest: Sequence[float]) -> bool:
         cost, size, work, weighed = rest
-        if both.cost + price * both.bytes + weighed > most:
+        if prices[0] * both.cost + prices[1] * both.bytes + prices[2] * both.work + weighed > most:
             return False
         return not beaten(best, both.cost + cost, both.bytes + size, both.work + work)
 
