@@ -117,39 +117,43 @@ def sliced(
     Slices are equal, the last ones padded; the sums of slices that add up stay in SRAM. Where no slices fit a die's
     SRAM, it takes forever.
     """
-    cuts: list[Numbers] = [
-        (1 << np.arange(CUTS)).reshape(shape) for shape in ((1, -1, 1, 1), (1, 1, -1, 1), (1, 1, 1, -1))
-    ]
-    whole = tiles[:, :, None, None, None]
-    m, k, n = (np.ceil(size / cut) for size, cut in zip(whole, cuts, strict=True))  # [streams, cuts of m, of k, of n]
-    size = streams.size.reshape(-1, 1, 1, 1)
-    slots = {"x": m * k, "w": k * n, "y": m * n}
-    x, block = slots["x"], slots[moving]
     several = "x" if moving == "y" else "y"
-    slots[several] = slots[several] * size
     reads, writes, added = {
         "forward": ("xw", "y", {"y": 1}), "dx": ("yw", "x", {"x": 2}), "dw": ("xy", "w", {"w": 0}),
         "backward": ("xwy", "xw", {"x": 2, "w": 0}),
     }[which]  # fmt: skip
     reduces = moving in writes
-    block = block * (sums if reduces else element)
-    read = element * sum(slots[name] for name in reads)
-    written = sums * sum(slots[name] for name in writes)
-    parts: Any = prod(cuts[axis] for axis in added.values())  # slices that add up to one result
-    stays = sums * sum(slots[name] * (cuts[axis] > 1) for name, axis in added.items())
-    sram = read + written + x * element * ("w" in writes) + streams.lanes.reshape(-1, 1, 1, 1) * block + stays * reduces
-    # of both gradients, sums of one alone stay; a cut beyond the size would add nothing
-    fits = (sram <= on.sram_bytes) & (cuts[0] <= whole[0]) & (cuts[1] <= whole[1]) & (cuts[2] <= whole[2])
+
+    def slices(*cuts: Numbers) -> tuple[Numbers, ...]:
+        """Return a slice's multiply-adds, and bytes: that move, are read, are written, stay for the next, and SRAM."""
+        size, lanes, *whole = (
+            own.reshape(-1, *[1] * (cuts[0].ndim - 1)) for own in (streams.size, streams.lanes, *tiles)
+        )
+        m, k, n = (np.ceil(own / cut) for own, cut in zip(whole, cuts, strict=True))
+        slots: dict[str, Any] = {"x": m * k, "w": k * n, "y": m * n}
+        block, copy = slots[moving] * (sums if reduces else element), slots["x"] * element * ("w" in writes)
+        slots[several] = slots[several] * size
+        read = element * sum(slots[name] for name in reads)
+        written = sums * sum(slots[name] for name in writes)
+        stays = sums * sum(slots[name] * (cuts[axis] > 1) for name, axis in added.items())
+        sram = read + written + copy + lanes * block + stays * reduces
+        return m * k * n, block, read, written, stays, sram
+
+    powers = 1 << np.arange(CUTS)
+    a, b, c = (powers.reshape(shape) for shape in ((1, -1, 1, 1), (1, 1, -1, 1), (1, 1, 1, -1)))
+    fits = slices(a, b, c)[-1] <= on.sram_bytes
+    for cut, own in zip((a, b, c), tiles, strict=True):  # more cuts than elements would add nothing
+        fits &= cut <= own.reshape(-1, 1, 1, 1)
     if len(added) > 1:
-        fits &= (cuts[0] == 1) | (cuts[2] == 1)
-    least = fits.argmax(3)[..., None]  # more cuts of n are never better than the fewest that fit
-    shape = fits.shape
-    *cuts, m, k, n, block, read, written, stays, parts = (
-        np.take_along_axis(np.broadcast_to(table, shape), least, 3).reshape(len(fits), -1)
-        for table in (*cuts, m, k, n, block, read, written, stays, parts)
-    )
-    fits, number, size = fits.any(3).reshape(len(fits), -1), cuts[0] * cuts[1] * cuts[2], streams.size[:, None]
-    flops = 2 * m * k * n * len(added)
+        fits &= (a == 1) | (c == 1)  # of both gradients, sums of one alone stay
+    # more cuts of n are never better than the fewest that fit
+    cuts = [np.broadcast_to(own[..., 0], fits.shape[:3]) for own in (a, b)] + [powers[fits.argmax(3)]]
+    fits = fits.any(3).reshape(len(fits), -1)
+    macs, block, read, written, stays, _ = (np.reshape(own, fits.shape) for own in slices(*cuts))
+    cuts = [own.reshape(fits.shape) for own in cuts]
+    number, size = cuts[0] * cuts[1] * cuts[2], streams.size[:, None]
+    parts: Any = prod(cuts[axis] for axis in added.values())  # slices that add up to one result
+    flops = 2 * macs * len(added)
     wait = np.zeros_like(flops)
     for hops, load, count in zip(*streams.transfers, strict=True):
         link = block * load[:, None] / on.link_bytes_per_second
