@@ -95,6 +95,7 @@ LARGE = (
     "train/test_inputs",
     "train/test_layers",
     "train/test_planner",
+    "train/test_price",
     "verify/test_model_intents",
     "verify/test_mutants",
     "verify/test_protocol",

@@ -15,13 +15,12 @@ from wafer_triton.train.dies import wafer
 from wafer_triton.train.flows import Flow, bisection_bytes
 from wafer_triton.train.mapping import dimension_ordered, permute, route
 from wafer_triton.train.options import Case
-from wafer_triton.train.placement import groups_of, placements
+from wafer_triton.train.placement import placements
 from wafer_triton.train.planner import Strategy, plan
 from wafer_triton.train.workload import Rules, workload
 
 WORK = workload("gpt3-6.7b", batch=16)
-WAFER, LARGER = wafer("wafer-32"), wafer("wafer-48")
-PLACED = placements(WAFER, (4, 8, 1, 1))[0]
+WAFER = wafer("wafer-32")
 
 
 def flow(size=1.0, target=(1, 1)):
@@ -43,8 +42,6 @@ def test_recompute_takes_a_tuple_of_its_kinds_alone():
         (lambda: permute(WAFER, [[]]), MeshError, r"\[\] is no ring; give a list of one die at least"),
         (lambda: bisection_bytes(2, 2, -1), ShapeError, "bisection_bytes: size = -1 must be a positive number"),
         (lambda: placements(WAFER, (5, 7)), MeshError, r"sizes = \(5, 7\): give 4 of them, of data, tensor, context"),
-        (lambda: groups_of(WAFER, PLACED, 5), MeshError, "axis 5: choose from 0 to 3, of data, tensor"),
-        (lambda: groups_of(LARGER, PLACED, 0), MeshError, "is no rectangular one of the 6 x 8 dies of wafer-48; give"),
         (
             lambda: plan(WORK, WAFER, Strategy("own", lambda split: True, lambda on, split: None)),
             ConfigError,

@@ -1,22 +1,31 @@
-"""The cost of a schedule on a wafer of dies: seconds and joules, from the counts of every round.
+"""The cost of schedules on a wafer of dies: seconds and joules, from the counts of every round.
 
 A round takes the longer of its transfers and its products, if the products read no tile that arrives in the round;
 otherwise the sum of both. Products run at the die's rate. Other local operations take no time but for the HBM bytes of
 their operands and results. HBM is read and written during the rounds (slices are double-buffered). So a schedule takes
 the longer of its rounds and its HBM bytes.
+
+`sliced` is the closed form of the passes of a streamed product, which run slice by slice: `tests/train/test_price.py`
+compares it with the schedules.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wafer_triton.count.account import multiply_adds, per_round
 from wafer_triton.count.runs import combines
 from wafer_triton.schedule.rounds import Round
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.train.dies import Wafer
+
+Numbers = NDArray[Any]
+CUTS = 8  # of a size: in 1, 2, 4 to 128
 
 
 @dataclass(frozen=True)
@@ -34,7 +43,10 @@ class DieCost:
 
 
 def die_cost(schedule: Schedule, on: Wafer) -> DieCost:
-    """Return the cost of one run of a schedule on a mesh of dies."""
+    """Return the cost of one run of a schedule on a mesh of dies.
+
+    Inputs are read from HBM; outputs, and the sums that a role of "state" takes over in SRAM, are written to it.
+    """
     seconds = compute = link = flops = link_bytes = 0.0
     for round_, counts in zip(schedule.rounds, per_round(schedule), strict=True):
         macs = on_dies(schedule, round_)
@@ -45,13 +57,12 @@ def die_cost(schedule: Schedule, on: Wafer) -> DieCost:
         link += transfer
         flops += 2 * float(macs.sum())
         link_bytes += counts.link_bytes
-    moved = sum(buffer.bytes for buffer in schedule.buffers.values() if buffer.role in ("input", "output"))
+    moved = sum(buffer.bytes for buffer in schedule.buffers.values() if buffer.role in ("input", "output", "state"))
     hbm = moved / on.hbm_bytes_per_second
     hbm_bytes = moved * schedule.mesh.cores
-    joules = (
-        flops / on.flops_per_joule + link_bytes * on.link_joules_per_byte + hbm_bytes * on.hbm_joules_per_byte
-    )  # fmt: skip
-    return DieCost(max(seconds, hbm), compute, link, hbm, joules, link_bytes, hbm_bytes, flops)
+    return DieCost(
+        max(seconds, hbm), compute, link, hbm, on.joules(flops, link_bytes, hbm_bytes), link_bytes, hbm_bytes, flops
+    )
 
 
 def on_dies(schedule: Schedule, round_: Round) -> np.ndarray:
@@ -61,3 +72,111 @@ def on_dies(schedule: Schedule, round_: Round) -> np.ndarray:
         dies = slice(None) if op.where is None else op.where.flat(schedule.mesh)
         macs[dies] += multiply_adds(op)
     return macs
+
+
+@dataclass(frozen=True)
+class Streams:
+    """Streams of groups of `size` dies, as columns [streams].
+
+    A transfer's block crosses `links` on average. `transfers` are [kinds, streams] of the most hops, the most blocks
+    over a link, and how often a stream has them. A block takes `lanes` buffers beside the die's own.
+    """
+
+    size: Numbers
+    lanes: Numbers
+    links: Numbers
+    transfers: tuple[Numbers, ...]
+
+    def only(self, chosen: Numbers) -> Streams:
+        """Return some of the streams."""
+        columns = (own[:, chosen] for own in self.transfers)
+        return Streams(self.size[chosen], self.lanes[chosen], self.links[chosen], tuple(columns))
+
+
+class SlicedPass(NamedTuple):
+    """A pass of streamed products in slices, as columns [streams]: m, k and n are each cut in `cuts` [3, streams].
+
+    Seconds, and bytes of a die: those of its HBM, and what it sends, `copies` forwards and `sums` backwards.
+    """
+
+    cuts: Numbers
+    compute: Numbers
+    exposed: Numbers
+    late: Numbers  # that slices wait for HBM
+    hbm_bytes: Numbers
+    copies: Numbers
+    sums: Numbers
+
+
+def sliced(
+    on: Wafer, streams: Streams, moving: str, which: str, tiles: Numbers, element: int, sums: int,
+    objective: str = "time",
+) -> SlicedPass:  # fmt: skip
+    """Return a pass with tiles [m, k], [k, n] and [m, n] in its best slices, for every stream with its column of tiles.
+
+    Slices are equal, the last ones padded; the sums of slices that add up stay in SRAM. Where no slices fit a die's
+    SRAM, it takes forever.
+    """
+    several = "x" if moving == "y" else "y"
+    reads, writes, added = {
+        "forward": ("xw", "y", {"y": 1}), "dx": ("yw", "x", {"x": 2}), "dw": ("xy", "w", {"w": 0}),
+        "backward": ("xwy", "xw", {"x": 2, "w": 0}),
+    }[which]  # fmt: skip
+    reduces = moving in writes
+
+    def slices(*cuts: Numbers) -> tuple[Numbers, ...]:
+        """Return a slice's multiply-adds, and bytes: that move, are read, are written, stay for the next, and SRAM."""
+        size, lanes, *whole = (
+            own.reshape(-1, *[1] * (cuts[0].ndim - 1)) for own in (streams.size, streams.lanes, *tiles)
+        )
+        m, k, n = (np.ceil(own / cut) for own, cut in zip(whole, cuts, strict=True))
+        slots: dict[str, Any] = {"x": m * k, "w": k * n, "y": m * n}
+        block, copy = slots[moving] * (sums if reduces else element), slots["x"] * element * ("w" in writes)
+        slots[several] = slots[several] * size
+        read = element * sum(slots[name] for name in reads)
+        written = sums * sum(slots[name] for name in writes)
+        stays = sums * sum(slots[name] * (cuts[axis] > 1) for name, axis in added.items())
+        sram = read + written + copy + lanes * block + stays * reduces
+        return m * k * n, block, read, written, stays, sram
+
+    powers = 1 << np.arange(CUTS)
+    a, b, c = (powers.reshape(shape) for shape in ((1, -1, 1, 1), (1, 1, -1, 1), (1, 1, 1, -1)))
+    fits = slices(a, b, c)[-1] <= on.sram_bytes
+    for cut, own in zip((a, b, c), tiles, strict=True):  # more cuts than elements would add nothing
+        fits &= cut <= own.reshape(-1, 1, 1, 1)
+    if len(added) > 1:
+        fits &= (a == 1) | (c == 1)  # of both gradients, sums of one alone stay
+    # more cuts of n are never better than the fewest that fit
+    cuts = [np.broadcast_to(own[..., 0], fits.shape[:3]) for own in (a, b)] + [powers[fits.argmax(3)]]
+    fits = fits.any(3).reshape(len(fits), -1)
+    macs, block, read, written, stays, _ = (np.reshape(own, fits.shape) for own in slices(*cuts))
+    cuts = [own.reshape(fits.shape) for own in cuts]
+    number, size = cuts[0] * cuts[1] * cuts[2], streams.size[:, None]
+    parts: Any = prod(cuts[axis] for axis in added.values())  # slices that add up to one result
+    flops = 2 * macs * len(added)
+    wait = np.zeros_like(flops)
+    for hops, load, count in zip(*streams.transfers, strict=True):
+        link = block * load[:, None] / on.link_bytes_per_second
+        taken = hops[:, None] * on.link_seconds + (link if on.forwarding == "cut" else hops[:, None] * link)
+        wait += count[:, None] * np.maximum(0.0, taken - flops / on.flops)
+    rounds, rate = size * flops / on.flops + wait, on.hbm_bytes_per_second
+    seconds = (number // parts) * (
+        (parts - 1) * np.maximum(rounds, (read + written - stays) / rate) + np.maximum(rounds, (read + written) / rate)
+    )
+    hbm = number * (read + written - stays) + (number // parts) * stays
+    sent = (size - 1) * number * block
+    joules = on.joules(flops * size * number, sent * streams.links[:, None], hbm)
+    cost, tie = (
+        np.where(fits, one, np.inf) for one in ((seconds, joules) if objective == "time" else (joules, seconds))
+    )
+    best = np.where(cost <= cost.min(1, keepdims=True) * (1 + 1e-12), tie, np.inf).argmin(1)
+
+    def column(table: Numbers) -> Numbers:
+        return np.take_along_axis(table, best[:, None], 1)[:, 0]
+
+    compute = np.where(fits, number * size * flops / on.flops, np.inf)
+    waits = seconds - number * rounds
+    return SlicedPass(
+        np.array([*map(column, cuts)]),
+        *map(column, (compute, number * wait, waits, hbm, sent * (not reduces), sent * reduces)),
+    )

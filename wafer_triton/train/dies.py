@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wafer_triton.device import Device
 from wafer_triton.device.mesh import Mesh
@@ -101,6 +101,17 @@ class Wafer:
         graph = _links(self.rows, self.cols)
         graph.remove_edges_from([pair for link in self.failed for pair in (link, link[::-1])])
         return graph
+
+    @cached_property
+    def edges(self) -> tuple[Link, ...]:
+        """Return the directed links that work, each followed by its reverse."""
+        return tuple(pair for link in sorted(self.links.edges) if link < link[::-1] for pair in (link, link[::-1]))
+
+    def joules(self, flops: Any, link_bytes: Any, hbm_bytes: Any) -> Any:
+        """Return joules of products, of bytes times links, and of bytes of HBM; all may be arrays."""
+        return (
+            flops / self.flops_per_joule + link_bytes * self.link_joules_per_byte + hbm_bytes * self.hbm_joules_per_byte
+        )
 
     def device(self) -> Device:
         """Return the wafer as a `Device`: one core is one die."""

@@ -1,52 +1,79 @@
-"""Placements: the dies of a wafer that form the groups of each parallel axis, and the cost of one step of their rings.
+"""Placements: the dies of a wafer that form the groups of each parallel axis, and the transfers of their rings.
 
 A rectangular placement gives every axis a rectangle of dies, axes nested in an order: the first lies on neighbouring
 dies, the next strides over it. The fixed placement numbers dies row by row, first axis innermost, and runs each ring in
-the order of numbers, without regard to links. Steps of all groups of an axis are routed along rows first, then columns.
-On a wafer with failed links the steps of rectangular placements are mapped around these
-(`wafer_triton.train.mapping.route`).
+the order of numbers, without regard to links. Transfers of all groups of an axis are routed at once: along rows first,
+then columns, and for rectangular placements on a wafer with failed links as `wafer_triton.train.mapping.route` finds.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from itertools import permutations
 from math import prod
 
-from wafer_triton.algorithms.stream import path
+import numpy as np
+from numpy.typing import NDArray
+
+from wafer_triton.algorithms.stream import Group, path, stream
 from wafer_triton.errors import MeshError, check_counts, shown
-from wafer_triton.train.dies import Die, Wafer
-from wafer_triton.train.flows import ring_flows
+from wafer_triton.train.dies import Wafer
+from wafer_triton.train.flows import Flow, all_to_all
 from wafer_triton.train.mapping import dimension_ordered, route
 
 AXES = ("data", "tensor", "context", "stream")
 NESTED = (1, 3, 2, 0)  # axes of the fixed placement, from neighbouring dies outwards
 REROUTES = 8  # without gain, after which the mapping of a step ends
 RINGS = ("cycle", "interleaved", "wrap")
+Loads = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class RingStep:
-    """One step of all rings of an axis: the most hops of a block, blocks over the busiest link, and the mean hops."""
+    """The transfers of all rings of an axis, of which every die sends a block in each.
+
+    `transfers` counts them by (hops of the longest path, blocks over the busiest link). `loads` are blocks over every
+    link of `Wafer.edges`, in a transfer on average.
+    """
 
     kind: str
-    hops: int
-    load: int
-    links: float  # that a block crosses on average
+    rings: tuple[Group, ...] = field(default=(), compare=False)
+    transfers: tuple[tuple[tuple[int, int], int], ...] = ()
+    loads: Loads = field(default_factory=lambda: np.zeros(2), compare=False)
 
-    def seconds(self, wafer: Wafer, size: float) -> float:
-        """Return seconds of a step with blocks of `size` bytes."""
-        return wafer.transfer_seconds(self.hops, size, self.load)
+    @cached_property
+    def links(self) -> float:
+        """Return the links that a block crosses on average."""
+        return float(self.loads.sum()) / max(1, sum(map(len, self.rings)))
+
+    @cached_property
+    def most(self) -> float:
+        """Return blocks over the busiest link, in a transfer on average."""
+        return float(self.loads.max())
+
+    @cached_property
+    def worst(self) -> tuple[int, int]:
+        """Return the most hops and the most blocks over a link."""
+        hops, loads = zip(*(pair for pair, _ in self.transfers), strict=True) if self.transfers else ((0,), (0,))
+        return max(hops), max(loads)
+
+    def seconds(self, wafer: Wafer, size: float, beside: float = 0.0) -> float:
+        """Return seconds of all transfers of blocks of `size` bytes; `beside` seconds of each are hidden."""
+        return sum(
+            count * max(0.0, wafer.transfer_seconds(hops, size, load) - beside)
+            for (hops, load), count in self.transfers
+        )
 
 
-IDLE = RingStep("none", 0, 0, 0.0)
+IDLE = RingStep("none")
 
 
 @dataclass(frozen=True)
 class GroupPlacement:
-    """The rectangle (rows, columns) and stride (rows, columns) of every axis, or `fixed`; and their fastest steps.
+    """The rectangle (rows, columns) and stride (rows, columns) of every axis, or `fixed`; and their fastest rings.
 
     `steps[axis]` is a ring's; on the axis of the stream it may be a relay's, if that is the fastest.
     """
@@ -56,10 +83,17 @@ class GroupPlacement:
     steps: tuple[RingStep, ...]
     fixed: bool = False
 
-    @property
+    @cached_property
     def links(self) -> float:
         """Return the links that a block crosses on average in a step, summed over the axes."""
         return sum(step.links for step in self.steps)
+
+    @cached_property
+    def loads(self) -> Loads:
+        """Return blocks over every link [8, links], in a transfer of each axis forwards, then of each backwards."""
+        size = max(len(step.loads) for step in self.steps)
+        ways = np.array([np.resize(step.loads, size) for step in self.steps])
+        return np.concatenate([ways, ways.reshape(4, -1, 2)[..., ::-1].reshape(4, -1)])
 
     def __str__(self) -> str:
         if self.fixed:
@@ -73,8 +107,9 @@ class GroupPlacement:
 
 
 def placements(wafer: Wafer, sizes: tuple[int, ...], prune: bool = True) -> tuple[GroupPlacement, ...]:
-    """Return every rectangular placement of axes of `sizes` (as `AXES`); `prune` drops each that another beats.
+    """Return every rectangular placement of axes of `sizes` (as `AXES`).
 
+    With `prune` those are left out which another beats on every axis, in hops, blocks over a link and links of a block.
     Raises MeshError unless four sizes multiply to the wafer's dies.
     """
     _demand(wafer, sizes)
@@ -84,7 +119,7 @@ def placements(wafer: Wafer, sizes: tuple[int, ...], prune: bool = True) -> tupl
 @lru_cache(maxsize=4096)
 def _placements(wafer: Wafer, sizes: tuple[int, ...], prune: bool) -> tuple[GroupPlacement, ...]:
     used = [axis for axis, size in enumerate(sizes) if size > 1]
-    found: dict[object, GroupPlacement] = {}
+    by_sides: dict[object, GroupPlacement] = {}
     for order in permutations(used):
         for sides in _sides([sizes[axis] for axis in order], wafer.rows, wafer.cols):
             rectangles, strides = [(1, 1)] * 4, [(1, 1)] * 4
@@ -97,14 +132,15 @@ def _placements(wafer: Wafer, sizes: tuple[int, ...], prune: bool) -> tuple[Grou
                 _step(wafer, *rectangles[axis], *strides[axis], name == "stream") for axis, name in enumerate(AXES)
             ]
             placed = GroupPlacement(tuple(rectangles), tuple(strides), tuple(steps))
-            found.setdefault((placed.sides, placed.strides), placed)
+            by_sides.setdefault((placed.sides, placed.strides), placed)
     if not prune:
-        return tuple(found.values())
-    kept: list[GroupPlacement] = []
-    for placed in sorted(found.values(), key=lambda placed: (_numbers(placed), placed.links)):
-        if not any(all(a <= b for a, b in zip(_numbers(other), _numbers(placed), strict=True)) for other in kept):
-            kept.append(placed)
-    return tuple(kept)
+        return tuple(by_sides.values())
+    kept: dict[tuple[float, ...], GroupPlacement] = {}
+    for placed in sorted(by_sides.values(), key=lambda placed: (_numbers(placed), placed.links)):
+        numbers = _numbers(placed)
+        if not any(all(a <= b for a, b in zip(better, numbers, strict=True)) for better in kept):
+            kept[numbers] = placed
+    return tuple(kept.values())
 
 
 def fixed(wafer: Wafer, sizes: tuple[int, ...]) -> GroupPlacement:
@@ -126,23 +162,14 @@ def fixed(wafer: Wafer, sizes: tuple[int, ...]) -> GroupPlacement:
     return GroupPlacement(((0, 0),) * 4, ((0, 0),) * 4, tuple(steps), fixed=True)
 
 
-def groups_of(wafer: Wafer, placed: GroupPlacement, axis: int) -> list[tuple[Die, ...]]:
-    """Return the rings of an axis in a rectangular placement, each with its dies in order.
+@lru_cache(maxsize=64)
+def exchange(wafer: Wafer) -> RingStep:
+    """Return the transfer by which every die sends a block to each other one.
 
-    Raises MeshError for another axis than 0 to 3, for a fixed placement, and for one of another wafer.
+    On a wafer without failed links it takes its bisection bound.
     """
-    if not 0 <= axis < len(AXES):
-        raise MeshError(f"axis {shown(axis)}: choose from 0 to 3, of {', '.join(AXES)}")
-    rows, cols = (prod(sides[side] for sides in placed.sides) for side in (0, 1))
-    if placed.fixed or (rows, cols) != (wafer.rows, wafer.cols):
-        raise MeshError(
-            f"groups_of: the placement ({placed}) is no rectangular one of the {wafer.rows} x {wafer.cols} dies of "
-            f"{wafer.name}; give one that `placements` returns for this wafer"
-        )
-    step = placed.steps[axis]
-    if step is IDLE:
-        return []
-    return list(_rings(wafer, step.kind, *placed.sides[axis], *placed.strides[axis]))
+    flows = all_to_all(wafer, 1.0)
+    return _routed(wafer, "all-to-all", (tuple(sorted(wafer.links)),), [flows], flows, False) if flows else IDLE
 
 
 def _demand(wafer: Wafer, sizes: tuple[int, ...]) -> None:
@@ -170,48 +197,55 @@ def _sides(sizes: Sequence[int], rows: int, cols: int) -> Iterator[tuple[tuple[i
 
 
 def _numbers(placed: GroupPlacement) -> tuple[float, ...]:
-    """Return the numbers by which placements are compared: seconds grow with each of them."""
-    return tuple(number for step in placed.steps for number in (step.hops, step.load))
+    """Return the numbers by which placements are compared: seconds and joules grow with them."""
+    return tuple(number for step in placed.steps for number in (*step.worst, step.links))
 
 
 @lru_cache(maxsize=8192)
 def _step(wafer: Wafer, rows: int, cols: int, down: int, right: int, stream: bool) -> RingStep:
-    """Return the fastest kind for a rectangle at strides: fewest hops, then the least load, then the fewest links."""
+    """Return the fastest kind for a rectangle at strides: fewest hops, then the least load, then the fewest links.
+
+    Streams may take the relay; other axes do only in a rectangle of odd by odd dies, which has no ring of neighbours.
+    """
     if rows * cols == 1:
         return IDLE
-    found = []
-    for kind in (("relay",) if stream else ()) + RINGS:
+    steps: list[RingStep] = []
+    for kind in (*RINGS, "relay"):
+        if kind == "relay" and steps and not stream:
+            continue
         try:
-            rings = _rings(wafer, kind, rows, cols, down, right)
+            inner = path(kind, rows, cols)
         except MeshError:
             continue
-        found.append(_measured(wafer, kind, rings))
-    if not found:  # an odd by odd rectangle has no ring of neighbours: the relay's snake, closed by a longer way
-        found.append(_measured(wafer, "snake", _rings(wafer, "snake", rows, cols, down, right)))
-    return min(found, key=lambda step: (step.hops * step.load, step.hops, step.links))
+        rings = tuple(
+            tuple((top + row * down, left + col * right) for row, col in inner)
+            for top in range(wafer.rows)
+            for left in range(wafer.cols)
+            if top // down % rows == 0 and left // right % cols == 0
+        )
+        steps.append(_measured(wafer, kind, rings))
+    return min(steps, key=lambda step: (prod(step.worst), step.worst, step.links))
 
 
-def _rings(wafer: Wafer, kind: str, rows: int, cols: int, down: int, right: int) -> tuple[tuple[Die, ...], ...]:
-    inner = path("relay" if kind == "snake" else kind, rows, cols)
-    return tuple(
-        tuple((top + row * down, left + col * right) for row, col in inner)
-        for top in range(wafer.rows)
-        for left in range(wafer.cols)
-        if top // down % rows == 0 and left // right % cols == 0
-    )
+def _measured(wafer: Wafer, kind: str, rings: tuple[Group, ...], mapped: bool = True) -> RingStep:
+    """Return the transfers of the stream of a kind, without the sends that no die needs."""
+    sends = stream(kind, len(rings[0])).without_unused_sends().sends
+    pairs = [[(ring[send.sender], ring[send.receiver]) for ring in rings for send in sent] for sent in sends]
+    flows = {pair: Flow(pair[0], frozenset(pair[1:]), 1.0) for sent in pairs for pair in sent}
+    return _routed(wafer, kind, rings, [[flows[pair] for pair in sent] for sent in pairs], list(flows.values()), mapped)
 
 
-def _measured(wafer: Wafer, kind: str, rings: tuple[tuple[Die, ...], ...], mapped: bool = True) -> RingStep:
-    """Return a step of rings, routed; a relay takes its links both ways, N (3 N / 2 - 2) block-hops in all."""
-    if kind == "relay":
-        lines = [*rings, *(tuple(reversed(ring)) for ring in rings)]
-        flows = [flow for line in lines for flow in ring_flows([line], 1.0)[:-1]]
-        size = len(rings[0])
-        each = (3 * size / 2 - 2) / (size - 1) if size > 2 else 1.0
-    else:
-        flows, each = ring_flows(rings, 1.0), 1.0
+def _routed(
+    wafer: Wafer, kind: str, rings: tuple[Group, ...], transfers: Sequence[Sequence[Flow]], flows: Sequence[Flow],
+    mapped: bool,
+) -> RingStep:  # fmt: skip
+    """Return transfers whose flows are all among `flows`, which are routed together."""
     routing = route(wafer, flows, REROUTES) if wafer.failed and mapped else dimension_ordered(wafer, flows)
-    hops = max(len(tree) for tree in routing.trees)
-    load = round(max(routing.loads.values()))
-    mean = sum(map(len, routing.trees)) / len(routing.trees)
-    return RingStep(kind, hops, load, mean * each)
+    trees = dict(zip(routing.flows, routing.trees, strict=True))
+    loads, counts = np.zeros(len(wafer.edges)), Counter[tuple[int, int]]()
+    number = {link: at for at, link in enumerate(wafer.edges)}
+    for sent in transfers:
+        own = Counter(number[link] for flow in sent for link in trees[flow])
+        loads[list(own)] += list(own.values())
+        counts[max(len(trees[flow]) for flow in sent), max(own.values())] += 1
+    return RingStep(kind, rings, tuple(sorted(counts.items())), loads / len(transfers))

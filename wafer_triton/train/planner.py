@@ -7,21 +7,24 @@ both, micro-batches and recompute are tried. Over several wafers layers form a p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from math import inf
+from operator import add, itemgetter
 from time import process_time
+from typing import Any
+
+import numpy as np
 
 from wafer_triton.errors import ConfigError, HbmError, shown
 from wafer_triton.text.quantity import PREDICTED, Legend, unit
 from wafer_triton.text.table import Result, Table
 from wafer_triton.train.dies import Link, Wafer
-from wafer_triton.train.flows import ring_flows
-from wafer_triton.train.mapping import dimension_ordered
-from wafer_triton.train.options import RECOMPUTE, Case, Option, ParallelSizes, option, splits
-from wafer_triton.train.placement import AXES, GroupPlacement, fixed, groups_of, placements
-from wafer_triton.train.solve import Label, Mix, layer, layers
-from wafer_triton.train.workload import Operator, Rules, Workload
+from wafer_triton.train.options import RECOMPUTE, Case, Option, Pairs, ParallelSizes, Priced, splits
+from wafer_triton.train.placement import GroupPlacement, fixed, placements
+from wafer_triton.train.solve import Label, Mix, beaten, label_of, layer, layers
+from wafer_triton.train.workload import Rules, Workload
 
 BETWEEN_WAFERS = 9e12  # bytes a second, taken from Dojo by TEMP's summaries
 Allowed = Callable[[ParallelSizes], bool]
@@ -127,11 +130,6 @@ class TrainingPlan(Result):
         return sum(self.parts.values()) if self.mix else inf
 
     @property
-    def layer_seconds(self) -> float:
-        """Return seconds of the layers of one wafer, without head and bubbles."""
-        return self.mix.seconds if self.mix else inf
-
-    @property
     def bytes(self) -> int:
         """Return bytes that a die holds."""
         return sum(self.held.values())
@@ -169,71 +167,179 @@ def plan(
 ) -> TrainingPlan:  # fmt: skip
     """Return the best plan of a strategy, by "time" or by "energy"; a plan that does not fit has a reason in `why`.
 
-    Raises ConfigError for layers that do not divide by wafers, or where no tuple divides batch, heads and tokens.
+    Raises ConfigError for layers that do not divide by wafers, or where no tuple divides heads over the dies.
     """
     if not recompute or not all(each in RECOMPUTE for each in recompute):
         raise ConfigError(f"recompute = {shown(recompute)}: give a tuple of some of {', '.join(RECOMPUTE)}")
     if wafers < 1 or work.layers % wafers:
         raise ConfigError(f"{work.name}: {work.layers} layers do not divide by {wafers} wafers; give a divisor")
-    if objective not in ("time", "energy"):
-        raise ConfigError(f"objective {objective!r}: choose 'time' or 'energy'")
-    began, tried = process_time(), 0
-    best: TrainingPlan | None = None
-    smallest: tuple[float, dict[str, int], str] | None = None
-    for micro in _counts(work.batch):
-        case = Case(wafer, work, micro, work.layers // wafers, min(wafers, micro), rules or Rules())
-        groups = list(_groups(case, strategy))
-        if not groups:
-            continue
-        fixed_bytes = _head_bytes(case)
-        room = wafer.hbm_bytes - fixed_bytes
-        fastest = float("inf")
-        for pairs in groups:
-            labels: list[Label] = []
-            of: dict[int, str] = {}
-            for kind in recompute:
-                if kind == "full" and labels:
-                    first = min(labels, key=lambda label: (label.seconds, label.bytes))
-                    if case.layers * first.bytes <= room:
-                        break  # it computes more than selective recompute, and reads and writes as much
-                options = [_options(case, op, pairs, kind) for op in work.operators]
-                tried += sum(map(len, options))
-                found = layer(options, case.reshard_seconds)
-                labels += found
-                of |= {id(label): kind for label in found}
-            if not labels:
-                continue
-            labels.sort(key=lambda label: label.seconds)
-            fastest = min(fastest, case.layers * labels[0].seconds)
-            least = min(labels, key=lambda label: label.bytes)
-            if smallest is None or least.bytes * case.layers + fixed_bytes < smallest[0]:
-                smallest = least.bytes * case.layers + fixed_bytes, *_why(case, least, of[id(least)])
-            mix = layers(labels, case.layers, room, case.reshard_seconds)
-            if mix is not None:
-                one = _planned(case, strategy, wafers, mix, tuple(of[id(kind)] for kind in mix.kinds))
-                if best is None or _score(one, objective) < _score(best, objective):
-                    best = one
-        # more micro-batches make no option faster: their products hide less, and weights pass more often
-        if best is not None and wafers == 1 and objective == "time" and fastest >= best.layer_seconds * (1 - 1e-12):
+    began = process_time()
+    cases = [
+        Case(wafer, work, micro, work.layers // wafers, wafers, rules or Rules(), objective)
+        for micro in _counts(work.batch)
+    ]
+    pairs = [
+        (split, placed)
+        for split in splits(cases[0])
+        if strategy.allowed(split)
+        for placed in strategy.places(wafer, split)
+    ]
+    if not pairs:
+        raise ConfigError(
+            f"no tuple divides {work.kv_heads} key-value heads and {work.hidden} hidden elements over {wafer.dies} "
+            f"dies of {wafer.name}; give a wafer of other sides"
+        )
+    columns, kinds = Pairs(wafer, pairs), [kind for kind in RECOMPUTE if kind in recompute]
+    searches = [Search(case, columns, kinds, strategy.uniform) for case in cases]
+    best, score = None, (inf, inf)
+    for search in sorted(searches, key=lambda search: search.bound):
+        if search.bound >= score[0] * (1 - 1e-12):
             break
+        for bound, labels in search.labels(score[0]):
+            if bound >= score[0] * (1 - 1e-12):
+                break
+            mix = layers(labels, search.case.layers, search.room, search.case.reshard.cost(objective))
+            if mix is not None:
+                one = _planned(search.case, strategy, mix)
+                reached = (one.seconds, one.joules) if objective == "time" else (one.joules, one.seconds)
+                best, score = min((best, score), (one, reached), key=itemgetter(1))
+    tried = len(searches) * len(pairs) * len(kinds) * len(work.operators)
     if best is not None:
         return replace(best, solver_seconds=process_time() - began, tried=tried)
-    if smallest is None:
-        raise ConfigError(
-            f"no tuple divides {work.batch} samples, {work.heads} heads and {work.sequence} tokens "
-            f"over {wafer.dies} dies of {wafer.name}; give a batch with more divisors, or a wafer of other sides"
-        )
-    _, held, why = smallest
+    search = min(searches, key=lambda search: search.least_bytes)
+    held, why = _why(search.case, search.smallest())
     return TrainingPlan(
         strategy.name, work, wafer, wafers, 0, None, (), {}, held, inf, 0.0, {}, process_time() - began, tried, why
     )
 
 
-def _options(case: Case, op: Operator, pairs: list[tuple[ParallelSizes, GroupPlacement]], kind: str) -> list[Option]:
-    """Return the options of an operator; one without weights has the options of one stage of sharding."""
-    if not op.weights:
-        pairs = list(dict.fromkeys((replace(split, sharded=0), placed) for split, placed in pairs))
-    return [option(case, op, split, placed, kind) for split, placed in pairs]
+def _counts(batch: int) -> list[int]:
+    """Return the numbers of micro-batches to try: of those with as many samples in each, the least."""
+    return sorted({-(-batch // micro): micro for micro in range(batch, 0, -1)}.values())
+
+
+class Search:
+    """A case with all pairs that its operators may take.
+
+    No plan of it scores less than `bound`, or needs less than `least_bytes` on a die beside embedding and head. Bytes
+    of layers have a `price`, Lagrange's multiplier of those that fit; no layer costs less than `least_layer` with it.
+    """
+
+    def __init__(self, case: Case, pairs: Pairs, kinds: Sequence[str], uniform: bool) -> None:
+        self.case, self.pairs, self.kinds, self.uniform = case, pairs, kinds, uniform
+        self.room, self.reshard = case.wafer.hbm_bytes - _head_bytes(case), case.reshard.cost(case.objective)
+        self.passes = [pairs.passes(case, op) if op.weights else [] for op in case.work.operators]
+        columns = np.array([_columns(self._priced(kind)) for kind in kinds])  # [kinds, 4, operators, pairs]
+        cost, size, work, _ = (columns.sum(2).min(2) if uniform else columns.min(3).sum(2)).min(0)
+        self.least_bytes = case.layers * size + work
+        self.price, self.least_layer = (0.0, float(cost)) if uniform else self._multiplier(*columns.swapaxes(0, 1)[:3])
+        self.bound = self._score(case.layers * self.least_layer - self.price * self.room)
+
+    def labels(self, score: float) -> Iterator[tuple[float, list[Label]]]:
+        """Yield labels that layers may combine to a score below `score`, after a bound of it, the least first."""
+        if self.least_bytes > self.room:
+            return
+        count, labels = self.case.layers, list[Label]()
+        if self.uniform:
+            priced = [self._priced(kind) for kind in self.kinds]
+            cost = np.min([_columns(own)[0].sum(0) for own in priced], axis=0)
+            for number in np.argsort(cost):
+                yield self._score(count * cost[number]), [_chain(own, number) for own in priced]
+            return
+        chains = {kind: self._alone(kind) for kind in self.kinds}
+        known = layers([chain for own in chains.values() for chain in own], count, self.room, self.reshard)
+        if known is not None:
+            score = min(score, self._score(known.total("cost") + known.reshards * self.reshard[0]))
+        # what a layer with its bytes may cost beside the least of the others
+        most = (score - self.bound) / (self._score(1.0) - self._score(0.0)) + self.least_layer
+        for kind in self.kinds:
+            cheapest = min(labels, key=lambda label: label.cost, default=None)
+            if kind == "full" and cheapest and count * cheapest.bytes + cheapest.work <= self.room:
+                break  # it computes more than selective recompute, and reads and writes as much
+            labels += self._layer(kind, chains[kind], most * (1 + 1e-9))
+        yield self.bound, labels
+
+    def smallest(self) -> Label:
+        """Return the label of the layer with the fewest bytes."""
+        chains = [chain for kind in self.kinds for chain in self._alone(kind)]
+        return min(chains, key=lambda label: self.case.layers * label.bytes + label.work)
+
+    def _score(self, cost: float) -> float:
+        """Return the objective of a plan whose layers of one wafer have a cost, at least."""
+        case = self.case
+        if case.objective == "energy":
+            return case.wafers * cost + case.head_flops / case.wafer.flops_per_joule
+        return (cost + case.head_seconds) * (1 + (case.wafers - 1) / case.micro_batches)
+
+    def _multiplier(self, cost: np.ndarray, size: np.ndarray, work: np.ndarray) -> tuple[float, float]:
+        """Return the price of a byte, and the least cost of a layer with its bytes and its share of working memory.
+
+        Cost, bytes and working memory are [kinds, operators, pairs].
+        """
+        count = self.case.layers
+        best, price, step = (-inf, 0.0, 0.0), 0.0, cost.min(2).sum(1).min() * count / self.case.wafer.hbm_bytes
+        for _ in range(16):
+            least = min(map(self._least, cost + price * (size + work / count)))
+            reached = count * least - price * self.room
+            step = 2 * step if reached > best[0] else -step / 2
+            best = max(best, (reached, price, least))
+            price = max(0.0, best[1] + step)
+        return best[1:]
+
+    def _least(self, cost: np.ndarray) -> float:
+        """Return the least sum of a closed chain with costs [operators, pairs], as the solver's without any label."""
+        columns, operators = self.pairs, self.case.work.operators
+        least = float(np.minimum.reduceat(cost[:, columns.by_layout], columns.starts, axis=1).sum(0).min())
+        for first in range(len(cost) if cost.min(1).sum() + self.reshard[0] < least else 0):
+            labels, every = np.full(columns.layouts.max() + 1, inf), self.reshard[0]
+            for number in (*range(first, len(cost)), *range(first)):
+                takes, gives = (columns.layouts[int(operators[number].side != side)] for side in ("in", "out"))
+                sums = np.minimum(labels[takes], every) + cost[number]
+                labels = np.full(len(labels), inf)
+                np.minimum.at(labels, gives, sums)
+                every = labels.min() + self.reshard[0]
+            least = min(least, float(labels.min()))
+        return least
+
+    def _priced(self, kind: str) -> list[Priced]:
+        return [
+            Priced(self.case, op, self.pairs, kind, passes)
+            for op, passes in zip(self.case.work.operators, self.passes, strict=True)
+        ]
+
+    def _alone(self, kind: str) -> list[Label]:
+        """Return the front of layers whose operators all take one pair."""
+        priced, chains = self._priced(kind), list[Label]()
+        summed = _columns(priced).sum(1)
+        for number in np.lexsort(summed[::-1]):
+            if summed[0, number] < inf and not beaten(chains, *summed[:3, number]):
+                chains.append(_chain(priced, number))
+        return chains
+
+    def _layer(self, kind: str, chains: Sequence[Label], most: float) -> list[Label]:
+        """Return the front of layers that cost up to `most` with their bytes, which includes `chains`."""
+        priced = self._priced(kind)
+        columns = _columns(priced)[:3]
+        prices = 1.0, self.price, self.price / self.case.layers
+        columns = np.concatenate([columns, np.tensordot(prices, columns, 1)[None]])
+        least = columns.min(2)
+        bounds = columns + (least.sum(1, keepdims=True) - least)[:, :, None]  # with the best of the others
+        figures = np.array([(one.cost, one.bytes, one.work) for one in chains]).reshape(-1, 3, 1, 1)
+        useful = ~(figures <= bounds[:3]).all(1).any(0) & (bounds[3] <= most)
+        options = [
+            [one.option(int(number)) for number in np.flatnonzero(own)] for one, own in zip(priced, useful, strict=True)
+        ]
+        return layer(options, self.reshard, self.case.objective, chains, prices, most)
+
+
+def _columns(priced: Sequence[Priced]) -> np.ndarray:
+    """Return cost, bytes, working memory and tie [4, operators, pairs]."""
+    return np.array([[one.cost, one.bytes, one.work_bytes, one.tie] for one in priced]).transpose(1, 0, 2)
+
+
+def _chain(priced: Sequence[Priced], number: Any) -> Label:
+    """Return the layer whose operators all take one pair."""
+    return reduce(add, [label_of(one.option(number), one.case.objective) for one in priced])
 
 
 def demand(planned: TrainingPlan) -> TrainingPlan:
@@ -243,102 +349,47 @@ def demand(planned: TrainingPlan) -> TrainingPlan:
     return planned
 
 
-def _score(planned: TrainingPlan, objective: str) -> float:
-    return planned.seconds if objective == "time" else planned.joules
-
-
-def _counts(batch: int) -> list[int]:
-    return [1 << power for power in range(batch.bit_length()) if batch % (1 << power) == 0]
-
-
-def _groups(case: Case, strategy: Strategy) -> Iterator[list[tuple[ParallelSizes, GroupPlacement]]]:
-    """Return the pairs (tuple, placement) to combine: all in one list, or one a list if all operators take the same."""
-    pairs = [
-        (split, placed)
-        for split in splits(case)
-        if strategy.allowed(split)
-        for placed in strategy.places(case.wafer, split)
-    ]
-    if strategy.uniform:
-        yield from ([pair] for pair in pairs)
-    elif pairs:
-        yield pairs
-
-
 def _head_bytes(case: Case) -> float:
     """Return a die's part of embedding, head and a micro-batch's fp32 logits, which are cut over all dies."""
     work, dies = case.work, case.wafer.dies
     return (2 * work.vocab * work.width * case.rules.states + 4 * case.tokens * work.vocab) / dies
 
 
-def _why(case: Case, label: Label, recompute: str) -> tuple[dict[str, int], str]:
+def _why(case: Case, label: Label) -> tuple[dict[str, int], str]:
     held = _held(case, Mix((label,), (case.layers,)))
     parts = ", ".join(f"{name} {size:,} B" for name, size in held.items())
-    total, limit = sum(held.values()), case.wafer.hbm_bytes
+    total, limit, first = sum(held.values()), case.wafer.hbm_bytes, label.chosen[0]
     return held, (
-        f"the smallest plan ({label.chosen[0].split}, recompute {recompute}, {case.micro_batches} micro-batches) needs "
+        f"the smallest plan ({first.split}, recompute {first.recompute}, {case.micro_batches} micro-batches) needs "
         f"{total:,} B on every die, {total - limit:,} B over the {limit:,} B of HBM: {parts}"
     )
 
 
 def _held(case: Case, mix: Mix) -> dict[str, int]:
-    def summed(name: str) -> int:
-        pairs = zip(mix.kinds, mix.counts, strict=True)
-        return round(sum(getattr(own, name) * count for label, count in pairs for own in label.chosen))
-
-    head = round(_head_bytes(case))
-    return {"states": summed("state_bytes"), "activations": summed("kept_bytes"), "embedding and head": head}
-
-
-def _planned(case: Case, strategy: Strategy, wafers: int, mix: Mix, recompute: tuple[str, ...]) -> TrainingPlan:
-    work, wafer, micro = case.work, case.wafer, case.micro_batches
-    parts = dict.fromkeys(("compute", "exposed communication", "re-sharding", "HBM", "bubbles"), 0.0)
-    sent: dict[GroupPlacement, list[float]] = {}
-    hbm = 0.0
-    for label, count in zip(mix.kinds, mix.counts, strict=True):
-        parts["re-sharding"] += label.reshards * case.reshard_seconds * count
-        for own in label.chosen:
-            parts["compute"] += own.compute * count
-            parts["exposed communication"] += own.exposed * count
-            parts["HBM"] += own.hbm * count
-            hbm += own.hbm_bytes * count
-            totals = sent.setdefault(own.placed, [0.0] * 4)
-            for axis, size in enumerate(own.sent):
-                totals[axis] += size * count
-    parts["re-sharding"] += case.reshard_seconds * mix.reshards
-    head = 6 * work.vocab * work.width * work.tokens
-    parts["compute"] += head / wafers / wafer.dies / wafer.flops
-    if wafers > 1:
-        handed = case.tokens * work.width * case.rules.element / BETWEEN_WAFERS
-        parts["bubbles"] = (wafers - 1) * (sum(parts.values()) / micro + 2 * handed)
-    link_bytes = sum(
-        size * step.links * wafer.dies
-        for placed, totals in sent.items()
-        for step, size in zip(placed.steps, totals, strict=True)
+    states, kept = (
+        sum(getattr(own, name) * count for label, count in mix.parts for own in label.chosen)
+        for name in ("state_bytes", "kept_bytes")
     )
-    flops = sum(
-        own.compute * count * wafer.flops * wafer.dies
-        for label, count in zip(mix.kinds, mix.counts, strict=True)
-        for own in label.chosen
-    )
-    joules = wafers * (
-        flops / wafer.flops_per_joule + link_bytes * wafer.link_joules_per_byte + hbm * wafer.hbm_joules_per_byte
-    )
-    joules += head / wafer.flops_per_joule
+    held = {"states": states, "activations": kept, "working memory": mix.work, "embedding and head": _head_bytes(case)}
+    return {name: round(size) for name, size in held.items()}
+
+
+def _planned(case: Case, strategy: Strategy, mix: Mix) -> TrainingPlan:
+    work, wafer, micro, wafers = case.work, case.wafer, case.micro_batches, case.wafers
+    chosen = [(own, count) for label, count in mix.parts for own in label.chosen]
+    reshards = mix.reshards + sum(label.reshards * count for label, count in mix.parts)
+    parts = {
+        "compute": sum(own.compute * count for own, count in chosen) + case.head_seconds,
+        "exposed communication": sum(own.exposed * count for own, count in chosen),
+        "re-sharding": reshards * case.reshard.seconds,
+        "HBM": sum(own.hbm * count for own, count in chosen),
+    }
+    handed = case.tokens * work.width * case.rules.element / BETWEEN_WAFERS
+    parts["bubbles"] = (wafers - 1) * (sum(parts.values()) / micro + 2 * handed)
+    loads = sum((own.loads * count for own, count in chosen), reshards * case.reshard.loads)
+    joules = sum(own.joules * count for own, count in chosen) + reshards * case.reshard.joules
     return TrainingPlan(
-        strategy.name, work, wafer, wafers, micro, mix, recompute, parts, _held(case, mix), joules, link_bytes,
-        link_loads(wafer, sent), 0.0,
+        strategy.name, work, wafer, wafers, micro, mix, tuple(label.chosen[0].recompute for label in mix.kinds), parts,
+        _held(case, mix), wafers * joules + case.head_flops / wafer.flops_per_joule, float(loads.sum()),
+        {link: float(load) for link, load in zip(wafer.edges, loads, strict=True) if load}, 0.0,
     )  # fmt: skip
-
-
-def link_loads(wafer: Wafer, sent: dict[GroupPlacement, list[float]]) -> dict[Link, float]:
-    """Return bytes over every link in a step, from the bytes that every die sends along the axes of placements."""
-    loads: dict[Link, float] = {}
-    for placed, totals in sent.items():
-        if placed.fixed:
-            continue
-        for axis in range(len(AXES)):
-            if totals[axis] and (rings := groups_of(wafer, placed, axis)):
-                for link, load in dimension_ordered(wafer, ring_flows(rings, totals[axis])).loads.items():
-                    loads[link] = loads.get(link, 0.0) + load
-    return loads

@@ -1,9 +1,10 @@
-"""The solver's first level: one option for every operator of a layer, exactly, with labels of seconds and bytes.
+"""The solver's first level: one option for every operator of a layer, exactly, with labels of cost and bytes.
 
-A layer is a closed chain: after its last operator comes the first of the next layer. Between options of different
-layouts an activation is re-sharded, which costs the same everywhere. A best chain has no re-sharding, so that all its
-operators share a placement and sizes; or it has one, after which it is an open chain. Both are solved by
-dynamic programming over layouts that keeps every label which no other beats in both seconds and bytes.
+The cost is seconds or joules. A layer is a closed chain: after its last operator comes the first of the next layer.
+Between options of different layouts an activation is re-sharded, which costs the same everywhere. A best chain has no
+re-sharding, so that all its operators share a placement and sizes; or it has one, after which it is an open chain. Both
+are solved by dynamic programming over layouts that keeps every label which no other beats in cost, bytes and working
+memory.
 """
 
 from __future__ import annotations
@@ -11,124 +12,142 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from math import inf
 
 from wafer_triton.train.options import Option
 
 
 @dataclass(frozen=True)
 class Label:
-    """Options of the first operators of a chain, with their seconds and bytes, and the re-shardings between them.
+    """Options of the first operators of a chain, with their cost, bytes and working memory, and their re-shardings.
 
-    Of labels with the same seconds and bytes the one with the least `traffic` is kept.
+    Of labels alike in these the one with the least `tie` is kept: joules if the cost is seconds, else seconds.
     """
 
-    seconds: float
-    bytes: float
+    cost: float = 0.0
+    bytes: float = 0.0
+    work: float = 0.0
+    tie: float = 0.0
     chosen: tuple[Option, ...] = ()
     reshards: int = 0
-    traffic: float = 0.0
+
+    def __add__(self, other: Label) -> Label:
+        return Label(
+            self.cost + other.cost, self.bytes + other.bytes, self.work + other.work, self.tie + other.tie,
+            self.chosen + other.chosen, self.reshards + other.reshards,
+        )  # fmt: skip
 
 
-One = TypeVar("One", Label, Option)
+def label_of(option: Option, objective: str) -> Label:
+    """Return the label of one option."""
+    cost, tie = (option.seconds, option.joules) if objective == "time" else (option.joules, option.seconds)
+    return Label(cost, option.bytes, option.work_bytes, tie, (option,))
 
 
-def front(of: Iterable[One]) -> list[One]:
-    """Return the Pareto front of labels or options in seconds and bytes, the fastest first."""
-    kept: list[One] = []
-    for one in sorted(of, key=lambda one: (one.seconds, one.bytes, one.traffic)):
-        if not kept or one.bytes < kept[-1].bytes:
+def front(labels: Iterable[Label]) -> list[Label]:
+    """Return the labels that no other beats, the cheapest first."""
+    kept: list[Label] = []
+    for one in sorted(labels, key=lambda one: (one.cost, one.bytes, one.work, one.tie)):
+        if not beaten(kept, one.cost, one.bytes, one.work):
             kept.append(one)
     return kept
 
 
-def layer(options: Sequence[Sequence[Option]], reshard: float) -> list[Label]:
-    """Return the front of all closed chains of one option for every operator; `reshard` seconds a change of layout."""
-    kept = [_undominated(own) for own in options]
-    best = front(label for labels in _without_reshards(kept).values() for label in labels)
-    least_seconds = [min((option.seconds for option in own), default=float("inf")) for own in kept]
-    least_bytes = [min((option.bytes for option in own), default=float("inf")) for own in kept]
+def layer(
+    options: Sequence[Sequence[Option]], reshard: tuple[float, float] = (0.0, 0.0), objective: str = "time",
+    known: Sequence[Label] = (), prices: tuple[float, float, float] = (1.0, 0.0, 0.0), most: float = inf,
+) -> list[Label]:  # fmt: skip
+    """Return the front of all closed chains of one option for every operator, and of chains that are `known`.
+
+    A change of layout costs `reshard`: its cost, and the other of seconds and joules. Chains with a re-sharding whose
+    cost, bytes and working memory at `prices` are above `most` are left out.
+    """
+
+    def weighed(one: Label) -> float:
+        return sum(price * own for price, own in zip(prices, (one.cost, one.bytes, one.work), strict=True))
+
+    change = Label(cost=reshard[0], tie=reshard[1], reshards=1)
+    kept = [_undominated([label_of(option, objective) for option in own]) for own in options]
+    best = front([*known, *(label for labels in _without_reshards(kept) for label in labels)])
+    least = [
+        [
+            min((figure(one) for one in own), default=inf)
+            for figure in (lambda one: one.cost, lambda one: one.bytes, lambda one: one.work, weighed)
+        ]
+        for own in kept
+    ]
     for first in range(len(kept)):  # a chain with a re-sharding before operator `first`
-        turned = [*kept[first:], *kept[:first]]
-        rest = [[*numbers[first:], *numbers[:first]] for numbers in (least_seconds, least_bytes)]
-        found = _open(turned, reshard, best, *rest)
+        turned = _open([*kept[first:], *kept[:first]], change, best, [*least[first:], *least[:first]], prices, most)
         back = len(kept) - first
-        labels = (replace(one, chosen=one.chosen[back:] + one.chosen[:back]) for one in found)
-        best = front([*best, *labels])
+        best = front([*best, *(replace(one, chosen=one.chosen[back:] + one.chosen[:back]) for one in turned)])
     return best
 
 
-def _undominated(options: Sequence[Option]) -> list[Option]:
-    """Return the options that no other option between the same layouts beats."""
-    by_layouts: dict[tuple[object, object], list[Option]] = defaultdict(list)
-    for option in options:
-        by_layouts[option.takes, option.gives].append(option)
-    return [option for own in by_layouts.values() for option in front(own)]
+def _undominated(labels: Sequence[Label]) -> list[Label]:
+    """Return the labels of one option that no other between the same layouts beats."""
+    by_layouts: dict[tuple[object, object], list[Label]] = defaultdict(list)
+    for label in labels:
+        by_layouts[label.chosen[0].takes, label.chosen[0].gives].append(label)
+    return [label for own in by_layouts.values() for label in front(own)]
 
 
-def _without_reshards(options: Sequence[Sequence[Option]]) -> dict[object, list[Label]]:
-    """Return the fronts of chains without re-sharding that end in the layout of their beginning, by this layout."""
-    starts = {option.takes for option in options[0]}
-    found: dict[object, list[Label]] = {}
+def _without_reshards(options: Sequence[Sequence[Label]]) -> Iterable[list[Label]]:
+    """Yield the front of chains without re-sharding that end in the layout of their beginning, for every layout."""
     tables = []
     for own in options:
-        table: dict[object, list[Option]] = defaultdict(list)
-        for option in own:
-            table[option.takes].append(option)
+        table: dict[object, list[Label]] = defaultdict(list)
+        for one in own:
+            table[one.chosen[0].takes].append(one)
         tables.append(table)
-    for start in starts:
-        labels: dict[object, list[Label]] = {start: [Label(0.0, 0.0)]}
+    for start in tables[0]:
+        labels: dict[object, list[Label]] = {start: [Label()]}
         for table in tables:
             after: dict[object, list[Label]] = defaultdict(list)
             for layout, here in labels.items():
-                for option in table.get(layout, ()):
-                    after[option.gives] += [_joined(label, option) for label in here]
+                for one in table.get(layout, ()):
+                    after[one.chosen[0].gives] += [label + one for label in here]
             labels = {layout: front(own) for layout, own in after.items()}
-        if start in labels:
-            found[start] = labels[start]
-    return found
+        yield labels.get(start, [])
 
 
 def _open(
-    options: Sequence[Sequence[Option]], reshard: float, best: Sequence[Label], seconds: Sequence[float],
-    sizes: Sequence[float],
+    options: Sequence[Sequence[Label]], change: Label, best: Sequence[Label], least: Sequence[Sequence[float]],
+    prices: tuple[float, float, float], most: float,
 ) -> list[Label]:  # fmt: skip
     """Return the front of open chains after one re-sharding; labels that cannot beat `best` are left out."""
-    every, labels = [Label(reshard, 0.0, (), 1)], dict[object, list[Label]]()
-    others = [(sum(seconds) - own, sum(sizes) - size) for own, size in zip(seconds, sizes, strict=True)]
+    every, labels = [change], dict[object, list[Label]]()
+
+    def useful(both: Label, rest: Sequence[float]) -> bool:
+        cost, size, work, weighed = rest
+        if prices[0] * both.cost + prices[1] * both.bytes + prices[2] * both.work + weighed > most:
+            return False
+        return not beaten(best, both.cost + cost, both.bytes + size, both.work + work)
+
+    whole = [sum(own) for own in zip(*least, strict=True)]
     for number, own in enumerate(options):
-        rest = sum(seconds[number + 1 :]), sum(sizes[number + 1 :])
+        rest = [sum(column) for column in zip(*least[number + 1 :], [0.0] * 4, strict=True)]
+        others = [total - mine for total, mine in zip(whole, least[number], strict=True)]
         after: dict[object, list[Label]] = defaultdict(list)
-        for option in own:
-            others_seconds, others_bytes = others[number]
-            if _beaten(best, reshard + option.seconds + others_seconds, option.bytes + others_bytes):
+        for one in own:
+            if not useful(change + one, others):
                 continue
-            for label in [*labels.get(option.takes, ()), *every]:
-                if not _beaten(best, label.seconds + option.seconds + rest[0], label.bytes + option.bytes + rest[1]):
-                    after[option.gives].append(_joined(label, option))
+            for label in [*labels.get(one.chosen[0].takes, ()), *every]:
+                both = label + one
+                if useful(both, rest):
+                    after[one.chosen[0].gives].append(both)
         labels = {layout: front(own) for layout, own in after.items()}
         every = front(label for own in labels.values() for label in own)
         if number + 1 < len(options):
-            every = [replace(one, seconds=one.seconds + reshard, reshards=one.reshards + 1) for one in every]
+            every = [one + change for one in every]
     return every
 
 
-def _joined(label: Label, option: Option) -> Label:
-    return Label(
-        label.seconds + option.seconds,
-        label.bytes + option.bytes,
-        (*label.chosen, option),
-        label.reshards,
-        label.traffic + option.traffic,
-    )
-
-
-def _beaten(best: Sequence[Label], seconds: float, size: float) -> bool:
-    """Return whether a label of the front `best`, fastest first, is at least as good in both seconds and bytes."""
+def beaten(best: Sequence[Label], cost: float, size: float, work: float) -> bool:
+    """Return whether a label of the front `best`, cheapest first, is at least as good in all three."""
     for label in best:
-        if label.seconds > seconds:
+        if label.cost > cost:
             return False
-        if label.bytes <= size:
+        if label.bytes <= size and label.work <= work:
             return True
     return False
 
@@ -141,9 +160,18 @@ class Mix:
     counts: tuple[int, ...]
 
     @property
-    def seconds(self) -> float:
-        """Return seconds of all layers."""
-        return sum(label.seconds * count for label, count in zip(self.kinds, self.counts, strict=True))
+    def parts(self) -> list[tuple[Label, int]]:
+        """Return every kind with its number of layers."""
+        return list(zip(self.kinds, self.counts, strict=True))
+
+    @property
+    def work(self) -> float:
+        """Return the working memory of a layer, of the kind with the most."""
+        return max(label.work for label in self.kinds)
+
+    def total(self, name: str) -> float:
+        """Return a figure of the labels, added up over all layers."""
+        return sum(getattr(label, name) * count for label, count in self.parts)
 
     @property
     def reshards(self) -> bool:
@@ -152,29 +180,31 @@ class Mix:
 
     @property
     def bytes(self) -> float:
-        """Return bytes of all layers on a die."""
-        return sum(label.bytes * count for label, count in zip(self.kinds, self.counts, strict=True))
+        """Return bytes of all layers on a die, with the working memory of one."""
+        return self.total("bytes") + self.work
 
 
-def layers(labels: Sequence[Label], count: int, limit: float, switch: float) -> Mix | None:
-    """Return the fastest `count` layers of at most two kinds whose bytes fit `limit`; None if none do.
+def layers(labels: Sequence[Label], count: int, limit: float, reshard: tuple[float, float] = (0.0, 0.0)) -> Mix | None:
+    """Return the cheapest `count` layers of at most two kinds whose bytes fit `limit`; None if none do.
 
-    If the two kinds have different layouts, `switch` seconds are added between them.
+    If the two kinds have different layouts, a re-sharding is between them.
     """
-    best: tuple[float, Mix] | None = None
+    best: tuple[tuple[float, float], Mix] | None = None
     for fast in labels:
         for small in labels:
+            room = limit - max(fast.work, small.work) - count * small.bytes
             if fast is small:
-                number = count if count * fast.bytes <= limit else 0
-                mix = Mix((fast,), (count,)) if number else None
-            elif small.bytes < fast.bytes and small.seconds > fast.seconds and count * small.bytes <= limit:
-                number = min(count - 1, int((limit - count * small.bytes) / (fast.bytes - small.bytes)))
-                mix = Mix((fast, small), (number, count - number)) if number else None
+                number, mix = count, Mix((fast,), (count,))
+            elif small.bytes < fast.bytes and small.cost > fast.cost and room >= 0:
+                number = min(count - 1, int(room / (fast.bytes - small.bytes)))
+                mix = Mix((fast, small), (number, count - number))
             else:
                 continue
-            if mix is None or mix.bytes > limit:
+            if not number or mix.bytes > limit:
                 continue
-            seconds = mix.seconds + switch * mix.reshards
-            if best is None or seconds < best[0]:
-                best = seconds, mix
+            cost, tie = (
+                mix.total(name) + own * mix.reshards for name, own in zip(("cost", "tie"), reshard, strict=True)
+            )
+            if best is None or (cost, tie) < best[0]:
+                best = (cost, tie), mix
     return None if best is None else best[1]

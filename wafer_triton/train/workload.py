@@ -9,8 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
+
+import numpy as np
 
 from wafer_triton.errors import ConfigError, check_counts, nearest, shown
+
+Numbers = Any  # a number, or an array of them
 
 
 @dataclass(frozen=True)
@@ -31,14 +36,15 @@ class Rules:
         """Return bytes of a parameter with nothing sharded."""
         return self.weight + self.gradient + self.optimizer
 
-    def state_bytes(self, parameters: float, sharded: int, over: int) -> float:
-        """Return bytes on a die of `parameters` parameters.
+    def state_bytes(self, parameters: Numbers, sharded: Numbers, over: Numbers) -> Numbers:
+        """Return bytes on a die of `parameters` parameters; all may be columns.
 
         `sharded` is a stage of ZeRO: 0 cuts nothing over the dies, 1 the optimizer, 2 gradients as well, 3 all.
         """
-        kept = (self.weight, self.gradient, self.optimizer)
-        cut = {0: (), 1: (2,), 2: (1, 2), 3: (0, 1, 2)}[sharded]
-        return parameters * sum(size / over if number in cut else size for number, size in enumerate(kept))
+        stages = {3: self.weight, 2: self.gradient, 1: self.optimizer}
+        return parameters * sum(
+            size / np.where(np.asarray(sharded) >= stage, over, 1) for stage, size in stages.items()
+        )
 
 
 @dataclass(frozen=True)
