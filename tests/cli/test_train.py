@@ -29,9 +29,11 @@ def test_a_plan_of_a_config_has_every_baseline_or_says_why_not(capsys, line):
         assert each["solver_seconds"] >= 0 and set(each["operators"]) == {"qkv", "attention", "o", "inner", "out"}
 
 
-def test_a_baseline_without_a_tuple_for_a_single_sample_is_named_with_its_reason(capsys, line):
-    reason = answer(f"{line} --wafer wafer-32 --batch 1", capsys)[0]["does_not_fit"]["Megatron TP, fixed"]
-    assert reason.startswith("no tuple divides 1 samples, 8 heads and 64 tokens over 32 dies of wafer-32;")
+def test_groups_of_data_without_a_sample_of_their_own_are_padded(capsys, line):
+    plans = answer(f"{line} --wafer wafer-32 --batch 1", capsys)[0]["plans"]
+    baseline = next(each for each in plans if each["strategy"] == "Megatron TP, fixed")
+    assert baseline["operators"]["qkv"]["tuple"] == "data 4, tensor 8"
+    assert baseline["parts"]["compute"] > 1.5 * plans[0]["parts"]["compute"]  # one group of four has a sample
 
 
 def test_a_config_whose_heads_are_narrower_than_the_model_is_refused(capsys, line, tmp_path):

@@ -191,6 +191,33 @@ def test_a_plan_is_the_least_of_all_chains_on_a_wafer_with_a_failed_link(rows, c
     assert planned.why if not least else reached == pytest.approx(min(least), rel=1e-9)
 
 
+@pytest.mark.parametrize("seed", range(24))
+def test_less_to_do_or_a_better_wafer_never_takes_longer_and_no_link_is_full(seed):
+    random = Random(seed)
+    rows, cols = random.choice([(1, 4), (2, 2), (2, 3), (3, 3)])
+    edges = list(on(rows, cols).edges)
+    failed = frozenset(random.sample(edges, 1) if min(rows, cols) > 1 and random.random() < 0.5 else [])
+    heads = random.choice([4, 6, 8])
+    work = replace(
+        SMALL, heads=heads, kv_heads=heads // random.choice([1, 2]), width=32 * heads, hidden=128 * heads,
+        gated=random.random() < 0.5, batch=random.randint(2, 9), layers=random.choice([2, 3]),
+    )  # fmt: skip
+    device = on(
+        rows, cols, failed=failed, link_bytes_per_second=random.choice([1e10, 1e11, 1e12]),
+        forwarding=random.choice(["cut", "store"]), hbm_bytes=random.choice([72_000_000_000, 20_000_000]),
+    )  # fmt: skip
+    strategy = random.choice([PLANNED, *BASELINES])
+    best = plan(work, device, strategy)
+    if best.mix:
+        assert max(best.loads.values(), default=0) <= device.link_bytes_per_second * best.seconds * (1 + 1e-9)
+    for slower in (
+        plan(replace(work, batch=work.batch + random.randint(1, 3)), device, strategy),
+        plan(work, replace(device, hbm_bytes=int(device.hbm_bytes * 0.7)), strategy),
+        plan(work, replace(device, link_bytes_per_second=device.link_bytes_per_second / 2), strategy),
+    ):
+        assert best.seconds <= slower.seconds * (1 + 1e-9)
+
+
 def test_a_plan_that_does_not_fit_is_never_the_best():
     device = on(2, 2)
     large, small = plan(SMALL, device), plan(SMALL, replace(device, hbm_bytes=10**5))

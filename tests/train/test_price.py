@@ -73,7 +73,7 @@ def test_500_products_of_plans_cost_what_the_schedules_of_their_slices_do():
         for which in PASSES[moving]:
             cuts = sliced(on, table.streams, moving, which, np.array(tile)[:, None], 2, 2).cuts[:, 0]
             figures += cost(team, on, moving, which, tile, tuple(map(int, cuts)))
-        compute, exposed, late, hbm, *sent = sum(table.passes(case, op))[:, 0]
+        compute, exposed, late, hbm, *sent = sum(table.passes([case], op)[0])[:, 0]
         planned = compute + exposed + late, sum(sent) * placed.steps[3].links * on.dies, 0, hbm * on.dies
         joules = on.joules(compute * on.flops * on.dies, planned[1], planned[3])
         planned = np.array([*planned[:2], joules, planned[3]])

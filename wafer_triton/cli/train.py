@@ -34,14 +34,8 @@ def _plan_training(
     kinds = ("none", "selective", "full") if recompute is None else (recompute,)
     shared: dict[str, Any] = {"wafers": wafers, "recompute": kinds, "objective": objective}
     best = demand(plan(work, device, PLANNED, **shared))
-    plans: list[TrainingPlan] = [best]
-    failures: dict[str, str] = {}
-    for strategy in () if no_baselines else BASELINES:
-        try:
-            plans.append(plan(work, device, strategy, **shared))
-        except ConfigError as error:
-            failures[strategy.name] = str(error)
-    failures |= {each.strategy: each.why for each in plans if each.why}
+    plans = [best, *(plan(work, device, strategy, **shared) for strategy in (() if no_baselines else BASELINES))]
+    failures = {each.strategy: each.why for each in plans if each.why}
     rows = [_row(each, best) for each in plans if not each.why]
     texts: list[str | Table] = [
         Table(rows, LEGEND, title=f"{_title(best)}: a step, predicted on the wafer; {COLUMNS}"),

@@ -20,7 +20,7 @@ of its bytes of HBM.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -74,7 +74,8 @@ class ParallelSizes:
 class Case:
     """A workload on `wafers` wafers, each with `layers` of its layers, the number of micro-batches and rules of bytes.
 
-    A batch that does not divide by micro-batches is padded. `objective` is "time" or "energy".
+    A batch that does not divide by micro-batches is padded, and a micro-batch to whole `groups` of samples. `objective`
+    is "time" or "energy".
     """
 
     wafer: Wafer
@@ -84,9 +85,10 @@ class Case:
     wafers: int = 1
     rules: Rules = field(default_factory=Rules)
     objective: str = "time"
+    groups: int = 1
 
     def __post_init__(self) -> None:
-        check_counts(micro_batches=self.micro_batches, wafers=self.wafers)
+        check_counts(micro_batches=self.micro_batches, wafers=self.wafers, groups=self.groups)
         if self.objective not in ("time", "energy"):
             raise ConfigError(f"objective {self.objective!r}: choose 'time' or 'energy'")
 
@@ -98,7 +100,7 @@ class Case:
     @property
     def samples(self) -> int:
         """Return samples of a micro-batch on the wafer."""
-        return -(-self.work.batch // self.micro_batches)
+        return -(-self.work.batch // self.micro_batches // self.groups) * self.groups
 
     @property
     def tokens(self) -> int:
@@ -197,6 +199,18 @@ def splits(case: Case) -> Iterator[ParallelSizes]:
                             yield ParallelSizes(data, tensor, sequence, context, sharded, stream, moving)
 
 
+def cases(case: Case, pairs: Iterable[Pair]) -> list[Case]:
+    """Return a case with every number of samples in a micro-batch, in as few micro-batches as hold the batch.
+
+    Samples come alone, or in groups with which no sample is cut over the dies of a weight stream, whose rows then need
+    no ring of keys and values.
+    """
+    groups = {1} | {split.data * split.stream for split, _ in pairs if split.moving == "w"}
+    every = [replace(case, micro_batches=micro, groups=number) for number in groups
+             for micro in range(case.work.batch, 0, -1)]  # fmt: skip
+    return list({one.samples: one for one in sorted(every, key=lambda one: -one.micro_batches)}.values())
+
+
 class Pairs:
     """Pairs of a tuple and a placement as columns: an operator is priced with all of them at once."""
 
@@ -218,13 +232,16 @@ class Pairs:
         self.stream_of = np.unique(alike, axis=1, return_inverse=True)[1]  # a number of pairs with like streams
         self.streams = Streams(self.sizes[STREAM], lanes, links[:, STREAM, 0], tuple(self.rings[STREAM]))
 
-    def passes(self, case: Case, op: Operator) -> list[Column]:
+    def passes(self, cases: Sequence[Case], op: Operator) -> list[list[Column]]:
         """Return compute, exposed and waiting seconds, bytes of HBM, copies and sums [6, pairs] of both passes.
 
-        Of a micro-batch: the forward pass of a product, and the others together.
+        Of a micro-batch of each case, all of one wafer and with the same rules: the forward pass of a product, and the
+        others together. Equal products of all cases are sliced once, which halves the time of a plan.
         """
-        alike = np.array([self.rows(case), self.sizes[TENSOR], self.sizes[STREAM], self.xy, self.stream_of])
+        shared = np.array([self.sizes[TENSOR], self.sizes[STREAM], self.xy, self.stream_of])
+        alike = np.concatenate([np.concatenate([self.rows(case)[None], shared]) for case in cases], axis=1)
         (rows, tensor, stream, xy, _), first, number = np.unique(alike, axis=1, return_index=True, return_inverse=True)
+        case, first = cases[0], first % len(self.pairs)
         both = np.zeros((2, 6, len(first)))
         for moving, own in (("w", xy == 0), ("x" if op.side == "in" else "y", xy > 0)):
             k = np.ceil(op.k / np.where(op.side == "out", tensor, 1) / np.where(moving == "y", stream, 1))
@@ -234,7 +251,7 @@ class Pairs:
                     self.wafer, self.streams.only(first[own]), moving, which, np.array([rows, k, n])[:, own],
                     case.rules.element, case.rules.sums, case.objective,
                 )[1:]  # fmt: skip
-        return [one[:, number] for one in both]
+        return [[one[:, own] for one in both] for own in number.reshape(len(cases), -1)]
 
     def rows(self, case: Case) -> Column:
         """Return rows of a die before tensor parallelism splits them; those that do not divide are padded."""
@@ -278,7 +295,7 @@ class Priced:
         if attention:
             compute, exposed, late, hbm = self._attention(again)
         else:
-            forward, backward = passes or columns.passes(case, op)
+            forward, backward = passes or columns.passes([case], op)[0]
             compute, exposed, late, hbm, *sent = again * forward + backward
             self.sent[[STREAM, STREAM + 4]] += sent
         exposed = exposed + self._tensor(again)

@@ -143,6 +143,7 @@ def _placements(wafer: Wafer, sizes: tuple[int, ...], prune: bool) -> tuple[Grou
     return tuple(kept.values())
 
 
+@lru_cache(maxsize=1024)  # three baselines take the same: 1.3 of 12 s of a plan of all
 def fixed(wafer: Wafer, sizes: tuple[int, ...]) -> GroupPlacement:
     """Return dies numbered row by row, axes nested as in `NESTED`, rings in the order of numbers.
 

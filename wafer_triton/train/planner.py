@@ -21,7 +21,7 @@ from wafer_triton.errors import ConfigError, HbmError, shown
 from wafer_triton.text.quantity import PREDICTED, Legend, unit
 from wafer_triton.text.table import Result, Table
 from wafer_triton.train.dies import Link, Wafer
-from wafer_triton.train.options import RECOMPUTE, Case, Option, Pairs, ParallelSizes, Priced, splits
+from wafer_triton.train.options import RECOMPUTE, Case, Column, Option, Pairs, ParallelSizes, Priced, cases, splits
 from wafer_triton.train.placement import GroupPlacement, fixed, placements
 from wafer_triton.train.solve import Label, Mix, beaten, label_of, layer, layers
 from wafer_triton.train.workload import Rules, Workload
@@ -174,23 +174,22 @@ def plan(
     if wafers < 1 or work.layers % wafers:
         raise ConfigError(f"{work.name}: {work.layers} layers do not divide by {wafers} wafers; give a divisor")
     began = process_time()
-    cases = [
-        Case(wafer, work, micro, work.layers // wafers, wafers, rules or Rules(), objective)
-        for micro in _counts(work.batch)
-    ]
+    case = Case(wafer, work, 1, work.layers // wafers, wafers, rules or Rules(), objective)
     pairs = [
-        (split, placed)
-        for split in splits(cases[0])
-        if strategy.allowed(split)
-        for placed in strategy.places(wafer, split)
+        (split, placed) for split in splits(case) if strategy.allowed(split) for placed in strategy.places(wafer, split)
     ]
     if not pairs:
         raise ConfigError(
             f"no tuple divides {work.kv_heads} key-value heads and {work.hidden} hidden elements over {wafer.dies} "
             f"dies of {wafer.name}; give a wafer of other sides"
         )
+    tried_cases = cases(case, pairs)
     columns, kinds = Pairs(wafer, pairs), [kind for kind in RECOMPUTE if kind in recompute]
-    searches = [Search(case, columns, kinds, strategy.uniform) for case in cases]
+    nothing: list[list[Column]] = [[]] * len(tried_cases)
+    passes = zip(*(columns.passes(tried_cases, op) if op.weights else nothing for op in work.operators), strict=True)
+    searches = [
+        Search(case, columns, kinds, strategy.uniform, own) for case, own in zip(tried_cases, passes, strict=True)
+    ]
     best, score = None, (inf, inf)
     for search in sorted(searches, key=lambda search: search.bound):
         if search.bound >= score[0] * (1 - 1e-12):
@@ -213,11 +212,6 @@ def plan(
     )
 
 
-def _counts(batch: int) -> list[int]:
-    """Return the numbers of micro-batches to try: of those with as many samples in each, the least."""
-    return sorted({-(-batch // micro): micro for micro in range(batch, 0, -1)}.values())
-
-
 class Search:
     """A case with all pairs that its operators may take.
 
@@ -225,10 +219,11 @@ class Search:
     of layers have a `price`, Lagrange's multiplier of those that fit; no layer costs less than `least_layer` with it.
     """
 
-    def __init__(self, case: Case, pairs: Pairs, kinds: Sequence[str], uniform: bool) -> None:
-        self.case, self.pairs, self.kinds, self.uniform = case, pairs, kinds, uniform
+    def __init__(
+        self, case: Case, pairs: Pairs, kinds: Sequence[str], uniform: bool, passes: Sequence[list[Column]]
+    ) -> None:
+        self.case, self.pairs, self.kinds, self.uniform, self.passes = case, pairs, kinds, uniform, passes
         self.room, self.reshard = case.wafer.hbm_bytes - _head_bytes(case), case.reshard.cost(case.objective)
-        self.passes = [pairs.passes(case, op) if op.weights else [] for op in case.work.operators]
         columns = np.array([_columns(self._priced(kind)) for kind in kinds])  # [kinds, 4, operators, pairs]
         cost, size, work, _ = (columns.sum(2).min(2) if uniform else columns.min(3).sum(2)).min(0)
         self.least_bytes = case.layers * size + work
@@ -242,8 +237,9 @@ class Search:
         count, labels = self.case.layers, list[Label]()
         if self.uniform:
             priced = [self._priced(kind) for kind in self.kinds]
-            cost = np.min([_columns(own)[0].sum(0) for own in priced], axis=0)
-            for number in np.argsort(cost):
+            cost, size, work, _ = np.array([_columns(own).sum(1) for own in priced]).swapaxes(0, 1)
+            fits, cost = (count * size + work).min(0) <= self.room, cost.min(0)
+            for number in np.flatnonzero(fits)[np.argsort(cost[fits], kind="stable")]:
                 yield self._score(count * cost[number]), [_chain(own, number) for own in priced]
             return
         chains = {kind: self._alone(kind) for kind in self.kinds}
