@@ -32,10 +32,8 @@ class Request:
             raise ShapeError(
                 f"request {self.number}: arrival = {shown(self.arrival)} must be 0 to {LATEST:,.0f} seconds"
             )
-        for name, tokens in (("input", self.input), ("output", self.output)):
-            object.__setattr__(self, name, *check_counts(**{name: tokens}))
-        object.__setattr__(self, "number", plain(self.number))
-        object.__setattr__(self, "arrival", float(self.arrival))
+        input, output = check_counts(input=self.input, output=self.output)
+        vars(self).update(number=plain(self.number), arrival=float(self.arrival), input=input, output=output)
 
 
 def _within(name: str, value: float, span: tuple[float, float]) -> None:
