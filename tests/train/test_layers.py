@@ -1,6 +1,7 @@
 """A model whose linear layers are streamed over dies trains as torch's does."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,9 +9,13 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from wafer_triton.errors import MeshError, ScheduleError, ShapeError
+from wafer_triton.train.cost import die_cost
 from wafer_triton.train.dies import wafer
 from wafer_triton.train.layers import StreamedLinear, streamed
+from wafer_triton.train.options import Case, Pairs, ParallelSizes
+from wafer_triton.train.placement import placements
 from wafer_triton.train.product import PASSES, Team, product
+from wafer_triton.train.workload import Rules, workload
 
 WAFER = wafer("wafer-48")
 IDS = torch.arange(26).view(2, 13).mul(31) % 97
@@ -47,6 +52,30 @@ def test_a_llama_trains_as_torchs_does(kind, sides, moving):
     wanted, got = train(plain), train(model)
     assert wanted[-1] < wanted[0] - 0.5 and got == pytest.approx(wanted, rel=1e-4)
     assert sum(streams.ran.values()) == 20 * 15 * len(PASSES[moving])
+
+
+@pytest.mark.parametrize("moving", ["w", "xy"])
+@pytest.mark.parametrize(
+    ("kind", "sides"), [("cycle", (2, 2)), ("cycle", (2, 4)), ("relay", (3, 3)), ("relay", (1, 7))]
+)
+def test_products_that_ran_cost_what_a_plan_says(kind, sides, moving):
+    """Check seconds, joules and bytes of a layer's products on one group, whose tiles and sums are in fp32."""
+    on, dies = replace(WAFER, name="mine", rows=sides[0], cols=sides[1]), sides[0] * sides[1]
+    split, width = ParallelSizes(stream=dies, moving=moving), 8 * dies
+    placed = next(one for one in placements(on, split.sizes) if one.steps[3].kind == kind)
+    work = replace(workload("gpt3-6.7b", 2 * dies, 1), width=width, heads=1, kv_heads=1, hidden=width)
+    op = next(op for op in work.operators if op.name == "inner")
+    case = Case(on, work, rules=Rules(element=4, sums=4))
+    model, products = streamed(
+        nn.Sequential(nn.Linear(op.k, op.n)), Team(on.mesh(), kind, *sides), moving.replace("xy", "x")
+    )
+    model(torch.randn(case.tokens, width, requires_grad=True)).sum().backward()
+    ran = [die_cost(schedule, on) for schedule, times in products.ran.items() for _ in range(times)]
+    compute, exposed, late, hbm, *sent = sum(Pairs(on, [(split, placed)]).passes([case], op)[0])[:, 0]
+    planned = compute + exposed + late, sum(sent) * placed.steps[3].links * on.dies, hbm * on.dies
+    sums = [sum(getattr(one, name) for one in ran) for name in ("seconds", "link_bytes", "hbm_bytes", "joules")]
+    assert planned == pytest.approx(sums[:3], rel=1e-9)
+    assert on.joules(compute * on.flops * on.dies, *planned[1:]) == pytest.approx(sums[3], rel=1e-9)
 
 
 def test_every_schedule_that_ran_is_counted_once_a_pass():

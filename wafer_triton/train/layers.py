@@ -34,7 +34,7 @@ CUTS: dict[str, dict[str, tuple[int, int | None]]] = {
 }
 
 
-class Streams:
+class StreamedProducts:
     """Products Y = X W with an operand moving over the dies of one group; `ran` counts the schedules that ran."""
 
     def __init__(self, team: Team, moving: str, on: Executor) -> None:
@@ -100,7 +100,7 @@ def _shape(operand: str, sizes: tuple[int, ...]) -> tuple[int, int]:
 
 class _Streamed(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, streams: Streams, x: Tensor, w: Tensor) -> Tensor:
+    def forward(ctx: Any, streams: StreamedProducts, x: Tensor, w: Tensor) -> Tensor:
         ctx.streams, ctx.sizes = streams, (*x.shape, w.shape[1])
         ctx.save_for_backward(x, w)
         return streams.run("forward", ctx.sizes, x=x, w=w)[0].detach()
@@ -120,7 +120,7 @@ class _Streamed(torch.autograd.Function):
 class StreamedLinear(nn.Module):
     """y = x W^T + bias for W [out, in] in fp32, by streamed products."""
 
-    def __init__(self, layer: nn.Linear, streams: Streams) -> None:
+    def __init__(self, layer: nn.Linear, streams: StreamedProducts) -> None:
         super().__init__()
         self.weight, self.bias, self.streams = layer.weight, layer.bias, streams
 
@@ -131,12 +131,12 @@ class StreamedLinear(nn.Module):
         return y if self.bias is None else y + self.bias
 
 
-def streamed(model: Model, team: Team, moving: str, on: Executor | None = None) -> tuple[Model, Streams]:
+def streamed(model: Model, team: Team, moving: str, on: Executor | None = None) -> tuple[Model, StreamedProducts]:
     """Return `model` itself with its nn.Linear layers as streamed products of a team of one group, and the streams.
 
     `moving` is an operand as in `product.PASSES`. Raises ShapeError for a model without linear layers.
     """
-    streams = Streams(team, moving, executor("torch", emulate_on="cpu") if on is None else on)
+    streams = StreamedProducts(team, moving, executor("torch", emulate_on="cpu") if on is None else on)
     layers = [(parent, name, layer) for parent in model.modules() for name, layer in parent.named_children()
               if type(layer) is nn.Linear]  # fmt: skip
     if not layers:
