@@ -125,7 +125,9 @@ class Embedding(End):
         fresh, program = tokens not in self.programs, super().program(tokens)
         if fresh:
             (rows, cols), share = self.block.mesh.shape, self.block.share(self.block.shape.vocab_size, "x")
-            program.write(blocks.FIRST_ID, (torch.arange(cols)[:, None] * share).float().expand(rows, -1, -1))
+            program.write(
+                blocks.FIRST_ID, (torch.arange(cols, device="cpu")[:, None] * share).float().expand(rows, -1, -1)
+            )
         return program
 
     def look_up(self, tokens: int) -> torch.Tensor:

@@ -77,7 +77,7 @@ def test_a_table_of_a_device_that_is_none(wrong, tmp_path):
     ("options", "message"),
     [
         ("--config config.json", "config.json: vocab_size is missing; training is planned with embedding and head"),
-        ("--workload llama2-7b --wafer wafer-32 --batch 999999999 --no-baselines", " B over the 72,000,000,000 B of"),
+        ("--workload gpt3-175b --wafer wafer-32 --no-baselines", " B over the 72,000,000,000 B of"),
     ],
 )
 def test_a_plan_of_training_that_makes_no_sense(wrong, tmp_path, options, message):

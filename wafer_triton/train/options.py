@@ -199,16 +199,19 @@ def splits(case: Case) -> Iterator[ParallelSizes]:
                             yield ParallelSizes(data, tensor, sequence, context, sharded, stream, moving)
 
 
-def cases(case: Case, pairs: Iterable[Pair]) -> list[Case]:
-    """Return a case with every number of samples in a micro-batch, in as few micro-batches as hold the batch.
+def cases(case: Case, pairs: Iterable[Pair]) -> Iterator[Case]:
+    """Yield a case with each number of samples in a micro-batch, the fewest first, in as few as hold the batch.
 
     Samples come alone, or in groups with which no sample is cut over the dies of a weight stream, whose rows then need
     no ring of keys and values.
     """
-    groups = {1} | {split.data * split.stream for split, _ in pairs if split.moving == "w"}
-    every = [replace(case, micro_batches=micro, groups=number) for number in groups
-             for micro in range(case.work.batch, 0, -1)]  # fmt: skip
-    return list({one.samples: one for one in sorted(every, key=lambda one: -one.micro_batches)}.values())
+    groups = sorted({1} | {split.data * split.stream for split, _ in pairs if split.moving == "w"})
+    for samples in range(1, case.work.batch + groups[-1]):
+        for number in groups:
+            one = replace(case, micro_batches=-(-case.work.batch // samples), groups=number)
+            if one.samples == samples:
+                yield one
+                break
 
 
 class Pairs:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
+from itertools import islice
 from math import inf
 from operator import add, itemgetter
 from time import process_time
@@ -26,6 +27,7 @@ from wafer_triton.train.placement import GroupPlacement, fixed, placements
 from wafer_triton.train.solve import Label, Mix, beaten, label_of, layer, layers
 from wafer_triton.train.workload import Rules, Workload
 
+TOGETHER = 48  # cases whose products are sliced together
 BETWEEN_WAFERS = 9e12  # bytes a second, taken from Dojo by TEMP's summaries
 Allowed = Callable[[ParallelSizes], bool]
 Placer = Callable[[Wafer, ParallelSizes], tuple[GroupPlacement, ...]]
@@ -183,13 +185,15 @@ def plan(
             f"no tuple divides {work.kv_heads} key-value heads and {work.hidden} hidden elements over {wafer.dies} "
             f"dies of {wafer.name}; give a wafer of other sides"
         )
-    tried_cases = cases(case, pairs)
     columns, kinds = Pairs(wafer, pairs), [kind for kind in RECOMPUTE if kind in recompute]
-    nothing: list[list[Column]] = [[]] * len(tried_cases)
-    passes = zip(*(columns.passes(tried_cases, op) if op.weights else nothing for op in work.operators), strict=True)
-    searches = [
-        Search(case, columns, kinds, strategy.uniform, own) for case, own in zip(tried_cases, passes, strict=True)
-    ]
+    searches, more = list[Search](), cases(case, pairs)
+    while some := list(islice(more, TOGETHER)):
+        nothing: list[list[Column]] = [[]] * len(some)
+        passes = zip(*(columns.passes(some, op) if op.weights else nothing for op in work.operators), strict=True)
+        added = [Search(one, columns, kinds, strategy.uniform, own) for one, own in zip(some, passes, strict=True)]
+        searches += added
+        if all(search.least_bytes > search.room for search in added):
+            break  # nor do more samples at once fit
     best, score = None, (inf, inf)
     for search in sorted(searches, key=lambda search: search.bound):
         if search.bound >= score[0] * (1 - 1e-12):
