@@ -134,3 +134,12 @@ def test_what_a_pipeline_keeps_and_waits_for_is_recounted():
         assert kept == pytest.approx([kept[0], 4 * kept[0], 8 * kept[0]])  # at most all eight micro-batches
     pair = case.tokens * work.width * 2 / on.dies**2
     assert case.reshard.seconds == pytest.approx(2 * 8 * exchange(on).seconds(on, pair))
+
+
+def test_joules_of_bits_and_bytes_of_scores_are_those_of_their_sources():
+    terabit = 1e12 / 8  # bytes; 5 pJ a bit over a link, 6 pJ a bit of HBM
+    assert [wafer("wafer-32").joules(0, *sent) for sent in ((terabit, 0), (0, terabit))] == pytest.approx([5, 6])
+    for name, each in (("gpt3-6.7b", 5), ("llama2-7b", 2)):  # 5 a s of Korthikanti et al., without dropout 2 a s
+        work = workload(name)
+        (attention,) = [op for op in work.operators if op.side == "attention"]
+        assert attention.scores == each * work.heads * work.sequence
