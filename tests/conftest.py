@@ -94,6 +94,7 @@ LARGE = (
     "test_wafer_scale",
     "train/test_inputs",
     "train/test_layers",
+    "train/test_options",
     "train/test_planner",
     "train/test_price",
     "verify/test_model_intents",

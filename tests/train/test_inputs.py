@@ -13,7 +13,7 @@ from wafer_triton.errors import (
 )
 from wafer_triton.train.dies import wafer
 from wafer_triton.train.flows import Flow, bisection_bytes
-from wafer_triton.train.mapping import dimension_ordered, permute, route
+from wafer_triton.train.mapping import dimension_ordered, route
 from wafer_triton.train.options import Case
 from wafer_triton.train.placement import placements
 from wafer_triton.train.planner import Strategy, plan
@@ -39,7 +39,6 @@ def test_recompute_takes_a_tuple_of_its_kinds_alone():
         (lambda: route(WAFER, [flow(-1.0)]), ShapeError, r"Flow from \(0, 0\): size = -1.0 must be a positive number"),
         (lambda: Flow((0, 0, 0), frozenset(), 1.0), MeshError, r"\(0, 0, 0\) is no die; give a pair of whole numbers"),
         (lambda: dimension_ordered(WAFER, [flow(target=(9, 9))]), MeshError, r"wafer-32 has no die \(9, 9\)"),
-        (lambda: permute(WAFER, [[]]), MeshError, r"\[\] is no ring; give a list of one die at least"),
         (lambda: bisection_bytes(2, 2, -1), ShapeError, "bisection_bytes: size = -1 must be a positive number"),
         (lambda: placements(WAFER, (5, 7)), MeshError, r"sizes = \(5, 7\): give 4 of them, of data, tensor, context"),
         (

@@ -11,8 +11,8 @@ import networkx as nx
 import pytest
 
 from wafer_triton.train.dies import wafer as wafer_named
-from wafer_triton.train.flows import Flow, all_gather, all_to_all, bisection_bytes, merge, ring_flows
-from wafer_triton.train.mapping import construct, dimension_ordered, permute, route
+from wafer_triton.train.flows import Flow, all_gather, all_to_all, bisection_bytes, merge
+from wafer_triton.train.mapping import construct, dimension_ordered, route
 
 
 def wafer_of(rows, cols, **change):
@@ -113,23 +113,3 @@ def test_flows_of_one_block_are_one_multicast_and_cross_a_link_once():
     assert len(merge(flows)) == 1 and len(merge([replace(flow, block="") for flow in flows])) == 3
     routing = route(wafer_of(1, 4), flows)
     assert set(routing.loads.values()) == {5.0} and routing.objective[1] == 15.0
-
-
-def test_a_ring_is_permuted_so_that_its_steps_join_neighbours():
-    """Check TEMP's example: D3-D2-D6-D7 becomes D2-D3-D7-D6, which is a ring of neighbours."""
-    wafer = wafer_of(2, 4)
-    crossed = [(0, 3), (1, 2), (0, 2), (1, 3)]  # two of its steps are diagonal
-    before = dimension_ordered(wafer, ring_flows([crossed], 1.0))
-    (after,), routing = permute(wafer, [crossed])
-    assert routing.objective < before.objective and routing.objective[1] == 4.0
-    steps = zip(after, after[1:] + after[:1], strict=True)
-    assert all(abs(a - c) + abs(b - d) == 1 for (a, b), (c, d) in steps)
-
-
-def test_a_ring_of_16_dies_is_permuted_too():
-    wafer, random = wafer_of(4, 4), Random(3)
-    ring = [(row, col) for row in range(4) for col in range(4)]
-    random.shuffle(ring)
-    before = dimension_ordered(wafer, ring_flows([ring], 1.0)).objective
-    (after,), routing = permute(wafer, [ring])
-    assert sorted(after) == sorted(ring) and routing.objective < before

@@ -17,9 +17,8 @@ from wafer_triton.errors import SramError
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.train.cost import die_cost, sliced
 from wafer_triton.train.dies import WAFERS, wafer
-from wafer_triton.train.options import Case, Pairs, option, splits
-from wafer_triton.train.placement import exchange, placements
-from wafer_triton.train.planner import BASELINES, plan
+from wafer_triton.train.options import Case, Pairs, splits
+from wafer_triton.train.placement import placements
 from wafer_triton.train.product import PASSES, Team, product
 from wafer_triton.train.workload import WORKLOADS, workload
 
@@ -116,30 +115,3 @@ def test_transfers_of_a_placement_are_those_that_its_streams_count(sizes):
                 for (row, col), size in np.ndenumerate(counted):
                     there = row + ways[way][0], col + ways[way][1]
                     assert loads.get(((row, col), there), 0.0) == pytest.approx(size / 4)
-
-
-def test_what_a_pipeline_keeps_and_waits_for_is_recounted():
-    """Check activations in flight, bubbles and re-sharding by hand: no product's schedule has them."""
-    on, work = wafer("wafer-32"), workload("gpt3-6.7b", batch=16)
-    one, four = (plan(work, on, BASELINES[2], wafers=number) for number in (1, 4))
-    shares = {name: seconds for name, seconds in four.parts.items() if name != "bubbles"}
-    handed = 2 * ceil(work.batch / four.micro_batches) * work.sequence * work.width * 2 / 9e12
-    assert four.parts["bubbles"] == pytest.approx(3 * (sum(shares.values()) / four.micro_batches + handed))
-    assert one.parts["bubbles"] == 0
-    case = Case(on, work, micro_batches=8, layers=8)
-    split = next(split for split in splits(case) if split.tensor == 8 and split.data == 4 and split.sequence)
-    (placed, *_) = placements(on, split.sizes)
-    for op in work.operators:
-        kept = [option(replace(case, wafers=number), op, split, placed, "none").kept_bytes for number in (1, 4, 16)]
-        assert kept == pytest.approx([kept[0], 4 * kept[0], 8 * kept[0]])  # at most all eight micro-batches
-    pair = case.tokens * work.width * 2 / on.dies**2
-    assert case.reshard.seconds == pytest.approx(2 * 8 * exchange(on).seconds(on, pair))
-
-
-def test_joules_of_bits_and_bytes_of_scores_are_those_of_their_sources():
-    terabit = 1e12 / 8  # bytes; 5 pJ a bit over a link, 6 pJ a bit of HBM
-    assert [wafer("wafer-32").joules(0, *sent) for sent in ((terabit, 0), (0, terabit))] == pytest.approx([5, 6])
-    for name, each in (("gpt3-6.7b", 5), ("llama2-7b", 2)):  # 5 a s of Korthikanti et al., without dropout 2 a s
-        work = workload(name)
-        (attention,) = [op for op in work.operators if op.side == "attention"]
-        assert attention.scores == each * work.heads * work.sequence

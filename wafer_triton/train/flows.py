@@ -7,7 +7,7 @@ once, and a reduction is a multicast backwards.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from numbers import Integral
 
@@ -80,19 +80,6 @@ def merge(flows: Iterable[Flow]) -> tuple[Flow, ...]:
             targets |= joined[key].targets
         joined[key] = replace(flow, targets=targets)
     return tuple(flow for flow in joined.values() if flow.targets)
-
-
-def ring_flows(rings: Sequence[Sequence[Die]], size: float) -> list[Flow]:
-    """Return one step of rings that run at the same time: every die sends `size` bytes to the next of its ring."""
-    for ring in rings:
-        if not ring:
-            raise MeshError(f"ring_flows: {shown(ring)} is no ring; give a list of one die at least")
-    return [
-        Flow(die, frozenset([after]), size)
-        for ring in rings
-        if len(ring) > 1
-        for die, after in zip(ring, [*ring[1:], ring[0]], strict=True)
-    ]
 
 
 def all_gather(wafer: Wafer, size: float) -> list[Flow]:

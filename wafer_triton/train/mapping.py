@@ -1,23 +1,23 @@
-"""Traffic-conscious mapping: routes for flows that run at the same time, and orders of dies in rings.
+"""Traffic-conscious mapping: routes for flows that run at the same time.
 
 The objective is the busiest link's time first, then bytes times hops. The steps have the names of TEMP's summaries, and
-are modelled on the algorithm of BALD (ISCA 2026): construct, merge multicasts, reroute flows of the busiest link,
-permute dies. Small phases are solved exactly (`wafer_triton.train.exact`), and `RoutedFlows.proved` says so.
+are modelled on the algorithm of BALD (ISCA 2026): construct, merge multicasts, reroute flows of the busiest link.
+Small phases are solved exactly (`wafer_triton.train.exact`), and `RoutedFlows.proved` says so.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
-from itertools import pairwise, permutations
+from itertools import pairwise
 from math import isqrt
 
 from wafer_triton.errors import MeshError
 from wafer_triton.train.dies import Die, Link, Wafer
 from wafer_triton.train.exact import best_trees
-from wafer_triton.train.flows import Flow, RoutedFlows, Tree, merge, ring_flows
+from wafer_triton.train.flows import Flow, RoutedFlows, Tree, merge
 
 TRIES = 60  # reroutes without gain after which the search ends
 
@@ -167,34 +167,3 @@ def _xy(source: Die, target: Die) -> set[Link]:
         row += 1 if target[0] > row else -1
         path.append((row, col))
     return set(pairwise(path))
-
-
-def permute(
-    wafer: Wafer, rings: Sequence[Sequence[Die]], size: float = 1.0
-) -> tuple[list[tuple[Die, ...]], RoutedFlows]:
-    """Return the orders of the dies within each ring with the fastest step, and the routes of this step.
-
-    Rings of up to 6 dies are tried in every order. Longer rings are improved by reversing runs of dies, ring by ring
-    until no reversal improves the step.
-    """
-    best = dimension_ordered(wafer, ring_flows(rings, size)).objective
-    orders = [tuple(ring) for ring in rings]
-    changed = True
-    while changed:
-        changed = False
-        for number, ring in enumerate(orders):
-            for other in _reorders(ring):
-                trial = [*orders[:number], other, *orders[number + 1 :]]
-                objective = dimension_ordered(wafer, ring_flows(trial, size)).objective
-                if objective < best:
-                    best, orders, changed = objective, trial, True
-    return orders, route(wafer, ring_flows(orders, size))
-
-
-def _reorders(ring: tuple[Die, ...]) -> Iterator[tuple[Die, ...]]:
-    if len(ring) <= 6:
-        yield from ((ring[0], *rest) for rest in permutations(ring[1:]))
-        return
-    for start in range(1, len(ring) - 1):
-        for end in range(start + 2, len(ring) + 1):
-            yield (*ring[:start], *reversed(ring[start:end]), *ring[end:])
