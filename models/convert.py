@@ -220,7 +220,8 @@ class _OnMesh(nn.Module):
         state = weight.data_ptr(), None if weight.is_inference() else weight._version
         if self._cut_from[0] is not weight or self._cut_from[1:] != state:
             self._cut, self._cut_from = {}, (weight, *state)
-        if weight.is_inference() or weight.grad is not None:  # writes are not counted, or an optimizer may write
+        # writes are not counted, or an optimizer may write
+        if weight.is_inference() or (weight.is_leaf and weight.grad is not None):
             self.drop_tiles()
 
     def rows(self, x: Tensor, width: int) -> Tensor:

@@ -409,6 +409,14 @@ def test_a_functional_call_computes_with_its_own_weights(roomy):
     assert torch.func.functional_call(model, zeros, (x,)).eq(0).all() and torch.equal(model(x), wanted)
 
 
+@pytest.mark.filterwarnings("error:The .grad attribute")
+def test_gradients_pass_the_weights_of_a_functional_call(roomy):
+    model, x = convert(nn.Sequential(nn.Linear(6, 4)), mesh=2, device=roomy), torch.randn(3, 6)
+    weight = torch.randn(4, 6, requires_grad=True)
+    torch.func.functional_call(model, {"0.weight": 2 * weight}, (x,)).sum().backward()
+    torch.testing.assert_close(weight.grad, 2 * x.sum(0).expand(4, 6))
+
+
 @torch.no_grad()
 def test_a_copy_and_a_norm_follow_their_own_weights(roomy):
     model, x = convert(nn.Sequential(nn.RMSNorm(6, eps=1e-6)), mesh=2, device=roomy), torch.randn(3, 6)
