@@ -1,8 +1,10 @@
 """Programs at rest: planned once, never shared, and without a trace of the call before."""
 
+import gc
 import sys
 from collections.abc import Iterator
 from threading import Barrier, Thread
+from weakref import ref
 
 import pytest
 import torch
@@ -53,6 +55,16 @@ def test_a_second_call_plans_nothing(plans):
     assert POOL.bytes == 0
     wafer_triton.mesh_gemm(a, b, mesh=3)
     assert len(plans) == 3
+
+
+def test_no_schedule_of_a_recorded_call_outlives_the_cache():
+    wafer_triton.mesh_gemm(integers(9, 12), integers(12, 10), mesh=3, record=True)
+    options = (("algorithm", "mesh"), ("accumulate", "fp32"))
+    schedule = ref(recipe("gemm", 3, "fp32", ((9, 12), (12, 10)), options).schedule)
+    assert schedule() is not None
+    wafer_triton.clear_cache()
+    gc.collect()
+    assert schedule() is None
 
 
 def test_a_schedule_that_is_built_again_finds_its_program(plans):

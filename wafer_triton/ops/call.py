@@ -37,7 +37,7 @@ from wafer_triton.errors import (
 )
 from wafer_triton.ops.executors import executor
 from wafer_triton.ops.gradients import gradients, to_save
-from wafer_triton.ops.recording import open_recordings, recording
+from wafer_triton.ops.recording import counted, open_recordings, recording
 
 Operand = Tensor | MeshTensor
 
@@ -123,6 +123,7 @@ def clear_cache() -> None:
     POOL.clear()
     shared_executor.cache_clear()
     clear_recipes()
+    counted.cache_clear()
 
 
 def run(made: Recipe, operands: tuple[Operand, ...], on: Executor) -> MeshTensor:
