@@ -92,3 +92,13 @@ def test_what_does_not_stream_is_refused():
         streamed(nn.Sequential(nn.Linear(4, 4)), Team(WAFER.mesh(2, 2), "relay", 1, 2), "w")
     with pytest.raises(ScheduleError, match="moving 'z': choose one of w, x, y"):
         streamed(nn.Sequential(nn.Linear(4, 4)), team("cycle", 2, 2), "z")
+
+
+@pytest.mark.parametrize("moving", PASSES)
+@pytest.mark.parametrize(("width", "dtype"), [(3, torch.float32), (5, torch.float32), (4, torch.float64)])
+def test_an_input_of_another_width_or_dtype_is_refused(moving, width, dtype):
+    layer = streamed(nn.Sequential(nn.Linear(4, 4)), team("cycle", 2, 2), moving)[0]
+    with pytest.raises(
+        ShapeError, match=rf"x \[2, {width}\] of {dtype} and .*; give x \[..., 4\], and both of torch.float32"
+    ):
+        layer(torch.ones(2, width, dtype=dtype))

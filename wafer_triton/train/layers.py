@@ -125,7 +125,11 @@ class StreamedLinear(nn.Module):
         self.weight, self.bias, self.streams = layer.weight, layer.bias, streams
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return y [..., out] of x [..., in]."""
+        """Return y [..., out] of x [..., in]; ShapeError for an x of another width or for a dtype other than fp32."""
+        width, weight = self.weight.shape[1], self.weight.dtype
+        if x.shape[-1:] != (width,) or not x.dtype == weight == torch.float32:
+            given = f"x {list(x.shape)} of {x.dtype} and a weight of {weight}"
+            raise ShapeError(f"a streamed layer: {given}; give x [..., {width}], and both of torch.float32")
         y: Tensor = _Streamed.apply(self.streams, x.reshape(-1, x.shape[-1]), self.weight.mT)
         y = y.reshape(*x.shape[:-1], -1)
         return y if self.bias is None else y + self.bias
