@@ -46,6 +46,11 @@ class FusedOp(NamedTuple):
         wider = {"BLOCK_N": 1, **before, **sizes}["BLOCK_N"], before.get("BLOCK_N", 1)
         return self._replace(sizes=constants(before | sizes), elements=self.elements * wider[0] // wider[1])
 
+    def with_memory(self, tensor: Tensor, other: Tensor) -> FusedOp:
+        """Return the op with its operands in `other` memory in place of `tensor`."""
+        args = tuple(arg._replace(tensor=other) if arg.tensor is tensor else arg for arg in self.args)
+        return self._replace(args=args)
+
     @property
     def is_product(self) -> bool:
         """Whether it multiplies matrices, so that loading weights takes most of its time."""
@@ -63,13 +68,13 @@ class Grid(NamedTuple):
         return -(-count // self.cores_per_block // self.loops)
 
 
-def grid_of(ops: Sequence[FusedOp], count: int, levels: Sequence[int] = ()) -> Grid:
+def grid_of(ops: Sequence[FusedOp], count: int, parts: Sequence[int] | None = None) -> Grid:
     """Return the grid for `count` cores: one core a program, or more if so many programs would take long to start.
 
-    `levels` are the numbers of cores in the levels of a reduce tree: a block has cores of one level.
+    A block is full: its cores divide each of `parts`, by default the count.
     """
-    together = 1
-    while count // together > ONE_CORE_PROGRAMS and all(size % (2 * together) == 0 for size in (count, *levels)):
+    together, parts = 1, (count,) if parts is None else parts
+    while count // together > ONE_CORE_PROGRAMS and all(size % (2 * together) == 0 for size in parts):
         if any(op.elements == 0 or 2 * together * op.elements > MAX_ELEMENTS for op in ops):
             break
         together *= 2

@@ -2,7 +2,8 @@
 
 A program is one core, or a few that send in the same round. Programs are numbered children before parents, and each
 waits only for lower numbers. A GPU starts programs in order, so an awaited program is running or done, and a wait ends
-at any mesh size; the interpreter runs one program after another, so it never waits at all.
+at any mesh size; the interpreter runs one program after another, so it never waits at all. A message is its own flag:
+a parent reads its mailbox until every element has come (see `waiting`).
 
 With elided exchange nobody can observe partial sums on their way, so one program may `fold` all parts of a tree. It
 adds in the order of the tree and rounds each sum to the buffer's dtype, so the bits are those of messages hop by hop.
@@ -23,7 +24,7 @@ from wafer_triton.kernels import fused
 from wafer_triton.kernels._common import Operand, block, constants, load, rounded, start, store, tile_ptr, warps
 from wafer_triton.kernels.elementwise import COMBINE
 from wafer_triton.kernels.fused import FusedOp, Grid
-from wafer_triton.kernels.waiting import Alarm, wait
+from wafer_triton.kernels.waiting import EMPTY, Alarm, receive, send
 
 MAX_PARTS = 128  # of a tree that is folded
 MAX_COLUMNS = 128  # of a tile that a program folds at once, one a thread
@@ -32,10 +33,11 @@ MAX_COLUMNS = 128  # of a tile that a program folds at once, one a thread
 class TreeTables(NamedTuple):
     """A reduction by `op` of acc [size]: afterwards every core's acc is the sum of its subtree, a root's of its tree.
 
-    Tables are int32. `order` [cores] lists the cores, children before parents, in blocks of `Grid.cores_per_block`.
-    [cores]: core i combines `children[i]` messages, in ascending slots, and rounds each sum to acc's dtype. It sends
-    its sum to slot `slot[i]` of core `parent[i]` (-1: none, a root), which is in block `block_of_parent[i]`. [blocks]:
-    messages `awaited`, and the counter `arrived`, zero before and after. A core's tile of `mailbox` is [slots, size].
+    Tables are int32. `order` lists the cores, children before parents, in blocks of `Grid.cores_per_block` of one
+    level; a block that is not full repeats its first core. [cores]: core i combines `children[i]` messages, in
+    ascending slots, and rounds each sum to acc's dtype. It sends its sum to slot `slot[i]` of core `parent[i]` (-1:
+    none, a root). A core's tile of `mailbox` is [slots, size], the bits of numbers of acc's dtype as integers; all are
+    `waiting.EMPTY` before and after.
     """
 
     acc: Operand
@@ -44,16 +46,16 @@ class TreeTables(NamedTuple):
     children: Tensor
     parent: Tensor
     slot: Tensor
-    block_of_parent: Tensor
-    awaited: Tensor
-    arrived: Tensor
     slots: int
     size: int
     op: str = "add"
 
 
 class Receivers(NamedTuple):
-    """To whom core i sends its tile of `sums`: `number[i]` cores from `first[i]` on, `step` apart; int32 [cores]."""
+    """Core i sends its sum to the tiles of `sums` of `number[i]` cores from `first[i]` on, `step` apart; int32 [cores].
+
+    `sums` is not what operations of the launch write, as nothing orders their stores and a root's.
+    """
 
     sums: Operand
     first: Tensor
@@ -62,13 +64,17 @@ class Receivers(NamedTuple):
 
 
 @triton.jit
-def _reduce(acc, mailbox, tables, number, P):
-    """Combine the children's messages on the cores of block `number`, and send the sums to the parents."""
-    order_ptr, children_ptr, parent_ptr, slot_ptr, block_of_parent_ptr, _, arrived_ptr = tables
-    # [CORES, 1]
-    core = tl.load(order_ptr + number * P.CORES + tl.arange(0, P.CORES))[:, None]
-    children, parent = tl.load(children_ptr + core), tl.load(parent_ptr + core)
-    acc_ptr = tile_ptr(acc, core)
+def _reduce(acc, mailbox, tables, core, counted, alarm_ptr, launch, P):
+    """Combine the children's messages on the `counted` cores of a block, [CORES, 1], and send the sums to the parents.
+
+    With P.SENDS only roots keep their sums, as nothing orders a core's own store and that of its root.
+    """
+    _, children_ptr, parent_ptr, slot_ptr = tables
+    dtype: tl.constexpr = acc.tensor.dtype.element_ty
+    # tables are loaded before any wait
+    children, parent = tl.where(counted, tl.load(children_ptr + core), 0), tl.load(parent_ptr + core)
+    keeps, sends = counted & ((parent < 0) | (not P.SENDS)), counted & (parent >= 0)
+    acc_ptr, mail_ptr = tile_ptr(acc, core), tile_ptr(mailbox, core)
     out_ptr = tile_ptr(mailbox, tl.maximum(parent, 0)) + tl.load(slot_ptr + core) * P.SIZE
     for begin in range(0, P.SIZE, P.BLOCK):
         # [CORES, BLOCK]
@@ -77,48 +83,57 @@ def _reduce(acc, mailbox, tables, number, P):
         total = load(acc_ptr + offs, mask)
         for slot in range(P.SLOTS):
             sent = slot < children
-            # .cg: read from L2, as another SM wrote the message
-            message_ptr = tile_ptr(mailbox, core) + slot * P.SIZE
-            message = tl.load(message_ptr + offs, mask=mask & sent, other=0.0, cache_modifier=".cg").to(tl.float32)
-            combined = rounded(P.COMBINE(total, message), acc.tensor.dtype.element_ty).to(tl.float32)
+            bits = receive(mail_ptr + slot * P.SIZE + offs, mask & sent, core, slot, alarm_ptr, launch)
+            combined = rounded(P.COMBINE(total, bits.to(dtype, bitcast=True).to(tl.float32)), dtype).to(tl.float32)
             total = tl.where(sent, combined, total)
-        store(acc_ptr + offs, total, mask)
-        store(out_ptr + offs, total, mask & (parent >= 0))
-    tl.debug_barrier()
-    arrived_ptrs = arrived_ptr + tl.load(block_of_parent_ptr + core)
-    tl.atomic_add(arrived_ptrs, 1, mask=parent >= 0, sem="release", scope="gpu")
+        store(acc_ptr + offs, total, mask & keeps)
+        send(out_ptr + offs, rounded(total, dtype), mask & sends)
+        tl.debug_barrier()  # until every warp has read the messages
+        for slot in range(P.SLOTS):
+            empty = tl.full([P.CORES, P.BLOCK], EMPTY, mailbox.tensor.dtype.element_ty)
+            tl.store(mail_ptr + slot * P.SIZE + offs, empty, mask=mask & (slot < children))
 
 
 @triton.jit
-def _send(x, receivers, core, P):
-    """Write the core's tile of x to its receivers' tiles, a few of them at once."""
-    first_ptr, number_ptr, step = receivers
-    first, count = tl.load(first_ptr + core), tl.load(number_ptr + core)
+def _one(values, chosen):
+    """Return the value of [CORES, 1] that is chosen, as a scalar."""
+    return tl.max(tl.max(tl.where(chosen, values, 0), axis=1), axis=0)
+
+
+@triton.jit
+def _broadcast(x, to, core, first, count, step, P):
+    """Write a core's tile of x to those of `to` of `count` receivers, a few of them at once."""
     for begin in range(0, count, P.AT_ONCE):
         # [AT_ONCE, 1]
         receiver = begin + tl.arange(0, P.AT_ONCE)[:, None]
-        rows = (first + receiver * step).to(tl.int64) * x.stride
+        rows = (first + receiver * step).to(tl.int64) * to.stride
         for start_n in range(0, P.SIZE, P.SENT_BLOCK):
             # [AT_ONCE, SENT_BLOCK]
             offs = start_n + tl.arange(0, P.SENT_BLOCK)[None, :]
             tile = tl.load(tile_ptr(x, core) + offs, mask=offs < P.SIZE)
             tiles = tl.broadcast_to(tile, [P.AT_ONCE, P.SENT_BLOCK])
-            tl.store(x.tensor + x.offset + rows + offs, tiles, mask=(receiver < count) & (offs < P.SIZE))
+            tl.store(to.tensor + to.offset + rows + offs, tiles, mask=(receiver < count) & (offs < P.SIZE))
 
 
 @triton.jit
 def _block(acc, mailbox, tables, args, sizes, sums, receivers, number, alarm_ptr, launch, BODIES: tl.constexpr, P):
-    order_ptr, _, _, _, _, awaited_ptr, arrived_ptr = tables
+    order_ptr = tables[0] + number * P.CORES
     if len(BODIES) > 0:
-        fused.run_ops(args, sizes, fused.cores_at(order_ptr, number, P.CORES), BODIES)
+        fused.run_ops(args, sizes, fused.cores_at(tables[0], number, P.CORES), BODIES)
         tl.debug_barrier()
-    awaited = tl.load(awaited_ptr + number)
-    if awaited > 0:
-        wait(arrived_ptr + number, awaited, alarm_ptr, launch, tl.load(order_ptr + number * P.CORES), 0)
-    _reduce(acc, mailbox, tables, number, P)
+    # [CORES, 1]
+    places = tl.arange(0, P.CORES)[:, None]
+    core = tl.load(order_ptr + places)
+    counted = (places == 0) | (core != tl.load(order_ptr))  # not those that fill up the block
     if P.SENDS:
-        for item in range(P.CORES):
-            _send(sums, receivers, tl.load(order_ptr + number * P.CORES + item), P)
+        first, count = tl.load(receivers[0] + core), tl.where(counted, tl.load(receivers[1] + core), 0)
+    _reduce(acc, mailbox, tables, core, counted, alarm_ptr, launch, P)
+    if P.SENDS:  # noqa: SIM102  a constexpr
+        if tl.max(count) > 0:  # a block of roots
+            tl.debug_barrier()
+            for place in range(P.CORES):
+                chosen = places == place
+                _broadcast(acc, sums, _one(core, chosen), _one(first, chosen), _one(count, chosen), receivers[2], P)
 
 
 @triton.jit(do_not_specialize=["launch"])
@@ -147,7 +162,7 @@ def reduce_tree(
     if tree.op not in COMBINE:
         raise BackendError(f"a reduce tree combines by one of {', '.join(COMBINE)}, not {tree.op!r}")
     cores = tree.order.numel()
-    wide = block(tree.size, max(128, 1024 // grid.cores_per_block))
+    wide = block(tree.size, max(128, 512 // grid.cores_per_block))
     sent_block = block(tree.size, 1024)
     chosen = fused.options(ops, warps(wide * grid.cores_per_block), all_ops)
     sizes = {
@@ -159,7 +174,7 @@ def reduce_tree(
     operands = (
         tree.acc,
         tree.mailbox,
-        tuple(tree[2:9]),
+        tuple(tree[2:6]),
         *fused.kernel_args(ops, grid),
         *sent,
         cores // grid.cores_per_block,

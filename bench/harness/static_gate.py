@@ -85,9 +85,9 @@ def rows() -> list[dict[str, object]]:
         with mock.patch.object(elided_, "on_hopper", lambda: False):
             add(f"elided {size}^3, P = {p}", elided, *product, m=n, k=n, n=n)
     for shape, m, k, n in GEMV:
-        y, box = tile(m * n, torch.float32), tile(2 * m * n, torch.float32)
+        y, box = tile(m * n, torch.float32), tile(2 * m * n, torch.int32)
         product = find("gemm").fused((y,), (tile(m * k), tile(k * n)), m=m, k=k, n=n)
-        tree = TreeTables(y, box, *[cores] * 7, 2, m * n)
+        tree = TreeTables(y, box, *[cores] * 4, 2, m * n)
         add(f"mesh_gemv {shape}, explicit", reduce_tree, tree, [product], alarm, grid=Grid(4, 2) if k == 7 else Grid())
     without_gpu()
     for way in EXCHANGES:

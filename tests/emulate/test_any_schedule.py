@@ -12,7 +12,9 @@ from wafer_triton.algorithms.reduce import all_reduce, reduce
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate import fuse, triton
 from wafer_triton.emulate.triton import TritonExecutor
+from wafer_triton.kernels import fused
 from wafer_triton.kernels.fused import launch
+from wafer_triton.kernels.tree import reduce_tree
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Buffer, Cores
 from wafer_triton.schedule.schedule import Schedule
@@ -117,3 +119,48 @@ def test_most_of_them_have_folds():
         given = {name: torch.zeros(*made.mesh.shape, buffer.numel) for name, buffer in held(made).items()}
         folds += "fold" in str(TritonExecutor(exchange="elided").bind(made, given).launches)
     assert folds >= 5
+
+
+@pytest.fixture
+def orders(monkeypatch) -> list[np.ndarray]:
+    """Programs are two cores or more; the list has the cores of each tree that is planned, in blocks."""
+    orders, blocks = [], fuse.TreeTask.blocks
+    monkeypatch.setattr(fused, "ONE_CORE_PROGRAMS", 2)
+    monkeypatch.setattr(fuse.TreeTask, "blocks", lambda *args: orders.append(blocks(*args)) or orders[-1])
+    return orders
+
+
+@pytest.mark.slow
+def test_programs_of_several_cores_have_the_bits_of_single_ones(orders, monkeypatch):
+    filled = 0
+    for seed in range(8):
+        made = at_random(seed)
+        torch.manual_seed(seed)
+        given = {name: torch.randn(*made.mesh.shape, buffer.numel) for name, buffer in held(made).items()}
+        with monkeypatch.context() as patch:
+            patch.setattr(fused, "ONE_CORE_PROGRAMS", 100)
+            want = ran(made, given)
+        orders.clear()
+        assert all(map(torch.equal, ran(made, given, shuffle=seed), want)), made.name
+        filled += any(len(order) > made.mesh.cores for order in orders)
+    assert filled >= 4, "blocks are filled up"
+
+
+@pytest.mark.parametrize(("add", "to_all"), [(False, False), (False, True), (True, False), (True, True)])
+def test_what_a_launch_writes_lies_apart_from_what_its_roots_send(orders, add, to_all, monkeypatch):
+    """On a GPU nothing would order the two, and a core that fills up a block would add twice; here nothing shows it."""
+    b, trees = Builder(Mesh(1, 5), "added"), []
+    for name, tile in (("x", (1, 3)), ("w", (3, 3)), ("y", (1, 3))):
+        b.buffer(name, tile, "fp32", "state")
+    b.round(b.local("gemm", "y", ("x", "w"), m=1, k=3, n=3, add=add))
+    (all_reduce if to_all else reduce)(b, "y", "x", groups=())
+    monkeypatch.setattr(triton, "reduce_tree", lambda *args: trees.append(args) or reduce_tree(*args))
+    program = TritonExecutor().bind(b.build(), {name: torch.ones(1, 5, 9 if name == "w" else 3) for name in "xwy"})
+    program.run()
+    assert program.read("y")[0, 2].unique().item() == (20 if add else 15), "of the root"
+    ((tree, ops, _, receivers, *_),) = trees
+    assert len(program.launches) == 1 + (add and to_all) and len(ops) == 2 - len(program.launches)
+    assert (len(orders[0]) == 5) == (add and not to_all), "its blocks are not filled up"
+    if receivers and ops:
+        assert tree.acc.tensor.data_ptr() != receivers.sums.tensor.data_ptr()
+        assert ops[0].args[0].tensor is tree.acc.tensor

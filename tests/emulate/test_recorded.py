@@ -12,6 +12,7 @@ from wafer_triton.decoder.block import Block, schedule
 from wafer_triton.device import PRESETS
 from wafer_triton.device.layout import MeshTensor, scatter
 from wafer_triton.device.mesh import Mesh, as_mesh
+from wafer_triton.emulate import fuse
 from wafer_triton.emulate import triton as triton_executor
 from wafer_triton.emulate.planner import EXCHANGES
 from wafer_triton.emulate.triton import TritonExecutor
@@ -117,14 +118,8 @@ def test_meshgemv_is_two_launches(exchange, words, launches):
 def test_programs_that_wait_for_later_ones_give_up_and_no_result_is_given_away(monkeypatch):
     """On a GPU that begins programs in the wrong order: the root first, which waits for both ends."""
     what, given = of("gemv", "3x1")
-    argsort, executor = np.argsort, TritonExecutor()
-
-    def reversed_tree(*args):
-        with monkeypatch.context() as patch:
-            patch.setattr(np, "argsort", lambda keys, kind: argsort(-keys, kind=kind))
-            return type(executor)._tree_launch(executor, *args)
-
-    monkeypatch.setattr(executor, "_tree_launch", reversed_tree)
+    blocks, executor = fuse.TreeTask.blocks, TritonExecutor()
+    monkeypatch.setattr(fuse.TreeTask, "blocks", lambda *args: blocks(*args)[::-1])
     words = r"gemm, reduce tree, 1 rounds, broadcast: core \(1, 0\) gave up waiting .* in round 1, so the"
     with pytest.raises(BackendError, match=words):
         run(what, given, executor)

@@ -1,8 +1,11 @@
 """The kernel of reduce trees against local operations in order, as tests/kernels judges others."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor
+from triton.runtime.interpreter import InterpreterBuilder
 
 from tiles import DEVICE, memory, same_bits, table, tiles
 from wafer_triton import local
@@ -10,7 +13,7 @@ from wafer_triton.errors import BackendError
 from wafer_triton.kernels import Operand, find
 from wafer_triton.kernels.fused import Grid
 from wafer_triton.kernels.tree import Receivers, TreeTables, reduce_tree
-from wafer_triton.kernels.waiting import Alarm
+from wafer_triton.kernels.waiting import EMPTY, Alarm, Watch
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 dtypes = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
@@ -21,22 +24,24 @@ SLOT = [0, -1, 1, 0, 2, 1, 2]
 ORDER = [6, 0, 5, 2, 3, 4, 1]
 
 
+def tree_of(acc: Operand, size: int, order: list[int] = ORDER, **more) -> TreeTables:
+    """The tree above with an empty mailbox."""
+    children = [sum(parent == core for parent in PARENT) for core in range(7)]
+    bits = torch.int32 if acc.tensor.dtype.itemsize == 4 else torch.int16
+    mailbox = Operand(torch.full((7 * 3 * size,), EMPTY.value, dtype=bits, device=DEVICE), 0, 3 * size)
+    tables = map(table, (order, children, PARENT, [max(slot, 0) for slot in SLOT]))
+    return TreeTables(acc, mailbox, *tables, slots=3, size=size, **more)
+
+
 def run_tree(
     acc: Operand, size: int, times: int = 1, ops=(), loops: int = 1, broadcast: bool = False, **more
 ) -> Tensor:
-    """Reduce over the tree above, in a NaN-filled mailbox; every core's final vector [cores, size]."""
-    children = [sum(parent == core for parent in PARENT) for core in range(7)]
-    mailbox = memory(torch.full((7, 3 * size), float("nan"), dtype=acc.tensor.dtype))
-    above = [0 if parent < 0 else ORDER.index(parent) for parent in PARENT]
-    awaited = [children[core] for core in ORDER]
-    arrived = table([0] * len(awaited))
-    tables = map(table, (ORDER, children, PARENT, [max(slot, 0) for slot in SLOT], above, awaited))
-    tree = TreeTables(acc, mailbox, *tables, arrived, slots=3, size=size, **more)
-    alarm = Alarm(torch.zeros(1, dtype=torch.int64, device=DEVICE), 1)
+    """Reduce over the tree above; every core's final vector [cores, size]."""
+    tree, alarm = tree_of(acc, size, **more), Alarm(torch.zeros(1, dtype=torch.int64, device=DEVICE), 1)
     receivers = Receivers(acc, table([0] * 7), table([7 * (core == 1) for core in range(7)]), 1) if broadcast else None
     for _ in range(times):
         reduce_tree(tree, ops, alarm, receivers, grid=Grid(1, loops))
-    assert not arrived.any() and not alarm.word.any()
+    assert tree.mailbox.tensor.eq(EMPTY.value).all() and not alarm.word.any()
     return tiles(acc, size, 7)
 
 
@@ -67,7 +72,7 @@ def test_a_program_may_be_several_cores_one_after_another(loops):
     assert same_bits(run_tree(memory(values), 35, loops=loops), fold(values, "add"))
 
 
-def test_tree_leaves_its_counters_ready_for_the_next_launch():
+def test_tree_leaves_its_mailbox_ready_for_the_next_launch():
     values = torch.randint(-3, 4, (7, 35)).float()
     assert torch.equal(run_tree(memory(values), 35, times=2), fold(fold(values, "add"), "add"))
 
@@ -97,3 +102,34 @@ def test_a_root_broadcasts_its_sum(size):
     values = torch.randint(-3, 4, (7, size)).float()
     got = run_tree(memory(values), size, broadcast=True)
     assert torch.equal(got, fold(values, "add")[1].expand(7, size))
+
+
+@dtypes
+def test_a_sum_with_the_bits_of_an_empty_mailbox_arrives_as_another_nan(dtype):
+    values = torch.ones(7, 5, dtype=dtype)
+    values.view(torch.int32 if dtype == torch.float32 else torch.int16)[0, 2] = EMPTY.value
+    got = run_tree(memory(values), 5)
+    assert got[1].isnan().tolist() == [False, False, True, False, False] and not got[2:].isnan().any()
+
+
+def test_a_core_whose_message_does_not_come_gives_up_and_all_is_ready_to_run_again(monkeypatch):
+    """On a GPU that begins programs in the wrong order, here core 4 before 3."""
+    watch, acc, polls = Watch(DEVICE), memory(torch.ones(7, 5)), []
+    load = InterpreterBuilder.create_masked_load
+    monkeypatch.setattr(InterpreterBuilder, "create_masked_load", lambda *args: polls.append(1) or load(*args))
+    tree = tree_of(acc, 5, [6, 0, 5, 2, 4, 3, 1])
+    alarm = watch.alarm(
+        "a tree", 2, partial(tree.mailbox.tensor.fill_, EMPTY.value), lambda core, slot: 10 * core + slot
+    )
+    for least, most in ((2048, 2200), (1024, 1200)):  # who comes after one that gave up waits for less long
+        polls.clear()
+        tree.mailbox.tensor.fill_(EMPTY.value)
+        reduce_tree(tree, (), alarm)
+        assert least <= len(polls) < most
+    with pytest.raises(BackendError, match=r"a tree: core \(2, 0\) gave up waiting .* in round 40, .*run again"):
+        watch.check()
+    assert tree.mailbox.tensor.eq(EMPTY.value).all()
+    acc.tensor.fill_(1)
+    reduce_tree(tree._replace(order=table(ORDER)), (), alarm)
+    watch.check()
+    assert (tiles(acc, 5, 7) == fold(torch.ones(7, 5), "add")).all()

@@ -1,7 +1,11 @@
 """Compiled kernels against the torch definitions of local operations: the cases of tests/ on a GPU."""
 
 # ruff: noqa: F401
-from test_any_schedule import test_any_schedule_has_the_bits_of_every_hop
+from test_any_schedule import (
+    orders,
+    test_any_schedule_has_the_bits_of_every_hop,
+    test_programs_of_several_cores_have_the_bits_of_single_ones,
+)
 from test_elided import test_infinity_stays_in_its_row, test_tiles_of_any_size_wherever_they_lie
 from test_fold import (
     test_a_fold_equals_hop_by_hop_sums_bit_for_bit,

@@ -94,7 +94,8 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
         return Operand(torch.empty(4 * numel, dtype=dtype), 0, numel)
 
     def reduced(acc: Operand, size: int, *ops, op: str = "add", grid=None) -> tuple:
-        tree = TreeTables(acc, tile(2 * size, acc.tensor.dtype), *[cores] * 7, 2, size, op)
+        mail = tile(2 * size, torch.int32 if acc.tensor.dtype.itemsize == 4 else torch.int16)
+        tree = TreeTables(acc, mail, *[cores] * 4, 2, size, op)
         return tree, ops, alarm, Receivers(acc, cores, cores, 1), (), grid or Grid()
 
     def tree_of(side: int):

@@ -165,10 +165,10 @@ def alone(rounds: int, alarm: Alarm):
 def test_a_core_without_arrivals_gives_up_with_core_and_round():
     watch = Watch("cpu")
     counters = torch.ones(3)
-    alone(1, watch.alarm("one round", 2, [counters], lambda core, round_: round_))
+    alone(1, watch.alarm("one round", 2, counters.zero_, lambda core, round_: round_))
     watch.check()  # no core waits in the first round
     assert counters.all()
-    alarm = watch.alarm("MeshGEMM", 2, [counters], lambda core, round_: 10 * core + round_)
+    alarm = watch.alarm("MeshGEMM", 2, counters.zero_, lambda core, round_: 10 * core + round_)
     alone(3, alarm)
     words = r"MeshGEMM: core \(0, 0\) gave up waiting for its neighbours in round 1, .*run again"
     with pytest.raises(BackendError, match=words):
@@ -182,7 +182,7 @@ def test_after_one_core_gives_up_no_core_waits_long(monkeypatch):
     real = InterpreterBuilder.create_atomic_cas
     monkeypatch.setattr(InterpreterBuilder, "create_atomic_cas", lambda *args: [looks.append(1), real(*args)][1])
     watch = Watch("cpu")
-    alarm = watch.alarm("MeshGEMM", 2, [], lambda core, round_: round_)
+    alarm = watch.alarm("MeshGEMM", 2, list, lambda core, round_: round_)
     alone(2, alarm)
     assert len(looks) > MAX_POLLS.value
     looks.clear()
@@ -272,7 +272,7 @@ def test_the_driver_says_how_many_programs_a_gpu_holds(gpu):
 
 def test_a_watch_keeps_no_memory_of_programs_that_are_gone():
     watch, counters = Watch("cpu"), torch.ones(3)
-    kept, gone = watch.alarm("kept", 2, [counters], lambda core, round_: round_), ref(counters)
+    kept, gone = watch.alarm("kept", 2, counters.zero_, lambda core, round_: round_), ref(counters)
     del counters, kept
     assert gone() is None
     watch.word.fill_((1 << 40) + (2 << 24) + 3)

@@ -106,7 +106,7 @@ def test_tree(launched):
     (launch,) = launched["tree"]
     assert shape(launch) == ("_tree_kernel", [2, 1, 1], 32, False), "a program is 3 cores, one after another"
     given = launch["args"]
-    tables = ["cores", "children", "parents", "slots", "others", "awaited", "arrived"]
+    tables = ["cores", "children", "parents", "slots"]
     assert given["acc"] == C and given["mailbox"] == ["mailbox", 11, 1011, None] and given["tables"] == tables
     assert given["args"] == [[C, A, B]] and given["receivers"] == ["sends", "others", 2]
     assert (given["blocks"], given["alarm_ptr"], given["launch"]) == (6, "word", 3)
@@ -155,8 +155,7 @@ def launch_all(compiler: str) -> dict[str, list[dict]]:
     lie = {name: torch.zeros(16 * 1024, dtype=dtype) for name, dtype in kinds.items()}
     names = ("cores", "sends", "others", "table", "counters", "neighbours", "children", "parents", "slots")
     tables = {name: torch.zeros(6 if name == "cores" else 8, dtype=torch.int32) for name in names}
-    tables |= {"mailbox": torch.zeros(16 * 1024), "word": torch.zeros(1).long()}
-    tables |= {name: torch.zeros(6, dtype=torch.int32) for name in ("awaited", "arrived")}
+    tables |= {"mailbox": torch.zeros(16 * 1024).int(), "word": torch.zeros(1).long()}
     named = {tensor.data_ptr(): name for name, tensor in (lie | tables).items()}
     a, b, c, out, next_a, next_b = (
         Operand(tensor, number, 1000 + number) for number, tensor in enumerate(lie.values(), start=5)
@@ -202,8 +201,7 @@ def launch_all(compiler: str) -> dict[str, list[dict]]:
     elided(c, tiles[2], *tiles[:2], *side, *labels, m=64, k=64, n=64)
     done["warp groups"] = since(named)
     vector = {"m": 1, "k": 16, "n": 64}
-    known = (cores, children, parents, slots, others, tables["awaited"], tables["arrived"])
-    tree = TreeTables(c, Operand(tables["mailbox"], 11, 1011), *known, 2, 64)
+    tree = TreeTables(c, Operand(tables["mailbox"], 11, 1011), cores, children, parents, slots, 2, 64)
     ops = [find("gemm").fused((c,), (a, b), **vector)]
     reduce_tree(tree, ops, alarm, Receivers(c, sends, others, 2), (), Grid(1, 3))
     done["tree"] = since(named)

@@ -51,6 +51,7 @@ class LocalTask(LaunchPart):
     """A local operation on `cores` (None: all), which writes the buffers `outs`.
 
     `remote_reads` are the buffers of which it reads tiles of other cores, each with [cores]: whose tile a core reads.
+    An operation `in_place` writes a tile of which it reads or keeps some.
     """
 
     what: str
@@ -58,6 +59,7 @@ class LocalTask(LaunchPart):
     outs: tuple[str, ...]
     remote_reads: tuple[tuple[str, Index], ...]
     cores: Index | None
+    in_place: bool
     table: Tensor | None = None  # `cores` on the device
 
 
@@ -81,17 +83,15 @@ class TreeTask(LaunchPart):
         """The names of the buffers that it writes."""
         return (self.tree.acc,)
 
-    def blocks(self, order: Index, together: int) -> tuple[Index, Index, Index, Index]:
-        """Return the cores of `order` sorted with children before parents, of which each `together` make up a block.
+    def blocks(self, order: Index, together: int) -> Index:
+        """Return the cores of `order`, children before parents, in blocks of `together` cores of one level.
 
-        Also return [cores] the block of each core, [cores] the block of its parent, and [blocks] the number of messages
-        that a block awaits.
+        A level's last block is filled up with its first core.
         """
-        order = order[np.argsort(self.tree.send_round[order], kind="stable")]
-        block, parent = np.empty_like(order), self.tree.parent
-        block[order] = np.arange(len(order)) // together
-        awaited = np.bincount(block, self.tree.children, len(order) // together)
-        return order, block, np.where(parent < 0, 0, block[parent]), awaited.astype(np.int64)
+        sent = self.tree.send_round[order]
+        levels = [order[sent == level] for level in np.unique(sent)]
+        full = [np.append(one, np.full(-len(one) % together, one[-(len(one) % together)])) for one in levels]
+        return np.concatenate(full)
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,6 +133,8 @@ class Group:
         if not written.isdisjoint(dict(new.remote_reads)) or not read.isdisjoint(new.outs):
             return False
         if isinstance(new, TreeTask):
+            if new.broadcasts and any(task.in_place and new.tree.acc in task.outs for task in self.tasks):
+                return False  # what it writes must lie apart from the sums that a root sends
             self.tree = new
         else:
             self.tasks.append(new)

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from triton.runtime._async_compile import AsyncCompileMode
 
+from wafer_triton import local
 from wafer_triton.emulate import fuse
 from wafer_triton.emulate.executor import Executor, Graph
 from wafer_triton.emulate.fuse import Fold, Group, LocalTask, Messages, TreeTask
@@ -29,7 +30,7 @@ from wafer_triton.kernels.elided import Labels, elided
 from wafer_triton.kernels.exchange import Copies, exchange
 from wafer_triton.kernels.fused import FusedOp, Grid, LocalKernel, grid_of, launch
 from wafer_triton.kernels.tree import Receivers, TreeTables, fold, reduce_tree
-from wafer_triton.kernels.waiting import Watch
+from wafer_triton.kernels.waiting import EMPTY, Watch
 from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 
@@ -133,8 +134,14 @@ class TritonExecutor(Executor):
         if not isinstance(kernel, LocalKernel):
             return [Launch(op.op, partial(kernel, outs, reads, cores, **op.params))]
         remote = [(each.slot.buffer, each.homes(memory.mesh)) for each in ins if each.base is not None]
-        written = tuple(out.buffer for out in op.outs)
-        return [LocalTask(op.op, kernel.fused(outs, reads, **op.params), written, tuple(remote), where, cores)]
+        written, definition = tuple(out.buffer for out in op.outs), local.find(op.op)
+        read = {slot.buffer for slot in definition.sources(op.params, op.outs, op.ins)}
+        in_place = any(
+            name in read or (held := memory.buffers[name]).slots > 1 or definition.keeps(op.params, held.numel, number)
+            for number, name in enumerate(written)
+        )
+        fused_op = kernel.fused(outs, reads, **op.params)
+        return [LocalTask(op.op, fused_op, written, tuple(remote), where, in_place, cores)]
 
     def segment(self, memory: Memory, segment: Segment, ins: tuple[TileMap, ...] = ()) -> list[Task] | None:
         if isinstance(segment, Products):
@@ -215,24 +222,29 @@ class TritonExecutor(Executor):
         assert group.tree is not None
         tree, put = group.tree.tree, partial(self._table, memory)
         cores, slots, numel = memory.mesh.cores, int(tree.children.max()), memory.buffers[tree.acc].numel
-        acc = self._operand(memory, TileMap(Slot(tree.acc)))
-        mailbox = torch.full((cores * slots * numel,), self.unwritten, dtype=acc.tensor.dtype, device=self.device)
-        grid = grid_of(ops, cores, np.bincount(tree.send_round).tolist())
-        order, number, above, awaited = group.tree.blocks(self._order(cores), grid.cores_per_block)
-        arrived = torch.zeros(len(awaited), dtype=torch.int32, device=self.device)
+        acc = sums = self._operand(memory, TileMap(Slot(tree.acc)))
+        if group.tree.broadcasts and (writers := [n for n, task in enumerate(group.tasks) if tree.acc in task.outs]):
+            memory.workspace.begin()
+            acc = acc._replace(tensor=memory.workspace.take(acc.tensor.numel(), acc.tensor.dtype))
+            ops = [*ops[: writers[0]], *(op.with_memory(sums.tensor, acc.tensor) for op in ops[writers[0] :])]
+        bits = torch.int32 if acc.tensor.dtype.itemsize == 4 else torch.int16
+        mailbox = torch.full((cores * slots * numel,), EMPTY.value, dtype=bits, device=self.device)
+        # a core that fills up a block computes what it also does in its own place there: not where it would do it twice
+        levels = np.bincount(tree.send_round).tolist() if any(task.in_place for task in group.tasks) else ()
+        grid = grid_of(ops, cores, levels)
+        order = group.tree.blocks(self._order(cores), grid.cores_per_block)
         tables = TreeTables(
             acc, Operand(mailbox, 0, slots * numel), put(order), put(tree.children), put(tree.parent), put(tree.slot),
-            put(above), put(awaited), arrived, slots, numel, tree.op,
+            slots, numel, tree.op,
         )  # fmt: skip
         receivers = None
         if group.tree.broadcasts and (span := fuse.tree_spans(tree.roots)) is not None:
-            receivers = Receivers(acc, put(span[0]), put(span[1]), span[2])
+            receivers = Receivers(sums, put(span[0]), put(span[1]), span[2])
 
-        def round_of(core: int, _: int) -> int:
-            block = np.flatnonzero(number == number[core])
-            return tree.start + int(tree.send_round[np.isin(tree.parent, block)].max(initial=0))
+        def round_of(core: int, slot: int) -> int:
+            return tree.start + int(tree.send_round[(tree.parent == core) & (tree.slot == slot)].max(initial=0))
 
-        alarm = self.watch.alarm(group.what, memory.mesh.shape[1], [arrived], round_of)
+        alarm = self.watch.alarm(group.what, memory.mesh.shape[1], partial(mailbox.fill_, EMPTY.value), round_of)
         run = partial(reduce_tree, tables, ops, alarm, receivers, all_ops, grid)
         return Launch(f"{group.what} in a launch", run)
 
@@ -244,7 +256,7 @@ class TritonExecutor(Executor):
         )
         neighbours = self._table(memory, np.stack([to_a, to_b, np.argsort(to_a), np.argsort(to_b)], axis=1))
         counters = torch.zeros(SLOTS, mesh.cores, dtype=torch.int32, device=self.device)
-        alarm = self.watch.alarm("compute-shift", mesh.shape[1], [counters], lambda _, round_: run.start + round_)
+        alarm = self.watch.alarm("compute-shift", mesh.shape[1], counters.zero_, lambda _, round_: run.start + round_)
         operands = (c, out, (a0, a1), (b0, b1), neighbours, counters, self._cores(memory), alarm)
         options: dict[str, Any] = {**run.params, "add": run.add}
         if residency(*operands, **options) < mesh.cores:
