@@ -7,8 +7,9 @@ It is in Gluon because plain Triton, 3.6.0 and 3.7.1, accepts `warp_specialize` 
 
 Each core adds the products that it adds in `elided`, in the same order. A group serves one row of cores, as GROUP_M is
 1 or 2. Where cores share a program, their labels start and end at different times, so in the first and last labels some
-columns must not multiply: their boxes of B are read from outside the matrix, where TMA fills in zeros. As those columns
-differ between the groups, each group then has slots of its own, and skips the other's.
+columns must not multiply: their boxes of B are read from outside the matrix, where TMA fills in zeros. Zero times an
+infinity of A is NaN, so sums that have not begun are set to zero after each label, and stored as soon as they have
+ended. As those columns differ between the groups, each group then has slots of its own, and skips the other's.
 """
 
 from __future__ import annotations
@@ -82,12 +83,10 @@ def _column(box: gl.constexpr, begin_n, S):
 
 
 @gluon.jit
-def _multiply(total, turn, pending, labels, ring, S, GROUP: gl.constexpr, EACH: gl.constexpr):
-    """Return total + the products of `labels` labels; EACH as in `_fetch`.
-
-    `pending` is the slot that the last product, still running, reads; -1 is none. It and `turn` are returned too.
-    """
+def _multiply(total, turn, labels, ring, S, GROUP: gl.constexpr, EACH: gl.constexpr):
+    """Return total + the products of `labels` labels, and `turn`; EACH as in `_fetch`."""
     ring_a, ring_b, full, free = ring
+    pending = gl.to_tensor(-1)  # the slot that the last product, still running, reads
     for _ in range(labels * (S.K // BOX)):
         for part in gl.static_range(EACH):
             slot = turn % S.DEPTH
@@ -101,7 +100,9 @@ def _multiply(total, turn, pending, labels, ring, S, GROUP: gl.constexpr, EACH: 
             else:
                 mbarrier.arrive(free.index(slot))
             turn += 1
-    return total, turn, pending
+    total = hopper.warpgroup_mma_wait(0, deps=[total])
+    mbarrier.arrive(free.index(pending))
+    return total, turn
 
 
 @gluon.jit
@@ -129,34 +130,47 @@ def _fetch_worker(a, b, a_labels, b_labels, ring, P, programs, S):
 
 
 @gluon.jit
+def _without(total, number):
+    """Return the sums with zeros in columns of negative `number`.
+
+    In place: of a `where` ptxas makes other registers, which are not enough for products that run on.
+    """
+    clear: gl.constexpr = "{.reg .pred p; setp.lt.s32 p, $2, 0; @p mov.b32 $0, 0;}"
+    return gl.inline_asm_elementwise(clear, "=f,0,r", [total, number], gl.float32, is_pure=True, pack=1)
+
+
+@gluon.jit
 def _multiply_worker(out, rows_ptr, cols_ptr, ring, staged, P, programs, S, GROUP: gl.constexpr):
     """Multiply and store all blocks of a program; the code of warp group GROUP.
 
     `staged` is shared memory from which sums are stored, two boxes for each group.
     """
     BOXES: gl.constexpr = S.BLOCK_N // BOX
+    ROW: gl.constexpr = GROUP * (S.GROUP_M - 1)  # of the group's cores in the program
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, S.BLOCK_N, 16])
+    cols = gl.arange(0, S.BLOCK_N, layout=gl.SliceLayout(0, layout))[None, :]
     turn = gl.to_tensor(0)
     for pid in range(gl.program_id(0), programs, gl.num_programs(0)):
         p, q, begin_m, begin_n = block_position(pid, P, S.M, S.N, 2 * BOX, S.BLOCK_N, S.GROUP_M, S.GROUP_N, S.SWIZZLE)
-        total, pending = gl.full([BOX, S.BLOCK_N], 0.0, gl.float32, layout), gl.to_tensor(-1)
-        for phase in gl.static_range(3):
-            total, turn, pending = _multiply(
-                total, turn, pending, (S.SPREAD, P - S.SPREAD, S.SPREAD)[phase], ring, S, GROUP,
-                1 if phase == 1 else S.GROUP_M,
-            )  # fmt: skip
-        total = hopper.warpgroup_mma_wait(0, deps=[total])
-        mbarrier.arrive(ring[3].index(pending))
-        sums = _column_blocks(total, BOXES)
-        row_core = gl.load(rows_ptr + p + GROUP * (S.GROUP_M - 1)) * P
-        for box in gl.static_range(BOXES):
-            tma.store_wait(1)  # until the copy before the last has read its box
-            at = staged.index(GROUP * 2 + box % 2)
-            at.store(sums[box].to(out.dtype))
-            hopper.fence_async_shared()
-            col, core_offset = _column(box, begin_n, S)
-            row = (row_core + gl.load(cols_ptr + q + core_offset)) * S.M + begin_m + GROUP * (2 - S.GROUP_M) * BOX
-            tma.async_copy_shared_to_global(out, [row, col], at)
+        row_core = gl.load(rows_ptr + p + ROW) * P
+        total = gl.full([BOX, S.BLOCK_N], 0.0, gl.float32, layout)
+        for label in range(S.SPREAD):
+            total, turn = _multiply(total, turn, 1, ring, S, GROUP, S.GROUP_M)
+            total = _without(total, cols // S.N - (S.SPREAD - label - ROW))
+        total, turn = _multiply(total, turn, P - S.SPREAD, ring, S, GROUP, 1)
+        for label in range(S.SPREAD + 1):
+            sums = _column_blocks(total, BOXES)
+            for box in gl.static_range(BOXES):
+                col, core_offset = _column(box, begin_n, S)
+                if label + ROW + core_offset == S.SPREAD:
+                    tma.store_wait(1)  # until the copy before the last has read its box
+                    at = staged.index(GROUP * 2 + box % 2)
+                    at.store(sums[box].to(out.dtype))
+                    hopper.fence_async_shared()
+                    row = (row_core + gl.load(cols_ptr + q + core_offset)) * S.M + begin_m
+                    tma.async_copy_shared_to_global(out, [row + GROUP * (2 - S.GROUP_M) * BOX, col], at)
+            if label < S.SPREAD:
+                total, turn = _multiply(total, turn, 1, ring, S, GROUP, S.GROUP_M)
     tma.store_wait(0)
 
 

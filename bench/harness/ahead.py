@@ -40,9 +40,13 @@ def recorder(backend: str, arch: str, warp_size: str, machine_code: bool = False
 
 
 def of_machine_code(kernel: Any) -> dict[str, Any]:
-    """16-byte loads that a compiled kernel has in flight, and whether some of its warps have other registers."""
+    """16-byte loads that a compiled kernel has in flight, and whether some of its warps have other registers.
+
+    Such warps are not specialised if ptxas lets each product wait for the last, as with too few registers.
+    """
     sass = cuobjdump(kernel.asm["cubin"], "-sass")
-    return {"loads_in_flight": loads_in_flight(sass), "specialised": "USETMAXREG" in sass}
+    runs_on = any("gsb" not in product for product in re.findall("HGMMA.*", sass))
+    return {"loads_in_flight": loads_in_flight(sass), "specialised": "USETMAXREG" in sass and runs_on}
 
 
 def describe(kernel: Any) -> dict[str, Any]:

@@ -49,13 +49,18 @@ def machine(monkeypatch):
     return start
 
 
-def operands(side: int, m: int, k: int, n: int, shared: bool):
+def operands(side: int, m: int, k: int, n: int, shared: bool, infinite: bool = False):
     """Return tiles whose sums depend on the order, but not within a block of k, and the arguments of `elided`.
 
-    Of products of 2^24 and of 1, some of the large ones cancel: how many small ones are left depends on when.
+    Of products of 2^24 and of 1, some of the large ones cancel: how many small ones are left depends on when. With
+    `infinite` row 3 of A's tiles and column 2 of B's have an infinity.
     """
     a, b = (torch.randint(0, 2, (side * side, *size)) * 2 - 1 for size in ((m, k), (k, n)))
     a = torch.where(torch.rand(a.shape) < 0.5, a, a * 2**24) * (torch.arange(k) % _common.BOX == 5)
+    a, b = a.float(), b.float()
+    if infinite:
+        b[:, 5] = b[:, 5].abs()
+        a[:, 3, 5] = b[:, 5, 2] = float("inf")
     given = [Operand(one.bfloat16().flatten(), 0, one[0].numel()) for one in (a, b)]
     return given, ring_labels(side, shared)
 
@@ -72,6 +77,21 @@ def test_the_bits_equal_the_plain_kernel_s(case, machine):
         machine(order, stay, group)
         elided(c, out, *given, *where, m=m, k=k, n=n)
         assert torch.equal(out.tensor.view(torch.int16), found[0].tensor.view(torch.int16))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_an_infinity_stays_in_its_row_and_column(case, machine):
+    side, (m, k, n), group, shared = CASES[case]
+    given, where = operands(side, m, k, n, shared, infinite=True)
+    c, out, want = (Operand(torch.zeros(side * side * m * n), 0, m * n) for _ in range(3))
+    out, want = (one._replace(tensor=one.tensor.bfloat16()) for one in (out, want))
+    elided(c, want, *given, *where, m=m, k=k, n=n)
+    machine(1, 1, group)
+    elided(c, out, *given, *where, m=m, k=k, n=n)
+    assert 0 < (~want.tensor.isfinite()).sum() <= side * side * (m + n)
+    assert torch.equal(out.tensor.isnan(), want.tensor.isnan())
+    assert torch.equal(out.tensor.nan_to_num(), want.tensor.nan_to_num())
 
 
 def test_how_a_product_is_cut():

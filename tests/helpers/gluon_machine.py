@@ -9,6 +9,7 @@ partitions wait.
 from __future__ import annotations
 
 import random
+import re
 import threading
 from types import FunctionType, SimpleNamespace
 from typing import Any
@@ -51,12 +52,20 @@ class Machine:
         return SimpleNamespace(
             constexpr=int, static_range=range, int64="int64", float32=torch.float32, to_tensor=lambda value: value,
             load=lambda at: at.value, where=lambda which, yes, no: yes if which else no, maximum=max,
+            arange=lambda first, end, layout: torch.arange(first, end), SliceLayout=lambda *_: None,
+            inline_asm_elementwise=self.clear,
             full=lambda shape, value, dtype, layout: torch.full(shape, value, dtype=dtype),
             reshape=torch.reshape, permute=torch.permute, split=lambda block: block.unbind(-1),
             NVMMASharedLayout=lambda *_: None, NVMMADistributedLayout=lambda *_: None,
             program_id=lambda axis: self.pid, num_programs=lambda axis: self.programs,
             allocate_shared_memory=self.allocate, warp_specialize=self.partitions,
         )  # fmt: skip
+
+    def clear(self, asm: str, constraints: str, args: list[torch.Tensor], *_: Any, **__: Any) -> torch.Tensor:
+        """Run the one piece of PTX in the kernel."""
+        assert re.findall(r"[^;{]+;", asm)[1:] == [" setp.lt.s32 p, $2, 0;", " @p mov.b32 $0, 0;"]
+        assert constraints == "=f,0,r", "$0 begins as args[0], and $2 is args[1]"
+        return torch.where(args[1] < 0, 0.0, args[0])
 
     def allocate(self, dtype: Any, shape: list[int], layout: Any) -> Any:
         if dtype == "int64":
