@@ -18,13 +18,10 @@ from wafer_triton.schedule.steps import Ring, Rounds
 def differing(made: Schedule) -> list[str]:
     flat = replace(made, rounds=Rounds(made.rounds.flat))
     steps, rounds = facts(made), facts(flat)
-    folded = made.mesh.fold[0] > 1  # where lines turn, the links of the first time stand for all times
-    bound = {name: 0.01 * rounds["price: cycles"] for name in steps if folded and name.startswith("price: ")}
-    bound |= {"serial_words": 0.01 * rounds["serial_words"]} if folded else {}  # the words of the price
     return [
         f"{name}: {steps[name]} by the steps, {rounds[name]} by the rounds"
         for name in steps
-        if steps[name] != rounds[name] and not (name in bound and abs(steps[name] - rounds[name]) < bound[name])
+        if steps[name] != rounds[name]
     ]
 
 

@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wafer_triton import local
+from wafer_triton.count.spans import Sides
 from wafer_triton.schedule.access import Access, acts, written
 from wafer_triton.schedule.rounds import Moves, Round, Slot, Value, once, touched
 from wafer_triton.schedule.schedule import Schedule
@@ -106,8 +107,8 @@ def counted_runs(schedule: Schedule) -> list[tuple[RoundRun, int]]:
     """Return the runs of a schedule in order, each with its number of repetitions.
 
     Of a loop only the first time, the second and the last are listed, and the second is counted for all between. All
-    are listed if one run may span them. On a folded mesh whose lines turn, it depends on the time whose tiles share the
-    links of a physical line; there the first time stands for all.
+    are listed if one run may span them. On a folded mesh it depends on the time which of a loop's turning lines share a
+    physical one: all times are listed of up to `FOLDED_ROUNDS` rounds, of more the first stands for all.
     """
     cutter = _Cutter(schedule)
     return cutter.joined(cutter.pieces(schedule.rounds.steps))
@@ -121,6 +122,7 @@ def distinct_runs(schedule: Schedule) -> list[tuple[RoundRun, int]]:
     return list(found.items())
 
 
+FOLDED_ROUNDS = 512  # take 0.3 s; from 4 x 6 cores on the first time of A B^T has the words of all
 SENT, CAME = 1, 2  # a slot's data is that of a run, as it was sent in it, or as it came or was computed from such data
 Cells = dict[str, NDArray[np.int8]]  # of buffers, [cores * slots]: 0, `SENT` or `CAME`
 
@@ -152,6 +154,11 @@ class _Cutter:
             elif not isinstance(step, Loop):
                 yield from ((RoundRun((round_,)), 1) for round_ in step.rounds)
             else:
+                fold = 1 if step.lines is None else Sides.of(self.schedule.mesh, step.axis).fold_across
+                if fold > 1 and step.count <= FOLDED_ROUNDS:
+                    for number in range(step.times):
+                        yield from self.pieces(step.at(number))
+                    continue
                 time = self.joined(self.pieces(step.body))
                 spans = self.goes_on(_Joined([time[-1][0]]), time[0][0])  # one run may span the repetitions
                 turns = step.lines is not None and any(step.axis in axes(round_) for round_ in flat(step.body))
