@@ -140,7 +140,7 @@ class Replay:
     def collection(self, n, to):
         """Return the schedule that collects n trajectories on all rows of cores ("all") or on one ("row").
 
-        Of a K-tree and chains the one of the lower predicted cycles.
+        It reduces by a K-tree or by chains, whichever is predicted to take fewer cycles.
         """
         choices = []
         for tree in ({"groups": None}, {"groups": ()}) if to == "all" else ({}, {"algorithm": "pipeline"}):

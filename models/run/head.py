@@ -121,7 +121,7 @@ class Embedding(End):
         self.program(len(ids)).write(blocks.IDS, ids.float().expand(*self.block.mesh.shape, -1))
 
     def program(self, tokens: int) -> Program:
-        """Return the program for `tokens` tokens at once, in whose memory each core's first row of the table is."""
+        """Return the program for `tokens` tokens at once; a new one gets the number of each core's first row."""
         fresh, program = tokens not in self.programs, super().program(tokens)
         if fresh:
             (rows, cols), share = self.block.mesh.shape, self.block.share(self.block.shape.vocab_size, "x")

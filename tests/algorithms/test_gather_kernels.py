@@ -1,4 +1,4 @@
-"""Gathers by kernels on meshes of many shapes, and wrong gathers that `check` finds."""
+"""Gathered rows have torch's bits on every mesh, by Triton kernels too; `check` finds wrong gathers."""
 
 from itertools import product
 

@@ -38,6 +38,11 @@ from wafer_triton.errors import ConfigError, DeviceError, MeshError, ShapeError,
             ShapeError,
             "training of mixtral-8x7b: its experts take tokens by a router",
         ),
+        (
+            lambda: estimate.training(model="smollm2-135m", mesh=40, tokens=1),
+            ShapeError,
+            "runs the products of one token as GEMVs, which have no price here",
+        ),
         (lambda: estimate.decode(model="llama3-8b", mesh=40, context=1), SramError, "the largest buffer is wqkv"),
         (
             lambda: estimate.decode(model="llama3-8b", mesh=360, context=1, head_groups=33),

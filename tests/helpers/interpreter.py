@@ -51,9 +51,9 @@ def lighten() -> None:
 
 
 class Semantic(TritonSemantic):
-    """Operations without a conversion of operands of equal type, which numpy broadcasts.
+    """The interpreter's operations, faster: operands of one type are left to numpy, which broadcasts them.
 
-    A number converted to a type is kept for the type.
+    A number is converted to a type once.
     """
 
     def binary_op_type_checking_impl(self, lhs: Any, rhs: Any, *rules: bool) -> tuple[Any, Any]:

@@ -132,7 +132,7 @@ def rms_norm(mesh: Mesh, dtype: str, sums: str) -> Schedule:
 
 
 def gradient(name: str) -> Make:
-    """Return a maker of a gradient of RMSNorm or softmax, for rows that are cut along x."""
+    """Return a function that builds a gradient of RMSNorm or softmax for a mesh and dtype; rows are cut along x."""
 
     def make(mesh: Mesh, dtype: str, sums: str) -> Schedule:
         b, names = Builder(mesh, name), {"rms_norm_dx": ("x", "weight", "y", "dy"), "rms_norm_dw": ("x", "dy")}

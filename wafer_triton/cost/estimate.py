@@ -205,12 +205,16 @@ def training(
 
     Each is MeshGEMM forward, GEMM-T for the gradient of its input and GEMM-T's mirror for that of its weight, with sums
     in fp32, as `convert` runs them. Attention, norms, the embedding, the optimizer and the placement of weights and
-    activations are not in it. Raises ShapeError for a mixture of experts, whose tokens are cut by a router, and
-    SramError where a core does not hold the tiles of a product.
+    activations are not in it. Raises ShapeError for a mixture of experts, whose tokens are cut by a router, and for one
+    token, of which products are GEMVs; SramError where a core does not hold the tiles of a product.
     """
     mesh, c = _mesh(device, mesh)
     shape, name = shape_of(model), storage_name(dtype, TILES)
     (tokens,) = check_counts(tokens=tokens)
+    if tokens == 1:
+        raise ShapeError(
+            "training: `convert` runs the products of one token as GEMVs, which have no price here; give 2"
+        )
     if shape.experts is not None:
         raise ShapeError(f"training of {shape.name}: its experts take tokens by a router; give a model without experts")
     matrices = [size for key, size in param_shapes(shape).items() if len(size) == 2 and "embed" not in key]

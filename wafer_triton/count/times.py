@@ -1,4 +1,4 @@
-"""How often the rounds of a schedule come, and on which lines: what a count reads of its steps."""
+"""How often each round of a schedule comes, and on which lines in the later times of loops that turn lines."""
 
 from __future__ import annotations
 
