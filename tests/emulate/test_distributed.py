@@ -26,7 +26,7 @@ OURS = ["gemm-mesh", "gemm-t-mesh", "gemm-beside", "gemv-ktree-y", "gemv-ktree-x
     [
         (2, "4x2", None, PRODUCTS, "fp32", TorchExecutor),  # folded to 4 x 4 for products of matrices
         (3, "4x4", (3, 1), OURS, "fp32", TorchExecutor),
-        (4, "3x3", None, [*OURS, *LAYERS], "bf16", TorchExecutor),
+        (4, "3x3", None, [*OURS, *LAYERS, "prefill-attention-head-groups"], "bf16", TorchExecutor),
         (2, "2x2", None, ["gemm-mesh", "gemv-ktree-y", "rms-norm"], "fp32", TritonExecutor),
     ],
 )

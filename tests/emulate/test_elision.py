@@ -177,3 +177,36 @@ def test_elision_really_saves_the_moves():
     moves = sum(len(round_.exchanges) for round_ in schedule.rounds)
     assert len(explicit.calls) >= products + moves
     assert len(elided.calls) < len(explicit.calls) - products
+
+
+def turning(seed: int) -> Schedule:
+    """Build slots that are filled, then turn along lines of the mesh, and are added to an output meanwhile."""
+    rng = Random(seed)
+    b = Builder(Mesh(rng.randint(1, 4), rng.randint(2, 4)), f"turning, {seed}")
+    for name, role, slots in (("given", "input", 3), ("turn", "scratch", 3), ("out", "state", 1)):
+        b.buffer(name, (2, 3), "fp32", role, slots)
+    b.round(*(b.local("copy", Slot("turn", slot), Slot("given", slot), size=6) for slot in range(3)))
+    for _ in range(rng.randint(1, 8)):
+        axis, now, then = rng.choice("xy"), *rng.sample(range(3), 2)
+        length, across = b.mesh.length(axis), b.mesh.length("xy".replace(axis, ""))
+        send = rng.sample(range(length), rng.randint(1, length))
+        slots = [then, np.array([rng.choice([then, 3 - now - then]) for _ in range(length)])]
+        lines = rng.choice([None, sorted(rng.sample(range(across), rng.randint(1, across)))])
+        where = None if rng.random() < 0.5 else Cores("x", [rng.randrange(b.mesh.cols)])
+        to, recv = Slot("turn", rng.choice(slots), axis), rng.sample(range(length), len(send))
+        moved = b.exchange(axis, Slot("turn", now), to, send, recv, lines)
+        b.round(moved, b.local("add", "out", ("out", Slot("turn", now)), where, size=6))
+    return b.build()
+
+
+@pytest.mark.parametrize("executor", [TorchExecutor, TritonExecutor])
+def test_slots_that_only_turn_stay_in_place(executor):
+    for seed in range(60):
+        made = turning(seed)
+        tiles = (("given", 3), ("out", 1))
+        given = {name: torch.randint(-9, 9, (*made.mesh.shape, slots, 2, 3)).float() for name, slots in tiles}
+        reference, program = Reference(made, given), executor(exchange="elided", poison=True).bind(made, given)
+        reference.run()
+        program.run()
+        assert torch.equal(program.read("out"), reference.read("out").float()), seed
+        assert "exchange" not in str(program.launches)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from wafer_triton.algorithms.product import Recipe, recipe
-from wafer_triton.decoder import decode
+from wafer_triton.decoder import decode, prefill
 from wafer_triton.decoder.block import Block, schedule
 from wafer_triton.device import PRESETS
 from wafer_triton.device.layout import MeshTensor, scatter
@@ -150,6 +150,16 @@ def test_a_decode_layer_is_a_few_launches(exchange, number):
     assert not any("fold" in launch and "gemm" in launch for launches in words.values() for launch in launches)
     trees = str(words).count("reduce tree")
     assert trees == (10 if exchange == "explicit" else 1), "the scores alone have large tiles"
+
+
+def test_scores_that_turn_on_their_ring_stay_in_place():
+    """Check SmolLM2's prefill on 24 x 24 cores in its 3 head groups: 24 products in a launch, and no exchange."""
+    smol = replace(config_of("smollm2-135m"), num_hidden_layers=1)
+    block = prefill.in_head_groups(Block(smol, Mesh(24, 24, ROOMY), "bf16"), 3)
+    layer = [bound(part, block, given, "elided") for part, given in prefill.layer(block, 11)]
+    assert sum(len(program.calls) for program in layer) == 62
+    assert any(what.count("gemm,") == 24 for what in layer[0].launches)
+    assert not any("exchange" in what for program in layer for what in program.launches)
 
 
 @pytest.mark.parametrize("exchange", EXCHANGES)

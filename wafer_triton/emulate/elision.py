@@ -1,13 +1,13 @@
 """Elided exchange: tiles stay in place, and cores read them where they lie.
 
-An exchange, or a copy of whole tiles, copies nothing: it makes a `TileMap` of the target buffer, which says where its
-tiles still lie. Before memory is written, tiles of other buffers that lie there are copied to their own. Operations and
-their order stay the same, and so do the bits.
+An exchange, or a copy of whole tiles, copies nothing: it notes where the tiles of the target buffer still lie. Before
+memory is written, tiles of other buffers that lie there are copied to their own. Operations and their order stay the
+same, and so do the bits.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,8 +15,26 @@ from wafer_triton.emulate.parts import Memory, Products, Reduction, Task, TileMa
 from wafer_triton.emulate.planner import Planner
 from wafer_triton.emulate.segments import mailboxes, segments
 from wafer_triton.local import find
-from wafer_triton.schedule.rounds import HIDDEN, Cores, Exchange, Index, Local, Round, Slot, touched
+from wafer_triton.schedule.access import acts
+from wafer_triton.schedule.rounds import HIDDEN, Cores, Exchange, Index, Local, Round, Slot, once, touched
 from wafer_triton.schedule.schedule import Schedule
+
+
+@once
+def turning_slots(schedule: Schedule) -> frozenset[str]:
+    """Return the names of scratch buffers of several slots that only turn once a tile was sent into them.
+
+    No operation writes them from then on, nor reads them as a whole, so their tiles never need be copied back.
+    """
+    slots = {name for name, buffer in schedule.buffers.items() if buffer.role == "scratch" and buffer.slots > 1}
+    turning, others = set[str](), set[str]()
+    for round_ in schedule.rounds if slots else ():
+        exchanged, *computed = acts(round_)
+        turning |= slots & {access.slot.buffer for access in exchanged.writes}
+        others |= {access.slot.buffer for act in computed for access in act.writes} & turning
+        whole = [access for act in (exchanged, *computed) for access in (*act.reads, *act.writes)]
+        others |= {access.slot.buffer for access in whole if access.slot.index is None} & turning
+    return frozenset(turning - others)
 
 
 def elided(planner: Planner, schedule: Schedule, memory: Memory) -> list[Task]:
@@ -24,14 +42,24 @@ def elided(planner: Planner, schedule: Schedule, memory: Memory) -> list[Task]:
     return _Elision(planner, schedule, memory).plan()
 
 
+class Lies(NamedTuple):
+    """Where the tiles of a buffer lie: that of cell c in row rows[c] of `buffer`, or in its own place if that is -1.
+
+    A cell is a core's slot, numbered core * slots + slot, and so is a row.
+    """
+
+    buffer: str
+    rows: Index
+
+
 class _Elision:
-    """Plans a schedule round by round; `maps` has the tile map of each buffer whose tiles lie elsewhere by now."""
+    """Plans a schedule round by round; `maps` says where the tiles of each buffer lie that lie elsewhere by now."""
 
     def __init__(self, planner: Planner, schedule: Schedule, memory: Memory) -> None:
         self.planner = planner
         self.schedule = schedule
         self.memory = memory
-        self.maps: dict[str, TileMap] = {}
+        self.maps: dict[str, Lies] = {}
         self.tasks: list[Task] = []
         self.mailboxes = mailboxes(schedule)  # their messages move: combining overwrites where they would lie
         self.last_use = {name: at for at, round_ in enumerate(schedule.rounds) for name in touched(round_)}
@@ -64,9 +92,10 @@ class _Elision:
         """Plan compute-shift rounds at once, and return whether the planner could."""
         for name in {run.c, run.out}:  # first, as tiles of a or b may lie there
             self.before_write(name, keep=name == run.c and run.add)
-        maps = tuple(self.maps.get(slot.buffer, TileMap(slot)) for slot in (run.a[0], run.b[0]))
-        if any(self.has_own_tiles(each, None) for each in maps):
+        hands = run.a[0], run.b[0]
+        if any(self.has_own_tiles(slot, None) or self.slots(self.lies(slot.buffer).buffer) > 1 for slot in hands):
             return False
+        maps = tuple(map(self.tile_map, hands))
         tasks = self.planner.segment(self.memory, run, maps)
         if tasks is None:
             return False
@@ -84,7 +113,7 @@ class _Elision:
             return False
         self.tasks += tasks
         if tree in self.memory.separate_sums:
-            self.maps[tree.acc] = TileMap(Slot(tree.sums), tree.roots)
+            self.maps[tree.acc] = Lies(tree.sums, tree.roots)
         elif tree.broadcast is not None:
             self.exchanges(tree.broadcast)
         return True
@@ -100,51 +129,70 @@ class _Elision:
         """Plan the copies that must precede an operation, and return the tile maps of its inputs."""
         cores = None if op.where is None else op.where.flat(self.memory.mesh)
         for slot in op.ins:  # a kernel reads an input from one buffer, also for the sender of a broadcast
-            self.settle_own(slot.buffer, cores)
+            self.settle_own(slot, cores)
         for number, out in enumerate(op.outs):
             numel = self.memory.buffers[out.buffer].numel
-            whole = op.where is None and out.is_fixed and not find(op.op).keeps(op.params, numel, number)
+            whole = op.where is None and self.slots(out.buffer) == 1 and not find(op.op).keeps(op.params, numel, number)
             self.before_write(out.buffer, keep=not whole or out.buffer in {slot.buffer for slot in op.ins})
-        return tuple(self.maps.get(slot.buffer, TileMap(slot)) for slot in op.ins)
+        return tuple(map(self.tile_map, op.ins))
+
+    def slots(self, name: str) -> int:
+        return self.memory.buffers[name].slots
+
+    def cells(self, slot: Slot, cores: Index | None = None) -> Index:
+        """Return the cells of a slot on some cores (None: all)."""
+        return slot.cells(self.memory.mesh, self.slots(slot.buffer), cores)
+
+    def lies(self, name: str) -> Lies:
+        """Return where the tiles of a buffer lie."""
+        return self.maps.get(name) or Lies(name, np.arange(self.memory.mesh.cores * self.slots(name)))
+
+    def tile_map(self, slot: Slot) -> TileMap:
+        """Return where the tiles of a slot lie, none of which `settle_own` would settle."""
+        if slot.buffer not in self.maps:
+            return TileMap(slot)
+        lies = self.maps[slot.buffer]
+        rows = lies.rows[self.cells(slot).ravel()]
+        in_place = self.slots(lies.buffer) == 1 and np.array_equal(rows, np.arange(len(rows)))
+        return TileMap(Slot(lies.buffer), None if in_place else rows)
 
     def exchanges(self, round_: Round) -> None:
-        """Make tile maps of the exchanges of a round, and plan copies for those that have none."""
+        """Note where tiles lie after the exchanges of a round, and plan copies where that cannot be noted."""
         into: dict[str, list[Exchange]] = {}
         for exchange in round_.exchanges:
             into.setdefault(exchange.dst.buffer, []).append(exchange)
-        maps = {name: self.map_after_exchanges(name, many) for name, many in into.items()}
-        self.maps.update({name: each for name, each in maps.items() if each is not None})
-        for exchange in round_.exchanges:  # after the maps are made, as copies may settle buffers
-            if maps[exchange.dst.buffer] is None:
+        found = {name: self.after_exchanges(name, many) for name, many in into.items()}
+        self.maps.update({name: lies for name, lies in found.items() if lies is not None})
+        for exchange in round_.exchanges:  # after all is noted, as copies may settle buffers
+            if found[exchange.dst.buffer] is None:
                 self.move(exchange)
 
-    def map_after_exchanges(self, name: str, exchanges: list[Exchange]) -> TileMap | None:
-        """Return the tile map of buffer `name` after all exchanges into it; None if the tiles must be copied."""
-        slots = {
-            self.memory.buffers[slot.buffer].slots for exchange in exchanges for slot in (exchange.src, exchange.dst)
-        }
-        if len({exchange.src for exchange in exchanges}) > 1 or slots != {1} or exchanges[0].src.index is None:
+    def after_exchanges(self, name: str, exchanges: list[Exchange]) -> Lies | None:
+        """Return where the tiles of buffer `name` lie after all exchanges into it; None if they must be copied."""
+        ends = [(one.dst, one.src, *one.moves.ends(self.memory.mesh)[::-1]) for one in exchanges]
+        if len({src.buffer for _, src, *_ in ends}) > 1 or any(slot.index is None for one in ends for slot in one[:2]):
             return None
-        mesh = self.memory.mesh
-        pairs = [exchange.moves.ends(mesh)[::-1] for exchange in exchanges]
-        return self.map_after_copy(name, exchanges[0].src.buffer, *map(np.concatenate, zip(*pairs, strict=True)))
+        cells, senders = zip(*((self.cells(dst, to), self.cells(src, of)) for dst, src, to, of in ends), strict=True)
+        return self.after_copy(name, ends[0][1].buffer, np.concatenate(cells), np.concatenate(senders))
 
-    def map_after_copy(self, name: str, source: str, cores: Index, senders: Index) -> TileMap | None:
-        """Return the map of buffer `name` after core cores[i] got the tile of buffer `source` of core senders[i].
+    def after_copy(self, name: str, source: str, cells: Index, senders: Index) -> Lies | None:
+        """Return where the tiles of buffer `name` lie after cell cells[i] got that of cell senders[i] of `source`.
 
-        None if one map cannot express it: all its tiles lie in one other buffer of one slot, or in `name` itself.
+        None if it cannot be noted: all tiles lie in one other buffer of one slot, or in `name` itself.
         """
-        every = np.arange(self.memory.mesh.cores)
-        src, old, base = self.maps.get(source, TileMap(Slot(source))), self.maps.get(name), every.copy()
-        homes, new = src.homes(self.memory.mesh)[senders], src.slot.buffer
-        if (homes < 0).any() or self.memory.buffers[new].slots > 1:
+        src, old = self.lies(source), self.maps.get(name)
+        rows, new, every = src.rows[senders], src.buffer, self.memory.mesh.cores * self.slots(name)
+        slots = {self.slots(name), self.slots(new)}
+        if (rows < 0).any() or (slots != {1} and (new != name or name not in turning_slots(self.schedule))):
             return None
-        if len(cores) < len(every):
-            if name in self.mailboxes or (old is not None and old.slot.buffer != new):
-                return None
-            base = old.homes(self.memory.mesh).copy() if old is not None else every if name == new else every * 0 - 1
-        base[cores] = homes
-        return TileMap(src.slot, None if np.array_equal(base, np.arange(len(every))) else base)
+        if len(cells) == every:
+            found = np.empty(every, np.int64)
+        elif name in self.mailboxes or (old is not None and old.buffer != new):
+            return None
+        else:
+            found = self.lies(name).rows.copy() if old is not None or name == new else np.full(every, -1)
+        found[cells] = rows
+        return Lies(new, found)
 
     def rename_copy(self, op: Local) -> bool:
         """Replace a local copy of whole tiles by a tile map; return whether that was possible."""
@@ -158,29 +206,30 @@ class _Elision:
         if self.maps.keys().isdisjoint((src.buffer,) if op.where is None else (src.buffer, out.buffer)):
             return False  # both lie in their own buffers: an ordinary copy
         cores = np.arange(self.memory.mesh.cores) if op.where is None else op.where.flat(self.memory.mesh)
-        found = self.map_after_copy(out.buffer, src.buffer, cores, cores)
+        found = self.after_copy(out.buffer, src.buffer, cores, cores)
         if found is None:
             return False
         self.maps[out.buffer] = found
         return True
 
-    def settle_own(self, name: str, cores: Index | None) -> None:
-        """Settle `name` if the map leaves the tile of any of these cores (None: all) in its own buffer."""
-        if name in self.maps and self.has_own_tiles(self.maps[name], cores):
-            self.settle(name)
+    def settle_own(self, slot: Slot, cores: Index | None) -> None:
+        """Settle the slot's buffer if the tile of any of these cores (None: all) lies in its own place, or as a whole.
 
-    def has_own_tiles(self, tile_map: TileMap, cores: Index | None) -> bool:
-        """Return whether the tile of any of these cores (None: all) lies in the mapped buffer itself, base[i] = -1."""
-        if tile_map.base is None:
-            return False
-        return bool(((tile_map.base if cores is None else tile_map.base[cores]) < 0).any())
+        A tile map can say neither.
+        """
+        whole = slot.index is None and slot.buffer in self.maps and self.slots(slot.buffer) > 1
+        if whole or self.has_own_tiles(slot, cores):
+            self.settle(slot.buffer)
+
+    def has_own_tiles(self, slot: Slot, cores: Index | None) -> bool:
+        """Return whether the tile of any of these cores (None: all) lies in its own place, while others do not."""
+        return slot.buffer in self.maps and bool((self.maps[slot.buffer].rows[self.cells(slot, cores)] < 0).any())
 
     def move(self, exchange: Exchange) -> None:
         """Plan an exchange that copies its tiles."""
         self.before_write(exchange.dst.buffer, keep=True)
-        self.settle_own(exchange.src.buffer, exchange.moves.ends(self.memory.mesh)[0])
-        src = self.maps.get(exchange.src.buffer, TileMap(exchange.src))
-        self.tasks += self.planner.move(self.memory, [exchange], src)
+        self.settle_own(exchange.src, exchange.moves.ends(self.memory.mesh)[0])
+        self.tasks += self.planner.move(self.memory, [exchange], self.tile_map(exchange.src))
 
     def before_write(self, name: str, keep: bool) -> None:
         """Plan the copies before buffer `name` is written: other buffers' tiles leave it, its own return if `keep`."""
@@ -190,7 +239,7 @@ class _Elision:
 
     def settle(self, name: str) -> None:
         """Copy the tiles of `name`, and all that lie in its memory, to their own buffers."""
-        if name not in self.maps and all(each.slot.buffer != name for each in self.maps.values()):
+        if name not in self.maps and all(lies.buffer != name for lies in self.maps.values()):
             return
         names, todo = list[str](), [name]
         while todo:
@@ -198,23 +247,30 @@ class _Elision:
             if buffer in names:
                 continue
             names.append(buffer)
-            todo += [other for other, each in self.maps.items() if each.slot.buffer == buffer]
+            todo += [other for other, lies in self.maps.items() if lies.buffer == buffer]
         moves = [(buffer, self.maps.pop(buffer)) for buffer in names if buffer in self.maps]
-        moves = [(buffer, each) for buffer, each in moves if each.base is not None or each.slot.buffer != buffer]
-        if len(moves) == 1 and moves[0][1].slot.buffer != moves[0][0]:
+        moves = [
+            (buffer, lies)
+            for buffer, lies in moves
+            if lies.buffer != buffer or not np.array_equal(lies.rows, np.arange(len(lies.rows)))
+        ]
+        if len(moves) == 1 and moves[0][1].buffer != moves[0][0]:
             self.copy(moves[0][0], moves[0][1])
             return
-        for buffer, each in moves:  # tiles may lie in each other's buffers: copy all to scratch before any comes back
+        for buffer, lies in moves:  # tiles may lie in each other's buffers: copy all to scratch before any comes back
             self.memory.scratch_like(buffer, f"{buffer}{HIDDEN}settled")
-            self.copy(f"{buffer}{HIDDEN}settled", each)
-        for buffer, each in moves:
-            self.copy(buffer, replace(each, slot=Slot(f"{buffer}{HIDDEN}settled")), in_place=True)
+            self.copy(f"{buffer}{HIDDEN}settled", lies)
+        for buffer, lies in moves:
+            self.copy(buffer, Lies(f"{buffer}{HIDDEN}settled", np.where(lies.rows < 0, -1, np.arange(len(lies.rows)))))
 
-    def copy(self, name: str, tile_map: TileMap, in_place: bool = False) -> None:
-        """Copy the tiles of a map into buffer `name`; `in_place`: from core i of the map's slot to core i."""
-        mesh, where = self.memory.mesh, None
-        if self.has_own_tiles(tile_map, None):
-            at = np.arange(mesh.shape[1])
-            where = Cores("x", np.where(tile_map.homes(mesh).reshape(mesh.shape) < 0, -1, at))
-        op = Local("copy", (Slot(name),), (tile_map.slot,), {"size": self.memory.buffers[name].numel}, where)
-        self.tasks += self.planner.compute(self.memory, op, (TileMap(tile_map.slot) if in_place else tile_map,))
+    def copy(self, name: str, lies: Lies) -> None:
+        """Copy tiles from where they lie into buffer `name`."""
+        mesh, slots = self.memory.mesh, self.slots(name)
+        for number in range(slots):
+            rows, where = lies.rows[number::slots], None
+            if (rows < 0).any():
+                where = Cores("x", np.where(rows.reshape(mesh.shape) < 0, -1, np.arange(mesh.shape[1])))
+            op = Local(
+                "copy", (Slot(name, number),), (Slot(lies.buffer),), {"size": self.memory.buffers[name].numel}, where
+            )
+            self.tasks += self.planner.compute(self.memory, op, (TileMap(Slot(lies.buffer), rows),))

@@ -242,6 +242,10 @@ class Memory:
         """Return the indices of the rows of `rows(slot)` that hold this slot of some cores."""
         return cores if slot.index is None else slot.cells(self.mesh, self.buffers[slot.buffer].slots, cores)
 
+    def rows_of(self, tile_map: TileMap, cores: Index) -> Index:
+        """Return the rows of `rows(tile_map.slot)` that hold the tiles of some cores."""
+        return self.row_numbers(tile_map.slot, cores) if tile_map.base is None else tile_map.base[cores]
+
     def index(self, values: torch.Tensor) -> list[torch.Tensor]:
         """Return a list with `values` as its one item, which another schedule may replace until a step reads it."""
         return [values] if self.tables is None else self.tables.index(values)
@@ -256,14 +260,14 @@ class Memory:
 
 @dataclass(frozen=True, eq=False)
 class TileMap:
-    """Where the cores' tiles of a buffer lie: core i reads `slot` of core base[i], or of core i if base is None.
+    """Where the cores' tiles lie: core i reads row base[i] of `Memory.rows(slot)`, or its own `slot` if base is None.
 
-    base[i] = -1: core i's tile is in the mapped buffer itself, at core i, as an exchange redirected other cores only.
+    base[i] = -1: core i's tile is in the mapped buffer itself, as an exchange redirected other cores only.
     """
 
     slot: Slot
     base: Index | None = None
 
     def homes(self, mesh: Mesh) -> Index:
-        """Return [cores]: the core whose memory holds each core's tile, or -1 as in `base`."""
+        """Return [cores]: the core whose memory holds each core's tile, of a buffer with one slot; -1 as in `base`."""
         return np.arange(mesh.cores) if self.base is None else self.base

@@ -23,6 +23,7 @@ from wafer_triton.schedule.rounds import Exchange, Index, Local, Slot
 Params = Mapping[str, Any]
 Tensors: TypeAlias = "list[torch.Tensor]"
 Shape = tuple[int, int]
+Steps = tuple[Shape, Shape, int]  # of `_strides`
 
 COMBINE: Mapping[str, Callable[..., torch.Tensor]] = {"add": torch.add, "maximum": torch.maximum}
 CPU = torch.device("cpu")
@@ -39,21 +40,21 @@ class TorchExecutor(Executor):
 
     def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> list[Task]:
         dst, flat = exchanges[0].dst, memory.rows(src.slot)
-        homes, receivers = _ends(memory, exchanges, src)
+        senders, receivers = _ends(memory, exchanges)
         if not receivers.size and memory.tables is None:
             return []
         box = None if memory.tables is not None else _rectangle(receivers, memory.mesh)
-        into = None if box is None else _view(memory, dst, box)
-        if into is not None and (tiles := _view(memory, src.slot, homes.reshape(into.shape[:2]))) is not None:
+        into = None if box is None else _view(memory, TileMap(dst), box)
+        if into is not None and (tiles := _view(memory, src, senders.reshape(into.shape[:2]))) is not None:
             return [partial(into.copy_, tiles)]
-        send = self._row_index(memory, src.slot, homes)
+        send = self._row_index(memory, src, senders)
         if into is not None and into.is_contiguous() and src.slot.buffer != dst.buffer:
             return [partial(torch.index_select, flat, 0, send[0], out=into.view(-1, flat.shape[1]))]
-        recv, target = self._row_index(memory, dst, receivers), memory.rows(dst)
+        recv, target = self._row_index(memory, TileMap(dst), receivers), memory.rows(dst)
         if memory.tables is not None:  # with tables, their number differs from schedule to schedule
             return [lambda: target.index_copy_(0, recv[0], flat.index_select(0, send[0]))]
         memory.workspace.begin()
-        held = memory.workspace.take(homes.size * flat.shape[1], flat.dtype).view(-1, flat.shape[1])
+        held = memory.workspace.take(senders.size * flat.shape[1], flat.dtype).view(-1, flat.shape[1])
         gather = partial(torch.index_select, flat, 0, send[0], out=held)
         put = partial(target.index_copy_, 0, recv[0], held) if into is None else partial(into.copy_, held.view_as(into))
         return [lambda: (gather(), put())]
@@ -112,10 +113,11 @@ class TorchExecutor(Executor):
         None unless the tiles are strided views, or the messages are the same on all mesh rows or columns.
         """
         combine, moves = COMBINE[op], exchange.moves
-        homes, receivers = _ends(memory, [exchange], TileMap(exchange.src))
+        senders, receivers = _ends(memory, [exchange])
+        src = TileMap(exchange.src)
         box = _rectangle(receivers, memory.mesh)
-        into = None if box is None else _view(memory, exchange.src, box)
-        if into is not None and (tiles := _view(memory, exchange.src, homes.reshape(into.shape[:2]))) is not None:
+        into = None if box is None else _view(memory, src, box)
+        if into is not None and (tiles := _view(memory, src, senders.reshape(into.shape[:2]))) is not None:
             return partial(combine, into, tiles, out=into)
         if moves.lines is not None or not exchange.src.is_fixed:
             return None
@@ -142,17 +144,11 @@ class TorchExecutor(Executor):
 
             For output number `out` a step `after` scatters the copy back.
             """
-            slot, base, flat = tile_map.slot, tile_map.base, memory.rows(tile_map.slot)
-            homes = cores if base is None else base[cores]
-            if box is not None and slot.is_fixed:
-                at = steps if base is None else _strides(homes.reshape(box.shape))
-                if at is not None:
-                    return _strided(memory, slot, *at)
-            rows, copy = (
-                self._row_index(memory, slot, homes),
-                memory.workspace.take(homes.size * flat.shape[1], flat.dtype),
-            )
-            copy = copy.view(len(cores), -1)
+            flat = memory.rows(tile_map.slot)
+            if box is not None and (view := _view(memory, tile_map, box, steps)) is not None:
+                return view
+            rows = self._row_index(memory, tile_map, cores)
+            copy = memory.workspace.take(cores.size * flat.shape[1], flat.dtype).view(len(cores), -1)
             if out is None or definition.keeps(op.params, flat.shape[1], out):
                 before.append(lambda: torch.index_select(flat, 0, rows[0], out=copy))
             if out is not None:
@@ -187,16 +183,16 @@ class TorchExecutor(Executor):
             steps += [partial(tensor.copy_, fp32) for fp32, tensor in pairs[: len(outs)] if fp32 is not tensor]
         return steps
 
-    def _row_index(self, memory: Memory, slot: Slot, cores: Index) -> list[torch.Tensor]:
-        """Return `memory.row_numbers(slot, cores)` on the device, in a list as of `Memory.index`."""
-        return memory.index(torch.from_numpy(memory.row_numbers(slot, cores)).to(self.device))
+    def _row_index(self, memory: Memory, tile_map: TileMap, cores: Index) -> list[torch.Tensor]:
+        """Return `memory.rows_of(tile_map, cores)` on the device, in a list as of `Memory.index`."""
+        return memory.index(torch.from_numpy(memory.rows_of(tile_map, cores)).to(self.device))
 
 
-def _ends(memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> tuple[Index, Index]:
-    """Return, by ascending receiver, the core whose memory holds the tile that is sent, and the receiver."""
+def _ends(memory: Memory, exchanges: Sequence[Exchange]) -> tuple[Index, Index]:
+    """Return the senders and the receivers of messages, by ascending receiver."""
     senders, receivers = map(np.concatenate, zip(*(one.moves.ends(memory.mesh) for one in exchanges), strict=True))
     order = receivers.argsort()
-    return src.homes(memory.mesh)[senders[order]], receivers[order]
+    return senders[order], receivers[order]
 
 
 def _rectangle(cores: Index, mesh: Mesh) -> Index | None:
@@ -215,13 +211,26 @@ def _tiles(memory: Memory, slot: Slot) -> torch.Tensor:
     return tensor[..., slot.index * numel : (slot.index + 1) * numel]
 
 
-def _view(memory: Memory, slot: Slot, cores: Index) -> torch.Tensor | None:
-    """Return a strided view [rows, cols, numel] of the tiles of `cores` [rows, cols]; None if there is none."""
-    at = _strides(cores) if slot.is_fixed else None
-    return None if at is None else _strided(memory, slot, *at)
+def _view(memory: Memory, tile_map: TileMap, cores: Index, steps: Steps | None = None) -> torch.Tensor | None:
+    """Return a strided view [rows, cols, numel] of the tiles of `cores` [rows, cols]; None if there is none.
+
+    `steps` are `_strides(cores)`, if they are known.
+    """
+    slot, base = tile_map.slot, tile_map.base
+    if not slot.is_fixed:
+        return None
+    at = _strides(base[cores]) if base is not None else steps or _strides(cores)
+    if at is None:
+        return None
+    sides, (down, right), first = at
+    tiles, slots = _tiles(memory, slot), memory.buffers[slot.buffer].slots
+    step = tiles.stride(1) // (1 if base is None else slots)  # from core to core, or from row to row
+    return tiles.as_strided(
+        (*sides, tiles.shape[-1]), (down * step, right * step, 1), tiles.storage_offset() + first * step
+    )
 
 
-def _strides(cores: Index) -> tuple[Shape, Shape, int] | None:
+def _strides(cores: Index) -> Steps | None:
     """Return rows and columns of `cores`, the steps down and right, and the first core; None if these vary."""
     (rows, cols), first = cores.shape, int(cores[0, 0])
     down, right = (int(along[1]) - first if len(along) > 1 else 0 for along in (cores[:, 0], cores[0]))
@@ -231,14 +240,6 @@ def _strides(cores: Index) -> tuple[Shape, Shape, int] | None:
     ):
         return None
     return (rows, cols), (down, right), first
-
-
-def _strided(memory: Memory, slot: Slot, sides: Shape, steps: Shape, first: int) -> torch.Tensor:
-    """Return a view [rows, cols, numel] of a slot, the same on all cores, of the cores that `_strides` describes."""
-    tiles = _tiles(memory, slot)
-    core, start = tiles.stride(1), tiles.storage_offset()
-    strides = (steps[0] * core, steps[1] * core, 1)
-    return tiles.as_strided((*sides, tiles.shape[-1]), strides, start + first * core)
 
 
 def _runs_unwidened(fast: Form, params: Params, outs: Tensors, reads: Tensors) -> bool:

@@ -304,12 +304,11 @@ class TritonExecutor(Executor):
 
     def _operand(self, memory: Memory, tile_map: TileMap) -> Operand:
         buffer, tensor = memory.buffers[tile_map.slot.buffer], memory.tensors[tile_map.slot.buffer]
-        stride = buffer.slots * buffer.numel
+        if tile_map.base is not None:
+            return Operand(tensor, 0, buffer.numel, self._table(memory, tile_map.base))
         varies = memory.tables is not None and buffer.slots > 1 and tile_map.slot.index is not None
         if tile_map.slot.is_fixed and not varies:
-            index = None if tile_map.base is None else self._table(memory, tile_map.base)
-            return Operand(tensor, int(tile_map.slot.index or 0) * buffer.numel, stride, index)
-        assert tile_map.base is None, "slots that differ between cores are never elided"
+            return Operand(tensor, int(tile_map.slot.index or 0) * buffer.numel, buffer.slots * buffer.numel)
         rows = memory.row_numbers(tile_map.slot, np.arange(memory.mesh.cores))
         return Operand(tensor, 0, buffer.numel, self._table(memory, rows))
 

@@ -200,12 +200,17 @@ class DistributedExecutor(Executor):
         shard, dst, rows = self.shard(memory.mesh), exchanges[0].dst, list[Index]()
         ends = (each.moves.ends(memory.mesh) for each in exchanges)
         senders, receivers = map(np.concatenate, zip(*ends, strict=True))
-        homes = src.homes(memory.mesh)[senders]
-        for slot, cores in ((src.slot, homes), (dst, receivers)):
-            before = cores - shard.partition.local_number[cores]  # rows of memory are of the rank's own cores
-            slots = 1 if slot.index is None else memory.buffers[slot.buffer].slots
-            rows.append(memory.row_numbers(slot, cores) - before * slots)
-        return route(shard, homes, receivers, *rows), memory.rows(src.slot), memory.rows(dst)
+        homes = list[Index]()
+        for tile_map, cores in ((src, senders), (TileMap(dst), receivers)):
+            slots = 1 if tile_map.slot.index is None else memory.buffers[tile_map.slot.buffer].slots
+            row = memory.rows_of(tile_map, cores)
+            homes.append(row // slots)
+            rows.append(self._local_row(memory, row, slots))
+        return route(shard, *homes, *rows), memory.rows(src.slot), memory.rows(dst)
+
+    def _local_row(self, memory: Memory, row: Index, slots: int) -> Index:
+        """Return rows of all cores' slots as rows of the memory of the rank that has them."""
+        return self.shard(memory.mesh).partition.local_number[row // slots] * slots + row % slots
 
     def _transfer(self, routes: Sequence[_Route]) -> tuple[Launch, ...]:
         """Return two launches, which start and finish the transfer of all tiles; none if no tile moves."""
@@ -216,22 +221,24 @@ class DistributedExecutor(Executor):
 
     def _local_map(self, memory: Memory, tile_map: TileMap, cores: Index, number: int, steps: list[Task]) -> TileMap:
         """Return where the rank's own `cores` read input `number`, and append fetches from other ranks to `steps`."""
-        shard, homes = self.shard(memory.mesh), np.arange(memory.mesh.cores)
+        shard, slot = self.shard(memory.mesh), tile_map.slot
         if tile_map.base is None:
-            return TileMap(shard.slot(tile_map.slot))
-        homes[cores] = tile_map.homes(memory.mesh)[cores]
-        owner, slot, rows = shard.partition.owner, tile_map.slot, shard.partition.local_number
-        if (owner[homes[cores]] != owner[cores]).any():
-            reads = np.zeros((self.ranks, memory.mesh.cores), bool)
-            reads[owner[cores], homes[cores]] = True
-            slot, rows = self._halo(memory, slot.buffer, number, reads, steps)
-        return TileMap(slot, rows[homes[shard.cores]])
+            return TileMap(shard.slot(slot))
+        owner, slots = shard.partition.owner, memory.buffers[slot.buffer].slots
+        row = np.arange(memory.mesh.cores) * slots
+        row[cores] = tile_map.base[cores]
+        if (owner[row[cores] // slots] == owner[cores]).all():
+            return TileMap(slot, self._local_row(memory, row[shard.cores], slots))
+        reads = np.zeros((self.ranks, memory.mesh.cores * slots), bool)
+        reads[owner[cores], row[cores]] = True
+        slot, halo_rows = self._halo(memory, slot.buffer, number, reads, steps)
+        return TileMap(slot, halo_rows[row[shard.cores]])
 
     def _halo(self, memory: Memory, name: str, number: int, reads: Index, steps: list[Task]) -> tuple[Slot, Index]:
-        """Return a slot with all tiles of buffer `name` that the rank reads, and [cores] their rows in it.
+        """Return a slot with all tiles of buffer `name` that the rank reads, and for all cores' slots their rows in it.
 
-        `reads` [ranks, cores] says whose tiles each rank reads, as input `number` of an operation. Steps that fetch
-        them are added to `steps`, unless an earlier step has fetched them for this input.
+        `reads` [ranks, cores * slots] says which tiles each rank reads, as input `number` of an operation. Steps that
+        fetch them are added to `steps`, unless an earlier step has fetched them for this input.
         """
         shard, halo = self.shard(memory.mesh), f"{name}{HIDDEN}halo{number}"
         cached = self._fetched.setdefault(memory, {})
@@ -242,10 +249,11 @@ class DistributedExecutor(Executor):
             count = int(reads[self.rank].sum())
             if halo not in memory.tensors or memory.tensors[halo].shape[1] < count:
                 memory.tensors[halo] = memory.tensors[name].new_zeros(1, count, memory.buffers[name].numel)
-            owner, (ranks, homes) = shard.partition.owner, np.nonzero(reads)
+            owner, (ranks, row), slots = shard.partition.owner, np.nonzero(reads), memory.buffers[name].slots
             first = np.array([np.argmax(owner == rank) for rank in range(self.ranks)])  # a core that stands for a rank
             halo_rows = np.cumsum(reads[self.rank]) - 1
-            plan = route(shard, homes, first[ranks], shard.partition.local_number[homes], halo_rows[homes])
+            local_row = self._local_row(memory, row, slots)
+            plan = route(shard, row // slots, first[ranks], local_row, halo_rows[row])
             steps += self._transfer([(plan, memory.rows(Slot(name)), memory.rows(Slot(halo)))])
         return Slot(halo), np.cumsum(fetched[self.rank]) - 1
 
