@@ -1,6 +1,7 @@
 """The graph serving of docs/examples equals plain torch, its formulas the public ones and simulations."""
 
 import runpy
+from functools import cache
 from types import SimpleNamespace
 
 import numpy as np
@@ -175,9 +176,10 @@ def cases(graph) -> list[Case]:
 def intent(graph, sage, schedule) -> Intent:
     """Return what a schedule is for, on tiles of random graphs, features, weights and requests."""
     rows, cols = sage.mesh.shape
-    asked = {}  # sampled ids, features and weights of a draw, by its edges
+    asked = {}  # sampled ids and classes of a draw, by its edges
 
-    def draw(tiles, run):
+    @cache  # a checker draws the same for each mutant
+    def drawn(run):
         random = np.random.default_rng(run)
         starts = np.append(0, np.sort(random.integers(0, sage.edges + 1, sage.nodes - 1)))
         starts = np.append(starts, sage.edges)
@@ -190,23 +192,25 @@ def intent(graph, sage, schedule) -> Intent:
         sage.load(starts, edges, features, w1, w2)
         targets, u = random.integers(0, sage.nodes, rows), random.integers(0, 1024, (rows, 2 + sage.near)) / 1024
         ids = graph.samples(starts, edges, targets, u[:, 0], u[:, 1:], sage.fanouts) + 1
-        drawn = {name: memory.double() for name, memory in sage.memory.items()}
-        drawn["ids"] = torch.from_numpy(ids).double().view(rows, 1, -1).expand(-1, cols, -1)
+        made = {name: memory.double() for name, memory in sage.memory.items()}
+        made["ids"] = torch.from_numpy(ids).double().view(rows, 1, -1).expand(-1, cols, -1)
         for name, values in (("targets", targets + 1), ("u.near", u[:, 0]), ("u.far", u[:, 1:])):
             each = torch.from_numpy(values).double().reshape(rows // sage.graph_rows, 1, -1)
-            drawn[name] = each.repeat_interleave(sage.graph_rows, 0).expand(-1, cols, -1)
-        asked[drawn["edges"].numpy().tobytes()] = ids, (features.double(), w1.double(), w2.double())
-        return {name: tile.reshape(tiles[name].shape) for name, tile in drawn.items() if name in tiles}
+            made[name] = each.repeat_interleave(sage.graph_rows, 0).expand(-1, cols, -1)
+        out = plain(ids - 1, features.double(), w1.double(), w2.double())
+        asked[made["edges"].numpy().tobytes()] = made["ids"], out
+        return made
+
+    def draw(tiles, run):
+        return {name: tile.reshape(tiles[name].shape) for name, tile in drawn(run).items() if name in tiles}
 
     def wanted(tiles):
-        ids, floats = asked[tiles["edges"].numpy().tobytes()]
+        ids, out = asked[tiles["edges"].numpy().tobytes()]
         if "ids" in schedule.buffers and schedule.buffers["ids"].given:
-            out = plain(ids - 1, *floats)
             out = pad(out, (0, sage.c * cols - out.shape[1])).view(rows, cols, 1, sage.c)
             return {"out": out}
-        flat = torch.from_numpy(ids).double().view(rows, 1, -1).expand(-1, cols, -1)
-        count = (flat > sage.hot).sum(-1, True).double()
-        return {"ids": flat, "count": count.amax((0, 1), True).expand_as(count)}
+        count = (ids > sage.hot).sum(-1, True).double()
+        return {"ids": ids, "count": count.amax((0, 1), True).expand_as(count)}
 
     given = {name: {"row": "y", "column": "x"} for name, buffer in schedule.buffers.items() if buffer.given}
     return Intent(given, {}, reference=wanted, draw=draw, runs=6)
