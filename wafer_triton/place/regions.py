@@ -8,7 +8,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from wafer_triton.decoder import decode as decode_blocks
 from wafer_triton.decoder.block import Block
@@ -22,6 +23,7 @@ from wafer_triton.schedule import sram
 from wafer_triton.text.quantity import numbered
 from wafer_triton.text.table import Table
 
+T = TypeVar("T", Block, "Region")
 Needs = dict[str, sram.Need]  # by the kind of block
 Price = Callable[[Block, int, int], float]  # of a block, a row's tokens, and how many of them it takes at once
 
@@ -37,7 +39,7 @@ class Region:
     mesh: Mesh
     blocks: tuple[str, ...]
     sram_peak_bytes: int
-    sram_by_buffer: dict[str, int]
+    sram_by_buffer: dict[str, int] = field(hash=False)
 
     @property
     def kinds(self) -> Counter[str]:
@@ -73,6 +75,19 @@ class Placement:
         ]
         title = f"{len(self.regions)} regions on {self.decode.mesh.device.name}"
         return Table.rows(("origin", "cores", "SRAM peak (B)", "blocks"), rows, title=title)._repr_html_()
+
+    def on(self, device: Device) -> Placement:
+        """Return the same placement on another device with as many bytes of SRAM a core, which is not checked."""
+
+        def moved(part: T) -> T:
+            return replace(part, mesh=replace(part.mesh, device=device))
+
+        return replace(
+            self,
+            decode=moved(self.decode), prefill=moved(self.prefill),
+            head=moved(self.head), prefill_head=moved(self.prefill_head),
+            regions=tuple(map(moved, self.regions)), prefill_regions=tuple(map(moved, self.prefill_regions)),
+        )  # fmt: skip
 
     def chunk(self, count: int) -> int:
         """Return the tokens that a row takes at once of a prompt of `count`; SramError names the longest that fits."""
