@@ -66,8 +66,8 @@ def test_a_change_of_layout_between_two_kinds_of_layers_is_paid():
     own, other = taken(Case(DEVICE, WORK), OUT, DATA), taken(Case(DEVICE, WORK), OUT, STREAM)
     fast, small = Label(1.0, 10.0, chosen=(own,)), Label(2.0, 1.0, chosen=(other,))
     assert Mix((fast, small), (2, 2)).reshards and not Mix((fast,), (4,)).reshards
-    assert layers([fast, small], 4, 22.0, (1.5, 0.0)).counts == (2, 2)
-    assert layers([fast, small], 4, 22.0, (2.5, 0.0)).counts == (4,)  # of `small`
+    assert layers([fast, small], 4, 22.0, 1.5).counts == (2, 2)
+    assert layers([fast, small], 4, 22.0, 2.5).counts == (4,)  # of `small`
 
 
 def test_working_memory_is_what_a_layer_recomputes_and_gathers():

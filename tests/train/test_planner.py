@@ -63,12 +63,12 @@ def test_the_solver_equals_brute_force_for_every_limit(rows, cols, reshard):
     cost = case.reshard.seconds if reshard is None else reshard
     seconds, sizes = brute_force(options, cost)
     for chosen in (options, pruned):  # placements that are left out lose nothing
-        labels = layer(chosen, (cost, 0.0))
+        labels = layer(chosen, cost)
         for share in np.linspace(0, 1, 9):
             limit = sizes.min() + share * (sizes.max() - sizes.min())
             fits = np.where(sizes <= limit * (1 + 1e-12), seconds, np.inf)
-            mix = layers(labels, 1, limit * (1 + 1e-12), (cost, 0.0))
-            assert mix is not None and mix.total("cost") == pytest.approx(fits.min(), rel=1e-9)
+            mix = layers(labels, 1, limit * (1 + 1e-12), cost)
+            assert mix is not None and mix.cost(cost) == pytest.approx(fits.min(), rel=1e-9)
             assert mix.bytes == pytest.approx(sizes[fits <= fits.min() * (1 + 1e-9)].min(), rel=1e-9)
 
 
@@ -176,19 +176,39 @@ def test_a_plan_is_the_least_of_all_chains_on_a_wafer_with_a_failed_link(rows, c
         pairs = [(split, placed) for split in splits(case) if PLANNED.allowed(split)
                  for placed in placements(device, split.sizes)]  # fmt: skip
         head = 6 * work.vocab * work.width * case.tokens * micro
+        head = case.cost(head / device.flops / device.dies, head / device.flops_per_joule)
         fixed_bytes = (2 * work.vocab * work.width * 16 + 4 * case.tokens * work.vocab) / device.dies
-        reshard = case.reshard.cost(objective)
+        reshard = case.cost(case.reshard.seconds, case.reshard.joules)
         labels = []
         for kind in ("none", "selective", "full"):
             priced = [Priced(case, op, Pairs(device, pairs), kind) for op in work.operators]
-            labels += layer([[own.option(i) for i in range(len(pairs))] for own in priced], reshard, objective)
+            labels += layer([[own.option(i) for i in range(len(pairs))] for own in priced], reshard)
         mix = layers(labels, work.layers, hbm - fixed_bytes, reshard)
         if mix is not None:
-            cost = mix.total("cost") + mix.reshards * reshard[0]
-            least.append(cost + head / (device.flops * device.dies if objective == "time" else device.flops_per_joule))
+            least.append(mix.cost(reshard) + head)
     planned = plan(work, device, objective=objective)
     reached = planned.seconds if objective == "time" else planned.joules
     assert planned.why if not least else reached == pytest.approx(min(least), rel=1e-9)
+
+
+@pytest.mark.parametrize("objective", ["time", "energy"])
+@pytest.mark.parametrize("batch", [16, 64])
+def test_of_plans_with_the_same_seconds_or_joules_the_other_figure_decides(batch, objective):
+    """Compare with layers whose operators all take one pair, in every number of micro-batches."""
+    work, device = workload("gpt3-6.7b", batch=batch), on(2, 4, hbm_bytes=10**12)
+    best, least = plan(work, device, objective=objective), inf
+    figures = (best.seconds, best.joules)[:: 1 if objective == "time" else -1]
+    for micro in (1, 2, 4, 8):
+        case = Case(device, work, micro, work.layers, objective=objective)
+        pairs = Pairs(device, [(split, placed) for split in splits(case) if PLANNED.allowed(split)
+                               for placed in placements(device, split.sizes)])  # fmt: skip
+        chain = [Priced(case, op, pairs, "selective") for op in work.operators]
+        seconds = work.layers * sum(own.seconds for own in chain) + case.head_seconds
+        joules = work.layers * sum(own.joules for own in chain) + case.head_flops / device.flops_per_joule
+        one, other = (seconds, joules)[:: 1 if objective == "time" else -1]
+        assert one.min() >= figures[0] * (1 - 1e-12)
+        least = min(least, other[one <= figures[0] * (1 + 1e-12)].min(initial=inf))
+    assert figures[1] <= least * (1 + 1e-4) < inf
 
 
 @pytest.mark.parametrize("seed", range(24))

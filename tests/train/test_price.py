@@ -71,7 +71,7 @@ def test_500_products_of_plans_cost_what_the_schedules_of_their_slices_do():
         team = Team(on.mesh(), placed.steps[3].kind.replace("none", "relay"), *placed.sides[3])
         figures = np.zeros(4)
         for which in PASSES[moving]:
-            cuts = sliced(on, table.streams, moving, which, np.array(tile)[:, None], 2, 2).cuts[:, 0]
+            cuts = sliced(on, table.streams, moving, which, np.array(tile)[:, None], 2, 2, case.weights).cuts[:, 0]
             figures += cost(team, on, moving, which, tile, tuple(map(int, cuts)))
         compute, exposed, late, hbm, *sent = sum(table.passes([case], op)[0])[:, 0]
         planned = compute + exposed + late, sum(sent) * placed.steps[3].links * on.dies, 0, hbm * on.dies
@@ -87,7 +87,7 @@ def test_slices_are_the_best_of_all_that_fit():
         on, table = case.wafer, Pairs(case.wafer, [(split, placed)])
         moving, which = random.choice([(moving, which) for moving, passes in PASSES.items() for which in passes])
         tile = np.array([[random.choice([683, 8192])], [4096], [384]])
-        (seconds,) = sum(sliced(on, table.streams, moving, which, tile, 2, 2)[1:4])
+        (seconds,) = sum(sliced(on, table.streams, moving, which, tile, 2, 2, case.weights)[1:4])
         team = Team(on.mesh(), placed.steps[3].kind.replace("none", "relay"), *placed.sides[3])
         for cuts in every([1, 2, 8], repeat=3):
             if which == "backward" and cuts[0] > 1 and cuts[2] > 1:

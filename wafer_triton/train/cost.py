@@ -110,12 +110,12 @@ class SlicedPass(NamedTuple):
 
 def sliced(
     on: Wafer, streams: Streams, moving: str, which: str, tiles: Numbers, element: int, sums: int,
-    objective: str = "time",
+    weights: tuple[float, float],
 ) -> SlicedPass:  # fmt: skip
     """Return a pass with tiles [m, k], [k, n] and [m, n] in its best slices, for every stream with its column of tiles.
 
-    Slices are equal, the last ones padded; the sums of slices that add up stay in SRAM. Where no slices fit a die's
-    SRAM, it takes forever.
+    The best have the least sum of seconds and of the wafer's joules by their `weights`. Slices are equal, the last ones
+    padded; the sums of slices that add up stay in SRAM. Where no slices fit a die's SRAM, it takes forever.
     """
     several = "x" if moving == "y" else "y"
     reads, writes, added = {
@@ -165,11 +165,8 @@ def sliced(
     )
     hbm = number * (read + written - stays) + (number // parts) * stays
     sent = (size - 1) * number * block
-    joules = on.joules(flops * size * number, sent * streams.links[:, None], hbm)
-    cost, tie = (
-        np.where(fits, one, np.inf) for one in ((seconds, joules) if objective == "time" else (joules, seconds))
-    )
-    best = np.where(cost <= cost.min(1, keepdims=True) * (1 + 1e-12), tie, np.inf).argmin(1)
+    joules = on.dies * on.joules(flops * size * number, sent * streams.links[:, None], hbm)
+    best = np.where(fits, weights[0] * seconds + weights[1] * joules, np.inf).argmin(1)
 
     def column(table: Numbers) -> Numbers:
         return np.take_along_axis(table, best[:, None], 1)[:, 0]

@@ -107,6 +107,11 @@ class Wafer:
         """Return the directed links that work, each followed by its reverse."""
         return tuple(pair for link in sorted(self.links.edges) if link < link[::-1] for pair in (link, link[::-1]))
 
+    @property
+    def watts(self) -> float:
+        """Return the power of all dies at their full rate."""
+        return self.dies * self.flops / self.flops_per_joule
+
     def joules(self, flops: Any, link_bytes: Any, hbm_bytes: Any) -> Any:
         """Return joules of products, of bytes times links, and of bytes of HBM; all may be arrays."""
         return (
@@ -128,7 +133,7 @@ class Wafer:
             link_bytes_per_cycle=self.link_bytes_per_second / CLOCK_HZ,
             macs_per_cycle_fp16=macs,
             macs_per_cycle_fp32=macs / 2,  # half the rate of 16 bits, derived
-            power_watts=self.dies * self.flops / self.flops_per_joule,
+            power_watts=self.watts,
         )
 
     def mesh(self, rows: int | None = None, cols: int | None = None) -> Mesh:

@@ -35,6 +35,7 @@ from wafer_triton.train.placement import GroupPlacement, exchange
 from wafer_triton.train.product import PASSES
 from wafer_triton.train.workload import Operator, Rules, Workload
 
+TIE = 1e-11  # that the figure counts which is not the objective
 RECOMPUTE = ("none", "selective", "full")
 DATA, TENSOR, CONTEXT, STREAM = range(4)  # of `placement.AXES`
 LANES = {"relay": 4, "none": 0}  # buffers beside the own block; of a ring two
@@ -75,7 +76,7 @@ class Case:
     """A workload on `wafers` wafers, each with `layers` of its layers, the number of micro-batches and rules of bytes.
 
     A batch that does not divide by micro-batches is padded, and a micro-batch to whole `groups` of samples. `objective`
-    is "time" or "energy".
+    is "time" or "energy"; of plans that are equal in it the one with less of the other is better.
     """
 
     wafer: Wafer
@@ -108,6 +109,16 @@ class Case:
         return self.samples * self.work.sequence
 
     @property
+    def weights(self) -> tuple[float, float]:
+        """Return what a second and a joule of a wafer count: the objective's one, the other as at full power `TIE`."""
+        return (1.0, TIE / self.wafer.watts) if self.objective == "time" else (TIE * self.wafer.watts, 1.0)
+
+    def cost(self, seconds: Any, joules: Any) -> Any:
+        """Return what seconds and joules of each wafer's layers count in a step of all wafers with its bubbles."""
+        time, energy = self.weights
+        return time * (1 + (self.wafers - 1) / self.micro_batches) * seconds + energy * self.wafers * joules
+
+    @property
     def head_flops(self) -> float:
         """Return FLOPs of the head in a step."""
         return 6.0 * self.work.vocab * self.work.width * self.tokens * self.micro_batches
@@ -135,10 +146,6 @@ class Reshard:
     joules: float
     loads: Column
 
-    def cost(self, objective: str) -> tuple[float, float]:
-        """Return what the objective counts, and the other of seconds and joules."""
-        return (self.seconds, self.joules) if objective == "time" else (self.joules, self.seconds)
-
 
 @dataclass(frozen=True)
 class Option:
@@ -161,6 +168,7 @@ class Option:
     exposed: float
     hbm: float  # seconds that HBM takes beyond both
     joules: float
+    cost: float  # as `Case.cost`
     state_bytes: float
     kept_bytes: float
     work_bytes: float
@@ -252,7 +260,7 @@ class Pairs:
             for at, which in enumerate(PASSES[moving] if own.any() else ()):
                 both[min(at, 1)][:, own] += sliced(
                     self.wafer, self.streams.only(first[own]), moving, which, np.array([rows, k, n])[:, own],
-                    case.rules.element, case.rules.sums, case.objective,
+                    case.rules.element, case.rules.sums, case.weights,
                 )[1:]  # fmt: skip
         return [[one[:, own] for one in both] for own in number.reshape(len(cases), -1)]
 
@@ -320,7 +328,7 @@ class Priced:
         self.seconds, self.bytes = self.compute + self.exposed + self.hbm, self.state_bytes + self.kept_bytes
         links = (self.sent * columns.links).sum(0)
         self.joules = self.wafer.dies * self.wafer.joules(self.compute * self.wafer.flops, links, hbm * micro + update)
-        self.cost, self.tie = (self.seconds, self.joules)[:: 1 if case.objective == "time" else -1]
+        self.cost = case.cost(self.seconds, self.joules)
 
     def option(self, number: int) -> Option:
         """Return the option of a pair."""
@@ -329,7 +337,8 @@ class Priced:
         rows, columns = layouts(split, placed)
         takes, gives = (rows if self.op.side == side else columns for side in ("in", "out"))
         figures = (
-            self.compute, self.exposed, self.hbm, self.joules, self.state_bytes, self.kept_bytes, self.work_bytes
+            self.compute, self.exposed, self.hbm, self.joules, self.cost, self.state_bytes, self.kept_bytes,
+            self.work_bytes,
         )  # fmt: skip
         sent = tuple(map(float, self.sent[:, number]))
         return Option(split, placed, self.recompute, takes, gives, sent, *(float(column[number]) for column in figures))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import islice
 from math import inf
-from operator import add, itemgetter
+from operator import add
 from time import process_time
 from typing import Any
 
@@ -194,21 +194,19 @@ def plan(
         searches += added
         if all(search.least_bytes > search.room for search in added):
             break  # nor do more samples at once fit
-    best, score = None, (inf, inf)
+    best, score = None, inf
     for search in sorted(searches, key=lambda search: search.bound):
-        if search.bound >= score[0] * (1 - 1e-12):
+        if search.bound >= score:
             break
-        for bound, labels in search.labels(score[0]):
-            if bound >= score[0] * (1 - 1e-12):
+        for bound, labels in search.labels(score):
+            if bound >= score:
                 break
-            mix = layers(labels, search.case.layers, search.room, search.case.reshard.cost(objective))
-            if mix is not None:
-                one = _planned(search.case, strategy, mix)
-                reached = (one.seconds, one.joules) if objective == "time" else (one.joules, one.seconds)
-                best, score = min((best, score), (one, reached), key=itemgetter(1))
+            mix = layers(labels, search.case.layers, search.room, search.reshard)
+            if mix is not None and (reached := search.score(mix)) < score:
+                best, score = (search.case, mix), reached
     tried = len(searches) * len(pairs) * len(kinds) * len(work.operators)
     if best is not None:
-        return replace(best, solver_seconds=process_time() - began, tried=tried)
+        return replace(_planned(strategy, *best), solver_seconds=process_time() - began, tried=tried)
     search = min(searches, key=lambda search: search.least_bytes)
     held, why = _why(search.case, search.smallest())
     return TrainingPlan(
@@ -227,12 +225,19 @@ class Search:
         self, case: Case, pairs: Pairs, kinds: Sequence[str], uniform: bool, passes: Sequence[list[Column]]
     ) -> None:
         self.case, self.pairs, self.kinds, self.uniform, self.passes = case, pairs, kinds, uniform, passes
-        self.room, self.reshard = case.wafer.hbm_bytes - _head_bytes(case), case.reshard.cost(case.objective)
-        columns = np.array([_columns(self._priced(kind)) for kind in kinds])  # [kinds, 4, operators, pairs]
-        cost, size, work, _ = (columns.sum(2).min(2) if uniform else columns.min(3).sum(2)).min(0)
+        self.room = case.wafer.hbm_bytes - _head_bytes(case)
+        self.reshard = case.cost(case.reshard.seconds, case.reshard.joules)
+        head = case.cost(case.head_seconds, case.head_flops / case.wafers / case.wafer.flops_per_joule)
+        self.rest = head + case.weights[0] * _handed(case)  # that all plans of the case cost beside layers
+        columns = np.array([_columns(self._priced(kind)) for kind in kinds])  # [kinds, 3, operators, pairs]
+        cost, size, work = (columns.sum(2).min(2) if uniform else columns.min(3).sum(2)).min(0)
         self.least_bytes = case.layers * size + work
-        self.price, self.least_layer = (0.0, float(cost)) if uniform else self._multiplier(*columns.swapaxes(0, 1)[:3])
-        self.bound = self._score(case.layers * self.least_layer - self.price * self.room)
+        self.price, self.least_layer = (0.0, float(cost)) if uniform else self._multiplier(*columns.swapaxes(0, 1))
+        self.bound = self.rest + case.layers * self.least_layer - self.price * self.room
+
+    def score(self, mix: Mix) -> float:
+        """Return the cost of a plan."""
+        return self.rest + mix.cost(self.reshard)
 
     def labels(self, score: float) -> Iterator[tuple[float, list[Label]]]:
         """Yield labels that layers may combine to a score below `score`, after a bound of it, the least first."""
@@ -241,17 +246,17 @@ class Search:
         count, labels = self.case.layers, list[Label]()
         if self.uniform:
             priced = [self._priced(kind) for kind in self.kinds]
-            cost, size, work, _ = np.array([_columns(own).sum(1) for own in priced]).swapaxes(0, 1)
+            cost, size, work = np.array([_columns(own).sum(1) for own in priced]).swapaxes(0, 1)
             fits, cost = (count * size + work).min(0) <= self.room, cost.min(0)
             for number in np.flatnonzero(fits)[np.argsort(cost[fits], kind="stable")]:
-                yield self._score(count * cost[number]), [_chain(own, number) for own in priced]
+                yield self.rest + count * cost[number], [_chain(own, number) for own in priced]
             return
         chains = {kind: self._alone(kind) for kind in self.kinds}
         known = layers([chain for own in chains.values() for chain in own], count, self.room, self.reshard)
         if known is not None:
-            score = min(score, self._score(known.total("cost") + known.reshards * self.reshard[0]))
+            score = min(score, self.score(known))
         # what a layer with its bytes may cost beside the least of the others
-        most = (score - self.bound) / (self._score(1.0) - self._score(0.0)) + self.least_layer
+        most = score - self.bound + self.least_layer
         for kind in self.kinds:
             cheapest = min(labels, key=lambda label: label.cost, default=None)
             if kind == "full" and cheapest and count * cheapest.bytes + cheapest.work <= self.room:
@@ -263,13 +268,6 @@ class Search:
         """Return the label of the layer with the fewest bytes."""
         chains = [chain for kind in self.kinds for chain in self._alone(kind)]
         return min(chains, key=lambda label: self.case.layers * label.bytes + label.work)
-
-    def _score(self, cost: float) -> float:
-        """Return the objective of a plan whose layers of one wafer have a cost, at least."""
-        case = self.case
-        if case.objective == "energy":
-            return case.wafers * cost + case.head_flops / case.wafer.flops_per_joule
-        return (cost + case.head_seconds) * (1 + (case.wafers - 1) / case.micro_batches)
 
     def _multiplier(self, cost: np.ndarray, size: np.ndarray, work: np.ndarray) -> tuple[float, float]:
         """Return the price of a byte, and the least cost of a layer with its bytes and its share of working memory.
@@ -290,14 +288,14 @@ class Search:
         """Return the least sum of a closed chain with costs [operators, pairs], as the solver's without any label."""
         columns, operators = self.pairs, self.case.work.operators
         least = float(np.minimum.reduceat(cost[:, columns.by_layout], columns.starts, axis=1).sum(0).min())
-        for first in range(len(cost) if cost.min(1).sum() + self.reshard[0] < least else 0):
-            labels, every = np.full(columns.layouts.max() + 1, inf), self.reshard[0]
+        for first in range(len(cost) if cost.min(1).sum() + self.reshard < least else 0):
+            labels, every = np.full(columns.layouts.max() + 1, inf), self.reshard
             for number in (*range(first, len(cost)), *range(first)):
                 takes, gives = (columns.layouts[int(operators[number].side != side)] for side in ("in", "out"))
                 sums = np.minimum(labels[takes], every) + cost[number]
                 labels = np.full(len(labels), inf)
                 np.minimum.at(labels, gives, sums)
-                every = labels.min() + self.reshard[0]
+                every = labels.min() + self.reshard
             least = min(least, float(labels.min()))
         return least
 
@@ -312,14 +310,14 @@ class Search:
         priced, chains = self._priced(kind), list[Label]()
         summed = _columns(priced).sum(1)
         for number in np.lexsort(summed[::-1]):
-            if summed[0, number] < inf and not beaten(chains, *summed[:3, number]):
+            if summed[0, number] < inf and not beaten(chains, *summed[:, number]):
                 chains.append(_chain(priced, number))
         return chains
 
     def _layer(self, kind: str, chains: Sequence[Label], most: float) -> list[Label]:
         """Return the front of layers that cost up to `most` with their bytes, which includes `chains`."""
         priced = self._priced(kind)
-        columns = _columns(priced)[:3]
+        columns = _columns(priced)
         prices = 1.0, self.price, self.price / self.case.layers
         columns = np.concatenate([columns, np.tensordot(prices, columns, 1)[None]])
         least = columns.min(2)
@@ -329,17 +327,17 @@ class Search:
         options = [
             [one.option(int(number)) for number in np.flatnonzero(own)] for one, own in zip(priced, useful, strict=True)
         ]
-        return layer(options, self.reshard, self.case.objective, chains, prices, most)
+        return layer(options, self.reshard, chains, prices, most)
 
 
 def _columns(priced: Sequence[Priced]) -> np.ndarray:
-    """Return cost, bytes, working memory and tie [4, operators, pairs]."""
-    return np.array([[one.cost, one.bytes, one.work_bytes, one.tie] for one in priced]).transpose(1, 0, 2)
+    """Return cost, bytes and working memory [3, operators, pairs]."""
+    return np.array([[one.cost, one.bytes, one.work_bytes] for one in priced]).transpose(1, 0, 2)
 
 
 def _chain(priced: Sequence[Priced], number: Any) -> Label:
     """Return the layer whose operators all take one pair."""
-    return reduce(add, [label_of(one.option(number), one.case.objective) for one in priced])
+    return reduce(add, [label_of(one.option(number)) for one in priced])
 
 
 def demand(planned: TrainingPlan) -> TrainingPlan:
@@ -374,7 +372,12 @@ def _held(case: Case, mix: Mix) -> dict[str, int]:
     return {name: round(size) for name, size in held.items()}
 
 
-def _planned(case: Case, strategy: Strategy, mix: Mix) -> TrainingPlan:
+def _handed(case: Case) -> float:
+    """Return seconds in which a micro-batch's activations and their gradients go through all wafers."""
+    return (case.wafers - 1) * 2 * case.tokens * case.work.width * case.rules.element / BETWEEN_WAFERS
+
+
+def _planned(strategy: Strategy, case: Case, mix: Mix) -> TrainingPlan:
     work, wafer, micro, wafers = case.work, case.wafer, case.micro_batches, case.wafers
     chosen = [(own, count) for label, count in mix.parts for own in label.chosen]
     reshards = mix.reshards + sum(label.reshards * count for label, count in mix.parts)
@@ -384,8 +387,7 @@ def _planned(case: Case, strategy: Strategy, mix: Mix) -> TrainingPlan:
         "re-sharding": reshards * case.reshard.seconds,
         "HBM": sum(own.hbm * count for own, count in chosen),
     }
-    handed = case.tokens * work.width * case.rules.element / BETWEEN_WAFERS
-    parts["bubbles"] = (wafers - 1) * (sum(parts.values()) / micro + 2 * handed)
+    parts["bubbles"] = (wafers - 1) * sum(parts.values()) / micro + _handed(case)
     loads = sum((own.loads * count for own, count in chosen), reshards * case.reshard.loads)
     joules = sum(own.joules * count for own, count in chosen) + reshards * case.reshard.joules
     return TrainingPlan(

@@ -1,6 +1,6 @@
 """The solver's first level: one option for every operator of a layer, exactly, with labels of cost and bytes.
 
-The cost is seconds or joules. A layer is a closed chain: after its last operator comes the first of the next layer.
+The cost is that of `Case.cost`. A layer is a closed chain: after its last operator comes the first of the next layer.
 Between options of different layouts an activation is re-sharded, which costs the same everywhere. A best chain has no
 re-sharding, so that all its operators share a placement and sizes; or it has one, after which it is an open chain. Both
 are solved by dynamic programming over layouts that keeps every label which no other beats in cost, bytes and working
@@ -19,55 +19,50 @@ from wafer_triton.train.options import Option
 
 @dataclass(frozen=True)
 class Label:
-    """Options of the first operators of a chain, with their cost, bytes and working memory, and their re-shardings.
-
-    Of labels alike in these the one with the least `tie` is kept: joules if the cost is seconds, else seconds.
-    """
+    """Options of the first operators of a chain, with their cost, bytes and working memory, and their re-shardings."""
 
     cost: float = 0.0
     bytes: float = 0.0
     work: float = 0.0
-    tie: float = 0.0
     chosen: tuple[Option, ...] = ()
     reshards: int = 0
 
     def __add__(self, other: Label) -> Label:
         return Label(
-            self.cost + other.cost, self.bytes + other.bytes, self.work + other.work, self.tie + other.tie,
-            self.chosen + other.chosen, self.reshards + other.reshards,
+            self.cost + other.cost, self.bytes + other.bytes, self.work + other.work, self.chosen + other.chosen,
+            self.reshards + other.reshards,
         )  # fmt: skip
 
 
-def label_of(option: Option, objective: str) -> Label:
+def label_of(option: Option) -> Label:
     """Return the label of one option."""
-    cost, tie = (option.seconds, option.joules) if objective == "time" else (option.joules, option.seconds)
-    return Label(cost, option.bytes, option.work_bytes, tie, (option,))
+    return Label(option.cost, option.bytes, option.work_bytes, (option,))
 
 
 def front(labels: Iterable[Label]) -> list[Label]:
     """Return the labels that no other beats, the cheapest first."""
     kept: list[Label] = []
-    for one in sorted(labels, key=lambda one: (one.cost, one.bytes, one.work, one.tie)):
+    for one in sorted(labels, key=lambda one: (one.cost, one.bytes, one.work)):
         if not beaten(kept, one.cost, one.bytes, one.work):
             kept.append(one)
     return kept
 
 
 def layer(
-    options: Sequence[Sequence[Option]], reshard: tuple[float, float] = (0.0, 0.0), objective: str = "time",
-    known: Sequence[Label] = (), prices: tuple[float, float, float] = (1.0, 0.0, 0.0), most: float = inf,
+    options: Sequence[Sequence[Option]], reshard: float = 0.0, known: Sequence[Label] = (),
+    prices: tuple[float, float, float] = (1.0, 0.0, 0.0), most: float = inf,
 ) -> list[Label]:  # fmt: skip
     """Return the front of all closed chains of one option for every operator, and of chains that are `known`.
 
-    A change of layout costs `reshard`: its cost, and the other of seconds and joules. Chains with a re-sharding whose
-    cost, bytes and working memory at `prices` are above `most` are left out.
+    A change of layout costs `reshard`. Chains with a re-sharding whose cost, bytes and working memory at `prices` are
+    above `most` are left out.
     """
 
     def weighed(one: Label) -> float:
         return sum(price * own for price, own in zip(prices, (one.cost, one.bytes, one.work), strict=True))
 
-    change = Label(cost=reshard[0], tie=reshard[1], reshards=1)
-    kept = [_undominated([label_of(option, objective) for option in own]) for own in options]
+    change = Label(cost=reshard, reshards=1)
+    kept = [_undominated([label_of(option) for option in own]) for own in options]
     best = front([*known, *(label for labels in _without_reshards(kept) for label in labels)])
     least = [
         [
@@ -178,18 +173,22 @@ class Mix:
         """Return whether an activation changes its layout between the two kinds."""
         return len(self.kinds) > 1 and self.kinds[0].chosen[-1].gives != self.kinds[1].chosen[0].takes
 
+    def cost(self, reshard: float) -> float:
+        """Return the cost of all layers, and of the re-sharding between the two kinds if they need it."""
+        return self.total("cost") + self.reshards * reshard
+
     @property
     def bytes(self) -> float:
         """Return bytes of all layers on a die, with the working memory of one."""
         return self.total("bytes") + self.work
 
 
-def layers(labels: Sequence[Label], count: int, limit: float, reshard: tuple[float, float] = (0.0, 0.0)) -> Mix | None:
+def layers(labels: Sequence[Label], count: int, limit: float, reshard: float = 0.0) -> Mix | None:
     """Return the cheapest `count` layers of at most two kinds whose bytes fit `limit`; None if none do.
 
     If the two kinds have different layouts, a re-sharding is between them.
     """
-    best: tuple[tuple[float, float], Mix] | None = None
+    best, least = None, inf
     for fast in labels:
         for small in labels:
             room = limit - max(fast.work, small.work) - count * small.bytes
@@ -202,9 +201,7 @@ def layers(labels: Sequence[Label], count: int, limit: float, reshard: tuple[flo
                 continue
             if not number or mix.bytes > limit:
                 continue
-            cost, tie = (
-                mix.total(name) + own * mix.reshards for name, own in zip(("cost", "tie"), reshard, strict=True)
-            )
-            if best is None or (cost, tie) < best[0]:
-                best = (cost, tie), mix
-    return None if best is None else best[1]
+            cost = mix.cost(reshard)
+            if cost < least:
+                best, least = mix, cost
+    return best
