@@ -70,6 +70,20 @@ def test_a_change_of_layout_between_two_kinds_of_layers_is_paid():
     assert layers([fast, small], 4, 22.0, 2.5).counts == (4,)  # of `small`
 
 
+def test_a_plan_of_two_kinds_of_layers_pays_one_change_forward_and_backward():
+    best = plan(WORK, replace(DEVICE, rows=1, hbm_bytes=39_500_000))
+    assert best.mix.counts == (1, 3) and best.mix.reshards and best.micro_batches == 1
+    pair = 8 * 64 * 256 * 2 / 2**2
+    change = 2 * (pair / 4e12 + 200e-9)
+    operators = [(own, count) for kind, count in best.mix.parts for own in kind.chosen]
+    assert best.seconds == pytest.approx(sum(own.seconds * count for own, count in operators) + change)
+    sent = sum(own.loads.sum() * count for own, count in operators) + 2 * 2 * pair
+    assert best.link_bytes == pytest.approx(sent)
+    flops = 6 * 512 * 256 * 64 * 8  # of the head
+    joules = sum(own.joules * count for own, count in operators) + 2 * 2 * pair * 40e-12
+    assert best.joules == pytest.approx(joules + flops / 2e12)
+
+
 def test_working_memory_is_what_a_layer_recomputes_and_gathers():
     rows, case = 8 * 64 // 4, Case(DEVICE, WORK)
     scores, kept = 2 * 8 * 64 * rows, 2 * (256 + 2 * 128) * rows  # a Llama's: no dropout
