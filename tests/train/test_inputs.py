@@ -12,8 +12,6 @@ from wafer_triton.errors import (
     ShapeError,
 )
 from wafer_triton.train.dies import wafer
-from wafer_triton.train.flows import Flow, bisection_bytes
-from wafer_triton.train.mapping import dimension_ordered, route
 from wafer_triton.train.options import Case
 from wafer_triton.train.placement import placements
 from wafer_triton.train.planner import Strategy, plan
@@ -21,10 +19,6 @@ from wafer_triton.train.workload import Rules, workload
 
 WORK = workload("gpt3-6.7b", batch=16)
 WAFER = wafer("wafer-32")
-
-
-def flow(size=1.0, target=(1, 1)):
-    return Flow((0, 0), frozenset([target]), size)
 
 
 def test_recompute_takes_a_tuple_of_its_kinds_alone():
@@ -36,10 +30,6 @@ def test_recompute_takes_a_tuple_of_its_kinds_alone():
 @pytest.mark.parametrize(
     "use, error, message",
     [
-        (lambda: route(WAFER, [flow(-1.0)]), ShapeError, r"Flow from \(0, 0\): size = -1.0 must be a positive number"),
-        (lambda: Flow((0, 0, 0), frozenset(), 1.0), MeshError, r"\(0, 0, 0\) is no die; give a pair of whole numbers"),
-        (lambda: dimension_ordered(WAFER, [flow(target=(9, 9))]), MeshError, r"wafer-32 has no die \(9, 9\)"),
-        (lambda: bisection_bytes(2, 2, -1), ShapeError, "bisection_bytes: size = -1 must be a positive number"),
         (lambda: placements(WAFER, (5, 7)), MeshError, r"sizes = \(5, 7\): give 4 of them, of data, tensor, context"),
         (
             lambda: plan(WORK, WAFER, Strategy("own", lambda split: True, lambda on, split: None)),
@@ -59,5 +49,4 @@ def test_an_argument_of_another_kind_or_range_is_one_line(use, error, message):
 
 
 def test_numbers_of_numpy_are_taken():
-    assert flow(np.float32(2)) == flow(2)
     assert replace(WAFER, flops=np.float32(2.0**50)).flops == 2.0**50

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from wafer_triton.algorithms.stream import Group, path, stream
 from wafer_triton.errors import MeshError, check_counts, shown
 from wafer_triton.train.dies import Wafer
-from wafer_triton.train.flows import Flow, all_to_all
-from wafer_triton.train.mapping import dimension_ordered, route
+from wafer_triton.train.mapping import Pair, dimension_ordered, route
 
 AXES = ("data", "tensor", "context", "stream")
 NESTED = (1, 3, 2, 0)  # axes of the fixed placement, from neighbouring dies outwards
@@ -169,8 +168,8 @@ def exchange(wafer: Wafer) -> RingStep:
 
     On a wafer without failed links it takes its bisection bound.
     """
-    flows = all_to_all(wafer, 1.0)
-    return _routed(wafer, "all-to-all", (tuple(sorted(wafer.links)),), [flows], flows, False) if flows else IDLE
+    dies = tuple(sorted(wafer.links))
+    return _routed(wafer, "all-to-all", (dies,), [list(permutations(dies, 2))], False) if dies[1:] else IDLE
 
 
 def _demand(wafer: Wafer, sizes: tuple[int, ...]) -> None:
@@ -232,21 +231,19 @@ def _measured(wafer: Wafer, kind: str, rings: tuple[Group, ...], mapped: bool = 
     """Return the transfers of the stream of a kind, without the sends that no die needs."""
     sends = stream(kind, len(rings[0])).without_unused_sends().sends
     pairs = [[(ring[send.sender], ring[send.receiver]) for ring in rings for send in sent] for sent in sends]
-    flows = {pair: Flow(pair[0], frozenset(pair[1:]), 1.0) for sent in pairs for pair in sent}
-    return _routed(wafer, kind, rings, [[flows[pair] for pair in sent] for sent in pairs], list(flows.values()), mapped)
+    return _routed(wafer, kind, rings, pairs, mapped)
 
 
 def _routed(
-    wafer: Wafer, kind: str, rings: tuple[Group, ...], transfers: Sequence[Sequence[Flow]], flows: Sequence[Flow],
-    mapped: bool,
-) -> RingStep:  # fmt: skip
-    """Return transfers whose flows are all among `flows`, which are routed together."""
-    routing = route(wafer, flows, REROUTES) if wafer.failed and mapped else dimension_ordered(wafer, flows)
-    trees = dict(zip(routing.flows, routing.trees, strict=True))
+    wafer: Wafer, kind: str, rings: tuple[Group, ...], transfers: Sequence[Sequence[Pair]], mapped: bool
+) -> RingStep:
+    """Return transfers whose pairs are all routed together."""
+    pairs = dict.fromkeys(pair for sent in transfers for pair in sent)
+    paths = route(wafer, pairs, REROUTES) if wafer.failed and mapped else dimension_ordered(wafer, pairs)
     loads, counts = np.zeros(len(wafer.edges)), Counter[tuple[int, int]]()
     number = {link: at for at, link in enumerate(wafer.edges)}
     for sent in transfers:
-        own = Counter(number[link] for flow in sent for link in trees[flow])
+        own = Counter(number[link] for pair in sent for link in paths[pair])
         loads[list(own)] += list(own.values())
-        counts[max(len(trees[flow]) for flow in sent), max(own.values())] += 1
+        counts[max(len(paths[pair]) for pair in sent), max(own.values())] += 1
     return RingStep(kind, rings, tuple(sorted(counts.items())), loads / len(transfers))
